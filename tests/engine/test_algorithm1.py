@@ -242,9 +242,10 @@ def test_a_picture_stage_follows_algorithm_1_with_patches(
         amplifier=10.0,
         patch_basis="random",
         n_knots=0,
+        n_directions=n_directions,
         stages=(PictureStage(*level, patch, n_steps),),
         transport=Interpolated(),
-        options=PictureOptions(clip=False, taper=0.0, n_directions=n_directions),
+        options=PictureOptions(clip=False, taper=0.0),
     )
     mask = torch.from_numpy(known)[:, None] if observed else None
     flow = PictureFlowBuilder(plan, Seed(3), torch.device("cpu"), mask).flow()

@@ -8,6 +8,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from sliceflow.engine.batches import (
     Batches,
     Target,
     make_batches,
+    row_weights,
 )
 from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.engine.flow import FlowSpec, ParticleStreams, simulate
@@ -246,3 +248,27 @@ def test_batches_take_turns_over_all_stages():
         ParticleStreams(Seed(0)),
     )
     assert seen == [(parts[turn % 3], 20) for turn in range(4)]
+
+
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=40),
+    st.lists(st.integers(0, 4), min_size=1),
+)
+def test_weighted_data_have_the_particles_class_masses(data, particles):
+    data = torch.tensor(data)
+    particles = torch.tensor(particles)
+    weights = row_weights(codes_p=particles, codes_q=data)
+    weights = torch.ones(len(data)).double() if weights is None else weights
+    for c in set(data.tolist()):
+        mass = weights[data == c].sum() / len(data)
+        assert float(mass) == pytest.approx(
+            float((particles == c).double().mean()), abs=1e-12
+        )
+
+
+def test_repeated_rows_of_continuous_conditions_are_weighted_and_foreign_ones_are_not():
+    rows = torch.tensor([[0.0], [1.0]]).double()
+    weights = row_weights(codes_p=rows[[0, 0, 0, 1]], codes_q=rows)
+    assert weights.tolist() == [1.5, 0.5]
+    other = torch.tensor([[0.5]]).double()
+    assert row_weights(codes_p=other, codes_q=rows) is None

@@ -1,23 +1,21 @@
-"""Conditions: encoding, proportions, weights, offsets."""
+"""Conditions: encoding, offsets, and what a flow does with them."""
+
+import math
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sliceflow.engine.conditions import (
     ContinuousEncoder,
     LabelEncoder,
     add_condition_shift,
-    as_array,
     broadcast_condition,
+    condition_use,
     infer_encoder,
-    row_weights,
-    stratified_indices,
 )
-from sliceflow.engine.random import Seed
+from sliceflow.engine.labels import as_array
 
 
 @pytest.mark.parametrize(
@@ -62,48 +60,6 @@ def test_the_offset_of_a_label_is_that_of_its_one_hot_row():
     wanted = z + 7 * theta_y @ one_hot.T
     for y in (codes, one_hot):
         assert torch.allclose(add_condition_shift(z, 7 * theta_y, y), wanted, atol=1e-5)
-
-
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.integers(1, 200))
-def test_labels_are_in_the_datas_proportions(sizes, m):
-    codes = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-    chosen = codes[stratified_indices(codes, m, Seed(0))]
-    assert len(chosen) == m
-    share = np.array(sizes) * m / sum(sizes)
-    counts = np.bincount(chosen, minlength=len(sizes))
-    assert np.all(np.abs(counts - share) < 1)
-
-
-@given(st.integers(1, 20), st.integers(1, 70))
-def test_rows_of_continuous_conditions_are_used_equally_often(n, m):
-    rows = stratified_indices(torch.randn(n, 2), m, Seed(0))
-    counts = np.bincount(rows, minlength=n)
-    assert counts.sum() == m
-    assert counts.max() - counts.min() <= 1
-
-
-@given(
-    st.lists(st.integers(0, 4), min_size=1, max_size=40),
-    st.lists(st.integers(0, 4), min_size=1),
-)
-def test_weighted_data_have_the_particles_class_masses(data, particles):
-    data = torch.tensor(data)
-    particles = torch.tensor(particles)
-    weights = row_weights(codes_p=particles, codes_q=data)
-    weights = torch.ones(len(data)).double() if weights is None else weights
-    for c in set(data.tolist()):
-        mass = weights[data == c].sum() / len(data)
-        assert float(mass) == pytest.approx(
-            float((particles == c).double().mean()), abs=1e-12
-        )
-
-
-def test_repeated_rows_of_continuous_conditions_are_weighted_and_foreign_ones_are_not():
-    rows = torch.tensor([[0.0], [1.0]]).double()
-    weights = row_weights(codes_p=rows[[0, 0, 0, 1]], codes_q=rows)
-    assert weights.tolist() == [1.5, 0.5]
-    other = torch.tensor([[0.5]]).double()
-    assert row_weights(codes_p=other, codes_q=rows) is None
 
 
 def test_messages_name_what_does_not_fit():
@@ -153,7 +109,6 @@ def test_a_mask_is_not_ignored():
     y = np.ma.masked_array([[1, 2], [3, 4]], mask=[[0, 0], [1, 0]])
     columns = infer_encoder(np.ones((2, 2)), 2)
     for call in (
-        as_array,
         columns.encode,
         lambda y: broadcast_condition(columns, y[1], 3),
     ):
@@ -186,3 +141,19 @@ def test_a_label_of_another_type_is_unknown():
     for y in ([True], ["1"], [(1,)]):
         with pytest.raises(ValueError, match=r"unknown label .*; the model knows 0, 1"):
             labels.encode(y)
+
+
+@pytest.mark.parametrize(
+    ("amplifier", "condition_dim", "use"),
+    [
+        (10.0, 0, "none"),
+        (math.inf, 0, "none"),
+        (0.0, 3, "none"),
+        (0.5, 3, "shared"),
+        (math.inf, 3, "separate"),
+    ],
+)
+def test_the_amplifier_says_what_a_flow_does_with_a_condition(
+    amplifier, condition_dim, use
+):
+    assert condition_use(amplifier, condition_dim) == use

@@ -213,10 +213,9 @@ def test_a_stage_moves_particles_in_its_own_space():
     start = particles.x.clone()
     seen = []
     model = fit(
-        flow,
+        dataclasses.replace(flow, stage_range=range(1)),
         particles,
         data,
-        n_stages=1,
         listeners=[lambda e: seen.append(e.particles.shape)],
     )
     assert seen == [(2, 40)] * 4

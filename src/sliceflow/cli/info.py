@@ -126,7 +126,7 @@ def _keeps_rows(model: Model) -> bool:
         return True
     if isinstance(model, ImageFlow):
         return bool(model.plan_.mosaic_size)  # mosaics are made of training pictures
-    return bool(model.plan_.n_local_neighbors)  # local conditions look for rows
+    return bool(model.plan_.method == "local")  # local conditions look for rows
 
 
 def _as_lines(value: JsonObject, indent: str = "") -> Iterator[str]:

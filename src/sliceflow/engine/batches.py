@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.clouds import ClassSlices, Cloud, Indices
-from sliceflow.engine.conditions import row_groups, row_weights
 from sliceflow.engine.random import Seed
 
 if TYPE_CHECKING:
@@ -35,6 +34,9 @@ _PAIRS_PER_BATCH = 4
 # reads aligned addresses faster. In small batches that would leave out too many.
 _MIN_ALIGNED = 256
 _ALIGNMENT = 16
+# Weights of data are multiples of 2⁻⁴⁰. Sums up to 2¹³ are then exact, in any order and
+# on any ranks.
+_WEIGHT_UNIT = 2.0**-40
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,8 @@ class Target:
         """The data of a step, in the subspace of its stage, and the batch to fit to."""
         data = self._data(step)
         batch = self.batches.batch(step.steps_before, data.codes)
-        if step.flow.per_class and batch.class_slices is None:  # all points
+        per_class = step.flow.condition_use == "separate"
+        if per_class and batch.class_slices is None:  # all points
             slices_p = step.particles.class_slices
             slices_q = data.class_slices
             assert slices_p is not None, "particles with maps per class have slices"
@@ -312,3 +315,59 @@ def _matching_data(
         in_group = (rank_in_group + turn * taken_per_turn) % group_size[group]
         data_indices.append((group_start[group] + in_group).int())
     return data_indices
+
+
+def row_groups(*, codes_p: Tensor, codes_q: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Group indices (M,) of particles and (N,) of data: a group has one condition.
+
+    `codes_p` and `codes_q` are the codes of particles and data. The result is None if
+    groups cannot be compared, because data and particles have different sets of
+    distinct continuous y.
+    """
+    if codes_q.dim() == 1:
+        return codes_p, codes_q
+    n = len(codes_q)
+    all_codes = torch.cat((codes_q, codes_p.to(codes_q.dtype)))
+    groups = _distinct_row_indices(all_codes)
+    groups_q = groups[:n]
+    groups_p = groups[n:]
+    if not torch.equal(torch.unique(groups_q), torch.unique(groups_p)):
+        return None
+    return groups_p, groups_q
+
+
+def _distinct_row_indices(rows: Tensor) -> Tensor:
+    """The index (n,) of each row of (n, l) among the distinct rows.
+
+    This is faster than `torch.unique` with dim=0. After each column, `indices` tells
+    the rows apart by the columns so far.
+    """
+    indices = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
+    for column in rows.T:
+        distinct, column_indices = torch.unique(column, return_inverse=True)
+        pair_indices = indices * len(distinct) + column_indices
+        indices = torch.unique(pair_indices, return_inverse=True)[1]
+    return indices
+
+
+def row_weights(*, codes_p: Tensor, codes_q: Tensor) -> Tensor | None:
+    """Weights (N,) of the data that give every condition the particles' mass.
+
+    A row whose condition g is shared by N_g of N rows and M_g of M particles counts
+    (M_g/M)/(N_g/N) in F_q. Otherwise a surplus of one class would be transported across
+    the gap to another, a jump of size ξ. The result is None if all weights are 1, or if
+    conditions cannot be compared.
+    """
+    groups = row_groups(codes_p=codes_p, codes_q=codes_q)
+    if groups is None:
+        return None
+    groups_p, groups_q = groups
+    n_groups = int(max(groups_q.max(), groups_p.max())) + 1
+    n_g = torch.bincount(groups_q, minlength=n_groups).double()
+    m_g = torch.bincount(groups_p, minlength=n_groups).double()
+    ratio = (m_g / len(groups_p)) / (n_g / len(groups_q))
+    # Rounded, but only 0 becomes 0.
+    units = (ratio / _WEIGHT_UNIT).round().clamp(min=1)
+    rounded = torch.where(ratio > 0, units * _WEIGHT_UNIT, 0.0)
+    weights = rounded[groups_q]
+    return None if bool((weights == 1).all()) else weights

@@ -1,4 +1,4 @@
-"""Conditions: the kinds of y, how y enters the projection, and which y particles have.
+"""Conditions: the kinds of y, and how y enters the projection.
 
 A condition is *encoded* once into codes: class indices (n,) for labels, standardised
 columns (n, l) for continuous conditions. Everywhere `codes_p` are those of particles,
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -22,31 +22,38 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.engine.random import Seed
+from sliceflow.engine.labels import (
+    HASHABLE_HINT,
+    are_numbers,
+    as_array,
+    as_finite,
+    check_labels,
+    check_no_fractions,
+    label_key,
+    list_labels,
+    object_array,
+    row_tuples,
+)
 from sliceflow.errors import DataError
 from sliceflow.saved_types import ArraySpec, Label
-from sliceflow.validation import from_tensor, unmasked
+from sliceflow.validation import unmasked
 
-_HASHABLE_HINT = "labels must be hashable: ints, strings, tuples, …"
-# The fewest particles of a fit. Maps of fewer are too noisy for offline samples, which
-# they were not fitted to; more cost time.
-MIN_PARTICLES = 2_000
-# The fewest particles of each class, if classes share their maps. A large fit of M
-# particles has more, `_MIN_ROOTS_OF_SHARED_CLASS`·√M: the tails of a stored map, ¼√M
-# particles at each end, must not be most of a rare class.
-_MIN_OF_SHARED_CLASS = 200
-_MIN_ROOTS_OF_SHARED_CLASS = 2
-# The fewest particles of each class that has its own maps, which no other class helps
-# to estimate. It trades the noise of rare classes for time.
-_MIN_OF_OWN_CLASS = 1_000
-# With many classes these minima would cost too much. They are lowered so that the
-# particles of all classes are at most twice this number, or twice those of the fit.
-_ENOUGH_FOR_ALL_CLASSES = 10_000
-# Labels listed in a message.
-_MAX_LISTED_LABELS = 12
-# Weights of data are multiples of 2⁻⁴⁰. Sums up to 2¹³ are then exact, in any order and
-# on any ranks.
-_WEIGHT_UNIT = 2.0**-40
+# What a flow does with y: it ignores y, all conditions share maps whose projections y
+# shifts, or every class has separate maps.
+ConditionUse = Literal["none", "shared", "separate"]
+
+
+def condition_use(amplifier: float, condition_dim: int) -> ConditionUse:
+    """What a flow does with a condition of l = `condition_dim`, for its amplifier ξ.
+
+    Without a condition, l = 0, or with ξ = 0, it is the unconditional flow, bit for
+    bit. With ξ = ∞ each class has its own maps.
+    """
+    if condition_dim == 0 or amplifier == 0:
+        return "none"
+    if math.isinf(amplifier):
+        return "separate"
+    return "shared"
 
 
 def add_condition_shift(
@@ -94,7 +101,7 @@ class LabelEncoder:
         distinct = list(labels.values())
         with contextlib.suppress(TypeError):  # labels of different types have no order
             distinct = sorted(distinct)
-        return cls(_objects(distinct))
+        return cls(object_array(distinct))
 
     @property
     def condition_dim(self) -> int:
@@ -116,7 +123,7 @@ class LabelEncoder:
         try:
             indices = [class_index.get(label_key(label)) for label in labels]
         except TypeError as error:
-            raise ValueError(_HASHABLE_HINT) from error
+            raise ValueError(HASHABLE_HINT) from error
         if None in indices:
             self._raise_unknown(labels, indices)
         return torch.tensor(indices, dtype=torch.int64)
@@ -128,8 +135,8 @@ class LabelEncoder:
         unknown = list(dict.fromkeys(without_class))  # each one once
         plural = "s" if len(unknown) > 1 else ""
         raise DataError(
-            f"unknown label{plural} {_listed(unknown)}",
-            f"the model knows {_listed(self.classes.tolist())}",
+            f"unknown label{plural} {list_labels(unknown)}",
+            f"the model knows {list_labels(self.classes.tolist())}",
         )
 
     def decode(self, codes: Tensor) -> np.ndarray:
@@ -176,7 +183,7 @@ class ContinuousEncoder:
                 f"{self.condition_dim} continuous columns",
                 f"pass an (n, {self.condition_dim}) array",
             )
-        return torch.from_numpy((_finite(array) - self.mean) / self.scale)
+        return torch.from_numpy((as_finite(array) - self.mean) / self.scale)
 
     def decode(self, codes: Tensor) -> np.ndarray:
         """The columns (n, l) of codes (n, l)."""
@@ -201,16 +208,16 @@ class MixedEncoder:
     @classmethod
     def fit_to(cls, y: np.ndarray) -> MixedEncoder:
         """The combinations of labels, and the columns of numbers, of y (n, L)."""
-        labelled = tuple(not _are_numbers(column) for column in y.T)
+        labelled = tuple(not are_numbers(column) for column in y.T)
         if all(labelled):
             raise DataError(
                 f"y has {len(labelled)} columns, all of them labels",
                 "pass one label per row, such as a tuple, or a column of numbers",
             )
         is_label = np.array(labelled)
-        combinations = _row_tuples(y[:, is_label])
-        _check_labels(combinations, "y")
-        continuous = ContinuousEncoder.fit_to(_finite(y[:, ~is_label]))
+        combinations = row_tuples(y[:, is_label])
+        check_labels(combinations, "y")
+        continuous = ContinuousEncoder.fit_to(as_finite(y[:, ~is_label]))
         return cls(LabelEncoder.fit_to(combinations), continuous, labelled)
 
     @property
@@ -232,7 +239,7 @@ class MixedEncoder:
                 f"pass an (n, {n_columns}) array",
             )
         is_label = np.array(self.labelled)
-        combinations = _row_tuples(array[:, is_label].astype(object))
+        combinations = row_tuples(array[:, is_label].astype(object))
         classes = self.labels.encode(combinations)[:, None].double()
         numbers = self.continuous.encode(array[:, ~is_label])
         return torch.cat((classes, numbers), 1)
@@ -268,14 +275,14 @@ def infer_encoder(array: np.ndarray, n_rows: int, name: str = "y") -> ConditionE
             "pass one y for every row of X",
         )
     if array.ndim == 1:
-        _check_labels(array, name)
-        _check_no_fractions(array, name)
+        check_labels(array, name)
+        check_no_fractions(array, name)
         return LabelEncoder.fit_to(array)
     if array.shape[1] == 0:
         raise DataError("y has 0 columns", "leave it out for an unconditional flow")
-    if array.dtype == object and not _are_numbers(array.flat):
+    if array.dtype == object and not are_numbers(array.flat):
         return MixedEncoder.fit_to(array)
-    return ContinuousEncoder.fit_to(_finite(array))
+    return ContinuousEncoder.fit_to(as_finite(array))
 
 
 def broadcast_condition(encoder: ConditionEncoder, y: Any, n: int) -> Any:
@@ -285,7 +292,7 @@ def broadcast_condition(encoder: ConditionEncoder, y: Any, n: int) -> Any:
         if not _is_one_label(y, encoder):
             return y
         label = y.item() if hasattr(y, "item") else y
-        return _objects([label] * n)
+        return object_array([label] * n)
     array = as_array(y)
     if isinstance(encoder, MixedEncoder):
         if not _is_one_row(array, len(encoder.labelled)):
@@ -307,273 +314,3 @@ def _is_one_row(array: np.ndarray, n_columns: int) -> bool:
     """Whether an array is one row of `n_columns` values, not a sequence of rows."""
     is_one_row = array.ndim == 1 and len(array) == n_columns
     return is_one_row and not isinstance(array[0], tuple)
-
-
-def stratified_indices(codes: Tensor, m: int, seed: Seed, minimum: int = 0) -> Tensor:
-    """The indices (M,) of the data whose conditions M particles take, in random order.
-
-    Classes have the data's proportions: class c gets M·N_c/N particles, rounded by
-    largest remainders, and at least `minimum` if M allows it. `codes` are the
-    conditions (N,) or (N, l) of the data.
-    """
-    n = len(codes)
-    if codes.dim() == 2:
-        return even_indices(n, m, seed)
-    class_sizes = torch.bincount(codes)
-    share = class_sizes.double() * (m / n)
-    counts = share.floor().long()
-    # A stable order, by class index: the same on every machine.
-    by_remainder = torch.argsort(share - counts, descending=True, stable=True)
-    counts[by_remainder[: m - int(counts.sum())]] += 1
-    too_small = (class_sizes > 0) & (counts < minimum)
-    for c in torch.nonzero(too_small)[:, 0].tolist():
-        # The largest class gives one away.
-        while counts[c] < minimum < int(counts.max()):
-            counts[counts.argmax()] -= 1
-            counts[c] += 1
-    # All data of a class have the same condition: any index of the class will do.
-    first_of_class = torch.zeros(len(class_sizes), dtype=torch.int64)
-    first_of_class[codes.flip(0)] = torch.arange(n - 1, -1, -1)
-    indices = torch.repeat_interleave(first_of_class, counts)
-    return indices[seed.child("order").permutation(m)]
-
-
-def even_indices(n: int, m: int, seed: Seed) -> Tensor:
-    """Indices (M,) from 0 to N − 1 in random order, each ⌊M/N⌋ or ⌈M/N⌉ times."""
-    indices = seed.child("rows").permutation(n).repeat(math.ceil(m / n))[:m]
-    return indices[seed.child("order").permutation(m)]
-
-
-def extra_codes(
-    *, codes_p: Tensor, codes_q: Tensor, per_class: bool, seed: Seed
-) -> Tensor:
-    """Codes of the particles that a fit adds where the requested ones are too few.
-
-    `codes_p` are the codes of the requested particles, `codes_q` those of the data.
-    Maps of few particles are too noisy for offline samples. So a fit has at least
-    `MIN_PARTICLES`, and at least 200 of every class in the data, or 2√M of M. If each
-    class has its own maps, `per_class`, it has at least 1,000 of every class.
-    """
-    m = len(codes_p)
-    n = len(codes_q)
-    n_particles = max(m, MIN_PARTICLES)
-    if codes_q.dim() == 2:  # no classes
-        return codes_q[even_indices(n, n_particles - m, seed)]
-    class_sizes = torch.bincount(codes_q)
-    n_classes = int((class_sizes > 0).sum())
-    if per_class:
-        least = _MIN_OF_OWN_CLASS
-    else:
-        least = max(
-            _MIN_OF_SHARED_CLASS,
-            math.ceil(_MIN_ROOTS_OF_SHARED_CLASS * math.sqrt(n_particles)),
-        )
-    enough_for_all = 2 * max(n_particles, _ENOUGH_FOR_ALL_CLASSES)
-    least = min(least, enough_for_all // n_classes)
-    wanted = torch.zeros_like(class_sizes)
-    if m < MIN_PARTICLES:
-        wanted = (class_sizes.double() * (n_particles / n)).round().long()
-    wanted = torch.where(class_sizes > 0, wanted.clamp(min=least), 0)
-    present = torch.bincount(codes_p, minlength=len(class_sizes))
-    missing = (wanted - present).clamp(min=0)
-    return torch.repeat_interleave(torch.arange(len(class_sizes)), missing)
-
-
-def row_groups(*, codes_p: Tensor, codes_q: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Group indices (M,) of particles and (N,) of data: a group has one condition.
-
-    `codes_p` and `codes_q` are the codes of particles and data. The result is None if
-    groups cannot be compared, because data and particles have different sets of
-    distinct continuous y.
-    """
-    if codes_q.dim() == 1:
-        return codes_p, codes_q
-    n = len(codes_q)
-    all_codes = torch.cat((codes_q, codes_p.to(codes_q.dtype)))
-    groups = _distinct_row_indices(all_codes)
-    groups_q = groups[:n]
-    groups_p = groups[n:]
-    if not torch.equal(torch.unique(groups_q), torch.unique(groups_p)):
-        return None
-    return groups_p, groups_q
-
-
-def _distinct_row_indices(rows: Tensor) -> Tensor:
-    """The index (n,) of each row of (n, l) among the distinct rows.
-
-    This is faster than `torch.unique` with dim=0. After each column, `indices` tells
-    the rows apart by the columns so far.
-    """
-    indices = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
-    for column in rows.T:
-        distinct, column_indices = torch.unique(column, return_inverse=True)
-        pair_indices = indices * len(distinct) + column_indices
-        indices = torch.unique(pair_indices, return_inverse=True)[1]
-    return indices
-
-
-def row_weights(*, codes_p: Tensor, codes_q: Tensor) -> Tensor | None:
-    """Weights (N,) of the data that give every condition the particles' mass.
-
-    A row whose condition g is shared by N_g of N rows and M_g of M particles counts
-    (M_g/M)/(N_g/N) in F_q. Otherwise a surplus of one class would be transported across
-    the gap to another, a jump of size ξ. The result is None if all weights are 1, or if
-    conditions cannot be compared.
-    """
-    groups = row_groups(codes_p=codes_p, codes_q=codes_q)
-    if groups is None:
-        return None
-    groups_p, groups_q = groups
-    n_groups = int(max(groups_q.max(), groups_p.max())) + 1
-    n_g = torch.bincount(groups_q, minlength=n_groups).double()
-    m_g = torch.bincount(groups_p, minlength=n_groups).double()
-    ratio = (m_g / len(groups_p)) / (n_g / len(groups_q))
-    # Rounded, but only 0 becomes 0.
-    units = (ratio / _WEIGHT_UNIT).round().clamp(min=1)
-    rounded = torch.where(ratio > 0, units * _WEIGHT_UNIT, 0.0)
-    weights = rounded[groups_q]
-    return None if bool((weights == 1).all()) else weights
-
-
-def as_array(y: Any, name: str = "y") -> np.ndarray:
-    """y as an array.
-
-    A sequence of tuples or of mixed kinds becomes a 1-D array of objects.
-    """
-    y = unmasked(from_tensor(y), name)
-    if hasattr(y, "to_numpy"):  # of pandas
-        y = y.to_numpy()
-    if isinstance(y, np.ndarray):
-        return np.asarray(y)
-    if isinstance(y, Sequence) and not isinstance(y, str) and _needs_objects(y):
-        return _objects(y)
-    return np.asarray(y)
-
-
-def _needs_objects(values: Sequence[Any]) -> bool:
-    """Whether numpy would turn the values into something else: tuples, mixed kinds."""
-    kinds = {type(value) for value in values}
-    if kinds == {tuple}:
-        return True
-    only_numbers = all(_is_number(kind) and kind is not bool for kind in kinds)
-    return len(kinds) > 1 and not only_numbers
-
-
-def _objects(values: Sequence[Any]) -> np.ndarray:
-    """A 1-D array of objects, also where the objects are sequences themselves."""
-    array = np.empty(len(values), dtype=object)
-    array[:] = list(values)
-    return array
-
-
-def _row_tuples(rows: np.ndarray) -> np.ndarray:
-    """The rows (n, k) of an array as n tuples, in a 1-D array of objects."""
-    return _objects([tuple(row) for row in rows.tolist()])
-
-
-def _is_number(kind: type) -> bool:
-    return issubclass(kind, (int, float, np.number))
-
-
-def _are_numbers(values: Any) -> bool:
-    return all(_is_number(type(value)) for value in values)
-
-
-def label_key(label: Any) -> Hashable:
-    """A key that is equal for equal labels: True is not 1, though Python says so."""
-    if isinstance(label, tuple):
-        return tuple(label_key(part) for part in label)
-    if isinstance(label, bool | np.bool):
-        return (label, "bool")
-    key: Hashable = label
-    return key
-
-
-def _check_labels(array: np.ndarray, name: str) -> None:
-    """Raise a `DataError` for missing labels and for those that cannot be hashed."""
-    if array.dtype.kind in "biufUS":  # missing floats are found as not finite
-        return
-    is_dates = array.dtype.kind in "mM"
-    for row, label in enumerate(array if is_dates else array.tolist()):
-        if _is_missing(label):
-            raise DataError(
-                f"{name} has no label ({format_label(label)})",
-                "drop such rows, or give them a label such as 'unknown'",
-                row=row,
-            )
-        try:
-            hash(label)
-        except TypeError as error:
-            kind = type(label).__name__
-            raise DataError(f"{name} is a {kind}", _HASHABLE_HINT, row=row) from error
-
-
-def _check_no_fractions(array: np.ndarray, name: str) -> None:
-    """Raise a `DataError` for labels that are fractions: they are a continuous y."""
-    if array.dtype.kind != "f":
-        return
-    fractions = array[_finite(array, name) % 1 != 0]
-    if len(fractions):
-        raise DataError(
-            f"{name} is one-dimensional: labels, but holds fractions such as "
-            f"{fractions[0]}",
-            "pass y[:, None] for a continuous condition",
-        )
-
-
-def _is_missing(label: Any) -> bool:
-    """Whether a label is None, NaN, NaT or NA, or a tuple with NaN, NaT or NA."""
-    if isinstance(label, tuple):
-        return any(_is_missing(part) for part in label if part is not None)
-    try:
-        return label is None or bool(label != label)
-    except TypeError:  # the truth value of pandas' NA
-        return True
-
-
-def _finite(y: np.ndarray, name: str = "y") -> np.ndarray:
-    """Numbers, also of an array of objects, as float64.
-
-    Raises a `DataError` for what is no number, or not finite.
-    """
-    if y.dtype == object:
-        try:
-            y = y.astype(np.float64)
-        except (TypeError, ValueError) as error:
-            raise DataError(
-                f"y has a column of numbers with a value that is none: {error}"
-            ) from error
-    if y.dtype.kind not in "fiub":
-        raise DataError(
-            f"{name} has columns of dtype {y.dtype}",
-            "continuous conditions must be numbers, labels 1-D",
-        )
-    y = y.astype(np.float64)
-    not_finite = np.argwhere(~np.isfinite(y))
-    if len(not_finite):
-        place = not_finite[0].tolist()
-        raise DataError(
-            f"{name} contains {y[tuple(place)]}",
-            "conditions must be finite: drop or fill such rows",
-            row=place[0],
-            column=place[1] if len(place) > 1 else None,
-        )
-    return y
-
-
-def format_label(label: Any) -> str:
-    """A label for a message, as Python writes it, without numpy's types."""
-    if isinstance(label, tuple):
-        parts = ", ".join(format_label(part) for part in label)
-        return f"({parts},)" if len(label) == 1 else f"({parts})"
-    if isinstance(label, np.datetime64 | np.timedelta64):
-        return str(label)
-    return repr(label.item() if isinstance(label, np.generic) else label)
-
-
-def _listed(labels: list[Any]) -> str:
-    """Labels for a message, the first ones if there are many."""
-    shown = ", ".join(format_label(label) for label in labels[:_MAX_LISTED_LABELS])
-    if len(labels) <= _MAX_LISTED_LABELS:
-        return shown
-    return f"{shown}, … ({len(labels)} in all)"

@@ -33,6 +33,7 @@ from torch import Tensor
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compression import CompressedMap, ModelStep, compress_map
+from sliceflow.engine.conditions import ConditionUse, condition_use
 from sliceflow.engine.events import Event, EventListener, notify, now
 from sliceflow.engine.frames import DenseFrame, Frame, freeing_rotation_pools
 from sliceflow.engine.random import Seed
@@ -65,7 +66,6 @@ def simulate(
     *,
     listeners: Sequence[EventListener[Event]] = (),
     state: FlowState | None = None,
-    n_stages: int | None = None,
 ) -> list[ModelStep]:
     """Move the particles onto the target, in place, and return the model's steps.
 
@@ -83,12 +83,11 @@ def simulate(
     state : the progress of an earlier simulation to resume, with the `particles` as
         they were then. `FlowState.advance` updates it after every step, and decides
         whether the stage goes on
-    n_stages : stop after this many stages; None runs all of them
     """
     if state is None:
         state = FlowState()
     state.started_at = now() - state.seconds
-    stages = flow.iter_stages(particles, state.stage_index, n_stages)
+    stages = flow.iter_stages(particles, state.stage_index)
     with freeing_rotation_pools():
         for stage_index, stage_particles in stages:
             state.enter_stage(stage_index, stage_particles, particles)
@@ -155,35 +154,33 @@ class FlowSpec:
     seed: Seed  # root of the frames' seeds
     # l: the number of classes, or of columns of a continuous condition; 0 for none.
     condition_dim: int = 0
-    # ξ. With 0 the condition is ignored: the unconditional flow, bit for bit. With ∞
-    # each class has its own maps.
-    amplifier: float = 10.0
+    amplifier: float = 10.0  # ξ; see `condition_use`
     # λ of the entropy-regularised flow (Liutkus et al. 2019).
     entropy_weight: float = 0.0
     # Bytes for projections; particles that need more are moved in chunks.
     budget: int = PROJECTION_BYTES
+    # The stages that run; None is all. The others belong to the same fit, so that
+    # events count their steps.
+    stage_range: range | None = None
 
     @property
-    def conditional(self) -> bool:
-        """Whether the condition has any effect."""
-        return self.condition_dim > 0 and self.amplifier > 0
-
-    @property
-    def per_class(self) -> bool:
-        """Whether each class has its own maps."""
-        return self.conditional and math.isinf(self.amplifier)
+    def condition_use(self) -> ConditionUse:
+        """What the flow does with the condition."""
+        return condition_use(self.amplifier, self.condition_dim)
 
     @property
     def shared_condition_dim(self) -> int:
         """l if all conditions share the maps, which they then shift; otherwise 0."""
-        if self.conditional and not self.per_class:
+        if self.condition_use == "shared":
             return self.condition_dim
         return 0
 
     def iter_stages(
-        self, particles: Cloud, first: int = 0, end: int | None = None
+        self, particles: Cloud, first: int = 0
     ) -> Iterator[tuple[int, Cloud]]:
-        """The index of each stage from `first` on, and the particles in its subspace.
+        """The index of each stage that runs, and the particles in its subspace.
+
+        Stages before `first` have run already.
 
         In the whole space these are `particles` themselves. In any other subspace they
         are a copy of the particles' coordinates there. The body of the caller's loop
@@ -192,9 +189,10 @@ class FlowSpec:
         coordinates to ``particles.x``. So a loop that is left early changes nothing in
         the whole space.
         """
-        if end is None:
-            end = len(self.stages)
-        for stage_index in range(first, end):
+        stage_range = self.stage_range
+        if stage_range is None:
+            stage_range = range(len(self.stages))
+        for stage_index in range(max(first, stage_range.start), stage_range.stop):
             subspace = self.stages[stage_index].subspace
             before = subspace.restrict(particles.x)
             if before is particles.x:  # the whole space

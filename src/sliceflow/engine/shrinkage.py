@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.engine.batches import ALL_POINTS, Batch
+from sliceflow.engine.batches import ALL_POINTS, Batch, row_weights
 from sliceflow.engine.clouds import ClassSlices
-from sliceflow.engine.conditions import row_weights
 from sliceflow.engine.flow import FlowSpec
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import GridMap, KnotMap, MapFit, Transport

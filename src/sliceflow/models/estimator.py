@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from types import UnionType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
@@ -19,8 +20,16 @@ from sklearn.utils.validation import check_is_fitted
 from sliceflow.engine import events
 from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import HintedError, warn_user
+from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.plan import Plan
-from sliceflow.models.protocols import Adapter, FitResult, FittedT, PlannedFit, RowsT
+from sliceflow.models.protocols import (
+    Adapter,
+    FitResult,
+    FittedT,
+    ParticleResult,
+    PlannedFit,
+    RowsT,
+)
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.rows import remove_rows
 from sliceflow.models.saving import FitRecord, SavedHistory, save
@@ -66,11 +75,23 @@ class PreparedFit(Generic[RowsT, PlannedT_co]):
     planned: PlannedT_co
     ranks: Ranks = SINGLE
     owns_rows: bool = False  # no other code changes these rows: they need no copy
+    checkpoints: Checkpoints | None = None  # of a flow that can be resumed
 
     @property
     def plan(self) -> Plan:
         """What the fit will do. Print it."""
         return self.planned.plan
+
+    def require_fitted_by(self, estimator: Estimator[RowsT, Any], *others: Any) -> None:
+        """Raise a ValueError for another estimator, or for `others` that are not None.
+
+        `others` are arguments of a fit that only count before it is prepared.
+        """
+        is_given = any(other is not None for other in others)
+        if self.estimator is not estimator or is_given:
+            raise ValueError(
+                "X was prepared: fit the estimator that did it, without y and ranks"
+            )
 
 
 class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
@@ -80,8 +101,8 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
     `verbose`, documentation, a method `sample`, and provides (`models.protocols` has
     the types):
 
-    - `_saved_types`: the dataclasses of its fitted state and of its rows. A file holds
-      objects of these.
+    - `_saved_types`: the dataclasses of its fitted state, which may be a union, and of
+      its rows. A file holds objects of these.
     - `_history_type`: the dataclass in which a file holds the history, with a method
       `columns()` that gives the dict of lists back.
     - `_adapter(like_fitted)`: checks the parameters and returns an `Adapter`, an object
@@ -90,18 +111,20 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
       be of the kind that the model was fitted to.
     - A `PlannedFit` has a `plan`, which users print, and `run(listeners)`, which does
       the work and returns a `FitResult`.
-    - `_store_record(record)` may be extended to set further attributes.
+    - `_store(record, particles)` may be extended to set further attributes.
 
     ``keep_rows=True``, where there is this parameter, writes the rows to the file.
     Otherwise they are written only if sampling needs them.
     """
 
-    _saved_types: tuple[type[FittedT], type[RowsT]]
+    _saved_types: tuple[type[FittedT] | UnionType, type[RowsT]]
     _history_type: type = SavedHistory
     _options_type: type | None = None  # the dataclass of the parameter `options`
     # Parameters that every subclass has; its constructor sets them.
     random_state: RandomState
     verbose: int
+    # A parameter of some subclasses.
+    keep_rows: bool = False
     # Set by a fit.
     _record: FitRecord[RowsT, FittedT]
     plan_: Plan
@@ -164,16 +187,11 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
         -------
         self : the fitted estimator
         """
-        if not isinstance(X, PreparedFit):
-            X = self.prepare(X, y)
-        elif X.estimator is not self or y is not None:
-            raise ValueError("X was prepared: fit the estimator that did it, without y")
-        return self._fit_prepared(X, X.planned.run, listeners)
+        return self._fit_prepared(self.prepare(X, y), listeners)
 
     def _fit_prepared(
         self,
         prepared: PreparedFit[RowsT, PlannedFit[FittedT]],
-        run: Callable[[Sequence[events.Listener]], FitResult[FittedT]],
         listeners: events.Listeners,
     ) -> Self:
         """Run a fit, and store its model. Every `fit` ends here."""
@@ -181,20 +199,34 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
         if self.verbose and prepared.ranks.is_main:
             all_listeners.append(events.Progress())
         with events.closing(all_listeners):
-            result = run(all_listeners)
+            result = self._run(prepared, all_listeners)
         # Of several ranks, none has all rows.
         rows = None
         if prepared.ranks.size == 1:
             rows = prepared.rows if prepared.owns_rows else _copied(prepared.rows)
         # Attributes come last: a fit that fails leaves the old model unchanged.
         record = FitRecord(prepared.seed, result.fitted, result.history, rows)
-        self._store_result(record, result)
+        self._store(record, result.particles)
         if result.warning is not None:
             warn_user(result.warning)
         return self
 
+    def _run(
+        self,
+        prepared: PreparedFit[RowsT, PlannedFit[FittedT]],
+        listeners: Sequence[events.Listener],
+    ) -> FitResult[FittedT]:
+        """Do what was planned."""
+        return prepared.planned.run(listeners)
+
     def prepare(self, X: Any, y: Any = None) -> PreparedFit[RowsT, PlannedFit[FittedT]]:
-        """Read and plan. `fit` takes the result instead of X and y."""
+        """Read and plan. `fit` takes the result instead of X and y.
+
+        If X is such a result, it is returned.
+        """
+        if isinstance(X, PreparedFit):
+            X.require_fitted_by(self, y)
+            return X
         adapter = self._adapter()
         rows = adapter.read(X, y)
         seed = Seed.from_random_state(self.random_state)
@@ -330,29 +362,22 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
         check_is_fitted(self, "history_")
         return self._record.fitted
 
-    def _store_result(
-        self, record: FitRecord[RowsT, FittedT], result: FitResult[FittedT]
+    def _store(
+        self,
+        record: FitRecord[RowsT, FittedT],
+        particles: ParticleResult | None = None,
     ) -> None:
-        """Store the model of a fit."""
-        self._store_record(record)
-
-    def _store_record(self, record: FitRecord[RowsT, FittedT]) -> None:
         """Replace the fitted attributes by those of a new model.
 
-        Fits and files both end here. A subclass extends this to complete a fitted state
-        that was read from a file (see `Fitted`), and to set more attributes.
+        Fits and files both end here. Only flows have `particles`, and files may be
+        without. A subclass extends this to complete a fitted state that was read from a
+        file (see `Fitted`), and to set more attributes.
         """
         self.__dict__.pop("_pending_rows", None)
         self._record = record
         self.plan_ = record.fitted.plan
         self.history_ = record.history
         self.n_iter_ = max(map(len, record.history.values()))
-
-    def _store_loaded(
-        self, record: FitRecord[RowsT, FittedT], particles: RowsT | None
-    ) -> None:
-        """Store the model of a file. Only flows have `particles`."""
-        self._store_record(record)
 
     def _known_rows(self) -> RowsT | None:
         """The rows of the model, with pending changes; None before the first fit."""
@@ -402,8 +427,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
 
     def _rows_for_file(self) -> RowsT | None:
         """The rows, if a file or a pickle shall hold them."""
-        keep_rows = getattr(self, "keep_rows", False)
-        if keep_rows or self._record.fitted.needs_rows:
+        if self.keep_rows or self._record.fitted.needs_rows:
             return self._record.rows
         return None
 

@@ -1,19 +1,17 @@
 """`FlowEstimator`: what all flows of particles share.
 
 To follow a fit: `FlowEstimator.fit` → the adapter's `read` and `plan_fit` →
-`Estimator._fit_prepared` → the planned flow's `run` → `run_flow`, with the running
-flow's `target` → `engine.flow.simulate` → the running flow's `finish`.
+`Estimator._fit_prepared` → the planned flow's `run` → `running.run_flow`, with the
+running flow's `target` → `engine.flow.simulate` → the running flow's `finish`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, get_args
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 import numpy as np
 import torch
@@ -21,10 +19,10 @@ from torch import Tensor
 
 from sliceflow.devices import require_memory
 from sliceflow.engine import conditions, events
+from sliceflow.engine.allocation import stratified_indices
 from sliceflow.engine.clouds import Cloud, sliced_distance
-from sliceflow.engine.flow import FlowState, simulate
+from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import RandomState, Seed
-from sliceflow.engine.transports import TransportName
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.estimator import Estimator, PreparedFit
@@ -34,19 +32,16 @@ from sliceflow.models.protocols import (
     FittedFlowT,
     FlowAdapter,
     FlowRowsT,
+    ParticleResult,
     PlannedFlow,
-    RunningFlow,
 )
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.saving import FitRecord, save
-from sliceflow.validation import is_bool, is_int, require
+from sliceflow.validation import is_int, require
 
 # `score` draws at least this many samples, so that its own noise is small where there
 # are few rows.
 _MIN_SCORED = 2_000
-# Names that the parameters `transport` and `preset` of all flows may have.
-_TRANSPORTS = get_args(TransportName)
-_PRESETS = (None, "paper")
 _PARTICLE_ATTRIBUTES = ("particles_", "particle_conditions_")
 
 
@@ -121,37 +116,55 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         FitInterrupted
             If Ctrl-C stopped a fit with a `checkpoint_dir`.
         """
-        if not isinstance(X, PreparedFit):
-            X = self.prepare(X, y, ranks=ranks)
-        elif X.estimator is not self or y is not None or ranks is not None:
-            raise ValueError(
-                "X was prepared: fit the estimator that did it, without y and ranks"
-            )
-        prepared: PreparedFit[FlowRowsT, PlannedFlow[FittedFlowT]] = X
+        prepared = self.prepare(X, y, ranks=ranks)
         if prepared.ranks.size > 1:
             folder_given = "None" if checkpoint_dir is None else "a folder"
             prepared.ranks.require_equal({"checkpoint_dir": folder_given})
-        checkpoints = None
         if checkpoint_dir is not None:
-            checkpoints = Checkpoints(
-                Path(checkpoint_dir),
-                checkpoint_every,
-                self._fingerprint(prepared),
-                prepared.seed,
-                prepared.ranks,
+            prepared = self._open_checkpoints(
+                prepared, Path(checkpoint_dir), checkpoint_every, keep_checkpoint
             )
-            checkpoints.keep = keep_checkpoint
-            if checkpoints.seed != prepared.seed:  # of a fit with random_state=None
-                adapter = self._adapter(ranks=prepared.ranks)
-                planned = adapter.plan_fit(prepared.rows, checkpoints.seed)
-                prepared = replace(prepared, seed=checkpoints.seed, planned=planned)
-        run = partial(prepared.planned.run, checkpoints=checkpoints)
-        return self._fit_prepared(prepared, run, listeners)
+        return self._fit_prepared(prepared, listeners)
+
+    def _open_checkpoints(
+        self,
+        prepared: PreparedFit[FlowRowsT, PlannedFlow[FittedFlowT]],
+        folder: Path,
+        every: float,
+        keep: bool,
+    ) -> PreparedFit[FlowRowsT, PlannedFlow[FittedFlowT]]:
+        """The same fit with checkpoints, which resumes from the last one if any."""
+        checkpoints = Checkpoints(
+            folder, every, self._fingerprint(prepared), prepared.seed, prepared.ranks
+        )
+        checkpoints.keep = keep
+        prepared = replace(prepared, checkpoints=checkpoints)
+        if checkpoints.seed == prepared.seed:
+            return prepared
+        # The checkpoint is that of a fit with random_state=None.
+        adapter = self._adapter(ranks=prepared.ranks)
+        planned = adapter.plan_fit(prepared.rows, checkpoints.seed)
+        return replace(prepared, seed=checkpoints.seed, planned=planned)
+
+    def _run(
+        self,
+        prepared: PreparedFit[FlowRowsT, Any],
+        listeners: Sequence[events.Listener],
+    ) -> FitResult[FittedFlowT]:
+        """Do what was planned, or resume it from a checkpoint."""
+        planned: PlannedFlow[FittedFlowT] = prepared.planned
+        return planned.run(listeners, prepared.checkpoints)
 
     def prepare(
         self, X: Any, y: Any = None, *, ranks: Ranks | None = None
     ) -> PreparedFit[FlowRowsT, PlannedFlow[FittedFlowT]]:
-        """Read and plan. `fit` takes the result instead of X and y."""
+        """Read and plan. `fit` takes the result instead of X and y.
+
+        If X is such a result, it is returned.
+        """
+        if isinstance(X, PreparedFit):
+            X.require_fitted_by(self, y, ranks)
+            return X
         if ranks is None:
             ranks = SINGLE
         adapter = self._adapter(ranks=ranks)
@@ -183,37 +196,18 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
             **prepared.rows.digests(prepared.ranks),
         )
 
-    def _store_result(
+    def _store(
         self,
         record: FitRecord[FlowRowsT, FittedFlowT],
-        result: FitResult[FittedFlowT],
-    ) -> None:
-        """Store the model of a fit, and the particles."""
-        self._store_record(record, result.particles, result.y)
-
-    def _store_loaded(
-        self, record: FitRecord[FlowRowsT, FittedFlowT], particles: FlowRowsT | None
-    ) -> None:
-        """Store the model of a file, and the particles if it has them."""
-        if particles is None:
-            self._store_record(record)
-            return
-        X, y = particles.in_users_form(record.fitted.device)
-        self._store_record(record, X, y)
-
-    def _store_record(
-        self,
-        record: FitRecord[FlowRowsT, FittedFlowT],
-        particles: Any = None,
-        y: Any = None,
+        particles: ParticleResult | None = None,
     ) -> None:
         """Replace the fitted attributes; a file may have no particles."""
-        super()._store_record(record)
+        super()._store(record)
         for name in ("classes_", *_PARTICLE_ATTRIBUTES):
             self.__dict__.pop(name, None)
         if particles is not None:
-            self.particles_ = particles
-            self.particle_conditions_ = y
+            self.particles_ = particles.X
+            self.particle_conditions_ = particles.y
         encoder = record.fitted.encoder
         if isinstance(encoder, conditions.LabelEncoder) and not encoder.is_inferred:
             self.classes_ = encoder.classes
@@ -305,7 +299,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         encoder = fitted.encoder
         if y is None or encoder is None or encoder.is_inferred:
             return None
-        codes: Tensor = encoder.encode(conditions.as_array(y))
+        codes: Tensor = encoder.encode(as_array(y))
         if len(codes) != n:
             fact = f"X has {n} rows but y has {len(codes)}"
             raise DataError(fact, "pass one y for every row")
@@ -327,7 +321,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         if encoder is None or codes is None:
             return n, None
         if y is None:
-            indices = conditions.stratified_indices(codes, n, seed.child("conditions"))
+            indices = stratified_indices(codes, n, seed.child("conditions"))
             return n, codes[indices]
         requested = encoder.encode(conditions.broadcast_condition(encoder, y, n))
         if len(requested) == n:
@@ -385,73 +379,3 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
             raise AttributeError(
                 f"{type(self).__name__!r} object has no attribute {name!r}"
             )
-
-
-def run_flow(
-    running: RunningFlow[FittedFlowT],
-    listeners: Sequence[events.Listener],
-    checkpoints: Checkpoints | None,
-    ranks: Ranks,
-) -> FitResult[FittedFlowT]:
-    """Move the particles, or go on where a checkpoint ended, and finish the fit."""
-    if ranks.size > 1:
-        listeners = ranks.synchronized(listeners)
-    state = FlowState()
-    history = events.History()
-    all_listeners: list[events.Listener] = [history, *listeners]
-    saving: AbstractContextManager[None] = nullcontext()
-    if checkpoints is not None:
-        saving = checkpoints.protecting(state, running, history)
-    with saving:
-        simulate(
-            running.flow,
-            running.particles,
-            running.target(),
-            running.noise,
-            listeners=all_listeners,
-            state=state,
-            n_stages=running.n_stages,
-        )
-        result = running.finish(state, all_listeners)
-    return replace(result, history=history.as_columns())
-
-
-class Options(Protocol):
-    """Rarely changed settings of an estimator."""
-
-    def require_valid(self) -> None:
-        """Raise a `ParameterError` for the first invalid one."""
-
-
-def require_shared_parameters(
-    parameters: Mapping[str, Any], flags: Sequence[str], options_type: type[Options]
-) -> None:
-    """Raise a `ParameterError` for the first invalid one of what all flows have.
-
-    `flags` are the names of parameters that must be True or False.
-    """
-    m = parameters["n_particles"]
-    require(m is None or is_int(m, 1), "n_particles", m, "None or an int of at least 1")
-    verbose = parameters["verbose"]
-    is_verbosity = is_bool(verbose) or is_int(verbose, 0)
-    require(is_verbosity, "verbose", verbose, "a bool, or an int of at least 0")
-    for name in flags:
-        require(is_bool(parameters[name]), name, parameters[name], "True or False")
-
-    options = parameters["options"]
-    is_options = options is None or isinstance(options, options_type)
-    requirement = f"None or a sliceflow.{options_type.__name__}"
-    require(is_options, "options", options, requirement)
-    if options is not None:
-        options.require_valid()
-
-    transport = parameters["transport"]
-    if isinstance(transport, str):
-        is_transport = transport in _TRANSPORTS
-    else:
-        is_transport = hasattr(transport, "fit") and hasattr(transport, "max_samples")
-    requirement = f"one of {list(_TRANSPORTS)} or a transport from sliceflow.transports"
-    require(is_transport, "transport", transport, requirement)
-
-    preset = parameters["preset"]
-    require(preset in _PRESETS, "preset", preset, "None or 'paper'")

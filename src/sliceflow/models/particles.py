@@ -15,7 +15,6 @@ back: particle i of the user is the column ``flow_index[i]`` of the flow.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,8 +22,14 @@ import torch
 from torch import Tensor
 
 from sliceflow.devices import require_memory
-from sliceflow.engine import conditions
+from sliceflow.engine.allocation import (
+    MIN_PARTICLES,
+    even_indices,
+    extra_codes,
+    stratified_indices,
+)
 from sliceflow.engine.clouds import ClassOrder, ClassSlices
+from sliceflow.engine.conditions import ConditionUse
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Ranks, Shard
 from sliceflow.models.rows import RowConditions
@@ -57,16 +62,17 @@ class ParticleConditions:
         cls,
         rows: RowConditions,
         n_kept: int,
-        amplifier: float,
+        use: ConditionUse,
         seed: Seed,
         mixing_seed: Seed,
         has_model: bool = True,
     ) -> ParticleConditions:
         """Conditions in the data's proportions for the particles of a fit.
 
-        There are `n_kept` kept particles, at least one of every class. If the fit
-        `has_model`, more particles are added where maps of few particles would be poor
-        for fresh ones. Those are mixed among the others: a flow needs a random order.
+        There are `n_kept` kept particles, at least one of every class. `use` is what
+        the flow does with conditions. If the fit `has_model`, more particles are added
+        where maps of few particles would be poor for fresh ones. Those are mixed among
+        the others: a flow needs a random order.
         """
         # The plan counts all memory, but only after conditions are known.
         require_memory(
@@ -75,21 +81,20 @@ class ParticleConditions:
             f"the conditions of n_particles={n_kept} need",
             "lower n_particles",
         )
-        indices = conditions.stratified_indices(rows.codes, n_kept, seed, minimum=1)
+        indices = stratified_indices(rows.codes, n_kept, seed, minimum=1)
         y = None
         if not rows.encoder.is_inferred:
             y = rows.y[indices.numpy()]
         codes = rows.codes[indices]
         if not has_model:
             return cls(y, codes)
-        if amplifier == 0:
-            n_more = max(0, conditions.MIN_PARTICLES - n_kept)
-            more = codes[conditions.even_indices(n_kept, n_more, seed)]
+        if use == "none":
+            n_more = max(0, MIN_PARTICLES - n_kept)
+            more = codes[even_indices(n_kept, n_more, seed)]
             return cls(y, torch.cat((codes, more)))
-        per_class = math.isinf(amplifier)
         further = seed.child("further")
-        more = conditions.extra_codes(
-            codes_p=codes, codes_q=rows.codes, per_class=per_class, seed=further
+        more = extra_codes(
+            codes_p=codes, codes_q=rows.codes, per_class=use == "separate", seed=further
         )
         if len(more) == 0:
             return cls(y, codes)

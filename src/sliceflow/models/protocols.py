@@ -7,7 +7,7 @@ its data. Other plans take most of the time of their fits, because they choose s
 by trial: those of tables, and those of vectors whose conditions are local.
 
 The `run` of a flow puts particles where the flow begins, in a `RunningFlow`, and hands
-that to `flow_estimator.run_flow`. It has a `target`, the data that particles move onto,
+that to `running.run_flow`. It has a `target`, the data that particles move onto,
 and can `finish` when they have arrived: this gives the fitted state and the batched
 samples. Estimators that move no particles, such as that of tables, have no
 `RunningFlow`.
@@ -65,7 +65,7 @@ class Fitted(Protocol):
     """A fitted state, which draws samples. A file holds it.
 
     If `needs_rows`, a file stores the rows once, outside the fitted state. A loaded
-    state cannot draw until `Estimator._store_record` has attached the rows.
+    state cannot draw until `Estimator._store` has attached the rows.
     """
 
     @property
@@ -104,30 +104,36 @@ RowsT = TypeVar("RowsT", bound=Rows)
 FlowRowsT = TypeVar("FlowRowsT", bound=FlowRows)
 FittedT = TypeVar("FittedT", bound=Fitted)
 FittedFlowT = TypeVar("FittedFlowT", bound=FittedFlow)
+# A fit that gives one kind of state will do where one of several is asked for.
+FittedT_co = TypeVar("FittedT_co", bound=Fitted, covariant=True)
+FittedFlowT_co = TypeVar("FittedFlowT_co", bound=FittedFlow, covariant=True)
 
 
 @dataclass(frozen=True)
-class FitResult(Generic[FittedT]):
+class ParticleResult:
+    """The batched samples of a flow, for the attributes of its estimator."""
+
+    X: Any  # in the form of the user's X
+    y: Any  # their conditions; None without conditions
+
+
+@dataclass(frozen=True)
+class FitResult(Generic[FittedT_co]):
     """What a fit gives."""
 
-    fitted: FittedT
+    fitted: FittedT_co
     # Columns of equal length, for `history_`.
     history: dict[str, list[Any]] = field(default_factory=dict)
     warning: Warning | None = None  # what the user should know about the result
-    # Of a flow: the batched samples in the form of the user's X, and their conditions.
-    particles: Any = None
-    y: Any = None
+    particles: ParticleResult | None = None  # of a flow
 
 
-class RunningFlow(Protocol[FittedFlowT]):
+class RunningFlow(Protocol[FittedFlowT_co]):
     """A flow whose particles stand at their start, or are on their way."""
 
     @property
-    def flow(self) -> FlowSpec: ...
-
-    @property
-    def n_stages(self) -> int:
-        """The stages that can be interrupted and resumed; `finish` does the others."""
+    def flow(self) -> FlowSpec:
+        """The stages that can be interrupted and resumed; `finish` does others."""
 
     @property
     def particles(self) -> Cloud:
@@ -145,43 +151,45 @@ class RunningFlow(Protocol[FittedFlowT]):
 
     def finish(
         self, state: FlowState, listeners: Sequence[Listener]
-    ) -> FitResult[FittedFlowT]:
+    ) -> FitResult[FittedFlowT_co]:
         """What the fit gives, still without its history."""
 
 
-class PlannedFit(Protocol[FittedT]):
+class PlannedFit(Protocol[FittedT_co]):
     """A fit whose settings are all known, and which has not run yet."""
 
     @property
     def plan(self) -> Plan:
         """What the fit will do. A fitted state has the plan of what it did."""
 
-    def run(self, listeners: Sequence[Listener]) -> FitResult[FittedT]:
+    def run(self, listeners: Sequence[Listener]) -> FitResult[FittedT_co]:
         """Do it; listeners hear of every step."""
 
 
-class PlannedFlow(PlannedFit[FittedFlowT], Protocol[FittedFlowT]):
+class PlannedFlow(PlannedFit[FittedFlowT_co], Protocol[FittedFlowT_co]):
     """A planned fit of a flow, which may resume from a checkpoint."""
 
     def run(
         self, listeners: Sequence[Listener], checkpoints: Checkpoints | None = None
-    ) -> FitResult[FittedFlowT]: ...
+    ) -> FitResult[FittedFlowT_co]: ...
 
 
-class Adapter(Protocol[RowsT, FittedT]):
+class Adapter(Protocol[RowsT, FittedT_co]):
     """Reads rows and plans their fit, for the parameters of one estimator."""
 
     def read(self, X: Any, y: Any) -> RowsT:
         """The user's rows, checked."""
 
-    def plan_fit(self, rows: RowsT, seed: Seed) -> PlannedFit[FittedT]:
+    def plan_fit(self, rows: RowsT, seed: Seed) -> PlannedFit[FittedT_co]:
         """What a fit of these rows will do; an error if that is impossible.
 
         This may fit trial models, to choose settings by them.
         """
 
 
-class FlowAdapter(Adapter[FlowRowsT, FittedFlowT], Protocol[FlowRowsT, FittedFlowT]):
+class FlowAdapter(
+    Adapter[FlowRowsT, FittedFlowT_co], Protocol[FlowRowsT, FittedFlowT_co]
+):
     """An adapter of a flow, which may run on several ranks."""
 
     @property
@@ -190,4 +198,4 @@ class FlowAdapter(Adapter[FlowRowsT, FittedFlowT], Protocol[FlowRowsT, FittedFlo
     @property
     def ranks(self) -> Ranks: ...
 
-    def plan_fit(self, rows: FlowRowsT, seed: Seed) -> PlannedFlow[FittedFlowT]: ...
+    def plan_fit(self, rows: FlowRowsT, seed: Seed) -> PlannedFlow[FittedFlowT_co]: ...

@@ -22,8 +22,8 @@ from sliceflow.engine.conditions import (
     LabelEncoder,
     MixedEncoder,
     infer_encoder,
-    label_key,
 )
+from sliceflow.engine.labels import label_key
 from sliceflow.errors import DataError
 from sliceflow.models.fingerprint import digest
 from sliceflow.models.protocols import RowsT

@@ -40,7 +40,7 @@ import torch
 
 from sliceflow.engine.random import Seed
 from sliceflow.models import file
-from sliceflow.models.protocols import FittedT, RowsT
+from sliceflow.models.protocols import FittedT, ParticleResult, RowsT
 from sliceflow.saved_types import Count
 
 if TYPE_CHECKING:
@@ -187,5 +187,8 @@ def load_estimator(
     record = FitRecord(saved.seed, fitted, saved.history.columns(), saved.rows)
     with file.reading(path):
         estimator._adapter()  # checks the parameters
-        estimator._store_loaded(record, saved.particles)
+        particles = None
+        if saved.particles is not None:
+            particles = ParticleResult(*saved.particles.in_users_form(device))
+        estimator._store(record, particles)
     return estimator

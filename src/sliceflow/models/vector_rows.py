@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
@@ -41,6 +41,11 @@ class VectorRows(ArrayRows):
         """This rank's rows (n, d)."""
         return self.X
 
+    @property
+    def dtype(self) -> Literal["float32", "float64"]:
+        """The type of the numbers, by name."""
+        return "float32" if self.X.dtype == np.float32 else "float64"
+
     def with_values(
         self, values: np.ndarray, row_conditions: RowConditions | None
     ) -> Self:
@@ -75,7 +80,7 @@ def in_users_form(
     return as_dataframe(array, names)
 
 
-def check_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
+def as_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
     """The user's X as (n, d) finite numbers, float32 or float64.
 
     `validate` is scikit-learn's check of the number and the names of columns.

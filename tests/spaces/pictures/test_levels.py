@@ -1,5 +1,6 @@
 """The pyramid as one flow: its stages, their spaces, and what is observed."""
 
+import dataclasses
 import math
 
 import pytest
@@ -70,7 +71,10 @@ def test_a_coarse_stage_leaves_finer_detail_alone_and_the_last_one_clips():
     start = particles.x.clone()
     level = PyramidLevel(1, 6, 6, 2, 2)
     simulate(
-        flow, particles, Target.from_cloud(data), ParticleStreams(Seed(0)), n_stages=1
+        dataclasses.replace(flow, stage_range=range(1)),
+        particles,
+        Target.from_cloud(data),
+        ParticleStreams(Seed(0)),
     )
     change = particles.x - start
     assert float(change.abs().max()) > 0.1
@@ -89,10 +93,10 @@ def test_a_coarse_stage_leaves_finer_detail_alone_and_the_last_one_clips():
 def test_classes_apart_and_shared_maps_reach_the_engine():
     conditional = dict(condition_dim=3, shrinkage=1.0)
     separate = levels(**conditional, amplifier=math.inf).flow((0.1,))
-    assert separate.per_class
+    assert separate.condition_use == "separate"
     assert separate.shared_condition_dim == 0
     assert separate.stages[0].transport.n_shared_classes == 0
     shared = levels(**conditional, amplifier=5.0).flow((0.1,))
-    assert not shared.per_class
+    assert shared.condition_use == "shared"
     assert shared.shared_condition_dim == 3
     assert shared.stages[0].transport.n_shared_classes == 3

@@ -187,7 +187,7 @@ def test_particle_conditions_have_the_datas_proportions(labels, m, seed):
     labels = np.array([0, 1, 2, 3, *labels])
     rows = vectors()._adapter().read(np.zeros((len(labels), 1)), labels)
     particle_conditions = ParticleConditions.in_proportion(
-        rows.conditions, m, 10.0, Seed(seed), Seed(seed)
+        rows.conditions, m, "shared", Seed(seed), Seed(seed)
     )
     counts = np.bincount(particle_conditions.y, minlength=4)
     assert counts.sum() == m

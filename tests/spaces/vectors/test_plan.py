@@ -61,11 +61,8 @@ def test_the_stages_end_with_exact_axis_steps():
     )
     assert (axis.matches_marginals, axis.n_knots, axis.taper) == (True, 16, 0)
     assert [stage.name for stage in vectors(0).plan(X).stages()] == ["flow"]
-    assert (
-        vectors(0, n_steps=0).plan(X).stages()
-        == vectors().plan(X, X[:, :1]).stages()
-        == []
-    )
+    assert vectors(0, n_steps=0).plan(X).stages() == []
+    assert not hasattr(vectors().plan(X, X[:, :1]), "stages")  # nothing flows
 
 
 def test_classes_of_their_own_are_planned_together():

@@ -13,11 +13,14 @@ from torch import Tensor
 
 from sliceflow.devices import require_memory, resolve_device
 from sliceflow.engine import conditions
+from sliceflow.engine.allocation import stratified_indices
+from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import DataError
 from sliceflow.models.estimator import Estimator
+from sliceflow.models.protocols import ParticleResult
 from sliceflow.models.saving import FitRecord
-from sliceflow.models.vector_rows import VectorRows, check_rows
+from sliceflow.models.vector_rows import VectorRows, as_rows
 from sliceflow.spaces.density.fit import DensityAdapter, DensityPlan, FittedDensity
 from sliceflow.validation import is_bool, is_int, is_real, require
 
@@ -167,8 +170,12 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
         )
         return np.asarray(array)
 
-    def _store_record(self, record: FitRecord[VectorRows, FittedDensity]) -> None:
-        super()._store_record(record)
+    def _store(
+        self,
+        record: FitRecord[VectorRows, FittedDensity],
+        particles: ParticleResult | None = None,
+    ) -> None:
+        super()._store(record, particles)
         fitted = record.fitted
         self.__dict__.pop("classes_", None)
         if fitted.encoder is not None:
@@ -188,7 +195,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
         one for each, and log p(x) = log Σ p(y)·p(x | y) without.
         """
         fitted = self._fitted_state()
-        array = check_rows(X, self._validate_like_fitted)
+        array = as_rows(X, self._validate_like_fitted)
         if fitted.conditional is not None:
             codes = self._codes(fitted, y, len(array))
             return np.asarray(fitted.conditional_log_density(array, codes).numpy())
@@ -219,7 +226,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
         If the model has classes and y is None, each row takes its likeliest class.
         """
         fitted = self._fitted_state()
-        array = check_rows(X, self._validate_like_fitted)
+        array = as_rows(X, self._validate_like_fitted)
         if fitted.conditional is None and (fitted.encoder is None or y is None):
             self._require_no_labels(fitted, y)
             joint = fitted.log_densities(array) + fitted.log_priors[:, None]
@@ -241,7 +248,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
         If the model has classes, y says which: one label for all, or one for each.
         """
         fitted = self._fitted_state()
-        array = check_array(conditions.as_array(X, "X"), dtype="float64")
+        array = check_array(as_array(X, "X"), dtype="float64")
         if array.shape[1] != self.n_features_in_:
             fact = f"X has {array.shape[1]} columns but the model has "
             fact += f"{self.n_features_in_}"
@@ -291,7 +298,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
         elif fitted.encoder is not None:
             sizes = torch.tensor([plan.n_rows for plan in fitted.plan.classes])
             known = torch.arange(len(sizes)).repeat_interleave(sizes)
-            chosen = conditions.stratified_indices(known, n, seed.child("conditions"))
+            chosen = stratified_indices(known, n, seed.child("conditions"))
             codes = known[chosen]
         z = seed.child("noise").normal(n, fitted.plan.n_columns)
         rows = fitted.in_users_form(fitted.from_noise(z, codes))
@@ -311,9 +318,9 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
                 "y is missing", "pass the conditions, (n, l) or one row for all"
             )
         if hasattr(y, "__array__"):
-            y = conditions.as_array(y)
+            y = as_array(y)
         labels = conditions.broadcast_condition(encoder, y, n)
-        codes: Tensor = encoder.encode(conditions.as_array(labels))
+        codes: Tensor = encoder.encode(as_array(labels))
         if len(codes) != n:
             fact = f"y has {len(codes)} labels for {n} rows"
             raise DataError(fact, "pass one label, or one for every row")

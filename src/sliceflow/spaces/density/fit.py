@@ -15,14 +15,14 @@ from sliceflow.engine.conditions import (
     ContinuousEncoder,
     LabelEncoder,
     MixedEncoder,
-    as_array,
 )
+from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, DataWarning
 from sliceflow.models.plan import Plan
 from sliceflow.models.protocols import FitResult
 from sliceflow.models.rows import RowConditions
-from sliceflow.models.vector_rows import VectorRows, check_rows, in_users_form
+from sliceflow.models.vector_rows import VectorRows, as_rows, in_users_form
 from sliceflow.saved_types import Between, Count, Label
 from sliceflow.spaces.density.conditional import ConditionalDensity
 from sliceflow.spaces.density.gaussianization import (
@@ -254,7 +254,7 @@ class DensityAdapter:
 
     def read(self, X: Any, y: Any) -> VectorRows:
         """The user's rows, checked."""
-        array = check_rows(X, self.validate)
+        array = as_rows(X, self.validate)
         names = None
         if hasattr(X, "columns"):
             names = tuple(X.columns)

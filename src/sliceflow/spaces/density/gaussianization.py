@@ -167,8 +167,8 @@ def _directions(step: ModelStep) -> Tensor:
 
 
 def _smooth_map(step: ModelStep) -> SmoothMap:
-    assert isinstance(step.map, SmoothMap), "the maps of densities are smooth"
-    return step.map
+    assert isinstance(step.maps, SmoothMap), "the maps of densities are smooth"
+    return step.maps
 
 
 def fit_gaussianization(
@@ -261,7 +261,7 @@ def _fit_columns(x: Tensor) -> SmoothMap:
     """The maps of each column of rows x (n, d) to N(0, 1)."""
     transport = ToNormal(COLUMN_SMOOTHING, count_knots(len(x)), n_iterations=15)
     points = x.T.contiguous()
-    transport_map = transport.fit(points, points[:, :0]).map
+    transport_map = transport.fit(points, points[:, :0]).maps
     assert isinstance(transport_map, SmoothMap), "this transport makes smooth maps"
     return transport_map
 

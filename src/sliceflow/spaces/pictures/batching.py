@@ -85,7 +85,7 @@ def divide_among_stages(
     batch_size = plan.batch_size
     if batch_size is None or plan.n_flow_particles > batch_size or data.n <= batch_size:
         return []
-    if data.device.type != "cpu" or plan.classes_share_maps:
+    if data.device.type != "cpu" or plan.condition_use == "shared":
         return []
     order = seed.child("order").permutation(data.n)
     class_slices = ClassSlices((0, data.n))
@@ -113,7 +113,7 @@ def divide_among_steps(
     codes_p, codes_q : class indices of all particles and of all pictures, or None. If
         classes have separate maps, the particles are sorted by class
     """
-    if plan.amplifier == 0:  # the flow ignores the labels
+    if plan.condition_use == "none":
         codes_p = None
     return make_batches(
         plan.n_flow_particles,
@@ -144,7 +144,7 @@ def use_all_points(
         separate maps
     """
     if class_slices_p is None or data.local_codes is None:
-        if plan.amplifier == 0:  # the flow ignores the labels
+        if plan.condition_use == "none":
             codes_p = None
         return weighted_batches(
             data.indices, data.device, codes_p=codes_p, codes_q=codes_q

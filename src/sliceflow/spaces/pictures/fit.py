@@ -18,26 +18,28 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sliceflow.arrays import Mask
-from sliceflow.engine import conditions
+from sliceflow.engine.allocation import MIN_PARTICLES, even_indices
 from sliceflow.engine.batches import Batches, Target
 from sliceflow.engine.clouds import ClassSlices, Cloud
+from sliceflow.engine.conditions import condition_use
 from sliceflow.engine.events import Listener
 from sliceflow.engine.flow import FlowState, ParticleStreams
+from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_rates
 from sliceflow.errors import CopyWarning, DataError, DataWarning, warn_user
 from sliceflow.metrics.copying import evidence_of_copying
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.distributed import across_ranks
-from sliceflow.models.flow_estimator import run_flow
 from sliceflow.models.particles import (
     ParticleConditions,
     ParticleOrder,
     select_particles,
 )
-from sliceflow.models.protocols import FitResult
+from sliceflow.models.protocols import FitResult, ParticleResult
 from sliceflow.models.ranks import SINGLE, Ranks, Shard
 from sliceflow.models.rows import RowConditions
+from sliceflow.models.running import run_flow
 from sliceflow.spaces.pictures import plan as plans
 from sliceflow.spaces.pictures import schedules
 from sliceflow.spaces.pictures.batching import (
@@ -122,13 +124,13 @@ class PictureAdapter:
         particle_conditions = None
         n_flow_particles = m
         if has_model:
-            n_flow_particles = max(m, conditions.MIN_PARTICLES)
+            n_flow_particles = max(m, MIN_PARTICLES)
         if data.conditions is not None:
             conditions_seed = seed.child("conditions")
             particle_conditions = ParticleConditions.in_proportion(
                 data.conditions,
                 m,
-                amplifier,
+                condition_use(amplifier, data.condition_dim),
                 conditions_seed,
                 conditions_seed.child("mixed"),
                 has_model,
@@ -183,19 +185,18 @@ class PictureAdapter:
         layout = data.layout
         n_classes = data.condition_dim
         is_observed = parameters.observed is not None
-        classes_share_maps = 0 < amplifier < math.inf
-        per_class = math.isinf(amplifier)
+        use = condition_use(amplifier, n_classes)
         mosaic_size = plans.choose_mosaic_size(
-            options.start, layout, classes_share_maps, is_observed
+            options.start, layout, use == "shared", is_observed
         )
-        is_joint = not per_class and mosaic_size == 0
+        is_joint = use != "separate" and mosaic_size == 0
         n_steps = plans.steps_per_stage(parameters.quality, is_joint, self.device)
 
         n_points = data.n + n_flow_particles
         n_distinct_per_map = float(data.n)
         if data.mirrored:
             n_distinct_per_map /= 2
-        if per_class:
+        if use == "separate":
             n_points = data.n + m  # as `choose_amplifier` counted them
             n_distinct_per_map /= n_classes
         return PicturePlan(
@@ -215,9 +216,9 @@ class PictureAdapter:
             ),
             n_directions=plans.choose_directions(options.n_directions, layout),
             transport=plans.choose_picture_transport(
-                parameters.transport, amplifier, n_points, self.ranks.size
+                parameters.transport, use, n_points, self.ranks.size
             ),
-            n_knots=plans.choose_knots(options.n_knots, m, amplifier, n_classes),
+            n_knots=plans.choose_knots(options.n_knots, m, use, n_classes),
             mosaic_size=mosaic_size,
             shrinkage=plans.choose_shrinkage(
                 options.shrinkage, n_distinct_per_map, n_steps, mosaic_size > 0
@@ -265,7 +266,7 @@ def _warn_if_dark(pixels: NDArray[Any], n_pixel_values: int) -> None:
 
 def _as_labels(y: Any, n: int) -> NDArray[Any]:
     """The labels of n pictures as an array (n,)."""
-    labels = np.atleast_1d(conditions.as_array(y, "labels"))
+    labels = np.atleast_1d(as_array(y, "labels"))
     if len(labels) != n:
         raise DataError(
             f"there are {n} pictures but {len(labels)} labels",
@@ -370,7 +371,6 @@ class RunningPictures:
         self.flow = builder.flow(_noise_rates(planned, self.classes))
         if planned.ranks.size > 1:
             self.flow = across_ranks(self.flow, planned.ranks)
-        self.n_stages = len(self.flow.stages)
 
     def _initial_particles(self, observed_mask: Tensor | None) -> Cloud:
         """This rank's particles at their start, with observed values where known."""
@@ -443,8 +443,7 @@ class RunningPictures:
         return FitResult(
             fitted,
             warning=_copy_warning(planned, x),
-            particles=data.layout.write(x),
-            y=y,
+            particles=ParticleResult(data.layout.write(x), y),
         )
 
 
@@ -477,8 +476,8 @@ def _encode_observed(planned: PlannedPictures, shard: Shard) -> Tensor:
     data = planned.data
     n_kept = planned.plan.n_particles
     seed = planned.seed.child("conditions")
-    pictures_of_kept = conditions.even_indices(data.n, n_kept, seed)
-    pictures_of_others = conditions.even_indices(
+    pictures_of_kept = even_indices(data.n, n_kept, seed)
+    pictures_of_others = even_indices(
         data.n, shard.total - n_kept, seed.child("further")
     )
     indices = torch.cat((pictures_of_kept, pictures_of_others))[shard.slice]
@@ -496,7 +495,7 @@ def _noise_rates(planned: PlannedPictures, classes: _Classes) -> tuple[float, ..
     plan = planned.plan
     codes_p = None
     codes_q = None
-    if plan.amplifier > 0:
+    if plan.condition_use != "none":
         codes_p = classes.codes_p
         codes_q = classes.codes_q
     distinct = 1.0

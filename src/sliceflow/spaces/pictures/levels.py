@@ -54,7 +54,7 @@ class PictureFlowBuilder:
         transport = plan.transport
         if noise_rates and plan.shrinkage:
             n_shared_classes = 0
-            if plan.classes_share_maps:
+            if plan.condition_use == "shared":
                 n_shared_classes = plan.condition_dim
             transport = Shrunk(transport, plan.shrinkage, noise_rates, n_shared_classes)
         return FlowSpec(

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self, get_args
 
 from sliceflow.arrays import Mask
 from sliceflow.engine.transports import Transport, TransportName
-from sliceflow.models.flow_estimator import require_shared_parameters
+from sliceflow.models.parameters import require_shared_parameters
 from sliceflow.spaces.pictures.layout import MaskName
 from sliceflow.spaces.pictures.options import PictureOptions
 from sliceflow.validation import is_int, is_real, require

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import torch
 
 from sliceflow.engine.compression import map_bytes
+from sliceflow.engine.conditions import ConditionUse, condition_use
 from sliceflow.engine.frames import rotation_bytes
 from sliceflow.engine.paper import N_DIRECTIONS
 from sliceflow.engine.transports import (
@@ -156,16 +157,16 @@ class PicturePlan(Plan):
                 )
 
     @property
-    def n_separate_classes(self) -> int:
-        """The number of classes with separate maps; 0 if all classes share maps."""
-        if math.isinf(self.amplifier):
-            return self.condition_dim
-        return 0
+    def condition_use(self) -> ConditionUse:
+        """What the flow does with the classes."""
+        return condition_use(self.amplifier, self.condition_dim)
 
     @property
-    def classes_share_maps(self) -> bool:
-        """Whether classes shift the projections of maps that they share."""
-        return 0 < self.amplifier < math.inf
+    def n_separate_classes(self) -> int:
+        """The number of classes with separate maps; 0 if all classes share maps."""
+        if self.condition_use == "separate":
+            return self.condition_dim
+        return 0
 
     @property
     def method(self) -> str:
@@ -176,7 +177,7 @@ class PicturePlan(Plan):
             return "clusters"
         if self.n_separate_classes:
             return "per class"
-        if self.classes_share_maps:
+        if self.condition_use == "shared":
             return f"CSWF ξ={self.amplifier:g}"
         return "SWF"
 
@@ -318,7 +319,8 @@ class PicturePlan(Plan):
         direction_bytes = 4 * n_points + BYTES_PER_BIN * step_bins * n_classes
         step = max(self.directions_per_stage) * direction_bytes + self.frame_bytes
 
-        map_size = map_bytes(self.n_knots, n_bins, self.classes_share_maps)
+        are_shared = self.condition_use == "shared"
+        map_size = map_bytes(self.n_knots, n_bins, are_shared)
         model = self.n_maps * map_size * n_classes
         if self.mosaic_size:  # every rank has all pictures
             model += pixel_bytes * d * self.n_pictures
@@ -453,7 +455,7 @@ def choose_amplifier(
             return math.inf
         return SHARED_AMPLIFIER
     xi = float(amplifier)
-    if math.isinf(xi) and not histograms:
+    if condition_use(xi, n_classes) == "separate" and not histograms:
         raise _needs_histograms("amplifier", xi, m, n, "a finite amplifier such as 10")
     return xi
 
@@ -525,17 +527,17 @@ def _needs_histograms(
 
 def choose_picture_transport(
     transport: TransportName | Transport,
-    amplifier: float,
+    use: ConditionUse,
     n_points: int,
     n_ranks: int = 1,
 ) -> Transport:
     """The transport of a fit of `n_points` particles and pictures together.
 
     It is what the user gives, or `engine.transports.resolve_transport` with the bins of
-    pictures. `amplifier` is 0 without labels.
+    pictures. `use` is what the flow does with labels.
     """
     n_bins = N_BINS
-    if 0 < amplifier < math.inf:
+    if use == "shared":
         n_bins = N_BINS_OF_SHARED_MAPS
     return resolve_transport(
         transport,
@@ -548,20 +550,20 @@ def choose_picture_transport(
 
 def _uses_histograms(transport: TransportName | Transport, n_points: int) -> bool:
     """Whether a fit of `n_points` particles and pictures would use histograms."""
-    chosen = choose_picture_transport(transport, math.inf, n_points)
+    chosen = choose_picture_transport(transport, "separate", n_points)
     return isinstance(chosen, Histogram)
 
 
 def choose_knots(
-    n_knots: Literal["auto"] | int, m: int, amplifier: float, n_classes: int
+    n_knots: Literal["auto"] | int, m: int, use: ConditionUse, n_classes: int
 ) -> int:
     """Knots to keep per map for m particles of `n_classes` classes."""
     if n_knots != "auto":
         return int(n_knots)
-    if 0 < amplifier < math.inf:
+    if use == "shared":
         return MIN_PICTURE_MAP_KNOTS
     particles_per_map = float(m)
-    if math.isinf(amplifier):
+    if use == "separate":
         particles_per_map = m / n_classes
     wanted = round(particles_per_map / PARTICLES_PER_KNOT)
     return min(MAX_PICTURE_MAP_KNOTS, max(MIN_PICTURE_MAP_KNOTS, wanted))

@@ -66,7 +66,8 @@ class StartTrial:
             parameters = self._trial_parameters(start, planned.plan.amplifier)
             adapter = replace(self.adapter, parameters=parameters)
             result = adapter.plan_fit(fitted, trial_seed).run(())
-            samples = adapter.read(result.particles, None).pixels
+            assert result.particles is not None
+            samples = adapter.read(result.particles.X, None).pixels
             return _detection(samples, held_out, fitted.pixels)
 
         with_mosaics = detect(planned.plan.mosaic_size)

@@ -17,6 +17,7 @@ from sliceflow.engine.clouds import Cloud, sliced_distance
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError
 from sliceflow.models.estimator import Estimator
+from sliceflow.models.protocols import ParticleResult
 from sliceflow.models.saving import FitRecord
 from sliceflow.spaces.tables.cells import (
     TableRows,
@@ -192,7 +193,11 @@ class TableFlow(Estimator[TableRows, FittedTable]):
             rare_levels=self.rare_levels,
         )
 
-    def _store_record(self, record: FitRecord[TableRows, FittedTable]) -> None:
+    def _store(
+        self,
+        record: FitRecord[TableRows, FittedTable],
+        particles: ParticleResult | None = None,
+    ) -> None:
         """Replace the fitted attributes; the table of a file is read from its rows."""
         fitted = record.fitted
         if fitted.known_table is None:
@@ -202,7 +207,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
             if not fitted.plan.is_compatible_with(table):
                 raise ValueError("the rows do not fit the plan")
             fitted = replace(fitted, known_table=table)
-        super()._store_record(replace(record, fitted=fitted))
+        super()._store(replace(record, fitted=fitted))
         names = fitted.table.names
         self.n_features_in_ = len(names)
         # Names may be tuples, of which numpy would make an array of two dimensions.

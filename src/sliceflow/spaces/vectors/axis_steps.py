@@ -18,14 +18,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sliceflow.engine import conditions
+from sliceflow.engine.allocation import extra_codes, stratified_indices
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import ClassOrder, Cloud
 from sliceflow.engine.compression import ModelStep
 from sliceflow.engine.events import Listener
 from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams, replay, simulate
 from sliceflow.engine.random import Seed
+from sliceflow.models.distributed import across_ranks
 from sliceflow.spaces.vectors.data import TrainingData
+from sliceflow.spaces.vectors.plan import AXIS_TRANSPORT
 from sliceflow.spaces.vectors.rows import as_cloud
 
 
@@ -33,10 +35,16 @@ from sliceflow.spaces.vectors.rows import as_cloud
 class AxisStepContext:
     """What both sets of axis steps share."""
 
-    flow: FlowSpec  # all stages of the fit; the last one is that of the axis steps
+    flow: FlowSpec  # the stage of the axis steps
     data: TrainingData
     cloud: Cloud  # this rank's data, as axis steps see them
     noise: ParticleStreams
+
+    @classmethod
+    def for_data(cls, data: TrainingData, noise: ParticleStreams) -> AxisStepContext:
+        """The axis steps of a fit to these data, on all ranks."""
+        flow = data.plan.axis_flow_spec(data.seed, data.device)
+        return cls(across_ranks(flow, data.ranks), data, data.axis_cloud(), noise)
 
 
 def fit_axis_steps_to_kept(
@@ -57,7 +65,6 @@ def fit_axis_steps_to_kept(
     listeners : hear of these steps
     """
     counted_on = FlowState(
-        stage_index=state.stage_index,
         steps_done=state.steps_done,
         steps_skipped=state.steps_skipped,
         seconds=state.seconds,
@@ -81,15 +88,11 @@ def fit_axis_steps_to_kept(
 
 
 def fit_axis_steps_to_fresh(
-    context: AxisStepContext, sampling_flow: FlowSpec, state: FlowState
+    context: AxisStepContext, steps: Sequence[ModelStep]
 ) -> list[ModelStep]:
-    """The model's steps, and then axis steps that are fitted to fresh particles.
-
-    `sampling_flow` is the flow as offline samples replay it, and `state` is where the
-    fitted flow ended.
-    """
-    fresh, codes = _fresh_particles(context.data, sampling_flow, state.steps)
-    continued = FlowState(state.stage_index, steps=list(state.steps))
+    """The steps of the flow, and then axis steps that are fitted to fresh particles."""
+    fresh, codes = _fresh_particles(context.data, steps)
+    continued = FlowState(steps=list(steps))
     _run(context, fresh, codes, continued, listeners=())
     return continued.steps
 
@@ -105,16 +108,21 @@ def _run(
 
     `codes` are the conditions of the particles of all ranks.
     """
-    flow = context.flow
-    max_samples = flow.stages[-1].transport.max_samples
     n = particles.x.shape[1]
-    batches = context.data.batches(n, codes, max_samples)
+    batches = context.data.batches(n, codes, AXIS_TRANSPORT.max_samples)
     target = Target.from_cloud(context.cloud, batches)
-    simulate(flow, particles, target, context.noise, listeners=listeners, state=state)
+    simulate(
+        context.flow,
+        particles,
+        target,
+        context.noise,
+        listeners=listeners,
+        state=state,
+    )
 
 
 def _fresh_particles(
-    data: TrainingData, flow: FlowSpec, steps: Sequence[ModelStep]
+    data: TrainingData, steps: Sequence[ModelStep]
 ) -> tuple[Cloud, Tensor | None]:
     """This rank's fresh particles, moved by a model, and the codes of all ranks."""
     plan = data.plan
@@ -139,23 +147,21 @@ def _fresh_particles(
     fresh = as_cloud(rows.to(plan.torch_dtype), shard_codes, data.device)
     fresh.class_slices = class_slices
     noise = ParticleStreams(seed.child("particles"), shard.first)
-    replay(flow, steps, fresh, noise)
+    replay(plan.flow_spec(data.seed, data.device), steps, fresh, noise)
     return fresh, codes
 
 
 def _fresh_codes(data: TrainingData, row_codes: Tensor, seed: Seed) -> Tensor:
     """Conditions of fresh particles, in proportion, with enough of each class."""
     plan = data.plan
-    indices = conditions.stratified_indices(
+    indices = stratified_indices(
         row_codes, plan.n_axis_particles, seed.child("conditions")
     )
     codes = row_codes[indices]
-    if plan.amplifier == 0:
+    if plan.condition_use == "none":
         return codes
-    per_class = plan.n_separate_classes > 0
-    more = conditions.extra_codes(
-        codes_p=codes, codes_q=row_codes, per_class=per_class, seed=seed
-    )
+    per_class = plan.condition_use == "separate"
+    more = extra_codes(codes_p=codes, codes_q=row_codes, per_class=per_class, seed=seed)
     return torch.cat((codes, more))
 
 

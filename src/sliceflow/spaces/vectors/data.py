@@ -73,7 +73,7 @@ class TrainingData:
     @property
     def _used_codes(self) -> Tensor | None:
         """The codes of the rows of all ranks; None if the flow ignores them."""
-        if self.plan.amplifier == 0:
+        if self.plan.condition_use == "none":
             return None
         return self.rows.codes
 
@@ -135,7 +135,7 @@ class TrainingData:
         which they move. A step takes at most `max_samples`.
         """
         codes_q = None
-        if self.plan.amplifier == 0:
+        if self.plan.condition_use == "none":
             codes_p = None
         else:
             codes_q = self.codes

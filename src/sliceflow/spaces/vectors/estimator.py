@@ -13,11 +13,13 @@ from sliceflow.devices import resolve_device
 from sliceflow.engine import frames, transports
 from sliceflow.engine.random import RandomState
 from sliceflow.models.flow_estimator import FlowEstimator
+from sliceflow.models.protocols import ParticleResult
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.saving import FitRecord
 from sliceflow.models.vector_rows import VectorRows, as_rows
 from sliceflow.spaces.vectors.fit import VectorAdapter
 from sliceflow.spaces.vectors.fitted import FittedVectors
+from sliceflow.spaces.vectors.local import FittedLocalVectors, LocalVectorPlan
 from sliceflow.spaces.vectors.options import VectorOptions
 from sliceflow.spaces.vectors.parameters import (
     ConditionMode,
@@ -27,7 +29,9 @@ from sliceflow.spaces.vectors.parameters import (
 from sliceflow.spaces.vectors.plan import VectorPlan
 
 
-class SlicedWassersteinFlow(FlowEstimator[VectorRows, FittedVectors]):
+class SlicedWassersteinFlow(
+    FlowEstimator[VectorRows, FittedVectors | FittedLocalVectors]
+):
     """Generative model for vectors: particles moved by sliced optimal transport.
 
     Each of `n_steps` steps projects particles and data on a frame of directions, solves
@@ -90,7 +94,8 @@ class SlicedWassersteinFlow(FlowEstimator[VectorRows, FittedVectors]):
     particles_ : (M, d) batched samples: an array, tensor or DataFrame, like X
     particle_conditions_ : their conditions, as the user wrote them, or None
     classes_ : the class labels, if y is labels
-    plan_ : a `VectorPlan`: what the fit did, with every "auto" resolved; print it
+    plan_ : a `VectorPlan`, or a `LocalVectorPlan` if conditions are local: what the fit
+        did, with every "auto" resolved; print it
     history_ : dict of lists: stage, step, sliced distance before the step, seconds
         elapsed
     n_iter_ : steps done, axis steps included
@@ -110,8 +115,8 @@ class SlicedWassersteinFlow(FlowEstimator[VectorRows, FittedVectors]):
     (3, 2)
     """
 
-    _saved_types = (FittedVectors, VectorRows)
-    plan_: VectorPlan
+    _saved_types = (FittedVectors | FittedLocalVectors, VectorRows)
+    plan_: VectorPlan | LocalVectorPlan
     _options_type = VectorOptions
 
     def __init__(  # noqa: PLR0913, these are the settings of the model
@@ -193,14 +198,15 @@ class SlicedWassersteinFlow(FlowEstimator[VectorRows, FittedVectors]):
     def _as_rows_like_fitted(self, X: Any) -> np.ndarray:
         return as_rows(X, self._validate_like_fitted)
 
-    def _store_record(
+    def _store(
         self,
-        record: FitRecord[VectorRows, FittedVectors],
-        particles: Any = None,
-        y: Any = None,
+        record: FitRecord[VectorRows, FittedVectors | FittedLocalVectors],
+        particles: ParticleResult | None = None,
     ) -> None:
-        fitted = record.fitted.with_rows(record.rows)
-        super()._store_record(replace(record, fitted=fitted), particles, y)
+        fitted = record.fitted
+        if isinstance(fitted, FittedLocalVectors):
+            fitted = fitted.with_rows(record.rows)
+        super()._store(replace(record, fitted=fitted), particles)
         self._set_columns(fitted.plan.n_columns, fitted.names)
 
     def _set_columns(self, n: int, names: tuple[Any, ...] | None) -> None:

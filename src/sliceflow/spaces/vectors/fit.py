@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,31 +12,42 @@ from torch import Tensor
 
 from sliceflow.dataframes import column_names
 from sliceflow.devices import require_memory
-from sliceflow.engine import conditions
+from sliceflow.engine.allocation import MIN_PARTICLES
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compression import ModelStep
-from sliceflow.engine.events import History, Listener
+from sliceflow.engine.conditions import (
+    ConditionUse,
+    LabelEncoder,
+    MixedEncoder,
+    condition_use,
+)
+from sliceflow.engine.events import Listener
 from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams
+from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
-from sliceflow.engine.transports import Auto, Histogram, resolve_transport
+from sliceflow.engine.transports import (
+    Auto,
+    Histogram,
+    Transport,
+    resolve_transport,
+)
 from sliceflow.errors import CopyWarning, DataError, ParameterError
 from sliceflow.metrics.copying import evidence_of_copying
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.distributed import across_ranks
-from sliceflow.models.flow_estimator import run_flow
 from sliceflow.models.particles import (
     ParticleConditions,
     ParticleOrder,
     select_particles,
 )
 from sliceflow.models.plan import default_particles
-from sliceflow.models.protocols import FitResult
+from sliceflow.models.protocols import FitResult, ParticleResult
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.rows import RowConditions
+from sliceflow.models.running import run_flow
 from sliceflow.models.vector_rows import VectorRows, as_rows
-from sliceflow.neighbours.local import LocalSampler
 from sliceflow.spaces.vectors.axis_steps import (
     AxisStepContext,
     fit_axis_steps_to_fresh,
@@ -45,15 +55,17 @@ from sliceflow.spaces.vectors.axis_steps import (
 )
 from sliceflow.spaces.vectors.data import TrainingData
 from sliceflow.spaces.vectors.fitted import FittedVectors
+from sliceflow.spaces.vectors.local import LOCAL_PARTICLES, PlannedLocalVectors
 from sliceflow.spaces.vectors.parameters import VectorParameters
 from sliceflow.spaces.vectors.plan import (
     ConditionKind,
+    SmoothingPlan,
     VectorPlan,
     choose_frame,
     count_axis_particles,
     count_knots,
     max_directions,
-    plan_bandwidth,
+    plan_smoothing,
 )
 from sliceflow.spaces.vectors.rows import Units
 from sliceflow.validation import require
@@ -61,12 +73,6 @@ from sliceflow.validation import require
 # What these names of the parameter `transport` stand for.
 HISTOGRAM = Histogram()
 AUTO = Auto()
-
-# Particles of local conditions unless the user says how many: each needs a
-# neighbourhood of its own.
-LOCAL_PARTICLES = 200
-# Bytes that the choice of settings takes if conditions are local.
-LOCAL_CHOICE_BYTES = 1 << 27
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,7 @@ class VectorAdapter:
             tensor_device = X.device.type
         row_conditions = None
         if y is not None:
-            y = conditions.as_array(y)
+            y = as_array(y)
             row_conditions = RowConditions.infer(y, len(array))
         rows = VectorRows(array, row_conditions, names, tensor_device)
         if self.ranks.size == 1:
@@ -122,7 +128,9 @@ class VectorAdapter:
         is_local = self._is_local(rows)
         n_particles = self._count_particles(rows, n, is_local)
         if is_local:
-            return self._plan_local(rows, n_particles, seed)
+            return PlannedLocalVectors.choose(
+                rows, n_particles, self.parameters.standardize, seed, self.device
+            )
         return self._plan_flow(rows, n, n_particles, seed)
 
     def _is_local(self, rows: VectorRows) -> bool:
@@ -131,20 +139,20 @@ class VectorAdapter:
         encoder = None
         if rows.conditions is not None:
             encoder = rows.conditions.encoder
-        if encoder is None or isinstance(encoder, conditions.LabelEncoder):
+        if encoder is None or isinstance(encoder, LabelEncoder):
             if mode == "local":
                 fact = "needs continuous columns in y"
                 raise ParameterError("condition", mode, fact, "pass y of shape (n, l)")
             return False
-        xi = self.parameters.amplifier
-        is_local = mode == "local" or (mode == "auto" and 0 < xi < math.inf)
+        use = condition_use(self.parameters.amplifier, encoder.condition_dim)
+        is_local = mode == "local" or (mode == "auto" and use == "shared")
         if self.ranks.size > 1:
             if mode == "local":
                 fact = "keeps all rows in one process"
                 hint = "fit in one process, or set condition='joint'"
                 raise ParameterError("condition", mode, fact, hint)
             is_local = False
-        if isinstance(encoder, conditions.MixedEncoder) and not is_local:
+        if isinstance(encoder, MixedEncoder) and not is_local:
             fact = f"y has labels and columns, which condition={mode!r} cannot fit here"
             hint = "use condition='local', or pass labels (n,) or columns (n, l)"
             raise DataError(fact, hint)
@@ -164,7 +172,7 @@ class VectorAdapter:
         minimum = self.ranks.size
         if rows.conditions is not None:
             encoder = rows.conditions.encoder
-            if isinstance(encoder, conditions.LabelEncoder):
+            if isinstance(encoder, LabelEncoder):
                 minimum = max(minimum, encoder.condition_dim)
         requirement = f"at least {minimum}, one for each class and rank"
         require(m >= minimum, "n_particles", m, requirement)
@@ -179,15 +187,15 @@ class VectorAdapter:
     ) -> PlannedVectors:
         """One flow for the n rows of all ranks."""
         amplifier = 0.0
-        if rows.conditions is not None:
-            amplifier = self.parameters.amplifier
-        if math.isinf(amplifier):
-            self._require_labels_in_one_process(rows)
         particle_conditions = None
         if rows.conditions is not None:
+            amplifier = self.parameters.amplifier
+            use = condition_use(amplifier, rows.condition_dim)
+            if use == "separate":
+                self._require_labels_in_one_process(rows)
             drawn_from = seed.child("conditions")
             particle_conditions = ParticleConditions.in_proportion(
-                rows.conditions, n_particles, amplifier, drawn_from, drawn_from
+                rows.conditions, n_particles, use, drawn_from, drawn_from
             )
         plan = self._plan_without_cost(
             rows, n, n_particles, amplifier, particle_conditions
@@ -211,7 +219,7 @@ class VectorAdapter:
     def _require_labels_in_one_process(self, rows: VectorRows) -> None:
         """Raise a `ParameterError` unless every class can have its own maps."""
         xi = self.parameters.amplifier
-        if not isinstance(rows.encoder, conditions.LabelEncoder):
+        if not isinstance(rows.encoder, LabelEncoder):
             fact = "fits each class separately, but y is continuous"
             hint = "use a finite amplifier, or labels (n,)"
             raise ParameterError("amplifier", xi, fact, hint)
@@ -235,53 +243,33 @@ class VectorAdapter:
         parameters = self.parameters
         options = parameters.options
         d = rows.X.shape[1]
-        n_flow_particles = max(n_particles, conditions.MIN_PARTICLES)
+        n_flow_particles = max(n_particles, MIN_PARTICLES)
         if particle_conditions is not None:
             n_flow_particles = len(particle_conditions.codes)
-        frame = choose_frame(parameters.frame, d, amplifier, self.ranks.size)
-
         condition_kind: ConditionKind = "none"
         condition_dim = 0
-        row_codes = None  # unless the flow ignores them
+        use: ConditionUse = "none"
+        row_codes = None  # unless the flow uses them
         if rows.conditions is not None:
-            encoder = rows.conditions.encoder
-            condition_kind = encoder.kind
-            condition_dim = encoder.condition_dim
-            if amplifier:
+            condition_kind = rows.conditions.encoder.kind
+            condition_dim = rows.conditions.encoder.condition_dim
+            use = condition_use(amplifier, condition_dim)
+            if use != "none":
                 row_codes = rows.conditions.codes
-        bandwidth, smoothing_reason = plan_bandwidth(
-            options.smoothing, rows.X, row_codes, n
-        )
-        draws_per_row = 1
-        n_data = n
-        if bandwidth != 0:  # in all as many draws as particles
-            draws_per_row = max(1, round(n_flow_particles / n))
-            n_data = max(n, n_flow_particles)
 
-        n_per_map = n_flow_particles + n_data
-        n_knots = int(options.n_knots)
-        if particle_conditions is not None and amplifier:
-            if options.shrinkage and particle_conditions.codes.dim() == 2:
-                fact = "does not work with a continuous y"
-                kappa = options.shrinkage
-                raise ParameterError("shrinkage", kappa, fact, "set it to 0")
-            if math.isinf(amplifier):
-                n_per_map = _largest_class(
-                    codes_p=particle_conditions.codes,
-                    codes_q=row_codes,
-                    draws_per_row=n_data / n,
-                )
-            else:
-                n_knots = count_knots(n_knots, particle_conditions.codes)
-        transport = resolve_transport(
-            parameters.transport, n_per_map, self.ranks.size, HISTOGRAM, AUTO
+        frame = choose_frame(parameters.frame, d, use, self.ranks.size)
+        smoothing = plan_smoothing(
+            options.smoothing, rows.X, row_codes, n, n_flow_particles
+        )
+        transport, n_knots = self._plan_maps(
+            use, particle_conditions, row_codes, n_flow_particles, smoothing
         )
         return VectorPlan(
             device=str(self.device),
             n_ranks=self.ranks.size,
             n_rows=n,
             n_columns=d,
-            dtype="float32" if rows.X.dtype == np.float32 else "float64",
+            dtype=rows.dtype,
             n_particles=n_particles,
             n_flow_particles=n_flow_particles,
             n_axis_particles=count_axis_particles(
@@ -297,83 +285,55 @@ class VectorAdapter:
             standardize=parameters.standardize,
             options=options,
             n_knots=n_knots,
-            bandwidth=bandwidth,
-            smoothing_reason=smoothing_reason,
-            draws_per_row=draws_per_row,
+            bandwidth=smoothing.bandwidth,
+            smoothing_reason=smoothing.reason,
+            draws_per_row=smoothing.draws_per_row,
         )
 
-    def _plan_local(
-        self, rows: VectorRows, n_particles: int, seed: Seed
-    ) -> PlannedLocalVectors:
-        """Keep the rows; the particles are samples at their own conditions."""
-        row_conditions = rows.conditions
-        assert row_conditions is not None
-        n, d = rows.X.shape
-        amplifier = self.parameters.amplifier
-        plan = self._plan_without_cost(rows, n, n_particles, amplifier, None)
-        plan = replace(
-            plan, n_steps=0, bandwidth=0.0, smoothing_reason="", draws_per_row=1
+    def _plan_maps(
+        self,
+        use: ConditionUse,
+        particle_conditions: ParticleConditions | None,
+        row_codes: Tensor | None,
+        n_flow_particles: int,
+        smoothing: SmoothingPlan,
+    ) -> tuple[Transport, int]:
+        """The transport, and the number of knots to keep of each map.
+
+        `row_codes` are None if the flow ignores conditions.
+        """
+        options = self.parameters.options
+        n_per_map = n_flow_particles + smoothing.n_data
+        n_knots = int(options.n_knots)
+        if particle_conditions is not None and row_codes is not None:
+            codes = particle_conditions.codes
+            if options.shrinkage and codes.dim() == 2:
+                fact = "does not work with a continuous y"
+                kappa = options.shrinkage
+                raise ParameterError("shrinkage", kappa, fact, "set it to 0")
+            if use == "separate":
+                n_per_map = _largest_class(
+                    codes_p=codes,
+                    codes_q=row_codes,
+                    draws_per_row=smoothing.n_data / len(row_codes),
+                )
+            else:
+                n_knots = count_knots(n_knots, codes)
+        transport = resolve_transport(
+            self.parameters.transport, n_per_map, self.ranks.size, HISTOGRAM, AUTO
         )
-        n_codes = row_conditions.codes.shape[1]
-        values = 4 * n * d + 6 * n * n_codes + 4 * n_particles * d
-        what = f"{n} rows of {d} columns, kept for conditions, need"
-        plan = plan.with_cost(LOCAL_CHOICE_BYTES + 8 * values, 0.0, what, "keep fewer")
-        fitted = FittedVectors(
-            plan,
-            seed,
-            Units.fit_to(rows.X, self.parameters.standardize),
-            conditions=row_conditions,
-            names=rows.names,
-            tensor_device=rows.tensor_device,
-            device=self.device,
-        )
-        local = tuple(LocalSampler.fit(x, y) for x, y in fitted.local_parts(rows))
-        largest = max(local, key=lambda sampler: len(sampler.x))
-        plan = replace(
-            plan, n_local_neighbors=largest.settings.k, distances=largest.description
-        )
-        local_settings = tuple(sampler.settings for sampler in local)
-        fitted = replace(fitted, plan=plan, local=local, local_settings=local_settings)
-        indices = conditions.even_indices(n, n_particles, seed.child("conditions"))
-        return PlannedLocalVectors(fitted, row_conditions.take(indices), seed)
+        return transport, n_knots
 
 
-def _largest_class(
-    *, codes_p: Tensor, codes_q: Tensor | None, draws_per_row: float
-) -> int:
+def _largest_class(*, codes_p: Tensor, codes_q: Tensor, draws_per_row: float) -> int:
     """The particles and the data, with draws of each row, of the largest class.
 
     `codes_p` and `codes_q` are the class indices of the particles and of the rows.
     """
-    assert codes_q is not None
     n_classes = int(codes_q.max()) + 1
     sizes_p = torch.bincount(codes_p, minlength=n_classes)
     sizes_q = torch.bincount(codes_q, minlength=n_classes)
     return int((sizes_p + draws_per_row * sizes_q).max())
-
-
-@dataclass(frozen=True)
-class PlannedLocalVectors:
-    """A planned fit of local conditions, which moves nothing: its model is the rows."""
-
-    fitted: FittedVectors
-    conditions: RowConditions  # of the particles
-    seed: Seed
-
-    @property
-    def plan(self) -> VectorPlan:
-        """What the fit will do."""
-        return self.fitted.plan
-
-    def run(
-        self, listeners: Sequence[Listener], checkpoints: Checkpoints | None = None
-    ) -> FitResult[FittedVectors]:
-        """Draw the particles; there are no steps to hear of or to resume."""
-        codes = self.conditions.codes
-        particles = self.fitted.draw(len(codes), codes, self.seed.child("particles"))
-        no_steps = History().as_columns()
-        y = self.conditions.y
-        return FitResult(self.fitted, no_steps, particles=particles, y=y)
 
 
 @dataclass(frozen=True)
@@ -399,8 +359,8 @@ class PlannedVectors:
 class RunningVectors:
     """A flow whose particles stand at their start, or are on their way.
 
-    Its steps move `particles`. Axis steps, the last stage, are not among those that
-    can be resumed: `finish` runs them, see `axis_steps`.
+    The steps of `flow` move `particles`. `finish` runs the axis steps, which cannot be
+    resumed; see `axis_steps`.
     """
 
     def __init__(
@@ -427,24 +387,19 @@ class RunningVectors:
         self.noise = ParticleStreams(data.seed.child("particles"), self.shard.first)
         self.noise.fill(self.particles.x, "start")
 
-        # The flow as offline samples replay it, and as it is fitted: with maps that are
-        # shrunk, and fitted to the clouds of all ranks.
-        self.sampling_flow = plan.flow(data.seed, data.device)
-        self.flow = self.sampling_flow
+        # Maps are shrunk, and fitted to the clouds of all ranks.
+        self.flow = plan.flow_spec(data.seed, data.device)
         if plan.options.shrinkage:
             self.flow = self._shrunk(self.flow)
         if data.ranks.size > 1:
             self.flow = across_ranks(self.flow, data.ranks)
-        self.n_stages = 0
-        if plan.n_steps:
-            self.n_stages = 1
 
     def _shrunk(self, flow: FlowSpec) -> FlowSpec:
         """The flow with maps that are shrunk by their noise."""
         plan = self.data.plan
         codes_p = None
         codes_q = None
-        if flow.conditional:
+        if flow.condition_use != "none":
             codes_p = self.order.codes
             codes_q = self.data.codes
         rates = noise_rates(
@@ -492,13 +447,13 @@ class RunningVectors:
                 y = y[kept_shard.slice]
         model = state.steps
         if data.plan.n_axis_particles:
-            context = AxisStepContext(self.flow, data, data.axis_cloud(), self.noise)
+            context = AxisStepContext.for_data(data, self.noise)
             x = fit_axis_steps_to_kept(context, x, codes, state, listeners)
-            model = fit_axis_steps_to_fresh(context, self.sampling_flow, state)
+            model = fit_axis_steps_to_fresh(context, state.steps)
         fitted = self._fitted(model)
-        particles = fitted.in_form(fitted.decode(x, shard_codes))
+        particles = ParticleResult(fitted.in_form(fitted.decode(x, shard_codes)), y)
         warning = self._copy_warning(fitted.plan, x, codes)
-        return FitResult(fitted, warning=warning, particles=particles, y=y)
+        return FitResult(fitted, warning=warning, particles=particles)
 
     def _fitted(self, model: Sequence[ModelStep]) -> FittedVectors:
         """The fitted state."""
@@ -510,9 +465,9 @@ class RunningVectors:
             units = Units.fit_to(rows.X, data.plan.standardize)
             class_units = data.units_by_class
         return FittedVectors(
-            data.final_plan(),
-            data.seed,
-            units,
+            plan=data.final_plan(),
+            seed=data.seed,
+            units=units,
             class_units=class_units,
             steps=tuple(model),
             conditions=rows.conditions,

@@ -11,7 +11,7 @@ from sliceflow.engine import frames
 from sliceflow.engine.frames import FrameKind
 from sliceflow.engine.paper import VECTORS, with_preset
 from sliceflow.engine.transports import Transport, TransportName
-from sliceflow.models.flow_estimator import require_shared_parameters
+from sliceflow.models.parameters import require_shared_parameters
 from sliceflow.spaces.vectors.options import VectorOptions
 from sliceflow.validation import is_int, is_real, require
 

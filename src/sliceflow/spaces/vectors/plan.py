@@ -7,9 +7,8 @@ search for neighbours.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor
 from sliceflow.devices import projection_budget
 from sliceflow.engine import frames
 from sliceflow.engine.compression import MAX_JUMPS
+from sliceflow.engine.conditions import ConditionUse, condition_use
 from sliceflow.engine.flow import FlowSpec
 from sliceflow.engine.frames import Axis, BuiltinFrameKind, FrameKind, frame_bytes
 from sliceflow.engine.paper import N_DIRECTIONS
@@ -31,7 +31,6 @@ from sliceflow.engine.transports import (
 )
 from sliceflow.errors import ParameterError
 from sliceflow.models.plan import Plan
-from sliceflow.neighbours.regressions import MAX_COMPONENTS
 from sliceflow.saved_types import Between, Count
 from sliceflow.spaces.vectors.options import VectorOptions
 from sliceflow.spaces.vectors.parameters import FRAME_KINDS
@@ -76,24 +75,50 @@ NonNegative = Annotated[float, Between(0)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class VectorPlan(Plan):
-    """What a fit of vectors does. It prints as a table."""
+class BaseVectorPlan(Plan):
+    """What all plans of vectors have, whether something flows or not."""
 
     n_rows: Count  # of all ranks
     n_columns: Annotated[int, Between(1, 1 << 24)]
     dtype: Literal["float32", "float64"]
     n_particles: Count  # particles that the user gets, as `particles_`
+    condition_kind: ConditionKind  # the kind of y
+    condition_dim: Count  # number of classes, or of columns of y; 0 without y
+    standardize: bool
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The type of the numbers."""
+        return torch.float32 if self.dtype == "float32" else torch.float64
+
+    def summary(self) -> list[tuple[str, object]]:
+        """Names and values to print; those with the value "" are left out."""
+        data = f"{self.n_rows} rows of {self.n_columns} columns, {self.dtype}"
+        return [("data", data), ("condition", self._condition_in_words())]
+
+    def _condition_in_words(self) -> str:
+        n = self.condition_dim
+        if self.condition_kind == "labels":
+            return f"{n} classes"
+        if self.condition_kind == "continuous":
+            return f"{n} columns"
+        if self.condition_kind == "mixed":
+            return f"labels, {n - 1} columns"
+        return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorPlan(BaseVectorPlan):
+    """What a flow of vectors does. It prints as a table."""
+
     # Particles that the flow moves: these, and more for better maps.
     n_flow_particles: Count
     n_axis_particles: Count  # new particles to which the model's axis steps are fitted
-    condition_kind: ConditionKind  # the kind of y
-    condition_dim: Count  # number of classes, or of columns of y; 0 without y
     amplifier: Annotated[float, Between(0, math.inf)]  # ξ; 0 without conditions
     frame: BuiltinFrameKind
     transport: BuiltinTransport
     n_steps: Annotated[int, Between(0, 1 << 24)]
     entropy: NonNegative
-    standardize: bool
     options: VectorOptions
     n_knots: Count  # knots kept per map
     # What the option `smoothing` says. None if "auto" will choose it, when the
@@ -101,41 +126,30 @@ class VectorPlan(Plan):
     bandwidth: NonNegative | None = 0.0
     smoothing_reason: str = ""  # why "auto" is so; empty if the user set the bandwidth
     draws_per_row: Count = 1  # data of each row: draws along its neighbours, or the row
-    n_local_neighbors: Count = 0  # rows of a neighbourhood, if conditions are local
-    distances: str = ""  # which columns of y the distances between neighbours see
+
+    @property
+    def condition_use(self) -> ConditionUse:
+        """What the flow does with y."""
+        return condition_use(self.amplifier, self.condition_dim)
 
     @property
     def n_separate_classes(self) -> int:
         """The number of classes with separate maps; 0 if all rows share maps."""
-        if math.isinf(self.amplifier) and self.condition_kind == "labels":
+        if self.condition_use == "separate" and self.condition_kind == "labels":
             return self.condition_dim
         return 0
 
     @property
     def method(self) -> str:
-        """The method: SWF, CSWF with its ξ, per class, or local."""
-        if self.is_local:
-            return "local"
-        if self.amplifier == 0 or self.condition_kind == "none":
+        """The method: SWF, CSWF with its ξ, or per class."""
+        if self.condition_use == "none":
             return "SWF"
         if self.n_separate_classes:
             return "per class"
         return f"CSWF ξ={self.amplifier:g}"
 
-    @property
-    def is_local(self) -> bool:
-        """Whether samples come from neighbouring rows: nothing flows."""
-        return self.n_local_neighbors > 0
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        """The type of the numbers."""
-        return torch.float32 if self.dtype == "float32" else torch.float64
-
     def stages(self) -> list[Stage]:
         """The stages: one of the frame, then axis steps that make each column exact."""
-        if self.n_local_neighbors > 0:  # samples come from rows: nothing flows
-            return []
         options = self.options
         stages = []
         if self.n_steps:
@@ -162,8 +176,8 @@ class VectorPlan(Plan):
             )
         return stages
 
-    def flow(self, seed: Seed, device: torch.device) -> FlowSpec:
-        """The flow of the plan."""
+    def sampling_flow_spec(self, seed: Seed, device: torch.device) -> FlowSpec:
+        """All stages, as offline samples replay them."""
         return FlowSpec(
             self.stages(),
             seed.child("flow"),
@@ -173,14 +187,22 @@ class VectorPlan(Plan):
             projection_budget(device),
         )
 
-    def summary(self) -> Sequence[tuple[str, object]]:
+    def flow_spec(self, seed: Seed, device: torch.device) -> FlowSpec:
+        """The stage of the frame alone, which is empty without steps."""
+        spec = self.sampling_flow_spec(seed, device)
+        n_stages = 1 if self.n_steps else 0
+        return replace(spec, stage_range=range(n_stages))
+
+    def axis_flow_spec(self, seed: Seed, device: torch.device) -> FlowSpec:
+        """The stage of the axis steps alone, which is the last."""
+        spec = self.sampling_flow_spec(seed, device)
+        n_stages = len(spec.stages)
+        return replace(spec, stage_range=range(n_stages - 1, n_stages))
+
+    def summary(self) -> list[tuple[str, object]]:
         """Names and values to print; those with the value "" are left out."""
-        data = f"{self.n_rows} rows of {self.n_columns} columns, {self.dtype}"
-        rows = [("data", data), ("condition", self._condition_in_words())]
-        if self.is_local:
-            return rows + self._local_summary()
         return [
-            *rows,
+            *super().summary(),
             ("particles", self._particles_in_words()),
             ("start", "noise"),
             ("steps", self._steps_in_words()),
@@ -191,29 +213,6 @@ class VectorPlan(Plan):
             ("shrinkage", self._shrinkage_in_words()),
             ("model", f"at most {self.n_knots} knots per map"),
         ]
-
-    def _local_summary(self) -> list[tuple[str, str]]:
-        among = f"of {self.n_rows} rows"
-        if self.condition_kind == "mixed":
-            among = "rows with the same labels"
-        nearest = f"the {self.n_local_neighbors} nearest {among}"
-        return [
-            ("neighbours", f"{nearest}: likelihood of rows left out"),
-            ("distances", f"exact, {self.distances}"),
-            ("regressions", f"1 to {MAX_COMPONENTS} in a neighbourhood, by BIC"),
-            ("particles", str(self.n_particles)),
-            ("model", "keeps all rows"),
-        ]
-
-    def _condition_in_words(self) -> str:
-        n = self.condition_dim
-        if self.condition_kind == "labels":
-            return f"{n} classes"
-        if self.condition_kind == "continuous":
-            return f"{n} columns"
-        if self.condition_kind == "mixed":
-            return f"labels, {n - 1} columns"
-        return ""
 
     def _particles_in_words(self) -> str:
         if self.n_flow_particles > self.n_particles:
@@ -323,9 +322,9 @@ def count_knots(n_knots: int, codes: Tensor | None) -> int:
 
 
 def choose_frame(
-    frame: str | FrameKind, d: int, amplifier: float, n_ranks: int
+    frame: str | FrameKind, d: int, use: ConditionUse, n_ranks: int
 ) -> FrameKind:
-    """The kind of frame for d columns.
+    """The kind of frame for d columns, in a flow that makes this `use` of y.
 
     Raises a `ParameterError` if it must be fitted to the clouds and cannot be.
     """
@@ -334,7 +333,7 @@ def choose_frame(
     kind = FRAME_KINDS[frame]() if isinstance(frame, str) else frame
     if not isinstance(kind, frames.MaxSliced):
         return kind
-    if 0 < amplifier < math.inf:
+    if use == "shared":
         fact = "does not work with conditions that share maps"
         hint = "use frame='orthogonal', or amplifier=math.inf"
         raise ParameterError("frame", frame, fact, hint)
@@ -342,6 +341,35 @@ def choose_frame(
         fact = "does not work with several processes"
         raise ParameterError("frame", frame, fact, "use frame='orthogonal'")
     return kind
+
+
+class SmoothingPlan(NamedTuple):
+    """What the option `smoothing` means for the rows of a fit."""
+
+    bandwidth: float | None  # see `VectorPlan`
+    reason: str  # why "auto" is so; empty if the user set the bandwidth
+    draws_per_row: int
+    n_data: int  # of all ranks, about: those that the choice of a transport counts
+
+
+def plan_smoothing(
+    option: float | str,
+    X: np.ndarray,
+    codes: Tensor | None,
+    n_rows: int,
+    n_flow_particles: int,
+) -> SmoothingPlan:
+    """How far rows are spread, and into how many draws; see `plan_bandwidth`."""
+    bandwidth, reason = plan_bandwidth(option, X, codes, n_rows)
+    if bandwidth == 0:
+        return SmoothingPlan(bandwidth, reason, draws_per_row=1, n_data=n_rows)
+    # In all there are as many draws as particles.
+    return SmoothingPlan(
+        bandwidth,
+        reason,
+        draws_per_row=max(1, round(n_flow_particles / n_rows)),
+        n_data=max(n_rows, n_flow_particles),
+    )
 
 
 def plan_bandwidth(

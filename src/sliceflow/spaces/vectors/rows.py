@@ -43,6 +43,11 @@ class Units:
         if not (self.scale > 0).all():
             raise ValueError("a scale is not positive")
 
+    def check_width(self, d: int) -> None:
+        """Raise a ValueError unless these are the units of d columns."""
+        if len(self.shift) != d:
+            raise ValueError(f"there are not units for {d} columns")
+
     @classmethod
     def fit_to(
         cls,

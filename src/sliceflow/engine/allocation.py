@@ -1,0 +1,95 @@
+"""How many particles of which condition a fit has, and of which data they take it."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from sliceflow.engine.random import Seed
+
+# The fewest particles of a fit. Maps of fewer are too noisy for offline samples, which
+# they were not fitted to; more cost time.
+MIN_PARTICLES = 2_000
+# The fewest particles of each class, if classes share their maps. A large fit of M
+# particles has more, `_MIN_ROOTS_OF_SHARED_CLASS`·√M: the tails of a stored map, ¼√M
+# particles at each end, must not be most of a rare class.
+_MIN_OF_SHARED_CLASS = 200
+_MIN_ROOTS_OF_SHARED_CLASS = 2
+# The fewest particles of each class that has its own maps, which no other class helps
+# to estimate. It trades the noise of rare classes for time.
+_MIN_OF_OWN_CLASS = 1_000
+# With many classes these minima would cost too much. They are lowered so that the
+# particles of all classes are at most twice this number, or twice those of the fit.
+_ENOUGH_FOR_ALL_CLASSES = 10_000
+
+
+def stratified_indices(codes: Tensor, m: int, seed: Seed, minimum: int = 0) -> Tensor:
+    """The indices (M,) of the data whose conditions M particles take, in random order.
+
+    Classes have the data's proportions: class c gets M·N_c/N particles, rounded by
+    largest remainders, and at least `minimum` if M allows it. `codes` are the
+    conditions (N,) or (N, l) of the data.
+    """
+    n = len(codes)
+    if codes.dim() == 2:
+        return even_indices(n, m, seed)
+    class_sizes = torch.bincount(codes)
+    share = class_sizes.double() * (m / n)
+    counts = share.floor().long()
+    # A stable order, by class index: the same on every machine.
+    by_remainder = torch.argsort(share - counts, descending=True, stable=True)
+    counts[by_remainder[: m - int(counts.sum())]] += 1
+    too_small = (class_sizes > 0) & (counts < minimum)
+    for c in torch.nonzero(too_small)[:, 0].tolist():
+        # The largest class gives one away.
+        while counts[c] < minimum < int(counts.max()):
+            counts[counts.argmax()] -= 1
+            counts[c] += 1
+    # All data of a class have the same condition: any index of the class will do.
+    first_of_class = torch.zeros(len(class_sizes), dtype=torch.int64)
+    first_of_class[codes.flip(0)] = torch.arange(n - 1, -1, -1)
+    indices = torch.repeat_interleave(first_of_class, counts)
+    return indices[seed.child("order").permutation(m)]
+
+
+def even_indices(n: int, m: int, seed: Seed) -> Tensor:
+    """Indices (M,) from 0 to N − 1 in random order, each ⌊M/N⌋ or ⌈M/N⌉ times."""
+    indices = seed.child("rows").permutation(n).repeat(math.ceil(m / n))[:m]
+    return indices[seed.child("order").permutation(m)]
+
+
+def extra_codes(
+    *, codes_p: Tensor, codes_q: Tensor, per_class: bool, seed: Seed
+) -> Tensor:
+    """Codes of the particles that a fit adds where the requested ones are too few.
+
+    `codes_p` are the codes of the requested particles, `codes_q` those of the data.
+    Maps of few particles are too noisy for offline samples. So a fit has at least
+    `MIN_PARTICLES`, and at least 200 of every class in the data, or 2√M of M. If each
+    class has its own maps, `per_class`, it has at least 1,000 of every class.
+    """
+    m = len(codes_p)
+    n = len(codes_q)
+    n_particles = max(m, MIN_PARTICLES)
+    if codes_q.dim() == 2:  # no classes
+        return codes_q[even_indices(n, n_particles - m, seed)]
+    class_sizes = torch.bincount(codes_q)
+    n_classes = int((class_sizes > 0).sum())
+    if per_class:
+        least = _MIN_OF_OWN_CLASS
+    else:
+        least = max(
+            _MIN_OF_SHARED_CLASS,
+            math.ceil(_MIN_ROOTS_OF_SHARED_CLASS * math.sqrt(n_particles)),
+        )
+    enough_for_all = 2 * max(n_particles, _ENOUGH_FOR_ALL_CLASSES)
+    least = min(least, enough_for_all // n_classes)
+    wanted = torch.zeros_like(class_sizes)
+    if m < MIN_PARTICLES:
+        wanted = (class_sizes.double() * (n_particles / n)).round().long()
+    wanted = torch.where(class_sizes > 0, wanted.clamp(min=least), 0)
+    present = torch.bincount(codes_p, minlength=len(class_sizes))
+    missing = (wanted - present).clamp(min=0)
+    return torch.repeat_interleave(torch.arange(len(class_sizes)), missing)

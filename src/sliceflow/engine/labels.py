@@ -1,0 +1,160 @@
+"""Labels and numbers of the user's y: arrays of them, their checks, and messages."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from sliceflow.errors import DataError
+from sliceflow.validation import from_tensor, unmasked
+
+HASHABLE_HINT = "labels must be hashable: ints, strings, tuples, …"
+# Labels listed in a message.
+_MAX_LISTED_LABELS = 12
+
+
+def as_array(y: Any, name: str = "y") -> np.ndarray:
+    """y as an array.
+
+    A sequence of tuples or of mixed kinds becomes a 1-D array of objects.
+    """
+    y = unmasked(from_tensor(y), name)
+    if hasattr(y, "to_numpy"):  # of pandas
+        y = y.to_numpy()
+    if isinstance(y, np.ndarray):
+        return np.asarray(y)
+    if isinstance(y, Sequence) and not isinstance(y, str) and _needs_objects(y):
+        return object_array(y)
+    return np.asarray(y)
+
+
+def _needs_objects(values: Sequence[Any]) -> bool:
+    """Whether numpy would turn the values into something else: tuples, mixed kinds."""
+    kinds = {type(value) for value in values}
+    if kinds == {tuple}:
+        return True
+    only_numbers = all(_is_number(kind) and kind is not bool for kind in kinds)
+    return len(kinds) > 1 and not only_numbers
+
+
+def object_array(values: Sequence[Any]) -> np.ndarray:
+    """A 1-D array of objects, also where the objects are sequences themselves."""
+    array = np.empty(len(values), dtype=object)
+    array[:] = list(values)
+    return array
+
+
+def row_tuples(rows: np.ndarray) -> np.ndarray:
+    """The rows (n, k) of an array as n tuples, in a 1-D array of objects."""
+    return object_array([tuple(row) for row in rows.tolist()])
+
+
+def _is_number(kind: type) -> bool:
+    return issubclass(kind, (int, float, np.number))
+
+
+def are_numbers(values: Any) -> bool:
+    """Whether all values are numbers."""
+    return all(_is_number(type(value)) for value in values)
+
+
+def label_key(label: Any) -> Hashable:
+    """A key that is equal for equal labels: True is not 1, though Python says so."""
+    if isinstance(label, tuple):
+        return tuple(label_key(part) for part in label)
+    if isinstance(label, bool | np.bool):
+        return (label, "bool")
+    key: Hashable = label
+    return key
+
+
+def check_labels(array: np.ndarray, name: str) -> None:
+    """Raise a `DataError` for missing labels and for those that cannot be hashed."""
+    if array.dtype.kind in "biufUS":  # missing floats are found as not finite
+        return
+    is_dates = array.dtype.kind in "mM"
+    for row, label in enumerate(array if is_dates else array.tolist()):
+        if _is_missing(label):
+            raise DataError(
+                f"{name} has no label ({format_label(label)})",
+                "drop such rows, or give them a label such as 'unknown'",
+                row=row,
+            )
+        try:
+            hash(label)
+        except TypeError as error:
+            kind = type(label).__name__
+            raise DataError(f"{name} is a {kind}", HASHABLE_HINT, row=row) from error
+
+
+def check_no_fractions(array: np.ndarray, name: str) -> None:
+    """Raise a `DataError` for labels that are fractions: they are a continuous y."""
+    if array.dtype.kind != "f":
+        return
+    fractions = array[as_finite(array, name) % 1 != 0]
+    if len(fractions):
+        raise DataError(
+            f"{name} is one-dimensional: labels, but holds fractions such as "
+            f"{fractions[0]}",
+            "pass y[:, None] for a continuous condition",
+        )
+
+
+def _is_missing(label: Any) -> bool:
+    """Whether a label is None, NaN, NaT or NA, or a tuple with NaN, NaT or NA."""
+    if isinstance(label, tuple):
+        return any(_is_missing(part) for part in label if part is not None)
+    try:
+        return label is None or bool(label != label)
+    except TypeError:  # the truth value of pandas' NA
+        return True
+
+
+def as_finite(y: np.ndarray, name: str = "y") -> np.ndarray:
+    """Numbers, also of an array of objects, as float64.
+
+    Raises a `DataError` for what is no number, or not finite.
+    """
+    if y.dtype == object:
+        try:
+            y = y.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"y has a column of numbers with a value that is none: {error}"
+            ) from error
+    if y.dtype.kind not in "fiub":
+        raise DataError(
+            f"{name} has columns of dtype {y.dtype}",
+            "continuous conditions must be numbers, labels 1-D",
+        )
+    y = y.astype(np.float64)
+    not_finite = np.argwhere(~np.isfinite(y))
+    if len(not_finite):
+        place = not_finite[0].tolist()
+        raise DataError(
+            f"{name} contains {y[tuple(place)]}",
+            "conditions must be finite: drop or fill such rows",
+            row=place[0],
+            column=place[1] if len(place) > 1 else None,
+        )
+    return y
+
+
+def format_label(label: Any) -> str:
+    """A label for a message, as Python writes it, without numpy's types."""
+    if isinstance(label, tuple):
+        parts = ", ".join(format_label(part) for part in label)
+        return f"({parts},)" if len(label) == 1 else f"({parts})"
+    if isinstance(label, np.datetime64 | np.timedelta64):
+        return str(label)
+    return repr(label.item() if isinstance(label, np.generic) else label)
+
+
+def list_labels(labels: list[Any]) -> str:
+    """Labels for a message, the first ones if there are many."""
+    shown = ", ".join(format_label(label) for label in labels[:_MAX_LISTED_LABELS])
+    if len(labels) <= _MAX_LISTED_LABELS:
+        return shown
+    return f"{shown}, … ({len(labels)} in all)"

@@ -1,0 +1,215 @@
+"""Local conditions: samples come from rows with a similar y, and nothing flows.
+
+A `LocalSampler` of all rows draws at any continuous y. With labels in y, each
+combination of labels has a sampler of its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sliceflow.engine.allocation import even_indices
+from sliceflow.engine.conditions import ConditionEncoder, MixedEncoder
+from sliceflow.engine.events import History, Listener
+from sliceflow.engine.random import Seed
+from sliceflow.models.checkpoints import Checkpoints
+from sliceflow.models.protocols import FitResult, ParticleResult
+from sliceflow.models.rows import RowConditions
+from sliceflow.models.vector_rows import VectorRows
+from sliceflow.neighbours.local import LocalSampler, LocalSettings
+from sliceflow.neighbours.regressions import MAX_COMPONENTS
+from sliceflow.saved_types import Count
+from sliceflow.spaces.vectors.fitted import BaseFittedVectors
+from sliceflow.spaces.vectors.plan import BaseVectorPlan
+from sliceflow.spaces.vectors.rows import Units
+
+# Particles unless the user says how many: each needs a neighbourhood of its own.
+LOCAL_PARTICLES = 200
+# Bytes that the choice of settings takes.
+_CHOICE_BYTES = 1 << 27
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalVectorPlan(BaseVectorPlan):
+    """What a fit with local conditions does. It prints as a table."""
+
+    n_local_neighbors: Count = 0  # rows of a neighbourhood
+    distances: str = ""  # which columns of y the distances between neighbours see
+
+    @property
+    def method(self) -> str:
+        """The name of the method."""
+        return "local"
+
+    def summary(self) -> list[tuple[str, object]]:
+        """Names and values to print; those with the value "" are left out."""
+        among = f"of {self.n_rows} rows"
+        if self.condition_kind == "mixed":
+            among = "rows with the same labels"
+        nearest = f"the {self.n_local_neighbors} nearest {among}"
+        return [
+            *super().summary(),
+            ("neighbours", f"{nearest}: likelihood of rows left out"),
+            ("distances", f"exact, {self.distances}"),
+            ("regressions", f"1 to {MAX_COMPONENTS} in a neighbourhood, by BIC"),
+            ("particles", str(self.n_particles)),
+            ("model", "keeps all rows"),
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedLocalVectors(BaseFittedVectors):
+    """The state of an estimator of vectors that was fitted with local conditions."""
+
+    plan: LocalVectorPlan
+    settings: tuple[LocalSettings, ...]  # of `samplers`
+    # One for all rows, or for each combination of labels in y. A file has the rows only
+    # once, and `with_rows` puts them here.
+    samplers: tuple[LocalSampler, ...] = field(default=(), metadata={"saved": False})
+
+    @property
+    def needs_rows(self) -> bool:
+        """Samples need the rows."""
+        return True
+
+    def with_rows(self, rows: VectorRows | None) -> FittedLocalVectors:
+        """The same with samplers of the rows.
+
+        This completes a state that was read from a file; any other is complete.
+        """
+        if self.samplers:
+            return self
+        if rows is None or rows.codes is None or rows.codes.dim() != 2:
+            raise ValueError("local conditions need rows with a continuous condition")
+        n_columns = rows.X.shape[1]
+        if n_columns != self.plan.n_columns:
+            raise ValueError(
+                f"the rows have {n_columns} columns, not {self.plan.n_columns}"
+            )
+        parts = _parts(rows, self.units)
+        if len(parts) != len(self.settings):
+            n_settings = len(self.settings)
+            raise ValueError(
+                f"local has settings for {n_settings} parts of {len(parts)}"
+            )
+        samplers = []
+        for (x, y), settings in zip(parts, self.settings, strict=True):
+            on_cpu = replace(settings, projection=settings.projection.cpu())
+            sampler = LocalSampler(x, y, on_cpu)
+            sampler.check_saved()
+            samplers.append(sampler)
+        return replace(self, samplers=tuple(samplers))
+
+    def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
+        """n samples near the rows with conditions similar to `codes` (n, l)."""
+        assert codes is not None
+        shape = (n, self.plan.n_columns)
+        out = torch.empty(shape, dtype=self.plan.torch_dtype, device=self.device)
+        for c, indices, y in _iter_labels(codes, self.encoder):
+            sampler = self.samplers[c]
+            sampler.warn_if_far(y, "y", indices)
+            x = sampler.sample_each(y, seed.child(c))  # float64: small spreads
+            out[indices] = self.decode(x.T).to(out)
+        return self.in_form(out)
+
+
+def _iter_labels(
+    codes: Tensor, encoder: ConditionEncoder | None
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Each combination of labels, the rows that have it, and their continuous y."""
+    if isinstance(encoder, MixedEncoder):
+        labels = codes[:, 0].long()
+        columns = codes[:, 1:]
+    else:
+        labels = torch.zeros(len(codes), dtype=torch.int64)
+        columns = codes
+    for c in torch.unique(labels).tolist():
+        indices = torch.nonzero(labels == c)[:, 0]
+        yield c, indices, columns[indices]
+
+
+def _parts(rows: VectorRows, units: Units) -> list[tuple[Tensor, Tensor]]:
+    """x and the continuous y of all rows; with labels in y, of each combination."""
+    assert rows.codes is not None
+    encoded = units.encode(rows.X).double()
+    parts = _iter_labels(rows.codes, rows.encoder)
+    return [(encoded[indices], y) for _, indices, y in parts]
+
+
+@dataclass(frozen=True)
+class PlannedLocalVectors:
+    """A planned fit of local conditions, which moves nothing: its model is the rows."""
+
+    fitted: FittedLocalVectors
+    conditions: RowConditions  # of the particles
+    seed: Seed
+
+    @classmethod
+    def choose(
+        cls,
+        rows: VectorRows,
+        n_particles: int,
+        standardize: bool,
+        seed: Seed,
+        device: torch.device,
+    ) -> PlannedLocalVectors:
+        """Keep the rows, and choose the settings of their samplers by trial.
+
+        Particles are samples at conditions of rows, each row's as often as any other's.
+        """
+        row_conditions = rows.conditions
+        assert row_conditions is not None
+        n, d = rows.X.shape
+        plan = LocalVectorPlan(
+            device=str(device),
+            n_rows=n,
+            n_columns=d,
+            dtype=rows.dtype,
+            n_particles=n_particles,
+            condition_kind=row_conditions.encoder.kind,
+            condition_dim=row_conditions.encoder.condition_dim,
+            standardize=standardize,
+        )
+        values = 4 * n * d + 6 * n * row_conditions.codes.shape[1] + 4 * n_particles * d
+        what = f"{n} rows of {d} columns, kept for conditions, need"
+        plan = plan.with_cost(_CHOICE_BYTES + 8 * values, 0.0, what, "keep fewer")
+
+        units = Units.fit_to(rows.X, standardize)
+        samplers = tuple(LocalSampler.fit(x, y) for x, y in _parts(rows, units))
+        largest = max(samplers, key=lambda sampler: len(sampler.x))
+        fitted = FittedLocalVectors(
+            plan=replace(
+                plan,
+                n_local_neighbors=largest.settings.k,
+                distances=largest.description,
+            ),
+            units=units,
+            conditions=row_conditions,
+            names=rows.names,
+            tensor_device=rows.tensor_device,
+            settings=tuple(sampler.settings for sampler in samplers),
+            samplers=samplers,
+            device=device,
+        )
+        indices = even_indices(n, n_particles, seed.child("conditions"))
+        return cls(fitted, row_conditions.take(indices), seed)
+
+    @property
+    def plan(self) -> LocalVectorPlan:
+        """What the fit will do."""
+        return self.fitted.plan
+
+    def run(
+        self, listeners: Sequence[Listener], checkpoints: Checkpoints | None = None
+    ) -> FitResult[FittedLocalVectors]:
+        """Draw the particles; there are no steps to hear of or to resume."""
+        codes = self.conditions.codes
+        X = self.fitted.draw(len(codes), codes, self.seed.child("particles"))
+        no_steps = History().as_columns()
+        particles = ParticleResult(X, self.conditions.y)
+        return FitResult(self.fitted, no_steps, particles=particles)
