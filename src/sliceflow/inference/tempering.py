@@ -55,10 +55,10 @@ LENGTH_SPREAD = 1.0
 # and how fast lengths follow it.
 TARGET_ACCEPTANCE = 0.25
 ADAPTATION_RATE = 0.5
-# Powers are found to within 2⁻²⁰ of what is left, and grow by this at least, so that
-# they reach 1 whatever the likelihood is.
+# Powers are found to within 2⁻²⁰ of what is left, and grow by this at least: where no
+# simulation is near an observation, its likelihood would take thousands of steps.
 BISECTIONS = 20
-MIN_CHANGE = 1e-3
+MIN_CHANGE = 0.02
 
 
 @dataclass
