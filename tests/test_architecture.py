@@ -219,5 +219,22 @@ def test_the_loop_of_the_page_uses_what_the_engine_has():
     assert missing == []
 
 
+def test_files_are_checked_by_methods_of_one_name():
+    """The codec calls `check_saved`: a method `check` of a saved class is never called.
+
+    Only the settings of the command line, which no model holds, have another.
+    """
+    strange = []
+    for path in PACKAGE.rglob("*.py"):
+        if path.is_relative_to(PACKAGE / "cli"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and node.name == "check":
+                arguments = [argument.arg for argument in node.args.args]
+                if arguments == ["self"]:
+                    strange.append(f"{path.name}:{node.lineno}")
+    assert strange == []
+
+
 if __name__ == "__main__":
     PAGE.write_text(with_drawing(PAGE.read_text()))

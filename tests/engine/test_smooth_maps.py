@@ -50,4 +50,4 @@ def test_a_share_of_a_map_is_between_it_and_the_identity():
 @pytest.mark.parametrize("slopes", [[1.0, -1.0], [1.0, 0.0], [1.0]])
 def test_maps_of_damaged_files_are_refused(slopes):
     with pytest.raises(ValueError, match="smooth maps"):
-        smooth_map(slopes).check()
+        smooth_map(slopes).check_saved()

@@ -186,3 +186,22 @@ def test_what_cannot_be_attacked_is_named(rng):
         metrics.attack(x, x, x, n_shadows=20)
     with pytest.raises(ValueError, match=r"samples has the shape \(100, 2, 1\)"):
         metrics.attack(x[..., None], x, x)
+
+
+def test_an_outlier_is_no_reference_for_itself(rng, monkeypatch):
+    """Else its distance to the reference would be 0, and say nothing."""
+    seen = []
+
+    def run(self, generator, pool, statistics, as_input):
+        samples = table(rng)
+        seen.append(statistics(samples, pool, np.arange(20)))
+        return guess, guess
+
+    guess = measure_success(np.arange(20.0), np.arange(20.0))
+    monkeypatch.setattr("sliceflow.metrics.shadows.ShadowAttack.run", run)
+    train = table(rng)
+    copier = Copier().fit(train)
+    metrics.attack(copier, train, table(rng), n_shadows=8, device="cpu")
+    differences = seen[0][:, 0]
+    assert differences.std() > 0
+    assert (differences > -1).all()

@@ -103,8 +103,6 @@ def evaluate(
     With --against the measures are only printed. With --attack a model of one half of
     the table is attacked, too: do its samples tell which rows it was fitted to?
     """
-    from sliceflow import TableFlow
-
     folder = RunFolder(run)
     folder.check_fitted()
     settings = replace(Settings.from_folder(folder), device=device)
@@ -123,7 +121,6 @@ def evaluate(
         if attack:
             _check_held_out(test)
             _say_attack(folder, train, shadows, output)
-            assert isinstance(model, TableFlow), "only tables are attacked"
             attacks = attack_half(model, settings, train, shadows, output)
         return finish(settings, folder, model, train, test, output, attacks)
     fitted = replace(train, x=train.fitted_rows, full_table=None)
@@ -168,14 +165,15 @@ def _say_attack(folder: RunFolder, train: Data, shadows: int, output: Output) ->
 
 
 def attack_half(
-    model: TableFlow, settings: Settings, train: Data, shadows: int, output: Output
+    model: Model, settings: Settings, train: Data, shadows: int, output: Output
 ) -> Attacks:
     """Attack a model of one half of the table; the other half was not fitted.
 
     A model of fewer rows tells more of each, so this overstates what the run tells.
     """
-    from sliceflow import metrics
+    from sliceflow import TableFlow, metrics
 
+    assert isinstance(model, TableFlow), "only tables are attacked"
     shuffled = train.fitted_rows.sample(frac=1, random_state=settings.seed)
     half = len(shuffled) // 2
     fitted = shuffled.iloc[:half].reset_index(drop=True)

@@ -350,7 +350,7 @@ class SavedPosterior:
     likelihood: Likelihood | None = None
     comparison: Comparison | None = None
 
-    def check(self) -> None:
+    def check_saved(self) -> None:
         _check_simulations(self.theta, self.x)
         if self.default_x is not None:
             _check_values("default_x", self.default_x[None], "it must be finite")

@@ -405,7 +405,8 @@ def _attack_outliers(
         sample_rows, pool_rows = read.rows
         known = _Knowledge(
             samples=sample_rows,
-            reference=pool_rows,
+            # A row is no reference for itself: its distance would be 0.
+            reference=np.delete(pool_rows, outliers, axis=0),
             categories=read.categories,
             hidden=0,
             seed=shadows.seed,

@@ -230,7 +230,7 @@ def report(
     >>> print(report(samples, train, test, device="cpu").verdict.use)
     May I use it? Green: a classifier hardly tells samples from held-out rows \
 (two-sample accuracy 0.49, of real rows 0.54); samples cover 97% of held-out rows \
-(real ones 96%)
+(real ones 98%)
     """
     kinds = get_args(Kind)
     allowed = f"'auto', {', '.join(map(repr, kinds))}"

@@ -377,7 +377,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
         self._record = record
         self.plan_ = record.fitted.plan
         self.history_ = record.history
-        self.n_iter_ = max(map(len, record.history.values()))
+        self.n_iter_ = max(map(len, record.history.values()), default=0)
 
     def _known_rows(self) -> RowsT | None:
         """The rows of the model, with pending changes; None before the first fit."""

@@ -29,7 +29,7 @@ class VectorRows(ArrayRows):
     tensor_device: str | None = None  # of the user's tensor; None for other types
     rank_shard: Shard | None = field(default=None, metadata={"saved": False})
 
-    def check(self) -> None:
+    def check_saved(self) -> None:
         """Raise a ValueError if saved rows contradict their conditions or names."""
         self.check_lengths()
         d = self.X.shape[1]

@@ -68,9 +68,8 @@ def test_the_plan_and_the_history(flow):
     plan = TableFlow(random_state=0).plan(table())
     assert str(plan) == str(flow.plan_)
     assert plan.identifiers == ("id",)
-    assert "near rows and a chain of trees" in str(plan)
-    # The first step draws five columns from near rows; trees draw two of seven.
-    assert flow.n_iter_ == len(flow.history_["column"]) == 3
+    assert plan.method == "chain of trees"  # a table with rules uses no near rows
+    assert flow.n_iter_ == len(flow.history_["column"]) == 7
     assert set(flow.history_) == {"column", "unexplained", "seconds"}
 
 

@@ -245,3 +245,11 @@ def test_rows_with_new_levels_are_filled(rng):
         full = flow.impute(holes, random_state=0)
     assert full.notna().all(axis=None)
     assert full["g"][0] == "q"
+
+
+def test_one_broken_row_of_floats_does_not_hide_a_constant_part(rng):
+    frame = pd.DataFrame(rng.normal(size=(400, 2)), columns=["a", "b"])
+    frame["total"] = frame["a"] + frame["b"] + 100
+    frame.loc[7, "total"] = 900.0
+    (text,) = [text for text in find(frame) if "total" in text]
+    assert "100" in text

@@ -368,7 +368,7 @@ def test_other_names_and_kinds_are_refused():
 )
 def test_levels_that_only_a_damaged_file_has_are_refused(dtype, levels):
     with pytest.raises(ValueError, match="levels that are not"):
-        EncodedColumn("t", dtype, np.array([0]), **levels).check()
+        EncodedColumn("t", dtype, np.array([0]), **levels).check_saved()
 
 
 def test_the_last_year_of_the_calendar_is_a_year():

@@ -134,7 +134,7 @@ class FittedDensity:
 
     needs_rows = False
 
-    def check(self) -> None:
+    def check_saved(self) -> None:
         """Raise a ValueError if the parts of a file do not fit together."""
         if self.conditional is not None:
             self._check_conditional(self.conditional)
@@ -468,7 +468,7 @@ class _Relay:
     steps_before: int
     steps_total: int
 
-    def __call__(self, event: events.Event) -> None:
+    def __call__(self, event: events.Event) -> bool:
         counted = replace(
             event,
             stage_name=self.name,
@@ -476,4 +476,4 @@ class _Relay:
             steps_done=self.steps_before + event.steps_done,
             steps_total=self.steps_total,
         )
-        events.notify(self.listeners, counted)
+        return events.notify(self.listeners, counted)

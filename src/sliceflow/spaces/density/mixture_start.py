@@ -37,7 +37,7 @@ class MixtureStart:
     means: Annotated[Tensor, ArraySpec("k d", torch.float64)]
     factors: Annotated[Tensor, ArraySpec("k d d", torch.float64)]
 
-    def check(self) -> None:
+    def check_saved(self) -> None:
         """Raise a ValueError if this is no mixture."""
         diagonals = torch.diagonal(self.factors, dim1=1, dim2=2)
         if len(self.log_weights) < 1 or not bool((diagonals > 0).all()):

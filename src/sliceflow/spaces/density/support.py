@@ -42,7 +42,7 @@ class Support:
     tail_center: Annotated[Tensor, ArraySpec("d", torch.float64)]
     tail_scale: Annotated[Tensor, ArraySpec("d", torch.float64, ge=0)]
 
-    def check(self) -> None:
+    def check_saved(self) -> None:
         """Raise a ValueError for bounds that no fit can have."""
         if not bool((self.low < self.high).all()):
             raise ValueError("a lower bound is not below its upper bound")

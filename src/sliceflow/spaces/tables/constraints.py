@@ -80,7 +80,7 @@ class Rules:
         default_factory=dict, init=False
     )
 
-    def check_saved(self) -> None:
+    def check_rows(self) -> None:
         """Raise a `DataError` if a row breaks a rule, or a sum cannot be computed."""
         for sum_rule in self.rules:
             if sum_rule.implied or not computes(sum_rule):

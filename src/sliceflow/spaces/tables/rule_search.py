@@ -277,6 +277,8 @@ def _divergence(p: float, q: float) -> float:
 
 def _share_of_equal_pairs(a: NDArray[Any], b: NDArray[Any]) -> float:
     """The share of pairs of any cell of a (n,) and any of b (m,) that are equal."""
+    if not len(a) or not len(b):
+        return 0.0
     values_a, counts_a = np.unique(a, return_counts=True)
     values_b, counts_b = np.unique(b, return_counts=True)
     place = np.minimum(np.searchsorted(values_b, values_a), len(values_b) - 1)
@@ -540,7 +542,8 @@ def _usual(values: NDArray[Any], is_exact: bool) -> float:
         different, counts = np.unique(values, return_counts=True)
         return int(different[np.argmax(counts)])
     median = float(np.median(values))
-    if abs(median) < np.abs(values - median).max() or abs(median) < MAX_NULL_VALUE:
+    is_near = np.abs(values - median) < abs(median)
+    if is_near.mean() < MIN_SHARE or abs(median) < MAX_NULL_VALUE:
         return 0.0
     return median
 

@@ -159,7 +159,7 @@ class Table:
         rules = [parse_constraint(text, columns) for text in constraints]
         no_rules = Rules((), columns, z)
         table = cls(rows, tuple(columns), no_rules, z).with_rules(rules)
-        table.rules.check_saved()
+        table.rules.check_rows()
         if not search_rules:
             return table
         found = find_rules(columns, z, rules)
