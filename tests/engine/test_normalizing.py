@@ -53,3 +53,14 @@ def test_the_direction_that_is_not_normal_is_found(rng):
     np.testing.assert_allclose(theta @ theta.T, np.eye(5), atol=1e-10)
     alignment = np.abs(theta.numpy() @ mixing[:, 3]).max()
     assert alignment > 0.95  # a random direction has .45 on average
+
+
+def test_the_slope_does_not_jump_at_the_outermost_datum(rng):
+    """Else rounding would decide about the density of the largest value."""
+    z = torch.from_numpy(rng.uniform(size=(2, 200)))
+    maps = ToNormal().fit(z, z[:, :0]).maps
+    for end, sign in ((z.min(1), -1), (z.max(1), 1)):
+        at_the_end = end.values[:, None]
+        _, inside = maps.apply(at_the_end - sign * 1e-9)
+        _, beyond = maps.apply(at_the_end + sign * 1e-9)
+        torch.testing.assert_close(inside, beyond, atol=1e-4, rtol=0)

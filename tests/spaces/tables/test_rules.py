@@ -253,3 +253,17 @@ def test_one_broken_row_of_floats_does_not_hide_a_constant_part(rng):
     frame.loc[7, "total"] = 900.0
     (text,) = [text for text in find(frame) if "total" in text]
     assert "100" in text
+
+
+def test_rare_numbers_determine_nothing(rng):
+    """Their values would come back as they are: a wage of one row, and its class."""
+    wage = rng.choice(rng.permutation(10_000)[:250], 800)
+    frame = pd.DataFrame(
+        {"wage": wage, "band": wage // 1000, "x": rng.normal(size=800)}
+    )
+    rows = read_dataframe(frame)
+    table = Table.from_rows(rows, {}, (), min_count=5)
+    assert "band follows from wage" not in {rule.text for rule in table.found_rules}
+    without_limit = Table.from_rows(rows, {}, (), min_count=1)
+    texts = {rule.text for rule in without_limit.found_rules}
+    assert "band follows from wage" in texts
