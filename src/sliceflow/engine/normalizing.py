@@ -26,9 +26,10 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.smooth_maps import SmoothMap
 from sliceflow.engine.transports import MapFit
 
-# The largest slope beyond the outermost knots. There are no data to estimate it, and
-# slopes above 1 would grow exponentially over the steps: a held-out row a little
-# outside would end at 1e10 (measured on 118 rows of 13 columns).
+# The largest slope at and beyond the outermost knots, of standardised values. There
+# are no data beyond to estimate it, and slopes above 1 would grow exponentially over
+# the steps: a held-out row a little outside would end at 1e10 (measured on 118 rows of
+# 13 columns).
 MAX_TAIL_SLOPE = 1.0
 # Cells between two knots, to which the particles are counted: the work of a fit does
 # then not depend on their number. Slopes are linear between knots, so few are enough.
@@ -94,12 +95,11 @@ class ToNormal:
         standardised = (z - mean) / deviation
         problem = _Likelihood.from_values(standardised, self.n_knots, self.smoothing)
         first, slopes = problem.maximise(self.n_iterations)
-        slopes = slopes / deviation
         # The ends belong to the tails: if only these were limited, the density would
         # jump at the outermost datum, and rounding would decide on which side it is.
         ends = slopes[:, [0, -1]].clamp(max=MAX_TAIL_SLOPE)
         slopes = torch.cat((ends[:, :1], slopes[:, 1:-1], ends[:, 1:]), 1)
-        return SmoothMap(mean + deviation * problem.knots, slopes, first)
+        return SmoothMap(mean + deviation * problem.knots, slopes / deviation, first)
 
 
 @dataclass(frozen=True)

@@ -113,11 +113,10 @@ def test_a_mixture_is_fitted_within_a_tenth_of_a_nat(rng):
 
 def test_units_change_the_density_by_their_jacobian(moons, fitted):
     X = moons[0]
-    inner = 0.9 * X  # at the outermost rows, slopes jump
     scaled = quick().fit(1000 * X + 5)
     np.testing.assert_allclose(
-        scaled.score_samples(1000 * inner + 5) + 2 * math.log(1000),
-        fitted.score_samples(inner),
+        scaled.score_samples(1000 * X + 5) + 2 * math.log(1000),
+        fitted.score_samples(X),
         atol=0.01,
     )
 
