@@ -268,34 +268,25 @@ class Posterior:
         """n samples at each of q observations, (q, n, d), between the bounds."""
         require(n >= 1, "n_samples", n, "at least 1")
         rng = _as_generator(random_state)
-        if self._likelihood is not None:
-            return self._draw_by_likelihood(self._likelihood, observations, n, rng)
-        y = self._condition.encode(observations)
-        self._local_sampler.warn_if_far(y, "x")
-        q = len(observations)
-        samples = np.empty((q, n, self.theta.shape[1]))
-        for first in range(0, q, OBSERVATIONS_PER_BATCH):
-            last = min(first + OBSERVATIONS_PER_BATCH, q)
-            samples[first:last] = self._draw_inside(y[first:last], n, rng)
-            if self.verbose and q > 1:
-                print(f"sliceflow: samples at {last}/{q} observations", file=sys.stderr)
-        return samples
+        likelihood = self._likelihood
+        if likelihood is not None:
+            seed = Seed(int(rng.integers(2**31)))
 
-    def _draw_by_likelihood(
-        self,
-        likelihood: Likelihood,
-        observations: Floats,
-        n: int,
-        rng: np.random.Generator,
-    ) -> Floats:
-        """n samples at each of q observations, (q, n, d)."""
+            def draw_batch(first: int, last: int) -> Floats:
+                return likelihood.sample(observations[first:last], n, seed.child(first))
+
+        else:
+            y = self._condition.encode(observations)
+            self._local_sampler.warn_if_far(y, "x")
+
+            def draw_batch(first: int, last: int) -> Floats:
+                return self._draw_inside(y[first:last], n, rng)
+
         q = len(observations)
-        seed = Seed(int(rng.integers(2**31)))
         samples = np.empty((q, n, self.theta.shape[1]))
         for first in range(0, q, OBSERVATIONS_PER_BATCH):
             last = min(first + OBSERVATIONS_PER_BATCH, q)
-            batch = observations[first:last]
-            samples[first:last] = likelihood.sample(batch, n, seed.child(first))
+            samples[first:last] = draw_batch(first, last)
             if self.verbose and q > 1:
                 print(f"sliceflow: samples at {last}/{q} observations", file=sys.stderr)
         return samples

@@ -73,8 +73,8 @@ class SlicedWassersteinFlow(
         to stderr if no handler shows that.
     standardize : bool, default True
         Scale columns to mean 0 and standard deviation 1; an asinh compresses heavy
-        tails first. With False, scale the data to be near N(0, I), from which the flow
-        starts.
+        tails first. With False, the flow starts from N(0, I) in your units: pass data
+        that are near it in scale.
     preset : "paper" or None, default None
         "paper" is Algorithm 1 of Du et al. (2023) as printed. Parameters left at their
         defaults take its values. The data should be near N(0, I) in scale.
