@@ -38,8 +38,8 @@ class Small:
     """Like a saved estimator."""
 
     seed: Seed
-    frame: frames.BuiltinFrameKind
-    transport: transports.BuiltinTransport
+    frame: frames.SavedFrameKind
+    transport: transports.SavedTransport
     model: tuple[ModelStep, ...]
     condition: conditions.ConditionEncoder | None
     history: SavedHistory

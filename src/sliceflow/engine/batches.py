@@ -101,13 +101,14 @@ class Batches:
 class Target:
     """What a flow moves particles onto: the data of each step, and the batches."""
 
-    # draw(stage index, step index): the data of a step in the `order` of the batches.
-    draw: Callable[[int, int], Cloud]
+    # load_data(stage_index, step_index): the data of a step, in the `order` of the
+    # batches.
+    load_data: Callable[[int, int], Cloud]
     batches: Batches = Batches()
-    # Draw the data anew for every step, not only for every stage.
-    redraws_every_step: bool = False
-    # The stage index and step index of the data drawn last, and these data.
-    _drawn: tuple[tuple[int, int], Cloud] | None = field(default=None, repr=False)
+    # Load the data anew for every step, not only for every stage.
+    reloads_every_step: bool = False
+    # The stage index and step index of the data loaded last, and these data.
+    _loaded: tuple[tuple[int, int], Cloud] | None = field(default=None, repr=False)
 
     @classmethod
     def from_cloud(cls, data: Cloud, batches: Batches | None = None) -> Target:
@@ -131,14 +132,14 @@ class Target:
         return data, batch
 
     def _data(self, step: Step) -> Cloud:
-        """The data of a step in the subspace of its stage; drawn if they change."""
-        key = (step.stage_index, step.step_index if self.redraws_every_step else 0)
-        if self._drawn is None or self._drawn[0] != key:
-            self._drawn = None  # frees the memory first
-            data = self.draw(*key)
+        """The data of a step in the subspace of its stage; loaded if they change."""
+        key = (step.stage_index, step.step_index if self.reloads_every_step else 0)
+        if self._loaded is None or self._loaded[0] != key:
+            self._loaded = None  # frees the memory first
+            data = self.load_data(*key)
             restricted = replace(data, x=step.stage.subspace.restrict(data.x))
-            self._drawn = (key, restricted)
-        return self._drawn[1]
+            self._loaded = (key, restricted)
+        return self._loaded[1]
 
 
 def make_batches(

@@ -91,7 +91,7 @@ class LabelEncoder:
             )
 
     @classmethod
-    def fit_to(cls, y: np.ndarray) -> LabelEncoder:
+    def from_data(cls, y: np.ndarray) -> LabelEncoder:
         """The distinct labels of y (n,), sorted if possible, else as they appear."""
         if y.dtype != object:
             return cls(np.unique(y))
@@ -164,7 +164,7 @@ class ContinuousEncoder:
             )
 
     @classmethod
-    def fit_to(cls, y: np.ndarray) -> ContinuousEncoder:
+    def from_data(cls, y: np.ndarray) -> ContinuousEncoder:
         """The mean and the standard deviation of the columns of y (n, l)."""
         scale = y.std(axis=0)
         return cls(y.mean(axis=0), np.where(scale > 0, scale, 1.0))
@@ -206,7 +206,7 @@ class MixedEncoder:
     is_inferred: ClassVar[bool] = False
 
     @classmethod
-    def fit_to(cls, y: np.ndarray) -> MixedEncoder:
+    def from_data(cls, y: np.ndarray) -> MixedEncoder:
         """The combinations of labels, and the columns of numbers, of y (n, L)."""
         labelled = tuple(not are_numbers(column) for column in y.T)
         if all(labelled):
@@ -217,8 +217,8 @@ class MixedEncoder:
         is_label = np.array(labelled)
         combinations = row_tuples(y[:, is_label])
         check_labels(combinations, "y")
-        continuous = ContinuousEncoder.fit_to(as_finite(y[:, ~is_label]))
-        return cls(LabelEncoder.fit_to(combinations), continuous, labelled)
+        continuous = ContinuousEncoder.from_data(as_finite(y[:, ~is_label]))
+        return cls(LabelEncoder.from_data(combinations), continuous, labelled)
 
     @property
     def condition_dim(self) -> int:
@@ -277,12 +277,12 @@ def infer_encoder(array: np.ndarray, n_rows: int, name: str = "y") -> ConditionE
     if array.ndim == 1:
         check_labels(array, name)
         check_no_fractions(array, name)
-        return LabelEncoder.fit_to(array)
+        return LabelEncoder.from_data(array)
     if array.shape[1] == 0:
         raise DataError("y has 0 columns", "leave it out for an unconditional flow")
     if array.dtype == object and not are_numbers(array.flat):
-        return MixedEncoder.fit_to(array)
-    return ContinuousEncoder.fit_to(as_finite(array))
+        return MixedEncoder.from_data(array)
+    return ContinuousEncoder.from_data(as_finite(array))
 
 
 def broadcast_condition(encoder: ConditionEncoder, y: Any, n: int) -> Any:

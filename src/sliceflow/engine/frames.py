@@ -7,7 +7,7 @@ an orthogonal Θ, c = 1 and this is exact. H random unit vectors are tight only 
 average, with c = H/d; dividing by it is the paper's factor η/H with η = d.
 
 A *kind* of frame (`Random`, `Orthogonal`, `Axis`) is a small, printable description.
-Its ``draw`` makes the frame of one step from a seed, with the same bits on every
+Its ``make_frame`` makes the frame of one step from a seed, with the same bits on every
 device: so a model replays on any. `MaxSliced` looks at particles and data, so its
 directions cannot be drawn again: a model stores them.
 """
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -77,10 +77,9 @@ class DenseFrame:
     # Directions (h, d) that a model must store, because they cannot be drawn again.
     theta_to_store: Tensor | None = None
 
-    @property
-    def n_directions(self) -> int:
-        """h; 0 for the coordinate axes, whose projections are x itself."""
-        return 0 if self.theta is None else len(self.theta)
+    def count_directions(self, d: int) -> int:
+        """h, for points in d dimensions: d for the coordinate axes."""
+        return d if self.theta is None else len(self.theta)
 
     def amplified(self, amplifier: float) -> Self:
         """The frame with the directions of the condition multiplied by ξ."""
@@ -110,9 +109,8 @@ class Frame(Protocol):
     """What the engine needs of the frame of a step; see `DenseFrame`."""
 
     @property
-    def n_directions(self) -> int: ...
-    @property
     def theta_to_store(self) -> Tensor | None: ...
+    def count_directions(self, d: int) -> int: ...
     def amplified(self, amplifier: float) -> Self: ...
     def project(self, cloud: Cloud, indices: Indices = None) -> Tensor: ...
     def lift(self, dz: Tensor) -> Tensor: ...
@@ -124,12 +122,14 @@ class Frame(Protocol):
 class FrameKind(Protocol):
     """Makes the frame of each step of a stage."""
 
-    @property
-    def n_directions(self) -> int | None:
-        """The number of directions to draw; None if it follows from the points."""
+    def count_directions(self, d: int) -> int:
+        """The directions of a step for points in d dimensions; the most, if they vary.
+
+        The memory of a step is estimated by it.
+        """
         ...
 
-    def draw(
+    def make_frame(
         self,
         seed: Seed,
         step_index: int,
@@ -146,25 +146,13 @@ class FrameKind(Protocol):
         ...
 
 
-def count_directions(kind: FrameKind, d: int) -> int:
-    """The number of directions of a frame of points in d dimensions."""
-    if isinstance(kind, MaxSliced):
-        return kind.count(d)
-    return _requested_directions(kind, d)
-
-
-def _requested_directions(kind: FrameKind, d: int) -> int:
-    """The directions that a kind is to draw; d if it has no such parameter."""
-    return d if kind.n_directions is None else kind.n_directions
-
-
 def frame_bytes(kind: FrameKind, d: int, condition_dim: int, itemsize: int) -> int:
     """Peak memory to draw one frame."""
     if isinstance(kind, Axis):
         return 0
     if isinstance(kind, Orthogonal):
         return rotation_bytes(d, itemsize) + 40 * d * condition_dim
-    h = _requested_directions(kind, d)
+    h = kind.count_directions(d)
     # Drawn, joined, normalised and signed in float64; rounded twice.
     bytes_per_number = 4 * 8 + 2 * itemsize
     return h * (d + condition_dim) * bytes_per_number
@@ -185,7 +173,7 @@ class Random:
 
     Examples
     --------
-    >>> frame = Random(n_directions=500).draw(Seed(0), 0, torch.randn(3, 10))
+    >>> frame = Random(n_directions=500).make_frame(Seed(0), 0, torch.randn(3, 10))
     >>> frame.theta.shape, frame.frame_bound
     (torch.Size([500, 3]), 166.66666666666666)
     """
@@ -196,7 +184,11 @@ class Random:
     def __post_init__(self) -> None:
         _require_positive_int("n_directions", self.n_directions)
 
-    def draw(
+    def count_directions(self, d: int) -> int:
+        """H, whatever d is."""
+        return self.n_directions
+
+    def make_frame(
         self,
         seed: Seed,
         step_index: int,
@@ -225,14 +217,16 @@ class Orthogonal:
     Examples
     --------
     >>> x = torch.randn(5, 10, dtype=torch.float64)
-    >>> theta = Orthogonal().draw(Seed(0), 0, x).theta
+    >>> theta = Orthogonal().make_frame(Seed(0), 0, x).theta
     >>> bool(torch.allclose(theta @ theta.T, torch.eye(5, dtype=theta.dtype)))
     True
     """
 
-    n_directions: ClassVar[int | None] = None
+    def count_directions(self, d: int) -> int:
+        """d, one for each dimension."""
+        return d
 
-    def draw(
+    def make_frame(
         self,
         seed: Seed,
         step_index: int,
@@ -261,8 +255,8 @@ class MaxSliced:
 
     Parameters
     ----------
-    n_directions : K, but at most half of the d dimensions: with all of them, any
-        rotation would be as good
+    max_directions : the largest K. K is never more than half of the d dimensions:
+        with all of them, any rotation would be as good
     n_iterations : steps of the ascent
 
     References
@@ -276,24 +270,25 @@ class MaxSliced:
     >>> x = torch.randn(6, 2000, generator=torch.Generator().manual_seed(0))
     >>> y = x.clone()
     >>> y[4] *= 3  # they differ along the fifth coordinate alone
-    >>> frame = MaxSliced(n_directions=1, n_iterations=50).draw(Seed(0), 0, x, data=y)
+    >>> kind = MaxSliced(max_directions=1, n_iterations=50)
+    >>> frame = kind.make_frame(Seed(0), 0, x, data=y)
     >>> frame.theta.abs().argmax().item()
     4
     """
 
-    n_directions: int = 32
+    max_directions: int = 32
     n_iterations: int = 10
 
     def __post_init__(self) -> None:
-        _require_positive_int("n_directions", self.n_directions)
+        _require_positive_int("max_directions", self.max_directions)
         _require_positive_int("n_iterations", self.n_iterations)
 
-    def count(self, d: int) -> int:
+    def count_directions(self, d: int) -> int:
         """K for points in d dimensions."""
         half = (d + 1) // 2
-        return min(self.n_directions, half)
+        return min(self.max_directions, half)
 
-    def draw(
+    def make_frame(
         self,
         seed: Seed,
         step_index: int,
@@ -309,7 +304,8 @@ class MaxSliced:
         u = seed.child("compared").uniform(2, n, start=2 * step_index, device=x.device)
         x = x[:, (u[0] * x.shape[1]).long()]
         y = data[:, (u[1] * data.shape[1]).long()]
-        theta = rotation(seed, step_index, d, x.device, x.dtype)[: self.count(d)]
+        theta = rotation(seed, step_index, d, x.device, x.dtype)
+        theta = theta[: self.count_directions(d)]
         for _ in range(self.n_iterations):
             theta = _ascent_step(theta, x, y)
         theta = theta.contiguous()
@@ -342,9 +338,11 @@ class Axis:
     The frame ignores the condition: an offset would blur discrete coordinates.
     """
 
-    n_directions: ClassVar[int | None] = None
+    def count_directions(self, d: int) -> int:
+        """d, one for each coordinate."""
+        return d
 
-    def draw(
+    def make_frame(
         self,
         seed: Seed,
         step_index: int,
@@ -356,8 +354,10 @@ class Axis:
         return DenseFrame(None, None)
 
 
-# Files hold these frames only.
-BuiltinFrameKind = Annotated[FrameKind, Random | Orthogonal | Axis | MaxSliced]
+BuiltinFrameKind = Random | Orthogonal | Axis | MaxSliced
+# For fields of saved dataclasses. They may hold a user's kind of frame as well, which
+# runs; but a file holds only those of sliceflow.
+SavedFrameKind = Annotated[FrameKind, BuiltinFrameKind]
 
 
 def _require_positive_int(name: str, value: int) -> None:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
+from sliceflow.arrays import chunks
 from sliceflow.engine.batches import ALL_POINTS, Batch
 from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.engine.smooth_maps import SmoothMap
@@ -38,13 +39,14 @@ __all__ = [
     "Interpolated",
     "KnotMap",
     "MapFit",
+    "SavedTransport",
     "Sorted",
     "Transport",
     "TransportMap",
     "TransportName",
 ]
 
-# Values that `Interpolated` sorts at a time: bounds the memory of its levels.
+# Values that `Interpolated` sorts at a time: bounds the memory of its probabilities.
 _MAX_SORTED_VALUES = 1 << 30
 # Loaded knots may descend by this share of the largest: averages of equal numbers may
 # differ in the last digit.
@@ -358,8 +360,7 @@ class Interpolated(Sorted):
         maps = []
         costs = []
         displacements = []
-        for first in range(0, len(z_p), n_rows):
-            rows = slice(first, first + n_rows)
+        for rows in chunks(len(z_p), n_rows):
             knot_map, cost, dz = self._fit_rows(z_p[rows], z_q[rows], weights)
             maps.append(knot_map)
             costs.append(cost)
@@ -374,39 +375,44 @@ class Interpolated(Sorted):
         """`_fit_one_set` for as many directions as are sorted at a time."""
         kernel = kernels.for_tensor(z_p)
         sorted_p, order_p = kernel.argsort_rows(z_p)
-        level_p = _sample_indices(sorted_p) / sorted_p.shape[1]
+        # F of each sorted value: (1, n), or (h, n) if the data have weights.
+        probabilities_p = _sample_indices(sorted_p) / sorted_p.shape[1]
         if weights is None:
             sorted_q = kernel.sort_rows(z_q)
-            level_q = _sample_indices(z_q) / z_q.shape[1]
+            probabilities_q = _sample_indices(z_q) / z_q.shape[1]
         else:
             sorted_q, order_q = kernel.argsort_rows(z_q)
             w = weights.double()[order_q]
-            level_q = (w.cumsum(1) - w) / w.sum(1, keepdim=True)
-        images = _interpolate_rows(level_p, level_q, sorted_q)
+            probabilities_q = (w.cumsum(1) - w) / w.sum(1, keepdim=True)
+        images = _interpolate_rows(probabilities_p, probabilities_q, sorted_q)
         displacement = _last_of_ties(sorted_p, images).sub_(sorted_p)
         dz = torch.empty_like(z_p).scatter_(1, order_p, displacement)
         cost = displacement.square().mean(1)
-        levels = _knot_levels(level_p, level_q, distinct=weights is None)
-        knots = _interpolate_rows(levels, level_p, sorted_p)
-        values = _interpolate_rows(levels, level_q, sorted_q)
+        probabilities = _knot_probabilities(
+            probabilities_p, probabilities_q, distinct=weights is None
+        )
+        knots = _interpolate_rows(probabilities, probabilities_p, sorted_p)
+        values = _interpolate_rows(probabilities, probabilities_q, sorted_q)
         return KnotMap(knots, values), cost, dz
 
 
-def _knot_levels(level_p: Tensor, level_q: Tensor, distinct: bool) -> Tensor:
-    """The levels at which a map has knots, ascending: (1, K) or (h, K).
+def _knot_probabilities(
+    probabilities_p: Tensor, probabilities_q: Tensor, distinct: bool
+) -> Tensor:
+    """The probabilities F_p at which a map has knots, ascending: (1, K) or (h, K).
 
-    They are the levels `level_p` (1, M) of the particles and `level_q` (1, N) of the
-    data, or (h, N) if the data have weights: T bends nowhere else. Levels above the
-    last particle's, which F_p does not reach, become that one. With `distinct`, which
-    needs one row of levels, each level is returned once.
+    They are those of the particles, (1, M), and of the data, (1, N), or (h, N) if the
+    data have weights: T bends nowhere else. Those above the last particle's, which F_p
+    does not attain, become that one. With `distinct`, which needs one row, each
+    probability is returned once.
     """
-    reached_q = level_q.clamp(max=float(level_p[0, -1]))
-    all_p = level_p.expand(len(reached_q), -1)
-    levels = torch.cat((all_p, reached_q), 1).sort(1).values
+    clamped_q = probabilities_q.clamp(max=float(probabilities_p[0, -1]))
+    all_p = probabilities_p.expand(len(clamped_q), -1)
+    probabilities = torch.cat((all_p, clamped_q), 1).sort(1).values
     if not distinct:
-        return levels
-    is_new = torch.nn.functional.pad(levels[0].diff() > 0, (1, 0), value=True)
-    return levels[:, is_new]
+        return probabilities
+    is_new = torch.nn.functional.pad(probabilities[0].diff() > 0, (1, 0), value=True)
+    return probabilities[:, is_new]
 
 
 def _sample_indices(z: Tensor) -> Tensor:
@@ -660,5 +666,7 @@ def resolve_transport(
     return transport
 
 
-# Files hold these transports only.
-BuiltinTransport = Annotated[Transport, Sorted | Interpolated | Histogram | Auto]
+BuiltinTransport = Sorted | Interpolated | Histogram | Auto
+# For fields of saved dataclasses. They may hold a user's transport as well, which runs;
+# but a file holds only those of sliceflow.
+SavedTransport = Annotated[Transport, BuiltinTransport]

@@ -107,8 +107,8 @@ class Posterior:
         self._likelihood = likelihood
         if likelihood is None:
             self._units = Units.fit_to(theta, standardize=True)
-            self._condition = ContinuousEncoder.fit_to(x)
-            self._local_sampler = LocalSampler.fit(
+            self._condition = ContinuousEncoder.from_data(x)
+            self._local_sampler = LocalSampler.from_data(
                 self._units.encode(theta), self._condition.encode(x)
             )
 

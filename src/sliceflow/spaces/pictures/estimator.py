@@ -143,7 +143,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         observed: (
             MaskName | Annotated[np.ndarray, ArraySpec("h w", torch.bool)] | None
         ) = None,
-        transport: transports.TransportName | transports.BuiltinTransport = "auto",
+        transport: transports.TransportName | transports.SavedTransport = "auto",
         patch_basis: Literal["auto"] | PatchBasis = "auto",
         n_clusters: Literal["auto"] | int = "auto",
         keep_rows: bool = False,

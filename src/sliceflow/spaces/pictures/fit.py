@@ -1,4 +1,4 @@
-"""The fit of pictures: plan it, then move the particles level by level.
+"""The fit of pictures: plan it, then move the particles from coarse to fine.
 
 `PictureAdapter` reads the user's pictures and plans their fit: `PlannedPictures`. The
 planned fit runs as `RunningPictures`, which holds the particles, the flow and the
@@ -49,8 +49,8 @@ from sliceflow.spaces.pictures.batching import (
     use_all_points,
 )
 from sliceflow.spaces.pictures.fitted import FittedPictures
+from sliceflow.spaces.pictures.flow_builder import PictureFlowBuilder
 from sliceflow.spaces.pictures.layout import Layout, as_mask
-from sliceflow.spaces.pictures.levels import PictureFlowBuilder
 from sliceflow.spaces.pictures.mosaics import (
     build_mosaics,
     initial_particles,

@@ -20,9 +20,12 @@ from sliceflow.errors import DataError
 from sliceflow.models.limits import checked_reach
 from sliceflow.models.rows import HasConditions, RowConditions
 from sliceflow.saved_types import ArraySpec
+from sliceflow.spaces.pictures.flow_builder import (
+    PictureFlowBuilder,
+    replay_with_snapshots,
+)
 from sliceflow.spaces.pictures.inpainting import with_hidden_as_zero
 from sliceflow.spaces.pictures.layout import Layout, Pictures
-from sliceflow.spaces.pictures.levels import PictureFlowBuilder, replay_with_snapshots
 from sliceflow.spaces.pictures.mosaics import (
     Mosaics,
     build_mosaics,
@@ -107,7 +110,7 @@ class FittedPictures(HasConditions):
         checked_reach(
             builder.flow(),
             self.steps,
-            n_maps=lambda i, k: builder.count_directions(i, k) * n_classes,
+            n_maps=lambda i, k: builder.directions_of_step(i, k) * n_classes,
             d=plan.layout.dimension,
             dtype=torch.float32,
             codes=self.codes,
@@ -195,12 +198,12 @@ class FittedPictures(HasConditions):
         samples_per_pass = self._samples_per_pass()
         for first in range(0, n, samples_per_pass):
             part = slice(first, min(first + samples_per_pass, n))
-            noise = ParticleStreams(seed.child("particles"), part.start)
-            particles = self._initial_cloud(part, codes, noise)
+            particle_rng = ParticleStreams(seed.child("particles"), part.start)
+            particles = self._initial_cloud(part, codes, particle_rng)
             if observed_mask is not None and observed_pixels is not None:
                 observed = self._encode_observed(observed_pixels, part, n, seed)
                 particles.x = torch.where(observed_mask, observed, particles.x)
-            snapshots = self._replay(flow, particles, noise, n_snapshots)
+            snapshots = self._replay(flow, particles, particle_rng, n_snapshots)
             passes.append([self.layout.write(x) for x in snapshots])
         return [self._joined(parts) for parts in zip(*passes, strict=True)]
 
@@ -216,14 +219,16 @@ class FittedPictures(HasConditions):
             )
 
     def _initial_cloud(
-        self, part: slice, codes: Tensor | None, noise: ParticleStreams
+        self, part: slice, codes: Tensor | None, particle_rng: ParticleStreams
     ) -> Cloud:
         """The particles of some of the samples where they start."""
         count = part.stop - part.start
         y = None
         if codes is not None:
             y = codes[part].to(self.device)
-        x = initial_particles(self.plan, self.mosaics, count, y, noise, self.device)
+        x = initial_particles(
+            self.plan, self.mosaics, count, y, particle_rng, self.device
+        )
         return Cloud(x, y)
 
     def _encode_observed(
@@ -243,19 +248,23 @@ class FittedPictures(HasConditions):
         )
 
     def _replay(
-        self, flow: FlowSpec, particles: Cloud, noise: ParticleStreams, n_snapshots: int
+        self,
+        flow: FlowSpec,
+        particles: Cloud,
+        particle_rng: ParticleStreams,
+        n_snapshots: int,
     ) -> list[Tensor]:
         """Snapshots (d, n) of particles that move by the steps of the model."""
         n_classes = self.plan.n_separate_classes
         if n_classes == 0 or particles.codes is None:
             return replay_with_snapshots(
-                flow, self.steps, particles, noise, n_snapshots
+                flow, self.steps, particles, particle_rng, n_snapshots
             )
         # Classes with separate maps must follow each other.
         by_class = ClassOrder.from_class_indices(particles.codes, n_classes)
         particles = by_class.sort(particles.x)
         snapshots = replay_with_snapshots(
-            flow, self.steps, particles, noise, n_snapshots
+            flow, self.steps, particles, particle_rng, n_snapshots
         )
         return [by_class.unsort(x) for x in snapshots]
 

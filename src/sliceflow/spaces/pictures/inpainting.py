@@ -191,7 +191,7 @@ class _Completer:
         self.hidden_pca = _fit_pca(hidden, N_HIDDEN_COMPONENTS)
         known_scores = _scores(self.known_pca, rows[:, known])
         self.x = _scores(self.hidden_pca, hidden)
-        self.view = FeatureMap.fit(known_scores, N_RANDOM_FEATURES)
+        self.view = FeatureMap.from_data(known_scores, N_RANDOM_FEATURES)
         self.slopes = _condition_slopes(self.view, known_scores, self.x)
         self.y = project(self.view, known_scores, self.slopes)
 
@@ -264,9 +264,9 @@ class _Completer:
         x, picked = sample_neighbourhoods(adjusted, 1, BANDWIDTH, seed)
         neighbours = adjusted.rows.gather(1, picked)
         drawn = self._untoned_pixels(x.numpy(), neighbours.numpy(), slice(None))
-        levels = np.linspace(0, 1, N_TONE_QUANTILES)
-        drawn_quantiles = np.quantile(drawn, levels)
-        real_quantiles = np.quantile(hidden[chosen.numpy()], levels)
+        probabilities = np.linspace(0, 1, N_TONE_QUANTILES)
+        drawn_quantiles = np.quantile(drawn, probabilities)
+        real_quantiles = np.quantile(hidden[chosen.numpy()], probabilities)
         increasing = drawn_quantiles + TONE_INCREMENT * np.arange(N_TONE_QUANTILES)
         return increasing, real_quantiles
 

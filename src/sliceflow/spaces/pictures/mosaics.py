@@ -97,19 +97,21 @@ class Mosaics:
     n_classes: int = 1  # C; 1 without classes
     device: torch.device | str = "cpu"
 
-    def draw(self, count: int, codes: Tensor | None, noise: ParticleStreams) -> Tensor:
+    def draw(
+        self, count: int, codes: Tensor | None, particle_rng: ParticleStreams
+    ) -> Tensor:
         """Mosaics (d, count) of the classes with these codes (count,)."""
         d = len(self._columns)
         device = self._columns.device
         x = torch.empty(d, count, dtype=torch.float32, device=device)
-        noise.fill(x, "start").mul_(TIE_NOISE)
+        particle_rng.fill(x, "start").mul_(TIE_NOISE)
         if codes is None:
             codes = torch.zeros(count, dtype=torch.int64, device=device)
-        pictures = self._random_pictures(codes, noise)
+        pictures = self._random_pictures(codes, particle_rng)
         for first in range(0, count, self._chunk):
             part = slice(first, min(count, first + self._chunk))
-            part_noise = replace(noise, first=noise.first + first)
-            x[:, part] += self._sum(pictures[part], codes[part], part_noise)
+            part_rng = replace(particle_rng, first=particle_rng.first + first)
+            x[:, part] += self._sum(pictures[part], codes[part], part_rng)
         return x
 
     def decoded_pictures(self, layout: Layout) -> NDArray[Any]:
@@ -121,24 +123,26 @@ class Mosaics:
         ]
         return np.concatenate(parts)
 
-    def _random_pictures(self, codes: Tensor, noise: ParticleStreams) -> Tensor:
+    def _random_pictures(self, codes: Tensor, particle_rng: ParticleStreams) -> Tensor:
         """Indices (n, s + 1) of random pictures of each particle's class."""
         by_class = self._by_class
-        u = noise.seed.child("summed").uniform(
+        u = particle_rng.seed.child("summed").uniform(
             rows=len(codes),
             columns=self.mosaic_size + 1,
-            start=noise.first,
+            start=particle_rng.first,
             device=codes.device,
         )
         rank_in_class = (u * by_class.sizes[codes, None]).long()
         return by_class.indices[by_class.starts[codes, None] + rank_in_class]
 
-    def _sum(self, pictures: Tensor, codes: Tensor, noise: ParticleStreams) -> Tensor:
+    def _sum(
+        self, pictures: Tensor, codes: Tensor, particle_rng: ParticleStreams
+    ) -> Tensor:
         """x of the formula: (d, n), for the indices (n, s + 1) of x₁ … x_s and x₀."""
         n = len(pictures)
         n_channels = self.layout.shape[0]
         means = self._class_means[:, codes]
-        weights = self._weights(n, noise)
+        weights = self._weights(n, particle_rng)
         total = torch.zeros_like(means)
         for i in range(self.mosaic_size):
             deviation = self._encoded(pictures[:, i]) - means
@@ -149,7 +153,7 @@ class Mosaics:
         total *= contrast
         return means + total
 
-    def _weights(self, count: int, noise: ParticleStreams) -> Tensor:
+    def _weights(self, count: int, particle_rng: ParticleStreams) -> Tensor:
         """w of each picture of a mosaic: (s, h·w, count), or (s, 1, count) if β = 0."""
         cosines = self._field_cosines
         s = self.mosaic_size
@@ -157,7 +161,7 @@ class Mosaics:
         if self.locality == 0 or n_cosines == 0:
             return torch.full((s, 1, count), 1 / math.sqrt(s), device=cosines.device)
         normal = torch.empty(s * n_cosines, count, device=cosines.device)
-        noise.fill(normal, "weights")
+        particle_rng.fill(normal, "weights")
         fields = cosines @ normal.view(s, -1, count)
         weights = fields.mul_(self.locality).softmax(0)
         return weights / weights.square().sum(0).sqrt()
@@ -261,13 +265,13 @@ def initial_particles(
     mosaics: Mosaics | None,
     count: int,
     codes: Tensor | None,
-    noise: ParticleStreams,
+    particle_rng: ParticleStreams,
     device: torch.device,
 ) -> Tensor:
     """Where particles with codes (count,) start: (d, count), mosaics or noise."""
     if mosaics is not None:
         if plan.n_separate_classes == 0:
             codes = None
-        return mosaics.draw(count, codes, noise)
+        return mosaics.draw(count, codes, particle_rng)
     x = torch.empty(plan.layout.dimension, count, dtype=torch.float32, device=device)
-    return noise.fill(x, "start").mul_(plan.options.start_noise)
+    return particle_rng.fill(x, "start").mul_(plan.options.start_noise)

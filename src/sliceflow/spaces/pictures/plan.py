@@ -15,8 +15,8 @@ from sliceflow.engine.frames import rotation_bytes
 from sliceflow.engine.paper import N_DIRECTIONS
 from sliceflow.engine.transports import (
     Auto,
-    BuiltinTransport,
     Histogram,
+    SavedTransport,
     Transport,
     TransportName,
     resolve_transport,
@@ -140,7 +140,7 @@ class PicturePlan(Plan):
     stages: tuple[PictureStage, ...]
     patch_basis: PatchBasis
     n_directions: Count  # of a step, if they are random patches
-    transport: BuiltinTransport
+    transport: SavedTransport
     # The most particles of a step, and the most pictures; None uses all.
     batch_size: int | None = None
     n_knots: Annotated[int, Between(0, 1 << 16)]  # kept per map; 0 keeps no model

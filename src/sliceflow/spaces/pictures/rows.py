@@ -26,7 +26,7 @@ from sliceflow.spaces.pictures.clusters import (
     nearest_center,
 )
 from sliceflow.spaces.pictures.layout import Layout, Pictures
-from sliceflow.spaces.pictures.pyramid import PyramidLevel
+from sliceflow.spaces.pictures.pyramid import PyramidSubspace
 
 PIXEL_DTYPES = (torch.uint8, torch.int32, torch.float32, torch.float64)
 
@@ -197,8 +197,8 @@ class PictureData(HasConditions):
         scale = KMEANS_SIDE / max(height, width)
         coarse_height = max(1, min(height, round(height * scale)))
         coarse_width = max(1, min(width, round(width * scale)))
-        level = PyramidLevel(channels, height, width, coarse_height, coarse_width)
-        return level.restrict(x)
+        subspace = PyramidSubspace(channels, height, width, coarse_height, coarse_width)
+        return subspace.restrict(x)
 
     def _gradients(self, x: Tensor) -> Tensor:
         """Histograms of the gradients of pictures (d, n)."""

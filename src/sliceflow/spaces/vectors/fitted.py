@@ -17,7 +17,6 @@ from sliceflow.engine.compression import ModelStep
 from sliceflow.engine.flow import FlowSpec, ParticleStreams, replay
 from sliceflow.engine.frames import (
     MaxSliced,
-    count_directions,
     frame_bytes,
     freeing_rotation_pools,
 )
@@ -133,7 +132,7 @@ class FittedVectors(BaseFittedVectors):
         d = plan.n_columns
         flow = plan.sampling_flow_spec(self.seed, self.device)
         n_classes = max(1, plan.n_separate_classes)
-        n_maps = [n_classes * count_directions(s.frame_kind, d) for s in flow.stages]
+        n_maps = [n_classes * s.frame_kind.count_directions(d) for s in flow.stages]
         reach = checked_reach(
             flow, self.steps, lambda i, k: n_maps[i], d, plan.torch_dtype, self.codes
         )

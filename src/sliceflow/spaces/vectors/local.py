@@ -180,7 +180,7 @@ class PlannedLocalVectors:
         plan = plan.with_cost(_CHOICE_BYTES + 8 * values, 0.0, what, "keep fewer")
 
         units = Units.fit_to(rows.X, standardize)
-        samplers = tuple(LocalSampler.fit(x, y) for x, y in _parts(rows, units))
+        samplers = tuple(LocalSampler.from_data(x, y) for x, y in _parts(rows, units))
         largest = max(samplers, key=lambda sampler: len(sampler.x))
         fitted = FittedLocalVectors(
             plan=replace(

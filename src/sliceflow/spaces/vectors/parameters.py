@@ -63,7 +63,7 @@ def validated_parameters(
     if isinstance(frame, str):
         is_frame = frame in FRAME_KINDS
     else:
-        is_frame = hasattr(frame, "draw") and hasattr(frame, "n_directions")
+        is_frame = hasattr(frame, "make_frame") and hasattr(frame, "count_directions")
     requirement = f"one of {sorted(FRAME_KINDS)} or a frame kind from sliceflow.frames"
     require(is_frame, "frame", frame, requirement)
 

@@ -14,19 +14,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.devices import projection_budget
+from sliceflow.devices import projection_bytes
 from sliceflow.engine import frames
 from sliceflow.engine.compression import MAX_JUMPS
 from sliceflow.engine.conditions import ConditionUse, condition_use
 from sliceflow.engine.flow import FlowSpec
-from sliceflow.engine.frames import Axis, BuiltinFrameKind, FrameKind, frame_bytes
+from sliceflow.engine.frames import (
+    Axis,
+    FrameKind,
+    MaxSliced,
+    SavedFrameKind,
+    frame_bytes,
+)
 from sliceflow.engine.paper import N_DIRECTIONS
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import (
-    BuiltinTransport,
     Histogram,
     Interpolated,
+    SavedTransport,
     Sorted,
 )
 from sliceflow.errors import ParameterError
@@ -115,8 +121,8 @@ class VectorPlan(BaseVectorPlan):
     n_flow_particles: Count
     n_axis_particles: Count  # new particles to which the model's axis steps are fitted
     amplifier: Annotated[float, Between(0, math.inf)]  # ξ; 0 without conditions
-    frame: BuiltinFrameKind
-    transport: BuiltinTransport
+    frame: SavedFrameKind
+    transport: SavedTransport
     n_steps: Annotated[int, Between(0, 1 << 24)]
     entropy: NonNegative
     options: VectorOptions
@@ -184,7 +190,7 @@ class VectorPlan(BaseVectorPlan):
             self.condition_dim,
             self.amplifier,
             self.entropy,
-            projection_budget(device),
+            projection_bytes(device),
         )
 
     def flow_spec(self, seed: Seed, device: torch.device) -> FlowSpec:
@@ -421,6 +427,6 @@ def count_axis_particles(
 
 def max_directions(frame: FrameKind, d: int) -> int:
     """The most directions of a step in d columns, of this frame or along the axes."""
-    if frame.n_directions is None:
-        return d
-    return max(frame.n_directions, d)
+    if isinstance(frame, MaxSliced):
+        return max(frame.max_directions, d)  # in few columns, more than it takes
+    return max(frame.count_directions(d), d)
