@@ -24,8 +24,8 @@ from report import Row, command_line, markdown_table, script_parser, write_repor
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.engine.frames import rotation
 from sliceflow.engine.random import Seed
+from sliceflow.engine.rotations import rotation
 from sliceflow.kernels import Kernels, TileGeometry
 
 HEADER = ("kernel", "size", "MB", "least ms", "ms", "of copy", "of products")

@@ -54,7 +54,9 @@ def directions(resolution: int, patch: int) -> np.ndarray:
     # The tiles in the middle, not those that hang over the border.
     inside = torch.argsort(lifted.norm(dim=0), descending=True, stable=True)
     chosen = inside[torch.linspace(0, len(inside) // 2, N_COLUMNS).long()]
-    extended = PyramidSubspace(1, SIDE, SIDE, resolution, resolution).extend(lifted[:, chosen])
+    extended = PyramidSubspace(1, SIDE, SIDE, resolution, resolution).extend(
+        lifted[:, chosen]
+    )
     return extended.T.reshape(N_COLUMNS, SIDE, SIDE).numpy()
 
 

@@ -11,7 +11,6 @@ F counts from 1, but in F⁻¹ from 0: else F⁻¹(F(z_k)) would be z_{k-1}.
 import numpy as np
 import pytest
 import torch
-from sliceflow.spaces.pictures.flow_builder import PictureFlowBuilder
 
 from models import picture_plan
 from problems import target_for
@@ -23,6 +22,7 @@ from sliceflow.engine.frames import Random
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import Interpolated
+from sliceflow.spaces.pictures.flow_builder import PictureFlowBuilder
 from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.pyramid import PyramidSubspace
 from sliceflow.spaces.pictures.schedules import PictureStage

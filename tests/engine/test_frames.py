@@ -10,14 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.frames import (
-    Axis,
-    MaxSliced,
-    Orthogonal,
-    Random,
-    rotation,
-)
+from sliceflow.engine.frames import Axis, MaxSliced, Orthogonal, Random
 from sliceflow.engine.random import Seed
+from sliceflow.engine.rotations import rotation
 
 
 def particles(d):

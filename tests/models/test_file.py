@@ -20,11 +20,12 @@ from torch import Tensor
 import sliceflow
 from models import full_disk
 from sliceflow.engine import conditions, frames, transports
-from sliceflow.engine.compression import ModelStep, compress_grid_at_bends
+from sliceflow.engine.compression import compress_grid_at_bends
 from sliceflow.engine.flow import FlowSpec
+from sliceflow.engine.maps import GridMap, KnotMap
+from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.transports import GridMap, KnotMap
 from sliceflow.models import codec, file
 from sliceflow.models.atomic import write_atomically
 from sliceflow.models.file import ModelFileError, load, save

@@ -33,13 +33,16 @@ from torch import Tensor
 from sliceflow.arrays import chunks
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.compression import CompressedMap, ModelStep, compress_map
+from sliceflow.engine.compression import compress_map
 from sliceflow.engine.conditions import ConditionUse, condition_use
 from sliceflow.engine.events import Event, EventListener, notify, now
-from sliceflow.engine.frames import DenseFrame, Frame, freeing_rotation_pools
+from sliceflow.engine.frames import DenseFrame, Frame
+from sliceflow.engine.maps import TransportMap
+from sliceflow.engine.model_steps import CompressedMap, ModelStep
 from sliceflow.engine.random import Seed
+from sliceflow.engine.rotations import freeing_rotation_pools
 from sliceflow.engine.schedule import Stage, Subspace
-from sliceflow.engine.transports import MapFit, TransportMap
+from sliceflow.engine.transports import MapFit
 
 # Bytes for the projections of one chunk of particles, 256 MB: bounds the memory of a
 # step. Smaller chunks start more kernels.

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.batches import ALL_POINTS, Batch
-from sliceflow.engine.frames import DenseFrame, rotation
+from sliceflow.engine.frames import DenseFrame
 from sliceflow.engine.random import Seed
+from sliceflow.engine.rotations import rotation
 from sliceflow.engine.smooth_maps import SmoothMap
 from sliceflow.engine.transports import MapFit
 

@@ -16,8 +16,9 @@ from sliceflow import kernels
 from sliceflow.engine.batches import ALL_POINTS, Batch, row_weights
 from sliceflow.engine.clouds import ClassSlices
 from sliceflow.engine.flow import FlowSpec
+from sliceflow.engine.maps import GridMap, KnotMap
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.transports import GridMap, KnotMap, MapFit, Transport
+from sliceflow.engine.transports import MapFit, Transport
 from sliceflow.errors import ParameterError
 
 # Values converted to float64 at a time: bounds the memory of `variance_within`.

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from sliceflow.engine.compression import CompressedMap, ModelStep
 from sliceflow.engine.flow import FlowSpec
+from sliceflow.engine.maps import GridMap, KnotMap, TransportMap
+from sliceflow.engine.model_steps import CompressedMap, ModelStep
 from sliceflow.engine.smooth_maps import SmoothMap
-from sliceflow.engine.transports import GridMap, KnotMap, TransportMap
 from sliceflow.wording import format_bytes
 
 # Bytes that a model may take in memory, however small its file is. All machines have

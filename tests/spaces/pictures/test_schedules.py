@@ -162,7 +162,8 @@ def test_auto_suits_pictures_of_any_size(height, width):
 def check_auto_resolution(resolution, stages, is_last):
     """Patches fit and fall, down to 3 where they can.
 
-    Coarse resolutions have more steps. The last one does small patches again, pairs, and grey pixels once.
+    Coarse resolutions have more steps. The last one does small patches again, pairs,
+    and grey pixels once.
     """
     repeated = []
     smallest = []

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.clouds import ClassOrder, Cloud
-from sliceflow.engine.compression import CompressedMap, ModelStep
 from sliceflow.engine.flow import FlowSpec, ParticleStreams
-from sliceflow.engine.frames import freeing_rotation_pools
+from sliceflow.engine.model_steps import CompressedMap, ModelStep
 from sliceflow.engine.random import Seed
+from sliceflow.engine.rotations import freeing_rotation_pools
 from sliceflow.errors import DataError
 from sliceflow.models.limits import checked_reach
 from sliceflow.models.rows import HasConditions, RowConditions

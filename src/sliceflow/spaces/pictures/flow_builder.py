@@ -15,9 +15,9 @@ from torch import Tensor
 
 from sliceflow.devices import projection_bytes
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.compression import ModelStep
 from sliceflow.engine.flow import FlowSpec, ParticleStreams, Step, replay
 from sliceflow.engine.frames import FrameKind
+from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import Shrunk

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from sliceflow.engine.clouds import Cloud, Indices
 from sliceflow.engine.frames import Frame
+from sliceflow.engine.maps import TransportMap
 from sliceflow.engine.random import Seed
-from sliceflow.engine.transports import TransportMap
 from sliceflow.spaces.pictures.pyramid import PyramidSubspace
 from sliceflow.spaces.pictures.tiles import RandomPatches, Tiles
 

@@ -11,8 +11,8 @@ import torch
 
 from sliceflow.engine.compression import map_bytes
 from sliceflow.engine.conditions import ConditionUse, condition_use
-from sliceflow.engine.frames import rotation_bytes
 from sliceflow.engine.paper import N_DIRECTIONS
+from sliceflow.engine.rotations import rotation_bytes
 from sliceflow.engine.transports import (
     Auto,
     Histogram,

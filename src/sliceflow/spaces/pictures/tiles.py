@@ -18,14 +18,10 @@ from torch.nn.functional import normalize, pad
 from sliceflow import kernels
 from sliceflow.arrays import chunks
 from sliceflow.engine.clouds import Cloud, Indices
-from sliceflow.engine.frames import (
-    DenseFrame,
-    condition_directions,
-    rotation,
-    step_uniform,
-)
+from sliceflow.engine.frames import DenseFrame, condition_directions
+from sliceflow.engine.maps import GridMap, TransportMap
 from sliceflow.engine.random import Seed
-from sliceflow.engine.transports import GridMap, TransportMap
+from sliceflow.engine.rotations import rotation, step_uniform
 from sliceflow.kernels.geometry import TileGeometry
 from sliceflow.spaces.pictures.cosines import cosine_rotation
 from sliceflow.spaces.pictures.pyramid import lanczos_coefficients

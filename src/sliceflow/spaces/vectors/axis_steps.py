@@ -21,9 +21,9 @@ from torch import Tensor
 from sliceflow.engine.allocation import extra_codes, stratified_indices
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import ClassOrder, Cloud
-from sliceflow.engine.compression import ModelStep
 from sliceflow.engine.events import Listener
 from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams, replay, simulate
+from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.models.distributed import across_ranks
 from sliceflow.spaces.vectors.data import TrainingData

@@ -15,7 +15,6 @@ from sliceflow.devices import require_memory
 from sliceflow.engine.allocation import MIN_PARTICLES
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.compression import ModelStep
 from sliceflow.engine.conditions import (
     ConditionUse,
     LabelEncoder,
@@ -25,6 +24,7 @@ from sliceflow.engine.conditions import (
 from sliceflow.engine.events import Listener
 from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams
 from sliceflow.engine.labels import as_array
+from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
 from sliceflow.engine.transports import (

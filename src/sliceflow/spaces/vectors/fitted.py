@@ -13,14 +13,11 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.clouds import ClassOrder
-from sliceflow.engine.compression import ModelStep
 from sliceflow.engine.flow import FlowSpec, ParticleStreams, replay
-from sliceflow.engine.frames import (
-    MaxSliced,
-    frame_bytes,
-    freeing_rotation_pools,
-)
+from sliceflow.engine.frames import MaxSliced, frame_bytes
+from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
+from sliceflow.engine.rotations import freeing_rotation_pools
 from sliceflow.errors import DataWarning, warn_user
 from sliceflow.models.limits import checked_reach
 from sliceflow.models.rows import HasConditions, RowConditions
