@@ -201,7 +201,7 @@ def displace_in_place(
 def class_arguments(
     offsets: Tensor | None, class_indices: Tensor | None, unread: Tensor
 ) -> tuple[Tensor, Tensor, int]:
-    """The offsets of classes, the class indices, and the number of classes, for kernels.
+    """The offsets and indices of classes, and their number, as arguments of a kernel.
 
     Without classes they are not read, and any tensor will do: `unread`.
     """
