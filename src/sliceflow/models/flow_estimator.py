@@ -1,7 +1,7 @@
 """`FlowEstimator`: what all flows of particles share.
 
-To follow a fit: `FlowEstimator.fit` → the adapter's `read` and `plan_fit` →
-`Estimator._fit_prepared` → the planned flow's `run` → `running.run_flow`, with the
+To follow a fit: `FlowEstimator.fit` → the adapter's `read` and `make_task` →
+`Estimator._run_job` → the planned flow's `run` → `running.run_flow`, with the
 running flow's `target` → `engine.flow.simulate` → the running flow's `finish`.
 """
 
@@ -25,15 +25,15 @@ from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.checkpoints import Checkpoints
-from sliceflow.models.estimator import Estimator, PreparedFit
+from sliceflow.models.estimator import Estimator, FitJob
 from sliceflow.models.fingerprint import fingerprint, require_same_parameters
 from sliceflow.models.protocols import (
     FitResult,
     FittedFlowT,
     FlowAdapter,
     FlowRowsT,
+    FlowTask,
     ParticleResult,
-    PlannedFlow,
 )
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.saving import FitRecord, save
@@ -49,7 +49,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
     """An estimator that moves particles onto the rows, step by step.
 
     It has particles, conditions, steps, checkpoints, ranks and a device. A subclass
-    provides what an `Estimator` needs, with a `FlowAdapter`, a `PlannedFlow`, which
+    provides what an `Estimator` needs, with a `FlowAdapter`, a `FlowTask`, which
     calls `run_flow`, and a `FittedFlow`. Its constructor has the parameters
     `device`, `keep_rows` and `options`.
     """
@@ -116,53 +116,53 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         FitInterrupted
             If Ctrl-C stopped a fit with a `checkpoint_dir`.
         """
-        prepared = self.prepare(X, y, ranks=ranks)
-        if prepared.ranks.size > 1:
+        job = self.prepare(X, y, ranks=ranks)
+        if job.ranks.size > 1:
             folder_given = "None" if checkpoint_dir is None else "a folder"
-            prepared.ranks.require_equal({"checkpoint_dir": folder_given})
+            job.ranks.require_equal({"checkpoint_dir": folder_given})
         if checkpoint_dir is not None:
-            prepared = self._open_checkpoints(
-                prepared, Path(checkpoint_dir), checkpoint_every, keep_checkpoint
+            job = self._open_checkpoints(
+                job, Path(checkpoint_dir), checkpoint_every, keep_checkpoint
             )
-        return self._fit_prepared(prepared, listeners)
+        return self._run_job(job, listeners)
 
     def _open_checkpoints(
         self,
-        prepared: PreparedFit[FlowRowsT, PlannedFlow[FittedFlowT]],
+        job: FitJob[FlowRowsT, FlowTask[FittedFlowT]],
         folder: Path,
         every: float,
         keep: bool,
-    ) -> PreparedFit[FlowRowsT, PlannedFlow[FittedFlowT]]:
+    ) -> FitJob[FlowRowsT, FlowTask[FittedFlowT]]:
         """The same fit with checkpoints, which resumes from the last one if any."""
         checkpoints = Checkpoints(
-            folder, every, self._fingerprint(prepared), prepared.seed, prepared.ranks
+            folder, every, self._fingerprint(job), job.seed, job.ranks
         )
         checkpoints.keep = keep
-        prepared = replace(prepared, checkpoints=checkpoints)
-        if checkpoints.seed == prepared.seed:
-            return prepared
+        job = replace(job, checkpoints=checkpoints)
+        if checkpoints.seed == job.seed:
+            return job
         # The checkpoint is that of a fit with random_state=None.
-        adapter = self._adapter(ranks=prepared.ranks)
-        planned = adapter.plan_fit(prepared.rows, checkpoints.seed)
-        return replace(prepared, seed=checkpoints.seed, planned=planned)
+        adapter = self._adapter(ranks=job.ranks)
+        task = adapter.make_task(job.rows, checkpoints.seed)
+        return replace(job, seed=checkpoints.seed, task=task)
 
     def _run(
         self,
-        prepared: PreparedFit[FlowRowsT, Any],
+        job: FitJob[FlowRowsT, Any],
         listeners: Sequence[events.Listener],
     ) -> FitResult[FittedFlowT]:
-        """Do what was planned, or resume it from a checkpoint."""
-        planned: PlannedFlow[FittedFlowT] = prepared.planned
-        return planned.run(listeners, prepared.checkpoints)
+        """Do what was task, or resume it from a checkpoint."""
+        task: FlowTask[FittedFlowT] = job.task
+        return task.run(listeners, job.checkpoints)
 
     def prepare(
         self, X: Any, y: Any = None, *, ranks: Ranks | None = None
-    ) -> PreparedFit[FlowRowsT, PlannedFlow[FittedFlowT]]:
+    ) -> FitJob[FlowRowsT, FlowTask[FittedFlowT]]:
         """Read and plan. `fit` takes the result instead of X and y.
 
         If X is such a result, it is returned.
         """
-        if isinstance(X, PreparedFit):
+        if isinstance(X, FitJob):
             X.require_fitted_by(self, y, ranks)
             return X
         if ranks is None:
@@ -181,19 +181,19 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         seed = Seed.from_random_state(self.random_state)
         if ranks.size > 1:
             seed = ranks.broadcast(seed)
-        return PreparedFit(self, rows, seed, adapter.plan_fit(rows, seed), ranks)
+        return FitJob(self, rows, seed, adapter.make_task(rows, seed), ranks)
 
     def _fingerprint(
-        self, prepared: PreparedFit[FlowRowsT, PlannedFlow[FittedFlowT]]
+        self, job: FitJob[FlowRowsT, FlowTask[FittedFlowT]]
     ) -> dict[str, str]:
         """What the result depends on; equal for a fit and its checkpoint."""
-        plan = prepared.plan
+        plan = job.plan
         return fingerprint(
             type(self).__name__,
             self.get_params(deep=False) | plan.settings(),
             torch.device(plan.device),
-            None if self.random_state is None else prepared.seed,
-            **prepared.rows.digests(prepared.ranks),
+            None if self.random_state is None else job.seed,
+            **job.rows.digests(job.ranks),
         )
 
     def _store(

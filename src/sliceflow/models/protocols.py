@@ -1,7 +1,7 @@
 """What the shared core asks of a kind of data: typed seams that mypy checks.
 
 A fit has three methods: `Adapter.read` turns the user's X and y into rows,
-`Adapter.plan_fit` resolves what a fit of them does, and `PlannedFit.run` does it. The
+`Adapter.make_task` resolves what a fit of them does, and `FitTask.run` does it. The
 plan of a flow is quick: what takes a search among the rows waits until the flow draws
 its data. Other plans take most of the time of their fits, because they choose settings
 by trial: those of tables, and those of vectors whose conditions are local.
@@ -155,7 +155,7 @@ class RunningFlow(Protocol[FittedFlowT_co]):
         """What the fit gives, still without its history."""
 
 
-class PlannedFit(Protocol[FittedT_co]):
+class FitTask(Protocol[FittedT_co]):
     """A fit whose settings are all known, and which has not run yet."""
 
     @property
@@ -166,7 +166,7 @@ class PlannedFit(Protocol[FittedT_co]):
         """Do it; listeners hear of every step."""
 
 
-class PlannedFlow(PlannedFit[FittedFlowT_co], Protocol[FittedFlowT_co]):
+class FlowTask(FitTask[FittedFlowT_co], Protocol[FittedFlowT_co]):
     """A planned fit of a flow, which may resume from a checkpoint."""
 
     def run(
@@ -180,7 +180,7 @@ class Adapter(Protocol[RowsT, FittedT_co]):
     def read(self, X: Any, y: Any) -> RowsT:
         """The user's rows, checked."""
 
-    def plan_fit(self, rows: RowsT, seed: Seed) -> PlannedFit[FittedT_co]:
+    def make_task(self, rows: RowsT, seed: Seed) -> FitTask[FittedT_co]:
         """What a fit of these rows will do; an error if that is impossible.
 
         This may fit trial models, to choose settings by them.
@@ -198,4 +198,4 @@ class FlowAdapter(
     @property
     def ranks(self) -> Ranks: ...
 
-    def plan_fit(self, rows: FlowRowsT, seed: Seed) -> PlannedFlow[FittedFlowT_co]: ...
+    def make_task(self, rows: FlowRowsT, seed: Seed) -> FlowTask[FittedFlowT_co]: ...

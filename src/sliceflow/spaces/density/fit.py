@@ -279,9 +279,7 @@ class DensityAdapter:
         check_density_rows(array.astype(np.float64), low, high, names)
         return rows
 
-    def plan_fit(
-        self, rows: VectorRows, seed: Seed
-    ) -> PlannedDensity | PlannedConditional:
+    def make_task(self, rows: VectorRows, seed: Seed) -> DensityTask | ConditionalTask:
         """Choose the settings of every class, by held-out likelihood."""
         X = rows.X.astype(np.float64)
         low, high = check_bounds(self.bounds, X.shape[1])
@@ -291,8 +289,8 @@ class DensityAdapter:
         if rows.conditions is not None:
             columns = rows.conditions.encoder
             if isinstance(columns, ContinuousEncoder):
-                planned = self._plan_conditional(rows, columns, support, encoded, seed)
-                return replace(planned, warning=_tie_warning(tied, rows.names))
+                task = self._plan_conditional(rows, columns, support, encoded, seed)
+                return replace(task, warning=_tie_warning(tied, rows.names))
         parts = _rows_of_classes(encoded, rows)
         classes = []
         for c, part in enumerate(parts):
@@ -326,7 +324,7 @@ class DensityAdapter:
             tensor_device=rows.tensor_device,
             device=self.device,
         )
-        return PlannedDensity(plan, fitted, parts, seed, _tie_warning(tied, rows.names))
+        return DensityTask(plan, fitted, parts, seed, _tie_warning(tied, rows.names))
 
     def _plan_conditional(
         self,
@@ -335,7 +333,7 @@ class DensityAdapter:
         support: Support,
         encoded: Tensor,
         seed: Seed,
-    ) -> PlannedConditional:
+    ) -> ConditionalTask:
         """A regression on y, and the flow of what is left over."""
         n, d = encoded.shape
         if n < MIN_ROWS_OF_REGRESSION:
@@ -365,7 +363,7 @@ class DensityAdapter:
             device=self.device,
         )
         assert rows.codes is not None
-        return PlannedConditional(plan, fitted, encoded, rows.codes, seed)
+        return ConditionalTask(plan, fitted, encoded, rows.codes, seed)
 
     def _plan_class(self, x: Tensor, is_class: bool, seed: Seed) -> ClassPlan:
         n, d = x.shape
@@ -408,7 +406,7 @@ def _rows_of_classes(x: Tensor, rows: VectorRows) -> list[Tensor]:
 
 
 @dataclass(frozen=True)
-class PlannedDensity:
+class DensityTask:
     """A planned fit."""
 
     plan: DensityPlan
@@ -439,7 +437,7 @@ class PlannedDensity:
 
 
 @dataclass(frozen=True)
-class PlannedConditional:
+class ConditionalTask:
     """A planned fit to rows with conditions that are numbers."""
 
     plan: DensityPlan

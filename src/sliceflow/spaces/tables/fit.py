@@ -274,7 +274,7 @@ class TableAdapter:
             merges_rare_levels=self.rare_levels == "merge",
         )
 
-    def plan_fit(self, rows: TableRows, seed: Seed) -> PlannedTable:
+    def make_task(self, rows: TableRows, seed: Seed) -> TableTask:
         """Find out what the columns are and how each is drawn."""
         table = self.read_table(rows)
         strategies = choose_strategies(table)
@@ -298,7 +298,7 @@ class TableAdapter:
         )
         plan = _with_costs(plan)
         warns = self.rare_levels == "warn"
-        return PlannedTable(plan, FittedTable(plan, seed, table), warns)
+        return TableTask(plan, FittedTable(plan, seed, table), warns)
 
 
 def _with_costs(plan: TablePlan) -> TablePlan:
@@ -314,7 +314,7 @@ def _with_costs(plan: TablePlan) -> TablePlan:
 
 
 @dataclass(frozen=True)
-class PlannedTable:
+class TableTask:
     """A planned fit."""
 
     plan: TablePlan

@@ -55,7 +55,7 @@ from sliceflow.spaces.vectors.axis_steps import (
 )
 from sliceflow.spaces.vectors.data import TrainingData
 from sliceflow.spaces.vectors.fitted import FittedVectors
-from sliceflow.spaces.vectors.local import LOCAL_PARTICLES, PlannedLocalVectors
+from sliceflow.spaces.vectors.local import LOCAL_PARTICLES, LocalVectorTask
 from sliceflow.spaces.vectors.parameters import VectorParameters
 from sliceflow.spaces.vectors.plan import (
     ConditionKind,
@@ -118,9 +118,7 @@ class VectorAdapter:
             row_conditions = RowConditions.infer(self.ranks.gather(y), shard.total)
         return replace(rows, conditions=row_conditions, rank_shard=shard)
 
-    def plan_fit(
-        self, rows: VectorRows, seed: Seed
-    ) -> PlannedVectors | PlannedLocalVectors:
+    def make_task(self, rows: VectorRows, seed: Seed) -> VectorTask | LocalVectorTask:
         """What a fit of these rows will do; an error if that is impossible."""
         n = len(rows.X)
         if self.ranks.size > 1:
@@ -128,7 +126,7 @@ class VectorAdapter:
         is_local = self._is_local(rows)
         n_particles = self._count_particles(rows, n, is_local)
         if is_local:
-            return PlannedLocalVectors.choose(
+            return LocalVectorTask.choose(
                 rows, n_particles, self.parameters.standardize, seed, self.device
             )
         return self._plan_flow(rows, n, n_particles, seed)
@@ -184,7 +182,7 @@ class VectorAdapter:
 
     def _plan_flow(
         self, rows: VectorRows, n: int, n_particles: int, seed: Seed
-    ) -> PlannedVectors:
+    ) -> VectorTask:
         """One flow for the n rows of all ranks."""
         amplifier = 0.0
         particle_conditions = None
@@ -214,7 +212,7 @@ class VectorAdapter:
         nbytes = plan.fit_bytes(n_local, m_local)
         plan = plan.with_cost(nbytes, plan.fit_seconds(), what, hint)
         data = TrainingData(plan, rows, seed, self.device, self.ranks)
-        return PlannedVectors(data, particle_conditions)
+        return VectorTask(data, particle_conditions)
 
     def _require_labels_in_one_process(self, rows: VectorRows) -> None:
         """Raise a `ParameterError` unless every class can have its own maps."""
@@ -337,7 +335,7 @@ def _largest_class(*, codes_p: Tensor, codes_q: Tensor, draws_per_row: float) ->
 
 
 @dataclass(frozen=True)
-class PlannedVectors:
+class VectorTask:
     """A planned fit of a flow. No particle has moved yet, and no data are drawn."""
 
     data: TrainingData

@@ -142,7 +142,7 @@ def _parts(rows: VectorRows, units: Units) -> list[tuple[Tensor, Tensor]]:
 
 
 @dataclass(frozen=True)
-class PlannedLocalVectors:
+class LocalVectorTask:
     """A planned fit of local conditions, which moves nothing: its model is the rows."""
 
     fitted: FittedLocalVectors
@@ -157,7 +157,7 @@ class PlannedLocalVectors:
         standardize: bool,
         seed: Seed,
         device: torch.device,
-    ) -> PlannedLocalVectors:
+    ) -> LocalVectorTask:
         """Keep the rows, and choose the settings of their samplers by trial.
 
         Particles are samples at conditions of rows, each row's as often as any other's.

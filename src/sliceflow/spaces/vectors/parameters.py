@@ -33,7 +33,7 @@ class VectorParameters:
     """What a fit needs of the parameters of a `SlicedWassersteinFlow`.
 
     A preset is applied, and `options` are never None. Values of "auto" are not resolved
-    yet: that needs the rows, and happens in `VectorAdapter.plan_fit`.
+    yet: that needs the rows, and happens in `VectorAdapter.make_task`.
     """
 
     n_particles: int | None
