@@ -249,7 +249,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         fitted = self._fitted_state()
         seed = Seed.from_random_state(random_state)
         n, codes = self._codes_for(fitted, n, y, seed)
-        rows = fitted.draw(n, codes, seed)
+        rows = fitted.sample(n, codes, seed)
         if not return_y:
             return rows
         encoder = fitted.encoder
@@ -278,7 +278,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         """
         fitted = self._fitted_state()
         seed = self._seed_copy().child("score")
-        points = fitted.features(self._as_rows_like_fitted(X))
+        points = fitted.standardized_points(self._as_rows_like_fitted(X))
         n = points.shape[1]
         codes = self._row_codes(fitted, y, n)
         times = -(-_MIN_SCORED // n)
@@ -286,7 +286,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
             _, drawn_codes = self._codes_for(fitted, times * n, None, seed)
         else:
             drawn_codes = codes.repeat(times, *[1] * (codes.dim() - 1))
-        drawn = fitted.features(fitted.draw(times * n, drawn_codes, seed))
+        drawn = fitted.standardized_points(fitted.sample(times * n, drawn_codes, seed))
         samples = Cloud(drawn, None if codes is None else drawn_codes)
         return -sliced_distance(samples, Cloud(points, codes), Seed(0))
 

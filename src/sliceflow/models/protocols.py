@@ -93,10 +93,10 @@ class FittedFlow(Fitted, Protocol):
     def codes(self) -> Tensor | None:
         """The encoded y of the rows."""
 
-    def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
+    def sample(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
         """n samples in the user's form, with these encoded conditions."""
 
-    def features(self, X: Any) -> Tensor:
+    def standardized_points(self, X: Any) -> Tensor:
         """The user's rows as points (d, n), in units that make columns comparable."""
 
 

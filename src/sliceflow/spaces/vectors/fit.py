@@ -133,7 +133,7 @@ class VectorAdapter:
 
     def _is_local(self, rows: VectorRows) -> bool:
         """Whether conditions are local; an error if they must be but cannot."""
-        mode = self.parameters.condition_mode
+        mode = self.parameters.condition
         encoder = None
         if rows.conditions is not None:
             encoder = rows.conditions.encoder
@@ -460,7 +460,7 @@ class RunningVectors:
         units = data.units_by_class[0]
         class_units: tuple[Units, ...] = ()
         if data.plan.n_separate_classes:
-            units = Units.fit_to(rows.X, data.plan.standardize)
+            units = Units.from_data(rows.X, data.plan.standardize)
             class_units = data.units_by_class
         return FittedVectors(
             plan=data.final_plan(),

@@ -75,7 +75,7 @@ class BaseFittedVectors(HasConditions):
         bytes_of_pass = 4 * min(SAMPLES_PER_PASS, n) * d * itemsize
         return n * (2 * d * itemsize + bytes_of_condition) + bytes_of_pass
 
-    def features(self, X: Any) -> Tensor:
+    def standardized_points(self, X: Any) -> Tensor:
         """The user's rows as points (d, n), in units that make columns comparable."""
         rows = np.asarray(X.detach().cpu() if isinstance(X, Tensor) else X)
         return self.units.encode(rows.astype(self.plan.dtype)).T
@@ -175,7 +175,7 @@ class FittedVectors(BaseFittedVectors):
             bytes_of_frame = max(bytes_of_frame, of_stage)
         return super().sample_bytes(n) + bytes_of_frame
 
-    def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
+    def sample(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
         """n samples with these encoded conditions, in the form of X."""
         if self.plan.condition_kind == "continuous" and codes is not None:
             _warn_if_one_condition(codes)

@@ -105,7 +105,7 @@ class FittedLocalVectors(BaseFittedVectors):
             samplers.append(sampler)
         return replace(self, samplers=tuple(samplers))
 
-    def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
+    def sample(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
         """n samples near the rows with conditions similar to `codes` (n, l)."""
         assert codes is not None
         shape = (n, self.plan.n_columns)
@@ -179,7 +179,7 @@ class LocalVectorTask:
         what = f"{n} rows of {d} columns, kept for conditions, need"
         plan = plan.with_cost(_CHOICE_BYTES + 8 * values, 0.0, what, "keep fewer")
 
-        units = Units.fit_to(rows.X, standardize)
+        units = Units.from_data(rows.X, standardize)
         samplers = tuple(LocalSampler.fit(x, y) for x, y in _parts(rows, units))
         largest = max(samplers, key=lambda sampler: len(sampler.x))
         fitted = FittedLocalVectors(
@@ -209,7 +209,7 @@ class LocalVectorTask:
     ) -> FitResult[FittedLocalVectors]:
         """Draw the particles; there are no steps to hear of or to resume."""
         codes = self.conditions.codes
-        X = self.fitted.draw(len(codes), codes, self.seed.child("particles"))
+        X = self.fitted.sample(len(codes), codes, self.seed.child("particles"))
         no_steps = History().as_columns()
         particles = ParticleResult(X, self.conditions.y)
         return FitResult(self.fitted, no_steps, particles=particles)

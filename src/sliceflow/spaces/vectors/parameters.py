@@ -43,7 +43,7 @@ class VectorParameters:
     amplifier: float
     entropy: float
     standardize: bool
-    condition_mode: ConditionMode
+    condition: ConditionMode
     options: VectorOptions
 
 
@@ -93,6 +93,6 @@ def validated_parameters(
         amplifier=float(parameters["amplifier"]),
         entropy=float(parameters["entropy"]),
         standardize=bool(parameters["standardize"]),
-        condition_mode=parameters["condition"],
+        condition=parameters["condition"],
         options=parameters["options"],
     )
