@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, is_dataclass, replace
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
@@ -20,7 +20,6 @@ from sklearn.utils.validation import check_is_fitted
 from sliceflow.engine import events
 from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import HintedError, warn_user
-from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.plan import Plan
 from sliceflow.models.protocols import (
     Adapter,
@@ -75,7 +74,6 @@ class FitJob(Generic[RowsT, TaskT_co]):
     task: TaskT_co
     ranks: Ranks = SINGLE
     owns_rows: bool = False  # no other code changes these rows: they need no copy
-    checkpoints: Checkpoints | None = None  # of a flow that can be resumed
 
     @property
     def plan(self) -> Plan:
@@ -85,16 +83,16 @@ class FitJob(Generic[RowsT, TaskT_co]):
     def require_fitted_by(self, estimator: Estimator[RowsT, Any], *others: Any) -> None:
         """Raise a ValueError for another estimator, or for `others` that are not None.
 
-        `others` are arguments of a fit that only count before it is job.
+        `others` are arguments of a fit that only count before it is prepared.
         """
         is_given = any(other is not None for other in others)
         if self.estimator is not estimator or is_given:
             raise ValueError(
-                "X was job: fit the estimator that did it, without y and ranks"
+                "X was prepared: fit the estimator that did it, without y and ranks"
             )
 
 
-class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
+class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
     """Parameters, plans, progress, files, and rows that come and go.
 
     A subclass has a constructor, whose parameters include `random_state` and
@@ -133,9 +131,12 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
     # All rows, if some were added or removed since the last fit.
     _pending_rows: RowsT | None = None
 
+    @abstractmethod
     def _adapter(self, like_fitted: bool = False) -> Adapter[RowsT, FittedT]:
-        """What reads rows and plans their fit, for the current parameters."""
-        raise NotImplementedError
+        """What reads rows and plans their fit, for the current parameters.
+
+        With `like_fitted`, rows must be of the kind that the model was fitted to.
+        """
 
     # Parameters
 
@@ -199,7 +200,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
         if self.verbose and job.ranks.is_main:
             all_listeners.append(events.Progress())
         with events.closing(all_listeners):
-            result = self._run(job, all_listeners)
+            result = job.task.run(all_listeners)
         # Of several ranks, none has all rows.
         rows = None
         if job.ranks.size == 1:
@@ -210,14 +211,6 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
         if result.warning is not None:
             warn_user(result.warning)
         return self
-
-    def _run(
-        self,
-        job: FitJob[RowsT, FitTask[FittedT]],
-        listeners: Sequence[events.Listener],
-    ) -> FitResult[FittedT]:
-        """Do what was task."""
-        return job.task.run(listeners)
 
     def prepare(self, X: Any, y: Any = None) -> FitJob[RowsT, FitTask[FittedT]]:
         """Read and plan. `fit` takes the result instead of X and y.

@@ -1,17 +1,19 @@
 """`FlowEstimator`: what all flows of particles share.
 
 To follow a fit: `FlowEstimator.fit` → the adapter's `read` and `make_task` →
-`Estimator._run_job` → the planned flow's `run` → `running.run_flow`, with the
-running flow's `target` → `engine.flow.simulate` → the running flow's `finish`.
+`Estimator._run_job` → `ParticleTask.run` → the task's `start` →
+`engine.flow.simulate` → the `finish` of the `RunningFlow`.
 """
 
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Self
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, get_args
 
 import numpy as np
 import torch
@@ -21,8 +23,10 @@ from sliceflow.devices import require_memory
 from sliceflow.engine import conditions, events
 from sliceflow.engine.allocation import stratified_indices
 from sliceflow.engine.clouds import Cloud, sliced_distance
+from sliceflow.engine.flow import FlowState, simulate
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import RandomState, Seed
+from sliceflow.engine.transports import Transport, TransportName
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.estimator import Estimator, FitJob
@@ -34,10 +38,11 @@ from sliceflow.models.protocols import (
     FlowRowsT,
     FlowTask,
     ParticleResult,
+    RunningFlow,
 )
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.saving import FitRecord, save
-from sliceflow.validation import is_int, require
+from sliceflow.validation import is_bool, is_int, require
 
 # `score` draws at least this many samples, so that its own noise is small where there
 # are few rows.
@@ -45,17 +50,66 @@ _MIN_SCORED = 2_000
 _PARTICLE_ATTRIBUTES = ("particles_", "particle_conditions_")
 
 
+class Options(Protocol):
+    """Rarely changed settings of an estimator."""
+
+    def require_valid(self) -> None:
+        """Raise a `ParameterError` for the first invalid one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParticleTask(ABC, Generic[FittedFlowT]):
+    """A fit that moves particles step by step. A subclass says where they start."""
+
+    ranks: Ranks = SINGLE
+    checkpoints: Checkpoints | None = None
+
+    @abstractmethod
+    def start(self) -> RunningFlow[FittedFlowT]:
+        """Put the particles where the flow begins."""
+
+    def with_checkpoints(self, checkpoints: Checkpoints) -> Self:
+        """The same fit, which writes checkpoints and resumes from the last one."""
+        return replace(self, checkpoints=checkpoints)
+
+    def run(self, listeners: Sequence[events.Listener]) -> FitResult[FittedFlowT]:
+        """Move the particles, or go on where a checkpoint ended, and finish the fit."""
+        if self.ranks.size > 1:
+            listeners = self.ranks.synchronized(listeners)
+        running = self.start()
+        state = FlowState()
+        history = events.History()
+        all_listeners: list[events.Listener] = [history, *listeners]
+        saving: AbstractContextManager[None] = nullcontext()
+        if self.checkpoints is not None:
+            saving = self.checkpoints.protecting(state, running, history)
+        with saving:
+            simulate(
+                running.flow,
+                running.particles,
+                running.target,
+                running.noise,
+                listeners=all_listeners,
+                state=state,
+            )
+            result = running.finish(state, all_listeners)
+        return replace(result, history=history.as_columns())
+
+
 class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, FittedFlowT]):
     """An estimator that moves particles onto the rows, step by step.
 
     It has particles, conditions, steps, checkpoints, ranks and a device. A subclass
-    provides what an `Estimator` needs, with a `FlowAdapter`, a `FlowTask`, which
-    calls `run_flow`, and a `FittedFlow`. Its constructor has the parameters
-    `device`, `keep_rows` and `options`.
+    provides what an `Estimator` needs, with a `FlowAdapter`, a `FlowTask` and a
+    `FittedFlow`. Its constructor has the parameters that are annotated here.
     """
 
+    _options_type: type[Options]
     # Parameters of the constructor.
+    n_particles: int | None
+    transport: TransportName | Transport
     device: str | torch.device
+    preset: Literal["paper"] | None
     keep_rows: bool
     # Set by a fit. `classes_` exists if y is labels. The particle attributes exist
     # unless the model was loaded from a file saved without particles.
@@ -63,11 +117,46 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
     particles_: Any
     particle_conditions_: Any
 
+    @abstractmethod
     def _adapter(
         self, like_fitted: bool = False, ranks: Ranks = SINGLE
     ) -> FlowAdapter[FlowRowsT, FittedFlowT]:
         """What reads rows and plans their fit, on these ranks."""
-        raise NotImplementedError
+
+    def _require_shared_parameters(
+        self, options: Options | None, flags: Sequence[str]
+    ) -> None:
+        """Raise a `ParameterError` for the first invalid parameter that all flows have.
+
+        `flags` are the names of parameters that must be True or False.
+        """
+        m = self.n_particles
+        is_count = m is None or is_int(m, 1)
+        require(is_count, "n_particles", m, "None or an int of at least 1")
+        is_verbosity = is_bool(self.verbose) or is_int(self.verbose, 0)
+        requirement = "a bool, or an int of at least 0"
+        require(is_verbosity, "verbose", self.verbose, requirement)
+        for name in flags:
+            flag = getattr(self, name)
+            require(is_bool(flag), name, flag, "True or False")
+
+        is_options = options is None or isinstance(options, self._options_type)
+        requirement = f"None or a sliceflow.{self._options_type.__name__}"
+        require(is_options, "options", options, requirement)
+        if options is not None:
+            options.require_valid()
+
+        transport = self.transport
+        names = get_args(TransportName)
+        if isinstance(transport, str):
+            is_transport = transport in names
+        else:
+            is_transport = hasattr(transport, "fit")
+            is_transport = is_transport and hasattr(transport, "max_samples")
+        requirement = f"one of {list(names)} or a transport from sliceflow.transports"
+        require(is_transport, "transport", transport, requirement)
+        is_preset = self.preset in (None, "paper")
+        require(is_preset, "preset", self.preset, "None or 'paper'")
 
     # Fitting
 
@@ -138,22 +227,13 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
             folder, every, self._fingerprint(job), job.seed, job.ranks
         )
         checkpoints.keep = keep
-        job = replace(job, checkpoints=checkpoints)
-        if checkpoints.seed == job.seed:
-            return job
-        # The checkpoint is that of a fit with random_state=None.
-        adapter = self._adapter(ranks=job.ranks)
-        task = adapter.make_task(job.rows, checkpoints.seed)
+        task = job.task
+        if checkpoints.seed != job.seed:
+            # The checkpoint is that of a fit with random_state=None.
+            adapter = self._adapter(ranks=job.ranks)
+            task = adapter.make_task(job.rows, checkpoints.seed)
+        task = task.with_checkpoints(checkpoints)
         return replace(job, seed=checkpoints.seed, task=task)
-
-    def _run(
-        self,
-        job: FitJob[FlowRowsT, Any],
-        listeners: Sequence[events.Listener],
-    ) -> FitResult[FittedFlowT]:
-        """Do what was task, or resume it from a checkpoint."""
-        task: FlowTask[FittedFlowT] = job.task
-        return task.run(listeners, job.checkpoints)
 
     def prepare(
         self, X: Any, y: Any = None, *, ranks: Ranks | None = None

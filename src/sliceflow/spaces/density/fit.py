@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sliceflow.devices import require_memory
 from sliceflow.engine import events
 from sliceflow.engine.conditions import (
     ContinuousEncoder,
@@ -49,6 +50,8 @@ MIN_ROWS_OF_REGRESSION = 50
 # Nanoseconds for each number of a step, with its candidates; users are told an order
 # of magnitude.
 _NANOSECONDS = {"cpu": 400.0, "cuda": 20.0}
+# A regression on y takes about as long as so many steps of a flow.
+_STEPS_OF_REGRESSION = 1_000
 # Arrays of the size of the rows that a step needs.
 _ARRAYS_PER_STEP = 12
 
@@ -110,6 +113,20 @@ class DensityPlan(Plan):
             ("smoothing", _joined([plan.smoothing for plan in self.classes])),
             ("knots", _joined([count_knots(plan.n_rows) for plan in self.classes])),
         ]
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the fit, without the input data."""
+        return _ARRAYS_PER_STEP * 8 * self.n_rows * self.n_columns
+
+    @property
+    def seconds(self) -> float:
+        """About how long the fit takes on its device."""
+        n_steps = sum(plan.n_steps for plan in self.classes)
+        if self.n_conditions:
+            n_steps = _STEPS_OF_REGRESSION
+        n_values = self.n_rows * self.n_columns * n_steps
+        return self.seconds_for(n_values, _NANOSECONDS)
 
 
 def _joined(values: Sequence[float]) -> str:
@@ -304,13 +321,8 @@ class DensityAdapter:
             classes=tuple(classes),
             dtype=str(rows.X.dtype),
         )
-        n_values = X.size * sum(plan.n_steps for plan in classes)
-        plan = plan.with_cost(
-            _ARRAYS_PER_STEP * encoded.nbytes,
-            plan.seconds_for(n_values, _NANOSECONDS),
-            f"{plan.n_rows} rows of {plan.n_columns} columns need",
-            "fit fewer rows",
-        )
+        what = f"{plan.n_rows} rows of {plan.n_columns} columns need"
+        require_memory(plan.nbytes, self.device, what, "fit fewer rows")
         encoder = None
         if rows.conditions is not None:
             assert isinstance(rows.conditions.encoder, LabelEncoder)
@@ -347,12 +359,8 @@ class DensityAdapter:
             dtype=str(rows.X.dtype),
             n_conditions=columns.condition_dim,
         )
-        plan = plan.with_cost(
-            _ARRAYS_PER_STEP * encoded.nbytes,
-            plan.seconds_for(encoded.numel() * 1_000, _NANOSECONDS),
-            f"{n} rows of {d} columns need",
-            "fit fewer rows",
-        )
+        what = f"{n} rows of {d} columns need"
+        require_memory(plan.nbytes, self.device, what, "fit fewer rows")
         fitted = FittedDensity(
             plan=plan,
             support=support,

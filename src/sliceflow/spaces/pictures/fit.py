@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sliceflow.arrays import Mask
+from sliceflow.devices import require_memory
 from sliceflow.engine.allocation import MIN_PARTICLES, even_indices
 from sliceflow.engine.batches import Batches, Target
 from sliceflow.engine.clouds import ClassSlices, Cloud
@@ -29,17 +30,16 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_rates
 from sliceflow.errors import CopyWarning, DataError, DataWarning, warn_user
 from sliceflow.metrics.copying import evidence_of_copying
-from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.distributed import across_ranks
+from sliceflow.models.flow_estimator import ParticleTask
 from sliceflow.models.particles import (
     ParticleConditions,
     ParticleOrder,
     select_particles,
 )
-from sliceflow.models.protocols import FitResult, ParticleResult
+from sliceflow.models.protocols import FitResult, ParticleResult, RunningFlow
 from sliceflow.models.ranks import SINGLE, Ranks, Shard
 from sliceflow.models.rows import RowConditions
-from sliceflow.models.running import run_flow
 from sliceflow.spaces.pictures import plan as plans
 from sliceflow.spaces.pictures import schedules
 from sliceflow.spaces.pictures.batching import (
@@ -140,14 +140,20 @@ class PictureAdapter:
         known = None
         if parameters.observed is not None:
             known = as_mask(parameters.observed, data.layout).copy()
-        plan = self._plan_without_cost(data, m, n_flow_particles, amplifier)
+        plan = self._plan(data, m, n_flow_particles, amplifier)
         plan = replace(plan, batch_size=choose_batch_size(plan, self.device))
-        plan = self._with_cost(plan, data)
+        self._require_memory(plan, data)
         start_trial = None
         if needs_trial(plan, self.ranks.size):
             start_trial = StartTrial(self, rows, seed)
         return PictureTask(
-            plan, data, particle_conditions, known, seed, self.ranks, start_trial
+            plan,
+            data,
+            particle_conditions,
+            known,
+            seed,
+            start_trial,
+            ranks=self.ranks,
         )
 
     def _choose_particles(self, data: PictureData) -> int:
@@ -176,10 +182,10 @@ class PictureAdapter:
             return data
         return data.with_clusters(k, seed.child("data"), self.ranks)
 
-    def _plan_without_cost(
+    def _plan(
         self, data: PictureData, m: int, n_flow_particles: int, amplifier: float
     ) -> PicturePlan:
-        """The plan of a fit that keeps m particles, without its batch size and cost."""
+        """The plan of a fit that keeps m particles, still without its batch size."""
         parameters = self.parameters
         options = parameters.options
         layout = data.layout
@@ -238,8 +244,8 @@ class PictureAdapter:
             text = schedules.paper(height, width)
         return tuple(schedules.from_string(text, height, width, n_steps))
 
-    def _with_cost(self, plan: PicturePlan, data: PictureData) -> PicturePlan:
-        """The plan with its memory and time; an error if the memory is not there."""
+    def _require_memory(self, plan: PicturePlan, data: PictureData) -> None:
+        """Raise a `NotEnoughMemoryError` if the device cannot hold the fit."""
         n_local = data.pixels.shape[1]
         m_local = self.ranks.shard(plan.n_flow_particles).count
         what = (
@@ -249,7 +255,7 @@ class PictureAdapter:
         )
         hint = "lower n_particles, quality or n_knots (0 keeps no model)"
         nbytes = plan.fit_bytes(n_local, m_local)
-        return plan.with_cost(nbytes, plan.fit_seconds(), what, hint)
+        require_memory(nbytes, self.device, what, hint)
 
 
 def _warn_if_dark(pixels: NDArray[Any], n_pixel_values: int) -> None:
@@ -293,7 +299,7 @@ def _condition_kind(
 
 
 @dataclass(frozen=True)
-class PictureTask:
+class PictureTask(ParticleTask[FittedPictures]):
     """A planned fit of pictures. No particle has moved yet."""
 
     plan: PicturePlan
@@ -301,17 +307,21 @@ class PictureTask:
     particle_conditions: ParticleConditions | None
     observed: Mask | None  # (h, w), True where a pixel is known
     seed: Seed
-    ranks: Ranks
     start_trial: StartTrial | None  # decides where the particles of few pictures start
 
-    def run(
-        self, listeners: Sequence[Listener], checkpoints: Checkpoints | None = None
-    ) -> FitResult[FittedPictures]:
-        """Choose where particles start, if that is open, and move them."""
+    def start(self) -> RunningFlow[FittedPictures]:
+        """Choose where particles start, if that is open, and put them there."""
         task = self
         if self.start_trial is not None:
             task = self.start_trial.choose(self)
-        return run_flow(RunningPictures(task), listeners, checkpoints, self.ranks)
+        running = RunningPictures(task)
+        return RunningFlow(
+            flow=running.flow,
+            particles=running.particles,
+            noise=running.noise,
+            target=running.target(),
+            finish=running.finish,
+        )
 
 
 @dataclass(frozen=True)
@@ -338,10 +348,7 @@ class _Classes:
 
 
 class RunningPictures:
-    """The fit of pictures while it runs: the particles, and all that moves them.
-
-    It is a `RunningFlow` of `models.protocols`.
-    """
+    """The fit of pictures while it runs: the particles, and all that moves them."""
 
     def __init__(self, task: PictureTask) -> None:
         plan = task.plan

@@ -131,7 +131,7 @@ class FittedVectors(BaseFittedVectors):
         """Raise a ValueError if maps do not fit the plan, or samples may overflow."""
         plan = self.plan
         d = plan.n_columns
-        flow = plan.sampling_flow_spec(self.seed, self.device)
+        flow = plan.flow_spec(self.seed, self.device)
         n_classes = max(1, plan.n_separate_classes)
         n_maps = [n_classes * count_directions(s.frame_kind, d) for s in flow.stages]
         reach = checked_reach(
@@ -179,7 +179,7 @@ class FittedVectors(BaseFittedVectors):
         """n samples with these encoded conditions, in the form of X."""
         if self.plan.condition_kind == "continuous" and codes is not None:
             _warn_if_one_condition(codes)
-        flow = self.plan.sampling_flow_spec(self.seed, self.device)
+        flow = self.plan.flow_spec(self.seed, self.device)
         parts = []
         with freeing_rotation_pools():
             for first in range(0, n, SAMPLES_PER_PASS):
