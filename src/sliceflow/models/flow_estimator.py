@@ -7,6 +7,7 @@ To follow a fit: `FlowEstimator.fit` â†’ the adapter's `read` and `make_task` â†
 
 from __future__ import annotations
 
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -44,6 +45,9 @@ from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.saving import FitRecord, save
 from sliceflow.validation import is_bool, is_int, require
 
+# Particles of a flow by default, rounded up to a multiple of the number of rows. More
+# take longer, in proportion.
+_DEFAULT_PARTICLES = 10_000
 # `score` draws at least this many samples, so that its own noise is small where there
 # are few rows.
 _MIN_SCORED = 2_000
@@ -55,6 +59,14 @@ class Options(Protocol):
 
     def require_valid(self) -> None:
         """Raise a `ParameterError` for the first invalid one."""
+
+
+def default_particles(n: int) -> int:
+    """The smallest multiple of n rows of at least 10,000.
+
+    A multiple uses the conditions of all rows equally often.
+    """
+    return n * max(1, math.ceil(_DEFAULT_PARTICLES / n))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -13,9 +12,6 @@ import torch
 
 from sliceflow.wording import format_bytes, format_duration
 
-# Particles of a flow by default, rounded up to a multiple of the number of rows. More
-# take longer, in proportion.
-_DEFAULT_PARTICLES = 10_000
 # Fields of a plan that do not change the result of a fit.
 _CIRCUMSTANCES = ("device", "n_ranks")
 
@@ -96,11 +92,3 @@ class Plan(ABC):
             ("time", time),
         ]
         return [(name, str(value)) for name, value in rows if value != ""]
-
-
-def default_particles(n: int) -> int:
-    """The smallest multiple of n rows of at least 10,000.
-
-    A multiple uses the conditions of all rows equally often.
-    """
-    return n * max(1, math.ceil(_DEFAULT_PARTICLES / n))

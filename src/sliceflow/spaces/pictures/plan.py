@@ -22,7 +22,8 @@ from sliceflow.engine.transports import (
     resolve_transport,
 )
 from sliceflow.errors import ParameterError
-from sliceflow.models.plan import Plan, default_particles
+from sliceflow.models.flow_estimator import default_particles
+from sliceflow.models.plan import Plan
 from sliceflow.models.ranks import Ranks
 from sliceflow.saved_types import Between, Count
 from sliceflow.spaces.pictures.layout import Layout

@@ -24,13 +24,12 @@ from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
 from sliceflow.errors import CopyWarning, ParameterError
 from sliceflow.metrics.copying import evidence_of_copying
 from sliceflow.models.distributed import across_ranks
-from sliceflow.models.flow_estimator import ParticleTask
+from sliceflow.models.flow_estimator import ParticleTask, default_particles
 from sliceflow.models.particles import (
     ParticleConditions,
     ParticleOrder,
     select_particles,
 )
-from sliceflow.models.plan import default_particles
 from sliceflow.models.protocols import FitResult, ParticleResult, RunningFlow
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.rows import RowConditions
@@ -101,13 +100,18 @@ class VectorAdapter:
         """Plan a fit of these rows; an error if that is impossible."""
         parameters = self.parameters
         n_ranks = self.ranks.size
-        default = default_particles(rows.shard.total)
-        is_local = uses_local_conditions(rows.encoder, parameters, n_ranks)
+        n_rows = len(rows.X)
+        if n_ranks > 1:
+            n_rows = rows.shard.total
+        encoder = None
+        if rows.conditions is not None:
+            encoder = rows.conditions.encoder
+
+        default = default_particles(n_rows)
+        is_local = uses_local_conditions(encoder, parameters, n_ranks)
         if is_local:
             default = LOCAL_PARTICLES
-        n_particles = count_particles(
-            parameters.n_particles, default, rows.encoder, n_ranks
-        )
+        n_particles = count_particles(parameters.n_particles, default, encoder, n_ranks)
         if is_local:
             return LocalVectorTask.choose(
                 rows, n_particles, parameters.standardize, seed, self.device
@@ -118,7 +122,13 @@ class VectorAdapter:
                 rows.conditions, n_particles, seed.child("conditions")
             )
         plan = plan_vectors(
-            rows, parameters, n_particles, particle_conditions, self.device, n_ranks
+            rows,
+            parameters,
+            n_rows,
+            n_particles,
+            particle_conditions,
+            self.device,
+            n_ranks,
         )
         self._require_memory(plan, len(rows.X))
         data = TrainingData(plan, rows, seed, self.device, self.ranks)

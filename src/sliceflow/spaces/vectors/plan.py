@@ -339,6 +339,7 @@ class VectorPlan(BaseVectorPlan):
 def plan_vectors(
     rows: VectorRows,
     parameters: VectorParameters,
+    n_rows: int,
     n_particles: int,
     particle_conditions: ParticleConditions | None,
     device: torch.device,
@@ -350,13 +351,13 @@ def plan_vectors(
     ----------
     rows : those of this rank
     parameters : those of the estimator
+    n_rows : how many rows all ranks have
     n_particles : how many particles the user gets
     particle_conditions : the conditions of the particles that the flow moves; None
         without y
     device, n_ranks : where the fit runs
     """
     options = parameters.options
-    n = rows.shard.total
     d = rows.X.shape[1]
 
     condition_kind: ConditionKind = "none"
@@ -376,12 +377,12 @@ def plan_vectors(
         particle_codes = particle_conditions.codes
 
     frame = choose_frame(parameters.frame, d, use, n_ranks)
-    bandwidth, reason = plan_bandwidth(options.smoothing, rows.X, row_codes, n)
+    bandwidth, reason = plan_bandwidth(options.smoothing, rows.X, row_codes, n_rows)
     draws_per_row = 1
-    n_data = n  # of all ranks, about: the choice of a transport needs no more
+    n_data = n_rows  # about: the choice of a transport needs no more
     if bandwidth != 0:  # in all there are as many draws as particles
-        draws_per_row = max(1, round(n_flow_particles / n))
-        n_data = max(n, n_flow_particles)
+        draws_per_row = max(1, round(n_flow_particles / n_rows))
+        n_data = max(n_rows, n_flow_particles)
 
     n_knots = int(options.n_knots)
     n_per_map = n_flow_particles + n_data
@@ -404,7 +405,7 @@ def plan_vectors(
     return VectorPlan(
         device=str(device),
         n_ranks=n_ranks,
-        n_rows=n,
+        n_rows=n_rows,
         n_columns=d,
         dtype=rows.dtype,
         n_particles=n_particles,
