@@ -194,9 +194,7 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path, changes, message):
 
 def test_noise_and_starts_count_in_what_particles_reach():
     def reach(entropy=0.0, start=1.0):
-        flow = FlowSpec(
-            [Stage("flow", frames.Random(5), 8)], Seed(0), entropy_weight=entropy
-        )
+        flow = FlowSpec([Stage("flow", frames.Random(5), 8)], Seed(0), entropy=entropy)
         return checked_reach(
             flow, steps(), lambda i, k: 5, 7, torch.float32, start=start
         )

@@ -117,7 +117,7 @@ def checked_reach(
                 f"maps but needs {expected_maps}"
             )
         step_size = flow.stages[step.stage_index].step_size
-        noise = math.sqrt(2 * flow.entropy_weight * step_size * d)
+        noise = math.sqrt(2 * flow.entropy * step_size * d)
         max_norm += (
             2 * step_size * _largest_value(step.maps) * d + LARGEST_NORMAL * noise
         )

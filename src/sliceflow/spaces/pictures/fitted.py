@@ -153,7 +153,7 @@ class FittedPictures(HasConditions):
         wanted = MAX_VALUES_PER_PASS // self.layout.dimension
         return max(SAMPLES_PER_PASS, min(MAX_SAMPLES_PER_PASS, wanted))
 
-    def features(self, X: Any) -> Tensor:
+    def standardized_points(self, X: Any) -> Tensor:
         """The user's pictures as columns (d, n) of values in [−1, 1]."""
         return self.layout.encode(self._pixel_columns(X))
 
@@ -161,7 +161,7 @@ class FittedPictures(HasConditions):
         """The pixels of the user's pictures as columns (d, n)."""
         return self.layout.to_columns(torch.from_numpy(self.layout.read(X)))
 
-    def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Pictures:
+    def sample(self, n: int, codes: Tensor | None, seed: Seed) -> Pictures:
         """n samples of the classes with these codes (n,), in the user's layout."""
         return self.evolution(n, codes, seed)[0]
 

@@ -71,7 +71,7 @@ class BaseFittedVectors(HasConditions):
         bytes_of_pass = 4 * min(SAMPLES_PER_PASS, n) * d * itemsize
         return n * (2 * d * itemsize + bytes_of_condition) + bytes_of_pass
 
-    def features(self, X: Any) -> Tensor:
+    def standardized_points(self, X: Any) -> Tensor:
         """The user's rows as points (d, n), in units that make columns comparable."""
         rows = np.asarray(X.detach().cpu() if isinstance(X, Tensor) else X)
         return self.units.encode(rows.astype(self.plan.dtype)).T
@@ -127,7 +127,7 @@ class FittedVectors(BaseFittedVectors):
         """Raise a ValueError if maps do not fit the plan, or samples may overflow."""
         plan = self.plan
         d = plan.n_columns
-        flow = plan.sampling_flow_spec(self.seed, self.device)
+        flow = plan.flow_spec(self.seed, self.device)
         n_classes = max(1, plan.n_separate_classes)
         n_maps = [n_classes * s.frame_kind.count_directions(d) for s in flow.stages]
         reach = checked_reach(
@@ -171,11 +171,11 @@ class FittedVectors(BaseFittedVectors):
             bytes_of_frame = max(bytes_of_frame, of_stage)
         return super().sample_bytes(n) + bytes_of_frame
 
-    def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
+    def sample(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
         """n samples with these encoded conditions, in the form of X."""
         if self.plan.condition_kind == "continuous" and codes is not None:
             _warn_if_one_condition(codes)
-        flow = self.plan.sampling_flow_spec(self.seed, self.device)
+        flow = self.plan.flow_spec(self.seed, self.device)
         parts = []
         with freeing_rotation_pools():
             for first in range(0, n, SAMPLES_PER_PASS):
