@@ -73,7 +73,7 @@ class DenseFrame:
         """z = Θx + θ_yᵀy of some or all points: (h, n)."""
         cloud = cloud.part(indices)
         z = cloud.x if self.theta is None else torch.mm(self.theta, cloud.x)
-        return add_condition_shift(z, self.theta_y, cloud.codes)
+        return add_condition_shift(z, self.theta_y, cloud.y)
 
     def lift(self, dz: Tensor) -> Tensor:
         """dx = Θᵀdz / c: (h, n) -> (d, n)."""

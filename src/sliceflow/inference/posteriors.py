@@ -109,7 +109,7 @@ class Posterior:
             self._units = Units.from_data(theta, standardize=True)
             self._condition = ContinuousEncoder.from_data(x)
             self._local_sampler = LocalSampler.from_data(
-                self._units.encode(theta), self._condition.encode(x)
+                self._units.encode(theta), self._condition.encode(x).values
             )
 
     @property
@@ -276,7 +276,7 @@ class Posterior:
                 return likelihood.sample(observations[first:last], n, seed.child(first))
 
         else:
-            y = self._condition.encode(observations)
+            y = self._condition.encode(observations).values
             self._local_sampler.warn_if_far(y, "x")
 
             def draw_batch(first: int, last: int) -> Floats:

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, get_arg
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from sliceflow.devices import require_memory
 from sliceflow.engine import conditions, events
 from sliceflow.engine.allocation import stratified_indices
 from sliceflow.engine.clouds import Cloud, sliced_distance
+from sliceflow.engine.encoded_y import EncodedY
 from sliceflow.engine.flow import FlowState, simulate
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import RandomState, Seed
@@ -340,14 +340,14 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         """
         fitted = self._fitted_state()
         seed = Seed.from_random_state(random_state)
-        n, codes = self._codes_for(fitted, n, y, seed)
-        rows = fitted.sample(n, codes, seed)
+        n, encoded_y = self._encoded_y_for(fitted, n, y, seed)
+        rows = fitted.sample(n, encoded_y, seed)
         if not return_y:
             return rows
         encoder = fitted.encoder
-        if codes is None or encoder is None or encoder.is_inferred:
+        if encoded_y is None or encoder is None or encoder.is_inferred:
             return rows, None
-        return rows, encoder.decode(codes)
+        return rows, encoder.decode(encoded_y)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Minus the sliced Wasserstein distance of samples to rows: higher is better.
@@ -372,49 +372,49 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         seed = self._seed_copy().child("score")
         points = fitted.standardized_points(self._as_rows_like_fitted(X))
         n = points.shape[1]
-        codes = self._row_codes(fitted, y, n)
+        row_y = self._encoded_row_y(fitted, y, n)
         times = -(-_MIN_SCORED // n)
-        if codes is None:
-            _, drawn_codes = self._codes_for(fitted, times * n, None, seed)
+        if row_y is None:
+            _, sample_y = self._encoded_y_for(fitted, times * n, None, seed)
         else:
-            drawn_codes = codes.repeat(times, *[1] * (codes.dim() - 1))
-        drawn = fitted.standardized_points(fitted.sample(times * n, drawn_codes, seed))
-        samples = Cloud(drawn, None if codes is None else drawn_codes)
-        return -sliced_distance(samples, Cloud(points, codes), Seed(0))
+            sample_y = row_y.repeat(times)
+        drawn = fitted.standardized_points(fitted.sample(times * n, sample_y, seed))
+        samples = Cloud(drawn, None if row_y is None else sample_y)
+        return -sliced_distance(samples, Cloud(points, row_y), Seed(0))
 
     def _as_rows_like_fitted(self, X: Any) -> Any:
         """X, checked to be like the fitted rows."""
         return X
 
-    def _row_codes(self, fitted: FittedFlowT, y: Any, n: int) -> Tensor | None:
+    def _encoded_row_y(self, fitted: FittedFlowT, y: Any, n: int) -> EncodedY | None:
         """The encoded conditions of n rows; None if the model or the user has none."""
         encoder = fitted.encoder
         if y is None or encoder is None or encoder.is_inferred:
             return None
-        codes: Tensor = encoder.encode(as_array(y))
-        if len(codes) != n:
-            fact = f"X has {n} rows but y has {len(codes)}"
+        row_y: EncodedY = encoder.encode(as_array(y))
+        if len(row_y) != n:
+            fact = f"X has {n} rows but y has {len(row_y)}"
             raise DataError(fact, "pass one y for every row")
-        return codes
+        return row_y
 
-    def _codes_for(
+    def _encoded_y_for(
         self, fitted: FittedFlowT, n: int, y: Any, seed: Seed
-    ) -> tuple[int, Tensor | None]:
+    ) -> tuple[int, EncodedY | None]:
         """The number of samples, and their encoded conditions.
 
         If y is None, the conditions have the data's proportions.
         """
         require(is_int(n, 1), "n", n, "an int of at least 1")
         encoder = fitted.encoder
-        codes = fitted.codes
+        row_y = fitted.encoded_y
         if y is not None and (encoder is None or encoder.is_inferred):
             raise DataError("y was given but the model was fitted without y", "omit y")
-        self._require_memory(fitted, n)  # before codes are allocated
-        if encoder is None or codes is None:
+        self._require_memory(fitted, n)  # before y is allocated
+        if encoder is None or row_y is None:
             return n, None
         if y is None:
-            indices = stratified_indices(codes, n, seed.child("conditions"))
-            return n, codes[indices]
+            indices = stratified_indices(row_y, n, seed.child("conditions"))
+            return n, row_y.take(indices)
         requested = encoder.encode(conditions.broadcast_condition(encoder, y, n))
         if len(requested) == n:
             return n, requested

@@ -23,6 +23,7 @@ from torch import Tensor
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.conditions import ConditionEncoder
+from sliceflow.engine.encoded_y import EncodedY
 from sliceflow.engine.events import Listener
 from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams
 from sliceflow.engine.random import Seed
@@ -87,10 +88,10 @@ class FittedFlow(Fitted, Protocol):
         """What encodes y; None without y."""
 
     @property
-    def codes(self) -> Tensor | None:
+    def encoded_y(self) -> EncodedY | None:
         """The encoded y of the rows."""
 
-    def sample(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
+    def sample(self, n: int, y: EncodedY | None, seed: Seed) -> Any:
         """n samples in the user's form, with these encoded conditions."""
 
     def standardized_points(self, X: Any) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor
 from sliceflow.devices import require_memory, resolve_device
 from sliceflow.engine import conditions
 from sliceflow.engine.allocation import stratified_indices
+from sliceflow.engine.encoded_y import ClassIndices, EncodedY
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import DataError
@@ -197,7 +198,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
         fitted = self._fitted_state()
         array = as_rows(X, self._validate_like_fitted)
         if fitted.conditional is not None:
-            codes = self._codes(fitted, y, len(array))
+            codes = self._encoded_y(fitted, y, len(array)).values
             return np.asarray(fitted.conditional_log_density(array, codes).numpy())
         log_densities = fitted.log_densities(array)
         if fitted.encoder is None or y is None:
@@ -205,7 +206,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
             joint = log_densities + fitted.log_priors[:, None]
             result = joint.logsumexp(0)
         else:
-            codes = self._codes(fitted, y, len(array)).to(fitted.device)
+            codes = self._encoded_y(fitted, y, len(array)).values.to(fitted.device)
             result = log_densities.gather(0, codes[None])[0]
         return np.asarray(result.cpu().numpy())
 
@@ -232,7 +233,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
             joint = fitted.log_densities(array) + fitted.log_priors[:, None]
             codes = joint.argmax(0)
         else:
-            codes = self._codes(fitted, y, len(array))
+            codes = self._encoded_y(fitted, y, len(array)).values
         z = fitted.to_noise(array, codes)
         if isinstance(X, Tensor):
             return z.to(X.device)
@@ -258,7 +259,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
             raise DataError("the model has classes", "pass y, one label for each row")
         self._require_no_labels(fitted, y)
         if y is not None or fitted.conditional is not None:
-            codes = self._codes(fitted, y, len(array))
+            codes = self._encoded_y(fitted, y, len(array)).values
         rows = fitted.from_noise(torch.from_numpy(array), codes)
         return fitted.in_users_form(rows)
 
@@ -292,24 +293,24 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
         hint = "draw fewer at a time"
         require_memory(nbytes, fitted.device, f"n={n} samples need", hint)
         seed = Seed.from_random_state(random_state)
-        codes = torch.zeros(n, dtype=torch.int64)
+        encoded_y: EncodedY = ClassIndices(torch.zeros(n, dtype=torch.int64))
         if y is not None or fitted.conditional is not None:
-            codes = self._codes(fitted, y, n)
+            encoded_y = self._encoded_y(fitted, y, n)
         elif fitted.encoder is not None:
             sizes = torch.tensor([plan.n_rows for plan in fitted.plan.classes])
-            known = torch.arange(len(sizes)).repeat_interleave(sizes)
+            known = ClassIndices(torch.arange(len(sizes)).repeat_interleave(sizes))
             chosen = stratified_indices(known, n, seed.child("conditions"))
-            codes = known[chosen]
+            encoded_y = known.take(chosen)
         z = seed.child("noise").normal(n, fitted.plan.n_columns)
-        rows = fitted.in_users_form(fitted.from_noise(z, codes))
+        rows = fitted.in_users_form(fitted.from_noise(z, encoded_y.values))
         if not return_y:
             return rows
         encoder = fitted.encoder or fitted.columns
         if encoder is None:
             return rows, None
-        return rows, encoder.decode(codes)
+        return rows, encoder.decode(encoded_y)
 
-    def _codes(self, fitted: FittedDensity, y: Any, n: int) -> Tensor:
+    def _encoded_y(self, fitted: FittedDensity, y: Any, n: int) -> EncodedY:
         """The encoded conditions of n rows, for one condition or n of them."""
         encoder = fitted.encoder or fitted.columns
         assert encoder is not None, "models without y refuse it"
@@ -320,11 +321,11 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
         if hasattr(y, "__array__"):
             y = as_array(y)
         labels = conditions.broadcast_condition(encoder, y, n)
-        codes: Tensor = encoder.encode(as_array(labels))
-        if len(codes) != n:
-            fact = f"y has {len(codes)} labels for {n} rows"
+        encoded_y: EncodedY = encoder.encode(as_array(labels))
+        if len(encoded_y) != n:
+            fact = f"y has {len(encoded_y)} labels for {n} rows"
             raise DataError(fact, "pass one label, or one for every row")
-        return codes
+        return encoded_y
 
     def _require_no_labels(self, fitted: FittedDensity, y: Any) -> None:
         has_conditions = fitted.encoder is not None or fitted.columns is not None

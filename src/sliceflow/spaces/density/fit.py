@@ -370,8 +370,8 @@ class DensityAdapter:
             columns=columns,
             device=self.device,
         )
-        assert rows.codes is not None
-        return ConditionalTask(plan, fitted, encoded, rows.codes, seed)
+        assert rows.encoded_y is not None
+        return ConditionalTask(plan, fitted, encoded, rows.encoded_y.values, seed)
 
     def _plan_class(self, x: Tensor, is_class: bool, seed: Seed) -> ClassPlan:
         n, d = x.shape
@@ -407,9 +407,9 @@ def _tie_warning(
 
 def _rows_of_classes(x: Tensor, rows: VectorRows) -> list[Tensor]:
     """The rows x (n, d) of each class, or all rows."""
-    if rows.codes is None:
+    if rows.encoded_y is None:
         return [x]
-    codes = rows.codes.to(x.device)
+    codes = rows.encoded_y.values.to(x.device)
     return [x[codes == c] for c in range(rows.condition_dim)]
 
 

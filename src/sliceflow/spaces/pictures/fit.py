@@ -23,6 +23,7 @@ from sliceflow.engine.allocation import MIN_PARTICLES, even_indices
 from sliceflow.engine.batches import Batches, Target
 from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.engine.conditions import condition_use
+from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.events import Listener
 from sliceflow.engine.flow import FlowState, ParticleStreams
 from sliceflow.engine.labels import as_array
@@ -135,7 +136,7 @@ class PictureAdapter:
                 conditions_seed.child("mixed"),
                 has_model,
             )
-            n_flow_particles = len(particle_conditions.codes)
+            n_flow_particles = len(particle_conditions.encoded_y)
 
         known = None
         if parameters.observed is not None:
@@ -329,22 +330,22 @@ class _Classes:
     """The classes of particles and pictures on the device of a fit, or None."""
 
     order: ParticleOrder  # of the particles in the flow
-    codes_p: Tensor | None = None  # class indices of all particles, in this order
-    codes_q: Tensor | None = None  # class indices of all pictures
+    y_p: ClassIndices | None = None  # of all particles, in this order
+    y_q: ClassIndices | None = None  # of all pictures
 
     @classmethod
     def from_fit(cls, task: PictureTask, shard: Shard) -> _Classes:
         """The classes of a planned fit; this rank has a `shard` of the particles."""
         particles = task.particle_conditions
-        picture_codes = task.data.codes
-        if particles is None or picture_codes is None:
+        picture_y = task.data.class_indices
+        if particles is None or picture_y is None:
             return cls(ParticleOrder())
         order = ParticleOrder.from_conditions(
             particles, task.plan.n_separate_classes, shard
         )
-        assert order.codes is not None
+        assert isinstance(order.y, ClassIndices), "pictures have labels"
         device = task.data.device
-        return cls(order, order.codes.to(device), picture_codes.to(device))
+        return cls(order, order.y.to(device), picture_y.to(device))
 
 
 class RunningPictures:
@@ -381,17 +382,15 @@ class RunningPictures:
         """This rank's particles at their start, with observed values where known."""
         plan = self.task.plan
         device = self.task.data.device
-        codes = None
-        if self.classes.codes_p is not None:
-            codes = self.classes.codes_p[self.shard.slice]
-        mosaics = build_mosaics(plan, self.stored_pixels, self.classes.codes_q, device)
-        x = initial_particles(
-            plan, mosaics, self.shard.count, codes, self.noise, device
-        )
+        y = None
+        if self.classes.y_p is not None:
+            y = self.classes.y_p.take(self.shard.slice)
+        mosaics = build_mosaics(plan, self.stored_pixels, self.classes.y_q, device)
+        x = initial_particles(plan, mosaics, self.shard.count, y, self.noise, device)
         if observed_mask is not None:
             observed = _encode_observed(self.task, self.shard)
             x = torch.where(observed_mask, observed, x)
-        return Cloud(x, codes, self.classes.order.class_slices)
+        return Cloud(x, y, self.classes.order.class_slices)
 
     def target(self) -> Target:
         """The pictures, dequantised anew for every stage or every step."""
@@ -413,9 +412,9 @@ class RunningPictures:
         indices = self.stage_indices[stage_index % len(self.stage_indices)]
         cloud = self.task.data.cloud(seed, indices)
         n_classes = self.task.plan.n_separate_classes
-        if n_classes == 0 or cloud.codes is None:
+        if n_classes == 0 or not isinstance(cloud.y, ClassIndices):
             return cloud
-        class_slices = ClassSlices.from_class_indices(cloud.codes, n_classes)
+        class_slices = ClassSlices.from_class_indices(cloud.y, n_classes)
         return replace(cloud, class_slices=class_slices)
 
     def finish(
@@ -464,13 +463,11 @@ def _batches_of_steps(task: PictureTask, classes: _Classes) -> Batches:
             plan,
             data,
             classes.order.class_slices,
-            codes_p=classes.codes_p,
-            codes_q=classes.codes_q,
+            y_p=classes.y_p,
+            y_q=classes.y_q,
         )
     seed = task.seed.child("batches")
-    return divide_among_steps(
-        plan, data, seed, codes_p=classes.codes_p, codes_q=classes.codes_q
-    )
+    return divide_among_steps(plan, data, seed, y_p=classes.y_p, y_q=classes.y_q)
 
 
 def _encode_observed(task: PictureTask, shard: Shard) -> Tensor:
@@ -498,19 +495,19 @@ def _encode_observed(task: PictureTask, shard: Shard) -> Tensor:
 def _noise_rates(task: PictureTask, classes: _Classes) -> tuple[float, ...]:
     """What the noise of the maps is proportional to, for their shrinkage."""
     plan = task.plan
-    codes_p = None
-    codes_q = None
+    y_p = None
+    y_q = None
     if plan.condition_use != "none":
-        codes_p = classes.codes_p
-        codes_q = classes.codes_q
+        y_p = classes.y_p
+        y_q = classes.y_q
     distinct = 1.0
     if plan.mirror:
         distinct = 0.5
     return noise_rates(
         plan.n_flow_particles,
         task.data.n,
-        codes_p=codes_p,
-        codes_q=codes_q,
+        y_p=y_p,
+        y_q=y_q,
         n_classes=plan.n_separate_classes,
         max_samples=plan.batch_size,
         distinct=distinct,

@@ -18,6 +18,7 @@ from torch.nn.functional import normalize, pad
 from sliceflow import kernels
 from sliceflow.arrays import chunks
 from sliceflow.engine.clouds import Cloud, Indices
+from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.frames import DenseFrame, condition_directions
 from sliceflow.engine.maps import GridMap, TransportMap
 from sliceflow.engine.random import Seed
@@ -56,7 +57,7 @@ class TileFrame(DenseFrame):
             self.geometry,
             indices,
             self._class_shifts(cloud),
-            self._class_codes(cloud),
+            self._class_indices(cloud),
         )
 
     def lift(self, dz: Tensor) -> Tensor:
@@ -80,21 +81,22 @@ class TileFrame(DenseFrame):
             transport_map.values,
             step_size,
             self._class_shifts(cloud),
-            self._class_codes(cloud),
+            self._class_indices(cloud),
             class_starts,
         )
 
     def _class_shifts(self, cloud: Cloud) -> Tensor | None:
         """θ_y, by which the classes of the columns shift projections, if they do."""
-        if cloud.codes is None:
+        if cloud.y is None:
             return None
         return self.theta_y
 
-    def _class_codes(self, cloud: Cloud) -> Tensor | None:
+    def _class_indices(self, cloud: Cloud) -> Tensor | None:
         """The class indices of the columns, if these shift projections."""
-        if self.theta_y is None:
+        if self.theta_y is None or cloud.y is None:
             return None
-        return cloud.codes
+        assert isinstance(cloud.y, ClassIndices), "pictures have labels"
+        return cloud.y.values
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from sliceflow.devices import require_memory
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.conditions import LabelEncoder, condition_use
+from sliceflow.engine.encoded_y import EncodedY
 from sliceflow.engine.events import Listener
 from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams
 from sliceflow.engine.labels import as_array
@@ -191,29 +192,29 @@ class VectorTask(ParticleTask[FittedVectors]):
         plan = data.plan
         shard = data.ranks.shard(plan.n_flow_particles)
         order = ParticleOrder()
-        shard_codes = None
+        shard_y = None
         if self.particle_conditions is not None:
             order = ParticleOrder.from_conditions(
                 self.particle_conditions, plan.n_separate_classes, shard
             )
-        if order.codes is not None:
-            shard_codes = order.codes[shard.slice].to(data.device)
+        if order.y is not None:
+            shard_y = order.y.take(shard.slice).to(data.device)
         x = torch.empty(
             plan.n_columns, shard.count, dtype=plan.torch_dtype, device=data.device
         )
-        particles = Cloud(x, shard_codes, order.class_slices)
+        particles = Cloud(x, shard_y, order.class_slices)
         noise = ParticleStreams(data.seed.child("particles"), shard.first)
         noise.fill(particles.x, "start")
 
         # Maps are shrunk, and fitted to the clouds of all ranks.
         flow = plan.flow_spec(data.seed, data.device, only="flow")
         if plan.options.shrinkage:
-            flow = self._shrunk(flow, order.codes)
+            flow = self._shrunk(flow, order.y)
         if data.ranks.size > 1:
             flow = across_ranks(flow, data.ranks)
 
         max_samples = plan.transport.max_samples
-        batches = data.batches(shard.count, order.codes, max_samples)
+        batches = data.batches(shard.count, order.y, max_samples)
 
         def load_data(stage_index: int, step_index: int) -> Cloud:
             """What the particles move onto before the axis steps."""
@@ -230,19 +231,19 @@ class VectorTask(ParticleTask[FittedVectors]):
         target = Target(load_data, batches)
         return RunningFlow(flow, particles, noise, target, finish)
 
-    def _shrunk(self, flow: FlowSpec, particle_codes: Tensor | None) -> FlowSpec:
+    def _shrunk(self, flow: FlowSpec, particle_y: EncodedY | None) -> FlowSpec:
         """The flow with maps that are shrunk by their noise."""
         plan = self.data.plan
-        codes_p = None
-        codes_q = None
+        y_p = None
+        y_q = None
         if flow.condition_use != "none":
-            codes_p = particle_codes
-            codes_q = self.data.codes
+            y_p = particle_y
+            y_q = self.data.y
         rates = noise_rates(
             plan.n_flow_particles,
             plan.n_rows * plan.draws_per_row,
-            codes_p=codes_p,
-            codes_q=codes_q,
+            y_p=y_p,
+            y_q=y_q,
             n_classes=plan.n_separate_classes,
             max_samples=plan.transport.max_samples,
             distinct=1 / plan.draws_per_row,
@@ -267,24 +268,24 @@ class VectorTask(ParticleTask[FittedVectors]):
         """
         data = self.data
         m = data.plan.n_particles
-        codes = None
-        shard_codes = None
+        kept_y = None
+        shard_y = None
         y = None
         if self.particle_conditions is not None:
             kept_shard = data.ranks.shard(m)
-            codes = self.particle_conditions.kept_codes(m)
-            shard_codes = codes[kept_shard.slice]
+            kept_y = self.particle_conditions.kept_y(m)
+            shard_y = kept_y.take(kept_shard.slice)
             y = self.particle_conditions.y
             if y is not None:
                 y = y[kept_shard.slice]
         model = state.steps
         if data.plan.n_axis_particles:
             context = AxisStepContext.for_data(data, noise)
-            x = fit_axis_steps_to_kept(context, x, codes, state, listeners)
+            x = fit_axis_steps_to_kept(context, x, kept_y, state, listeners)
             model = fit_axis_steps_to_fresh(context, state.steps)
         fitted = self._fitted(model)
-        particles = ParticleResult(fitted.in_form(fitted.decode(x, shard_codes)), y)
-        warning = self._copy_warning(fitted.plan, x, codes)
+        particles = ParticleResult(fitted.in_form(fitted.decode(x, shard_y)), y)
+        warning = self._copy_warning(fitted.plan, x, kept_y)
         return FitResult(fitted, warning=warning, particles=particles)
 
     def _fitted(self, model: Sequence[ModelStep]) -> FittedVectors:
@@ -309,20 +310,20 @@ class VectorTask(ParticleTask[FittedVectors]):
         )
 
     def _copy_warning(
-        self, plan: VectorPlan, x: Tensor, codes: Tensor | None
+        self, plan: VectorPlan, x: Tensor, y: EncodedY | None
     ) -> CopyWarning | None:
         """What to tell the user if the particles x (d, n) copy rows; else nothing."""
         data = self.data
         if data.ranks.size > 1:
             return None
         pairs = [(data.encoded, x.T)]
-        if plan.n_separate_classes and codes is not None:
-            row_codes = data.rows.codes
-            assert row_codes is not None
+        if plan.n_separate_classes and y is not None:
+            row_y = data.rows.class_indices
+            assert row_y is not None
             pairs = []
             for c in range(plan.n_separate_classes):
-                is_of_class = (codes == c).to(x.device)
-                pairs.append((data.encoded[row_codes == c], x[:, is_of_class].T))
+                is_of_class = (y.values == c).to(x.device)
+                pairs.append((data.encoded[row_y.values == c], x[:, is_of_class].T))
         evidence = evidence_of_copying(pairs)
         if not evidence:
             return None

@@ -12,7 +12,6 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from sliceflow.devices import projection_bytes
 from sliceflow.engine import frames
@@ -25,6 +24,7 @@ from sliceflow.engine.conditions import (
     MixedEncoder,
     condition_use,
 )
+from sliceflow.engine.encoded_y import ClassIndices, ContinuousY, EncodedY
 from sliceflow.engine.flow import FlowSpec
 from sliceflow.engine.frames import (
     Axis,
@@ -374,16 +374,16 @@ def plan_vectors(
         condition_kind = rows.conditions.encoder.kind
         condition_dim = rows.conditions.encoder.condition_dim
         amplifier = parameters.amplifier
-        n_flow_particles = len(particle_conditions.codes)
+        n_flow_particles = len(particle_conditions.encoded_y)
     use = condition_use(amplifier, condition_dim)
-    row_codes = None  # unless the flow uses them
-    particle_codes = None
+    row_y = None  # unless the flow uses them
+    particle_y = None
     if use != "none" and particle_conditions is not None:
-        row_codes = rows.codes
-        particle_codes = particle_conditions.codes
+        row_y = rows.encoded_y
+        particle_y = particle_conditions.encoded_y
 
     frame = choose_frame(parameters.frame, d, use, n_ranks)
-    bandwidth, reason = plan_bandwidth(options.smoothing, rows.X, row_codes, n_rows)
+    bandwidth, reason = plan_bandwidth(options.smoothing, rows.X, row_y, n_rows)
     draws_per_row = 1
     n_data = n_rows  # about: the choice of a transport needs no more
     if bandwidth != 0:  # in all there are as many draws as particles
@@ -392,19 +392,21 @@ def plan_vectors(
 
     n_knots = int(options.n_knots)
     n_per_map = n_flow_particles + n_data
-    if row_codes is not None and particle_codes is not None:
-        if options.shrinkage and particle_codes.dim() == 2:
+    if row_y is not None and particle_y is not None:
+        if options.shrinkage and not isinstance(particle_y, ClassIndices):
             fact = "does not work with a continuous y"
             kappa = options.shrinkage
             raise ParameterError("shrinkage", kappa, fact, "set it to 0")
         if use == "separate":
+            assert isinstance(row_y, ClassIndices), "only classes have separate maps"
+            assert isinstance(particle_y, ClassIndices)
             n_per_map = _largest_class(
-                codes_p=particle_codes,
-                codes_q=row_codes,
-                draws_per_row=n_data / len(row_codes),
+                y_p=particle_y,
+                y_q=row_y,
+                draws_per_row=n_data / len(row_y),
             )
         else:
-            n_knots = count_knots(n_knots, particle_codes)
+            n_knots = count_knots(n_knots, particle_y)
     transport = resolve_transport(
         parameters.transport, n_per_map, n_ranks, HISTOGRAM, AUTO
     )
@@ -481,27 +483,29 @@ def count_particles(
     return m
 
 
-def _largest_class(*, codes_p: Tensor, codes_q: Tensor, draws_per_row: float) -> int:
+def _largest_class(
+    *, y_p: ClassIndices, y_q: ClassIndices, draws_per_row: float
+) -> int:
     """The particles and the data, with draws of each row, of the largest class.
 
-    `codes_p` and `codes_q` are the class indices of the particles and of the rows.
+    `y_p` are the classes of the particles, `y_q` those of the rows.
     """
-    n_classes = int(codes_q.max()) + 1
-    sizes_p = torch.bincount(codes_p, minlength=n_classes)
-    sizes_q = torch.bincount(codes_q, minlength=n_classes)
+    n_classes = int(y_q.values.max()) + 1
+    sizes_p = y_p.sizes(n_classes)
+    sizes_q = y_q.sizes(n_classes)
     return int((sizes_p + draws_per_row * sizes_q).max())
 
 
-def count_knots(n_knots: int, codes: Tensor | None) -> int:
-    """Knots to keep per map, for particles with these codes, which share the maps.
+def count_knots(n_knots: int, y: EncodedY | None) -> int:
+    """Knots to keep per map, for particles with this y, which share the maps.
 
     More than `n_knots` if a rare class would otherwise get too few.
     """
-    if codes is None or codes.dim() != 1:
+    if not isinstance(y, ClassIndices):
         return n_knots
-    sizes = torch.bincount(codes)
+    sizes = y.sizes()
     rarest = int(sizes[sizes > 0].min())
-    wanted = KNOTS_OF_RAREST_CLASS * len(codes) // rarest
+    wanted = KNOTS_OF_RAREST_CLASS * len(y) // rarest
     return max(n_knots, min(wanted, MAX_SHARED_MAP_KNOTS))
 
 
@@ -528,17 +532,17 @@ def choose_frame(
 
 
 def plan_bandwidth(
-    option: float | str, X: np.ndarray, codes: Tensor | None, n_rows: int
+    option: float | str, X: np.ndarray, y: EncodedY | None, n_rows: int
 ) -> tuple[float | None, str]:
     """What the option `smoothing` means for these rows, and why "auto" is so.
 
-    X (n, d) are this rank's rows, of `n_rows` in all; `codes` are those of all ranks.
+    X (n, d) are this rank's rows, of `n_rows` in all; `y` is that of all ranks.
     The bandwidth is 0 if the flow fits the rows themselves, and None if "auto" will
     choose it from the rows. The reason is empty if the user chose.
     """
     if option != "auto":
         return float(option), ""
-    if codes is not None and codes.dim() == 2:
+    if isinstance(y, ContinuousY):
         return 0.0, "y is continuous"
     if n_rows < MIN_SMOOTHED_ROWS:
         return 0.0, f"fewer than {MIN_SMOOTHED_ROWS} rows"
@@ -548,17 +552,17 @@ def plan_bandwidth(
     if n_rows > most:
         return 0.0, f"more than {most} rows"
     # One rank of several does not know the rows of the others, which may differ.
-    if len(X) == n_rows and not _rows_differ(X, codes):
+    if len(X) == n_rows and not _rows_differ(X, y):
         return 0.0, "no rows of a class differ"
     return None, "leave-one-out distances of the rows"
 
 
-def _rows_differ(X: np.ndarray, class_indices: Tensor | None) -> bool:
-    """Whether any two rows (n, d) of a class differ; `class_indices` are (n,)."""
+def _rows_differ(X: np.ndarray, y: ClassIndices | None) -> bool:
+    """Whether any two rows (n, d) of a class differ."""
     first_of_class = np.zeros(len(X), np.int64)
-    if class_indices is not None:
+    if y is not None:
         _, first, class_of_row = np.unique(
-            class_indices.numpy(), return_index=True, return_inverse=True
+            y.values.numpy(), return_index=True, return_inverse=True
         )
         first_of_class = first[class_of_row]
     return bool((X[first_of_class] != X).any())

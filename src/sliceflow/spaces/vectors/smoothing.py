@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sliceflow.engine.encoded_y import EncodedY
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Ranks
 from sliceflow.neighbours.smoothing import (
@@ -45,16 +46,16 @@ class Smoother:
         cls,
         bandwidth: float | None,
         rows: Tensor,
-        codes: Tensor | None,
+        y: EncodedY | None,
         n_neighbors: int,
         ranks: Ranks,
     ) -> Smoother:
         """Find the neighbours of rows (n, d), and the bandwidth if it is None.
 
-        The rows and `codes` are those of all ranks. The bandwidth is 0 if no rows of a
+        The rows and `y` are those of all ranks. The bandwidth is 0 if no rows of a
         class differ: draws then equal the rows.
         """
-        classes = find_class_neighbours(rows, codes, n_neighbors)
+        classes = find_class_neighbours(rows, y, n_neighbors)
         if bandwidth is None:
             bandwidth = choose_smoothing(classes)
             if ranks.size > 1:
