@@ -28,6 +28,7 @@ from sliceflow.models.protocols import (
     FitTask,
     Fitted,
     FittedT,
+    HistoryColumns,
     ParticleResult,
     RowsT,
 )
@@ -137,7 +138,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
     # Set by a fit.
     _record: FitRecord[RowsT, FittedT]
     plan_: Plan
-    history_: dict[str, list[Any]]
+    history_: HistoryColumns
     n_iter_: int
     # All rows, if some were added or removed since the last fit.
     _pending_rows: RowsT | None = None

@@ -41,7 +41,13 @@ import torch
 
 from sliceflow.engine.random import Seed
 from sliceflow.models import file
-from sliceflow.models.protocols import FittedT, FlowRows, ParticleResult, RowsT
+from sliceflow.models.protocols import (
+    FittedT,
+    FlowRows,
+    HistoryColumns,
+    ParticleResult,
+    RowsT,
+)
 from sliceflow.saved_types import Count
 
 if TYPE_CHECKING:
@@ -59,14 +65,14 @@ class FitRecord(Generic[RowsT, FittedT]):
 
     seed: Seed  # of the fit; a refit uses it again
     fitted: FittedT  # draws the samples; its `plan` says what the fit did
-    history: dict[str, list[Any]]  # see `events.History`
+    history: HistoryColumns
     rows: RowsT | None = None  # the training rows, if the model has them
 
 
 class HasColumns(Protocol):
     """The history of a fit, as a file holds it."""
 
-    def columns(self) -> dict[str, list[Any]]:
+    def columns(self) -> HistoryColumns:
         """The columns that there are, by name."""
 
 

@@ -17,7 +17,7 @@ from sliceflow.engine.flow import FlowSpec, ParticleStreams
 from sliceflow.engine.frames import freeing_rotation_pools
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError
-from sliceflow.models.limits import checked_reach
+from sliceflow.models.limits import checked_max_norm
 from sliceflow.models.rows import HasConditions, RowConditions
 from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.pictures.inpainting import with_hidden_as_zero
@@ -104,7 +104,7 @@ class FittedPictures(HasConditions):
         plan = self.plan
         builder = PictureFlowBuilder(plan, self.seed, torch.device("cpu"))
         n_classes = max(1, plan.n_separate_classes)
-        checked_reach(
+        checked_max_norm(
             builder.flow(),
             self.steps,
             n_maps=lambda i, k: builder.count_directions(i, k) * n_classes,
