@@ -177,7 +177,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         X: Any,
         y: Any = None,
         *,
-        listeners: events.Listeners = (),
+        listeners: events.FlowListeners = (),
         checkpoint_dir: str | os.PathLike[str] | None = None,
         checkpoint_every: float = 60.0,
         keep_checkpoint: bool = False,

@@ -12,9 +12,9 @@ puts them where the flow begins and gives a `RunningFlow`. Its `run` moves them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -32,6 +32,10 @@ from sliceflow.models.ranks import Ranks
 
 if TYPE_CHECKING:
     from sliceflow.models.checkpoints import Checkpoints
+
+
+# What `history_` shows: columns of equal length, by name; see `events.History`.
+HistoryColumns: TypeAlias = Mapping[str, Sequence[str | float]]
 
 
 class Rows(Protocol):
@@ -120,8 +124,7 @@ class FitResult(Generic[FittedT_co]):
     """What a fit gives."""
 
     fitted: FittedT_co
-    # Columns of equal length, for `history_`.
-    history: dict[str, list[Any]] = field(default_factory=dict)
+    history: HistoryColumns = field(default_factory=dict)
     warning: Warning | None = None  # what the user should know about the result
     particles: ParticleResult | None = None  # of a flow
 

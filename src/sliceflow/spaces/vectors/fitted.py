@@ -20,7 +20,7 @@ from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.engine.rotations import freeing_rotation_pools
 from sliceflow.errors import DataWarning, warn_user
-from sliceflow.models.limits import checked_reach
+from sliceflow.models.limits import checked_max_norm
 from sliceflow.models.rows import HasConditions, RowConditions
 from sliceflow.models.vector_rows import in_users_form
 from sliceflow.saved_types import Label
@@ -131,7 +131,7 @@ class FittedVectors(BaseFittedVectors):
         flow = plan.flow_spec(self.seed, self.device)
         n_classes = max(1, plan.n_separate_classes)
         n_maps = [n_classes * s.frame_kind.count_directions(d) for s in flow.stages]
-        reach = checked_reach(
+        max_norm = checked_max_norm(
             flow,
             self.steps,
             lambda i, k: n_maps[i],
@@ -149,7 +149,7 @@ class FittedVectors(BaseFittedVectors):
                 )
         for units in self.units_by_class:
             linear = ~units.heavy_tailed  # `decode` clamps heavy-tailed columns
-            farthest = reach * float(units.scale[linear].max(initial=0.0))
+            farthest = max_norm * float(units.scale[linear].max(initial=0.0))
             farthest += float(np.abs(units.shift[linear]).max(initial=0.0))
             if not farthest < torch.finfo(plan.torch_dtype).max:
                 end = f"scale and shift can take them to {farthest:.1e}"
