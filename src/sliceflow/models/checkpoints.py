@@ -214,7 +214,7 @@ class Checkpoints:
         """Take the particles, the state and the history from the checkpoint."""
         x = flow.particles.x
         saved = self._read(x.device)
-        first = flow.noise.first
+        first = flow.particle_rng.first
         own = slice(first, first + x.shape[1])  # this rank's particles
         x.copy_(torch.from_numpy(saved.x)[:, own])
         if saved.coordinates is not None:

@@ -100,7 +100,7 @@ class ParticleTask(ABC, Generic[FittedFlowT]):
                 running.flow,
                 running.particles,
                 running.target,
-                running.noise,
+                running.particle_rng,
                 listeners=all_listeners,
                 state=state,
             )

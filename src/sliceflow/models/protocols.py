@@ -137,8 +137,8 @@ class RunningFlow(Generic[FittedFlowT_co]):
     ----------
     flow : the stages that can be interrupted and resumed
     particles : this rank's particles, which move
-    noise : the random streams of this rank's particles; ``noise.first`` is the index of
-        its first particle among those of all ranks
+    particle_rng : the random numbers of this rank's particles; ``particle_rng.first``
+        is the index of its first particle among those of all ranks
     target : what the particles move onto
     finish : takes the state after the last step and the listeners. It may run further
         stages, which cannot be resumed, and gives the result without its history
@@ -146,7 +146,7 @@ class RunningFlow(Generic[FittedFlowT_co]):
 
     flow: FlowSpec
     particles: Cloud
-    noise: ParticleStreams
+    particle_rng: ParticleStreams
     target: Target
     finish: Callable[[FlowState, Sequence[Listener]], FitResult[FittedFlowT_co]]
 

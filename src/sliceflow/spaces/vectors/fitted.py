@@ -189,25 +189,25 @@ class FittedVectors(BaseFittedVectors):
                 part_y = None
                 if y is not None:
                     part_y = y.take(slice(first, first + count))
-                noise = ParticleStreams(seed.child("particles"), first)
-                parts.append(self._draw_pass(flow, count, part_y, noise))
+                particle_rng = ParticleStreams(seed.child("particles"), first)
+                parts.append(self._draw_pass(flow, count, part_y, particle_rng))
         return self.in_form(parts[0] if len(parts) == 1 else torch.cat(parts))
 
     def _draw_pass(
-        self, flow: FlowSpec, n: int, y: EncodedY | None, noise: ParticleStreams
+        self, flow: FlowSpec, n: int, y: EncodedY | None, particle_rng: ParticleStreams
     ) -> Tensor:
         """n samples (n, d) of the flow, in the user's units."""
         x = torch.empty((n, self.plan.n_columns), dtype=self.plan.torch_dtype)
         cloud = as_cloud(x, y, self.device)
-        noise.fill(cloud.x, "start")
+        particle_rng.fill(cloud.x, "start")
         if flow.condition_use != "separate" or not isinstance(cloud.y, ClassIndices):
-            replay(flow, self.steps, cloud, noise)
+            replay(flow, self.steps, cloud, particle_rng)
             return self.decode(cloud.x)
         class_order = ClassOrder.from_class_indices(
             cloud.y, self.plan.n_separate_classes
         )
         by_class = class_order.sort(cloud.x)
-        replay(flow, self.steps, by_class, noise)
+        replay(flow, self.steps, by_class, particle_rng)
         return self.decode(class_order.unsort(by_class.x), y)
 
 
