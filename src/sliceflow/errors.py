@@ -154,12 +154,12 @@ def warn_user(warning: Warning | str, category: type[Warning] = UserWarning) -> 
 
     The `category` is that of a text; a `Warning` has its own.
     """
-    level = 1
+    stack_level = 1
     frame = sys._getframe()
     while frame.f_back is not None and _is_inner(frame.f_globals):
         frame = frame.f_back
-        level += 1
-    warnings.warn(warning, category, stacklevel=level)
+        stack_level += 1
+    warnings.warn(warning, category, stacklevel=stack_level)
 
 
 def _is_inner(module: dict[str, object]) -> bool:

@@ -121,7 +121,7 @@ def evaluate(
         attacks = None
         if attack:
             _check_held_out(test)
-            _say_attack(folder, train, shadows, output)
+            _announce_attack(folder, train, shadows, output)
             attacks = attack_half(model, settings, train, shadows, output)
         return finish(settings, folder, model, train, test, output, attacks)
     fitted = replace(train, x=train.fitted_rows, full_table=None)
@@ -154,7 +154,9 @@ def _check_held_out(test: Data | None) -> None:
         raise CommandError(fact, "sliceflow fit --holdout, for 100 rows or more")
 
 
-def _say_attack(folder: RunFolder, train: Data, shadows: int, output: Output) -> None:
+def _announce_attack(
+    folder: RunFolder, train: Data, shadows: int, output: Output
+) -> None:
     """Say what an attack does, and about how long it takes."""
     n_rows = len(train.fitted_rows)
     text = f"attacking a model of {n_rows // 2} rows"

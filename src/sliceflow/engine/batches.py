@@ -312,10 +312,10 @@ def _matching_data(
     for turn in range(_PAIRS_PER_BATCH * len(batches)):
         group = groups_p[batches[turn % len(batches)]].sort().values
         group = group[group_size[group] > 0]  # conditions that the data have
-        rank_in_group = torch.arange(len(group)) - torch.searchsorted(group, group)
+        index_in_group = torch.arange(len(group)) - torch.searchsorted(group, group)
         # A group's next particles take the data after those of the last turn.
         taken_per_turn = torch.bincount(group, minlength=n_groups)[group]
-        in_group = (rank_in_group + turn * taken_per_turn) % group_size[group]
+        in_group = (index_in_group + turn * taken_per_turn) % group_size[group]
         data_indices.append((group_start[group] + in_group).int())
     return data_indices
 

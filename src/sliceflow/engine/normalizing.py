@@ -150,14 +150,16 @@ class _Likelihood:
             gradient, curvature = self._derivatives(parameters, values, slopes)
             diagonal = torch.diagonal(curvature, dim1=1, dim2=2)
             ridge = damping[:, None] * diagonal + torch.finfo(loss.dtype).eps
-            step = torch.linalg.solve(curvature + torch.diag_embed(ridge), gradient)
-            tried = parameters - step.clamp(-_MAX_NEWTON_STEP, _MAX_NEWTON_STEP)
+            newton_step = torch.linalg.solve(
+                curvature + torch.diag_embed(ridge), gradient
+            )
+            tried = parameters - newton_step.clamp(-_MAX_NEWTON_STEP, _MAX_NEWTON_STEP)
             tried_loss, tried_values, tried_slopes = self._loss(tried)
             better = tried_loss < loss
-            row = better.view(h, 1)
-            parameters = torch.where(row, tried, parameters)
-            values = torch.where(row, tried_values, values)
-            slopes = torch.where(row, tried_slopes, slopes)
+            better_row = better.view(h, 1)
+            parameters = torch.where(better_row, tried, parameters)
+            values = torch.where(better_row, tried_values, values)
+            slopes = torch.where(better_row, tried_slopes, slopes)
             loss = torch.where(better, tried_loss, loss)
             raised = (damping * _DAMPING_UP).clamp(min=_LEAST_DAMPING)
             damping = torch.where(better, damping * _DAMPING_DOWN, raised)
@@ -213,16 +215,18 @@ def _choose_knots(z: Tensor, n_knots: int, max_normal: float) -> Tensor:
     normal = torch.linspace(
         -max_normal, max_normal, n_knots - n_even, dtype=z.dtype, device=z.device
     )
-    rank = (torch.special.ndtr(normal) * n - 0.5).clamp(0, n - 1)
-    below = rank.floor().long().clamp(max=n - 2)
-    quantiles = torch.lerp(ascending[:, below], ascending[:, below + 1], rank - below)
+    position = (torch.special.ndtr(normal) * n - 0.5).clamp(0, n - 1)
+    below = position.floor().long().clamp(max=n - 2)
+    quantiles = torch.lerp(
+        ascending[:, below], ascending[:, below + 1], position - below
+    )
     shares = torch.arange(1, n_even + 1, dtype=z.dtype, device=z.device) / (n_even + 1)
     even = torch.lerp(ascending[:, :1], ascending[:, -1:], shares)
     knots = torch.cat((quantiles, even), 1).sort(dim=1).values
     widths = knots.diff(dim=1).clamp(min=_MIN_KNOT_DISTANCE)
-    apart = torch.nn.functional.pad(widths.cumsum(1), (1, 0))
+    spread = torch.nn.functional.pad(widths.cumsum(1), (1, 0))
     middle = n_knots // 2
-    return apart - apart[:, middle, None] + knots[:, middle, None]
+    return spread - spread[:, middle, None] + knots[:, middle, None]
 
 
 def _subdivided(knots: Tensor) -> Tensor:

@@ -209,8 +209,8 @@ class Interpolated(Sorted):
             maps.append(knot_map)
             costs.append(cost)
             displacements.append(dz)
-        knots = torch.cat([one.knots for one in maps])
-        values = torch.cat([one.values for one in maps])
+        knots = torch.cat([knot_map.knots for knot_map in maps])
+        values = torch.cat([knot_map.values for knot_map in maps])
         return KnotMap(knots, values), torch.cat(costs), torch.cat(displacements)
 
     def _fit_rows(
@@ -226,8 +226,9 @@ class Interpolated(Sorted):
             probabilities_q = _sample_indices(z_q) / z_q.shape[1]
         else:
             sorted_q, order_q = kernel.argsort_rows(z_q)
-            w = weights.double()[order_q]
-            probabilities_q = (w.cumsum(1) - w) / w.sum(1, keepdim=True)
+            weights_q = weights.double()[order_q]
+            weight_before = weights_q.cumsum(1) - weights_q
+            probabilities_q = weight_before / weights_q.sum(1, keepdim=True)
         images = _interpolate_rows(probabilities_p, probabilities_q, sorted_q)
         displacement = _last_of_ties(sorted_p, images).sub_(sorted_p)
         dz = torch.empty_like(z_p).scatter_(1, order_p, displacement)

@@ -10,7 +10,7 @@ from sliceflow.spaces.pictures.layout import MASKS, Layout, as_mask
 
 def columns(layout, images):
     """The pixels of pictures as columns (d, n)."""
-    return layout.to_columns(torch.from_numpy(layout.read(images)))
+    return layout.to_points(torch.from_numpy(layout.read(images)))
 
 
 def there_and_back(images, n_pixel_values=256, dequantize=True):

@@ -40,7 +40,7 @@ SMALL = dict(
 
 def values(mosaics, columns=slice(None)):
     """The pictures of mosaics, or some of them, as values in [−1, 1]: (d, n)."""
-    pixels = mosaics.layout.to_columns(mosaics.pixels)
+    pixels = mosaics.layout.to_points(mosaics.pixels)
     return mosaics.layout.encode(pixels[:, columns])
 
 

@@ -5,7 +5,7 @@ clouds; the maps then move all particles. Several numbers limit these points. Th
 decided in this order, and none is ever larger than the one before:
 
 1. ``transport.max_samples`` is the limit that the user sets, for particles and for
-   pictures. The default is `plan.MAX_POINTS_PER_STEP`.
+   pictures. The default is `choices.MAX_POINTS_PER_STEP`.
 2. ``plan.batch_size`` is this limit, lowered by `choose_batch_size` to what the device
    can hold. From here on it alone counts. None is no limit: a step uses all points. It
    is always None on several ranks.

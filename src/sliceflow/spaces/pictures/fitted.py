@@ -157,11 +157,11 @@ class FittedPictures(HasConditions):
 
     def standardized_points(self, X: Any) -> Tensor:
         """The user's pictures as columns (d, n) of values in [−1, 1]."""
-        return self.layout.encode(self._pixel_columns(X))
+        return self.layout.encode(self._pixel_points(X))
 
-    def _pixel_columns(self, X: Any) -> Tensor:
+    def _pixel_points(self, X: Any) -> Tensor:
         """The pixels of the user's pictures as columns (d, n)."""
-        return self.layout.to_columns(torch.from_numpy(self.layout.read(X)))
+        return self.layout.to_points(torch.from_numpy(self.layout.read(X)))
 
     def sample(self, n: int, y: EncodedY | None, seed: Seed) -> Pictures:
         """n samples of the classes `y`, in the user's layout."""
@@ -288,7 +288,7 @@ class FittedPictures(HasConditions):
         known = self.observed
         assert known is not None  # as the caller found
         given = with_hidden_as_zero(X, known)
-        observed_pixels = self._pixel_columns(given).to(self.device)
+        observed_pixels = self._pixel_points(given).to(self.device)
         k = observed_pixels.shape[1]
         snapshots = self.evolution(k * n, None, seed, n_snapshots, observed_pixels)
         completed = np.stack([np.asarray(pictures) for pictures in snapshots])

@@ -176,7 +176,7 @@ class Layout:
             return np.uint8
         return np.int32
 
-    def to_columns(self, pixels: Tensor) -> Tensor:
+    def to_points(self, pixels: Tensor) -> Tensor:
         """Pixels (n, C, H, W) as columns (C·H·W, n)."""
         return pixels.permute(1, 2, 3, 0).reshape(self.dimension, len(pixels))
 
@@ -192,7 +192,7 @@ class Layout:
 
         Parameters
         ----------
-        pixels : columns (d, n), as `to_columns` returns them
+        pixels : columns (d, n), as `to_points` returns them
         seed : draws the fractions u of integer pixels; None takes u = ½
         n_total : the number of all pictures, if these are only some of them
         index_slices : the indices of these pictures among all, as consecutive slices.

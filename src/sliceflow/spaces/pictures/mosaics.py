@@ -103,8 +103,8 @@ class Mosaics:
         self, count: int, y: ClassIndices | None, particle_rng: ParticleStreams
     ) -> Tensor:
         """Mosaics (d, count) of the classes `y` of `count` particles."""
-        d = len(self._columns)
-        device = self._columns.device
+        d = len(self._points)
+        device = self._points.device
         x = torch.empty(d, count, dtype=torch.float32, device=device)
         particle_rng.fill(x, "start").mul_(TIE_NOISE)
         classes = torch.zeros(count, dtype=torch.int64, device=device)
@@ -118,7 +118,7 @@ class Mosaics:
 
     def decoded_pictures(self, layout: Layout) -> NDArray[Any]:
         """The pictures, without mirror images, in another layout of the same shape."""
-        indices = torch.arange(len(self.pixels), device=self._columns.device)
+        indices = torch.arange(len(self.pixels), device=self._points.device)
         parts = [
             np.asarray(layout.write(self._encoded(part)))
             for part in torch.split(indices, self._chunk_size)
@@ -171,28 +171,28 @@ class Mosaics:
         return weights / weights.square().sum(0).sqrt()
 
     @cached_property
-    def _columns(self) -> Tensor:
-        """All pictures, with mirror images, as columns (d, N) on the device."""
-        columns = self.layout.to_columns(self.pixels.to(self.device))
+    def _points(self) -> Tensor:
+        """All pictures, with mirror images, as points (d, N) on the device."""
+        points = self.layout.to_points(self.pixels.to(self.device))
         if self.mirrored:
-            columns = self.layout.with_mirror_images(columns)
-        return columns
+            points = self.layout.with_mirror_images(points)
+        return points
 
     def _encoded(self, indices: Tensor) -> Tensor:
         """The values, in [−1, 1], of the pictures with these indices: (d, n)."""
-        return self.layout.encode(self._columns[:, indices])
+        return self.layout.encode(self._points[:, indices])
 
     @property
     def _chunk_size(self) -> int:
         """The number of pictures that are summed at a time."""
-        return max(1, MAX_VALUES_PER_CHUNK // len(self._columns))
+        return max(1, MAX_VALUES_PER_CHUNK // len(self._points))
 
     @cached_property
     def _by_class(self) -> PicturesByClass:
-        device = self._columns.device
+        device = self._points.device
         y = self.y
         if y is None:
-            n = self._columns.shape[1]
+            n = self._points.shape[1]
             y = ClassIndices(torch.zeros(n, dtype=torch.int64))
         by_class = ClassOrder.from_class_indices(y.to(device), self.n_classes)
         starts = torch.tensor(by_class.class_slices.starts, device=device)
@@ -202,9 +202,9 @@ class Mosaics:
     def _class_means(self) -> Tensor:
         """μ of each class: (d, C)."""
         by_class = self._by_class
-        d = len(self._columns)
+        d = len(self._points)
         sums = torch.zeros(
-            d, self.n_classes, dtype=torch.float64, device=self._columns.device
+            d, self.n_classes, dtype=torch.float64, device=self._points.device
         )
         members = torch.split(by_class.indices, by_class.sizes.tolist())
         for c, indices in enumerate(members):
@@ -224,7 +224,7 @@ class Mosaics:
         deviation = cosines.square().sum(1, keepdim=True).sqrt()
         # The minimum is for pictures of one pixel, which have no cosines.
         cosines = cosines / deviation.clamp(min=1e-9)
-        return cosines.float().to(self._columns.device)
+        return cosines.float().to(self._points.device)
 
 
 def _scaled_cosines(n: int) -> Tensor:

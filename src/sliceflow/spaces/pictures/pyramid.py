@@ -23,9 +23,9 @@ LANCZOS_LOBES = 5
 CACHE_BYTES = 1 << 25
 
 # Values (about 1 GB) that are resampled at a time, to bound the memory between the
-# products with the two axes. But at least MIN_COLUMNS_PER_CHUNK, for speed.
+# products with the two axes. But at least MIN_POINTS_PER_CHUNK, for speed.
 MAX_VALUES_PER_CHUNK = 1 << 28
-MIN_COLUMNS_PER_CHUNK = 256
+MIN_POINTS_PER_CHUNK = 256
 
 
 def _lanczos_weights(full: int, small: int) -> Tensor:
@@ -105,15 +105,15 @@ class PyramidSubspace(Subspace):
         """Coefficients of pictures: (C·H·W, n) -> (C·h·w, n)."""
         if self.is_whole:
             return x
-        row_basis, column_basis = self._bases(x)
-        return self._resample(x, row_basis.T, column_basis.T)
+        vertical, horizontal = self._bases(x)
+        return self._resample(x, vertical.T, horizontal.T)
 
     def extend(self, coordinates: Tensor) -> Tensor:
         """Pictures of coefficients: (C·h·w, n) -> (C·H·W, n)."""
         if self.is_whole:
             return coordinates
-        row_basis, column_basis = self._bases(coordinates)
-        return self._resample(coordinates, row_basis, column_basis)
+        vertical, horizontal = self._bases(coordinates)
+        return self._resample(coordinates, vertical, horizontal)
 
     def finish(self, x: Tensor) -> None:
         """Clip pictures, in place, at the end of a stage."""
@@ -127,27 +127,30 @@ class PyramidSubspace(Subspace):
             upsampling_basis(self.full_width, self.width, x.device, x.dtype),
         )
 
-    def _resample(self, x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    def _resample(self, x: Tensor, vertical: Tensor, horizontal: Tensor) -> Tensor:
         """Multiply the two axes of pictures by matrices, in chunks.
 
-        x (C·H·W, n) is multiplied by `rows` (h, H) and `columns` (w, W): (C·h·w, n).
+        x (C·H·W, n) is multiplied by `vertical` (h, H) and `horizontal` (w, W):
+        (C·h·w, n).
         """
-        d = self.channels * len(rows) * len(columns)
+        d = self.channels * len(vertical) * len(horizontal)
         n = x.shape[1]
-        chunk_size = max(MIN_COLUMNS_PER_CHUNK, MAX_VALUES_PER_CHUNK // max(d, len(x)))
+        chunk_size = max(MIN_POINTS_PER_CHUNK, MAX_VALUES_PER_CHUNK // max(d, len(x)))
         if n <= chunk_size:
-            return self._resample_chunk(x, rows, columns)
+            return self._resample_chunk(x, vertical, horizontal)
         resampled = x.new_empty(d, n)
         for part in chunks(n, chunk_size):
-            resampled[:, part] = self._resample_chunk(x[:, part], rows, columns)
+            resampled[:, part] = self._resample_chunk(x[:, part], vertical, horizontal)
         return resampled
 
-    def _resample_chunk(self, x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    def _resample_chunk(
+        self, x: Tensor, vertical: Tensor, horizontal: Tensor
+    ) -> Tensor:
         """As `_resample`, for all columns at once. A slice of columns is copied."""
         c = self.channels
         n = x.shape[1]
-        h, height = rows.shape
-        w, width = columns.shape
+        h, height = vertical.shape
+        w, width = horizontal.shape
         x = x.reshape(c, height, width * n)
-        x = _matmul(rows, x).view(c * h, width, n)
-        return _matmul(columns, x).view(c * h * w, n)
+        x = _matmul(vertical, x).view(c * h, width, n)
+        return _matmul(horizontal, x).view(c * h * w, n)

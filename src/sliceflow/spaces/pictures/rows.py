@@ -115,7 +115,7 @@ class PictureData(HasConditions):
         layout = rows.layout
         shard = rows.shard
         labels = rows.conditions
-        pixels = layout.to_columns(torch.from_numpy(rows.pixels).to(device))
+        pixels = layout.to_points(torch.from_numpy(rows.pixels).to(device))
         local_y = None
         if labels is not None:
             local_y = labels.class_indices.take(shard.slice).to(device)

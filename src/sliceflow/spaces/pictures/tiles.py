@@ -243,14 +243,14 @@ class RandomPatches:
         full_size = self.full_size
         if full_size is None:
             full_size = (self.height, self.width)
-        vertical = lanczos_coefficients(full_size[0], self.height, device)
-        horizontal = lanczos_coefficients(full_size[1], self.width, device)
-        rows = _columns_around(vertical, centre[:, 0], s)  # (H, h, S)
-        columns = _columns_around(horizontal, centre[:, 1], s)  # (H, w, S)
+        vertical_basis = lanczos_coefficients(full_size[0], self.height, device)
+        horizontal_basis = lanczos_coefficients(full_size[1], self.width, device)
+        vertical = _columns_around(vertical_basis, centre[:, 0], s)  # (H, h, S)
+        horizontal = _columns_around(horizontal_basis, centre[:, 1], s)  # (H, w, S)
 
         theta = torch.empty(n, d, dtype=x.dtype, device=device)
         for part in chunks(n, max(1, MAX_PLACED_VALUES // d)):
-            placed = rows[part, None] @ patches[part] @ columns[part, None].mT
+            placed = vertical[part, None] @ patches[part] @ horizontal[part, None].mT
             theta[part] = normalize(placed.flatten(1), dim=1) / inverse_length
         return theta
 
