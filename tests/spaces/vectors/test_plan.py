@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from models import LABELS, X, vectors
 from sliceflow import SlicedWassersteinFlow, VectorOptions, frames, transports
+from sliceflow.engine.encoded_y import ClassIndices, ContinuousY
 from sliceflow.engine.frames import Axis, Orthogonal, Random, frame_bytes
 from sliceflow.spaces.vectors.plan import count_knots
 
@@ -39,9 +40,11 @@ def test_the_default_number_of_particles_is_a_multiple_of_the_rows():
 
 
 def test_a_rare_class_has_knots():
-    assert count_knots(512, torch.tensor([0] * 990 + [1] * 10)) == 3200
-    assert count_knots(512, torch.tensor([0] * 99_990 + [1] * 10)) == 4096  # no more
-    assert count_knots(512, torch.zeros(100, 2)) == 512
+    rare = ClassIndices(torch.tensor([0] * 990 + [1] * 10))
+    rarer = ClassIndices(torch.tensor([0] * 99_990 + [1] * 10))
+    assert count_knots(512, rare) == 3200
+    assert count_knots(512, rarer) == 4096  # no more
+    assert count_knots(512, ContinuousY(torch.zeros(100, 2))) == 512
 
 
 def test_the_stages_end_with_exact_axis_steps():
