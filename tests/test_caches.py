@@ -60,7 +60,7 @@ def test_threads_may_ask_at_once():
 
 def test_a_bound_that_is_too_small_changes_no_bit(monkeypatch):
     wanted = [rotation(Seed(1), k, 40) for k in range(3)]
-    caches = [value for value in vars(frames).values() if isinstance(value, Cached)]
+    caches = [value for value in vars(rotations).values() if isinstance(value, Cached)]
     assert caches
     for cache in caches:
         monkeypatch.setattr(cache, "max_bytes", 0)
