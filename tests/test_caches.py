@@ -4,7 +4,7 @@ import threading
 
 import torch
 
-import sliceflow.engine.frames as frames
+import sliceflow.engine.rotations as rotations
 from sliceflow.caches import Cached
 from sliceflow.engine.random import Seed
 from sliceflow.engine.rotations import rotation
