@@ -101,7 +101,7 @@ class Conditional:
     """Rows that have what is given, for a chain of the other columns."""
 
     table: Table  # ranges and lists are more rules of it
-    z: Floats  # (n, d), positions of the rows, moved to given numbers
+    row_positions: Floats  # (n, d), positions of the rows, moved to given numbers
     fixed: dict[int, float]  # the position of each column with one given value,
     values: dict[int, pd.Series]  # and of numbers the value itself, as one cell
 
@@ -122,7 +122,7 @@ class _Request:
     def add_range(self, c: int, bounds: tuple[Any, ...] | Bounds) -> None:
         """Ask for cells of column c from a lower to an upper bound."""
         self.rules.extend(_range_rules(self.table.columns[c], c, bounds))
-        self.matches &= has_value(self.table.z[:, c])
+        self.matches &= has_value(self.table.row_positions[:, c])
 
     def add_list(self, c: int, values: Iterable[Any]) -> None:
         """Ask for cells of column c that have one of the values."""
@@ -144,7 +144,7 @@ class _Request:
         column = self.table.columns[c]
         found = find_value(column, value)
         self.fixed[c] = found.position
-        has_same_value = self.table.z[:, c] == found.position
+        has_same_value = self.table.row_positions[:, c] == found.position
         if column.is_number and found.position != MISSING:
             self.values[c] = found.series
             lowest = column.level_grid_values[0]
@@ -169,16 +169,16 @@ def condition_on(table: Table, given: Mapping[Any, Any]) -> Conditional:
     if request.rules:
         table = table.with_rules(request.rules)
         for rule in request.rules:
-            request.matches &= ~table.rules.broken(rule, table.z)
+            request.matches &= ~table.rule_set.broken(rule, table.row_positions)
     n_matches = int(request.matches.sum())
     if n_matches == 0:
         fact = f"no row of the table has given={dict(given)}"
         raise DataError(fact, "leave out what never occurs together")
-    z = table.z[request.matches]
+    row_positions = table.row_positions[request.matches]
     notes = request.notes
     if request.rare_grid_values:
-        z, n_near = _move_to_grid_values(
-            table, z, request.rare_grid_values, request.fixed
+        row_positions, n_near = _move_to_grid_values(
+            table, row_positions, request.rare_grid_values, request.fixed
         )
         if n_near < MIN_ROWS:
             notes.append(f"only {n_near} rows of the table are near it")
@@ -187,9 +187,9 @@ def condition_on(table: Table, given: Mapping[Any, Any]) -> Conditional:
         notes.append(f"{text}, and samples are close to them")
     if notes:
         text = f"given={dict(given)}: {'; '.join(notes)}"
-        # Below the user's line: TableFlow.sample, FittedTable.draw_given, and this.
+        # Below the user's line: TableFlow.sample, FittedTable.sample_given, and this.
         warnings.warn(text, UserWarning, stacklevel=4)
-    return Conditional(table, z, request.fixed, request.values)
+    return Conditional(table, row_positions, request.fixed, request.values)
 
 
 def _read_request(table: Table, given: Mapping[Any, Any]) -> _Request:
@@ -197,7 +197,7 @@ def _read_request(table: Table, given: Mapping[Any, Any]) -> _Request:
     if not isinstance(given, Mapping):
         fact = "must be a dict such as {'plan': 'gold', 'age': (30, 40)}"
         raise ParameterError("given", given, fact)
-    request = _Request(table, np.ones(len(table.z), dtype=bool))
+    request = _Request(table, np.ones(len(table.row_positions), dtype=bool))
     for name, value in given.items():
         c = _column_index(table, name)
         if isinstance(value, tuple | Bounds):
@@ -319,27 +319,27 @@ def _bound_in_units(
 
 def _move_to_grid_values(
     table: Table,
-    z: Floats,
+    row_positions: Floats,
     grid_values: Mapping[int, float],
     fixed: Mapping[int, float],
 ) -> tuple[Floats, int]:
     """Move the rows nearest to given grid values, by column, to these.
 
     `fixed` has the positions of the same values. Returns the positions (k, d) of the
-    nearest of the rows z (n, d) after they moved; and how many rows were near.
+    nearest of the rows (n, d) after they moved; and how many rows were near.
     """
     for c, grid_value in grid_values.items():
         _require_exact(table, c, grid_value, fixed[c])
     given = list(grid_values)
-    z = z[has_value(z[:, given]).all(axis=1)]
-    if not len(z):
+    row_positions = row_positions[has_value(row_positions[:, given]).all(axis=1)]
+    if not len(row_positions):
         raise DataError("no row has a value of all given columns at once")
-    differences = _differences_to(table, z, grid_values)
+    differences = _differences_to(table, row_positions, grid_values)
     distance = np.sqrt((differences**2).sum(axis=1))
-    nearest = np.argsort(distance, kind="stable")[: _n_rows_to_move(len(z))]
+    nearest = np.argsort(distance, kind="stable")[: _n_rows_to_move(len(row_positions))]
     nearest = nearest[_balanced(differences[nearest])]
     given_positions = [fixed[c] for c in given]
-    moved = _move_rows(table, z[nearest], given, given_positions)
+    moved = _move_rows(table, row_positions[nearest], given, given_positions)
     return moved, int((distance < NEAR_DISTANCE).sum())
 
 
@@ -364,25 +364,32 @@ def _balanced(differences: Floats) -> Ints:
 
 
 def _move_rows(
-    table: Table, z: Floats, given: Sequence[int], given_positions: Sequence[float]
+    table: Table,
+    row_positions: Floats,
+    given: Sequence[int],
+    given_positions: Sequence[float],
 ) -> Floats:
-    """Rows z (k, d) with other positions in the `given` columns.
+    """Rows (k, d) with other positions in the `given` columns.
 
     The other smooth numbers change one after the other, by as much as they depend on
     the given columns and on the numbers that changed before. So a total stays the sum
     of its parts.
     """
-    moved = z.copy()
+    moved = row_positions.copy()
     moved[:, given] = given_positions
     changed_columns = list[int]()
-    for c in table.order:
+    for c in table.drawing_order:
         column = table.columns[c]
-        is_moved = column.is_interpolable(z[:, c])
+        is_moved = column.new_values.at_free_level(row_positions[:, c])
         if c in given or not is_moved.any():
             continue
-        given_numbers = _Numbers.of(table, given, z[is_moved], moved[is_moved])
-        changed = _Numbers.of(table, changed_columns, z[is_moved], moved[is_moved])
-        before = column.grid_values_at(z[is_moved, c])
+        given_numbers = _Numbers.of(
+            table, given, row_positions[is_moved], moved[is_moved]
+        )
+        changed = _Numbers.of(
+            table, changed_columns, row_positions[is_moved], moved[is_moved]
+        )
+        before = column.grid_values_at(row_positions[is_moved, c])
         after = before + _predicted_change(before, changed, given_numbers)
         moved[is_moved, c] = column.nearest_positions(after)
         changed_columns.append(c)
@@ -397,17 +404,21 @@ class _Numbers(NamedTuple):
 
     @classmethod
     def of(
-        cls, table: Table, column_indices: Sequence[int], z: Floats, moved: Floats
+        cls,
+        table: Table,
+        column_indices: Sequence[int],
+        row_positions: Floats,
+        moved: Floats,
     ) -> _Numbers:
-        """The cells of columns at positions z (k, d), and where these are `moved`.
+        """The cells of columns at positions (k, d), and where these are `moved`.
 
         A missing one has the mean of its column.
         """
-        before = np.zeros((len(z), len(column_indices)))
-        after = np.zeros((len(z), len(column_indices)))
+        before = np.zeros((len(row_positions), len(column_indices)))
+        after = np.zeros((len(row_positions), len(column_indices)))
         for i, c in enumerate(column_indices):
-            known = has_value(z[:, c])
-            values = table.columns[c].grid_values_at(z[known, c])
+            known = has_value(row_positions[:, c])
+            values = table.columns[c].grid_values_at(row_positions[known, c])
             new_values = table.columns[c].grid_values_at(moved[known, c])
             scale = values.std() or 1.0
             before[known, i] = (values - values.mean()) / scale
@@ -444,10 +455,10 @@ def _predicted_change(y: Floats, changed: _Numbers, given: _Numbers) -> Floats:
     changed = changed.most_correlated(y, len(y) // ROWS_PER_CHANGED_COLUMN)
     with_given = changed.join(given)
     with_products = with_given.join(given.products())
-    smaller = _LeastSquares.fit(y, changed)
+    smaller = _LeastSquares.from_data(y, changed)
     change = smaller.predicted_change
     for numbers in (with_given, with_products):
-        larger = _LeastSquares.fit(y, numbers)
+        larger = _LeastSquares.from_data(y, numbers)
         share = larger.share_above_noise(smaller)
         change = change + share * (larger.predicted_change - smaller.predicted_change)
         smaller = larger
@@ -462,7 +473,7 @@ class _LeastSquares(NamedTuple):
     degrees_of_freedom: int  # of the residuals
 
     @classmethod
-    def fit(cls, y: Floats, numbers: _Numbers) -> _LeastSquares:
+    def from_data(cls, y: Floats, numbers: _Numbers) -> _LeastSquares:
         """Regress y (k,) on numbers as they are, and predict for those that moved."""
         centre = numbers.before.mean(axis=0)
         x = numbers.before - centre
@@ -492,8 +503,8 @@ def _require_exact(table: Table, c: int, grid_value: float, position: float) -> 
     stored = column.grid.round(column.grid_values_at(np.array([position])))[0]
     if abs(stored - grid_value) <= EQUAL_TOLERANCE * abs(grid_value):
         return
-    for rule in table.rules.rules:
-        if c in rule.column_indices and not rule.implied:
+    for rule in table.rule_set.rules:
+        if c in rule.column_indices and not rule.is_discovered:
             fact = (
                 "the given number is outside the table's values, or finer than they "
                 f"are, and the constraint {rule.text!r} needs them"
@@ -502,11 +513,11 @@ def _require_exact(table: Table, c: int, grid_value: float, position: float) -> 
 
 
 def _differences_to(
-    table: Table, z: Floats, grid_values: Mapping[int, float]
+    table: Table, row_positions: Floats, grid_values: Mapping[int, float]
 ) -> Floats:
-    """Rows z (n, d) minus given values of g columns (n, g), in standard deviations."""
+    """Rows (n, d) minus given values of g columns (n, g), in standard deviations."""
     of_rows = np.column_stack(
-        [table.columns[c].grid_values_at(z[:, c]) for c in grid_values]
+        [table.columns[c].grid_values_at(row_positions[:, c]) for c in grid_values]
     )
     deviations = of_rows.std(axis=0)
     deviations = np.where(deviations > 0, deviations, 1.0)

@@ -15,11 +15,8 @@ import numpy as np
 
 from sliceflow.arrays import Ints
 from sliceflow.spaces.tables.cells import EncodedColumn
-from sliceflow.spaces.tables.columns import (
-    CATEGORY_KINDS,
-    Column,
-    category_column,
-)
+from sliceflow.spaces.tables.columns import CATEGORY_KINDS, Column
+from sliceflow.spaces.tables.infer_columns import category_column
 
 # The level that rare ones become. One that a column has already, in any case, is used.
 OTHER = "other"

@@ -39,7 +39,7 @@ from sliceflow.spaces.tables.rules import (
     LookupRule,
     ProductRule,
     Rule,
-    computes,
+    is_computing,
     lookup_keys,
 )
 
@@ -121,25 +121,25 @@ MIN_SHARE_NEAR_EQUAL = 0.2
 
 
 def find_rules(
-    columns: Sequence[Column], z: Floats, asked: Sequence[Rule] = ()
+    columns: Sequence[Column], row_positions: Floats, asked: Sequence[Rule] = ()
 ) -> list[Rule]:
-    """The rules in rows with positions z (n, d), beside those that a user asked for.
+    """The rules in rows with positions (n, d), beside those that a user asked for.
 
     A rule about the same columns as one that was asked for is left out.
     """
     columns = columns[:MAX_COLUMNS]
-    numbers = _Numbers.read(columns, z)
+    numbers = _Numbers.read(columns, row_positions)
     selection = _Selection(columns, list(asked))
-    sums = _find_sums(columns, z, numbers)
+    sums = _find_sums(columns, row_positions, numbers)
     selection.add_sums([ways for ways in sums if ways[0].share == 1])
-    products = _find_products(columns, z, numbers, selection.derived)
+    products = _find_products(columns, row_positions, numbers, selection.derived)
     selection.add_all([rule for rule in products if rule.share == 1])
-    selection.add_all(_find_date_parts(columns, z, selection.derived))
-    selection.add_all(_find_lookups(columns, z, selection.derived))
+    selection.add_all(_find_date_parts(columns, row_positions, selection.derived))
+    selection.add_all(_find_lookups(columns, row_positions, selection.derived))
     # What some rows break comes last: a part of it may be an exact rule.
     selection.add_all([ways[0] for ways in sums if ways[0].share < 1])
     selection.add_all([rule for rule in products if rule.share < 1])
-    selection.add_all(_find_orders(columns, z, numbers))
+    selection.add_all(_find_orders(columns, row_positions, numbers))
     return selection.found
 
 
@@ -154,7 +154,7 @@ class _Selection:
 
     def __post_init__(self) -> None:
         for rule in self.asked:
-            if computes(rule):
+            if is_computing(rule):
                 derived, *others = rule.column_indices
                 self.sources.setdefault(derived, set()).update(others)
 
@@ -177,7 +177,7 @@ class _Selection:
         """Add a rule if that is possible; whether it was."""
         if not self._is_new(rule):
             return False
-        if computes(rule):
+        if is_computing(rule):
             derived, *others = rule.column_indices
             if derived in self.sources and not isinstance(rule, LookupRule):
                 return False
@@ -196,10 +196,10 @@ class _Selection:
         for other in self.asked:
             if indices <= set(other.column_indices):
                 return False
-        if computes(rule):
+        if is_computing(rule):
             return True
         for other in self.found:
-            if computes(other) and indices <= set(other.column_indices):
+            if is_computing(other) and indices <= set(other.column_indices):
                 return False
         return True
 
@@ -223,18 +223,18 @@ class _Numbers:
     values: Floats  # (n, p); NaN where cells are missing
 
     @classmethod
-    def read(cls, columns: Sequence[Column], z: Floats) -> _Numbers:
+    def read(cls, columns: Sequence[Column], row_positions: Floats) -> _Numbers:
         """The columns of plain numbers: neither times nor durations."""
         indices = [
             c
             for c, column in enumerate(columns)
             if column.is_number and column.quantity == "number"
         ]
-        return cls.read_columns(columns, z, indices)
+        return cls.read_columns(columns, row_positions, indices)
 
     @classmethod
     def read_columns(
-        cls, columns: Sequence[Column], z: Floats, indices: Sequence[int]
+        cls, columns: Sequence[Column], row_positions: Floats, indices: Sequence[int]
     ) -> _Numbers:
         """Some columns, but for those whose integers are too large for floats."""
         usable = [
@@ -242,11 +242,11 @@ class _Numbers:
             for c in indices
             if np.abs(columns[c].level_grid_values).max(initial=0) < MAX_EXACT_FLOAT
         ]
-        values = np.full((len(z), len(usable)), np.nan)
+        values = np.full((len(row_positions), len(usable)), np.nan)
         for i, c in enumerate(usable):
             grid = columns[c].grid
-            known = has_value(z[:, c])
-            scaled_values = grid.positions_to_scaled_values(z[known, c])
+            known = has_value(row_positions[:, c])
+            scaled_values = grid.positions_to_scaled_values(row_positions[known, c])
             values[known, i] = scaled_values.astype(np.float64) * float(grid.unit or 1)
         return cls(np.array(usable, dtype=np.int64), values)
 
@@ -295,19 +295,21 @@ def _share_of_equal_pairs(a: NDArray[Any], b: NDArray[Any]) -> float:
 
 
 def _computing_evidence(
-    rule: LinearRule | ProductRule, columns: Sequence[Column], z: Floats
+    rule: LinearRule | ProductRule, columns: Sequence[Column], row_positions: Floats
 ) -> _Evidence:
     """How many rows keep a rule that computes its first column."""
-    known_z = z[has_value(z[:, rule.column_indices]).all(axis=1)]
-    if not len(known_z):
+    known_positions = row_positions[
+        has_value(row_positions[:, rule.column_indices]).all(axis=1)
+    ]
+    if not len(known_positions):
         return _Evidence(0, 0.0, 1.0)
-    kept = ~rule.is_broken(columns, known_z)
+    kept = ~rule.is_broken(columns, known_positions)
     derived = rule.column_indices[0]
-    computed = rule.solve(columns, known_z, derived)
+    computed = rule.solve(columns, known_positions, derived)
     by_chance = _share_of_equal_pairs(
-        known_z[:, derived], computed[has_value(computed)]
+        known_positions[:, derived], computed[has_value(computed)]
     )
-    return _Evidence(len(known_z), float(kept.mean()), by_chance)
+    return _Evidence(len(known_positions), float(kept.mean()), by_chance)
 
 
 # --- sums -----------------------------------------------------------------------------
@@ -321,7 +323,7 @@ class _Relation(NamedTuple):
 
 
 def _find_sums(
-    columns: Sequence[Column], z: Floats, numbers: _Numbers
+    columns: Sequence[Column], row_positions: Floats, numbers: _Numbers
 ) -> list[list[LinearRule]]:
     """Sums that are rules, each in the ways in which it can be written.
 
@@ -334,8 +336,10 @@ def _find_sums(
         totals = _possible_totals(columns, relation)
         if columns[totals[0]].n_levels < MIN_LEVELS_OF_SUM:
             continue
-        ways = [_linear_rule(columns, z, relation, total) for total in totals]
-        evidence = _computing_evidence(ways[0], columns, z)
+        ways = [
+            _linear_rule(columns, row_positions, relation, total) for total in totals
+        ]
+        evidence = _computing_evidence(ways[0], columns, row_positions)
         if evidence.suffices:
             candidates.append([replace(way, share=evidence.share) for way in ways])
             vector = np.zeros(len(columns))
@@ -514,7 +518,7 @@ def _possible_totals(columns: Sequence[Column], relation: _Relation) -> list[int
 
 
 def _linear_rule(
-    columns: Sequence[Column], z: Floats, relation: _Relation, total: int
+    columns: Sequence[Column], row_positions: Floats, relation: _Relation, total: int
 ) -> LinearRule:
     """The rule of a relation that computes one of its columns.
 
@@ -534,9 +538,9 @@ def _linear_rule(
             pairs[c] * int(known / unit)
             for c, known in zip(indices, known_units, strict=True)
         ]
-    rule = LinearRule("", indices, tuple(weights), "=", 0, unit, implied=True)
-    known_z = z[has_value(z[:, indices]).all(axis=1)]
-    bound = _usual(rule.difference(columns, known_z), unit is not None)
+    rule = LinearRule("", indices, tuple(weights), "=", 0, unit, is_discovered=True)
+    known_positions = row_positions[has_value(row_positions[:, indices]).all(axis=1)]
+    bound = _usual(rule.difference(columns, known_positions), unit is not None)
     text = _sum_text(columns, indices, pairs, bound * float(unit or 1))
     return replace(rule, bound=bound, text=text)
 
@@ -592,7 +596,10 @@ def _multiple(factor: int, name: str) -> str:
 
 
 def _find_products(
-    columns: Sequence[Column], z: Floats, numbers: _Numbers, derived: set[int]
+    columns: Sequence[Column],
+    row_positions: Floats,
+    numbers: _Numbers,
+    derived: set[int],
 ) -> list[ProductRule]:
     """Products, quotients and multiples that are rules, the surest first.
 
@@ -604,7 +611,7 @@ def _find_products(
         if c in derived or columns[c].n_levels < MIN_LEVELS_OF_PRODUCT:
             continue
         for rule in _candidate_products(columns, numbers, i):
-            evidence = _computing_evidence(rule, columns, z)
+            evidence = _computing_evidence(rule, columns, row_positions)
             if evidence.suffices:
                 rules.append(replace(rule, share=evidence.share))
 
@@ -745,19 +752,19 @@ def _product_rule(
 
 
 def _find_lookups(
-    columns: Sequence[Column], z: Floats, derived: set[int]
+    columns: Sequence[Column], row_positions: Floats, derived: set[int]
 ) -> list[LookupRule]:
     """The rules of functional dependencies, but for columns that are derived."""
     usable = [
         c for c, column in enumerate(columns) if column.is_category or column.is_number
     ]
-    cells = np.where(is_missing(z), np.nan, z)[:, usable]
+    cells = np.where(is_missing(row_positions), np.nan, row_positions)[:, usable]
     rules = []
     for dependency in find_dependencies(cells):
         determinant = usable[dependency.determinant]
         dependent = usable[dependency.dependent]
         if dependent not in derived and not _discloses(columns[determinant]):
-            rule = _lookup_rule(columns, z, dependent, determinant, None)
+            rule = _lookup_rule(columns, row_positions, dependent, determinant, None)
             rules.append(replace(rule, one_to_one=dependency.one_to_one))
     return rules
 
@@ -775,7 +782,7 @@ def _discloses(column: Column) -> bool:
 
 
 def _find_date_parts(
-    columns: Sequence[Column], z: Floats, derived: set[int]
+    columns: Sequence[Column], row_positions: Floats, derived: set[int]
 ) -> list[LookupRule]:
     """Columns that follow from a part of a time, as a month from a date."""
     rules = []
@@ -785,18 +792,20 @@ def _find_date_parts(
         if column.quantity == "time" and column.is_number
     ]
     for time in times:
-        known = has_value(z[:, time])
+        known = has_value(row_positions[:, time])
         keys = dict[DatePart, Floats]()
         for part in get_args(DatePart):
-            keys[part] = np.full(len(z), np.nan)
-            keys[part][known] = lookup_keys(columns[time], z[known, time], part)
+            keys[part] = np.full(len(row_positions), np.nan)
+            keys[part][known] = lookup_keys(
+                columns[time], row_positions[known, time], part
+            )
         for c, column in enumerate(columns):
             if c in times or c in derived:
                 continue
             if column.is_category or column.is_number:
-                part = _best_date_part(z[:, c], keys)
+                part = _best_date_part(row_positions[:, c], keys)
                 if part is not None:
-                    rules.append(_lookup_rule(columns, z, c, time, part))
+                    rules.append(_lookup_rule(columns, row_positions, c, time, part))
     return rules
 
 
@@ -823,19 +832,19 @@ def _follows(dependent: Floats, determinant: Floats) -> bool:
 
 def _lookup_rule(
     columns: Sequence[Column],
-    z: Floats,
+    row_positions: Floats,
     dependent: int,
     determinant: int,
     part: DatePart | None,
 ) -> LookupRule:
     """The rule with the position of the dependent for each known key."""
-    known = has_value(z[:, [dependent, determinant]]).all(axis=1)
-    keys = lookup_keys(columns[determinant], z[known, determinant], part)
+    known = has_value(row_positions[:, [dependent, determinant]]).all(axis=1)
+    keys = lookup_keys(columns[determinant], row_positions[known, determinant], part)
     different, first = np.unique(keys, return_index=True)
     text = f"{columns[dependent].name} follows from {columns[determinant].name}"
     if part is not None:
         text = f"{columns[dependent].name} is the {part} of {columns[determinant].name}"
-    positions = z[known, dependent][first]
+    positions = row_positions[known, dependent][first]
     return LookupRule(text, (dependent, determinant), different, positions, part)
 
 
@@ -843,7 +852,7 @@ def _lookup_rule(
 
 
 def _find_orders(
-    columns: Sequence[Column], z: Floats, numbers: _Numbers
+    columns: Sequence[Column], row_positions: Floats, numbers: _Numbers
 ) -> list[LinearRule]:
     """Orders a ≤ b that all rows keep, without those that follow from others.
 
@@ -856,8 +865,8 @@ def _find_orders(
         if column.quantity == "time" and column.is_number
     ]
     greater = dict[int, set[int]]()
-    for some in (numbers, _Numbers.read_columns(columns, z, times)):
-        greater.update(_greater_columns(columns, z, some))
+    for some in (numbers, _Numbers.read_columns(columns, row_positions, times)):
+        greater.update(_greater_columns(columns, row_positions, some))
     rules = []
     for a, larger in greater.items():
         follows = set[int]()
@@ -874,7 +883,7 @@ def _find_orders(
 
 
 def _greater_columns(
-    columns: Sequence[Column], z: Floats, numbers: _Numbers
+    columns: Sequence[Column], row_positions: Floats, numbers: _Numbers
 ) -> dict[int, set[int]]:
     """For each column the others that are at least as large, by a rule."""
     has_levels = [
@@ -890,9 +899,11 @@ def _greater_columns(
         for j in np.flatnonzero(is_never_less).tolist():
             b = int(indices[j])
             is_order = _is_order_beyond_chance(values[:, i], values[:, j])
-            known_z = z[has_value(z[:, [a, b]]).all(axis=1)]
+            known_positions = row_positions[
+                has_value(row_positions[:, [a, b]]).all(axis=1)
+            ]
             rule = _order_rule(columns, a, b)
-            if is_order and not rule.is_broken(columns, known_z).any():
+            if is_order and not rule.is_broken(columns, known_positions).any():
                 greater[a].add(b)
     return greater
 
@@ -925,7 +936,7 @@ def _order_rule(columns: Sequence[Column], a: int, b: int) -> LinearRule:
     unit_b = columns[b].unit
     if unit_a is None or unit_b is None:
         weights = (float(unit_a or 1), -float(unit_b or 1))
-        return LinearRule(text, (a, b), weights, "<=", implied=True)
+        return LinearRule(text, (a, b), weights, "<=", is_discovered=True)
     unit = min(unit_a, unit_b)
     whole = (int(unit_a / unit), -int(unit_b / unit))
-    return LinearRule(text, (a, b), whole, "<=", 0, unit, implied=True)
+    return LinearRule(text, (a, b), whole, "<=", 0, unit, is_discovered=True)

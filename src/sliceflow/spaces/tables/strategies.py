@@ -15,16 +15,17 @@ from sklearn.tree import DecisionTreeClassifier
 
 from sliceflow.arrays import Floats, Ints
 from sliceflow.engine.random import Seed
-from sliceflow.spaces.tables.chain import (
+from sliceflow.spaces.tables.column_model import (
     MIN_LEVELS_FOR_RIDGE,
     SCALE_OF_STRATEGY,
     RidgeStrategy,
     Strategy,
-    find_predictors,
     fit_column_model,
 )
 from sliceflow.spaces.tables.columns import Column
+from sliceflow.spaces.tables.draft_rows import DraftRows
 from sliceflow.spaces.tables.positions import has_value
+from sliceflow.spaces.tables.predictors import find_predictors
 from sliceflow.spaces.tables.ridge import RidgeRegression
 from sliceflow.spaces.tables.table import Table, generator
 from sliceflow.spaces.tables.trees import MAX_ROWS_PER_TREE, TreeSettings
@@ -72,23 +73,23 @@ MIN_SAMPLES_LEAF_FOR_LABEL = 50
 
 def choose_strategies(table: Table) -> tuple[Strategy, ...]:
     """The strategy of each column of the chain, in the order of the chain."""
-    order = np.array(table.order, dtype=np.int64)
+    order = np.array(table.drawing_order, dtype=np.int64)
     seed = Seed(0).child("ways")
     label = _find_label(table)
     strategies = list[Strategy]()
-    for k, c in enumerate(table.order):
+    for k, c in enumerate(table.drawing_order):
         if c == label:
             strategies.append("per_level")
             continue
-        if table.drawn_rows(c, table.order[:k]).sum() < MIN_ROWS_BESIDE_RULES:
+        if table.rows_to_draw(c, table.drawing_order[:k]).sum() < MIN_ROWS_BESIDE_RULES:
             strategies.append("tree")
             continue
-        if _largest_share(table.z[:, c]) > MAX_SHARE_OF_ONE_VALUE:
+        if _largest_share(table.row_positions[:, c]) > MAX_SHARE_OF_ONE_VALUE:
             strategies.append("tree")
             continue
         strategy = choose_strategy(
             table.columns,
-            table.z,
+            table.row_positions,
             c,
             order[:k],
             seed=seed.child(k),
@@ -109,14 +110,14 @@ def _largest_share(positions: Floats) -> float:
 
 def choose_strategy(
     columns: Sequence[Column],
-    z: Floats,
+    row_positions: Floats,
     column_index: int,
     predictors: Ints,
     *,
     seed: Seed,
     margin: float = 1.0,
 ) -> Strategy:
-    """The strategy that draws a column best given `predictors`, for positions z (n, d).
+    """The strategy that draws a column best given `predictors`, for positions (n, d).
 
     It is a regression if the error (CRPS) of that is below `margin` times the error of
     a tree. Each half of the rows judges what was fitted to the other half. If only one
@@ -124,17 +125,29 @@ def choose_strategy(
     the error of filled cells doubled.
     """
     column = columns[column_index]
-    predictors = find_predictors(columns, z, column_index, predictors)
+    predictors = find_predictors(columns, row_positions, column_index, predictors)
     few_levels = column.n_levels < MIN_LEVELS_FOR_RIDGE
-    if not column.allows_new_values or few_levels or not len(predictors):
+    if not column.new_values.are_possible or few_levels or not len(predictors):
         return "tree"
     rng = generator(seed)
-    known = np.flatnonzero(has_value(z[:, column_index]))
+    known = np.flatnonzero(has_value(row_positions[:, column_index]))
     sample = known[rng.permutation(len(known))[: 2 * MAX_ROWS_PER_TRIAL]]
-    first, second = np.array_split(z[sample], 2)
+    first, second = np.array_split(row_positions[sample], 2)
     trials = [
-        _Trial(columns, column_index, predictors, fitted_z=first, held_out_z=second),
-        _Trial(columns, column_index, predictors, fitted_z=second, held_out_z=first),
+        _Trial(
+            columns,
+            column_index,
+            predictors,
+            fitted_positions=first,
+            held_out_positions=second,
+        ),
+        _Trial(
+            columns,
+            column_index,
+            predictors,
+            fitted_positions=second,
+            held_out_positions=first,
+        ),
     ]
     errors = dict[RidgeStrategy, float]()
     for strategy in SCALE_OF_STRATEGY:
@@ -156,25 +169,25 @@ class _Trial:
     columns: Sequence[Column]  # all columns of the table
     column_index: int  # the one that is drawn
     predictors: Ints  # the indices of those that it is drawn from
-    fitted_z: Floats  # (n, d), positions of the rows to fit
-    held_out_z: Floats  # (m, d), and of those that judge
+    fitted_positions: Floats  # (n, d), positions of the rows to fit
+    held_out_positions: Floats  # (m, d), and of those that judge
 
     def rank_error(self, strategy: RidgeStrategy) -> float:
         """The mean absolute error, in ranks from 0 to 1, of a regression's predictions.
 
         Infinite if there are too few rows for a regression.
         """
-        regression = RidgeRegression.fit(
+        regression = RidgeRegression.from_data(
             SCALE_OF_STRATEGY[strategy],
             self.columns,
-            self.fitted_z,
+            self.fitted_positions,
             self.column_index,
             self.predictors,
         )
         if regression is None:
             return np.inf
         predicted = regression.to_positions(
-            self.columns[self.column_index], regression.predict(self.held_out_z)
+            self.columns[self.column_index], regression.predict(self.held_out_positions)
         )
         return float(np.abs(self._ranks(predicted) - self._true_ranks).mean())
 
@@ -184,18 +197,20 @@ class _Trial:
         E|u(Y) − u(y)| − ½ E|u(Y) − u(Y′)| with ranks u; Y and Y′ are two draws for each
         held-out cell y.
         """
-        settings = TreeSettings.from_coarseness(0).for_n_rows(len(self.fitted_z))
+        settings = TreeSettings.from_coarseness(0).for_n_rows(
+            len(self.fitted_positions)
+        )
         model = fit_column_model(
             self.columns,
-            self.fitted_z,
+            self.fitted_positions,
             self.column_index,
             self.predictors,
             seed=seed,
             settings=settings,
             strategy=strategy,
         )
-        first = self._ranks(model.draw(self.held_out_z, rng)[:, 0])
-        second = self._ranks(model.draw(self.held_out_z, rng)[:, 0])
+        first = self._ranks(model.draw(DraftRows(self.held_out_positions), rng)[:, 0])
+        second = self._ranks(model.draw(DraftRows(self.held_out_positions), rng)[:, 0])
         error = np.mean(
             [np.abs(first - self._true_ranks), np.abs(second - self._true_ranks)]
         )
@@ -204,11 +219,11 @@ class _Trial:
 
     @cached_property
     def _true_ranks(self) -> Floats:
-        return self._ranks(self.held_out_z[:, self.column_index])
+        return self._ranks(self.held_out_positions[:, self.column_index])
 
     def _ranks(self, positions: Floats) -> Floats:
         """The ranks, from 0 to 1, of positions (m,) among those of the fitted rows."""
-        known = np.sort(self.fitted_z[:, self.column_index])
+        known = np.sort(self.fitted_positions[:, self.column_index])
         n_below = np.searchsorted(known, positions, "left")
         n_up_to = np.searchsorted(known, positions, "right")
         return (n_below + n_up_to) / (2 * len(known))
@@ -220,17 +235,22 @@ def _find_label(table: Table) -> int | None:
     It is the only category of a table of numbers, has two frequent levels, and can be
     predicted well from the numbers.
     """
-    numeric = [c for c in table.order if table.columns[c].is_number]
-    others = [c for c in table.order if not table.columns[c].is_number]
+    numeric = [c for c in table.drawing_order if table.columns[c].is_number]
+    others = [c for c in table.drawing_order if not table.columns[c].is_number]
     if len(others) != 1 or not numeric:
         return None
     label = others[0]
-    if not table.columns[label].is_binary or len(table.z) > 2 * MAX_ROWS_PER_TREE:
+    if (
+        not table.columns[label].is_binary
+        or len(table.row_positions) > 2 * MAX_ROWS_PER_TREE
+    ):
         return None
-    counts = np.unique(table.z[:, label], return_counts=True)[1]
+    counts = np.unique(table.row_positions[:, label], return_counts=True)[1]
     if len(counts) != 2 or counts.min() < MIN_ROWS_PER_LEVEL:
         return None
-    sample = table.z[:: max(1, len(table.z) // N_ROWS_FOR_LABEL)]
+    sample = table.row_positions[
+        :: max(1, len(table.row_positions) // N_ROWS_FOR_LABEL)
+    ]
     scores = cross_val_score(
         DecisionTreeClassifier(
             min_samples_leaf=MIN_SAMPLES_LEAF_FOR_LABEL, random_state=0
