@@ -163,6 +163,11 @@ class Column:
         return self.kind in NUMERIC_KINDS
 
     @property
+    def is_time(self) -> bool:
+        """Whether it has times, which can be compared but not added."""
+        return self.is_number and self.quantity == "time"
+
+    @property
     def is_modelled(self) -> bool:
         """Whether the model draws its positions.
 

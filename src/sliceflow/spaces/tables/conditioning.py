@@ -21,7 +21,7 @@ from sliceflow.errors import DataError, ParameterError
 from sliceflow.spaces.tables.cells import format_names
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.formats import to_scaled_values
-from sliceflow.spaces.tables.positions import MISSING, has_value
+from sliceflow.spaces.tables.positions import MISSING, has_all_values, has_value
 from sliceflow.spaces.tables.rules import LinearRule, MembershipRule, Rule
 from sliceflow.spaces.tables.table import Table
 
@@ -331,7 +331,7 @@ def _move_to_grid_values(
     for c, grid_value in grid_values.items():
         _require_exact(table, c, grid_value, fixed[c])
     given = list(grid_values)
-    row_positions = row_positions[has_value(row_positions[:, given]).all(axis=1)]
+    row_positions = row_positions[has_all_values(row_positions, given)]
     if not len(row_positions):
         raise DataError("no row has a value of all given columns at once")
     differences = _differences_to(table, row_positions, grid_values)

@@ -22,7 +22,7 @@ from sliceflow.errors import DataError, ParameterError
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.formats import MAX_EXACT_FLOAT
 from sliceflow.spaces.tables.positions import (
-    has_value,
+    has_all_values,
     is_impossible,
     is_undrawn,
 )
@@ -195,8 +195,7 @@ class RuleSet:
         if isinstance(rule, CombinationRule):
             return self._broken_combinations(rule, row_positions)
         # A rule with a missing cell holds.
-        has_all_cells = has_value(row_positions[:, rule.column_indices]).all(axis=1)
-        row_indices = np.flatnonzero(has_all_cells)
+        row_indices = np.flatnonzero(has_all_values(row_positions, rule.column_indices))
         broken = np.zeros(len(row_positions), dtype=bool)
         broken[row_indices] = rule.is_broken(self.columns, row_positions[row_indices])
         return broken

@@ -27,7 +27,7 @@ from sliceflow.arrays import Floats, Mask
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.positions import (
     UNDRAWN,
-    has_value,
+    has_all_values,
     is_missing,
     is_undrawn,
 )
@@ -133,8 +133,7 @@ def _compute_by_rule(
 
 def _knows_all_but(rule: ComputingRule, row_positions: Floats, c: int) -> Mask:
     """Which rows (m,) have a value in all columns of a rule, column c aside."""
-    others = _other_indices(rule, c)
-    return np.asarray(has_value(row_positions[:, others]).all(axis=1))
+    return has_all_values(row_positions, _other_indices(rule, c))
 
 
 def _other_indices(rule: ComputingRule, c: int) -> list[int]:

@@ -27,7 +27,7 @@ from sliceflow.spaces.tables.column_model import (
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.infer_columns import infer_column
 from sliceflow.spaces.tables.parse_constraints import parse_constraint
-from sliceflow.spaces.tables.positions import has_value, is_undrawn
+from sliceflow.spaces.tables.positions import has_all_values, has_value, is_undrawn
 from sliceflow.spaces.tables.rare_levels import merge_rare_levels
 from sliceflow.spaces.tables.ridge import RidgeRegression
 from sliceflow.spaces.tables.rule_search import find_rules
@@ -211,9 +211,7 @@ class Table:
                 rule, LinearRule | LookupRule | ProductRule
             ):
                 continue
-            known = row_positions[
-                has_value(row_positions[:, list(rule.column_indices)]).all(axis=1)
-            ]
+            known = row_positions[has_all_values(row_positions, rule.column_indices)]
             shares[rule.text] = 1.0
             if len(known) > 0:
                 broken = rule.is_broken(self.columns, known)
