@@ -217,12 +217,12 @@ def describe_columns(df: Any) -> list[JsonObject]:
 
     A column that cannot be used is to be left out, and its note says why.
     """
-    from sliceflow.spaces.tables import cells
     from sliceflow.spaces.tables.infer_columns import infer_column
+    from sliceflow.spaces.tables.table_rows import read_dataframe
 
     described = []
     distinct_rows = np.flatnonzero(~df.duplicated().to_numpy())
-    for column in cells.read_dataframe(df).columns:
+    for column in read_dataframe(df).columns:
         try:
             described.append(infer_column(column, distinct_rows).describe())
         except ValueError as error:

@@ -10,11 +10,11 @@ import sliceflow
 from sliceflow import TableFlow
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.tables import strategies, tree_tuning, trees
-from sliceflow.spaces.tables.cells import read_dataframe
 from sliceflow.spaces.tables.column_model import fit_column_model, uses_ridge
 from sliceflow.spaces.tables.draft_rows import DraftRows
 from sliceflow.spaces.tables.predictors import find_predictors
 from sliceflow.spaces.tables.table import Table
+from sliceflow.spaces.tables.table_rows import read_dataframe
 from sliceflow.spaces.tables.trees import TreeSettings
 
 FINE = TreeSettings(min_samples_leaf=5, ccp_factor=2.0)

@@ -9,8 +9,8 @@ import pytest
 
 from sliceflow import TableFlow
 from sliceflow.errors import DataError, ParameterError
-from sliceflow.spaces.tables.cells import read_dataframe
 from sliceflow.spaces.tables.table import Table
+from sliceflow.spaces.tables.table_rows import read_dataframe
 
 
 def sample(frame, *constraints, n=500, **parameters):

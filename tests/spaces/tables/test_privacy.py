@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from sliceflow import TableFlow, load
 from sliceflow.errors import DataWarning
 from sliceflow.spaces.tables import identifiers
-from sliceflow.spaces.tables.cells import read_dataframe
 from sliceflow.spaces.tables.rare_numbers import LevelRange, is_rare, move
 from sliceflow.spaces.tables.table import Table
+from sliceflow.spaces.tables.table_rows import read_dataframe
 
 FIRST = ("Anna", "Ben", "Cleo", "Dan", "Eva", "Greta", "Hugo", "Ines", "Jan", "Piotr")
 LAST = ("Kowalski", "Nowak", "Smith", "O'Neil", "Meyer-Huber", "Garcia", "Kim", "Brown")

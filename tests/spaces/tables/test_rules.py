@@ -9,8 +9,8 @@ import pytest
 
 import sliceflow
 from sliceflow import TableFlow
-from sliceflow.spaces.tables.cells import read_dataframe
 from sliceflow.spaces.tables.table import Table
+from sliceflow.spaces.tables.table_rows import read_dataframe
 
 
 def orders(rng, n=1200, missing=0.0):

@@ -59,12 +59,7 @@ from scipy.special import ndtri
 from sliceflow.arrays import Floats, Ints
 from sliceflow.errors import DataError
 from sliceflow.spaces.tables import identifiers
-from sliceflow.spaces.tables.cells import (
-    OBJECT_OF_TEXT,
-    EncodedColumn,
-    convert_exactly,
-    format_names,
-)
+from sliceflow.spaces.tables.cells import EncodedColumn
 from sliceflow.spaces.tables.formats import (
     TIME_UNITS,
     DateFormat,
@@ -74,6 +69,8 @@ from sliceflow.spaces.tables.formats import (
 from sliceflow.spaces.tables.grid import Grid, values_at
 from sliceflow.spaces.tables.new_values import NewValuePolicy
 from sliceflow.spaces.tables.positions import MISSING, has_value, is_missing
+from sliceflow.spaces.tables.stored_levels import OBJECT_OF_TEXT
+from sliceflow.spaces.tables.table_rows import convert_exactly, format_names
 
 if TYPE_CHECKING:
     import pandas as pd

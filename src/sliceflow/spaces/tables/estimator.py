@@ -19,11 +19,6 @@ from sliceflow.errors import DataError
 from sliceflow.models.estimator import Estimator
 from sliceflow.models.protocols import ParticleResult
 from sliceflow.models.saving import FitRecord
-from sliceflow.spaces.tables.cells import (
-    TableRows,
-    format_names,
-    read_dataframe,
-)
 from sliceflow.spaces.tables.files import read_if_path
 from sliceflow.spaces.tables.fit import (
     FittedTable,
@@ -37,6 +32,7 @@ from sliceflow.spaces.tables.imputing import fill
 from sliceflow.spaces.tables.positions import has_value, is_missing
 from sliceflow.spaces.tables.rules import is_computing
 from sliceflow.spaces.tables.table import FoundRule, Table, generator
+from sliceflow.spaces.tables.table_rows import TableRows, format_names, read_dataframe
 from sliceflow.spaces.tables.trees import TreeSettings
 from sliceflow.validation import is_int, is_real, require
 

@@ -7,7 +7,7 @@ these keep is a candidate, and all rows judge it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -15,16 +15,16 @@ import numpy as np
 from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.rule_evidence import NumberColumns, evidence_of
-from sliceflow.spaces.tables.rules import ProductRule
+from sliceflow.spaces.tables.rules import FLOAT_TOLERANCE, ProductRule
 
 # Rows that candidates must keep at first, of which this many may break them. More
 # would take longer; with fewer, many false candidates would be checked in all rows.
 N_TRIAL_ROWS = 24
 MAX_BROKEN_TRIAL_ROWS = 1
 MIN_TRIAL_ROWS = 8
-# Of these rows, those with the largest numbers say what the factor of a multiple is.
+# Of these rows, this many with the largest numbers tell the factor of a multiple.
 N_LARGEST_ROWS = 5
-# A column with fewer values is no product or quotient: it may follow by chance.
+# A column with fewer values is no product or quotient: it may be one by accident.
 MIN_LEVELS_OF_PRODUCT = 8
 # Factors of products and quotients of two columns: percentages and thousands.
 PAIR_FACTORS = (
@@ -54,7 +54,7 @@ def find_products(
     for i, c in enumerate(numbers.indices.tolist()):
         if c in derived or columns[c].n_levels < MIN_LEVELS_OF_PRODUCT:
             continue
-        for rule in _find_candidate_products(columns, numbers, i):
+        for rule in _find_candidates(columns, numbers, i):
             evidence = evidence_of(rule, columns, row_positions)
             if evidence.suffices:
                 rules.append(replace(rule, share=evidence.share))
@@ -78,44 +78,41 @@ def find_products(
     return different
 
 
-def _find_candidate_products(
-    columns: Sequence[Column], numbers: NumberColumns, i: int
-) -> list[ProductRule]:
-    """Rules of the i-th number that nearly all of a few rows keep."""
-    c = int(numbers.indices[i])
-    target = numbers.values[:, i]
-    rows = _trial_rows(target)
-    if len(rows) < MIN_TRIAL_ROWS:
-        return []
-    y = target[rows]
-    x = numbers.values[rows]
-    tolerance = 1e-9 * np.abs(y)
-    unit = columns[c].unit
-    if unit is not None:
-        tolerance = tolerance + float(unit) / 2
-    candidates = _find_candidate_multiples(columns, numbers, i, x, y, tolerance)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        products = x[:, :, None] * x[:, None, :]
-        quotients = x[:, :, None] / x[:, None, :]
-    n_numbers = x.shape[1]
-    is_used = np.ones((n_numbers, n_numbers), dtype=bool)
-    is_used[i] = False
-    is_used[:, i] = False
-    for exponent, values in ((1, products), (-1, quotients)):
-        for factor in PAIR_FACTORS:
-            agrees = (
-                _agrees_in_trial_rows(float(factor) * values, y, tolerance) & is_used
-            )
-            if exponent > 0:
-                agrees = np.triu(agrees)
-            else:
-                np.fill_diagonal(agrees, False)
-            for a, b in np.argwhere(agrees).tolist():
-                others = (int(numbers.indices[a]), int(numbers.indices[b]))
-                candidates.append(
-                    _product_rule(columns, c, others, (1, exponent), factor)
-                )
-    return candidates
+@dataclass(frozen=True, eq=False)
+class _Trial:
+    """A few rows in which one number, the target, has different values."""
+
+    target: int  # the place of the target among the p numbers
+    y: Floats  # (m,), its values
+    x: Floats  # (m, p), those of all numbers; NaN where cells are missing
+    tolerance: Floats  # (m,), how much a product may differ from y
+
+    @classmethod
+    def from_numbers(
+        cls, numbers: NumberColumns, target: int, unit: Fraction | None
+    ) -> _Trial:
+        """The trial rows of a target that counts a `unit`; None for floats."""
+        values = numbers.values[:, target]
+        row_indices = _trial_rows(values)
+        y = values[row_indices]
+        tolerance = FLOAT_TOLERANCE * np.abs(y)
+        if unit is not None:
+            tolerance = tolerance + float(unit) / 2  # products are rounded
+        return cls(target, y, numbers.values[row_indices], tolerance)
+
+    def agrees(self, candidates: Floats, tolerance: Floats | None = None) -> Mask:
+        """Which of many candidates (m, …) equal y in nearly all rows that have both.
+
+        The result has the shape of one row of candidates.
+        """
+        if tolerance is None:
+            tolerance = self.tolerance
+        shape = (-1,) + (1,) * (candidates.ndim - 1)
+        error = np.abs(candidates - self.y.reshape(shape))
+        n_known = np.isfinite(error).sum(axis=0)
+        n_kept = (error <= tolerance.reshape(shape)).sum(axis=0)
+        is_known = n_known >= MIN_TRIAL_ROWS
+        return np.asarray(is_known & (n_known - n_kept <= MAX_BROKEN_TRIAL_ROWS))
 
 
 def _trial_rows(values: Floats) -> Ints:
@@ -126,43 +123,70 @@ def _trial_rows(values: Floats) -> Ints:
     return order[np.sort(first)[:N_TRIAL_ROWS]]
 
 
-def _agrees_in_trial_rows(values: Floats, y: Floats, tolerance: Floats) -> Mask:
-    """Which of many columns of values (m, …) equal y (m,) in nearly all known rows."""
-    shape = (-1,) + (1,) * (values.ndim - 1)
-    error = np.abs(values - y.reshape(shape))
-    known = np.isfinite(error).sum(axis=0)
-    kept = (error <= tolerance.reshape(shape)).sum(axis=0)
-    is_known = known >= MIN_TRIAL_ROWS
-    return np.asarray(is_known & (known - kept <= MAX_BROKEN_TRIAL_ROWS))
-
-
-def _find_candidate_multiples(
-    columns: Sequence[Column],
-    numbers: NumberColumns,
-    i: int,
-    x: Floats,
-    y: Floats,
-    tolerance: Floats,
+def _find_candidates(
+    columns: Sequence[Column], numbers: NumberColumns, target: int
 ) -> list[ProductRule]:
-    """Rules y = factor·x of the i-th number, for trial rows x (m, p) and y (m,)."""
-    c = int(numbers.indices[i])
-    # Rows of large numbers say most about the factor; their median is robust.
-    sizes = np.nan_to_num(np.abs(x))
+    """Rules of one of the numbers that nearly all trial rows keep."""
+    unit = columns[int(numbers.indices[target])].unit
+    trial = _Trial.from_numbers(numbers, target, unit)
+    if len(trial.y) < MIN_TRIAL_ROWS:
+        return []
+    candidates = _find_multiples(columns, numbers, trial)
+    candidates.extend(_find_pairs(columns, numbers, trial))
+    return candidates
+
+
+def _find_multiples(
+    columns: Sequence[Column], numbers: NumberColumns, trial: _Trial
+) -> list[ProductRule]:
+    """Rules y = factor·x that trial rows keep."""
+    # Rows of large numbers determine the factor best; their median is robust.
+    sizes = np.nan_to_num(np.abs(trial.x))
     largest = np.argsort(-sizes, axis=0, kind="stable")[:N_LARGEST_ROWS]
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = y[:, None] / np.where(sizes > 0, x, np.nan)
-        margins = tolerance[:, None] / sizes
-    middle = np.median(np.take_along_axis(ratios, largest, axis=0), axis=0)
+        ratios = trial.y[:, None] / np.where(sizes > 0, trial.x, np.nan)
+        margins = trial.tolerance[:, None] / sizes
+    median_ratio = np.median(np.take_along_axis(ratios, largest, axis=0), axis=0)
     margin = np.min(np.take_along_axis(margins, largest, axis=0), axis=0)
-    is_near = _agrees_in_trial_rows(middle * x, y, 2 * tolerance)
-    is_near[i] = False
-    candidates = []
+    is_near = trial.agrees(median_ratio * trial.x, 2 * trial.tolerance)
+    is_near[trial.target] = False
+    derived = int(numbers.indices[trial.target])
+    rules = []
     for a in np.flatnonzero(is_near).tolist():
-        factor = _simplest_fraction(float(middle[a]), float(margin[a]))
+        factor = _simplest_fraction(float(median_ratio[a]), float(margin[a]))
         if factor is not None:
             other = (int(numbers.indices[a]),)
-            candidates.append(_product_rule(columns, c, other, (1,), factor))
-    return candidates
+            rules.append(_product_rule(columns, derived, other, (1,), factor))
+    return rules
+
+
+def _find_pairs(
+    columns: Sequence[Column], numbers: NumberColumns, trial: _Trial
+) -> list[ProductRule]:
+    """Rules y = factor·xₐ·x_b and y = factor·xₐ/x_b that trial rows keep."""
+    x = trial.x
+    with np.errstate(divide="ignore", invalid="ignore"):
+        products = x[:, :, None] * x[:, None, :]
+        quotients = x[:, :, None] / x[:, None, :]
+    n_numbers = x.shape[1]
+    without_target = np.ones((n_numbers, n_numbers), dtype=bool)
+    without_target[trial.target] = False
+    without_target[:, trial.target] = False
+    derived = int(numbers.indices[trial.target])
+    rules = []
+    for exponent, values in ((1, products), (-1, quotients)):
+        for factor in PAIR_FACTORS:
+            agrees = trial.agrees(float(factor) * values) & without_target
+            if exponent > 0:
+                agrees = np.triu(agrees)  # a·b is b·a
+            else:
+                np.fill_diagonal(agrees, False)  # a/a is 1
+            for a, b in np.argwhere(agrees).tolist():
+                others = (int(numbers.indices[a]), int(numbers.indices[b]))
+                rules.append(
+                    _product_rule(columns, derived, others, (1, exponent), factor)
+                )
+    return rules
 
 
 def _simplest_fraction(value: float, margin: float) -> Fraction | None:

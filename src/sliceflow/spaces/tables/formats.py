@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from sliceflow.arrays import Floats
 from sliceflow.number_formats import NumberFormat
-from sliceflow.spaces.tables.cells import ValueType
+from sliceflow.spaces.tables.stored_levels import ValueType
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,11 +14,6 @@ from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.engine.random import Seed
 from sliceflow.errors import ParameterError
 from sliceflow.spaces.tables.cell_sources import find_equal_columns
-from sliceflow.spaces.tables.cells import (
-    TableRows,
-    format_names,
-    make_dataframe,
-)
 from sliceflow.spaces.tables.column_model import (
     SCALE_OF_STRATEGY,
     Strategy,
@@ -41,6 +36,7 @@ from sliceflow.spaces.tables.rules import (
     is_computing,
 )
 from sliceflow.spaces.tables.solve_rules import compute_column
+from sliceflow.spaces.tables.table_rows import TableRows, format_names, make_dataframe
 
 if TYPE_CHECKING:
     import pandas as pd
