@@ -166,6 +166,6 @@ def convert_grid_values(positions: Floats, from_grid: Grid, to_grid: Grid) -> Fl
     if to_grid.unit is None or from_grid.unit is None:
         return grid_values
     ratio = from_grid.unit / to_grid.unit
-    scale = float(from_grid.step * ratio)
+    scale = float(from_grid.spacing * ratio)
     shift = float(from_grid.origin * ratio - to_grid.origin)
-    return (grid_values * scale + shift) / to_grid.step
+    return (grid_values * scale + shift) / to_grid.spacing

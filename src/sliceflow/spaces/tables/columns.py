@@ -19,8 +19,8 @@ only where they are plausible (`new_values`). `positions` names the positions of
 that have no value.
 
 **Scaled values** are integers that count a `unit`, here 1/100. A **grid value** counts
-`step` units from the smallest value, `origin`. The step is more than one unit if all
-differences are multiples of it, as in a column of whole hours in seconds. So grid
+`spacing` units from the smallest value, `origin`. The spacing is more than one unit if
+all differences are multiples of it, as in a column of whole hours in seconds. So grid
 values are whole numbers, and rounding one gives a value that the column can have.
 Floats with many decimals have no unit: their scaled and grid values are the floats.
 The **features** of a cell are the normal score of a number, or one axis for each
@@ -339,9 +339,9 @@ class Column:
             dtype=np.float64,
         )
         grid_values = self.grid.positions_to_grid_values(positions)
-        new = np.flatnonzero(is_missing(positions))
-        new_values = values.iloc[new]
-        if not len(new):
+        new_indices = np.flatnonzero(is_missing(positions))
+        new_values = values.iloc[new_indices]
+        if not len(new_indices):
             return LocatedValues(positions, grid_values, new_values)
         dtype = self.encoded.levels.dtype
         try:
@@ -349,18 +349,18 @@ class Column:
             scaled_values, unit = to_scaled_values(
                 new_values, value_type, self.text_format
             )
-            grid_values[new] = self.grid.scaled_values_to_grid_values(
+            grid_values[new_indices] = self.grid.scaled_values_to_grid_values(
                 scaled_values, unit
             )
         except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
             raise DataError(
-                f"{values.iloc[new[0]]!r} does not fit the column, which is "
+                f"{values.iloc[new_indices[0]]!r} does not fit the column, which is "
                 f"{self.kind} ({dtype})",
                 str(error),
                 column=self.name,
             ) from error
-        positions[new] = np.interp(
-            grid_values[new], self.grid.grid_values, np.arange(self.n_levels)
+        positions[new_indices] = np.interp(
+            grid_values[new_indices], self.grid.grid_values, np.arange(self.n_levels)
         )
         return LocatedValues(positions, grid_values, new_values)
 

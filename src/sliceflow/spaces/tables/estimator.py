@@ -28,7 +28,7 @@ from sliceflow.spaces.tables.fit import (
     TablePlan,
 )
 from sliceflow.spaces.tables.given_texts import given_value
-from sliceflow.spaces.tables.imputing import fill
+from sliceflow.spaces.tables.imputing import fill_missing
 from sliceflow.spaces.tables.positions import has_value, is_missing
 from sliceflow.spaces.tables.rules import is_computing
 from sliceflow.spaces.tables.table import FoundRule, Table, generator
@@ -199,7 +199,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         if fitted.known_table is None:
             if record.rows is None:
                 raise ValueError("the table has no rows")
-            table = self._adapter().read_table(record.rows)
+            table = self._adapter().infer_table(record.rows)
             if not fitted.plan.is_compatible_with(table):
                 raise ValueError("the rows do not fit the plan")
             fitted = replace(fitted, known_table=table)
@@ -346,7 +346,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         row_positions = table.positions_of(rows, new_as_missing=True)
         is_hole = np.column_stack([encoded.missing for encoded in rows.columns])
         _warn_of_new_levels(table, rows, is_missing(row_positions) & ~is_hole)
-        filled_positions, unfilled = fill(table, row_positions, n, seed)
+        filled_positions, unfilled = fill_missing(table, row_positions, n, seed)
         filled_dfs = []
         for part_positions in np.split(filled_positions, n):
             filled_dfs.append(

@@ -263,7 +263,7 @@ def _possible_totals(columns: Sequence[Column], relation: WholeRelation) -> list
         c, coefficient = pair
         is_alone = signs.count(np.sign(coefficient)) == 1 and len(pairs) > 2
         column = columns[c]
-        step = column.grid.step * (column.unit or Fraction(0))
+        step = column.grid.spacing * (column.unit or Fraction(0))
         n_missing = int(column.encoded.missing.sum())
         return (
             abs(coefficient) != 1,

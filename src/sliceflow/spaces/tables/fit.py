@@ -266,7 +266,7 @@ class TableAdapter:
             return rows
         return rows.align_columns(self.known_rows)
 
-    def read_table(self, rows: TableRows) -> Table:
+    def infer_table(self, rows: TableRows) -> Table:
         """Find out what the columns of rows are, and what holds between them."""
         return Table.from_rows(
             rows,
@@ -279,7 +279,7 @@ class TableAdapter:
 
     def plan_fit(self, rows: TableRows, seed: Seed) -> PlannedTable:
         """Find out what the columns are and how each is drawn."""
-        table = self.read_table(rows)
+        table = self.infer_table(rows)
         strategies = choose_strategies(table)
         settings = self.tree_settings
         if settings is None:

@@ -27,7 +27,7 @@ class Grid:
     # own if they are large, or floats if there is no unit.
     scaled_values: ScaledValues
     unit: Fraction | None = None  # in ones or seconds; None for floats and categories
-    step: int = 1  # how many units are between neighbours on the grid
+    spacing: int = 1  # how many units are between neighbours on the grid
 
     @property
     def origin(self) -> int:
@@ -41,8 +41,8 @@ class Grid:
         """(k,), the grid values of the levels, ascending."""
         if self.unit is None:
             return self.scaled_values
-        steps = (self.scaled_values - self.origin) // self.step
-        return np.asarray(steps.astype(np.float64))
+        step_counts = (self.scaled_values - self.origin) // self.spacing
+        return np.asarray(step_counts.astype(np.float64))
 
     def positions_to_grid_values(self, positions: Floats) -> Floats:
         """The grid values (m,) at positions (m,); NaN where cells are missing."""
@@ -71,9 +71,9 @@ class Grid:
         """The scaled values (m,) of grid values (m,), rounded to the grid."""
         if self.unit is None:
             return grid_values
-        steps = np.rint(grid_values).astype(np.int64)
-        steps = steps.astype(self.scaled_values.dtype)
-        return self.origin + self.step * steps
+        step_counts = np.rint(grid_values).astype(np.int64)
+        step_counts = step_counts.astype(self.scaled_values.dtype)
+        return self.origin + self.spacing * step_counts
 
     def scaled_values_to_grid_values(
         self, scaled_values: ScaledValues, unit: Fraction | None
@@ -87,11 +87,11 @@ class Grid:
         denominator = ratio.denominator
         if self.unit is None or unit is None:
             values = scaled_values * float(numerator) / float(denominator)
-            return np.asarray((values - self.origin) / self.step)
+            return np.asarray((values - self.origin) / self.spacing)
         # Python's integers divide exactly, and round once.
         differences = scaled_values.astype(object) * numerator
         differences = differences - self.origin * denominator
-        divisor = denominator * self.step
+        divisor = denominator * self.spacing
         grid_values = [difference / divisor for difference in differences.tolist()]
         return np.array(grid_values, dtype=np.float64)
 

@@ -81,7 +81,7 @@ MAX_FILL_ROUNDS = 10
 ROUNDS_WITH_DISCOVERED_RULES = 2
 
 
-def fill(
+def fill_missing(
     table: Table, row_positions: Floats, n: int, seed: Seed
 ) -> tuple[Floats, Ints]:
     """Fill the missing cells of rows with positions (m, d), n times.
@@ -102,18 +102,18 @@ def fill(
     )
     rng = generator(seed.child("fill"))
     filled_positions = np.tile(_with_constants(table.columns, row_positions), (n, 1))
-    rules = table.rule_set
+    rule_set = table.rule_set
     unfinished = np.flatnonzero(models.holes(filled_positions).any(axis=1))
     for attempt in range(MAX_FILL_ROUNDS):
         if not len(unfinished):
             break
         if attempt == ROUNDS_WITH_DISCOVERED_RULES:
-            rules = _without_discovered(rules)
+            rule_set = _only_constraints(rule_set)
         to_fill = filled_positions[unfinished]
         if attempt == 0:
-            drawn, keeps_rules = models.fit_and_fill(rules, to_fill, rng)
+            drawn, keeps_rules = models.fit_and_fill(rule_set, to_fill, rng)
         else:
-            drawn, keeps_rules = models.fill(rules, to_fill, rng)
+            drawn, keeps_rules = models.fill(rule_set, to_fill, rng)
         filled_positions[unfinished[keeps_rules]] = drawn[keeps_rules]
         unfinished = unfinished[~keeps_rules]
     return filled_positions, unfinished
@@ -144,10 +144,10 @@ def _with_constants(columns: Sequence[Column], row_positions: Floats) -> Floats:
     return np.where(is_constant, 0.0, row_positions)
 
 
-def _without_discovered(rules: RuleSet) -> RuleSet:
-    """The rules that the user asked for."""
-    asked = tuple(rule for rule in rules.rules if not rule.is_discovered)
-    return replace(rules, rules=asked)
+def _only_constraints(rule_set: RuleSet) -> RuleSet:
+    """The constraints of the user, without rules that were discovered in the table."""
+    constraints = tuple(rule for rule in rule_set.rules if not rule.is_discovered)
+    return replace(rule_set, rules=constraints)
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +171,7 @@ class _ImputationModels:
         return is_missing(row_positions) & is_fillable
 
     def fit_and_fill(
-        self, rules: RuleSet, row_positions: Floats, rng: np.random.Generator
+        self, rule_set: RuleSet, row_positions: Floats, rng: np.random.Generator
     ) -> tuple[Floats, Mask]:
         """Fit the models, and fill rows with positions (m, d) in the same sweeps.
 
@@ -194,12 +194,14 @@ class _ImputationModels:
                 if needs_fit:
                     copies[with_holes] = swept_positions[:n_swept_copies]
                     self._fit(c, copies, self.seed.child("column", c, sweep))
-                _redraw(rules, self.by_column[c], swept_positions, holes, rng)
-            swept_positions, keeps_rules = _apply_rules(rules, swept_positions, holes)
+                _redraw(rule_set, self.by_column[c], swept_positions, holes, rng)
+            swept_positions, keeps_rules = _apply_rules(
+                rule_set, swept_positions, holes
+            )
         return swept_positions[n_swept_copies:], keeps_rules[n_swept_copies:]
 
     def fill(
-        self, rules: RuleSet, row_positions: Floats, rng: np.random.Generator
+        self, rule_set: RuleSet, row_positions: Floats, rng: np.random.Generator
     ) -> tuple[Floats, Mask]:
         """Fill rows with positions (m, d) by the models that are fitted.
 
@@ -210,8 +212,10 @@ class _ImputationModels:
         self._fill_initially(swept_positions, rng)
         for _ in range(N_SWEEPS):
             for models in self.by_column.values():
-                _redraw(rules, models, swept_positions, holes, rng)
-            swept_positions, keeps_rules = _apply_rules(rules, swept_positions, holes)
+                _redraw(rule_set, models, swept_positions, holes, rng)
+            swept_positions, keeps_rules = _apply_rules(
+                rule_set, swept_positions, holes
+            )
         return swept_positions, keeps_rules
 
     def _fill_initially(self, row_positions: Floats, rng: np.random.Generator) -> None:
@@ -253,7 +257,7 @@ class _ImputationModels:
 
 
 def _redraw(
-    rules: RuleSet,
+    rule_set: RuleSet,
     models: Sequence[ColumnModel],
     row_positions: Floats,
     holes: Mask,
@@ -269,28 +273,28 @@ def _redraw(
     parts = np.array_split(rows_with_hole, len(models))
     for model, row_indices in zip(models, parts, strict=True):
         before = row_positions[row_indices]
-        known_positions = _without_empty_holes(before, holes[row_indices])
+        known_positions = _with_undrawn_holes(before, holes[row_indices])
         known_positions[:, c] = UNDRAWN
-        draft = DraftRows(before, rules, False, rule_positions=known_positions)
+        draft = DraftRows(before, rule_set, False, rule_positions=known_positions)
         drawn = model.draw(draft, rng)[:, 0]
         row_positions[row_indices, c] = np.where(is_undrawn(drawn), before[:, c], drawn)
 
 
 def _apply_rules(
-    rules: RuleSet, row_positions: Floats, holes: Mask
+    rule_set: RuleSet, row_positions: Floats, holes: Mask
 ) -> tuple[Floats, Mask]:
     """Compute the `holes` (m, d) of rows (m, d) that follow from their other cells.
 
     Returns the positions (m, d), and which rows (m,) are filled and keep all rules.
     Holes that cannot be computed stay as they were.
     """
-    completed = _without_empty_holes(row_positions, holes)
-    keeps_rules = rules.complete(completed, holes)
+    completed = _with_undrawn_holes(row_positions, holes)
+    keeps_rules = rule_set.complete(completed, holes)
     stays = is_undrawn(completed) | is_impossible(completed)
     return np.where(stays, row_positions, completed), keeps_rules
 
 
-def _without_empty_holes(row_positions: Floats, holes: Mask) -> Floats:
+def _with_undrawn_holes(row_positions: Floats, holes: Mask) -> Floats:
     """Positions (m, d) with `UNDRAWN` for holes that are still missing.
 
     Rules wait for a cell that is not drawn yet, but take a missing one as it is.

@@ -48,7 +48,7 @@ _DATE_AND_TIME = re.compile(rf"{DATE_PATTERN}([ T]\d{{1,2}}:\d{{2}}.*)?")
 
 
 def infer_column(
-    encoded: EncodedColumn, distinct_row_indices: Ints, wanted: str | None = None
+    encoded: EncodedColumn, distinct_row_indices: Ints, wanted_kind: str | None = None
 ) -> Column:
     """Infer the kind, the levels and the grid of a column from its cells.
 
@@ -56,28 +56,28 @@ def infer_column(
     ----------
     encoded : the cells of the column
     distinct_row_indices : indices of the table's rows without repetitions of whole rows
-    wanted : the kind that the user gave; "datetime:%d.%m.%Y" for dates as text
+    wanted_kind : the kind that the user gave; "datetime:%d.%m.%Y" for dates as text
     """
-    kind, date_format = _parse_wanted_kind(encoded.name, wanted)
+    kind, date_format = _parse_wanted_kind(encoded.name, wanted_kind)
     counts = np.bincount(encoded.present_codes)
-    present = np.flatnonzero(counts)  # codes of the levels that have a cell
+    used_codes = np.flatnonzero(counts)  # of levels that have a cell
     if kind == "drop":
-        return Column(encoded, "drop", present[:0], Grid(np.empty(0)))
+        return Column(encoded, "drop", used_codes[:0], Grid(np.empty(0)))
 
-    recognised = _recognise_identifier(encoded, distinct_row_indices, wanted)
+    recognised = _recognise_identifier(encoded, distinct_row_indices, wanted_kind)
     if recognised.reason and recognised.reason != identifiers.NEARLY_UNIQUE:
-        return _identifier(encoded, counts, recognised)
-    if _is_constant(encoded, present):
-        return _constant(encoded, present)
+        return _identifier_column(encoded, counts, recognised)
+    if _is_constant(encoded, used_codes):
+        return _constant_column(encoded, used_codes)
     if encoded.categorical or encoded.value_type == "bool" or kind in CATEGORY_KINDS:
         return category_column(encoded, counts, kind)
 
-    column = _infer_numeric(encoded, present, kind, date_format)
+    column = _infer_numeric(encoded, used_codes, kind, date_format)
     if column is not None:
         return column
     if recognised.reason:
-        return _identifier(encoded, counts, recognised)
-    _refuse_free_text(encoded, present, kind)
+        return _identifier_column(encoded, counts, recognised)
+    _refuse_free_text(encoded, used_codes, kind)
     return category_column(encoded, counts, kind)
 
 
@@ -86,15 +86,17 @@ def _is_user_kind(kind: str) -> TypeGuard[UserKind]:
     return kind in KINDS
 
 
-def _parse_wanted_kind(name: Any, wanted: str | None) -> tuple[UserKind | None, str]:
+def _parse_wanted_kind(
+    name: Any, wanted_kind: str | None
+) -> tuple[UserKind | None, str]:
     """The kind that a user gave, and the format of dates, empty if there is none."""
-    if wanted is None:
+    if wanted_kind is None:
         return None, ""
-    kind, _, date_format = wanted.partition(":")
+    kind, _, date_format = wanted_kind.partition(":")
     if not _is_user_kind(kind) or (date_format and kind != "datetime"):
         raise ParameterError(
             "columns",
-            {name: wanted},
+            {name: wanted_kind},
             "is not a kind of column",
             f"use one of {', '.join(KINDS)}, or 'datetime:%d.%m.%Y' for dates as text",
         )
@@ -102,17 +104,17 @@ def _parse_wanted_kind(name: Any, wanted: str | None) -> tuple[UserKind | None, 
 
 
 def _recognise_identifier(
-    encoded: EncodedColumn, distinct_row_indices: Ints, wanted: str | None
+    encoded: EncodedColumn, distinct_row_indices: Ints, wanted_kind: str | None
 ) -> identifiers.Recognition:
     """Why a column is an identifier; no reason if it is none, or as the user says."""
-    if wanted == "identifier":
+    if wanted_kind == "identifier":
         return identifiers.Recognition("as asked", identifiers.does_repeat(encoded))
-    if wanted:
+    if wanted_kind:
         return identifiers.Recognition("")
     return identifiers.recognise(encoded, distinct_row_indices)
 
 
-def _identifier(
+def _identifier_column(
     encoded: EncodedColumn, counts: Ints, recognised: identifiers.Recognition
 ) -> Column:
     """A column of identifiers, of which `counts` says how many cells each code has.
@@ -128,19 +130,19 @@ def _identifier(
     return replace(column, level_codes=column.level_codes[:1], grid=Grid(np.empty(0)))
 
 
-def _is_constant(encoded: EncodedColumn, present: Ints) -> bool:
+def _is_constant(encoded: EncodedColumn, used_codes: Ints) -> bool:
     """Whether all cells are alike. One value and missing cells are two."""
-    if len(present) == 0:
+    if len(used_codes) == 0:
         return True
-    return len(present) == 1 and not encoded.missing.any()
+    return len(used_codes) == 1 and not encoded.missing.any()
 
 
-def _constant(encoded: EncodedColumn, present: Ints) -> Column:
+def _constant_column(encoded: EncodedColumn, used_codes: Ints) -> Column:
     """A column with one value or none. Constraints may compare with a number."""
     is_number = encoded.value_type not in ("str", "bool") and not encoded.categorical
-    if len(present) and is_number:
-        return _numeric_column(encoded, present, "constant", None)
-    return Column(encoded, "constant", present, Grid(np.zeros(len(present))))
+    if len(used_codes) and is_number:
+        return _numeric_column(encoded, used_codes, "constant", None)
+    return Column(encoded, "constant", used_codes, Grid(np.zeros(len(used_codes))))
 
 
 def category_column(encoded: EncodedColumn, counts: Ints, kind: Kind | None) -> Column:
@@ -163,18 +165,18 @@ def category_column(encoded: EncodedColumn, counts: Ints, kind: Kind | None) -> 
 
 
 def _infer_numeric(
-    encoded: EncodedColumn, present: Ints, kind: Kind | None, date_format: str
+    encoded: EncodedColumn, used_codes: Ints, kind: Kind | None, date_format: str
 ) -> Column | None:
     """A column of numbers or times, which may be written as text; None for words."""
     value_type = encoded.value_type
-    last = encoded.levels.iloc[present[-1]]
+    last = encoded.levels.iloc[used_codes[-1]]
     may_be_text = value_type == "str"
     if value_type in ("int", "float"):
         low, high = _COMPACT_DATE_RANGE
         may_be_text = bool(date_format) or low < last < high
     text_format = None
     if may_be_text:
-        text_format = _infer_text_format(encoded, present, kind, date_format)
+        text_format = _infer_text_format(encoded, used_codes, kind, date_format)
     is_plain_number = value_type in ("int", "float", "Decimal") and text_format is None
     if kind == "datetime" and is_plain_number:
         raise DataError(
@@ -184,18 +186,18 @@ def _infer_numeric(
         )
     if value_type == "str" and text_format is None:
         return None
-    return _numeric_column(encoded, present, kind, text_format)
+    return _numeric_column(encoded, used_codes, kind, text_format)
 
 
 def _numeric_column(
     encoded: EncodedColumn,
-    present: Ints,
+    used_codes: Ints,
     kind: Kind | None,
     text_format: TextFormat | None,
 ) -> Column:
     """The column of numbers or times; a `kind` of None is chosen."""
     scaled_values, unit = to_scaled_values(
-        encoded.levels.iloc[present], encoded.value_type, text_format
+        encoded.levels.iloc[used_codes], encoded.value_type, text_format
     )
     ascending = np.argsort(scaled_values, kind="stable")
     scaled_values = scaled_values[ascending]
@@ -205,13 +207,13 @@ def _numeric_column(
         scaled_values = scaled_values / unit.denominator
         unit = None
 
-    quantity = _quantity(encoded, text_format)
+    quantity = _infer_quantity(encoded, text_format)
     if kind is None:
-        kind = _kind_of_numbers(quantity, unit)
+        kind = _infer_numeric_kind(quantity, unit)
     column = Column(
         encoded,
         kind,
-        level_codes=present[ascending],
+        level_codes=used_codes[ascending],
         grid=_infer_grid(scaled_values, unit),
         quantity=quantity,
         text_format=text_format,
@@ -222,18 +224,18 @@ def _numeric_column(
 
 
 def _infer_grid(scaled_values: ScaledValues, unit: Fraction | None) -> Grid:
-    """The grid of ascending levels (k,), with the largest step that fits all."""
+    """The grid of ascending levels (k,), with the widest spacing that fits all."""
     if unit is None:
         return Grid(scaled_values)
     if int(scaled_values[-1]) - int(scaled_values[0]) >= _MAX_INT64_DIFFERENCE:
         scaled_values = scaled_values.astype(object)  # Python's integers
-    step = 1
+    spacing = 1
     if len(scaled_values) >= MIN_LEVELS:
-        step = int(np.gcd.reduce(scaled_values - scaled_values[0])) or 1
-    return Grid(scaled_values, unit, step)
+        spacing = int(np.gcd.reduce(scaled_values - scaled_values[0])) or 1
+    return Grid(scaled_values, unit, spacing)
 
 
-def _quantity(encoded: EncodedColumn, text_format: TextFormat | None) -> Quantity:
+def _infer_quantity(encoded: EncodedColumn, text_format: TextFormat | None) -> Quantity:
     """What numbers of the column measure."""
     if isinstance(text_format, DateFormat):
         return "time"
@@ -244,7 +246,7 @@ def _quantity(encoded: EncodedColumn, text_format: TextFormat | None) -> Quantit
     return "number"
 
 
-def _kind_of_numbers(quantity: Quantity, unit: Fraction | None) -> Kind:
+def _infer_numeric_kind(quantity: Quantity, unit: Fraction | None) -> Kind:
     """The kind of a column of numbers or times."""
     if quantity != "number":
         return "datetime"
@@ -266,7 +268,7 @@ def _is_on_calendar(column: Column) -> bool:
         if len(times) >= MIN_LEVELS:
             wall_clock = times.dt.tz_localize(None).astype("int64").to_numpy()
             wall_clock_step = np.gcd.reduce(wall_clock - wall_clock[0])
-            if wall_clock_step > column.grid.step:
+            if wall_clock_step > column.grid.spacing:
                 return True
     else:
         grid = column.grid
@@ -278,18 +280,18 @@ def _is_on_calendar(column: Column) -> bool:
 
 
 def _infer_text_format(
-    encoded: EncodedColumn, present: Ints, kind: Kind | None, date_format: str
+    encoded: EncodedColumn, used_codes: Ints, kind: Kind | None, date_format: str
 ) -> TextFormat | None:
     """How texts write numbers or times, or integers dates; None for other texts.
 
     A `DataError` names the first cell that is written in another way than most.
     """
-    texts = encoded.levels.iloc[present].astype(str).tolist()
+    texts = encoded.levels.iloc[used_codes].astype(str).tolist()
     text_format: TextFormat | None = None
     if date_format:
         text_format = DateFormat(date_format)
     elif kind is None or kind == "datetime":
-        text_format = _infer_one_date_format(encoded, present, texts)
+        text_format = _infer_one_date_format(encoded, used_codes, texts)
     if text_format is None and kind != "datetime" and encoded.value_type == "str":
         text_format = _infer_number_format(encoded)
     if text_format is None:
@@ -298,20 +300,20 @@ def _infer_text_format(
     if unreadable.any():
         first = int(np.argmax(unreadable))
         others = date_format or "numbers"
-        raise _odd_cell(encoded, present[first], f"but others are {others}")
+        raise _odd_cell(encoded, used_codes[first], f"but others are {others}")
     return text_format
 
 
 def _infer_number_format(encoded: EncodedColumn) -> NumberFormat | None:
     """How the texts of a column write numbers; None if they are other texts."""
     codes = encoded.present_codes
-    every = max(1, len(codes) // _MAX_CELLS_READ)
-    cells = encoded.levels.iloc[codes[::every]]
+    stride = max(1, len(codes) // _MAX_CELLS_READ)
+    cells = encoded.levels.iloc[codes[::stride]]
     return infer_number_format(cells.to_numpy(dtype=object))
 
 
 def _infer_one_date_format(
-    encoded: EncodedColumn, present: Ints, texts: list[str]
+    encoded: EncodedColumn, used_codes: Ints, texts: list[str]
 ) -> DateFormat | None:
     """The format of dates of all texts; None if most do not look like dates.
 
@@ -323,15 +325,15 @@ def _infer_one_date_format(
     kinds = ("category", "datetime:%d/%m/%Y")
     if len(date_formats) > 1:
         fact = "a date in which day and month could be either"
-        raise _odd_cell(encoded, present[0], fact, kinds)
-    every = max(1, len(texts) // _MAX_CELLS_READ)
+        raise _odd_cell(encoded, used_codes[0], fact, kinds)
+    stride = max(1, len(texts) // _MAX_CELLS_READ)
     looks_like_date = [
-        _DATE_AND_TIME.fullmatch(text.strip()) is not None for text in texts[::every]
+        _DATE_AND_TIME.fullmatch(text.strip()) is not None for text in texts[::stride]
     ]
     if np.mean(looks_like_date) >= _MIN_SHARE_OF_DATES:
-        first = every * int(np.argmin(looks_like_date))
+        first = stride * int(np.argmin(looks_like_date))
         fact = "but dates not all in one format"
-        raise _odd_cell(encoded, present[first], fact, kinds)
+        raise _odd_cell(encoded, used_codes[first], fact, kinds)
     return None
 
 
@@ -353,12 +355,14 @@ def _odd_cell(
     )
 
 
-def _refuse_free_text(encoded: EncodedColumn, present: Ints, kind: Kind | None) -> None:
+def _refuse_free_text(
+    encoded: EncodedColumn, used_codes: Ints, kind: Kind | None
+) -> None:
     """Raise a `DataError` for texts that cannot be categories.
 
     These are texts where the user wants numbers, and many long, different texts.
     """
-    texts = encoded.levels.iloc[present].tolist()
+    texts = encoded.levels.iloc[used_codes].tolist()
     if kind is not None:
         raise DataError(
             f"the column is text such as {texts[0]!r}, not {kind}",

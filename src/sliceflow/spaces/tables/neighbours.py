@@ -151,7 +151,7 @@ class NeighbourModel:
         scores: Floats,
         rng: np.random.Generator,
     ) -> Floats:
-        """Positions (m,) with the ranks of `scores`, distributed as drawn column i.
+        """Positions (m,) in the order of `scores`, distributed as drawn column i.
 
         Cells that are missing in `positions` stay so.
         """
@@ -159,11 +159,11 @@ class NeighbourModel:
         is_known = has_value(positions)
         own_positions = self.drawn_positions[:, i]
         known_sorted = np.sort(own_positions[has_value(own_positions)])
-        ranks = rankdata(scores[is_known], method="ordinal")
-        u = (ranks - rng.random(len(ranks))) / max(1, len(ranks))
+        order = rankdata(scores[is_known], method="ordinal")
+        probabilities = (order - rng.random(len(order))) / max(1, len(order))
         column = self.columns[self.drawn_indices[i]]
         moved[is_known] = column.new_values.quantile_positions(
-            known_sorted, u * len(known_sorted)
+            known_sorted, probabilities * len(known_sorted)
         )
         rare = np.flatnonzero(rare_numbers.is_rare(column, moved))
         whole_column = rare_numbers.LevelRange.of_column(column, len(rare))

@@ -51,8 +51,8 @@ def _groups(positions: Floats) -> Ints:
     levels, group = np.unique(positions, return_inverse=True)
     if len(levels) <= MAX_GROUPS:
         return np.asarray(group, dtype=np.int64)
-    ranks = rankdata(positions) - 0.5
-    return np.asarray(ranks * MAX_GROUPS / len(positions), dtype=np.int64)
+    order = rankdata(positions) - 0.5
+    return np.asarray(order * MAX_GROUPS / len(positions), dtype=np.int64)
 
 
 def correlation_ratio(group: Ints, axes: Floats) -> float:

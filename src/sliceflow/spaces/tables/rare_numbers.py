@@ -2,10 +2,11 @@
 
 A number that fewer than `min_count` rows have may tell who is in the table: an exact
 income, or the highest age. So where a draw is such a number, it moves to another one
-near by (`move`). Ranks decide what is near: the new number is between the order
-statistics that are at most `MAX_PLACES_MOVED` places away, between the lowest and the
-highest number of the leaf that it was drawn from, and on the grid of the column, so
-decimals, steps and bounds stay. It may happen to be another number of the table.
+near by (`move`). What is near depends on the order of all numbers: the new one is
+between order statistics that are at most `MAX_PLACES_MOVED` places away, between the
+lowest and the highest number of the leaf that it was drawn from, and on the grid of the
+column, so decimals, steps and bounds stay. It may happen to be another number of the
+table.
 
 | the column                              | where its rare numbers move           |
 |-----------------------------------------|---------------------------------------|
@@ -27,9 +28,9 @@ from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.positions import has_value
 
-# How many ranks a rare number moves, at most. With fewer, it stays nearer to the number
-# of its row; with many, leaves of trees would be blurred. What an attacker finds with 3
-# is in benchmarks/RESULTS.md; no other value was measured.
+# How many places a rare number moves among the sorted numbers, at most. With fewer, it
+# stays nearer to the number of its row; with many, leaves of trees would be blurred.
+# What an attacker finds with 3 is in benchmarks/RESULTS.md; no other value was measured.
 MAX_PLACES_MOVED = 3
 
 
@@ -78,26 +79,26 @@ def move(
     if not column.new_values.fill_gaps:
         return _next_frequent_level(column, level, rng)
     run = _runs(column).take(level)
-    moved = _move_ranks(column, level, run.within(leaf), rng)
+    moved = _move_places(column, level, run.within(leaf), rng)
     is_alone = run.first == run.last
     moved[is_alone] = _next_frequent_level(column, level[is_alone], rng)
     return moved
 
 
-def _move_ranks(
+def _move_places(
     column: Column, level: Ints, limits: LevelRange, rng: np.random.Generator
 ) -> Floats:
-    """Positions (m,) whose ranks differ from those of levels (m,), on the grid."""
+    """Positions (m,) a few places below or above levels (m,), on the grid."""
     counts = column.level_counts
-    rank_of_level = np.cumsum(counts) - counts / 2
-    low = rank_of_level[limits.first]
-    high = rank_of_level[limits.last]
+    place_of_level = np.cumsum(counts) - counts / 2
+    low = place_of_level[limits.first]
+    high = place_of_level[limits.last]
     most = np.minimum(MAX_PLACES_MOVED, high - low)
-    rank = rank_of_level[level] + rng.uniform(-1, 1, len(level)) * most
-    # Ranks are reflected at the ends: so all of them stay as likely as they were.
-    rank = np.where(rank < low, 2 * low - rank, rank)
-    rank = np.where(rank > high, 2 * high - rank, rank)
-    between = np.interp(rank, rank_of_level, np.arange(column.n_levels))
+    place = place_of_level[level] + rng.uniform(-1, 1, len(level)) * most
+    # Places are reflected at the ends: so all of them stay as likely as they were.
+    place = np.where(place < low, 2 * low - place, place)
+    place = np.where(place > high, 2 * high - place, place)
+    between = np.interp(place, place_of_level, np.arange(column.n_levels))
     grid = column.grid
     before = grid.grid_values[level]
     after = grid.round(grid.positions_to_grid_values(between))

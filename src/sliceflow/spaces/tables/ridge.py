@@ -185,7 +185,7 @@ def _log_offset(column: Column) -> float:
     positive, the offset gives these back. Else the lowest grid value becomes 1.
     """
     lowest = float(column.level_grid_values[0])
-    zero = column.grid.origin / column.grid.step
+    zero = column.grid.origin / column.grid.spacing
     if lowest + zero > 0:
         return zero
     return 1.0 - lowest

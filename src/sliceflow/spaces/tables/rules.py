@@ -303,7 +303,7 @@ class LookupRule:
     column_indices: tuple[int, int]  # the dependent and its determinant
     keys: Floats  # (k,), ascending
     positions: Floats  # (k,), of the dependent
-    part: DatePart | None = None
+    date_part: DatePart | None = None
     one_to_one: bool = False
     share: float = 1.0
 
@@ -312,7 +312,7 @@ class LookupRule:
     @property
     def needs_observed_values(self) -> bool:
         """Whether only observed values have a key; every time has its parts."""
-        return self.part is None
+        return self.date_part is None
 
     @property
     def computable_indices(self) -> tuple[int, ...]:
@@ -330,7 +330,7 @@ class LookupRule:
         """The positions (m,) of the dependent; `UNDRAWN` for an unknown key."""
         determinant = self.column_indices[1]
         keys = lookup_keys(
-            columns[determinant], row_positions[:, determinant], self.part
+            columns[determinant], row_positions[:, determinant], self.date_part
         )
         place = np.searchsorted(self.keys, keys)
         place = np.minimum(place, len(self.keys) - 1)

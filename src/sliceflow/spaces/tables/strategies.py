@@ -34,10 +34,11 @@ from sliceflow.spaces.tables.trees import MAX_ROWS_PER_TREE, TreeSettings
 # the time of large tables.
 MAX_ROWS_PER_TRIAL = 4_000
 
-# A regression is a candidate if the ranks of its predictions, from 0 to 1, are wrong by
-# at most this on average: they are for columns that follow closely from others. With a
-# larger limit, more columns are tried, which takes time.
-MAX_RANK_ERROR = 0.05
+# A regression is a candidate if its predictions are wrong by at most this on average,
+# where u(y), the distribution function of the column, is compared instead of y. Columns
+# that follow closely from others have such a regression. With a larger limit, more
+# columns are tried, which takes time.
+MAX_CDF_ERROR = 0.05
 
 # To draw new rows, the error of a regression must be below this share of the error of
 # leaves. Where the two are close, a detector tells draws of regressions from rows more
@@ -151,9 +152,9 @@ def choose_strategy(
     ]
     errors = dict[RidgeStrategy, float]()
     for strategy in SCALE_OF_STRATEGY:
-        errors[strategy] = sum(trial.rank_error(strategy) for trial in trials) / 2
+        errors[strategy] = sum(trial.cdf_error(strategy) for trial in trials) / 2
     best = min(errors, key=lambda strategy: errors[strategy])
-    if errors[best] > MAX_RANK_ERROR:
+    if errors[best] > MAX_CDF_ERROR:
         return "tree"
     ridge_crps = sum(trial.crps(best, seed, rng) for trial in trials)
     tree_crps = sum(trial.crps("tree", seed, rng) for trial in trials)
@@ -172,8 +173,8 @@ class _Trial:
     fitted_positions: Floats  # (n, d), positions of the rows to fit
     held_out_positions: Floats  # (m, d), and of those that judge
 
-    def rank_error(self, strategy: RidgeStrategy) -> float:
-        """The mean absolute error, in ranks from 0 to 1, of a regression's predictions.
+    def cdf_error(self, strategy: RidgeStrategy) -> float:
+        """The mean of |u(ŷ) − u(y)| for predictions ŷ of a regression, with u as in `_cdf`.
 
         Infinite if there are too few rows for a regression.
         """
@@ -189,13 +190,13 @@ class _Trial:
         predicted = regression.to_positions(
             self.columns[self.column_index], regression.predict(self.held_out_positions)
         )
-        return float(np.abs(self._ranks(predicted) - self._true_ranks).mean())
+        return float(np.abs(self._cdf(predicted) - self._true_cdf).mean())
 
     def crps(self, strategy: Strategy, seed: Seed, rng: np.random.Generator) -> float:
         """The continuous ranked probability score of a strategy; lower is better.
 
-        E|u(Y) − u(y)| − ½ E|u(Y) − u(Y′)| with ranks u; Y and Y′ are two draws for each
-        held-out cell y.
+        E|u(Y) − u(y)| − ½ E|u(Y) − u(Y′)|, with u as in `_cdf`; Y and Y′ are two draws
+        for each held-out cell y.
         """
         settings = TreeSettings.from_coarseness(0).for_n_rows(
             len(self.fitted_positions)
@@ -209,20 +210,20 @@ class _Trial:
             settings=settings,
             strategy=strategy,
         )
-        first = self._ranks(model.draw(DraftRows(self.held_out_positions), rng)[:, 0])
-        second = self._ranks(model.draw(DraftRows(self.held_out_positions), rng)[:, 0])
+        first = self._cdf(model.draw(DraftRows(self.held_out_positions), rng)[:, 0])
+        second = self._cdf(model.draw(DraftRows(self.held_out_positions), rng)[:, 0])
         error = np.mean(
-            [np.abs(first - self._true_ranks), np.abs(second - self._true_ranks)]
+            [np.abs(first - self._true_cdf), np.abs(second - self._true_cdf)]
         )
         difference_of_draws = np.abs(first - second).mean()
         return float(error - difference_of_draws / 2)
 
     @cached_property
-    def _true_ranks(self) -> Floats:
-        return self._ranks(self.held_out_positions[:, self.column_index])
+    def _true_cdf(self) -> Floats:
+        return self._cdf(self.held_out_positions[:, self.column_index])
 
-    def _ranks(self, positions: Floats) -> Floats:
-        """The ranks, from 0 to 1, of positions (m,) among those of the fitted rows."""
+    def _cdf(self, positions: Floats) -> Floats:
+        """u, the empirical distribution function of the fitted rows, at positions (m,)."""
         known = np.sort(self.fitted_positions[:, self.column_index])
         n_below = np.searchsorted(known, positions, "left")
         n_up_to = np.searchsorted(known, positions, "right")
