@@ -209,7 +209,7 @@ class ColumnModel:
     def _take_computed(
         self, is_computed: Mask, computed: Floats, cells: _NewCells
     ) -> None:
-        """Take `computed` positions (m,), where rules say so.
+        """Take `computed` positions (m,), in rows in which rules compute the cell.
 
         Where such a cell is not allowed it stays undrawn, as another would break a
         rule.

@@ -168,7 +168,8 @@ class Column:
     def is_modelled(self) -> bool:
         """Whether the model draws its positions.
 
-        Of constants and identifiers that differ these only say which cells are missing.
+        Positions of constants, and of identifiers that differ in all rows, only tell
+        which cells are missing: these columns are drawn if there are such cells.
         """
         if self.kind in ("constant", "identifier") and not self.has_pseudonyms:
             return bool(self.encoded.missing.any()) and self.n_levels > 0
@@ -411,7 +412,7 @@ class Column:
         positions[present] = self.locate(cells.levels.iloc[used_codes]).positions[which]
         return positions
 
-    # What `columns_` says
+    # A row of the table `columns_`
 
     def describe(self) -> dict[str, Any]:
         """A row of the table `columns_`."""

@@ -61,26 +61,28 @@ class Bounds:
 
 
 class FoundValue(NamedTuple):
-    """A value that a column can have."""
+    """Where a user's value is in a column."""
 
-    position: float
+    position: float  # of the value, or of the nearest one that the column has
     grid_value: float  # NaN for a missing cell
     series: pd.Series  # of one cell, in the dtype of the column
 
 
 @dataclass(frozen=True, eq=False)
 class GivenRows:
-    """Rows that have what is given, for a chain of the other columns."""
+    """Rows that have what is given, to which a chain of the other columns is fitted."""
 
-    table: Table  # ranges and lists are more rules of it
-    row_positions: Floats  # (n, d), positions of the rows, moved to given numbers
-    fixed: dict[int, float]  # the position of each column with one given value,
-    values: dict[int, pd.Series]  # and of numbers the value itself, as one cell
+    table: Table  # with a rule for each range and list that is given
+    row_positions: Floats  # (n, d); some are moved to given numbers
+    # By the indices of columns with one given value: its position, and of numbers also
+    # the value itself, as a Series of one cell.
+    fixed: dict[int, float]
+    values: dict[int, pd.Series]
 
 
 @dataclass(eq=False)
 class _Request:
-    """What is asked for, column by column."""
+    """What a user asks for, column by column; `c` is the index of a column."""
 
     table: Table
     matches: Mask  # (n,), which rows have all that is given, except rare values
@@ -89,7 +91,7 @@ class _Request:
     values: dict[int, pd.Series] = field(default_factory=dict)  # as in `GivenRows`
     # The grid values that few rows have: nearest rows are moved to them.
     rare_grid_values: dict[int, float] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)  # what is doubtful
+    notes: list[str] = field(default_factory=list)  # for a warning
 
     def add_range(self, c: int, bounds: tuple[Any, ...] | Bounds) -> None:
         """Ask for cells of column c from a lower to an upper bound."""
@@ -165,7 +167,7 @@ def condition_on(table: Table, given: Mapping[Any, Any]) -> GivenRows:
 
 
 def _read_request(table: Table, given: Mapping[Any, Any]) -> _Request:
-    """What is asked for, with each given value looked up in its column."""
+    """What a user asks for, with each given value looked up in its column."""
     if not isinstance(given, Mapping):
         fact = "must be a dict such as {'plan': 'gold', 'age': (30, 40)}"
         raise ParameterError("given", given, fact)

@@ -252,7 +252,7 @@ class TableAdapter:
     constraints: Sequence[str]
     known_rows: TableRows | None = None  # rows must have the columns of these
     tree_settings: TreeSettings | None = None  # None lets the rows choose
-    search_rules: bool = True  # whether to find rules that nobody asked for
+    search_rules: bool = True  # whether to find rules beside the constraints
     min_count: int = 1  # numbers of fewer rows are not drawn
     rare_levels: RareLevels = "keep"  # what becomes of levels of fewer rows
 
@@ -357,7 +357,7 @@ class PlannedTable:
         return [str(self.fitted.table.names[c]) for c in step.drawn_indices]
 
     def _warning(self) -> DataWarning | None:
-        """What to say of columns whose real values come back; or nothing."""
+        """A warning of columns whose real values come back, if there are any."""
         columns = self.fitted.table.columns
         names = [column.name for column in columns if column.discloses_rows]
         if not names:
@@ -370,7 +370,7 @@ class PlannedTable:
         )
 
     def _warning_of_rare_levels(self) -> DataWarning | None:
-        """What to say of levels that few rows have; nothing if nobody wants to know."""
+        """A warning of levels that few rows have, if the user wants it."""
         if not self.warns_of_rare_levels:
             return None
         columns = self.fitted.table.columns

@@ -86,11 +86,13 @@ def fill_missing(
 ) -> tuple[Floats, Ints]:
     """Fill the missing cells of rows with positions (m, d), n times.
 
-    Returns positions (n·m, d), one filling below the other, and the indices of those of
-    these rows that are left as they were, because they would break a constraint.
-    Identifiers, and columns without values, stay missing.
+    Identifiers, and columns without values, stay missing. Models are fitted during the
+    first round of fillings, and serve all later rounds.
 
-    Models are fitted during the first round of fillings, and serve all later rounds.
+    Returns
+    -------
+    positions (n·m, d), one filling below the other; and the indices of rows among these
+    that stay as they were, because each filling broke a constraint
     """
     training_positions = _sample_training_rows(table, seed)
     models = _ImputationModels(
@@ -161,9 +163,9 @@ class _ImputationModels:
     columns: Sequence[Column]  # all columns of the table
     fillable: Sequence[int]  # indices of the columns that models see, and draw
     training_positions: Floats  # (r, d), positions, with holes
-    n_copies: int
+    n_copies: int  # of the training rows, and so models of each column
     seed: Seed
-    by_column: dict[int, list[ColumnModel]] = field(default_factory=dict)
+    by_column: dict[int, list[ColumnModel]] = field(default_factory=dict)  # by index
 
     def holes(self, row_positions: Floats) -> Mask:
         """Which cells of rows with positions (m, d) are missing and can be filled."""
@@ -221,7 +223,9 @@ class _ImputationModels:
     def _fill_initially(self, row_positions: Floats, rng: np.random.Generator) -> None:
         """Fill the holes of rows (m, d), in place, from some of the training rows."""
         donor_positions = self.training_positions[:MAX_DONORS]
-        _initial_fill(self.columns, donor_positions, row_positions, self.fillable, rng)
+        _fill_from_near_rows(
+            self.columns, donor_positions, row_positions, self.fillable, rng
+        )
 
     def _fit(self, column_index: int, copies: Floats, seed: Seed) -> None:
         """Fit the models of a column to copies (n_copies · r, d) of training rows.
@@ -231,18 +235,16 @@ class _ImputationModels:
         others = [c for c in self.fillable if c != column_index]
         predictors = np.array(others, dtype=np.int64)
         is_known = has_value(self.training_positions[:, column_index])
-        copies = copies.reshape(self.n_copies, *self.training_positions.shape)[
-            :, is_known
-        ]
+        copies = copies.reshape(self.n_copies, *self.training_positions.shape)
+        copies = copies[:, is_known]
         strategy = choose_strategy(
             self.columns, copies[0], column_index, predictors, seed=seed.child("way")
         )
         models = []
         for t, copy_positions in enumerate(copies):
             order = generator(seed.child("rows", t)).permutation(len(copy_positions))
-            bag_positions = copy_positions[
-                order[: round(BAGGING_SHARE * len(copy_positions))]
-            ]
+            n_bagged = round(BAGGING_SHARE * len(copy_positions))
+            bag_positions = copy_positions[order[:n_bagged]]
             model = fit_column_model(
                 self.columns,
                 bag_positions,
@@ -275,7 +277,9 @@ def _redraw(
         before = row_positions[row_indices]
         known_positions = _with_undrawn_holes(before, holes[row_indices])
         known_positions[:, c] = UNDRAWN
-        draft = DraftRows(before, rule_set, False, rule_positions=known_positions)
+        draft = DraftRows(
+            before, rule_set, allow_missing=False, rule_positions=known_positions
+        )
         drawn = model.draw(draft, rng)[:, 0]
         row_positions[row_indices, c] = np.where(is_undrawn(drawn), before[:, c], drawn)
 
@@ -302,7 +306,7 @@ def _with_undrawn_holes(row_positions: Floats, holes: Mask) -> Floats:
     return np.where(holes & is_missing(row_positions), UNDRAWN, row_positions)
 
 
-def _initial_fill(
+def _fill_from_near_rows(
     columns: Sequence[Column],
     donor_positions: Floats,
     row_positions: Floats,

@@ -106,7 +106,10 @@ def _parse_wanted_kind(
 def _recognise_identifier(
     encoded: EncodedColumn, distinct_row_indices: Ints, wanted_kind: str | None
 ) -> identifiers.Recognition:
-    """Why a column is an identifier; no reason if it is none, or as the user says."""
+    """Why a column is an identifier; the reason is empty if it is none.
+
+    The kind that a user wants decides, if there is one.
+    """
     if wanted_kind == "identifier":
         return identifiers.Recognition("as asked", identifiers.does_repeat(encoded))
     if wanted_kind:
@@ -117,7 +120,7 @@ def _recognise_identifier(
 def _identifier_column(
     encoded: EncodedColumn, counts: Ints, recognised: identifiers.Recognition
 ) -> Column:
-    """A column of identifiers, of which `counts` says how many cells each code has.
+    """A column of identifiers, with `counts`, how many cells each code has.
 
     Those that repeat have levels, as a category. Others are all at the position 0.
     """
@@ -146,7 +149,7 @@ def _constant_column(encoded: EncodedColumn, used_codes: Ints) -> Column:
 
 
 def category_column(encoded: EncodedColumn, counts: Ints, kind: Kind | None) -> Column:
-    """A column of categories, of which `counts` says how many cells each code has.
+    """A column of categories, with `counts`, how many cells each code has.
 
     A `kind` of None is chosen.
     """

@@ -226,7 +226,7 @@ class _LeastSquaresChange(NamedTuple):
         return cls(change, float(residuals @ residuals), len(y) - 1 - int(rank))
 
     def share_above_noise(self, smaller: _LeastSquaresChange) -> float:
-        """The share, 0 to 1, of what it adds to a smaller regression that is no noise."""
+        """The share, 0 to 1, of its gain over a smaller regression that is no noise."""
         n_added = smaller.degrees_of_freedom - self.degrees_of_freedom
         explained = smaller.residual_square - self.residual_square
         if n_added <= 0 or self.degrees_of_freedom <= 0 or explained <= 0:

@@ -30,7 +30,7 @@ from sliceflow.spaces.tables.positions import has_value
 
 # How many places a rare number moves among the sorted numbers, at most. With fewer, it
 # stays nearer to the number of its row; with many, leaves of trees would be blurred.
-# What an attacker finds with 3 is in benchmarks/RESULTS.md; no other value was measured.
+# What an attacker finds with 3 is in benchmarks/RESULTS.md; no other was measured.
 MAX_PLACES_MOVED = 3
 
 

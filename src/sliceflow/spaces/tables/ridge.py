@@ -133,7 +133,7 @@ class RidgeRegression:
         return column.grid.grid_values_to_positions(column.grid.round(grid_values))
 
     def is_exact(self, row_positions: Floats, target_index: int) -> bool:
-        """Whether it leaves hardly any error, as for a total and its parts."""
+        """Whether its errors are tiny, as of a regression of a total on its parts."""
         column = self.columns[target_index]
         predicted = column.grid_values_at(
             self.to_positions(column, self.predict(row_positions))

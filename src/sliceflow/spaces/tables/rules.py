@@ -59,16 +59,14 @@ class LinearRule:
     A rule with "=" computes its first column, the total, from the others, its parts.
     """
 
-    text: str  # as the user wrote it
-    column_indices: tuple[int, ...]
-    weights: tuple[float, ...]
+    text: str  # as the user wrote it, or would write it
+    column_indices: tuple[int, ...]  # k columns, that of a total first
+    weights: tuple[float, ...]  # k numbers
     relation: Relation
     bound: float = 0
     unit: Fraction | None = None
-    is_discovered: bool = (
-        False  # whether it was found in the table, and nobody asked for it
-    )
-    share: float = 1.0  # of the rows that keep it
+    is_discovered: bool = False  # found in the table; False for a user's constraint
+    share: float = 1.0  # the share of the table's rows that keep it
 
     needs_observed_values: ClassVar[bool] = False
 
@@ -112,7 +110,7 @@ class LinearRule:
     def _term(
         self, columns: Sequence[Column], c: int, row_positions: Floats
     ) -> ScaledValues:
-        """weight·column of rows (m,)."""
+        """weight·column, in units of the rule, for rows (m, d): (m,)."""
         column = columns[c]
         weight = self.weights[self.column_indices.index(c)]
         scaled_values = column.grid.positions_to_scaled_values(row_positions[:, c])
@@ -131,7 +129,7 @@ class LinearRule:
         row_positions: Floats,
         without: int | None = None,
     ) -> ScaledValues:
-        """Σ weight·column − bound of rows (m,), of all columns but one."""
+        """Σ weight·column − bound (m,) for rows (m, d), `without` one column."""
         difference = np.full(len(row_positions), -self.bound)
         for c in self.column_indices:
             if c != without:
@@ -320,7 +318,7 @@ class LookupRule:
         return self.column_indices[:1]
 
     def is_broken(self, columns: Sequence[Column], row_positions: Floats) -> Mask:
-        """Which rows (m,) of (m, d) have another value than their key says."""
+        """Which rows (m,) of (m, d) have another value than that of their key."""
         dependent = self.column_indices[0]
         expected = self.solve(columns, row_positions, dependent)
         differs = expected != row_positions[:, dependent]

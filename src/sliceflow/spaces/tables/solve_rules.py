@@ -14,7 +14,7 @@ A model of one column asks the first one, because it draws that column now. A `R
 asks the second one, to see whether a row can still keep all rules, and to finish it.
 
 Both write `IMPOSSIBLE` where a column cannot have the value that follows, and leave
-cells as they are where a rule says nothing, as after a division by 0.
+cells as they are where a rule determines nothing, as after a division by 0.
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ class _Trial:
     held_out_positions: Floats  # (m, d), and of those that judge
 
     def cdf_error(self, strategy: RidgeStrategy) -> float:
-        """The mean of |u(ŷ) − u(y)| for predictions ŷ of a regression, with u as in `_cdf`.
+        """The mean of |u(ŷ) − u(y)| for predictions ŷ of a regression; u is `_cdf`.
 
         Infinite if there are too few rows for a regression.
         """
@@ -195,7 +195,7 @@ class _Trial:
     def crps(self, strategy: Strategy, seed: Seed, rng: np.random.Generator) -> float:
         """The continuous ranked probability score of a strategy; lower is better.
 
-        E|u(Y) − u(y)| − ½ E|u(Y) − u(Y′)|, with u as in `_cdf`; Y and Y′ are two draws
+        E|u(Y) − u(y)| − ½ E|u(Y) − u(Y′)|, where u is `_cdf`; Y and Y′ are two draws
         for each held-out cell y.
         """
         settings = TreeSettings.from_coarseness(0).for_n_rows(
@@ -223,7 +223,7 @@ class _Trial:
         return self._cdf(self.held_out_positions[:, self.column_index])
 
     def _cdf(self, positions: Floats) -> Floats:
-        """u, the empirical distribution function of the fitted rows, at positions (m,)."""
+        """The empirical distribution function of fitted rows at positions (m,)."""
         known = np.sort(self.fitted_positions[:, self.column_index])
         n_below = np.searchsorted(known, positions, "left")
         n_up_to = np.searchsorted(known, positions, "right")

@@ -107,20 +107,20 @@ class Table:
         min_count: int = 1,
         merges_rare_levels: bool = False,
     ) -> Table:
-        """Find out what the columns of rows are, and what holds between them.
+        """Infer what the columns of rows are, and which rules hold between them.
 
-        `kinds` names the kinds of some columns, and `constraints` are as users write
-        them. More rules are found with `search_rules`. Numbers of fewer than
-        `min_count` rows are not drawn, and levels of fewer rows may be merged. An error
-        says which column, row or constraint is wrong.
+        An error names the column, row or constraint that is wrong.
+
+        Parameters
+        ----------
+        rows : the user's rows
+        kinds : the kinds of some columns, by their names as texts
+        constraints : expressions, as users write them (`parse_constraints`)
+        search_rules : whether to find more rules in the rows (`rule_search`)
+        min_count : numbers of fewer rows are not drawn (`rare_numbers`)
+        merges_rare_levels : whether to merge levels of fewer rows (`rare_levels`)
         """
-        names = [encoded.name for encoded in rows.columns]
-        texts = [str(name) for name in names]
-        for name, kind in kinds.items():
-            if name not in texts:
-                fact = f"names {name!r}, which is not a column"
-                hint = f"there are {format_names(names)}"
-                raise ParameterError("columns", {name: kind}, fact, hint)
+        _check_names(rows, kinds)
         distinct = _distinct_row_indices(rows)
         columns = list[Column]()
         for encoded in rows.columns:
@@ -146,8 +146,8 @@ class Table:
     def with_rules(self, more: Sequence[Rule]) -> Table:
         """The table with more rules.
 
-        Some rules allow only values that occur in the table. New values between those
-        of rows are then not drawn.
+        Some rules need values that occur in the table (`needs_observed_values`). No new
+        values are drawn in the columns of these.
         """
         newly_observed_only = set[int]()
         for rule in more:
@@ -167,9 +167,10 @@ class Table:
 
     @cached_property
     def drawing_order(self) -> list[int]:
-        """The columns that the chain draws, in its order.
+        """Indices of the columns that the chain draws, in the order of drawing.
 
-        Categories of two levels come first, so that all others see what a label says.
+        Categories of two levels, as labels often are, come first, so that the models of
+        all other columns see them.
         """
         modelled = [c for c, column in enumerate(self.columns) if column.is_modelled]
         modelled.sort(key=lambda c: not self.columns[c].is_binary)
@@ -196,16 +197,17 @@ class Table:
         return found
 
     def shares_kept(self, row_positions: Floats) -> dict[str, float]:
-        """Of each rule that was found, the share of rows (m, d) that keep it.
+        """The share of rows (m, d) that keep each of `found_rules`, by its text.
 
-        Rows with a missing cell in its columns do not count; it is 1 if there are none.
+        Rows with a missing cell in the columns of a rule do not count for it. If no
+        rows are left, the share is 1.
         """
-        listed = {rule.text for rule in self.found_rules}
+        found_texts = {rule.text for rule in self.found_rules}
         shares = {}
         for rule in self.all_rules:
-            if rule.text not in listed or not isinstance(
-                rule, LinearRule | LookupRule | ProductRule
-            ):
+            if rule.text not in found_texts:
+                continue
+            if not isinstance(rule, LinearRule | LookupRule | ProductRule):
                 continue
             known = row_positions[has_all_values(row_positions, rule.column_indices)]
             shares[rule.text] = 1.0
@@ -215,8 +217,11 @@ class Table:
         return shares
 
     def rules_computing(self, c: int, known: Iterable[int]) -> list[ComputingRule]:
-        """The rules that compute column c from `known` columns and constants."""
-        known = {*known, *self._constants}
+        """The rules that compute column c from the `known` columns and constants.
+
+        An approximate rule counts only if no exact one computes the column.
+        """
+        known = {*known, *self._constant_indices}
         rules = self.rule_set.rules_computing(c, known)
         for rule in self.approximate_rules:
             derived, *others = rule.column_indices
@@ -225,8 +230,8 @@ class Table:
         return rules
 
     @cached_property
-    def _constants(self) -> list[int]:
-        """The columns that have a value, which is not drawn."""
+    def _constant_indices(self) -> list[int]:
+        """Indices of columns with one value, which no model draws."""
         return [
             c
             for c, column in enumerate(self.columns)
@@ -235,7 +240,7 @@ class Table:
 
     def rows_to_draw(self, c: int, known: Iterable[int]) -> Mask:
         """Which rows (n,) have a cell of column c that no exact rule computes."""
-        rules = self.rule_set.rules_computing(c, {*known, *self._constants})
+        rules = self.rule_set.rules_computing(c, {*known, *self._constant_indices})
         return is_undrawn(compute_column(rules, self.columns, self.row_positions, c))
 
     def columns_for_neighbours(
@@ -243,8 +248,14 @@ class Table:
     ) -> list[int]:
         """Columns that can be drawn from nearest rows, except the `fixed` ones.
 
-        These are categories, and smooth numbers that follow from no others, of which no
-        rule computes or compares them. The list is empty if there is no such number.
+        These are categories, and smooth numbers that do not follow from other columns.
+        No rule may compute them, or compare them with each other. The list is empty if
+        there is no such number.
+
+        Parameters
+        ----------
+        strategies : one for each column of `drawing_order`
+        fixed : indices of columns that are given
         """
         key = (tuple(strategies), tuple(fixed))
         if key not in self._neighbour_columns:
@@ -289,10 +300,10 @@ class Table:
     def _follows_from_earlier(
         self, k: int, strategy: Strategy, earlier: Sequence[int]
     ) -> bool:
-        """Whether the k-th number of the chain follows exactly from columns before it.
+        """Whether the k-th column of the chain, a number, follows from others.
 
-        It may equal one of the `earlier` columns in many rows, or a regression may
-        predict it without an error.
+        It does if it equals one of the `earlier` columns in many rows, or if a
+        regression on all columns before it predicts it without an error.
         """
         c = self.drawing_order[k]
         sources = find_equal_columns(
@@ -312,9 +323,10 @@ class Table:
 
     @cached_property
     def unique_rows(self) -> set[bytes]:
-        """Rows that occur once, as bytes of their positions; empty if most occur again.
+        """Rows that occur once, as bytes of their positions.
 
-        A new row that equals one of them is a copy.
+        A new row that equals one of them is a copy. Empty if most rows occur more than
+        once: then equal rows are no copies, but usual.
         """
         counts = Counter(row.tobytes() for row in self.row_positions)
         unique = {row for row, count in counts.items() if count == 1}
@@ -360,6 +372,17 @@ class Table:
                     (column.name, column.decode(row_positions[:, c], rng))
                 )
         return make_dataframe(self.rows, named_columns)
+
+
+def _check_names(rows: TableRows, kinds: Mapping[Any, str]) -> None:
+    """Raise a `ParameterError` for a kind of a column that is not there."""
+    names = [encoded.name for encoded in rows.columns]
+    texts = [str(name) for name in names]
+    for name, kind in kinds.items():
+        if name not in texts:
+            fact = f"names {name!r}, which is not a column"
+            hint = f"there are {format_names(names)}"
+            raise ParameterError("columns", {name: kind}, fact, hint)
 
 
 def _distinct_row_indices(rows: TableRows) -> Ints:
