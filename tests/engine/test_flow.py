@@ -149,7 +149,7 @@ def test_entropy_reaches_the_closed_form_width():
     data = Cloud(sigma * Seed(0).normal(4000, d).T.contiguous())
     particles = Cloud(Seed(1).normal(4000, d).T.contiguous())
     flow = FlowSpec(
-        [Stage("flow", Orthogonal(), 150, Sorted(), 0.1)], Seed(2), entropy_weight=lam
+        [Stage("flow", Orthogonal(), 150, Sorted(), 0.1)], Seed(2), entropy=lam
     )
     fit(flow, particles, data, ParticleStreams(Seed(3)))
     wanted = (sigma + np.sqrt(sigma**2 + 4 * lam * d)) / 2

@@ -156,7 +156,7 @@ class FlowSpec:
     condition_dim: int = 0
     amplifier: float = 10.0  # ξ; see `condition_use`
     # λ of the entropy-regularised flow (Liutkus et al. 2019).
-    entropy_weight: float = 0.0
+    entropy: float = 0.0
     # Bytes for projections; particles that need more are moved in chunks.
     budget: int = PROJECTION_BYTES
     # The stages that run; None is all. The others belong to the same fit, so that
@@ -264,7 +264,7 @@ class Step:
             self.particles.x.add_(frame.lift(dz), alpha=step_size)
         else:
             self._move_in_chunks(frame, transport_map, step_size)
-        if self.flow.entropy_weight > 0 and not self.stage.matches_marginals:
+        if self.flow.entropy > 0 and not self.stage.matches_marginals:
             self._add_noise(noise, step_size)
 
     def _is_worth_keeping(self, z: Tensor) -> bool:
@@ -288,7 +288,7 @@ class Step:
         eta = step_size * len(x)
         epsilon = torch.empty_like(x)
         noise.fill(epsilon, "entropy", self.stage_index, self.step_index)
-        x.add_(epsilon, alpha=math.sqrt(2 * self.flow.entropy_weight * eta))
+        x.add_(epsilon, alpha=math.sqrt(2 * self.flow.entropy * eta))
 
     def model_steps(self, frame: Frame, transport_map: TransportMap) -> list[ModelStep]:
         """What the model gets from this step: nothing, or one step, compressed."""

@@ -106,7 +106,7 @@ class Posterior:
         self.comparison = comparison
         self._likelihood = likelihood
         if likelihood is None:
-            self._units = Units.fit_to(theta, standardize=True)
+            self._units = Units.from_data(theta, standardize=True)
             self._condition = ContinuousEncoder.fit_to(x)
             self._local_sampler = LocalSampler.fit(
                 self._units.encode(theta), self._condition.encode(x)

@@ -76,7 +76,7 @@ class MemoryBudget:
             )
 
 
-def checked_reach(
+def checked_max_norm(
     flow: FlowSpec,
     steps: Sequence[ModelStep],
     n_maps: Callable[[int, int], int],
@@ -85,7 +85,7 @@ def checked_reach(
     codes: Tensor | None = None,
     start: float = 1.0,
 ) -> float:
-    """An upper bound of the distance from 0 that particles reach by a model's steps.
+    """An upper bound of the norm of particles after the steps of a model.
 
     A step moves a particle along every direction by at most twice the largest number in
     its maps, times the step size; and by noise if the flow has an entropy.
@@ -117,7 +117,7 @@ def checked_reach(
                 f"maps but needs {expected_maps}"
             )
         step_size = flow.stages[step.stage_index].step_size
-        noise = math.sqrt(2 * flow.entropy_weight * step_size * d)
+        noise = math.sqrt(2 * flow.entropy * step_size * d)
         max_norm += (
             2 * step_size * _largest_value(step.maps) * d + LARGEST_NORMAL * noise
         )

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sliceflow.devices import require_memory
 from sliceflow.engine import events
 from sliceflow.engine.conditions import (
     ContinuousEncoder,
@@ -49,6 +50,8 @@ MIN_ROWS_OF_REGRESSION = 50
 # Nanoseconds for each number of a step, with its candidates; users are told an order
 # of magnitude.
 _NANOSECONDS = {"cpu": 400.0, "cuda": 20.0}
+# A regression on y takes about as long as so many steps of a flow.
+_STEPS_OF_REGRESSION = 1_000
 # Arrays of the size of the rows that a step needs.
 _ARRAYS_PER_STEP = 12
 
@@ -110,6 +113,20 @@ class DensityPlan(Plan):
             ("smoothing", _joined([plan.smoothing for plan in self.classes])),
             ("knots", _joined([count_knots(plan.n_rows) for plan in self.classes])),
         ]
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the fit, without the input data."""
+        return _ARRAYS_PER_STEP * 8 * self.n_rows * self.n_columns
+
+    @property
+    def seconds(self) -> float:
+        """About how long the fit takes on its device."""
+        n_steps = sum(plan.n_steps for plan in self.classes)
+        if self.n_conditions:
+            n_steps = _STEPS_OF_REGRESSION
+        n_values = self.n_rows * self.n_columns * n_steps
+        return self.seconds_for(n_values, _NANOSECONDS)
 
 
 def _joined(values: Sequence[float]) -> str:
@@ -279,9 +296,7 @@ class DensityAdapter:
         check_density_rows(array.astype(np.float64), low, high, names)
         return rows
 
-    def plan_fit(
-        self, rows: VectorRows, seed: Seed
-    ) -> PlannedDensity | PlannedConditional:
+    def make_task(self, rows: VectorRows, seed: Seed) -> DensityTask | ConditionalTask:
         """Choose the settings of every class, by held-out likelihood."""
         X = rows.X.astype(np.float64)
         low, high = check_bounds(self.bounds, X.shape[1])
@@ -291,8 +306,8 @@ class DensityAdapter:
         if rows.conditions is not None:
             columns = rows.conditions.encoder
             if isinstance(columns, ContinuousEncoder):
-                planned = self._plan_conditional(rows, columns, support, encoded, seed)
-                return replace(planned, warning=_tie_warning(tied, rows.names))
+                task = self._plan_conditional(rows, columns, support, encoded, seed)
+                return replace(task, warning=_tie_warning(tied, rows.names))
         parts = _rows_of_classes(encoded, rows)
         classes = []
         for c, part in enumerate(parts):
@@ -306,13 +321,8 @@ class DensityAdapter:
             classes=tuple(classes),
             dtype=str(rows.X.dtype),
         )
-        n_values = X.size * sum(plan.n_steps for plan in classes)
-        plan = plan.with_cost(
-            _ARRAYS_PER_STEP * encoded.nbytes,
-            plan.seconds_for(n_values, _NANOSECONDS),
-            f"{plan.n_rows} rows of {plan.n_columns} columns need",
-            "fit fewer rows",
-        )
+        what = f"{plan.n_rows} rows of {plan.n_columns} columns need"
+        require_memory(plan.nbytes, self.device, what, "fit fewer rows")
         encoder = None
         if rows.conditions is not None:
             assert isinstance(rows.conditions.encoder, LabelEncoder)
@@ -326,7 +336,7 @@ class DensityAdapter:
             tensor_device=rows.tensor_device,
             device=self.device,
         )
-        return PlannedDensity(plan, fitted, parts, seed, _tie_warning(tied, rows.names))
+        return DensityTask(plan, fitted, parts, seed, _tie_warning(tied, rows.names))
 
     def _plan_conditional(
         self,
@@ -335,7 +345,7 @@ class DensityAdapter:
         support: Support,
         encoded: Tensor,
         seed: Seed,
-    ) -> PlannedConditional:
+    ) -> ConditionalTask:
         """A regression on y, and the flow of what is left over."""
         n, d = encoded.shape
         if n < MIN_ROWS_OF_REGRESSION:
@@ -349,12 +359,8 @@ class DensityAdapter:
             dtype=str(rows.X.dtype),
             n_conditions=columns.condition_dim,
         )
-        plan = plan.with_cost(
-            _ARRAYS_PER_STEP * encoded.nbytes,
-            plan.seconds_for(encoded.numel() * 1_000, _NANOSECONDS),
-            f"{n} rows of {d} columns need",
-            "fit fewer rows",
-        )
+        what = f"{n} rows of {d} columns need"
+        require_memory(plan.nbytes, self.device, what, "fit fewer rows")
         fitted = FittedDensity(
             plan=plan,
             support=support,
@@ -365,7 +371,7 @@ class DensityAdapter:
             device=self.device,
         )
         assert rows.codes is not None
-        return PlannedConditional(plan, fitted, encoded, rows.codes, seed)
+        return ConditionalTask(plan, fitted, encoded, rows.codes, seed)
 
     def _plan_class(self, x: Tensor, is_class: bool, seed: Seed) -> ClassPlan:
         n, d = x.shape
@@ -408,7 +414,7 @@ def _rows_of_classes(x: Tensor, rows: VectorRows) -> list[Tensor]:
 
 
 @dataclass(frozen=True)
-class PlannedDensity:
+class DensityTask:
     """A planned fit."""
 
     plan: DensityPlan
@@ -439,7 +445,7 @@ class PlannedDensity:
 
 
 @dataclass(frozen=True)
-class PlannedConditional:
+class ConditionalTask:
     """A planned fit to rows with conditions that are numbers."""
 
     plan: DensityPlan

@@ -371,6 +371,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
 
     def _validated_parameters(self) -> PictureParameters:
         """The parameters, checked, with those of the preset."""
+        self._require_shared_parameters(self.options, ("mirror", "keep_rows"))
         parameters = self.get_params(deep=False)
         require_valid_parameters(parameters)
         parameters["options"] = self._options_or_defaults()

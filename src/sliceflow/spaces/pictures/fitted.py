@@ -17,7 +17,7 @@ from sliceflow.engine.flow import FlowSpec, ParticleStreams
 from sliceflow.engine.frames import freeing_rotation_pools
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError
-from sliceflow.models.limits import checked_reach
+from sliceflow.models.limits import checked_max_norm
 from sliceflow.models.rows import HasConditions, RowConditions
 from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.pictures.inpainting import with_hidden_as_zero
@@ -104,7 +104,7 @@ class FittedPictures(HasConditions):
         plan = self.plan
         builder = PictureFlowBuilder(plan, self.seed, torch.device("cpu"))
         n_classes = max(1, plan.n_separate_classes)
-        checked_reach(
+        checked_max_norm(
             builder.flow(),
             self.steps,
             n_maps=lambda i, k: builder.count_directions(i, k) * n_classes,
@@ -150,7 +150,7 @@ class FittedPictures(HasConditions):
         wanted = MAX_VALUES_PER_PASS // self.layout.dimension
         return max(SAMPLES_PER_PASS, min(MAX_SAMPLES_PER_PASS, wanted))
 
-    def features(self, X: Any) -> Tensor:
+    def standardized_points(self, X: Any) -> Tensor:
         """The user's pictures as columns (d, n) of values in [−1, 1]."""
         return self.layout.encode(self._pixel_columns(X))
 
@@ -158,7 +158,7 @@ class FittedPictures(HasConditions):
         """The pixels of the user's pictures as columns (d, n)."""
         return self.layout.to_columns(torch.from_numpy(self.layout.read(X)))
 
-    def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Pictures:
+    def sample(self, n: int, codes: Tensor | None, seed: Seed) -> Pictures:
         """n samples of the classes with these codes (n,), in the user's layout."""
         return self.evolution(n, codes, seed)[0]
 

@@ -22,7 +22,8 @@ from sliceflow.engine.transports import (
     resolve_transport,
 )
 from sliceflow.errors import ParameterError
-from sliceflow.models.plan import Plan, default_particles
+from sliceflow.models.flow_estimator import default_particles
+from sliceflow.models.plan import Plan
 from sliceflow.models.ranks import Ranks
 from sliceflow.saved_types import Between, Count
 from sliceflow.spaces.pictures.layout import Layout
@@ -326,7 +327,14 @@ class PicturePlan(Plan):
             model += pixel_bytes * d * self.n_pictures
         return clouds + step + model
 
-    def fit_seconds(self) -> float:
+    @property
+    def nbytes(self) -> int:
+        """Memory of the fit on each device, without the input data."""
+        n_local = math.ceil(self.n_pictures / self.n_ranks)
+        return self.fit_bytes(n_local, math.ceil(self.n_flow_particles / self.n_ranks))
+
+    @property
+    def seconds(self) -> float:
         """About how long a fit takes on its device."""
         # All particles are moved; those of the batch are also projected before.
         n_points = (

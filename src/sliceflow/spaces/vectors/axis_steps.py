@@ -43,7 +43,7 @@ class AxisStepContext:
     @classmethod
     def for_data(cls, data: TrainingData, noise: ParticleStreams) -> AxisStepContext:
         """The axis steps of a fit to these data, on all ranks."""
-        flow = data.plan.axis_flow_spec(data.seed, data.device)
+        flow = data.plan.flow_spec(data.seed, data.device, only="axis")
         return cls(across_ranks(flow, data.ranks), data, data.axis_cloud(), noise)
 
 
@@ -147,7 +147,7 @@ def _fresh_particles(
     fresh = as_cloud(rows.to(plan.torch_dtype), shard_codes, data.device)
     fresh.class_slices = class_slices
     noise = ParticleStreams(seed.child("particles"), shard.first)
-    replay(plan.flow_spec(data.seed, data.device), steps, fresh, noise)
+    replay(plan.flow_spec(data.seed, data.device, only="flow"), steps, fresh, noise)
     return fresh, codes
 
 

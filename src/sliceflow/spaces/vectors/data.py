@@ -44,12 +44,12 @@ class TrainingData:
         rows = self.rows
         standardize = self.plan.standardize
         if not self.plan.n_separate_classes:
-            return (Units.fit_to(rows.X, standardize, self.ranks, self.plan.n_rows),)
+            return (Units.from_data(rows.X, standardize, self.ranks, self.plan.n_rows),)
         assert rows.codes is not None
         units_by_class = []
         for c in range(self.plan.n_separate_classes):
             is_of_class = (rows.codes == c).numpy()
-            units_by_class.append(Units.fit_to(rows.X[is_of_class], standardize))
+            units_by_class.append(Units.from_data(rows.X[is_of_class], standardize))
         return tuple(units_by_class)
 
     @cached_property
@@ -62,7 +62,7 @@ class TrainingData:
         """Draws around the rows of all ranks; None fits the rows themselves."""
         if self.plan.bandwidth == 0:
             return None
-        return Smoother.fit(
+        return Smoother.from_data(
             self.plan.bandwidth,
             self.ranks.gather(self.encoded),
             self._used_codes,

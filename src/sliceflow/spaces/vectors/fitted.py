@@ -23,7 +23,7 @@ from sliceflow.engine.frames import (
 )
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataWarning, warn_user
-from sliceflow.models.limits import checked_reach
+from sliceflow.models.limits import checked_max_norm
 from sliceflow.models.rows import HasConditions, RowConditions
 from sliceflow.models.vector_rows import in_users_form
 from sliceflow.saved_types import Label
@@ -75,7 +75,7 @@ class BaseFittedVectors(HasConditions):
         bytes_of_pass = 4 * min(SAMPLES_PER_PASS, n) * d * itemsize
         return n * (2 * d * itemsize + bytes_of_condition) + bytes_of_pass
 
-    def features(self, X: Any) -> Tensor:
+    def standardized_points(self, X: Any) -> Tensor:
         """The user's rows as points (d, n), in units that make columns comparable."""
         rows = np.asarray(X.detach().cpu() if isinstance(X, Tensor) else X)
         return self.units.encode(rows.astype(self.plan.dtype)).T
@@ -131,10 +131,10 @@ class FittedVectors(BaseFittedVectors):
         """Raise a ValueError if maps do not fit the plan, or samples may overflow."""
         plan = self.plan
         d = plan.n_columns
-        flow = plan.sampling_flow_spec(self.seed, self.device)
+        flow = plan.flow_spec(self.seed, self.device)
         n_classes = max(1, plan.n_separate_classes)
         n_maps = [n_classes * count_directions(s.frame_kind, d) for s in flow.stages]
-        reach = checked_reach(
+        max_norm = checked_max_norm(
             flow, self.steps, lambda i, k: n_maps[i], d, plan.torch_dtype, self.codes
         )
         for step in self.steps:
@@ -147,7 +147,7 @@ class FittedVectors(BaseFittedVectors):
                 )
         for units in self.units_by_class:
             linear = ~units.heavy_tailed  # `decode` clamps heavy-tailed columns
-            farthest = reach * float(units.scale[linear].max(initial=0.0))
+            farthest = max_norm * float(units.scale[linear].max(initial=0.0))
             farthest += float(np.abs(units.shift[linear]).max(initial=0.0))
             if not farthest < torch.finfo(plan.torch_dtype).max:
                 end = f"scale and shift can take them to {farthest:.1e}"
@@ -175,11 +175,11 @@ class FittedVectors(BaseFittedVectors):
             bytes_of_frame = max(bytes_of_frame, of_stage)
         return super().sample_bytes(n) + bytes_of_frame
 
-    def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
+    def sample(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
         """n samples with these encoded conditions, in the form of X."""
         if self.plan.condition_kind == "continuous" and codes is not None:
             _warn_if_one_condition(codes)
-        flow = self.plan.sampling_flow_spec(self.seed, self.device)
+        flow = self.plan.flow_spec(self.seed, self.device)
         parts = []
         with freeing_rotation_pools():
             for first in range(0, n, SAMPLES_PER_PASS):

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sliceflow.devices import require_memory
 from sliceflow.engine.allocation import even_indices
 from sliceflow.engine.conditions import ConditionEncoder, MixedEncoder
 from sliceflow.engine.events import History, Listener
@@ -45,6 +46,19 @@ class LocalVectorPlan(BaseVectorPlan):
     def method(self) -> str:
         """The name of the method."""
         return "local"
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the fit, without the input data."""
+        n = self.n_rows
+        d = self.n_columns
+        n_values = 4 * n * d + 6 * n * self.condition_dim + 4 * self.n_particles * d
+        return _CHOICE_BYTES + 8 * n_values
+
+    @property
+    def seconds(self) -> float:
+        """0: nobody knows how long the choice of settings takes."""
+        return 0.0
 
     def summary(self) -> list[tuple[str, object]]:
         """Names and values to print; those with the value "" are left out."""
@@ -105,7 +119,7 @@ class FittedLocalVectors(BaseFittedVectors):
             samplers.append(sampler)
         return replace(self, samplers=tuple(samplers))
 
-    def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
+    def sample(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
         """n samples near the rows with conditions similar to `codes` (n, l)."""
         assert codes is not None
         shape = (n, self.plan.n_columns)
@@ -142,7 +156,7 @@ def _parts(rows: VectorRows, units: Units) -> list[tuple[Tensor, Tensor]]:
 
 
 @dataclass(frozen=True)
-class PlannedLocalVectors:
+class LocalVectorTask:
     """A planned fit of local conditions, which moves nothing: its model is the rows."""
 
     fitted: FittedLocalVectors
@@ -157,7 +171,7 @@ class PlannedLocalVectors:
         standardize: bool,
         seed: Seed,
         device: torch.device,
-    ) -> PlannedLocalVectors:
+    ) -> LocalVectorTask:
         """Keep the rows, and choose the settings of their samplers by trial.
 
         Particles are samples at conditions of rows, each row's as often as any other's.
@@ -175,11 +189,10 @@ class PlannedLocalVectors:
             condition_dim=row_conditions.encoder.condition_dim,
             standardize=standardize,
         )
-        values = 4 * n * d + 6 * n * row_conditions.codes.shape[1] + 4 * n_particles * d
         what = f"{n} rows of {d} columns, kept for conditions, need"
-        plan = plan.with_cost(_CHOICE_BYTES + 8 * values, 0.0, what, "keep fewer")
+        require_memory(plan.nbytes, device, what, "keep fewer")
 
-        units = Units.fit_to(rows.X, standardize)
+        units = Units.from_data(rows.X, standardize)
         samplers = tuple(LocalSampler.fit(x, y) for x, y in _parts(rows, units))
         largest = max(samplers, key=lambda sampler: len(sampler.x))
         fitted = FittedLocalVectors(
@@ -204,12 +217,14 @@ class PlannedLocalVectors:
         """What the fit will do."""
         return self.fitted.plan
 
-    def run(
-        self, listeners: Sequence[Listener], checkpoints: Checkpoints | None = None
-    ) -> FitResult[FittedLocalVectors]:
-        """Draw the particles; there are no steps to hear of or to resume."""
+    def with_checkpoints(self, checkpoints: Checkpoints) -> LocalVectorTask:
+        """The same fit: there are no steps to resume."""
+        return self
+
+    def run(self, listeners: Sequence[Listener]) -> FitResult[FittedLocalVectors]:
+        """Draw the particles; there are no steps to hear of."""
         codes = self.conditions.codes
-        X = self.fitted.draw(len(codes), codes, self.seed.child("particles"))
+        X = self.fitted.sample(len(codes), codes, self.seed.child("particles"))
         no_steps = History().as_columns()
         particles = ParticleResult(X, self.conditions.y)
         return FitResult(self.fitted, no_steps, particles=particles)

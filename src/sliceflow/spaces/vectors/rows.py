@@ -49,7 +49,7 @@ class Units:
             raise ValueError(f"there are not units for {d} columns")
 
     @classmethod
-    def fit_to(
+    def from_data(
         cls,
         X: np.ndarray,
         standardize: bool,

@@ -3,7 +3,7 @@
 `sliceflow.neighbours.smoothing` makes the draws and chooses how far they spread. Here
 is decided what the axis steps see of them. A plan says whether rows are smoothed at all
 (`plan.plan_bandwidth`). The search for neighbours, which takes longer, waits until the
-fit draws its data (`Smoother.fit`).
+fit draws its data (`Smoother.from_data`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Smoother:
     classes: Sequence[ClassNeighbours]  # the rows of each class with their neighbours
 
     @classmethod
-    def fit(
+    def from_data(
         cls,
         bandwidth: float | None,
         rows: Tensor,
