@@ -106,7 +106,7 @@ class LocatedValues(NamedTuple):
 
     positions: Floats  # (m,); that of the nearest end for values outside the range
     grid_values: Floats  # (m,); those of categories are their positions
-    new_values: pd.Series  # those that are no levels, in the dtype of the column
+    unseen_values: pd.Series  # those that are no levels, in the dtype of the column
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +156,7 @@ class Column:
 
     @property
     def is_number(self) -> bool:
-        """Whether it has numbers or times, so that others may be between them."""
+        """Whether it has numbers or times: values that others may be between."""
         return self.kind in NUMERIC_KINDS
 
     @property
@@ -245,8 +245,8 @@ class Column:
         counts = np.bincount(
             self.positions.astype(np.int64) + 1, minlength=self.n_levels + 1
         )
-        middle_ranks = np.cumsum(counts) - counts / 2
-        probabilities = middle_ranks / counts.sum()
+        middle_orders = np.cumsum(counts) - counts / 2
+        probabilities = middle_orders / counts.sum()
         probabilities = np.clip(probabilities, _MIN_PROBABILITY, 1 - _MIN_PROBABILITY)
         return np.asarray(ndtri(probabilities))
 
@@ -340,30 +340,30 @@ class Column:
             dtype=np.float64,
         )
         grid_values = self.grid.positions_to_grid_values(positions)
-        new_indices = np.flatnonzero(is_missing(positions))
-        new_values = values.iloc[new_indices]
-        if not len(new_indices):
-            return LocatedValues(positions, grid_values, new_values)
+        unseen_indices = np.flatnonzero(is_missing(positions))
+        unseen_values = values.iloc[unseen_indices]
+        if not len(unseen_indices):
+            return LocatedValues(positions, grid_values, unseen_values)
         dtype = self.encoded.levels.dtype
         try:
-            new_values = self._convert_new_values(new_values, as_texts)
+            unseen_values = self._convert_unseen_values(unseen_values, as_texts)
             scaled_values, unit = to_scaled_values(
-                new_values, value_type, self.text_format
+                unseen_values, value_type, self.text_format
             )
-            grid_values[new_indices] = self.grid.scaled_values_to_grid_values(
+            grid_values[unseen_indices] = self.grid.scaled_values_to_grid_values(
                 scaled_values, unit
             )
         except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
             raise DataError(
-                f"{values.iloc[new_indices[0]]!r} does not fit the column, which is "
+                f"{values.iloc[unseen_indices[0]]!r} does not fit the column, which is "
                 f"{self.kind} ({dtype})",
                 str(error),
                 column=self.name,
             ) from error
-        positions[new_indices] = np.interp(
-            grid_values[new_indices], self.grid.grid_values, np.arange(self.n_levels)
+        positions[unseen_indices] = np.interp(
+            grid_values[unseen_indices], self.grid.grid_values, np.arange(self.n_levels)
         )
-        return LocatedValues(positions, grid_values, new_values)
+        return LocatedValues(positions, grid_values, unseen_values)
 
     @property
     def _position_of_level(self) -> dict[Any, int]:
@@ -374,7 +374,7 @@ class Column:
             position_of[level] = position_of[merged_into]
         return position_of
 
-    def _convert_new_values(self, values: pd.Series, as_texts: bool) -> pd.Series:
+    def _convert_unseen_values(self, values: pd.Series, as_texts: bool) -> pd.Series:
         """Values that are no levels, or texts for them, in the dtype of the column."""
         import pandas as pd
 

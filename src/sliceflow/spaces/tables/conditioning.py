@@ -215,7 +215,7 @@ def find_value(column: Column, value: Any) -> FoundValue:
         series = series.astype(str)  # a time without zone is on the column's clock
     located = column.locate(series)
     position = float(located.positions[0])
-    found = located.new_values
+    found = located.unseen_values
     if not len(found):  # a known level
         found = column.levels.iloc[[int(position)]].reset_index(drop=True)
     if column.observed_only:

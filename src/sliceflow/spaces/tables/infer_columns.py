@@ -111,7 +111,9 @@ def _recognise_identifier(
     The kind that a user wants decides, if there is one.
     """
     if wanted_kind == "identifier":
-        return identifiers.Recognition("as asked", identifiers.does_repeat(encoded))
+        return identifiers.Recognition(
+            "as asked", identifiers.do_values_repeat(encoded)
+        )
     if wanted_kind:
         return identifiers.Recognition("")
     return identifiers.recognise(encoded, distinct_row_indices)

@@ -39,8 +39,8 @@ class NewValuePolicy:
     |---------------------------------------------|-------------------------------|
     | may there be new values at all?             | `are_possible`                |
     | beside which levels may draws be new?       | `free_levels`, `at_free_level`|
-    | may any number between levels be?           | `fill_gaps`                   |
-    | which levels must samples not show?         | `rare_levels`                 |
+    | may any number between levels be?           | `may_fill_gaps`               |
+    | which levels must samples not show?         | `rare_numbers`                |
     """
 
     def __init__(self, column: Column) -> None:
@@ -82,7 +82,7 @@ class NewValuePolicy:
         return self._column.level_counts <= max(_ATOM_MIN_ROWS, _ATOM_MIN_SHARE * n)
 
     @cached_property
-    def rare_levels(self) -> Mask:
+    def rare_numbers(self) -> Mask:
         """(k,): True for numbers of too few rows, which samples replace by others.
 
         `rare_numbers` moves them. All are False if only observed values may be drawn.
@@ -99,7 +99,7 @@ class NewValuePolicy:
         return self._column.unit is not None and float(np.median(gaps)) <= 1
 
     @property
-    def fill_gaps(self) -> bool:
+    def may_fill_gaps(self) -> bool:
         """Whether there may be numbers between levels: of many, or on a full grid."""
         if not self.are_possible:
             return False

@@ -61,11 +61,11 @@ class LevelRange(NamedTuple):
 
 def is_rare(column: Column, positions: Floats) -> Mask:
     """Which positions (m,) are levels of too few rows, which may move."""
-    if not column.new_values.rare_levels.any():
+    if not column.new_values.rare_numbers.any():
         return np.zeros(len(positions), dtype=bool)
     level = np.maximum(positions, 0).astype(np.int64)
     is_level = has_value(positions) & (level == positions)
-    return np.asarray(is_level & column.new_values.rare_levels[level])
+    return np.asarray(is_level & column.new_values.rare_numbers[level])
 
 
 def move(
@@ -76,7 +76,7 @@ def move(
     They are in the range of the `leaf`, unless that is one level.
     """
     level = positions.astype(np.int64)
-    if not column.new_values.fill_gaps:
+    if not column.new_values.may_fill_gaps:
         return _next_frequent_level(column, level, rng)
     run = _runs(column).take(level)
     moved = _move_places(column, level, run.within(leaf), rng)
@@ -119,7 +119,7 @@ def _runs(column: Column) -> LevelRange:
     if column.new_values.has_full_grid:
         return LevelRange.of_column(column, k)
     index = np.arange(k)
-    is_frequent = ~column.new_values.rare_levels
+    is_frequent = ~column.new_values.rare_numbers
     starts_run = np.ones(k, dtype=bool)
     starts_run[1:] = is_frequent[1:] | is_frequent[:-1]
     first = np.maximum.accumulate(np.where(starts_run, index, 0))
@@ -136,7 +136,7 @@ def _next_frequent_level(
     If no level is frequent, it is the next level.
     """
     k = column.n_levels
-    targets = np.flatnonzero(~column.new_values.rare_levels)
+    targets = np.flatnonzero(~column.new_values.rare_numbers)
     if not len(targets):
         targets = np.arange(k)
     below = np.searchsorted(targets, level, "left") - 1
