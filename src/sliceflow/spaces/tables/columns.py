@@ -12,7 +12,7 @@ Each cell has several coordinates. Take a column of five prices:
 | feature      | .52, −.25, −1.28, 1.28, −.25     | distances; scales are alike     |
 
 The *levels* of a column are its different values. The **position** of a cell is the
-rank of its level, from 0: levels of numbers and times ascend, those of categories
+index of its level, from 0: levels of numbers and times ascend, those of categories
 descend by frequency. A missing cell is at −1. A position between two levels is a new
 value between them: 0.5 has the grid value 125, which is $3.75. New values are drawn
 only where they are plausible (`new_values`). `positions` names the positions of cells

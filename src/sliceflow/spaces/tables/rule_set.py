@@ -3,8 +3,8 @@
 `rules` has the kinds of rules, one by one. While rows are drawn column by column, some
 of their cells are `UNDRAWN`, and cells that rules cannot compute are `IMPOSSIBLE`
 (`positions`). A model draws only what the rules allow given the columns before
-(`RuleSet.allows`). At the end, the cells that are still to be computed are, and a row
-that breaks a rule is drawn anew (`RuleSet.complete`). `solve_rules` computes cells.
+(`RuleSet.allows`). At the end, `RuleSet.complete` computes the cells that follow from
+others, and a row that breaks a rule is drawn anew. `solve_rules` computes all cells.
 """
 
 from __future__ import annotations
