@@ -146,7 +146,7 @@ def _reason_of_unique(column_name: str, texts: list[str], is_text: bool) -> str:
     return ""
 
 
-def does_repeat(column: EncodedColumn) -> bool:
+def do_values_repeat(column: EncodedColumn) -> bool:
     """Whether clearly fewer values than cells of a column are different."""
     codes = column.present_codes
     return len(np.unique(codes)) < _MIN_DISTINCT_SHARE * len(codes)

@@ -1,9 +1,9 @@
 """Decision trees whose leaves hold rows, and how fine such trees are.
 
 A tree compares distributions, not means. Its targets for a number are the normal score
-and the cosines cos(kπu) of its rank u, so differences in scale and shape count as
-well. Cost-complexity pruning removes splits that gain hardly more than a split of pure
-noise would.
+and the cosines cos(kπu), where u is its place among all numbers, from 0 to 1. So
+differences in scale and shape count as well. Cost-complexity pruning removes splits
+that gain hardly more than a split of pure noise would.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_ROWS_PER_TREE = 50_000
 MIN_LEAVES_PER_TABLE = 15
 MIN_SAMPLES_LEAF = 3
 
-# Cosines of the rank among the targets of a number. C2ST of the tables Default and
+# Cosines of u among the targets of a number. C2ST of the tables Default and
 # Magic with 5, 8, 16: .70, .79, .81 and .90, .97, 1.0; 24 give the same as 16.
 N_COSINES = 16
 
@@ -105,7 +105,7 @@ class Tree:
     residual_impurity: float = 1.0  # share of the root's impurity that leaves have
 
     @classmethod
-    def fit(
+    def from_data(
         cls,
         x: Features,
         targets: Targets,
@@ -150,7 +150,7 @@ def tree_targets(column: Column, values: Floats) -> Targets:
     """What a tree of a column is fitted to, of values (n,) of its cells.
 
     Of a category, classes (n,), or with very many levels one column of (n, k) for each
-    of the most frequent. Of a number, functions (n, k) of its rank.
+    of the most frequent. Of a number, functions (n, k) of its place in their order.
     """
     if column.is_number:
         u = (rankdata(values) - 0.5) / len(values)
