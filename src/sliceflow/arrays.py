@@ -1,7 +1,11 @@
-"""Types of numpy arrays. Shapes are in docstrings, because types cannot say them."""
+"""Types of numpy arrays, and how to go through long ones in chunks.
+
+Shapes are in docstrings, because types cannot say them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TypeAlias
 
 import numpy as np
@@ -12,3 +16,15 @@ Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 # Which rows, columns or cells have a property.
 Mask: TypeAlias = NDArray[np.bool_]
+
+
+def chunks(n: int, size: int) -> Iterator[slice]:
+    """Slices of at most `size` items that cover ``range(n)``, in order.
+
+    Examples
+    --------
+    >>> list(chunks(5, 2))
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    for start in range(0, n, size):
+        yield slice(start, min(start + size, n))

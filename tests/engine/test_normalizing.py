@@ -4,7 +4,8 @@ import numpy as np
 import torch
 from scipy import stats
 
-from sliceflow.engine.normalizing import LeastNormal, ToNormal, log_normal_density
+from sliceflow.engine import normal
+from sliceflow.engine.normalizing import LeastNormal, ToNormal
 from sliceflow.engine.random import Seed
 
 
@@ -15,7 +16,7 @@ def fitted(values, smoothing=30.0):
 
 def held_out_log_density(one, values):
     t, log_slopes = one.apply(torch.from_numpy(np.atleast_2d(values)))
-    return float((log_normal_density(t) + log_slopes.sum(0)).mean())
+    return float((normal.log_density(t) + log_slopes.sum(0)).mean())
 
 
 def test_known_densities_are_fitted_within_two_hundredths_of_a_nat(rng):

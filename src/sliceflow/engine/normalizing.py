@@ -13,7 +13,6 @@ The directions follow two papers, which flow from data to noise as well:
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -327,8 +326,3 @@ def _independent_directions(x: Tensor, start: Tensor, step: int) -> Tensor:
         u, _, v = torch.linalg.svd(gradient)
         theta = u @ v
     return theta
-
-
-def log_normal_density(z: Tensor) -> Tensor:
-    """log of the density of N(0, I) at points z (d, n): (n,)."""
-    return -(z.square().sum(0) + len(z) * math.log(2 * math.pi)) / 2

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from sliceflow.engine.normal import LOG_TWO_PI
 from sliceflow.engine.random import Seed
 from sliceflow.neighbours.weights import choose_by_weight
 
@@ -286,7 +287,7 @@ def _log_factor(size: Tensor, root: Tensor) -> Tensor:
     total = size.sum(1)[:, None]
     log_share = ((size + 1) / (total + n)).log()
     log_determinant = torch.diagonal(root, dim1=2, dim2=3).log().sum(2)
-    return log_share - log_determinant - 0.5 * d * math.log(2 * math.pi)
+    return log_share - log_determinant - 0.5 * d * LOG_TWO_PI
 
 
 def _pooled_variances(

@@ -18,12 +18,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
+from sliceflow.engine import normal
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compression import ModelStep
 from sliceflow.engine.events import Event, Listener
 from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams, simulate
-from sliceflow.engine.normalizing import LeastNormal, ToNormal, log_normal_density
+from sliceflow.engine.normalizing import LeastNormal, ToNormal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.smooth_maps import SmoothMap
@@ -115,16 +116,16 @@ class Gaussianization:
     def log_density(self, x: Tensor) -> Tensor:
         """log p(x) of rows x (n, d): (n,)."""
         z, log_det = self.to_noise(x)
-        return log_normal_density(z.T) + log_det
+        return normal.log_density(z.T) + log_det
 
     def log_densities_by_step(self, x: Tensor) -> Iterator[Tensor]:
         """log p(x) (n,) without any step, after one step, after two, …"""
         z, log_det = self._start_points(x)
-        yield log_normal_density(z) + log_det
+        yield normal.log_density(z) + log_det
         for step in self.steps:
             z, log_slopes = _push(step, z)
             log_det = log_det + log_slopes
-            yield log_normal_density(z) + log_det
+            yield normal.log_density(z) + log_det
 
     def start_log_density(self, x: Tensor) -> Tensor:
         """log p(x) (n,) without any step. The mixture need not be mapped for that."""
@@ -227,7 +228,7 @@ class EarlyStopping:
         self._record()
 
     def _record(self) -> None:
-        self.curve.append(float((log_normal_density(self._z) + self._log_det).mean()))
+        self.curve.append(float((normal.log_density(self._z) + self._log_det).mean()))
 
     def __call__(self, event: Event) -> bool:
         self._z, log_slopes = _push(self.state.steps[-1], self._z)
