@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from sliceflow.engine.batches import Target
+from sliceflow.engine.batches import KnownTarget, Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compression import CompressedMap, ModelStep, compress_map
 from sliceflow.engine.conditions import ConditionUse, condition_use
@@ -61,7 +61,7 @@ _MIN_CHUNK = 256
 def simulate(
     flow: FlowSpec,
     particles: Cloud,
-    target: Target,
+    target: Target | KnownTarget,
     noise: ParticleStreams,
     *,
     listeners: Sequence[EventListener[Event]] = (),

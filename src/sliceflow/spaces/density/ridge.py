@@ -3,7 +3,8 @@
 The update is MacKay's (1992), which is that of Fellner and Schall for smoothing
 (Wood and Fasiolo 2017): λ_g = γ_g / |β_g|², where γ_g = p_g − λ_g·tr V_gg is how many
 of the p_g coefficients of a group the data determine. What explains nothing gets a
-penalty without end, and so no weight.
+penalty without end, and so no weight. (Other ridge regressions of the package have one
+penalty, which cross-validation chooses, or which is fixed.)
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from sliceflow.arrays import Floats, Ints
 
 __all__ = ["evidence_ridge"]
 
-# Updates of the penalties at a time. They start where the last call ended, so few
+# Updates of the penalties in one call. They start where the last call ended, so few
 # suffice.
-UPDATES = 5
+MAX_UPDATES = 5
 # Penalties are kept between these: beyond, a group is free, or absent.
 MIN_PENALTY = 1e-4
 MAX_PENALTY = 1e9
@@ -25,6 +26,7 @@ MAX_PENALTY = 1e9
 TINY_PENALTY = 1e-9
 # Updates end when no penalty changes by more than this factor, as a logarithm.
 TOLERANCE = 0.05
+# The least γ_g: with 0, a penalty would become 0 where it should grow without end.
 MIN_DETERMINED = 1e-3
 
 
@@ -43,7 +45,7 @@ def evidence_ridge(
     membership = groups[:, None] == np.arange(len(penalties))
     sizes = membership.sum(axis=0)
     coefficients = np.zeros(len(groups))
-    for _ in range(UPDATES):
+    for _ in range(MAX_UPDATES):
         ridge = np.full(len(groups), TINY_PENALTY)
         ridge[is_penalised] = penalties[groups[is_penalised]]
         inverse = _inverse(gram + np.diag(ridge))
