@@ -21,8 +21,8 @@ from sliceflow.validation import from_tensor, require
 
 # By definition, the share of new real rows that count as copies.
 IDEAL_COPIES = 0.01
-# `memorized_rate` compares the nearest train row with the tenth.
-_N_COMPARED_NEIGHBOURS = 10
+# The nearest train row is compared with the tenth: a copy is far nearer to the first.
+N_COMPARED_NEIGHBOURS = 10
 # A fit does not look for copies among more rows than this: so many rows are hardly
 # copied, and the search would take long.
 _MAX_WARNED_ROWS = 20_000
@@ -153,9 +153,9 @@ def memorized_rate(
     0.06
     """
     train = np.concatenate(_with_mirror_images(train, mirror))
-    if len(train) < _N_COMPARED_NEIGHBOURS:
+    if len(train) < N_COMPARED_NEIGHBOURS:
         raise DataError(
-            f"memorized_rate needs {_N_COMPARED_NEIGHBOURS} train rows or more, "
+            f"memorized_rate needs {N_COMPARED_NEIGHBOURS} train rows or more, "
             f"but there are {len(train)}"
         )
     if patch is None:
@@ -179,7 +179,7 @@ def memorized_rate(
 
 def _neighbour_ratios(rows: Any, train: Floats, device: str) -> Floats:
     """Distances to the nearest train row over those to the tenth, (n,)."""
-    distances, _ = nearest(rows, train, _N_COMPARED_NEIGHBOURS, device=device)
+    distances, _ = nearest(rows, train, N_COMPARED_NEIGHBOURS, device=device)
     tenth = np.maximum(distances[:, -1], np.finfo(float).tiny)
     return np.asarray(distances[:, 0] / tenth)
 

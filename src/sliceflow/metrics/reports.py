@@ -17,13 +17,13 @@ from sliceflow.errors import DataError
 from sliceflow.metrics.comparisons import (
     ClassLabels,
     ComparisonSettings,
-    Details,
     Scores,
-    compare_pictures,
-    compare_tables,
     compare_vectors,
 )
-from sliceflow.metrics.rows import as_rows
+from sliceflow.metrics.picture_comparison import compare_pictures
+from sliceflow.metrics.rows import as_flat_rows
+from sliceflow.metrics.table_comparison import Details, compare_tables
+from sliceflow.metrics.tables import MIN_COMMON_COUNT
 from sliceflow.metrics.verdict import Verdict, judge
 from sliceflow.validation import from_tensor, require
 
@@ -86,7 +86,8 @@ _METRICS = {
         "1", "share of rows that obey every rule that all training rows obey"
     ),
     "rare values": _MetricInfo(
-        _AS_REAL_ROWS, "share of numbers that fewer than five training rows have"
+        _AS_REAL_ROWS,
+        f"share of numbers that fewer than {MIN_COMMON_COUNT} training rows have",
     ),
     "exact copies": _MetricInfo(_AS_REAL_ROWS, "share of rows equal to a training row"),
     "NN ratio": _MetricInfo(
@@ -279,7 +280,7 @@ def _infer_kind(train: Any) -> Kind:
 def _as_array(x: Any, name: str, kind: Kind, shape: tuple[int, ...]) -> NDArray[Any]:
     """Vectors or pictures as an array; a `DataError` unless rows have this shape."""
     array = np.asarray(from_tensor(x))
-    as_rows(array, name)  # refuses what are no finite numbers
+    as_flat_rows(array, name)  # refuses what are no finite numbers
     row_shape = array.shape[1:]
     if row_shape != shape or (kind == "pictures" and len(row_shape) < 2):
         fact = f"rows of {name} have shape {row_shape}, of train {shape}"

@@ -54,12 +54,14 @@ class KeptRule(NamedTuple):
     n_rows: int  # the real rows that speak for the rule
 
 
-def find_rules(
+def rules_to_check(
     train: Floats, names: Sequence[str], categories: Sequence[bool]
 ) -> list[Rule]:
-    """The rules that all training rows (n, c) obey.
+    """The rules that all training rows (n, c) obey, by which samples are judged.
 
-    `categories` says which columns hold codes of categories.
+    `categories` says which columns hold codes of categories. This is not the search of
+    `spaces/tables/rule_search.py`, by which models find the rules that they keep: a
+    judge that shared it would not see the rules that it misses.
     """
     columns = train[:, :_MAX_RULE_COLUMNS]
     numbers = np.flatnonzero(~np.asarray(categories[:_MAX_RULE_COLUMNS], bool))

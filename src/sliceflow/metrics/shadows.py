@@ -18,8 +18,8 @@ import numpy as np
 from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.metrics import tables
 from sliceflow.metrics.membership import (
+    AttackScore,
     Estimate,
-    Success,
     area_under_curve,
     central_interval,
     share_found,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # Rows are far from others by their mean distance to this many of these, as in Meeus et
 # al.
-_N_NEIGHBOURS = 5
+_N_OUTLIER_NEIGHBOURS = 5
 # Memberships that are exchanged, to see what the attack finds by chance: the least
 # p-value, of two tests, is 2/400.
 _N_PERMUTATIONS = 399
@@ -72,8 +72,8 @@ class ShadowAttack:
         pool: pd.DataFrame,
         statistics: Statistics,
         as_input: Callable[[pd.DataFrame], Any],
-    ) -> tuple[Success, Success]:
-        """The success of the attack, and what it would be by chance.
+    ) -> tuple[AttackScore, AttackScore]:
+        """How well the attack does, and what it would do by chance.
 
         Each shadow model is fitted to a random half of the pool. Each takes its turn as
         the victim, and all others tell its members from others.
@@ -81,20 +81,24 @@ class ShadowAttack:
         rng = np.random.default_rng(self.seed)
         outliers = self._find_outliers(pool)
         is_member = rng.random((self.n_shadows, len(pool))) < 0.5
-        found = np.stack(
+        found_statistics = np.stack(
             [
                 statistics(samples, pool, outliers)
                 for samples in self._draw_samples(generator, pool, is_member, as_input)
             ]
         )
-        return _measure(found, is_member[:, outliers], rng)
+        return _measure(found_statistics, is_member[:, outliers], rng)
 
     def _find_outliers(self, pool: pd.DataFrame) -> Ints:
         """The indices of the rows that are farthest from their nearest others."""
         read = tables.read_tables(pool, pool)
         points = tables.points(read.rows[0], read.categories, read.rows[0])
         distances, _ = nearest(
-            points, points, _N_NEIGHBOURS, device=self.device, leave_out_itself=True
+            points,
+            points,
+            _N_OUTLIER_NEIGHBOURS,
+            device=self.device,
+            leave_out_itself=True,
         )
         return np.argsort(-distances.mean(axis=1), kind="stable")[: self.n_outliers]
 
@@ -115,10 +119,10 @@ class ShadowAttack:
                 warnings.simplefilter("ignore")  # they were said of the first fit
                 model.fit(as_input(rows))
                 drawn.append(model.sample(len(rows), random_state=self.seed + i))
-            self._tell(i + 1, time.monotonic() - started_at)
+            self._notify_progress(i + 1, time.monotonic() - started_at)
         return drawn
 
-    def _tell(self, n_done: int, seconds: float) -> None:
+    def _notify_progress(self, n_done: int, seconds: float) -> None:
         """Say how long shadow models take: after the first, and at each tenth."""
         is_tenth = 10 * n_done // self.n_shadows > 10 * (n_done - 1) // self.n_shadows
         if n_done == self.n_shadows or not (n_done == 1 or is_tenth):
@@ -140,17 +144,19 @@ def _unfitted(generator: Generator, seed: int) -> Generator:
 
 def _measure(
     statistics: Floats, is_member: Mask, rng: np.random.Generator
-) -> tuple[Success, Success]:
-    """The success of statistics (s, t, q) of s shadow models and t rows, and by chance.
+) -> tuple[AttackScore, AttackScore]:
+    """The score of statistics (s, t, q) of s shadow models and t rows, and by chance.
 
     By chance is the mean over memberships (s, t) that are exchanged between models.
     """
     scores = _likelihood_ratios(statistics, is_member)
-    observed = _summary(scores, is_member)
+    observed = _measure_scores(scores, is_member)
     by_chance = np.empty((_N_PERMUTATIONS, len(observed)))
     for i in range(_N_PERMUTATIONS):
         exchanged = rng.permutation(is_member)
-        by_chance[i] = _summary(_likelihood_ratios(statistics, exchanged), exchanged)
+        by_chance[i] = _measure_scores(
+            _likelihood_ratios(statistics, exchanged), exchanged
+        )
     as_high = (by_chance[:, :2] >= observed[:2]).sum(axis=0)
     p_value = float(2 * (1 + as_high.min()) / (1 + _N_PERMUTATIONS))
 
@@ -158,22 +164,22 @@ def _measure(
     bootstrap = np.empty((_N_BOOTSTRAPS, len(observed)))
     for i in range(_N_BOOTSTRAPS):
         drawn = rng.integers(0, n_outliers, n_outliers)
-        bootstrap[i] = _summary(scores[:, drawn], is_member[:, drawn])
+        bootstrap[i] = _measure_scores(scores[:, drawn], is_member[:, drawn])
     return (
-        _as_success(observed, bootstrap, min(1.0, p_value)),
-        _as_success(by_chance.mean(axis=0), by_chance, 1.0),
+        _as_attack_score(observed, bootstrap, min(1.0, p_value)),
+        _as_attack_score(by_chance.mean(axis=0), by_chance, 1.0),
     )
 
 
-def _as_success(values: Floats, draws: Floats, p_value: float) -> Success:
+def _as_attack_score(values: Floats, draws: Floats, p_value: float) -> AttackScore:
     estimates: list[Estimate] = []
     for value, column in zip(values.tolist(), draws.T, strict=True):
         estimates.append(central_interval(value, column))
     auc, found_at_1_percent, found_at_01_percent = estimates
-    return Success(auc, found_at_1_percent, found_at_01_percent, p_value)
+    return AttackScore(auc, found_at_1_percent, found_at_01_percent, p_value)
 
 
-def _summary(scores: Floats, is_member: Mask) -> Floats:
+def _measure_scores(scores: Floats, is_member: Mask) -> Floats:
     """The AUC, and the shares found at 1 % and .1 % false positives."""
     members = scores[is_member]
     others = scores[~is_member]
