@@ -375,7 +375,7 @@ def vectors_add_and_forget() -> Outcome:
     X = random_rows()
     y = cyclic_labels()
     flow = vector_flow(keep_rows=True).fit(X, y)
-    flow.partial_fit(random_rows(40, seed=8) + 4, np.full(40, 3), refresh=False)
+    flow.partial_fit(random_rows(40, seed=8) + 4, np.full(40, 3), refit=False)
     flow.forget(X[:20], y[:20])
     return Outcome(flow, flow.sample(N_DRAWN, random_state=DRAW_SEED, return_y=True))
 
@@ -511,7 +511,7 @@ def pictures_add_and_forget() -> Outcome:
     """Digits join, and others are forgotten."""
     X, y = small_digits()
     flow = picture_flow(keep_rows=True).fit(X[:100], y[:100])
-    flow.partial_fit(X[100:], y[100:], refresh=False)
+    flow.partial_fit(X[100:], y[100:], refit=False)
     flow.forget(X[:10], y[:10])
     return Outcome(flow, flow.sample(N_DRAWN, random_state=DRAW_SEED, return_y=True))
 
@@ -629,7 +629,7 @@ def tables_add_and_forget() -> Outcome:
     """Rows join, and others are forgotten."""
     frame = mixed_table()
     flow = table_flow(frame[:100], tree_settings=TREES_ONLY)
-    flow.partial_fit(frame[100:], refresh=False)
+    flow.partial_fit(frame[100:], refit=False)
     flow.forget(frame[:20])
     return Outcome(flow, [flow.sample(N_DRAWN, random_state=DRAW_SEED)])
 

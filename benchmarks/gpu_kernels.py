@@ -24,8 +24,8 @@ from report import Row, command_line, markdown_table, script_parser, write_repor
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.engine.frames import rotation
 from sliceflow.engine.random import Seed
+from sliceflow.engine.rotations import rotation
 from sliceflow.kernels import Kernels, TileGeometry
 
 HEADER = ("kernel", "size", "MB", "least ms", "ms", "of copy", "of products")
@@ -141,13 +141,13 @@ def row_cases(k: Kernels, h: int, m: int, device: torch.device) -> Iterator[Case
         yield from histogram_cases(k, z, n_bins)
         yield from map_cases(k, z, n_bins)
     offsets = torch.randn((h, N_CLASSES), device=device)
-    codes = torch.randint(N_CLASSES, (m,), device=device)
+    class_indices = torch.randint(N_CLASSES, (m,), device=device)
     yield Case(
         "add_class_offsets",
         size,
         n_bytes=8 * h * m + 4 * h * N_CLASSES + 8 * m,
         n_operations=0,
-        call=partial(k.add_class_offsets, z, offsets, codes),
+        call=partial(k.add_class_offsets, z, offsets, class_indices),
     )
     n = NOISE_BLOCKS_PER_PARTICLE * m // PARTICLES_PER_NOISE
     yield Case(

@@ -4,7 +4,7 @@
     python benchmarks/joining.py --rows 300 --quality 1        # digits only, on a CPU
 
 Digits are fitted by class. Then `partial_fit` adds the clothes of one class after
-another, without a refresh in between; one `refresh` fits all. `forget` removes a class
+another, without a refit in between; one `refit` fits all. `forget` removes a class
 again. The model keeps its rows, so a model that forgot equals, byte for byte, the one
 that never saw them: the last line says so. Without a data root, the second half of the
 digits' classes stands for the clothes.
@@ -117,7 +117,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> list[Row]:
-    """Fit, add, refresh, forget; score after each."""
+    """Fit, add, refit, forget; score after each."""
     args = parse_arguments(arguments)
     device = resolve_device(args.device)
     command = command_line("benchmarks/joining.py", arguments)
@@ -160,14 +160,14 @@ def main(arguments: Sequence[str] | None = None) -> list[Row]:
     def add_new() -> None:
         for label in new_classes:
             images, labels = select_classes(train, [label])
-            flow.partial_fit(images, labels, refresh=False)
-        flow.refresh()
+            flow.partial_fit(images, labels, refit=False)
+        flow.refit()
 
     def forget_last() -> None:
         flow.forget(*select_classes(train, last_class))
 
     measure("fit", first_classes, fit_first)
-    measure("partial_fit of each, refresh", classes, add_new)
+    measure("partial_fit of each, refit", classes, add_new)
     measure("forget the last class", classes[:-1], forget_last)
     never = ImageFlow(**settings)
     never.fit(*select_classes(train, classes[:-1]))

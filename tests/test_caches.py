@@ -6,8 +6,8 @@ import torch
 
 import sliceflow.engine.frames as frames
 from sliceflow.caches import Cached
-from sliceflow.engine.frames import rotation
 from sliceflow.engine.random import Seed
+from sliceflow.engine.rotations import rotation
 
 
 def counting(calls):

@@ -20,7 +20,7 @@ from sliceflow import ImageFlow
 from sliceflow.datasets import Pictures
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.pictures.layout import MASKS
-from sliceflow.spaces.pictures.pyramid import PyramidLevel
+from sliceflow.spaces.pictures.pyramid import PyramidSubspace
 from sliceflow.spaces.pictures.tiles import Tiles
 
 from .common import PaperRun
@@ -45,14 +45,18 @@ KNOWN_PARTS = {
 N_COMPLETED = 500
 
 
-def directions(level: int, patch: int) -> np.ndarray:
-    """(6, 28, 28) directions of tiles at a level, as they act on pictures."""
-    frame = Tiles(1, level, level, patch).draw(Seed(0), 1, torch.zeros(level**2, 1), 0)
-    lifted = frame.lift(torch.eye(frame.n_directions))  # (level², directions)
+def directions(resolution: int, patch: int) -> np.ndarray:
+    """(6, 28, 28) directions of tiles at a resolution, as they act on pictures."""
+    kind = Tiles(1, resolution, resolution, patch)
+    frame = kind.make_frame(Seed(0), 1, torch.zeros(resolution**2, 1), 0)
+    n_directions = frame.geometry.n_directions
+    lifted = frame.lift(torch.eye(n_directions))  # (resolution², directions)
     # The tiles in the middle, not those that hang over the border.
     inside = torch.argsort(lifted.norm(dim=0), descending=True, stable=True)
     chosen = inside[torch.linspace(0, len(inside) // 2, N_COLUMNS).long()]
-    extended = PyramidLevel(1, SIDE, SIDE, level, level).extend(lifted[:, chosen])
+    extended = PyramidSubspace(1, SIDE, SIDE, resolution, resolution).extend(
+        lifted[:, chosen]
+    )
     return extended.T.reshape(N_COLUMNS, SIDE, SIDE).numpy()
 
 

@@ -40,7 +40,7 @@ _MODULE_OF_NAME = {
     "SlicedDensity": "spaces.density.estimator",
     "SlicedWassersteinFlow": "spaces.vectors.estimator",
     "TableFlow": "spaces.tables.estimator",
-    "VectorOptions": "spaces.vectors.options",
+    "VectorOptions": "spaces.vectors.parameters",
     "load": "loading",
 }
 
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from sliceflow.spaces.pictures.options import PictureOptions
     from sliceflow.spaces.tables.estimator import TableFlow
     from sliceflow.spaces.vectors.estimator import SlicedWassersteinFlow
-    from sliceflow.spaces.vectors.options import VectorOptions
+    from sliceflow.spaces.vectors.parameters import VectorOptions
 else:  # hidden from the type checker, which would accept any misspelt name
 
     def __getattr__(name: str) -> Any:

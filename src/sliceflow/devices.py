@@ -78,15 +78,15 @@ def require_memory(wanted: int, device: torch.device, what: str, advice: str) ->
     raise NotEnoughMemoryError(fact, advice)
 
 
-def projection_budget(device: torch.device) -> int:
+def projection_bytes(device: torch.device) -> int:
     """Bytes for the projections of a chunk. It changes no result, only the speed."""
-    budget = _MAX_PROJECTION_BYTES_ON_CPU
+    max_bytes = _MAX_PROJECTION_BYTES_ON_CPU
     if device.type == "cuda":
-        budget = _MAX_PROJECTION_BYTES_ON_GPU
+        max_bytes = _MAX_PROJECTION_BYTES_ON_GPU
     free = free_memory(device)
     if not free:
-        free = budget
-    return min(budget, int(free * _PROJECTION_SHARE))
+        free = max_bytes
+    return min(max_bytes, int(free * _PROJECTION_SHARE))
 
 
 def free_memory(device: torch.device) -> int | None:

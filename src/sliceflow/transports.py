@@ -1,15 +1,13 @@
 """Transports: one-dimensional maps, for the parameter `transport`."""
 
+from sliceflow.engine.maps import GridMap, KnotMap, TransportMap
 from sliceflow.engine.transports import (
     Auto,
-    GridMap,
     Histogram,
     Interpolated,
-    KnotMap,
     MapFit,
     Sorted,
     Transport,
-    TransportMap,
 )
 
 __all__ = [

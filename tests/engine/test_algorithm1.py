@@ -22,9 +22,9 @@ from sliceflow.engine.frames import Random
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import Interpolated
+from sliceflow.spaces.pictures.flow_builder import PictureFlowBuilder
 from sliceflow.spaces.pictures.layout import Layout
-from sliceflow.spaces.pictures.levels import PictureFlowBuilder
-from sliceflow.spaces.pictures.pyramid import PyramidLevel
+from sliceflow.spaces.pictures.pyramid import PyramidSubspace
 from sliceflow.spaces.pictures.schedules import PictureStage
 
 SAME = dict(rtol=0, atol=1e-9)
@@ -82,7 +82,7 @@ def as_points(x):
 
 def joint(flow, k, cloud):
     """The directions of step k, without ξ."""
-    frame = flow.stages[0].frame_kind.draw(
+    frame = flow.stages[0].frame_kind.make_frame(
         flow.seed.child("frame", 0), k, cloud.x, flow.shared_condition_dim
     )
     parts = [frame.theta] if frame.theta_y is None else [frame.theta, frame.theta_y]
@@ -253,12 +253,12 @@ def test_a_picture_stage_follows_algorithm_1_with_patches(
     particles = Cloud(as_points(x), torch.from_numpy(codes_p) if labels else None)
     y = torch.from_numpy(codes_q) if labels else None
     target = Target(
-        lambda stage, k: Cloud(as_points(noisy[k]), y), redraws_every_step=True
+        lambda stage, k: Cloud(as_points(noisy[k]), y), reloads_every_step=True
     )
     listeners = [lambda event: seen.append(event.particles.clone())]
     simulate(flow, particles, target, ParticleStreams(Seed(4)), listeners=listeners)
 
-    subspace = PyramidLevel(channels, *full, *level)
+    subspace = PyramidSubspace(channels, *full, *level)
     start = as_points(x)
     seed = flow.seed.child("level", 0, "frame", 0)
     for k in range(n_steps):

@@ -206,7 +206,7 @@ def test_classes_apart_are_one_flow_for_each_class():
 # Targets
 
 
-def test_data_are_drawn_once_a_stage_or_anew_for_every_step():
+def test_data_are_loaded_once_a_stage_or_anew_for_every_step():
     flow = FlowSpec(
         [Stage(name, Orthogonal(), 2, Histogram(8)) for name in "ab"], Seed(0)
     )
@@ -214,19 +214,19 @@ def test_data_are_drawn_once_a_stage_or_anew_for_every_step():
         (False, [(0, 0), (1, 0)]),
         (True, [(0, 0), (0, 1), (1, 0), (1, 1)]),
     ):
-        drawn = []
+        loaded = []
 
-        def draw(*numbers, drawn=drawn):
-            drawn.append(numbers)
+        def load_data(*numbers, loaded=loaded):
+            loaded.append(numbers)
             return cloud(50)
 
         simulate(
             flow,
             cloud(60),
-            Target(draw, redraws_every_step=every_step),
+            Target(load_data, reloads_every_step=every_step),
             ParticleStreams(Seed(0)),
         )
-        assert drawn == wanted
+        assert loaded == wanted
 
 
 def test_batches_take_turns_over_all_stages():

@@ -14,7 +14,8 @@ from sliceflow.engine.compression import (
     compress_map,
     map_bytes,
 )
-from sliceflow.engine.transports import GridMap, Histogram, KnotMap, Sorted
+from sliceflow.engine.maps import GridMap, KnotMap
+from sliceflow.engine.transports import Histogram, Sorted
 
 
 @st.composite

@@ -100,15 +100,15 @@ class Turned:
 
     rotation: torch.Tensor
 
-    def draw(self, *args):
-        frame = Orthogonal().draw(*args)
+    def make_frame(self, *args):
+        frame = Orthogonal().make_frame(*args)
         return dataclasses.replace(frame, theta=frame.theta @ self.rotation.T)
 
 
 @given(st.integers(0, 1000))
 @settings(max_examples=5)
 def test_rotation_of_the_space_rotates_the_samples(seed):
-    rotation = Orthogonal().draw(Seed(seed), 0, torch.zeros(3, 1).double()).theta
+    rotation = Orthogonal().make_frame(Seed(seed), 0, torch.zeros(3, 1).double()).theta
     particles, data = clouds()
     turned = Cloud(rotation @ particles.x)
     turned_data = Cloud(rotation @ data.x)
@@ -149,7 +149,7 @@ def test_entropy_reaches_the_closed_form_width():
     data = Cloud(sigma * Seed(0).normal(4000, d).T.contiguous())
     particles = Cloud(Seed(1).normal(4000, d).T.contiguous())
     flow = FlowSpec(
-        [Stage("flow", Orthogonal(), 150, Sorted(), 0.1)], Seed(2), entropy_weight=lam
+        [Stage("flow", Orthogonal(), 150, Sorted(), 0.1)], Seed(2), entropy=lam
     )
     fit(flow, particles, data, ParticleStreams(Seed(3)))
     wanted = (sigma + np.sqrt(sigma**2 + 4 * lam * d)) / 2
@@ -188,6 +188,7 @@ class Rotated:
     """
 
     u: torch.Tensor
+    is_whole: bool = False
 
     def restrict(self, x):
         return self.u.T @ x

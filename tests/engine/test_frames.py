@@ -10,15 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.frames import (
-    Axis,
-    MaxSliced,
-    Orthogonal,
-    Random,
-    count_directions,
-    rotation,
-)
+from sliceflow.engine.frames import Axis, MaxSliced, Orthogonal, Random
 from sliceflow.engine.random import Seed
+from sliceflow.engine.rotations import rotation
 
 
 def particles(d):
@@ -28,7 +22,7 @@ def particles(d):
 @given(st.integers(1, 60), st.integers(0, 5), st.integers(0, 3))
 def test_orthogonal_and_axis_frames_are_parseval(d, step, condition_dim):
     for kind in (Orthogonal(), Axis()):
-        frame = kind.draw(Seed(1), step, particles(d), condition_dim)
+        frame = kind.make_frame(Seed(1), step, particles(d), condition_dim)
         theta = torch.eye(d).double() if frame.theta is None else frame.theta
         assert frame.frame_bound == 1
         assert torch.allclose(theta.T @ theta, torch.eye(d).double(), atol=1e-12)
@@ -38,16 +32,18 @@ def test_orthogonal_and_axis_frames_are_parseval(d, step, condition_dim):
 
 def test_random_frames_are_parseval_on_average():
     d = 4
-    frames = [Random(500).draw(Seed(0), step, particles(d), 0) for step in range(200)]
+    frames = [
+        Random(500).make_frame(Seed(0), step, particles(d), 0) for step in range(200)
+    ]
     mean = sum(f.theta.T @ f.theta / f.frame_bound for f in frames) / len(frames)
     assert torch.allclose(mean, torch.eye(d).double(), atol=0.02)
 
 
 def test_random_directions_are_the_papers():
-    plain = Random(30).draw(Seed(0), 0, particles(5), 0)
+    plain = Random(30).make_frame(Seed(0), 0, particles(5), 0)
     assert torch.allclose(plain.theta.norm(dim=1), torch.ones(30).double())
     assert plain.frame_bound == 30 / 5  # lift divides by H/d: the factor η/H with η = d
-    joint = Random(30).draw(Seed(0), 0, particles(5), 2)
+    joint = Random(30).make_frame(Seed(0), 0, particles(5), 2)
     norm = torch.cat((joint.theta, joint.theta_y), dim=1).norm(dim=1)
     assert torch.allclose(norm, torch.ones(30).double())
 
@@ -59,15 +55,18 @@ def test_directions_change_with_the_step_unless_they_are_fixed():
         (Random(5, fixed=True), True),
     ):
         for d in (4, 81):  # drawn afresh, and out of the pool
-            a = kind.draw(Seed(0), 0, particles(d), 0).theta
-            b = kind.draw(Seed(0), 1, particles(d), 0).theta
+            a = kind.make_frame(Seed(0), 0, particles(d), 0).theta
+            b = kind.make_frame(Seed(0), 1, particles(d), 0).theta
             assert torch.equal(a, b) == same
 
 
 def test_orthogonal_frames_are_uniform():
     """E[θ θᵀ] = I/d for every row, and determinants of both signs."""
     rotations = torch.stack(
-        [Orthogonal().draw(Seed(0), k, particles(3), 0).theta for k in range(2000)]
+        [
+            Orthogonal().make_frame(Seed(0), k, particles(3), 0).theta
+            for k in range(2000)
+        ]
     )
     second = torch.einsum("kia,kib->iab", rotations, rotations) / len(rotations)
     assert torch.allclose(second, torch.eye(3).double().expand(3, 3, 3) / 3, atol=0.03)
@@ -94,13 +93,13 @@ def total_distance(theta, x, y):
 def test_max_sliced_directions_are_orthonormal(d, m, n, step):
     x = Seed(1).normal(d, m)
     y = Seed(2).normal(d, n)
-    frame = MaxSliced().draw(Seed(0), step, x, data=y)
+    frame = MaxSliced().make_frame(Seed(0), step, x, data=y)
     h = min(32, -(-d // 2))
     assert frame.theta.shape == (h, d)
     assert torch.allclose(
         frame.theta @ frame.theta.T, torch.eye(h).double(), atol=1e-12
     )
-    again = MaxSliced().draw(Seed(0), step, x, data=y)
+    again = MaxSliced().make_frame(Seed(0), step, x, data=y)
     assert torch.equal(frame.theta, again.theta)
 
 
@@ -110,7 +109,8 @@ def test_max_sliced_directions_find_the_difference():
     y = Seed(2).normal(d, 3000)
     y[7] += 2
     y[9] *= 3
-    theta = MaxSliced(n_directions=2, n_iterations=60).draw(Seed(0), 0, x, data=y).theta
+    kind = MaxSliced(max_directions=2, n_iterations=60)
+    theta = kind.make_frame(Seed(0), 0, x, data=y).theta
     assert (
         float(theta[:, [7, 9]].square().sum()) > 1.7
     )  # of 2: they nearly span both dimensions
@@ -121,8 +121,8 @@ def test_max_sliced_directions_find_the_difference():
 
 def test_fitted_directions_are_kept_and_others_drawn_again():
     x = Seed(1).normal(6, 50)
-    assert MaxSliced().draw(Seed(0), 0, x, data=x).theta_to_store is not None
-    assert Orthogonal().draw(Seed(0), 0, x).theta_to_store is None
+    assert MaxSliced().make_frame(Seed(0), 0, x, data=x).theta_to_store is not None
+    assert Orthogonal().make_frame(Seed(0), 0, x).theta_to_store is None
 
 
 @pytest.mark.parametrize(
@@ -131,5 +131,5 @@ def test_fitted_directions_are_kept_and_others_drawn_again():
 @pytest.mark.parametrize("d", [1, 2, 20])
 def test_directions_are_counted_as_they_are_drawn(kind, d):
     x = Seed(1).normal(30, d).T
-    frame = kind.draw(Seed(0), 0, x, data=x + 1)
-    assert count_directions(kind, d) == len(frame.project(Cloud(x)))
+    frame = kind.make_frame(Seed(0), 0, x, data=x + 1)
+    assert kind.count_directions(d) == len(frame.project(Cloud(x)))

@@ -50,7 +50,7 @@ def test_the_direction_that_is_not_normal_is_found(rng):
     x = rng.normal(size=(5, 3000))
     x[3] = rng.choice([-1.0, 1.0], 3000) + 0.1 * x[3]  # two narrow groups
     mixing, _ = np.linalg.qr(rng.normal(size=(5, 5)))
-    theta = LeastNormal().draw(Seed(0), 0, torch.from_numpy(mixing @ x)).theta
+    theta = LeastNormal().make_frame(Seed(0), 0, torch.from_numpy(mixing @ x)).theta
     np.testing.assert_allclose(theta @ theta.T, np.eye(5), atol=1e-10)
     alignment = np.abs(theta.numpy() @ mixing[:, 3]).max()
     assert alignment > 0.95  # a random direction has .45 on average

@@ -13,14 +13,8 @@ from hypothesis import strategies as st
 from sliceflow.engine.batches import Batch
 from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.engine.frames import Random
-from sliceflow.engine.transports import (
-    Auto,
-    GridMap,
-    Histogram,
-    Interpolated,
-    KnotMap,
-    Sorted,
-)
+from sliceflow.engine.maps import GridMap, KnotMap
+from sliceflow.engine.transports import Auto, Histogram, Interpolated, Sorted
 
 ALL = [Sorted(), Interpolated(), Histogram(64), Auto(threshold=10)]
 seeds = st.integers(0, 2**32 - 1)

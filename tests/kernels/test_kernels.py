@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from sliceflow.kernels import Kernels, cpu, displace_by_class, reference
+from sliceflow.kernels.reference.random import box_muller
 
 KINDS = ["normal", "ties", "constant", "gap", "huge", "tiny"]
 SIZES = [1, 97, 1009]
@@ -76,7 +77,7 @@ def test_random_bits_are_the_same_everywhere(backend, first, n):
     ours = backend.philox(first, n, key, backend.device)
     assert torch.equal(ours, reference.philox(first, n, key, backend.device))
     normal = backend.normal(first, n, key, backend.device)
-    close(normal, reference.box_muller(ours), 1, torch.float64)
+    close(normal, box_muller(ours), 1, torch.float64)
 
 
 # Sorted samples
@@ -329,10 +330,10 @@ def test_classes_are_counted_and_displaced_by_themselves(backend, starts, n_bins
 def test_views_are_read_where_they_lie(backend):
     """A part of the points, every other row, and a transposed tensor."""
     z = projections("normal", 17, h=6, device=backend.device)
-    codes = torch.arange(17).to(z.device) % 5
+    class_indices = torch.arange(17).to(z.device) % 5
     offsets = projections("normal", 5, 1, 17, device=z.device)
     for view in (z[:, 3:14], z[::2], z.T, z[:, :0]):
-        c = codes[: view.shape[1]]
+        c = class_indices[: view.shape[1]]
         o = offsets[: len(view)]
         ours = backend.add_class_offsets(view, o, c)
         assert torch.equal(ours, reference.add_class_offsets(view, o, c))

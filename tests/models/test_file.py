@@ -20,11 +20,12 @@ from torch import Tensor
 import sliceflow
 from models import full_disk
 from sliceflow.engine import conditions, frames, transports
-from sliceflow.engine.compression import ModelStep, compress_grid_at_bends
+from sliceflow.engine.compression import compress_grid_at_bends
 from sliceflow.engine.flow import FlowSpec
+from sliceflow.engine.maps import GridMap, KnotMap
+from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.transports import GridMap, KnotMap
 from sliceflow.models import codec, file
 from sliceflow.models.atomic import write_atomically
 from sliceflow.models.file import ModelFileError, load, save
@@ -38,8 +39,8 @@ class Small:
     """Like a saved estimator."""
 
     seed: Seed
-    frame: frames.BuiltinFrameKind
-    transport: transports.BuiltinTransport
+    frame: frames.SavedFrameKind
+    transport: transports.SavedTransport
     model: tuple[ModelStep, ...]
     condition: conditions.ConditionEncoder | None
     history: SavedHistory
@@ -193,9 +194,7 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path, changes, message):
 
 def test_noise_and_starts_count_in_what_particles_reach():
     def reach(entropy=0.0, start=1.0):
-        flow = FlowSpec(
-            [Stage("flow", frames.Random(5), 8)], Seed(0), entropy_weight=entropy
-        )
+        flow = FlowSpec([Stage("flow", frames.Random(5), 8)], Seed(0), entropy=entropy)
         return checked_reach(
             flow, steps(), lambda i, k: 5, 7, torch.float32, start=start
         )

@@ -173,13 +173,10 @@ def test_options_are_compared_cloned_and_searched_like_any_parameter():
 def adapter_parameters(flow):
     """The parameters that a fit takes, by name."""
     parameters = flow._adapter().parameters
-    values = {
+    return {
         field.name: getattr(parameters, field.name)
         for field in dataclasses.fields(parameters)
     }
-    if "condition_mode" in values:
-        values["condition"] = values.pop("condition_mode")
-    return values
 
 
 @pytest.mark.parametrize(

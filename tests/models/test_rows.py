@@ -139,7 +139,7 @@ def test_what_went_was_never_there(kind, data):
     for i, (comes, numbers) in enumerate(steps):
         last = i == len(steps) - 1
         change = flow.partial_fit if comes else flow.forget
-        change(*rows.at(numbers), refresh=last or data.draw(st.booleans()))
+        change(*rows.at(numbers), refit=last or data.draw(st.booleans()))
     never = rows.make().partial_fit(*rows.at(remaining))
     assert saved(flow) == saved(never)
 
@@ -173,16 +173,16 @@ def state(flow):
 @pytest.mark.parametrize(
     "kind", ["DataFrames", "classes apart", "grey labels", "colour"]
 )
-@pytest.mark.parametrize("call", ["partial_fit", "forget", "refresh"])
+@pytest.mark.parametrize("call", ["partial_fit", "forget", "refit"])
 def test_an_interrupted_change_leaves_the_model_unchanged(kind, call):
     rows = KINDS[kind]
     flow = rows.make().partial_fit(*rows.at(np.arange(9)))
     before = state(flow)
-    more = () if call == "refresh" else rows.at([0, 1])
+    more = () if call == "refit" else rows.at([0, 1])
     with pytest.raises(KeyboardInterrupt):
         getattr(flow, call)(*more, listeners=interrupt)
     assert state(flow) == before
-    assert saved(flow.refresh()) == before[0]
+    assert saved(flow.refit()) == before[0]
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_a_row_goes_only_with_its_own_label():
 def test_before_a_fit_there_are_no_rows():
     for make, X in ((FLAT, POINTS), (lambda: pictures(**small), GREY)):
         flow = make()
-        for call in (lambda flow=flow, X=X: flow.forget(X), flow.refresh):
+        for call in (lambda flow=flow, X=X: flow.forget(X), flow.refit):
             with pytest.raises(
                 NoRowsError, match="no rows yet; call fit or partial_fit first"
             ):
@@ -243,7 +243,7 @@ def test_an_estimator_has_its_rows_after_any_fit(kind):
     remaining = [*range(1, 9), 11]
     once = rows.make().set_params(keep_rows=False).fit(*rows.at(remaining))
     assert saved(flow) == saved(once)
-    assert saved(flow.refresh()) == saved(once)
+    assert saved(flow.refit()) == saved(once)
 
 
 def test_a_file_and_a_pickle_have_rows_only_if_these_are_kept(tmp_path):
@@ -268,24 +268,24 @@ def test_a_file_and_a_pickle_have_rows_only_if_these_are_kept(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["vectors", "grey"])
-def test_rows_wait_for_a_refresh_and_files_do_not_lose_them(kind, tmp_path):
+def test_rows_wait_for_a_refit_and_files_do_not_lose_them(kind, tmp_path):
     rows = KINDS[kind]
-    flow = rows.make().partial_fit(*rows.at([0, 1]), refresh=False)
+    flow = rows.make().partial_fit(*rows.at([0, 1]), refit=False)
     with pytest.raises(ValueError, match="not fitted"):
         flow.sample() if kind == "vectors" else flow.save(tmp_path / "model")
-    flow.partial_fit(*rows.at([4, 5, 6]), refresh=False).forget(
-        *rows.at([1]), refresh=False
-    ).refresh()
+    flow.partial_fit(*rows.at([4, 5, 6]), refit=False).forget(
+        *rows.at([1]), refit=False
+    ).refit()
     assert saved(flow) == saved(rows.make().partial_fit(*rows.at([0, 4, 5, 6])))
-    flow.forget(*rows.at([5]), refresh=False)
+    flow.forget(*rows.at([5]), refit=False)
     with pytest.raises(
-        ValueError, match="call refresh"
+        ValueError, match="call refit"
     ):  # else the file would still hold row 5
         flow.save(tmp_path / "model")
     assert not (tmp_path / "model").exists()
     flow.partial_fit(*rows.at([5]))
     assert saved(flow) == saved(rows.make().partial_fit(*rows.at([0, 4, 6, 5])))
-    flow.partial_fit(*rows.at([7]), refresh=False).fit(
+    flow.partial_fit(*rows.at([7]), refit=False).fit(
         *rows.at([0, 1])
     )  # a fit begins again
     assert flow._pending_rows is None
@@ -295,19 +295,19 @@ def test_rows_wait_for_a_refresh_and_files_do_not_lose_them(kind, tmp_path):
 def test_columns_by_name_wait_in_one_order():
     first = pd.DataFrame(POINTS[:4], columns=["a", "b"])
     second = pd.DataFrame(POINTS[:4], columns=["b", "a"])
-    flow = FLAT().partial_fit(first, refresh=False)
+    flow = FLAT().partial_fit(first, refit=False)
     for _ in range(2):
         with pytest.raises(ValueError, match="feature names"):
             flow.partial_fit(second)
         flow.partial_fit(first)
 
 
-def test_a_refresh_takes_todays_parameters_and_the_same_seed():
+def test_a_refit_takes_todays_parameters_and_the_same_seed():
     flow = FLAT(random_state=None).partial_fit(POINTS)
     before = flow.sample(5, random_state=0)
     seed = flow._record.seed
-    assert np.array_equal(flow.refresh().sample(5, random_state=0), before)
-    assert flow.set_params(n_steps=1).refresh().n_iter_ == 1
+    assert np.array_equal(flow.refit().sample(5, random_state=0), before)
+    assert flow.set_params(n_steps=1).refit().n_iter_ == 1
     assert flow._record.seed == seed
 
 
@@ -360,10 +360,10 @@ def test_the_rows_of_a_model_are_its_own_and_one_file_is_of_all_ways_to_them():
         (functools.partial(pictures, **small), GREY.copy()),
     ):
         models = [make().partial_fit(rows), make().fit(rows)]
-        waiting = make().partial_fit(rows, refresh=False)
+        waiting = make().partial_fit(rows, refit=False)
         files = {saved(model) for model in models}
         rows[:] = rows[::-1].copy()
-        assert {saved(model.refresh()) for model in (*models, waiting)} == files
+        assert {saved(model.refit()) for model in (*models, waiting)} == files
         assert len(files) == 1
 
 

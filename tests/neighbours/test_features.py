@@ -41,7 +41,7 @@ def test_heavy_tails_are_those_of_many_median_distances(column, heavy):
 def test_scores_of_a_heavy_tail_are_a_gaussians_and_keep_the_order():
     z = Seed(0).normal(2_000, 1)
     y = torch.cat((torch.exp(4 * z), z), 1)
-    feature_map = FeatureMap.fit(y)
+    feature_map = FeatureMap.from_data(y)
     found = feature_map(y)
     assert torch.equal(found[:, 1], y[:, 1])
     scores = found[:, 0]
@@ -61,7 +61,7 @@ def test_a_ridge_regression_has_the_penalty_of_the_least_error_of_rows_left_out(
     y = Seed(0).normal(n, 6) + 100
     x = y.square().sum(1, keepdim=True).sqrt() + 5 * Seed(1).normal(n, 1)
     targets = standardized_moments(x)
-    found = ridge(FeatureMap.fit(y), y, targets)
+    found = ridge(FeatureMap.from_data(y), y, targets)
     centred = y - y.mean(0)
     errors = []
     differences = []

@@ -42,14 +42,14 @@ def norms(n, seed=0):
 @pytest.fixture(scope="module")
 def modes():
     rows = bimodal(2_000, np.random.default_rng(0))
-    return rows, LocalSampler.fit(*rows)
+    return rows, LocalSampler.from_data(*rows)
 
 
 @pytest.mark.parametrize(
     ("problem", "cdf"), [(heteroscedastic, heteroscedastic_cdf), (bimodal, bimodal_cdf)]
 )
 def test_intervals_cover_as_often_as_they_say(problem, cdf):
-    local = LocalSampler.fit(*problem(2_000, np.random.default_rng(0)))
+    local = LocalSampler.from_data(*problem(2_000, np.random.default_rng(0)))
     y = np.linspace(-0.95, 0.95, 40)
     samples = local.sample(y[:, None], 500, Seed(0))[0].numpy()[..., 0]
     for share in (0.5, 0.9):
@@ -74,7 +74,7 @@ def test_samples_are_new(d):
     rng = np.random.default_rng(d)
     y = rng.normal(size=(1_500, 2))
     x = y[:, :1] + np.exp(0.5 * y[:, 1:]) * rng.normal(size=(1_500, d))
-    local = LocalSampler.fit(x, y, k=300)
+    local = LocalSampler.from_data(x, y, k=300)
     rows = local.neighbourhoods(y[:20]).x
     samples = local.sample(y[:20], 200, Seed(0))[0]
     between_rows = torch.cdist(rows, rows).topk(2, dim=2, largest=False).values[..., 1]
@@ -86,7 +86,7 @@ def test_samples_are_new(d):
 def test_heavy_tails_do_not_hide_the_rest():
     """x is log y plus noise: near y₀ in deviations of y would be nearly all rows."""
     z = Seed(0).normal(2_000, 1)
-    local = LocalSampler.fit(z + 0.1 * Seed(1).normal(2_000, 1), torch.exp(4 * z))
+    local = LocalSampler.from_data(z + 0.1 * Seed(1).normal(2_000, 1), torch.exp(4 * z))
     y0 = torch.exp(torch.tensor([[-4.0], [0.0], [4.0]]))
     samples = local.sample(y0, 1_000, Seed(0))[0][..., 0].numpy()
     assert np.abs(samples.mean(1) - [-1, 0, 1]).max() < 0.05
@@ -96,11 +96,11 @@ def test_heavy_tails_do_not_hide_the_rest():
 
 def test_a_summary_is_used_where_rows_left_out_are_more_likely_with_it():
     x, y = norms(400)
-    local = LocalSampler.fit(x, y)
+    local = LocalSampler.from_data(x, y)
     assert local.settings.n_features == 100
     _, y0 = norms(60, seed=7)
     length = y0.square().sum(1).sqrt()
-    columns = LocalSampler.fit(x, y, k=local.settings.k)
+    columns = LocalSampler.from_data(x, y, k=local.settings.k)
     assert columns.settings.n_features == 0
 
     def error(sampler):
@@ -109,7 +109,7 @@ def test_a_summary_is_used_where_rows_left_out_are_more_likely_with_it():
 
     assert error(local) < 0.8 * error(columns)
     y = Seed(0).normal(500, 5)
-    plain = LocalSampler.fit(y[:, :2] + 0.3 * Seed(1).normal(500, 2), y)
+    plain = LocalSampler.from_data(y[:, :2] + 0.3 * Seed(1).normal(500, 2), y)
     assert plain.settings.n_features == 0, "columns are kept where they are better"
 
 
@@ -127,7 +127,7 @@ COLUMNS = {
 def test_columns_of_any_kind_work(y):
     noise = 0.1 * Seed(0).normal(len(y), 1).numpy()
     x = np.concatenate((y[:, :1] + noise, np.full((len(y), 1), 7.0)), 1)
-    local = LocalSampler.fit(x, y)
+    local = LocalSampler.from_data(x, y)
     local.check_saved()
     samples = local.sample(y[:3], 500, Seed(0))[0]
     assert bool((samples[..., 1] == 7).all()), "a column of one value stays"
@@ -136,17 +136,17 @@ def test_columns_of_any_kind_work(y):
 
 @pytest.mark.parametrize("n", [1, 2, 3, 12, 51])
 def test_few_rows_work(n):
-    local = LocalSampler.fit(Seed(0).normal(n, 2), Seed(1).normal(n, 1))
+    local = LocalSampler.from_data(Seed(0).normal(n, 2), Seed(1).normal(n, 1))
     assert bool(torch.isfinite(local.sample([[0.0], [5.0]], 10, Seed(0))[0]).all())
 
 
 def test_the_same_seed_gives_the_same_bits_and_conditions_do_not_disturb_each_other():
     x = Seed(0).normal(500, 2)
     y = Seed(1).normal(500, 1)
-    local = LocalSampler.fit(x, y)
+    local = LocalSampler.from_data(x, y)
     y0 = [[0.0], [1.0], [-1.0]]
     first = local.sample(y0, 50, Seed(7))[0]
-    assert torch.equal(first, LocalSampler.fit(x, y).sample(y0, 50, Seed(7))[0])
+    assert torch.equal(first, LocalSampler.from_data(x, y).sample(y0, 50, Seed(7))[0])
     assert torch.equal(
         first, LocalSampler(local.x, local.y, local.settings).sample(y0, 50, Seed(7))[0]
     )
@@ -155,7 +155,7 @@ def test_the_same_seed_gives_the_same_bits_and_conditions_do_not_disturb_each_ot
 
 
 def test_parts_in_memory_change_no_bit_and_repeat_no_draw(monkeypatch):
-    found = LocalSampler.fit(Seed(0).normal(300, 2), Seed(1).normal(300, 1), k=60)
+    found = LocalSampler.from_data(Seed(0).normal(300, 2), Seed(1).normal(300, 1), k=60)
     y0 = [[0.0], [0.0], [1.0]]
     whole = found.sample(y0, 40, Seed(7))[0]
     # A condition at a time,
@@ -169,7 +169,7 @@ def test_parts_in_memory_change_no_bit_and_repeat_no_draw(monkeypatch):
 def test_a_condition_beyond_the_reach_of_the_rows_warns_and_one_within_does_not():
     """Rows 0, 1, …, 99: the tenth neighbour is at most nine rows away, the reach."""
     y = torch.arange(100.0).double()[:, None]
-    local = LocalSampler.fit(y + 0.1 * Seed(0).normal(100, 1), y, k=50)
+    local = LocalSampler.from_data(y + 0.1 * Seed(0).normal(100, 1), y, k=50)
     unit = float(y.std(correction=0))
     with warnings.catch_warnings(action="error"):
         local.warn_if_far([[99 + 8.9], [50.5]], "y")
@@ -183,7 +183,7 @@ def test_a_condition_beyond_the_reach_of_the_rows_warns_and_one_within_does_not(
     assert found[0].filename == __file__
 
 
-SOUND = LocalSampler.fit(Seed(0).normal(60, 2), Seed(1).normal(60, 3))
+SOUND = LocalSampler.from_data(Seed(0).normal(60, 2), Seed(1).normal(60, 3))
 
 
 def test_another_k_or_bandwidth_samples_as_if_the_index_was_built_anew():

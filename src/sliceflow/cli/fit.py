@@ -36,7 +36,7 @@ from sliceflow.wording import format_bytes, format_duration
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, TableFlow
     from sliceflow.cli.run_folder import Model
-    from sliceflow.models.estimator import PreparedFit
+    from sliceflow.models.estimator import FitJob
     from sliceflow.models.ranks import Ranks
 
 
@@ -51,7 +51,7 @@ class _Job:
     train: Data
     test: Data | None
     estimator: ImageFlow | TableFlow
-    prepared: PreparedFit[Any, Any]
+    fit_job: FitJob[Any, Any]
     ranks: Ranks | None
     started_at: float
 
@@ -175,13 +175,13 @@ def _prepare(settings: Settings, ranks: Ranks | None, output: Output) -> _Job:
 
     started_at = time.perf_counter()
     estimator = make_estimator(settings, train)
-    prepared: PreparedFit[Any, Any]
+    fit_job: FitJob[Any, Any]
     if isinstance(estimator, FlowEstimator):
-        prepared = estimator.prepare(rows, labels, ranks=ranks)
+        fit_job = estimator.prepare(rows, labels, ranks=ranks)
     else:
         with rows_of_a_file(), all_problems(rows, estimator.columns or {}):
-            prepared = estimator.prepare(rows)
-    return _Job(settings, train, test, estimator, prepared, ranks, started_at)
+            fit_job = estimator.prepare(rows)
+    return _Job(settings, train, test, estimator, fit_job, ranks, started_at)
 
 
 def _say_what_was_read(
@@ -202,7 +202,7 @@ def _estimate_cost(job: _Job) -> Result:
     """What the fit would do, and what it costs."""
     from sliceflow.devices import free_memory, resolve_device
 
-    plan = job.prepared.plan
+    plan = job.fit_job.plan
     free = free_memory(resolve_device(plan.device))
     lines = [str(plan), *_describe_time(job)]
     if free is not None:
@@ -224,15 +224,15 @@ def _seconds_to_measure(job: _Job) -> float | None:
     """About how long the measures take; None if there are none, or nobody knows."""
     if job.settings.no_measure:
         return None
-    seconds = job.prepared.plan.seconds
-    device = job.prepared.plan.device
+    seconds = job.fit_job.plan.seconds
+    device = job.fit_job.plan.device
     return evaluate.estimate_seconds(job.train, job.test, seconds, device)
 
 
 def _describe_time(job: _Job) -> list[str]:
     """A line with the times of the fit and the measures, as far as they are known."""
     times = []
-    seconds = job.prepared.plan.seconds
+    seconds = job.fit_job.plan.seconds
     if seconds:
         times.append(f"about {format_duration(seconds)} to fit")
     seconds_to_measure = _seconds_to_measure(job)
@@ -269,14 +269,14 @@ def _fit_estimator(job: _Job, folder: RunFolder, output: Output) -> None:
 
     model = job.estimator
     if isinstance(model, TableFlow):
-        model.fit(job.prepared, listeners=progress_bars(output))
+        model.fit(job.fit_job, listeners=progress_bars(output))
         kinds = [f"{name} ({kind})" for name, kind in model.kinds_.items()]
         output.say(f"columns: {', '.join(kinds)}")
         return
-    plan = job.prepared.plan
+    plan = job.fit_job.plan
     stages = plan.stages if isinstance(plan, PicturePlan) else ()
     model.fit(
-        job.prepared,
+        job.fit_job,
         listeners=progress_bars(output, stages),
         checkpoint_dir=folder.checkpoint,
         checkpoint_every=job.settings.checkpoint_every,

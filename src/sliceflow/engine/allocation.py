@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from sliceflow.engine.encoded_y import ClassIndices, EncodedY
 from sliceflow.engine.random import Seed
 
 # The fewest particles of a fit. Maps of fewer are too noisy for offline samples, which
@@ -25,17 +26,17 @@ _MIN_OF_OWN_CLASS = 1_000
 _ENOUGH_FOR_ALL_CLASSES = 10_000
 
 
-def stratified_indices(codes: Tensor, m: int, seed: Seed, minimum: int = 0) -> Tensor:
+def stratified_indices(y: EncodedY, m: int, seed: Seed, minimum: int = 0) -> Tensor:
     """The indices (M,) of the data whose conditions M particles take, in random order.
 
     Classes have the data's proportions: class c gets M·N_c/N particles, rounded by
-    largest remainders, and at least `minimum` if M allows it. `codes` are the
-    conditions (N,) or (N, l) of the data.
+    largest remainders, and at least `minimum` if M allows it. `y` are the conditions
+    of the data.
     """
-    n = len(codes)
-    if codes.dim() == 2:
+    n = len(y)
+    if not isinstance(y, ClassIndices):
         return even_indices(n, m, seed)
-    class_sizes = torch.bincount(codes)
+    class_sizes = y.sizes()
     share = class_sizes.double() * (m / n)
     counts = share.floor().long()
     # A stable order, by class index: the same on every machine.
@@ -49,7 +50,7 @@ def stratified_indices(codes: Tensor, m: int, seed: Seed, minimum: int = 0) -> T
             counts[c] += 1
     # All data of a class have the same condition: any index of the class will do.
     first_of_class = torch.zeros(len(class_sizes), dtype=torch.int64)
-    first_of_class[codes.flip(0)] = torch.arange(n - 1, -1, -1)
+    first_of_class[y.values.flip(0)] = torch.arange(n - 1, -1, -1)
     indices = torch.repeat_interleave(first_of_class, counts)
     return indices[seed.child("order").permutation(m)]
 
@@ -60,22 +61,20 @@ def even_indices(n: int, m: int, seed: Seed) -> Tensor:
     return indices[seed.child("order").permutation(m)]
 
 
-def extra_codes(
-    *, codes_p: Tensor, codes_q: Tensor, per_class: bool, seed: Seed
-) -> Tensor:
-    """Codes of the particles that a fit adds where the requested ones are too few.
+def extra_y(*, y_p: EncodedY, y_q: EncodedY, per_class: bool, seed: Seed) -> EncodedY:
+    """y of the particles that a fit adds where the requested ones are too few.
 
-    `codes_p` are the codes of the requested particles, `codes_q` those of the data.
+    `y_p` is that of the requested particles, `y_q` that of the data.
     Maps of few particles are too noisy for offline samples. So a fit has at least
     `MIN_PARTICLES`, and at least 200 of every class in the data, or 2√M of M. If each
     class has its own maps, `per_class`, it has at least 1,000 of every class.
     """
-    m = len(codes_p)
-    n = len(codes_q)
+    m = len(y_p)
+    n = len(y_q)
     n_particles = max(m, MIN_PARTICLES)
-    if codes_q.dim() == 2:  # no classes
-        return codes_q[even_indices(n, n_particles - m, seed)]
-    class_sizes = torch.bincount(codes_q)
+    if not isinstance(y_q, ClassIndices) or not isinstance(y_p, ClassIndices):
+        return y_q.take(even_indices(n, n_particles - m, seed))
+    class_sizes = y_q.sizes()
     n_classes = int((class_sizes > 0).sum())
     if per_class:
         least = _MIN_OF_OWN_CLASS
@@ -90,6 +89,7 @@ def extra_codes(
     if m < MIN_PARTICLES:
         wanted = (class_sizes.double() * (n_particles / n)).round().long()
     wanted = torch.where(class_sizes > 0, wanted.clamp(min=least), 0)
-    present = torch.bincount(codes_p, minlength=len(class_sizes))
+    present = y_p.sizes(len(class_sizes))
     missing = (wanted - present).clamp(min=0)
-    return torch.repeat_interleave(torch.arange(len(class_sizes)), missing)
+    class_indices = torch.arange(len(class_sizes))
+    return ClassIndices(torch.repeat_interleave(class_indices, missing))

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.clouds import ClassSlices, Cloud, Indices
+from sliceflow.engine.encoded_y import ClassIndices, EncodedY
 from sliceflow.engine.random import Seed
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Batch:
     # The classes among these particles, and among these data, if each class has its own
     # maps.
     class_slices: tuple[ClassSlices, ClassSlices] | None = None
-    codes: Tensor | None = None  # conditions (N,) or (N, l) of all data
+    y: EncodedY | None = None  # of all data
 
     @property
     def uses_all_particles(self) -> bool:
@@ -79,10 +80,10 @@ class Batches:
     # maps.
     class_slices: Sequence[tuple[ClassSlices, ClassSlices]] | None = None
 
-    def batch(self, steps_before: int, codes: Tensor | None = None) -> Batch:
+    def batch(self, steps_before: int, y: EncodedY | None = None) -> Batch:
         """The batch of the step after `steps_before` steps.
 
-        `codes` are the conditions of all data.
+        `y` are the conditions of all data.
         """
         particle_indices: Indices = None
         data_indices: Indices = None
@@ -94,20 +95,21 @@ class Batches:
             data_indices = self.data_indices[steps_before % len(self.data_indices)]
         if self.class_slices is not None:
             class_slices = self.class_slices[steps_before % len(self.class_slices)]
-        return Batch(particle_indices, data_indices, self.weights, class_slices, codes)
+        return Batch(particle_indices, data_indices, self.weights, class_slices, y)
 
 
 @dataclass
 class Target:
     """What a flow moves particles onto: the data of each step, and the batches."""
 
-    # draw(stage index, step index): the data of a step in the `order` of the batches.
-    draw: Callable[[int, int], Cloud]
+    # load_data(stage_index, step_index): the data of a step, in the `order` of the
+    # batches.
+    load_data: Callable[[int, int], Cloud]
     batches: Batches = Batches()
-    # Draw the data anew for every step, not only for every stage.
-    redraws_every_step: bool = False
-    # The stage index and step index of the data drawn last, and these data.
-    _drawn: tuple[tuple[int, int], Cloud] | None = field(default=None, repr=False)
+    # Load the data anew for every step, not only for every stage.
+    reloads_every_step: bool = False
+    # The stage index and step index of the data loaded last, and these data.
+    _loaded: tuple[tuple[int, int], Cloud] | None = field(default=None, repr=False)
 
     @classmethod
     def from_cloud(cls, data: Cloud, batches: Batches | None = None) -> Target:
@@ -120,7 +122,7 @@ class Target:
     def at(self, step: Step) -> tuple[Cloud, Batch]:
         """The data of a step, in the subspace of its stage, and the batch to fit to."""
         data = self._data(step)
-        batch = self.batches.batch(step.steps_before, data.codes)
+        batch = self.batches.batch(step.steps_before, data.y)
         per_class = step.flow.condition_use == "separate"
         if per_class and batch.class_slices is None:  # all points
             slices_p = step.particles.class_slices
@@ -131,14 +133,14 @@ class Target:
         return data, batch
 
     def _data(self, step: Step) -> Cloud:
-        """The data of a step in the subspace of its stage; drawn if they change."""
-        key = (step.stage_index, step.step_index if self.redraws_every_step else 0)
-        if self._drawn is None or self._drawn[0] != key:
-            self._drawn = None  # frees the memory first
-            data = self.draw(*key)
+        """The data of a step in the subspace of its stage; loaded if they change."""
+        key = (step.stage_index, step.step_index if self.reloads_every_step else 0)
+        if self._loaded is None or self._loaded[0] != key:
+            self._loaded = None  # frees the memory first
+            data = self.load_data(*key)
             restricted = replace(data, x=step.stage.subspace.restrict(data.x))
-            self._drawn = (key, restricted)
-        return self._drawn[1]
+            self._loaded = (key, restricted)
+        return self._loaded[1]
 
 
 @dataclass(frozen=True)
@@ -162,34 +164,36 @@ def make_batches(
     seed: Seed,
     device: torch.device | str = "cpu",
     *,
-    codes_p: Tensor | None = None,
-    codes_q: Tensor | None = None,
+    y_p: EncodedY | None = None,
+    y_q: EncodedY | None = None,
     n_separate_classes: int = 0,
 ) -> Batches:
     """Batches of at most `max_samples` of m particles and of n data, in one process.
 
-    `codes_p` and `codes_q` are the conditions of particles and data, if the flow uses
+    `y_p` and `y_q` are the conditions of particles and data, if the flow uses
     them. Every batch then has as many data as particles of each condition. If
     `n_separate_classes` have maps of their own, every batch has an equal share of each,
     and the particles are sorted by class.
     """
-    if codes_p is not None and codes_q is not None:
-        codes_p = codes_p.to(device)
-        codes_q = codes_q.to(device)
+    if y_p is not None and y_q is not None:
+        y_p = y_p.to(device)
+        y_q = y_q.to(device)
         if n_separate_classes:
+            assert isinstance(y_p, ClassIndices), "only classes have separate maps"
+            assert isinstance(y_q, ClassIndices), "only classes have separate maps"
             return _make_batches_per_class(
                 max_samples,
                 seed,
-                codes_p=codes_p,
-                codes_q=codes_q,
+                y_p=y_p,
+                y_q=y_q,
                 n_classes=n_separate_classes,
             )
     if max_samples is None or max(m, n) <= max_samples:
-        return weighted_batches(slice(None), device, codes_p=codes_p, codes_q=codes_q)
+        return weighted_batches(slice(None), device, y_p=y_p, y_q=y_q)
     parts_p = _equal_parts(m, max_samples)
     groups = None
-    if codes_p is not None and codes_q is not None:
-        groups = row_groups(codes_p=codes_p, codes_q=codes_q)
+    if y_p is not None and y_q is not None:
+        groups = row_groups(y_p=y_p, y_q=y_q)
     order = seed.child("order").permutation(n)
     data_indices: list[Indices] = []
     if groups is None:
@@ -212,26 +216,25 @@ def _make_batches_per_class(
     max_samples: int | None,
     seed: Seed,
     *,
-    codes_p: Tensor,
-    codes_q: Tensor,
+    y_p: ClassIndices,
+    y_q: ClassIndices,
     n_classes: int,
 ) -> Batches:
     """Batches for classes that have their own maps; the particles are sorted by class.
 
-    Every batch has an equal share of each class. `codes_p` (M,) and `codes_q` (N,) are
-    class indices.
+    Every batch has an equal share of each class.
     """
-    m = len(codes_p)
-    n = len(codes_q)
-    slices_p = ClassSlices.from_class_indices(codes_p, n_classes)
-    slices_q = ClassSlices.from_class_indices(codes_q, n_classes)
+    m = len(y_p)
+    n = len(y_q)
+    slices_p = ClassSlices.from_class_indices(y_p, n_classes)
+    slices_q = ClassSlices.from_class_indices(y_q, n_classes)
     if max_samples is None or max(m, n) <= max_samples:
-        order = torch.argsort(codes_q, stable=True)
+        order = torch.argsort(y_q.values, stable=True)
         return Batches(order=order, class_slices=[(slices_p, slices_q)])
-    order = seed.child("order").permutation(n).to(codes_q.device)
+    order = seed.child("order").permutation(n).to(y_q.values.device)
     # Class by class, at random within each.
-    order = order[torch.argsort(codes_q[order], stable=True)]
-    device = codes_q.device
+    order = order[torch.argsort(y_q.values[order], stable=True)]
+    device = y_q.values.device
     parts_p, slices_of_parts_p = even_parts(slices_p, max_samples, device)
     parts_q, slices_of_parts_q = even_parts(slices_q, max_samples, device)
     # As many turns as it takes until the same two parts meet again.
@@ -275,17 +278,17 @@ def weighted_batches(
     shard: Tensor | slice,
     device: torch.device | str,
     *,
-    codes_p: Tensor | None,
-    codes_q: Tensor | None,
+    y_p: EncodedY | None,
+    y_q: EncodedY | None,
 ) -> Batches:
     """One batch of all points, with data weighted to the particles' shares.
 
-    Data of weight 0 are left out. `codes_p` and `codes_q` are the conditions of the
+    Data of weight 0 are left out. `y_p` and `y_q` are the conditions of the
     particles and data of all ranks; this rank has the part `shard` of the data.
     """
     weights = None
-    if codes_q is not None and codes_p is not None:
-        weights = row_weights(codes_p=codes_p, codes_q=codes_q)
+    if y_q is not None and y_p is not None:
+        weights = row_weights(y_p=y_p, y_q=y_q)
     if weights is None:
         return Batches()
     weights = weights[shard]
@@ -331,18 +334,17 @@ def _matching_data(
     return data_indices
 
 
-def row_groups(*, codes_p: Tensor, codes_q: Tensor) -> tuple[Tensor, Tensor] | None:
+def row_groups(*, y_p: EncodedY, y_q: EncodedY) -> tuple[Tensor, Tensor] | None:
     """Group indices (M,) of particles and (N,) of data: a group has one condition.
 
-    `codes_p` and `codes_q` are the codes of particles and data. The result is None if
-    groups cannot be compared, because data and particles have different sets of
-    distinct continuous y.
+    The result is None if groups cannot be compared, because data and particles have
+    different sets of distinct continuous y.
     """
-    if codes_q.dim() == 1:
-        return codes_p, codes_q
-    n = len(codes_q)
-    all_codes = torch.cat((codes_q, codes_p.to(codes_q.dtype)))
-    groups = _distinct_row_indices(all_codes)
+    if isinstance(y_q, ClassIndices):
+        return y_p.values, y_q.values
+    n = len(y_q)
+    all_rows = torch.cat((y_q.values, y_p.values.to(y_q.values.dtype)))
+    groups = _distinct_row_indices(all_rows)
     groups_q = groups[:n]
     groups_p = groups[n:]
     if not torch.equal(torch.unique(groups_q), torch.unique(groups_p)):
@@ -364,7 +366,7 @@ def _distinct_row_indices(rows: Tensor) -> Tensor:
     return indices
 
 
-def row_weights(*, codes_p: Tensor, codes_q: Tensor) -> Tensor | None:
+def row_weights(*, y_p: EncodedY, y_q: EncodedY) -> Tensor | None:
     """Weights (N,) of the data that give every condition the particles' mass.
 
     A row whose condition g is shared by N_g of N rows and M_g of M particles counts
@@ -372,7 +374,7 @@ def row_weights(*, codes_p: Tensor, codes_q: Tensor) -> Tensor | None:
     the gap to another, a jump of size ξ. The result is None if all weights are 1, or if
     conditions cannot be compared.
     """
-    groups = row_groups(codes_p=codes_p, codes_q=codes_q)
+    groups = row_groups(y_p=y_p, y_q=y_q)
     if groups is None:
         return None
     groups_p, groups_q = groups

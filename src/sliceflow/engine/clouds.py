@@ -17,6 +17,7 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
+from sliceflow.engine.encoded_y import ClassIndices, EncodedY
 from sliceflow.engine.random import Seed
 from sliceflow.engine.wasserstein import squared_wasserstein
 
@@ -34,9 +35,9 @@ class ClassSlices:
     starts: tuple[int, ...]  # (C + 1,), from 0 to the number of points
 
     @classmethod
-    def from_class_indices(cls, class_indices: Tensor, n_classes: int) -> ClassSlices:
-        """The slices of points with these class indices (n,), once they are sorted."""
-        sizes = torch.bincount(class_indices, minlength=n_classes).tolist()
+    def from_class_indices(cls, y: ClassIndices, n_classes: int) -> ClassSlices:
+        """The slices of points of these classes, once they are sorted."""
+        sizes = y.sizes(n_classes).tolist()
         return cls(tuple(accumulate(sizes, initial=0)))
 
     def __len__(self) -> int:
@@ -65,8 +66,7 @@ class Cloud:
     """Points with their conditions: x moves, y does not."""
 
     x: Tensor  # (d, n)
-    # Class indices (n,) from 0 to C − 1, continuous conditions (n, l), or None.
-    codes: Tensor | None = None
+    y: EncodedY | None = None  # their conditions, if there are any
     # Where the points of each class are, if each class has its own maps. The points are
     # then sorted by class.
     class_slices: ClassSlices | None = None
@@ -79,11 +79,11 @@ class Cloud:
         """
         if indices is None:
             return self
-        codes = None if self.codes is None else self.codes[indices]
+        y = None if self.y is None else self.y.take(indices)
         class_slices = None
         if self.class_slices is not None and isinstance(indices, slice):
             class_slices = self.class_slices.part(indices)
-        return Cloud(self.x[:, indices], codes, class_slices)
+        return Cloud(self.x[:, indices], y, class_slices)
 
 
 @dataclass(frozen=True)
@@ -93,21 +93,22 @@ class ClassOrder:
     Within a class, points keep their order.
     """
 
-    class_indices: Tensor  # (n,), sorted
+    y: ClassIndices  # sorted
     order: Tensor  # (n,) sorted point i was point order[i] before
     inverse: Tensor  # (n,) point i of before is sorted point inverse[i]
     class_slices: ClassSlices
 
     @classmethod
-    def from_class_indices(cls, class_indices: Tensor, n_classes: int) -> ClassOrder:
-        """The order that sorts points with these class indices (n,)."""
-        sorted_indices, order = class_indices.sort(stable=True)
-        class_slices = ClassSlices.from_class_indices(sorted_indices, n_classes)
-        return cls(sorted_indices, order, order.argsort(), class_slices)
+    def from_class_indices(cls, y: ClassIndices, n_classes: int) -> ClassOrder:
+        """The order that sorts points of these classes."""
+        sorted_indices, order = y.values.sort(stable=True)
+        sorted_y = ClassIndices(sorted_indices)
+        class_slices = ClassSlices.from_class_indices(sorted_y, n_classes)
+        return cls(sorted_y, order, order.argsort(), class_slices)
 
     def sort(self, x: Tensor) -> Cloud:
         """Points x (d, n) in the order of their classes, as a cloud."""
-        return Cloud(x[:, self.order], self.class_indices, self.class_slices)
+        return Cloud(x[:, self.order], self.y, self.class_slices)
 
     def unsort(self, x: Tensor) -> Tensor:
         """Sorted points (d, n) in the order that they had before."""
@@ -131,21 +132,21 @@ def sliced_distance(
     theta = (theta / theta.norm(dim=1, keepdim=True)).to(data.x.device)
     z_p = theta @ samples.x
     z_q = theta @ data.x
-    if data.codes is None or samples.codes is None:
+    if data.y is None or samples.y is None:
         return float(squared_wasserstein(z_p, z_q).mean().sqrt())
-    codes_p = samples.codes.to(z_p.device)
-    codes_q = data.codes.to(z_p.device)
-    if codes_q.dim() == 1:
+    y_p = samples.y.to(z_p.device).values
+    y_q = data.y.to(z_p.device).values
+    if isinstance(data.y, ClassIndices):
         total = z_q.new_zeros(n_directions)
-        for c in torch.unique(codes_q):
-            class_q = z_q[:, codes_q == c]
-            costs = squared_wasserstein(z_p[:, codes_p == c], class_q)
+        for c in torch.unique(y_q):
+            class_q = z_q[:, y_q == c]
+            costs = squared_wasserstein(z_p[:, y_p == c], class_q)
             total += class_q.shape[1] / z_q.shape[1] * costs
         return float(total.mean().sqrt())
-    condition_dim = codes_q.shape[1]
+    condition_dim = y_q.shape[1]
     theta_y = seed.child("y").normal(n_directions, condition_dim)
     theta_y = theta_y / math.sqrt(condition_dim)
     theta_y = theta_y.to(z_p.device)
-    shift_p = (theta_y @ codes_p.double().T).to(z_p.dtype)
-    shift_q = (theta_y @ codes_q.double().T).to(z_p.dtype)
+    shift_p = (theta_y @ y_p.double().T).to(z_p.dtype)
+    shift_q = (theta_y @ y_q.double().T).to(z_p.dtype)
     return float(squared_wasserstein(z_p + shift_p, z_q + shift_q).mean().sqrt())

@@ -1,12 +1,10 @@
 """Conditions: the kinds of y, and how y enters the projection.
 
-A condition is *encoded* once into codes: class indices (n,) for labels, standardised
-columns (n, l) for continuous conditions. Everywhere `codes_p` are those of particles,
-which have the distribution p, and `codes_q` those of data, which have q.
+A condition is *encoded* once, into a y of the kinds of `encoded_y`.
 
 A frame's θ_y (h, l) shifts every projection by ``ξ·θ_yᵀy``, where a class index stands
 for a one-hot y. So l, which the engine calls `condition_dim`, is the number of classes
-or of columns. The codes are never written to, so conditions do not move.
+or of columns.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow import kernels
+from sliceflow.engine.encoded_y import ClassIndices, ContinuousY, EncodedY, MixedY
 from sliceflow.engine.labels import (
     HASHABLE_HINT,
     are_numbers,
@@ -56,19 +54,15 @@ def condition_use(amplifier: float, condition_dim: int) -> ConditionUse:
     return "shared"
 
 
-def add_condition_shift(
-    z: Tensor, theta: Tensor | None, codes: Tensor | None
-) -> Tensor:
+def add_condition_shift(z: Tensor, theta: Tensor | None, y: EncodedY | None) -> Tensor:
     """z + ξ·θ_yᵀy for every direction and point, (h, n), with theta = ξ·θ_y (h, l).
 
     A class index stands for a one-hot y, so the offset of class c is theta[:, c].
     Without a condition this is z.
     """
-    if theta is None or codes is None:
+    if theta is None or y is None:
         return z
-    if codes.dim() == 2:
-        return torch.addmm(z, theta, codes.T.to(z.dtype))
-    return kernels.for_tensor(z).add_class_offsets(z, theta, codes)
+    return y.shift(z, theta)
 
 
 @dataclass(frozen=True)
@@ -91,7 +85,7 @@ class LabelEncoder:
             )
 
     @classmethod
-    def fit_to(cls, y: np.ndarray) -> LabelEncoder:
+    def from_data(cls, y: np.ndarray) -> LabelEncoder:
         """The distinct labels of y (n,), sorted if possible, else as they appear."""
         if y.dtype != object:
             return cls(np.unique(y))
@@ -108,8 +102,8 @@ class LabelEncoder:
         """l, the number of classes."""
         return len(self.classes)
 
-    def encode(self, y: Any) -> Tensor:
-        """Class indices (n,) of labels (n,)."""
+    def encode(self, y: Any) -> ClassIndices:
+        """The class indices of labels (n,)."""
         array = as_array(y)
         if array.ndim != 1:
             raise DataError(
@@ -126,7 +120,7 @@ class LabelEncoder:
             raise ValueError(HASHABLE_HINT) from error
         if None in indices:
             self._raise_unknown(labels, indices)
-        return torch.tensor(indices, dtype=torch.int64)
+        return ClassIndices(torch.tensor(indices, dtype=torch.int64))
 
     def _raise_unknown(self, labels: list[Any], indices: list[int | None]) -> None:
         """Raise a `DataError` that lists the labels that are no class."""
@@ -139,9 +133,9 @@ class LabelEncoder:
             f"the model knows {list_labels(self.classes.tolist())}",
         )
 
-    def decode(self, codes: Tensor) -> np.ndarray:
-        """The labels (n,) of class indices (n,)."""
-        return np.asarray(self.classes[codes.cpu().numpy()])
+    def decode(self, y: EncodedY) -> np.ndarray:
+        """The labels (n,) of class indices."""
+        return np.asarray(self.classes[y.values.cpu().numpy()])
 
 
 @dataclass(frozen=True)
@@ -164,7 +158,7 @@ class ContinuousEncoder:
             )
 
     @classmethod
-    def fit_to(cls, y: np.ndarray) -> ContinuousEncoder:
+    def from_data(cls, y: np.ndarray) -> ContinuousEncoder:
         """The mean and the standard deviation of the columns of y (n, l)."""
         scale = y.std(axis=0)
         return cls(y.mean(axis=0), np.where(scale > 0, scale, 1.0))
@@ -174,8 +168,8 @@ class ContinuousEncoder:
         """l, the number of columns."""
         return len(self.mean)
 
-    def encode(self, y: Any) -> Tensor:
-        """Standardised columns (n, l) of y (n, l)."""
+    def encode(self, y: Any) -> ContinuousY:
+        """The standardised columns of y (n, l)."""
         array = as_array(y)
         if array.ndim != 2 or array.shape[1] != self.condition_dim:
             raise DataError(
@@ -183,11 +177,12 @@ class ContinuousEncoder:
                 f"{self.condition_dim} continuous columns",
                 f"pass an (n, {self.condition_dim}) array",
             )
-        return torch.from_numpy((as_finite(array) - self.mean) / self.scale)
+        standardised = (as_finite(array) - self.mean) / self.scale
+        return ContinuousY(torch.from_numpy(standardised))
 
-    def decode(self, codes: Tensor) -> np.ndarray:
-        """The columns (n, l) of codes (n, l)."""
-        return np.asarray(codes.cpu().numpy() * self.scale + self.mean)
+    def decode(self, y: EncodedY) -> np.ndarray:
+        """The columns (n, l) of an encoded y."""
+        return np.asarray(y.values.cpu().numpy() * self.scale + self.mean)
 
 
 @dataclass(frozen=True)
@@ -195,8 +190,7 @@ class MixedEncoder:
     """Labels and continuous columns in one y: an (n, L) array or a DataFrame.
 
     `labelled` (L,) marks the columns that are not all numbers. A row's labels together,
-    a tuple, are its class. The codes (n, l) have two parts: the first column is the
-    class index, the others are the standardised columns of numbers.
+    a tuple, are its class.
     """
 
     labels: LabelEncoder  # of the combinations of labels
@@ -206,7 +200,7 @@ class MixedEncoder:
     is_inferred: ClassVar[bool] = False
 
     @classmethod
-    def fit_to(cls, y: np.ndarray) -> MixedEncoder:
+    def from_data(cls, y: np.ndarray) -> MixedEncoder:
         """The combinations of labels, and the columns of numbers, of y (n, L)."""
         labelled = tuple(not are_numbers(column) for column in y.T)
         if all(labelled):
@@ -217,16 +211,16 @@ class MixedEncoder:
         is_label = np.array(labelled)
         combinations = row_tuples(y[:, is_label])
         check_labels(combinations, "y")
-        continuous = ContinuousEncoder.fit_to(as_finite(y[:, ~is_label]))
-        return cls(LabelEncoder.fit_to(combinations), continuous, labelled)
+        continuous = ContinuousEncoder.from_data(as_finite(y[:, ~is_label]))
+        return cls(LabelEncoder.from_data(combinations), continuous, labelled)
 
     @property
     def condition_dim(self) -> int:
-        """l, the number of columns of the codes."""
+        """The number of columns of the encoded y: the class index, and the numbers."""
         return 1 + self.continuous.condition_dim
 
-    def encode(self, y: Any) -> Tensor:
-        """Codes (n, l) of y (n, L), or of a sequence of n tuples."""
+    def encode(self, y: Any) -> MixedY:
+        """The classes and numbers of y (n, L), or of a sequence of n tuples."""
         array = as_array(y)
         if array.ndim == 1 and len(array) and all(isinstance(r, tuple) for r in array):
             array = np.array([list(row) for row in array], dtype=object)
@@ -240,16 +234,18 @@ class MixedEncoder:
             )
         is_label = np.array(self.labelled)
         combinations = row_tuples(array[:, is_label].astype(object))
-        classes = self.labels.encode(combinations)[:, None].double()
-        numbers = self.continuous.encode(array[:, ~is_label])
-        return torch.cat((classes, numbers), 1)
+        classes = self.labels.encode(combinations).values[:, None].double()
+        numbers = self.continuous.encode(array[:, ~is_label]).values
+        return MixedY(torch.cat((classes, numbers), 1))
 
-    def decode(self, codes: Tensor) -> np.ndarray:
-        """y (n, L) of codes (n, l)."""
-        return self.joined(codes[:, 0].long(), self.continuous.decode(codes[:, 1:]))
+    def decode(self, y: EncodedY) -> np.ndarray:
+        """The columns (n, L) of an encoded y."""
+        assert isinstance(y, MixedY), "labels and numbers are decoded together"
+        numbers = self.continuous.decode(ContinuousY(y.numbers))
+        return self.joined(ClassIndices(y.class_indices), numbers)
 
-    def joined(self, classes: Tensor, numbers: np.ndarray | None) -> np.ndarray:
-        """y (n, L) from class indices (n,), and the columns of numbers (n, l − 1)."""
+    def joined(self, classes: ClassIndices, numbers: np.ndarray | None) -> np.ndarray:
+        """y (n, L) from classes, and the columns of numbers (n, l) in their own units."""
         is_label = np.array(self.labelled)
         y = np.empty((len(classes), len(is_label)), dtype=object)
         y[:, is_label] = [list(row) for row in self.labels.decode(classes)]
@@ -277,12 +273,12 @@ def infer_encoder(array: np.ndarray, n_rows: int, name: str = "y") -> ConditionE
     if array.ndim == 1:
         check_labels(array, name)
         check_no_fractions(array, name)
-        return LabelEncoder.fit_to(array)
+        return LabelEncoder.from_data(array)
     if array.shape[1] == 0:
         raise DataError("y has 0 columns", "leave it out for an unconditional flow")
     if array.dtype == object and not are_numbers(array.flat):
-        return MixedEncoder.fit_to(array)
-    return ContinuousEncoder.fit_to(as_finite(array))
+        return MixedEncoder.from_data(array)
+    return ContinuousEncoder.from_data(as_finite(array))
 
 
 def broadcast_condition(encoder: ConditionEncoder, y: Any, n: int) -> Any:

@@ -30,15 +30,19 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from sliceflow.arrays import chunks
 from sliceflow.engine.batches import KnownTarget, Target
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.compression import CompressedMap, ModelStep, compress_map
+from sliceflow.engine.compression import compress_map
 from sliceflow.engine.conditions import ConditionUse, condition_use
 from sliceflow.engine.events import Event, EventListener, notify, now
-from sliceflow.engine.frames import DenseFrame, Frame, freeing_rotation_pools
+from sliceflow.engine.frames import DenseFrame, Frame
+from sliceflow.engine.maps import TransportMap
+from sliceflow.engine.model_steps import CompressedMap, ModelStep
 from sliceflow.engine.random import Seed
-from sliceflow.engine.schedule import Stage
-from sliceflow.engine.transports import MapFit, TransportMap
+from sliceflow.engine.rotations import freeing_rotation_pools
+from sliceflow.engine.schedule import Stage, Subspace
+from sliceflow.engine.transports import MapFit
 
 # Bytes for the projections of one chunk of particles, 256 MB: bounds the memory of a
 # step. Smaller chunks start more kernels.
@@ -62,7 +66,7 @@ def simulate(
     flow: FlowSpec,
     particles: Cloud,
     target: Target | KnownTarget,
-    noise: ParticleStreams,
+    particle_rng: ParticleStreams,
     *,
     listeners: Sequence[EventListener[Event]] = (),
     state: FlowState | None = None,
@@ -78,7 +82,7 @@ def simulate(
     flow : the stages, the seed of the frames, and the amplifier of the condition
     particles : the points to move, x (d, M)
     target : the data, and which particles and data each step is fitted to
-    noise : the random numbers of the entropy term
+    particle_rng : the random numbers of the particles, for the entropy term
     listeners : called after every step
     state : the progress of an earlier simulation to resume, with the `particles` as
         they were then. `FlowState.advance` updates it after every step, and decides
@@ -90,7 +94,8 @@ def simulate(
     stages = flow.iter_stages(particles, state.stage_index)
     with freeing_rotation_pools():
         for stage_index, stage_particles in stages:
-            state.enter_stage(stage_index, stage_particles, particles)
+            subspace = flow.stages[stage_index].subspace
+            state.enter_stage(stage_index, subspace, stage_particles)
             while state.step_index < flow.stages[stage_index].n_steps:
                 step = Step(
                     flow=flow,
@@ -106,9 +111,9 @@ def simulate(
                 z_q = frame.project(data, batch.data_indices)
                 fit = step.stage.transport.fit(z_p, z_q, batch)
                 if batch.uses_all_particles:
-                    step.move(frame, fit.maps, noise, z=z_p, dz=fit.dz)
+                    step.move(frame, fit.maps, particle_rng, z=z_p, dz=fit.dz)
                 else:
-                    step.move(frame, fit.maps, noise)
+                    step.move(frame, fit.maps, particle_rng)
                 state.steps += step.model_steps(frame, fit.maps)
                 state.advance(step, fit, listeners)
             state.leave_stage()
@@ -119,7 +124,7 @@ def replay(
     flow: FlowSpec,
     steps: Sequence[ModelStep],
     particles: Cloud,
-    noise: ParticleStreams,
+    particle_rng: ParticleStreams,
     after_step: Callable[[Step], None] = lambda step: None,
 ) -> None:
     """Move other particles, in place, by the steps of a model.
@@ -141,7 +146,7 @@ def replay(
                 particles_before_stage=particles,
             )
             frame = step.make_frame(theta=model_step.theta)
-            step.move(frame, model_step.expanded(), noise)
+            step.move(frame, model_step.expanded(), particle_rng)
             after_step(step)
             steps_before += 1
 
@@ -156,9 +161,9 @@ class FlowSpec:
     condition_dim: int = 0
     amplifier: float = 10.0  # ξ; see `condition_use`
     # λ of the entropy-regularised flow (Liutkus et al. 2019).
-    entropy_weight: float = 0.0
+    entropy: float = 0.0
     # Bytes for projections; particles that need more are moved in chunks.
-    budget: int = PROJECTION_BYTES
+    projection_bytes: int = PROJECTION_BYTES
     # The stages that run; None is all. The others belong to the same fit, so that
     # events count their steps.
     stage_range: range | None = None
@@ -194,10 +199,10 @@ class FlowSpec:
             stage_range = range(len(self.stages))
         for stage_index in range(max(first, stage_range.start), stage_range.stop):
             subspace = self.stages[stage_index].subspace
-            before = subspace.restrict(particles.x)
-            if before is particles.x:  # the whole space
+            if subspace.is_whole:
                 yield stage_index, particles
             else:
+                before = subspace.restrict(particles.x)
                 stage_particles = replace(particles, x=before.clone())
                 yield stage_index, stage_particles
                 particles.x += subspace.extend(stage_particles.x - before)
@@ -235,7 +240,7 @@ class Step:
         frame_seed_path = self.stage.frame_seed_path
         if not frame_seed_path:
             frame_seed_path = ("frame", self.stage_index)
-        return self.stage.frame_kind.draw(
+        return self.stage.frame_kind.make_frame(
             self.flow.seed.child(*frame_seed_path),
             self.step_index,
             x,
@@ -247,7 +252,7 @@ class Step:
         self,
         frame: Frame,
         transport_map: TransportMap,
-        noise: ParticleStreams,
+        particle_rng: ParticleStreams,
         z: Tensor | None = None,
         dz: Tensor | None = None,
     ) -> None:
@@ -264,31 +269,31 @@ class Step:
             self.particles.x.add_(frame.lift(dz), alpha=step_size)
         else:
             self._move_in_chunks(frame, transport_map, step_size)
-        if self.flow.entropy_weight > 0 and not self.stage.matches_marginals:
-            self._add_noise(noise, step_size)
+        if self.flow.entropy > 0 and not self.stage.matches_marginals:
+            self._add_noise(particle_rng, step_size)
 
     def _is_worth_keeping(self, z: Tensor) -> bool:
         """Whether to read projections again: a GPU computes them faster."""
-        return z.device.type == "cpu" and z.nbytes <= self.flow.budget
+        return z.device.type == "cpu" and z.nbytes <= self.flow.projection_bytes
 
     def _move_in_chunks(
         self, frame: Frame, transport_map: TransportMap, step_size: float
     ) -> None:
-        """Project and move as many particles at a time as `flow.budget` allows."""
+        """Project and move as many particles at a time as fit `projection_bytes`."""
         d, n = self.particles.x.shape
-        bytes_per_particle = self.particles.x.itemsize * max(frame.n_directions, d)
-        chunk = max(_MIN_CHUNK, self.flow.budget // bytes_per_particle)
-        for first in range(0, n, chunk):
-            part = self.particles.part(slice(first, first + chunk))
-            frame.move(part, transport_map, step_size)
+        values_per_particle = max(frame.count_directions(d), d)
+        bytes_per_particle = self.particles.x.itemsize * values_per_particle
+        chunk_size = max(_MIN_CHUNK, self.flow.projection_bytes // bytes_per_particle)
+        for part in chunks(n, chunk_size):
+            frame.move(self.particles.part(part), transport_map, step_size)
 
-    def _add_noise(self, noise: ParticleStreams, step_size: float) -> None:
+    def _add_noise(self, particle_rng: ParticleStreams, step_size: float) -> None:
         """Add the noise √(2λη)·ε of the entropy term, with η = step_size·d."""
         x = self.particles.x
         eta = step_size * len(x)
         epsilon = torch.empty_like(x)
-        noise.fill(epsilon, "entropy", self.stage_index, self.step_index)
-        x.add_(epsilon, alpha=math.sqrt(2 * self.flow.entropy_weight * eta))
+        particle_rng.fill(epsilon, "entropy", self.stage_index, self.step_index)
+        x.add_(epsilon, alpha=math.sqrt(2 * self.flow.entropy * eta))
 
     def model_steps(self, frame: Frame, transport_map: TransportMap) -> list[ModelStep]:
         """What the model gets from this step: nothing, or one step, compressed."""
@@ -313,9 +318,9 @@ class Step:
     def current_points(self) -> Tensor:
         """A copy of the particles (d, n) in the whole space, as they are now."""
         x = self.particles_before_stage.x
-        if self.particles is self.particles_before_stage:
-            return x.clone()
         subspace = self.stage.subspace
+        if subspace.is_whole:
+            return x.clone()
         return x + subspace.extend(self.particles.x - subspace.restrict(x))
 
 
@@ -336,18 +341,18 @@ class FlowState:
     started_at: float = 0.0  # the time `now()` would have been at 0 seconds
 
     def enter_stage(
-        self, stage_index: int, stage_particles: Cloud, particles: Cloud
+        self, stage_index: int, subspace: Subspace, stage_particles: Cloud
     ) -> None:
         """Begin a stage, or resume it: then set the particles to where they were.
 
-        `stage_particles` are the particles in the subspace of the stage, and
-        `particles` in the whole space; see `FlowSpec.iter_stages`.
+        `stage_particles` are the particles in the `subspace` of the stage; see
+        `FlowSpec.iter_stages`.
         """
         self.stage_index = stage_index
         if self.coordinates is not None:  # an earlier simulation ended in this stage
             stage_particles.x.copy_(self.coordinates)
         self.coordinates = None
-        if stage_particles is not particles:
+        if not subspace.is_whole:
             self.coordinates = stage_particles.x
 
     def leave_stage(self) -> None:
@@ -420,13 +425,13 @@ class ParticleStreams:
         """
         seed = self.seed.child(*names)
         d, n = x.shape
-        chunk = max(_MIN_CHUNK, _NUMBERS_PER_DRAW // d)
-        for first in range(0, n, chunk):
-            points = x[:, first : first + chunk]
+        chunk_size = max(_MIN_CHUNK, _NUMBERS_PER_DRAW // d)
+        for part in chunks(n, chunk_size):
+            points = x[:, part]
             numbers = seed.normal(
                 points.shape[1],
                 d,
-                start=self.first + first,
+                start=self.first + part.start,
                 dtype=x.dtype,
                 device=x.device,
             )

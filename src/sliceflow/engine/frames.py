@@ -7,30 +7,27 @@ an orthogonal Θ, c = 1 and this is exact. H random unit vectors are tight only 
 average, with c = H/d; dividing by it is the paper's factor η/H with η = d.
 
 A *kind* of frame (`Random`, `Orthogonal`, `Axis`) is a small, printable description.
-Its ``draw`` makes the frame of one step from a seed, with the same bits on every
+Its ``make_frame`` makes the frame of one step from a seed, with the same bits on every
 device: so a model replays on any. `MaxSliced` looks at particles and data, so its
 directions cannot be drawn again: a model stores them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Protocol, Self
 
 import torch
 from torch import Tensor
 
-from sliceflow.caches import cached
 from sliceflow.engine.conditions import add_condition_shift
 from sliceflow.engine.random import Seed
+from sliceflow.engine.rotations import rotation, rotation_bytes
 from sliceflow.validation import is_int, require
 
 if TYPE_CHECKING:
     from sliceflow.engine.clouds import Cloud, Indices
-    from sliceflow.engine.transports import TransportMap
+    from sliceflow.engine.maps import TransportMap
 
 __all__ = [
     "Axis",
@@ -42,21 +39,6 @@ __all__ = [
     "Random",
 ]
 
-# Up to this dimension each step draws its own rotation. For larger ones a QR
-# decomposition costs as much as the step, and a rotation is a product of pooled ones.
-_MAX_FRESH_DIMENSION = 16
-# Rotations in a pool. Pairs of them with random signs make 64·2^d rotations; a larger
-# pool takes more memory and QR decompositions, and makes rotations more independent.
-_POOL_SIZE = 8
-# Steps whose random numbers are drawn together, because drawing for a single step costs
-# more than the rest of a small step. Row `step_index` of a stream belongs to that step,
-# so this changes no result.
-_STEPS_PER_DRAW = 32
-# Numbers in the rotations that are drawn together: about 30 MB.
-_MAX_ROTATION_NUMBERS = 1 << 22
-# Bytes of pools and of rotations that stay cached between steps: bounds the memory.
-_POOL_CACHE_BYTES = 1 << 27
-_ROTATION_CACHE_BYTES = 1 << 26
 # Particles and data that max-sliced directions are fitted to, new ones in every step.
 # More take longer in each iteration, and make the directions less noisy.
 _MAX_SLICED_SAMPLES = 1000
@@ -77,10 +59,9 @@ class DenseFrame:
     # Directions (h, d) that a model must store, because they cannot be drawn again.
     theta_to_store: Tensor | None = None
 
-    @property
-    def n_directions(self) -> int:
-        """h; 0 for the coordinate axes, whose projections are x itself."""
-        return 0 if self.theta is None else len(self.theta)
+    def count_directions(self, d: int) -> int:
+        """h, for points in d dimensions: d for the coordinate axes."""
+        return d if self.theta is None else len(self.theta)
 
     def amplified(self, amplifier: float) -> Self:
         """The frame with the directions of the condition multiplied by ξ."""
@@ -92,7 +73,7 @@ class DenseFrame:
         """z = Θx + θ_yᵀy of some or all points: (h, n)."""
         cloud = cloud.part(indices)
         z = cloud.x if self.theta is None else torch.mm(self.theta, cloud.x)
-        return add_condition_shift(z, self.theta_y, cloud.codes)
+        return add_condition_shift(z, self.theta_y, cloud.y)
 
     def lift(self, dz: Tensor) -> Tensor:
         """dx = Θᵀdz / c: (h, n) -> (d, n)."""
@@ -110,9 +91,8 @@ class Frame(Protocol):
     """What the engine needs of the frame of a step; see `DenseFrame`."""
 
     @property
-    def n_directions(self) -> int: ...
-    @property
     def theta_to_store(self) -> Tensor | None: ...
+    def count_directions(self, d: int) -> int: ...
     def amplified(self, amplifier: float) -> Self: ...
     def project(self, cloud: Cloud, indices: Indices = None) -> Tensor: ...
     def lift(self, dz: Tensor) -> Tensor: ...
@@ -124,12 +104,14 @@ class Frame(Protocol):
 class FrameKind(Protocol):
     """Makes the frame of each step of a stage."""
 
-    @property
-    def n_directions(self) -> int | None:
-        """The number of directions to draw; None if it follows from the points."""
+    def count_directions(self, d: int) -> int:
+        """The directions of a step for points in d dimensions; the most, if they vary.
+
+        The memory of a step is estimated by it.
+        """
         ...
 
-    def draw(
+    def make_frame(
         self,
         seed: Seed,
         step_index: int,
@@ -146,25 +128,13 @@ class FrameKind(Protocol):
         ...
 
 
-def count_directions(kind: FrameKind, d: int) -> int:
-    """The number of directions of a frame of points in d dimensions."""
-    if isinstance(kind, MaxSliced):
-        return kind.count(d)
-    return _requested_directions(kind, d)
-
-
-def _requested_directions(kind: FrameKind, d: int) -> int:
-    """The directions that a kind is to draw; d if it has no such parameter."""
-    return d if kind.n_directions is None else kind.n_directions
-
-
 def frame_bytes(kind: FrameKind, d: int, condition_dim: int, itemsize: int) -> int:
     """Peak memory to draw one frame."""
     if isinstance(kind, Axis):
         return 0
     if isinstance(kind, Orthogonal):
         return rotation_bytes(d, itemsize) + 40 * d * condition_dim
-    h = _requested_directions(kind, d)
+    h = kind.count_directions(d)
     # Drawn, joined, normalised and signed in float64; rounded twice.
     bytes_per_number = 4 * 8 + 2 * itemsize
     return h * (d + condition_dim) * bytes_per_number
@@ -185,7 +155,7 @@ class Random:
 
     Examples
     --------
-    >>> frame = Random(n_directions=500).draw(Seed(0), 0, torch.randn(3, 10))
+    >>> frame = Random(n_directions=500).make_frame(Seed(0), 0, torch.randn(3, 10))
     >>> frame.theta.shape, frame.frame_bound
     (torch.Size([500, 3]), 166.66666666666666)
     """
@@ -196,7 +166,11 @@ class Random:
     def __post_init__(self) -> None:
         _require_positive_int("n_directions", self.n_directions)
 
-    def draw(
+    def count_directions(self, d: int) -> int:
+        """H, whatever d is."""
+        return self.n_directions
+
+    def make_frame(
         self,
         seed: Seed,
         step_index: int,
@@ -225,14 +199,16 @@ class Orthogonal:
     Examples
     --------
     >>> x = torch.randn(5, 10, dtype=torch.float64)
-    >>> theta = Orthogonal().draw(Seed(0), 0, x).theta
+    >>> theta = Orthogonal().make_frame(Seed(0), 0, x).theta
     >>> bool(torch.allclose(theta @ theta.T, torch.eye(5, dtype=theta.dtype)))
     True
     """
 
-    n_directions: ClassVar[int | None] = None
+    def count_directions(self, d: int) -> int:
+        """d, one for each dimension."""
+        return d
 
-    def draw(
+    def make_frame(
         self,
         seed: Seed,
         step_index: int,
@@ -261,8 +237,8 @@ class MaxSliced:
 
     Parameters
     ----------
-    n_directions : K, but at most half of the d dimensions: with all of them, any
-        rotation would be as good
+    max_directions : the largest K. K is never more than half of the d dimensions:
+        with all of them, any rotation would be as good
     n_iterations : steps of the ascent
 
     References
@@ -276,24 +252,25 @@ class MaxSliced:
     >>> x = torch.randn(6, 2000, generator=torch.Generator().manual_seed(0))
     >>> y = x.clone()
     >>> y[4] *= 3  # they differ along the fifth coordinate alone
-    >>> frame = MaxSliced(n_directions=1, n_iterations=50).draw(Seed(0), 0, x, data=y)
+    >>> kind = MaxSliced(max_directions=1, n_iterations=50)
+    >>> frame = kind.make_frame(Seed(0), 0, x, data=y)
     >>> frame.theta.abs().argmax().item()
     4
     """
 
-    n_directions: int = 32
+    max_directions: int = 32
     n_iterations: int = 10
 
     def __post_init__(self) -> None:
-        _require_positive_int("n_directions", self.n_directions)
+        _require_positive_int("max_directions", self.max_directions)
         _require_positive_int("n_iterations", self.n_iterations)
 
-    def count(self, d: int) -> int:
+    def count_directions(self, d: int) -> int:
         """K for points in d dimensions."""
         half = (d + 1) // 2
-        return min(self.n_directions, half)
+        return min(self.max_directions, half)
 
-    def draw(
+    def make_frame(
         self,
         seed: Seed,
         step_index: int,
@@ -309,7 +286,8 @@ class MaxSliced:
         u = seed.child("compared").uniform(2, n, start=2 * step_index, device=x.device)
         x = x[:, (u[0] * x.shape[1]).long()]
         y = data[:, (u[1] * data.shape[1]).long()]
-        theta = rotation(seed, step_index, d, x.device, x.dtype)[: self.count(d)]
+        theta = rotation(seed, step_index, d, x.device, x.dtype)
+        theta = theta[: self.count_directions(d)]
         for _ in range(self.n_iterations):
             theta = _ascent_step(theta, x, y)
         theta = theta.contiguous()
@@ -342,9 +320,11 @@ class Axis:
     The frame ignores the condition: an offset would blur discrete coordinates.
     """
 
-    n_directions: ClassVar[int | None] = None
+    def count_directions(self, d: int) -> int:
+        """d, one for each coordinate."""
+        return d
 
-    def draw(
+    def make_frame(
         self,
         seed: Seed,
         step_index: int,
@@ -356,8 +336,10 @@ class Axis:
         return DenseFrame(None, None)
 
 
-# Files hold these frames only.
-BuiltinFrameKind = Annotated[FrameKind, Random | Orthogonal | Axis | MaxSliced]
+BuiltinFrameKind = Random | Orthogonal | Axis | MaxSliced
+# For fields of saved dataclasses. They may hold a user's kind of frame as well, which
+# runs; but a file holds only those of sliceflow.
+SavedFrameKind = Annotated[FrameKind, BuiltinFrameKind]
 
 
 def _require_positive_int(name: str, value: int) -> None:
@@ -380,131 +362,3 @@ def condition_directions(
         return None
     theta = seed.child("y").laplace(h, condition_dim, device)
     return theta.to(torch.float32 if dtype.itemsize < 4 else dtype)
-
-
-def rotation(
-    seed: Seed,
-    step_index: int,
-    d: int,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float64,
-    side: int | None = None,
-) -> Tensor:
-    """The random rotation of a step: (d, d), or zero-padded to (side, side).
-
-    For d > 16 a QR decomposition would cost as much as the step. The rotation is then
-    A·D·B: A and B from a pool of eight rotations, which seeds of the same root
-    share, D random signs.
-    """
-    if side is None:
-        side = d
-    steps = steps_drawn_together(step_index, d)
-    block = _rotation_block(seed, steps, d, side, device, dtype)
-    return block[step_index - steps.start]
-
-
-@cached(_ROTATION_CACHE_BYTES)
-def _rotation_block(
-    seed: Seed,
-    steps: range,
-    d: int,
-    side: int,
-    device: torch.device | str,
-    dtype: torch.dtype,
-) -> Tensor:
-    """The rotations of some steps of a stage: (number of steps, side, side)."""
-    first = steps.start
-    n_steps = len(steps)
-    if d <= _MAX_FRESH_DIMENSION:
-        normal = seed.child("x").normal(n_steps * d, d, start=first * d)
-        rotations = uniform_rotations(normal.view(n_steps, d, d))
-        return zero_padded(rotations.to(device, dtype), side)
-    pool = _rotation_pool(seed.root, d, device)
-    pair = seed.child("pair").uniform(n_steps, 2, start=first) * _POOL_SIZE
-    pair = pair.long().to(device)
-    uniform = seed.child("signs").uniform(n_steps, d, start=first, device=device)
-    signs = torch.sign(uniform - 0.5)
-    rotations = torch.bmm(pool[pair[:, 0]] * signs[:, None, :], pool[pair[:, 1]])
-    return zero_padded(rotations.to(dtype), side)
-
-
-def steps_drawn_together(step_index: int, d: int) -> range:
-    """The steps whose rotations are drawn together, `step_index` among them.
-
-    The rotation of a step does not depend on the others: this only saves time.
-    """
-    n_steps = _rotations_per_draw(d)
-    first = step_index // n_steps * n_steps
-    return range(first, first + n_steps)
-
-
-def _rotations_per_draw(d: int) -> int:
-    """Number of rotations of R^d that are drawn together."""
-    return max(1, min(_STEPS_PER_DRAW, _MAX_ROTATION_NUMBERS // (d * d)))
-
-
-@cached(_POOL_CACHE_BYTES, keep_latest=True)
-def _rotation_pool(root: int, d: int, device: torch.device | str) -> Tensor:
-    """The rotations (8, d, d) that all seeds with this root share.
-
-    They are computed on the CPU, one at a time: QR needs three times the memory of its
-    result.
-    """
-    pool = torch.empty((_POOL_SIZE, d, d), dtype=torch.float64, device=device)
-    for k in range(_POOL_SIZE):
-        normal = Seed(root).child("pool", d, k).normal(d, d)
-        pool[k] = uniform_rotations(normal[None])[0]
-    return pool
-
-
-@contextmanager
-def freeing_rotation_pools() -> Iterator[None]:
-    """Free pools of large rotations when the block ends; also a decorator."""
-    try:
-        yield
-    finally:
-        _rotation_pool.trim()
-
-
-def rotation_bytes(d: int, itemsize: int) -> int:
-    """Peak memory to draw the `rotation` of a step, with the pool and the result."""
-    if d <= _MAX_FRESH_DIMENSION:
-        return 0
-    pool = _POOL_SIZE * 8
-    making_the_pool = 4 * 8  # normal numbers, Q, R, and Q with signs, of one rotation
-    # A, A·D, B and A·D·B in float64; rounded; padded.
-    multiplying = _rotations_per_draw(d) * (4 * 8 + 2 * itemsize)
-    result = 2 * itemsize
-    return d * d * (pool + max(making_the_pool, multiplying) + result)
-
-
-def uniform_rotations(normal: Tensor) -> Tensor:
-    """Uniformly random rotations (k, d, d) from normal numbers of that shape."""
-    q, r = torch.linalg.qr(normal)
-    # The signs make them uniform (Mezzadri 2007) and independent of LAPACK.
-    signs = torch.sign(torch.diagonal(r, dim1=1, dim2=2))
-    return torch.mul(q, signs[:, None, :])
-
-
-def zero_padded(rotations: Tensor, side: int) -> Tensor:
-    """Rotations padded with zeros to (…, side, side).
-
-    The result is in row-major order, unlike the output of QR.
-    """
-    extra = side - rotations.shape[-1]
-    return torch.nn.functional.pad(rotations, (0, extra, 0, extra)).contiguous()
-
-
-def step_uniform(seed: Seed, step_index: int, n: int) -> list[float]:
-    """The n numbers in (0, 1) of a step: row `step_index` of the stream at `seed`."""
-    block = step_index // _STEPS_PER_DRAW
-    return _uniform_block(seed, block, n)[step_index % _STEPS_PER_DRAW]
-
-
-@lru_cache(maxsize=64)
-def _uniform_block(seed: Seed, block: int, n: int) -> list[list[float]]:
-    """The rows of `step_uniform` for the steps of a block."""
-    numbers: list[list[float]] = seed.uniform(
-        _STEPS_PER_DRAW, n, start=block * _STEPS_PER_DRAW
-    ).tolist()
-    return numbers

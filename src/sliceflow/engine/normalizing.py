@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.batches import ALL_POINTS, Batch
-from sliceflow.engine.frames import DenseFrame, rotation
+from sliceflow.engine.frames import DenseFrame
 from sliceflow.engine.random import Seed
+from sliceflow.engine.rotations import rotation
 from sliceflow.engine.smooth_maps import SmoothMap
 from sliceflow.engine.transports import MapFit
 
@@ -119,8 +120,8 @@ class _Likelihood:
     def from_values(cls, z: Tensor, n_knots: int, smoothing: float) -> _Likelihood:
         """That of the standardised values z (h, n)."""
         n = z.shape[1]
-        reach = _normal_reach(n)
-        knots = _choose_knots(z, n_knots, reach)
+        max_normal = _expected_max_normal(n)
+        knots = _choose_knots(z, n_knots, max_normal)
         nodes = _subdivided(knots)
         hats = _hat_functions(n_knots, nodes)
         half_sums = (hats[1:] + hats[:-1]) / 2
@@ -128,7 +129,7 @@ class _Likelihood:
         start = pieces.new_zeros(len(z), 1, n_knots)
         differences = torch.eye(n_knots, dtype=z.dtype, device=z.device).diff(dim=0)
         penalty = z.new_zeros(n_knots + 1, n_knots + 1)
-        per_step = (n_knots - 1) / (2 * reach) * smoothing / n
+        per_step = (n_knots - 1) / (2 * max_normal) * smoothing / n
         penalty[1:, 1:] = per_step * differences.T @ differences
         return cls(
             knots,
@@ -193,16 +194,16 @@ class _Likelihood:
         return cost_gradient + parameters @ self.penalty, curvature
 
 
-def _normal_reach(n: int) -> float:
-    """Where the largest of n normal numbers is expected, about."""
-    level = torch.tensor(1 - 0.5 / n, dtype=torch.float64)
-    return float(torch.special.ndtri(level))
+def _expected_max_normal(n: int) -> float:
+    """About the expected largest of n standard normal numbers."""
+    probability = torch.tensor(1 - 0.5 / n, dtype=torch.float64)
+    return float(torch.special.ndtri(probability))
 
 
-def _choose_knots(z: Tensor, n_knots: int, reach: float) -> Tensor:
+def _choose_knots(z: Tensor, n_knots: int, max_normal: float) -> Tensor:
     """Knots (h, K) of values z (h, n): quantiles, and a third of them evenly spaced.
 
-    The levels of the quantiles are evenly spaced for normal numbers. The others lie in
+    The quantiles are those that are evenly spaced for normal numbers. The others lie in
     gaps, where there are no quantiles. Knots that are too near to each other move
     apart, away from the middle one.
     """
@@ -210,7 +211,7 @@ def _choose_knots(z: Tensor, n_knots: int, reach: float) -> Tensor:
     n_even = n_knots // 3
     ascending = z.sort(dim=1).values
     normal = torch.linspace(
-        -reach, reach, n_knots - n_even, dtype=z.dtype, device=z.device
+        -max_normal, max_normal, n_knots - n_even, dtype=z.dtype, device=z.device
     )
     rank = (torch.special.ndtr(normal) * n - 0.5).clamp(0, n - 1)
     below = rank.floor().long().clamp(max=n - 2)
@@ -266,12 +267,14 @@ class LeastNormal:
 
     n_candidates: int = 8
 
-    n_directions: ClassVar[int | None] = None
+    def count_directions(self, d: int) -> int:
+        """d: the candidates are rotations."""
+        return d
 
-    def draw(
+    def make_frame(
         self,
         seed: Seed,
-        step: int,
+        step_index: int,
         x: Tensor,
         condition_dim: int = 0,
         data: Tensor | None = None,
@@ -280,15 +283,15 @@ class LeastNormal:
         d, n = x.shape
         compared = x
         if n > _MAX_COMPARED:
-            u = seed.child("compared").uniform(1, _MAX_COMPARED, start=step)
+            u = seed.child("compared").uniform(1, _MAX_COMPARED, start=step_index)
             compared = x[:, (u[0] * n).long().to(x.device)]
         candidates = []
         for number in range(self.n_candidates):
             child = seed.child("candidate", number)
-            candidates.append(rotation(child, step, d, x.device, x.dtype))
+            candidates.append(rotation(child, step_index, d, x.device, x.dtype))
         if d > 1:
-            start = rotation(seed.child("ica"), step, d, x.device, x.dtype)
-            candidates.append(_independent_directions(compared, start, step))
+            start = rotation(seed.child("ica"), step_index, d, x.device, x.dtype)
+            candidates.append(_independent_directions(compared, start, step_index))
         distances = torch.stack(
             [_distance_to_normal(theta @ compared) for theta in candidates]
         )
@@ -299,12 +302,12 @@ class LeastNormal:
 def _distance_to_normal(z: Tensor) -> Tensor:
     """The sum over directions of W₂² between z (h, n) and N(0, 1)."""
     n = z.shape[1]
-    levels = (torch.arange(n, dtype=z.dtype, device=z.device) + 0.5) / n
-    gaps: Tensor = z.sort(dim=1).values - torch.special.ndtri(levels)
+    probabilities = (torch.arange(n, dtype=z.dtype, device=z.device) + 0.5) / n
+    gaps: Tensor = z.sort(dim=1).values - torch.special.ndtri(probabilities)
     return gaps.square().mean(1).sum()
 
 
-def _independent_directions(x: Tensor, start: Tensor, step: int) -> Tensor:
+def _independent_directions(x: Tensor, start: Tensor, step_index: int) -> Tensor:
     """Orthonormal directions (d, d) of FastICA, from a rotation to start with.
 
     Steps take turns with the two usual contrasts: log cosh, and a Gaussian bump, which
@@ -315,7 +318,7 @@ def _independent_directions(x: Tensor, start: Tensor, step: int) -> Tensor:
     theta = start
     for _ in range(_ICA_ITERATIONS):
         z = theta @ centred
-        if step % 2 == 0:
+        if step_index % 2 == 0:
             g = torch.tanh(z)
             g_slope = 1 - g.square()
         else:

@@ -4,7 +4,7 @@
 the paper. `tests/engine/test_algorithm1.py` compares the engine with Algorithm 1, step
 by step. What still differs:
 
-- η is the dimension of a level of the pyramid, and at most H, as in the authors'
+- η is the dimension of a resolution of the pyramid, and at most H, as in the authors'
   script.
 - The printed algorithm subtracts η·v̂. It must be added: v̂ already points to the data.
 - Particles have classes in exactly the data's proportions; the paper draws them at

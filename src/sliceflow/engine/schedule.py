@@ -16,6 +16,11 @@ class Subspace:
     Spaces of a kind of data define others, such as coarse pictures.
     """
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether this is the whole space, where coordinates are the points."""
+        return True
+
     def restrict(self, x: Tensor) -> Tensor:
         """The coordinates of points x (d, n); x itself in the whole space."""
         return x
@@ -56,9 +61,9 @@ class Stage:
     # stands for ("frame", index of the stage).
     frame_seed_path: tuple[str | int, ...] = ()
 
-    def step_size_at(self, step: int) -> float:
-        """The size of step number 0 to n_steps − 1."""
+    def step_size_at(self, step_index: int) -> float:
+        """The size of step `step_index`, from 0 to n_steps − 1."""
         if self.taper == 0:
             return self.step_size
-        fraction_left = 1 - step / self.n_steps
+        fraction_left = 1 - step_index / self.n_steps
         return self.step_size * min(1.0, fraction_left / self.taper)

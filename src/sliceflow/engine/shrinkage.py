@@ -15,9 +15,11 @@ from torch import Tensor
 from sliceflow import kernels
 from sliceflow.engine.batches import ALL_POINTS, Batch, row_weights
 from sliceflow.engine.clouds import ClassSlices
+from sliceflow.engine.encoded_y import ClassIndices, EncodedY
 from sliceflow.engine.flow import FlowSpec
+from sliceflow.engine.maps import GridMap, KnotMap
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.transports import GridMap, KnotMap, MapFit, Transport
+from sliceflow.engine.transports import MapFit, Transport
 from sliceflow.errors import ParameterError
 
 # Values converted to float64 at a time: bounds the memory of `variance_within`.
@@ -68,12 +70,12 @@ class Shrunk:
         fit = self.transport.fit(z_p, z_q, batch)
         variance = None
         if self.n_shared_classes:
-            assert batch.codes is not None, "classes that share maps have codes"
-            codes = batch.codes
+            y = batch.y
+            assert isinstance(y, ClassIndices), "classes share the maps"
             if batch.data_indices is not None:
-                codes = codes[batch.data_indices]
+                y = y.take(batch.data_indices)
             variance = variance_within(
-                z_q, codes, self.n_shared_classes, self.sum_over_ranks
+                z_q, y, self.n_shared_classes, self.sum_over_ranks
             )
         noise_rates = tuple(self.strength * rate for rate in self.rates)
         rate = _on_device(noise_rates, fit.cost.device)
@@ -109,8 +111,8 @@ def noise_rates(
     m: int,
     n: int,
     *,
-    codes_p: Tensor | None = None,
-    codes_q: Tensor | None = None,
+    y_p: EncodedY | None = None,
+    y_q: EncodedY | None = None,
     n_classes: int = 0,
     max_samples: int | None = None,
     distinct: float = 1.0,
@@ -120,7 +122,7 @@ def noise_rates(
     Parameters
     ----------
     m, n : the numbers of particles and data
-    codes_p, codes_q : the conditions of particles and data, if there are any
+    y_p, y_q : the conditions of particles and data, if there are any
     n_classes : the number of classes that have maps of their own, each with its own
         rate; 0 if all share the maps
     max_samples : how many particles and data one step uses; None is all of them
@@ -132,15 +134,17 @@ def noise_rates(
     """
     share_p = _share_of_batch(m, max_samples)
     share_q = _share_of_batch(n, max_samples) * distinct
-    if codes_p is not None and codes_q is not None:
+    if y_p is not None and y_q is not None:
         if n_classes:
-            sizes_p = torch.bincount(codes_p, minlength=n_classes).tolist()
-            sizes_q = torch.bincount(codes_q, minlength=n_classes).tolist()
+            assert isinstance(y_p, ClassIndices), "only classes have separate maps"
+            assert isinstance(y_q, ClassIndices), "only classes have separate maps"
+            sizes_p = y_p.sizes(n_classes).tolist()
+            sizes_q = y_q.sizes(n_classes).tolist()
             return tuple(
                 _rate(share_p * size_p, share_q * size_q)
                 for size_p, size_q in zip(sizes_p, sizes_q, strict=True)
             )
-        weights = row_weights(codes_p=codes_p, codes_q=codes_q)
+        weights = row_weights(y_p=y_p, y_q=y_q)
         if weights is not None:  # the effective number of weighted data
             n = int(weights.sum() ** 2 / weights.square().sum())
     return (_rate(share_p * m, share_q * n),)
@@ -159,18 +163,17 @@ def _rate(m: float, n: float) -> float:
 
 def variance_within(
     z: Tensor,
-    class_indices: Tensor,
+    y: ClassIndices,
     n_classes: int,
     sum_over_ranks: Callable[[Tensor], Tensor] = _no_ranks,
 ) -> Tensor:
     """The sum over the classes of the variance of z (h, n) within each class: (h,).
 
-    `class_indices` are (n,). If every rank has a part of the points,
-    `sum_over_ranks` adds up a tensor over the ranks.
+    If every rank has a part of the points, `sum_over_ranks` adds up a tensor over the
+    ranks.
     """
-    member = torch.nn.functional.one_hot(
-        class_indices.long(), n_classes
-    ).double()  # (n, C)
+    one_hot = torch.nn.functional.one_hot(y.values.long(), n_classes)
+    member = one_hot.double()  # (n, C)
     # Row 0: the sizes of the classes. Row 1 is empty. Then two rows for each direction:
     # the sums of values and of squares in each class.
     sums = [member.sum(0)[None], member.new_zeros(1, n_classes)]

@@ -2,30 +2,30 @@
 
 A transport is fitted to projected particles z_p (h, M) and projected data z_q (h, N).
 It returns the maps ``T = F_q⁻¹ ∘ F_p`` of all h directions, which displace any z (h,
-n). Maps are plain tensors, `KnotMap` or `GridMap`, and do not depend on the transport.
-A model is a sequence of them, with fewer knots.
-
-If each of C classes has its own maps (ξ = ∞), a step fits C·h maps, and all that
-belongs to maps (knots, counts, costs) has C·h rows, stacked class by class: the first h
-rows are the h directions of class 0, the next h rows those of class 1, and so on.
-`class_rows` is the slice of one class. What belongs to points (z, dz) keeps its h rows:
-there a class is a slice of the points, `ClassSlices`.
+n). `maps` says what they are, also if each class has its own. A model is a sequence of
+maps with fewer knots.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from sliceflow import kernels
+from sliceflow.arrays import chunks
 from sliceflow.engine.batches import ALL_POINTS, Batch
-from sliceflow.engine.clouds import ClassSlices, Cloud
-from sliceflow.engine.smooth_maps import SmoothMap
-from sliceflow.saved_types import FLOAT_DTYPES, ArraySpec
+from sliceflow.engine.clouds import ClassSlices
+from sliceflow.engine.maps import (
+    GridMap,
+    KnotMap,
+    TransportMap,
+    class_rows,
+    join_classes,
+)
 from sliceflow.validation import is_int, require
 
 __all__ = [
@@ -33,31 +33,21 @@ __all__ = [
     "Auto",
     "BuiltinTransport",
     "Counts",
-    "GridMap",
     "Histogram",
     "Interpolated",
-    "KnotMap",
     "MapFit",
+    "SavedTransport",
     "Sorted",
     "Transport",
-    "TransportMap",
     "TransportName",
 ]
 
-# Values that `Interpolated` sorts at a time: bounds the memory of its levels.
+# Values that `Interpolated` sorts at a time: bounds the memory of its probabilities.
 _MAX_SORTED_VALUES = 1 << 30
-# Loaded knots may descend by this share of the largest: averages of equal numbers may
-# differ in the last digit.
-_ROUNDING_SLACK = 1e-5
 # Particles and data that a histogram counts in one step. Fewer are faster and worse:
 # 16,384 points a step instead of all raise MNIST's FD from 2.29 to 2.50, and from .20
 # to .70 with labels (benchmarks/RESULTS.md).
 MAX_COUNTED_SAMPLES = 1 << 17
-
-
-def class_rows(c: int, h: int) -> slice:
-    """The rows of class c among the C·h rows of maps of h directions."""
-    return slice(c * h, (c + 1) * h)
 
 
 class MapFit(NamedTuple):
@@ -98,150 +88,6 @@ class Transport(Protocol):
         If the batch has `class_slices`, each class gets its own maps.
         """
         ...
-
-
-@dataclass(frozen=True)
-class KnotMap:
-    """Piecewise linear maps: T(knots) = values, both (h, K) and ascending in each row.
-
-    If each class has its own maps, there are C·h rows. `join_classes` makes such maps;
-    the rows of classes with fewer knots repeat their last knot.
-    """
-
-    knots: Annotated[Tensor, ArraySpec("h k", FLOAT_DTYPES)]
-    values: Annotated[Tensor, ArraySpec("h k", FLOAT_DTYPES)]
-    # The number of different knots of each class, 0 if its maps move nothing. Only a
-    # fit knows it; None if all classes share the maps, or after loading.
-    knots_per_class: tuple[int, ...] | None = field(
-        default=None, metadata={"saved": False}
-    )
-
-    def check_saved(self) -> None:
-        """Raise a ValueError if these maps cannot be applied."""
-        if self.knots.dtype != self.values.dtype or self.knots.shape[1] < 1:
-            raise ValueError(
-                f"maps have {self.knots.shape[1]} knots, or mix types of numbers"
-            )
-        _check_ascending(self.knots[:, :-1], self.knots[:, 1:])
-
-    def displace(self, z: Tensor, cloud: Cloud | None = None) -> Tensor:
-        """T(z) − z for projections z (h, n) of the points `cloud`.
-
-        T is linear between knots and a rigid shift beyond the ends. If the cloud has
-        class slices, the points of each class move by the maps of that class.
-        """
-        kernel = kernels.for_tensor(z)
-
-        def displace(z_class: Tensor, rows: slice) -> Tensor:
-            return kernel.displace_knots(z_class, self.knots[rows], self.values[rows])
-
-        return kernels.displace_by_class(z, _class_starts(cloud), displace)
-
-    def split_classes(self) -> list[KnotMap | None]:
-        """The maps of each class, without padding; None for maps that move nothing."""
-        assert self.knots_per_class is not None, "classes share these maps"
-        h = len(self.knots) // len(self.knots_per_class)
-        maps: list[KnotMap | None] = []
-        for c, n_knots in enumerate(self.knots_per_class):
-            rows = class_rows(c, h)
-            if n_knots == 0:
-                maps.append(None)
-            else:
-                knots = self.knots[rows, :n_knots]
-                values = self.values[rows, :n_knots]
-                maps.append(KnotMap(knots, values))
-        return maps
-
-
-def join_classes(maps: Sequence[KnotMap | None], h: int, like: Tensor) -> KnotMap:
-    """The maps of each class along h directions, as one `KnotMap` of C·h rows.
-
-    Shorter maps are padded with copies of their last knot, which changes no map:
-    nothing lies between equal knots. A class with None gets maps that move nothing.
-    `like` is a tensor with the dtype and the device of the maps.
-    """
-    identity = like.new_tensor([0.0, 1.0]).expand(h, -1)  # exact: 0 + z·(1 − 0) = z
-    knots = []
-    values = []
-    knots_per_class = []
-    for class_map in maps:
-        if class_map is None:
-            knots.append(identity)
-            values.append(identity)
-            knots_per_class.append(0)
-        else:
-            knots.append(class_map.knots)
-            values.append(class_map.values)
-            knots_per_class.append(class_map.knots.shape[1])
-    n_knots = max(class_knots.shape[1] for class_knots in knots)
-    return KnotMap(
-        torch.cat([_repeat_last(class_knots, n_knots) for class_knots in knots]),
-        torch.cat([_repeat_last(class_values, n_knots) for class_values in values]),
-        tuple(knots_per_class),
-    )
-
-
-def _repeat_last(rows: Tensor, n: int) -> Tensor:
-    """Rows (h, k) whose last value is repeated up to n values: (h, n)."""
-    return torch.cat((rows, rows[:, -1:].expand(-1, n - rows.shape[1])), 1)
-
-
-@dataclass(frozen=True)
-class GridMap:
-    """Maps on a uniform grid of [lo, hi], both (h,).
-
-    T sends edge b of B equal bins to values[:, b]; the values are (h, B + 1). If each
-    class has its own maps, there are C·h rows.
-    """
-
-    lo: Annotated[Tensor, ArraySpec("h", FLOAT_DTYPES)]
-    hi: Annotated[Tensor, ArraySpec("h", FLOAT_DTYPES)]
-    values: Annotated[Tensor, ArraySpec("h b", FLOAT_DTYPES)]
-    # The particles in each bin, (h, B): maps are noisy where there are few. Only a fit
-    # knows them.
-    counts: Tensor | None = field(default=None, metadata={"saved": False})
-
-    def check_saved(self) -> None:
-        """Raise a ValueError if these maps cannot be applied."""
-        if self.lo.dtype != self.hi.dtype or self.values.shape[1] < 2:
-            raise ValueError(
-                f"maps have {self.values.shape[1]} values, or mix types of numbers"
-            )
-        _check_ascending(self.lo, self.hi)
-
-    def displace(self, z: Tensor, cloud: Cloud | None = None) -> Tensor:
-        """T(z) − z for projections z (h, n) of the points `cloud`.
-
-        If the cloud has class slices, the points of each class move by the maps of that
-        class.
-        """
-        kernel = kernels.for_tensor(z)
-
-        def displace(z_class: Tensor, rows: slice) -> Tensor:
-            return kernel.displace_grid(
-                z_class, self.lo[rows], self.hi[rows], self.values[rows]
-            )
-
-        return kernels.displace_by_class(z, _class_starts(cloud), displace)
-
-
-TransportMap = KnotMap | GridMap | SmoothMap
-
-
-def _class_starts(cloud: Cloud | None) -> Sequence[int] | None:
-    """Where the points of each class start, if each class has its own maps."""
-    if cloud is None or cloud.class_slices is None:
-        return None
-    return cloud.class_slices.starts
-
-
-def _check_ascending(before: Tensor, after: Tensor) -> None:
-    """Raise a ValueError where `before` is larger than `after`, except by rounding."""
-    falls = before - after
-    if falls.numel() == 0:
-        return
-    if bool((falls > _ROUNDING_SLACK * after.abs().amax()).any()):
-        raise ValueError("maps have knots that do not ascend")
 
 
 @dataclass(frozen=True)
@@ -358,8 +204,7 @@ class Interpolated(Sorted):
         maps = []
         costs = []
         displacements = []
-        for first in range(0, len(z_p), n_rows):
-            rows = slice(first, first + n_rows)
+        for rows in chunks(len(z_p), n_rows):
             knot_map, cost, dz = self._fit_rows(z_p[rows], z_q[rows], weights)
             maps.append(knot_map)
             costs.append(cost)
@@ -374,39 +219,44 @@ class Interpolated(Sorted):
         """`_fit_one_set` for as many directions as are sorted at a time."""
         kernel = kernels.for_tensor(z_p)
         sorted_p, order_p = kernel.argsort_rows(z_p)
-        level_p = _sample_indices(sorted_p) / sorted_p.shape[1]
+        # F of each sorted value: (1, n), or (h, n) if the data have weights.
+        probabilities_p = _sample_indices(sorted_p) / sorted_p.shape[1]
         if weights is None:
             sorted_q = kernel.sort_rows(z_q)
-            level_q = _sample_indices(z_q) / z_q.shape[1]
+            probabilities_q = _sample_indices(z_q) / z_q.shape[1]
         else:
             sorted_q, order_q = kernel.argsort_rows(z_q)
             w = weights.double()[order_q]
-            level_q = (w.cumsum(1) - w) / w.sum(1, keepdim=True)
-        images = _interpolate_rows(level_p, level_q, sorted_q)
+            probabilities_q = (w.cumsum(1) - w) / w.sum(1, keepdim=True)
+        images = _interpolate_rows(probabilities_p, probabilities_q, sorted_q)
         displacement = _last_of_ties(sorted_p, images).sub_(sorted_p)
         dz = torch.empty_like(z_p).scatter_(1, order_p, displacement)
         cost = displacement.square().mean(1)
-        levels = _knot_levels(level_p, level_q, distinct=weights is None)
-        knots = _interpolate_rows(levels, level_p, sorted_p)
-        values = _interpolate_rows(levels, level_q, sorted_q)
+        probabilities = _knot_probabilities(
+            probabilities_p, probabilities_q, distinct=weights is None
+        )
+        knots = _interpolate_rows(probabilities, probabilities_p, sorted_p)
+        values = _interpolate_rows(probabilities, probabilities_q, sorted_q)
         return KnotMap(knots, values), cost, dz
 
 
-def _knot_levels(level_p: Tensor, level_q: Tensor, distinct: bool) -> Tensor:
-    """The levels at which a map has knots, ascending: (1, K) or (h, K).
+def _knot_probabilities(
+    probabilities_p: Tensor, probabilities_q: Tensor, distinct: bool
+) -> Tensor:
+    """The probabilities F_p at which a map has knots, ascending: (1, K) or (h, K).
 
-    They are the levels `level_p` (1, M) of the particles and `level_q` (1, N) of the
-    data, or (h, N) if the data have weights: T bends nowhere else. Levels above the
-    last particle's, which F_p does not reach, become that one. With `distinct`, which
-    needs one row of levels, each level is returned once.
+    They are those of the particles, (1, M), and of the data, (1, N), or (h, N) if the
+    data have weights: T bends nowhere else. Those above the last particle's, which F_p
+    does not attain, become that one. With `distinct`, which needs one row, each
+    probability is returned once.
     """
-    reached_q = level_q.clamp(max=float(level_p[0, -1]))
-    all_p = level_p.expand(len(reached_q), -1)
-    levels = torch.cat((all_p, reached_q), 1).sort(1).values
+    clamped_q = probabilities_q.clamp(max=float(probabilities_p[0, -1]))
+    all_p = probabilities_p.expand(len(clamped_q), -1)
+    probabilities = torch.cat((all_p, clamped_q), 1).sort(1).values
     if not distinct:
-        return levels
-    is_new = torch.nn.functional.pad(levels[0].diff() > 0, (1, 0), value=True)
-    return levels[:, is_new]
+        return probabilities
+    is_new = torch.nn.functional.pad(probabilities[0].diff() > 0, (1, 0), value=True)
+    return probabilities[:, is_new]
 
 
 def _sample_indices(z: Tensor) -> Tensor:
@@ -660,5 +510,7 @@ def resolve_transport(
     return transport
 
 
-# Files hold these transports only.
-BuiltinTransport = Annotated[Transport, Sorted | Interpolated | Histogram | Auto]
+BuiltinTransport = Sorted | Interpolated | Histogram | Auto
+# For fields of saved dataclasses. They may hold a user's transport as well, which runs;
+# but a file holds only those of sliceflow.
+SavedTransport = Annotated[Transport, BuiltinTransport]

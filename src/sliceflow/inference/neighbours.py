@@ -33,10 +33,10 @@ class NeighbourSampler:
     def __init__(self, theta: Floats, x: Floats, low: Floats, high: Floats) -> None:
         self.low = low
         self.high = high
-        self._units = Units.fit_to(theta, standardize=True)
-        self._x_encoder = ContinuousEncoder.fit_to(x)
-        self._local_sampler = LocalSampler.fit(
-            self._units.encode(theta), self._x_encoder.encode(x)
+        self._units = Units.from_data(theta, standardize=True)
+        self._x_encoder = ContinuousEncoder.from_data(x)
+        self._local_sampler = LocalSampler.from_data(
+            self._units.encode(theta), self._x_encoder.encode(x).values
         )
 
     def iter_samples(
@@ -46,7 +46,7 @@ class NeighbourSampler:
 
         Batches (b, n, d) of at most `batch_size` observations, in their order.
         """
-        encoded_x = self._x_encoder.encode(x)
+        encoded_x = self._x_encoder.encode(x).values
         self._local_sampler.warn_if_far(encoded_x, "x")
         for part in chunks(len(x), batch_size):
             yield self._sample_inside(encoded_x[part], n, rng)

@@ -20,7 +20,7 @@ from sliceflow.errors import warn_user
 from sliceflow.kernels import reference
 from sliceflow.kernels.classes import displace_by_class
 from sliceflow.kernels.geometry import TileGeometry
-from sliceflow.kernels.reference import MAX_QUANTIZED_SHIFT
+from sliceflow.kernels.reference.compressed_maps import MAX_QUANTIZED_SHIFT
 
 __all__ = [
     "MAX_QUANTIZED_SHIFT",
@@ -135,7 +135,7 @@ class Kernels(Protocol):
     # Classes and distances
 
     def add_class_offsets(
-        self, z: Tensor, offsets: Tensor, codes: Tensor
+        self, z: Tensor, offsets: Tensor, class_indices: Tensor
     ) -> Tensor: ...
 
     def nearest_distance(
@@ -153,7 +153,7 @@ class Kernels(Protocol):
         geometry: TileGeometry,
         indices: Tensor | None = None,
         offsets: Tensor | None = None,
-        codes: Tensor | None = None,
+        class_indices: Tensor | None = None,
     ) -> Tensor: ...
 
     def lift_tiles(
@@ -170,7 +170,7 @@ class Kernels(Protocol):
         values: Tensor,
         step_size: float,
         offsets: Tensor | None = None,
-        codes: Tensor | None = None,
+        class_indices: Tensor | None = None,
         starts: Sequence[int] | None = None,
     ) -> None: ...
 

@@ -21,19 +21,17 @@ from torch import Tensor
 
 from sliceflow.kernels.geometry import TileGeometry
 from sliceflow.kernels.reference import (
-    GAP_RATIO,
-    LEVEL_EPSILON,
     compress_grid,
     expand_grid,
     flatten_tails,
-    histogram_by,
     lift_tiles,
-    move_tiles_by,
     padded_size,
-    project_tiles_by,
     shrink,
     shrink_factor,
 )
+from sliceflow.kernels.reference.histograms import CDF_TOLERANCE, histogram_by
+from sliceflow.kernels.reference.sorting import GAP_RATIO
+from sliceflow.kernels.reference.tiles import move_tiles_by, project_tiles_by
 
 __all__ = [  # every kernel; some are those of the reference
     "add_class_offsets",
@@ -237,16 +235,16 @@ def argsort_rows(z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @_jit
-def _add_class_offsets(z, offsets, out, codes):
+def _add_class_offsets(z, offsets, out, class_indices):
     for j in range(z.shape[0]):
         for t in range(z.shape[1]):
-            out[j, t] = z[j, t] + offsets[j, codes[t]]
+            out[j, t] = z[j, t] + offsets[j, class_indices[t]]
 
 
-def add_class_offsets(z: Tensor, offsets: Tensor, codes: Tensor) -> Tensor:
+def add_class_offsets(z: Tensor, offsets: Tensor, class_indices: Tensor) -> Tensor:
     out = torch.empty_like(z)
     arrays = [_array(z), _array(offsets), out.numpy()]
-    over_rows(_add_class_offsets, arrays, _array(codes))
+    over_rows(_add_class_offsets, arrays, _array(class_indices))
     return out
 
 
@@ -290,30 +288,30 @@ def _match_sorted(z_p, z_q, w_q, out, ratio):  # noqa: C901, PLR0912, one loop i
         if w_q.shape[1]:
             for i in range(n):
                 total += w_q[j, i]
-        i = 0  # the datum left of the current level
+        i = 0  # the datum left of the current quantile
         below = 0.0  # weight of the data before i
         first = 0
         while first < m:
             end = first + 1  # of the particles that are tied
             while end < m and z_p[j, end] == z_p[j, first]:
                 end += 1
-            level = (first + end) / (2.0 * m)
+            probability = (first + end) / (2.0 * m)  # F_p, in the middle of the tie
 
             # The datum `right` follows i; f is the share of the way to it.
             if w_q.shape[1]:
-                level *= total
+                target = probability * total  # F_q should have this weight below
                 while (
                     i < n - 1
-                    and below + w_q[j, i] + 0.5 * w_q[j, min(i + 1, n - 1)] <= level
+                    and below + w_q[j, i] + 0.5 * w_q[j, min(i + 1, n - 1)] <= target
                 ):
                     below += w_q[j, i]
                     i += 1
                 right = min(i + 1, n - 1)
                 distance = 0.5 * (w_q[j, i] + w_q[j, right])  # of the two middles
-                f = (level - below - 0.5 * w_q[j, i]) / distance
+                f = (target - below - 0.5 * w_q[j, i]) / distance
                 end_of_mass = 0.5 * w_q[j, i] / distance
             else:
-                position = level * n - 0.5
+                position = probability * n - 0.5
                 i = min(max(int(np.floor(position)), 0), n - 1)
                 right = min(i + 1, n - 1)
                 f = position - i
@@ -485,7 +483,7 @@ def _compose_values(counts_p, is_point, counts_q, lo_q, bin_width_q, values, eps
     n_q = counts_q.size
     mass_p = counts_p.sum()
     mass_q = counts_q.sum()
-    i = 0  # the data's bin that holds the current level
+    i = 0  # the data's bin that holds the current quantile
     below = 0.0  # mass before that bin
     particles = 0.0  # before the current edge
     run_start = 0  # the last edge that is not inside an empty run
@@ -495,14 +493,14 @@ def _compose_values(counts_p, is_point, counts_q, lo_q, bin_width_q, values, eps
         empty_left = b == 0 or counts_p[b - 1] == 0
         if b > 0 and empty_left and b < n_p and counts_p[b] == 0:
             continue  # inside an empty run
-        level = particles / mass_p + (epsilon if empty_left else -epsilon)
-        level = 0.5 if is_point else min(max(level, 0.0), 1.0)
-        level *= mass_q
-        while i < n_q - 1 and below + counts_q[i] <= level:
+        probability = particles / mass_p + (epsilon if empty_left else -epsilon)
+        probability = 0.5 if is_point else min(max(probability, 0.0), 1.0)
+        target = probability * mass_q  # the data that should be below
+        while i < n_q - 1 and below + counts_q[i] <= target:
             below += counts_q[i]
             i += 1
         mass = counts_q[i]
-        f = min(max((level - below) / mass, 0.0), 1.0) if mass > 0 else 0.0
+        f = min(max((target - below) / mass, 0.0), 1.0) if mass > 0 else 0.0
         values[b] = lo_q + bin_width_q * (i + f)
         rise = values[b] - values[run_start]
         for e in range(run_start + 1, b):
@@ -552,7 +550,7 @@ def compose_histograms(
     cost = torch.empty(len(values), dtype=torch.float64)
     arrays = [_array(t) for t in (counts_p, lo_p, hi_p, counts_q, lo_q, hi_q)]
     over_rows(
-        _compose_histograms, [*arrays, values.numpy(), cost.numpy()], LEVEL_EPSILON
+        _compose_histograms, [*arrays, values.numpy(), cost.numpy()], CDF_TOLERANCE
     )
     return values, cost
 
@@ -597,10 +595,10 @@ def project_tiles(
     geometry: TileGeometry,
     indices: Tensor | None = None,
     offsets: Tensor | None = None,
-    codes: Tensor | None = None,
+    class_indices: Tensor | None = None,
 ) -> Tensor:
     return project_tiles_by(
-        add_class_offsets, x, theta, geometry, indices, offsets, codes
+        add_class_offsets, x, theta, geometry, indices, offsets, class_indices
     )
 
 
@@ -613,7 +611,7 @@ def move_tiles(
     values: Tensor,
     step_size: float,
     offsets: Tensor | None = None,
-    codes: Tensor | None = None,
+    class_indices: Tensor | None = None,
     starts: Sequence[int] | None = None,
 ) -> None:
     move_tiles_by(
@@ -627,6 +625,6 @@ def move_tiles(
         values,
         step_size,
         offsets,
-        codes,
+        class_indices,
         starts,
     )

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sliceflow.engine import events
-from sliceflow.engine.compression import ModelStep
 from sliceflow.engine.flow import FlowState
+from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.errors import HintedError, warn_user
 from sliceflow.models.file import ModelFileError, load, save

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, is_dataclass, replace
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
@@ -20,14 +20,13 @@ from sklearn.utils.validation import check_is_fitted
 from sliceflow.engine import events
 from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import HintedError, warn_user
-from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.plan import Plan
 from sliceflow.models.protocols import (
     Adapter,
     FitResult,
+    FitTask,
     FittedT,
     ParticleResult,
-    PlannedFit,
     RowsT,
 )
 from sliceflow.models.ranks import SINGLE, Ranks
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
 else:
     from sklearn.base import BaseEstimator
 
-__all__ = ["Estimator", "FitResult", "NoRowsError", "PreparedFit"]
+__all__ = ["Estimator", "FitJob", "FitResult", "NoRowsError"]
 
 _OPTION = "options__"  # how scikit-learn names a field of the parameter `options`
 
@@ -62,25 +61,24 @@ class NoRowsError(HintedError, ValueError):
     """Rows are to be added or removed, but the model does not have its rows."""
 
 
-PlannedT_co = TypeVar("PlannedT_co", bound=PlannedFit[Any], covariant=True)
+TaskT_co = TypeVar("TaskT_co", bound=FitTask[Any], covariant=True)
 
 
 @dataclass(frozen=True)
-class PreparedFit(Generic[RowsT, PlannedT_co]):
+class FitJob(Generic[RowsT, TaskT_co]):
     """Rows that were read, and what a fit will do with them: what `prepare` gives."""
 
     estimator: Estimator[RowsT, Any]
     rows: RowsT
     seed: Seed
-    planned: PlannedT_co
+    task: TaskT_co
     ranks: Ranks = SINGLE
     owns_rows: bool = False  # no other code changes these rows: they need no copy
-    checkpoints: Checkpoints | None = None  # of a flow that can be resumed
 
     @property
     def plan(self) -> Plan:
         """What the fit will do. Print it."""
-        return self.planned.plan
+        return self.task.plan
 
     def require_fitted_by(self, estimator: Estimator[RowsT, Any], *others: Any) -> None:
         """Raise a ValueError for another estimator, or for `others` that are not None.
@@ -94,7 +92,7 @@ class PreparedFit(Generic[RowsT, PlannedT_co]):
             )
 
 
-class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
+class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
     """Parameters, plans, progress, files, and rows that come and go.
 
     A subclass has a constructor, whose parameters include `random_state` and
@@ -107,9 +105,9 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
       `columns()` that gives the dict of lists back.
     - `_adapter(like_fitted)`: checks the parameters and returns an `Adapter`, an object
       with `read(X, y)`, which gives the user's `Rows`, checked, and with
-      `plan_fit(rows, seed)`, which gives a `PlannedFit`. With `like_fitted`, rows must
+      `make_task(rows, seed)`, which gives a `FitTask`. With `like_fitted`, rows must
       be of the kind that the model was fitted to.
-    - A `PlannedFit` has a `plan`, which users print, and `run(listeners)`, which does
+    - A `FitTask` has a `plan`, which users print, and `run(listeners)`, which does
       the work and returns a `FitResult`.
     - `_store(record, particles)` may be extended to set further attributes.
 
@@ -133,9 +131,12 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
     # All rows, if some were added or removed since the last fit.
     _pending_rows: RowsT | None = None
 
+    @abstractmethod
     def _adapter(self, like_fitted: bool = False) -> Adapter[RowsT, FittedT]:
-        """What reads rows and plans their fit, for the current parameters."""
-        raise NotImplementedError
+        """What reads rows and plans their fit, for the current parameters.
+
+        With `like_fitted`, rows must be of the kind that the model was fitted to.
+        """
 
     # Parameters
 
@@ -187,50 +188,42 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
         -------
         self : the fitted estimator
         """
-        return self._fit_prepared(self.prepare(X, y), listeners)
+        return self._run_job(self.prepare(X, y), listeners)
 
-    def _fit_prepared(
+    def _run_job(
         self,
-        prepared: PreparedFit[RowsT, PlannedFit[FittedT]],
+        job: FitJob[RowsT, FitTask[FittedT]],
         listeners: events.Listeners,
     ) -> Self:
         """Run a fit, and store its model. Every `fit` ends here."""
         all_listeners = list(events.as_listeners(listeners))
-        if self.verbose and prepared.ranks.is_main:
+        if self.verbose and job.ranks.is_main:
             all_listeners.append(events.Progress())
         with events.closing(all_listeners):
-            result = self._run(prepared, all_listeners)
+            result = job.task.run(all_listeners)
         # Of several ranks, none has all rows.
         rows = None
-        if prepared.ranks.size == 1:
-            rows = prepared.rows if prepared.owns_rows else _copied(prepared.rows)
+        if job.ranks.size == 1:
+            rows = job.rows if job.owns_rows else _copied(job.rows)
         # Attributes come last: a fit that fails leaves the old model unchanged.
-        record = FitRecord(prepared.seed, result.fitted, result.history, rows)
+        record = FitRecord(job.seed, result.fitted, result.history, rows)
         self._store(record, result.particles)
         if result.warning is not None:
             warn_user(result.warning)
         return self
 
-    def _run(
-        self,
-        prepared: PreparedFit[RowsT, PlannedFit[FittedT]],
-        listeners: Sequence[events.Listener],
-    ) -> FitResult[FittedT]:
-        """Do what was planned."""
-        return prepared.planned.run(listeners)
-
-    def prepare(self, X: Any, y: Any = None) -> PreparedFit[RowsT, PlannedFit[FittedT]]:
+    def prepare(self, X: Any, y: Any = None) -> FitJob[RowsT, FitTask[FittedT]]:
         """Read and plan. `fit` takes the result instead of X and y.
 
         If X is such a result, it is returned.
         """
-        if isinstance(X, PreparedFit):
+        if isinstance(X, FitJob):
             X.require_fitted_by(self, y)
             return X
         adapter = self._adapter()
         rows = adapter.read(X, y)
         seed = Seed.from_random_state(self.random_state)
-        return PreparedFit(self, rows, seed, adapter.plan_fit(rows, seed))
+        return FitJob(self, rows, seed, adapter.make_task(rows, seed))
 
     def plan(self, X: Any, y: Any = None) -> Plan:
         """What ``fit(X, y)`` would do, its memory and its time. Print it.
@@ -247,21 +240,21 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
         plan : Plan
         """
         adapter = self._adapter()
-        return adapter.plan_fit(adapter.read(X, y), self._seed_copy()).plan
+        return adapter.make_task(adapter.read(X, y), self._seed_copy()).plan
 
     def partial_fit(
         self,
         X: Any,
         y: Any = None,
         *,
-        refresh: bool = True,
+        refit: bool = True,
         listeners: events.Listeners = (),
     ) -> Self:
         """Add rows, then fit all rows again with the same seed.
 
         The result is the model of one fit to all rows in the order in which they came,
         bit for bit. If anything fails or is interrupted, the model stays as it was.
-        With `refresh` False, the rows only wait for the next refresh.
+        With `refit` False, the rows only wait for the next refit.
 
         This works after any fit: an estimator has its rows in memory. A file or a
         pickle has them only with ``keep_rows=True``.
@@ -269,7 +262,7 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
         Parameters
         ----------
         X, y : the new rows, as in `fit`
-        refresh : bool, default True
+        refit : bool, default True
             Whether to fit now.
         listeners : as in `fit`
 
@@ -286,27 +279,27 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
         adapter = self._adapter(like_fitted=known is not None)
         new = adapter.read(X, y)
         rows = _copied(new) if known is None else known.append(new)
-        return self._refit(adapter, rows, refresh, listeners)
+        return self._fit_rows(adapter, rows, refit, listeners)
 
     def forget(
         self,
         X: Any,
         y: Any = None,
         *,
-        refresh: bool = True,
+        refit: bool = True,
         listeners: events.Listeners = (),
     ) -> Self:
         """Remove rows, passed with their y as they were fitted, and fit the others.
 
         The result is the model that never saw them, bit for bit. Of equal rows the last
         goes first; an unknown row is an error. If anything fails or is interrupted, the
-        model stays as it was. With `refresh` False, the model is still that of all rows
-        until the next refresh.
+        model stays as it was. With `refit` False, the model is still that of all rows
+        until the next refit.
 
         Parameters
         ----------
         X, y : the rows to remove
-        refresh : bool, default True
+        refit : bool, default True
             Whether to fit now.
         listeners : as in `fit`
 
@@ -324,32 +317,32 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
         known = self._needed_rows()
         adapter = self._adapter(like_fitted=True)
         rows = remove_rows(known, adapter.read(X, y))
-        return self._refit(adapter, rows, refresh, listeners)
+        return self._fit_rows(adapter, rows, refit, listeners)
 
-    def refresh(self, *, listeners: events.Listeners = ()) -> Self:
+    def refit(self, *, listeners: events.Listeners = ()) -> Self:
         """Fit all rows of the model again: the same seed, the current parameters."""
-        return self._refit(self._adapter(), self._needed_rows(), True, listeners)
+        return self._fit_rows(self._adapter(), self._needed_rows(), True, listeners)
 
-    def _refit(
+    def _fit_rows(
         self,
         adapter: Adapter[RowsT, FittedT],
         rows: RowsT,
-        refresh: bool,
+        refit: bool,
         listeners: events.Listeners,
     ) -> Self:
-        """Fit these rows with the model's seed, or keep them for a later refresh."""
-        require(isinstance(refresh, bool), "refresh", refresh, "True or False")
+        """Fit these rows with the model's seed, or keep them for a later refit."""
+        require(isinstance(refit, bool), "refit", refit, "True or False")
         events.as_listeners(listeners)  # checks them
-        if not refresh:
+        if not refit:
             self._pending_rows = rows
             return self
         if self._is_fitted:
             seed = self._record.seed
         else:
             seed = Seed.from_random_state(self.random_state)
-        planned = adapter.plan_fit(rows, seed)
-        prepared = PreparedFit(self, rows, seed, planned, owns_rows=True)
-        return self.fit(prepared, listeners=listeners)
+        task = adapter.make_task(rows, seed)
+        job = FitJob(self, rows, seed, task, owns_rows=True)
+        return self.fit(job, listeners=listeners)
 
     # The model
 
@@ -422,8 +415,8 @@ class Estimator(BaseEstimator, Generic[RowsT, FittedT]):
     def _check_saveable(self) -> None:
         self._fitted_state()
         if self._pending_rows is not None:
-            fact = "rows were added or removed without a refresh"
-            raise ValueError(f"{fact}; call refresh() before save")
+            fact = "rows were added or removed without a refit"
+            raise ValueError(f"{fact}; call refit() before save")
 
     def _rows_for_file(self) -> RowsT | None:
         """The rows, if a file or a pickle shall hold them."""

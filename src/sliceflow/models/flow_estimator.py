@@ -1,61 +1,127 @@
 """`FlowEstimator`: what all flows of particles share.
 
-To follow a fit: `FlowEstimator.fit` → the adapter's `read` and `plan_fit` →
-`Estimator._fit_prepared` → the planned flow's `run` → `running.run_flow`, with the
-running flow's `target` → `engine.flow.simulate` → the running flow's `finish`.
+To follow a fit: `FlowEstimator.fit` → the adapter's `read` and `make_task` →
+`Estimator._run_job` → `ParticleTask.run` → the task's `start` →
+`engine.flow.simulate` → the `finish` of the `RunningFlow`.
 """
 
 from __future__ import annotations
 
+import math
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Self
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, get_args
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from sliceflow.devices import require_memory
 from sliceflow.engine import conditions, events
 from sliceflow.engine.allocation import stratified_indices
 from sliceflow.engine.clouds import Cloud, sliced_distance
+from sliceflow.engine.encoded_y import EncodedY
+from sliceflow.engine.flow import FlowState, simulate
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import RandomState, Seed
+from sliceflow.engine.transports import Transport, TransportName
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.checkpoints import Checkpoints
-from sliceflow.models.estimator import Estimator, PreparedFit
+from sliceflow.models.estimator import Estimator, FitJob
 from sliceflow.models.fingerprint import fingerprint, require_same_parameters
 from sliceflow.models.protocols import (
     FitResult,
     FittedFlowT,
     FlowAdapter,
     FlowRowsT,
+    FlowTask,
     ParticleResult,
-    PlannedFlow,
+    RunningFlow,
 )
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.saving import FitRecord, save
-from sliceflow.validation import is_int, require
+from sliceflow.validation import is_bool, is_int, require
 
+# Particles of a flow by default, rounded up to a multiple of the number of rows. More
+# take longer, in proportion.
+_DEFAULT_PARTICLES = 10_000
 # `score` draws at least this many samples, so that its own noise is small where there
 # are few rows.
 _MIN_SCORED = 2_000
 _PARTICLE_ATTRIBUTES = ("particles_", "particle_conditions_")
 
 
+class Options(Protocol):
+    """Rarely changed settings of an estimator."""
+
+    def require_valid(self) -> None:
+        """Raise a `ParameterError` for the first invalid one."""
+
+
+def default_particles(n: int) -> int:
+    """The smallest multiple of n rows of at least 10,000.
+
+    A multiple uses the conditions of all rows equally often.
+    """
+    return n * max(1, math.ceil(_DEFAULT_PARTICLES / n))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParticleTask(ABC, Generic[FittedFlowT]):
+    """A fit that moves particles step by step. A subclass says where they start."""
+
+    ranks: Ranks = SINGLE
+    checkpoints: Checkpoints | None = None
+
+    @abstractmethod
+    def start(self) -> RunningFlow[FittedFlowT]:
+        """Put the particles where the flow begins."""
+
+    def with_checkpoints(self, checkpoints: Checkpoints) -> Self:
+        """The same fit, which writes checkpoints and resumes from the last one."""
+        return replace(self, checkpoints=checkpoints)
+
+    def run(self, listeners: Sequence[events.Listener]) -> FitResult[FittedFlowT]:
+        """Move the particles, or go on where a checkpoint ended, and finish the fit."""
+        if self.ranks.size > 1:
+            listeners = self.ranks.synchronized(listeners)
+        running = self.start()
+        state = FlowState()
+        history = events.History()
+        all_listeners: list[events.Listener] = [history, *listeners]
+        saving: AbstractContextManager[None] = nullcontext()
+        if self.checkpoints is not None:
+            saving = self.checkpoints.protecting(state, running, history)
+        with saving:
+            simulate(
+                running.flow,
+                running.particles,
+                running.target,
+                running.noise,
+                listeners=all_listeners,
+                state=state,
+            )
+            result = running.finish(state, all_listeners)
+        return replace(result, history=history.as_columns())
+
+
 class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, FittedFlowT]):
     """An estimator that moves particles onto the rows, step by step.
 
     It has particles, conditions, steps, checkpoints, ranks and a device. A subclass
-    provides what an `Estimator` needs, with a `FlowAdapter`, a `PlannedFlow`, which
-    calls `run_flow`, and a `FittedFlow`. Its constructor has the parameters
-    `device`, `keep_rows` and `options`.
+    provides what an `Estimator` needs, with a `FlowAdapter`, a `FlowTask` and a
+    `FittedFlow`. Its constructor has the parameters that are annotated here.
     """
 
+    _options_type: type[Options]
     # Parameters of the constructor.
+    n_particles: int | None
+    transport: TransportName | Transport
     device: str | torch.device
+    preset: Literal["paper"] | None
     keep_rows: bool
     # Set by a fit. `classes_` exists if y is labels. The particle attributes exist
     # unless the model was loaded from a file saved without particles.
@@ -63,11 +129,46 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
     particles_: Any
     particle_conditions_: Any
 
+    @abstractmethod
     def _adapter(
         self, like_fitted: bool = False, ranks: Ranks = SINGLE
     ) -> FlowAdapter[FlowRowsT, FittedFlowT]:
         """What reads rows and plans their fit, on these ranks."""
-        raise NotImplementedError
+
+    def _require_shared_parameters(
+        self, options: Options | None, flags: Sequence[str]
+    ) -> None:
+        """Raise a `ParameterError` for the first invalid parameter that all flows have.
+
+        `flags` are the names of parameters that must be True or False.
+        """
+        m = self.n_particles
+        is_count = m is None or is_int(m, 1)
+        require(is_count, "n_particles", m, "None or an int of at least 1")
+        is_verbosity = is_bool(self.verbose) or is_int(self.verbose, 0)
+        requirement = "a bool, or an int of at least 0"
+        require(is_verbosity, "verbose", self.verbose, requirement)
+        for name in flags:
+            flag = getattr(self, name)
+            require(is_bool(flag), name, flag, "True or False")
+
+        is_options = options is None or isinstance(options, self._options_type)
+        requirement = f"None or a sliceflow.{self._options_type.__name__}"
+        require(is_options, "options", options, requirement)
+        if options is not None:
+            options.require_valid()
+
+        transport = self.transport
+        names = get_args(TransportName)
+        if isinstance(transport, str):
+            is_transport = transport in names
+        else:
+            is_transport = hasattr(transport, "fit")
+            is_transport = is_transport and hasattr(transport, "max_samples")
+        requirement = f"one of {list(names)} or a transport from sliceflow.transports"
+        require(is_transport, "transport", transport, requirement)
+        is_preset = self.preset in (None, "paper")
+        require(is_preset, "preset", self.preset, "None or 'paper'")
 
     # Fitting
 
@@ -116,53 +217,44 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         FitInterrupted
             If Ctrl-C stopped a fit with a `checkpoint_dir`.
         """
-        prepared = self.prepare(X, y, ranks=ranks)
-        if prepared.ranks.size > 1:
+        job = self.prepare(X, y, ranks=ranks)
+        if job.ranks.size > 1:
             folder_given = "None" if checkpoint_dir is None else "a folder"
-            prepared.ranks.require_equal({"checkpoint_dir": folder_given})
+            job.ranks.require_equal({"checkpoint_dir": folder_given})
         if checkpoint_dir is not None:
-            prepared = self._open_checkpoints(
-                prepared, Path(checkpoint_dir), checkpoint_every, keep_checkpoint
+            job = self._open_checkpoints(
+                job, Path(checkpoint_dir), checkpoint_every, keep_checkpoint
             )
-        return self._fit_prepared(prepared, listeners)
+        return self._run_job(job, listeners)
 
     def _open_checkpoints(
         self,
-        prepared: PreparedFit[FlowRowsT, PlannedFlow[FittedFlowT]],
+        job: FitJob[FlowRowsT, FlowTask[FittedFlowT]],
         folder: Path,
         every: float,
         keep: bool,
-    ) -> PreparedFit[FlowRowsT, PlannedFlow[FittedFlowT]]:
+    ) -> FitJob[FlowRowsT, FlowTask[FittedFlowT]]:
         """The same fit with checkpoints, which resumes from the last one if any."""
         checkpoints = Checkpoints(
-            folder, every, self._fingerprint(prepared), prepared.seed, prepared.ranks
+            folder, every, self._fingerprint(job), job.seed, job.ranks
         )
         checkpoints.keep = keep
-        prepared = replace(prepared, checkpoints=checkpoints)
-        if checkpoints.seed == prepared.seed:
-            return prepared
-        # The checkpoint is that of a fit with random_state=None.
-        adapter = self._adapter(ranks=prepared.ranks)
-        planned = adapter.plan_fit(prepared.rows, checkpoints.seed)
-        return replace(prepared, seed=checkpoints.seed, planned=planned)
-
-    def _run(
-        self,
-        prepared: PreparedFit[FlowRowsT, Any],
-        listeners: Sequence[events.Listener],
-    ) -> FitResult[FittedFlowT]:
-        """Do what was planned, or resume it from a checkpoint."""
-        planned: PlannedFlow[FittedFlowT] = prepared.planned
-        return planned.run(listeners, prepared.checkpoints)
+        task = job.task
+        if checkpoints.seed != job.seed:
+            # The checkpoint is that of a fit with random_state=None.
+            adapter = self._adapter(ranks=job.ranks)
+            task = adapter.make_task(job.rows, checkpoints.seed)
+        task = task.with_checkpoints(checkpoints)
+        return replace(job, seed=checkpoints.seed, task=task)
 
     def prepare(
         self, X: Any, y: Any = None, *, ranks: Ranks | None = None
-    ) -> PreparedFit[FlowRowsT, PlannedFlow[FittedFlowT]]:
+    ) -> FitJob[FlowRowsT, FlowTask[FittedFlowT]]:
         """Read and plan. `fit` takes the result instead of X and y.
 
         If X is such a result, it is returned.
         """
-        if isinstance(X, PreparedFit):
+        if isinstance(X, FitJob):
             X.require_fitted_by(self, y, ranks)
             return X
         if ranks is None:
@@ -181,19 +273,19 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         seed = Seed.from_random_state(self.random_state)
         if ranks.size > 1:
             seed = ranks.broadcast(seed)
-        return PreparedFit(self, rows, seed, adapter.plan_fit(rows, seed), ranks)
+        return FitJob(self, rows, seed, adapter.make_task(rows, seed), ranks)
 
     def _fingerprint(
-        self, prepared: PreparedFit[FlowRowsT, PlannedFlow[FittedFlowT]]
+        self, job: FitJob[FlowRowsT, FlowTask[FittedFlowT]]
     ) -> dict[str, str]:
         """What the result depends on; equal for a fit and its checkpoint."""
-        plan = prepared.plan
+        plan = job.plan
         return fingerprint(
             type(self).__name__,
             self.get_params(deep=False) | plan.settings(),
             torch.device(plan.device),
-            None if self.random_state is None else prepared.seed,
-            **prepared.rows.digests(prepared.ranks),
+            None if self.random_state is None else job.seed,
+            **job.rows.digests(job.ranks),
         )
 
     def _store(
@@ -248,14 +340,14 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         """
         fitted = self._fitted_state()
         seed = Seed.from_random_state(random_state)
-        n, codes = self._codes_for(fitted, n, y, seed)
-        rows = fitted.draw(n, codes, seed)
+        n, encoded_y = self._encoded_y_for(fitted, n, y, seed)
+        rows = fitted.sample(n, encoded_y, seed)
         if not return_y:
             return rows
         encoder = fitted.encoder
-        if codes is None or encoder is None or encoder.is_inferred:
+        if encoded_y is None or encoder is None or encoder.is_inferred:
             return rows, None
-        return rows, encoder.decode(codes)
+        return rows, encoder.decode(encoded_y)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Minus the sliced Wasserstein distance of samples to rows: higher is better.
@@ -278,51 +370,51 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         """
         fitted = self._fitted_state()
         seed = self._seed_copy().child("score")
-        points = fitted.features(self._as_rows_like_fitted(X))
+        points = fitted.standardized_points(self._as_rows_like_fitted(X))
         n = points.shape[1]
-        codes = self._row_codes(fitted, y, n)
+        row_y = self._encoded_row_y(fitted, y, n)
         times = -(-_MIN_SCORED // n)
-        if codes is None:
-            _, drawn_codes = self._codes_for(fitted, times * n, None, seed)
+        if row_y is None:
+            _, sample_y = self._encoded_y_for(fitted, times * n, None, seed)
         else:
-            drawn_codes = codes.repeat(times, *[1] * (codes.dim() - 1))
-        drawn = fitted.features(fitted.draw(times * n, drawn_codes, seed))
-        samples = Cloud(drawn, None if codes is None else drawn_codes)
-        return -sliced_distance(samples, Cloud(points, codes), Seed(0))
+            sample_y = row_y.repeat(times)
+        drawn = fitted.standardized_points(fitted.sample(times * n, sample_y, seed))
+        samples = Cloud(drawn, None if row_y is None else sample_y)
+        return -sliced_distance(samples, Cloud(points, row_y), Seed(0))
 
     def _as_rows_like_fitted(self, X: Any) -> Any:
         """X, checked to be like the fitted rows."""
         return X
 
-    def _row_codes(self, fitted: FittedFlowT, y: Any, n: int) -> Tensor | None:
+    def _encoded_row_y(self, fitted: FittedFlowT, y: Any, n: int) -> EncodedY | None:
         """The encoded conditions of n rows; None if the model or the user has none."""
         encoder = fitted.encoder
         if y is None or encoder is None or encoder.is_inferred:
             return None
-        codes: Tensor = encoder.encode(as_array(y))
-        if len(codes) != n:
-            fact = f"X has {n} rows but y has {len(codes)}"
+        row_y: EncodedY = encoder.encode(as_array(y))
+        if len(row_y) != n:
+            fact = f"X has {n} rows but y has {len(row_y)}"
             raise DataError(fact, "pass one y for every row")
-        return codes
+        return row_y
 
-    def _codes_for(
+    def _encoded_y_for(
         self, fitted: FittedFlowT, n: int, y: Any, seed: Seed
-    ) -> tuple[int, Tensor | None]:
+    ) -> tuple[int, EncodedY | None]:
         """The number of samples, and their encoded conditions.
 
         If y is None, the conditions have the data's proportions.
         """
         require(is_int(n, 1), "n", n, "an int of at least 1")
         encoder = fitted.encoder
-        codes = fitted.codes
+        row_y = fitted.encoded_y
         if y is not None and (encoder is None or encoder.is_inferred):
             raise DataError("y was given but the model was fitted without y", "omit y")
-        self._require_memory(fitted, n)  # before codes are allocated
-        if encoder is None or codes is None:
+        self._require_memory(fitted, n)  # before y is allocated
+        if encoder is None or row_y is None:
             return n, None
         if y is None:
-            indices = stratified_indices(codes, n, seed.child("conditions"))
-            return n, codes[indices]
+            indices = stratified_indices(row_y, n, seed.child("conditions"))
+            return n, row_y.take(indices)
         requested = encoder.encode(conditions.broadcast_condition(encoder, y, n))
         if len(requested) == n:
             return n, requested

@@ -10,12 +10,12 @@ import math
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
 
-from sliceflow.engine.compression import CompressedMap, ModelStep
+from sliceflow.engine.encoded_y import ContinuousY, EncodedY
 from sliceflow.engine.flow import FlowSpec
+from sliceflow.engine.maps import GridMap, KnotMap, TransportMap
+from sliceflow.engine.model_steps import CompressedMap, ModelStep
 from sliceflow.engine.smooth_maps import SmoothMap
-from sliceflow.engine.transports import GridMap, KnotMap, TransportMap
 from sliceflow.wording import format_bytes
 
 # Bytes that a model may take in memory, however small its file is. All machines have
@@ -82,7 +82,7 @@ def checked_reach(
     n_maps: Callable[[int, int], int],
     d: int,
     dtype: torch.dtype,
-    codes: Tensor | None = None,
+    y: EncodedY | None = None,
     start: float = 1.0,
 ) -> float:
     """An upper bound of the distance from 0 that particles reach by a model's steps.
@@ -97,7 +97,7 @@ def checked_reach(
     n_maps : ``n_maps(i, k)`` is the number of maps that step k of stage i must have
     d : the number of columns
     dtype : the dtype of particles
-    codes : the codes of conditions, (n, l) or (n,), if there are any
+    y : the encoded conditions, if there are any
     start : the standard deviation of the columns at the start
 
     Raises
@@ -117,12 +117,12 @@ def checked_reach(
                 f"maps but needs {expected_maps}"
             )
         step_size = flow.stages[step.stage_index].step_size
-        noise = math.sqrt(2 * flow.entropy_weight * step_size * d)
+        noise = math.sqrt(2 * flow.entropy * step_size * d)
         max_norm += (
             2 * step_size * _largest_value(step.maps) * d + LARGEST_NORMAL * noise
         )
 
-    shift = _condition_shift(flow, codes)
+    shift = _condition_shift(flow, y)
     limit = torch.finfo(dtype).max / 4
     # A comparison with NaN is False, so this refuses NaN as well.
     if not (d * max_norm < limit and shift < limit):
@@ -174,12 +174,12 @@ def _largest_value(step_map: TransportMap | CompressedMap) -> float:
     return largest
 
 
-def _condition_shift(flow: FlowSpec, codes: Tensor | None) -> float:
+def _condition_shift(flow: FlowSpec, y: EncodedY | None) -> float:
     """How far the condition can shift projections, if conditions share steps."""
-    if not flow.shared_condition_dim or codes is None:
+    if not flow.shared_condition_dim or y is None:
         return 0.0
-    if codes.dim() == 2:
-        largest_code = float(codes.abs().sum(1).amax())
+    if isinstance(y, ContinuousY):
+        largest_y = float(y.values.abs().sum(1).amax())
     else:
-        largest_code = 1.0
-    return flow.amplifier * LARGEST_CONDITION_COMPONENT * largest_code
+        largest_y = 1.0
+    return flow.amplifier * LARGEST_CONDITION_COMPONENT * largest_y

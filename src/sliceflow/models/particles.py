@@ -25,16 +25,17 @@ from sliceflow.devices import require_memory
 from sliceflow.engine.allocation import (
     MIN_PARTICLES,
     even_indices,
-    extra_codes,
+    extra_y,
     stratified_indices,
 )
 from sliceflow.engine.clouds import ClassOrder, ClassSlices
 from sliceflow.engine.conditions import ConditionUse
+from sliceflow.engine.encoded_y import ClassIndices, EncodedY
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Ranks, Shard
 from sliceflow.models.rows import RowConditions
 
-# The index of a row, its shuffled copy and the code, 8 bytes each.
+# The index of a row, its shuffled copy and the class, 8 bytes each.
 _BYTES_PER_CONDITION = 24
 
 
@@ -48,13 +49,13 @@ class ParticleConditions:
     ----------
     y : conditions of the kept particles in the user's order, as the user writes them;
         None if the user does not know them, as with clusters
-    codes : encoded conditions of all moved particles, in the flow's order
+    encoded_y : of all moved particles, in the flow's order
     flow_index : the columns (n,) at which the flow has the particles of the user's
         order; None if both orders are the same
     """
 
     y: np.ndarray | None
-    codes: Tensor
+    encoded_y: EncodedY
     flow_index: Tensor | None = None
 
     @classmethod
@@ -81,32 +82,32 @@ class ParticleConditions:
             f"the conditions of n_particles={n_kept} need",
             "lower n_particles",
         )
-        indices = stratified_indices(rows.codes, n_kept, seed, minimum=1)
+        indices = stratified_indices(rows.encoded_y, n_kept, seed, minimum=1)
         y = None
         if not rows.encoder.is_inferred:
             y = rows.y[indices.numpy()]
-        codes = rows.codes[indices]
+        kept_y = rows.encoded_y.take(indices)
         if not has_model:
-            return cls(y, codes)
+            return cls(y, kept_y)
         if use == "none":
             n_more = max(0, MIN_PARTICLES - n_kept)
-            more = codes[even_indices(n_kept, n_more, seed)]
-            return cls(y, torch.cat((codes, more)))
+            more = kept_y.take(even_indices(n_kept, n_more, seed))
+            return cls(y, kept_y.joined(more))
         further = seed.child("further")
-        more = extra_codes(
-            codes_p=codes, codes_q=rows.codes, per_class=use == "separate", seed=further
+        more = extra_y(
+            y_p=kept_y, y_q=rows.encoded_y, per_class=use == "separate", seed=further
         )
         if len(more) == 0:
-            return cls(y, codes)
-        codes = torch.cat((codes, more))
-        order = mixing_seed.permutation(len(codes))
-        return cls(y, codes[order], torch.argsort(order))
+            return cls(y, kept_y)
+        moved_y = kept_y.joined(more)
+        order = mixing_seed.permutation(len(moved_y))
+        return cls(y, moved_y.take(order), torch.argsort(order))
 
-    def kept_codes(self, n_kept: int) -> Tensor:
-        """The codes of the kept particles, in the user's order."""
+    def kept_y(self, n_kept: int) -> EncodedY:
+        """The encoded y of the kept particles, in the user's order."""
         if self.flow_index is None:
-            return self.codes[:n_kept]
-        return self.codes[self.flow_index[:n_kept]]
+            return self.encoded_y.take(slice(n_kept))
+        return self.encoded_y.take(self.flow_index[:n_kept])
 
 
 @dataclass(frozen=True)
@@ -117,14 +118,14 @@ class ParticleOrder:
 
     Attributes
     ----------
-    codes : encoded conditions of the particles of all ranks, in this order
+    y : the encoded y of the particles of all ranks, in this order
     flow_index : the columns (n,) at which the flow has the particles of the user's
         order; None if both orders are the same
     class_slices : this rank's particles of each class, if every class has maps of its
         own: the particles are then sorted by class
     """
 
-    codes: Tensor | None = None
+    y: EncodedY | None = None
     flow_index: Tensor | None = None
     class_slices: ClassSlices | None = None
 
@@ -138,13 +139,16 @@ class ParticleOrder:
         a `shard` of the particles.
         """
         if n_separate_classes == 0:
-            return cls(particles.codes, particles.flow_index)
-        by_class = ClassOrder.from_class_indices(particles.codes, n_separate_classes)
+            return cls(particles.encoded_y, particles.flow_index)
+        assert isinstance(particles.encoded_y, ClassIndices), "labels have classes"
+        by_class = ClassOrder.from_class_indices(
+            particles.encoded_y, n_separate_classes
+        )
         flow_index = by_class.inverse
         if particles.flow_index is not None:
             flow_index = by_class.inverse[particles.flow_index]
         class_slices = by_class.class_slices.part(shard.slice)
-        return cls(by_class.class_indices, flow_index, class_slices)
+        return cls(by_class.y, flow_index, class_slices)
 
 
 def select_particles(

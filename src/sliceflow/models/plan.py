@@ -2,45 +2,49 @@
 
 from __future__ import annotations
 
-import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields
 from html import escape
-from typing import Any, Self
+from typing import Any
 
 import torch
 
-from sliceflow.devices import require_memory, resolve_device
 from sliceflow.wording import format_bytes, format_duration
 
-# Particles of a flow by default, rounded up to a multiple of the number of rows. More
-# take longer, in proportion.
-_DEFAULT_PARTICLES = 10_000
 # Fields of a plan that do not change the result of a fit.
-_CIRCUMSTANCES = ("device", "n_ranks", "nbytes", "seconds")
+_CIRCUMSTANCES = ("device", "n_ranks")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(ABC):
     """What a fit does. It prints as a table.
 
-    Each kind of data adds fields, the `method` in a word or two, and its `summary`.
+    Each kind of data adds fields, the `method` in a word or two, its `summary`, and
+    what the fit costs.
     """
 
     device: str
     n_ranks: int = 1
-    nbytes: int = 0  # memory of the fit on each device, without the input data
-    # About how long the fit takes here, with the threads of torch: not in files.
-    seconds: float = field(default=0.0, compare=False, metadata={"saved": False})
 
     @property
+    @abstractmethod
     def method(self) -> str:
         """The name of the method."""
-        raise NotImplementedError
 
+    @abstractmethod
     def summary(self) -> Sequence[tuple[str, object]]:
         """Names and values to print; those with the value "" are left out."""
-        raise NotImplementedError
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Memory of the fit on each device, without the input data."""
+
+    @property
+    @abstractmethod
+    def seconds(self) -> float:
+        """About how long the fit takes, with torch's threads; 0 if nobody knows."""
 
     def settings(self) -> dict[str, Any]:
         """All fields that determine the result, by name.
@@ -52,21 +56,12 @@ class Plan:
 
     def seconds_for(self, n_values: float, nanoseconds: Mapping[str, float]) -> float:
         """Seconds for so many values, by the cost of one on each kind of device."""
-        device_type = resolve_device(self.device).type
+        device_type = torch.device(self.device).type
         n_threads = 1
         if device_type == "cpu":
             n_threads = torch.get_num_threads()
         cost = nanoseconds.get(device_type, 1.0)
         return 1e-9 * cost * n_values / (n_threads * self.n_ranks)
-
-    def with_cost(self, nbytes: int, seconds: float, what: str, hint: str) -> Self:
-        """The plan with what it costs.
-
-        Raises a `NotEnoughMemoryError`, which says `what` takes too much and the
-        `hint`, if the device cannot hold the fit.
-        """
-        require_memory(nbytes, resolve_device(self.device), what, hint)
-        return replace(self, nbytes=nbytes, seconds=seconds)
 
     def __str__(self) -> str:
         rows = self._rows()
@@ -97,11 +92,3 @@ class Plan:
             ("time", time),
         ]
         return [(name, str(value)) for name, value in rows if value != ""]
-
-
-def default_particles(n: int) -> int:
-    """The smallest multiple of n rows of at least 10,000.
-
-    A multiple uses the conditions of all rows equally often.
-    """
-    return n * max(1, math.ceil(_DEFAULT_PARTICLES / n))

@@ -1,21 +1,18 @@
 """What the shared core asks of a kind of data: typed seams that mypy checks.
 
-A fit has three methods: `Adapter.read` turns the user's X and y into rows,
-`Adapter.plan_fit` resolves what a fit of them does, and `PlannedFit.run` does it. The
-plan of a flow is quick: what takes a search among the rows waits until the flow draws
-its data. Other plans take most of the time of their fits, because they choose settings
-by trial: those of tables, and those of vectors whose conditions are local.
+`Adapter.read` turns the user's X and y into rows, `Adapter.make_task` plans a fit of
+them, and `FitTask.run` does it. Flows are planned quickly: what takes a search among
+the rows waits until the flow loads its data. Other plans take most of the time of their
+fits, because they choose settings by trial: those of tables, and those of vectors whose
+conditions are local.
 
-The `run` of a flow puts particles where the flow begins, in a `RunningFlow`, and hands
-that to `running.run_flow`. It has a `target`, the data that particles move onto,
-and can `finish` when they have arrived: this gives the fitted state and the batched
-samples. Estimators that move no particles, such as that of tables, have no
-`RunningFlow`.
+A task that moves particles (`flow_estimator.ParticleTask`) has a method `start`, which
+puts them where the flow begins and gives a `RunningFlow`. Its `run` moves them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
@@ -26,6 +23,7 @@ from torch import Tensor
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.conditions import ConditionEncoder
+from sliceflow.engine.encoded_y import EncodedY
 from sliceflow.engine.events import Listener
 from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams
 from sliceflow.engine.random import Seed
@@ -90,13 +88,13 @@ class FittedFlow(Fitted, Protocol):
         """What encodes y; None without y."""
 
     @property
-    def codes(self) -> Tensor | None:
+    def encoded_y(self) -> EncodedY | None:
         """The encoded y of the rows."""
 
-    def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
+    def sample(self, n: int, y: EncodedY | None, seed: Seed) -> Any:
         """n samples in the user's form, with these encoded conditions."""
 
-    def features(self, X: Any) -> Tensor:
+    def standardized_points(self, X: Any) -> Tensor:
         """The user's rows as points (d, n), in units that make columns comparable."""
 
 
@@ -128,34 +126,29 @@ class FitResult(Generic[FittedT_co]):
     particles: ParticleResult | None = None  # of a flow
 
 
-class RunningFlow(Protocol[FittedFlowT_co]):
-    """A flow whose particles stand at their start, or are on their way."""
+@dataclass(frozen=True)
+class RunningFlow(Generic[FittedFlowT_co]):
+    """A flow whose particles stand at their start, or are on their way.
 
-    @property
-    def flow(self) -> FlowSpec:
-        """The stages that can be interrupted and resumed; `finish` does others."""
+    Attributes
+    ----------
+    flow : the stages that can be interrupted and resumed
+    particles : this rank's particles, which move
+    noise : the random streams of this rank's particles; ``noise.first`` is the index of
+        its first particle among those of all ranks
+    target : what the particles move onto
+    finish : takes the state after the last step and the listeners. It may run further
+        stages, which cannot be resumed, and gives the result without its history
+    """
 
-    @property
-    def particles(self) -> Cloud:
-        """This rank's particles, which move."""
-
-    @property
-    def noise(self) -> ParticleStreams:
-        """The random streams of this rank's particles.
-
-        `noise.first` is the global index of its first particle.
-        """
-
-    def target(self) -> Target:
-        """What the particles move onto."""
-
-    def finish(
-        self, state: FlowState, listeners: Sequence[Listener]
-    ) -> FitResult[FittedFlowT_co]:
-        """What the fit gives, still without its history."""
+    flow: FlowSpec
+    particles: Cloud
+    noise: ParticleStreams
+    target: Target
+    finish: Callable[[FlowState, Sequence[Listener]], FitResult[FittedFlowT_co]]
 
 
-class PlannedFit(Protocol[FittedT_co]):
+class FitTask(Protocol[FittedT_co]):
     """A fit whose settings are all known, and which has not run yet."""
 
     @property
@@ -166,12 +159,11 @@ class PlannedFit(Protocol[FittedT_co]):
         """Do it; listeners hear of every step."""
 
 
-class PlannedFlow(PlannedFit[FittedFlowT_co], Protocol[FittedFlowT_co]):
-    """A planned fit of a flow, which may resume from a checkpoint."""
+class FlowTask(FitTask[FittedFlowT_co], Protocol[FittedFlowT_co]):
+    """A fit of a `FlowEstimator`, which may resume from a checkpoint."""
 
-    def run(
-        self, listeners: Sequence[Listener], checkpoints: Checkpoints | None = None
-    ) -> FitResult[FittedFlowT_co]: ...
+    def with_checkpoints(self, checkpoints: Checkpoints) -> Self:
+        """The same fit, which writes checkpoints and resumes from the last one."""
 
 
 class Adapter(Protocol[RowsT, FittedT_co]):
@@ -180,7 +172,7 @@ class Adapter(Protocol[RowsT, FittedT_co]):
     def read(self, X: Any, y: Any) -> RowsT:
         """The user's rows, checked."""
 
-    def plan_fit(self, rows: RowsT, seed: Seed) -> PlannedFit[FittedT_co]:
+    def make_task(self, rows: RowsT, seed: Seed) -> FitTask[FittedT_co]:
         """What a fit of these rows will do; an error if that is impossible.
 
         This may fit trial models, to choose settings by them.
@@ -198,4 +190,4 @@ class FlowAdapter(
     @property
     def ranks(self) -> Ranks: ...
 
-    def plan_fit(self, rows: FlowRowsT, seed: Seed) -> PlannedFlow[FittedFlowT_co]: ...
+    def make_task(self, rows: FlowRowsT, seed: Seed) -> FlowTask[FittedFlowT_co]: ...

@@ -23,6 +23,7 @@ from sliceflow.engine.conditions import (
     MixedEncoder,
     infer_encoder,
 )
+from sliceflow.engine.encoded_y import ClassIndices, EncodedY
 from sliceflow.engine.labels import label_key
 from sliceflow.errors import DataError
 from sliceflow.models.fingerprint import digest
@@ -55,13 +56,12 @@ class RowConditions:
         """The conditions of the user's y of n rows; errors say its `name`."""
         y = _in_narrowest_type(y)
         encoder = infer_encoder(y, n, name)
-        codes = encoder.encode(y)
         if isinstance(encoder, LabelEncoder):
-            return cls(encoder, codes)
+            return cls(encoder, encoder.encode(y).values)
         if isinstance(encoder, MixedEncoder):
             is_continuous = ~np.array(encoder.labelled)
             continuous = y[:, is_continuous].astype(np.float64)
-            return cls(encoder, codes[:, 0].long(), continuous)
+            return cls(encoder, encoder.encode(y).class_indices, continuous)
         return cls(encoder, None, y.astype(np.float64))
 
     @property
@@ -97,12 +97,17 @@ class RowConditions:
             _check_continuous(self.continuous, columns)
 
     @cached_property
-    def codes(self) -> Tensor:
-        """y, encoded: class indices (n,), or columns (n, l)."""
+    def encoded_y(self) -> EncodedY:
+        """y, as the engine uses it."""
         if isinstance(self.encoder, LabelEncoder):
-            assert self.classes is not None
-            return self.classes.cpu()  # a file may have been loaded on a GPU
+            return self.class_indices
         return self.encoder.encode(self.y)
+
+    @property
+    def class_indices(self) -> ClassIndices:
+        """The classes of the rows, if y has labels."""
+        assert self.classes is not None, "y has no labels"
+        return ClassIndices(self.classes.cpu())  # a file may be loaded on a GPU
 
     @cached_property
     def y(self) -> np.ndarray:
@@ -111,8 +116,8 @@ class RowConditions:
             assert self.continuous is not None
             return self.continuous
         if isinstance(self.encoder, MixedEncoder):
-            return self.encoder.joined(self.classes, self.continuous)
-        return self.encoder.decode(self.classes)
+            return self.encoder.joined(self.class_indices, self.continuous)
+        return self.encoder.decode(self.class_indices)
 
 
 def _split_encoder(
@@ -139,7 +144,7 @@ def _check_continuous(continuous: np.ndarray, columns: ContinuousEncoder) -> Non
         raise ValueError(
             f"there are {n_columns} continuous columns, not {columns.condition_dim}"
         )
-    standardised = np.abs(columns.encode(continuous).numpy())
+    standardised = np.abs(columns.encode(continuous).values.numpy())
     if not (standardised < _MAX_STANDARDISED).all():
         limit = f"{_MAX_STANDARDISED:.0e} standard deviations"
         raise ValueError(f"y has numbers beyond {limit}")
@@ -170,11 +175,18 @@ class HasConditions:
         return self.conditions.encoder
 
     @property
-    def codes(self) -> Tensor | None:
-        """The encoded y; None without y."""
+    def encoded_y(self) -> EncodedY | None:
+        """y, as the engine uses it; None without y."""
         if self.conditions is None:
             return None
-        return self.conditions.codes
+        return self.conditions.encoded_y
+
+    @property
+    def class_indices(self) -> ClassIndices | None:
+        """The classes of the rows; None without labels."""
+        if self.conditions is None or self.conditions.classes is None:
+            return None
+        return self.conditions.class_indices
 
     @property
     def condition_dim(self) -> int:

@@ -56,7 +56,7 @@ UNSAVED_PARAMETERS = ("device", "random_state", "verbose")
 class FitRecord(Generic[RowsT, FittedT]):
     """What a fit leaves to its estimator: `save` writes it."""
 
-    seed: Seed  # of the fit; a refresh uses it again
+    seed: Seed  # of the fit; a refit uses it again
     fitted: FittedT  # draws the samples; its `plan` says what the fit did
     history: dict[str, list[Any]]  # see `events.History`
     rows: RowsT | None = None  # the training rows, if the model has them

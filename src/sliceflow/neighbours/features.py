@@ -86,17 +86,17 @@ class NormalScores:
     scores: Floats
 
     @classmethod
-    def fit(cls, column: Floats) -> NormalScores:
-        """The scores of a column (n,); equal quantiles have their mean level."""
-        levels = np.linspace(0, 1, _N_QUANTILES)
-        all_quantiles = np.quantile(column, levels, method="nearest")
+    def from_data(cls, column: Floats) -> NormalScores:
+        """The scores of a column (n,); equal quantiles have their mean probability."""
+        probabilities = np.linspace(0, 1, _N_QUANTILES)
+        all_quantiles = np.quantile(column, probabilities, method="nearest")
         quantiles, inverse, counts = np.unique(
             all_quantiles, return_inverse=True, return_counts=True
         )
-        mean_levels = np.bincount(inverse, levels) / counts
+        mean_probabilities = np.bincount(inverse, probabilities) / counts
         margin = 0.5 / _N_QUANTILES
-        inner_levels = torch.from_numpy(mean_levels.clip(margin, 1 - margin))
-        return cls(quantiles, torch.special.ndtri(inner_levels).numpy())
+        inner = torch.from_numpy(mean_probabilities.clip(margin, 1 - margin))
+        return cls(quantiles, torch.special.ndtri(inner).numpy())
 
     def __call__(self, values: Floats) -> Floats:
         """Scores of values (n,), linear between quantiles and constant beyond them."""
@@ -117,12 +117,12 @@ class FeatureMap:
     n_features: int = 0  # random features
 
     @classmethod
-    def fit(cls, y: Tensor, n_features: int = 0) -> FeatureMap:
+    def from_data(cls, y: Tensor, n_features: int = 0) -> FeatureMap:
         """The features of rows y (n, l)."""
         normal_scores = {}
         for j, column in enumerate(y.numpy().T):
             if heavy_tail(column) is not None:
-                normal_scores[j] = NormalScores.fit(column)
+                normal_scores[j] = NormalScores.from_data(column)
         y = _with_scores(y, normal_scores)
         return cls(normal_scores, y.mean(0), inverse_deviation(y), n_features)
 

@@ -114,7 +114,7 @@ class _Conditions:
 
     @cached_property
     def feature_map(self) -> FeatureMap:
-        return FeatureMap.fit(self.y, self.n_features)
+        return FeatureMap.from_data(self.y, self.n_features)
 
     @cached_property
     def features(self) -> Tensor:
@@ -141,7 +141,7 @@ class LocalSampler:
     shared_conditions: _Conditions | None = field(default=None, repr=False)
 
     @classmethod
-    def fit(cls, x: Any, y: Any, k: int | None = None) -> LocalSampler:
+    def from_data(cls, x: Any, y: Any, k: int | None = None) -> LocalSampler:
         """Rows with the settings that suit them.
 
         Distances are those between summaries of y, or between its columns, weighted by
@@ -369,7 +369,7 @@ def _held_out(n: int) -> Tensor:
 
 def _with_relevance(x: Tensor, y: Tensor) -> LocalSampler:
     """Rows with distances between the columns of y, weighted by relevance."""
-    features = FeatureMap.fit(y)(y)
+    features = FeatureMap.from_data(y)(y)
     projection = torch.diag(relevance(x, features))
     return LocalSampler(x, y, LocalSettings(len(x), _DEFAULT_BANDWIDTH, projection))
 
@@ -377,7 +377,7 @@ def _with_relevance(x: Tensor, y: Tensor) -> LocalSampler:
 def _with_summary(x: Tensor, y: Tensor, held_out: Tensor | None = None) -> LocalSampler:
     """Rows with distances between summaries of y, learnt without the rows held out."""
     n_features = min(_MAX_FEATURES, len(y) // _ROWS_PER_FEATURE)
-    feature_map = FeatureMap.fit(y, n_features)
+    feature_map = FeatureMap.from_data(y, n_features)
     learnt = torch.ones(len(y), dtype=torch.bool)
     if held_out is not None:
         learnt[held_out] = False

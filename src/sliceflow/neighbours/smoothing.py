@@ -14,7 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sliceflow.arrays import chunks
 from sliceflow.devices import one_thread
+from sliceflow.engine.encoded_y import ClassIndices, EncodedY
 from sliceflow.engine.random import Seed
 from sliceflow.neighbours.distance_ratios import choose_bandwidth
 from sliceflow.neighbours.sampling import bures_wasserstein_map, local_noise
@@ -71,30 +73,29 @@ class ClassNeighbours:
         k = neighbours.shape[1]
         draws = torch.empty(n, times, d, dtype=torch.float64)
         block_size = max(1, _MAX_VALUES // (k * (times + d)))
-        for first in range(0, n, block_size):
-            block = slice(first, min(first + block_size, n))
-            w = seed.normal(block.stop - first, times * k, start=first)
+        for block in chunks(n, block_size):
+            w = seed.normal(block.stop - block.start, times * k, start=block.start)
             noise = local_noise(self.x[neighbours[block]], w.view(-1, times, k))
             draws[block] = x[block, None] + h * noise
         return draws
 
 
 def find_class_neighbours(
-    x: Tensor, codes: Tensor | None, k: int
+    x: Tensor, y: EncodedY | None, k: int
 ) -> list[ClassNeighbours]:
     """The k nearest rows of each row of x (n, d), itself included, within each class.
 
-    Class indices as `codes` (n,) give one result for each class. Continuous `codes`
-    (n, l) are further columns of the distances.
+    Class indices as `y` give one result for each class. Columns of a continuous `y`
+    are further columns of the distances.
     """
     x = x.double()
     points = x
     classes = [torch.arange(len(x))]
-    if codes is not None and codes.dim() == 2:
-        points = torch.cat((x, codes.double()), 1)
-    elif codes is not None:
-        class_numbers = torch.unique(codes).tolist()
-        classes = [torch.nonzero(codes == c)[:, 0] for c in class_numbers]
+    if isinstance(y, ClassIndices):
+        present = torch.unique(y.values).tolist()
+        classes = [torch.nonzero(y.values == c)[:, 0] for c in present]
+    elif y is not None:
+        points = torch.cat((x, y.values.double()), 1)
     class_neighbours = []
     for indices in classes:
         class_points = points[indices]

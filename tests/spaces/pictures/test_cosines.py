@@ -61,7 +61,7 @@ def test_tiles_of_cosines_are_parseval_at_the_borders_too():
     kind = Tiles(3, 9, 7, 4, cosines=True)
     x = torch.randn(3 * 9 * 7, 20, dtype=torch.float64)
     for step in range(6):
-        frame = kind.draw(Seed(0), step, x)
+        frame = kind.make_frame(Seed(0), step, x)
         torch.testing.assert_close(frame.lift(frame.project(Cloud(x))), x)
 
 

@@ -106,7 +106,7 @@ def test_parts_have_all_classes_and_every_picture_is_seen():
     flow = ImageFlow(
         quality=1, n_pixel_values=17, n_particles=500, random_state=0, device="cpu"
     )
-    job = flow.prepare(images, labels).planned
+    job = flow.prepare(images, labels).task
     assert job.plan.batch_size == 10_000
     # Every stage sees all of few pictures.
     assert flow.plan(images[:1797], labels[:1797]).batch_size is None

@@ -1,11 +1,11 @@
-"""Pyramid levels: orthonormal, and they reproduce constants."""
+"""Subspaces of a pyramid: orthonormal, and they reproduce constants."""
 
 import pytest
 import torch
 
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.pictures import schedules
-from sliceflow.spaces.pictures.pyramid import PyramidLevel, upsampling_basis
+from sliceflow.spaces.pictures.pyramid import PyramidSubspace, upsampling_basis
 
 ODD = [1, 2, 3, 5, 9, 27, 33]
 SHAPES = [
@@ -18,7 +18,7 @@ SHAPES = [
 
 
 def sizes():
-    """(full, small) of all stages of the paper and of every level of odd sizes."""
+    """(full, small) of all stages of the paper and of every resolution of odd sizes."""
     pairs = set()
     for full in (28, 32, 64):
         for stage in schedules.from_string(schedules.paper(full, full), full, full):
@@ -56,38 +56,38 @@ def test_columns_are_local():
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_painting_and_reading_again_is_the_identity(shape):
-    level = PyramidLevel(*shape)
-    z = Seed(0).normal(level.dimension, 4)
-    assert level.extend(z).shape == (shape[0] * shape[1] * shape[2], 4)
-    assert torch.allclose(level.restrict(level.extend(z)), z, rtol=0, atol=1e-10)
-    assert level.extend(z.float()).dtype == torch.float32
+    subspace = PyramidSubspace(*shape)
+    z = Seed(0).normal(subspace.dimension, 4)
+    assert subspace.extend(z).shape == (shape[0] * shape[1] * shape[2], 4)
+    assert torch.allclose(subspace.restrict(subspace.extend(z)), z, rtol=0, atol=1e-10)
+    assert subspace.extend(z.float()).dtype == torch.float32
 
 
 def test_a_level_is_the_kronecker_product_of_its_axes_channel_by_channel():
-    level = PyramidLevel(2, 7, 5, 3, 2)
+    subspace = PyramidSubspace(2, 7, 5, 3, 2)
     u = torch.kron(
         identity(2), torch.kron(upsampling_basis(7, 3), upsampling_basis(5, 2))
     )
     x = Seed(0).normal(70, 4)
-    assert torch.allclose(level.restrict(x), u.T @ x)
-    assert torch.allclose(level.extend(u.T @ x), u @ (u.T @ x))
+    assert torch.allclose(subspace.restrict(x), u.T @ x)
+    assert torch.allclose(subspace.extend(u.T @ x), u @ (u.T @ x))
 
 
 def test_full_resolution_is_the_picture_itself():
-    level = PyramidLevel(3, 6, 4, 6, 4)
+    subspace = PyramidSubspace(3, 6, 4, 6, 4)
     x = torch.zeros(72, 2)
-    assert level.is_full_resolution
-    assert level.restrict(x) is x
-    assert level.extend(x) is x
-    assert not PyramidLevel(3, 6, 4, 6, 3).is_full_resolution
+    assert subspace.is_whole
+    assert subspace.restrict(x) is x
+    assert subspace.extend(x) is x
+    assert not PyramidSubspace(3, 6, 4, 6, 3).is_whole
 
 
 def test_chunks_of_columns_change_nothing(monkeypatch):
     x = torch.randn(3 * 12 * 10, 1000, dtype=torch.float64)
-    level = PyramidLevel(3, 12, 10, 5, 4)
-    small = level.restrict(x)
-    pictures = level.extend(small)
+    subspace = PyramidSubspace(3, 12, 10, 5, 4)
+    small = subspace.restrict(x)
+    pictures = subspace.extend(small)
     # Only the least number of columns at a time, 256.
     monkeypatch.setattr("sliceflow.spaces.pictures.pyramid.MAX_VALUES_PER_CHUNK", 1)
-    torch.testing.assert_close(level.restrict(x), small)
-    torch.testing.assert_close(level.extend(small), pictures)
+    torch.testing.assert_close(subspace.restrict(x), small)
+    torch.testing.assert_close(subspace.extend(small), pictures)

@@ -91,8 +91,8 @@ def test_a_resolution_is_the_longer_side():
 
 
 def test_a_bracket_can_have_more_steps_or_fewer():
-    levels = from_string("1[1]*0.01 4[4,3]*2.5 8[3] 8[2,1]=3", 8, 8, steps=10)
-    assert [level.n_steps for level in levels] == [1, 25, 25, 10, 3, 3]
+    stages = from_string("1[1]*0.01 4[4,3]*2.5 8[3] 8[2,1]=3", 8, 8, steps=10)
+    assert [stage.n_steps for stage in stages] == [1, 25, 25, 10, 3, 3]
 
 
 @pytest.mark.parametrize("entry", BAD)
@@ -154,15 +154,16 @@ def test_auto_suits_pictures_of_any_size(height, width):
     longer_sides = [max(stage.height, stage.width) for stage in stages]
     assert longer_sides == sorted(longer_sides)
     for r, group in groupby(stages, key=lambda stage: max(stage.height, stage.width)):
-        check_auto_level(r, list(group), is_last=r == max(height, width))
+        check_auto_resolution(r, list(group), is_last=r == max(height, width))
     resolutions = sorted(set(longer_sides))
     assert all(b <= max(a + 1, 1.6 * a) for a, b in pairwise(resolutions))
 
 
-def check_auto_level(resolution, stages, is_last):
-    """Patches fit and fall, down to 3 where they can. Coarse levels have more steps.
+def check_auto_resolution(resolution, stages, is_last):
+    """Patches fit and fall, down to 3 where they can.
 
-    The last level does small patches again, pairs, and grey pixels once.
+    Coarse resolutions have more steps. The last one does small patches again, pairs,
+    and grey pixels once.
     """
     repeated = []
     smallest = []

@@ -38,9 +38,11 @@ def test_tiles_are_parseval_and_lift_is_the_transpose(
     channels, height, width, patch, step
 ):
     d = channels * height * width
-    frame = Tiles(channels, height, width, patch).draw(Seed(0), step, pixels(d), 0)
+    frame = Tiles(channels, height, width, patch).make_frame(
+        Seed(0), step, pixels(d), 0
+    )
     theta = matrix(frame, d)
-    dz = Seed(1).normal(frame.n_directions, 3)
+    dz = Seed(1).normal(frame.geometry.n_directions, 3)
     assert torch.allclose(theta.T @ theta, torch.eye(d).double(), atol=1e-12)
     assert torch.allclose(frame.lift(dz), theta.T @ dz, atol=1e-12)
 
@@ -48,7 +50,9 @@ def test_tiles_are_parseval_and_lift_is_the_transpose(
 def test_a_direction_sees_one_patch_of_all_channels():
     kind = Tiles(2, 9, 7, 3)
     for step in range(5):
-        theta = matrix(kind.draw(Seed(0), step, pixels(126), 0), 126).view(-1, 2, 9, 7)
+        theta = matrix(kind.make_frame(Seed(0), step, pixels(126), 0), 126).view(
+            -1, 2, 9, 7
+        )
         for direction in theta:
             rows, columns = (direction != 0).any(0).nonzero().T
             if len(rows):  # else it lies beyond the border
@@ -59,7 +63,8 @@ def test_a_direction_sees_one_patch_of_all_channels():
 def test_all_offsets_of_the_tiles_occur():
     kind = Tiles(1, 8, 10, 3)
     offsets = {
-        kind.draw(Seed(0), step, pixels(80), 0).geometry.offset for step in range(100)
+        kind.make_frame(Seed(0), step, pixels(80), 0).geometry.offset
+        for step in range(100)
     }
     assert offsets == {(top, left) for top in range(3) for left in range(3)}
 
@@ -67,7 +72,7 @@ def test_all_offsets_of_the_tiles_occur():
 def test_a_tile_as_large_as_the_picture_stays_where_it_is():
     for patch in (5, 9):
         frames = [
-            Tiles(1, 5, 7, patch).draw(Seed(0), step, pixels(35), 0)
+            Tiles(1, 5, 7, patch).make_frame(Seed(0), step, pixels(35), 0)
             for step in range(20)
         ]
         assert {frame.geometry.offset[0] for frame in frames} == {0}
@@ -77,23 +82,25 @@ def test_a_tile_as_large_as_the_picture_stays_where_it_is():
 
 def test_a_condition_does_not_change_the_tiles():
     kind = Tiles(1, 7, 7, 3)
-    plain = kind.draw(Seed(0), 2, pixels(49), 0)
-    conditional = kind.draw(Seed(0), 2, pixels(49), 4)
+    plain = kind.make_frame(Seed(0), 2, pixels(49), 0)
+    conditional = kind.make_frame(Seed(0), 2, pixels(49), 4)
     assert plain.theta_y is None
-    assert conditional.theta_y.shape == (conditional.n_directions, 4)
+    assert conditional.theta_y.shape == (conditional.geometry.n_directions, 4)
     assert torch.equal(matrix(plain, 49), matrix(conditional, 49))
 
 
 def test_random_patches_do_not_depend_on_how_many_are_placed_at_a_time(monkeypatch):
     kind = RandomPatches(2, 6, 5, 3, 30, (12, 12))
-    whole = kind.draw(Seed(0), 1, pixels(60), 2).theta
+    whole = kind.make_frame(Seed(0), 1, pixels(60), 2).theta
     monkeypatch.setattr("sliceflow.spaces.pictures.tiles.MAX_PLACED_VALUES", 7 * 60)
-    assert torch.equal(kind.draw(Seed(0), 1, pixels(60), 2).theta, whole)
+    assert torch.equal(kind.make_frame(Seed(0), 1, pixels(60), 2).theta, whole)
 
 
 def test_random_patches_are_parseval_on_average_away_from_the_borders():
     """x += Θᵀ(…)/c with c = H/d then has the step 1: the paper's η/H with η = d."""
-    frame = RandomPatches(1, 9, 9, 3, 200_000).draw(Seed(0), 0, torch.zeros(81, 1))
+    frame = RandomPatches(1, 9, 9, 3, 200_000).make_frame(
+        Seed(0), 0, torch.zeros(81, 1)
+    )
     mean = frame.theta.T @ frame.theta / frame.frame_bound
     inner = torch.arange(81).view(9, 9)[2:-2, 2:-2].flatten()
     assert torch.allclose(mean[inner][:, inner], torch.eye(25), atol=0.05)

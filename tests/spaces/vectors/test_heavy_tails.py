@@ -72,7 +72,7 @@ def test_units_go_there_and_back(dtype, rng):
         (rng.standard_cauchy(500), rng.normal(5, 2, 500), np.full(500, 7.0)), axis=1
     )
     X = X.astype(dtype)
-    units = Units.fit_to(X, standardize=True)
+    units = Units.from_data(X, standardize=True)
     back = units.decode(units.encode(X).T)
     assert back.dtype == units.encode(X).dtype
     np.testing.assert_allclose(

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sliceflow.kernels.reference import (
+from sliceflow.kernels.reference.compressed_maps import (
     EVEN_SHARE_OF_KNOTS,
     JACOBI_ITERATIONS,
     MAX_QUANTIZED_SHIFT,
@@ -52,8 +52,8 @@ def _particles_in(counts, b, BINS: tl.constexpr):
 
 
 @triton.jit
-def _tail(values, counts, level, lo, width, BINS: tl.constexpr, WIDE: tl.constexpr):
-    """The bin of the particle number `level` from below, and its displacement."""
+def _tail(values, counts, target, lo, width, BINS: tl.constexpr, WIDE: tl.constexpr):
+    """The bin of the particle number `target` from below, and its displacement."""
     lane = tl.arange(0, WIDE)
     bin_ = tl.full([], 0, tl.int32)
     seen = tl.full([], 0.0, tl.float64)
@@ -61,13 +61,13 @@ def _tail(values, counts, level, lo, width, BINS: tl.constexpr, WIDE: tl.constex
     for first in range(0, BINS, WIDE):
         b = first + lane
         count = _particles_in(counts, b, BINS)
-        before = (seen + tl.cumsum(count, 0) < level) & (b < BINS)
+        before = (seen + tl.cumsum(count, 0) < target) & (b < BINS)
         bin_ += tl.sum(before.to(tl.int32), 0)
         below += tl.sum(tl.where(before, count, 0.0), 0)
         seen += tl.sum(count, 0)
     bin_ = tl.minimum(bin_, BINS - 1)
     held = tl.load(counts + bin_).to(tl.float64)
-    f = (level - below) / tl.where(held > 0, held, 1.0)
+    f = (target - below) / tl.where(held > 0, held, 1.0)
     left = tl.load(values + bin_).to(tl.float64) - _edge(lo, width, bin_, BINS)
     right = tl.load(values + bin_ + 1).to(tl.float64) - _edge(lo, width, bin_ + 1, BINS)
     grown = right - left
@@ -151,14 +151,14 @@ def _knot_edges(
     least = EVEN_SHARE * (total / BINS) + MIN_DENSITY
     total += least * BINS
     k = tl.arange(0, LANES)
-    level = total * (k.to(tl.float64) / (KNOTS - 1))
+    target = total * (k.to(tl.float64) / (KNOTS - 1))
     edges = tl.full([LANES], 1, tl.int32)  # below the first edge is nothing
     seen = tl.full([], 0.0, tl.float64)
     for first in range(0, BINS, BLOCK):
         b = first + tl.arange(0, BLOCK)
         density = tl.where(b < BINS, _density(shift, counts, b, BINS) + least, 0.0)
         below = tl.where(b < BINS, seen + tl.cumsum(density, 0), float("inf"))
-        edges += tl.sum((below[None, :] < level[:, None]).to(tl.int32), 1)
+        edges += tl.sum((below[None, :] < target[:, None]).to(tl.int32), 1)
         seen += tl.sum(density, 0)
     edges = tl.where(k < KNOTS - 1, edges, BINS)
     edges = tl.where(k > 0, edges, 0)
@@ -223,7 +223,7 @@ def _fit_knots(
 def _compress_grid_kernel(
     lo, hi, values, counts, new_lo, new_hi, places, quantized_shifts, shift, knots,
     exponent,
-    BINS: tl.constexpr, KNOTS: tl.constexpr, LARGEST_LEVEL: tl.constexpr,
+    BINS: tl.constexpr, KNOTS: tl.constexpr, MAX_SHIFT: tl.constexpr,
     ITERATIONS: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr,
     WIDE: tl.constexpr, TAIL_SHARE: tl.constexpr, EVEN_SHARE: tl.constexpr,
     MIN_DENSITY: tl.constexpr,
@@ -258,11 +258,11 @@ def _compress_grid_kernel(
     value = _fit_knots(
         shift, counts, places, knots, edges, BINS, KNOTS, LANES, BLOCK, ITERATIONS
     )
-    level = tl.maximum(_whole(value / resolution), -LARGEST_LEVEL)
-    level = tl.minimum(level, LARGEST_LEVEL)
+    quantized = tl.maximum(_whole(value / resolution), -MAX_SHIFT)
+    quantized = tl.minimum(quantized, MAX_SHIFT)
     tl.store(
         quantized_shifts + row * KNOTS + k,
-        level.to(tl.int32).to(tl.int16),
+        quantized.to(tl.int32).to(tl.int16),
         mask=k < KNOTS,
     )
 
@@ -296,7 +296,7 @@ def compress_grid(
         exponent,
         BINS=n_bins,
         KNOTS=n_knots,
-        LARGEST_LEVEL=MAX_QUANTIZED_SHIFT,
+        MAX_SHIFT=MAX_QUANTIZED_SHIFT,
         ITERATIONS=JACOBI_ITERATIONS,
         LANES=lanes,
         BLOCK=block,

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from sliceflow.caches import cached
 from sliceflow.kernels import reference
+from sliceflow.kernels.reference.histograms import histogram_by
 from sliceflow.kernels.triton.values import bin_at, bins_per_unit, larger, value_range
 
 # Values of one direction that are counted together: a quarter to an eighth of a class,
@@ -167,9 +168,7 @@ def histogram(
     if not _countable(z, n_bins, weights):
         return reference.histogram(z, n_bins, weights, starts)
     if n_bins > _MAX_BINS_IN_REGISTERS and len(starts) > 2:
-        counts, lo, hi = reference.histogram_by(
-            bin_counts, value_range, z, n_bins, None, starts
-        )
+        counts, lo, hi = histogram_by(bin_counts, value_range, z, n_bins, None, starts)
         return counts, lo.float(), hi.float()  # the zeros of an empty slice are float64
     n_rows = (len(starts) - 1) * len(z)
     lo, hi = torch.empty((2, n_rows), dtype=torch.float32, device=z.device)
@@ -177,17 +176,17 @@ def histogram(
 
 
 @triton.jit
-def _bracket(keys, level, n_bins, STEPS: tl.constexpr, LEFT: tl.constexpr):
-    """By bisection, bin i with keys[i] <= level < keys[i + 1].
+def _bracket(keys, target, n_bins, STEPS: tl.constexpr, LEFT: tl.constexpr):
+    """By bisection, bin i with keys[i] <= target < keys[i + 1].
 
-    With LEFT, keys[i] < level <= keys[i + 1].
+    With LEFT, keys[i] < target <= keys[i + 1].
     """
-    low = tl.zeros_like(level).to(tl.int32)
+    low = tl.zeros_like(target).to(tl.int32)
     high = low + n_bins
     for _ in range(STEPS):
         middle = (low + high) // 2
         key = tl.load(keys + middle)
-        below = key < level if LEFT else key <= level
+        below = key < target if LEFT else key <= target
         open_ = high - low > 1
         low = tl.where(open_ & below, middle, low)
         high = tl.where(open_ & ~below, middle, high)
@@ -195,12 +194,12 @@ def _bracket(keys, level, n_bins, STEPS: tl.constexpr, LEFT: tl.constexpr):
 
 
 @triton.jit
-def _quantile(keys, level, n_bins, STEPS: tl.constexpr, LEFT: tl.constexpr):
-    """The position in bins at which F_q has the level, just below it or just above."""
-    i = _bracket(keys, level, n_bins, STEPS, LEFT)
+def _quantile(keys, target, n_bins, STEPS: tl.constexpr, LEFT: tl.constexpr):
+    """The position in bins at which F_q is the target, just below it or just above."""
+    i = _bracket(keys, target, n_bins, STEPS, LEFT)
     left = tl.load(keys + i)
     mass = tl.load(keys + i + 1) - left
-    f = (level - left).to(tl.float32) / tl.maximum(mass, 1).to(tl.float32)
+    f = (target - left).to(tl.float32) / tl.maximum(mass, 1).to(tl.float32)
     return i.to(tl.float32) + tl.where(
         mass > 0, tl.minimum(tl.maximum(f, 0.0), 1.0), 0.0
     )
@@ -231,11 +230,11 @@ def _compose_kernel(
     count_q = tl.load(
         counts_q + edge_q - 1, mask=(edge_q > 0) & (edge_q <= BINS_Q), other=0
     )
-    # In integers: F_p · total_q against F_q · total_p. Twice, so that the level ½ is an
+    # In integers: F_p · total_q against F_q · total_p. Twice, so that ½ is an
     # integer too.
     total_p = tl.sum(before_count, 0).to(tl.int64)
     total_q = tl.sum(count_q, 0).to(tl.int64)
-    level = 2 * tl.cumsum(before_count, 0).to(tl.int64) * total_q
+    target = 2 * tl.cumsum(before_count, 0).to(tl.int64) * total_q
     tl.store(
         keys + edge_q,
         2 * tl.cumsum(count_q, 0).to(tl.int64) * total_p,
@@ -247,9 +246,9 @@ def _compose_kernel(
     start_p = tl.load(lo_p + row).to(tl.float32)
     end_p = tl.load(hi_p + row).to(tl.float32)
     is_point = end_p <= start_p
-    level = tl.where(is_point, total_p * total_q, level)
-    low = _quantile(keys, level, BINS_Q, STEPS, True)
-    high = _quantile(keys, level, BINS_Q, STEPS, False)
+    target = tl.where(is_point, total_p * total_q, target)
+    low = _quantile(keys, target, BINS_Q, STEPS, True)
+    high = _quantile(keys, target, BINS_Q, STEPS, False)
     inside = empty_left & empty_right & (edge > 0) & used
     before = tl.associative_scan(tl.where(inside, 0, edge), 0, larger)
     after = tl.associative_scan(

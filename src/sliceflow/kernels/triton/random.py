@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sliceflow.kernels.reference import box_muller
+from sliceflow.kernels.reference.random import box_muller
 
 
 @triton.jit(do_not_specialize=["first", "n", "key0", "key1"])

@@ -25,6 +25,7 @@ from torch import Tensor
 from sliceflow.caches import cached
 from sliceflow.kernels import reference
 from sliceflow.kernels.geometry import TileGeometry
+from sliceflow.kernels.reference.tiles import move_tiles_by
 from sliceflow.kernels.triton.values import (
     Packed,
     add_class_offsets,
@@ -118,7 +119,7 @@ def _displaced(
 
 @triton.jit(do_not_specialize=_GEOMETRY)
 def _move_kernel(
-    x, theta, rows, words, offsets, codes, blocks, n, stride, step_size, n_bins,
+    x, theta, rows, words, offsets, class_indices, blocks, n, stride, step_size, n_bins,
     n_classes, pixels, height, width, s, t, top, left, k,
     LABELS: tl.constexpr, PER_CLASS: tl.constexpr,
     K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
@@ -152,7 +153,7 @@ def _move_kernel(
     use = inside[:, None] & (point < end)[None, :]
     cut = tl.load(here, mask=use, other=0.0).to(theta.dtype.element_ty)
     if LABELS:
-        code = tl.load(codes + point, mask=point < end, other=0)
+        code = tl.load(class_indices + point, mask=point < end, other=0)
     dx = tl.zeros([K, BN], tl.float32)
     for first in range(0, k, BM):
         i = first + tl.arange(0, BM)
@@ -171,7 +172,7 @@ def _move_kernel(
 
 @triton.jit(do_not_specialize=_GEOMETRY)
 def _project_kernel(
-    x, theta, indices, out, offsets, codes, n, stride, n_classes,
+    x, theta, indices, out, offsets, class_indices, n, stride, n_classes,
     pixels, height, width, s, t, top, left, k, K,
     CHOSEN: tl.constexpr, LABELS: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
@@ -206,7 +207,7 @@ def _project_kernel(
     known = (i < k)[:, None]
     direction = (tile * k + i)[:, None]
     if LABELS:
-        code = tl.load(codes + picture, mask=point < n, other=0)
+        code = tl.load(class_indices + picture, mask=point < n, other=0)
         z += tl.load(
             offsets + direction * n_classes + code[None, :], mask=known, other=0.0
         )
@@ -231,28 +232,30 @@ def project_tiles(
     geometry: TileGeometry,
     indices: Tensor | None = None,
     offsets: Tensor | None = None,
-    codes: Tensor | None = None,
+    class_indices: Tensor | None = None,
 ) -> Tensor:
     if x.dtype != torch.float32 or x.stride(1) != 1:
-        return reference.project_tiles(x, theta, geometry, indices, offsets, codes)
+        return reference.project_tiles(
+            x, theta, geometry, indices, offsets, class_indices
+        )
     n = x.shape[1] if indices is None else len(indices)
     side = len(theta)
     theta = theta.contiguous()
     if side > _MAX_LANES_ON_CHIP:
         cut = _cut(x, theta, geometry, indices)  # in the type of theta
         z = _rotate(theta, cut, geometry.side, x.dtype)
-        if offsets is None or codes is None:
+        if offsets is None or class_indices is None:
             return z
         if indices is not None:
-            codes = codes[indices]
-        return add_class_offsets(z, offsets, codes)
+            class_indices = class_indices[indices]
+        return add_class_offsets(z, offsets, class_indices)
     z = torch.empty((geometry.n_directions, n), dtype=torch.float32, device=x.device)
     bm = min(128, side)
     bn = 128
     bk = min(64, side)
     # It has no effect on operands of 16 bits.
     precision = "ieee" if theta.dtype == torch.float32 else "tf32"
-    offset, code, n_classes = class_arguments(offsets, codes, x)
+    offset, code, n_classes = class_arguments(offsets, class_indices, x)
     down, across = geometry.grid
     grid: Any = (triton.cdiv(n, bn) * triton.cdiv(side, bm), across, down)
     _project_kernel[grid](
@@ -287,22 +290,33 @@ def move_tiles(
     values: Tensor,
     step_size: float,
     offsets: Tensor | None = None,
-    codes: Tensor | None = None,
+    class_indices: Tensor | None = None,
     starts: Sequence[int] | None = None,
 ) -> None:
-    arguments = (x, theta, geometry, lo, hi, values, step_size, offsets, codes, starts)
+    arguments = (
+        x,
+        theta,
+        geometry,
+        lo,
+        hi,
+        values,
+        step_size,
+        offsets,
+        class_indices,
+        starts,
+    )
     if x.dtype != torch.float32 or x.stride(1) != 1 or values.dtype != torch.float32:
         reference.move_tiles(*arguments)
         return
     if theta.dtype == torch.float32:  # nothing is rounded to 16 bits, not even maps
-        reference.move_tiles_by(project_tiles, displace_grid, *arguments)
+        move_tiles_by(project_tiles, displace_grid, *arguments)
         return
     n = x.shape[1]
     side = len(theta)
     theta = theta.contiguous()
     maps = pack(lo, hi, values)
     if side > _MAX_LANES_ON_CHIP:
-        _move_large(x, theta, geometry, maps, step_size, offsets, codes, starts)
+        _move_large(x, theta, geometry, maps, step_size, offsets, class_indices, starts)
         return
     rows, words = maps
     bm, bn, n_warps = _MOVE_BLOCKS[side]
@@ -312,7 +326,7 @@ def move_tiles(
     else:
         blocks = blocks_of(tuple(starts), bn, x.device)
         n_blocks = len(blocks)
-    offset, code, n_classes = class_arguments(offsets, codes, x)
+    offset, code, n_classes = class_arguments(offsets, class_indices, x)
     down, across = geometry.grid
     grid: Any = (n_blocks, across, down)
     _move_kernel[grid](
@@ -443,7 +457,7 @@ def _move_large(
     maps: Packed,
     step_size: float,
     offsets: Tensor | None,
-    codes: Tensor | None,
+    class_indices: Tensor | None,
     starts: Sequence[int] | None,
 ) -> None:
     """`move_tiles` for large tiles; z is rounded to the type of theta."""
@@ -451,7 +465,7 @@ def _move_large(
     k = geometry.side
     cut = _cut(x, theta, geometry, None)
     z = _rotate(theta, cut, k, theta.dtype)
-    displace_in_place(z, maps, offsets, codes, starts)
+    displace_in_place(z, maps, offsets, class_indices, starts)
     back = theta[:k].T.expand(len(cut), -1, k)
     torch.bmm(back, z.view(len(cut), k, n), out=cut)
     grid: Any = (d, triton.cdiv(n, _PICTURES_PER_CUT))

@@ -117,7 +117,7 @@ def unpack_displacement(word, beyond):
 
 @triton.jit
 def _displace_kernel(
-    z, rows, words, offsets, codes, blocks, n, n_bins, n_classes,
+    z, rows, words, offsets, class_indices, blocks, n, n_bins, n_classes,
     LABELS: tl.constexpr, PER_CLASS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A block of points along one direction, by `displace_in_place`."""
@@ -134,7 +134,7 @@ def _displace_kernel(
     here += point
     v = tl.load(here, mask=valid, other=0.0).to(tl.float32)
     if LABELS:
-        code = tl.load(codes + point, mask=valid, other=0)
+        code = tl.load(class_indices + point, mask=valid, other=0)
         v += tl.load(offsets + row * n_classes + code, mask=valid, other=0.0)
     position = (v - tl.load(rows + 4 * row)) * tl.load(rows + 4 * row + 1)
     position = tl.minimum(
@@ -165,7 +165,7 @@ def displace_in_place(
     z: Tensor,
     maps: Packed,
     offsets: Tensor | None = None,
-    codes: Tensor | None = None,
+    class_indices: Tensor | None = None,
     starts: Sequence[int] | None = None,
 ) -> None:
     """z (h, n) becomes T(z + o) − z − o, where o is the offset of a point's class.
@@ -180,7 +180,7 @@ def displace_in_place(
     else:
         blocks = blocks_of(tuple(starts), _DISPLACED_POINTS, z.device)
         n_blocks = len(blocks)
-    offset, code, n_classes = class_arguments(offsets, codes, z)
+    offset, code, n_classes = class_arguments(offsets, class_indices, z)
     grid: Any = (h, n_blocks)
     _displace_kernel[grid](
         z,
@@ -199,29 +199,31 @@ def displace_in_place(
 
 
 def class_arguments(
-    offsets: Tensor | None, codes: Tensor | None, unread: Tensor
+    offsets: Tensor | None, class_indices: Tensor | None, unread: Tensor
 ) -> tuple[Tensor, Tensor, int]:
-    """The offsets and codes of classes, and their number, as arguments of a kernel.
+    """The offsets and indices of classes, and their number, as arguments of a kernel.
 
     Without classes they are not read, and any tensor will do: `unread`.
     """
-    if offsets is None or codes is None:
+    if offsets is None or class_indices is None:
         return unread, unread, 1
-    return offsets, codes, offsets.shape[1]
+    return offsets, class_indices, offsets.shape[1]
 
 
 @triton.jit
-def _add_kernel(z, offsets, codes, out, n, stride, n_classes, BLOCK: tl.constexpr):
+def _add_kernel(
+    z, offsets, class_indices, out, n, stride, n_classes, BLOCK: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64)
     point = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     valid = point < n
-    code = tl.load(codes + point, mask=valid, other=0)
+    code = tl.load(class_indices + point, mask=valid, other=0)
     v = tl.load(z + row * stride + point, mask=valid, other=0.0)
     shift = tl.load(offsets + row * n_classes + code, mask=valid, other=0.0)
     tl.store(out + row * n + point, v + shift, mask=valid)
 
 
-def add_class_offsets(z: Tensor, offsets: Tensor, codes: Tensor) -> Tensor:
+def add_class_offsets(z: Tensor, offsets: Tensor, class_indices: Tensor) -> Tensor:
     h, n = z.shape
     if z.stride(1) != 1:
         z = z.contiguous()
@@ -231,7 +233,7 @@ def add_class_offsets(z: Tensor, offsets: Tensor, codes: Tensor) -> Tensor:
     _add_kernel[grid](
         z,
         offsets.contiguous(),
-        codes,
+        class_indices,
         out,
         n,
         z.stride(0),

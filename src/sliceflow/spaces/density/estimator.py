@@ -14,6 +14,7 @@ from torch import Tensor
 from sliceflow.devices import require_memory, resolve_device
 from sliceflow.engine import conditions
 from sliceflow.engine.conditions import LabelEncoder
+from sliceflow.engine.encoded_y import EncodedY
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import DataError
@@ -284,11 +285,8 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
             return rows, None
         return rows, fitted.y_encoder.decode(encoded_y)
 
-    def _encode_y(self, fitted: FittedDensity, y: Any, n: int) -> Tensor | None:
-        """The encoded y of n rows, for one condition or n of them; None without y.
-
-        It is class indices (n,) or standardised numbers (n, l).
-        """
+    def _encode_y(self, fitted: FittedDensity, y: Any, n: int) -> EncodedY | None:
+        """The encoded y of n rows, for one condition or n of them; None without y."""
         if y is None:
             return None
         encoder = fitted.y_encoder
@@ -297,7 +295,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
         if hasattr(y, "__array__"):
             y = as_array(y)
         labels = conditions.broadcast_condition(encoder, y, n)
-        encoded: Tensor = encoder.encode(as_array(labels))
+        encoded: EncodedY = encoder.encode(as_array(labels))
         if len(encoded) != n:
             fact = f"y has {len(encoded)} labels for {n} rows"
             raise DataError(fact, "pass one label, or one for every row")

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sliceflow.devices import require_memory
 from sliceflow.engine import events
 from sliceflow.engine.conditions import (
     ContinuousEncoder,
@@ -24,7 +25,6 @@ from sliceflow.models.rows import RowConditions
 from sliceflow.models.vector_rows import VectorRows, as_rows
 from sliceflow.spaces.density.conditional import ConditionalDensity
 from sliceflow.spaces.density.fitted import (
-    ARRAYS_PER_STEP,
     FittedClassDensities,
     FittedConditionalDensity,
 )
@@ -46,11 +46,6 @@ MIN_ROWS_TO_CHOOSE = 4
 # Fewer rows teach a regression on y too little: half of them would be held out, or used
 # up by a dozen coefficients.
 MIN_ROWS_OF_REGRESSION = 50
-# Nanoseconds for each number of a step, with its candidates; users are told an order
-# of magnitude.
-_NANOSECONDS = {"cpu": 400.0, "cuda": 20.0}
-# A regression on y and its flow take about as long as so many steps.
-_STEPS_OF_REGRESSION = 1_000
 
 
 @dataclass(frozen=True)
@@ -84,9 +79,9 @@ class DensityAdapter:
         check_density_rows(array.astype(np.float64), low, high, names)
         return rows
 
-    def plan_fit(
+    def make_task(
         self, rows: VectorRows, seed: Seed
-    ) -> PlannedClassDensities | PlannedConditionalDensity:
+    ) -> ClassDensitiesTask | ConditionalDensityTask:
         """Choose the settings of every class, by held-out likelihood."""
         X = rows.X.astype(np.float64)
         low, high = check_bounds(self.bounds, X.shape[1])
@@ -109,7 +104,7 @@ class DensityAdapter:
 
     def _plan_classes(
         self, training: _TrainingRows, encoder: LabelEncoder | None, seed: Seed
-    ) -> PlannedClassDensities:
+    ) -> ClassDensitiesTask:
         """A flow of each class, or one of all rows."""
         rows_by_class = training.rows_by_class()
         has_classes = len(rows_by_class) > 1
@@ -124,9 +119,8 @@ class DensityAdapter:
             classes=tuple(classes),
             dtype=str(training.rows.X.dtype),
         )
-        n_steps = sum(plan.n_steps for plan in classes)
-        plan = _with_cost(plan, training.x, n_steps)
-        return PlannedClassDensities(plan, training, encoder, self.device, seed)
+        self._require_memory(plan)
+        return ClassDensitiesTask(plan, training, encoder, self.device, seed)
 
     def _plan_class(self, x: Tensor, is_class: bool, seed: Seed) -> ClassPlan:
         """The plan of rows x (n, d), which are those of a class or all rows."""
@@ -141,7 +135,7 @@ class DensityAdapter:
 
     def _plan_conditional(
         self, training: _TrainingRows, encoder: ContinuousEncoder, seed: Seed
-    ) -> PlannedConditionalDensity:
+    ) -> ConditionalDensityTask:
         """A regression on y, and the flow of what is left over."""
         n, d = training.x.shape
         if n < MIN_ROWS_OF_REGRESSION:
@@ -155,8 +149,12 @@ class DensityAdapter:
             dtype=str(training.rows.X.dtype),
             n_conditions=encoder.condition_dim,
         )
-        plan = _with_cost(plan, training.x, _STEPS_OF_REGRESSION)
-        return PlannedConditionalDensity(plan, training, encoder, self.device, seed)
+        self._require_memory(plan)
+        return ConditionalDensityTask(plan, training, encoder, self.device, seed)
+
+    def _require_memory(self, plan: DensityPlan) -> None:
+        what = f"{plan.n_rows} rows of {plan.n_columns} columns need"
+        require_memory(plan.nbytes, self.device, what, "fit fewer rows")
 
 
 def _read_conditions(y: Any, n: int) -> RowConditions:
@@ -170,16 +168,6 @@ def _read_conditions(y: Any, n: int) -> RowConditions:
         fact = "y has both labels and numbers"
         raise DataError(fact, "pass class labels (n,), or numbers (n, l)")
     return conditions
-
-
-def _with_cost(plan: DensityPlan, x: Tensor, n_steps: int) -> DensityPlan:
-    """The plan with the memory and time of so many steps of rows x (n, d)."""
-    return plan.with_cost(
-        ARRAYS_PER_STEP * x.nbytes,
-        plan.seconds_for(x.numel() * n_steps, _NANOSECONDS),
-        f"{plan.n_rows} rows of {plan.n_columns} columns need",
-        "fit fewer rows",
-    )
 
 
 def _tie_warning(
@@ -208,15 +196,15 @@ class _TrainingRows:
 
     def rows_by_class(self) -> list[Tensor]:
         """The rows (n, d) of each class, or all rows."""
-        if self.rows.codes is None:
+        if self.rows.encoded_y is None:
             return [self.x]
-        y = self.rows.codes.to(self.x.device)
-        return [self.x[y == c] for c in range(self.rows.condition_dim)]
+        class_indices = self.rows.encoded_y.values.to(self.x.device)
+        return [self.x[class_indices == c] for c in range(self.rows.condition_dim)]
 
 
 @dataclass(frozen=True)
-class PlannedClassDensities:
-    """A planned fit of each class, or of all rows without y."""
+class ClassDensitiesTask:
+    """A fit of each class, or of all rows without y."""
 
     plan: DensityPlan
     training: _TrainingRows
@@ -258,8 +246,8 @@ class PlannedClassDensities:
 
 
 @dataclass(frozen=True)
-class PlannedConditionalDensity:
-    """A planned fit to rows with y that is numbers."""
+class ConditionalDensityTask:
+    """A fit to rows with y that is numbers."""
 
     plan: DensityPlan
     training: _TrainingRows
@@ -271,10 +259,12 @@ class PlannedConditionalDensity:
         self, listeners: Sequence[events.Listener]
     ) -> FitResult[FittedConditionalDensity]:
         """Fit the regression and the flow; there are no steps to tell of."""
-        y = self.training.rows.codes
+        y = self.training.rows.encoded_y
         assert y is not None, "rows with an encoder of y have y"
         conditional = ConditionalDensity.from_data(
-            self.training.x.cpu().numpy(), y.numpy(), self.seed.child("conditional")
+            self.training.x.cpu().numpy(),
+            y.values.numpy(),
+            self.seed.child("conditional"),
         )
         fitted = FittedConditionalDensity(
             plan=self.plan,

@@ -1,7 +1,7 @@
 """The fitted states of a density: of classes, or given y that is numbers.
 
-Both have the same methods. Encoded y is None, class indices (n,) or standardised
-numbers (n, l), as their `y_encoder` makes it.
+Both have the same methods. They take y as their `y_encoder` makes it: class indices
+(n,), standardised numbers (n, l), or None.
 """
 
 from __future__ import annotations
@@ -16,18 +16,16 @@ from torch import Tensor
 
 from sliceflow.engine.allocation import stratified_indices
 from sliceflow.engine.conditions import ContinuousEncoder, LabelEncoder
+from sliceflow.engine.encoded_y import ClassIndices, EncodedY
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError
 from sliceflow.models.vector_rows import in_users_form
 from sliceflow.saved_types import Label
 from sliceflow.spaces.density.conditional import ConditionalDensity
 from sliceflow.spaces.density.gaussianization import Gaussianization
-from sliceflow.spaces.density.plan import DensityPlan
+from sliceflow.spaces.density.plan import ARRAYS_PER_STEP, DensityPlan
 from sliceflow.spaces.density.regression import ConditionalMoments
 from sliceflow.spaces.density.support import SupportTransform
-
-# Arrays of the size of the rows that a step needs.
-ARRAYS_PER_STEP = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,11 +96,11 @@ class FittedClassDensities(BaseFittedDensity):
         shares = torch.tensor(sizes, dtype=torch.float64, device=self.device)
         return (shares / shares.sum()).log()
 
-    def log_density(self, X: np.ndarray, y: Tensor | None) -> Tensor:
+    def log_density(self, X: np.ndarray, y: EncodedY | None) -> Tensor:
         """log p(x | y) (n,) of rows X (n, d) of classes y (n,); log p(x) without y."""
         if y is None:
             return self._log_joint(X).logsumexp(0)
-        return self._log_densities(X).gather(0, y.to(self.device)[None])[0]
+        return self._log_densities(X).gather(0, y.values.to(self.device)[None])[0]
 
     def _log_joint(self, X: np.ndarray) -> Tensor:
         """log p(x, class) of rows X (n, d) for each class: (C, n)."""
@@ -119,23 +117,23 @@ class FittedClassDensities(BaseFittedDensity):
                 result[c, inside] = flow.log_density(unbounded) + log_det
         return result
 
-    def to_noise(self, X: np.ndarray, y: Tensor | None) -> Tensor:
+    def to_noise(self, X: np.ndarray, y: EncodedY | None) -> Tensor:
         """Rows X (n, d) of classes y (n,) as noise (n, d) of N(0, I).
 
         Without y, each row takes its likeliest class.
         """
         if y is None:
-            y = self._log_joint(X).argmax(0)
+            y = ClassIndices(self._log_joint(X).argmax(0))
         unbounded = self._without_bounds(X)
         return self._map_by_class(unbounded, y, lambda flow, x: flow.to_noise(x)[0])
 
-    def from_noise(self, noise: Tensor, y: Tensor | None) -> Tensor:
+    def from_noise(self, noise: Tensor, y: EncodedY | None) -> Tensor:
         """Noise (n, d) of N(0, I) as rows (n, d) of classes y (n,)."""
         if y is None:
             if self.y_encoder is not None:
                 hint = "pass y, one label for each row"
                 raise DataError("the model has classes", hint)
-            y = torch.zeros(len(noise), dtype=torch.int64)
+            y = ClassIndices(torch.zeros(len(noise), dtype=torch.int64))
         noise = noise.to(self.device, torch.float64)
         unbounded = self._map_by_class(noise, y, lambda flow, z: flow.from_noise(z))
         return self.support_transform.decode(unbounded)
@@ -143,25 +141,25 @@ class FittedClassDensities(BaseFittedDensity):
     def _map_by_class(
         self,
         rows: Tensor,
-        y: Tensor,
+        y: EncodedY,
         map_rows: Callable[[Gaussianization, Tensor], Tensor],
     ) -> Tensor:
         """Rows (n, d), those of each class mapped by its flow, in their order."""
         result = torch.empty_like(rows)
-        y = y.to(rows.device)
+        class_indices = y.values.to(rows.device)
         for c, flow in enumerate(self.flows):
-            of_class = y == c
+            of_class = class_indices == c
             if bool(of_class.any()):
                 result[of_class] = map_rows(flow, rows[of_class])
         return result
 
-    def draw_y(self, n: int, seed: Seed) -> Tensor:
-        """n class indices (n,) in the proportions of the data."""
+    def draw_y(self, n: int, seed: Seed) -> EncodedY:
+        """n class indices in the proportions of the data."""
         if self.y_encoder is None:
-            return torch.zeros(n, dtype=torch.int64)
+            return ClassIndices(torch.zeros(n, dtype=torch.int64))
         sizes = torch.tensor([plan.n_rows for plan in self.plan.classes])
-        y_of_rows = torch.arange(len(sizes)).repeat_interleave(sizes)
-        return y_of_rows[stratified_indices(y_of_rows, n, seed)]
+        y_of_rows = ClassIndices(torch.arange(len(sizes)).repeat_interleave(sizes))
+        return y_of_rows.take(stratified_indices(y_of_rows, n, seed))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +177,7 @@ class FittedConditionalDensity(BaseFittedDensity):
             raise ValueError(f"the regression does not have {d} columns")
         self.conditional.check_conditions(self.y_encoder.condition_dim)
 
-    def log_density(self, X: np.ndarray, y: Tensor | None) -> Tensor:
+    def log_density(self, X: np.ndarray, y: EncodedY | None) -> Tensor:
         """log p(x | y) (n,) of rows X (n, d) given encoded y (n, l)."""
         y = _required(y)
         x = self._as_tensor(X)
@@ -188,19 +186,19 @@ class FittedConditionalDensity(BaseFittedDensity):
         if bool(inside.any()):
             unbounded, log_det = self.support_transform.encode(x[inside])
             log_density = self.conditional.log_density(
-                unbounded.cpu().numpy(), self._moments(y[inside])
+                unbounded.cpu().numpy(), self._moments(y.take(inside))
             )
             result[inside] = torch.from_numpy(log_density) + log_det.cpu()
         return result
 
-    def to_noise(self, X: np.ndarray, y: Tensor | None) -> Tensor:
+    def to_noise(self, X: np.ndarray, y: EncodedY | None) -> Tensor:
         """Rows X (n, d) given encoded y (n, l) as noise (n, d) of N(0, I)."""
         moments = self._moments(_required(y))
         unbounded = self._without_bounds(X)
         noise = self.conditional.to_noise(unbounded.cpu().numpy(), moments)
         return torch.from_numpy(noise).to(self.device)
 
-    def from_noise(self, noise: Tensor, y: Tensor | None) -> Tensor:
+    def from_noise(self, noise: Tensor, y: EncodedY | None) -> Tensor:
         """Noise (n, d) of N(0, I) as rows (n, d) given encoded y (n, l)."""
         moments = self._moments(_required(y))
         noise = noise.to("cpu", torch.float64)
@@ -209,10 +207,10 @@ class FittedConditionalDensity(BaseFittedDensity):
             torch.from_numpy(unbounded).to(self.device)
         )
 
-    def _moments(self, y: Tensor) -> ConditionalMoments:
-        return self.conditional.moments(y.cpu().numpy())
+    def _moments(self, y: EncodedY) -> ConditionalMoments:
+        return self.conditional.moments(y.values.cpu().numpy())
 
-    def draw_y(self, n: int, seed: Seed) -> Tensor:
+    def draw_y(self, n: int, seed: Seed) -> EncodedY:
         """Raise a `DataError`: y has no proportions that could be drawn from."""
         raise _missing_y()
 
@@ -220,8 +218,8 @@ class FittedConditionalDensity(BaseFittedDensity):
 FittedDensity = FittedClassDensities | FittedConditionalDensity
 
 
-def _required(y: Tensor | None) -> Tensor:
-    """Encoded y (n, l); a `DataError` if there is none."""
+def _required(y: EncodedY | None) -> EncodedY:
+    """The same y; a `DataError` if there is none."""
     if y is None:
         raise _missing_y()
     return y

@@ -15,9 +15,9 @@ from torch import Tensor
 from sliceflow.engine import normal
 from sliceflow.engine.batches import KnownTarget
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.compression import ModelStep
 from sliceflow.engine.events import Event, Listener
 from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams, simulate
+from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.normalizing import LeastNormal, ToNormal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage

@@ -32,6 +32,7 @@ from sliceflow.engine.batches import (
     weighted_batches,
 )
 from sliceflow.engine.clouds import ClassSlices
+from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.pictures.plan import PicturePlan
 from sliceflow.spaces.pictures.rows import PictureData
@@ -90,10 +91,10 @@ def divide_among_stages(
     order = seed.child("order").permutation(data.n)
     class_slices = ClassSlices((0, data.n))
     n_classes = plan.n_separate_classes
-    if n_classes and data.local_codes is not None:
+    if n_classes and data.local_y is not None:
         # Class by class, at random within each.
-        order = order[torch.argsort(data.local_codes[order], stable=True)]
-        class_slices = ClassSlices.from_class_indices(data.local_codes, n_classes)
+        order = order[torch.argsort(data.local_y.values[order], stable=True)]
+        class_slices = ClassSlices.from_class_indices(data.local_y, n_classes)
     parts, _ = even_parts(class_slices, batch_size, data.device)
     return [order[positions] for positions in parts]
 
@@ -103,26 +104,26 @@ def divide_among_steps(
     data: PictureData,
     seed: Seed,
     *,
-    codes_p: Tensor | None,
-    codes_q: Tensor | None,
+    y_p: ClassIndices | None,
+    y_q: ClassIndices | None,
 ) -> Batches:
     """The particles and pictures that each step uses, in turn, in one process.
 
     Parameters
     ----------
-    codes_p, codes_q : class indices of all particles and of all pictures, or None. If
+    y_p, y_q : the classes of all particles and of all pictures, or None. If
         classes have separate maps, the particles are sorted by class
     """
     if plan.condition_use == "none":
-        codes_p = None
+        y_p = None
     return make_batches(
         plan.n_flow_particles,
         data.n,
         plan.batch_size,
         seed,
         data.device,
-        codes_p=codes_p,
-        codes_q=codes_q,
+        y_p=y_p,
+        y_q=y_q,
         n_separate_classes=plan.n_separate_classes,
     )
 
@@ -132,25 +133,23 @@ def use_all_points(
     data: PictureData,
     class_slices_p: ClassSlices | None,
     *,
-    codes_p: Tensor | None,
-    codes_q: Tensor | None,
+    y_p: ClassIndices | None,
+    y_q: ClassIndices | None,
 ) -> Batches:
     """One batch of all points of this rank, for a fit on several ranks.
 
     Parameters
     ----------
-    codes_p, codes_q : as in `divide_among_steps`, of all ranks
+    y_p, y_q : as in `divide_among_steps`, of all ranks
     class_slices_p : where this rank's particles have their classes, if these have
         separate maps
     """
-    if class_slices_p is None or data.local_codes is None:
+    if class_slices_p is None or data.local_y is None:
         if plan.condition_use == "none":
-            codes_p = None
-        return weighted_batches(
-            data.indices, data.device, codes_p=codes_p, codes_q=codes_q
-        )
+            y_p = None
+        return weighted_batches(data.indices, data.device, y_p=y_p, y_q=y_q)
     class_slices_q = ClassSlices.from_class_indices(
-        data.local_codes, plan.n_separate_classes
+        data.local_y, plan.n_separate_classes
     )
-    order = torch.argsort(data.local_codes, stable=True)
+    order = torch.argsort(data.local_y.values, stable=True)
     return Batches(order=order, class_slices=[(class_slices_p, class_slices_q)])

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from sliceflow.caches import cached
-from sliceflow.engine.frames import (
+from sliceflow.engine.random import Seed
+from sliceflow.engine.rotations import (
     rotation,
     steps_drawn_together,
     uniform_rotations,
     zero_padded,
 )
-from sliceflow.engine.random import Seed
 
 # Cosines in a group. Small groups see single frequencies, large ones mixtures.
 GROUP_SIZES = (2, 4, 8, 16, 32)

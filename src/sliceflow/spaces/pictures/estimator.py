@@ -20,7 +20,7 @@ from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.pictures.fit import PictureAdapter
 from sliceflow.spaces.pictures.fitted import FittedPictures
 from sliceflow.spaces.pictures.inpainting import (
-    ClassCodes,
+    ClassPairs,
     complete_pictures,
     with_hidden_as_zero,
 )
@@ -143,7 +143,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         observed: (
             MaskName | Annotated[np.ndarray, ArraySpec("h w", torch.bool)] | None
         ) = None,
-        transport: transports.TransportName | transports.BuiltinTransport = "auto",
+        transport: transports.TransportName | transports.SavedTransport = "auto",
         patch_basis: Literal["auto"] | PatchBasis = "auto",
         n_clusters: Literal["auto"] | int = "auto",
         keep_rows: bool = False,
@@ -249,9 +249,9 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         known = as_mask(mask, fitted.layout, "mask")
         pictures = with_hidden_as_zero(X, known)
         training_pixels = self._kept_pictures(fitted)
-        codes = None
+        class_pairs = None
         if y is not None:
-            codes = _class_codes(fitted, y, len(pictures), len(training_pixels))
+            class_pairs = _class_pairs(fitted, y, len(pictures), len(training_pixels))
         completed = complete_pictures(
             fitted.layout,
             pictures,
@@ -259,7 +259,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
             training_pixels,
             n=n,
             seed=seed,
-            codes=codes,
+            class_pairs=class_pairs,
         )
         if fitted.layout.tensor:
             return torch.from_numpy(completed)
@@ -327,8 +327,8 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
             if fitted.observed is None:
                 raise DataError("the model was fitted without observed=", "omit X")
             return fitted.completions(X, n, seed, n_frames)
-        n, codes = self._codes_for(fitted, n, y, seed)
-        snapshots = fitted.evolution(n, codes, seed, n_frames)
+        n, encoded_y = self._encoded_y_for(fitted, n, y, seed)
+        snapshots = fitted.evolution(n, encoded_y, seed, n_frames)
         if fitted.layout.tensor:
             return torch.stack([torch.as_tensor(x) for x in snapshots])
         return np.stack(snapshots)
@@ -371,6 +371,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
 
     def _validated_parameters(self) -> PictureParameters:
         """The parameters, checked, with those of the preset."""
+        self._require_shared_parameters(self.options, ("mirror", "keep_rows"))
         parameters = self.get_params(deep=False)
         require_valid_parameters(parameters)
         parameters["options"] = self._options_or_defaults()
@@ -388,9 +389,9 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         return layout
 
 
-def _class_codes(
+def _class_pairs(
     fitted: FittedPictures, y: Any, n_pictures: int, n_training: int
-) -> ClassCodes:
+) -> ClassPairs:
     """The class indices of pictures to complete, and of the training pictures.
 
     y has one label for each picture, or one label for all.
@@ -403,6 +404,6 @@ def _class_codes(
         raise DataError(
             f"y has {len(given)} labels for {n_pictures} pictures", "pass one each"
         )
-    # Mirror images, whose codes come last, are no training pictures of completions.
-    training = fitted.conditions.codes[:n_training]
-    return ClassCodes(given.numpy(), training.cpu().numpy())
+    # Mirror images, whose classes come last, are no training pictures of completions.
+    training = fitted.conditions.encoded_y.take(slice(n_training))
+    return ClassPairs(given.values.numpy(), training.values.cpu().numpy())

@@ -1,6 +1,6 @@
-"""The fit of pictures: plan it, then move the particles level by level.
+"""The fit of pictures: plan it, then move the particles from coarse to fine.
 
-`PictureAdapter` reads the user's pictures and plans their fit: `PlannedPictures`. The
+`PictureAdapter` reads the user's pictures and plans their fit: `PictureTask`. The
 planned fit runs as `RunningPictures`, which holds the particles, the flow and the
 pictures that the particles move onto, for `engine.flow.simulate`.
 """
@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sliceflow.arrays import Mask
+from sliceflow.devices import require_memory
 from sliceflow.engine.allocation import MIN_PARTICLES, even_indices
 from sliceflow.engine.batches import Batches, Target
 from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.engine.conditions import condition_use
+from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.events import Listener
 from sliceflow.engine.flow import FlowState, ParticleStreams
 from sliceflow.engine.labels import as_array
@@ -29,17 +31,16 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_rates
 from sliceflow.errors import CopyWarning, DataError, DataWarning, warn_user
 from sliceflow.metrics.copying import evidence_of_copying
-from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.distributed import across_ranks
+from sliceflow.models.flow_estimator import ParticleTask
 from sliceflow.models.particles import (
     ParticleConditions,
     ParticleOrder,
     select_particles,
 )
-from sliceflow.models.protocols import FitResult, ParticleResult
+from sliceflow.models.protocols import FitResult, ParticleResult, RunningFlow
 from sliceflow.models.ranks import SINGLE, Ranks, Shard
 from sliceflow.models.rows import RowConditions
-from sliceflow.models.running import run_flow
 from sliceflow.spaces.pictures import plan as plans
 from sliceflow.spaces.pictures import schedules
 from sliceflow.spaces.pictures.batching import (
@@ -49,8 +50,8 @@ from sliceflow.spaces.pictures.batching import (
     use_all_points,
 )
 from sliceflow.spaces.pictures.fitted import FittedPictures
+from sliceflow.spaces.pictures.flow_builder import PictureFlowBuilder
 from sliceflow.spaces.pictures.layout import Layout, as_mask
-from sliceflow.spaces.pictures.levels import PictureFlowBuilder
 from sliceflow.spaces.pictures.mosaics import (
     build_mosaics,
     initial_particles,
@@ -106,7 +107,7 @@ class PictureAdapter:
             row_conditions = RowConditions.infer(all_labels, len(all_labels), "labels")
         return PictureRows(layout, pixels, row_conditions, shard)
 
-    def plan_fit(self, rows: PictureRows, seed: Seed) -> PlannedPictures:
+    def make_task(self, rows: PictureRows, seed: Seed) -> PictureTask:
         """What a fit of these pictures will do; an error if that is impossible."""
         parameters = self.parameters
         data = PictureData.from_rows(rows, self.device, parameters.mirror)
@@ -135,19 +136,25 @@ class PictureAdapter:
                 conditions_seed.child("mixed"),
                 has_model,
             )
-            n_flow_particles = len(particle_conditions.codes)
+            n_flow_particles = len(particle_conditions.encoded_y)
 
         known = None
         if parameters.observed is not None:
             known = as_mask(parameters.observed, data.layout).copy()
-        plan = self._plan_without_cost(data, m, n_flow_particles, amplifier)
+        plan = self._plan(data, m, n_flow_particles, amplifier)
         plan = replace(plan, batch_size=choose_batch_size(plan, self.device))
-        plan = self._with_cost(plan, data)
+        self._require_memory(plan, data)
         start_trial = None
         if needs_trial(plan, self.ranks.size):
             start_trial = StartTrial(self, rows, seed)
-        return PlannedPictures(
-            plan, data, particle_conditions, known, seed, self.ranks, start_trial
+        return PictureTask(
+            plan,
+            data,
+            particle_conditions,
+            known,
+            seed,
+            start_trial,
+            ranks=self.ranks,
         )
 
     def _choose_particles(self, data: PictureData) -> int:
@@ -176,10 +183,10 @@ class PictureAdapter:
             return data
         return data.with_clusters(k, seed.child("data"), self.ranks)
 
-    def _plan_without_cost(
+    def _plan(
         self, data: PictureData, m: int, n_flow_particles: int, amplifier: float
     ) -> PicturePlan:
-        """The plan of a fit that keeps m particles, without its batch size and cost."""
+        """The plan of a fit that keeps m particles, still without its batch size."""
         parameters = self.parameters
         options = parameters.options
         layout = data.layout
@@ -238,8 +245,8 @@ class PictureAdapter:
             text = schedules.paper(height, width)
         return tuple(schedules.from_string(text, height, width, n_steps))
 
-    def _with_cost(self, plan: PicturePlan, data: PictureData) -> PicturePlan:
-        """The plan with its memory and time; an error if the memory is not there."""
+    def _require_memory(self, plan: PicturePlan, data: PictureData) -> None:
+        """Raise a `NotEnoughMemoryError` if the device cannot hold the fit."""
         n_local = data.pixels.shape[1]
         m_local = self.ranks.shard(plan.n_flow_particles).count
         what = (
@@ -249,7 +256,7 @@ class PictureAdapter:
         )
         hint = "lower n_particles, quality or n_knots (0 keeps no model)"
         nbytes = plan.fit_bytes(n_local, m_local)
-        return plan.with_cost(nbytes, plan.fit_seconds(), what, hint)
+        require_memory(nbytes, self.device, what, hint)
 
 
 def _warn_if_dark(pixels: NDArray[Any], n_pixel_values: int) -> None:
@@ -293,7 +300,7 @@ def _condition_kind(
 
 
 @dataclass(frozen=True)
-class PlannedPictures:
+class PictureTask(ParticleTask[FittedPictures]):
     """A planned fit of pictures. No particle has moved yet."""
 
     plan: PicturePlan
@@ -301,17 +308,21 @@ class PlannedPictures:
     particle_conditions: ParticleConditions | None
     observed: Mask | None  # (h, w), True where a pixel is known
     seed: Seed
-    ranks: Ranks
     start_trial: StartTrial | None  # decides where the particles of few pictures start
 
-    def run(
-        self, listeners: Sequence[Listener], checkpoints: Checkpoints | None = None
-    ) -> FitResult[FittedPictures]:
-        """Choose where particles start, if that is open, and move them."""
-        planned = self
+    def start(self) -> RunningFlow[FittedPictures]:
+        """Choose where particles start, if that is open, and put them there."""
+        task = self
         if self.start_trial is not None:
-            planned = self.start_trial.choose(self)
-        return run_flow(RunningPictures(planned), listeners, checkpoints, self.ranks)
+            task = self.start_trial.choose(self)
+        running = RunningPictures(task)
+        return RunningFlow(
+            flow=running.flow,
+            particles=running.particles,
+            noise=running.noise,
+            target=running.target(),
+            finish=running.finish,
+        )
 
 
 @dataclass(frozen=True)
@@ -319,216 +330,207 @@ class _Classes:
     """The classes of particles and pictures on the device of a fit, or None."""
 
     order: ParticleOrder  # of the particles in the flow
-    codes_p: Tensor | None = None  # class indices of all particles, in this order
-    codes_q: Tensor | None = None  # class indices of all pictures
+    y_p: ClassIndices | None = None  # of all particles, in this order
+    y_q: ClassIndices | None = None  # of all pictures
 
     @classmethod
-    def from_fit(cls, planned: PlannedPictures, shard: Shard) -> _Classes:
+    def from_fit(cls, task: PictureTask, shard: Shard) -> _Classes:
         """The classes of a planned fit; this rank has a `shard` of the particles."""
-        particles = planned.particle_conditions
-        picture_codes = planned.data.codes
-        if particles is None or picture_codes is None:
+        particles = task.particle_conditions
+        picture_y = task.data.class_indices
+        if particles is None or picture_y is None:
             return cls(ParticleOrder())
         order = ParticleOrder.from_conditions(
-            particles, planned.plan.n_separate_classes, shard
+            particles, task.plan.n_separate_classes, shard
         )
-        assert order.codes is not None
-        device = planned.data.device
-        return cls(order, order.codes.to(device), picture_codes.to(device))
+        assert isinstance(order.y, ClassIndices), "pictures have labels"
+        device = task.data.device
+        return cls(order, order.y.to(device), picture_y.to(device))
 
 
 class RunningPictures:
-    """The fit of pictures while it runs: the particles, and all that moves them.
+    """The fit of pictures while it runs: the particles, and all that moves them."""
 
-    It is a `RunningFlow` of `models.protocols`.
-    """
-
-    def __init__(self, planned: PlannedPictures) -> None:
-        plan = planned.plan
-        data = planned.data
-        self.planned = planned
-        self.shard = planned.ranks.shard(plan.n_flow_particles)  # this rank's particles
-        self.noise = ParticleStreams(planned.seed.child("particles"), self.shard.first)
-        self.classes = _Classes.from_fit(planned, self.shard)
+    def __init__(self, task: PictureTask) -> None:
+        plan = task.plan
+        data = task.data
+        self.task = task
+        self.shard = task.ranks.shard(plan.n_flow_particles)  # this rank's particles
+        self.noise = ParticleStreams(task.seed.child("particles"), self.shard.first)
+        self.classes = _Classes.from_fit(task, self.shard)
 
         # The indices of the pictures that each stage uses, in turn. An empty list if
         # every stage uses all pictures.
-        self.stage_indices = divide_among_stages(
-            plan, data, planned.seed.child("batches")
-        )
+        self.stage_indices = divide_among_stages(plan, data, task.seed.child("batches"))
         self.batches = Batches()  # a step uses all pictures of its stage
         if not self.stage_indices:
-            self.batches = _batches_of_steps(planned, self.classes)
+            self.batches = _batches_of_steps(task, self.classes)
 
         # The pictures of which mosaics are made; None if particles start as noise.
         self.stored_pixels: Tensor | None = None
         if plan.mosaic_size:
-            self.stored_pixels = stored_pictures(data, planned.ranks)
+            self.stored_pixels = stored_pictures(data, task.ranks)
 
-        observed_mask = data.layout.observed_mask(planned.observed, data.device)
+        observed_mask = data.layout.observed_mask(task.observed, data.device)
         self.particles = self._initial_particles(observed_mask)
-        builder = PictureFlowBuilder(plan, planned.seed, data.device, observed_mask)
-        self.flow = builder.flow(_noise_rates(planned, self.classes))
-        if planned.ranks.size > 1:
-            self.flow = across_ranks(self.flow, planned.ranks)
+        builder = PictureFlowBuilder(plan, task.seed, data.device, observed_mask)
+        self.flow = builder.flow(_noise_rates(task, self.classes))
+        if task.ranks.size > 1:
+            self.flow = across_ranks(self.flow, task.ranks)
 
     def _initial_particles(self, observed_mask: Tensor | None) -> Cloud:
         """This rank's particles at their start, with observed values where known."""
-        plan = self.planned.plan
-        device = self.planned.data.device
-        codes = None
-        if self.classes.codes_p is not None:
-            codes = self.classes.codes_p[self.shard.slice]
-        mosaics = build_mosaics(plan, self.stored_pixels, self.classes.codes_q, device)
-        x = initial_particles(
-            plan, mosaics, self.shard.count, codes, self.noise, device
-        )
+        plan = self.task.plan
+        device = self.task.data.device
+        y = None
+        if self.classes.y_p is not None:
+            y = self.classes.y_p.take(self.shard.slice)
+        mosaics = build_mosaics(plan, self.stored_pixels, self.classes.y_q, device)
+        x = initial_particles(plan, mosaics, self.shard.count, y, self.noise, device)
         if observed_mask is not None:
-            observed = _encode_observed(self.planned, self.shard)
+            observed = _encode_observed(self.task, self.shard)
             x = torch.where(observed_mask, observed, x)
-        return Cloud(x, codes, self.classes.order.class_slices)
+        return Cloud(x, y, self.classes.order.class_slices)
 
     def target(self) -> Target:
         """The pictures, dequantised anew for every stage or every step."""
-        every_step = self.planned.plan.options.dequantize_every == "step"
-        planned = self.planned
+        every_step = self.task.plan.options.dequantize_every == "step"
+        task = self.task
 
         def draw(stage_index: int, step_index: int) -> Cloud:
-            seed = planned.seed.child("data", stage_index)
+            seed = task.seed.child("data", stage_index)
             if every_step:
                 seed = seed.child(step_index)
             if self.stage_indices:
                 return self._pictures_of_stage(stage_index, seed)
-            return planned.data.cloud(seed).part(self.batches.order)
+            return task.data.cloud(seed).part(self.batches.order)
 
         return Target(draw, self.batches, every_step)
 
     def _pictures_of_stage(self, stage_index: int, seed: Seed) -> Cloud:
         """The part of the pictures whose turn it is in a stage, sorted by class."""
         indices = self.stage_indices[stage_index % len(self.stage_indices)]
-        cloud = self.planned.data.cloud(seed, indices)
-        n_classes = self.planned.plan.n_separate_classes
-        if n_classes == 0 or cloud.codes is None:
+        cloud = self.task.data.cloud(seed, indices)
+        n_classes = self.task.plan.n_separate_classes
+        if n_classes == 0 or not isinstance(cloud.y, ClassIndices):
             return cloud
-        class_slices = ClassSlices.from_class_indices(cloud.codes, n_classes)
+        class_slices = ClassSlices.from_class_indices(cloud.y, n_classes)
         return replace(cloud, class_slices=class_slices)
 
     def finish(
         self, state: FlowState, listeners: Sequence[Listener]
     ) -> FitResult[FittedPictures]:
         """What the fit gives, without its history."""
-        planned = self.planned
-        data = planned.data
-        m = planned.plan.n_particles
+        task = self.task
+        data = task.data
+        m = task.plan.n_particles
         x = select_particles(
             self.particles.x,
             self.classes.order.flow_index,
             self.shard,
             m,
-            planned.ranks,
+            task.ranks,
         )
         fitted = FittedPictures(
-            plan=planned.plan,
-            seed=planned.seed,
+            plan=task.plan,
+            seed=task.seed,
             steps=tuple(step.without_identity_maps() for step in state.steps),
             conditions=data.conditions,
-            observed=planned.observed,
+            observed=task.observed,
             pixels=self.stored_pixels,
             device=data.device,
         )
         y = None
-        particles = planned.particle_conditions
+        particles = task.particle_conditions
         if particles is not None and particles.y is not None:
-            y = particles.y[planned.ranks.shard(m).slice]
+            y = particles.y[task.ranks.shard(m).slice]
         return FitResult(
             fitted,
-            warning=_copy_warning(planned, x),
+            warning=_copy_warning(task, x),
             particles=ParticleResult(data.layout.write(x), y),
         )
 
 
-def _batches_of_steps(planned: PlannedPictures, classes: _Classes) -> Batches:
+def _batches_of_steps(task: PictureTask, classes: _Classes) -> Batches:
     """The particles and pictures that each step uses, if a stage uses all pictures.
 
     The module `batching` explains which limit decides.
     """
-    plan = planned.plan
-    data = planned.data
-    if planned.ranks.size > 1:
+    plan = task.plan
+    data = task.data
+    if task.ranks.size > 1:
         return use_all_points(
             plan,
             data,
             classes.order.class_slices,
-            codes_p=classes.codes_p,
-            codes_q=classes.codes_q,
+            y_p=classes.y_p,
+            y_q=classes.y_q,
         )
-    seed = planned.seed.child("batches")
-    return divide_among_steps(
-        plan, data, seed, codes_p=classes.codes_p, codes_q=classes.codes_q
-    )
+    seed = task.seed.child("batches")
+    return divide_among_steps(plan, data, seed, y_p=classes.y_p, y_q=classes.y_q)
 
 
-def _encode_observed(planned: PlannedPictures, shard: Shard) -> Tensor:
+def _encode_observed(task: PictureTask, shard: Shard) -> Tensor:
     """The values (d, n) of the pictures whose known pixels this rank's particles have.
 
     Kept particles use each picture equally often, and so do the others.
     """
-    data = planned.data
-    n_kept = planned.plan.n_particles
-    seed = planned.seed.child("conditions")
+    data = task.data
+    n_kept = task.plan.n_particles
+    seed = task.seed.child("conditions")
     pictures_of_kept = even_indices(data.n, n_kept, seed)
     pictures_of_others = even_indices(
         data.n, shard.total - n_kept, seed.child("further")
     )
     indices = torch.cat((pictures_of_kept, pictures_of_others))[shard.slice]
-    pixels = data.gather_pictures(indices.to(data.device), planned.ranks)
+    pixels = data.gather_pictures(indices.to(data.device), task.ranks)
     return data.layout.encode(
         pixels,
-        planned.seed.child("observed"),
+        task.seed.child("observed"),
         n_total=shard.total,
         index_slices=[shard.slice],
     )
 
 
-def _noise_rates(planned: PlannedPictures, classes: _Classes) -> tuple[float, ...]:
+def _noise_rates(task: PictureTask, classes: _Classes) -> tuple[float, ...]:
     """What the noise of the maps is proportional to, for their shrinkage."""
-    plan = planned.plan
-    codes_p = None
-    codes_q = None
+    plan = task.plan
+    y_p = None
+    y_q = None
     if plan.condition_use != "none":
-        codes_p = classes.codes_p
-        codes_q = classes.codes_q
+        y_p = classes.y_p
+        y_q = classes.y_q
     distinct = 1.0
     if plan.mirror:
         distinct = 0.5
     return noise_rates(
         plan.n_flow_particles,
-        planned.data.n,
-        codes_p=codes_p,
-        codes_q=codes_q,
+        task.data.n,
+        y_p=y_p,
+        y_q=y_q,
         n_classes=plan.n_separate_classes,
         max_samples=plan.batch_size,
         distinct=distinct,
     )
 
 
-def _copy_warning(planned: PlannedPictures, x: Tensor) -> CopyWarning | None:
+def _copy_warning(task: PictureTask, x: Tensor) -> CopyWarning | None:
     """A warning if the particles x (d, n) copy pictures, else None.
 
     Two kinds of fits are not checked. On several ranks, none has all pictures. And
     particles with observed pixels are copies where these are known.
     """
-    if planned.ranks.size > 1 or planned.observed is not None:
+    if task.ranks.size > 1 or task.observed is not None:
         return None
-    layout = replace(planned.data.layout, tensor=False)
+    layout = replace(task.data.layout, tensor=False)
     particles = np.asarray(layout.write(x)).reshape(x.shape[1], -1)
-    n = planned.data.pixels.shape[1]
-    pixels = planned.data.pixels.view(*layout.shape, n)
+    n = task.data.pixels.shape[1]
+    pixels = task.data.pixels.view(*layout.shape, n)
     rows = pixels.permute(3, 1, 2, 0).reshape(n, -1)
-    evidence = evidence_of_copying([(rows, particles)], planned.plan.device)
+    evidence = evidence_of_copying([(rows, particles)], task.plan.device)
     if not evidence:
         return None
     return CopyWarning(
         f"the particles copy rows of X ({evidence}); more shrinkage than "
-        f"{planned.plan.shrinkage:.2g} (PictureOptions), or a lower quality, help"
+        f"{task.plan.shrinkage:.2g} (PictureOptions), or a lower quality, help"
     )

@@ -11,18 +11,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sliceflow.arrays import chunks
 from sliceflow.engine.clouds import ClassOrder, Cloud
-from sliceflow.engine.compression import CompressedMap, ModelStep
+from sliceflow.engine.encoded_y import ClassIndices, EncodedY
 from sliceflow.engine.flow import FlowSpec, ParticleStreams
-from sliceflow.engine.frames import freeing_rotation_pools
+from sliceflow.engine.model_steps import CompressedMap, ModelStep
 from sliceflow.engine.random import Seed
+from sliceflow.engine.rotations import freeing_rotation_pools
 from sliceflow.errors import DataError
 from sliceflow.models.limits import checked_reach
 from sliceflow.models.rows import HasConditions, RowConditions
 from sliceflow.saved_types import ArraySpec
+from sliceflow.spaces.pictures.flow_builder import (
+    PictureFlowBuilder,
+    replay_with_snapshots,
+)
 from sliceflow.spaces.pictures.inpainting import with_hidden_as_zero
 from sliceflow.spaces.pictures.layout import Layout, Pictures
-from sliceflow.spaces.pictures.levels import PictureFlowBuilder, replay_with_snapshots
 from sliceflow.spaces.pictures.mosaics import (
     Mosaics,
     build_mosaics,
@@ -94,11 +99,11 @@ class FittedPictures(HasConditions):
         if not has_pictures or int(self.pixels.max()) >= n_values:
             raise ValueError(f"the kept pictures are not at least one of {shape}")
         if plan.n_separate_classes:
-            n_codes = n
+            n_labels = n
             if plan.mirror:
-                n_codes = 2 * n
-            if self.codes is None or len(self.codes) != n_codes:
-                raise ValueError(f"there are not codes for {n} kept pictures")
+                n_labels = 2 * n
+            if self.class_indices is None or len(self.class_indices) != n_labels:
+                raise ValueError(f"there are not labels for {n} kept pictures")
 
     def _check_steps(self) -> None:
         plan = self.plan
@@ -107,10 +112,10 @@ class FittedPictures(HasConditions):
         checked_reach(
             builder.flow(),
             self.steps,
-            n_maps=lambda i, k: builder.count_directions(i, k) * n_classes,
+            n_maps=lambda i, k: builder.directions_of_step(i, k) * n_classes,
             d=plan.layout.dimension,
             dtype=torch.float32,
-            codes=self.codes,
+            y=self.encoded_y,
             start=max(1.0, plan.options.start_noise),
         )
         if any(step.theta is not None for step in self.steps):
@@ -125,13 +130,13 @@ class FittedPictures(HasConditions):
     @cached_property
     def mosaics(self) -> Mosaics | None:
         """The mosaics that particles start as; None is noise."""
-        return build_mosaics(self.plan, self.pixels, self.codes, self.device)
+        return build_mosaics(self.plan, self.pixels, self.class_indices, self.device)
 
     def sample_bytes(self, n: int = 1) -> int:
         """Memory to draw n samples.
 
-        Twice the pictures, because chunks are joined, their codes, the work of a pass,
-        and the largest grid of maps.
+        Twice the pictures, because chunks are joined, their classes, the work of a
+        pass, and the largest grid of maps.
         """
         d = self.layout.dimension
         picture_bytes = 2 * d * np.dtype(self.layout.dtype).itemsize + 64
@@ -150,7 +155,7 @@ class FittedPictures(HasConditions):
         wanted = MAX_VALUES_PER_PASS // self.layout.dimension
         return max(SAMPLES_PER_PASS, min(MAX_SAMPLES_PER_PASS, wanted))
 
-    def features(self, X: Any) -> Tensor:
+    def standardized_points(self, X: Any) -> Tensor:
         """The user's pictures as columns (d, n) of values in [−1, 1]."""
         return self.layout.encode(self._pixel_columns(X))
 
@@ -158,15 +163,15 @@ class FittedPictures(HasConditions):
         """The pixels of the user's pictures as columns (d, n)."""
         return self.layout.to_columns(torch.from_numpy(self.layout.read(X)))
 
-    def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Pictures:
-        """n samples of the classes with these codes (n,), in the user's layout."""
-        return self.evolution(n, codes, seed)[0]
+    def sample(self, n: int, y: EncodedY | None, seed: Seed) -> Pictures:
+        """n samples of the classes `y`, in the user's layout."""
+        return self.evolution(n, y, seed)[0]
 
     @freeing_rotation_pools()
     def evolution(
         self,
         n: int,
-        codes: Tensor | None,
+        y: EncodedY | None,
         seed: Seed,
         n_snapshots: int = 1,
         observed_pixels: Tensor | None = None,
@@ -176,7 +181,7 @@ class FittedPictures(HasConditions):
         Parameters
         ----------
         n : number of samples
-        codes : their class indices (n,), or None
+        y : their class indices, or None
         seed : of the samples
         n_snapshots : how often each sample is recorded on its way; 1 is only the end
         observed_pixels : for a model with observed pixels, pictures to complete as
@@ -193,14 +198,13 @@ class FittedPictures(HasConditions):
         ).flow()
         passes = []
         samples_per_pass = self._samples_per_pass()
-        for first in range(0, n, samples_per_pass):
-            part = slice(first, min(first + samples_per_pass, n))
-            noise = ParticleStreams(seed.child("particles"), part.start)
-            particles = self._initial_cloud(part, codes, noise)
+        for part in chunks(n, samples_per_pass):
+            particle_rng = ParticleStreams(seed.child("particles"), part.start)
+            particles = self._initial_cloud(part, y, particle_rng)
             if observed_mask is not None and observed_pixels is not None:
                 observed = self._encode_observed(observed_pixels, part, n, seed)
                 particles.x = torch.where(observed_mask, observed, particles.x)
-            snapshots = self._replay(flow, particles, noise, n_snapshots)
+            snapshots = self._replay(flow, particles, particle_rng, n_snapshots)
             passes.append([self.layout.write(x) for x in snapshots])
         return [self._joined(parts) for parts in zip(*passes, strict=True)]
 
@@ -216,15 +220,18 @@ class FittedPictures(HasConditions):
             )
 
     def _initial_cloud(
-        self, part: slice, codes: Tensor | None, noise: ParticleStreams
+        self, part: slice, y: EncodedY | None, particle_rng: ParticleStreams
     ) -> Cloud:
         """The particles of some of the samples where they start."""
         count = part.stop - part.start
-        y = None
-        if codes is not None:
-            y = codes[part].to(self.device)
-        x = initial_particles(self.plan, self.mosaics, count, y, noise, self.device)
-        return Cloud(x, y)
+        part_y = None
+        if y is not None:
+            assert isinstance(y, ClassIndices), "pictures have labels"
+            part_y = y.take(part).to(self.device)
+        x = initial_particles(
+            self.plan, self.mosaics, count, part_y, particle_rng, self.device
+        )
+        return Cloud(x, part_y)
 
     def _encode_observed(
         self, observed_pixels: Tensor, part: slice, n: int, seed: Seed
@@ -243,19 +250,23 @@ class FittedPictures(HasConditions):
         )
 
     def _replay(
-        self, flow: FlowSpec, particles: Cloud, noise: ParticleStreams, n_snapshots: int
+        self,
+        flow: FlowSpec,
+        particles: Cloud,
+        particle_rng: ParticleStreams,
+        n_snapshots: int,
     ) -> list[Tensor]:
         """Snapshots (d, n) of particles that move by the steps of the model."""
         n_classes = self.plan.n_separate_classes
-        if n_classes == 0 or particles.codes is None:
+        if n_classes == 0 or not isinstance(particles.y, ClassIndices):
             return replay_with_snapshots(
-                flow, self.steps, particles, noise, n_snapshots
+                flow, self.steps, particles, particle_rng, n_snapshots
             )
         # Classes with separate maps must follow each other.
-        by_class = ClassOrder.from_class_indices(particles.codes, n_classes)
+        by_class = ClassOrder.from_class_indices(particles.y, n_classes)
         particles = by_class.sort(particles.x)
         snapshots = replay_with_snapshots(
-            flow, self.steps, particles, noise, n_snapshots
+            flow, self.steps, particles, particle_rng, n_snapshots
         )
         return [by_class.unsort(x) for x in snapshots]
 

@@ -74,7 +74,7 @@ N_MEASURED_PICTURES = 2_000
 MIN_EXTREME_SHARE_OF_DRAWINGS = 0.2
 
 
-class ClassCodes(NamedTuple):
+class ClassPairs(NamedTuple):
     """Class indices of the pictures to complete (m,), and of training pictures (N,)."""
 
     given: Ints
@@ -89,7 +89,7 @@ def complete_pictures(
     *,
     n: int,
     seed: Seed,
-    codes: ClassCodes | None = None,
+    class_pairs: ClassPairs | None = None,
 ) -> NDArray[Any]:
     """Complete pictures from the pixels that a mask marks as known.
 
@@ -99,7 +99,7 @@ def complete_pictures(
     mask : (h, w), True where a pixel is known
     training_pixels : (N, c, h, w) as `Layout.read` returns them, at least 10
     n : completions of each picture
-    codes : if given, a completion learns only from pictures of its class
+    class_pairs : if given, a completion learns only from pictures of its class
 
     Returns
     -------
@@ -123,11 +123,13 @@ def complete_pictures(
 
     completer = _Completer(training_rows, known, layout.shape, seed.child("tones"))
     hidden = np.empty((len(rows), n, int((~known).sum())))
-    if codes is None:
-        codes = ClassCodes(np.zeros(len(rows), int), np.zeros(len(training_rows), int))
-    for i, code in enumerate(np.unique(codes.given)):
-        given = np.flatnonzero(codes.given == code)
-        training = np.flatnonzero(codes.training == code)
+    if class_pairs is None:
+        class_pairs = ClassPairs(
+            np.zeros(len(rows), int), np.zeros(len(training_rows), int)
+        )
+    for i, c in enumerate(np.unique(class_pairs.given)):
+        given = np.flatnonzero(class_pairs.given == c)
+        training = np.flatnonzero(class_pairs.training == c)
         hidden[given] = completer.draw(rows[given], n, training, seed.child("class", i))
 
     if layout.n_pixel_values is not None:
@@ -191,7 +193,7 @@ class _Completer:
         self.hidden_pca = _fit_pca(hidden, N_HIDDEN_COMPONENTS)
         known_scores = _scores(self.known_pca, rows[:, known])
         self.x = _scores(self.hidden_pca, hidden)
-        self.view = FeatureMap.fit(known_scores, N_RANDOM_FEATURES)
+        self.view = FeatureMap.from_data(known_scores, N_RANDOM_FEATURES)
         self.slopes = _condition_slopes(self.view, known_scores, self.x)
         self.y = project(self.view, known_scores, self.slopes)
 
@@ -264,9 +266,9 @@ class _Completer:
         x, picked = sample_neighbourhoods(adjusted, 1, BANDWIDTH, seed)
         neighbours = adjusted.rows.gather(1, picked)
         drawn = self._untoned_pixels(x.numpy(), neighbours.numpy(), slice(None))
-        levels = np.linspace(0, 1, N_TONE_QUANTILES)
-        drawn_quantiles = np.quantile(drawn, levels)
-        real_quantiles = np.quantile(hidden[chosen.numpy()], levels)
+        probabilities = np.linspace(0, 1, N_TONE_QUANTILES)
+        drawn_quantiles = np.quantile(drawn, probabilities)
+        real_quantiles = np.quantile(hidden[chosen.numpy()], probabilities)
         increasing = drawn_quantiles + TONE_INCREMENT * np.arange(N_TONE_QUANTILES)
         return increasing, real_quantiles
 

@@ -23,7 +23,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sliceflow.arrays import chunks
 from sliceflow.engine.clouds import ClassOrder
+from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.flow import ParticleStreams
 from sliceflow.models.ranks import Ranks
 from sliceflow.spaces.pictures.layout import Layout
@@ -93,23 +95,25 @@ class Mosaics:
     layout: Layout  # of `pixels`
     pixels: Tensor  # (n, c, h, w), all pictures
     mirrored: bool = False  # whether mirror images follow them
-    codes: Tensor | None = None  # (N,) class indices, also of mirror images
+    y: ClassIndices | None = None  # of all N pictures, also of mirror images
     n_classes: int = 1  # C; 1 without classes
     device: torch.device | str = "cpu"
 
-    def draw(self, count: int, codes: Tensor | None, noise: ParticleStreams) -> Tensor:
-        """Mosaics (d, count) of the classes with these codes (count,)."""
+    def draw(
+        self, count: int, y: ClassIndices | None, particle_rng: ParticleStreams
+    ) -> Tensor:
+        """Mosaics (d, count) of the classes `y` of `count` particles."""
         d = len(self._columns)
         device = self._columns.device
         x = torch.empty(d, count, dtype=torch.float32, device=device)
-        noise.fill(x, "start").mul_(TIE_NOISE)
-        if codes is None:
-            codes = torch.zeros(count, dtype=torch.int64, device=device)
-        pictures = self._random_pictures(codes, noise)
-        for first in range(0, count, self._chunk):
-            part = slice(first, min(count, first + self._chunk))
-            part_noise = replace(noise, first=noise.first + first)
-            x[:, part] += self._sum(pictures[part], codes[part], part_noise)
+        particle_rng.fill(x, "start").mul_(TIE_NOISE)
+        classes = torch.zeros(count, dtype=torch.int64, device=device)
+        if y is not None:
+            classes = y.values
+        pictures = self._random_pictures(classes, particle_rng)
+        for part in chunks(count, self._chunk_size):
+            part_rng = replace(particle_rng, first=particle_rng.first + part.start)
+            x[:, part] += self._sum(pictures[part], classes[part], part_rng)
         return x
 
     def decoded_pictures(self, layout: Layout) -> NDArray[Any]:
@@ -117,28 +121,32 @@ class Mosaics:
         indices = torch.arange(len(self.pixels), device=self._columns.device)
         parts = [
             np.asarray(layout.write(self._encoded(part)))
-            for part in torch.split(indices, self._chunk)
+            for part in torch.split(indices, self._chunk_size)
         ]
         return np.concatenate(parts)
 
-    def _random_pictures(self, codes: Tensor, noise: ParticleStreams) -> Tensor:
-        """Indices (n, s + 1) of random pictures of each particle's class."""
+    def _random_pictures(
+        self, classes: Tensor, particle_rng: ParticleStreams
+    ) -> Tensor:
+        """Indices (n, s + 1) of random pictures of each particle's class (n,)."""
         by_class = self._by_class
-        u = noise.seed.child("summed").uniform(
-            rows=len(codes),
+        u = particle_rng.seed.child("summed").uniform(
+            rows=len(classes),
             columns=self.mosaic_size + 1,
-            start=noise.first,
-            device=codes.device,
+            start=particle_rng.first,
+            device=classes.device,
         )
-        rank_in_class = (u * by_class.sizes[codes, None]).long()
-        return by_class.indices[by_class.starts[codes, None] + rank_in_class]
+        index_in_class = (u * by_class.sizes[classes, None]).long()
+        return by_class.indices[by_class.starts[classes, None] + index_in_class]
 
-    def _sum(self, pictures: Tensor, codes: Tensor, noise: ParticleStreams) -> Tensor:
+    def _sum(
+        self, pictures: Tensor, classes: Tensor, particle_rng: ParticleStreams
+    ) -> Tensor:
         """x of the formula: (d, n), for the indices (n, s + 1) of x₁ … x_s and x₀."""
         n = len(pictures)
         n_channels = self.layout.shape[0]
-        means = self._class_means[:, codes]
-        weights = self._weights(n, noise)
+        means = self._class_means[:, classes]
+        weights = self._weights(n, particle_rng)
         total = torch.zeros_like(means)
         for i in range(self.mosaic_size):
             deviation = self._encoded(pictures[:, i]) - means
@@ -149,7 +157,7 @@ class Mosaics:
         total *= contrast
         return means + total
 
-    def _weights(self, count: int, noise: ParticleStreams) -> Tensor:
+    def _weights(self, count: int, particle_rng: ParticleStreams) -> Tensor:
         """w of each picture of a mosaic: (s, h·w, count), or (s, 1, count) if β = 0."""
         cosines = self._field_cosines
         s = self.mosaic_size
@@ -157,7 +165,7 @@ class Mosaics:
         if self.locality == 0 or n_cosines == 0:
             return torch.full((s, 1, count), 1 / math.sqrt(s), device=cosines.device)
         normal = torch.empty(s * n_cosines, count, device=cosines.device)
-        noise.fill(normal, "weights")
+        particle_rng.fill(normal, "weights")
         fields = cosines @ normal.view(s, -1, count)
         weights = fields.mul_(self.locality).softmax(0)
         return weights / weights.square().sum(0).sqrt()
@@ -175,17 +183,18 @@ class Mosaics:
         return self.layout.encode(self._columns[:, indices])
 
     @property
-    def _chunk(self) -> int:
+    def _chunk_size(self) -> int:
         """The number of pictures that are summed at a time."""
         return max(1, MAX_VALUES_PER_CHUNK // len(self._columns))
 
     @cached_property
     def _by_class(self) -> PicturesByClass:
         device = self._columns.device
-        codes = self.codes
-        if codes is None:
-            codes = torch.zeros(self._columns.shape[1], dtype=torch.int64)
-        by_class = ClassOrder.from_class_indices(codes.to(device), self.n_classes)
+        y = self.y
+        if y is None:
+            n = self._columns.shape[1]
+            y = ClassIndices(torch.zeros(n, dtype=torch.int64))
+        by_class = ClassOrder.from_class_indices(y.to(device), self.n_classes)
         starts = torch.tensor(by_class.class_slices.starts, device=device)
         return PicturesByClass(by_class.order, starts[:-1], starts.diff())
 
@@ -199,7 +208,7 @@ class Mosaics:
         )
         members = torch.split(by_class.indices, by_class.sizes.tolist())
         for c, indices in enumerate(members):
-            for part in torch.split(indices, self._chunk):
+            for part in torch.split(indices, self._chunk_size):
                 sums[:, c] += self._encoded(part).double().sum(1)
         return (sums / by_class.sizes.clamp(min=1)).float()
 
@@ -231,26 +240,29 @@ def _scaled_cosines(n: int) -> Tensor:
 
 
 def build_mosaics(
-    plan: PicturePlan, pixels: Tensor | None, codes: Tensor | None, device: torch.device
+    plan: PicturePlan,
+    pixels: Tensor | None,
+    y: ClassIndices | None,
+    device: torch.device,
 ) -> Mosaics | None:
     """The mosaics of a plan; None if particles start as noise.
 
     Parameters
     ----------
     pixels : the stored pictures (n, c, h, w), or None
-    codes : class indices (N,), used if classes have separate maps
+    y : the classes of all N pictures, used if they have separate maps
     """
     if pixels is None:
         return None
     if plan.n_separate_classes == 0:
-        codes = None
+        y = None
     return Mosaics(
         mosaic_size=plan.mosaic_size,
         locality=plan.options.locality,
         layout=stored_layout(plan.layout),
         pixels=pixels,
         mirrored=plan.mirror,
-        codes=codes,
+        y=y,
         n_classes=max(1, plan.n_separate_classes),
         device=device,
     )
@@ -260,14 +272,14 @@ def initial_particles(
     plan: PicturePlan,
     mosaics: Mosaics | None,
     count: int,
-    codes: Tensor | None,
-    noise: ParticleStreams,
+    y: ClassIndices | None,
+    particle_rng: ParticleStreams,
     device: torch.device,
 ) -> Tensor:
-    """Where particles with codes (count,) start: (d, count), mosaics or noise."""
+    """Where particles of the classes `y` start: (d, count), mosaics or noise."""
     if mosaics is not None:
         if plan.n_separate_classes == 0:
-            codes = None
-        return mosaics.draw(count, codes, noise)
+            y = None
+        return mosaics.draw(count, y, particle_rng)
     x = torch.empty(plan.layout.dimension, count, dtype=torch.float32, device=device)
-    return noise.fill(x, "start").mul_(plan.options.start_noise)
+    return particle_rng.fill(x, "start").mul_(plan.options.start_noise)

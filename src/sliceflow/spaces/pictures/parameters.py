@@ -9,7 +9,6 @@ from typing import Any, Literal, Self, get_args
 
 from sliceflow.arrays import Mask
 from sliceflow.engine.transports import Transport, TransportName
-from sliceflow.models.parameters import require_shared_parameters
 from sliceflow.spaces.pictures.layout import MaskName
 from sliceflow.spaces.pictures.options import PictureOptions
 from sliceflow.validation import is_int, is_real, require
@@ -65,8 +64,7 @@ class PictureParameters:
 
 
 def require_valid_parameters(parameters: Mapping[str, Any]) -> None:
-    """Raise a `ParameterError` for the first invalid parameter of an estimator."""
-    require_shared_parameters(parameters, ("mirror", "keep_rows"), PictureOptions)
+    """Raise a `ParameterError` for the first invalid parameter of pictures alone."""
 
     def require_parameter(name: str, ok: bool, requirement: str) -> None:
         require(ok, name, parameters[name], requirement)

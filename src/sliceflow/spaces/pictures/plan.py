@@ -11,18 +11,19 @@ import torch
 
 from sliceflow.engine.compression import map_bytes
 from sliceflow.engine.conditions import ConditionUse, condition_use
-from sliceflow.engine.frames import rotation_bytes
 from sliceflow.engine.paper import N_DIRECTIONS
+from sliceflow.engine.rotations import rotation_bytes
 from sliceflow.engine.transports import (
     Auto,
-    BuiltinTransport,
     Histogram,
+    SavedTransport,
     Transport,
     TransportName,
     resolve_transport,
 )
 from sliceflow.errors import ParameterError
-from sliceflow.models.plan import Plan, default_particles
+from sliceflow.models.flow_estimator import default_particles
+from sliceflow.models.plan import Plan
 from sliceflow.models.ranks import Ranks
 from sliceflow.saved_types import Between, Count
 from sliceflow.spaces.pictures.layout import Layout
@@ -140,7 +141,7 @@ class PicturePlan(Plan):
     stages: tuple[PictureStage, ...]
     patch_basis: PatchBasis
     n_directions: Count  # of a step, if they are random patches
-    transport: BuiltinTransport
+    transport: SavedTransport
     # The most particles of a step, and the most pictures; None uses all.
     batch_size: int | None = None
     n_knots: Annotated[int, Between(0, 1 << 16)]  # kept per map; 0 keeps no model
@@ -326,7 +327,14 @@ class PicturePlan(Plan):
             model += pixel_bytes * d * self.n_pictures
         return clouds + step + model
 
-    def fit_seconds(self) -> float:
+    @property
+    def nbytes(self) -> int:
+        """Memory of the fit on each device, without the input data."""
+        n_local = math.ceil(self.n_pictures / self.n_ranks)
+        return self.fit_bytes(n_local, math.ceil(self.n_flow_particles / self.n_ranks))
+
+    @property
+    def seconds(self) -> float:
         """About how long a fit takes on its device."""
         # All particles are moved; those of the batch are also projected before.
         n_points = (

@@ -1,8 +1,8 @@
-"""Levels of a pyramid: pictures that are upsampled from r×r coefficients.
+"""The resolutions of a pyramid: pictures that are upsampled from r×r coefficients.
 
-A level is the span of U_h ⊗ U_w, where U is the (R, r) upsampling matrix of one axis
-with orthonormal columns. So a change of coefficients, extended to a picture and added
-to the particles, changes nothing orthogonal to the level.
+Resolution r is the span of U_h ⊗ U_w, where U is the (R, r) upsampling matrix of one
+axis with orthonormal columns. So a change of coefficients, extended to a picture and
+added to the particles, changes nothing orthogonal to that span.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sliceflow.arrays import chunks
 from sliceflow.caches import cached
 from sliceflow.engine.schedule import Subspace
 
@@ -81,18 +82,19 @@ def _matmul(a: Tensor, b: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class PyramidLevel(Subspace):
-    """A level of h×w coefficients of pictures of H×W pixels, as columns (d, n)."""
+class PyramidSubspace(Subspace):
+    """Pictures of H×W pixels, as columns (d, n), that have h×w coefficients."""
 
     channels: int
     full_height: int  # H, of the pictures
     full_width: int  # W
-    height: int  # h, of the level
+    height: int  # h, of the coefficients
     width: int  # w
     clip: bool = False  # clip pixels to [−1, 1] at the end of a stage
 
     @property
-    def is_full_resolution(self) -> bool:
+    def is_whole(self) -> bool:
+        """Whether there are as many coefficients as pixels."""
         return (self.height, self.width) == (self.full_height, self.full_width)
 
     @property
@@ -101,14 +103,14 @@ class PyramidLevel(Subspace):
 
     def restrict(self, x: Tensor) -> Tensor:
         """Coefficients of pictures: (C·H·W, n) -> (C·h·w, n)."""
-        if self.is_full_resolution:
+        if self.is_whole:
             return x
         row_basis, column_basis = self._bases(x)
         return self._resample(x, row_basis.T, column_basis.T)
 
     def extend(self, coordinates: Tensor) -> Tensor:
         """Pictures of coefficients: (C·h·w, n) -> (C·H·W, n)."""
-        if self.is_full_resolution:
+        if self.is_whole:
             return coordinates
         row_basis, column_basis = self._bases(coordinates)
         return self._resample(coordinates, row_basis, column_basis)
@@ -132,12 +134,11 @@ class PyramidLevel(Subspace):
         """
         d = self.channels * len(rows) * len(columns)
         n = x.shape[1]
-        chunk = max(MIN_COLUMNS_PER_CHUNK, MAX_VALUES_PER_CHUNK // max(d, len(x)))
-        if n <= chunk:
+        chunk_size = max(MIN_COLUMNS_PER_CHUNK, MAX_VALUES_PER_CHUNK // max(d, len(x)))
+        if n <= chunk_size:
             return self._resample_chunk(x, rows, columns)
         resampled = x.new_empty(d, n)
-        for first in range(0, n, chunk):
-            part = slice(first, first + chunk)
+        for part in chunks(n, chunk_size):
             resampled[:, part] = self._resample_chunk(x[:, part], rows, columns)
         return resampled
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from sliceflow.engine import conditions
 from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Ranks, Shard
 from sliceflow.models.rows import ArrayRows, HasConditions, RowConditions
@@ -26,7 +27,7 @@ from sliceflow.spaces.pictures.clusters import (
     nearest_center,
 )
 from sliceflow.spaces.pictures.layout import Layout, Pictures
-from sliceflow.spaces.pictures.pyramid import PyramidLevel
+from sliceflow.spaces.pictures.pyramid import PyramidSubspace
 
 PIXEL_DTYPES = (torch.uint8, torch.int32, torch.float32, torch.float64)
 
@@ -105,7 +106,7 @@ class PictureData(HasConditions):
     pixels: Tensor  # (d, n) of this rank, then its mirror images
     shard: Shard  # this rank's pictures among all, without mirror images
     conditions: RowConditions | None = None  # labels or clusters of all N pictures
-    local_codes: Tensor | None = None  # class indices of this rank's pictures
+    local_y: ClassIndices | None = None  # of this rank's pictures
     mirrored: bool = False  # whether there are mirror images
 
     @classmethod
@@ -115,15 +116,15 @@ class PictureData(HasConditions):
         shard = rows.shard
         labels = rows.conditions
         pixels = layout.to_columns(torch.from_numpy(rows.pixels).to(device))
-        local_codes = None
+        local_y = None
         if labels is not None:
-            local_codes = labels.codes[shard.slice].to(device)
+            local_y = labels.class_indices.take(shard.slice).to(device)
         if mirror:
             pixels = layout.with_mirror_images(pixels)
-        if mirror and labels is not None and local_codes is not None:
+        if mirror and labels is not None and local_y is not None:
             labels = labels.take(torch.arange(2 * shard.total) % shard.total)
-            local_codes = local_codes.repeat(2)
-        return cls(layout, pixels, shard, labels, local_codes, mirror)
+            local_y = local_y.repeat(2)
+        return cls(layout, pixels, shard, labels, local_y, mirror)
 
     @property
     def device(self) -> torch.device:
@@ -162,17 +163,19 @@ class PictureData(HasConditions):
         subset = torch.arange(0, self.n, stride, device=self.device)
         features = self._cluster_features(self.gather_pictures(subset, ranks))
         centers = kmeans_centers(features, k, seed.child("clusters"))
-        local_codes = nearest_center(self._cluster_features(self.pixels), centers)
+        local_classes = nearest_center(self._cluster_features(self.pixels), centers)
 
-        parts = [local_codes.cpu()]
+        parts = [local_classes.cpu()]
         if self.mirrored:  # pictures of all ranks first, then all mirror images
-            parts = list(local_codes.cpu().chunk(2))
-        codes = torch.cat(
+            parts = list(local_classes.cpu().chunk(2))
+        classes = torch.cat(
             [torch.from_numpy(ranks.gather(part.numpy())) for part in parts]
         )
         clusters = conditions.LabelEncoder(np.arange(k), is_inferred=True)
         return replace(
-            self, conditions=RowConditions(clusters, codes), local_codes=local_codes
+            self,
+            conditions=RowConditions(clusters, classes),
+            local_y=ClassIndices(local_classes),
         )
 
     def _cluster_features(self, pixels: Tensor) -> Tensor:
@@ -197,8 +200,8 @@ class PictureData(HasConditions):
         scale = KMEANS_SIDE / max(height, width)
         coarse_height = max(1, min(height, round(height * scale)))
         coarse_width = max(1, min(width, round(width * scale)))
-        level = PyramidLevel(channels, height, width, coarse_height, coarse_width)
-        return level.restrict(x)
+        subspace = PyramidSubspace(channels, height, width, coarse_height, coarse_width)
+        return subspace.restrict(x)
 
     def _gradients(self, x: Tensor) -> Tensor:
         """Histograms of the gradients of pictures (d, n)."""
@@ -224,8 +227,8 @@ class PictureData(HasConditions):
             x = self.layout.encode(
                 self.pixels, seed, n_total=self.n, index_slices=self.index_slices
             )
-            return Cloud(x, self.local_codes)
-        codes = None
-        if self.local_codes is not None:
-            codes = self.local_codes[indices]
-        return Cloud(self.layout.encode(self.pixels[:, indices], seed), codes)
+            return Cloud(x, self.local_y)
+        y = None
+        if self.local_y is not None:
+            y = self.local_y.take(indices)
+        return Cloud(self.layout.encode(self.pixels[:, indices], seed), y)

@@ -52,17 +52,18 @@ _CIFAR = (
 )
 _CELEBA = f"{_CIFAR} 64[{_FINE_PATCHES}]"
 
-# The largest patch of that table, and its largest level with patches of one size only.
+# The largest patch of that table, and its largest resolution with patches of one size
+# only.
 MAX_PATCH = 15
 LAST_COARSE_RESOLUTION = 7
 
-# Levels of the automatic schedule below these resolutions have more steps: they are
+# Resolutions of the automatic schedule below these have more steps: they are
 # cheap and decide what a picture shows. On MNIST without clusters, three times the
 # steps below 12×12 took FD from 6.9 to 3.8.
 TRIPLE_STEPS_BELOW = 12
 DOUBLE_STEPS_BELOW = 20
-# From this size on, the small patches of the last level are repeated. With three times
-# the steps that took FID-768 of CIFAR-10 from .46 to .41.
+# From this size on, the small patches of the last resolution are repeated. With three
+# times the steps that took FID-768 of CIFAR-10 from .46 to .41.
 REPEAT_SMALL_PATCHES_FROM = 16
 
 _ENTRY = re.compile(
@@ -83,11 +84,11 @@ def from_string(
 
     Examples
     --------
-    >>> [str(level) for level in from_string("1[1] 4[4,3] 8[5]", 8, 8, steps=20)]
+    >>> [str(stage) for stage in from_string("1[1] 4[4,3] 8[5]", 8, 8, steps=20)]
     ['1[1]×20', '4[4]×20', '4[3]×20', '8[5]×20']
     >>> str(from_string("4[3]", 8, 6)[0])
     '4x3[3]×100'
-    >>> [level.n_steps for level in from_string("4[4] 8[3,2]*3 8[1]=4", 8, 8, steps=20)]
+    >>> [stage.n_steps for stage in from_string("4[4] 8[3,2]*3 8[1]=4", 8, 8, steps=20)]
     [20, 60, 60, 4]
     """
     stages = []
@@ -149,10 +150,10 @@ def auto(height: int, width: int, channels: int = 1) -> str:
     """A schedule for pictures of any size, in the paper's notation.
 
     Like the paper's: resolutions 1 to 7, then each about 1.4 times the previous one;
-    patches from 15 (or the full picture) down to 3. Coarse levels have more steps: they
-    are cheap and determine the content. The small patches of the last level are
-    repeated. Pairs of pixels come last, and for grey pictures a step of single pixels,
-    which gives each pixel its own distribution: black is black.
+    patches from 15 (or the full picture) down to 3. Coarse resolutions have more steps:
+    they are cheap and determine the content. The small patches of the last resolution
+    are repeated. Pairs of pixels come last, and for grey pictures a step of single
+    pixels, which gives each pixel its own distribution: black is black.
 
     Examples
     --------

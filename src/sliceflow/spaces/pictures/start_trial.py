@@ -24,7 +24,7 @@ from sliceflow.spaces.pictures.plan import PicturePlan
 from sliceflow.spaces.pictures.rows import PictureRows
 
 if TYPE_CHECKING:
-    from sliceflow.spaces.pictures.fit import PictureAdapter, PlannedPictures
+    from sliceflow.spaces.pictures.fit import PictureAdapter, PictureTask
 
 # With more pictures there is no trial, which would take longer than a fit on a GPU.
 MAX_PICTURES_OF_TRIAL = 3_000
@@ -53,7 +53,7 @@ class StartTrial:
     rows: PictureRows
     seed: Seed
 
-    def choose(self, planned: PlannedPictures) -> PlannedPictures:
+    def choose(self, task: PictureTask) -> PictureTask:
         """The fit with mosaics, as it was planned, or planned anew with noise."""
         trial_seed = self.seed.child("start")
         shuffled = np.argsort(trial_seed.normal(len(self.rows), 1).numpy().ravel())
@@ -63,22 +63,22 @@ class StartTrial:
 
         def detect(start: int | Literal["noise"]) -> float:
             """The AUC with which samples are told from held-out pictures."""
-            parameters = self._trial_parameters(start, planned.plan.amplifier)
+            parameters = self._trial_parameters(start, task.plan.amplifier)
             adapter = replace(self.adapter, parameters=parameters)
-            result = adapter.plan_fit(fitted, trial_seed).run(())
+            result = adapter.make_task(fitted, trial_seed).run(())
             assert result.particles is not None
             samples = adapter.read(result.particles.X, None).pixels
             return _detection(samples, held_out, fitted.pixels)
 
-        with_mosaics = detect(planned.plan.mosaic_size)
+        with_mosaics = detect(task.plan.mosaic_size)
         if with_mosaics < GOOD_DETECTION:
-            return planned
+            return task
         if with_mosaics - detect("noise") < MIN_GAIN:
-            return planned
+            return task
         parameters = self.adapter.parameters
         options = replace(parameters.options, start="noise")
         adapter = replace(self.adapter, parameters=replace(parameters, options=options))
-        return adapter.plan_fit(self.rows, self.seed)
+        return adapter.make_task(self.rows, self.seed)
 
     def _trial_parameters(
         self, start: int | Literal["noise"], amplifier: float

@@ -10,22 +10,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize, pad
 
 from sliceflow import kernels
+from sliceflow.arrays import chunks
 from sliceflow.engine.clouds import Cloud, Indices
-from sliceflow.engine.frames import (
-    DenseFrame,
-    condition_directions,
-    rotation,
-    step_uniform,
-)
+from sliceflow.engine.encoded_y import ClassIndices
+from sliceflow.engine.frames import DenseFrame, condition_directions
+from sliceflow.engine.maps import GridMap, TransportMap
 from sliceflow.engine.random import Seed
-from sliceflow.engine.transports import GridMap, TransportMap
+from sliceflow.engine.rotations import rotation, step_uniform
 from sliceflow.kernels.geometry import TileGeometry
 from sliceflow.spaces.pictures.cosines import cosine_rotation
 from sliceflow.spaces.pictures.pyramid import lanczos_coefficients
@@ -44,8 +41,8 @@ class TileFrame(DenseFrame):
     theta: Tensor
     geometry: TileGeometry = field(kw_only=True)
 
-    @property
-    def n_directions(self) -> int:
+    def count_directions(self, d: int) -> int:
+        """All tiles have as many directions as values, also beyond the border."""
         return self.geometry.n_directions
 
     def project(self, cloud: Cloud, indices: Indices = None) -> Tensor:
@@ -60,7 +57,7 @@ class TileFrame(DenseFrame):
             self.geometry,
             indices,
             self._class_shifts(cloud),
-            self._class_codes(cloud),
+            self._class_indices(cloud),
         )
 
     def lift(self, dz: Tensor) -> Tensor:
@@ -84,21 +81,22 @@ class TileFrame(DenseFrame):
             transport_map.values,
             step_size,
             self._class_shifts(cloud),
-            self._class_codes(cloud),
+            self._class_indices(cloud),
             class_starts,
         )
 
     def _class_shifts(self, cloud: Cloud) -> Tensor | None:
         """θ_y, by which the classes of the columns shift projections, if they do."""
-        if cloud.codes is None:
+        if cloud.y is None:
             return None
         return self.theta_y
 
-    def _class_codes(self, cloud: Cloud) -> Tensor | None:
+    def _class_indices(self, cloud: Cloud) -> Tensor | None:
         """The class indices of the columns, if these shift projections."""
-        if self.theta_y is None:
+        if self.theta_y is None or cloud.y is None:
             return None
-        return cloud.codes
+        assert isinstance(cloud.y, ClassIndices), "pictures have labels"
+        return cloud.y.values
 
 
 @dataclass(frozen=True)
@@ -106,12 +104,15 @@ class Tiles:
     """S×S tiles at a random offset, all rotated alike: the default for pictures."""
 
     channels: int
-    height: int  # of the pictures, or of the coefficients of a pyramid level
+    height: int  # of the pictures, or of the coefficients of a resolution
     width: int
     patch: int  # S
     cosines: bool = False  # rotate groups of cosines, not pixels: for photographs
     precision: torch.dtype | None = None  # of the rotations; None: the particles'
-    n_directions: ClassVar[int | None] = None  # it differs from step to step
+
+    def count_directions(self, d: int) -> int:
+        """The most directions of a step: their number depends on the offset."""
+        return self.max_directions
 
     @property
     def max_directions(self) -> int:
@@ -140,11 +141,11 @@ class Tiles:
         shape = (self.channels, self.height, self.width)
         return TileGeometry(shape, (tile_height, tile_width), (top, left))
 
-    def count_directions(self, seed: Seed, step_index: int) -> int:
-        """The number of directions of a step."""
+    def directions_of_step(self, seed: Seed, step_index: int) -> int:
+        """The number of directions of one step."""
         return self.geometry(seed, step_index).n_directions
 
-    def draw(
+    def make_frame(
         self,
         seed: Seed,
         step_index: int,
@@ -184,25 +185,29 @@ class RandomPatches:
 
     A patch is uniform on the sphere of R^(C·S²). It is placed in a picture of zeros
     with its centre at a random pixel. Parts beyond the border are cut off, and what
-    remains is normalised. At a level of a pyramid the patch is upsampled to `full_size`
-    pixels by Lanczos' kernel W, and returned as coefficients of the level. With a
+    remains is normalised. At a coarse resolution the patch is upsampled to `full_size`
+    pixels by Lanczos' kernel W, and returned as coefficients of that one. With a
     condition, θ_y is uniform on the sphere of R^l, and (θ_x, θ_y) both have length
-    1/√2. A step of size 1 has η = C·h·w, the dimension of the level: that of the full
+    1/√2. A step of size 1 has η = C·h·w, the number of coefficients: that of the full
     picture would overshoot.
     """
 
     channels: int
-    height: int  # of the pictures, or of the coefficients of a pyramid level
+    height: int  # of the pictures, or of the coefficients of a resolution
     width: int
     patch: int  # S
     n_directions: int = 1000  # H; the paper uses 10,000
     full_size: tuple[int, int] | None = None  # of the picture; None: (height, width)
 
-    def count_directions(self, seed: Seed, step_index: int) -> int:
-        """The number of directions of a step."""
+    def directions_of_step(self, seed: Seed, step_index: int) -> int:
+        """The number of directions of one step."""
         return self.n_directions
 
-    def draw(
+    def count_directions(self, d: int) -> int:
+        """H, whatever d is."""
+        return self.n_directions
+
+    def make_frame(
         self,
         seed: Seed,
         step_index: int,
@@ -244,9 +249,7 @@ class RandomPatches:
         columns = _columns_around(horizontal, centre[:, 1], s)  # (H, w, S)
 
         theta = torch.empty(n, d, dtype=x.dtype, device=device)
-        chunk = max(1, MAX_PLACED_VALUES // d)
-        for first in range(0, n, chunk):
-            part = slice(first, first + chunk)
+        for part in chunks(n, max(1, MAX_PLACED_VALUES // d)):
             placed = rows[part, None] @ patches[part] @ columns[part, None].mT
             theta[part] = normalize(placed.flatten(1), dim=1) / inverse_length
         return theta

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sliceflow.devices import require_memory
 from sliceflow.engine import events
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, DataWarning
@@ -114,6 +115,20 @@ class TablePlan(Plan):
             ("identifiers", format_names(self.identifiers)),
             ("model", "keeps all rows"),
         ]
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the fit, without the input data."""
+        return BYTES_PER_CELL * self.n_rows * max(1, len(self.order))
+
+    @property
+    def seconds(self) -> float:
+        """About how long the fit takes, on one thread."""
+        n_drawn = len(self.order)
+        n_fitted = min(self.n_rows, MAX_ROWS_PER_TREE)
+        # Each column sees those before it, so pairs of columns count.
+        seconds = SECONDS_PER_CELL_AND_PREDICTOR * n_fitted * n_drawn * (n_drawn + 1)
+        return seconds + SECONDS_PER_CELL * self.n_rows * n_drawn
 
     def is_compatible_with(self, table: Table) -> bool:
         """Whether a table, of the rows of a file, could have this plan."""
@@ -274,7 +289,7 @@ class TableAdapter:
             merges_rare_levels=self.rare_levels == "merge",
         )
 
-    def plan_fit(self, rows: TableRows, seed: Seed) -> PlannedTable:
+    def make_task(self, rows: TableRows, seed: Seed) -> TableTask:
         """Find out what the columns are and how each is drawn."""
         table = self.read_table(rows)
         strategies = choose_strategies(table)
@@ -296,25 +311,14 @@ class TableAdapter:
             rules=tuple(rule.text for rule in table.all_rules),
             identifiers=tuple(c.name for c in table.columns if c.kind == "identifier"),
         )
-        plan = _with_costs(plan)
+        what = f"{plan.n_rows} rows of {plan.n_columns} columns need"
+        require_memory(plan.nbytes, torch.device("cpu"), what, "fit fewer rows")
         warns = self.rare_levels == "warn"
-        return PlannedTable(plan, FittedTable(plan, seed, table), warns)
-
-
-def _with_costs(plan: TablePlan) -> TablePlan:
-    """The plan with its memory and time; an error if there is too little memory."""
-    n_drawn = len(plan.order)
-    n_fitted = min(plan.n_rows, MAX_ROWS_PER_TREE)
-    # Each column sees those before it, so pairs of columns count.
-    seconds = SECONDS_PER_CELL_AND_PREDICTOR * n_fitted * n_drawn * (n_drawn + 1)
-    seconds += SECONDS_PER_CELL * plan.n_rows * n_drawn
-    nbytes = BYTES_PER_CELL * plan.n_rows * max(1, n_drawn)
-    what = f"{plan.n_rows} rows of {plan.n_columns} columns need"
-    return plan.with_cost(nbytes, seconds, what, "fit fewer rows")
+        return TableTask(plan, FittedTable(plan, seed, table), warns)
 
 
 @dataclass(frozen=True)
-class PlannedTable:
+class TableTask:
     """A planned fit."""
 
     plan: TablePlan

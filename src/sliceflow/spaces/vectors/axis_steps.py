@@ -18,12 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sliceflow.engine.allocation import extra_codes, stratified_indices
+from sliceflow.engine.allocation import extra_y, stratified_indices
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import ClassOrder, Cloud
-from sliceflow.engine.compression import ModelStep
+from sliceflow.engine.encoded_y import ClassIndices, EncodedY
 from sliceflow.engine.events import Listener
 from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams, replay, simulate
+from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.models.distributed import across_ranks
 from sliceflow.spaces.vectors.data import TrainingData
@@ -43,14 +44,14 @@ class AxisStepContext:
     @classmethod
     def for_data(cls, data: TrainingData, noise: ParticleStreams) -> AxisStepContext:
         """The axis steps of a fit to these data, on all ranks."""
-        flow = data.plan.axis_flow_spec(data.seed, data.device)
+        flow = data.plan.flow_spec(data.seed, data.device, only="axis")
         return cls(across_ranks(flow, data.ranks), data, data.axis_cloud(), noise)
 
 
 def fit_axis_steps_to_kept(
     context: AxisStepContext,
     x: Tensor,
-    codes: Tensor | None,
+    y: EncodedY | None,
     state: FlowState,
     listeners: Sequence[Listener],
 ) -> Tensor:
@@ -60,7 +61,7 @@ def fit_axis_steps_to_kept(
     ----------
     context : the flow and the data
     x : the particles of this rank, in the user's order
-    codes : the conditions of the particles of all ranks, in the same order
+    y : the conditions of the particles of all ranks, in the same order
     state : where the flow ended; steps and seconds are counted on
     listeners : hear of these steps
     """
@@ -70,20 +71,19 @@ def fit_axis_steps_to_kept(
         seconds=state.seconds,
     )
     plan = context.data.plan
-    if codes is None:
+    if y is None:
         cloud = Cloud(x)
         _run(context, cloud, None, counted_on, listeners)
         return cloud.x
     if not plan.n_separate_classes:
         shard = context.data.ranks.shard(plan.n_particles)
-        cloud = Cloud(x, codes[shard.slice].to(x.device))
-        _run(context, cloud, codes, counted_on, listeners)
+        cloud = Cloud(x, y.take(shard.slice).to(x.device))
+        _run(context, cloud, y, counted_on, listeners)
         return cloud.x
-    class_order = ClassOrder.from_class_indices(
-        codes.to(x.device), plan.n_separate_classes
-    )
+    assert isinstance(y, ClassIndices), "only classes have separate maps"
+    class_order = ClassOrder.from_class_indices(y.to(x.device), plan.n_separate_classes)
     cloud = class_order.sort(x)
-    _run(context, cloud, class_order.class_indices, counted_on, listeners)
+    _run(context, cloud, class_order.y, counted_on, listeners)
     return class_order.unsort(cloud.x)
 
 
@@ -91,25 +91,25 @@ def fit_axis_steps_to_fresh(
     context: AxisStepContext, steps: Sequence[ModelStep]
 ) -> list[ModelStep]:
     """The steps of the flow, and then axis steps that are fitted to fresh particles."""
-    fresh, codes = _fresh_particles(context.data, steps)
+    fresh, y = _fresh_particles(context.data, steps)
     continued = FlowState(steps=list(steps))
-    _run(context, fresh, codes, continued, listeners=())
+    _run(context, fresh, y, continued, listeners=())
     return continued.steps
 
 
 def _run(
     context: AxisStepContext,
     particles: Cloud,
-    codes: Tensor | None,
+    y: EncodedY | None,
     state: FlowState,
     listeners: Sequence[Listener],
 ) -> None:
     """Make the columns of these particles exact, in place.
 
-    `codes` are the conditions of the particles of all ranks.
+    `y` are the conditions of the particles of all ranks.
     """
     n = particles.x.shape[1]
-    batches = context.data.batches(n, codes, AXIS_TRANSPORT.max_samples)
+    batches = context.data.batches(n, y, AXIS_TRANSPORT.max_samples)
     target = Target.from_cloud(context.cloud, batches)
     simulate(
         context.flow,
@@ -123,46 +123,44 @@ def _run(
 
 def _fresh_particles(
     data: TrainingData, steps: Sequence[ModelStep]
-) -> tuple[Cloud, Tensor | None]:
-    """This rank's fresh particles, moved by a model, and the codes of all ranks."""
+) -> tuple[Cloud, EncodedY | None]:
+    """This rank's fresh particles, moved by a model, and the y of all ranks."""
     plan = data.plan
     seed = data.seed.child("fresh")
     n_axis_particles = plan.n_axis_particles
-    codes = None
-    if data.rows.codes is not None:
-        codes = _fresh_codes(data, data.rows.codes, seed)
-        n_axis_particles = len(codes)
+    y: EncodedY | None = None
+    if data.rows.encoded_y is not None:
+        y = _fresh_y(data, data.rows.encoded_y, seed)
+        n_axis_particles = len(y)
     shard = data.ranks.shard(n_axis_particles)
     starts = seed.child("start")
     rows = sobol_normal(shard.first, shard.count, plan.n_columns, starts)
     class_slices = None
-    if plan.n_separate_classes and codes is not None:
-        class_order = ClassOrder.from_class_indices(codes, plan.n_separate_classes)
+    if plan.n_separate_classes and isinstance(y, ClassIndices):
+        class_order = ClassOrder.from_class_indices(y, plan.n_separate_classes)
         class_slices = class_order.class_slices
-        codes = class_order.class_indices
+        y = class_order.y
         rows = rows[class_order.order]
-    shard_codes = None
-    if codes is not None:
-        shard_codes = codes[shard.slice]
-    fresh = as_cloud(rows.to(plan.torch_dtype), shard_codes, data.device)
+    shard_y = None
+    if y is not None:
+        shard_y = y.take(shard.slice)
+    fresh = as_cloud(rows.to(plan.torch_dtype), shard_y, data.device)
     fresh.class_slices = class_slices
     noise = ParticleStreams(seed.child("particles"), shard.first)
-    replay(plan.flow_spec(data.seed, data.device), steps, fresh, noise)
-    return fresh, codes
+    replay(plan.flow_spec(data.seed, data.device, only="flow"), steps, fresh, noise)
+    return fresh, y
 
 
-def _fresh_codes(data: TrainingData, row_codes: Tensor, seed: Seed) -> Tensor:
+def _fresh_y(data: TrainingData, row_y: EncodedY, seed: Seed) -> EncodedY:
     """Conditions of fresh particles, in proportion, with enough of each class."""
     plan = data.plan
-    indices = stratified_indices(
-        row_codes, plan.n_axis_particles, seed.child("conditions")
-    )
-    codes = row_codes[indices]
+    indices = stratified_indices(row_y, plan.n_axis_particles, seed.child("conditions"))
+    y = row_y.take(indices)
     if plan.condition_use == "none":
-        return codes
+        return y
     per_class = plan.condition_use == "separate"
-    more = extra_codes(codes_p=codes, codes_q=row_codes, per_class=per_class, seed=seed)
-    return torch.cat((codes, more))
+    more = extra_y(y_p=y, y_q=row_y, per_class=per_class, seed=seed)
+    return y.joined(more)
 
 
 def sobol_normal(first: int, n: int, d: int, seed: Seed) -> Tensor:

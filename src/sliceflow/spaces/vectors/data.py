@@ -16,6 +16,7 @@ from torch import Tensor
 
 from sliceflow.engine.batches import Batches, make_batches, weighted_batches
 from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.encoded_y import EncodedY
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Ranks, Shard
 from sliceflow.models.vector_rows import VectorRows
@@ -44,38 +45,38 @@ class TrainingData:
         rows = self.rows
         standardize = self.plan.standardize
         if not self.plan.n_separate_classes:
-            return (Units.fit_to(rows.X, standardize, self.ranks, self.plan.n_rows),)
-        assert rows.codes is not None
+            return (Units.from_data(rows.X, standardize, self.ranks, self.plan.n_rows),)
+        assert rows.class_indices is not None
         units_by_class = []
         for c in range(self.plan.n_separate_classes):
-            is_of_class = (rows.codes == c).numpy()
-            units_by_class.append(Units.fit_to(rows.X[is_of_class], standardize))
+            is_of_class = (rows.class_indices.values == c).numpy()
+            units_by_class.append(Units.from_data(rows.X[is_of_class], standardize))
         return tuple(units_by_class)
 
     @cached_property
     def encoded(self) -> Tensor:
         """This rank's rows (n, d) in the flow's units."""
-        return encode_classes(self.units_by_class, self.rows.X, self._used_codes)
+        return encode_classes(self.units_by_class, self.rows.X, self._used_y)
 
     @cached_property
     def smoother(self) -> Smoother | None:
         """Draws around the rows of all ranks; None fits the rows themselves."""
         if self.plan.bandwidth == 0:
             return None
-        return Smoother.fit(
+        return Smoother.from_data(
             self.plan.bandwidth,
             self.ranks.gather(self.encoded),
-            self._used_codes,
+            self._used_y,
             self.plan.options.n_neighbors,
             self.ranks,
         )
 
     @property
-    def _used_codes(self) -> Tensor | None:
-        """The codes of the rows of all ranks; None if the flow ignores them."""
+    def _used_y(self) -> EncodedY | None:
+        """The y of the rows of all ranks; None if the flow ignores them."""
         if self.plan.condition_use == "none":
             return None
-        return self.rows.codes
+        return self.rows.encoded_y
 
     def final_plan(self) -> VectorPlan:
         """The plan with the bandwidth that "auto" has chosen."""
@@ -86,11 +87,11 @@ class TrainingData:
     # Clouds
 
     @cached_property
-    def codes(self) -> Tensor | None:
+    def y(self) -> EncodedY | None:
         """The conditions of the data of all ranks; None without y."""
-        if self.rows.codes is None:
+        if self.rows.encoded_y is None:
             return None
-        return self.rows.codes.repeat_interleave(self.plan.draws_per_row, 0)
+        return self.rows.encoded_y.repeat_each(self.plan.draws_per_row)
 
     @property
     def shard(self) -> Shard:
@@ -121,35 +122,31 @@ class TrainingData:
 
     def _cloud(self, rows: Tensor) -> Cloud:
         """This rank's data (n, d), in the flow's units, with their conditions."""
-        codes = None
-        if self.codes is not None:
-            codes = self.codes[self.shard.slice]
-        return as_cloud(rows, codes, self.device)
+        y = None
+        if self.y is not None:
+            y = self.y.take(self.shard.slice)
+        return as_cloud(rows, y, self.device)
 
-    def batches(
-        self, m: int, codes_p: Tensor | None, max_samples: int | None
-    ) -> Batches:
+    def batches(self, m: int, y_p: EncodedY | None, max_samples: int | None) -> Batches:
         """Which of m particles and of these data each step of a stage is fitted to.
 
-        `codes_p` are the conditions of the particles of all ranks, in the order in
+        `y_p` are the conditions of the particles of all ranks, in the order in
         which they move. A step takes at most `max_samples`.
         """
-        codes_q = None
+        y_q = None
         if self.plan.condition_use == "none":
-            codes_p = None
+            y_p = None
         else:
-            codes_q = self.codes
+            y_q = self.y
         if self.ranks.size > 1:
-            return weighted_batches(
-                self.shard.slice, self.device, codes_p=codes_p, codes_q=codes_q
-            )
+            return weighted_batches(self.shard.slice, self.device, y_p=y_p, y_q=y_q)
         return make_batches(
             m,
             self.plan.n_rows * self.plan.draws_per_row,
             max_samples,
             self.seed.child("flow", "batches"),
             self.device,
-            codes_p=codes_p,
-            codes_q=codes_q,
+            y_p=y_p,
+            y_q=y_q,
             n_separate_classes=self.plan.n_separate_classes,
         )

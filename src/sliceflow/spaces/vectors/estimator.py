@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from sklearn.utils.validation import check_array, validate_data
 
 from sliceflow.devices import resolve_device
 from sliceflow.engine import frames, transports
+from sliceflow.engine.paper import VECTORS, with_preset
 from sliceflow.engine.random import RandomState
 from sliceflow.models.flow_estimator import FlowEstimator
 from sliceflow.models.protocols import ParticleResult
@@ -20,13 +22,15 @@ from sliceflow.models.vector_rows import VectorRows, as_rows
 from sliceflow.spaces.vectors.fit import VectorAdapter
 from sliceflow.spaces.vectors.fitted import FittedVectors
 from sliceflow.spaces.vectors.local import FittedLocalVectors, LocalVectorPlan
-from sliceflow.spaces.vectors.options import VectorOptions
 from sliceflow.spaces.vectors.parameters import (
+    FRAME_KINDS,
     ConditionMode,
     FrameName,
-    validated_parameters,
+    VectorOptions,
+    VectorParameters,
 )
 from sliceflow.spaces.vectors.plan import VectorPlan
+from sliceflow.validation import is_int, is_real, require
 
 
 class SlicedWassersteinFlow(
@@ -124,8 +128,8 @@ class SlicedWassersteinFlow(
         *,
         n_particles: int | None = None,
         n_steps: int = 200,
-        frame: FrameName | frames.BuiltinFrameKind = "orthogonal",
-        transport: transports.TransportName | transports.BuiltinTransport = "auto",
+        frame: FrameName | frames.SavedFrameKind = "orthogonal",
+        transport: transports.TransportName | transports.SavedTransport = "auto",
         amplifier: float = 10.0,
         entropy: float = 0.0,
         device: str | torch.device = "auto",
@@ -155,15 +159,60 @@ class SlicedWassersteinFlow(
     def _adapter(
         self, like_fitted: bool = False, ranks: Ranks = SINGLE
     ) -> VectorAdapter:
-        given = self.get_params(deep=False)
-        defaults = given
-        if self.preset is not None:
-            defaults = type(self)().get_params(deep=False)
-        parameters = validated_parameters(given, defaults)
         validate = self._validate_new
         if like_fitted:
             validate = self._validate_like_fitted
-        return VectorAdapter(parameters, resolve_device(self.device), validate, ranks)
+        return VectorAdapter(
+            self._checked_parameters(), resolve_device(self.device), validate, ranks
+        )
+
+    def _checked_parameters(self) -> VectorParameters:
+        """The parameters, checked, with those of the preset."""
+        self._require_shared_parameters(self.options, ("standardize", "keep_rows"))
+        is_count = is_int(self.n_steps, 0)
+        require(is_count, "n_steps", self.n_steps, "an int of at least 0")
+
+        frame = self.frame
+        if isinstance(frame, str):
+            is_frame = frame in FRAME_KINDS
+        else:
+            is_frame = hasattr(frame, "make_frame") and hasattr(
+                frame, "count_directions"
+            )
+        known = f"one of {sorted(FRAME_KINDS)}"
+        requirement = f"{known} or a frame kind from sliceflow.frames"
+        require(is_frame, "frame", frame, requirement)
+
+        xi = self.amplifier
+        is_infinite = isinstance(xi, float) and xi == math.inf
+        is_amplifier = is_infinite or is_real(xi, 0)
+        requirement = "a number of at least 0, which may be math.inf"
+        require(is_amplifier, "amplifier", xi, requirement)
+
+        modes = get_args(ConditionMode)
+        is_mode = self.condition in modes
+        require(is_mode, "condition", self.condition, f"one of {modes}")
+        is_entropy = is_real(self.entropy, 0)
+        requirement = "a finite number of at least 0"
+        require(is_entropy, "entropy", self.entropy, requirement)
+
+        parameters = VectorParameters(
+            n_particles=self.n_particles,
+            n_steps=int(self.n_steps),
+            frame=frame,
+            transport=self.transport,
+            amplifier=float(xi),
+            entropy=float(self.entropy),
+            standardize=bool(self.standardize),
+            condition=self.condition,
+            options=VectorOptions() if self.options is None else self.options,
+        )
+        if self.preset is None:
+            return parameters
+        defaults = type(self)()._checked_parameters()
+        return VectorParameters(
+            **with_preset(vars(parameters), vars(defaults), VECTORS)
+        )
 
     def _validate_new(self, X: Any) -> np.ndarray:
         """X after scikit-learn's checks, float32 or float64."""

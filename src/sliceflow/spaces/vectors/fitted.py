@@ -13,15 +13,12 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.clouds import ClassOrder
-from sliceflow.engine.compression import ModelStep
+from sliceflow.engine.encoded_y import ClassIndices, EncodedY
 from sliceflow.engine.flow import FlowSpec, ParticleStreams, replay
-from sliceflow.engine.frames import (
-    MaxSliced,
-    count_directions,
-    frame_bytes,
-    freeing_rotation_pools,
-)
+from sliceflow.engine.frames import MaxSliced, frame_bytes
+from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
+from sliceflow.engine.rotations import freeing_rotation_pools
 from sliceflow.errors import DataWarning, warn_user
 from sliceflow.models.limits import checked_reach
 from sliceflow.models.rows import HasConditions, RowConditions
@@ -75,7 +72,7 @@ class BaseFittedVectors(HasConditions):
         bytes_of_pass = 4 * min(SAMPLES_PER_PASS, n) * d * itemsize
         return n * (2 * d * itemsize + bytes_of_condition) + bytes_of_pass
 
-    def features(self, X: Any) -> Tensor:
+    def standardized_points(self, X: Any) -> Tensor:
         """The user's rows as points (d, n), in units that make columns comparable."""
         rows = np.asarray(X.detach().cpu() if isinstance(X, Tensor) else X)
         return self.units.encode(rows.astype(self.plan.dtype)).T
@@ -85,12 +82,12 @@ class BaseFittedVectors(HasConditions):
         """The units of the samples: of each class, or one for all."""
         return (self.units,)
 
-    def decode(self, x: Tensor, codes: Tensor | None = None) -> Tensor:
+    def decode(self, x: Tensor, y: EncodedY | None = None) -> Tensor:
         """Columns (d, n) in the model's units -> rows (n, d) in the user's units.
 
-        `codes` are class indices, if classes have units of their own.
+        `y` are class indices, if classes have units of their own.
         """
-        rows = decode_classes(self.units_by_class, x, codes)
+        rows = decode_classes(self.units_by_class, x, y)
         check_finite(rows, "rescale X, drop outliers, or pass float64")
         return rows
 
@@ -131,11 +128,16 @@ class FittedVectors(BaseFittedVectors):
         """Raise a ValueError if maps do not fit the plan, or samples may overflow."""
         plan = self.plan
         d = plan.n_columns
-        flow = plan.sampling_flow_spec(self.seed, self.device)
+        flow = plan.flow_spec(self.seed, self.device)
         n_classes = max(1, plan.n_separate_classes)
-        n_maps = [n_classes * count_directions(s.frame_kind, d) for s in flow.stages]
+        n_maps = [n_classes * s.frame_kind.count_directions(d) for s in flow.stages]
         reach = checked_reach(
-            flow, self.steps, lambda i, k: n_maps[i], d, plan.torch_dtype, self.codes
+            flow,
+            self.steps,
+            lambda i, k: n_maps[i],
+            d,
+            plan.torch_dtype,
+            self.encoded_y,
         )
         for step in self.steps:
             is_fitted = isinstance(flow.stages[step.stage_index].frame_kind, MaxSliced)
@@ -175,50 +177,50 @@ class FittedVectors(BaseFittedVectors):
             bytes_of_frame = max(bytes_of_frame, of_stage)
         return super().sample_bytes(n) + bytes_of_frame
 
-    def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
+    def sample(self, n: int, y: EncodedY | None, seed: Seed) -> Any:
         """n samples with these encoded conditions, in the form of X."""
-        if self.plan.condition_kind == "continuous" and codes is not None:
-            _warn_if_one_condition(codes)
-        flow = self.plan.sampling_flow_spec(self.seed, self.device)
+        if self.plan.condition_kind == "continuous" and y is not None:
+            _warn_if_one_condition(y)
+        flow = self.plan.flow_spec(self.seed, self.device)
         parts = []
         with freeing_rotation_pools():
             for first in range(0, n, SAMPLES_PER_PASS):
                 count = min(SAMPLES_PER_PASS, n - first)
-                part_codes = None
-                if codes is not None:
-                    part_codes = codes[first : first + count]
+                part_y = None
+                if y is not None:
+                    part_y = y.take(slice(first, first + count))
                 noise = ParticleStreams(seed.child("particles"), first)
-                parts.append(self._draw_pass(flow, count, part_codes, noise))
+                parts.append(self._draw_pass(flow, count, part_y, noise))
         return self.in_form(parts[0] if len(parts) == 1 else torch.cat(parts))
 
     def _draw_pass(
-        self, flow: FlowSpec, n: int, codes: Tensor | None, noise: ParticleStreams
+        self, flow: FlowSpec, n: int, y: EncodedY | None, noise: ParticleStreams
     ) -> Tensor:
         """n samples (n, d) of the flow, in the user's units."""
         x = torch.empty((n, self.plan.n_columns), dtype=self.plan.torch_dtype)
-        cloud = as_cloud(x, codes, self.device)
+        cloud = as_cloud(x, y, self.device)
         noise.fill(cloud.x, "start")
-        if flow.condition_use != "separate" or cloud.codes is None:
+        if flow.condition_use != "separate" or not isinstance(cloud.y, ClassIndices):
             replay(flow, self.steps, cloud, noise)
             return self.decode(cloud.x)
         class_order = ClassOrder.from_class_indices(
-            cloud.codes, self.plan.n_separate_classes
+            cloud.y, self.plan.n_separate_classes
         )
         by_class = class_order.sort(cloud.x)
         replay(flow, self.steps, by_class, noise)
-        return self.decode(class_order.unsort(by_class.x), codes)
+        return self.decode(class_order.unsort(by_class.x), y)
 
 
-def _warn_if_one_condition(codes: Tensor) -> None:
+def _warn_if_one_condition(y: EncodedY) -> None:
     """Warn if many samples of a joint flow are asked for at one continuous condition.
 
     A map of x and y together has one value for all particles whose projections are
     equal. Particles with the same y come together at every step: 500 samples of a
     spiral, given its radius, stood on 11 spots.
     """
-    if len(codes) < MANY_SAMPLES_OF_ONE_CONDITION:
+    if len(y) < MANY_SAMPLES_OF_ONE_CONDITION:
         return
-    if bool((codes == codes[0]).all()):
-        fact = f"{len(codes)} samples of condition='joint' share one y"
+    if bool((y.values == y.values[0]).all()):
+        fact = f"{len(y)} samples of condition='joint' share one y"
         effect = "they gather on a few spots"
         warn_user(DataWarning(f"{fact}: {effect}", "fit with condition='local'"))

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sliceflow.devices import require_memory
 from sliceflow.engine.allocation import even_indices
-from sliceflow.engine.conditions import ConditionEncoder, MixedEncoder
+from sliceflow.engine.encoded_y import ContinuousY, EncodedY, MixedY
 from sliceflow.engine.events import History, Listener
 from sliceflow.engine.random import Seed
 from sliceflow.models.checkpoints import Checkpoints
@@ -45,6 +46,19 @@ class LocalVectorPlan(BaseVectorPlan):
     def method(self) -> str:
         """The name of the method."""
         return "local"
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the fit, without the input data."""
+        n = self.n_rows
+        d = self.n_columns
+        n_values = 4 * n * d + 6 * n * self.condition_dim + 4 * self.n_particles * d
+        return _CHOICE_BYTES + 8 * n_values
+
+    @property
+    def seconds(self) -> float:
+        """0: nobody knows how long the choice of settings takes."""
+        return 0.0
 
     def summary(self) -> list[tuple[str, object]]:
         """Names and values to print; those with the value "" are left out."""
@@ -84,7 +98,7 @@ class FittedLocalVectors(BaseFittedVectors):
         """
         if self.samplers:
             return self
-        if rows is None or rows.codes is None or rows.codes.dim() != 2:
+        if rows is None or not isinstance(rows.encoded_y, ContinuousY):
             raise ValueError("local conditions need rows with a continuous condition")
         n_columns = rows.X.shape[1]
         if n_columns != self.plan.n_columns:
@@ -105,44 +119,43 @@ class FittedLocalVectors(BaseFittedVectors):
             samplers.append(sampler)
         return replace(self, samplers=tuple(samplers))
 
-    def draw(self, n: int, codes: Tensor | None, seed: Seed) -> Any:
-        """n samples near the rows with conditions similar to `codes` (n, l)."""
-        assert codes is not None
+    def sample(self, n: int, y: EncodedY | None, seed: Seed) -> Any:
+        """n samples near the rows with conditions similar to `y`."""
+        assert isinstance(y, ContinuousY), "local conditions have numbers"
         shape = (n, self.plan.n_columns)
         out = torch.empty(shape, dtype=self.plan.torch_dtype, device=self.device)
-        for c, indices, y in _iter_labels(codes, self.encoder):
+        for c, indices, numbers in _iter_labels(y):
             sampler = self.samplers[c]
-            sampler.warn_if_far(y, "y", indices)
-            x = sampler.sample_each(y, seed.child(c))  # float64: small spreads
+            sampler.warn_if_far(numbers, "y", indices)
+            x = sampler.sample_each(numbers, seed.child(c))  # float64: small spreads
             out[indices] = self.decode(x.T).to(out)
         return self.in_form(out)
 
 
 def _iter_labels(
-    codes: Tensor, encoder: ConditionEncoder | None
+    y: ContinuousY,
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Each combination of labels, the rows that have it, and their continuous y."""
-    if isinstance(encoder, MixedEncoder):
-        labels = codes[:, 0].long()
-        columns = codes[:, 1:]
-    else:
-        labels = torch.zeros(len(codes), dtype=torch.int64)
-        columns = codes
+    labels = torch.zeros(len(y), dtype=torch.int64)
+    numbers = y.values
+    if isinstance(y, MixedY):
+        labels = y.class_indices
+        numbers = y.numbers
     for c in torch.unique(labels).tolist():
         indices = torch.nonzero(labels == c)[:, 0]
-        yield c, indices, columns[indices]
+        yield c, indices, numbers[indices]
 
 
 def _parts(rows: VectorRows, units: Units) -> list[tuple[Tensor, Tensor]]:
     """x and the continuous y of all rows; with labels in y, of each combination."""
-    assert rows.codes is not None
+    assert isinstance(rows.encoded_y, ContinuousY), "local conditions have numbers"
     encoded = units.encode(rows.X).double()
-    parts = _iter_labels(rows.codes, rows.encoder)
+    parts = _iter_labels(rows.encoded_y)
     return [(encoded[indices], y) for _, indices, y in parts]
 
 
 @dataclass(frozen=True)
-class PlannedLocalVectors:
+class LocalVectorTask:
     """A planned fit of local conditions, which moves nothing: its model is the rows."""
 
     fitted: FittedLocalVectors
@@ -157,7 +170,7 @@ class PlannedLocalVectors:
         standardize: bool,
         seed: Seed,
         device: torch.device,
-    ) -> PlannedLocalVectors:
+    ) -> LocalVectorTask:
         """Keep the rows, and choose the settings of their samplers by trial.
 
         Particles are samples at conditions of rows, each row's as often as any other's.
@@ -175,12 +188,11 @@ class PlannedLocalVectors:
             condition_dim=row_conditions.encoder.condition_dim,
             standardize=standardize,
         )
-        values = 4 * n * d + 6 * n * row_conditions.codes.shape[1] + 4 * n_particles * d
         what = f"{n} rows of {d} columns, kept for conditions, need"
-        plan = plan.with_cost(_CHOICE_BYTES + 8 * values, 0.0, what, "keep fewer")
+        require_memory(plan.nbytes, device, what, "keep fewer")
 
-        units = Units.fit_to(rows.X, standardize)
-        samplers = tuple(LocalSampler.fit(x, y) for x, y in _parts(rows, units))
+        units = Units.from_data(rows.X, standardize)
+        samplers = tuple(LocalSampler.from_data(x, y) for x, y in _parts(rows, units))
         largest = max(samplers, key=lambda sampler: len(sampler.x))
         fitted = FittedLocalVectors(
             plan=replace(
@@ -204,12 +216,14 @@ class PlannedLocalVectors:
         """What the fit will do."""
         return self.fitted.plan
 
-    def run(
-        self, listeners: Sequence[Listener], checkpoints: Checkpoints | None = None
-    ) -> FitResult[FittedLocalVectors]:
-        """Draw the particles; there are no steps to hear of or to resume."""
-        codes = self.conditions.codes
-        X = self.fitted.draw(len(codes), codes, self.seed.child("particles"))
+    def with_checkpoints(self, checkpoints: Checkpoints) -> LocalVectorTask:
+        """The same fit: there are no steps to resume."""
+        return self
+
+    def run(self, listeners: Sequence[Listener]) -> FitResult[FittedLocalVectors]:
+        """Draw the particles; there are no steps to hear of."""
+        y = self.conditions.encoded_y
+        X = self.fitted.sample(len(y), y, self.seed.child("particles"))
         no_steps = History().as_columns()
         particles = ParticleResult(X, self.conditions.y)
         return FitResult(self.fitted, no_steps, particles=particles)

@@ -7,33 +7,54 @@ search for neighbours.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Annotated, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from sliceflow.devices import projection_budget
+from sliceflow.devices import projection_bytes
 from sliceflow.engine import frames
+from sliceflow.engine.allocation import MIN_PARTICLES
 from sliceflow.engine.compression import MAX_JUMPS
-from sliceflow.engine.conditions import ConditionUse, condition_use
+from sliceflow.engine.conditions import (
+    ConditionEncoder,
+    ConditionUse,
+    LabelEncoder,
+    MixedEncoder,
+    condition_use,
+)
+from sliceflow.engine.encoded_y import ClassIndices, ContinuousY, EncodedY
 from sliceflow.engine.flow import FlowSpec
-from sliceflow.engine.frames import Axis, BuiltinFrameKind, FrameKind, frame_bytes
+from sliceflow.engine.frames import (
+    Axis,
+    FrameKind,
+    MaxSliced,
+    SavedFrameKind,
+    frame_bytes,
+)
 from sliceflow.engine.paper import N_DIRECTIONS
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import (
-    BuiltinTransport,
+    Auto,
     Histogram,
     Interpolated,
+    SavedTransport,
     Sorted,
+    resolve_transport,
 )
-from sliceflow.errors import ParameterError
+from sliceflow.errors import DataError, ParameterError
+from sliceflow.models.particles import ParticleConditions
 from sliceflow.models.plan import Plan
+from sliceflow.models.vector_rows import VectorRows
 from sliceflow.saved_types import Between, Count
-from sliceflow.spaces.vectors.options import VectorOptions
-from sliceflow.spaces.vectors.parameters import FRAME_KINDS
+from sliceflow.spaces.vectors.parameters import (
+    FRAME_KINDS,
+    VectorOptions,
+    VectorParameters,
+)
+from sliceflow.validation import require
 
 ConditionKind = Literal["none", "labels", "continuous", "mixed"]
 
@@ -68,6 +89,9 @@ NANOSECONDS_PER_VALUE = {"cpu": 60.0, "cuda": 1.0}
 NANOSECONDS_PER_INTERPOLATED_VALUE = {"cpu": 140.0, "cuda": 2.0}
 COLUMNS_OF_CHEAP_PROJECTION = 100
 
+# What these names of the parameter `transport` stand for.
+HISTOGRAM = Histogram()
+AUTO = Auto()
 # Bins would blur the values of discrete columns.
 AXIS_TRANSPORT = Sorted()
 
@@ -115,8 +139,8 @@ class VectorPlan(BaseVectorPlan):
     n_flow_particles: Count
     n_axis_particles: Count  # new particles to which the model's axis steps are fitted
     amplifier: Annotated[float, Between(0, math.inf)]  # ξ; 0 without conditions
-    frame: BuiltinFrameKind
-    transport: BuiltinTransport
+    frame: SavedFrameKind
+    transport: SavedTransport
     n_steps: Annotated[int, Between(0, 1 << 24)]
     entropy: NonNegative
     options: VectorOptions
@@ -176,28 +200,31 @@ class VectorPlan(BaseVectorPlan):
             )
         return stages
 
-    def sampling_flow_spec(self, seed: Seed, device: torch.device) -> FlowSpec:
-        """All stages, as offline samples replay them."""
+    def flow_spec(
+        self,
+        seed: Seed,
+        device: torch.device,
+        only: Literal["flow", "axis"] | None = None,
+    ) -> FlowSpec:
+        """All stages, as offline samples replay them, or `only` the one of this name.
+
+        There is no stage "flow" without steps of the flow, and no stage "axis" without
+        axis steps.
+        """
+        stages = self.stages()
+        stage_range = None
+        if only is not None:
+            indices = [i for i, stage in enumerate(stages) if stage.name == only]
+            stage_range = range(indices[0], indices[0] + 1) if indices else range(0)
         return FlowSpec(
-            self.stages(),
+            stages,
             seed.child("flow"),
             self.condition_dim,
             self.amplifier,
             self.entropy,
-            projection_budget(device),
+            projection_bytes(device),
+            stage_range=stage_range,
         )
-
-    def flow_spec(self, seed: Seed, device: torch.device) -> FlowSpec:
-        """The stage of the frame alone, which is empty without steps."""
-        spec = self.sampling_flow_spec(seed, device)
-        n_stages = 1 if self.n_steps else 0
-        return replace(spec, stage_range=range(n_stages))
-
-    def axis_flow_spec(self, seed: Seed, device: torch.device) -> FlowSpec:
-        """The stage of the axis steps alone, which is the last."""
-        spec = self.sampling_flow_spec(seed, device)
-        n_stages = len(spec.stages)
-        return replace(spec, stage_range=range(n_stages - 1, n_stages))
 
     def summary(self) -> list[tuple[str, object]]:
         """Names and values to print; those with the value "" are left out."""
@@ -291,7 +318,14 @@ class VectorPlan(BaseVectorPlan):
         model_bytes = 2 * itemsize * n_knots * n_classes  # knots and their values
         return point_bytes + model_bytes + work_bytes
 
-    def fit_seconds(self) -> float:
+    @property
+    def nbytes(self) -> int:
+        """Memory of the fit on each device, without the input data."""
+        n_local = math.ceil(self.n_rows / self.n_ranks)
+        return self.fit_bytes(n_local, math.ceil(self.n_flow_particles / self.n_ranks))
+
+    @property
+    def seconds(self) -> float:
         """About the time of a fit: that of the projections of all ranks."""
         n_data = self.n_rows * self.draws_per_row
         n_projected = self.n_flow_particles + n_data
@@ -308,16 +342,170 @@ class VectorPlan(BaseVectorPlan):
         return self.seconds_for(n_values, nanoseconds)
 
 
-def count_knots(n_knots: int, codes: Tensor | None) -> int:
-    """Knots to keep per map, for particles with these codes, which share the maps.
+def plan_vectors(
+    rows: VectorRows,
+    parameters: VectorParameters,
+    n_rows: int,
+    n_particles: int,
+    particle_conditions: ParticleConditions | None,
+    device: torch.device,
+    n_ranks: int,
+) -> VectorPlan:
+    """The plan of a flow onto these rows, with every "auto" resolved.
+
+    Parameters
+    ----------
+    rows : those of this rank
+    parameters : those of the estimator
+    n_rows : how many rows all ranks have
+    n_particles : how many particles the user gets
+    particle_conditions : the conditions of the particles that the flow moves; None
+        without y
+    device, n_ranks : where the fit runs
+    """
+    options = parameters.options
+    d = rows.X.shape[1]
+
+    condition_kind: ConditionKind = "none"
+    condition_dim = 0
+    amplifier = 0.0
+    n_flow_particles = max(n_particles, MIN_PARTICLES)
+    if rows.conditions is not None and particle_conditions is not None:
+        condition_kind = rows.conditions.encoder.kind
+        condition_dim = rows.conditions.encoder.condition_dim
+        amplifier = parameters.amplifier
+        n_flow_particles = len(particle_conditions.encoded_y)
+    use = condition_use(amplifier, condition_dim)
+    row_y = None  # unless the flow uses them
+    particle_y = None
+    if use != "none" and particle_conditions is not None:
+        row_y = rows.encoded_y
+        particle_y = particle_conditions.encoded_y
+
+    frame = choose_frame(parameters.frame, d, use, n_ranks)
+    bandwidth, reason = plan_bandwidth(options.smoothing, rows.X, row_y, n_rows)
+    draws_per_row = 1
+    n_data = n_rows  # about: the choice of a transport needs no more
+    if bandwidth != 0:  # in all there are as many draws as particles
+        draws_per_row = max(1, round(n_flow_particles / n_rows))
+        n_data = max(n_rows, n_flow_particles)
+
+    n_knots = int(options.n_knots)
+    n_per_map = n_flow_particles + n_data
+    if row_y is not None and particle_y is not None:
+        if options.shrinkage and not isinstance(particle_y, ClassIndices):
+            fact = "does not work with a continuous y"
+            kappa = options.shrinkage
+            raise ParameterError("shrinkage", kappa, fact, "set it to 0")
+        if use == "separate":
+            assert isinstance(row_y, ClassIndices), "only classes have separate maps"
+            assert isinstance(particle_y, ClassIndices)
+            n_per_map = _largest_class(
+                y_p=particle_y,
+                y_q=row_y,
+                draws_per_row=n_data / len(row_y),
+            )
+        else:
+            n_knots = count_knots(n_knots, particle_y)
+    transport = resolve_transport(
+        parameters.transport, n_per_map, n_ranks, HISTOGRAM, AUTO
+    )
+    return VectorPlan(
+        device=str(device),
+        n_ranks=n_ranks,
+        n_rows=n_rows,
+        n_columns=d,
+        dtype=rows.dtype,
+        n_particles=n_particles,
+        n_flow_particles=n_flow_particles,
+        n_axis_particles=count_axis_particles(
+            n_flow_particles, frame, d, options.n_axis_steps
+        ),
+        condition_kind=condition_kind,
+        condition_dim=condition_dim,
+        amplifier=amplifier,
+        frame=frame,
+        transport=transport,
+        n_steps=parameters.n_steps,
+        entropy=parameters.entropy,
+        standardize=parameters.standardize,
+        options=options,
+        n_knots=n_knots,
+        bandwidth=bandwidth,
+        smoothing_reason=reason,
+        draws_per_row=draws_per_row,
+    )
+
+
+def uses_local_conditions(
+    encoder: ConditionEncoder | None, parameters: VectorParameters, n_ranks: int
+) -> bool:
+    """Whether samples are drawn near the y that is asked for, by no flow.
+
+    Raises an error if they must be but cannot. `encoder` is that of y; None without y.
+    """
+    mode = parameters.condition
+    if encoder is None or isinstance(encoder, LabelEncoder):
+        if mode == "local":
+            fact = "needs continuous columns in y"
+            raise ParameterError("condition", mode, fact, "pass y of shape (n, l)")
+        return False
+    if mode == "local" and n_ranks > 1:
+        fact = "keeps all rows in one process"
+        hint = "fit in one process, or set condition='joint'"
+        raise ParameterError("condition", mode, fact, hint)
+    is_shared = condition_use(parameters.amplifier, encoder.condition_dim) == "shared"
+    is_local = mode == "local" or (mode == "auto" and is_shared and n_ranks == 1)
+    if isinstance(encoder, MixedEncoder) and not is_local:
+        fact = f"y has labels and columns, which condition={mode!r} cannot fit here"
+        hint = "use condition='local', or pass labels (n,) or columns (n, l)"
+        raise DataError(fact, hint)
+    return is_local
+
+
+def count_particles(
+    n_particles: int | None,
+    default: int,
+    encoder: ConditionEncoder | None,
+    n_ranks: int,
+) -> int:
+    """The number of particles to keep: what the user says, or the default.
+
+    Raises a `ParameterError` if they are fewer than the classes or the ranks. `encoder`
+    is that of y; None without y.
+    """
+    m = default if n_particles is None else int(n_particles)
+    minimum = n_ranks
+    if isinstance(encoder, LabelEncoder):
+        minimum = max(minimum, encoder.condition_dim)
+    requirement = f"at least {minimum}, one for each class and rank"
+    require(m >= minimum, "n_particles", m, requirement)
+    return m
+
+
+def _largest_class(
+    *, y_p: ClassIndices, y_q: ClassIndices, draws_per_row: float
+) -> int:
+    """The particles and the data, with draws of each row, of the largest class.
+
+    `y_p` are the classes of the particles, `y_q` those of the rows.
+    """
+    n_classes = int(y_q.values.max()) + 1
+    sizes_p = y_p.sizes(n_classes)
+    sizes_q = y_q.sizes(n_classes)
+    return int((sizes_p + draws_per_row * sizes_q).max())
+
+
+def count_knots(n_knots: int, y: EncodedY | None) -> int:
+    """Knots to keep per map, for particles with this y, which share the maps.
 
     More than `n_knots` if a rare class would otherwise get too few.
     """
-    if codes is None or codes.dim() != 1:
+    if not isinstance(y, ClassIndices):
         return n_knots
-    sizes = torch.bincount(codes)
+    sizes = y.sizes()
     rarest = int(sizes[sizes > 0].min())
-    wanted = KNOTS_OF_RAREST_CLASS * len(codes) // rarest
+    wanted = KNOTS_OF_RAREST_CLASS * len(y) // rarest
     return max(n_knots, min(wanted, MAX_SHARED_MAP_KNOTS))
 
 
@@ -343,47 +531,18 @@ def choose_frame(
     return kind
 
 
-class SmoothingPlan(NamedTuple):
-    """What the option `smoothing` means for the rows of a fit."""
-
-    bandwidth: float | None  # see `VectorPlan`
-    reason: str  # why "auto" is so; empty if the user set the bandwidth
-    draws_per_row: int
-    n_data: int  # of all ranks, about: those that the choice of a transport counts
-
-
-def plan_smoothing(
-    option: float | str,
-    X: np.ndarray,
-    codes: Tensor | None,
-    n_rows: int,
-    n_flow_particles: int,
-) -> SmoothingPlan:
-    """How far rows are spread, and into how many draws; see `plan_bandwidth`."""
-    bandwidth, reason = plan_bandwidth(option, X, codes, n_rows)
-    if bandwidth == 0:
-        return SmoothingPlan(bandwidth, reason, draws_per_row=1, n_data=n_rows)
-    # In all there are as many draws as particles.
-    return SmoothingPlan(
-        bandwidth,
-        reason,
-        draws_per_row=max(1, round(n_flow_particles / n_rows)),
-        n_data=max(n_rows, n_flow_particles),
-    )
-
-
 def plan_bandwidth(
-    option: float | str, X: np.ndarray, codes: Tensor | None, n_rows: int
+    option: float | str, X: np.ndarray, y: EncodedY | None, n_rows: int
 ) -> tuple[float | None, str]:
     """What the option `smoothing` means for these rows, and why "auto" is so.
 
-    X (n, d) are this rank's rows, of `n_rows` in all; `codes` are those of all ranks.
+    X (n, d) are this rank's rows, of `n_rows` in all; `y` is that of all ranks.
     The bandwidth is 0 if the flow fits the rows themselves, and None if "auto" will
     choose it from the rows. The reason is empty if the user chose.
     """
     if option != "auto":
         return float(option), ""
-    if codes is not None and codes.dim() == 2:
+    if isinstance(y, ContinuousY):
         return 0.0, "y is continuous"
     if n_rows < MIN_SMOOTHED_ROWS:
         return 0.0, f"fewer than {MIN_SMOOTHED_ROWS} rows"
@@ -393,17 +552,17 @@ def plan_bandwidth(
     if n_rows > most:
         return 0.0, f"more than {most} rows"
     # One rank of several does not know the rows of the others, which may differ.
-    if len(X) == n_rows and not _rows_differ(X, codes):
+    if len(X) == n_rows and not _rows_differ(X, y):
         return 0.0, "no rows of a class differ"
     return None, "leave-one-out distances of the rows"
 
 
-def _rows_differ(X: np.ndarray, class_indices: Tensor | None) -> bool:
-    """Whether any two rows (n, d) of a class differ; `class_indices` are (n,)."""
+def _rows_differ(X: np.ndarray, y: ClassIndices | None) -> bool:
+    """Whether any two rows (n, d) of a class differ."""
     first_of_class = np.zeros(len(X), np.int64)
-    if class_indices is not None:
+    if y is not None:
         _, first, class_of_row = np.unique(
-            class_indices.numpy(), return_index=True, return_inverse=True
+            y.values.numpy(), return_index=True, return_inverse=True
         )
         first_of_class = first[class_of_row]
     return bool((X[first_of_class] != X).any())
@@ -421,6 +580,6 @@ def count_axis_particles(
 
 def max_directions(frame: FrameKind, d: int) -> int:
     """The most directions of a step in d columns, of this frame or along the axes."""
-    if frame.n_directions is None:
-        return d
-    return max(frame.n_directions, d)
+    if isinstance(frame, MaxSliced):
+        return max(frame.max_directions, d)  # in few columns, more than it takes
+    return max(frame.count_directions(d), d)

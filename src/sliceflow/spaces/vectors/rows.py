@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.encoded_y import EncodedY
 from sliceflow.errors import DataError
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.neighbours.features import heavy_tail
@@ -49,7 +50,7 @@ class Units:
             raise ValueError(f"there are not units for {d} columns")
 
     @classmethod
-    def fit_to(
+    def from_data(
         cls,
         X: np.ndarray,
         standardize: bool,
@@ -126,43 +127,43 @@ class Units:
 
 
 def encode_classes(
-    units_by_class: Sequence[Units], X: np.ndarray, class_indices: Tensor | None
+    units_by_class: Sequence[Units], X: np.ndarray, y: EncodedY | None
 ) -> Tensor:
     """Standardise rows (n, d).
 
-    With several `Units`, row i uses the units of its class, ``class_indices[i]``; with
-    one, `class_indices` is ignored.
+    With several `Units`, row i uses the units of its class, ``y.values[i]``; with one,
+    y is ignored.
     """
-    if len(units_by_class) == 1 or class_indices is None:
+    if len(units_by_class) == 1 or y is None:
         return units_by_class[0].encode(X)
     encoded = torch.from_numpy(np.empty_like(X))
     for c, units_of_class in enumerate(units_by_class):
-        of_class = class_indices == c
+        of_class = y.values == c
         encoded[of_class] = units_of_class.encode(X[of_class.numpy()])
     return encoded
 
 
 def decode_classes(
-    units_by_class: Sequence[Units], x: Tensor, class_indices: Tensor | None
+    units_by_class: Sequence[Units], x: Tensor, y: EncodedY | None
 ) -> Tensor:
     """Points (d, n) in the flow's units -> rows (n, d) in the user's units.
 
     This is the inverse of `encode_classes`.
     """
-    if len(units_by_class) == 1 or class_indices is None:
+    if len(units_by_class) == 1 or y is None:
         return units_by_class[0].decode(x)
     rows = x.new_empty(x.shape[1], len(x))
     for c, units_of_class in enumerate(units_by_class):
-        of_class = (class_indices == c).to(x.device)
+        of_class = (y.values == c).to(x.device)
         rows[of_class] = units_of_class.decode(x[:, of_class])
     return rows
 
 
-def as_cloud(rows: Tensor, codes: Tensor | None, device: torch.device) -> Cloud:
-    """Rows (n, d) and codes in the engine's layout: columns, on the device."""
-    if codes is not None:
-        codes = codes.to(device)
-    return Cloud(rows.to(device).T.contiguous(), codes)
+def as_cloud(rows: Tensor, y: EncodedY | None, device: torch.device) -> Cloud:
+    """Rows (n, d) and their y in the engine's layout: columns, on the device."""
+    if y is not None:
+        y = y.to(device)
+    return Cloud(rows.to(device).T.contiguous(), y)
 
 
 def _summary(

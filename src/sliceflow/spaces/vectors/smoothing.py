@@ -3,7 +3,7 @@
 `sliceflow.neighbours.smoothing` makes the draws and chooses how far they spread. Here
 is decided what the axis steps see of them. A plan says whether rows are smoothed at all
 (`plan.plan_bandwidth`). The search for neighbours, which takes longer, waits until the
-fit draws its data (`Smoother.fit`).
+fit draws its data (`Smoother.from_data`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sliceflow.engine.encoded_y import EncodedY
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Ranks
 from sliceflow.neighbours.smoothing import (
@@ -41,20 +42,20 @@ class Smoother:
     classes: Sequence[ClassNeighbours]  # the rows of each class with their neighbours
 
     @classmethod
-    def fit(
+    def from_data(
         cls,
         bandwidth: float | None,
         rows: Tensor,
-        codes: Tensor | None,
+        y: EncodedY | None,
         n_neighbors: int,
         ranks: Ranks,
     ) -> Smoother:
         """Find the neighbours of rows (n, d), and the bandwidth if it is None.
 
-        The rows and `codes` are those of all ranks. The bandwidth is 0 if no rows of a
+        The rows and `y` are those of all ranks. The bandwidth is 0 if no rows of a
         class differ: draws then equal the rows.
         """
-        classes = find_class_neighbours(rows, codes, n_neighbors)
+        classes = find_class_neighbours(rows, y, n_neighbors)
         if bandwidth is None:
             bandwidth = choose_smoothing(classes)
             if ranks.size > 1:

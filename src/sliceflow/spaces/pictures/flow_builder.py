@@ -1,7 +1,7 @@
-"""The flow of pictures through the levels of a pyramid, stage by stage.
+"""The flow of pictures through the resolutions of a pyramid, stage by stage.
 
-Each stage runs `engine.flow` with local frames (`tiles`) in the subspace of its level
-(`pyramid`).
+Each stage runs `engine.flow` with local frames (`tiles`) in the subspace of its
+resolution (`pyramid`).
 """
 
 from __future__ import annotations
@@ -9,16 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
 
 import torch
 from torch import Tensor
 
-from sliceflow.devices import projection_budget
-from sliceflow.engine.clouds import Cloud, Indices
-from sliceflow.engine.compression import ModelStep
+from sliceflow.devices import projection_bytes
+from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.flow import FlowSpec, ParticleStreams, Step, replay
-from sliceflow.engine.frames import Frame, FrameKind
+from sliceflow.engine.frames import FrameKind
+from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import Shrunk
@@ -26,21 +25,21 @@ from sliceflow.engine.transports import (
     AlignedHistogram,
     Histogram,
     Transport,
-    TransportMap,
 )
+from sliceflow.spaces.pictures.masked_frames import MaskedFrameKind
 from sliceflow.spaces.pictures.plan import SINGLE_PIXEL_BINS, PicturePlan
-from sliceflow.spaces.pictures.pyramid import PyramidLevel
+from sliceflow.spaces.pictures.pyramid import PyramidSubspace
 from sliceflow.spaces.pictures.schedules import PictureStage
 from sliceflow.spaces.pictures.tiles import RandomPatches, Tiles
 
 
 @dataclass(frozen=True)
 class PictureFlowBuilder:
-    """Builds the flow through the levels of a pyramid, for fitting and sampling.
+    """Builds the flow through the resolutions of a pyramid, for fitting and sampling.
 
-    A stage moves the coefficients of its level; at its end the change is upsampled and
-    added to the pixels. With observed pixels, every step is upsampled instead, and does
-    not move the observed pixels.
+    A stage moves the coefficients of its resolution; at its end the change is upsampled
+    and added to the pixels. With observed pixels, every step is upsampled instead, and
+    does not move the observed pixels.
     """
 
     plan: PicturePlan
@@ -62,11 +61,11 @@ class PictureFlowBuilder:
             seed=self.seed.child("flow"),
             condition_dim=plan.condition_dim,
             amplifier=plan.amplifier,
-            budget=projection_budget(self.device),
+            projection_bytes=projection_bytes(self.device),
         )
 
     def frame_kind(self, i: int) -> Tiles | RandomPatches:
-        """The kind of frames of stage i, on the coefficients of its level."""
+        """The kind of frames of stage i, on the coefficients of its resolution."""
         plan = self.plan
         stage = plan.stages[i]
         channels, height, width = plan.layout.shape
@@ -88,10 +87,10 @@ class PictureFlowBuilder:
             precision=self._precision(i),
         )
 
-    def count_directions(self, i: int, step_index: int) -> int:
+    def directions_of_step(self, i: int, step_index: int) -> int:
         """The number of directions of a step of stage i."""
         seed = self.seed.child("flow", *_frame_seed_path(i))
-        return self.frame_kind(i).count_directions(seed, step_index)
+        return self.frame_kind(i).directions_of_step(seed, step_index)
 
     def _precision(self, i: int) -> torch.dtype | None:
         """The type of the rotations of stage i; None is that of the particles."""
@@ -109,7 +108,9 @@ class PictureFlowBuilder:
         plan = self.plan
         stage = plan.stages[i]
         channels, height, width = plan.layout.shape
-        level = PyramidLevel(channels, height, width, stage.height, stage.width)
+        coefficients = PyramidSubspace(
+            channels, height, width, stage.height, stage.width
+        )
         n_knots = plan.n_knots
         if self._has_single_pixels(i):
             transport = self._single_pixel_transport()
@@ -121,38 +122,40 @@ class PictureFlowBuilder:
             taper = plan.options.taper
 
         # Clipped before a stage of single pixels, ties at ±1 would stay ties.
-        clip = plan.options.clip and level.is_full_resolution
+        clip = plan.options.clip and coefficients.is_whole
         if self._has_single_pixels(i + 1):
             clip = False
 
         frame: FrameKind = self.frame_kind(i)
-        subspace = replace(level, clip=clip)
+        subspace = replace(coefficients, clip=clip)
         if self.observed_mask is not None:
-            frame = MaskedFrameKind(level, self.frame_kind(i), self.observed_mask)
+            frame = MaskedFrameKind(
+                coefficients, self.frame_kind(i), self.observed_mask
+            )
             subspace = replace(subspace, height=height, width=width)
         return Stage(
             name=stage.name,
             frame_kind=frame,
             n_steps=stage.n_steps,
             transport=transport,
-            step_size=self._step_size(level),
+            step_size=self._step_size(coefficients),
             taper=taper,
             n_knots=n_knots,
-            max_displacement=self._reach(stage),
+            max_displacement=self._max_displacement(stage),
             subspace=subspace,
             frame_seed_path=_frame_seed_path(i),
         )
 
-    def _step_size(self, level: PyramidLevel) -> float:
+    def _step_size(self, coefficients: PyramidSubspace) -> float:
         """1; for random patches at most H/d, as in the authors' script.
 
         They keep η at or below the number of directions H: else the flow diverges.
         """
         if self.plan.patch_basis != "random":
             return 1.0
-        return min(1.0, self.plan.n_directions / level.dimension)
+        return min(1.0, self.plan.n_directions / coefficients.dimension)
 
-    def _reach(self, stage: PictureStage) -> float:
+    def _max_displacement(self, stage: PictureStage) -> float:
         """A bound on how far a projection can move.
 
         Pixels are in [−1, 1], and a direction covers one tile. Lanczos' kernel spreads
@@ -203,6 +206,7 @@ class PictureFlowBuilder:
 
 def _frame_seed_path(i: int) -> tuple[str | int, ...]:
     """The branch of a flow's seed that draws the frames of stage i."""
+    # The names are part of every fitted model: others would draw other frames.
     return "level", i, "frame", 0
 
 
@@ -210,7 +214,7 @@ def replay_with_snapshots(
     flow: FlowSpec,
     model: Sequence[ModelStep],
     particles: Cloud,
-    noise: ParticleStreams,
+    particle_rng: ParticleStreams,
     n_snapshots: int,
 ) -> list[Tensor]:
     """Move particles by the steps of a model, as `replay`, and record where they are.
@@ -234,72 +238,6 @@ def replay_with_snapshots(
         if step.steps_before + 1 in recorded_steps:
             snapshots.append(step.current_points())
 
-    replay(flow, model, particles, noise, record)
+    replay(flow, model, particles, particle_rng, record)
     snapshots.append(particles.x)
     return snapshots
-
-
-@dataclass(frozen=True)
-class MaskedFrameKind:
-    """Frames of a pyramid level that act on pixels but never move known ones."""
-
-    level: PyramidLevel
-    kind: Tiles | RandomPatches  # on the coefficients of the level
-    observed_mask: Tensor  # (d, 1), True where a pixel never moves
-
-    @property
-    def n_directions(self) -> int | None:
-        """That of the kind of frame on the coefficients."""
-        return self.kind.n_directions
-
-    def draw(
-        self,
-        seed: Seed,
-        step_index: int,
-        x: Tensor,
-        condition_dim: int = 0,
-        data: Tensor | None = None,
-    ) -> MaskedFrame:
-        """The frame of a step. What is observed is the only condition."""
-        return MaskedFrame(
-            self.level, self.kind.draw(seed, step_index, x), self.observed_mask
-        )
-
-
-@dataclass(frozen=True)
-class MaskedFrame:
-    """A frame of a pyramid level that acts on pixels: z = ΘUᵀx, and dx = M·UΘᵀdz.
-
-    U extends coefficients of the level to pixels, Θ are directions on coefficients, and
-    M is 0 where a pixel is known: these pixels never move.
-    """
-
-    level: PyramidLevel
-    frame: Frame  # on the coefficients of the level
-    observed_mask: Tensor  # (d, 1)
-    theta_to_store: None = None  # a model stores nothing of it
-
-    @property
-    def n_directions(self) -> int:
-        return self.frame.n_directions
-
-    def amplified(self, amplifier: float) -> Self:
-        """The same: what is observed is the only condition."""
-        return self
-
-    def project(self, cloud: Cloud, indices: Indices = None) -> Tensor:
-        """z (h, n) of some or all columns of pictures (d, n)."""
-        cloud = cloud.part(indices)
-        coefficients = self.level.restrict(cloud.x)
-        return self.frame.project(replace(cloud, x=coefficients))
-
-    def lift(self, dz: Tensor) -> Tensor:
-        """dx (d, n) of dz (h, n); 0 where a pixel is known."""
-        return self.level.extend(self.frame.lift(dz)) * ~self.observed_mask
-
-    def move(self, cloud: Cloud, transport_map: TransportMap, step_size: float) -> None:
-        """Move the hidden pixels of pictures, in place."""
-        before = self.level.restrict(cloud.x)
-        after = before.clone()
-        self.frame.move(replace(cloud, x=after), transport_map, step_size)
-        cloud.x += self.level.extend(after.sub_(before)) * ~self.observed_mask

@@ -15,14 +15,14 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import Shrunk
 from sliceflow.engine.transports import AlignedHistogram, Histogram, Sorted
 from sliceflow.spaces.pictures import schedules
-from sliceflow.spaces.pictures.levels import PictureFlowBuilder
-from sliceflow.spaces.pictures.pyramid import PyramidLevel
+from sliceflow.spaces.pictures.flow_builder import PictureFlowBuilder
+from sliceflow.spaces.pictures.pyramid import PyramidSubspace
 from sliceflow.spaces.pictures.tiles import RandomPatches, Tiles
 
 HISTOGRAM = Histogram(16)  # of the plan
 
 
-def levels(schedule="2[2] 6[3] 6[1]=1", device="cpu", clip=True, **changes):
+def builder(schedule="2[2] 6[3] 6[1]=1", device="cpu", clip=True, **changes):
     """The flow of pictures of 6×6 pixels, two steps a stage."""
     stages = schedules.from_string(schedule, 6, 6, 2)
     options = PictureOptions(n_directions=30, clip=clip)
@@ -37,9 +37,9 @@ def clouds(m=40, n=30):
 
 
 @pytest.mark.parametrize("patch_basis", ["pixels", "cosines", "random"])
-def test_stages_have_the_directions_of_their_level(patch_basis):
-    level_flow = levels("2[2] 6[3]", patch_basis=patch_basis)
-    flow = level_flow.flow()
+def test_stages_have_the_directions_of_their_resolution(patch_basis):
+    flow_builder = builder("2[2] 6[3]", patch_basis=patch_basis)
+    flow = flow_builder.flow()
     x = torch.zeros(36, 1)
     kind = RandomPatches if patch_basis == "random" else Tiles
     for i in range(2):
@@ -47,29 +47,33 @@ def test_stages_have_the_directions_of_their_level(patch_basis):
         cloud = Cloud(flow.stages[i].subspace.restrict(x))
         for k in range(5):
             frame = Step(flow, i, k, 0, cloud, Cloud(x)).make_frame()
-            assert frame.n_directions == level_flow.count_directions(i, k)
-            assert frame.n_directions <= level_flow.plan.directions_per_stage[i]
+            assert frame.count_directions(0) == flow_builder.directions_of_step(i, k)
+            assert (
+                frame.count_directions(0) <= flow_builder.plan.directions_per_stage[i]
+            )
 
 
 def test_single_pixels_are_exact_and_come_after_everything_else():
-    stages = levels(shrinkage=2.0).flow((0.1,)).stages  # coarse, fine, single pixels
+    stages = builder(shrinkage=2.0).flow((0.1,)).stages  # coarse, fine, single pixels
     shrunk = Shrunk(HISTOGRAM, 2.0, (0.1,))
     aligned = AlignedHistogram(32, HISTOGRAM.max_samples, (-1.0, 64 / 17 - 1))
     assert [stage.transport for stage in stages] == [shrunk, shrunk, aligned]
     assert [stage.n_knots for stage in stages] == [12, 12, 512]
     assert [stage.taper for stage in stages] == [0, 0.5, 0]
     assert [stage.subspace.clip for stage in stages] == [False, False, True]
-    assert levels(transport=Sorted()).flow().stages[-1].transport == Sorted()
-    assert [stage.n_knots for stage in levels(n_knots=0).flow().stages] == [0, 0, 0]
-    half = [stage.frame_kind.precision for stage in levels(device="meta").flow().stages]
+    assert builder(transport=Sorted()).flow().stages[-1].transport == Sorted()
+    assert [stage.n_knots for stage in builder(n_knots=0).flow().stages] == [0, 0, 0]
+    half = [
+        stage.frame_kind.precision for stage in builder(device="meta").flow().stages
+    ]
     assert half == [torch.float16, torch.float16, None]
 
 
 def test_a_coarse_stage_leaves_finer_detail_alone_and_the_last_one_clips():
-    flow = levels(transport=Sorted()).flow()
+    flow = builder(transport=Sorted()).flow()
     particles, data = clouds()
     start = particles.x.clone()
-    level = PyramidLevel(1, 6, 6, 2, 2)
+    subspace = PyramidSubspace(1, 6, 6, 2, 2)
     simulate(
         dataclasses.replace(flow, stage_range=range(1)),
         particles,
@@ -78,7 +82,7 @@ def test_a_coarse_stage_leaves_finer_detail_alone_and_the_last_one_clips():
     )
     change = particles.x - start
     assert float(change.abs().max()) > 0.1
-    assert torch.allclose(level.extend(level.restrict(change)), change, atol=1e-9)
+    assert torch.allclose(subspace.extend(subspace.restrict(change)), change, atol=1e-9)
     assert float(particles.x.abs().max()) > 1
     simulate(
         flow,
@@ -92,11 +96,11 @@ def test_a_coarse_stage_leaves_finer_detail_alone_and_the_last_one_clips():
 
 def test_classes_apart_and_shared_maps_reach_the_engine():
     conditional = dict(condition_dim=3, shrinkage=1.0)
-    separate = levels(**conditional, amplifier=math.inf).flow((0.1,))
+    separate = builder(**conditional, amplifier=math.inf).flow((0.1,))
     assert separate.condition_use == "separate"
     assert separate.shared_condition_dim == 0
     assert separate.stages[0].transport.n_shared_classes == 0
-    shared = levels(**conditional, amplifier=5.0).flow((0.1,))
+    shared = builder(**conditional, amplifier=5.0).flow((0.1,))
     assert shared.condition_use == "shared"
     assert shared.shared_condition_dim == 3
     assert shared.stages[0].transport.n_shared_classes == 3

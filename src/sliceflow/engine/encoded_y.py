@@ -1,0 +1,91 @@
+"""Encoded conditions: the y of n points, as the engine uses it.
+
+`ClassIndices` are those of labels, `ContinuousY` those of columns of numbers, `MixedY`
+those of both. Everywhere `y_p` is the y of particles, which have the distribution p,
+and `y_q` that of data, which have q. Nothing writes to a y: conditions do not move.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from sliceflow import kernels
+
+
+@dataclass(frozen=True)
+class _PointValues:
+    """What all kinds share: the values of n points, along the first axis."""
+
+    values: Tensor
+
+    def __len__(self) -> int:
+        """n, the number of points."""
+        return len(self.values)
+
+    def take(self, indices: slice | Tensor) -> Self:
+        """The y of some of the points."""
+        return replace(self, values=self.values[indices])
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same on a device."""
+        return replace(self, values=self.values.to(device))
+
+    def repeat(self, times: int) -> Self:
+        """All points one after the other, several times."""
+        return replace(self, values=torch.cat([self.values] * times))
+
+    def repeat_each(self, times: int) -> Self:
+        """Each point several times in a row."""
+        return replace(self, values=self.values.repeat_interleave(times, 0))
+
+    def joined(self, other: _PointValues) -> Self:
+        """These points, and after them those of another y of the same kind."""
+        assert type(other) is type(self), "kinds of y differ"
+        return replace(self, values=torch.cat((self.values, other.values)))
+
+
+@dataclass(frozen=True)
+class ClassIndices(_PointValues):
+    """Labels: `values` (n,) are the indices of classes, int64 from 0 to C − 1."""
+
+    def sizes(self, n_classes: int = 0) -> Tensor:
+        """The number of points of each class, (C,); C is at least `n_classes`."""
+        return torch.bincount(self.values, minlength=n_classes)
+
+    def shift(self, z: Tensor, theta: Tensor) -> Tensor:
+        """z (h, n) plus theta[:, c] for the points of class c; theta is (h, C)."""
+        return kernels.for_tensor(z).add_class_offsets(z, theta, self.values)
+
+
+@dataclass(frozen=True)
+class ContinuousY(_PointValues):
+    """Columns of numbers: `values` (n, l) are standardised."""
+
+    def shift(self, z: Tensor, theta: Tensor) -> Tensor:
+        """z (h, n) plus θᵀy of each point; theta is (h, l)."""
+        return torch.addmm(z, theta, self.values.T.to(z.dtype))
+
+
+@dataclass(frozen=True)
+class MixedY(ContinuousY):
+    """Labels and numbers: `values` (n, 1 + l), with the index of the class first.
+
+    Only local conditions use it; what else takes it treats the index as a number.
+    """
+
+    @property
+    def class_indices(self) -> Tensor:
+        """The class (n,) of each point."""
+        return self.values[:, 0].long()
+
+    @property
+    def numbers(self) -> Tensor:
+        """The standardised columns (n, l)."""
+        return self.values[:, 1:]
+
+
+EncodedY = ClassIndices | ContinuousY

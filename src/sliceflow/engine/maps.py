@@ -1,0 +1,178 @@
+"""The maps of a step: piecewise linear, one for each direction.
+
+A `KnotMap` is given at arbitrary knots, a `GridMap` on a uniform grid. Both displace
+any projections z (h, n), and do not depend on the transport that fitted them.
+
+If each of C classes has its own maps (ξ = ∞), a step fits C·h maps, and all that
+belongs to maps (knots, counts, costs) has C·h rows, stacked class by class: the first h
+rows are the h directions of class 0, the next h rows those of class 1, and so on.
+`class_rows` is the slice of one class. What belongs to points (z, dz) keeps its h rows:
+there a class is a slice of the points, `ClassSlices`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from sliceflow import kernels
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.smooth_maps import SmoothMap
+from sliceflow.saved_types import FLOAT_DTYPES, ArraySpec
+
+# Loaded knots may descend by this share of the largest: averages of equal numbers may
+# differ in the last digit.
+_ROUNDING_SLACK = 1e-5
+
+
+def class_rows(c: int, h: int) -> slice:
+    """The rows of class c among the C·h rows of maps of h directions."""
+    return slice(c * h, (c + 1) * h)
+
+
+@dataclass(frozen=True)
+class KnotMap:
+    """Piecewise linear maps: T(knots) = values, both (h, K) and ascending in each row.
+
+    If each class has its own maps, there are C·h rows. `join_classes` makes such maps;
+    the rows of classes with fewer knots repeat their last knot.
+    """
+
+    knots: Annotated[Tensor, ArraySpec("h k", FLOAT_DTYPES)]
+    values: Annotated[Tensor, ArraySpec("h k", FLOAT_DTYPES)]
+    # The number of different knots of each class, 0 if its maps move nothing. Only a
+    # fit knows it; None if all classes share the maps, or after loading.
+    knots_per_class: tuple[int, ...] | None = field(
+        default=None, metadata={"saved": False}
+    )
+
+    def check_saved(self) -> None:
+        """Raise a ValueError if these maps cannot be applied."""
+        if self.knots.dtype != self.values.dtype or self.knots.shape[1] < 1:
+            raise ValueError(
+                f"maps have {self.knots.shape[1]} knots, or mix types of numbers"
+            )
+        _check_ascending(self.knots[:, :-1], self.knots[:, 1:])
+
+    def displace(self, z: Tensor, cloud: Cloud | None = None) -> Tensor:
+        """T(z) − z for projections z (h, n) of the points `cloud`.
+
+        T is linear between knots and a rigid shift beyond the ends. If the cloud has
+        class slices, the points of each class move by the maps of that class.
+        """
+        kernel = kernels.for_tensor(z)
+
+        def displace(z_class: Tensor, rows: slice) -> Tensor:
+            return kernel.displace_knots(z_class, self.knots[rows], self.values[rows])
+
+        return kernels.displace_by_class(z, _class_starts(cloud), displace)
+
+    def split_classes(self) -> list[KnotMap | None]:
+        """The maps of each class, without padding; None for maps that move nothing."""
+        assert self.knots_per_class is not None, "classes share these maps"
+        h = len(self.knots) // len(self.knots_per_class)
+        maps: list[KnotMap | None] = []
+        for c, n_knots in enumerate(self.knots_per_class):
+            rows = class_rows(c, h)
+            if n_knots == 0:
+                maps.append(None)
+            else:
+                knots = self.knots[rows, :n_knots]
+                values = self.values[rows, :n_knots]
+                maps.append(KnotMap(knots, values))
+        return maps
+
+
+def join_classes(maps: Sequence[KnotMap | None], h: int, like: Tensor) -> KnotMap:
+    """The maps of each class along h directions, as one `KnotMap` of C·h rows.
+
+    Shorter maps are padded with copies of their last knot, which changes no map:
+    nothing lies between equal knots. A class with None gets maps that move nothing.
+    `like` is a tensor with the dtype and the device of the maps.
+    """
+    identity = like.new_tensor([0.0, 1.0]).expand(h, -1)  # exact: 0 + z·(1 − 0) = z
+    knots = []
+    values = []
+    knots_per_class = []
+    for class_map in maps:
+        if class_map is None:
+            knots.append(identity)
+            values.append(identity)
+            knots_per_class.append(0)
+        else:
+            knots.append(class_map.knots)
+            values.append(class_map.values)
+            knots_per_class.append(class_map.knots.shape[1])
+    n_knots = max(class_knots.shape[1] for class_knots in knots)
+    return KnotMap(
+        torch.cat([_repeat_last(class_knots, n_knots) for class_knots in knots]),
+        torch.cat([_repeat_last(class_values, n_knots) for class_values in values]),
+        tuple(knots_per_class),
+    )
+
+
+def _repeat_last(rows: Tensor, n: int) -> Tensor:
+    """Rows (h, k) whose last value is repeated up to n values: (h, n)."""
+    return torch.cat((rows, rows[:, -1:].expand(-1, n - rows.shape[1])), 1)
+
+
+@dataclass(frozen=True)
+class GridMap:
+    """Maps on a uniform grid of [lo, hi], both (h,).
+
+    T sends edge b of B equal bins to values[:, b]; the values are (h, B + 1). If each
+    class has its own maps, there are C·h rows.
+    """
+
+    lo: Annotated[Tensor, ArraySpec("h", FLOAT_DTYPES)]
+    hi: Annotated[Tensor, ArraySpec("h", FLOAT_DTYPES)]
+    values: Annotated[Tensor, ArraySpec("h b", FLOAT_DTYPES)]
+    # The particles in each bin, (h, B): maps are noisy where there are few. Only a fit
+    # knows them.
+    counts: Tensor | None = field(default=None, metadata={"saved": False})
+
+    def check_saved(self) -> None:
+        """Raise a ValueError if these maps cannot be applied."""
+        if self.lo.dtype != self.hi.dtype or self.values.shape[1] < 2:
+            raise ValueError(
+                f"maps have {self.values.shape[1]} values, or mix types of numbers"
+            )
+        _check_ascending(self.lo, self.hi)
+
+    def displace(self, z: Tensor, cloud: Cloud | None = None) -> Tensor:
+        """T(z) − z for projections z (h, n) of the points `cloud`.
+
+        If the cloud has class slices, the points of each class move by the maps of that
+        class.
+        """
+        kernel = kernels.for_tensor(z)
+
+        def displace(z_class: Tensor, rows: slice) -> Tensor:
+            return kernel.displace_grid(
+                z_class, self.lo[rows], self.hi[rows], self.values[rows]
+            )
+
+        return kernels.displace_by_class(z, _class_starts(cloud), displace)
+
+
+TransportMap = KnotMap | GridMap | SmoothMap
+
+
+def _class_starts(cloud: Cloud | None) -> Sequence[int] | None:
+    """Where the points of each class start, if each class has its own maps."""
+    if cloud is None or cloud.class_slices is None:
+        return None
+    return cloud.class_slices.starts
+
+
+def _check_ascending(before: Tensor, after: Tensor) -> None:
+    """Raise a ValueError where `before` is larger than `after`, except by rounding."""
+    falls = before - after
+    if falls.numel() == 0:
+        return
+    if bool((falls > _ROUNDING_SLACK * after.abs().amax()).any()):
+        raise ValueError("maps have knots that do not ascend")

@@ -1,0 +1,197 @@
+"""The steps that a model stores, and the compressed form of their maps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from sliceflow import kernels
+from sliceflow.engine.maps import GridMap, KnotMap, TransportMap
+from sliceflow.engine.smooth_maps import SmoothMap
+from sliceflow.saved_types import FLOAT_DTYPES, ArraySpec, Between, Count
+
+# Knots of a compressed map: its two ends, and as many more as one byte can count.
+MAX_COMPRESSED_KNOTS = 257
+# Bins of a compressed map: the index of an edge fits into 16 bits.
+MAX_BINS = (1 << 16) - 1
+# How far ΘΘᵀ of stored directions may be from the identity: far above the rounding of
+# float32. Directions of a damaged file are much worse.
+_ORTHONORMAL_TOL = 1e-3
+
+
+@dataclass(frozen=True)
+class CompressedMap:
+    """h maps through K knots each, on the edges of a uniform grid over [lo, hi].
+
+    Knot k of a map is at edge `edges[:, k]` of its `n_bins` bins, and moves by
+    ``quantized_shifts[:, k] · 2**exponent``. The displacement D is linear between
+    knots. The first knot is at edge 0, the last at edge `n_bins`. `dtype` is that of
+    the grid's values. If each class has its own maps, h stands for C·h.
+
+    Identity maps can be left out. Then `map_indices` (h,) are the indices of the stored
+    maps among all `n_all` maps. If none are left out, `map_indices` is None.
+    """
+
+    lo: Annotated[Tensor, ArraySpec("h", torch.float64)]
+    hi: Annotated[Tensor, ArraySpec("h", torch.float64)]
+    edges: Annotated[Tensor, ArraySpec("h k", torch.int32, differences=1)]
+    quantized_shifts: Annotated[Tensor, ArraySpec("h k", torch.int16, differences=1)]
+    n_bins: Annotated[int, Between(1, MAX_BINS)]
+    exponent: Annotated[int, Between(-1000, 1000)]
+    dtype: torch.dtype = torch.float32
+    map_indices: (
+        Annotated[Tensor, ArraySpec("h", torch.int64, ge=0, differences=1)] | None
+    ) = None
+    n_all: Count = 0
+
+    def check_saved(self) -> None:
+        """Raise a ValueError if these maps cannot be applied."""
+        self._check_edges()
+        self._check_map_indices()
+        self._check_range()
+
+    def _check_edges(self) -> None:
+        edges = self.edges
+        n_knots = edges.shape[1]
+        if not 2 <= n_knots <= MAX_COMPRESSED_KNOTS or self.dtype not in FLOAT_DTYPES:
+            raise ValueError(f"compressed maps have {n_knots} knots of {self.dtype}")
+        from_first = bool((edges[:, 0] == 0).all())
+        to_last = bool((edges[:, -1] == self.n_bins).all())
+        ascend = bool((edges[:, :-1] < edges[:, 1:]).all())
+        if not (from_first and to_last and ascend):
+            raise ValueError(
+                f"compressed maps have knots that do not ascend from 0 to {self.n_bins}"
+            )
+
+    def _check_map_indices(self) -> None:
+        if self.map_indices is None or len(self.map_indices) == 0:
+            return
+        ascend = bool((self.map_indices[:-1] < self.map_indices[1:]).all())
+        if not ascend or int(self.map_indices[-1]) >= self.n_all:
+            raise ValueError(
+                f"compressed maps have indices that do not ascend below {self.n_all}"
+            )
+
+    def _check_range(self) -> None:
+        if not bool((self.lo <= self.hi).all()):
+            raise ValueError("compressed maps have ranges that end before they begin")
+        farthest = 0.0
+        if len(self.lo):
+            farthest = max(-float(self.lo.amin()), float(self.hi.amax()))
+        farthest += 2.0 ** (self.exponent + 15)  # shifts are below 2¹⁵ steps
+        if not farthest < torch.finfo(self.dtype).max / 4:
+            raise ValueError(
+                f"compressed maps reach beyond the numbers of {self.dtype}"
+            )
+
+    @property
+    def n_maps(self) -> int:
+        """The number of maps, including the identity maps that are left out."""
+        return len(self.lo) if self.map_indices is None else self.n_all
+
+    def to_grid(self) -> GridMap:
+        """The same maps on their whole grid, made to ascend.
+
+        The bits are the same on every device.
+        """
+        maps = self.with_identity_maps()
+        values = kernels.for_tensor(maps.lo).expand_grid(
+            maps.lo,
+            maps.hi,
+            maps.edges,
+            maps.quantized_shifts,
+            self.n_bins,
+            self.exponent,
+            self.dtype,
+        )
+        return GridMap(maps.lo, maps.hi, values)
+
+    def with_identity_maps(self) -> CompressedMap:
+        """The same with the identity maps added. This does not wait for a GPU."""
+        if self.map_indices is None:
+            return self
+        map_indices = self.map_indices
+
+        def zeros_elsewhere(stored: Tensor) -> Tensor:
+            all_rows = stored.new_zeros(self.n_all, *stored.shape[1:])
+            return all_rows.index_copy_(0, map_indices, stored)
+
+        return replace(
+            self,
+            lo=zeros_elsewhere(self.lo),
+            hi=zeros_elsewhere(self.hi),
+            edges=zeros_elsewhere(self.edges),
+            quantized_shifts=zeros_elsewhere(self.quantized_shifts),
+            map_indices=None,
+            n_all=0,
+        ).with_standard_identity_maps()
+
+    def without_identity_maps(self) -> CompressedMap:
+        """The same without the identity maps."""
+        if self.map_indices is not None:
+            return self
+        moving = self.quantized_shifts.any(1).nonzero()[:, 0]
+        return replace(
+            self,
+            lo=self.lo[moving],
+            hi=self.hi[moving],
+            edges=self.edges[moving],
+            quantized_shifts=self.quantized_shifts[moving],
+            map_indices=moving,
+            n_all=len(self.lo),
+        )
+
+    def with_standard_identity_maps(self) -> CompressedMap:
+        """The same, where identity maps have the range [−1, 1] and evenly spaced knots.
+
+        So they need not be stored: `with_identity_maps` makes the same ones.
+        """
+        moving = self.quantized_shifts.any(1)
+        n_knots = self.edges.shape[1]
+        even = torch.arange(n_knots, device=self.edges.device)
+        even = (even * self.n_bins // (n_knots - 1)).to(self.edges.dtype)
+        return replace(
+            self,
+            lo=torch.where(moving, self.lo, -1.0),
+            hi=torch.where(moving, self.hi, 1.0),
+            edges=torch.where(moving[:, None], self.edges, even),
+        )
+
+
+@dataclass(frozen=True)
+class ModelStep:
+    """One step of a model: step `step_index` of stage `stage_index`, and its maps.
+
+    `theta` (h, d) are the directions if they were fitted. If it is None, the frame is
+    drawn again from the numbers of the stage and the step.
+    """
+
+    stage_index: Count
+    step_index: Count
+    maps: KnotMap | GridMap | CompressedMap | SmoothMap
+    theta: Annotated[Tensor, ArraySpec("h d", FLOAT_DTYPES)] | None = None
+
+    def check_saved(self) -> None:
+        """Raise a ValueError if the directions are not orthonormal."""
+        theta = self.theta
+        if theta is None:
+            return
+        identity = torch.eye(len(theta), dtype=theta.dtype, device=theta.device)
+        deviation = (theta @ theta.T - identity).abs()
+        if not bool((deviation < _ORTHONORMAL_TOL).all()):
+            raise ValueError("the fitted directions of a step are not orthonormal")
+
+    def without_identity_maps(self) -> ModelStep:
+        """The same without the identity maps, if they are compressed."""
+        if isinstance(self.maps, CompressedMap):
+            return replace(self, maps=self.maps.without_identity_maps())
+        return self
+
+    def expanded(self) -> TransportMap:
+        """The maps as they move particles."""
+        if isinstance(self.maps, CompressedMap):
+            return self.maps.to_grid()
+        return self.maps

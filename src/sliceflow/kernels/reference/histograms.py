@@ -1,0 +1,267 @@
+"""Maps of histograms, in plain torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from sliceflow.kernels.reference.interpolation import (
+    interpolate_at_positions,
+    positions_among,
+    shifted_beyond,
+)
+
+# Values of F are compared across a gap with this tolerance: far above their rounding,
+# far below an atom's mass.
+CDF_TOLERANCE = 1e-8
+# Weights are counted as whole multiples of 2⁻³⁰, because integers have the same sum in
+# any order.
+_WEIGHT_UNITS = 2**30
+# A function `name_by` implements the kernel `name` in terms of other kernels, which it
+# takes as its first arguments. Each device passes its own versions. These are the types
+# of such arguments.
+BinCounts = Callable[[Tensor, Tensor, Tensor, int, Tensor | None], Tensor]
+ValueRange = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+def value_range(z: Tensor) -> tuple[Tensor, Tensor]:
+    """The smallest and the largest value of each row of z (h, n), both (h,), float64.
+
+    They are NaN if a row holds NaN.
+    """
+    return z.amin(1).double(), z.amax(1).double()
+
+
+def bin_counts(
+    z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None = None
+) -> Tensor:
+    """How many values of each row of z (h, n) are in each bin, (h, n_bins).
+
+    The bins divide [lo, hi], both (h,), equally. Values outside are counted in the bins
+    at the ends, infinite ones too, and NaN in the first bin: every value is in some
+    bin. If the range is empty or not finite, all are in the first one.
+
+    With `weights` (n,), the sum of the weights, up to multiples of 2⁻³⁰.
+    """
+    rate = _bins_per_unit(lo, hi, n_bins)
+    position = (z.double() - lo[:, None]) * rate[:, None]
+    bins = position.nan_to_num(0.0).clamp(0, n_bins - 1).long()
+    counts = torch.zeros((z.shape[0], n_bins), dtype=torch.int64, device=z.device)
+    # A GPU adds in any order. Integers make the sum the same every time.
+    if weights is None:
+        units = torch.ones(z.shape[1], dtype=torch.int64, device=z.device)
+        return counts.scatter_add_(1, bins, units.expand_as(z)).double()
+    units = (weights.double() * _WEIGHT_UNITS).round().long()
+    return counts.scatter_add_(1, bins, units.expand_as(z)).double() / _WEIGHT_UNITS
+
+
+def histogram(
+    z: Tensor, n_bins: int, weights: Tensor | None = None, starts: Sequence[int] = ()
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The histogram of each row of z (h, n) over its own range.
+
+    With `starts`, there is a histogram for each class and direction: C·h rows instead
+    of h. Those of an empty class are all 0. A GPU may ignore NaN in the range.
+
+    Returns
+    -------
+    counts : (h, n_bins), as `bin_counts` returns them
+    lo, hi : (h,), the range that the bins divide
+    """
+    return histogram_by(bin_counts, value_range, z, n_bins, weights, starts)
+
+
+def histogram_by(
+    bin_counts: BinCounts,
+    value_range: ValueRange,
+    z: Tensor,
+    n_bins: int,
+    weights: Tensor | None,
+    starts: Sequence[int],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The kernel `histogram` by these kernels `bin_counts` and `value_range`."""
+    if not starts:
+        starts = (0, z.shape[1])
+    counts = []
+    lows = []
+    highs = []
+    for first, end in pairwise(starts):
+        z_class = z[:, first:end]
+        if first < end:
+            lo, hi = value_range(z_class)
+        else:
+            lo = z.new_zeros(len(z), dtype=torch.float64)
+            hi = lo
+        counts.append(bin_counts(z_class, lo, hi, n_bins, weights))
+        lows.append(lo)
+        highs.append(hi)
+    return torch.cat(counts), torch.cat(lows), torch.cat(highs)
+
+
+def compose_histograms(
+    counts_p: Tensor,
+    lo_p: Tensor,
+    hi_p: Tensor,
+    counts_q: Tensor,
+    lo_q: Tensor,
+    hi_q: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """The transport map F_q⁻¹(F_p(z)) at the particles' bin edges, and its cost.
+
+    Over a run of bins without particles F_p is flat, and the data may have a gap at the
+    same value a of F_q (two separate classes): the run starts at F_q⁻¹(a⁻) and ends at
+    F_q⁻¹(a⁺), and T is linear over the run. If all particles are at one point
+    (lo_p = hi_p), that point goes to the data's median.
+
+    Parameters
+    ----------
+    counts_p, lo_p, hi_p : the histograms (h, B) of the particles and their ranges (h,)
+    counts_q, lo_q, hi_q : those of the data
+
+    Returns
+    -------
+    values : (h, B + 1), ascending in each row
+    cost : (h,), the mean of (T(z) − z)² over particles spread evenly in their bins
+    """
+    pad = torch.nn.functional.pad
+    is_empty = counts_p == 0
+    empty_left = pad(is_empty, (1, 0), value=True)  # edge 0 is like the end of a run
+    empty_right = pad(is_empty, (0, 1), value=False)
+    probability = pad(counts_p.cumsum(1), (1, 0))
+    probability = probability / probability[:, -1:]
+    probability = probability + torch.where(empty_left, CDF_TOLERANCE, -CDF_TOLERANCE)
+    probability = torch.where((hi_p > lo_p)[:, None], probability.clamp(0, 1), 0.5)
+    values = _quantile(probability, counts_q, lo_q, hi_q)
+    values = _linear_over_runs(values, empty_left & empty_right)
+    return values, _mean_squared_displacement(values, counts_p, lo_p, hi_p)
+
+
+def _linear_over_runs(values: Tensor, in_run: Tensor) -> Tensor:
+    """Values (h, B + 1) at edges, made linear over runs of empty bins.
+
+    `in_run` (h, B + 1) marks the edges with empty bins on both sides. They are
+    interpolated between the two ends of their run. Edge 0 always is an end.
+    """
+    h, n_edges = values.shape
+    edge = torch.arange(n_edges, device=values.device).expand(h, -1)
+    inside = in_run & (edge > 0)
+    before = torch.where(inside, 0, edge).cummax(1).values
+    after = torch.where(inside, n_edges - 1, edge).flip(1).cummin(1).values.flip(1)
+    run_length = (after - before).clamp(min=1)
+    run_start = torch.gather(values, 1, before)
+    run_end = torch.gather(values, 1, after)
+    share = (edge - before).double() / run_length
+    return torch.where(inside, run_start + share * (run_end - run_start), values)
+
+
+def _mean_squared_displacement(
+    values: Tensor, counts: Tensor, lo: Tensor, hi: Tensor
+) -> Tensor:
+    """The mean (h,) of (T(z) − z)² over particles spread evenly in their bins.
+
+    `values` (h, B + 1) are T at the edges of the bins of [lo, hi], both (h,), and
+    `counts` (h, B) the particles in each bin. A displacement that grows linearly from a
+    to b over a bin has the mean square (a² + ab + b²)/3 there.
+    """
+    n_bins = counts.shape[1]
+    edge = torch.arange(n_bins + 1, device=values.device)
+    bin_width = (hi - lo) / n_bins
+    displacement = values - (lo[:, None] + edge * bin_width[:, None])
+    left = displacement[:, :-1]
+    right = displacement[:, 1:]
+    mean_square = (left * left + left * right + right * right) / 3
+    return (counts * mean_square).sum(1) / counts.sum(1)
+
+
+def shrink_factor(cost: Tensor, rate: Tensor, variance: Tensor) -> Tensor:
+    """The factor f = max(0, 1 − r·σ²/c) of each of h maps, float64 (h,); 0 if c = 0.
+
+    Parameters
+    ----------
+    cost : c (h,), the mean squared displacement of each map
+    rate : r (C,), one for each class, which has h/C of the rows; (1,) without classes
+    variance : σ² (h,)
+    """
+    rows_per_rate = len(cost) // len(rate)
+    noise = rate.double().repeat_interleave(rows_per_rate) * variance.double()
+    return torch.where(cost > noise, 1 - noise / cost.double(), 0.0)
+
+
+def shrink(
+    lo: Tensor,
+    hi: Tensor,
+    values: Tensor,
+    counts: Tensor,
+    cost: Tensor,
+    rate: Tensor,
+    variance: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Maps on a grid, shrunk within their noise: z + f·(T(z) − z).
+
+    `shrink_factor` computes the factor f.
+
+    Parameters
+    ----------
+    lo, hi, values : the maps (h, B + 1) on [lo, hi], both (h,)
+    counts : the particles (h, B) in each bin
+    cost : c (h,), the mean squared displacement of each map
+    rate : r (C,), one for each class, which has h/C of the rows; (1,) without classes
+    variance : σ² (h,); None computes it from `counts`, with all particles of a bin in
+        its middle
+
+    Returns
+    -------
+    values : (h, B + 1), of the shrunk maps
+    factor : f (h,)
+    """
+    n_bins = counts.shape[1]
+    lo = lo.double()
+    hi = hi.double()
+    edge = torch.arange(n_bins + 1, device=lo.device, dtype=torch.float64)
+    if variance is None:
+        # Not by a product of matrices, whose bits depend on the number of threads.
+        p = counts.double()
+        middle = edge[:-1] - (n_bins - 1) / 2
+        total = p.sum(1).clamp(min=1)
+        mean = (p * middle).sum(1) / total
+        square = (p * middle.square()).sum(1) / total - mean.square()
+        variance = square.clamp(min=0) * ((hi - lo) / n_bins).square()
+    factor = shrink_factor(cost, rate, variance)
+    positions = torch.lerp(lo[:, None], hi[:, None], edge / n_bins)
+    shrunk = torch.lerp(positions, values.double(), factor[:, None])
+    return shrunk.to(values.dtype), factor.to(values.dtype)
+
+
+def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
+    """T(z) − z for z (h, n), where T is linear between `values` on a uniform grid.
+
+    Edge b of B equal bins of [lo, hi], both (h,), goes to values[:, b], (h, B + 1).
+    Beyond the ends T is a rigid shift; see `shifted_beyond`.
+    """
+    n_bins = values.shape[1] - 1
+    zd = z.double()
+    v = values.double()
+    position = (zd - lo[:, None]) * _bins_per_unit(lo, hi, n_bins)[:, None]
+    below, above = shifted_beyond(zd, lo[:, None], hi[:, None], v)
+    image = interpolate_at_positions(position, v)
+    image = torch.where(position >= n_bins, above, image)
+    image = torch.where(position <= 0, below, image)
+    return (image - zd).to(z.dtype)
+
+
+def _bins_per_unit(lo: Tensor, hi: Tensor, n_bins: int) -> Tensor:
+    """Bins per unit of z, 0 where the range is empty or too small to divide by."""
+    rate = n_bins / (hi - lo)
+    return torch.where(torch.isfinite(rate), rate, torch.zeros_like(rate))
+
+
+def _quantile(probability: Tensor, counts: Tensor, lo: Tensor, hi: Tensor) -> Tensor:
+    """F⁻¹(probability), with F linear inside each bin; not where F is flat."""
+    cumulative = torch.nn.functional.pad(counts.cumsum(1), (1, 0))
+    edge_probabilities = (cumulative / cumulative[:, -1:]).contiguous()
+    position = positions_among(probability.contiguous(), edge_probabilities)
+    bin_width = (hi - lo) / counts.shape[1]
+    return lo[:, None] + bin_width[:, None] * position

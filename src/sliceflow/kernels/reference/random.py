@@ -1,0 +1,62 @@
+"""Random numbers, in plain torch."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+_MASK_32_BITS = 0xFFFFFFFF
+
+
+def philox(
+    first: int, n: int, key: tuple[int, int], device: torch.device | str
+) -> Tensor:
+    """Philox4x32-10, a counter-based generator of random bits.
+
+    Parameters
+    ----------
+    first, n : the counters are first to first + n − 1, as int64 that wrap around
+    key : two 32-bit words
+
+    Returns
+    -------
+    words : int64 (n, 4), four 32-bit words for each counter
+    """
+    counter = torch.arange(first, first + n, dtype=torch.int64, device=device)
+    c0 = counter & _MASK_32_BITS
+    c1 = (counter >> 32) & _MASK_32_BITS
+    c2 = torch.zeros_like(c0)
+    c3 = torch.zeros_like(c0)
+    k0, k1 = key
+    for _ in range(10):
+        p0 = c0 * 0xD2511F53
+        p1 = c2 * 0xCD9E8D57
+        c0 = ((p1 >> 32) & _MASK_32_BITS) ^ c1 ^ k0
+        c1 = p1 & _MASK_32_BITS
+        c2 = ((p0 >> 32) & _MASK_32_BITS) ^ c3 ^ k1
+        c3 = p0 & _MASK_32_BITS
+        k0 = (k0 + 0x9E3779B9) & _MASK_32_BITS
+        k1 = (k1 + 0xBB67AE85) & _MASK_32_BITS
+    return torch.stack((c0, c1, c2, c3), dim=1)
+
+
+def normal(
+    first: int, n: int, key: tuple[int, int], device: torch.device | str
+) -> Tensor:
+    """Standard normal numbers, float64 (n, 4): `box_muller` of what `philox` draws."""
+    return box_muller(philox(first, n, key, device))
+
+
+def box_muller(words: Tensor) -> Tensor:
+    """Standard normal numbers, float64 (n, 2m), from 32-bit words (n, 2m).
+
+    Two neighbouring words (a, b) become u = (a + ½)/2³² and v = (b + ½)/2³², and these
+    √(−2 ln u)·cos 2πv and √(−2 ln u)·sin 2πv.
+    """
+    uniform = (words.to(torch.float64) + 0.5) / 2**32
+    radius = torch.sqrt(-2 * torch.log(uniform[:, 0::2]))
+    angle = 2 * math.pi * uniform[:, 1::2]
+    pair = torch.stack((radius * torch.cos(angle), radius * torch.sin(angle)), dim=-1)
+    return pair.flatten(1)

@@ -1,0 +1,80 @@
+"""Frames that complete pictures: they move hidden pixels, and never observed ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+from torch import Tensor
+
+from sliceflow.engine.clouds import Cloud, Indices
+from sliceflow.engine.frames import Frame
+from sliceflow.engine.maps import TransportMap
+from sliceflow.engine.random import Seed
+from sliceflow.spaces.pictures.pyramid import PyramidSubspace
+from sliceflow.spaces.pictures.tiles import RandomPatches, Tiles
+
+
+@dataclass(frozen=True)
+class MaskedFrameKind:
+    """Frames on the coefficients of a subspace that never move observed pixels."""
+
+    subspace: PyramidSubspace
+    kind: Tiles | RandomPatches  # on the coefficients of the subspace
+    observed_mask: Tensor  # (d, 1), True where a pixel never moves
+
+    def count_directions(self, d: int) -> int:
+        """Those of the kind of frame on the coefficients; d are the pixels."""
+        return self.kind.count_directions(self.subspace.dimension)
+
+    def make_frame(
+        self,
+        seed: Seed,
+        step_index: int,
+        x: Tensor,
+        condition_dim: int = 0,
+        data: Tensor | None = None,
+    ) -> MaskedFrame:
+        """The frame of a step. What is observed is the only condition."""
+        return MaskedFrame(
+            self.subspace, self.kind.make_frame(seed, step_index, x), self.observed_mask
+        )
+
+
+@dataclass(frozen=True)
+class MaskedFrame:
+    """A frame on coefficients that acts on pixels: z = ΘUᵀx, and dx = M·UΘᵀdz.
+
+    U extends coefficients of the subspace to pixels, Θ are directions on coefficients,
+    and M is 0 where a pixel is observed: these pixels never move.
+    """
+
+    subspace: PyramidSubspace
+    frame: Frame  # on the coefficients of the subspace
+    observed_mask: Tensor  # (d, 1)
+    theta_to_store: None = None  # a model stores nothing of it
+
+    def count_directions(self, d: int) -> int:
+        """Those of the frame on the coefficients; d are the pixels."""
+        return self.frame.count_directions(self.subspace.dimension)
+
+    def amplified(self, amplifier: float) -> Self:
+        """The same: what is observed is the only condition."""
+        return self
+
+    def project(self, cloud: Cloud, indices: Indices = None) -> Tensor:
+        """z (h, n) of some or all columns of pictures (d, n)."""
+        cloud = cloud.part(indices)
+        coefficients = self.subspace.restrict(cloud.x)
+        return self.frame.project(replace(cloud, x=coefficients))
+
+    def lift(self, dz: Tensor) -> Tensor:
+        """dx (d, n) of dz (h, n); 0 where a pixel is observed."""
+        return self.subspace.extend(self.frame.lift(dz)) * ~self.observed_mask
+
+    def move(self, cloud: Cloud, transport_map: TransportMap, step_size: float) -> None:
+        """Move the hidden pixels of pictures, in place."""
+        before = self.subspace.restrict(cloud.x)
+        after = before.clone()
+        self.frame.move(replace(cloud, x=after), transport_map, step_size)
+        cloud.x += self.subspace.extend(after.sub_(before)) * ~self.observed_mask

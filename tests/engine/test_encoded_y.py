@@ -1,0 +1,45 @@
+"""Encoded conditions."""
+
+import pytest
+import torch
+
+from sliceflow.engine.encoded_y import ClassIndices, ContinuousY, MixedY
+
+CLASSES = ClassIndices(torch.tensor([2, 0, 2]))
+NUMBERS = ContinuousY(torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
+
+
+@pytest.mark.parametrize("y", [CLASSES, NUMBERS])
+def test_points_are_taken_repeated_and_joined_in_order(y):
+    indices = torch.tensor([2, 0])
+    assert len(y) == 3
+    assert torch.equal(y.take(indices).values, y.values[indices])
+    assert torch.equal(y.take(slice(1, 3)).values, y.values[1:])
+    assert torch.equal(y.repeat(2).values, torch.cat((y.values, y.values)))
+    assert torch.equal(y.repeat_each(2).take(slice(0, 6, 2)).values, y.values)
+    assert torch.equal(y.joined(y).values, y.repeat(2).values)
+    assert type(y.take(indices).to("cpu")) is type(y)
+
+
+def test_kinds_are_not_joined():
+    with pytest.raises(AssertionError, match="kinds of y differ"):
+        CLASSES.joined(NUMBERS)
+
+
+def test_classes_are_counted():
+    assert CLASSES.sizes().tolist() == [1, 0, 2]
+    assert CLASSES.sizes(4).tolist() == [1, 0, 2, 0]
+
+
+def test_a_class_shifts_projections_as_its_one_hot_vector_does(rng):
+    z = torch.from_numpy(rng.normal(size=(5, 3)))
+    theta = torch.from_numpy(rng.normal(size=(5, 3)))
+    one_hot = ContinuousY(torch.nn.functional.one_hot(CLASSES.values, 3).double())
+    torch.testing.assert_close(CLASSES.shift(z, theta), one_hot.shift(z, theta))
+
+
+def test_mixed_y_has_both_parts():
+    y = MixedY(torch.tensor([[1.0, 0.5], [0.0, -0.5]]))
+    assert y.class_indices.tolist() == [1, 0]
+    assert y.numbers.tolist() == [[0.5], [-0.5]]
+    assert isinstance(y.take(slice(1)), MixedY)
