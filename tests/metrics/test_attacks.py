@@ -15,7 +15,7 @@ from sliceflow.metrics.membership import (
     score_attack,
     share_found,
 )
-from sliceflow.metrics.shadows import _measure
+from sliceflow.metrics.shadows import _score_statistics
 
 N = 300
 
@@ -105,11 +105,11 @@ def test_shadow_models_of_fresh_rows_find_nothing(rng):
     """A permutation test: its p-value is below 1/100 in one of fifty seeds at most."""
     statistics = rng.normal(size=(24, 30, 2))
     is_member = rng.random((24, 30)) < 0.5
-    success, by_chance = _measure(statistics, is_member, rng)
+    success, by_chance = _score_statistics(statistics, is_member, rng)
     assert abs(success.auc.value - 0.5) < 0.12
     assert abs(by_chance.auc.value - 0.5) < 0.02
     moved = statistics + 3 * is_member[..., None]
-    success, _ = _measure(moved, is_member, rng)
+    success, _ = _score_statistics(moved, is_member, rng)
     assert success.auc.value > 0.97
     assert success.p_value == 2 / 400
 

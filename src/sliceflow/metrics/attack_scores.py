@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from sliceflow.arrays import Floats
-from sliceflow.metrics import tables
 from sliceflow.metrics.rows import nearest
+from sliceflow.metrics.table_encoding import as_points
 
 # Neighbours by which densities are estimated: a usual number, as for outliers.
 _N_DENSITY_NEIGHBOURS = 5
@@ -27,7 +27,7 @@ _N_TREES = 50
 
 
 class Knowledge(NamedTuple):
-    """What an attacker has; rows are those of `tables.read_tables`."""
+    """What an attacker has; rows are those of `encode_tables`."""
 
     samples: Floats  # (n, c), or fresh rows in their place
     reference: Floats  # (r, c), real rows that were not fitted
@@ -71,7 +71,7 @@ def _neighbour_distances(
 
 def _points(known: Knowledge, rows: Floats) -> Floats:
     """Rows as points, in units of the reference rows."""
-    return tables.points(rows, known.categories, known.reference)
+    return as_points(rows, known.categories, known.reference)
 
 
 def _forest(known: Knowledge, rows: Floats) -> Floats:
@@ -139,7 +139,7 @@ def _points_without_hidden(known: Knowledge, rows: Floats) -> Floats:
     """Rows as points, without the hidden column."""
     is_seen = np.arange(rows.shape[1]) != known.hidden
     categories = [bool(c) for c in np.asarray(known.categories)[is_seen]]
-    return tables.points(rows[:, is_seen], categories, known.reference[:, is_seen])
+    return as_points(rows[:, is_seen], categories, known.reference[:, is_seen])
 
 
 # By the name of an attack, its scores and what they mean; {hidden} stands for the name

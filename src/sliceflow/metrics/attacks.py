@@ -16,7 +16,6 @@ import numpy as np
 from sliceflow.arrays import Floats, Ints
 from sliceflow.devices import resolve_device
 from sliceflow.errors import DataError
-from sliceflow.metrics import tables
 from sliceflow.metrics.attack_scores import (
     ATTACK_SCORES,
     Knowledge,
@@ -28,6 +27,7 @@ from sliceflow.metrics.attack_scores import (
 from sliceflow.metrics.membership import AttackScore, Estimate, score_attack
 from sliceflow.metrics.rows import as_flat_rows
 from sliceflow.metrics.shadows import ShadowAttack
+from sliceflow.metrics.table_encoding import choose_target, encode_tables
 from sliceflow.validation import is_int, require
 
 if TYPE_CHECKING:
@@ -322,17 +322,17 @@ def _attack_samples(
     settings: _Settings,
 ) -> tuple[list[Attack], str]:
     """The attacks that need samples only, and the name of the hidden column."""
-    read = tables.read_tables(drawn_dfs[0], train, held_out, *drawn_dfs[1:])
-    samples, train_rows, held_out_rows, *more_samples = read.rows
+    encoded = encode_tables(drawn_dfs[0], train, held_out, *drawn_dfs[1:])
+    samples, train_rows, held_out_rows, *more_samples = encoded.rows
     rng = np.random.default_rng(settings.seed)
     members = rng.permutation(train_rows)[:_MAX_ROWS]
     others = rng.permutation(held_out_rows)[:_MAX_ROWS]
-    hidden = tables.choose_target(settings.hidden, read.names, members)
+    hidden = choose_target(settings.hidden, encoded.names, members)
     knowledge = Knowledge(
         samples=samples,
         reference=others,
-        categories=read.categories,
-        hidden=read.names.index(hidden),
+        categories=encoded.categories,
+        hidden=encoded.names.index(hidden),
         seed=settings.seed,
         device=settings.device,
     )
@@ -401,13 +401,13 @@ def _attack_outliers(
     # What `ShadowAttack` calls statistics: three scores of each outlier.
     def statistics(samples: Any, pool: pd.DataFrame, outliers: Ints) -> Floats:
         samples = _as_dataframe(samples, "samples")
-        read = tables.read_tables(samples, pool)
-        sample_rows, pool_rows = read.rows
+        encoded = encode_tables(samples, pool)
+        sample_rows, pool_rows = encoded.rows
         known = Knowledge(
             samples=sample_rows,
             # A row is no reference for itself: its distance would be 0.
             reference=np.delete(pool_rows, outliers, axis=0),
-            categories=read.categories,
+            categories=encoded.categories,
             hidden=0,
             seed=shadows.seed,
             device=shadows.device,

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from sliceflow.arrays import Floats, Ints, Mask
-from sliceflow.metrics import tables
 from sliceflow.metrics.membership import (
     AttackScore,
     Estimate,
@@ -25,6 +24,7 @@ from sliceflow.metrics.membership import (
     share_found,
 )
 from sliceflow.metrics.rows import nearest
+from sliceflow.metrics.table_encoding import as_points, encode_tables
 from sliceflow.wording import format_duration
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ _N_BOOTSTRAPS = 200
 _VARIANCE_FLOOR = 0.01
 
 
-class Generator(Protocol):
-    """What can be attacked by shadow models: any estimator of tables."""
+class GenerativeModel(Protocol):
+    """What can be attacked by shadow models: it is cloned, fitted and sampled."""
 
     def fit(self, X: Any) -> Any: ...
 
@@ -58,17 +58,17 @@ Statistics = Callable[["pd.DataFrame", "pd.DataFrame", Ints], Floats]
 
 @dataclass(frozen=True)
 class ShadowAttack:
-    """Shadow models: how many, and of which rows."""
+    """An attack by shadow models on the rows that are farthest from others."""
 
-    n_shadows: int
-    n_outliers: int
+    n_shadows: int  # models that are fitted
+    n_outliers: int  # rows that are attacked
     seed: int
     device: str
-    notify: Callable[[str], object]
+    notify: Callable[[str], object]  # is told how far it is
 
     def run(
         self,
-        generator: Generator,
+        model: GenerativeModel,
         pool: pd.DataFrame,
         statistics: Statistics,
         as_input: Callable[[pd.DataFrame], Any],
@@ -77,6 +77,13 @@ class ShadowAttack:
 
         Each shadow model is fitted to a random half of the pool. Each takes its turn as
         the victim, and all others tell its members from others.
+
+        Parameters
+        ----------
+        model : of which shadow models are unfitted copies
+        pool : real rows, fitted ones and others
+        statistics : what the attacker computes of samples and rows
+        as_input : a DataFrame in the form that the model's `fit` takes
         """
         rng = np.random.default_rng(self.seed)
         outliers = self._find_outliers(pool)
@@ -84,15 +91,16 @@ class ShadowAttack:
         found_statistics = np.stack(
             [
                 statistics(samples, pool, outliers)
-                for samples in self._draw_samples(generator, pool, is_member, as_input)
+                for samples in self._draw_samples(model, pool, is_member, as_input)
             ]
         )
-        return _measure(found_statistics, is_member[:, outliers], rng)
+        return _score_statistics(found_statistics, is_member[:, outliers], rng)
 
     def _find_outliers(self, pool: pd.DataFrame) -> Ints:
         """The indices of the rows that are farthest from their nearest others."""
-        read = tables.read_tables(pool, pool)
-        points = tables.points(read.rows[0], read.categories, read.rows[0])
+        encoded = encode_tables(pool, pool)
+        rows = encoded.rows[0]
+        points = as_points(rows, encoded.categories, rows)
         distances, _ = nearest(
             points,
             points,
@@ -104,7 +112,7 @@ class ShadowAttack:
 
     def _draw_samples(
         self,
-        generator: Generator,
+        model: GenerativeModel,
         pool: pd.DataFrame,
         is_member: Mask,
         as_input: Callable[[pd.DataFrame], Any],
@@ -113,12 +121,12 @@ class ShadowAttack:
         drawn = []
         started_at = time.monotonic()
         for i, members in enumerate(is_member):
-            model = _unfitted(generator, self.seed + i)
+            shadow = _unfitted(model, self.seed + i)
             rows = pool[members].reset_index(drop=True)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # they were said of the first fit
-                model.fit(as_input(rows))
-                drawn.append(model.sample(len(rows), random_state=self.seed + i))
+                shadow.fit(as_input(rows))
+                drawn.append(shadow.sample(len(rows), random_state=self.seed + i))
             self._notify_progress(i + 1, time.monotonic() - started_at)
         return drawn
 
@@ -131,18 +139,19 @@ class ShadowAttack:
         self.notify(f"shadow model {n_done} of {self.n_shadows}, about {left} left")
 
 
-def _unfitted(generator: Generator, seed: int) -> Generator:
+def _unfitted(model: GenerativeModel, seed: int) -> GenerativeModel:
     """A copy that is not fitted, with another seed if it has one."""
     from sklearn.base import clone
 
-    model: Any = clone(generator, safe=False)  # of what is no estimator a deep copy
-    if hasattr(model, "get_params") and "random_state" in model.get_params():
-        model.set_params(random_state=seed)
-    copied: Generator = model
-    return copied
+    # `clone` makes a deep copy of what is no estimator of scikit-learn.
+    copied: Any = clone(model, safe=False)
+    if hasattr(copied, "get_params") and "random_state" in copied.get_params():
+        copied.set_params(random_state=seed)
+    unfitted: GenerativeModel = copied
+    return unfitted
 
 
-def _measure(
+def _score_statistics(
     statistics: Floats, is_member: Mask, rng: np.random.Generator
 ) -> tuple[AttackScore, AttackScore]:
     """The score of statistics (s, t, q) of s shadow models and t rows, and by chance.

@@ -27,6 +27,12 @@ from sliceflow.metrics.rules import (
     rules_kept,
     rules_to_check,
 )
+from sliceflow.metrics.table_encoding import (
+    EncodedTables,
+    as_points,
+    choose_target,
+    encode_tables,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,14 +96,14 @@ def compare_tables(
 
     `target` is the column that `utility` predicts; None takes the last one that varies.
     """
-    read = tables.read_tables(samples, train, test)
-    names = read.names
-    categories = read.categories
-    all_samples, all_train, all_test = read.rows
+    encoded = encode_tables(samples, train, test)
+    names = encoded.names
+    categories = encoded.categories
+    all_samples, all_train, all_test = encoded.rows
     sample_rows = subsample(all_samples, settings.max_rows)
     train_rows = subsample(all_train, settings.max_rows)
     test_rows = subsample(all_test, settings.max_rows)
-    target_name = tables.choose_target(target, names, train_rows)
+    target_name = choose_target(target, names, train_rows)
     n_associated = min(len(sample_rows), len(train_rows), len(test_rows))
     held_out = _HeldOutTable(
         rows=test_rows,
@@ -118,9 +124,9 @@ def compare_tables(
     scores["rules kept"] = Score(
         rules_kept(rules, sample_rows), rules_kept(rules, test_rows)
     )
-    rare = tables.rare_values(sample_rows, all_train, categories)
+    rare = tables.rare_value_share(sample_rows, all_train, categories)
     if not math.isnan(rare):
-        real_rare = tables.rare_values(test_rows, all_train, categories)
+        real_rare = tables.rare_value_share(test_rows, all_train, categories)
         scores["rare values"] = Score(rare, real_rare)
     sample_associations = _associations(sample_rows, categories, n_associated)
     details = Details(
@@ -129,8 +135,8 @@ def compare_tables(
         pairs=_compare_pairs(names, held_out.associations, sample_associations),
         lost_pairs=_lost_pairs(names, train_rows, sample_rows, categories),
         rules=measure_rules(rules, len(train_rows), test_rows, sample_rows),
-        revealed=read.revealed,
-        riskiest=_riskiest_samples(samples, train, read, settings),
+        revealed=encoded.revealed,
+        riskiest=_riskiest_samples(samples, train, encoded, settings),
     )
     return scores, details
 
@@ -148,21 +154,21 @@ def _lost_pairs(
 
 
 def _riskiest_samples(
-    samples: Any, train: Any, read: tables.Tables, settings: ComparisonSettings
+    samples: Any, train: Any, encoded: EncodedTables, settings: ComparisonSettings
 ) -> list[RiskySample]:
     """The samples that resemble one training row most, and no other.
 
     Those are first that are nearest to it, relative to the tenth row; of copies, those
     which are farthest from others.
     """
-    all_samples, all_train = read.rows[:2]
+    all_samples, all_train = encoded.rows[:2]
     sample_indices = subsample(np.arange(len(all_samples)), settings.max_rows)
     train_indices = subsample(np.arange(len(all_train)), _MAX_POINT_ROWS)
     known = all_train[train_indices]
     k = min(N_COMPARED_NEIGHBOURS, len(known))
     distances, indices = nearest(
-        tables.points(all_samples[sample_indices], read.categories, known),
-        tables.points(known, read.categories, known),
+        as_points(all_samples[sample_indices], encoded.categories, known),
+        as_points(known, encoded.categories, known),
         k,
         device=settings.device,
     )
@@ -213,14 +219,14 @@ def _measure_table(rows: Floats, held_out: _HeldOutTable) -> dict[str, float]:
 def _shapes(rows: Floats, held_out: _HeldOutTable) -> list[float]:
     """How well the distribution of each column agrees with that of held-out rows."""
     return [
-        tables.shape(held_out.rows[:, c], rows[:, c], is_category)
+        tables.column_shape(held_out.rows[:, c], rows[:, c], is_category)
         for c, is_category in enumerate(held_out.categories)
     ]
 
 
 def _associations(rows: Floats, categories: Sequence[bool], n: int) -> Floats:
     """The associations of all c(c − 1)/2 pairs of columns, in n of the rows."""
-    matrix = tables.association(subsample(rows, n), categories)
+    matrix = tables.association_matrix(subsample(rows, n), categories)
     return matrix[np.triu_indices(len(categories), 1)]
 
 
@@ -231,10 +237,10 @@ def _table_copy_scores(
     categories: Sequence[bool],
     settings: ComparisonSettings,
 ) -> Scores:
-    """Copies among all training rows of a table, by distances of `tables.points`."""
+    """Copies among all training rows of a table, by distances of `as_points`."""
 
     def points(rows: Floats) -> Floats:
-        return tables.points(rows, categories, train)
+        return as_points(rows, categories, train)
 
     n_blocks = math.ceil(len(train) / _MAX_POINT_ROWS)
     train_blocks = (points(block) for block in np.array_split(train, n_blocks))
