@@ -28,6 +28,7 @@ from sliceflow.metrics.membership import AttackScore, Estimate, score_attack
 from sliceflow.metrics.rows import as_flat_rows
 from sliceflow.metrics.shadows import ShadowAttack
 from sliceflow.metrics.table_encoding import choose_target, encode_tables
+from sliceflow.metrics.text_tables import format_table
 from sliceflow.validation import is_int, require
 
 if TYPE_CHECKING:
@@ -98,15 +99,8 @@ class Attacks:
         ]
         for attack_result in self.attacks:
             rows.append(_table_row(attack_result, sample_counts))
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = []
-        for name, *cells in rows:
-            padded = [name.ljust(widths[0])]
-            for cell, width in zip(cells, widths[1:], strict=True):
-                padded.append(cell.rjust(width))
-            lines.append("  ".join(padded).rstrip())
-        lines.append(self.note)
-        return "\n".join(lines)
+        right_aligned = [column > 0 for column in range(len(rows[0]))]
+        return f"{format_table(rows, right_aligned)}\n{self.note}"
 
     @property
     def note(self) -> str:
@@ -235,36 +229,30 @@ def attack(
     >>> found["distance difference"].samples.auc.value
     1.0
     """
-    is_count = n_shadows is None or n_shadows == 0 or is_int(n_shadows, 8)
-    require(is_count, "n_shadows", n_shadows, "0, or 8 or more")
     is_model = hasattr(model_or_samples, "sample") and hasattr(model_or_samples, "fit")
-    if n_shadows is None:
-        n_shadows = _N_SHADOWS if is_model else 0
-    if n_shadows and not is_model:
-        fact = "shadow models need a model with fit and sample, and there are samples"
-        raise DataError(fact, "pass the model, or n_shadows=0")
+    n_shadows = _resolve_n_shadows(n_shadows, is_model)
     settings = _Settings(y, seed, str(resolve_device(device)), notify)
     train_df = _as_dataframe(train, "train")
     held_out_df = _as_dataframe(held_out, "held_out")
-    drawn = [model_or_samples]
+    sample_sets = [model_or_samples]
     if is_model:
         n = min(len(train_df), _MAX_SAMPLES)
-        drawn = []
+        sample_sets = []
         for factor in (1, *_GROWTH):
-            drawn.append(model_or_samples.sample(factor * n, random_state=seed))
-    drawn_dfs = [_as_dataframe(samples, "samples") for samples in drawn]
+            sample_sets.append(model_or_samples.sample(factor * n, random_state=seed))
+    sample_dfs = [_as_dataframe(samples, "samples") for samples in sample_sets]
     sizes = {
-        "samples": len(drawn_dfs[0]),
+        "samples": len(sample_dfs[0]),
         "train": len(train_df),
         "held_out": len(held_out_df),
     }
     if min(sizes.values()) < _MIN_ROWS:
         fact = f"there are too few rows, {sizes}"
         raise DataError(fact, f"pass {_MIN_ROWS} or more of each")
-    names = [name for name in train_df.columns if name in drawn_dfs[0].columns]
+    names = [name for name in train_df.columns if name in sample_dfs[0].columns]
     train_df = train_df[names]
     held_out_df = held_out_df[names]
-    attacks, hidden = _attack_samples(drawn_dfs, train_df, held_out_df, settings)
+    attacks, hidden = _attack_samples(sample_dfs, train_df, held_out_df, settings)
 
     n_outliers = 0
     if n_shadows:
@@ -278,7 +266,7 @@ def attack(
     return Attacks(
         tuple(attacks),
         counts={
-            "samples": len(drawn_dfs[0]),
+            "samples": len(sample_dfs[0]),
             "members": min(_MAX_ROWS, len(train_df)),
             "others": min(_MAX_ROWS, len(held_out_df)),
             "shadows": n_shadows,
@@ -288,10 +276,22 @@ def attack(
     )
 
 
+def _resolve_n_shadows(n_shadows: int | None, is_model: bool) -> int:
+    """The number of shadow models; None is the default, of a model only."""
+    is_count = n_shadows is None or n_shadows == 0 or is_int(n_shadows, 8)
+    require(is_count, "n_shadows", n_shadows, "0, or 8 or more")
+    if n_shadows is None:
+        n_shadows = _N_SHADOWS if is_model else 0
+    if n_shadows and not is_model:
+        fact = "shadow models need a model with fit and sample, and there are samples"
+        raise DataError(fact, "pass the model, or n_shadows=0")
+    return n_shadows
+
+
 class _Settings(NamedTuple):
     """What all attacks share."""
 
-    hidden: Hashable | None
+    hidden: Hashable | None  # the column to guess; None takes the last that varies
     seed: int
     device: str
     notify: Callable[[str], object]
@@ -316,13 +316,20 @@ def _as_dataframe(x: Any, name: str) -> pd.DataFrame:
 
 
 def _attack_samples(
-    drawn_dfs: list[pd.DataFrame],
+    sample_dfs: list[pd.DataFrame],
     train: pd.DataFrame,
     held_out: pd.DataFrame,
     settings: _Settings,
 ) -> tuple[list[Attack], str]:
-    """The attacks that need samples only, and the name of the hidden column."""
-    encoded = encode_tables(drawn_dfs[0], train, held_out, *drawn_dfs[1:])
+    """The attacks that need samples only, and the name of the hidden column.
+
+    Parameters
+    ----------
+    sample_dfs : samples, and larger sets of them to see how attacks grow
+    train, held_out : rows that were fitted, and rows that were not
+    settings : of all attacks
+    """
+    encoded = encode_tables(sample_dfs[0], train, held_out, *sample_dfs[1:])
     samples, train_rows, held_out_rows, *more_samples = encoded.rows
     rng = np.random.default_rng(settings.seed)
     members = rng.permutation(train_rows)[:_MAX_ROWS]
@@ -340,10 +347,10 @@ def _attack_samples(
     for name, (score, meaning) in ATTACK_SCORES.items():
         settings.notify(f"attacking by {name}")
         growth = {}
-        for drawn in more_samples:
-            more = knowledge._replace(samples=drawn)
-            result = _run_attack(score, more, members, others)
-            growth[len(drawn)] = result.auc.value
+        for larger_set in more_samples:
+            more_known = knowledge._replace(samples=larger_set)
+            result = _run_attack(score, more_known, members, others)
+            growth[len(larger_set)] = result.auc.value
         attack_result = Attack(
             name=name,
             meaning=meaning.format(hidden=hidden),

@@ -24,6 +24,7 @@ from sliceflow.metrics.picture_comparison import compare_pictures
 from sliceflow.metrics.rows import as_flat_rows
 from sliceflow.metrics.table_comparison import Details, compare_tables
 from sliceflow.metrics.tables import MIN_COMMON_COUNT
+from sliceflow.metrics.text_tables import format_table
 from sliceflow.metrics.verdict import Verdict, judge
 from sliceflow.validation import from_tensor, require
 
@@ -158,19 +159,10 @@ class Report:
             value = f"{metric.value:.3g}"
             reference = f"{metric.reference:.3g}"
             rows.append((metric.name, value, reference, metric.ideal, metric.meaning))
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = []
-        for name, value, reference, ideal, meaning in rows:
-            cells = (
-                name.ljust(widths[0]),
-                value.rjust(widths[1]),
-                reference.rjust(widths[2]),
-                ideal.rjust(widths[3]),
-                meaning,
-            )
-            lines.append("  ".join(cells).rstrip())
-        lines.append(f"{self.note}; real rows: what they score in place of the samples")
-        return "\n".join(lines)
+        table = format_table(rows, right_aligned=(False, True, True, True, False))
+        return (
+            f"{table}\n{self.note}; real rows: what they score in place of the samples"
+        )
 
     @property
     def note(self) -> str:

@@ -1,6 +1,7 @@
-"""EncodedTables as numbers, and metrics of them: shape, associations, utility.
+"""Metrics of tables: shapes, associations, utility, rare values.
 
-Columns become numbers (dates count days) or codes of categories; NaN is a missing cell.
+Rows are numbers or codes of categories, as `table_encoding.py` makes them; NaN is a
+missing cell. `categories` says which of the c columns hold codes.
 """
 
 from __future__ import annotations

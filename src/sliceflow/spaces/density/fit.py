@@ -23,6 +23,7 @@ from sliceflow.errors import DataError, DataWarning
 from sliceflow.models.protocols import FitResult
 from sliceflow.models.rows import RowConditions
 from sliceflow.models.vector_rows import VectorRows, as_rows
+from sliceflow.saved_types import Label
 from sliceflow.spaces.density.conditional import ConditionalDensity
 from sliceflow.spaces.density.fitted import (
     FittedClassDensities,
@@ -117,7 +118,7 @@ class DensityAdapter:
             n_rows=n,
             n_columns=d,
             classes=tuple(classes),
-            dtype=str(training.rows.X.dtype),
+            dtype=training.rows.dtype,
         )
         self._require_memory(plan)
         return ClassDensitiesTask(plan, training, encoder, self.device, seed)
@@ -146,7 +147,7 @@ class DensityAdapter:
             n_rows=n,
             n_columns=d,
             classes=(),
-            dtype=str(training.rows.X.dtype),
+            dtype=training.rows.dtype,
             n_conditions=encoder.condition_dim,
         )
         self._require_memory(plan)
@@ -171,7 +172,7 @@ def _read_conditions(y: Any, n: int) -> RowConditions:
 
 
 def _tie_warning(
-    tied_columns: Sequence[int], names: tuple[Any, ...] | None
+    tied_columns: Sequence[int], names: tuple[Label, ...] | None
 ) -> DataWarning | None:
     """What to say of columns whose values were spread; or nothing."""
     if not tied_columns:

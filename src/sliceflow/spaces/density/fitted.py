@@ -54,7 +54,7 @@ class BaseFittedDensity:
 
     def in_users_form(self, rows: Tensor) -> Any:
         """Rows (n, d) as X was: an array, a tensor or a DataFrame, of its dtype."""
-        rows = rows.to(getattr(torch, self.plan.dtype))
+        rows = rows.to(self.plan.torch_dtype)
         return in_users_form(rows, self.names, self.tensor_device, self.device)
 
     def _as_tensor(self, X: np.ndarray) -> Tensor:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
+
+import torch
 
 from sliceflow.models.plan import Plan
 from sliceflow.saved_types import Between, Count
@@ -75,7 +77,7 @@ class DensityPlan(Plan):
     n_columns: Count
     # One for each class, or one for all rows; none if y is numbers.
     classes: tuple[ClassPlan, ...]
-    dtype: str = "float64"
+    dtype: Literal["float32", "float64"] = "float64"  # of samples, as of X
     n_conditions: Count = 0  # columns of y that is numbers
 
     @property
@@ -99,6 +101,11 @@ class DensityPlan(Plan):
             ("smoothing", _join([plan.smoothing for plan in self.classes])),
             ("knots", _join([count_knots(plan.n_rows) for plan in self.classes])),
         ]
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The type of samples."""
+        return torch.float32 if self.dtype == "float32" else torch.float64
 
     @property
     def nbytes(self) -> int:

@@ -15,7 +15,7 @@ from sliceflow.engine import normal
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.neighbours.features import heavy_tail
-from sliceflow.saved_types import ArraySpec
+from sliceflow.saved_types import ArraySpec, Label
 
 # A column has no density if one value fills more than this share of the rows: a
 # likelihood would grow without limit there. Most rounded measurements are below it.
@@ -154,7 +154,7 @@ def check_bounds(bounds: Any, d: int) -> tuple[Floats, Floats]:
 
 
 def check_density_rows(
-    X: Floats, low: Floats, high: Floats, names: tuple[Any, ...] | None
+    X: Floats, low: Floats, high: Floats, names: tuple[Label, ...] | None
 ) -> None:
     """Raise a `DataError` for rows X (n, d) that have no density to fit."""
     for j in range(X.shape[1]):
