@@ -31,6 +31,7 @@ from matplotlib.patches import Patch
 
 from sliceflow.engine.batches import Target, make_batches
 from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.encoded_y import ContinuousY
 from sliceflow.engine.events import Event
 from sliceflow.engine.flow import FlowSpec, ParticleStreams, simulate
 from sliceflow.engine.frames import FrameKind, Orthogonal, Random
@@ -99,8 +100,8 @@ def run(
         data.x.shape[1],
         stage.transport.max_samples,
         flow.seed.child("batches"),
-        codes_p=particles.y,
-        codes_q=data.y,
+        y_p=particles.y,
+        y_q=data.y,
     )
     target = Target.from_cloud(data, batches)
     simulate(flow, particles, target, ParticleStreams(Seed(2)), listeners=[keep])
@@ -136,8 +137,8 @@ def conditional(amplifier: float) -> list[np.ndarray]:
     # θ lies half in x and half in y, on average, and y does not move: twice the step
     # keeps the pace.
     moments = run(
-        Cloud(start[None].clone(), y[:, None]),
-        Cloud(target[None], y[:, None]),
+        Cloud(start[None].clone(), ContinuousY(y[:, None])),
+        Cloud(target[None], ContinuousY(y[:, None])),
         Random(N_DIRECTIONS),
         dt=2 * DT,
         amplifier=amplifier,

@@ -66,18 +66,18 @@ def mixture(n: int, d: int = 10, seed: int = 0) -> np.ndarray:
 
 def target_for(flow: FlowSpec, particles: Cloud, data: Cloud) -> Target:
     """The data as a target, weighted and in batches as the first stage needs them."""
-    codes_p = None
-    codes_q = None
+    y_p = None
+    y_q = None
     if flow.shared_condition_dim:
-        codes_p = particles.codes
-        codes_q = data.codes
+        y_p = particles.y
+        y_q = data.y
     batches = make_batches(
         particles.x.shape[1],
         data.x.shape[1],
         flow.stages[0].transport.max_samples if flow.stages else None,
         flow.seed.child("batches"),
         data.x.device,
-        codes_p=codes_p,
-        codes_q=codes_q,
+        y_p=y_p,
+        y_q=y_q,
     )
     return Target.from_cloud(data, batches)

@@ -1,4 +1,4 @@
-"""Types of numpy arrays, and how to go through long ones in chunks.
+"""Types of numpy arrays, chunks of long ones, and the smallest divisor.
 
 Shapes are in docstrings, because types cannot say them.
 """
@@ -16,6 +16,10 @@ Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 # Which rows, columns or cells have a property.
 Mask: TypeAlias = NDArray[np.bool_]
+
+# A float64 divisor that may be 0, such as a variance or a sum of weights, is at least
+# this, or this is added: 0/0 becomes 0, and nothing that is not 0 changes.
+SMALLEST_DIVISOR = 1e-300
 
 
 def chunks(n: int, size: int) -> Iterator[slice]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import msgspec
 import torch
@@ -47,6 +47,14 @@ class ArraySpec:
         if isinstance(self.dtype, tuple):
             return self.dtype
         return (self.dtype,)
+
+
+@runtime_checkable
+class SelfChecking(Protocol):
+    """A saved dataclass whose fields can contradict each other."""
+
+    def check_saved(self) -> None:
+        """Raise a ValueError if the fields contradict each other."""
 
 
 def Between(

@@ -14,6 +14,7 @@ from sklearn.decomposition import PCA
 from problems import target_for
 from sliceflow import metrics
 from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.flow import FlowSpec, ParticleStreams, Step, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
@@ -48,15 +49,15 @@ def ours(particles, data, seed, kappa=0.0, **conditions):
     rates = noise_rates(
         particles.x.shape[1],
         data.x.shape[1],
-        codes_p=particles.codes,
-        codes_q=data.codes,
+        y_p=particles.y,
+        y_q=data.y,
     )
     case = {
         "start": particles.x.flatten().tolist(),
         "data": data.x.flatten().tolist(),
         "steps": [],
     }
-    case |= {"codes": None if data.codes is None else data.codes.tolist()}
+    case |= {"codes": None if data.y is None else data.y.values.tolist()}
 
     def keep(event):
         frame = Step(
@@ -127,8 +128,8 @@ def test_classes_that_share_maps_move_as_in_the_engine(computed):
     means = torch.stack((code - 1.0, (code - 1.0) ** 2))
     cases = []
     for amplifier, kappa in ((3, 0), (10, 0), (5, 2.0)):
-        data = Cloud(Seed(1).normal(180, 2).T * 0.2 + means, code)
-        particles = Cloud(Seed(2).normal(180, 2).T.contiguous(), code)
+        data = Cloud(Seed(1).normal(180, 2).T * 0.2 + means, ClassIndices(code))
+        particles = Cloud(Seed(2).normal(180, 2).T.contiguous(), ClassIndices(code))
         case = ours(particles, data, 3, kappa, condition_dim=3, amplifier=amplifier)
         cases.append(
             case | {"steps": [step for step in case["steps"] if "offsets" in step]}

@@ -17,6 +17,7 @@ from problems import target_for
 from sliceflow import PictureOptions
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.encoded_y import ClassIndices, ContinuousY
 from sliceflow.engine.flow import FlowSpec, ParticleStreams, replay, simulate
 from sliceflow.engine.frames import Random
 from sliceflow.engine.random import Seed
@@ -90,7 +91,7 @@ def joint(flow, k, cloud):
 
 
 def problem(condition, m=60, n=30, d=4):
-    """Particles, data, their y as numbers, their y as the engine's codes, and l."""
+    """Particles, data, their y as numbers, their y as the engine has it, and l."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(m, d))
     data = rng.gamma(2, size=(n, d)) - 1
@@ -99,16 +100,19 @@ def problem(condition, m=60, n=30, d=4):
     if condition == "labels":
         code = np.arange(n) % 3
         y = np.eye(3)[code]
-        return x, data, np.tile(y, (m // n, 1)), y, np.tile(code, m // n), code, 3
+        classes = ClassIndices(torch.from_numpy(code))
+        particles = np.tile(y, (m // n, 1))
+        return x, data, particles, y, classes.repeat(m // n), classes, 3
     y = rng.normal(size=(n, 2))
-    return x, data, np.tile(y, (m // n, 1)), y, np.tile(y, (m // n, 1)), y, 2
+    numbers = ContinuousY(torch.from_numpy(y))
+    return x, data, np.tile(y, (m // n, 1)), y, numbers.repeat(m // n), numbers, 2
 
 
 @pytest.mark.parametrize("eta_over_d", [1.0, 0.3])
 @pytest.mark.parametrize("xi", [0.0, 10.0])
 @pytest.mark.parametrize("condition", ["none", "labels", "columns"])
 def test_vectors_follow_algorithm_1_step_by_step(condition, xi, eta_over_d):
-    x, data, y_p, y_q, codes_p, codes_q, width = problem(condition)
+    x, data, y_p, y_q, encoded_p, encoded_q, width = problem(condition)
     n_steps = 6
     n_directions = 40
     d = x.shape[1]
@@ -116,10 +120,10 @@ def test_vectors_follow_algorithm_1_step_by_step(condition, xi, eta_over_d):
     flow = FlowSpec([stage], Seed(1), width, xi)
     seen = []
     clouds = [
-        Cloud(as_points(a), None if codes is None else torch.from_numpy(codes))
-        for a, codes in ((x, codes_p), (data, codes_q))
+        Cloud(as_points(a), encoded_y)
+        for a, encoded_y in ((x, encoded_p), (data, encoded_q))
     ]
-    kept = None if codes_p is None else clouds[0].codes.clone()
+    kept = None if encoded_p is None else encoded_p.values.clone()
     listeners = [lambda event: seen.append(event.particles.T.numpy().copy())]
     simulate(
         flow,
@@ -137,33 +141,32 @@ def test_vectors_follow_algorithm_1_step_by_step(condition, xi, eta_over_d):
         )  # at 0 directions do not see y at all
         x = step(x, seen_y[0], data, seen_y[1], theta, xi, eta_over_d * d)
         assert np.allclose(seen[k], x, **SAME)
-    assert kept is None or torch.equal(clouds[0].codes, kept)
+    assert kept is None or torch.equal(clouds[0].y.values, kept)
 
 
 def test_offline_samples_skip_the_shaded_lines():
     """Fresh particles between the fitted ones, moved by the CDFs that were kept."""
-    x, data, y_p, y_q, codes_p, codes_q, width = problem("labels")
+    x, data, y_p, y_q, encoded_p, encoded_q, width = problem("labels")
     stage = Stage("flow", Random(40), 1, Interpolated(), n_knots=None)
     flow = FlowSpec([stage], Seed(1), width, 10.0)
-    particles = Cloud(as_points(x), torch.from_numpy(codes_p))
+    particles = Cloud(as_points(x), encoded_p)
     theta = joint(flow, 0, particles)
-    target = target_for(
-        flow, particles, Cloud(as_points(data), torch.from_numpy(codes_q))
-    )
+    target = target_for(flow, particles, Cloud(as_points(data), encoded_q))
     model = simulate(flow, particles, target, ParticleStreams(Seed(2)))
-    pairs = [(i, j) for i in range(12) for j in range(i) if codes_p[i] == codes_p[j]]
+    classes = encoded_p.values
+    pairs = [(i, j) for i in range(12) for j in range(i) if classes[i] == classes[j]]
     fresh = np.array([0.7 * x[i] + 0.3 * x[j] for i, j in pairs])
     y = np.array([y_p[i] for i, _ in pairs])
-    codes = np.array([codes_p[i] for i, _ in pairs])
-    cloud = Cloud(as_points(fresh), torch.from_numpy(codes))
+    fresh_y = encoded_p.take(torch.tensor([i for i, _ in pairs]))
+    cloud = Cloud(as_points(fresh), fresh_y)
     replay(flow, model, cloud, ParticleStreams(Seed(3)))
     maps = estimated(x, y_p, data, y_q, theta, 10.0)
     wanted = fresh + 4 * velocity(fresh, y, maps, theta, 10.0)[:, :4]
     assert np.allclose(cloud.x.T.numpy(), wanted, **SAME)
 
 
-# Pictures: locally-connected projections at a level of a pyramid, at the picture's own
-# resolution.
+# Pictures: locally-connected projections at a resolution of a pyramid, at the picture's
+# own resolution.
 
 
 def lanczos(full, small):
@@ -228,10 +231,10 @@ def test_a_picture_stage_follows_algorithm_1_with_patches(
     data = rng.integers(0, 256, size=(n, d))
     noisy = [(data + rng.uniform(size=(n, d))) / 128 - 1 for _ in range(n_steps)]
     width = 2 if labels else 0
-    codes_q = np.arange(n) % 2
-    codes_p = np.arange(m) % 2
-    y_p = np.eye(2)[codes_p][:, :width]
-    y_q = np.eye(2)[codes_q][:, :width]
+    classes_q = torch.arange(n) % 2
+    classes_p = torch.arange(m) % 2
+    y_p = np.eye(2)[classes_p][:, :width]
+    y_q = np.eye(2)[classes_q][:, :width]
     known = np.zeros(full, bool)
     known[: full[0] // 2] = observed
     known = np.tile(known.ravel(), channels)
@@ -250,8 +253,8 @@ def test_a_picture_stage_follows_algorithm_1_with_patches(
     mask = torch.from_numpy(known)[:, None] if observed else None
     flow = PictureFlowBuilder(plan, Seed(3), torch.device("cpu"), mask).flow()
     seen = []
-    particles = Cloud(as_points(x), torch.from_numpy(codes_p) if labels else None)
-    y = torch.from_numpy(codes_q) if labels else None
+    particles = Cloud(as_points(x), ClassIndices(classes_p) if labels else None)
+    y = ClassIndices(classes_q) if labels else None
     target = Target(
         lambda stage, k: Cloud(as_points(noisy[k]), y), reloads_every_step=True
     )
@@ -270,7 +273,7 @@ def test_a_picture_stage_follows_algorithm_1_with_patches(
         moved = step(x, y_p, noisy[k], y_q, theta, 10.0, eta)
         x = np.where(known, x, moved)  # what is observed is the rest of y
         whole = seen[k]
-        if not observed:  # coefficients: what a level does not see stays
+        if not observed:  # coefficients: what a resolution does not see stays
             whole = start + subspace.extend(whole - subspace.restrict(start))
         assert np.allclose(whole.T.numpy(), x, **SAME)
     assert np.allclose(particles.x.T.numpy(), x, **SAME)

@@ -21,6 +21,7 @@ from sliceflow.engine.batches import (
     row_weights,
 )
 from sliceflow.engine.clouds import ClassSlices, Cloud
+from sliceflow.engine.encoded_y import ClassIndices, ContinuousY
 from sliceflow.engine.flow import FlowSpec, ParticleStreams, simulate
 from sliceflow.engine.frames import Orthogonal
 from sliceflow.engine.random import Seed
@@ -35,21 +36,19 @@ def pair(batches, turn):
 
 
 def test_small_clouds_are_looked_at_whole():
-    labels = torch.arange(60) % 3
+    labels = ClassIndices(torch.arange(60) % 3)
     for max_samples in (None, 60, 1000):
         assert make_batches(60, 40, max_samples, Seed(0)).batch(5) == ALL_POINTS
         assert (
-            make_batches(
-                60, 60, max_samples, Seed(0), codes_p=labels, codes_q=labels
-            ).batch(5)
+            make_batches(60, 60, max_samples, Seed(0), y_p=labels, y_q=labels).batch(5)
             == ALL_POINTS
         )
 
 
 def test_shares_that_differ_are_weighted_where_all_is_looked_at():
-    codes_p = torch.tensor([0, 0, 0, 1])
-    codes_q = torch.tensor([0, 1, 1, 2])
-    batches = make_batches(4, 4, None, Seed(0), codes_p=codes_p, codes_q=codes_q)
+    y_p = ClassIndices(torch.tensor([0, 0, 0, 1]))
+    y_q = ClassIndices(torch.tensor([0, 1, 1, 2]))
+    batches = make_batches(4, 4, None, Seed(0), y_p=y_p, y_q=y_q)
     assert batches.batch(0).data_indices.tolist() == [
         0,
         1,
@@ -91,19 +90,24 @@ def test_every_point_takes_its_turn(m, n, max_samples):
 def test_every_batch_has_as_many_data_as_particles_of_each_class(
     labels, m, max_samples, step
 ):
-    codes_q = torch.tensor(labels)
-    if max(m, len(codes_q)) <= max_samples:
+    classes_q = torch.tensor(labels)
+    if max(m, len(classes_q)) <= max_samples:
         return
-    present = codes_q.unique()
-    codes_p = present[
+    present = classes_q.unique()
+    classes_p = present[
         Seed(1).permutation(m) % len(present)
     ]  # other shares than the data's
     batches = make_batches(
-        m, len(codes_q), max_samples, Seed(0), codes_p=codes_p, codes_q=codes_q
+        m,
+        len(classes_q),
+        max_samples,
+        Seed(0),
+        y_p=ClassIndices(classes_p),
+        y_q=ClassIndices(classes_q),
     )
     p, q = pair(batches, step)
-    data = codes_q[batches.order][q.long()]
-    ours = codes_p if p is None else codes_p[p]
+    data = classes_q[batches.order][q.long()]
+    ours = classes_p if p is None else classes_p[p]
     assert torch.equal(
         torch.bincount(ours, minlength=5), torch.bincount(data, minlength=5)
     )
@@ -112,7 +116,9 @@ def test_every_batch_has_as_many_data_as_particles_of_each_class(
 def test_continuous_conditions_are_matched_one_to_one():
     y = torch.from_numpy(np.random.default_rng(0).normal(size=(300, 2)))
     rows = Seed(1).permutation(300).repeat(3)
-    batches = make_batches(900, 300, 100, Seed(0), codes_p=y[rows], codes_q=y)
+    batches = make_batches(
+        900, 300, 100, Seed(0), y_p=ContinuousY(y[rows]), y_q=ContinuousY(y)
+    )
     for step in range(5):
         p, q = pair(batches, step)
         ours = y[rows][p].sort(dim=0).values
@@ -129,27 +135,27 @@ def test_continuous_conditions_are_matched_one_to_one():
     st.integers(1, 29) | st.just(150),
 )
 def test_every_point_is_in_one_batch_of_each_round(labels_p, labels_q, max_samples):
-    codes = torch.tensor(sorted(labels_p)), torch.tensor(labels_q)
+    classes = torch.tensor(sorted(labels_p)), torch.tensor(labels_q)
     batches = make_batches(
-        len(codes[0]),
-        len(codes[1]),
+        len(classes[0]),
+        len(classes[1]),
         max_samples,
         Seed(0),
-        codes_p=codes[0],
-        codes_q=codes[1],
+        y_p=ClassIndices(classes[0]),
+        y_q=ClassIndices(classes[1]),
         n_separate_classes=5,
     )
     assert sorted(batches.order.tolist()) == list(range(len(labels_q)))
-    codes = codes[0], codes[1][batches.order]
-    assert bool((codes[1].diff() >= 0).all())
-    if max(map(len, codes)) <= max_samples:
+    classes = classes[0], classes[1][batches.order]
+    assert bool((classes[1].diff() >= 0).all())
+    if max(map(len, classes)) <= max_samples:
         batch = batches.batch(3)
         assert (batch.particle_indices, batch.data_indices) == (None, None)
         assert batch.class_slices == tuple(
-            ClassSlices.from_class_indices(own, 5) for own in codes
+            ClassSlices.from_class_indices(ClassIndices(own), 5) for own in classes
         )
         return
-    for side, own in enumerate(codes):
+    for side, own in enumerate(classes):
         count = -(-len(own) // max_samples)
         for turn in range(2):
             seen = [pair(batches, turn * count + b)[side] for b in range(count)]
@@ -157,9 +163,10 @@ def test_every_point_is_in_one_batch_of_each_round(labels_p, labels_q, max_sampl
             assert max(map(len, seen)) <= max_samples + 5
     for step in range(12):
         for indices, own, class_slices in zip(
-            pair(batches, step), codes, batches.batch(step).class_slices, strict=True
+            pair(batches, step), classes, batches.batch(step).class_slices, strict=True
         ):
-            assert class_slices == ClassSlices.from_class_indices(own[indices], 5)
+            y = ClassIndices(own[indices])
+            assert class_slices == ClassSlices.from_class_indices(y, 5)
             assert bool((own[indices].diff() >= 0).all())
 
 
@@ -171,9 +178,10 @@ def engine(n_classes, n_steps=6):
 
 def cloud(*sizes, seed=0, scale=1.0):
     """Some points of every class, (3, n), which is at its own place."""
-    codes = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-    x = Seed(seed).normal(len(codes), 3, dtype=torch.float64).T * scale + codes
-    return Cloud(x, codes, ClassSlices.from_class_indices(codes, len(sizes)))
+    classes = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    x = Seed(seed).normal(len(classes), 3, dtype=torch.float64).T * scale + classes
+    y = ClassIndices(classes)
+    return Cloud(x, y, ClassSlices.from_class_indices(y, len(sizes)))
 
 
 def moved(particles, data):
@@ -257,7 +265,7 @@ def test_batches_take_turns_over_all_stages():
 def test_weighted_data_have_the_particles_class_masses(data, particles):
     data = torch.tensor(data)
     particles = torch.tensor(particles)
-    weights = row_weights(codes_p=particles, codes_q=data)
+    weights = row_weights(y_p=ClassIndices(particles), y_q=ClassIndices(data))
     weights = torch.ones(len(data)).double() if weights is None else weights
     for c in set(data.tolist()):
         mass = weights[data == c].sum() / len(data)
@@ -267,8 +275,8 @@ def test_weighted_data_have_the_particles_class_masses(data, particles):
 
 
 def test_repeated_rows_of_continuous_conditions_are_weighted_and_foreign_ones_are_not():
-    rows = torch.tensor([[0.0], [1.0]]).double()
-    weights = row_weights(codes_p=rows[[0, 0, 0, 1]], codes_q=rows)
+    rows = ContinuousY(torch.tensor([[0.0], [1.0]]).double())
+    weights = row_weights(y_p=rows.take(torch.tensor([0, 0, 0, 1])), y_q=rows)
     assert weights.tolist() == [1.5, 0.5]
-    other = torch.tensor([[0.5]]).double()
-    assert row_weights(codes_p=other, codes_q=rows) is None
+    other = ContinuousY(torch.tensor([[0.5]]).double())
+    assert row_weights(y_p=other, y_q=rows) is None

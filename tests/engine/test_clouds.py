@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from sliceflow.engine.clouds import ClassOrder, Cloud, sliced_distance
+from sliceflow.engine.encoded_y import ClassIndices, ContinuousY
 from sliceflow.engine.random import Seed
 
 
@@ -14,11 +15,11 @@ def cloud(x, y=None):
 
 
 def test_points_are_sorted_by_class_and_brought_back():
-    codes = torch.tensor([2, 0, 2, 0, 3])
+    y = ClassIndices(torch.tensor([2, 0, 2, 0, 3]))
     x = torch.arange(10.0).view(2, 5)
-    by_class = ClassOrder.from_class_indices(codes, n_classes=5)
+    by_class = ClassOrder.from_class_indices(y, n_classes=5)
     by_class_x = by_class.sort(x)
-    assert by_class_x.codes.tolist() == [0, 0, 2, 2, 3]
+    assert by_class_x.y.values.tolist() == [0, 0, 2, 2, 3]
     assert by_class_x.x[0].tolist() == [1, 3, 0, 2, 4]  # in their order in each class
     assert by_class_x.class_slices.starts == (0, 2, 2, 4, 5, 5)
     assert torch.equal(by_class.unsort(by_class_x.x), x)
@@ -40,7 +41,9 @@ def test_the_distance_by_class_is_pots_in_the_shares_of_the_rows():
         for c in (0, 2)  # of 7 there are no rows
     ]
     exact = np.sqrt((50 * squares[0] + 30 * squares[1]) / 80)
-    found = sliced_distance(cloud(samples, y_p), cloud(x, y), Seed(0), 40)
+    found = sliced_distance(
+        cloud(samples, ClassIndices(y_p)), cloud(x, ClassIndices(y)), Seed(0), 40
+    )
     assert found == pytest.approx(exact, rel=1e-9)
 
 
@@ -49,8 +52,9 @@ def test_continuous_conditions_are_compared_together_with_x():
     rng = np.random.default_rng(2)
     y = torch.from_numpy(rng.normal(size=(1000, 1)))
     x = y.numpy() + 0.1 * rng.normal(size=(1000, 1))
-    rows = cloud(x[:300], y[:300])
-    right = sliced_distance(cloud(x, y), rows, Seed(0))
-    wrong = sliced_distance(cloud(rng.permutation(x), y), rows, Seed(0))
+    rows = cloud(x[:300], ContinuousY(y[:300]))
+    right = sliced_distance(cloud(x, ContinuousY(y)), rows, Seed(0))
+    shuffled = cloud(rng.permutation(x), ContinuousY(y))
+    wrong = sliced_distance(shuffled, rows, Seed(0))
     assert right < 0.2
     assert wrong > 3 * right

@@ -15,11 +15,12 @@ from sliceflow.engine.conditions import (
     condition_use,
     infer_encoder,
 )
+from sliceflow.engine.encoded_y import ClassIndices, ContinuousY
 from sliceflow.engine.labels import as_array
 
 
 @pytest.mark.parametrize(
-    ("y", "codes"),
+    ("y", "classes"),
     [
         ([3, 1, 3], [1, 0, 1]),
         (["b", "a", "b"], [1, 0, 1]),
@@ -30,11 +31,11 @@ from sliceflow.engine.labels import as_array
         (torch.tensor([5, 4, 5]), [1, 0, 1]),
     ],
 )
-def test_labels_of_any_hashable_kind(y, codes):
+def test_labels_of_any_hashable_kind(y, classes):
     array = as_array(y)
-    labels = infer_encoder(array, len(codes))
+    labels = infer_encoder(array, len(classes))
     assert isinstance(labels, LabelEncoder)
-    assert labels.encode(array).tolist() == codes
+    assert labels.encode(array).values.tolist() == classes
 
 
 def test_whole_floats_are_labels_and_fractions_are_not():
@@ -49,16 +50,16 @@ def test_columns_are_standardised_and_constant_ones_survive():
     y = np.array([[1.0, 5.0], [3.0, 5.0]])
     columns = infer_encoder(y, 2)
     assert isinstance(columns, ContinuousEncoder)
-    assert columns.encode(y).tolist() == [[-1.0, 0.0], [1.0, 0.0]]
+    assert columns.encode(y).values.tolist() == [[-1.0, 0.0], [1.0, 0.0]]
 
 
 def test_the_offset_of_a_label_is_that_of_its_one_hot_row():
     theta_y = torch.randn(6, 4)
-    codes = torch.tensor([2, 0, 3])
-    one_hot = torch.nn.functional.one_hot(codes, 4).float()
+    classes = torch.tensor([2, 0, 3])
+    one_hot = torch.nn.functional.one_hot(classes, 4).float()
     z = torch.randn(6, 3)
     wanted = z + 7 * theta_y @ one_hot.T
-    for y in (codes, one_hot):
+    for y in (ClassIndices(classes), ContinuousY(one_hot)):
         assert torch.allclose(add_condition_shift(z, 7 * theta_y, y), wanted, atol=1e-5)
 
 
@@ -102,7 +103,7 @@ def test_a_missing_label_of_a_column_is_refused_with_its_row(y):
     with pytest.raises(ValueError, match=r"row 1: y (has no label|contains nan)"):
         infer_encoder(as_array(y), 3)
     whole = as_array(y)[[0, 2]]
-    assert infer_encoder(whole, 2).encode(whole).tolist() == [0, 1]
+    assert infer_encoder(whole, 2).encode(whole).values.tolist() == [0, 1]
 
 
 def test_a_mask_is_not_ignored():
@@ -137,7 +138,7 @@ def test_labels_of_different_types_are_different(y, classes):
 
 def test_a_label_of_another_type_is_unknown():
     labels = infer_encoder(np.array([0, 1]), 2)
-    assert labels.encode([1.0, 0]).tolist() == [1, 0]
+    assert labels.encode([1.0, 0]).values.tolist() == [1, 0]
     for y in ([True], ["1"], [(1,)]):
         with pytest.raises(ValueError, match=r"unknown label .*; the model knows 0, 1"):
             labels.encode(y)

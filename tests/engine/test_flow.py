@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from problems import target_for
 from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.encoded_y import ClassIndices, ContinuousY
 from sliceflow.engine.flow import FlowSpec, ParticleStreams, replay, simulate
 from sliceflow.engine.frames import Axis, Orthogonal, Random
 from sliceflow.engine.random import Seed
@@ -32,11 +33,11 @@ def clouds(condition="none", m=60, n=40, d=3, dtype=torch.float64):
     if condition == "none":
         y_p = y_q = None
     elif condition == "labels":
-        y_p = torch.arange(m) % 3
-        y_q = torch.arange(n) % 4 % 3
+        y_p = ClassIndices(torch.arange(m) % 3)
+        y_q = ClassIndices(torch.arange(n) % 4 % 3)
     else:
-        y_q = Seed(3).normal(n, 2, dtype=dtype)
-        y_p = y_q[torch.arange(m) % n]
+        y_q = ContinuousY(Seed(3).normal(n, 2, dtype=dtype))
+        y_p = y_q.take(torch.arange(m) % n)
     return Cloud(noise.T.contiguous(), y_p), Cloud(data.T.contiguous(), y_q)
 
 
@@ -67,12 +68,12 @@ def test_every_combination_keeps_the_invariants(frame, transport, condition):
     results = []
     for _ in range(2):
         particles, data = clouds(condition)
-        before = [
-            t.clone() for t in (data.x, particles.codes, data.codes) if t is not None
-        ]
+        fixed = [data.x]
+        if data.y is not None:
+            fixed += [particles.y.values, data.y.values]
+        before = [tensor.clone() for tensor in fixed]
         model = fit(flow, particles, data, ParticleStreams(Seed(5)))
-        after = [t for t in (data.x, particles.codes, data.codes) if t is not None]
-        assert all(map(torch.equal, before, after))
+        assert all(map(torch.equal, before, fixed))
         assert bool(torch.isfinite(particles.x).all())
         results.append(particles.x)
     assert torch.equal(*results)
@@ -125,7 +126,7 @@ def test_the_order_of_the_data_does_not_matter(seed):
     order = Seed(seed).permutation(data.x.shape[1])
     flow = one_stage(Orthogonal(), 6, condition_dim=3)
     fit(flow, particles, data)
-    shuffled = Cloud(data.x[:, order].contiguous(), data.codes[order])
+    shuffled = Cloud(data.x[:, order].contiguous(), data.y.take(order))
     fit(flow, again, shuffled)
     assert torch.allclose(again.x, particles.x, atol=1e-9)
 
@@ -164,10 +165,11 @@ def test_uneven_labels_are_right_because_the_data_are_weighted(rng):
     y_q = torch.from_numpy(np.repeat([0, 1, 2], [100, 450, 450]))
     centres = torch.tensor([[0.0, 6.0, -6.0], [6.0, -6.0, -6.0]]).double()
     data = Cloud(
-        centres[:, y_q] + 0.3 * torch.from_numpy(rng.normal(size=(2, 1000))), y_q
+        centres[:, y_q] + 0.3 * torch.from_numpy(rng.normal(size=(2, 1000))),
+        ClassIndices(y_q),
     )
     y_p = torch.from_numpy(np.repeat([0, 1, 2], [500, 400, 100]))
-    particles = Cloud(torch.from_numpy(rng.normal(size=(2, 1000))), y_p)
+    particles = Cloud(torch.from_numpy(rng.normal(size=(2, 1000))), ClassIndices(y_p))
     fit(one_stage(Orthogonal(), 60, taper=0.5, condition_dim=3), particles, data)
     nearest = torch.cdist(particles.x.T, centres.T).argmin(1)
     assert float((nearest == y_p).double().mean()) > 0.99

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sliceflow.engine.batches import Batch, Target
 from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.engine.compression import compress_map
+from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.flow import FlowSpec, ParticleStreams, replay, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
@@ -113,22 +114,23 @@ def test_thin_maps_move_fresh_particles_of_a_class_as_its_own_thin_maps_do(
         assert torch.equal(dz[:, points], own.displace(fresh[:, points]))
 
 
+def class_indices(slices):
+    sizes = torch.tensor(slices.starts).diff()
+    return ClassIndices(torch.arange(len(slices)).repeat_interleave(sizes))
+
+
 @SORTING
 @given(problem=classes(), strength=st.floats(0, 5))
 def test_every_class_is_shrunk_by_its_own_noise(transport, problem, strength):
     z_p, z_q, slices_p, slices_q = problem
     h = len(z_p)
-    codes_p = torch.arange(len(slices_p)).repeat_interleave(
-        torch.tensor(slices_p.starts).diff()
-    )
-    codes_q = torch.arange(len(slices_q)).repeat_interleave(
-        torch.tensor(slices_q.starts).diff()
-    )
+    y_p = class_indices(slices_p)
+    y_q = class_indices(slices_q)
     rates = noise_rates(
-        len(codes_p),
-        len(codes_q),
-        codes_p=codes_p,
-        codes_q=codes_q,
+        len(y_p),
+        len(y_q),
+        y_p=y_p,
+        y_q=y_q,
         n_classes=len(slices_p),
     )
     batch = Batch(class_slices=(slices_p, slices_q))

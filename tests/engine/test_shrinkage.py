@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sliceflow.engine.batches import Batch, Target
 from sliceflow.engine.clouds import ClassSlices, Cloud
+from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
@@ -69,19 +70,14 @@ def test_the_factor_is_that_of_james_and_stein(transport, scale, shift, kappa):
 
 
 def test_weights_mini_batches_and_mirror_images_count_as_fewer_rows():
-    labels = torch.tensor([0] * 100 + [1] * 100)
-    few = torch.tensor([0] * 190 + [1] * 10)
-    assert noise_rates(200, 200) == noise_rates(
-        200, 200, codes_p=labels, codes_q=labels
-    )
-    assert (
-        noise_rates(200, 200, codes_p=labels, codes_q=few)[0] > noise_rates(200, 200)[0]
-    )
+    labels = ClassIndices(torch.tensor([0] * 100 + [1] * 100))
+    few = ClassIndices(torch.tensor([0] * 190 + [1] * 10))
+    assert noise_rates(200, 200) == noise_rates(200, 200, y_p=labels, y_q=labels)
+    assert noise_rates(200, 200, y_p=labels, y_q=few)[0] > noise_rates(200, 200)[0]
     assert noise_rates(200, 400, max_samples=100) == (1 / 100 + 1 / 100,)
     assert noise_rates(200, 400, distinct=0.5) == (1 / 200 + 1 / 200,)
     assert (
-        noise_rates(200, 200, codes_p=labels, codes_q=few, n_classes=3)[1]
-        == 1 / 100 + 1 / 10
+        noise_rates(200, 200, y_p=labels, y_q=few, n_classes=3)[1] == 1 / 100 + 1 / 10
     )
 
 
@@ -90,9 +86,9 @@ def test_every_class_has_its_own_noise():
     p = torch.cat((z[0][:, :30], z[1][:, :300]), 1)
     q = torch.cat((z[0][:, 30:], z[1][:, 300:]), 1)
     class_slices = (ClassSlices((0, 30, 330)),) * 2
-    codes = torch.tensor([0] * 30 + [1] * 300)
+    y = ClassIndices(torch.tensor([0] * 30 + [1] * 300))
     bins = Histogram(32, max_samples=None)
-    rates = noise_rates(330, 330, codes_p=codes, codes_q=codes, n_classes=2)
+    rates = noise_rates(330, 330, y_p=y, y_q=y, n_classes=2)
     table = Shrunk(bins, 3.0, rates).fit(p, q, Batch(class_slices=class_slices)).maps
     for c, (own, other) in enumerate(
         (((p[:, :30]), q[:, :30]), (p[:, 30:], q[:, 30:]))
@@ -106,19 +102,18 @@ def test_where_classes_share_maps_their_gaps_are_no_noise():
 
     The noise is that of the classes, added up.
     """
-    codes = torch.arange(4000) % 10
-    z_p = normal(60, 4000) + 100 * codes
-    z_q = normal(60, 4000, seed=1) + 100 * codes
-    within = variance_within(z_q, codes, 10)
+    classes = torch.arange(4000) % 10
+    y = ClassIndices(classes)
+    z_p = normal(60, 4000) + 100 * classes
+    z_q = normal(60, 4000, seed=1) + 100 * classes
+    within = variance_within(z_q, y, 10)
     assert torch.allclose(
         within, torch.full((60,), 10.0, dtype=torch.float64), rtol=0.1
     )
     kappa = Sorted().fit(z_p, z_q).cost / (within * (2 / 4000))
     assert 2 < kappa.mean() < 4  # as for one class
-    rates = noise_rates(4000, 4000, codes_p=codes, codes_q=codes)
-    fit = Shrunk(Sorted(), 3.0, rates, n_shared_classes=10).fit(
-        z_p, z_q, Batch(codes=codes)
-    )
+    rates = noise_rates(4000, 4000, y_p=y, y_q=y)
+    fit = Shrunk(Sorted(), 3.0, rates, n_shared_classes=10).fit(z_p, z_q, Batch(y=y))
     assert 0.2 < fit.active_fraction < 0.8
 
 

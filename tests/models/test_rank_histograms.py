@@ -9,6 +9,7 @@ import torch
 
 from sliceflow.engine.batches import Batch, Batches, weighted_batches
 from sliceflow.engine.clouds import ClassSlices
+from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.flow import FlowSpec
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
@@ -74,12 +75,10 @@ def test_every_class_has_its_own_maps_also_where_a_rank_has_none_of_it():
 
 
 def test_a_rank_whose_data_have_no_particles_sends_nothing():
-    y_q = torch.tensor([0, 0, 1, 1])
-    y_p = torch.zeros(4, dtype=torch.int64)
-    with_particles = weighted_batches(
-        torch.arange(0, 2), "cpu", codes_p=y_p, codes_q=y_q
-    )
-    without = weighted_batches(torch.arange(2, 4), "cpu", codes_p=y_p, codes_q=y_q)
+    y_q = ClassIndices(torch.tensor([0, 0, 1, 1]))
+    y_p = ClassIndices(torch.zeros(4, dtype=torch.int64))
+    with_particles = weighted_batches(torch.arange(0, 2), "cpu", y_p=y_p, y_q=y_q)
+    without = weighted_batches(torch.arange(2, 4), "cpu", y_p=y_p, y_q=y_q)
     assert with_particles == Batches(weights=with_particles.weights)
     assert without.weights.tolist() == [0.0]
     ranks = Threads(2)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceflow import metrics
+from sliceflow.engine.encoded_y import ClassIndices, ContinuousY
 from sliceflow.engine.random import Seed
 from sliceflow.neighbours import smoothing
 from sliceflow.neighbours.smoothing import choose_smoothing, find_class_neighbours
@@ -48,12 +49,12 @@ def test_draws_follow_a_curve():
 def test_neighbours_are_of_the_same_class_and_the_nearest(n, k, n_classes):
     rng = np.random.default_rng(n + 100 * k)
     x = torch.from_numpy(rng.normal(size=(n, 2)))
-    codes = torch.from_numpy(rng.integers(n_classes, size=n))
-    groups = find_class_neighbours(x, codes, k)
+    classes = torch.from_numpy(rng.integers(n_classes, size=n))
+    groups = find_class_neighbours(x, ClassIndices(classes), k)
     indices = torch.cat([group.indices for group in groups])
     assert indices.sort().values.tolist() == list(range(n))
     for group in groups:
-        assert codes[group.indices].unique().numel() == 1
+        assert classes[group.indices].unique().numel() == 1
         distances = torch.cdist(group.x, group.x)
         found = distances.gather(1, group.neighbours).sort(1).values
         nearest = distances.sort(1).values[:, : min(k, len(group.x))]
@@ -62,9 +63,9 @@ def test_neighbours_are_of_the_same_class_and_the_nearest(n, k, n_classes):
 
 def test_neighbours_have_like_conditions_and_parts_in_memory_change_no_bit(monkeypatch):
     x = Seed(0).normal(60, 2)
-    codes = 100.0 * (torch.arange(60)[:, None] % 2)
-    (group,) = find_class_neighbours(x, codes, 10)
-    assert (codes[group.neighbours] == codes[:, None]).all()
+    y = 100.0 * (torch.arange(60)[:, None] % 2)
+    (group,) = find_class_neighbours(x, ContinuousY(y), 10)
+    assert (y[group.neighbours] == y[:, None]).all()
     whole = group.draw(1.0, 3, Seed(0))
     monkeypatch.setattr(smoothing, "_MAX_VALUES", 100)
     assert torch.allclose(group.draw(1.0, 3, Seed(0)), whole, atol=1e-12)
@@ -77,8 +78,10 @@ VALUES = st.sampled_from([0.0, 0.0, 1.0, 1.0, 2.0, -3.5, 1e6, 1e-9])
 def test_odd_rows_have_a_strength_and_finite_draws(pairs, n_classes):
     """Duplicates, constant columns, fewer rows than neighbours, classes of one row."""
     x = torch.tensor(pairs, dtype=torch.float64)
-    codes = torch.arange(len(x)).clamp(max=n_classes) if n_classes else None
-    groups = find_class_neighbours(x, codes, 20)
+    y = None
+    if n_classes:
+        y = ClassIndices(torch.arange(len(x)).clamp(max=n_classes))
+    groups = find_class_neighbours(x, y, 20)
     h = choose_smoothing(groups)
     assert 0 <= h <= 2
     for group in groups:
@@ -94,7 +97,8 @@ def test_the_chosen_draws_are_as_far_from_rows_as_rows_are_from_each_other(
     n, d, labels
 ):
     x = torch.from_numpy(np.random.default_rng(n).normal(size=(n, d)))
-    groups = find_class_neighbours(x, torch.arange(n) % 3 if labels else None, 20)
+    y = ClassIndices(torch.arange(n) % 3) if labels else None
+    groups = find_class_neighbours(x, y, 20)
     h = choose_smoothing(groups)
     ratios = []
     for group in groups:

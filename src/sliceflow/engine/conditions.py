@@ -245,7 +245,7 @@ class MixedEncoder:
         return self.joined(ClassIndices(y.class_indices), numbers)
 
     def joined(self, classes: ClassIndices, numbers: np.ndarray | None) -> np.ndarray:
-        """y (n, L) from classes, and the columns of numbers (n, l) in their own units."""
+        """y (n, L) from classes, and the numbers (n, l) in their own units."""
         is_label = np.array(self.labelled)
         y = np.empty((len(classes), len(is_label)), dtype=object)
         y[:, is_label] = [list(row) for row in self.labels.decode(classes)]

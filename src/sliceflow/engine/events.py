@@ -95,6 +95,8 @@ class EventListener(Protocol[EventT_contra]):
 # What users pass: the kind of fit decides which events it gets.
 Listener = EventListener[Any]
 Listeners = Listener | Iterable[Listener] | None
+# What users pass to the fit of a flow.
+FlowListeners = EventListener[Event] | Iterable[EventListener[Event]] | None
 _HISTORY_COLUMNS = ("stage", "step", "distance", "active_fraction", "seconds")
 
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
+from sliceflow.arrays import chunks
 from sliceflow.errors import ParameterError
 
 # Numbers converted at a time: bounds the temporary int64 words to some 100 MB.
@@ -199,9 +200,9 @@ class Seed:
         quads = math.ceil(columns / _WORDS_PER_COUNTER)
         rows_per_chunk = max(1, _NUMBERS_PER_CHUNK // max(1, columns))
         key = self.key
-        for first in range(0, rows, rows_per_chunk):
-            n = min(rows_per_chunk, rows - first)
-            numbers = draw((start + first) * quads, n * quads, key, device)
+        for chunk in chunks(rows, rows_per_chunk):
+            n = chunk.stop - chunk.start
+            numbers = draw((start + chunk.start) * quads, n * quads, key, device)
             numbers = numbers.view(n, _WORDS_PER_COUNTER * quads)
-            out[first : first + n] = numbers[:, part]
+            out[chunk] = numbers[:, part]
         return out

@@ -18,7 +18,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from sliceflow.engine import events
@@ -215,7 +214,7 @@ class Checkpoints:
         """Take the particles, the state and the history from the checkpoint."""
         x = flow.particles.x
         saved = self._read(x.device)
-        first = flow.noise.first
+        first = flow.particle_rng.first
         own = slice(first, first + x.shape[1])  # this rank's particles
         x.copy_(torch.from_numpy(saved.x)[:, own])
         if saved.coordinates is not None:
@@ -276,7 +275,7 @@ class Checkpoints:
         if failure:
             raise OSError(failure)
 
-    def _gather(self, x: Tensor) -> NDArray[Any]:
+    def _gather(self, x: Tensor) -> np.ndarray:
         """The particles x (d, n) of all ranks on the main rank; none on the others."""
         parts = []
         for _, part in self._ranks.iter_points(x):

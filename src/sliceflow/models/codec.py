@@ -20,8 +20,8 @@ has the header ``{"class": "Line", "name": …, "color": {"class": "Grey", …},
 
 Nothing that is read is trusted. Every dataclass becomes a type of msgspec with the same
 fields, which checks classes, types and ranges as the annotations say. Arrays are
-checked by their `ArraySpec`. When an object is complete, its method `check_saved`, if
-there is one, raises a ValueError if its fields contradict each other.
+checked by their `ArraySpec`. An object that is `SelfChecking` then raises a ValueError
+if its fields contradict each other.
 """
 
 from __future__ import annotations
@@ -48,11 +48,10 @@ from typing import (
 import msgspec
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from sliceflow.models import packing
-from sliceflow.saved_types import ArraySpec, Label
+from sliceflow.saved_types import ArraySpec, Label, SelfChecking
 
 T = TypeVar("T")
 
@@ -81,13 +80,13 @@ _DATE_KINDS = "mM"
 _LABEL_DTYPE = re.compile(r"[<>|=]?[biufUSmMO]\d{0,9}(\[\d{0,9}[a-zA-Z]{1,2}\])?")
 
 
-def encode(value: Any) -> tuple[bytes, dict[str, NDArray[Any]]]:
+def encode(value: object) -> tuple[bytes, dict[str, np.ndarray]]:
     """The header and the packed arrays of a dataclass's object.
 
     Raises a ValueError for what `decode` would not accept.
     """
     schema = _struct(type(value))
-    arrays: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, np.ndarray] = {}
     header = msgspec.msgpack.encode(_object_to_node(value, "", arrays))
     try:
         msgspec.msgpack.decode(header, type=schema)
@@ -99,7 +98,7 @@ def encode(value: Any) -> tuple[bytes, dict[str, NDArray[Any]]]:
 def decode(
     cls: type[T],
     header: bytes,
-    arrays: Mapping[str, NDArray[Any]],
+    arrays: Mapping[str, np.ndarray],
     device: torch.device | str = "cpu",
 ) -> T:
     """The object of the dataclass `cls`, its tensors on `device`.
@@ -108,7 +107,8 @@ def decode(
     """
     node = msgspec.msgpack.decode(header, type=_struct(cls))
     reader = _Reader(dict(arrays), device)
-    value: T = reader.object(node, "")
+    value = reader.saved_object(node, "")
+    assert isinstance(value, cls)
     if reader.unread:
         raise ValueError(f"it has arrays that nothing uses: {_short([*reader.unread])}")
     return value
@@ -289,7 +289,7 @@ def _options(annotation: Any) -> Sequence[Any]:
     return [annotation]
 
 
-def _check_arrays(cls: type, arrays: Mapping[str, NDArray[Any]]) -> None:
+def _check_arrays(cls: type, arrays: Mapping[str, np.ndarray]) -> None:
     """Raise a ValueError unless the arrays of an object, by field, fit `ArraySpec`."""
     sizes: dict[str, int] = {}
     for name, array in arrays.items():
@@ -324,7 +324,7 @@ def _check_shape(
 
 
 def _object_to_node(
-    value: Any, path: str, arrays: dict[str, NDArray[Any]]
+    value: object, path: str, arrays: dict[str, np.ndarray]
 ) -> _ObjectNode:
     """The node of a dataclass's object; its arrays are added to `arrays`, by path."""
     cls: type = type(value)
@@ -339,7 +339,7 @@ def _object_to_node(
         about = _array_kinds(cls)[name].about
         arrays[_join(path, name)] = packing.pack(array, about.differences)
 
-    nodes: dict[str, Any] = {}
+    nodes: dict[str, object] = {}
     for name, annotation in _saved_fields(cls).items():
         item = getattr(value, name)
         item_path = _join(path, name)
@@ -357,7 +357,7 @@ def _object_to_node(
     return _STRUCTS[cls](**nodes)
 
 
-def _to_node(value: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:
+def _to_node(value: object, path: str, arrays: dict[str, np.ndarray]) -> object:
     """The node of any value but an array or a label."""
     if type(value) in _STRUCTS:
         return _object_to_node(value, path, arrays)
@@ -374,14 +374,14 @@ def _to_node(value: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:
     return _scalar_to_node(value, path)
 
 
-def _label_to_node(label: Any, path: str) -> Any:
+def _label_to_node(label: object, path: str) -> _LabelNode:
     """The node of one label. Tuples that are labels differ from tuples of labels."""
     if isinstance(label, tuple):
         return _LabelTupleNode(tuple(_label_to_node(item, path) for item in label))
     return _scalar_to_node(label, path)
 
 
-def _scalar_to_node(value: Any, path: str) -> Any:
+def _scalar_to_node(value: object, path: str) -> _LabelNode:
     """A number or text as Python's own type."""
     if isinstance(value, np.generic):
         value = value.item()
@@ -391,10 +391,11 @@ def _scalar_to_node(value: Any, path: str) -> Any:
         return _BytesNode(value)
     if type(value) is int and not -(1 << 63) <= value < 1 << 64:
         return _LargeIntNode(f"{value:x}")
+    assert value is None or isinstance(value, str | int | float)
     return value
 
 
-def _label_array_to_node(array: NDArray[Any], path: str) -> _LabelArrayNode:
+def _label_array_to_node(array: np.ndarray, path: str) -> _LabelArrayNode:
     """The node of an array of labels."""
     labels = tuple(_label_to_node(label, path) for label in _as_labels(array))
     node = _LabelArrayNode(array.dtype.str, labels)
@@ -402,7 +403,7 @@ def _label_array_to_node(array: NDArray[Any], path: str) -> _LabelArrayNode:
     return node
 
 
-def _as_numpy(array: Any) -> NDArray[Any]:
+def _as_numpy(array: np.ndarray | Tensor) -> np.ndarray:
     """A tensor on any device, or an array, as an array."""
     if isinstance(array, Tensor):
         return array.detach().cpu().numpy()
@@ -416,10 +417,10 @@ def _as_numpy(array: Any) -> NDArray[Any]:
 class _Reader:
     """Makes objects of nodes."""
 
-    unread: dict[str, NDArray[Any]]  # the packed arrays that no object has taken yet
+    unread: dict[str, np.ndarray]  # the packed arrays that no object has taken yet
     device: torch.device | str  # of tensors
 
-    def object(self, node: _ObjectNode, path: str) -> Any:
+    def saved_object(self, node: _ObjectNode, path: str) -> object:
         """The object of a dataclass, checked."""
         cls = node.saved_class
         arrays = {
@@ -443,10 +444,10 @@ class _Reader:
             raise ValueError(f"{cls.__name__}: {error}") from error
         return value
 
-    def value(self, node: Any, path: str) -> Any:
+    def value(self, node: object, path: str) -> object:
         """The value of any node."""
         if isinstance(node, _ObjectNode):
-            return self.object(node, path)
+            return self.saved_object(node, path)
         if isinstance(node, tuple):
             return tuple(
                 self.value(item, _join(path, str(i))) for i, item in enumerate(node)
@@ -462,13 +463,13 @@ class _Reader:
             return _label_array(node)
         return _label(node)
 
-    def _array(self, path: str, about: ArraySpec) -> NDArray[Any]:
+    def _array(self, path: str, about: ArraySpec) -> np.ndarray:
         if path not in self.unread:
             raise ValueError(f"the array {path} is missing")
         return packing.unpack(self.unread.pop(path), about.differences)
 
 
-def _label(node: Any) -> Any:
+def _label(node: object) -> object:
     """The label, number or text of a node."""
     if isinstance(node, _LargeIntNode):
         return int(node.digits, 16)
@@ -479,7 +480,7 @@ def _label(node: Any) -> Any:
     return node
 
 
-def _label_array(node: _LabelArrayNode) -> NDArray[Any]:
+def _label_array(node: _LabelArrayNode) -> np.ndarray:
     """The array of labels of a node; a ValueError if labels are not of its dtype."""
     # numpy would accept more than names of types: lists of them, and worse.
     if not _LABEL_DTYPE.fullmatch(node.dtype):
@@ -488,7 +489,7 @@ def _label_array(node: _LabelArrayNode) -> NDArray[Any]:
     labels = list(map(_label, node.labels))
     if dtype.itemsize * len(labels) > MAX_LABEL_BYTES:
         raise ValueError(f"{len(labels)} labels of dtype {dtype} are too many")
-    array: NDArray[Any]
+    array: np.ndarray
     if dtype.kind in _DATE_KINDS:
         array = np.array(labels, np.int64).view(dtype)
     else:
@@ -500,11 +501,11 @@ def _label_array(node: _LabelArrayNode) -> NDArray[Any]:
     return array
 
 
-def _as_labels(array: NDArray[Any]) -> list[Any]:
+def _as_labels(array: np.ndarray) -> list[object]:
     """The labels of an array as Python's objects, dates as integers."""
     if array.dtype.kind in _DATE_KINDS:
         array = array.view(np.int64)
-    labels: list[Any] = []
+    labels: list[object] = []
     for label in array.tolist():
         if isinstance(label, np.generic):  # in an array of objects
             label = label.item()
@@ -512,11 +513,10 @@ def _as_labels(array: NDArray[Any]) -> list[Any]:
     return labels
 
 
-def _check_object(value: Any) -> None:
-    """Call the method `check_saved` of an object whose class has one."""
-    check = getattr(value, "check_saved", None)
-    if check is not None:
-        check()
+def _check_object(value: object) -> None:
+    """Check an object that can check itself."""
+    if isinstance(value, SelfChecking):
+        value.check_saved()
 
 
 def _join(path: str, name: str) -> str:
@@ -525,5 +525,5 @@ def _join(path: str, name: str) -> str:
     return f"{path}.{name}"
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     return f"{value!r:.60}"

@@ -1,8 +1,9 @@
 """`Estimator`: what all estimators share, whether or not they move particles.
 
-`fit` reads the user's rows, plans the fit, runs it and stores the model. Rows can be
-added and forgotten later: the estimator has its rows, and fits what is left again with
-the same seed. What is particular to flows of particles is in `flow_estimator`.
+`fit` prepares a `FitJob` (rows, seed and a `FitTask`), runs its task and stores the
+model. An estimator keeps its rows in memory: if some are added or removed later, it
+fits all rows that it then has, with the same seed. What only flows of particles have is
+in `flow_estimator`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from sliceflow.models.protocols import (
     Adapter,
     FitResult,
     FitTask,
+    Fitted,
     FittedT,
+    HistoryColumns,
     ParticleResult,
     RowsT,
 )
@@ -61,26 +64,36 @@ class NoRowsError(HintedError, ValueError):
     """Rows are to be added or removed, but the model does not have its rows."""
 
 
-TaskT_co = TypeVar("TaskT_co", bound=FitTask[Any], covariant=True)
+TaskT_co = TypeVar("TaskT_co", bound=FitTask[Fitted], covariant=True)
 
 
 @dataclass(frozen=True)
 class FitJob(Generic[RowsT, TaskT_co]):
-    """Rows that were read, and what a fit will do with them: what `prepare` gives."""
+    """All that a fit needs: what `prepare` gives, and what `fit` takes instead of X.
 
-    estimator: Estimator[RowsT, Any]
+    Attributes
+    ----------
+    estimator : the one that will be fitted
+    rows : the user's rows, checked
+    seed : of the fit
+    task : what will run; its `plan` says what it does
+    ranks : those that take part
+    owns_rows : whether no other code changes the rows, so that they need no copy
+    """
+
+    estimator: object
     rows: RowsT
     seed: Seed
     task: TaskT_co
     ranks: Ranks = SINGLE
-    owns_rows: bool = False  # no other code changes these rows: they need no copy
+    owns_rows: bool = False
 
     @property
     def plan(self) -> Plan:
         """What the fit will do. Print it."""
         return self.task.plan
 
-    def require_fitted_by(self, estimator: Estimator[RowsT, Any], *others: Any) -> None:
+    def require_fitted_by(self, estimator: object, *others: object) -> None:
         """Raise a ValueError for another estimator, or for `others` that are not None.
 
         `others` are arguments of a fit that only count before it is prepared.
@@ -103,10 +116,9 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
       its rows. A file holds objects of these.
     - `_history_type`: the dataclass in which a file holds the history, with a method
       `columns()` that gives the dict of lists back.
-    - `_adapter(like_fitted)`: checks the parameters and returns an `Adapter`, an object
-      with `read(X, y)`, which gives the user's `Rows`, checked, and with
-      `make_task(rows, seed)`, which gives a `FitTask`. With `like_fitted`, rows must
-      be of the kind that the model was fitted to.
+    - `_adapter(like_fitted)`: checks the parameters and returns an `Adapter`. Its
+      `read(X, y)` gives the user's `Rows`, checked, and its `make_task(rows, seed)` a
+      `FitTask`.
     - A `FitTask` has a `plan`, which users print, and `run(listeners)`, which does
       the work and returns a `FitResult`.
     - `_store(record, particles)` may be extended to set further attributes.
@@ -126,7 +138,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
     # Set by a fit.
     _record: FitRecord[RowsT, FittedT]
     plan_: Plan
-    history_: dict[str, list[Any]]
+    history_: HistoryColumns
     n_iter_: int
     # All rows, if some were added or removed since the last fit.
     _pending_rows: RowsT | None = None
@@ -254,7 +266,6 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
 
         The result is the model of one fit to all rows in the order in which they came,
         bit for bit. If anything fails or is interrupted, the model stays as it was.
-        With `refit` False, the rows only wait for the next refit.
 
         This works after any fit: an estimator has its rows in memory. A file or a
         pickle has them only with ``keep_rows=True``.
@@ -263,7 +274,8 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
         ----------
         X, y : the new rows, as in `fit`
         refit : bool, default True
-            Whether to fit now.
+            Whether to fit now. With False, the model stays that of the earlier rows
+            until the method `refit` is called.
         listeners : as in `fit`
 
         Returns
@@ -289,19 +301,15 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
         refit: bool = True,
         listeners: events.Listeners = (),
     ) -> Self:
-        """Remove rows, passed with their y as they were fitted, and fit the others.
+        """Remove rows, then fit the others again with the same seed.
 
-        The result is the model that never saw them, bit for bit. Of equal rows the last
-        goes first; an unknown row is an error. If anything fails or is interrupted, the
-        model stays as it was. With `refit` False, the model is still that of all rows
-        until the next refit.
+        The result is the model that never saw the removed rows, bit for bit.
 
         Parameters
         ----------
-        X, y : the rows to remove
-        refit : bool, default True
-            Whether to fit now.
-        listeners : as in `fit`
+        X, y : the rows to remove, with their y, as they were fitted
+            Of equal rows, the last is removed first.
+        refit, listeners : as in `partial_fit`
 
         Returns
         -------
@@ -320,7 +328,16 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
         return self._fit_rows(adapter, rows, refit, listeners)
 
     def refit(self, *, listeners: events.Listeners = ()) -> Self:
-        """Fit all rows of the model again: the same seed, the current parameters."""
+        """Fit all rows again, also those that wait: same seed, current parameters.
+
+        Parameters
+        ----------
+        listeners : as in `fit`
+
+        Returns
+        -------
+        self : the estimator
+        """
         return self._fit_rows(self._adapter(), self._needed_rows(), True, listeners)
 
     def _fit_rows(
@@ -330,7 +347,15 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
         refit: bool,
         listeners: events.Listeners,
     ) -> Self:
-        """Fit these rows with the model's seed, or keep them for a later refit."""
+        """Fit these rows with the model's seed, or keep them for a later `refit`.
+
+        Parameters
+        ----------
+        adapter : what has read the rows, and plans their fit
+        rows : all rows that the model shall have; nobody else changes them
+        refit : whether to fit now
+        listeners : of the fit
+        """
         require(isinstance(refit, bool), "refit", refit, "True or False")
         events.as_listeners(listeners)  # checks them
         if not refit:

@@ -19,7 +19,6 @@ import msgspec
 import numpy as np
 import torch
 import zstandard
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load as from_safetensors
 from safetensors.numpy import save as to_safetensors
@@ -157,7 +156,7 @@ def write(
     path: str | os.PathLike[str],
     class_name: str,
     header: bytes,
-    arrays: Mapping[str, NDArray[Any]],
+    arrays: Mapping[str, np.ndarray],
 ) -> None:
     """Write a header and arrays, of the dataclass of this name."""
     envelope = Envelope(FORMAT, sliceflow.__version__, class_name, msgspec.Raw(header))
@@ -173,7 +172,7 @@ def write(
 
 def parse(
     content: bytes, budget: MemoryBudget
-) -> tuple[str, bytes, dict[str, NDArray[Any]]]:
+) -> tuple[str, bytes, dict[str, np.ndarray]]:
     """The name of the dataclass, its header and the arrays of a file.
 
     Memory is counted by the `budget` before it is allocated. A ValueError if the file
@@ -205,7 +204,7 @@ def _check_age(content: bytes) -> None:
         )
 
 
-def _unzip(content: bytes, budget: MemoryBudget) -> dict[str, NDArray[Any]]:
+def _unzip(content: bytes, budget: MemoryBudget) -> dict[str, np.ndarray]:
     """The tensors of a file, whose checksum zstd compares."""
     try:
         size = zstandard.frame_content_size(content)
@@ -217,7 +216,7 @@ def _unzip(content: bytes, budget: MemoryBudget) -> dict[str, NDArray[Any]]:
             content, allow_extra_data=False
         )
         _check_header_size(int.from_bytes(unzipped[:8], "little"), budget)
-        tensors: dict[str, NDArray[Any]] = from_safetensors(unzipped)
+        tensors: dict[str, np.ndarray] = from_safetensors(unzipped)
     except (zstandard.ZstdError, SafetensorError) as error:
         raise ValueError(
             f"it is not a sliceflow file, or is damaged: {error}; copy or save it again"

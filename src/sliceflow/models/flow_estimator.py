@@ -100,7 +100,7 @@ class ParticleTask(ABC, Generic[FittedFlowT]):
                 running.flow,
                 running.particles,
                 running.target,
-                running.noise,
+                running.particle_rng,
                 listeners=all_listeners,
                 state=state,
             )
@@ -177,7 +177,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         X: Any,
         y: Any = None,
         *,
-        listeners: events.Listeners = (),
+        listeners: events.FlowListeners = (),
         checkpoint_dir: str | os.PathLike[str] | None = None,
         checkpoint_every: float = 60.0,
         keep_checkpoint: bool = False,

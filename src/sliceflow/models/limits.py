@@ -76,7 +76,7 @@ class MemoryBudget:
             )
 
 
-def checked_reach(
+def checked_max_norm(
     flow: FlowSpec,
     steps: Sequence[ModelStep],
     n_maps: Callable[[int, int], int],
@@ -85,7 +85,7 @@ def checked_reach(
     y: EncodedY | None = None,
     start: float = 1.0,
 ) -> float:
-    """An upper bound of the distance from 0 that particles reach by a model's steps.
+    """An upper bound of the norm of particles after the steps of a model.
 
     A step moves a particle along every direction by at most twice the largest number in
     its maps, times the step size; and by noise if the flow has an entropy.

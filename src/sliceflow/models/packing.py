@@ -10,13 +10,10 @@ byte planes  The lowest bytes of all numbers come first, then the next, …: exp
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 
-def pack(array: NDArray[Any], n_difference_axes: int = 0) -> NDArray[Any]:
+def pack(array: np.ndarray, n_difference_axes: int = 0) -> np.ndarray:
     """Differences along the last `n_difference_axes` axes, in byte planes."""
     array = np.ascontiguousarray(array)
     if n_difference_axes:
@@ -26,7 +23,7 @@ def pack(array: NDArray[Any], n_difference_axes: int = 0) -> NDArray[Any]:
     return planes.view(array.dtype).reshape(array.shape)
 
 
-def unpack(packed: NDArray[Any], n_difference_axes: int = 0) -> NDArray[Any]:
+def unpack(packed: np.ndarray, n_difference_axes: int = 0) -> np.ndarray:
     """The array that `pack` was given."""
     packed = np.ascontiguousarray(packed)
     planes = packed.reshape(-1).view(np.uint8).reshape(packed.itemsize, -1)
@@ -39,7 +36,7 @@ def unpack(packed: NDArray[Any], n_difference_axes: int = 0) -> NDArray[Any]:
     return array
 
 
-def _differences(array: NDArray[Any], n_axes: int) -> NDArray[Any]:
+def _differences(array: np.ndarray, n_axes: int) -> np.ndarray:
     """Differences of the bits as integers, modulo 2^bits.
 
     The differences 0, −1, 1, −2, … become 0, 1, 2, 3, …, so that the high bytes of
@@ -50,15 +47,15 @@ def _differences(array: NDArray[Any], n_axes: int) -> NDArray[Any]:
         whole = np.diff(whole, axis=axis, prepend=whole.dtype.type(0))
     signed = whole.view(f"i{array.itemsize}")
     sign = signed >> (8 * array.itemsize - 1)  # 0 or −1
-    codes: NDArray[Any] = (signed << 1) ^ sign
+    codes: np.ndarray = (signed << 1) ^ sign
     return codes.view(array.dtype)
 
 
-def _sums(differences: NDArray[Any], n_axes: int) -> NDArray[Any]:
+def _sums(differences: np.ndarray, n_axes: int) -> np.ndarray:
     """The array of which `_differences` were taken."""
     codes = differences.view(f"u{differences.itemsize}")
     sign = ~(codes & 1) + codes.dtype.type(1)  # 0 or all bits
-    whole: NDArray[Any] = (codes >> 1) ^ sign
+    whole: np.ndarray = (codes >> 1) ^ sign
     for axis in range(-n_axes, 0):
         whole = np.cumsum(whole, axis=axis, dtype=whole.dtype)
     return whole.view(differences.dtype)

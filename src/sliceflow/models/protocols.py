@@ -12,9 +12,9 @@ puts them where the flow begins and gives a `RunningFlow`. Its `run` moves them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -32,6 +32,10 @@ from sliceflow.models.ranks import Ranks
 
 if TYPE_CHECKING:
     from sliceflow.models.checkpoints import Checkpoints
+
+
+# What `history_` shows: columns of equal length, by name; see `events.History`.
+HistoryColumns: TypeAlias = Mapping[str, Sequence[str | float]]
 
 
 class Rows(Protocol):
@@ -120,8 +124,7 @@ class FitResult(Generic[FittedT_co]):
     """What a fit gives."""
 
     fitted: FittedT_co
-    # Columns of equal length, for `history_`.
-    history: dict[str, list[Any]] = field(default_factory=dict)
+    history: HistoryColumns = field(default_factory=dict)
     warning: Warning | None = None  # what the user should know about the result
     particles: ParticleResult | None = None  # of a flow
 
@@ -134,8 +137,8 @@ class RunningFlow(Generic[FittedFlowT_co]):
     ----------
     flow : the stages that can be interrupted and resumed
     particles : this rank's particles, which move
-    noise : the random streams of this rank's particles; ``noise.first`` is the index of
-        its first particle among those of all ranks
+    particle_rng : the random numbers of this rank's particles; ``particle_rng.first``
+        is the index of its first particle among those of all ranks
     target : what the particles move onto
     finish : takes the state after the last step and the listeners. It may run further
         stages, which cannot be resumed, and gives the result without its history
@@ -143,7 +146,7 @@ class RunningFlow(Generic[FittedFlowT_co]):
 
     flow: FlowSpec
     particles: Cloud
-    noise: ParticleStreams
+    particle_rng: ParticleStreams
     target: Target
     finish: Callable[[FlowState, Sequence[Listener]], FitResult[FittedFlowT_co]]
 

@@ -7,6 +7,7 @@ again, with the same seed. So a model that forgot rows is the model that never s
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -196,11 +197,10 @@ class HasConditions:
         return self.conditions.encoder.condition_dim
 
 
-class ArrayRows(HasConditions):
-    """What rows in one array share. A subclass is a frozen dataclass.
+class ArrayRows(HasConditions, ABC):
+    """What rows in one array share.
 
-    It has the fields `conditions` and `rank_shard`, the property `values`, and the
-    method `with_values`.
+    A subclass is a frozen dataclass with the fields `conditions` and `rank_shard`.
     """
 
     # How errors about conditions call them.
@@ -209,15 +209,15 @@ class ArrayRows(HasConditions):
     rank_shard: Shard | None
 
     @property
+    @abstractmethod
     def values(self) -> np.ndarray:
         """This rank's rows (n, …)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def with_values(
         self, values: np.ndarray, row_conditions: RowConditions | None
     ) -> Self:
         """Rows of the same kind with other values and conditions."""
-        raise NotImplementedError
 
     def check_lengths(self) -> None:
         """Raise a ValueError if there is not one condition for every row of a file."""

@@ -32,6 +32,7 @@ from typing import (
     Generic,
     NamedTuple,
     Optional,
+    Protocol,
     TypeVar,
     get_type_hints,
 )
@@ -40,7 +41,13 @@ import torch
 
 from sliceflow.engine.random import Seed
 from sliceflow.models import file
-from sliceflow.models.protocols import FittedT, ParticleResult, RowsT
+from sliceflow.models.protocols import (
+    FittedT,
+    FlowRows,
+    HistoryColumns,
+    ParticleResult,
+    RowsT,
+)
 from sliceflow.saved_types import Count
 
 if TYPE_CHECKING:
@@ -58,8 +65,15 @@ class FitRecord(Generic[RowsT, FittedT]):
 
     seed: Seed  # of the fit; a refit uses it again
     fitted: FittedT  # draws the samples; its `plan` says what the fit did
-    history: dict[str, list[Any]]  # see `events.History`
+    history: HistoryColumns
     rows: RowsT | None = None  # the training rows, if the model has them
+
+
+class HasColumns(Protocol):
+    """The history of a fit, as a file holds it."""
+
+    def columns(self) -> HistoryColumns:
+        """The columns that there are, by name."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +102,27 @@ class SavedHistory:
         }
 
 
+@dataclass(frozen=True)
+class _SavedEstimator(Generic[RowsT, FittedT]):
+    """All that a file holds; each class of estimators has a subclass of this."""
+
+    parameters: object  # those of the constructor, in a dataclass
+    seed: Seed
+    fitted: FittedT
+    history: HasColumns
+    rows: RowsT | None
+    particles: FlowRows | None  # of a flow, if they were saved
+
+    def sample_bytes(self) -> int:
+        """Memory to draw one sample."""
+        return self.fitted.sample_bytes()
+
+
 class _SavedTypes(NamedTuple):
     """The dataclasses that are made for a class of estimators."""
 
-    estimator: Any  # all that a file holds
-    parameters: Any  # the parameters of the constructor
+    estimator: type[_SavedEstimator[Any, Any]]
+    parameters: Callable[..., object]
 
 
 # By class of estimators.
@@ -117,9 +147,8 @@ def _make_saved_types(estimator_type: type[Estimator[RowsT, FittedT]]) -> _Saved
         ("rows", Optional[rows_type]),  # noqa: UP045 - it is known only now
         ("particles", Optional[rows_type]),  # noqa: UP045
     ]
-    methods = {"sample_bytes": lambda self: self.fitted.sample_bytes()}
     saved_type = make_dataclass(
-        estimator_type.__name__, parts, frozen=True, namespace=methods
+        estimator_type.__name__, parts, bases=(_SavedEstimator,), frozen=True
     )
     return _SavedTypes(saved_type, parameters_type)
 
@@ -139,7 +168,7 @@ def _parameters_type(estimator_type: type) -> type:
 def save(
     estimator: Estimator[RowsT, FittedT],
     path: str | os.PathLike[str],
-    particles: RowsT | None = None,
+    particles: FlowRows | None = None,
 ) -> None:
     """Write a fitted estimator and, if they are given, its particles as rows."""
     saved_types = _saved_types(type(estimator))
@@ -174,11 +203,10 @@ def load_estimator(
     `file.load`.
     """
 
-    def find_saved_type(class_name: str) -> type[Any]:
-        saved_type: type[Any] = _saved_types(find_estimator_type(class_name)).estimator
-        return saved_type
+    def find_saved_type(class_name: str) -> type[_SavedEstimator[Any, Any]]:
+        return _saved_types(find_estimator_type(class_name)).estimator
 
-    saved: Any = file.load_any(path, find_saved_type, device, max_memory)
+    saved = file.load_any(path, find_saved_type, device, max_memory)
     estimator_type = find_estimator_type(type(saved).__name__)
     estimator = estimator_type(**vars(saved.parameters))
     fitted = saved.fitted

@@ -16,7 +16,7 @@ import torch
 from sklearn.ensemble import ExtraTreesRegressor
 from torch import Tensor
 
-from sliceflow.arrays import Floats
+from sliceflow.arrays import SMALLEST_DIVISOR, Floats
 from sliceflow.engine.random import Seed
 
 # Quantiles of a heavy-tailed column; its scores are interpolated between them.
@@ -45,8 +45,6 @@ _MAX_SQUARE = 9.0
 _MIN_RELATIVE_DEVIATION = 1e-12
 # The leverage of a row is below 1, but rounding may lift it to 1 or more.
 _MAX_LEVERAGE = 1 - 1e-9
-# A divisor is at least this: standard deviations of constant columns are 0.
-_TINY = 1e-300
 # Trees whose importances rank the columns of y, and rows of their leaves: a forest of
 # medium size, whose leaves average the noise of x.
 _N_TREES = 50
@@ -155,7 +153,7 @@ def standardized_moments(x: Tensor) -> Tensor:
 
     Columns are in standard deviations.
     """
-    z = (x - x.mean(0)) / (x.std(0, correction=0) + _TINY)
+    z = (x - x.mean(0)) / (x.std(0, correction=0) + SMALLEST_DIVISOR)
     return torch.cat((z, z.square().clamp(max=_MAX_SQUARE)), 1)
 
 

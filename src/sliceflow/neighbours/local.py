@@ -17,6 +17,7 @@ import torch
 from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
+from sliceflow.arrays import chunks
 from sliceflow.engine.random import Seed
 from sliceflow.errors import warn_user
 from sliceflow.neighbours.distance_ratios import choose_bandwidth
@@ -73,8 +74,8 @@ _N_BANDWIDTH_ROWS = 20
 _DEFAULT_BANDWIDTH = 0.8
 # A condition is far from the rows if its nearest row is farther than any row's tenth
 # neighbour, which is measured on about this many rows.
-_N_REACH_NEIGHBOURS = 10
-_N_REACH_ROWS = 1_000
+_N_FAR_NEIGHBOURS = 10
+_N_FAR_ROWS = 1_000
 # Values of a model are smaller than this, so that their fourth powers are finite.
 _MAX_MAGNITUDE = 1e50
 # Values of one array in memory at a time: 16 MiB of float64.
@@ -93,12 +94,14 @@ class LocalSettings:
     n_features: Count = 0  # random features of y beside its l columns
 
 
-class _Reach(NamedTuple):
-    """How far conditions may be from those of the rows, in standard deviations of y."""
+class _FarThreshold(NamedTuple):
+    """How far a condition may be from those of the rows before it counts as far."""
 
     index: NearestNeighbors  # of the distinct conditions
     inverse_scale: Tensor  # (l,)
-    distance: float  # the largest distance of a condition to its tenth neighbour
+    # The largest distance of a condition to its tenth neighbour, in standard deviations
+    # of y.
+    distance: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,14 +232,14 @@ class LocalSampler:
         return _Conditions(self.y, settings.projection, settings.n_features)
 
     @cached_property
-    def _reach(self) -> _Reach:
+    def _far_threshold(self) -> _FarThreshold:
         inverse_scale = inverse_deviation(self.y)
         distinct = torch.unique(self.y * inverse_scale, dim=0)
         index = build_index(distinct)
-        measured = distinct[:: max(1, len(distinct) // _N_REACH_ROWS)]
-        k = min(_N_REACH_NEIGHBOURS, len(distinct))
+        measured = distinct[:: max(1, len(distinct) // _N_FAR_ROWS)]
+        k = min(_N_FAR_NEIGHBOURS, len(distinct))
         distances, _ = query_index(index, measured, k)
-        return _Reach(index, inverse_scale, float(distances.max()))
+        return _FarThreshold(index, inverse_scale, float(distances.max()))
 
     def warn_if_far(self, y0: Any, name: str, indices: Tensor | None = None) -> None:
         """Warn of the condition of y0 (q, l) farthest from the rows, if it is far.
@@ -244,20 +247,20 @@ class LocalSampler:
         `name` is what the user calls y; `indices` (q,) are the conditions' places in
         it.
         """
-        reach = self._reach
-        points = _as_float64(y0) * reach.inverse_scale
-        distances = query_index(reach.index, points, 1)[0][:, 0]
+        threshold = self._far_threshold
+        points = _as_float64(y0) * threshold.inverse_scale
+        distances = query_index(threshold.index, points, 1)[0][:, 0]
         farthest = int(distances.argmax())
         distance = float(distances[farthest])
-        if distance <= reach.distance:
+        if distance <= threshold.distance:
             return
         index = farthest
         if indices is not None:
             index = int(indices[farthest])
         warn_user(
             f"{name}[{index}] is {distance:.3g} standard deviations of {name} from the "
-            f"nearest row, where rows have ten neighbours within {reach.distance:.3g}: "
-            "its samples are extrapolated"
+            "nearest row, where rows have ten neighbours within "
+            f"{threshold.distance:.3g}: its samples are extrapolated"
         )
 
     def neighbourhoods(
@@ -319,25 +322,23 @@ class LocalSampler:
         samples = torch.empty(len(y0), n, self.x.shape[1], dtype=torch.float64)
         rows = torch.empty(len(y0), n, dtype=torch.int64)
         conditions_per_batch, n_samples = self._batch_sizes(n)
-        for first in range(0, len(y0), conditions_per_batch):
-            conditions = slice(first, first + conditions_per_batch)
+        for conditions in chunks(len(y0), conditions_per_batch):
             neighbourhoods = self.neighbourhoods(
                 y0[conditions], max_components=max_components
             )
-            for start in range(0, n, n_samples):
-                stop = min(start + n_samples, n)
+            for batch in chunks(n, n_samples):
                 batch_seed = seed  # of the first batch
-                if start > 0:
-                    batch_seed = seed.child("from", start)
+                if batch.start > 0:
+                    batch_seed = seed.child("from", batch.start)
                 drawn, chosen = sample_neighbourhoods(
                     neighbourhoods,
-                    stop - start,
+                    batch.stop - batch.start,
                     self.settings.bandwidth,
                     batch_seed,
-                    first,
+                    conditions.start,
                 )
-                samples[conditions, start:stop] = drawn
-                rows[conditions, start:stop] = neighbourhoods.rows.gather(1, chosen)
+                samples[conditions, batch] = drawn
+                rows[conditions, batch] = neighbourhoods.rows.gather(1, chosen)
         # A column of one value stays as it is, to the last bit.
         varies = (self.x != self.x[0]).any(0)
         return torch.where(varies, samples, self.x[0]), rows

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from sliceflow.arrays import SMALLEST_DIVISOR
 from sliceflow.engine.normal import LOG_TWO_PI
 from sliceflow.engine.random import Seed
 from sliceflow.neighbours.weights import choose_by_weight
@@ -44,8 +45,7 @@ _INTERCEPT_RIDGE = 1e-12
 # _MIN_RESIDUAL_SQUARES, so that a perfect regression has a finite density.
 _MIN_UNEXPLAINED_SHARE = 1e-9
 _MIN_RESIDUAL_SQUARES = 1e-100
-# Added to divisors that may be 0: variances, and the weights of empty clusters.
-_TINY = 1e-300
+# Added to the weight of a cluster, which may be empty.
 _MIN_CLUSTER_MASS = 1e-9
 
 
@@ -306,7 +306,7 @@ def _k_means(x: Tensor, weights: Tensor, n: int) -> Tensor:
     relative_weights = (weights / weights.sum(1, keepdim=True))[..., None]
     x = x - (relative_weights * x).sum(1, keepdim=True)
     variances = (relative_weights * x.square()).sum(1, keepdim=True)
-    standardized = x / (variances + _TINY).sqrt()
+    standardized = x / (variances + SMALLEST_DIVISOR).sqrt()
     best_cost = x.new_full((q,), math.inf)
     labels = torch.zeros(q, k, dtype=torch.int64)
     for start in range(_N_STARTS):

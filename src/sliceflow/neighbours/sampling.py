@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from sliceflow.arrays import SMALLEST_DIVISOR
 from sliceflow.engine.random import Seed
 from sliceflow.neighbours.regressions import Neighbourhoods
 from sliceflow.neighbours.weights import choose_by_weight
@@ -24,8 +25,6 @@ MIN_COVARIANCE_DRAWS = 48
 _OTHER_COMPONENT = 1e6
 # Eigenvalues below this share of the largest one count as 0: they are rounding errors.
 _MIN_EIGENVALUE_RATIO = 1e-10
-# A divisor is at least this: the weight of a component without rows is 0.
-_TINY = 1e-300
 
 
 def local_noise(neighbours: Tensor, w: Tensor) -> Tensor:
@@ -150,7 +149,8 @@ def centre_components(neighbourhoods: Neighbourhoods) -> CentredRows:
     membership = torch.nn.functional.one_hot(neighbourhoods.components, n_components)
     membership = membership.to(neighbourhoods.x.dtype)
     mass = membership * weights
-    component_means = mass.mT @ neighbourhoods.x / (mass.sum(1)[..., None] + _TINY)
+    component_mass = mass.sum(1)[..., None] + SMALLEST_DIVISOR
+    component_means = mass.mT @ neighbourhoods.x / component_mass
     means = membership @ component_means
     centred = neighbourhoods.x - means
     scale = (weights * centred.square()).sum(1, keepdim=True).sqrt()

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
-from sliceflow.arrays import Floats, Ints
+from sliceflow.arrays import Floats, Ints, chunks
 
 # Beyond both limits it is faster to compute all distances than to descend a tree, whose
 # cost grows quickly with the number of columns.
@@ -114,8 +114,7 @@ def _blocks(rows: NDArray[Any]) -> Iterator[slice]:
     """Slices of rows (n, d) that keep both limits of a block."""
     size = _MAX_BLOCK_VALUES // rows.shape[1]
     size = min(max(size, 1), _MAX_BLOCK_ROWS)
-    for first in range(0, len(rows), size):
-        yield slice(first, min(first + size, len(rows)))
+    return chunks(len(rows), size)
 
 
 def _centred(rows: NDArray[Any], centre: Floats, device: torch.device) -> Tensor:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sliceflow.arrays import chunks
+from sliceflow.arrays import SMALLEST_DIVISOR, chunks
 from sliceflow.devices import one_thread
 from sliceflow.engine.encoded_y import ClassIndices, EncodedY
 from sliceflow.engine.random import Seed
@@ -30,8 +30,6 @@ _MAX_VALUES = 1 << 22
 # Draws of more columns keep the variances of the rows instead of their covariance,
 # whose eigenvectors would take long.
 _MAX_COVARIANCE_COLUMNS = 256
-# A divisor is at least this: variances of constant columns are 0.
-_TINY = 1e-300
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class ClassNeighbours:
         deviations = (draws - draws.mean((0, 1))).flatten(0, 1)
         centred = x - x.mean(0)
         if x.shape[1] > _MAX_COVARIANCE_COLUMNS:
-            variances = deviations.square().mean(0).clamp(min=_TINY)
+            variances = deviations.square().mean(0).clamp(min=SMALLEST_DIVISOR)
             deviations *= (centred.square().mean(0) / variances).sqrt()
         else:
             with one_thread():

@@ -93,10 +93,10 @@ def test_steps_that_look_at_few_columns_give_nearly_what_all_give():
         batched = ImageFlow(**settings_ | dict(transport=in_batches))
         batched.fit(images, labels)
         assert not np.array_equal(batched.particles_, whole.particles_)
-        codes = batched.particle_conditions_
-        assert np.array_equal(codes, whole.particle_conditions_)
+        classes = batched.particle_conditions_
+        assert np.array_equal(classes, whole.particle_conditions_)
         brightness = batched.particles_.mean((1, 2))
-        assert np.abs(brightness - expected_brightness[codes]).max() < 35
+        assert np.abs(brightness - expected_brightness[classes]).max() < 35
 
 
 def test_parts_have_all_classes_and_every_picture_is_seen():
@@ -168,12 +168,14 @@ def test_centres_are_the_means_of_what_is_nearest(k, f, seed):
     x = Seed(seed).normal(f, 60) + torch.arange(60) % k * 100.0
     means = kmeans_centers(x, k, Seed(seed))
     assert means.shape == (f, k)
-    codes = nearest_center(x, means)
+    classes = nearest_center(x, means)
     assert torch.equal(
-        codes, (x.double()[:, None] - means[:, :, None]).square().sum(0).argmin(0)
+        classes, (x.double()[:, None] - means[:, :, None]).square().sum(0).argmin(0)
     )
-    for c in codes.unique():
-        assert torch.allclose(means[:, c], x[:, codes == c].double().mean(1), atol=1e-8)
+    for c in classes.unique():
+        assert torch.allclose(
+            means[:, c], x[:, classes == c].double().mean(1), atol=1e-8
+        )
 
 
 def test_equal_pictures_are_one_cluster_and_the_others_stay_empty():
@@ -186,8 +188,8 @@ def test_equal_pictures_are_one_cluster_and_the_others_stay_empty():
 def test_two_kinds_of_pictures_are_found_and_nobody_is_told():
     images, right = bars()
     flow = ImageFlow(**BARS, n_clusters=2).fit(images, right).fit(images)
-    codes = flow._record.fitted.codes.numpy()
-    assert np.array_equal(codes == codes[0], right == right[0])
+    classes = flow._record.fitted.encoded_y.values.numpy()
+    assert np.array_equal(classes == classes[0], right == right[0])
     for samples in (flow.particles_, flow.sample(300, random_state=0)):
         assert np.abs(lean(samples)).min() > 6  # no picture is between the two
         assert np.isclose((lean(samples) > 0).mean(), 0.25, atol=0.01)
@@ -203,8 +205,8 @@ def test_two_kinds_of_colour_pictures_are_found_by_their_edges():
     flow = ImageFlow(**BARS, n_clusters=2).fit(
         (images[..., None] * tints).astype(np.uint8)
     )
-    codes = flow._record.fitted.codes.numpy()
-    assert ((codes == codes[0]) == (turned == turned[0])).mean() > 0.97
+    classes = flow._record.fitted.encoded_y.values.numpy()
+    assert ((classes == classes[0]) == (turned == turned[0])).mean() > 0.97
 
 
 def test_one_cluster_is_none_and_mirror_images_have_clusters_of_their_own():
@@ -214,10 +216,10 @@ def test_one_cluster_is_none_and_mirror_images_have_clusters_of_their_own():
     assert np.array_equal(one.particles_, blind.fit(images, right).particles_)
     flow = ImageFlow(**BARS, n_clusters=2, mirror=True)
     flow.fit(images[~right])  # all lean to the left
-    codes = flow._record.fitted.codes.numpy()
-    n = len(codes) // 2
-    assert len(set(codes[:n])) == 1
-    assert len(set(codes[n:])) == 1
+    classes = flow._record.fitted.encoded_y.values.numpy()
+    n = len(classes) // 2
+    assert len(set(classes[:n])) == 1
+    assert len(set(classes[n:])) == 1
     assert np.isclose((lean(flow.particles_) > 0).mean(), 0.5)
 
 

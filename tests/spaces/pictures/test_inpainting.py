@@ -12,7 +12,7 @@ from sliceflow.datasets import load
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.pictures import inpainting
 from sliceflow.spaces.pictures.inpainting import (
-    ClassCodes,
+    PictureClasses,
     complete_pictures,
     with_hidden_as_zero,
 )
@@ -28,9 +28,9 @@ def completed(X, mask, train, seed=0, n_pixel_values=17, n=1, y=None, train_y=No
     """Completions as `ImageFlow.inpaint` asks for them."""
     layout = Layout.infer(train, n_pixel_values)
     known = as_mask(mask, layout, "mask")
-    codes = None
+    classes = None
     if y is not None:
-        codes = ClassCodes(np.asarray(y), np.asarray(train_y))
+        classes = PictureClasses(np.asarray(y), np.asarray(train_y))
     return complete_pictures(
         layout,
         with_hidden_as_zero(X, known),
@@ -38,7 +38,7 @@ def completed(X, mask, train, seed=0, n_pixel_values=17, n=1, y=None, train_y=No
         layout.read(train),
         n=n,
         seed=Seed(seed),
-        codes=codes,
+        classes=classes,
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from sliceflow import ImageFlow, PictureOptions
+from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.flow import ParticleStreams
 from sliceflow.engine.random import Seed
 from sliceflow.errors import ParameterError
@@ -18,13 +19,13 @@ LAYOUT = Layout(4, 3, 3, "uint8", 256)
 PIXELS = torch.from_numpy(
     np.random.default_rng(0).integers(0, 256, (600, 3, 4, 3), dtype=np.uint8)
 )
-CODES = torch.arange(600) % 3
+CLASSES = torch.arange(600) % 3
 MOSAICS = Mosaics(
     mosaic_size=4,
     locality=2.0,
     layout=LAYOUT,
     pixels=PIXELS,
-    codes=CODES,
+    y=ClassIndices(CLASSES),
     n_classes=3,
 )
 SMALL = dict(
@@ -56,9 +57,9 @@ def shades(n=360, seed=0):
 def test_mosaics_have_about_the_mean_and_the_covariance_of_their_class(size, locality):
     mosaics = replace(MOSAICS, mosaic_size=size, locality=locality)
     y = torch.arange(15_000) % 3
-    x = mosaics.draw(len(y), y, ParticleStreams(Seed(1))).double()
+    x = mosaics.draw(len(y), ClassIndices(y), ParticleStreams(Seed(1))).double()
     for c in range(3):
-        members = values(mosaics, c == CODES).double()
+        members = values(mosaics, c == CLASSES).double()
         drawn = x[:, y == c]
         error = (drawn.mean(1) - members.mean(1)).abs()
         assert (error < 0.1 * members.std(1)).all()
@@ -92,17 +93,17 @@ def test_a_mosaic_is_the_sum_of_the_formula():
 
 
 def test_a_class_of_one_picture_starts_as_it():
-    codes = torch.zeros(600, dtype=torch.int64)
-    codes[7] = 1
-    mosaics = replace(MOSAICS, codes=codes, n_classes=2)
-    x = mosaics.draw(3, torch.ones(3).long(), ParticleStreams(Seed(0)))
+    classes = torch.zeros(600, dtype=torch.int64)
+    classes[7] = 1
+    mosaics = replace(MOSAICS, y=ClassIndices(classes), n_classes=2)
+    x = mosaics.draw(3, ClassIndices(torch.ones(3).long()), ParticleStreams(Seed(0)))
     assert (x - values(MOSAICS, slice(7, 8))).abs().max() < 0.02
 
 
 def test_a_particle_starts_alike_in_any_chunk():
-    y = torch.arange(50) % 3
+    y = ClassIndices(torch.arange(50) % 3)
     x = MOSAICS.draw(50, y, ParticleStreams(Seed(5)))
-    part = MOSAICS.draw(10, y[20:30], ParticleStreams(Seed(5), 20))
+    part = MOSAICS.draw(10, y.take(slice(20, 30)), ParticleStreams(Seed(5), 20))
     assert torch.allclose(x[:, 20:30], part, atol=1e-6)
 
 

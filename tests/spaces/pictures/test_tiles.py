@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from problems import target_for
 from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.flow import FlowSpec, ParticleStreams, simulate
 from sliceflow.engine.frames import Orthogonal
 from sliceflow.engine.random import Seed
@@ -124,8 +125,8 @@ def test_one_tile_over_the_whole_picture_is_the_vector_engine(
         particles = Cloud(Seed(0).normal(d, m, dtype=torch.float32))
         data = Cloud(0.5 * Seed(1).normal(d, n, dtype=torch.float32) + 1)
         if condition_dim:
-            particles.codes = torch.arange(m) % 3
-            data.codes = torch.arange(n) % 3
+            particles.y = ClassIndices(torch.arange(m) % 3)
+            data.y = ClassIndices(torch.arange(n) % 3)
         simulate(
             flow, particles, target_for(flow, particles, data), ParticleStreams(Seed(2))
         )

@@ -193,10 +193,10 @@ def test_particle_conditions_have_the_datas_proportions(labels, m, seed):
     assert counts.sum() == m
     assert counts.min() >= 1
     assert np.abs(counts - m * np.bincount(labels) / len(labels)).max() <= 4
-    kept = particle_conditions.kept_codes(m)
+    kept = particle_conditions.kept_y(m)
     assert np.array_equal(rows.encoder.decode(kept), particle_conditions.y)
     assert (
-        len(particle_conditions.codes) >= 1990
+        len(particle_conditions.encoded_y) >= 1990
     )  # enough for a model, but for rounding
 
 

@@ -21,10 +21,10 @@ def moons(n, noise=0.1, seed=0):
     return make_moons(n, noise=noise, random_state=seed)
 
 
-def smooth_rows(x, codes=None, h=0.8, times=50, exact=()):
+def smooth_rows(x, y=None, h=0.8, times=50, exact=()):
     """The draws of rows for the flow, and for its axis steps."""
     is_exact = torch.isin(torch.arange(x.shape[1]), torch.tensor(exact))
-    smoother = Smoother.from_data(h, x, codes, 20, SINGLE)
+    smoother = Smoother.from_data(h, x, y, 20, SINGLE)
     for_flow = smoother.draw_for_flow(times, Seed(0))
     return for_flow, smoother.draw_for_axes(times, Seed(0), is_exact)
 
@@ -212,4 +212,4 @@ def test_ranks_share_the_draws_of_all_rows():
         70 * draws_per_row,
     ]
     assert torch.equal(torch.cat([cloud.x for cloud in clouds], 1), of_all.x)
-    assert torch.equal(torch.cat([cloud.codes for cloud in clouds]), of_all.codes)
+    assert torch.equal(torch.cat([cloud.y.values for cloud in clouds]), of_all.y.values)

@@ -20,7 +20,7 @@ from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.pictures.fit import PictureAdapter
 from sliceflow.spaces.pictures.fitted import FittedPictures
 from sliceflow.spaces.pictures.inpainting import (
-    ClassPairs,
+    PictureClasses,
     complete_pictures,
     with_hidden_as_zero,
 )
@@ -249,9 +249,9 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         known = as_mask(mask, fitted.layout, "mask")
         pictures = with_hidden_as_zero(X, known)
         training_pixels = self._kept_pictures(fitted)
-        class_pairs = None
+        classes = None
         if y is not None:
-            class_pairs = _class_pairs(fitted, y, len(pictures), len(training_pixels))
+            classes = _picture_classes(fitted, y, len(pictures), len(training_pixels))
         completed = complete_pictures(
             fitted.layout,
             pictures,
@@ -259,7 +259,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
             training_pixels,
             n=n,
             seed=seed,
-            class_pairs=class_pairs,
+            classes=classes,
         )
         if fitted.layout.tensor:
             return torch.from_numpy(completed)
@@ -389,9 +389,9 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         return layout
 
 
-def _class_pairs(
+def _picture_classes(
     fitted: FittedPictures, y: Any, n_pictures: int, n_training: int
-) -> ClassPairs:
+) -> PictureClasses:
     """The class indices of pictures to complete, and of the training pictures.
 
     y has one label for each picture, or one label for all.
@@ -406,4 +406,4 @@ def _class_pairs(
         )
     # Mirror images, whose classes come last, are no training pictures of completions.
     training = fitted.conditions.encoded_y.take(slice(n_training))
-    return ClassPairs(given.values.numpy(), training.values.cpu().numpy())
+    return PictureClasses(given.values.numpy(), training.values.cpu().numpy())

@@ -319,7 +319,7 @@ class PictureTask(ParticleTask[FittedPictures]):
         return RunningFlow(
             flow=running.flow,
             particles=running.particles,
-            noise=running.noise,
+            particle_rng=running.particle_rng,
             target=running.target(),
             finish=running.finish,
         )
@@ -356,7 +356,9 @@ class RunningPictures:
         data = task.data
         self.task = task
         self.shard = task.ranks.shard(plan.n_flow_particles)  # this rank's particles
-        self.noise = ParticleStreams(task.seed.child("particles"), self.shard.first)
+        self.particle_rng = ParticleStreams(
+            task.seed.child("particles"), self.shard.first
+        )
         self.classes = _Classes.from_fit(task, self.shard)
 
         # The indices of the pictures that each stage uses, in turn. An empty list if
@@ -386,7 +388,9 @@ class RunningPictures:
         if self.classes.y_p is not None:
             y = self.classes.y_p.take(self.shard.slice)
         mosaics = build_mosaics(plan, self.stored_pixels, self.classes.y_q, device)
-        x = initial_particles(plan, mosaics, self.shard.count, y, self.noise, device)
+        x = initial_particles(
+            plan, mosaics, self.shard.count, y, self.particle_rng, device
+        )
         if observed_mask is not None:
             observed = _encode_observed(self.task, self.shard)
             x = torch.where(observed_mask, observed, x)
@@ -397,7 +401,7 @@ class RunningPictures:
         every_step = self.task.plan.options.dequantize_every == "step"
         task = self.task
 
-        def draw(stage_index: int, step_index: int) -> Cloud:
+        def load_data(stage_index: int, step_index: int) -> Cloud:
             seed = task.seed.child("data", stage_index)
             if every_step:
                 seed = seed.child(step_index)
@@ -405,7 +409,7 @@ class RunningPictures:
                 return self._pictures_of_stage(stage_index, seed)
             return task.data.cloud(seed).part(self.batches.order)
 
-        return Target(draw, self.batches, every_step)
+        return Target(load_data, self.batches, every_step)
 
     def _pictures_of_stage(self, stage_index: int, seed: Seed) -> Cloud:
         """The part of the pictures whose turn it is in a stage, sorted by class."""

@@ -19,7 +19,7 @@ from sliceflow.engine.model_steps import CompressedMap, ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.engine.rotations import freeing_rotation_pools
 from sliceflow.errors import DataError
-from sliceflow.models.limits import checked_reach
+from sliceflow.models.limits import checked_max_norm
 from sliceflow.models.rows import HasConditions, RowConditions
 from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.pictures.flow_builder import (
@@ -109,7 +109,7 @@ class FittedPictures(HasConditions):
         plan = self.plan
         builder = PictureFlowBuilder(plan, self.seed, torch.device("cpu"))
         n_classes = max(1, plan.n_separate_classes)
-        checked_reach(
+        checked_max_norm(
             builder.flow(),
             self.steps,
             n_maps=lambda i, k: builder.directions_of_step(i, k) * n_classes,

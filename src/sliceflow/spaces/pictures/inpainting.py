@@ -74,7 +74,7 @@ N_MEASURED_PICTURES = 2_000
 MIN_EXTREME_SHARE_OF_DRAWINGS = 0.2
 
 
-class ClassPairs(NamedTuple):
+class PictureClasses(NamedTuple):
     """Class indices of the pictures to complete (m,), and of training pictures (N,)."""
 
     given: Ints
@@ -89,7 +89,7 @@ def complete_pictures(
     *,
     n: int,
     seed: Seed,
-    class_pairs: ClassPairs | None = None,
+    classes: PictureClasses | None = None,
 ) -> NDArray[Any]:
     """Complete pictures from the pixels that a mask marks as known.
 
@@ -99,7 +99,7 @@ def complete_pictures(
     mask : (h, w), True where a pixel is known
     training_pixels : (N, c, h, w) as `Layout.read` returns them, at least 10
     n : completions of each picture
-    class_pairs : if given, a completion learns only from pictures of its class
+    classes : if given, a completion learns only from pictures of its class
 
     Returns
     -------
@@ -123,13 +123,13 @@ def complete_pictures(
 
     completer = _Completer(training_rows, known, layout.shape, seed.child("tones"))
     hidden = np.empty((len(rows), n, int((~known).sum())))
-    if class_pairs is None:
-        class_pairs = ClassPairs(
+    if classes is None:
+        classes = PictureClasses(
             np.zeros(len(rows), int), np.zeros(len(training_rows), int)
         )
-    for i, c in enumerate(np.unique(class_pairs.given)):
-        given = np.flatnonzero(class_pairs.given == c)
-        training = np.flatnonzero(class_pairs.training == c)
+    for i, class_index in enumerate(np.unique(classes.given)):
+        given = np.flatnonzero(classes.given == class_index)
+        training = np.flatnonzero(classes.training == class_index)
         hidden[given] = completer.draw(rows[given], n, training, seed.child("class", i))
 
     if layout.n_pixel_values is not None:

@@ -286,7 +286,9 @@ class TableRows:
         """Each row as a tuple of its values."""
         return list(zip(*(column.keys() for column in self.columns), strict=True))
 
-    def in_users_form(self, device: Any = None) -> tuple[pd.DataFrame, None]:
+    def in_users_form(
+        self, device: torch.device | None = None
+    ) -> tuple[pd.DataFrame, None]:
         """The rows as the user's DataFrame, and no y."""
         columns = [
             (column.name, column.to_series(column.codes)) for column in self.columns

@@ -39,13 +39,17 @@ class AxisStepContext:
     flow: FlowSpec  # the stage of the axis steps
     data: TrainingData
     cloud: Cloud  # this rank's data, as axis steps see them
-    noise: ParticleStreams
+    particle_rng: ParticleStreams
 
     @classmethod
-    def for_data(cls, data: TrainingData, noise: ParticleStreams) -> AxisStepContext:
+    def for_data(
+        cls, data: TrainingData, particle_rng: ParticleStreams
+    ) -> AxisStepContext:
         """The axis steps of a fit to these data, on all ranks."""
         flow = data.plan.flow_spec(data.seed, data.device, only="axis")
-        return cls(across_ranks(flow, data.ranks), data, data.axis_cloud(), noise)
+        return cls(
+            across_ranks(flow, data.ranks), data, data.axis_cloud(), particle_rng
+        )
 
 
 def fit_axis_steps_to_kept(
@@ -115,7 +119,7 @@ def _run(
         context.flow,
         particles,
         target,
-        context.noise,
+        context.particle_rng,
         listeners=listeners,
         state=state,
     )
@@ -146,8 +150,10 @@ def _fresh_particles(
         shard_y = y.take(shard.slice)
     fresh = as_cloud(rows.to(plan.torch_dtype), shard_y, data.device)
     fresh.class_slices = class_slices
-    noise = ParticleStreams(seed.child("particles"), shard.first)
-    replay(plan.flow_spec(data.seed, data.device, only="flow"), steps, fresh, noise)
+    particle_rng = ParticleStreams(seed.child("particles"), shard.first)
+    replay(
+        plan.flow_spec(data.seed, data.device, only="flow"), steps, fresh, particle_rng
+    )
     return fresh, y
 
 

@@ -203,8 +203,8 @@ class VectorTask(ParticleTask[FittedVectors]):
             plan.n_columns, shard.count, dtype=plan.torch_dtype, device=data.device
         )
         particles = Cloud(x, shard_y, order.class_slices)
-        noise = ParticleStreams(data.seed.child("particles"), shard.first)
-        noise.fill(particles.x, "start")
+        particle_rng = ParticleStreams(data.seed.child("particles"), shard.first)
+        particle_rng.fill(particles.x, "start")
 
         # Maps are shrunk, and fitted to the clouds of all ranks.
         flow = plan.flow_spec(data.seed, data.device, only="flow")
@@ -226,10 +226,10 @@ class VectorTask(ParticleTask[FittedVectors]):
             kept = select_particles(
                 particles.x, order.flow_index, shard, plan.n_particles, data.ranks
             )
-            return self._finish(kept, noise, state, listeners)
+            return self._finish(kept, particle_rng, state, listeners)
 
         target = Target(load_data, batches)
-        return RunningFlow(flow, particles, noise, target, finish)
+        return RunningFlow(flow, particles, particle_rng, target, finish)
 
     def _shrunk(self, flow: FlowSpec, particle_y: EncodedY | None) -> FlowSpec:
         """The flow with maps that are shrunk by their noise."""
@@ -253,7 +253,7 @@ class VectorTask(ParticleTask[FittedVectors]):
     def _finish(
         self,
         x: Tensor,
-        noise: ParticleStreams,
+        particle_rng: ParticleStreams,
         state: FlowState,
         listeners: Sequence[Listener],
     ) -> FitResult[FittedVectors]:
@@ -262,7 +262,7 @@ class VectorTask(ParticleTask[FittedVectors]):
         Parameters
         ----------
         x : this rank's part (d, n) of the kept particles, in the user's order
-        noise : the random streams of this rank's particles
+        particle_rng : the random numbers of this rank's particles
         state : where the flow ended
         listeners : hear of the axis steps
         """
@@ -280,7 +280,7 @@ class VectorTask(ParticleTask[FittedVectors]):
                 y = y[kept_shard.slice]
         model = state.steps
         if data.plan.n_axis_particles:
-            context = AxisStepContext.for_data(data, noise)
+            context = AxisStepContext.for_data(data, particle_rng)
             x = fit_axis_steps_to_kept(context, x, kept_y, state, listeners)
             model = fit_axis_steps_to_fresh(context, state.steps)
         fitted = self._fitted(model)

@@ -20,7 +20,7 @@ from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.engine.rotations import freeing_rotation_pools
 from sliceflow.errors import DataWarning, warn_user
-from sliceflow.models.limits import checked_reach
+from sliceflow.models.limits import checked_max_norm
 from sliceflow.models.rows import HasConditions, RowConditions
 from sliceflow.models.vector_rows import in_users_form
 from sliceflow.saved_types import Label
@@ -131,7 +131,7 @@ class FittedVectors(BaseFittedVectors):
         flow = plan.flow_spec(self.seed, self.device)
         n_classes = max(1, plan.n_separate_classes)
         n_maps = [n_classes * s.frame_kind.count_directions(d) for s in flow.stages]
-        reach = checked_reach(
+        max_norm = checked_max_norm(
             flow,
             self.steps,
             lambda i, k: n_maps[i],
@@ -149,7 +149,7 @@ class FittedVectors(BaseFittedVectors):
                 )
         for units in self.units_by_class:
             linear = ~units.heavy_tailed  # `decode` clamps heavy-tailed columns
-            farthest = reach * float(units.scale[linear].max(initial=0.0))
+            farthest = max_norm * float(units.scale[linear].max(initial=0.0))
             farthest += float(np.abs(units.shift[linear]).max(initial=0.0))
             if not farthest < torch.finfo(plan.torch_dtype).max:
                 end = f"scale and shift can take them to {farthest:.1e}"
@@ -189,25 +189,25 @@ class FittedVectors(BaseFittedVectors):
                 part_y = None
                 if y is not None:
                     part_y = y.take(slice(first, first + count))
-                noise = ParticleStreams(seed.child("particles"), first)
-                parts.append(self._draw_pass(flow, count, part_y, noise))
+                particle_rng = ParticleStreams(seed.child("particles"), first)
+                parts.append(self._draw_pass(flow, count, part_y, particle_rng))
         return self.in_form(parts[0] if len(parts) == 1 else torch.cat(parts))
 
     def _draw_pass(
-        self, flow: FlowSpec, n: int, y: EncodedY | None, noise: ParticleStreams
+        self, flow: FlowSpec, n: int, y: EncodedY | None, particle_rng: ParticleStreams
     ) -> Tensor:
         """n samples (n, d) of the flow, in the user's units."""
         x = torch.empty((n, self.plan.n_columns), dtype=self.plan.torch_dtype)
         cloud = as_cloud(x, y, self.device)
-        noise.fill(cloud.x, "start")
+        particle_rng.fill(cloud.x, "start")
         if flow.condition_use != "separate" or not isinstance(cloud.y, ClassIndices):
-            replay(flow, self.steps, cloud, noise)
+            replay(flow, self.steps, cloud, particle_rng)
             return self.decode(cloud.x)
         class_order = ClassOrder.from_class_indices(
             cloud.y, self.plan.n_separate_classes
         )
         by_class = class_order.sort(cloud.x)
-        replay(flow, self.steps, by_class, noise)
+        replay(flow, self.steps, by_class, particle_rng)
         return self.decode(class_order.unsort(by_class.x), y)
 
 

@@ -546,11 +546,11 @@ def plan_bandwidth(
         return 0.0, "y is continuous"
     if n_rows < MIN_SMOOTHED_ROWS:
         return 0.0, f"fewer than {MIN_SMOOTHED_ROWS} rows"
-    most = MAX_SMOOTHED_ROWS
+    max_rows = MAX_SMOOTHED_ROWS
     if X.shape[1] > FEW_COLUMNS:
-        most = MAX_SMOOTHED_ROWS_OF_MANY_COLUMNS
-    if n_rows > most:
-        return 0.0, f"more than {most} rows"
+        max_rows = MAX_SMOOTHED_ROWS_OF_MANY_COLUMNS
+    if n_rows > max_rows:
+        return 0.0, f"more than {max_rows} rows"
     # One rank of several does not know the rows of the others, which may differ.
     if len(X) == n_rows and not _rows_differ(X, y):
         return 0.0, "no rows of a class differ"
