@@ -23,6 +23,7 @@ from sliceflow.errors import DataError, warn_user
 from sliceflow.inference.priors import Prior
 from sliceflow.inference.tempering import sample_tempered
 from sliceflow.saved_types import ArraySpec
+from sliceflow.spaces.density.bases import varying_columns
 from sliceflow.spaces.density.conditional import ConditionalDensity
 from sliceflow.spaces.density.regression import ConditionalMoments
 
@@ -34,9 +35,6 @@ MIN_SIMULATIONS = 50
 # Simulations at which chains may start: those whose likelihood is highest do. With more
 # they start closer, but each observation takes longer.
 MAX_STARTS = 20_000
-# A value that varies by less than this share of its magnitude is constant: it tells
-# nothing of θ.
-CONSTANT_SHARE = 1e-12
 
 
 @dataclass(frozen=True)
@@ -69,8 +67,7 @@ class Likelihood:
                 f"there are {len(theta)} simulations",
                 f"method='likelihood' needs at least {MIN_SIMULATIONS}",
             )
-        smallest_spread = CONSTANT_SHARE * np.abs(x).max(axis=0)
-        used_columns = np.flatnonzero(x.std(axis=0) > smallest_spread)
+        used_columns = varying_columns(x)  # the others tell nothing of θ
         if len(used_columns) == 0:
             raise DataError("all values of x are constant", "pass what was simulated")
         x = x[:, used_columns]

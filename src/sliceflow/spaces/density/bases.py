@@ -26,7 +26,7 @@ from sliceflow.arrays import Floats, Ints, Mask, chunks
 from sliceflow.engine.random import Seed
 from sliceflow.saved_types import ArraySpec
 
-__all__ = ["N_STAGES", "SmoothBasis"]
+__all__ = ["N_STAGES", "SmoothBasis", "varying_columns"]
 
 # The stages in which groups are tried, as listed above.
 STRAIGHT_LINES, SPLINES, PRODUCTS, COSINES = range(4)
@@ -54,6 +54,12 @@ MIN_KNOTS = 4
 MIN_VARIANCE_SHARE = 1e-8
 # Cubic splines: the lowest degree whose curvature is continuous.
 DEGREE = 3
+
+
+def varying_columns(values: Floats) -> Ints:
+    """The indices of the columns of values (n, c) that are not constant."""
+    smallest_spread = CONSTANT_SHARE * np.abs(values).max(axis=0)
+    return np.flatnonzero(values.std(axis=0) > smallest_spread)
 
 
 class FeatureGroup(NamedTuple):
@@ -135,24 +141,24 @@ class SmoothBasis:
     @classmethod
     def from_data(cls, y: Floats, seed: Seed) -> SmoothBasis:
         """All groups, for conditions such as y (n, c)."""
-        spread = y.std(axis=0)
-        columns = np.flatnonzero(spread > CONSTANT_SHARE * np.abs(y).max(axis=0))
-        shift = y[:, columns].mean(axis=0)
-        scale = spread[columns]
-        t = (y[:, columns] - shift) / scale
+        used_columns = varying_columns(y)
+        shift = y[:, used_columns].mean(axis=0)
+        scale = y.std(axis=0)[used_columns]
+        t = (y[:, used_columns] - shift) / scale
         n_intervals = min(MAX_INTERVALS, round(len(y) ** (1 / 3)))
         splines = tuple(Spline.from_data(column, n_intervals) for column in t.T)
         frequencies, phases = _draw_cosines(t, seed)
         basis = cls(
-            used_columns=columns,
+            used_columns=used_columns,
             shift=shift,
             scale=scale,
             splines=splines,
-            product_order=_product_order(len(columns)),
+            product_order=_product_order(len(used_columns)),
             frequencies=frequencies,
             phases=phases,
             kept_groups=np.empty(0, bool),
         )
+        # How many groups there are is known once they are made, here of one row.
         n_groups = len(list(basis._iter_all_groups(y[:1])))
         return replace(basis, kept_groups=np.ones(n_groups, bool))
 
@@ -170,7 +176,8 @@ class SmoothBasis:
         return np.concatenate(blocks, axis=1)
 
     def groups(self) -> tuple[Ints, Ints]:
-        """The group of each feature (p,), −1 for the ones; and each group's stage."""
+        """The group of each feature (p,), −1 for the ones; and stages (g,) of groups."""
+        # They do not depend on y: any row will do.
         y = np.zeros((1, int(self.used_columns.max(initial=-1)) + 1))
         groups = [-1]
         stages = []
@@ -192,28 +199,37 @@ class SmoothBasis:
         for column in t.T:
             yield FeatureGroup(STRAIGHT_LINES, column[:, None])
         inside = np.empty_like(t)
-        bends = []
+        spline_values = []
         for i, spline in enumerate(self.splines):
             inside[:, i] = np.clip(t[:, i], spline.knots[0], spline.knots[-1])
-            bends.append(spline(t[:, i]))
-            ends = (*BAND_ENDS, max(bends[i].shape[1], BAND_ENDS[-1]))
+            values = spline(t[:, i])
+            spline_values.append(values)
+            ends = (*BAND_ENDS, max(values.shape[1], BAND_ENDS[-1]))
             for start, end in zip((0, *BAND_ENDS), ends, strict=True):
-                band = bends[i][:, start:end]
+                band = values[:, start:end]
                 if band.shape[1]:
                     yield FeatureGroup(SPLINES, band)
         if self.product_order:
-            yield from self._products(inside, bends)
+            yield from self._iter_products(inside, spline_values)
         for cosines in chunks(len(self.phases), COSINES_PER_BAND):
             angles = inside @ self.frequencies[:, cosines] + self.phases[cosines]
             yield FeatureGroup(COSINES, np.sqrt(2) * np.cos(angles))
 
-    def _products(self, inside: Floats, bends: list[Floats]) -> Iterator[FeatureGroup]:
-        """Products of the smoothest functions of every two columns."""
-        smooth = []
-        for straight, bend in zip(inside.T, bends, strict=True):
-            functions = np.concatenate((straight[:, None], bend), axis=1)
-            smooth.append(functions[:, : self.product_order])
-        for first, second in combinations(smooth, 2):
+    def _iter_products(
+        self, inside: Floats, spline_values: list[Floats]
+    ) -> Iterator[FeatureGroup]:
+        """Products of the smoothest functions of every two columns.
+
+        Parameters
+        ----------
+        inside : the columns (n, c), within the ranges of their splines
+        spline_values : of each column (n, p)
+        """
+        smoothest = []
+        for column, values in zip(inside.T, spline_values, strict=True):
+            functions = np.concatenate((column[:, None], values), axis=1)
+            smoothest.append(functions[:, : self.product_order])
+        for first, second in combinations(smoothest, 2):
             products = first[:, :, None] * second[:, None, :]
             yield FeatureGroup(PRODUCTS, products.reshape(len(inside), -1))
 
