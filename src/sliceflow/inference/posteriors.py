@@ -265,14 +265,14 @@ class Posterior:
         q = len(observations)
         if self.verbose:
             events.show_log()
-        samples = []
+        samples = np.empty((q, n, self.theta.shape[1]))
         n_done = 0
         for batch in batches:
-            samples.append(batch)
+            samples[n_done : n_done + len(batch)] = batch
             n_done += len(batch)
             if self.verbose and q > 1:
                 events.LOGGER.info("samples at %d/%d observations", n_done, q)
-        return np.concatenate(samples)
+        return samples
 
 
 @dataclass(frozen=True)

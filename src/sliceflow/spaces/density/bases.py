@@ -176,7 +176,7 @@ class SmoothBasis:
         return np.concatenate(blocks, axis=1)
 
     def groups(self) -> tuple[Ints, Ints]:
-        """The group of each feature (p,), −1 for the ones; and stages (g,) of groups."""
+        """The group of each feature (p,), −1 for the ones; and the stages (g,)."""
         # They do not depend on y: any row will do.
         y = np.zeros((1, int(self.used_columns.max(initial=-1)) + 1))
         groups = [-1]
