@@ -26,7 +26,7 @@ from sliceflow.metrics.attack_scores import (
 )
 from sliceflow.metrics.membership import AttackScore, Estimate, score_attack
 from sliceflow.metrics.rows import as_flat_rows
-from sliceflow.metrics.shadows import ShadowAttack
+from sliceflow.metrics.shadows import GenerativeModel, ShadowAttack
 from sliceflow.metrics.table_encoding import choose_target, encode_tables
 from sliceflow.metrics.text_tables import format_table
 from sliceflow.validation import is_int, require
@@ -391,7 +391,7 @@ def _run_attack(
 
 def _attack_outliers(
     shadows: ShadowAttack,
-    model: Any,
+    model: GenerativeModel,
     train: pd.DataFrame,
     held_out: pd.DataFrame,
     is_array: bool,

@@ -212,12 +212,12 @@ def nearest_pictures(
     n_searched = min(len(versions) * k, len(candidates))
     distances, indices = nearest(pictures, candidates, n_searched, device=device)
     train_indices = indices % len(train)  # the same for a picture and its mirror image
-    columns = np.empty((len(pictures), k), int)
-    for i, found in enumerate(train_indices):
-        _, first_columns = np.unique(found, return_index=True)
-        columns[i] = np.sort(first_columns)[:k]
-    chosen = np.take_along_axis(indices, columns, 1)
-    return candidates[chosen], np.take_along_axis(distances, columns, 1)
+    chosen = np.empty((len(pictures), k), int)
+    for i, found_indices in enumerate(train_indices):
+        _, first_places = np.unique(found_indices, return_index=True)
+        chosen[i] = np.sort(first_places)[:k]
+    nearest_indices = np.take_along_axis(indices, chosen, 1)
+    return candidates[nearest_indices], np.take_along_axis(distances, chosen, 1)
 
 
 def evidence_of_copying(pairs: Sequence[tuple[Any, Any]], device: str = "cpu") -> str:
@@ -231,7 +231,7 @@ def evidence_of_copying(pairs: Sequence[tuple[Any, Any]], device: str = "cpu") -
     m = sum(len(particles) for _, particles in pairs)
     if not 2 * _MAX_COPIES_RATIO <= n <= _MAX_WARNED_ROWS or m < _MIN_WARNED_PARTICLES:
         return ""
-    n_of_each = math.ceil(_N_WARNED_PARTICLES / len(pairs))
+    n_per_pair = math.ceil(_N_WARNED_PARTICLES / len(pairs))
     particle_parts = []
     row_parts = []
     for rows, particles in pairs:
@@ -239,8 +239,8 @@ def evidence_of_copying(pairs: Sequence[tuple[Any, Any]], device: str = "cpu") -
             continue
         rows = from_tensor(rows)
         particles = from_tensor(particles)
-        some_rows = rows[:: math.ceil(len(rows) / n_of_each)]
-        some_particles = particles[:: math.ceil(len(particles) / n_of_each)]
+        some_rows = rows[:: math.ceil(len(rows) / n_per_pair)]
+        some_particles = particles[:: math.ceil(len(particles) / n_per_pair)]
         # The nearest of two rows is the row itself.
         row_parts.append(nearest(some_rows, rows, 2, device=device)[0][:, 1])
         particle_parts.append(nearest(some_particles, rows, device=device)[0][:, 0])

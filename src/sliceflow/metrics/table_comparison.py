@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -90,9 +90,13 @@ class _HeldOutTable:
 
 
 def compare_tables(
-    samples: Any, train: Any, test: Any, target: object, settings: ComparisonSettings
+    samples: pd.DataFrame,
+    train: pd.DataFrame,
+    test: pd.DataFrame,
+    target: object,
+    settings: ComparisonSettings,
 ) -> tuple[Scores, Details]:
-    """The metrics of tables, all DataFrames.
+    """The metrics of tables.
 
     `target` is the column that `utility` predicts; None takes the last one that varies.
     """
@@ -154,7 +158,10 @@ def _lost_pairs(
 
 
 def _riskiest_samples(
-    samples: Any, train: Any, encoded: EncodedTables, settings: ComparisonSettings
+    samples: pd.DataFrame,
+    train: pd.DataFrame,
+    encoded: EncodedTables,
+    settings: ComparisonSettings,
 ) -> list[RiskySample]:
     """The samples that resemble one training row most, and no other.
 
