@@ -3,10 +3,13 @@
     python benchmarks/densities.py likelihood --seeds 10 11 12
     python benchmarks/densities.py likelihood --nsf  # needs zuko
     python benchmarks/densities.py rows --plot docs/images/density_rows.png
+    python benchmarks/densities.py large --sets warped8 --sizes 10000 --nsf
+    python benchmarks/densities.py large --sets mnist32 --data-root FOLDER --nsf
     python benchmarks/densities.py anomalies
 
 `likelihood` prints nats per held-out row on six sets, `rows` the same by the number of
-rows, and `anomalies` the AUC of minus the log-density on three public sets.
+rows, `large` the same on sets of 10,000 rows and more, beside the truth where that is
+known, and `anomalies` the AUC of minus the log-density on three public sets.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal
 from sklearn.datasets import (
     load_breast_cancer,
     load_diabetes,
@@ -33,12 +38,17 @@ from sklearn.mixture import GaussianMixture
 from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.neighbors import KernelDensity
 
-from sliceflow import SlicedDensity
+from sliceflow import SlicedDensity, datasets
 
 Floats = NDArray[np.float64]
 Scorer = Callable[[Floats, Floats], Floats]
 
 SETS = ("moons", "mixture", "t3", "diabetes", "cancer", "wine")
+# Of the data that are made up, the number says how many dimensions they have.
+LARGE_SETS = ("warped8", "warped20", "mnist32")
+N_LARGE_TEST = 5000
+# With more rows the network is trained in larger batches, or it would take hours.
+MAX_SMALL_BATCHES = 5000
 TRAIN_SIZES = {"diabetes": 295, "cancer": 379, "wine": 118}
 
 
@@ -57,6 +67,50 @@ def student(rng: np.random.Generator, n: int) -> Floats:
     mixing = np.eye(4) + np.diag([0.5, 0.3, 0.2], 1)
     scale = np.sqrt(rng.chisquare(3, size=(n, 1)) / 3)
     return rng.normal(size=(n, 4)) @ mixing / scale
+
+
+def warped_mixture(rng: np.random.Generator, n: int, d: int) -> tuple[Floats, Floats]:
+    """Rows of a bent mixture of eight normal components, and their log-densities.
+
+    Every second coordinate is moved by half the square of the one before it: this bends
+    the components, and keeps the density as it is.
+    """
+    fixed = np.random.default_rng(d)
+    n_components = 8
+    means = 2 * fixed.normal(size=(n_components, d))
+    factors = np.eye(d) + 0.3 * fixed.normal(size=(n_components, d, d))
+    component = rng.integers(0, n_components, n)
+    noise = rng.normal(size=(n, d))
+    straight = means[component] + np.einsum("nij,nj->ni", factors[component], noise)
+    log_densities = np.zeros((n_components, n))
+    for k in range(n_components):
+        covariance = factors[k] @ factors[k].T
+        normal = multivariate_normal(means[k], covariance)
+        log_densities[k] = normal.logpdf(straight)
+    bent = straight.copy()
+    bent[:, 1::2] += 0.5 * straight[:, 0 : d - 1 : 2] ** 2
+    return bent, logsumexp(log_densities, axis=0) - np.log(n_components)
+
+
+def load_large_set(
+    name: str, size: int, seed: int, data_root: Path | None
+) -> tuple[Floats, Floats, float | None]:
+    """Rows to fit, held-out rows, and the true mean log-density of these, if known."""
+    rng = np.random.default_rng(seed)
+    if name == "mnist32":
+        train = datasets.load("mnist", "train", data_root).images
+        test = datasets.load("mnist", "test", data_root).images
+        pixels = train.reshape(len(train), -1).astype(float)
+        components = PCA(32, random_state=0).fit(pixels)
+        rows = components.transform(pixels)
+        held_out = components.transform(test.reshape(len(test), -1).astype(float))
+        rows = rows[rng.permutation(len(rows))[:size]]
+        deviation = rows.std(0)
+        return rows / deviation, held_out[:N_LARGE_TEST] / deviation, None
+    d = int(name.removeprefix("warped"))
+    rows, _ = warped_mixture(rng, size, d)
+    held_out, log_densities = warped_mixture(rng, N_LARGE_TEST, d)
+    return rows, held_out, float(log_densities.mean())
 
 
 def load_set(name: str, seed: int) -> tuple[Floats, Floats]:
@@ -112,6 +166,7 @@ def score_nsf(train: Floats, test: Floats) -> Floats:
     import zuko
 
     torch.manual_seed(0)
+    batch_size = 128 if len(train) <= MAX_SMALL_BATCHES else 512
     x = torch.tensor(train, dtype=torch.float32)
     order = torch.randperm(len(x))
     n_held_out = max(len(x) // 10, 10)
@@ -123,7 +178,7 @@ def score_nsf(train: Floats, test: Floats) -> Floats:
     state = {}
     n_worse = 0
     for _ in range(400):
-        for batch in x[torch.randperm(len(x))].split(128):
+        for batch in x[torch.randperm(len(x))].split(batch_size):
             loss = -flow().log_prob(batch).mean()
             optimizer.zero_grad()
             loss.backward()
@@ -167,6 +222,28 @@ def run_likelihood(names: list[str], seeds: list[int], with_nsf: bool) -> None:
             error = np.std(means, ddof=1) / np.sqrt(len(means)) if len(means) > 1 else 0
             text = f"{np.mean(means):8.3f} ± {error:.3f}, {seconds / len(seeds):.1f} s"
             print(f"{name:9} {method:14} {text}", flush=True)
+
+
+def run_large(options: argparse.Namespace) -> None:
+    """Print the mean held-out log-density on large sets, and CPU seconds."""
+    methods: dict[str, Scorer] = {"SlicedDensity": score_flow}
+    if options.nsf:
+        methods["NSF"] = score_nsf
+    if options.methods is not None:
+        methods = {name: methods[name] for name in options.methods}
+    for name in options.sets:
+        for size in options.sizes:
+            train, test, truth = load_large_set(
+                name, size, options.seeds[0], options.data_root
+            )
+            if truth is not None:
+                print(f"{name:9} {size:7} truth          {truth:8.3f}", flush=True)
+            for method, score in methods.items():
+                started_at = time.process_time()
+                mean = score(train, test).mean()
+                seconds = time.process_time() - started_at
+                text = f"{mean:8.3f}, {seconds:.1f} CPU s"
+                print(f"{name:9} {size:7} {method:14} {text}", flush=True)
 
 
 def run_rows(plot: Path | None) -> None:
@@ -228,17 +305,24 @@ def run_anomalies() -> None:
 def main() -> None:
     """Run what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["likelihood", "rows", "anomalies"])
-    parser.add_argument("--sets", nargs="+", default=list(SETS), choices=SETS)
+    parser.add_argument("what", choices=["likelihood", "rows", "large", "anomalies"])
+    parser.add_argument("--sets", nargs="+", choices=SETS + LARGE_SETS)
+    parser.add_argument("--sizes", nargs="+", type=int, default=[10_000, 100_000])
+    parser.add_argument("--methods", nargs="+", choices=["SlicedDensity", "NSF"])
+    parser.add_argument("--data-root", type=Path)
     parser.add_argument("--seeds", nargs="+", type=int, default=[10, 11, 12])
     parser.add_argument("--nsf", action="store_true")
     parser.add_argument("--plot", type=Path)
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore")
+    if arguments.sets is None:
+        arguments.sets = LARGE_SETS if arguments.what == "large" else SETS
     if arguments.what == "likelihood":
         run_likelihood(arguments.sets, arguments.seeds, arguments.nsf)
     elif arguments.what == "rows":
         run_rows(arguments.plot)
+    elif arguments.what == "large":
+        run_large(arguments)
     else:
         run_anomalies()
 

@@ -82,6 +82,7 @@ def test_plain_peers_keep_levels_missing_cells_and_what_depends(peer, rng):
     assert known["x"].corr(known["twice"]) > 0.8
 
 
+@pytest.mark.slow
 def test_a_table_is_attacked_once_and_kept(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sliceflow.metrics.attack_scores._N_TREES", 5)
     table_sets.write_csv(["wine"], tmp_path)
@@ -95,6 +96,7 @@ def test_a_table_is_attacked_once_and_kept(tmp_path, monkeypatch, capsys):
     assert "attacking by" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_filled_cells_are_nearer_to_the_hidden_ones_than_means(tmp_path):
     table_sets.write_csv(["wine"], tmp_path)
     words = ["--sets", "wine", "--seeds", "1", "--csv", str(tmp_path)]
@@ -104,6 +106,7 @@ def test_filled_cells_are_nearer_to_the_hidden_ones_than_means(tmp_path):
     assert (others < 0.8 * errors["wine", False, "mean, mode"]).all()
 
 
+@pytest.mark.slow
 def test_orders_are_measured_beside_sequential_trees(monkeypatch):
     monkeypatch.setattr(table_rules, "N_ORDERS", 400)
     measured = table_rules.main(["--only", "orders"])
@@ -122,6 +125,7 @@ def test_copied_rare_numbers_are_suspected_and_fresh_ones_are_not(rng):
     assert (of_others == 0).all()
 
 
+@pytest.mark.slow
 def test_the_judge_prefers_real_pictures_and_knows_copies(digits):
     train, test = digits
     judge = Judge(train, test, epochs=3, width=4)
@@ -302,6 +306,7 @@ def test_the_network_and_the_flow_are_compared(tmp_path):
     assert all(np.isfinite(row["FD"]) and 0 <= row["copies"] <= 1 for row in rows)
 
 
+@pytest.mark.slow
 def test_the_papers_tables_and_figures_are_written(tmp_path):
     names = ["figure1", "figure4", "figure5", "table2", "printed"]
     rows = paper.main([*names, "--scale", "tiny", "--out", str(tmp_path)])

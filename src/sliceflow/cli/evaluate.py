@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,6 +23,7 @@ from sliceflow.cli.grids import (
     write_evolution,
     write_image,
 )
+from sliceflow.cli.held_out import count_common_rows, read_held_out
 from sliceflow.cli.progress import progress_bars
 from sliceflow.cli.results import Result
 from sliceflow.cli.run_folder import RunFolder, load_model
@@ -124,10 +125,10 @@ def evaluate(
             attacks = attack_half(model, settings, train, shadows, output)
         return finish(settings, folder, model, train, test, output, attacks)
     fitted = replace(train, x=train.fitted_rows, full_table=None)
-    other = _read_against(settings, against, data_root, fitted)
+    other = read_held_out(settings, against, data_root, fitted)
     samples = draw_samples(model, settings, fitted, test)
     note = f"held-out rows are those of {against}"
-    n_fitted = _count_common_rows(other, fitted)
+    n_fitted = count_common_rows(other, fitted)
     if n_fitted:  # they say nothing about new rows
         note += f", of which {n_fitted} were fitted"
     return measure(settings, fitted, other, samples, output, note)
@@ -501,65 +502,3 @@ def _pairs_to_keep(pairs: list[report.Pair], train: Data) -> list[report.Pair]:
         if i < _MAX_WORST_PAIRS or {pair[0], pair[1]} <= in_heat_maps:
             kept.append(pair)
     return kept
-
-
-def _read_against(
-    settings: Settings, against: str, root: str | None, train: Data
-) -> Data:
-    """Data to compare with: the test split of a set, all of anything else."""
-    try:
-        whole, held_out = read_data(_settings_against(settings, against), root)
-    except CommandError as error:
-        fact = f"--against {against}: {error.fact}"
-        raise UsageError(fact, "pass data like the fitted ones") from error
-    test = whole if held_out is None else held_out
-    if not _are_alike(test, train):
-        fact = (
-            f"--against {against} has {test.description}, the run {train.description}"
-        )
-        hint = "pass data like those that were fitted: size, pixel values, columns"
-        raise UsageError(fact, hint)
-    if train.kind == TABLE:
-        return replace(test, x=test.x[list(train.x.columns)])
-    pictures = test.x.astype(train.x.dtype)
-    return replace(test, x=pictures, n_pixel_values=train.n_pixel_values)
-
-
-def _settings_against(settings: Settings, against: str) -> Settings:
-    """The settings with which the data of --against are read."""
-    if settings.kind == TABLE:
-        return replace(settings, source=against, target=None, drop=None, holdout=0.0)
-    size = None
-    if against == "celeba" or Path(against).is_dir():
-        size = settings.size
-    if against in DATASET_NAMES:
-        return Settings(against, size=size)
-    return Settings(against, size=size, holdout=0.0)
-
-
-def _are_alike(test: Data, train: Data) -> bool:
-    """Whether data have the columns, or the size and kind of pixels, of others."""
-    if test.kind != train.kind:
-        return False
-    if train.kind == TABLE:
-        return set(train.columns) <= set(test.columns)
-    if test.x.shape[1:] != train.x.shape[1:]:
-        return False
-    has_whole_pixels = train.x.dtype.kind != "f"
-    if has_whole_pixels != (test.x.dtype.kind != "f"):
-        return False
-    return not has_whole_pixels or bool(test.x.max() < train.n_pixel_values)
-
-
-def _count_common_rows(test: Data, train: Data) -> int:
-    """How many rows of some data are equal to rows of others."""
-    train_rows = set(_hashable_rows(train))
-    return sum(row in train_rows for row in _hashable_rows(test))
-
-
-def _hashable_rows(data: Data) -> list[Hashable]:
-    """The rows of a table as texts, or pictures as bytes."""
-    if data.kind == TABLE:
-        texts = data.x.astype(object).map(str).to_numpy()
-        return [tuple(row) for row in texts]
-    return [picture.tobytes() for picture in np.ascontiguousarray(data.x)]

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from sliceflow.caches import cached
 from sliceflow.engine.random import Seed
-
-if TYPE_CHECKING:
-    pass
 
 # Up to this dimension each step draws its own rotation. For larger ones a QR
 # decomposition costs as much as the step, and a rotation is a product of pooled ones.

@@ -10,7 +10,7 @@ from models import EVEN_AND_ODD, PICTURES, pictures
 from sliceflow import ImageFlow, PictureOptions
 from sliceflow.engine.transports import Auto, Histogram, Sorted
 from sliceflow.spaces.pictures.batching import choose_batch_size
-from sliceflow.spaces.pictures.plan import (
+from sliceflow.spaces.pictures.choices import (
     choose_amplifier,
     choose_clusters,
     choose_picture_transport,

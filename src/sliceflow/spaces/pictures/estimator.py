@@ -17,7 +17,7 @@ from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.flow_estimator import FlowEstimator
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.saved_types import ArraySpec
-from sliceflow.spaces.pictures.fit import PictureAdapter
+from sliceflow.spaces.pictures.adapter import PictureAdapter
 from sliceflow.spaces.pictures.fitted import FittedPictures
 from sliceflow.spaces.pictures.inpainting import (
     PictureClasses,

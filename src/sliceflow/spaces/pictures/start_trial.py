@@ -24,7 +24,8 @@ from sliceflow.spaces.pictures.plan import PicturePlan
 from sliceflow.spaces.pictures.rows import PictureRows
 
 if TYPE_CHECKING:
-    from sliceflow.spaces.pictures.fit import PictureAdapter, PictureTask
+    from sliceflow.spaces.pictures.adapter import PictureAdapter
+    from sliceflow.spaces.pictures.fit import PictureTask
 
 # With more pictures there is no trial, which would take longer than a fit on a GPU.
 MAX_PICTURES_OF_TRIAL = 3_000

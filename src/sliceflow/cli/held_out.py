@@ -1,0 +1,75 @@
+"""The held-out rows of --against: read like the rows of a run, compared with them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from sliceflow.cli.data import Data, read_data
+from sliceflow.cli.failures import CommandError, UsageError
+from sliceflow.cli.settings import DATASET_NAMES, TABLE, Settings
+
+
+def read_held_out(
+    settings: Settings, against: str, root: str | None, train: Data
+) -> Data:
+    """Data to compare with: the test split of a set, all of anything else."""
+    try:
+        whole, held_out = read_data(_settings_of_held_out(settings, against), root)
+    except CommandError as error:
+        fact = f"--against {against}: {error.fact}"
+        raise UsageError(fact, "pass data like the fitted ones") from error
+    test = whole if held_out is None else held_out
+    if not _are_alike(test, train):
+        fact = (
+            f"--against {against} has {test.description}, the run {train.description}"
+        )
+        hint = "pass data like those that were fitted: size, pixel values, columns"
+        raise UsageError(fact, hint)
+    if train.kind == TABLE:
+        return replace(test, x=test.x[list(train.x.columns)])
+    pictures = test.x.astype(train.x.dtype)
+    return replace(test, x=pictures, n_pixel_values=train.n_pixel_values)
+
+
+def _settings_of_held_out(settings: Settings, against: str) -> Settings:
+    """The settings with which the data of --against are read."""
+    if settings.kind == TABLE:
+        return replace(settings, source=against, target=None, drop=None, holdout=0.0)
+    size = None
+    if against == "celeba" or Path(against).is_dir():
+        size = settings.size
+    if against in DATASET_NAMES:
+        return Settings(against, size=size)
+    return Settings(against, size=size, holdout=0.0)
+
+
+def _are_alike(test: Data, train: Data) -> bool:
+    """Whether data have the columns, or the size and kind of pixels, of others."""
+    if test.kind != train.kind:
+        return False
+    if train.kind == TABLE:
+        return set(train.columns) <= set(test.columns)
+    if test.x.shape[1:] != train.x.shape[1:]:
+        return False
+    has_whole_pixels = train.x.dtype.kind != "f"
+    if has_whole_pixels != (test.x.dtype.kind != "f"):
+        return False
+    return not has_whole_pixels or bool(test.x.max() < train.n_pixel_values)
+
+
+def count_common_rows(test: Data, train: Data) -> int:
+    """How many rows of some data are equal to rows of others."""
+    train_rows = set(_hashable_rows(train))
+    return sum(row in train_rows for row in _hashable_rows(test))
+
+
+def _hashable_rows(data: Data) -> list[Hashable]:
+    """The rows of a table as texts, or pictures as bytes."""
+    if data.kind == TABLE:
+        texts = data.x.astype(object).map(str).to_numpy()
+        return [tuple(row) for row in texts]
+    return [picture.tobytes() for picture in np.ascontiguousarray(data.x)]
