@@ -104,12 +104,12 @@ def _error_of_column(
     df: pd.DataFrame, place: int, kind: str | None
 ) -> DataError | None:
     """Why a column cannot be used as this kind; None if it can be."""
-    from sliceflow.spaces.tables import cells, columns
+    from sliceflow.spaces.tables import cells, infer_columns
 
     all_rows = np.arange(len(df))
     try:
         encoded = cells.encode_column(df.iloc[:, place], df.columns[place])
-        columns.infer_column(encoded, all_rows, kind)
+        infer_columns.infer_column(encoded, all_rows, kind)
     except DataError as error:
         return error
     return None

@@ -217,13 +217,14 @@ def describe_columns(df: Any) -> list[JsonObject]:
 
     A column that cannot be used is to be left out, and its note says why.
     """
-    from sliceflow.spaces.tables import cells, columns
+    from sliceflow.spaces.tables.infer_columns import infer_column
+    from sliceflow.spaces.tables.table_rows import read_dataframe
 
     described = []
     distinct_rows = np.flatnonzero(~df.duplicated().to_numpy())
-    for column in cells.read_dataframe(df).columns:
+    for column in read_dataframe(df).columns:
         try:
-            described.append(columns.infer_column(column, distinct_rows).describe())
+            described.append(infer_column(column, distinct_rows).describe())
         except ValueError as error:
             note = fact_in_file(error) if isinstance(error, DataError) else str(error)
             described.append(

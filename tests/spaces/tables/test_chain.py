@@ -10,13 +10,11 @@ import sliceflow
 from sliceflow import TableFlow
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.tables import strategies, tree_tuning, trees
-from sliceflow.spaces.tables.cells import read_dataframe
-from sliceflow.spaces.tables.chain import (
-    find_predictors,
-    fit_column_model,
-    uses_ridge,
-)
+from sliceflow.spaces.tables.column_model import fit_column_model, uses_ridge
+from sliceflow.spaces.tables.draft_rows import DraftRows
+from sliceflow.spaces.tables.predictors import find_predictors
 from sliceflow.spaces.tables.table import Table
+from sliceflow.spaces.tables.table_rows import read_dataframe
 from sliceflow.spaces.tables.trees import TreeSettings
 
 FINE = TreeSettings(min_samples_leaf=5, ccp_factor=2.0)
@@ -112,8 +110,10 @@ def test_of_many_columns_the_model_sees_the_category_that_tells(rng):
     frame["longitude"] = longitude
     table = read(frame)
     predictors = np.arange(46)
-    assert 0 in find_predictors(table.columns, table.z, 46, predictors)
-    assert 46 in find_predictors(table.columns, table.z, 0, np.arange(1, 47))
+    assert 0 in find_predictors(table.columns, table.row_positions, 46, predictors)
+    assert 46 in find_predictors(
+        table.columns, table.row_positions, 0, np.arange(1, 47)
+    )
 
 
 def errors_by_two(frame):
@@ -163,7 +163,12 @@ def test_of_many_columns_trees_see_those_that_matter(rng):
         pd.DataFrame(np.column_stack((x, -x[:, 59] + 0.1 * rng.normal(size=300))))
     )
     model = fit_column_model(
-        table.columns, table.z, 60, np.arange(60), seed=Seed(0), settings=FINE
+        table.columns,
+        table.row_positions,
+        60,
+        np.arange(60),
+        seed=Seed(0),
+        settings=FINE,
     )
     assert 59 in model.predictors
 
@@ -186,21 +191,28 @@ def test_what_leaves_do_not_allow_is_drawn_from_the_nodes_above_and_not_between_
     frame = pd.DataFrame({"x": x, "y": 10 * (x % 2) + 0.1 * rng.normal(size=800)})
     table = read(frame)
     model = fit_column_model(
-        table.columns, table.z, 1, np.array([0]), seed=Seed(0), settings=FINE
+        table.columns,
+        table.row_positions,
+        1,
+        np.array([0]),
+        seed=Seed(0),
+        settings=FINE,
     )
     grid_values_at = table.columns[1].grid_values_at
 
-    def is_known(column, rows, positions):
-        assert column == 1
-        return positions >= 0
+    class KnownCells(DraftRows):
+        def allows(self, c, row_indices, positions):
+            assert c == 1
+            return positions >= 0
 
-    def is_far(column, rows, positions):
-        return np.abs(grid_values_at(positions) - 10 * (x[rows] % 2)) > 2
+    class FarCells(DraftRows):
+        def allows(self, c, row_indices, positions):
+            return np.abs(grid_values_at(positions) - 10 * (x[row_indices] % 2)) > 2
 
-    z = np.column_stack((table.z[:, 0], np.full(800, np.nan)))
-    in_leaf = model.draw(z, rng, is_known)[:, 0]
+    blank = np.column_stack((table.row_positions[:, 0], np.full(800, np.nan)))
+    in_leaf = model.draw(KnownCells(blank), rng)[:, 0]
     assert (np.abs(grid_values_at(in_leaf) - 10 * (x % 2)) < 1).all()
-    above = model.draw(z, rng, is_far)[:, 0]
+    above = model.draw(FarCells(blank), rng)[:, 0]
     assert (np.abs(grid_values_at(above) - 10 * (1 - x % 2)) < 1).all()
 
 
@@ -218,10 +230,14 @@ def test_rows_are_compared_by_the_range_of_numbers_and_by_levels(rng):
     table = read(frame)
     low = np.flatnonzero(frame["few"] == 1)
     high = np.flatnonzero(frame["few"] == 9)
-    distances = tree_tuning._nearest_distances(table, table.z[low], table.z[high])
+    distances = tree_tuning._nearest_distances(
+        table, table.row_positions[low], table.row_positions[high]
+    )
     assert np.allclose(distances, away[np.ix_(low, high)].min(1), atol=1e-5)
     np.fill_diagonal(away, np.inf)
-    others = tree_tuning._nearest_distances(table, table.z, table.z, exclude_self=True)
+    others = tree_tuning._nearest_distances(
+        table, table.row_positions, table.row_positions, exclude_self=True
+    )
     assert np.allclose(others, away.min(1), atol=1e-5)
 
 
@@ -250,22 +266,21 @@ def test_levels_of_a_label_among_numbers_have_trees_of_their_own(rng, tmp_path):
     assert flow.plan_.strategies == ("per_level", *["tree"] * 5)
     assert "each level of kind has trees of its own" in str(flow.plan_)
     _, *others = flow._fitted_state().chain
-    z = flow._fitted_state().table.z
+    z = flow._fitted_state().table.row_positions
     for step in others:
         assert 0 <= step.unexplained <= 1
         for level, model in step.models.items():
             rows_of_level = z[:, step.label_index] == level
             (column,) = step.drawn_indices
             assert np.array_equal(model.values, z[rows_of_level, column])
-    asked = []
-
-    def allow_and_remember(column, rows, positions):
-        asked.append(rows)
-        return np.full(len(rows), True)
-
-    others[-1].draw(z, rng, allow_and_remember)
-    # It was asked about all rows, whatever their level.
-    assert sorted(np.concatenate(asked)) == [*range(len(z))]
+    # The constraint is checked with the row of each cell, whatever its level.
+    (last,) = others[-1].drawn_indices
+    draft = DraftRows(z.copy(), flow._fitted_state().table.rule_set)
+    draft.set_columns([last], np.full((len(z), 1), np.nan))
+    draft.set_columns([last], others[-1].draw(draft, rng))
+    drawn = flow._fitted_state().table.to_dataframe(draft.row_positions, Seed(0))
+    assert (drawn["low"] < drawn["high"]).mean() > 0.9
+    assert not (drawn["low"] >= drawn["high"]).any()
     new = flow.sample(3000, random_state=1)
     assert (new["low"] < new["high"]).all()
     for kind, sign in (("a", -1), ("b", 1)):

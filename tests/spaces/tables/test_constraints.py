@@ -9,8 +9,8 @@ import pytest
 
 from sliceflow import TableFlow
 from sliceflow.errors import DataError, ParameterError
-from sliceflow.spaces.tables.cells import read_dataframe
 from sliceflow.spaces.tables.table import Table
+from sliceflow.spaces.tables.table_rows import read_dataframe
 
 
 def sample(frame, *constraints, n=500, **parameters):
@@ -300,19 +300,19 @@ def test_combinations_of_three_and_dependencies_are_exact(rng):
     )
     table = Table.from_rows(read_dataframe(frame), {}, ["combinations(a, b, c)"])
     every = np.array(list(product((0.0, 1.0), repeat=3)))
-    occurs = every[~table.rules.broken(table.rules.rules[0], every)]
-    assert set(map(tuple, occurs)) == set(map(tuple, table.z))
+    occurs = every[~table.rule_set.broken(table.rule_set.rules[0], every)]
+    assert set(map(tuple, occurs)) == set(map(tuple, table.row_positions))
     frame = pd.DataFrame(rng.integers(0, 3, (60, 6)), columns=[*"abcdef"])
     assert (
-        Table.from_rows(read_dataframe(frame), {}, ()).rules.rules == ()
+        Table.from_rows(read_dataframe(frame), {}, ()).rule_set.rules == ()
     )  # nothing is by chance
     groups = np.arange(100) // 5
     frame = pd.DataFrame({"a": groups, "b": np.where(groups == 3, "x", "y")})
     assert (
-        Table.from_rows(read_dataframe(frame), {}, ()).rules.rules == ()
+        Table.from_rows(read_dataframe(frame), {}, ()).rule_set.rules == ()
     )  # 95 % are y: by chance
     frame["b"] = pd.Series([f"b{g % 7}" for g in groups]).mask(np.arange(100) % 9 == 0)
-    (rule,) = Table.from_rows(read_dataframe(frame), {}, ()).rules.rules
+    (rule,) = Table.from_rows(read_dataframe(frame), {}, ()).rule_set.rules
     assert rule.text == "b follows from a"  # with cells missing in some groups
 
 
@@ -322,7 +322,7 @@ def test_totals_are_drawn_behind_their_parts_in_any_order_of_columns(rng):
     frame["abc"] = frame["ab"] + frame["c"]
     rows = read_dataframe(frame[["ab", "c", "abc", "a", "b"]])
     table = Table.from_rows(rows, {}, ["abc = ab + c", "ab = a + b"])
-    assert [table.names[c] for c in table.order] == ["c", "a", "b", "ab", "abc"]
+    assert [table.names[c] for c in table.drawing_order] == ["c", "a", "b", "ab", "abc"]
 
 
 def test_cells_that_sums_determine_one_after_the_other_are_computed(rng):
@@ -333,11 +333,13 @@ def test_cells_that_sums_determine_one_after_the_other_are_computed(rng):
         frame[f"{first}{second}"] = parts[first] + parts[second]
         constraints.append(f"{first}{second} = {first} + {second}")
     table = Table.from_rows(read_dataframe(frame), {}, constraints)
-    z = table.z.copy()
+    z = table.row_positions.copy()
     z[:, 1:6] = z[::-1, 1:6]  # drawn before the totals were known
-    is_free = np.isin(np.arange(table.z.shape[1]), range(1, 6))
-    assert table.rules.complete(z, is_free).all()
-    assert np.array_equal(z, table.z)  # v follows from u, w from v, and so on
+    is_free = np.isin(np.arange(table.row_positions.shape[1]), range(1, 6))
+    assert table.rule_set.complete(z, is_free).all()
+    assert np.array_equal(
+        z, table.row_positions
+    )  # v follows from u, w from v, and so on
 
 
 def test_constants_are_compared_and_filled(rng):

@@ -52,7 +52,10 @@ def test_the_nearest_rows_are_those_of_a_plain_search(rng):
     flow, (model,) = fit(frame, tree_settings=(5, 2.0, 4))
     table = flow._fitted_state().table
     x = np.hstack(
-        [table.columns[c].features(table.z[:, c]) for c in model.drawn_indices]
+        [
+            table.columns[c].features(table.row_positions[:, c])
+            for c in model.drawn_indices
+        ]
     )
     centred = x - x.mean(0)
     for j in range(x.shape[1]):

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from sliceflow import TableFlow, load
 from sliceflow.errors import DataWarning
 from sliceflow.spaces.tables import identifiers
-from sliceflow.spaces.tables.cells import read_dataframe
-from sliceflow.spaces.tables.rare_numbers import Range, is_rare, move
+from sliceflow.spaces.tables.rare_numbers import LevelRange, is_rare, move
 from sliceflow.spaces.tables.table import Table
+from sliceflow.spaces.tables.table_rows import read_dataframe
 
 FIRST = ("Anna", "Ben", "Cleo", "Dan", "Eva", "Greta", "Hugo", "Ines", "Jan", "Piotr")
 LAST = ("Kowalski", "Nowak", "Smith", "O'Neil", "Meyer-Huber", "Garcia", "Kim", "Brown")
@@ -85,12 +85,12 @@ def test_a_moved_number_is_another_one_near_by_on_the_grid(values, min_count, se
     column = column_of(5 * np.array([*values, 0, 400]), min_count=min_count)
     levels = np.arange(column.n_levels, dtype=float)
     rare = levels[is_rare(column, levels)]
-    whole = Range.of_column(column, len(rare))
+    whole = LevelRange.of_column(column, len(rare))
     moved = move(column, rare, whole, np.random.default_rng(seed))
     assert (moved != rare).all()
     assert ((moved >= 0) & (moved <= column.n_levels - 1)).all()
     # Rare levels have a row or more: 3 ranks are 3 levels, and rounding is 1 step.
-    if column.has_plausible_gaps and column.has_full_grid:
+    if column.new_values.fill_gaps and column.new_values.has_full_grid:
         assert (np.abs(moved - rare) <= 4).all()
     values = column.decode(moved, np.random.default_rng(0))
     assert (values % 5 == 0).all()

@@ -9,8 +9,8 @@ import pytest
 
 import sliceflow
 from sliceflow import TableFlow
-from sliceflow.spaces.tables.cells import read_dataframe
 from sliceflow.spaces.tables.table import Table
+from sliceflow.spaces.tables.table_rows import read_dataframe
 
 
 def orders(rng, n=1200, missing=0.0):
@@ -163,9 +163,9 @@ def test_products_are_rounded_as_decimals_are(rng):
     rounded = [value.quantize(Decimal("0.01"), ROUND_HALF_EVEN) for value in exact]
     frame["product"] = [float(value) for value in rounded]
     table = Table.from_rows(read_dataframe(frame), {}, ())
-    (rule,) = table.rules.rules
+    (rule,) = table.rule_set.rules
     assert rule.column_indices == (2, 0, 1)
-    z = table.z
+    z = table.row_positions
     assert np.array_equal(rule.solve(table.columns, z, 2), z[:, 2])
     assert not rule.is_broken(table.columns, z).any()
     moved = z.copy()

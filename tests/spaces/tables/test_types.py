@@ -10,7 +10,8 @@ from scipy.stats import norm
 from sliceflow import TableFlow
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.ranks import Ranks
-from sliceflow.spaces.tables.cells import EncodedColumn, read_dataframe
+from sliceflow.spaces.tables.cells import EncodedColumn
+from sliceflow.spaces.tables.table_rows import read_dataframe
 
 
 def fit(frame, **parameters):

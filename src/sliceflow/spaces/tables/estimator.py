@@ -14,16 +14,11 @@ import torch
 from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.devices import require_memory
 from sliceflow.engine.clouds import Cloud, sliced_distance
-from sliceflow.engine.random import Seed
+from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import DataError
 from sliceflow.models.estimator import Estimator
 from sliceflow.models.protocols import ParticleResult
 from sliceflow.models.saving import FitRecord
-from sliceflow.spaces.tables.cells import (
-    TableRows,
-    format_names,
-    read_dataframe,
-)
 from sliceflow.spaces.tables.files import read_if_path
 from sliceflow.spaces.tables.fit import (
     FittedTable,
@@ -33,10 +28,11 @@ from sliceflow.spaces.tables.fit import (
     TablePlan,
 )
 from sliceflow.spaces.tables.given_texts import given_value
-from sliceflow.spaces.tables.imputing import fill
+from sliceflow.spaces.tables.imputing import fill_missing
 from sliceflow.spaces.tables.positions import has_value, is_missing
-from sliceflow.spaces.tables.rules import computes
+from sliceflow.spaces.tables.rules import is_computing
 from sliceflow.spaces.tables.table import FoundRule, Table, generator
+from sliceflow.spaces.tables.table_rows import TableRows, format_names, read_dataframe
 from sliceflow.spaces.tables.trees import TreeSettings
 from sliceflow.validation import is_int, is_real, require
 
@@ -80,7 +76,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
     constraints : sequence of str
         What must hold between columns, such as ``"start <= end"``, ``"total = a + b"``,
         ``"x > 0"`` or ``"combinations(make, model)"``; see
-        `sliceflow.spaces.tables.constraints`.
+        `sliceflow.spaces.tables.parse_constraints`.
     rules : "auto" or "off"
         "auto" finds more rules that the rows keep, and keeps them: sums, products,
         parts of dates, orders, and columns that follow from others; see
@@ -155,7 +151,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         tree_settings: tuple[int, float] | tuple[int, float, int] | None = None,
         min_count: int = 5,
         rare_levels: RareLevels = "warn",
-        random_state: Any = None,
+        random_state: RandomState = None,
         verbose: int = 0,
     ) -> None:
         self.columns = columns
@@ -203,7 +199,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         if fitted.known_table is None:
             if record.rows is None:
                 raise ValueError("the table has no rows")
-            table = self._adapter().read_table(record.rows)
+            table = self._adapter().infer_table(record.rows)
             if not fitted.plan.is_compatible_with(table):
                 raise ValueError("the rows do not fit the plan")
             fitted = replace(fitted, known_table=table)
@@ -222,7 +218,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         table: Table = self._fitted_state().table
         described = [column.describe() for column in table.columns]
         for rule in table.all_rules:
-            if rule.implied and computes(rule):
+            if rule.is_discovered and is_computing(rule):
                 derived, *others = rule.column_indices
                 note = described[derived]["note"]
                 names = format_names([table.names[c] for c in others])
@@ -247,8 +243,8 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         df = read_if_path(X)
         dropped = [column.name for column in table.columns if column.kind == "drop"]
         missing = {name: None for name in dropped if name not in df}
-        z = table.positions_of(read_dataframe(df.assign(**missing)))
-        return table.shares_kept(z)
+        row_positions = table.positions_of(read_dataframe(df.assign(**missing)))
+        return table.shares_kept(row_positions)
 
     @property
     def kinds_(self) -> dict[Any, str]:
@@ -261,7 +257,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         n: int = 1,
         *,
         given: Mapping[Any, Any] | None = None,
-        random_state: Any = None,
+        random_state: RandomState = None,
     ) -> pd.DataFrame:
         """New rows, as a DataFrame with the columns and dtypes of the table.
 
@@ -277,7 +273,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         n = int(n)
         fitted: FittedTable = self._fitted_state()
         seed = Seed.from_random_state(random_state)
-        missing = self.missing == "model"
+        allow_missing = self.missing == "model"
         require_memory(
             fitted.sample_bytes(n),
             torch.device("cpu"),
@@ -285,8 +281,8 @@ class TableFlow(Estimator[TableRows, FittedTable]):
             "draw fewer at a time",
         )
         if not given:
-            return fitted.draw(n, seed, missing)
-        return fitted.draw_given(n, seed, given, missing)
+            return fitted.sample(n, seed, allow_missing)
+        return fitted.sample_given(n, seed, given, allow_missing)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Minus the sliced Wasserstein distance of samples to rows: higher is better.
@@ -299,7 +295,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         row_features = fitted.features(X)
         n_rows = row_features.shape[1]
         n_drawn = n_rows * math.ceil(MIN_ROWS_SCORED / n_rows)
-        sample_features = fitted.features(fitted.draw(n_drawn, seed))
+        sample_features = fitted.features(fitted.sample(n_drawn, seed))
         return -sliced_distance(Cloud(sample_features), Cloud(row_features), Seed(0))
 
     def value_of(self, name: str, text: str) -> Any:
@@ -315,16 +311,16 @@ class TableFlow(Estimator[TableRows, FittedTable]):
 
     @overload
     def impute(
-        self, X: Any, n: Literal[1] = 1, *, random_state: Any = None
+        self, X: Any, n: Literal[1] = 1, *, random_state: RandomState = None
     ) -> pd.DataFrame: ...
 
     @overload
     def impute(
-        self, X: Any, n: int, *, random_state: Any = None
+        self, X: Any, n: int, *, random_state: RandomState = None
     ) -> pd.DataFrame | list[pd.DataFrame]: ...
 
     def impute(
-        self, X: Any, n: int = 1, *, random_state: Any = None
+        self, X: Any, n: int = 1, *, random_state: RandomState = None
     ) -> pd.DataFrame | list[pd.DataFrame]:
         """The table with its missing cells filled; all else stays.
 
@@ -347,14 +343,18 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         seed = Seed.from_random_state(random_state)
         df = read_if_path(X)
         rows = read_dataframe(df).align_columns(table.rows)
-        z = table.positions_of(rows, new_as_missing=True)
+        row_positions = table.positions_of(rows, new_as_missing=True)
         is_hole = np.column_stack([encoded.missing for encoded in rows.columns])
-        _warn_of_new_levels(table, rows, is_missing(z) & ~is_hole)
-        filled_z, unfilled = fill(table, z, n, seed)
+        _warn_of_new_levels(table, rows, is_missing(row_positions) & ~is_hole)
+        filled_positions, unfilled = fill_missing(table, row_positions, n, seed)
         filled_dfs = []
-        for part_z in np.split(filled_z, n):
-            filled_dfs.append(_with_filled_cells(df, table, is_hole, part_z, seed))
-        _warn_of_empty_cells(table, filled_dfs, np.unique(unfilled % len(z)))
+        for part_positions in np.split(filled_positions, n):
+            filled_dfs.append(
+                _with_filled_cells(df, table, is_hole, part_positions, seed)
+            )
+        _warn_of_empty_cells(
+            table, filled_dfs, np.unique(unfilled % len(row_positions))
+        )
         if n == 1:
             return filled_dfs[0]
         return filled_dfs
@@ -408,17 +408,17 @@ def _shortened_notes(df: pd.DataFrame) -> list[str]:
 
 
 def _with_filled_cells(
-    df: pd.DataFrame, table: Table, is_hole: Mask, filled_z: Floats, seed: Seed
+    df: pd.DataFrame, table: Table, is_hole: Mask, filled_positions: Floats, seed: Seed
 ) -> pd.DataFrame:
     """A copy of a DataFrame, whose cells in `is_hole` (m, d) are missing, with these.
 
-    `filled_z` (m, d) are the positions of the filled rows.
+    `filled_positions` (m, d) are the positions of the filled rows.
     """
     filled_df = df.copy()
     names = df.columns.tolist()
     for c in np.flatnonzero(is_hole.any(axis=0)).tolist():
-        holes = np.flatnonzero(is_hole[:, c] & has_value(filled_z[:, c]))
-        new_cells = table.columns[c].decode(filled_z[holes, c], generator(seed))
+        holes = np.flatnonzero(is_hole[:, c] & has_value(filled_positions[:, c]))
+        new_cells = table.columns[c].decode(filled_positions[holes, c], generator(seed))
         place = names.index(table.names[c])
         series = _with_new_cells(filled_df.iloc[:, place], holes, new_cells)
         filled_df.isetitem(place, series.array)

@@ -18,14 +18,15 @@ from sliceflow.errors import DataError, DataWarning
 from sliceflow.models.estimator import FitResult
 from sliceflow.models.plan import Plan
 from sliceflow.saved_types import Between, Count, Label
-from sliceflow.spaces.tables.cells import TableRows, format_names, read_dataframe
-from sliceflow.spaces.tables.chain import ChainStep, Strategy, uses_ridge
+from sliceflow.spaces.tables.chain import ChainStep, draw_rows, fit_chain
+from sliceflow.spaces.tables.column_model import Strategy, uses_ridge
 from sliceflow.spaces.tables.conditioning import condition_on
 from sliceflow.spaces.tables.events import ColumnEvent
 from sliceflow.spaces.tables.files import read_if_path
 from sliceflow.spaces.tables.rare_levels import rare_level_codes
 from sliceflow.spaces.tables.strategies import choose_strategies
-from sliceflow.spaces.tables.table import Table, draw_rows, fit_chain
+from sliceflow.spaces.tables.table import Table
+from sliceflow.spaces.tables.table_rows import TableRows, format_names, read_dataframe
 from sliceflow.spaces.tables.tree_tuning import (
     choose_tree_settings,
     may_use_neighbours,
@@ -77,13 +78,13 @@ class TablePlan(Plan):
         """How fine trees are, as `TableFlow(tree_settings=…)` takes it."""
         return TreeSettings(self.min_samples_leaf, self.ccp_factor, self.n_neighbors)
 
-    def tree_settings_for(self, missing: bool) -> TreeSettings:
-        """The settings to draw rows with or without `missing` cells.
+    def tree_settings_for(self, allow_missing: bool) -> TreeSettings:
+        """The settings to draw rows with or without missing cells.
 
         Nearest rows give their missing cells to draws, so without these trees draw all
         columns.
         """
-        if missing:
+        if allow_missing:
             return self.tree_settings
         return self.tree_settings._replace(n_neighbors=0)
 
@@ -132,12 +133,12 @@ class TablePlan(Plan):
 
     def is_compatible_with(self, table: Table) -> bool:
         """Whether a table, of the rows of a file, could have this plan."""
-        names = tuple(table.names[c] for c in table.order)
+        names = tuple(table.names[c] for c in table.drawing_order)
         if self.order != names or len(self.strategies) != len(names):
             return False
-        for c, strategy in zip(table.order, self.strategies, strict=True):
+        for c, strategy in zip(table.drawing_order, self.strategies, strict=True):
             column = table.columns[c]
-            if uses_ridge(strategy) and not column.allows_new_values:
+            if uses_ridge(strategy) and not column.new_values.are_possible:
                 return False
             if strategy == "per_level" and not column.is_binary:
                 return False
@@ -195,14 +196,14 @@ class FittedTable:
             return self.known_chain
         return tuple(self.fit_chain())
 
-    def fit_chain(self, missing: bool = True) -> Iterator[ChainStep]:
-        """Fit the chain that draws rows with or without `missing` cells."""
+    def fit_chain(self, allow_missing: bool = True) -> Iterator[ChainStep]:
+        """Fit the chain that draws rows with or without missing cells."""
         return fit_chain(
             self.table,
-            self.table.z,
+            self.table.row_positions,
             fixed=(),
             seed=self.seed,
-            settings=self.plan.tree_settings_for(missing),
+            settings=self.plan.tree_settings_for(allow_missing),
             strategies=self.plan.strategies,
         )
 
@@ -211,16 +212,18 @@ class FittedTable:
         n_cells = (n + self.plan.n_rows) * max(1, self.plan.n_columns)
         return BYTES_PER_DRAWN_CELL * n_cells
 
-    def draw(self, n: int, seed: Seed, missing: bool = True) -> pd.DataFrame:
-        """A DataFrame of n new rows, with or without `missing` cells."""
+    def sample(self, n: int, seed: Seed, allow_missing: bool = True) -> pd.DataFrame:
+        """A DataFrame of n new rows, with or without missing cells."""
         chain = self.chain
-        if not missing and self.plan.n_neighbors:
-            chain = tuple(self.fit_chain(missing=False))
-        z = draw_rows(self.table, chain, n, seed=seed, fixed={}, missing=missing)
-        return self.table.to_dataframe(z, seed)
+        if not allow_missing and self.plan.n_neighbors:
+            chain = tuple(self.fit_chain(allow_missing=False))
+        row_positions = draw_rows(
+            self.table, chain, n, seed=seed, fixed={}, allow_missing=allow_missing
+        )
+        return self.table.to_dataframe(row_positions, seed)
 
-    def draw_given(
-        self, n: int, seed: Seed, given: Mapping[Any, Any], missing: bool = True
+    def sample_given(
+        self, n: int, seed: Seed, given: Mapping[Any, Any], allow_missing: bool = True
     ) -> pd.DataFrame:
         """A DataFrame of n new rows that have what is given, by column.
 
@@ -229,30 +232,30 @@ class FittedTable:
         conditional = condition_on(self.table, given)
         chain = fit_chain(
             conditional.table,
-            conditional.z,
+            conditional.row_positions,
             fixed=list(conditional.fixed),
             seed=seed.child("given"),
-            settings=self.plan.tree_settings_for(missing),
+            settings=self.plan.tree_settings_for(allow_missing),
             strategies=self.plan.strategies,
         )
-        z = draw_rows(
+        row_positions = draw_rows(
             conditional.table,
             list(chain),
             n,
             seed=seed,
             fixed=conditional.fixed,
-            missing=missing,
+            allow_missing=allow_missing,
         )
-        return conditional.table.to_dataframe(z, seed, conditional.values)
+        return conditional.table.to_dataframe(row_positions, seed, conditional.values)
 
     def features(self, X: Any) -> Tensor:
         """Comparable coordinates (a, n) of the n rows of a DataFrame."""
-        z = self.table.positions_of(read_dataframe(X))
+        row_positions = self.table.positions_of(read_dataframe(X))
         axes = []
-        for c in self.table.order:
-            axes.append(self.table.columns[c].features(z[:, c]).T)
+        for c in self.table.drawing_order:
+            axes.append(self.table.columns[c].features(row_positions[:, c]).T)
         if not axes:
-            axes.append(np.zeros((1, len(z))))
+            axes.append(np.zeros((1, len(row_positions))))
         return torch.from_numpy(np.vstack(axes))
 
 
@@ -264,7 +267,7 @@ class TableAdapter:
     constraints: Sequence[str]
     known_rows: TableRows | None = None  # rows must have the columns of these
     tree_settings: TreeSettings | None = None  # None lets the rows choose
-    search_rules: bool = True  # whether to find rules that nobody asked for
+    search_rules: bool = True  # whether to find rules beside the constraints
     min_count: int = 1  # numbers of fewer rows are not drawn
     rare_levels: RareLevels = "keep"  # what becomes of levels of fewer rows
 
@@ -278,7 +281,7 @@ class TableAdapter:
             return rows
         return rows.align_columns(self.known_rows)
 
-    def read_table(self, rows: TableRows) -> Table:
+    def infer_table(self, rows: TableRows) -> Table:
         """Find out what the columns of rows are, and what holds between them."""
         return Table.from_rows(
             rows,
@@ -291,7 +294,7 @@ class TableAdapter:
 
     def make_task(self, rows: TableRows, seed: Seed) -> TableTask:
         """Find out what the columns are and how each is drawn."""
-        table = self.read_table(rows)
+        table = self.infer_table(rows)
         strategies = choose_strategies(table)
         settings = self.tree_settings
         if settings is None:
@@ -303,7 +306,7 @@ class TableAdapter:
             device="cpu",
             n_rows=rows.n,
             n_columns=len(table.columns),
-            order=tuple(table.names[c] for c in table.order),
+            order=tuple(table.names[c] for c in table.drawing_order),
             strategies=strategies,
             min_samples_leaf=settings.min_samples_leaf,
             ccp_factor=settings.ccp_factor,
@@ -358,7 +361,7 @@ class TableTask:
         return [str(self.fitted.table.names[c]) for c in step.drawn_indices]
 
     def _warning(self) -> DataWarning | None:
-        """What to say of columns whose real values come back; or nothing."""
+        """A warning of columns whose real values come back, if there are any."""
         columns = self.fitted.table.columns
         names = [column.name for column in columns if column.discloses_rows]
         if not names:
@@ -371,7 +374,7 @@ class TableTask:
         )
 
     def _warning_of_rare_levels(self) -> DataWarning | None:
-        """What to say of levels that few rows have; nothing if nobody wants to know."""
+        """A warning of levels that few rows have, if the user wants it."""
         if not self.warns_of_rare_levels:
             return None
         columns = self.fitted.table.columns

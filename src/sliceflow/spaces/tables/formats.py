@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from sliceflow.arrays import Floats
 from sliceflow.number_formats import NumberFormat
-from sliceflow.spaces.tables.cells import ValueType
+from sliceflow.spaces.tables.stored_levels import ValueType
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,7 +119,7 @@ def infer_date_formats(texts: Sequence[str]) -> list[DateFormat]:
         formats = _possible_formats(max(texts, key=len).strip())
     if not formats:
         return []
-    digits, offset = _common_end(stripped, formats[0])
+    digits, offset = _fraction_digits_and_offset(stripped, formats[0])
     date_formats = [DateFormat(text, digits, offset) for text in formats]
     return [
         date_format
@@ -140,7 +140,7 @@ def _possible_formats(text: str) -> list[str]:
         return [f"%H:%M{seconds}"]
     if text.isdigit():
         return []
-    guesses = {_guess_format(text, first) for first in _day_first_options(text)}
+    guesses = {_guess_format(text, day_first) for day_first in _day_first_options(text)}
     return sorted(guess for guess in guesses if guess and "%d" in guess)
 
 
@@ -163,7 +163,7 @@ def _guess_format(text: str, day_first: bool) -> str | None:
     return guess
 
 
-def _common_end(texts: list[str], date_format: str) -> tuple[int, str]:
+def _fraction_digits_and_offset(texts: list[str], date_format: str) -> tuple[int, str]:
     """Digits of fractions of a second, and the offset from UTC if all have the same."""
     if "%f" not in date_format and "%z" not in date_format:
         return 6, ""

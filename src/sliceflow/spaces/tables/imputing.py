@@ -23,9 +23,9 @@ import numpy as np
 from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.engine.random import Seed
 from sliceflow.neighbours.search import build_index, query_index
-from sliceflow.spaces.tables.chain import ColumnModel, fit_column_model
+from sliceflow.spaces.tables.column_model import ColumnModel, fit_column_model
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.constraints import Rules
+from sliceflow.spaces.tables.draft_rows import DraftRows
 from sliceflow.spaces.tables.positions import (
     UNDRAWN,
     has_value,
@@ -33,8 +33,9 @@ from sliceflow.spaces.tables.positions import (
     is_missing,
     is_undrawn,
 )
+from sliceflow.spaces.tables.rule_set import RuleSet
 from sliceflow.spaces.tables.strategies import choose_strategy
-from sliceflow.spaces.tables.table import Table, allowed_by_rules, generator
+from sliceflow.spaces.tables.table import Table, generator
 from sliceflow.spaces.tables.trees import TreeSettings
 
 # The least and most trees of a column. Between these limits there is one for each
@@ -77,74 +78,78 @@ N_SWEEPS = 2
 # asked for them; not later, because known cells may break them. More rounds would take
 # longer in tables whose known cells break a constraint, where no filling can keep it.
 MAX_FILL_ROUNDS = 10
-ROUNDS_WITH_IMPLIED_RULES = 2
+ROUNDS_WITH_DISCOVERED_RULES = 2
 
 
-def fill(table: Table, z: Floats, n: int, seed: Seed) -> tuple[Floats, Ints]:
-    """Fill the missing cells of rows with positions z (m, d), n times.
+def fill_missing(
+    table: Table, row_positions: Floats, n: int, seed: Seed
+) -> tuple[Floats, Ints]:
+    """Fill the missing cells of rows with positions (m, d), n times.
 
-    Returns positions (n·m, d), one filling below the other, and the indices of those of
-    these rows that are left as they were, because they would break a constraint.
-    Identifiers, and columns without values, stay missing.
+    Identifiers, and columns without values, stay missing. Models are fitted during the
+    first round of fillings, and serve all later rounds.
 
-    Models are fitted during the first round of fillings, and serve all later rounds.
+    Returns
+    -------
+    positions (n·m, d), one filling below the other; and the indices of rows among these
+    that stay as they were, because each filling broke a constraint
     """
-    training_z = _sample_training_rows(table, seed)
+    training_positions = _sample_training_rows(table, seed)
     models = _ImputationModels(
         columns=table.columns,
-        fillable=_fillable_columns(table, training_z),
-        training_z=training_z,
+        fillable=_fillable_columns(table, training_positions),
+        training_positions=training_positions,
         n_copies=int(np.clip(n, MIN_TREES, MAX_TREES)),
         seed=seed,
     )
     rng = generator(seed.child("fill"))
-    filled_z = np.tile(_with_constants(table.columns, z), (n, 1))
-    rules = table.rules
-    unfinished = np.flatnonzero(models.holes(filled_z).any(axis=1))
+    filled_positions = np.tile(_with_constants(table.columns, row_positions), (n, 1))
+    rule_set = table.rule_set
+    unfinished = np.flatnonzero(models.holes(filled_positions).any(axis=1))
     for attempt in range(MAX_FILL_ROUNDS):
         if not len(unfinished):
             break
-        if attempt == ROUNDS_WITH_IMPLIED_RULES:
-            rules = _without_implied(rules)
-        to_fill = filled_z[unfinished]
+        if attempt == ROUNDS_WITH_DISCOVERED_RULES:
+            rule_set = _only_constraints(rule_set)
+        to_fill = filled_positions[unfinished]
         if attempt == 0:
-            drawn, keeps_rules = models.fit_and_fill(rules, to_fill, rng)
+            drawn, keeps_rules = models.fit_and_fill(rule_set, to_fill, rng)
         else:
-            drawn, keeps_rules = models.fill(rules, to_fill, rng)
-        filled_z[unfinished[keeps_rules]] = drawn[keeps_rules]
+            drawn, keeps_rules = models.fill(rule_set, to_fill, rng)
+        filled_positions[unfinished[keeps_rules]] = drawn[keeps_rules]
         unfinished = unfinished[~keeps_rules]
-    return filled_z, unfinished
+    return filled_positions, unfinished
 
 
 def _sample_training_rows(table: Table, seed: Seed) -> Floats:
     """Positions (r, d) of the training rows to learn from, in random order."""
     n_rows = min(MAX_TRAINING_ROWS, MAX_TRAINING_CELLS // len(table.columns))
-    order = generator(seed.child("some")).permutation(len(table.z))
-    return table.z[order[:n_rows]]
+    order = generator(seed.child("some")).permutation(len(table.row_positions))
+    return table.row_positions[order[:n_rows]]
 
 
-def _fillable_columns(table: Table, training_z: Floats) -> list[int]:
+def _fillable_columns(table: Table, training_positions: Floats) -> list[int]:
     """Indices of columns that can be filled: no identifiers, and some cell is known."""
     fillable = []
-    for c in table.order:
+    for c in table.drawing_order:
         is_identifier = table.columns[c].kind == "identifier"
-        if not is_identifier and has_value(training_z[:, c]).any():
+        if not is_identifier and has_value(training_positions[:, c]).any():
             fillable.append(c)
     return fillable
 
 
-def _with_constants(columns: Sequence[Column], z: Floats) -> Floats:
-    """Positions z (m, d) in which constant columns have their value in all cells."""
+def _with_constants(columns: Sequence[Column], row_positions: Floats) -> Floats:
+    """Positions (m, d) in which constant columns have their value in all cells."""
     is_constant = [
         column.kind == "constant" and column.n_levels > 0 for column in columns
     ]
-    return np.where(is_constant, 0.0, z)
+    return np.where(is_constant, 0.0, row_positions)
 
 
-def _without_implied(rules: Rules) -> Rules:
-    """The rules that the user asked for."""
-    asked = tuple(rule for rule in rules.rules if not rule.implied)
-    return replace(rules, rules=asked)
+def _only_constraints(rule_set: RuleSet) -> RuleSet:
+    """The constraints of the user, without rules that were discovered in the table."""
+    constraints = tuple(rule for rule in rule_set.rules if not rule.is_discovered)
+    return replace(rule_set, rules=constraints)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,64 +162,70 @@ class _ImputationModels:
 
     columns: Sequence[Column]  # all columns of the table
     fillable: Sequence[int]  # indices of the columns that models see, and draw
-    training_z: Floats  # (r, d), positions, with holes
-    n_copies: int
+    training_positions: Floats  # (r, d), positions, with holes
+    n_copies: int  # of the training rows, and so models of each column
     seed: Seed
-    by_column: dict[int, list[ColumnModel]] = field(default_factory=dict)
+    by_column: dict[int, list[ColumnModel]] = field(default_factory=dict)  # by index
 
-    def holes(self, z: Floats) -> Mask:
+    def holes(self, row_positions: Floats) -> Mask:
         """Which cells of rows with positions (m, d) are missing and can be filled."""
         is_fillable = np.isin(np.arange(len(self.columns)), self.fillable)
-        return is_missing(z) & is_fillable
+        return is_missing(row_positions) & is_fillable
 
     def fit_and_fill(
-        self, rules: Rules, z: Floats, rng: np.random.Generator
+        self, rule_set: RuleSet, row_positions: Floats, rng: np.random.Generator
     ) -> tuple[Floats, Mask]:
-        """Fit the models, and fill rows with positions z (m, d) in the same sweeps.
+        """Fit the models, and fill rows with positions (m, d) in the same sweeps.
 
         Before a column is drawn again, its models are fitted to the copies of training
         rows as these are filled by then. The copies are swept together with the rows.
 
         Returns the filled rows (m, d), and which of them (m,) keep all rules.
         """
-        copies = np.tile(self.training_z, (self.n_copies, 1))
+        copies = np.tile(self.training_positions, (self.n_copies, 1))
         with_holes = np.flatnonzero(self.holes(copies).any(axis=1))
         n_swept_copies = len(with_holes)
-        swept_z = np.concatenate((copies[with_holes], z))
-        holes = self.holes(swept_z)
+        swept_positions = np.concatenate((copies[with_holes], row_positions))
+        holes = self.holes(swept_positions)
         indices_with_holes = [c for c in self.fillable if holes[:, c].any()]
-        self._fill_initially(swept_z, rng)
+        self._fill_initially(swept_positions, rng)
         for sweep in range(N_SWEEPS):
             # Copies without holes never change, so models of the first sweep stay.
             needs_fit = sweep == 0 or n_swept_copies > 0
             for c in indices_with_holes:
                 if needs_fit:
-                    copies[with_holes] = swept_z[:n_swept_copies]
+                    copies[with_holes] = swept_positions[:n_swept_copies]
                     self._fit(c, copies, self.seed.child("column", c, sweep))
-                _redraw(rules, self.by_column[c], swept_z, holes, rng)
-            swept_z, keeps_rules = _apply_rules(rules, swept_z, holes)
-        return swept_z[n_swept_copies:], keeps_rules[n_swept_copies:]
+                _redraw(rule_set, self.by_column[c], swept_positions, holes, rng)
+            swept_positions, keeps_rules = _apply_rules(
+                rule_set, swept_positions, holes
+            )
+        return swept_positions[n_swept_copies:], keeps_rules[n_swept_copies:]
 
     def fill(
-        self, rules: Rules, z: Floats, rng: np.random.Generator
+        self, rule_set: RuleSet, row_positions: Floats, rng: np.random.Generator
     ) -> tuple[Floats, Mask]:
-        """Fill rows with positions z (m, d) by the models that are fitted.
+        """Fill rows with positions (m, d) by the models that are fitted.
 
         Returns the filled rows (m, d), and which of them (m,) keep all rules.
         """
-        swept_z = z.copy()
-        holes = self.holes(swept_z)
-        self._fill_initially(swept_z, rng)
+        swept_positions = row_positions.copy()
+        holes = self.holes(swept_positions)
+        self._fill_initially(swept_positions, rng)
         for _ in range(N_SWEEPS):
             for models in self.by_column.values():
-                _redraw(rules, models, swept_z, holes, rng)
-            swept_z, keeps_rules = _apply_rules(rules, swept_z, holes)
-        return swept_z, keeps_rules
+                _redraw(rule_set, models, swept_positions, holes, rng)
+            swept_positions, keeps_rules = _apply_rules(
+                rule_set, swept_positions, holes
+            )
+        return swept_positions, keeps_rules
 
-    def _fill_initially(self, z: Floats, rng: np.random.Generator) -> None:
-        """Fill the holes of rows z (m, d), in place, from some of the training rows."""
-        donor_z = self.training_z[:MAX_DONORS]
-        _initial_fill(self.columns, donor_z, z, self.fillable, rng)
+    def _fill_initially(self, row_positions: Floats, rng: np.random.Generator) -> None:
+        """Fill the holes of rows (m, d), in place, from some of the training rows."""
+        donor_positions = self.training_positions[:MAX_DONORS]
+        _fill_from_near_rows(
+            self.columns, donor_positions, row_positions, self.fillable, rng
+        )
 
     def _fit(self, column_index: int, copies: Floats, seed: Seed) -> None:
         """Fit the models of a column to copies (n_copies · r, d) of training rows.
@@ -223,18 +234,20 @@ class _ImputationModels:
         """
         others = [c for c in self.fillable if c != column_index]
         predictors = np.array(others, dtype=np.int64)
-        is_known = has_value(self.training_z[:, column_index])
-        copies = copies.reshape(self.n_copies, *self.training_z.shape)[:, is_known]
+        is_known = has_value(self.training_positions[:, column_index])
+        copies = copies.reshape(self.n_copies, *self.training_positions.shape)
+        copies = copies[:, is_known]
         strategy = choose_strategy(
             self.columns, copies[0], column_index, predictors, seed=seed.child("way")
         )
         models = []
-        for t, copy_z in enumerate(copies):
-            order = generator(seed.child("rows", t)).permutation(len(copy_z))
-            bag_z = copy_z[order[: round(BAGGING_SHARE * len(copy_z))]]
+        for t, copy_positions in enumerate(copies):
+            order = generator(seed.child("rows", t)).permutation(len(copy_positions))
+            n_bagged = round(BAGGING_SHARE * len(copy_positions))
+            bag_positions = copy_positions[order[:n_bagged]]
             model = fit_column_model(
                 self.columns,
-                bag_z,
+                bag_positions,
                 column_index,
                 predictors,
                 seed=seed.child("grow", t),
@@ -246,13 +259,13 @@ class _ImputationModels:
 
 
 def _redraw(
-    rules: Rules,
+    rule_set: RuleSet,
     models: Sequence[ColumnModel],
-    z: Floats,
+    row_positions: Floats,
     holes: Mask,
     rng: np.random.Generator,
 ) -> None:
-    """Draw the `holes` (m, d) of one column again, in z (m, d), in place.
+    """Draw the `holes` (m, d) of one column again, in `row_positions` (m, d), in place.
 
     Each is drawn by a random one of the column's models, given all other cells of the
     row. It stays as it was where the rules allow no draw.
@@ -261,53 +274,57 @@ def _redraw(
     rows_with_hole = rng.permutation(np.flatnonzero(holes[:, c]))
     parts = np.array_split(rows_with_hole, len(models))
     for model, row_indices in zip(models, parts, strict=True):
-        before = z[row_indices]
-        known_z = _without_empty_holes(before, holes[row_indices])
-        known_z[:, c] = UNDRAWN
-        is_allowed = allowed_by_rules(rules, known_z, missing=False)
-        drawn = model.draw(before, rng, is_allowed)[:, 0]
-        z[row_indices, c] = np.where(is_undrawn(drawn), before[:, c], drawn)
+        before = row_positions[row_indices]
+        known_positions = _with_undrawn_holes(before, holes[row_indices])
+        known_positions[:, c] = UNDRAWN
+        draft = DraftRows(
+            before, rule_set, allow_missing=False, rule_positions=known_positions
+        )
+        drawn = model.draw(draft, rng)[:, 0]
+        row_positions[row_indices, c] = np.where(is_undrawn(drawn), before[:, c], drawn)
 
 
-def _apply_rules(rules: Rules, z: Floats, holes: Mask) -> tuple[Floats, Mask]:
-    """Compute the `holes` (m, d) that are sums of other cells of z (m, d).
+def _apply_rules(
+    rule_set: RuleSet, row_positions: Floats, holes: Mask
+) -> tuple[Floats, Mask]:
+    """Compute the `holes` (m, d) of rows (m, d) that follow from their other cells.
 
     Returns the positions (m, d), and which rows (m,) are filled and keep all rules.
     Holes that cannot be computed stay as they were.
     """
-    completed = _without_empty_holes(z, holes)
-    keeps_rules = rules.complete(completed, holes)
+    completed = _with_undrawn_holes(row_positions, holes)
+    keeps_rules = rule_set.complete(completed, holes)
     stays = is_undrawn(completed) | is_impossible(completed)
-    return np.where(stays, z, completed), keeps_rules
+    return np.where(stays, row_positions, completed), keeps_rules
 
 
-def _without_empty_holes(z: Floats, holes: Mask) -> Floats:
-    """Positions z (m, d) with `UNDRAWN` for holes that are still missing.
+def _with_undrawn_holes(row_positions: Floats, holes: Mask) -> Floats:
+    """Positions (m, d) with `UNDRAWN` for holes that are still missing.
 
     Rules wait for a cell that is not drawn yet, but take a missing one as it is.
     """
-    return np.where(holes & is_missing(z), UNDRAWN, z)
+    return np.where(holes & is_missing(row_positions), UNDRAWN, row_positions)
 
 
-def _initial_fill(
+def _fill_from_near_rows(
     columns: Sequence[Column],
-    donor_z: Floats,
-    z: Floats,
+    donor_positions: Floats,
+    row_positions: Floats,
     fillable: Sequence[int],
     rng: np.random.Generator,
 ) -> None:
-    """Fill the missing cells of z (m, d) from near rows, in place, as a first guess.
+    """Fill the missing cells of rows (m, d) from near rows, in place, as a first guess.
 
     A category is that of the first of the nearest donors, in random order, that has
     one. A number is that of the first donor plus what a regression on the known cells
     expects of the difference between the two rows.
     """
-    donor_points = _points(columns, donor_z, fillable)
+    donor_points = _points(columns, donor_positions, fillable)
     # Equal rows, of which there are many copies, are looked up once.
-    distinct_z, index = np.unique(z, axis=0, return_inverse=True)
+    distinct_positions, index = np.unique(row_positions, axis=0, return_inverse=True)
     index = index.reshape(-1)
-    points = _points(columns, distinct_z, fillable)
-    k = min(N_NEAREST, len(donor_z))
+    points = _points(columns, distinct_positions, fillable)
+    k = min(N_NEAREST, len(donor_positions))
     donor_index = build_index(donor_points, metric="nan_euclidean")
     nearest = query_index(donor_index, points, k)[1].numpy()[index]
     nearest = rng.permuted(nearest, axis=1)
@@ -315,16 +332,18 @@ def _initial_fill(
 
     axis = 0  # the first axis of each column among those of points
     for c in fillable:
-        to_fill = is_missing(z[:, c])
+        to_fill = is_missing(row_positions[:, c])
         level_positions = np.arange(columns[c].n_levels, dtype=np.float64)
         level_axes = columns[c].features(level_positions)
         # Columns beyond MAX_COLUMNS_COMPARED have no axis.
         if columns[c].is_number and axis < expected.shape[1]:
             scores = expected[to_fill, axis]
             between = np.interp(scores, level_axes[:, 0], level_positions)
-            z[to_fill, c] = np.rint(between)
+            row_positions[to_fill, c] = np.rint(between)
         else:
-            z[to_fill, c] = _first_known(donor_z[nearest[to_fill], c])
+            row_positions[to_fill, c] = _first_known(
+                donor_positions[nearest[to_fill], c]
+            )
         axis += level_axes.shape[1]
 
 
@@ -346,12 +365,14 @@ def _first_known(positions: Floats) -> Floats:
     return np.asarray(positions[np.arange(len(positions)), first])
 
 
-def _points(columns: Sequence[Column], z: Floats, fillable: Sequence[int]) -> Floats:
+def _points(
+    columns: Sequence[Column], row_positions: Floats, fillable: Sequence[int]
+) -> Floats:
     """The features (m, a) of the first columns; those of missing cells are NaN."""
     axes = []
     for c in fillable[:MAX_COLUMNS_COMPARED]:
-        features = columns[c].features(z[:, c])
-        axes.append(np.where(is_missing(z[:, [c]]), np.nan, features))
+        features = columns[c].features(row_positions[:, c])
+        axes.append(np.where(is_missing(row_positions[:, [c]]), np.nan, features))
     return np.hstack(axes)
 
 

@@ -26,8 +26,8 @@ from sliceflow.arrays import Floats, Ints
 from sliceflow.neighbours.sampling import local_noise
 from sliceflow.neighbours.search import build_index, query_index
 from sliceflow.spaces.tables import rare_numbers
-from sliceflow.spaces.tables.chain import IsAllowed, allow_all
 from sliceflow.spaces.tables.columns import Column
+from sliceflow.spaces.tables.draft_rows import DraftRows
 from sliceflow.spaces.tables.positions import has_value, is_missing
 
 # How many neighbours the random row itself is worth: the 4 in h² = k/(k + 4). With a
@@ -57,28 +57,32 @@ class NeighbourModel:
 
     columns: Sequence[Column]  # all columns of the table
     drawn_indices: list[int]  # the indices of those that are drawn
-    drawn_z: Floats  # (n, p), their positions
+    drawn_positions: Floats  # (n, p), their positions
     scores: Tensor  # (n, q), normal scores of the smooth numbers among them
     neighbours: Tensor  # (n, k), the rows nearest to each row, itself among them
     unexplained: float  # share of the variance of scores that is within neighbourhoods
 
     @classmethod
-    def fit(
+    def from_data(
         cls,
         columns: Sequence[Column],
-        z: Floats,
+        row_positions: Floats,
         drawn_indices: list[int],
         k: int,
     ) -> NeighbourModel:
-        """Find the k rows nearest to each row of z (n, d), by the drawn columns."""
-        axes = [columns[c].features(z[:, c]) for c in drawn_indices]
+        """Find the k rows nearest to each row of (n, d), by the drawn columns."""
+        axes = [columns[c].features(row_positions[:, c]) for c in drawn_indices]
         points = torch.from_numpy(_weighted_by_explained(np.hstack(axes)))
-        neighbours = query_index(build_index(points), points, min(k, len(z)))[1]
+        neighbours = query_index(
+            build_index(points), points, min(k, len(row_positions))
+        )[1]
 
         smooth_axes = []
         for c, axis in zip(drawn_indices, axes, strict=True):
             if columns[c].is_smooth:
-                smooth_axes.append(np.where(is_missing(z[:, [c]]), np.nan, axis))
+                smooth_axes.append(
+                    np.where(is_missing(row_positions[:, [c]]), np.nan, axis)
+                )
         scores = torch.from_numpy(np.hstack(smooth_axes))
         # A missing number counts as the mean of the neighbours.
         neighbour_means = scores[neighbours].nanmean(1)
@@ -90,42 +94,38 @@ class NeighbourModel:
         return cls(
             columns,
             list(drawn_indices),
-            z[:, drawn_indices],
+            row_positions[:, drawn_indices],
             scores,
             neighbours,
             unexplained,
         )
 
     def draw(
-        self,
-        z: Floats,
-        rng: np.random.Generator,
-        is_allowed: IsAllowed = allow_all,
-        clip: bool = True,
+        self, draft: DraftRows, rng: np.random.Generator, clip: bool = True
     ) -> Floats:
-        """Positions (m, p) of the drawn columns, for the m rows of z (m, d).
+        """Positions (m, p) of the drawn columns, for the m rows of a draft.
 
-        As `ChainStep.draw`; but it is the first step, so nothing is read from z, and
-        `is_allowed` is not asked: whole rows are checked once they are drawn. Numbers
-        are moved by their ranks among the draws. So at least as many rows are drawn as
-        the table has, and those that were not asked for are left out.
+        As `ChainStep.draw`; but it is the first step, so nothing is read from the
+        draft, and it is not asked what is allowed: whole rows are checked once they are
+        drawn. Numbers are moved by their order among the draws. So at least as many
+        rows are drawn as the table has, and those that were not asked for are left out.
         """
-        n_draws = len(z)
-        n_rows = len(self.drawn_z)
+        n_draws = len(draft)
+        n_rows = len(self.drawn_positions)
         m = max(n_draws, n_rows)
         n_rounds = math.ceil(m / n_rows)
         orders = [rng.permutation(n_rows) for _ in range(n_rounds)]
         row_indices = np.concatenate(orders)[:m]
-        new_z = self.drawn_z[row_indices]
+        new_positions = self.drawn_positions[row_indices]
         scores = self._draw_scores(row_indices, rng)
         score_index = 0
         for i, c in enumerate(self.drawn_indices):
             if self.columns[c].is_smooth:
-                new_z[:, i] = self._move_to_distribution(
-                    i, new_z[:, i], scores[:, score_index], rng
+                new_positions[:, i] = self._move_to_distribution(
+                    i, new_positions[:, i], scores[:, score_index], rng
                 )
                 score_index += 1
-        return new_z[:n_draws]
+        return new_positions[:n_draws]
 
     def _draw_scores(self, row_indices: Ints, rng: np.random.Generator) -> Floats:
         """Normal scores (m, q), drawn from the Gaussians around rows (m,)."""
@@ -151,20 +151,22 @@ class NeighbourModel:
         scores: Floats,
         rng: np.random.Generator,
     ) -> Floats:
-        """Positions (m,) with the ranks of `scores`, distributed as drawn column i.
+        """Positions (m,) in the order of `scores`, distributed as drawn column i.
 
         Cells that are missing in `positions` stay so.
         """
         moved = positions.copy()
         is_known = has_value(positions)
-        own_positions = self.drawn_z[:, i]
+        own_positions = self.drawn_positions[:, i]
         known_sorted = np.sort(own_positions[has_value(own_positions)])
-        ranks = rankdata(scores[is_known], method="ordinal")
-        u = (ranks - rng.random(len(ranks))) / max(1, len(ranks))
+        order = rankdata(scores[is_known], method="ordinal")
+        probabilities = (order - rng.random(len(order))) / max(1, len(order))
         column = self.columns[self.drawn_indices[i]]
-        moved[is_known] = column.quantile_positions(known_sorted, u * len(known_sorted))
+        moved[is_known] = column.new_values.quantile_positions(
+            known_sorted, probabilities * len(known_sorted)
+        )
         rare = np.flatnonzero(rare_numbers.is_rare(column, moved))
-        whole_column = rare_numbers.Range.of_column(column, len(rare))
+        whole_column = rare_numbers.LevelRange.of_column(column, len(rare))
         moved[rare] = rare_numbers.move(column, moved[rare], whole_column, rng)
         return moved
 

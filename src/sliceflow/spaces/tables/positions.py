@@ -12,6 +12,8 @@ value between two levels. Three other numbers say that there is no value:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from sliceflow.arrays import Floats, Mask
@@ -25,6 +27,11 @@ IMPOSSIBLE = np.inf
 def has_value(positions: Floats) -> Mask:
     """Which cells have a value: a level, or a new one between two levels."""
     return (positions >= 0) & np.isfinite(positions)
+
+
+def has_all_values(row_positions: Floats, column_indices: Sequence[int]) -> Mask:
+    """Which rows (m,) of (m, d) have a value in all of some columns."""
+    return np.asarray(has_value(row_positions[:, list(column_indices)]).all(axis=1))
 
 
 def is_missing(positions: Floats) -> Mask:

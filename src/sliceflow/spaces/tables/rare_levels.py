@@ -15,11 +15,8 @@ import numpy as np
 
 from sliceflow.arrays import Ints
 from sliceflow.spaces.tables.cells import EncodedColumn
-from sliceflow.spaces.tables.columns import (
-    CATEGORY_KINDS,
-    Column,
-    category_column,
-)
+from sliceflow.spaces.tables.columns import CATEGORY_KINDS, Column
+from sliceflow.spaces.tables.infer_columns import category_column
 
 # The level that rare ones become. One that a column has already, in any case, is used.
 OTHER = "other"
@@ -50,11 +47,11 @@ def merge_rare_levels(column: Column) -> Column:
     merged = replace(encoded, codes=new_code[encoded.codes])
     counts = np.bincount(merged.present_codes, minlength=len(merged.levels))
     values = encoded.levels.tolist()
-    became = dict[Any, Any]()
+    merged_into = dict[Any, Any]()
     for code, target in zip(rare.tolist(), targets.tolist(), strict=True):
-        became[values[code]] = values[target]
+        merged_into[values[code]] = values[target]
     merged_column = category_column(merged, counts, column.kind)
-    return replace(merged_column, min_count=column.min_count, merged_levels=became)
+    return replace(merged_column, min_count=column.min_count, merged_levels=merged_into)
 
 
 def _other_level(column: Column, rare: Ints) -> tuple[EncodedColumn, Ints]:

@@ -2,10 +2,11 @@
 
 A number that fewer than `min_count` rows have may tell who is in the table: an exact
 income, or the highest age. So where a draw is such a number, it moves to another one
-near by (`move`). Ranks decide what is near: the new number is between the order
-statistics that are at most `MAX_RANKS_MOVED` ranks away, between the lowest and highest
-number of the leaf that it was drawn from, and on the grid of the column, so decimals,
-steps and bounds stay. It may meet another number of the table by chance.
+near by (`move`). What is near depends on the order of all numbers: the new one is
+between order statistics that are at most `MAX_PLACES_MOVED` places away, between the
+lowest and the highest number of the leaf that it was drawn from, and on the grid of the
+column, so decimals, steps and bounds stay. It may happen to be another number of the
+table.
 
 | the column                              | where its rare numbers move           |
 |-----------------------------------------|---------------------------------------|
@@ -27,77 +28,77 @@ from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.positions import has_value
 
-# How many ranks a rare number moves, at most. With fewer, it stays nearer to the number
-# of its row; with many, leaves of trees would be blurred. What an attacker finds with 3
-# is in benchmarks/RESULTS.md; no other value was measured.
-MAX_RANKS_MOVED = 3
+# How many places a rare number moves among the sorted numbers, at most. With fewer, it
+# stays nearer to the number of its row; with many, leaves of trees would be blurred.
+# What an attacker finds with 3 is in benchmarks/RESULTS.md; no other was measured.
+MAX_PLACES_MOVED = 3
 
 
-class Range(NamedTuple):
+class LevelRange(NamedTuple):
     """Levels between which numbers (m,) may move; both are positions, and included."""
 
     first: Ints
     last: Ints
 
     @classmethod
-    def of_column(cls, column: Column, n: int) -> Range:
+    def of_column(cls, column: Column, n: int) -> LevelRange:
         """The whole column, for n numbers."""
         return cls(np.zeros(n, dtype=np.int64), np.full(n, column.n_levels - 1))
 
-    def take(self, indices: Ints | Mask) -> Range:
+    def take(self, indices: Ints | Mask) -> LevelRange:
         """The ranges of some of the numbers."""
-        return Range(self.first[indices], self.last[indices])
+        return LevelRange(self.first[indices], self.last[indices])
 
-    def within(self, other: Range) -> Range:
+    def within(self, other: LevelRange) -> LevelRange:
         """What is in both ranges, or this one where that is no more than one level."""
         first = np.maximum(self.first, other.first)
         last = np.minimum(self.last, other.last)
         is_wide = first < last
-        return Range(
+        return LevelRange(
             np.where(is_wide, first, self.first), np.where(is_wide, last, self.last)
         )
 
 
 def is_rare(column: Column, positions: Floats) -> Mask:
     """Which positions (m,) are levels of too few rows, which may move."""
-    if not column.may_move.any():
+    if not column.new_values.rare_levels.any():
         return np.zeros(len(positions), dtype=bool)
     level = np.maximum(positions, 0).astype(np.int64)
     is_level = has_value(positions) & (level == positions)
-    return np.asarray(is_level & column.may_move[level])
+    return np.asarray(is_level & column.new_values.rare_levels[level])
 
 
 def move(
-    column: Column, positions: Floats, leaf: Range, rng: np.random.Generator
+    column: Column, positions: Floats, leaf: LevelRange, rng: np.random.Generator
 ) -> Floats:
     """Positions (m,) near those of rare levels (m,), but never the same.
 
     They are in the range of the `leaf`, unless that is one level.
     """
     level = positions.astype(np.int64)
-    if not column.has_plausible_gaps:
+    if not column.new_values.fill_gaps:
         return _next_frequent_level(column, level, rng)
     run = _runs(column).take(level)
-    moved = _move_ranks(column, level, run.within(leaf), rng)
+    moved = _move_places(column, level, run.within(leaf), rng)
     is_alone = run.first == run.last
     moved[is_alone] = _next_frequent_level(column, level[is_alone], rng)
     return moved
 
 
-def _move_ranks(
-    column: Column, level: Ints, limits: Range, rng: np.random.Generator
+def _move_places(
+    column: Column, level: Ints, limits: LevelRange, rng: np.random.Generator
 ) -> Floats:
-    """Positions (m,) whose ranks differ from those of levels (m,), on the grid."""
+    """Positions (m,) a few places below or above levels (m,), on the grid."""
     counts = column.level_counts
-    rank_of_level = np.cumsum(counts) - counts / 2
-    low = rank_of_level[limits.first]
-    high = rank_of_level[limits.last]
-    most = np.minimum(MAX_RANKS_MOVED, high - low)
-    rank = rank_of_level[level] + rng.uniform(-1, 1, len(level)) * most
-    # Ranks are reflected at the ends: so all of them stay as likely as they were.
-    rank = np.where(rank < low, 2 * low - rank, rank)
-    rank = np.where(rank > high, 2 * high - rank, rank)
-    between = np.interp(rank, rank_of_level, np.arange(column.n_levels))
+    place_of_level = np.cumsum(counts) - counts / 2
+    low = place_of_level[limits.first]
+    high = place_of_level[limits.last]
+    most = np.minimum(MAX_PLACES_MOVED, high - low)
+    place = place_of_level[level] + rng.uniform(-1, 1, len(level)) * most
+    # Places are reflected at the ends: so all of them stay as likely as they were.
+    place = np.where(place < low, 2 * low - place, place)
+    place = np.where(place > high, 2 * high - place, place)
+    between = np.interp(place, place_of_level, np.arange(column.n_levels))
     grid = column.grid
     before = grid.grid_values[level]
     after = grid.round(grid.positions_to_grid_values(between))
@@ -109,22 +110,22 @@ def _move_ranks(
     return grid.grid_values_to_positions(after)
 
 
-def _runs(column: Column) -> Range:
+def _runs(column: Column) -> LevelRange:
     """Where each level may move: anywhere on a full grid, else between frequent ones.
 
     A frequent level is a run of its own.
     """
     k = column.n_levels
-    if column.has_full_grid:
-        return Range.of_column(column, k)
+    if column.new_values.has_full_grid:
+        return LevelRange.of_column(column, k)
     index = np.arange(k)
-    is_frequent = ~column.may_move
+    is_frequent = ~column.new_values.rare_levels
     starts_run = np.ones(k, dtype=bool)
     starts_run[1:] = is_frequent[1:] | is_frequent[:-1]
     first = np.maximum.accumulate(np.where(starts_run, index, 0))
     ends_run = np.append(starts_run[1:], True)
     last = np.minimum.accumulate(np.where(ends_run, index, k)[::-1])[::-1]
-    return Range(first, last)
+    return LevelRange(first, last)
 
 
 def _next_frequent_level(
@@ -135,7 +136,7 @@ def _next_frequent_level(
     If no level is frequent, it is the next level.
     """
     k = column.n_levels
-    targets = np.flatnonzero(~column.may_move)
+    targets = np.flatnonzero(~column.new_values.rare_levels)
     if not len(targets):
         targets = np.arange(k)
     below = np.searchsorted(targets, level, "left") - 1

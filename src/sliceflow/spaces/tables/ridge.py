@@ -62,29 +62,31 @@ class RidgeRegression:
     intercept: float  # the mean of what is predicted
 
     @classmethod
-    def fit(
+    def from_data(
         cls,
         scale: Scale,
         columns: Sequence[Column],
-        z: Floats,
+        row_positions: Floats,
         target_index: int,
         predictors: Ints,
     ) -> RidgeRegression | None:
-        """Regress a column on `predictors`, for rows of positions z (n, d).
+        """Regress a column on `predictors`, for rows of positions (n, d).
 
         The target has no missing cells. None if there are too few rows.
         """
-        values = values_on_scale(scale, columns, z, predictors)
+        values = values_on_scale(scale, columns, row_positions, predictors)
         with warnings.catch_warnings(action="ignore"):  # a column may be all missing
             means = np.nan_to_num(np.nanmean(values, axis=0))
             deviations = np.nan_to_num(np.nanstd(values, axis=0))
         deviations[deviations <= 0] = 1
         standardised = (values - means) / deviations
-        regressors = _regressors(scale, columns, z, predictors, standardised)
+        regressors = _regressors(
+            scale, columns, row_positions, predictors, standardised
+        )
         n_rows, n_regressors = regressors.shape
         if scale != "score" and n_rows < MIN_ROWS_PER_REGRESSOR * n_regressors:
             return None
-        target = values_on_scale(scale, columns, z, [target_index])[:, 0]
+        target = values_on_scale(scale, columns, row_positions, [target_index])[:, 0]
         regressor_means = regressors.mean(axis=0)
         intercept = float(target.mean())
         coefficients = _solve_ridge(
@@ -103,11 +105,11 @@ class RidgeRegression:
             intercept,
         )
 
-    def predict(self, z: Floats) -> Floats:
-        """Predictions (m,), on the scale of the regression, for positions z (m, d)."""
-        n_blocks = len(z) // ROWS_PER_BLOCK + 1
+    def predict(self, row_positions: Floats) -> Floats:
+        """Predictions (m,), on the scale of the regression, for positions (m, d)."""
+        n_blocks = len(row_positions) // ROWS_PER_BLOCK + 1
         predictions = []
-        for block in np.array_split(z, n_blocks):
+        for block in np.array_split(row_positions, n_blocks):
             values = values_on_scale(self.scale, self.columns, block, self.predictors)
             standardised = (values - self.means) / self.deviations
             regressors = _regressors(
@@ -130,11 +132,15 @@ class RidgeRegression:
             return column.nearest_positions(grid_values)
         return column.grid.grid_values_to_positions(column.grid.round(grid_values))
 
-    def is_exact(self, z: Floats, target_index: int) -> bool:
-        """Whether it leaves hardly any error, as for a total and its parts."""
+    def is_exact(self, row_positions: Floats, target_index: int) -> bool:
+        """Whether its errors are tiny, as of a regression of a total on its parts."""
         column = self.columns[target_index]
-        predicted = column.grid_values_at(self.to_positions(column, self.predict(z)))
-        errors = np.abs(predicted - column.grid_values_at(z[:, target_index]))
+        predicted = column.grid_values_at(
+            self.to_positions(column, self.predict(row_positions))
+        )
+        errors = np.abs(
+            predicted - column.grid_values_at(row_positions[:, target_index])
+        )
         return bool(np.median(errors) <= EXACT_ERROR * column.level_grid_values.std())
 
 
@@ -145,7 +151,10 @@ def _solve_ridge(x: Floats, y: Floats, penalty: float) -> Floats:
 
 
 def values_on_scale(
-    scale: Scale, columns: Sequence[Column], z: Floats, column_indices: Iterable[int]
+    scale: Scale,
+    columns: Sequence[Column],
+    row_positions: Floats,
+    column_indices: Iterable[int],
 ) -> Floats:
     """The cells (m, p) of the numeric ones of some columns; missing ones are NaN.
 
@@ -156,7 +165,7 @@ def values_on_scale(
         column = columns[c]
         if not column.is_number:
             continue
-        positions = z[:, c]
+        positions = row_positions[:, c]
         if scale == "score":
             values.append(column.features(positions)[:, 0])
         elif scale == "log":
@@ -165,7 +174,7 @@ def values_on_scale(
         else:
             values.append(column.grid_values_at(positions))
     if not values:
-        return np.empty((len(z), 0))
+        return np.empty((len(row_positions), 0))
     return np.column_stack(values)
 
 
@@ -176,7 +185,7 @@ def _log_offset(column: Column) -> float:
     positive, the offset gives these back. Else the lowest grid value becomes 1.
     """
     lowest = float(column.level_grid_values[0])
-    zero = column.grid.origin / column.grid.step
+    zero = column.grid.origin / column.grid.spacing
     if lowest + zero > 0:
         return zero
     return 1.0 - lowest
@@ -185,11 +194,11 @@ def _log_offset(column: Column) -> float:
 def _regressors(
     scale: Scale,
     columns: Sequence[Column],
-    z: Floats,
+    row_positions: Floats,
     predictors: Ints,
     standardised: Floats,
 ) -> Floats:
-    """The regressors (m, q) of rows with positions z (m, d).
+    """The regressors (m, q) of rows with positions (m, d).
 
     These are the `standardised` numbers, with the mean for a missing one, the axes of
     categories, and the products of numbers if these are few.
@@ -200,7 +209,7 @@ def _regressors(
     parts = [numbers]
     for c in predictors:
         if not columns[c].is_number:
-            parts.append(columns[c].features(z[:, c]))
+            parts.append(columns[c].features(row_positions[:, c]))
     n_numbers = numbers.shape[1]
     if scale != "score" and n_numbers <= MAX_COLUMNS_WITH_PRODUCTS:
         first, second = np.triu_indices(n_numbers)

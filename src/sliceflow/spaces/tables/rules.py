@@ -8,7 +8,7 @@
 | `CombinationRule` | combinations(make, model)       | nothing                       |
 | `MembershipRule`  | one of some values              | nothing                       |
 
-Rules are about the positions z (n, d) of rows (`columns` explains positions). A rule
+Rules are about the positions (n, d) of rows (`columns` explains positions). A rule
 with a missing cell holds. Arithmetic is exact wherever columns count a unit: integers
 of 64 bits, or Python's own if these are too few.
 
@@ -48,7 +48,7 @@ _MAX_FAST_INTEGER = 2**58
 FLOAT_TOLERANCE = 1e-9
 # If some columns of a sum are floats, rounding errors move what is computed for one
 # with a unit off its grid. It is rounded if it is off by no more steps than this.
-_STEP_TOLERANCE = 1e-6
+_GRID_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,14 @@ class LinearRule:
     A rule with "=" computes its first column, the total, from the others, its parts.
     """
 
-    text: str  # as the user wrote it
-    column_indices: tuple[int, ...]
-    weights: tuple[float, ...]
+    text: str  # as the user wrote it, or would write it
+    column_indices: tuple[int, ...]  # k columns, that of a total first
+    weights: tuple[float, ...]  # k numbers
     relation: Relation
     bound: float = 0
     unit: Fraction | None = None
-    implied: bool = False  # whether it was found in the table, and nobody asked for it
-    share: float = 1.0  # of the rows that keep it
+    is_discovered: bool = False  # found in the table; False for a user's constraint
+    share: float = 1.0  # the share of the table's rows that keep it
 
     needs_observed_values: ClassVar[bool] = False
 
@@ -78,26 +78,28 @@ class LinearRule:
         total, *parts = self.column_indices
         return (total, *reversed(parts))
 
-    def is_broken(self, columns: Sequence[Column], z: Floats) -> Mask:
-        """Which rows (m,) of z (m, d), without missing cells, break the rule."""
-        difference = self.difference(columns, z)
+    def is_broken(self, columns: Sequence[Column], row_positions: Floats) -> Mask:
+        """Which rows (m,) of (m, d), without missing cells, break the rule."""
+        difference = self.difference(columns, row_positions)
         if self.relation == "<":
             return np.asarray(difference >= 0, dtype=bool)
         if self.relation == "<=":
             return np.asarray(difference > 0, dtype=bool)
         if self.unit is not None:
             return np.asarray(difference != 0, dtype=bool)
-        sizes = [np.abs(self._term(columns, c, z)) for c in self.column_indices]
+        sizes = [
+            np.abs(self._term(columns, c, row_positions)) for c in self.column_indices
+        ]
         return np.asarray(np.abs(difference) > FLOAT_TOLERANCE * np.max(sizes, axis=0))
 
-    def solve(self, columns: Sequence[Column], z: Floats, c: int) -> Floats:
+    def solve(self, columns: Sequence[Column], row_positions: Floats, c: int) -> Floats:
         """The positions (m,) of a column that follow from the others.
 
         They are `IMPOSSIBLE` where the column cannot have the value.
         """
         column = columns[c]
         weight = self.weights[self.column_indices.index(c)]
-        difference = -self.difference(columns, z, without=c)
+        difference = -self.difference(columns, row_positions, without=c)
         if self.unit is None:
             values = difference * float(column.unit or 1) / weight
             return positions_of_values(column, values, None)
@@ -105,11 +107,13 @@ class LinearRule:
         unit = (column.unit or Fraction(1)) / abs(int(weight))
         return positions_of_values(column, int(np.sign(weight)) * difference, unit)
 
-    def _term(self, columns: Sequence[Column], c: int, z: Floats) -> ScaledValues:
-        """weight·column of rows (m,)."""
+    def _term(
+        self, columns: Sequence[Column], c: int, row_positions: Floats
+    ) -> ScaledValues:
+        """weight·column, in units of the rule, for rows (m, d): (m,)."""
         column = columns[c]
         weight = self.weights[self.column_indices.index(c)]
-        scaled_values = column.grid.positions_to_scaled_values(z[:, c])
+        scaled_values = column.grid.positions_to_scaled_values(row_positions[:, c])
         if self.unit is None:
             scaled_values = scaled_values.astype(np.float64)
         else:
@@ -120,13 +124,16 @@ class LinearRule:
         return weight * scaled_values
 
     def difference(
-        self, columns: Sequence[Column], z: Floats, without: int | None = None
+        self,
+        columns: Sequence[Column],
+        row_positions: Floats,
+        without: int | None = None,
     ) -> ScaledValues:
-        """Σ weight·column − bound of rows (m,), of all columns but one."""
-        difference = np.full(len(z), -self.bound)
+        """Σ weight·column − bound (m,) for rows (m, d), `without` one column."""
+        difference = np.full(len(row_positions), -self.bound)
         for c in self.column_indices:
             if c != without:
-                difference = difference + self._term(columns, c, z)
+                difference = difference + self._term(columns, c, row_positions)
         return difference
 
 
@@ -145,7 +152,7 @@ class ProductRule:
     factor: Fraction
     share: float = 1.0
 
-    implied: ClassVar[bool] = True
+    is_discovered: ClassVar[bool] = True
     needs_observed_values: ClassVar[bool] = False
 
     @property
@@ -158,46 +165,48 @@ class ProductRule:
         once = [c for c in reversed(factors) if factors.count(c) == 1]
         return (product, *once)
 
-    def is_broken(self, columns: Sequence[Column], z: Floats) -> Mask:
-        """Which rows (m,) of z (m, d), without missing cells, break the rule.
+    def is_broken(self, columns: Sequence[Column], row_positions: Floats) -> Mask:
+        """Which rows (m,) of (m, d), without missing cells, break the rule.
 
         A division by 0 breaks no rule.
         """
         column = columns[self.column_indices[0]]
         if not self._is_exact(columns):
-            values = _float_values(column, z[:, self.column_indices[0]])
-            expected = self._float_product(columns, z)
+            values = _float_values(column, row_positions[:, self.column_indices[0]])
+            expected = self._float_product(columns, row_positions)
             tolerance = FLOAT_TOLERANCE * np.abs(values)
             if column.unit is not None:
                 tolerance = tolerance + float(column.unit) / 2
             return np.asarray(np.abs(values - expected) > tolerance)
         scaled_values = column.grid.positions_to_scaled_values(
-            z[:, self.column_indices[0]]
+            row_positions[:, self.column_indices[0]]
         )
-        numerator, denominator = self._fractions(columns, z)
+        numerator, denominator = self._fractions(columns, row_positions)
         error = 2 * np.abs(scaled_values.astype(object) * denominator - numerator)
         is_off = np.asarray(error > denominator, dtype=bool)
         return np.asarray(is_off & (denominator != 0), dtype=bool)
 
-    def solve(self, columns: Sequence[Column], z: Floats, c: int) -> Floats:
+    def solve(self, columns: Sequence[Column], row_positions: Floats, c: int) -> Floats:
         """The positions (m,) of a column that follow from the others.
 
         They are `IMPOSSIBLE` where the column cannot have the value, and `UNDRAWN`
         where it does not follow, as after a division by 0.
         """
         if c == self.column_indices[0]:
-            return self._solve_product(columns, z)
-        return self._solve_factor(columns, z, c)
+            return self._solve_product(columns, row_positions)
+        return self._solve_factor(columns, row_positions, c)
 
-    def _solve_product(self, columns: Sequence[Column], z: Floats) -> Floats:
+    def _solve_product(
+        self, columns: Sequence[Column], row_positions: Floats
+    ) -> Floats:
         column = columns[self.column_indices[0]]
         if not self._is_exact(columns):
-            values = self._float_product(columns, z)
+            values = self._float_product(columns, row_positions)
             if column.unit is not None:
                 values = np.rint(values / float(column.unit)) * float(column.unit)
             positions = positions_of_values(column, values, None)
             return np.where(np.isfinite(values), positions, UNDRAWN)
-        numerator, denominator = self._fractions(columns, z)
+        numerator, denominator = self._fractions(columns, row_positions)
         is_defined = denominator != 0
         safe_denominator = np.where(is_defined, denominator, 1)
         # np.divmod of Python's integers rounds down; ties go to the even number.
@@ -207,19 +216,21 @@ class ProductRule:
         positions = positions_of_values(column, quotient, column.unit)
         return np.where(is_defined, positions, UNDRAWN)
 
-    def _solve_factor(self, columns: Sequence[Column], z: Floats, c: int) -> Floats:
+    def _solve_factor(
+        self, columns: Sequence[Column], row_positions: Floats, c: int
+    ) -> Floats:
         """A factor from the product; the nearest value that the column can have."""
         exponent = self.exponents[self.column_indices[1:].index(c)]
         product = _float_values(
-            columns[self.column_indices[0]], z[:, self.column_indices[0]]
+            columns[self.column_indices[0]], row_positions[:, self.column_indices[0]]
         )
         with np.errstate(divide="ignore", invalid="ignore"):
-            rest = product / self._float_product(columns, z, without=c)
+            rest = product / self._float_product(columns, row_positions, without=c)
             values = rest**exponent
         column = columns[c]
         safe_values = np.where(np.isfinite(values), values, 0.0)
         grid_values = column.grid.scaled_values_to_grid_values(safe_values, None)
-        solved = z.copy()
+        solved = row_positions.copy()
         solved[:, c] = column.grid.grid_values_to_positions(
             column.grid.round(grid_values)
         )
@@ -235,30 +246,36 @@ class ProductRule:
         return all(columns[c].unit is not None for c in self.column_indices)
 
     def _float_product(
-        self, columns: Sequence[Column], z: Floats, without: int | None = None
+        self,
+        columns: Sequence[Column],
+        row_positions: Floats,
+        without: int | None = None,
     ) -> Floats:
         """The product (m,), as floats, of all columns but one; NaN or ∞ after 1/0."""
-        product = np.full(len(z), float(self.factor))
+        product = np.full(len(row_positions), float(self.factor))
         with np.errstate(divide="ignore", invalid="ignore"):
             for c, exponent in self._factors():
                 if c != without:
-                    product = product * _float_values(columns[c], z[:, c]) ** exponent
+                    product = (
+                        product
+                        * _float_values(columns[c], row_positions[:, c]) ** exponent
+                    )
         return product
 
     def _fractions(
-        self, columns: Sequence[Column], z: Floats
+        self, columns: Sequence[Column], row_positions: Floats
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """Numerators and denominators ≥ 0 (m,) of the product, in units of column₀."""
         unit_of_product = columns[self.column_indices[0]].unit
         assert unit_of_product is not None, "the product counts a unit"
         ratio = self.factor / unit_of_product
-        numerator = np.full(len(z), 1, dtype=object)
-        denominator = np.full(len(z), 1, dtype=object)
+        numerator = np.full(len(row_positions), 1, dtype=object)
+        denominator = np.full(len(row_positions), 1, dtype=object)
         for c, exponent in self._factors():
             column = columns[c]
             assert column.unit is not None, "all factors count a unit"
             ratio = ratio * column.unit**exponent
-            scaled_values = column.grid.positions_to_scaled_values(z[:, c])
+            scaled_values = column.grid.positions_to_scaled_values(row_positions[:, c])
             if exponent > 0:
                 numerator = numerator * scaled_values.astype(object)
             else:
@@ -284,33 +301,35 @@ class LookupRule:
     column_indices: tuple[int, int]  # the dependent and its determinant
     keys: Floats  # (k,), ascending
     positions: Floats  # (k,), of the dependent
-    part: DatePart | None = None
+    date_part: DatePart | None = None
     one_to_one: bool = False
     share: float = 1.0
 
-    implied: ClassVar[bool] = True
+    is_discovered: ClassVar[bool] = True
 
     @property
     def needs_observed_values(self) -> bool:
         """Whether only observed values have a key; every time has its parts."""
-        return self.part is None
+        return self.date_part is None
 
     @property
     def computable_indices(self) -> tuple[int, ...]:
         """The dependent."""
         return self.column_indices[:1]
 
-    def is_broken(self, columns: Sequence[Column], z: Floats) -> Mask:
-        """Which rows (m,) of z (m, d) have another value than their key says."""
+    def is_broken(self, columns: Sequence[Column], row_positions: Floats) -> Mask:
+        """Which rows (m,) of (m, d) have another value than that of their key."""
         dependent = self.column_indices[0]
-        expected = self.solve(columns, z, dependent)
-        differs = expected != z[:, dependent]
+        expected = self.solve(columns, row_positions, dependent)
+        differs = expected != row_positions[:, dependent]
         return np.asarray(~is_undrawn(expected) & differs)
 
-    def solve(self, columns: Sequence[Column], z: Floats, c: int) -> Floats:
+    def solve(self, columns: Sequence[Column], row_positions: Floats, c: int) -> Floats:
         """The positions (m,) of the dependent; `UNDRAWN` for an unknown key."""
         determinant = self.column_indices[1]
-        keys = lookup_keys(columns[determinant], z[:, determinant], self.part)
+        keys = lookup_keys(
+            columns[determinant], row_positions[:, determinant], self.date_part
+        )
         place = np.searchsorted(self.keys, keys)
         place = np.minimum(place, len(self.keys) - 1)
         return np.where(self.keys[place] == keys, self.positions[place], UNDRAWN)
@@ -323,7 +342,7 @@ class CombinationRule:
     text: str
     column_indices: tuple[int, ...]
 
-    implied: ClassVar[bool] = False
+    is_discovered: ClassVar[bool] = False
     share: ClassVar[float] = 1.0
     needs_observed_values: ClassVar[bool] = True
     computable_indices: ClassVar[tuple[int, ...]] = ()
@@ -337,7 +356,7 @@ class MembershipRule:
     column_indices: tuple[int]
     positions: tuple[float, ...]
 
-    implied: ClassVar[bool] = False
+    is_discovered: ClassVar[bool] = False
     share: ClassVar[float] = 1.0
     needs_observed_values: ClassVar[bool] = True
     computable_indices: ClassVar[tuple[int, ...]] = ()
@@ -348,25 +367,9 @@ ComputingRule = LinearRule | ProductRule | LookupRule
 Rule = ComputingRule | CombinationRule | MembershipRule
 
 
-def computes(rule: Rule) -> TypeGuard[ComputingRule]:
+def is_computing(rule: Rule) -> TypeGuard[ComputingRule]:
     """Whether some column of a rule follows from its others."""
     return len(rule.computable_indices) > 0
-
-
-def compute(
-    rules: Sequence[ComputingRule], columns: Sequence[Column], z: Floats, c: int
-) -> Floats:
-    """The positions (m,) of column c that follow from other cells of z (m, d).
-
-    The first rule counts of which all other cells are known; `UNDRAWN` if there is
-    none, `IMPOSSIBLE` if the column cannot have the value.
-    """
-    positions = np.full(len(z), UNDRAWN)
-    for rule in rules:
-        others = [other for other in rule.column_indices if other != c]
-        follows = is_undrawn(positions) & has_value(z[:, others]).all(axis=1)
-        positions[follows] = rule.solve(columns, z[follows], c)
-    return positions
 
 
 def positions_of_values(
@@ -380,7 +383,7 @@ def positions_of_values(
     on_grid = column.grid.round(grid_values)
     tolerance = 0.0
     if unit is None:
-        tolerance = _STEP_TOLERANCE
+        tolerance = _GRID_TOLERANCE
     positions = column.grid.grid_values_to_positions(on_grid)
     is_on_grid = np.abs(on_grid - grid_values) <= tolerance
     return np.where(is_on_grid, positions, IMPOSSIBLE)

@@ -15,16 +15,17 @@ from sklearn.tree import DecisionTreeClassifier
 
 from sliceflow.arrays import Floats, Ints
 from sliceflow.engine.random import Seed
-from sliceflow.spaces.tables.chain import (
+from sliceflow.spaces.tables.column_model import (
     MIN_LEVELS_FOR_RIDGE,
     SCALE_OF_STRATEGY,
     RidgeStrategy,
     Strategy,
-    find_predictors,
     fit_column_model,
 )
 from sliceflow.spaces.tables.columns import Column
+from sliceflow.spaces.tables.draft_rows import DraftRows
 from sliceflow.spaces.tables.positions import has_value
+from sliceflow.spaces.tables.predictors import find_predictors
 from sliceflow.spaces.tables.ridge import RidgeRegression
 from sliceflow.spaces.tables.table import Table, generator
 from sliceflow.spaces.tables.trees import MAX_ROWS_PER_TREE, TreeSettings
@@ -33,10 +34,11 @@ from sliceflow.spaces.tables.trees import MAX_ROWS_PER_TREE, TreeSettings
 # the time of large tables.
 MAX_ROWS_PER_TRIAL = 4_000
 
-# A regression is a candidate if the ranks of its predictions, from 0 to 1, are wrong by
-# at most this on average: they are for columns that follow closely from others. With a
-# larger limit, more columns are tried, which takes time.
-MAX_RANK_ERROR = 0.05
+# A regression is a candidate if its predictions are wrong by at most this on average,
+# where u(y), the distribution function of the column, is compared instead of y. Columns
+# that follow closely from others have such a regression. With a larger limit, more
+# columns are tried, which takes time.
+MAX_CDF_ERROR = 0.05
 
 # To draw new rows, the error of a regression must be below this share of the error of
 # leaves. Where the two are close, a detector tells draws of regressions from rows more
@@ -72,23 +74,23 @@ MIN_SAMPLES_LEAF_FOR_LABEL = 50
 
 def choose_strategies(table: Table) -> tuple[Strategy, ...]:
     """The strategy of each column of the chain, in the order of the chain."""
-    order = np.array(table.order, dtype=np.int64)
+    order = np.array(table.drawing_order, dtype=np.int64)
     seed = Seed(0).child("ways")
     label = _find_label(table)
     strategies = list[Strategy]()
-    for k, c in enumerate(table.order):
+    for k, c in enumerate(table.drawing_order):
         if c == label:
             strategies.append("per_level")
             continue
-        if table.drawn_rows(c, table.order[:k]).sum() < MIN_ROWS_BESIDE_RULES:
+        if table.rows_to_draw(c, table.drawing_order[:k]).sum() < MIN_ROWS_BESIDE_RULES:
             strategies.append("tree")
             continue
-        if _largest_share(table.z[:, c]) > MAX_SHARE_OF_ONE_VALUE:
+        if _largest_share(table.row_positions[:, c]) > MAX_SHARE_OF_ONE_VALUE:
             strategies.append("tree")
             continue
         strategy = choose_strategy(
             table.columns,
-            table.z,
+            table.row_positions,
             c,
             order[:k],
             seed=seed.child(k),
@@ -109,14 +111,14 @@ def _largest_share(positions: Floats) -> float:
 
 def choose_strategy(
     columns: Sequence[Column],
-    z: Floats,
+    row_positions: Floats,
     column_index: int,
     predictors: Ints,
     *,
     seed: Seed,
     margin: float = 1.0,
 ) -> Strategy:
-    """The strategy that draws a column best given `predictors`, for positions z (n, d).
+    """The strategy that draws a column best given `predictors`, for positions (n, d).
 
     It is a regression if the error (CRPS) of that is below `margin` times the error of
     a tree. Each half of the rows judges what was fitted to the other half. If only one
@@ -124,23 +126,35 @@ def choose_strategy(
     the error of filled cells doubled.
     """
     column = columns[column_index]
-    predictors = find_predictors(columns, z, column_index, predictors)
+    predictors = find_predictors(columns, row_positions, column_index, predictors)
     few_levels = column.n_levels < MIN_LEVELS_FOR_RIDGE
-    if not column.allows_new_values or few_levels or not len(predictors):
+    if not column.new_values.are_possible or few_levels or not len(predictors):
         return "tree"
     rng = generator(seed)
-    known = np.flatnonzero(has_value(z[:, column_index]))
+    known = np.flatnonzero(has_value(row_positions[:, column_index]))
     sample = known[rng.permutation(len(known))[: 2 * MAX_ROWS_PER_TRIAL]]
-    first, second = np.array_split(z[sample], 2)
+    first, second = np.array_split(row_positions[sample], 2)
     trials = [
-        _Trial(columns, column_index, predictors, fitted_z=first, held_out_z=second),
-        _Trial(columns, column_index, predictors, fitted_z=second, held_out_z=first),
+        _Trial(
+            columns,
+            column_index,
+            predictors,
+            fitted_positions=first,
+            held_out_positions=second,
+        ),
+        _Trial(
+            columns,
+            column_index,
+            predictors,
+            fitted_positions=second,
+            held_out_positions=first,
+        ),
     ]
     errors = dict[RidgeStrategy, float]()
     for strategy in SCALE_OF_STRATEGY:
-        errors[strategy] = sum(trial.rank_error(strategy) for trial in trials) / 2
+        errors[strategy] = sum(trial.cdf_error(strategy) for trial in trials) / 2
     best = min(errors, key=lambda strategy: errors[strategy])
-    if errors[best] > MAX_RANK_ERROR:
+    if errors[best] > MAX_CDF_ERROR:
         return "tree"
     ridge_crps = sum(trial.crps(best, seed, rng) for trial in trials)
     tree_crps = sum(trial.crps("tree", seed, rng) for trial in trials)
@@ -156,59 +170,61 @@ class _Trial:
     columns: Sequence[Column]  # all columns of the table
     column_index: int  # the one that is drawn
     predictors: Ints  # the indices of those that it is drawn from
-    fitted_z: Floats  # (n, d), positions of the rows to fit
-    held_out_z: Floats  # (m, d), and of those that judge
+    fitted_positions: Floats  # (n, d), positions of the rows to fit
+    held_out_positions: Floats  # (m, d), and of those that judge
 
-    def rank_error(self, strategy: RidgeStrategy) -> float:
-        """The mean absolute error, in ranks from 0 to 1, of a regression's predictions.
+    def cdf_error(self, strategy: RidgeStrategy) -> float:
+        """The mean of |u(ŷ) − u(y)| for predictions ŷ of a regression; u is `_cdf`.
 
         Infinite if there are too few rows for a regression.
         """
-        regression = RidgeRegression.fit(
+        regression = RidgeRegression.from_data(
             SCALE_OF_STRATEGY[strategy],
             self.columns,
-            self.fitted_z,
+            self.fitted_positions,
             self.column_index,
             self.predictors,
         )
         if regression is None:
             return np.inf
         predicted = regression.to_positions(
-            self.columns[self.column_index], regression.predict(self.held_out_z)
+            self.columns[self.column_index], regression.predict(self.held_out_positions)
         )
-        return float(np.abs(self._ranks(predicted) - self._true_ranks).mean())
+        return float(np.abs(self._cdf(predicted) - self._true_cdf).mean())
 
     def crps(self, strategy: Strategy, seed: Seed, rng: np.random.Generator) -> float:
         """The continuous ranked probability score of a strategy; lower is better.
 
-        E|u(Y) − u(y)| − ½ E|u(Y) − u(Y′)| with ranks u; Y and Y′ are two draws for each
-        held-out cell y.
+        E|u(Y) − u(y)| − ½ E|u(Y) − u(Y′)|, where u is `_cdf`; Y and Y′ are two draws
+        for each held-out cell y.
         """
-        settings = TreeSettings.from_coarseness(0).for_n_rows(len(self.fitted_z))
+        settings = TreeSettings.from_coarseness(0).for_n_rows(
+            len(self.fitted_positions)
+        )
         model = fit_column_model(
             self.columns,
-            self.fitted_z,
+            self.fitted_positions,
             self.column_index,
             self.predictors,
             seed=seed,
             settings=settings,
             strategy=strategy,
         )
-        first = self._ranks(model.draw(self.held_out_z, rng)[:, 0])
-        second = self._ranks(model.draw(self.held_out_z, rng)[:, 0])
+        first = self._cdf(model.draw(DraftRows(self.held_out_positions), rng)[:, 0])
+        second = self._cdf(model.draw(DraftRows(self.held_out_positions), rng)[:, 0])
         error = np.mean(
-            [np.abs(first - self._true_ranks), np.abs(second - self._true_ranks)]
+            [np.abs(first - self._true_cdf), np.abs(second - self._true_cdf)]
         )
         difference_of_draws = np.abs(first - second).mean()
         return float(error - difference_of_draws / 2)
 
     @cached_property
-    def _true_ranks(self) -> Floats:
-        return self._ranks(self.held_out_z[:, self.column_index])
+    def _true_cdf(self) -> Floats:
+        return self._cdf(self.held_out_positions[:, self.column_index])
 
-    def _ranks(self, positions: Floats) -> Floats:
-        """The ranks, from 0 to 1, of positions (m,) among those of the fitted rows."""
-        known = np.sort(self.fitted_z[:, self.column_index])
+    def _cdf(self, positions: Floats) -> Floats:
+        """The empirical distribution function of fitted rows at positions (m,)."""
+        known = np.sort(self.fitted_positions[:, self.column_index])
         n_below = np.searchsorted(known, positions, "left")
         n_up_to = np.searchsorted(known, positions, "right")
         return (n_below + n_up_to) / (2 * len(known))
@@ -220,17 +236,22 @@ def _find_label(table: Table) -> int | None:
     It is the only category of a table of numbers, has two frequent levels, and can be
     predicted well from the numbers.
     """
-    numeric = [c for c in table.order if table.columns[c].is_number]
-    others = [c for c in table.order if not table.columns[c].is_number]
+    numeric = [c for c in table.drawing_order if table.columns[c].is_number]
+    others = [c for c in table.drawing_order if not table.columns[c].is_number]
     if len(others) != 1 or not numeric:
         return None
     label = others[0]
-    if not table.columns[label].is_binary or len(table.z) > 2 * MAX_ROWS_PER_TREE:
+    if (
+        not table.columns[label].is_binary
+        or len(table.row_positions) > 2 * MAX_ROWS_PER_TREE
+    ):
         return None
-    counts = np.unique(table.z[:, label], return_counts=True)[1]
+    counts = np.unique(table.row_positions[:, label], return_counts=True)[1]
     if len(counts) != 2 or counts.min() < MIN_ROWS_PER_LEVEL:
         return None
-    sample = table.z[:: max(1, len(table.z) // N_ROWS_FOR_LABEL)]
+    sample = table.row_positions[
+        :: max(1, len(table.row_positions) // N_ROWS_FOR_LABEL)
+    ]
     scores = cross_val_score(
         DecisionTreeClassifier(
             min_samples_leaf=MIN_SAMPLES_LEAF_FOR_LABEL, random_state=0

@@ -1,71 +1,45 @@
-"""A table whose columns and rules are known, and new rows that a chain draws."""
+"""A table whose columns and rules are known."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.engine.random import Seed
-from sliceflow.errors import DataError, ParameterError
-from sliceflow.spaces.tables.cells import (
-    TableRows,
-    format_names,
-    make_dataframe,
-)
-from sliceflow.spaces.tables.chain import (
+from sliceflow.errors import ParameterError
+from sliceflow.spaces.tables.cell_sources import find_equal_columns
+from sliceflow.spaces.tables.column_model import (
     SCALE_OF_STRATEGY,
-    ChainStep,
-    IsAllowed,
-    PerLevel,
     Strategy,
-    draw_chain,
-    find_equal_columns,
-    fit_column_model,
     uses_ridge,
 )
-from sliceflow.spaces.tables.columns import Column, infer_column
-from sliceflow.spaces.tables.constraints import Rules, parse_constraint
-from sliceflow.spaces.tables.neighbours import NeighbourModel
-from sliceflow.spaces.tables.positions import (
-    MISSING,
-    UNDRAWN,
-    has_value,
-    is_impossible,
-    is_undrawn,
-)
+from sliceflow.spaces.tables.columns import Column
+from sliceflow.spaces.tables.infer_columns import infer_column
+from sliceflow.spaces.tables.parse_constraints import parse_constraint
+from sliceflow.spaces.tables.positions import has_all_values, has_value, is_undrawn
 from sliceflow.spaces.tables.rare_levels import merge_rare_levels
 from sliceflow.spaces.tables.ridge import RidgeRegression
 from sliceflow.spaces.tables.rule_search import find_rules
+from sliceflow.spaces.tables.rule_set import RuleSet
 from sliceflow.spaces.tables.rules import (
     ComputingRule,
     LinearRule,
     LookupRule,
     ProductRule,
     Rule,
-    compute,
-    computes,
+    is_computing,
 )
-from sliceflow.spaces.tables.trees import TreeSettings
+from sliceflow.spaces.tables.solve_rules import compute_column
+from sliceflow.spaces.tables.table_rows import TableRows, format_names, make_dataframe
 
 if TYPE_CHECKING:
     import pandas as pd
-
-# The most rounds in which rows that break a constraint are drawn again, before there is
-# an error. With fewer, tables with tight constraints would fail more often; with more,
-# it takes longer until users hear that constraints cannot be kept.
-MAX_DRAW_ROUNDS = 60
-
-# In this many first rounds, two more kinds of rows are drawn again: copies of rows that
-# occur once, and rows with a prediction beyond the ends of its column. Later rounds
-# accept such rows, because some tables allow no others. More of these rounds would take
-# longer in such tables.
-MAX_STRICT_ROUNDS = 5
 
 # A number that equals an earlier column in more than this share of the rows does not do
 # so by accident: it is not drawn from nearest rows, which would lose that. If this were
@@ -114,9 +88,9 @@ class Table:
 
     rows: TableRows  # as the user passed them
     columns: tuple[Column, ...]  # what they are
-    rules: Rules  # what holds between them in every row
-    z: Floats  # (n, d), the positions of all cells
-    near_rules: tuple[ComputingRule, ...] = ()  # what holds in nearly every row
+    rule_set: RuleSet  # what holds between them in every row
+    row_positions: Floats  # (n, d), the positions of all cells
+    approximate_rules: tuple[ComputingRule, ...] = ()  # what holds in nearly every row
     # What `columns_for_neighbours` returned, because it is called many times.
     _neighbour_columns: dict[
         tuple[tuple[Strategy, ...], tuple[int, ...]], list[int]
@@ -133,20 +107,20 @@ class Table:
         min_count: int = 1,
         merges_rare_levels: bool = False,
     ) -> Table:
-        """Find out what the columns of rows are, and what holds between them.
+        """Infer what the columns of rows are, and which rules hold between them.
 
-        `kinds` names the kinds of some columns, and `constraints` are as users write
-        them. More rules are found with `search_rules`. Numbers of fewer than
-        `min_count` rows are not drawn, and levels of fewer rows may be merged. An error
-        says which column, row or constraint is wrong.
+        An error names the column, row or constraint that is wrong.
+
+        Parameters
+        ----------
+        rows : the user's rows
+        kinds : the kinds of some columns, by their names as texts
+        constraints : expressions, as users write them (`parse_constraints`)
+        search_rules : whether to find more rules in the rows (`rule_search`)
+        min_count : numbers of fewer rows are not drawn (`rare_numbers`)
+        merges_rare_levels : whether to merge levels of fewer rows (`rare_levels`)
         """
-        names = [encoded.name for encoded in rows.columns]
-        texts = [str(name) for name in names]
-        for name, kind in kinds.items():
-            if name not in texts:
-                fact = f"names {name!r}, which is not a column"
-                hint = f"there are {format_names(names)}"
-                raise ParameterError("columns", {name: kind}, fact, hint)
+        _check_names(rows, kinds)
         distinct = _distinct_row_indices(rows)
         columns = list[Column]()
         for encoded in rows.columns:
@@ -155,23 +129,25 @@ class Table:
             if merges_rare_levels:
                 column = merge_rare_levels(column)
             columns.append(column)
-        z = np.column_stack([column.positions for column in columns])
+        row_positions = np.column_stack([column.positions for column in columns])
         rules = [parse_constraint(text, columns) for text in constraints]
-        no_rules = Rules((), columns, z)
-        table = cls(rows, tuple(columns), no_rules, z).with_rules(rules)
-        table.rules.check_rows()
+        no_rules = RuleSet((), columns, row_positions)
+        table = cls(rows, tuple(columns), no_rules, row_positions).with_rules(rules)
+        table.rule_set.check_rows()
         if not search_rules:
             return table
-        found = find_rules(columns, z, rules)
-        near_rules = [rule for rule in found if rule.share < 1 and computes(rule)]
+        found = find_rules(columns, row_positions, rules)
+        approximate_rules = [
+            rule for rule in found if rule.share < 1 and is_computing(rule)
+        ]
         table = table.with_rules([rule for rule in found if rule.share == 1])
-        return replace(table, near_rules=tuple(near_rules))
+        return replace(table, approximate_rules=tuple(approximate_rules))
 
     def with_rules(self, more: Sequence[Rule]) -> Table:
         """The table with more rules.
 
-        Some rules allow only values that occur in the table. New values between those
-        of rows are then not drawn.
+        Some rules need values that occur in the table (`needs_observed_values`). No new
+        values are drawn in the columns of these.
         """
         newly_observed_only = set[int]()
         for rule in more:
@@ -181,8 +157,8 @@ class Table:
         for c, column in enumerate(self.columns):
             observed_only = column.observed_only or c in newly_observed_only
             columns.append(replace(column, observed_only=observed_only))
-        rules = Rules((*self.rules.rules, *more), columns, self.z)
-        return replace(self, columns=tuple(columns), rules=rules)
+        rule_set = RuleSet((*self.rule_set.rules, *more), columns, self.row_positions)
+        return replace(self, columns=tuple(columns), rule_set=rule_set)
 
     @cached_property
     def names(self) -> list[Any]:
@@ -190,19 +166,20 @@ class Table:
         return [column.name for column in self.columns]
 
     @cached_property
-    def order(self) -> list[int]:
-        """The columns that the chain draws, in its order.
+    def drawing_order(self) -> list[int]:
+        """Indices of the columns that the chain draws, in the order of drawing.
 
-        Categories of two levels come first, so that all others see what a label says.
+        Categories of two levels, as labels often are, come first, so that the models of
+        all other columns see them.
         """
         modelled = [c for c, column in enumerate(self.columns) if column.is_modelled]
         modelled.sort(key=lambda c: not self.columns[c].is_binary)
-        return replace(self.rules, rules=self.all_rules).order(modelled)
+        return replace(self.rule_set, rules=self.all_rules).drawing_order(modelled)
 
     @property
     def all_rules(self) -> tuple[Rule, ...]:
         """The rules that hold in every row, and those in nearly every row."""
-        return (*self.rules.rules, *self.near_rules)
+        return (*self.rule_set.rules, *self.approximate_rules)
 
     @cached_property
     def found_rules(self) -> list[FoundRule]:
@@ -214,24 +191,25 @@ class Table:
                 determinants.setdefault(dependent, set()).add(determinant)
         found = []
         for rule in self.all_rules:
-            if rule.implied and not _follows_from_others(rule, determinants):
+            if rule.is_discovered and not _follows_from_others(rule, determinants):
                 names = tuple(self.names[c] for c in rule.column_indices)
                 found.append(FoundRule(rule.text, rule.share, names))
         return found
 
-    def shares_kept(self, z: Floats) -> dict[str, float]:
-        """Of each rule that was found, the share of rows (m, d) that keep it.
+    def shares_kept(self, row_positions: Floats) -> dict[str, float]:
+        """The share of rows (m, d) that keep each of `found_rules`, by its text.
 
-        Rows with a missing cell in its columns do not count; it is 1 if there are none.
+        Rows with a missing cell in the columns of a rule do not count for it. If no
+        rows are left, the share is 1.
         """
-        listed = {rule.text for rule in self.found_rules}
+        found_texts = {rule.text for rule in self.found_rules}
         shares = {}
         for rule in self.all_rules:
-            if rule.text not in listed or not isinstance(
-                rule, LinearRule | LookupRule | ProductRule
-            ):
+            if rule.text not in found_texts:
                 continue
-            known = z[has_value(z[:, list(rule.column_indices)]).all(axis=1)]
+            if not isinstance(rule, LinearRule | LookupRule | ProductRule):
+                continue
+            known = row_positions[has_all_values(row_positions, rule.column_indices)]
             shares[rule.text] = 1.0
             if len(known) > 0:
                 broken = rule.is_broken(self.columns, known)
@@ -239,36 +217,45 @@ class Table:
         return shares
 
     def rules_computing(self, c: int, known: Iterable[int]) -> list[ComputingRule]:
-        """The rules that compute column c from `known` columns and constants."""
-        known = {*known, *self._constants}
-        rules = self.rules.computing_column(c, known)
-        for rule in self.near_rules:
+        """The rules that compute column c from the `known` columns and constants.
+
+        An approximate rule counts only if no exact one computes the column.
+        """
+        known = {*known, *self._constant_indices}
+        rules = self.rule_set.rules_computing(c, known)
+        for rule in self.approximate_rules:
             derived, *others = rule.column_indices
             if not rules and c == derived and known.issuperset(others):
                 rules.append(rule)
         return rules
 
     @cached_property
-    def _constants(self) -> list[int]:
-        """The columns that have a value, which is not drawn."""
+    def _constant_indices(self) -> list[int]:
+        """Indices of columns with one value, which no model draws."""
         return [
             c
             for c, column in enumerate(self.columns)
             if column.n_levels and not column.is_modelled
         ]
 
-    def drawn_rows(self, c: int, known: Iterable[int]) -> Mask:
+    def rows_to_draw(self, c: int, known: Iterable[int]) -> Mask:
         """Which rows (n,) have a cell of column c that no exact rule computes."""
-        rules = self.rules.computing_column(c, {*known, *self._constants})
-        return is_undrawn(compute(rules, self.columns, self.z, c))
+        rules = self.rule_set.rules_computing(c, {*known, *self._constant_indices})
+        return is_undrawn(compute_column(rules, self.columns, self.row_positions, c))
 
     def columns_for_neighbours(
         self, strategies: Sequence[Strategy], fixed: Sequence[int] = ()
     ) -> list[int]:
         """Columns that can be drawn from nearest rows, except the `fixed` ones.
 
-        These are categories, and smooth numbers that follow from no others, of which no
-        rule computes or compares them. The list is empty if there is no such number.
+        These are categories, and smooth numbers that do not follow from other columns.
+        No rule may compute them, or compare them with each other. The list is empty if
+        there is no such number.
+
+        Parameters
+        ----------
+        strategies : one for each column of `drawing_order`
+        fixed : indices of columns that are given
         """
         key = (tuple(strategies), tuple(fixed))
         if key not in self._neighbour_columns:
@@ -280,69 +267,78 @@ class Table:
         self, strategies: Sequence[Strategy], fixed: Sequence[int]
     ) -> list[int]:
         usable = list[int]()
-        for k, (c, strategy) in enumerate(zip(self.order, strategies, strict=True)):
-            if c in fixed or self._is_ruled(c, usable):
+        for k, (c, strategy) in enumerate(
+            zip(self.drawing_order, strategies, strict=True)
+        ):
+            if c in fixed or self._is_bound_by_rule(c, usable):
                 continue
             column = self.columns[c]
             is_usable = column.is_category
             if column.is_smooth:
-                is_usable = not self._follows(k, strategy, usable)
+                is_usable = not self._follows_from_earlier(k, strategy, usable)
             if is_usable:
                 usable.append(c)
         if not any(self.columns[c].is_smooth for c in usable):
             return []
         return usable
 
-    def _is_ruled(self, c: int, earlier: Sequence[int]) -> bool:
+    def _is_bound_by_rule(self, c: int, earlier: Sequence[int]) -> bool:
         """Whether a rule computes a column, or compares it with one of the earlier.
 
         Near rows would break such rules, and trees do not.
         """
         for rule in self.all_rules:
-            if computes(rule):
-                is_ruled = c == rule.column_indices[0]
+            if is_computing(rule):
+                is_bound = c == rule.column_indices[0]
             else:
                 compared = set(rule.column_indices)
-                is_ruled = c in compared and not compared.isdisjoint(earlier)
-            if is_ruled:
+                is_bound = c in compared and not compared.isdisjoint(earlier)
+            if is_bound:
                 return True
         return False
 
-    def _follows(self, k: int, strategy: Strategy, earlier: Sequence[int]) -> bool:
-        """Whether the k-th number of the chain follows exactly from columns before it.
+    def _follows_from_earlier(
+        self, k: int, strategy: Strategy, earlier: Sequence[int]
+    ) -> bool:
+        """Whether the k-th column of the chain, a number, follows from others.
 
-        It may equal one of the `earlier` columns in many rows, or a regression may
-        predict it without an error.
+        It does if it equals one of the `earlier` columns in many rows, or if a
+        regression on all columns before it predicts it without an error.
         """
-        c = self.order[k]
+        c = self.drawing_order[k]
         sources = find_equal_columns(
-            self.columns, self.z, c, np.array(earlier, dtype=np.int64)
+            self.columns, self.row_positions, c, np.array(earlier, dtype=np.int64)
         )
         if sources.from_equal_column.mean() > MAX_EQUAL_SHARE_OF_NEIGHBOURS:
             return True
         if not uses_ridge(strategy):
             return False
-        known_z = self.z[has_value(self.z[:, c])]
-        before = np.array(self.order[:k], dtype=np.int64)
+        known_positions = self.row_positions[has_value(self.row_positions[:, c])]
+        before = np.array(self.drawing_order[:k], dtype=np.int64)
         scale = SCALE_OF_STRATEGY[strategy]
-        regression = RidgeRegression.fit(scale, self.columns, known_z, c, before)
-        return regression is not None and regression.is_exact(known_z, c)
+        regression = RidgeRegression.from_data(
+            scale, self.columns, known_positions, c, before
+        )
+        return regression is not None and regression.is_exact(known_positions, c)
 
     @cached_property
     def unique_rows(self) -> set[bytes]:
-        """Rows that occur once, as bytes of their positions; empty if most occur again.
+        """Rows that occur once, as bytes of their positions.
 
-        A new row that equals one of them is a copy.
+        A new row that equals one of them is a copy. Empty if most rows occur more than
+        once: then equal rows are no copies, but usual.
         """
-        counts = Counter(row.tobytes() for row in self.z)
+        counts = Counter(row.tobytes() for row in self.row_positions)
         unique = {row for row, count in counts.items() if count == 1}
-        if 2 * len(unique) <= len(self.z):
+        if 2 * len(unique) <= len(self.row_positions):
             return set()
         return unique
 
-    def is_copy(self, z: Floats) -> Mask:
-        """Which rows of positions z (m, d) copy a row that occurs once."""
-        return np.array([row.tobytes() in self.unique_rows for row in z], dtype=bool)
+    def copies_unique_row(self, row_positions: Floats) -> Mask:
+        """Which rows of positions (m, d) copy a row that occurs once."""
+        return np.array(
+            [row.tobytes() in self.unique_rows for row in row_positions], dtype=bool
+        )
 
     def positions_of(self, rows: TableRows, new_as_missing: bool = False) -> Floats:
         """The positions (m, d) of other rows. An error names a value that cannot be.
@@ -356,21 +352,37 @@ class Table:
         return np.column_stack(positions)
 
     def to_dataframe(
-        self, z: Floats, seed: Seed, given: Mapping[int, pd.Series] | None = None
+        self,
+        row_positions: Floats,
+        seed: Seed,
+        given: Mapping[int, pd.Series] | None = None,
     ) -> pd.DataFrame:
-        """A DataFrame of rows with positions z (m, d).
+        """A DataFrame of rows with positions (m, d).
 
         `given` columns have one value in all rows, which is passed as a Series of one.
         """
         named_columns = []
         for c, column in enumerate(self.columns):
             if given and c in given:
-                series = given[c].repeat(len(z)).reset_index(drop=True)
+                series = given[c].repeat(len(row_positions)).reset_index(drop=True)
                 named_columns.append((column.name, series))
             elif column.kind != "drop":
                 rng = generator(seed.child("identifiers", c))
-                named_columns.append((column.name, column.decode(z[:, c], rng)))
+                named_columns.append(
+                    (column.name, column.decode(row_positions[:, c], rng))
+                )
         return make_dataframe(self.rows, named_columns)
+
+
+def _check_names(rows: TableRows, kinds: Mapping[Any, str]) -> None:
+    """Raise a `ParameterError` for a kind of a column that is not there."""
+    names = [encoded.name for encoded in rows.columns]
+    texts = [str(name) for name in names]
+    for name, kind in kinds.items():
+        if name not in texts:
+            fact = f"names {name!r}, which is not a column"
+            hint = f"there are {format_names(names)}"
+            raise ParameterError("columns", {name: kind}, fact, hint)
 
 
 def _distinct_row_indices(rows: TableRows) -> Ints:
@@ -380,142 +392,3 @@ def _distinct_row_indices(rows: TableRows) -> Ints:
     codes = pd.DataFrame({c: column.codes for c, column in enumerate(rows.columns)})
     is_repeated = codes.duplicated().to_numpy()
     return np.flatnonzero(~is_repeated)
-
-
-def fit_chain(
-    table: Table,
-    z: Floats,
-    fixed: Sequence[int],
-    *,
-    seed: Seed,
-    settings: TreeSettings,
-    strategies: Sequence[Strategy],
-) -> Iterator[ChainStep]:
-    """Fit a chain to rows with positions z (n, d), one step after the other.
-
-    `fixed` columns are not drawn, and not seen. `strategies` has all columns of
-    `table.order`, also the fixed ones.
-    """
-    settings = settings.for_n_rows(len(z))
-    drawn = list[int]()
-    if settings.n_neighbors:
-        drawn = table.columns_for_neighbours(strategies, fixed)
-    if drawn:
-        yield NeighbourModel.fit(table.columns, z, drawn, settings.n_neighbors)
-
-    label = _per_level_label(table, strategies, fixed)
-    z_of_level = dict[float, Floats]()
-    if label is not None:
-        for level in np.unique(z[:, label]).tolist():
-            z_of_level[level] = z[z[:, label] == level]
-
-    not_in_trees = {*fixed, *drawn}
-    for c, strategy in zip(table.order, strategies, strict=True):
-        if c in not_in_trees:
-            continue
-        fit = partial(
-            fit_column_model,
-            table.columns,
-            column_index=c,
-            predictors=np.array(drawn, dtype=np.int64),
-            seed=seed.child("tree", len(drawn)),
-            settings=settings,
-            strategy=strategy,
-            rules=table.rules_computing(c, (*fixed, *drawn)),
-        )
-        if label is not None and label in drawn:
-            models = {level: fit(z=level_z) for level, level_z in z_of_level.items()}
-            yield PerLevel(label, models)
-        else:
-            yield fit(z=z)
-        drawn.append(c)
-
-
-def _per_level_label(
-    table: Table, strategies: Sequence[Strategy], fixed: Sequence[int]
-) -> int | None:
-    """The label of which each level has trees of its own; None if there is none."""
-    for c, strategy in zip(table.order, strategies, strict=True):
-        if strategy == "per_level" and c not in fixed:
-            return c
-    return None
-
-
-def draw_rows(
-    table: Table,
-    chain: Sequence[ChainStep],
-    n: int,
-    *,
-    seed: Seed,
-    fixed: Mapping[int, float],
-    missing: bool,
-) -> Floats:
-    """Positions (n, d) of new rows that keep all rules; an error if there are none.
-
-    `fixed` columns have these positions in all rows. Cells are missing only if
-    `missing` is true.
-    """
-    rng = generator(seed.child("rows"))
-    blank_row = _blank_row(table.columns, fixed)
-    is_free = np.isin(np.arange(len(table.columns)), list(fixed), invert=True)
-    z = np.empty((n, len(table.columns)))
-    unfinished = np.arange(n)  # indices of the rows that are drawn in the next round
-    for attempt in range(MAX_DRAW_ROUNDS):
-        drawn = np.tile(blank_row, (len(unfinished), 1))
-        is_early = attempt < MAX_STRICT_ROUNDS
-        is_allowed = allowed_by_rules(table.rules, drawn, missing)
-        draw_chain(chain, drawn, rng, is_allowed, clip=not is_early)
-        accepted = table.rules.complete(drawn, is_free)
-        if is_early:
-            accepted[accepted] = ~table.is_copy(drawn[accepted])
-        z[unfinished[accepted]] = drawn[accepted]
-        unfinished = unfinished[~accepted]
-        if not len(unfinished):
-            return z
-        refused = drawn[~accepted]
-    raise _no_rows_error(table.rules, refused, n)
-
-
-def allowed_by_rules(rules: Rules, z: Floats, missing: bool) -> IsAllowed:
-    """What the rules allow in rows that are being drawn into z (m, d).
-
-    The function reads the rows when it is called: what a chain has drawn by then counts
-    for the columns behind it. Cells may be missing only if `missing` is true.
-    """
-
-    def is_allowed(column_index: int, row_indices: Ints, positions: Floats) -> Mask:
-        return rules.allowed(column_index, z, missing, row_indices, positions)
-
-    return is_allowed
-
-
-def _blank_row(columns: Sequence[Column], fixed: Mapping[int, float]) -> Floats:
-    """The positions (d,) of a row before its columns are drawn.
-
-    Columns that the chain draws are `UNDRAWN`. Others have a `fixed` position, the only
-    level of their column, or are missing.
-    """
-    row = np.empty(len(columns))
-    for c, column in enumerate(columns):
-        if c in fixed:
-            row[c] = fixed[c]
-        elif column.is_modelled:
-            row[c] = UNDRAWN
-        elif column.n_levels:
-            row[c] = 0.0
-        else:
-            row[c] = MISSING
-    return row
-
-
-def _no_rows_error(rules: Rules, z: Floats, n: int) -> DataError:
-    """The error for rows z (m, d) of n that break a rule in every round."""
-    z = np.where(is_impossible(z), UNDRAWN, z)
-    broken = "all constraints"
-    for rule in rules.rules:
-        if rules.broken(rule, z).any():
-            broken = f"the constraint {rule.text!r}"
-            break
-    fact = f"{len(z)} of {n} rows could not keep {broken}"
-    hint = "it may contradict given or another constraint: leave one out"
-    return DataError(fact, hint)

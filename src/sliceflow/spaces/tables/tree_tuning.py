@@ -25,9 +25,11 @@ from sliceflow.engine.random import Seed
 from sliceflow.kernels import for_device
 from sliceflow.metrics.tables import BoostingSettings, boosted_trees
 from sliceflow.neighbours.distance_ratios import MIN_DISTANCE_RATIO, log_distance_ratio
-from sliceflow.spaces.tables.chain import Strategy, draw_chain
+from sliceflow.spaces.tables.chain import draw_chain, fit_chain
+from sliceflow.spaces.tables.column_model import Strategy
+from sliceflow.spaces.tables.draft_rows import DraftRows
 from sliceflow.spaces.tables.positions import has_value
-from sliceflow.spaces.tables.table import Table, fit_chain, generator
+from sliceflow.spaces.tables.table import Table, generator
 from sliceflow.spaces.tables.trees import TreeSettings
 
 # --- tables of many rows -------------------------------------------------------------
@@ -106,14 +108,16 @@ CHOICE_SEED = Seed(0).child("detail")
 
 def choose_tree_settings(table: Table, strategies: Sequence[Strategy]) -> TreeSettings:
     """The finest trees whose draws copy no rows, and how many nearest rows, if any."""
-    n = len(table.z)
-    if n < MIN_ROWS_TO_CHOOSE or not table.order:
+    n = len(table.row_positions)
+    if n < MIN_ROWS_TO_CHOOSE or not table.drawing_order:
         return TreeSettings.from_coarseness(1).for_n_rows(n)
     if n >= 2 * MIN_ROWS_PER_HALF:
         coarseness = _coarseness_by_halves(table, strategies)
         return TreeSettings.from_coarseness(coarseness).for_n_rows(n)
 
-    row_distances = _nearest_distances(table, table.z, table.z, exclude_self=True)
+    row_distances = _nearest_distances(
+        table, table.row_positions, table.row_positions, exclude_self=True
+    )
     settings = _choose_trees_of_few_rows(table, strategies, row_distances)
     if not may_use_neighbours(table, strategies):
         return settings
@@ -129,10 +133,10 @@ def may_use_neighbours(table: Table, strategies: Sequence[Strategy]) -> bool:
     A constraint may compare any columns, and near rows would break it.
     """
     is_small = (
-        len(table.z) < MAX_ROWS_FOR_NEIGHBOURS
-        and len(table.order) <= MAX_COLUMNS_COMPARED
+        len(table.row_positions) < MAX_ROWS_FOR_NEIGHBOURS
+        and len(table.drawing_order) <= MAX_COLUMNS_COMPARED
     )
-    is_asked = any(not rule.implied for rule in table.rules.rules)
+    is_asked = any(not rule.is_discovered for rule in table.rule_set.rules)
     if not is_small or is_asked:
         return False
     return len(table.columns_for_neighbours(strategies)) > 0
@@ -145,10 +149,10 @@ def _coarseness_by_halves(table: Table, strategies: Sequence[Strategy]) -> float
     of some rows of a large table. Of the share p of draws that are nearer to their own
     half, the excess is p − ½.
     """
-    n = len(table.z)
+    n = len(table.row_positions)
     size = min(MAX_ROWS_PER_HALF, n // 2)
     row_indices = generator(CHOICE_SEED).permutation(n)[: 2 * size]
-    first, second = np.split(table.z[row_indices], 2)
+    first, second = np.split(table.row_positions[row_indices], 2)
     is_nearer = torch.cat(
         [
             _nearer_to_own(table, first, second, strategies),
@@ -177,8 +181,8 @@ def _coarseness_for_all_rows(excess_of_half: float, n_half: int, n: int) -> floa
 
 def _nearer_to_own(
     table: Table,
-    own_z: Floats,
-    other_z: Floats,
+    own_positions: Floats,
+    other_positions: Floats,
     strategies: Sequence[Strategy],
 ) -> Tensor:
     """1 for each draw that is nearer to the rows it was drawn from, −1 for the others.
@@ -186,10 +190,10 @@ def _nearer_to_own(
     0 for a draw that is as near to both.
     """
     settings = TreeSettings.from_coarseness(0.5)
-    n_draws = DRAWS_PER_ROW * len(own_z)
-    draws = _trial_draws(table, own_z, n_draws, settings, strategies)
-    to_others = _nearest_distances(table, draws, other_z)
-    to_own = _nearest_distances(table, draws, own_z)
+    n_draws = DRAWS_PER_ROW * len(own_positions)
+    draws = _trial_draws(table, own_positions, n_draws, settings, strategies)
+    to_others = _nearest_distances(table, draws, other_positions)
+    to_own = _nearest_distances(table, draws, own_positions)
     return (to_others - to_own).sign()
 
 
@@ -216,7 +220,7 @@ def _choose_trees_of_few_rows(
     if (middle_excess <= 0) != (extreme_excess <= 0):
         share = middle_excess / (middle_excess - extreme_excess)
         coarseness = 0.5 + (extreme - 0.5) * share
-    return TreeSettings.from_coarseness(coarseness).for_n_rows(len(table.z))
+    return TreeSettings.from_coarseness(coarseness).for_n_rows(len(table.row_positions))
 
 
 def _smallest_neighbourhood(
@@ -229,7 +233,7 @@ def _smallest_neighbourhood(
 
     Found by bisection: more nearest rows give draws that are farther away.
     """
-    candidates = [k for k in N_NEIGHBORS_TRIED if 2 * k <= len(table.z)]
+    candidates = [k for k in N_NEIGHBORS_TRIED if 2 * k <= len(table.row_positions)]
 
     def is_far_enough(k: int) -> bool:
         with_neighbours = settings._replace(n_neighbors=k)
@@ -252,9 +256,9 @@ def _neighbours_are_better(
     only_trees = settings._replace(n_neighbors=0)
     with_neighbours = settings._replace(n_neighbors=k // 2)
     gain = 0.0
-    for seed in range(max(1, ROWS_COMPARED // len(table.z))):
+    for seed in range(max(1, ROWS_COMPARED // len(table.row_positions))):
         rng = generator(CHOICE_SEED.child("near", seed))
-        first, second = np.array_split(rng.permutation(table.z), 2)
+        first, second = np.array_split(rng.permutation(table.row_positions), 2)
         for fitted, held_out in ((first, second), (second, first)):
             auc_of_trees = _trial_auc(table, fitted, held_out, only_trees, strategies)
             auc_of_neighbours = _trial_auc(
@@ -266,39 +270,43 @@ def _neighbours_are_better(
 
 def _trial_auc(
     table: Table,
-    fitted_z: Floats,
-    held_out_z: Floats,
+    fitted_positions: Floats,
+    held_out_positions: Floats,
     settings: TreeSettings,
     strategies: Sequence[Strategy],
 ) -> float:
     """How well a detector tells draws of a chain of fitted rows from other rows."""
-    draws = _trial_draws(table, fitted_z, len(held_out_z), settings, strategies)
-    return _detector_auc(held_out_z[:, table.order], draws[:, table.order])
+    draws = _trial_draws(
+        table, fitted_positions, len(held_out_positions), settings, strategies
+    )
+    return _detector_auc(
+        held_out_positions[:, table.drawing_order], draws[:, table.drawing_order]
+    )
 
 
 def _trial_draws(
     table: Table,
-    z: Floats,
+    row_positions: Floats,
     n_draws: int,
     settings: TreeSettings,
     strategies: Sequence[Strategy],
 ) -> Floats:
-    """Positions (n_draws, d) drawn by a chain that is fitted to rows z (n, d).
+    """Positions (n_draws, d) drawn by a chain that is fitted to rows (n, d).
 
     Constraints are ignored. Only the first columns of a wide table are drawn; others
     are 0.
     """
-    draws = np.zeros((n_draws, z.shape[1]))
+    draws = np.zeros((n_draws, row_positions.shape[1]))
     rng = generator(CHOICE_SEED.child("draws"))
     chain = fit_chain(
         table,
-        z,
-        table.order[MAX_COLUMNS_COMPARED:],
+        row_positions,
+        table.drawing_order[MAX_COLUMNS_COMPARED:],
         seed=CHOICE_SEED,
         settings=settings,
         strategies=strategies,
     )
-    draw_chain(chain, draws, rng)
+    draw_chain(chain, DraftRows(draws), rng)
     return draws
 
 
@@ -313,22 +321,22 @@ def _nearness_excess(
     It is the logarithm of the least allowed ratio of distances minus that of the actual
     ratio, of draws to rows over `row_distances` (n,), which are between rows.
     """
-    n_draws = TRIAL_DRAWS_PER_ROW * len(table.z)
-    draws = _trial_draws(table, table.z, n_draws, settings, strategies)
-    draw_distances = _nearest_distances(table, draws, table.z)
+    n_draws = TRIAL_DRAWS_PER_ROW * len(table.row_positions)
+    draws = _trial_draws(table, table.row_positions, n_draws, settings, strategies)
+    draw_distances = _nearest_distances(table, draws, table.row_positions)
     log_ratio = log_distance_ratio(
         draw_distances, row_distances, offset=DISTANCE_OF_EQUAL_ROWS
     )
     return math.log(MIN_DISTANCE_RATIO) - log_ratio
 
 
-def _detector_auc(z: Floats, draws: Floats) -> float:
+def _detector_auc(row_positions: Floats, draws: Floats) -> float:
     """The area under the ROC curve of boosted trees that tell draws from rows.
 
-    ½ if they cannot. Rows are positions z (n, p), and draws (m, p).
+    ½ if they cannot. Rows are positions (n, p), and draws (m, p).
     """
-    x = np.concatenate((z, draws))
-    y = np.repeat((0, 1), (len(z), len(draws)))
+    x = np.concatenate((row_positions, draws))
+    y = np.repeat((0, 1), (len(row_positions), len(draws)))
     no_categories = [False] * x.shape[1]
     detector = boosted_trees(no_categories, DETECTOR_SETTINGS)
     folds = StratifiedKFold(3, shuffle=True, random_state=0)
@@ -336,15 +344,18 @@ def _detector_auc(z: Floats, draws: Floats) -> float:
 
 
 def _nearest_distances(
-    table: Table, z: Floats, other_z: Floats, exclude_self: bool = False
+    table: Table,
+    row_positions: Floats,
+    other_positions: Floats,
+    exclude_self: bool = False,
 ) -> Tensor:
-    """Distances (m,) of rows z (m, d) to the nearest of other rows (n, d).
+    """Distances (m,) of rows (m, d) to the nearest of other rows (n, d).
 
     A distance is Σ|xᵢ − yᵢ| of numbers, as shares of their range, and 2 for each other
-    level. With `exclude_self`, the other rows are z, too, and the distance is to the
+    level. With `exclude_self`, both are the same rows, and the distance is to the
     nearest one but the row itself.
     """
-    column_indices = table.order[:MAX_COLUMNS_COMPARED]
+    column_indices = table.drawing_order[:MAX_COLUMNS_COMPARED]
     max_distances = []
     for c in column_indices:
         if _is_compared_by_range(table, c):
@@ -352,27 +363,31 @@ def _nearest_distances(
         else:
             max_distances.append(LEVEL_DISTANCE)
     return for_device("cpu").nearest_distance(
-        _comparable_points(table, column_indices, z),
-        _comparable_points(table, column_indices, other_z),
+        _comparable_points(table, column_indices, row_positions),
+        _comparable_points(table, column_indices, other_positions),
         torch.tensor(max_distances),
         exclude_self,
     )
 
 
 def _comparable_points(
-    table: Table, column_indices: Sequence[int], z: Floats
+    table: Table, column_indices: Sequence[int], row_positions: Floats
 ) -> Tensor:
-    """Points (m, p) of p columns of rows z (m, d), for `_nearest_distances`.
+    """Points (m, p) of p columns of rows (m, d), for `_nearest_distances`.
 
     Different levels are at least `LEVEL_DISTANCE` apart.
     """
-    points = LEVEL_DISTANCE * z[:, column_indices].astype(np.float32)
+    points = LEVEL_DISTANCE * row_positions[:, column_indices].astype(np.float32)
     for i, c in enumerate(column_indices):
         if _is_compared_by_range(table, c):
             column = table.columns[c]
-            from_lowest = column.grid_values_at(z[:, c]) - column.level_grid_values[0]
+            from_lowest = (
+                column.grid_values_at(row_positions[:, c]) - column.level_grid_values[0]
+            )
             share = from_lowest / np.ptp(column.level_grid_values)
-            points[:, i] = np.where(has_value(z[:, c]), share, MISSING_SHARE)
+            points[:, i] = np.where(
+                has_value(row_positions[:, c]), share, MISSING_SHARE
+            )
     return torch.from_numpy(points)
 
 

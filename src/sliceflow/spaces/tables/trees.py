@@ -105,7 +105,7 @@ class Tree:
     residual_impurity: float = 1.0  # share of the root's impurity that leaves have
 
     @classmethod
-    def fit(
+    def from_data(
         cls,
         x: Features,
         targets: Targets,

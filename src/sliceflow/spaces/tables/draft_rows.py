@@ -1,0 +1,69 @@
+"""Rows that are being drawn, column by column, and what their cells may be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from sliceflow.arrays import Floats, Ints, Mask
+from sliceflow.spaces.tables.positions import is_missing
+from sliceflow.spaces.tables.rule_set import RuleSet
+
+
+class DraftRows:
+    """Rows that are being drawn: models read them, and ask which cells are allowed.
+
+    Parameters
+    ----------
+    row_positions : (m, d), what models read; `set_columns` changes it in place
+    rule_set : the rules that the rows must keep; None for none
+    allow_missing : whether cells may be missing
+    rule_positions : (m, d), what rules read. None for `row_positions` itself. It
+        differs while holes are filled: models read the last filling of a hole, and
+        rules wait for the next one
+    """
+
+    def __init__(
+        self,
+        row_positions: Floats,
+        rule_set: RuleSet | None = None,
+        allow_missing: bool = True,
+        rule_positions: Floats | None = None,
+    ) -> None:
+        if rule_positions is None:
+            rule_positions = row_positions
+        self.row_positions = row_positions
+        self._rule_set = rule_set
+        self._allow_missing = allow_missing
+        self._rule_positions = rule_positions
+
+    def __len__(self) -> int:
+        return len(self.row_positions)
+
+    def allows(self, c: int, row_indices: Ints, positions: Floats) -> Mask:
+        """Which positions (k,) column c may have in these rows (k,).
+
+        Columns that are drawn by now count, and others are `UNDRAWN`. No row changes.
+        """
+        allowed = np.full(len(row_indices), True)
+        if not self._allow_missing:
+            allowed = ~is_missing(positions)
+        if self._rule_set is None:
+            return allowed
+        return allowed & self._rule_set.allows(
+            self._rule_positions, c, row_indices, positions
+        )
+
+    def set_columns(self, column_indices: Sequence[int], positions: Floats) -> None:
+        """Give k columns their positions (m, k), in all rows."""
+        self.row_positions[:, column_indices] = positions
+
+    def take(self, row_indices: Ints) -> DraftRows:
+        """A copy of some of the rows, with the same rules."""
+        return DraftRows(
+            self.row_positions[row_indices],
+            self._rule_set,
+            self._allow_missing,
+            self._rule_positions[row_indices],
+        )

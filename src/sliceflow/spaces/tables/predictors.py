@@ -1,0 +1,77 @@
+"""Which other columns the model of a column sees, if there are very many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.stats import rankdata
+
+from sliceflow.arrays import Floats, Ints
+from sliceflow.spaces.tables.columns import Column
+
+# The most columns that a model sees: of more, it sees those with the largest
+# correlation ratios. So the time of a wide table grows with its columns and not with
+# their square. With fewer, a model could miss columns that matter.
+MAX_PREDICTORS = 40
+
+# About how many rows these ratios are computed from. It saves time.
+N_ROWS_FOR_RATIOS = 2_000
+
+# The most groups of a column's values that a ratio is computed with. With more, groups
+# would have few of those rows; with fewer, a column could vary within a group.
+MAX_GROUPS = 50
+
+
+def find_predictors(
+    columns: Sequence[Column],
+    row_positions: Floats,
+    column_index: int,
+    predictors: Ints,
+) -> Ints:
+    """The predictors, or the `MAX_PREDICTORS` that explain most of the column.
+
+    What they explain is their correlation ratio, for rows with positions (n, d).
+    """
+    if len(predictors) <= MAX_PREDICTORS:
+        return predictors
+    sample = row_positions[:: max(1, len(row_positions) // N_ROWS_FOR_RATIOS)]
+    axes = columns[column_index].features(sample[:, column_index])
+    ratios = [correlation_ratio(_groups(sample[:, c]), axes) for c in predictors]
+    largest = np.argsort(-np.array(ratios), kind="stable")[:MAX_PREDICTORS]
+    return np.sort(predictors[largest])
+
+
+def _groups(positions: Floats) -> Ints:
+    """Groups (n,) of cells that are alike, numbered from 0.
+
+    Each level is a group, and so are missing cells. With many levels, these are joined
+    to groups of neighbours with about equally many rows.
+    """
+    levels, group = np.unique(positions, return_inverse=True)
+    if len(levels) <= MAX_GROUPS:
+        return np.asarray(group, dtype=np.int64)
+    order = rankdata(positions) - 0.5
+    return np.asarray(order * MAX_GROUPS / len(positions), dtype=np.int64)
+
+
+def correlation_ratio(group: Ints, axes: Floats) -> float:
+    """The share of the variance of axes (n, a) that groups (n,) explain.
+
+    It is adjusted for the number of groups k, so that it is about 0 for random ones:
+
+        1 − (variance within groups · n / (n − k)) / (variance · n / (n − 1)).
+    """
+    n = len(group)
+    sizes = np.bincount(group)
+    sizes = np.maximum(sizes, 1)
+    n_groups = int(group.max()) + 1
+    centred = axes - axes.mean(axis=0)
+    total = float((centred**2).sum())
+    between = 0.0
+    for axis in centred.T:
+        sums = np.bincount(group, weights=axis, minlength=n_groups)
+        between += float((sums**2 / sizes).sum())
+    if total <= 0 or n <= n_groups:
+        return 0.0
+    return 1 - (total - between) / total * (n - 1) / (n - n_groups)

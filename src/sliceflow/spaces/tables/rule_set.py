@@ -1,0 +1,261 @@
+"""All rules of a table together: which rows keep them, and the order of drawing.
+
+`rules` has the kinds of rules, one by one. While rows are drawn column by column, some
+of their cells are `UNDRAWN`, and cells that rules cannot compute are `IMPOSSIBLE`
+(`positions`). A model draws only what the rules allow given the columns before
+(`RuleSet.allows`). At the end, the cells that are still to be computed are, and a row
+that breaks a rule is drawn anew (`RuleSet.complete`). `solve_rules` computes cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
+from itertools import compress
+
+import numpy as np
+
+from sliceflow.arrays import Floats, Ints, Mask
+from sliceflow.errors import DataError, ParameterError
+from sliceflow.spaces.tables.columns import Column
+from sliceflow.spaces.tables.formats import MAX_EXACT_FLOAT
+from sliceflow.spaces.tables.positions import (
+    has_all_values,
+    is_impossible,
+    is_undrawn,
+)
+from sliceflow.spaces.tables.rules import (
+    CombinationRule,
+    ComputingRule,
+    MembershipRule,
+    Rule,
+    is_computing,
+)
+from sliceflow.spaces.tables.solve_rules import complete_rows
+
+
+@dataclass(frozen=True, eq=False)
+class RuleSet:
+    """The rules of a table, its columns, and the positions of its rows."""
+
+    rules: tuple[Rule, ...]
+    columns: Sequence[Column]
+    row_positions: Floats  # (n, d), of the table's own rows, which keep the rules
+    # Combinations that occur, by their columns; each is looked up many times.
+    _combinations: dict[tuple[int, ...], Floats] = field(
+        default_factory=dict, init=False
+    )
+
+    # Whether the table itself keeps the rules
+
+    def check_rows(self) -> None:
+        """Raise a `DataError` if a row breaks a rule, or a sum cannot be computed."""
+        for rule in self.rules:
+            if is_computing(rule) and not rule.is_discovered:
+                self._check_range_of_total(rule)
+        for rule in self.rules:
+            broken = self.broken(rule, self.row_positions)
+            if broken.any():
+                row = int(np.flatnonzero(broken)[0])
+                raise DataError(
+                    f"the constraint {rule.text!r} does not hold in "
+                    f"{int(broken.sum())} rows, here with {self._cells(rule, row)}",
+                    "fix the rows, or leave it out",
+                    row,
+                )
+
+    def _check_range_of_total(self, rule: ComputingRule) -> None:
+        """Raise a `DataError` if a total has too many values to be computed exactly."""
+        total = self.columns[rule.column_indices[0]]
+        largest = np.abs(total.level_grid_values).max(initial=0)
+        if total.unit is not None and largest >= MAX_EXACT_FLOAT:
+            raise DataError(
+                "it spans more than 2^53 steps, too many for the constraint "
+                f"{rule.text!r} to be exact",
+                "divide the columns, or leave it out",
+                column=total.name,
+            )
+
+    def _cells(self, rule: Rule, row: int) -> str:
+        """The cells of a row of the table that a rule is about, as text."""
+        cells = []
+        for c in rule.column_indices:
+            column = self.columns[c]
+            value = column.levels.iloc[int(self.row_positions[row, c])]
+            cells.append(f"{column.name}={value}")
+        return ", ".join(cells)
+
+    # In which order columns are drawn and computed
+
+    @cached_property
+    def computing_rules(self) -> list[ComputingRule]:
+        """Rules that compute a column, in the order in which they can be computed.
+
+        A total that is a part of another sum comes first.
+        """
+        by_derived = dict[int, list[ComputingRule]]()
+        for rule in self.rules:
+            if is_computing(rule):
+                by_derived.setdefault(rule.column_indices[0], []).append(rule)
+        in_order = list[ComputingRule]()
+        for c in _computing_order(by_derived):
+            in_order.extend(by_derived.get(c, []))
+        return in_order
+
+    def drawing_order(self, column_indices: Sequence[int]) -> list[int]:
+        """The columns in the order of drawing: derived ones behind what they need."""
+        order = list(column_indices)
+        for rule in self.computing_rules:
+            derived, *others = rule.column_indices
+            if derived in order:
+                places = [order.index(other) for other in others if other in order]
+                behind = 1 + max(places, default=-1)
+                if order.index(derived) < behind:
+                    order.insert(behind, derived)
+                    order.remove(derived)
+        return order
+
+    def rules_computing(self, c: int, known: set[int]) -> list[ComputingRule]:
+        """The rules from which column c follows if the `known` columns are drawn."""
+        rules = []
+        for rule in self.computing_rules:
+            others = {other for other in rule.column_indices if other != c}
+            if c in rule.computable_indices and others <= known:
+                rules.append(rule)
+        return rules
+
+    # Which rows keep the rules
+
+    def allows(
+        self, row_positions: Floats, c: int, row_indices: Ints, positions: Floats
+    ) -> Mask:
+        """Whether a column may have certain positions, given what is drawn so far.
+
+        Cells of other columns that follow from it are computed for the answer, and
+        forgotten: no row changes.
+
+        Parameters
+        ----------
+        row_positions : (m, d), all rows that are being drawn; cells that are not drawn
+            yet are `UNDRAWN`
+        c : the index of the column
+        row_indices : (k,), the rows in question
+        positions : (k,), what the column would have in these rows
+        """
+        rules = self._rules_affected_by(c)
+        if not rules:
+            return np.full(len(row_indices), True)
+        trial = row_positions[row_indices]
+        trial[:, c] = positions
+        computable = is_undrawn(trial)
+        derived = [rule.column_indices[0] for rule in self.computing_rules]
+        computable[:, c] = c in derived
+        return self._compute_and_check(rules, trial, computable)
+
+    def complete(self, row_positions: Floats, computable: Mask) -> Mask:
+        """Compute cells of rows (m, d), in place; which rows (m,) keep all rules.
+
+        Only the cells in `computable` change: (m, d) for each cell, or (d,) for whole
+        columns. A row with a cell that is still not drawn, or cannot be computed, does
+        not count as one that keeps the rules.
+        """
+        keeps_rules = self._compute_and_check(self.rules, row_positions, computable)
+        return keeps_rules & ~is_undrawn(row_positions).any(axis=1)
+
+    def _rules_affected_by(self, c: int) -> list[Rule]:
+        """The rules about column c, or about columns that may be computed from it."""
+        changing = {c}
+        for rule in self.computing_rules:
+            if changing & set(rule.column_indices):
+                changing |= set(rule.column_indices)
+        return [rule for rule in self.rules if changing & set(rule.column_indices)]
+
+    def _compute_and_check(
+        self, rules: Sequence[Rule], row_positions: Floats, computable: Mask
+    ) -> Mask:
+        """Compute cells of rows (m, d), in place; which rows (m,) can keep the rules.
+
+        `computable` is (m, d) or (d,). A row with a cell that is `IMPOSSIBLE` cannot.
+        """
+        computing_rules = [rule for rule in self.computing_rules if rule in rules]
+        complete_rows(computing_rules, self.columns, row_positions, computable)
+        keeps_rules = np.asarray(~is_impossible(row_positions).any(axis=1))
+        for rule in rules:
+            keeps_rules[keeps_rules] = ~self.broken(rule, row_positions[keeps_rules])
+        return keeps_rules
+
+    def broken(self, rule: Rule, row_positions: Floats) -> Mask:
+        """Which rows (m,) of (m, d) break a rule, as far as they are drawn."""
+        if isinstance(rule, MembershipRule):
+            positions = row_positions[:, rule.column_indices[0]]
+            is_listed = np.isin(positions, rule.positions)
+            return ~is_undrawn(positions) & ~is_listed
+        if isinstance(rule, CombinationRule):
+            return self._broken_combinations(rule, row_positions)
+        # A rule with a missing cell holds.
+        row_indices = np.flatnonzero(has_all_values(row_positions, rule.column_indices))
+        broken = np.zeros(len(row_positions), dtype=bool)
+        broken[row_indices] = rule.is_broken(self.columns, row_positions[row_indices])
+        return broken
+
+    def _broken_combinations(
+        self, rule: CombinationRule, row_positions: Floats
+    ) -> Mask:
+        """Which rows (m,) have a combination of drawn cells that does not occur."""
+        combinations = row_positions[:, rule.column_indices]
+        is_drawn = ~is_undrawn(combinations)
+        broken = np.zeros(len(row_positions), dtype=bool)
+        for pattern in np.unique(is_drawn[is_drawn.any(axis=1)], axis=0):
+            has_pattern = np.asarray((is_drawn == pattern).all(axis=1))
+            drawn_indices = tuple(compress(rule.column_indices, pattern))
+            drawn = combinations[has_pattern][:, pattern]
+            broken[has_pattern] = ~self._occurs(drawn, drawn_indices)
+        return broken
+
+    def _occurs(self, combinations: Floats, column_indices: tuple[int, ...]) -> Mask:
+        """Which combinations of positions (m, k) of some columns are in the table."""
+        import pandas as pd
+
+        if column_indices not in self._combinations:
+            in_table = pd.DataFrame(self.row_positions[:, column_indices])
+            self._combinations[column_indices] = in_table.drop_duplicates().to_numpy()
+        known = self._combinations[column_indices]
+        df = pd.DataFrame(np.concatenate((known, combinations)))
+        # Groups are numbered as they appear, so those of known combinations come first.
+        group = df.groupby([*df], sort=False).ngroup().to_numpy()
+        return np.asarray(group[len(known) :] < len(known))
+
+
+def _computing_order(
+    by_derived: Mapping[int, Sequence[ComputingRule]],
+) -> list[int]:
+    """Columns of rules, so that each comes behind those that it is computed from.
+
+    `by_derived` has the rules that compute each derived column. A `ParameterError` says
+    that two constraints compute one column, or that some go in a circle.
+    """
+    sources = dict[int, set[int]]()
+    for derived, rules in by_derived.items():
+        constraints = [rule.text for rule in rules if not rule.is_discovered]
+        if len(constraints) > 1:
+            raise ParameterError(
+                "constraints",
+                constraints,
+                "compute the same column",
+                "leave one of them out",
+            )
+        sources[derived] = set[int]()
+        for rule in rules:
+            sources[derived].update(rule.column_indices[1:])
+    try:
+        return list(TopologicalSorter(sources).static_order())
+    except CycleError as error:
+        columns_in_circle = error.args[1]
+        raise ParameterError(
+            "constraints",
+            by_derived[columns_in_circle[0]][0].text,
+            "is in a circle of sums",
+            "leave one out",
+        ) from error
