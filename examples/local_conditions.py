@@ -182,7 +182,7 @@ def draw_calibration(path: Path) -> None:
     left.axhspan(fewest, most, color="0.85", label="99 %")
     right.fill_between(shares, lowest, highest, color="0.85", label="99 %")
     for j, name in enumerate(("θ₁", "θ₂")):
-        counts, _ = np.histogram(calibration.levels[:, j], edges)
+        counts, _ = np.histogram(calibration.probabilities[:, j], edges)
         left.stairs(counts, edges, label=name)
         right.plot(shares, coverage[:, j], label=name)
     left.set(

@@ -84,7 +84,7 @@ def test_plain_peers_keep_levels_missing_cells_and_what_depends(peer, rng):
 
 @pytest.mark.slow
 def test_a_table_is_attacked_once_and_kept(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("sliceflow.metrics.attacks._N_TREES", 5)
+    monkeypatch.setattr("sliceflow.metrics.attack_scores._N_TREES", 5)
     table_sets.write_csv(["wine"], tmp_path)
     words = [str(tmp_path / "wine.csv"), "--shadows", "0", "--rows", "80"]
     words += ["--out", str(tmp_path / "out.json")]

@@ -99,28 +99,27 @@ def test_types_and_shapes_are_sbis(moons):
 
 
 def test_several_observations_are_drawn_in_batches_each_by_its_own(
-    line, monkeypatch, capsys
+    line, monkeypatch, caplog
 ):
     monkeypatch.setattr(posteriors, "OBSERVATIONS_PER_BATCH", 3)
     monkeypatch.setattr(line, "verbose", True)
     x0 = np.array([-2.0, -1, 0, 0, 1, 2, 2])
     samples = line.sample_batched((500,), x=x0[:, None], random_state=0)
     assert samples.mean(0)[:, 0].numpy() == pytest.approx(x0 / 2, abs=0.35)
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "sliceflow: samples at 3/7 observations"
-    assert lines[-1].endswith("7/7 observations")
+    assert caplog.messages[0] == "samples at 3/7 observations"
+    assert caplog.messages[-1].endswith("7/7 observations")
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, np.inf), (-np.inf, 1.0), (0.0, 0.6)])
 def test_what_is_outside_is_drawn_again_not_moved(line, monkeypatch, low, high):
     """N(½, 1) between bounds is the truncated Gaussian; mirrored, it is not."""
 
-    def draw_normal(y, n, rng):
-        return rng.normal(0.5, 1, (len(y), n, 1))
+    def draw_normal(encoded_x, n, rng):
+        return rng.normal(0.5, 1, (len(encoded_x), n, 1))
 
-    monkeypatch.setattr(line, "_draw_anywhere", draw_normal)
-    monkeypatch.setattr(line, "low", np.array([low]))
-    monkeypatch.setattr(line, "high", np.array([high]))
+    monkeypatch.setattr(line._sampler, "_sample_anywhere", draw_normal)
+    monkeypatch.setattr(line._sampler, "low", np.array([low]))
+    monkeypatch.setattr(line._sampler, "high", np.array([high]))
     samples = line.sample((20_000,), x=0.0, random_state=0).numpy()
     true = truncnorm(low - 0.5, high - 0.5, loc=0.5)
     assert samples.mean() == pytest.approx(true.mean(), abs=0.01)

@@ -103,7 +103,7 @@ def test_the_report_needs_nothing_from_elsewhere(kind, request):
     first = page.index("<h2>")
     for answer in verdict.values():
         heading = page.index(f"<h2>{answer['question']} <strong", first)
-        assert f">{answer['level']}</strong>" in page[heading : heading + 100]
+        assert f">{answer['grade']}</strong>" in page[heading : heading + 100]
     assert first == page.index("<h2>May I use it?")
 
 

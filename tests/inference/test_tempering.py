@@ -57,7 +57,7 @@ def test_the_prior_of_each_parameter_is_recognised(rng):
     )
     low = np.array([-1.0, -np.inf, 0.0])
     high = np.array([2.0, np.inf, np.inf])
-    prior = Prior.fit_to(theta, low, high)
+    prior = Prior.from_data(theta, low, high)
     assert str(prior) == "uniform, normal, log-normal"
     points = np.array([[0.0, 0.0, 1.0], [1.5, 1.0, 2.0], [3.0, 0.0, 1.0]])
     log_density = prior.log_density(points)

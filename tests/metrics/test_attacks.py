@@ -12,10 +12,10 @@ from sklearn.metrics import roc_auc_score, roc_curve
 from sliceflow import metrics
 from sliceflow.metrics.membership import (
     area_under_curve,
-    measure_success,
+    score_attack,
     share_found,
 )
-from sliceflow.metrics.shadows import _measure
+from sliceflow.metrics.shadows import _score_statistics
 
 N = 300
 
@@ -24,7 +24,7 @@ N = 300
 def few_trees():
     """Small forests: these tests are about attacks, not about forests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sliceflow.metrics.attacks._N_TREES", 10)
+        patch.setattr("sliceflow.metrics.attack_scores._N_TREES", 10)
         yield
 
 
@@ -105,11 +105,11 @@ def test_shadow_models_of_fresh_rows_find_nothing(rng):
     """A permutation test: its p-value is below 1/100 in one of fifty seeds at most."""
     statistics = rng.normal(size=(24, 30, 2))
     is_member = rng.random((24, 30)) < 0.5
-    success, by_chance = _measure(statistics, is_member, rng)
+    success, by_chance = _score_statistics(statistics, is_member, rng)
     assert abs(success.auc.value - 0.5) < 0.12
     assert abs(by_chance.auc.value - 0.5) < 0.02
     moved = statistics + 3 * is_member[..., None]
-    success, _ = _measure(moved, is_member, rng)
+    success, _ = _score_statistics(moved, is_member, rng)
     assert success.auc.value > 0.97
     assert success.p_value == 2 / 400
 
@@ -143,7 +143,7 @@ def test_intervals_cover_and_p_values_are_uniform_or_larger(rng):
     covered = 0
     p_values = []
     for _ in range(100):
-        success = measure_success(rng.normal(size=80), rng.normal(size=90))
+        success = score_attack(rng.normal(size=80), rng.normal(size=90))
         covered += success.auc.low <= 0.5 <= success.auc.high
         p_values.append(success.p_value)
     assert covered > 84
@@ -197,7 +197,7 @@ def test_an_outlier_is_no_reference_for_itself(rng, monkeypatch):
         seen.append(statistics(samples, pool, np.arange(20)))
         return guess, guess
 
-    guess = measure_success(np.arange(20.0), np.arange(20.0))
+    guess = score_attack(np.arange(20.0), np.arange(20.0))
     monkeypatch.setattr("sliceflow.metrics.shadows.ShadowAttack.run", run)
     train = table(rng)
     copier = Copier().fit(train)

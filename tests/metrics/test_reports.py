@@ -33,7 +33,8 @@ ROWS = [table(250, seed) for seed in (1, 2, 3)]
 def few_trees():
     """Small forests: these tests are about the report, not about its classifiers."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sliceflow.metrics.comparisons._N_TREES", 8)
+        patch.setattr("sliceflow.metrics.comparisons.N_TREES", 8)
+        patch.setattr("sliceflow.metrics.picture_comparison.N_TREES", 8)
         patch.setattr("sliceflow.metrics.tables._BOOSTING_ITERATIONS", 25)
         yield
 
@@ -67,13 +68,13 @@ def test_fresh_vectors_score_as_real_rows_and_each_fault_moves_its_number(fresh)
     assert copied["sliced distance"].value == pytest.approx(
         fresh["sliced distance"].reference, rel=0.2
     )
-    assert copied.verdict.share.level == "red"
+    assert copied.verdict.share.grade == "red"
     assert "samples copy training rows (copies 1, NN ratio 0)" in str(
         copied.verdict.share
     )
-    assert wide.verdict.use.level == "red"
+    assert wide.verdict.use.grade == "red"
     assert "easily tells samples" in str(wide.verdict.use)
-    assert fresh.verdict.use.level == "green"
+    assert fresh.verdict.use.grade == "green"
     assert "samples are no copies" in str(fresh.verdict.share)
 
 
@@ -95,7 +96,7 @@ def test_a_report_prints_a_table_and_is_json(fresh):
     assert all(n.meaning for n in fresh.metrics)
     assert "rough" not in lines[0]
     rough = report(FRESH, TRAIN, TEST[:20], device="cpu").verdict.use
-    assert rough.level == "amber"
+    assert rough.grade == "amber"
     assert "with 20 held-out rows all numbers are rough" in str(rough)
     with pytest.raises(KeyError):
         fresh["no such number"]
@@ -194,12 +195,12 @@ def test_bad_tables_are_found_out(rng):
     ].value > 0.1
     assert found["utility"].value < found["utility"].reference - 0.15
     assert 0.2 < found["rules kept"].value < 0.6
-    assert found.verdict.use.level == found.verdict.share.level == "red"
+    assert found.verdict.use.grade == found.verdict.share.grade == "red"
     assert "1 of 1 rules is lost: land follows from town" in str(found.verdict.use)
     assert "REAL VALUES of id" in str(found.verdict.share)
     copied = report(train, train, test)
     assert copied["copies"].value == copied["exact copies"].value == 1
-    assert copied.verdict.share.level == "red"
+    assert copied.verdict.share.grade == "red"
     sample, row, ratio = copied.details["riskiest"][0]
     assert sample == row
     assert ratio == 0

@@ -5,13 +5,8 @@ import pandas as pd
 import pytest
 from scipy.stats import ks_2samp
 
-from sliceflow.metrics.tables import (
-    as_numbers,
-    association,
-    read_tables,
-    shape,
-    utility,
-)
+from sliceflow.metrics.table_encoding import as_numbers, encode_tables
+from sliceflow.metrics.tables import association_matrix, column_shape, utility
 
 
 def test_a_column_becomes_numbers_or_codes():
@@ -28,7 +23,7 @@ def test_a_column_becomes_numbers_or_codes():
             7: ["x", "y", "x"],
         }
     )
-    read = read_tables(frame, frame, frame[::-1])
+    read = encode_tables(frame, frame, frame[::-1])
     assert read.names == [
         "number",
         "money",
@@ -64,7 +59,7 @@ def test_columns_that_identify_rows_are_left_out_and_real_values_counted():
     made = train.assign(
         mail=[f"p{i}@x.org" for i in range(50)] + [f"q{i}@x.org" for i in range(50)]
     )
-    read = read_tables(made, train, train)
+    read = encode_tables(made, train, train)
     assert read.names == ["a"]
     assert read.revealed == {"mail": 0.5}
 
@@ -72,24 +67,24 @@ def test_columns_that_identify_rows_are_left_out_and_real_values_counted():
 def test_other_columns_are_named_and_other_frames_are_refused():
     frame = pd.DataFrame({"a": [1.0, 2.0], "b": ["x", "y"]})
     with pytest.raises(ValueError, match="'b' is not in all"):
-        read_tables(frame[["a"]], frame, frame)
-    assert np.array_equal(read_tables(frame, frame, frame).rows[0], [[1, 0], [2, 1]])
+        encode_tables(frame[["a"]], frame, frame)
+    assert np.array_equal(encode_tables(frame, frame, frame).rows[0], [[1, 0], [2, 1]])
     other = pytest.importorskip("polars").DataFrame({"a": [1.0, 2.0], "b": ["x", "y"]})
     with pytest.raises(TypeError, match="DataFrames of pandas, not of polars"):
-        read_tables(other, frame, other)
+        encode_tables(other, frame, other)
 
 
 def test_shapes_are_kolmogorovs_and_total_variation_with_missing_cells(rng):
     a = rng.normal(size=200)
     b = rng.normal(size=150) + 0.5
-    assert shape(a, b, False) == pytest.approx(1 - ks_2samp(a, b).statistic)
+    assert column_shape(a, b, False) == pytest.approx(1 - ks_2samp(a, b).statistic)
     assert (
-        shape(a, np.where(np.arange(200) < 100, np.nan, a), False) == 0.5
+        column_shape(a, np.where(np.arange(200) < 100, np.nan, a), False) == 0.5
     )  # half are missing
-    assert shape(
+    assert column_shape(
         np.array([0.0, 0, 1, np.nan]), np.array([0.0, 1, 1, 1]), True
     ) == pytest.approx(0.5)
-    assert shape(np.array([np.nan]), np.array([np.nan]), False) == 1
+    assert column_shape(np.array([np.nan]), np.array([np.nan]), False) == 1
 
 
 def test_associations_are_those_of_the_textbook():
@@ -97,7 +92,7 @@ def test_associations_are_those_of_the_textbook():
     rows = np.column_stack(
         (a, a, [1.0, 2, 3, 4], [0.0, 1, 0, 1], -np.array([1.0, 2, 3, 4]))
     )
-    found = association(rows, [True, True, False, True, False])
+    found = association_matrix(rows, [True, True, False, True, False])
     assert found[0, 1] == pytest.approx(1)  # Cramér's V of a column with itself
     assert found[0, 3] == pytest.approx(0)
     assert (

@@ -8,10 +8,10 @@ import pytest
 
 from sliceflow import metrics
 from sliceflow.metrics.attacks import Attack, Attacks
-from sliceflow.metrics.comparisons import ColumnPair
-from sliceflow.metrics.membership import Estimate, Success
+from sliceflow.metrics.membership import AttackScore, Estimate
 from sliceflow.metrics.reports import Metric, Report
 from sliceflow.metrics.rules import KeptRule
+from sliceflow.metrics.table_comparison import ColumnPair
 
 GOOD = {
     "detection": (0.51, 0.5),
@@ -45,7 +45,7 @@ def made(pair=PAIR, rule=RULE, n=1000, **scores):
 
 def attacked(auc=0.51, found=0.01, p_value=0.001, name="forest"):
     """An attack with this success."""
-    success = Success(
+    success = AttackScore(
         Estimate(auc, auc, auc),
         Estimate(found, found, found),
         Estimate(0.0, 0.0, 0.0),
@@ -61,7 +61,7 @@ def test_good_samples_that_withstand_attacks_are_green():
 
 
 @pytest.mark.parametrize(
-    ("change", "level", "said"),
+    ("change", "grade", "said"),
     [
         ({"detection": (0.6, 0.5)}, "amber", "sometimes tells samples"),
         ({"detection": (0.7, 0.52)}, "red", "easily tells samples"),
@@ -78,15 +78,15 @@ def test_good_samples_that_withstand_attacks_are_green():
         ({"n": 60}, "amber", "all numbers are rough"),
     ],
 )
-def test_what_is_lost_is_never_green_to_use(change, level, said):
+def test_what_is_lost_is_never_green_to_use(change, grade, said):
     answer = metrics.judge(made(**change), attacked()).use
-    assert answer.level == level
-    assert answer.findings[0].level == level
+    assert answer.grade == grade
+    assert answer.findings[0].grade == grade
     assert said in answer.findings[0].text
 
 
 @pytest.mark.parametrize(
-    ("change", "attack", "level", "said"),
+    ("change", "attack", "grade", "said"),
     [
         ({"copies": (0.2, 0.01)}, {}, "red", "samples copy training rows"),
         ({"exact_copies": (0.02, 0.0)}, {}, "amber", "2.0% of samples equal"),
@@ -98,29 +98,29 @@ def test_what_is_lost_is_never_green_to_use(change, level, said):
         ({}, {"found": 0.3}, "red", "an attack succeeds"),
     ],
 )
-def test_what_leaks_is_never_green_to_share(change, attack, level, said):
+def test_what_leaks_is_never_green_to_share(change, attack, grade, said):
     answer = metrics.judge(made(**change), attacked(**attack)).share
-    assert answer.level == level
+    assert answer.grade == grade
     assert said in answer.findings[0].text
 
 
 def test_what_chance_finds_is_no_success():
-    assert metrics.judge(made(), attacked(auc=0.6, p_value=0.2)).share.level == "green"
+    assert metrics.judge(made(), attacked(auc=0.6, p_value=0.2)).share.grade == "green"
     shadow = attacked(auc=0.58, found=0.05, name="shadow models, outliers")
-    assert metrics.judge(made(), shadow).share.level == "green"
+    assert metrics.judge(made(), shadow).share.grade == "green"
 
 
 def test_a_rule_that_real_rows_break_as_often_is_not_lost():
     kept = made(rule=("a <= b", 0.99, 0.99, 2000))
-    assert metrics.judge(kept).use.level == "green"
+    assert metrics.judge(kept).use.grade == "green"
 
 
 def test_notes_come_last_and_change_nothing():
     verdict = metrics.judge(made(), attacked(), notes=["the model file has your rows"])
-    assert verdict.share.level == "green"
+    assert verdict.share.grade == "green"
     assert verdict.share.findings[-1].text == "the model file has your rows"
     told = json.loads(json.dumps(verdict.to_dict()))
-    assert told["share"]["findings"][-1]["level"] == "note"
+    assert told["share"]["findings"][-1]["grade"] == "note"
     assert str(verdict).splitlines()[1].startswith("May I share it? Green: ")
 
 
@@ -136,5 +136,5 @@ def test_a_broken_sum_is_seen_where_a_classifier_sees_little(rng):
     samples = orders(400)
     samples["total"] = (samples["total"] + rng.normal(0, 5, 400)).round(2)
     verdict = metrics.report(samples, orders(400), orders(400), device="cpu").verdict
-    assert verdict.use.level == "red"
+    assert verdict.use.grade == "red"
     assert "total = net + shipping" in str(verdict.use)

@@ -91,7 +91,7 @@ def _describe_verdict(measures: JsonObject) -> JsonObject | str:
     answers = {}
     for answer in measures["verdict"].values():
         texts = "; ".join(finding["text"] for finding in answer["findings"])
-        answers[answer["question"]] = f"{answer['level']}: {texts}"
+        answers[answer["question"]] = f"{answer['grade']}: {texts}"
     return answers
 
 

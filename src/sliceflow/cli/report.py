@@ -196,7 +196,7 @@ def _heat_map(title: str, names: list[str], values: np.ndarray) -> JsonObject:
 
 def _plot_column(name: str, real: Any, new: Any) -> JsonObject:
     """Bars for the template: shares of real and of new cells, side by side."""
-    from sliceflow.metrics.tables import as_numbers
+    from sliceflow.metrics.table_encoding import as_numbers
 
     real_numbers, is_category = as_numbers(real)
     new_numbers, _ = as_numbers(new)

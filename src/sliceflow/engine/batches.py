@@ -143,6 +143,20 @@ class Target:
         return self._loaded[1]
 
 
+@dataclass(frozen=True)
+class KnownTarget:
+    """A target that the transport knows, such as N(0, I): there are no data.
+
+    Steps are fitted to all particles and nothing else: the transport gets projections
+    (h, 0) of data.
+    """
+
+    def at(self, step: Step) -> tuple[Cloud, Batch]:
+        """A cloud without points, and the batch of all particles."""
+        x = step.particles.x
+        return Cloud(x.new_zeros(len(x), 0)), ALL_POINTS
+
+
 def make_batches(
     m: int,
     n: int,

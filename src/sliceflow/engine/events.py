@@ -145,6 +145,16 @@ def _read_together(values: Sequence[Tensor | None]) -> list[float]:
     return [1.0 if value is None else next(numbers) for value in values]
 
 
+def show_log() -> None:
+    """Let the lines of `LOGGER` be seen, if no handler of the user would show them."""
+    if not LOGGER.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+        LOGGER.addHandler(handler)
+    if not LOGGER.isEnabledFor(logging.INFO):
+        LOGGER.setLevel(logging.INFO)
+
+
 class Progress:
     """Logs a line after each tenth of the steps, at the level INFO of "sliceflow".
 
@@ -153,12 +163,7 @@ class Progress:
 
     def __init__(self) -> None:
         self._n_logged = 0
-        if not LOGGER.hasHandlers():
-            handler = logging.StreamHandler()
-            handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
-            LOGGER.addHandler(handler)
-        if not LOGGER.isEnabledFor(logging.INFO):
-            LOGGER.setLevel(logging.INFO)
+        show_log()
 
     def __call__(self, event: ProgressEvent) -> None:
         n_due = event.steps_done * N_PROGRESS_LINES // event.steps_total

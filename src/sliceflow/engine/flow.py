@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.arrays import chunks
-from sliceflow.engine.batches import Target
+from sliceflow.engine.batches import KnownTarget, Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compression import compress_map
 from sliceflow.engine.conditions import ConditionUse, condition_use
@@ -65,7 +65,7 @@ _MIN_CHUNK = 256
 def simulate(
     flow: FlowSpec,
     particles: Cloud,
-    target: Target,
+    target: Target | KnownTarget,
     particle_rng: ParticleStreams,
     *,
     listeners: Sequence[EventListener[Event]] = (),

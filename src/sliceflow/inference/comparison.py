@@ -30,7 +30,7 @@ class Comparison:
     ----------
     neighbours, likelihood : of the methods
     error : the standard error of their difference
-    n : how many parameters
+    n : how many parameters; 0 if there were too few simulations to compare
     """
 
     neighbours: float
@@ -64,19 +64,22 @@ def compare(neighbours: Floats, likelihood: Floats, truth: Floats) -> Comparison
     """
     spread = np.concatenate((neighbours, likelihood), axis=1).std(axis=1)
     spread = np.maximum(spread, 1e-300)
-    first = _log_densities(neighbours, truth, spread)
-    second = _log_densities(likelihood, truth, spread)
-    difference = second - first
+    by_neighbours = _log_densities(neighbours, truth, spread)
+    by_likelihood = _log_densities(likelihood, truth, spread)
+    difference = by_likelihood - by_neighbours
     return Comparison(
-        neighbours=float(first.mean()),
-        likelihood=float(second.mean()),
+        neighbours=float(by_neighbours.mean()),
+        likelihood=float(by_likelihood.mean()),
         error=float(difference.std() / len(truth) ** 0.5),
         n=len(truth),
     )
 
 
 def _log_densities(samples: Floats, truth: Floats, spread: Floats) -> Floats:
-    """−d·log r (n,) at true parameters (n, d), in units of spread (n, d)."""
+    """−d·log r (n,) of samples (n, m, d) at true parameters (n, d).
+
+    Distances are in units of spread (n, d).
+    """
     d = truth.shape[1]
     deviation = (samples - truth[:, None]) / spread[:, None]
     squares = np.sort(np.square(deviation).sum(axis=2), axis=1)

@@ -9,6 +9,7 @@ shapes at other θ.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated
@@ -16,14 +17,15 @@ from typing import Annotated
 import numpy as np
 import torch
 
-from sliceflow.arrays import Floats, Ints
+from sliceflow.arrays import Floats, Ints, chunks
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, warn_user
 from sliceflow.inference.priors import Prior
 from sliceflow.inference.tempering import sample_tempered
 from sliceflow.saved_types import ArraySpec
+from sliceflow.spaces.density.bases import varying_columns
 from sliceflow.spaces.density.conditional import ConditionalDensity
-from sliceflow.spaces.density.regression import Functions
+from sliceflow.spaces.density.regression import ConditionalMoments
 
 __all__ = ["MIN_SIMULATIONS", "Likelihood"]
 
@@ -33,9 +35,6 @@ MIN_SIMULATIONS = 50
 # Simulations at which chains may start: those whose likelihood is highest do. With more
 # they start closer, but each observation takes longer.
 MAX_STARTS = 20_000
-# A value that varies by less than this share of its magnitude is constant: it tells
-# nothing of θ.
-CONSTANT_SHARE = 1e-12
 
 
 @dataclass(frozen=True)
@@ -44,21 +43,22 @@ class Likelihood:
 
     Parameters
     ----------
-    columns : the values of x (l',) that vary; the others say nothing
+    used_columns : the values of x (l',) that vary; the others say nothing
     density : of these given θ
     prior : of θ
-    reach : the largest square sum of noise of a simulation
+    max_noise_norm2 : the largest |noise|² of a simulation given its own θ, where noise
+        is that of the density: N(0, I) if the likelihood is right
     starts : simulated θ (s, d) at which chains may start
     """
 
-    columns: Annotated[np.ndarray, ArraySpec("l", torch.int64, ge=0)]
+    used_columns: Annotated[np.ndarray, ArraySpec("l", torch.int64, ge=0)]
     density: ConditionalDensity
     prior: Prior
-    reach: float
+    max_noise_norm2: float
     starts: Annotated[np.ndarray, ArraySpec("s d", torch.float64)]
 
     @classmethod
-    def fit_to(
+    def from_data(
         cls, theta: Floats, x: Floats, low: Floats, high: Floats, seed: Seed
     ) -> Likelihood:
         """Fit it to parameters (n, d) within bounds (d,) and simulations (n, l)."""
@@ -67,50 +67,64 @@ class Likelihood:
                 f"there are {len(theta)} simulations",
                 f"method='likelihood' needs at least {MIN_SIMULATIONS}",
             )
-        columns = np.flatnonzero(x.std(axis=0) > CONSTANT_SHARE * np.abs(x).max(axis=0))
-        if len(columns) == 0:
+        used_columns = varying_columns(x)  # the others tell nothing of θ
+        if len(used_columns) == 0:
             raise DataError("all values of x are constant", "pass what was simulated")
-        x = x[:, columns]
-        density = ConditionalDensity.fit_to(x, theta, seed.child("density"))
+        x = x[:, used_columns]
+        density = ConditionalDensity.from_data(x, theta, seed.child("density"))
         order = seed.child("starts").permutation(len(theta)).numpy()
-        checked = order[:MAX_STARTS]
-        starts = theta[checked]
-        noise = density.to_noise(x[checked], density.at(starts))
-        reach = float(np.square(noise).sum(axis=1).max())
-        prior = Prior.fit_to(theta, low, high)
-        return cls(columns, density, prior, reach, starts)
+        chosen = order[:MAX_STARTS]
+        starts = theta[chosen]
+        noise = density.to_noise(x[chosen], density.moments(starts))
+        return cls(
+            used_columns=used_columns,
+            density=density,
+            prior=Prior.from_data(theta, low, high),
+            max_noise_norm2=float(np.square(noise).sum(axis=1).max()),
+            starts=starts,
+        )
 
-    def check_width(self, d: int, width: int) -> None:
-        """Raise a ValueError unless it is of d parameters and `width` values."""
-        n_columns = len(self.columns)
+    def check_width(self, d: int, n_values: int) -> None:
+        """Raise a ValueError unless it is of d parameters and so many values."""
         is_consistent = (
             self.starts.shape[1] == d
             and len(self.prior.low) == d
-            and self.density.n_columns == n_columns
-            and int(self.columns.max(initial=0)) < width
+            and self.density.n_columns == len(self.used_columns)
+            and int(self.used_columns.max(initial=0)) < n_values
         )
         if not is_consistent:
             raise ValueError("the likelihood is of other parameters or values")
         self.density.check_conditions(d)
 
+    def iter_samples(
+        self, x: Floats, n: int, rng: np.random.Generator, batch_size: int
+    ) -> Iterator[Floats]:
+        """n samples at each observation x (q, l).
+
+        Batches (b, n, d) of at most `batch_size` observations, in their order.
+        """
+        seed = Seed(int(rng.integers(2**31)))
+        for part in chunks(len(x), batch_size):
+            yield self.sample(x[part], n, seed.child(part.start))
+
     def sample(self, x: Floats, n: int, seed: Seed) -> Floats:
         """n samples of θ given each of q observations x (q, l), as (q, n, d)."""
-        observed = x[:, self.columns]
+        observed = x[:, self.used_columns]
 
-        def log_likelihood(theta: Floats, observation: Ints) -> Floats:
-            functions = self.density.at(theta)
-            return self.density.log_density(observed[observation], functions)
+        def log_likelihood(theta: Floats, observation_indices: Ints) -> Floats:
+            rows = observed[observation_indices]
+            return self.density.log_density(rows, self.density.moments(theta))
 
-        at_starts = []
+        start_log_likelihood = []
         for row in observed:
-            at_starts.append(
-                self.density.log_density(row[None], self._functions_at_starts)
+            start_log_likelihood.append(
+                self.density.log_density(row[None], self._moments_at_starts)
             )
         samples = sample_tempered(
             log_likelihood,
             self.prior.log_density,
             self.starts,
-            np.stack(at_starts),
+            np.stack(start_log_likelihood),
             n,
             seed,
         )
@@ -118,8 +132,8 @@ class Likelihood:
         return samples
 
     @cached_property
-    def _functions_at_starts(self) -> Functions:
-        return self.density.at(self.starts)
+    def _moments_at_starts(self) -> ConditionalMoments:
+        return self.density.moments(self.starts)
 
     def _warn_if_far(self, observed: Floats, samples: Floats) -> None:
         """Warn of an observation (q, l) that no sample (q, n, d) explains.
@@ -127,12 +141,13 @@ class Likelihood:
         That is, less well than each simulation is explained by its own parameters.
         """
         for i, row in enumerate(observed):
-            noise = self.density.to_noise(row[None], self.density.at(samples[i]))
-            least = float(np.square(noise).sum(axis=1).min())
-            if least > self.reach:
+            moments = self.density.moments(samples[i])
+            noise = self.density.to_noise(row[None], moments)
+            min_norm2 = float(np.square(noise).sum(axis=1).min())
+            if min_norm2 > self.max_noise_norm2:
                 warn_user(
-                    f"x[{i}] is {least**0.5:.3g} standard deviations from what its "
+                    f"x[{i}] is {min_norm2**0.5:.3g} standard deviations from what its "
                     f"samples would give, where simulations are at most "
-                    f"{self.reach**0.5:.3g}: its samples are extrapolated"
+                    f"{self.max_noise_norm2**0.5:.3g}: its samples are extrapolated"
                 )
                 return

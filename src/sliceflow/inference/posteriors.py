@@ -1,16 +1,15 @@
 """Posteriors of simulators: parameters given an observation, from simulations alone.
 
 Samples at an observation come from the simulations nearest to it, without any fit
-(`sliceflow.neighbours.local`), or from a likelihood that is fitted to all of them
-(`likelihood`). The calls are those of sbi, but there is no `log_prob`.
+(`neighbours.py`), or from a likelihood that is fitted to all of them
+(`likelihood.py`). The calls are those of sbi, but there is no `log_prob`.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
@@ -18,27 +17,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.arrays import Floats, Mask
-from sliceflow.engine.conditions import ContinuousEncoder
+from sliceflow.arrays import Floats
+from sliceflow.engine import events
 from sliceflow.engine.random import RandomState, Seed
-from sliceflow.errors import DataError, ParameterError
+from sliceflow.errors import DataError
+from sliceflow.inference.checks import (
+    as_shape,
+    check_bounds,
+    check_observations,
+    check_simulations,
+    check_values,
+    is_between,
+)
 from sliceflow.inference.comparison import Comparison, compare
 from sliceflow.inference.likelihood import MIN_SIMULATIONS, Likelihood
+from sliceflow.inference.neighbours import NeighbourSampler
 from sliceflow.metrics.calibration import Calibration, calibration
 from sliceflow.models import file
-from sliceflow.neighbours.local import LocalSampler
 from sliceflow.saved_types import ArraySpec
-from sliceflow.spaces.vectors.rows import Units
-from sliceflow.validation import from_tensor, is_int, require
+from sliceflow.validation import from_tensor, require
 
 __all__ = ["Posterior", "load", "posterior"]
 
-# The largest magnitude of parameters and simulations: its square is still a float64.
-MAX_MAGNITUDE = 1e100
-# If any of n samples are outside the bounds, 8n more are drawn to replace them. On
-# average that suffices if a ninth of the posterior is inside: n/9 of the first samples,
-# and 8n/9 of the others.
-REDRAWN_PER_SAMPLE = 8
 # Observations whose samples are drawn at a time. With more, lines of progress come less
 # often; with fewer, samples take longer.
 OBSERVATIONS_PER_BATCH = 50
@@ -75,7 +75,7 @@ class Posterior:
     x : simulations (n, l), float64
     low, high : bounds (d,) of the parameters, infinite where there are none
     dtype : of samples
-    verbose : whether to show the progress of samples at many observations
+    verbose : whether to log the progress of samples at many observations
     likelihood : fitted to the simulations; None takes the nearest of them
     comparison : of both methods, if there was one
 
@@ -104,27 +104,25 @@ class Posterior:
         self.verbose = verbose
         self.default_x: Floats | None = None
         self.comparison = comparison
-        self._likelihood = likelihood
+        self._sampler: NeighbourSampler | Likelihood
         if likelihood is None:
-            self._units = Units.from_data(theta, standardize=True)
-            self._condition = ContinuousEncoder.from_data(x)
-            self._local_sampler = LocalSampler.from_data(
-                self._units.encode(theta), self._condition.encode(x).values
-            )
+            self._sampler = NeighbourSampler(theta, x, low, high)
+        else:
+            self._sampler = likelihood
 
     @property
     def method(self) -> Method:
         """By which method samples are drawn."""
-        if self._likelihood is None:
-            return "neighbours"
-        return "likelihood"
+        if isinstance(self._sampler, Likelihood):
+            return "likelihood"
+        return "neighbours"
 
     def __repr__(self) -> str:
         n, d = self.theta.shape
-        width = self.x.shape[1]
+        n_values = self.x.shape[1]
         text = (
-            f"Posterior of {d} parameters given {width} values, from {n} simulations, "
-            f"by {self.method}"
+            f"Posterior of {d} parameters given {n_values} values, from {n} "
+            f"simulations, by {self.method}"
         )
         if self.comparison is not None:
             text += f" ({self.comparison})"
@@ -148,9 +146,9 @@ class Posterior:
         `set_default_x`. The same `random_state` gives the same samples; None gives new
         ones on every call.
         """
-        shape = _as_shape(shape)
+        shape = as_shape(shape)
         observation = self._one_observation(x)
-        samples = self._draw(observation, int(np.prod(shape)), random_state)
+        samples = self._sample_all(observation, int(np.prod(shape)), random_state)
         return self._as_tensor(samples).view(*shape, -1)
 
     def sample_batched(
@@ -161,9 +159,9 @@ class Posterior:
         random_state: RandomState = None,
     ) -> Tensor:
         """Samples at several observations x (q, l): a tensor (*shape, q, d)."""
-        shape = _as_shape(shape)
+        shape = as_shape(shape)
         observations = self._observations(x)
-        samples = self._draw(observations, int(np.prod(shape)), random_state)
+        samples = self._sample_all(observations, int(np.prod(shape)), random_state)
         by_sample = self._as_tensor(samples.transpose(1, 0, 2))
         return by_sample.reshape(*shape, len(observations), -1)
 
@@ -174,17 +172,17 @@ class Posterior:
         is that of Gaussian kernels of Scott's width.
         """
         observation = self._one_observation(x)
-        samples = self._draw(observation, SAMPLES_FOR_MAP, random_state)[0]
+        samples = self._sample_all(observation, SAMPLES_FOR_MAP, random_state)[0]
         n, d = samples.shape
         width = (samples.std(axis=0) + 1e-300) * n ** (-1 / (d + 4))
         centre = samples.mean(axis=0)
-        z = (samples - centre) / width
+        scaled = (samples - centre) / width
         # The density at every sample, from every fourth one: four times as fast.
-        squared_distances = np.square(z[:, None] - z[None, ::4]).sum(2)
-        mode = z[np.exp(-0.5 * squared_distances).sum(1).argmax()]
+        squared_distances = np.square(scaled[:, None] - scaled[None, ::4]).sum(2)
+        mode = scaled[np.exp(-0.5 * squared_distances).sum(1).argmax()]
         for _ in range(MEAN_SHIFT_STEPS):
-            weights = np.exp(-0.5 * np.square(z - mode).sum(1))
-            mode = weights @ z / weights.sum()
+            weights = np.exp(-0.5 * np.square(scaled - mode).sum(1))
+            mode = weights @ scaled / weights.sum()
         return self._as_tensor(np.clip(centre + mode * width, self.low, self.high))
 
     def calibrate(
@@ -200,7 +198,7 @@ class Posterior:
         Pass some hundred fresh simulations: parameters from the prior that did not make
         this posterior. See `metrics.calibration`.
         """
-        theta, x = _check_simulations(theta, x)
+        theta, x = check_simulations(theta, x)
         known_simulations = {row.tobytes() for row in np.hstack((self.theta, self.x))}
         simulations = np.hstack((theta, x))
         n_known = sum(row.tobytes() in known_simulations for row in simulations)
@@ -212,11 +210,14 @@ class Posterior:
         with warnings.catch_warnings():
             # Some fresh simulations are far from all others: that is part of the test.
             warnings.simplefilter("ignore")
-            samples = self._draw(self._observations(x), n_samples, random_state)
+            samples = self._sample_all(self._observations(x), n_samples, random_state)
         return calibration(samples, theta, first="conditions")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write simulations, bounds and likelihood to a file, without pickle."""
+        likelihood = None
+        if isinstance(self._sampler, Likelihood):
+            likelihood = self._sampler
         saved = SavedPosterior(
             theta=self.theta,
             x=self.x,
@@ -224,7 +225,7 @@ class Posterior:
             high=self.high,
             default_x=self.default_x,
             dtype=self.dtype,
-            likelihood=self._likelihood,
+            likelihood=likelihood,
             comparison=self.comparison,
         )
         file.save(path, saved)
@@ -250,82 +251,28 @@ class Posterior:
             raise DataError(
                 "x is missing", "pass the observation, or call set_default_x"
             )
-        observations = np.asarray(from_tensor(x), dtype=np.float64)
-        width = self.x.shape[1]
-        if width == 1 and observations.ndim < 2:
-            observations = observations.reshape(-1, 1)
-        observations = np.atleast_2d(observations)
-        q = len(observations)
-        if observations.shape != (q, width) or q == 0:
-            raise DataError(
-                f"x has shape {np.shape(x)} but simulations have {width} values",
-                f"pass ({width},) or (q, {width})",
-            )
-        _check_values("x", observations, "observations must be finite")
-        return observations
+        return check_observations(x, n_values=self.x.shape[1])
 
-    def _draw(self, observations: Floats, n: int, random_state: RandomState) -> Floats:
-        """n samples at each of q observations, (q, n, d), between the bounds."""
+    def _sample_all(
+        self, observations: Floats, n: int, random_state: RandomState
+    ) -> Floats:
+        """n samples at each of q observations (q, l), between the bounds: (q, n, d)."""
         require(n >= 1, "n_samples", n, "at least 1")
         rng = _as_generator(random_state)
-        likelihood = self._likelihood
-        if likelihood is not None:
-            seed = Seed(int(rng.integers(2**31)))
-
-            def draw_batch(first: int, last: int) -> Floats:
-                return likelihood.sample(observations[first:last], n, seed.child(first))
-
-        else:
-            y = self._condition.encode(observations).values
-            self._local_sampler.warn_if_far(y, "x")
-
-            def draw_batch(first: int, last: int) -> Floats:
-                return self._draw_inside(y[first:last], n, rng)
-
+        batches = self._sampler.iter_samples(
+            observations, n, rng, OBSERVATIONS_PER_BATCH
+        )
         q = len(observations)
+        if self.verbose:
+            events.show_log()
         samples = np.empty((q, n, self.theta.shape[1]))
-        for first in range(0, q, OBSERVATIONS_PER_BATCH):
-            last = min(first + OBSERVATIONS_PER_BATCH, q)
-            samples[first:last] = draw_batch(first, last)
+        n_done = 0
+        for batch in batches:
+            samples[n_done : n_done + len(batch)] = batch
+            n_done += len(batch)
             if self.verbose and q > 1:
-                print(f"sliceflow: samples at {last}/{q} observations", file=sys.stderr)
+                events.LOGGER.info("samples at %d/%d observations", n_done, q)
         return samples
-
-    def _draw_inside(self, y: Tensor, n: int, rng: np.random.Generator) -> Floats:
-        """n samples (q, n, d) at encoded observations y (q, l), between the bounds.
-
-        Samples outside are replaced by fresh ones that are inside. If these do not
-        suffice, the others are mirrored at the bound.
-        """
-        samples = self._draw_anywhere(y, n, rng)
-        for i in np.flatnonzero(self._is_outside(samples).any(1)):
-            outside = np.flatnonzero(self._is_outside(samples[i]))
-            more = self._draw_anywhere(y[i : i + 1], REDRAWN_PER_SAMPLE * n, rng)[0]
-            inside = more[~self._is_outside(more)][: len(outside)]
-            samples[i, outside[: len(inside)]] = inside
-        return self._reflect(samples)
-
-    def _draw_anywhere(self, y: Tensor, n: int, rng: np.random.Generator) -> Floats:
-        """n samples (q, n, d) at encoded observations y (q, l), whatever the bounds."""
-        seed = Seed(int(rng.integers(2**31))).child(0, n)
-        samples, _ = self._local_sampler.sample(y, n, seed)
-        columns = samples.flatten(0, 1).T
-        return self._units.decode(columns).view(samples.shape).numpy()
-
-    def _is_outside(self, theta: Floats) -> Mask:
-        """Whether any parameter of a sample (…, d) is beyond its bounds, (…)."""
-        beyond = (theta < self.low) | (theta > self.high)
-        return np.asarray(beyond.any(-1))
-
-    def _reflect(self, samples: Floats) -> Floats:
-        """Samples (…, d), where what is beyond a bound is mirrored at it.
-
-        What is then beyond the other bound is moved onto that.
-        """
-        is_below = samples < self.low
-        is_beyond = is_below | (samples > self.high)
-        mirrored = np.where(is_below, 2 * self.low - samples, 2 * self.high - samples)
-        return np.where(is_beyond, np.clip(mirrored, self.low, self.high), samples)
 
 
 @dataclass(frozen=True)
@@ -342,10 +289,11 @@ class SavedPosterior:
     comparison: Comparison | None = None
 
     def check_saved(self) -> None:
-        _check_simulations(self.theta, self.x)
+        """Raise a ValueError if the fields of a file contradict each other."""
+        check_simulations(self.theta, self.x)
         if self.default_x is not None:
-            _check_values("default_x", self.default_x[None], "it must be finite")
-        if not _is_between(self.theta, self.low, self.high):
+            check_values("default_x", self.default_x[None], "it must be finite")
+        if not is_between(self.theta, self.low, self.high):
             raise ValueError("theta is not between its bounds")
         if self.likelihood is not None:
             self.likelihood.check_width(self.theta.shape[1], self.x.shape[1])
@@ -383,7 +331,8 @@ def posterior(
         - "auto": whichever of both makes the true parameters of simulations that were
           held out more likely. `method` and `comparison` of the posterior, and its
           repr, say which and why
-    verbose : show the progress of samples at many observations
+    verbose : log the progress of samples at many observations, to the logger
+        "sliceflow" of Python's `logging`, or to stderr if no handler shows that
 
     Examples
     --------
@@ -399,8 +348,8 @@ def posterior(
     dtype: Dtype = "float64"
     if user_dtype.kind == "f" and user_dtype.itemsize <= 4:
         dtype = "float32"
-    theta, x = _check_simulations(theta, x)
-    low, high = _check_bounds(bounds, theta)
+    theta, x = check_simulations(theta, x)
+    low, high = check_bounds(bounds, theta)
     require(
         method in ("neighbours", "likelihood", "auto"),
         "method",
@@ -413,7 +362,7 @@ def posterior(
         method = comparison.better
     likelihood = None
     if method == "likelihood":
-        likelihood = Likelihood.fit_to(theta, x, low, high, LIKELIHOOD_SEED)
+        likelihood = Likelihood.from_data(theta, x, low, high, LIKELIHOOD_SEED)
     return Posterior(
         theta,
         x,
@@ -439,13 +388,13 @@ def _compare_methods(theta: Floats, x: Floats, low: Floats, high: Floats) -> Com
     for method in ("neighbours", "likelihood"):
         likelihood = None
         if method == "likelihood":
-            likelihood = Likelihood.fit_to(
+            likelihood = Likelihood.from_data(
                 theta[rest], x[rest], low, high, LIKELIHOOD_SEED
             )
-        part = Posterior(theta[rest], x[rest], low, high, likelihood=likelihood)
+        trial = Posterior(theta[rest], x[rest], low, high, likelihood=likelihood)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # some are far, which is part of the test
-            samples[method] = part._draw(x[held_out], SAMPLES_TO_CHOOSE, 0)
+            samples[method] = trial._sample_all(x[held_out], SAMPLES_TO_CHOOSE, 0)
     return compare(samples["neighbours"], samples["likelihood"], theta[held_out])
 
 
@@ -475,77 +424,3 @@ def _as_generator(random_state: RandomState) -> np.random.Generator:
     if isinstance(random_state, np.random.RandomState):
         return np.random.Generator(random_state._bit_generator)
     return np.random.default_rng(random_state)
-
-
-def _check_simulations(theta: Any, x: Any) -> tuple[Floats, Floats]:
-    """Parameters (n, d) and simulations (n, l) in float64."""
-    theta = _as_rows("theta", theta)
-    x = _as_rows("x", x)
-    if len(theta) != len(x):
-        raise DataError(
-            f"theta has {len(theta)} rows but x has {len(x)}",
-            "pass one x for each theta",
-        )
-    return theta, x
-
-
-def _as_rows(name: str, values: Any) -> Floats:
-    """What the user gave as `name` as rows (n, d) in float64, checked."""
-    rows = np.asarray(from_tensor(values), dtype=np.float64)
-    if rows.ndim == 1:
-        rows = rows[:, None]
-    if rows.ndim != 2 or rows.size == 0:
-        raise DataError(
-            f"{name} has shape {rows.shape}", "pass one row for each simulation"
-        )
-    _check_values(name, rows, "drop such simulations")
-    return rows
-
-
-def _check_values(name: str, rows: Floats, hint: str) -> None:
-    """Raise a `DataError` for the first value that is not finite, or too large."""
-    with np.errstate(invalid="ignore"):
-        wrong = np.argwhere(~(np.abs(rows) <= MAX_MAGNITUDE))
-    if len(wrong) == 0:
-        return
-    row, column = wrong[0].tolist()
-    value = rows[row, column]
-    if np.isfinite(value):
-        hint = "divide such columns by a large number"
-    raise DataError(f"{name} contains {value}", hint, row=row, column=column)
-
-
-def _check_bounds(bounds: Any, theta: Floats) -> tuple[Floats, Floats]:
-    """The bounds (d,) that the user gave; parameters (n, d) must be between them."""
-    if bounds is None:
-        bounds = (-np.inf, np.inf)
-    low, high = bounds
-    d = theta.shape[1]
-    low = np.broadcast_to(np.asarray(from_tensor(low), np.float64), d)
-    high = np.broadcast_to(np.asarray(from_tensor(high), np.float64), d)
-    if not _is_between(theta, low, high):
-        least = theta.min(axis=0).tolist()
-        largest = theta.max(axis=0).tolist()
-        raise ParameterError(
-            "bounds",
-            bounds,
-            "must have low < high with all of theta between",
-            f"its columns reach from {least} to {largest}",
-        )
-    return low, high
-
-
-def _is_between(theta: Floats, low: Floats, high: Floats) -> bool:
-    """Whether low < high, with all parameters (n, d) between them."""
-    return bool((low < high).all() and ((theta >= low) & (theta <= high)).all())
-
-
-def _as_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
-    """The shape that the user gave as a tuple of integers of at least 1."""
-    if isinstance(shape, Iterable):
-        sizes = tuple(shape)
-    else:
-        sizes = (shape,)
-    is_valid = all(is_int(size, 1) for size in sizes)
-    require(is_valid, "shape", sizes, "ints of at least 1")
-    return tuple(int(size) for size in sizes)

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from sliceflow.arrays import Floats, Mask
+from sliceflow.engine.normal import LOG_TWO_PI
 from sliceflow.saved_types import ArraySpec
 
 __all__ = ["Prior"]
 
-LOG_TWO_PI = float(np.log(2 * np.pi))
 # The least variance of a parameter, as a share of all, so that those that are the same
 # up to rounding have an inverse covariance.
 MIN_VARIANCE_SHARE = 1e-10
@@ -44,7 +44,7 @@ class Prior:
     precision: Annotated[np.ndarray, ArraySpec("g g", torch.float64)]
 
     @classmethod
-    def fit_to(cls, theta: Floats, low: Floats, high: Floats) -> Prior:
+    def from_data(cls, theta: Floats, low: Floats, high: Floats) -> Prior:
         """The prior of draws theta (n, d) between bounds (d,)."""
         d = theta.shape[1]
         is_uniform = np.zeros(d, bool)
@@ -97,6 +97,7 @@ def _normal_log_density(values: Floats) -> float:
 
 
 def _take_logs(theta: Floats, is_logged: Mask) -> Floats:
+    """Parameters (n, d), of some (d,) their logarithms."""
     values = theta.copy()
     values[:, is_logged] = np.log(theta[:, is_logged])
     return values

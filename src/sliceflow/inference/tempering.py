@@ -58,13 +58,13 @@ TARGET_ACCEPTANCE = 0.25
 ADAPTATION_RATE = 0.5
 # Powers are found to within 2⁻²⁰ of what is left, and grow by this at least: where no
 # simulation is near an observation, its likelihood would take thousands of steps.
-BISECTIONS = 20
-MIN_CHANGE = 0.02
+POWER_BISECTIONS = 20
+MIN_POWER_CHANGE = 0.02
 
 
 @dataclass
 class Chains:
-    """m chains at each of q observations: places θ (q, m, d) and densities (q, m)."""
+    """m chains at each of q observations: their θ (q, m, d) and densities (q, m)."""
 
     theta: Floats
     log_likelihood: Floats
@@ -79,8 +79,15 @@ class Chains:
         )
 
 
-class Mover:
-    """Moves chains; it learns how long moves should be at each observation."""
+class ChainMover:
+    """Moves chains; it learns how long moves should be at each observation.
+
+    Parameters
+    ----------
+    log_likelihood, log_prior : of parameters, as in `sample_tempered`
+    q, d : the numbers of observations and of parameters
+    seed : of all moves
+    """
 
     def __init__(
         self,
@@ -99,7 +106,15 @@ class Mover:
         self.log_length = np.full(q, np.log(2.38 / (2 * d) ** 0.5))
 
     def move(self, chains: Chains, power: Floats, n_moves: int, adapt: bool) -> None:
-        """Move all chains, so that prior · likelihood^power stays as it is."""
+        """Move all chains, in place, so that prior · likelihood^power stays as it is.
+
+        Parameters
+        ----------
+        chains : m at each of q observations
+        power : of the likelihood at each observation, (q,)
+        n_moves : how often
+        adapt : change the lengths of moves, so that a good share of them is accepted
+        """
         q, n = chains.log_likelihood.shape
         for _ in range(n_moves):
             seed = self.seed.child(self.n_moves)
@@ -118,14 +133,25 @@ class Mover:
     def _move_half(
         self, chains: Chains, moving: Ints, others: Ints, power: Floats, seed: Seed
     ) -> Mask:
-        """Propose moves of some chains along differences of others; which were made."""
+        """Move some chains along differences of others; which moves were accepted.
+
+        Parameters
+        ----------
+        chains, power : as in `move`
+        moving, others : indices (n,) of the chains that move, and of the other half
+        seed : of these moves
+        """
         q, _, d = chains.theta.shape
         n = len(moving)
         n_others = len(others)
         uniform = seed.child("uniform").uniform(q * n, 5 + d).numpy()
         uniform = uniform.reshape(q, n, 5 + d)
-        first = (uniform[:, :, 0] * n_others).astype(int)
-        offset = 1 + (uniform[:, :, 1] * (n_others - 1)).astype(int)
+        u_first, u_second, u_leap, u_accept, u_partial = np.moveaxis(
+            uniform[:, :, :5], 2, 0
+        )
+        u_coordinates = uniform[:, :, 5:]
+        first = (u_first * n_others).astype(int)
+        offset = 1 + (u_second * (n_others - 1)).astype(int)
         second = (first + offset) % n_others
         difference = np.take_along_axis(
             chains.theta, others[first][:, :, None], axis=1
@@ -133,21 +159,21 @@ class Mover:
 
         spread = seed.child("lengths").normal(q, n).numpy()
         length = np.exp(self.log_length[:, None] + LENGTH_SPREAD * spread)
-        length[uniform[:, :, 2] < LEAP_SHARE] = 1
-        is_partial = uniform[:, :, 4] < PARTIAL_SHARE
-        is_still = uniform[:, :, 5:] > MEAN_COORDINATES / d
+        length[u_leap < LEAP_SHARE] = 1
+        is_partial = u_partial < PARTIAL_SHARE
+        is_still = u_coordinates > MEAN_COORDINATES / d
         difference[is_partial[:, :, None] & is_still] = 0
         proposed = chains.theta[:, moving] + length[:, :, None] * difference
 
         log_likelihood, log_prior = self._evaluate(proposed)
-        gain = power[:, None] * (log_likelihood - chains.log_likelihood[:, moving])
-        gain += log_prior - chains.log_prior[:, moving]
-        accepted = np.log(uniform[:, :, 3]) < gain
-        observation, chain = np.nonzero(accepted)
-        place = (observation, moving[chain])
-        chains.theta[place] = proposed[accepted]
-        chains.log_likelihood[place] = log_likelihood[accepted]
-        chains.log_prior[place] = log_prior[accepted]
+        log_ratio = power[:, None] * (log_likelihood - chains.log_likelihood[:, moving])
+        log_ratio += log_prior - chains.log_prior[:, moving]
+        accepted = np.log(u_accept) < log_ratio
+        observation, moved = np.nonzero(accepted)
+        changed = (observation, moving[moved])
+        chains.theta[changed] = proposed[accepted]
+        chains.log_likelihood[changed] = log_likelihood[accepted]
+        chains.log_prior[changed] = log_prior[accepted]
         return np.asarray(accepted)
 
     def _evaluate(self, theta: Floats) -> tuple[Floats, Floats]:
@@ -156,9 +182,11 @@ class Mover:
         log_prior = self.log_prior(theta.reshape(q * n, d)).reshape(q, n)
         log_likelihood = np.full((q, n), -np.inf)
         possible = np.isfinite(log_prior)
-        observation = np.nonzero(possible)[0]
-        if len(observation):
-            log_likelihood[possible] = self.log_likelihood(theta[possible], observation)
+        observations = np.nonzero(possible)[0]
+        if len(observations):
+            log_likelihood[possible] = self.log_likelihood(
+                theta[possible], observations
+            )
         return log_likelihood, log_prior
 
 
@@ -192,19 +220,19 @@ def sample_tempered(
         log_prior(start)[chosen],
     )
     d = start.shape[1]
-    mover = Mover(log_likelihood, log_prior, q, d, seed.child("moves"))
+    mover = ChainMover(log_likelihood, log_prior, q, d, seed.child("moves"))
     mover.move(chains, power, MOVES_PER_POWER, adapt=True)
-    step = 0
+    n_powers = 0
     while (power < 1).any():
-        effective = EFFECTIVE_SHARE * n_chains
-        next_power = _next_power(chains.log_likelihood, power, effective)
+        min_effective = EFFECTIVE_SHARE * n_chains
+        next_power = _next_power(chains.log_likelihood, power, min_effective)
         change = next_power - power
-        draws = seed.child("power", step)
-        chosen = _resample(chains.log_likelihood, change, n_chains, draws)
+        power_seed = seed.child("power", n_powers)
+        chosen = _resample(chains.log_likelihood, change, n_chains, power_seed)
         chains = chains.take(chosen)
         power = next_power
         mover.move(chains, power, MOVES_PER_POWER, adapt=True)
-        step += 1
+        n_powers += 1
     mover.move(chains, power, BURN_IN_MOVES, adapt=True)
     samples = [chains.theta.copy()]
     while len(samples) * n_chains < n:
@@ -214,17 +242,26 @@ def sample_tempered(
     return np.concatenate(samples, axis=1)[:, order[:n]]
 
 
-def _next_power(log_likelihood: Floats, power: Floats, effective: float) -> Floats:
-    """The largest powers ≤ 1 (q,) after which so many chains count, by bisection."""
+def _next_power(log_likelihood: Floats, power: Floats, min_effective: float) -> Floats:
+    """The largest powers ≤ 1 (q,) after which enough chains count, by bisection.
+
+    Parameters
+    ----------
+    log_likelihood : of the chains at each observation, (q, n)
+    power : so far, (q,)
+    min_effective : how many of the chains must count
+    """
     low = np.zeros(len(power))
     high = 1 - power
-    is_last = _effective(log_likelihood, high) >= effective
-    for _ in range(BISECTIONS):
+    is_last = _effective_count(log_likelihood, high) >= min_effective
+    for _ in range(POWER_BISECTIONS):
         middle = (low + high) / 2
-        is_enough = _effective(log_likelihood, middle) >= effective
+        is_enough = _effective_count(log_likelihood, middle) >= min_effective
         low = np.where(is_enough, middle, low)
         high = np.where(is_enough, high, middle)
-    return np.where(is_last, 1.0, np.minimum(power + np.maximum(low, MIN_CHANGE), 1.0))
+    return np.where(
+        is_last, 1.0, np.minimum(power + np.maximum(low, MIN_POWER_CHANGE), 1.0)
+    )
 
 
 def _weights(log_likelihood: Floats, power: Floats) -> Floats:
@@ -234,7 +271,7 @@ def _weights(log_likelihood: Floats, power: Floats) -> Floats:
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
-def _effective(log_likelihood: Floats, power: Floats) -> Floats:
+def _effective_count(log_likelihood: Floats, power: Floats) -> Floats:
     """How many of the chains count when they are weighted, (q,) (Kish)."""
     return np.asarray(1 / np.square(_weights(log_likelihood, power)).sum(axis=1))
 
@@ -242,9 +279,10 @@ def _effective(log_likelihood: Floats, power: Floats) -> Floats:
 def _resample(log_likelihood: Floats, power: Floats, n: int, seed: Seed) -> Ints:
     """n indices at each observation (q, n), each as often as its weight says.
 
-    A comb of n teeth at equal distances picks from the summed weights.
+    Systematic resampling: n numbers at equal distances, with one random offset, pick
+    from the summed weights.
     """
     totals = np.cumsum(_weights(log_likelihood, power), axis=1)
-    comb = (np.arange(n) + float(seed.uniform(1, 1)[0, 0])) / n
-    indices = [np.searchsorted(total, comb * total[-1]) for total in totals]
+    positions = (np.arange(n) + float(seed.uniform(1, 1)[0, 0])) / n
+    indices = [np.searchsorted(total, positions * total[-1]) for total in totals]
     return np.asarray(np.minimum(np.stack(indices), totals.shape[1] - 1))

@@ -2,7 +2,8 @@
 
 If the truth is one more draw, its *rank* among the samples is uniform in every column
 (Talts et al., 2018). By *TARP* (Lemos et al., 2023) so is the rank of its distance to a
-random point, in all columns together.
+random point, in all columns together. (A rank is the place of a number in the order of
+others here, as in both papers.)
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from sliceflow.arrays import Floats, Ints
 from sliceflow.errors import DataError
 from sliceflow.validation import from_tensor, require
 
-# Samples whose p-value is below this do not pass: a usual level of significance.
+# Samples whose p-value is below this do not pass, as is usual.
 _MIN_P_VALUE = 0.01
 
 
@@ -30,18 +31,18 @@ class Calibration:
     n_samples: int  # of each of the q conditions
 
     @property
-    def levels(self) -> Floats:
-        """(q, d) numbers in (0, 1), uniform if samples are calibrated.
+    def probabilities(self) -> Floats:
+        """(q, d) shares of samples below the truth, uniform if these are calibrated.
 
-        They are (rank + u)/(n + 1) with uniform u.
+        They are (rank + u)/(n + 1) with uniform u, so in (0, 1) and without ties.
         """
         u = np.random.default_rng(0).random(self.ranks.shape)
         return (self.ranks + u) / (self.n_samples + 1)
 
     @property
     def p_values(self) -> Floats:
-        """(d,), of Kolmogorov's and Smirnov's test that the levels are uniform."""
-        return np.array([_p_value(column) for column in self.levels.T])
+        """(d,), of Kolmogorov's and Smirnov's test that `probabilities` are uniform."""
+        return np.array([_p_value(column) for column in self.probabilities.T])
 
     @property
     def tarp_p_value(self) -> float:
@@ -52,17 +53,17 @@ class Calibration:
     def coverage(self, share: float) -> Floats:
         """(d,), how often the central interval of this share holds the truth."""
         require(0 <= share <= 1, "share", share, "from 0 to 1")
-        inside = np.abs(2 * self.levels - 1) <= share
+        inside = np.abs(2 * self.probabilities - 1) <= share
         return np.asarray(inside.mean(axis=0))
 
     @property
     def verdict(self) -> str:
         """One sentence: whether samples pass both tests; if not, what is wrong."""
-        condition_dim = len(self.ranks)
+        n_conditions = len(self.ranks)
         columns_pass = self._least_p_value >= _MIN_P_VALUE
         tarp_passes = self.tarp_p_value >= _MIN_P_VALUE
         if columns_pass and tarp_passes:
-            return f"calibrated, as far as {condition_dim} conditions can tell"
+            return f"calibrated, as far as {n_conditions} conditions can tell"
         if columns_pass:
             return (
                 "not calibrated: each column by itself is, but the dependence between "
@@ -70,10 +71,10 @@ class Calibration:
             )
         worst = int(self.p_values.argmin())
         covered = float(self.coverage(0.9)[worst])
-        standard_error = np.sqrt(0.9 * 0.1 / condition_dim)
+        standard_error = np.sqrt(0.9 * 0.1 / n_conditions)
         if abs(covered - 0.9) <= 2 * standard_error:
-            level = float(self.levels[:, worst].mean())
-            return _bias_verdict(worst, level)
+            share_below = float(self.probabilities[:, worst].mean())
+            return _bias_verdict(worst, share_below)
         if covered < 0.9:
             fault = "overconfident"
         else:
@@ -185,23 +186,23 @@ def _tarp_ranks(samples: Floats, truth: Floats, seed: int) -> Ints:
     return np.asarray((sample_distances < truth_distances[:, None]).sum(axis=1))
 
 
-def _bias_verdict(column: int, level: float) -> str:
+def _bias_verdict(column: int, share_below: float) -> str:
     """What is wrong if intervals have the right width but not the right place.
 
-    `level` is the mean share of samples below the true value, ideally one half.
+    `share_below` is the mean share of samples below the true value, ideally one half.
     """
-    if level > 0.5:
+    if share_below > 0.5:
         direction = "low"
     else:
         direction = "high"
     return (
         f"biased: samples of column {column} are too {direction}: on average "
-        f"{level:.0%} of them are below the true value, not 50 %"
+        f"{share_below:.0%} of them are below the true value, not 50 %"
     )
 
 
-def _p_value(levels: Floats) -> float:
-    """Of Kolmogorov's and Smirnov's test that levels (q,) are uniform."""
+def _p_value(probabilities: Floats) -> float:
+    """Of Kolmogorov's and Smirnov's test that probabilities (q,) are uniform."""
     from scipy.stats import kstest
 
-    return float(kstest(levels, "uniform").pvalue)
+    return float(kstest(probabilities, "uniform").pvalue)

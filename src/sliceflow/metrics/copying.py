@@ -21,8 +21,8 @@ from sliceflow.validation import from_tensor, require
 
 # By definition, the share of new real rows that count as copies.
 IDEAL_COPIES = 0.01
-# `memorized_rate` compares the nearest train row with the tenth.
-_N_COMPARED_NEIGHBOURS = 10
+# The nearest train row is compared with the tenth: a copy is far nearer to the first.
+N_COMPARED_NEIGHBOURS = 10
 # A fit does not look for copies among more rows than this: so many rows are hardly
 # copied, and the search would take long.
 _MAX_WARNED_ROWS = 20_000
@@ -153,9 +153,9 @@ def memorized_rate(
     0.06
     """
     train = np.concatenate(_with_mirror_images(train, mirror))
-    if len(train) < _N_COMPARED_NEIGHBOURS:
+    if len(train) < N_COMPARED_NEIGHBOURS:
         raise DataError(
-            f"memorized_rate needs {_N_COMPARED_NEIGHBOURS} train rows or more, "
+            f"memorized_rate needs {N_COMPARED_NEIGHBOURS} train rows or more, "
             f"but there are {len(train)}"
         )
     if patch is None:
@@ -179,7 +179,7 @@ def memorized_rate(
 
 def _neighbour_ratios(rows: Any, train: Floats, device: str) -> Floats:
     """Distances to the nearest train row over those to the tenth, (n,)."""
-    distances, _ = nearest(rows, train, _N_COMPARED_NEIGHBOURS, device=device)
+    distances, _ = nearest(rows, train, N_COMPARED_NEIGHBOURS, device=device)
     tenth = np.maximum(distances[:, -1], np.finfo(float).tiny)
     return np.asarray(distances[:, 0] / tenth)
 
@@ -212,12 +212,12 @@ def nearest_pictures(
     n_searched = min(len(versions) * k, len(candidates))
     distances, indices = nearest(pictures, candidates, n_searched, device=device)
     train_indices = indices % len(train)  # the same for a picture and its mirror image
-    columns = np.empty((len(pictures), k), int)
-    for i, found in enumerate(train_indices):
-        _, first_columns = np.unique(found, return_index=True)
-        columns[i] = np.sort(first_columns)[:k]
-    chosen = np.take_along_axis(indices, columns, 1)
-    return candidates[chosen], np.take_along_axis(distances, columns, 1)
+    chosen = np.empty((len(pictures), k), int)
+    for i, found_indices in enumerate(train_indices):
+        _, first_places = np.unique(found_indices, return_index=True)
+        chosen[i] = np.sort(first_places)[:k]
+    nearest_indices = np.take_along_axis(indices, chosen, 1)
+    return candidates[nearest_indices], np.take_along_axis(distances, chosen, 1)
 
 
 def evidence_of_copying(pairs: Sequence[tuple[Any, Any]], device: str = "cpu") -> str:
@@ -231,7 +231,7 @@ def evidence_of_copying(pairs: Sequence[tuple[Any, Any]], device: str = "cpu") -
     m = sum(len(particles) for _, particles in pairs)
     if not 2 * _MAX_COPIES_RATIO <= n <= _MAX_WARNED_ROWS or m < _MIN_WARNED_PARTICLES:
         return ""
-    n_of_each = math.ceil(_N_WARNED_PARTICLES / len(pairs))
+    n_per_pair = math.ceil(_N_WARNED_PARTICLES / len(pairs))
     particle_parts = []
     row_parts = []
     for rows, particles in pairs:
@@ -239,8 +239,8 @@ def evidence_of_copying(pairs: Sequence[tuple[Any, Any]], device: str = "cpu") -
             continue
         rows = from_tensor(rows)
         particles = from_tensor(particles)
-        some_rows = rows[:: math.ceil(len(rows) / n_of_each)]
-        some_particles = particles[:: math.ceil(len(particles) / n_of_each)]
+        some_rows = rows[:: math.ceil(len(rows) / n_per_pair)]
+        some_particles = particles[:: math.ceil(len(particles) / n_per_pair)]
         # The nearest of two rows is the row itself.
         row_parts.append(nearest(some_rows, rows, 2, device=device)[0][:, 1])
         particle_parts.append(nearest(some_particles, rows, device=device)[0][:, 0])

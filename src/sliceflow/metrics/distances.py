@@ -13,7 +13,7 @@ from sliceflow.arrays import Floats
 from sliceflow.devices import resolve_device
 from sliceflow.engine.wasserstein import squared_wasserstein
 from sliceflow.errors import DataError
-from sliceflow.metrics.rows import as_rows, nearest, require_same_width
+from sliceflow.metrics.rows import as_flat_rows, nearest, require_same_width
 from sliceflow.validation import from_tensor
 
 # Directions whose projections are in memory at a time. More take more memory; fewer
@@ -69,8 +69,8 @@ def sliced_wasserstein(
 
 def _as_float64(a: Any, b: Any) -> tuple[Floats, Floats]:
     """Two samples as rows of equally many float64 numbers."""
-    a = as_rows(a, "a").astype(np.float64)
-    b = as_rows(b, "b").astype(np.float64)
+    a = as_flat_rows(a, "a").astype(np.float64)
+    b = as_flat_rows(b, "b").astype(np.float64)
     require_same_width(a, b, "a and b")
     return a, b
 
@@ -117,9 +117,9 @@ def frechet_distance_pca(
     >>> round(frechet_distance_pca(a + [0, 5, 0, 0], a, a, n_components=1), 1)
     0.0
     """
-    mean, axes = principal_axes(as_rows(train, "train"), n_components)
-    samples = as_rows(samples, "samples")
-    test = as_rows(test, "test")
+    mean, axes = principal_axes(as_flat_rows(train, "train"), n_components)
+    samples = as_flat_rows(samples, "samples")
+    test = as_flat_rows(test, "test")
     return frechet_distance((samples - mean) @ axes.T, (test - mean) @ axes.T)
 
 

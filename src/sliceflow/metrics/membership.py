@@ -26,7 +26,7 @@ class Estimate(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Success:
+class AttackScore:
     """How well an attack tells members from others."""
 
     auc: Estimate  # ½ is chance
@@ -38,11 +38,12 @@ class Success:
 
     @property
     def is_beyond_chance(self) -> bool:
+        """Whether the attack does better than guessing, by its p-value."""
         return self.p_value < MAX_P_VALUE
 
 
-def measure_success(members: Floats, others: Floats) -> Success:
-    """The success of scores of members (m,) and of others (n,): high means member.
+def score_attack(members: Floats, others: Floats) -> AttackScore:
+    """How well scores of members (m,) and of others (n,) differ: high means member.
 
     The interval of the AUC is that of DeLong et al. (1988), those of shares are of
     Clopper and Pearson. The p-value is twice the smaller one of two tests: that of Mann
@@ -50,13 +51,13 @@ def measure_success(members: Floats, others: Floats) -> Success:
     """
     from scipy.stats import mannwhitneyu
 
-    n_found, n_above = _count_found(members, others, 0.01)
+    n_found, j = _count_found(members, others, 0.01)
     n_found_strictly, _ = _count_found(members, others, 0.001)
     tests = (
-        _chance_of_rank(n_found, len(members), n_above, len(others)),
+        _chance_of_finding(n_found, len(members), j, len(others)),
         float(mannwhitneyu(members, others, alternative="greater").pvalue),
     )
-    return Success(
+    return AttackScore(
         auc=_auc_with_interval(members, others),
         found_at_1_percent=share_with_interval(n_found, len(members)),
         found_at_01_percent=share_with_interval(n_found_strictly, len(members)),
@@ -99,7 +100,7 @@ def _auc_with_interval(members: Floats, others: Floats) -> Estimate:
 def _count_found(
     members: Floats, others: Floats, false_positives: float
 ) -> tuple[int, int]:
-    """How many members are above a limit, and which rank it has among the others.
+    """How many members are above a limit, and its place j among the others.
 
     The limit is the j-th largest score of the n others. Of fresh rows a share of
     j/(n + 1) is above it, which is at most `false_positives`. Where n is too small for
@@ -110,11 +111,12 @@ def _count_found(
     return int((members > limit).sum()), j
 
 
-def _chance_of_rank(n_found: int, m: int, j: int, n: int) -> float:
-    """The probability that n_found of m fresh rows or more are above the limit.
+def _chance_of_finding(n_found: int, m: int, j: int, n: int) -> float:
+    """The probability that by chance `n_found` of m members or more are found.
 
-    If scores of members and of others have one distribution, the share above the j-th
-    largest of n has a beta distribution, and the number of members is beta-binomial.
+    That is, above the j-th largest score of n others. If scores of members and of
+    others have one distribution, the share above that has a beta distribution, and the
+    number of members above it is beta-binomial.
     """
     from scipy.stats import betabinom
 

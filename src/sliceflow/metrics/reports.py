@@ -17,13 +17,14 @@ from sliceflow.errors import DataError
 from sliceflow.metrics.comparisons import (
     ClassLabels,
     ComparisonSettings,
-    Details,
     Scores,
-    compare_pictures,
-    compare_tables,
     compare_vectors,
 )
-from sliceflow.metrics.rows import as_rows
+from sliceflow.metrics.picture_comparison import compare_pictures
+from sliceflow.metrics.rows import as_flat_rows
+from sliceflow.metrics.table_comparison import Details, compare_tables
+from sliceflow.metrics.tables import MIN_COMMON_COUNT
+from sliceflow.metrics.text_tables import format_table
 from sliceflow.metrics.verdict import Verdict, judge
 from sliceflow.validation import from_tensor, require
 
@@ -86,7 +87,8 @@ _METRICS = {
         "1", "share of rows that obey every rule that all training rows obey"
     ),
     "rare values": _MetricInfo(
-        _AS_REAL_ROWS, "share of numbers that fewer than five training rows have"
+        _AS_REAL_ROWS,
+        f"share of numbers that fewer than {MIN_COMMON_COUNT} training rows have",
     ),
     "exact copies": _MetricInfo(_AS_REAL_ROWS, "share of rows equal to a training row"),
     "NN ratio": _MetricInfo(
@@ -157,19 +159,10 @@ class Report:
             value = f"{metric.value:.3g}"
             reference = f"{metric.reference:.3g}"
             rows.append((metric.name, value, reference, metric.ideal, metric.meaning))
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = []
-        for name, value, reference, ideal, meaning in rows:
-            cells = (
-                name.ljust(widths[0]),
-                value.rjust(widths[1]),
-                reference.rjust(widths[2]),
-                ideal.rjust(widths[3]),
-                meaning,
-            )
-            lines.append("  ".join(cells).rstrip())
-        lines.append(f"{self.note}; real rows: what they score in place of the samples")
-        return "\n".join(lines)
+        table = format_table(rows, right_aligned=(False, True, True, True, False))
+        return (
+            f"{table}\n{self.note}; real rows: what they score in place of the samples"
+        )
 
     @property
     def note(self) -> str:
@@ -279,7 +272,7 @@ def _infer_kind(train: Any) -> Kind:
 def _as_array(x: Any, name: str, kind: Kind, shape: tuple[int, ...]) -> NDArray[Any]:
     """Vectors or pictures as an array; a `DataError` unless rows have this shape."""
     array = np.asarray(from_tensor(x))
-    as_rows(array, name)  # refuses what are no finite numbers
+    as_flat_rows(array, name)  # refuses what are no finite numbers
     row_shape = array.shape[1:]
     if row_shape != shape or (kind == "pictures" and len(row_shape) < 2):
         fact = f"rows of {name} have shape {row_shape}, of train {shape}"

@@ -14,7 +14,7 @@ from sliceflow.neighbours.search import nearest_rows
 from sliceflow.validation import from_tensor, is_int, require
 
 
-def as_rows(x: Any, name: str = "x") -> NDArray[Any]:
+def as_flat_rows(x: Any, name: str = "x") -> NDArray[Any]:
     """`x` as rows (n, d) of finite numbers; pictures are flattened, the type stays."""
     x = np.asarray(from_tensor(x))
     if x.ndim < 2 or x.size == 0:
@@ -73,8 +73,8 @@ def nearest(
     >>> distances.round(3), index
     (array([[0.1, 0.9]]), array([[1, 0]]))
     """
-    rows = as_rows(rows, "rows")
-    data = as_rows(data, "data")
+    rows = as_flat_rows(rows, "rows")
+    data = as_flat_rows(data, "data")
     require_same_width(rows, data, "rows and data")
     n_others = len(data)
     exclude = None

@@ -54,12 +54,15 @@ class KeptRule(NamedTuple):
     n_rows: int  # the real rows that speak for the rule
 
 
-def find_rules(
+def rules_to_check(
     train: Floats, names: Sequence[str], categories: Sequence[bool]
 ) -> list[Rule]:
-    """The rules that all training rows (n, c) obey.
+    """The rules that all training rows (n, c) obey, by which samples are judged.
 
-    `categories` says which columns hold codes of categories.
+    `categories` says which columns hold codes of categories. This is not the search by
+    which models of tables find the rules that they keep: a judge that shared it would
+    not see the rules that it misses. Only the dependencies of columns, whose definition
+    leaves no choice, are found by the same function.
     """
     columns = train[:, :_MAX_RULE_COLUMNS]
     numbers = np.flatnonzero(~np.asarray(categories[:_MAX_RULE_COLUMNS], bool))
@@ -104,6 +107,8 @@ def _find_whole_numbers(
 
 
 def _whole_number_check(c: int) -> Callable[[Floats], Mask]:
+    """Whether rows have a whole number in column c."""
+
     def keeps(rows: Floats) -> Mask:
         values = rows[:, c]
         return np.asarray(np.isnan(values) | (values == np.rint(values)))
@@ -131,6 +136,8 @@ def _find_orders(
 
 
 def _order_check(a: int, b: int) -> Callable[[Floats], Mask]:
+    """Whether rows have at most as much in column a as in column b."""
+
     def keeps(rows: Floats) -> Mask:
         return np.asarray(~(rows[:, a] > rows[:, b]))
 
@@ -180,11 +187,11 @@ def _whole_coefficients(columns: Floats, target: Floats) -> list[int] | None:
     scale = np.abs(columns).max(axis=0)
     scale = np.where(scale > 0, scale, 1.0)
     unit = float(np.abs(target).max())
-    found, *_ = np.linalg.lstsq(columns / scale, target / unit, rcond=None)
-    residual = columns / scale @ found - target / unit
+    solution, *_ = np.linalg.lstsq(columns / scale, target / unit, rcond=None)
+    residual = columns / scale @ solution - target / unit
     if np.abs(residual).max() > _COEFFICIENT_TOLERANCE:
         return None
-    coefficients = found * unit / scale
+    coefficients = solution * unit / scale
     whole = np.rint(coefficients)
     differs = np.abs(coefficients - whole) > _COEFFICIENT_TOLERANCE
     if differs.any() or np.abs(whole).max() > _MAX_COEFFICIENT:
@@ -195,6 +202,10 @@ def _whole_coefficients(columns: Floats, target: Floats) -> list[int] | None:
 def _sum_check(
     c: int, summands: Sequence[int], factors: Sequence[int], train: Floats
 ) -> Callable[[Floats], Mask]:
+    """Whether column c of rows is the sum of other columns times these factors.
+
+    Numbers of training rows (n, c) say how far rounding may be off.
+    """
     largest = float(np.nanmax(np.abs(train[:, [c, *summands]])))
     tolerance = _SUM_TOLERANCE * largest * (1 + len(summands))
 
@@ -240,10 +251,10 @@ def _dependency(
         # All rows with a missing cell, or with a determinant that no training row has.
         if len(values) == 0:
             return np.ones(len(rows), bool)
-        place = np.searchsorted(values, rows[:, determinant]).clip(max=len(values) - 1)
-        applies = values[place] == rows[:, determinant]
+        index = np.searchsorted(values, rows[:, determinant]).clip(max=len(values) - 1)
+        applies = values[index] == rows[:, determinant]
         applies &= ~np.isnan(rows[:, dependent])
-        return np.asarray(~applies | (rows[:, dependent] == implied[place]))
+        return np.asarray(~applies | (rows[:, dependent] == implied[index]))
 
     text = f"{names[dependent]} follows from {names[determinant]}"
     return Rule(text, keeps, is_lookup=True)

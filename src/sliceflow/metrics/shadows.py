@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from sliceflow.arrays import Floats, Ints, Mask
-from sliceflow.metrics import tables
 from sliceflow.metrics.membership import (
+    AttackScore,
     Estimate,
-    Success,
     area_under_curve,
     central_interval,
     share_found,
 )
 from sliceflow.metrics.rows import nearest
+from sliceflow.metrics.table_encoding import as_points, encode_tables
 from sliceflow.wording import format_duration
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # Rows are far from others by their mean distance to this many of these, as in Meeus et
 # al.
-_N_NEIGHBOURS = 5
+_N_OUTLIER_NEIGHBOURS = 5
 # Memberships that are exchanged, to see what the attack finds by chance: the least
 # p-value, of two tests, is 2/400.
 _N_PERMUTATIONS = 399
@@ -43,8 +43,8 @@ _N_BOOTSTRAPS = 200
 _VARIANCE_FLOOR = 0.01
 
 
-class Generator(Protocol):
-    """What can be attacked by shadow models: any estimator of tables."""
+class GenerativeModel(Protocol):
+    """What can be attacked by shadow models: it is cloned, fitted and sampled."""
 
     def fit(self, X: Any) -> Any: ...
 
@@ -58,49 +58,61 @@ Statistics = Callable[["pd.DataFrame", "pd.DataFrame", Ints], Floats]
 
 @dataclass(frozen=True)
 class ShadowAttack:
-    """Shadow models: how many, and of which rows."""
+    """An attack by shadow models on the rows that are farthest from others."""
 
-    n_shadows: int
-    n_outliers: int
+    n_shadows: int  # models that are fitted
+    n_outliers: int  # rows that are attacked
     seed: int
     device: str
-    notify: Callable[[str], object]
+    notify: Callable[[str], object]  # is told how far it is
 
     def run(
         self,
-        generator: Generator,
+        model: GenerativeModel,
         pool: pd.DataFrame,
         statistics: Statistics,
         as_input: Callable[[pd.DataFrame], Any],
-    ) -> tuple[Success, Success]:
-        """The success of the attack, and what it would be by chance.
+    ) -> tuple[AttackScore, AttackScore]:
+        """How well the attack does, and what it would do by chance.
 
         Each shadow model is fitted to a random half of the pool. Each takes its turn as
         the victim, and all others tell its members from others.
+
+        Parameters
+        ----------
+        model : of which shadow models are unfitted copies
+        pool : real rows, fitted ones and others
+        statistics : what the attacker computes of samples and rows
+        as_input : a DataFrame in the form that the model's `fit` takes
         """
         rng = np.random.default_rng(self.seed)
         outliers = self._find_outliers(pool)
         is_member = rng.random((self.n_shadows, len(pool))) < 0.5
-        found = np.stack(
+        found_statistics = np.stack(
             [
                 statistics(samples, pool, outliers)
-                for samples in self._draw_samples(generator, pool, is_member, as_input)
+                for samples in self._draw_samples(model, pool, is_member, as_input)
             ]
         )
-        return _measure(found, is_member[:, outliers], rng)
+        return _score_statistics(found_statistics, is_member[:, outliers], rng)
 
     def _find_outliers(self, pool: pd.DataFrame) -> Ints:
         """The indices of the rows that are farthest from their nearest others."""
-        read = tables.read_tables(pool, pool)
-        points = tables.points(read.rows[0], read.categories, read.rows[0])
+        encoded = encode_tables(pool, pool)
+        rows = encoded.rows[0]
+        points = as_points(rows, encoded.categories, rows)
         distances, _ = nearest(
-            points, points, _N_NEIGHBOURS, device=self.device, leave_out_itself=True
+            points,
+            points,
+            _N_OUTLIER_NEIGHBOURS,
+            device=self.device,
+            leave_out_itself=True,
         )
         return np.argsort(-distances.mean(axis=1), kind="stable")[: self.n_outliers]
 
     def _draw_samples(
         self,
-        generator: Generator,
+        model: GenerativeModel,
         pool: pd.DataFrame,
         is_member: Mask,
         as_input: Callable[[pd.DataFrame], Any],
@@ -109,16 +121,16 @@ class ShadowAttack:
         drawn = []
         started_at = time.monotonic()
         for i, members in enumerate(is_member):
-            model = _unfitted(generator, self.seed + i)
+            shadow = _unfitted(model, self.seed + i)
             rows = pool[members].reset_index(drop=True)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # they were said of the first fit
-                model.fit(as_input(rows))
-                drawn.append(model.sample(len(rows), random_state=self.seed + i))
-            self._tell(i + 1, time.monotonic() - started_at)
+                shadow.fit(as_input(rows))
+                drawn.append(shadow.sample(len(rows), random_state=self.seed + i))
+            self._notify_progress(i + 1, time.monotonic() - started_at)
         return drawn
 
-    def _tell(self, n_done: int, seconds: float) -> None:
+    def _notify_progress(self, n_done: int, seconds: float) -> None:
         """Say how long shadow models take: after the first, and at each tenth."""
         is_tenth = 10 * n_done // self.n_shadows > 10 * (n_done - 1) // self.n_shadows
         if n_done == self.n_shadows or not (n_done == 1 or is_tenth):
@@ -127,30 +139,33 @@ class ShadowAttack:
         self.notify(f"shadow model {n_done} of {self.n_shadows}, about {left} left")
 
 
-def _unfitted(generator: Generator, seed: int) -> Generator:
+def _unfitted(model: GenerativeModel, seed: int) -> GenerativeModel:
     """A copy that is not fitted, with another seed if it has one."""
     from sklearn.base import clone
 
-    model: Any = clone(generator, safe=False)  # of what is no estimator a deep copy
-    if hasattr(model, "get_params") and "random_state" in model.get_params():
-        model.set_params(random_state=seed)
-    copied: Generator = model
-    return copied
+    # `clone` makes a deep copy of what is no estimator of scikit-learn.
+    copied: Any = clone(model, safe=False)
+    if hasattr(copied, "get_params") and "random_state" in copied.get_params():
+        copied.set_params(random_state=seed)
+    unfitted: GenerativeModel = copied
+    return unfitted
 
 
-def _measure(
+def _score_statistics(
     statistics: Floats, is_member: Mask, rng: np.random.Generator
-) -> tuple[Success, Success]:
-    """The success of statistics (s, t, q) of s shadow models and t rows, and by chance.
+) -> tuple[AttackScore, AttackScore]:
+    """The score of statistics (s, t, q) of s shadow models and t rows, and by chance.
 
     By chance is the mean over memberships (s, t) that are exchanged between models.
     """
     scores = _likelihood_ratios(statistics, is_member)
-    observed = _summary(scores, is_member)
+    observed = _measure_scores(scores, is_member)
     by_chance = np.empty((_N_PERMUTATIONS, len(observed)))
     for i in range(_N_PERMUTATIONS):
         exchanged = rng.permutation(is_member)
-        by_chance[i] = _summary(_likelihood_ratios(statistics, exchanged), exchanged)
+        by_chance[i] = _measure_scores(
+            _likelihood_ratios(statistics, exchanged), exchanged
+        )
     as_high = (by_chance[:, :2] >= observed[:2]).sum(axis=0)
     p_value = float(2 * (1 + as_high.min()) / (1 + _N_PERMUTATIONS))
 
@@ -158,22 +173,22 @@ def _measure(
     bootstrap = np.empty((_N_BOOTSTRAPS, len(observed)))
     for i in range(_N_BOOTSTRAPS):
         drawn = rng.integers(0, n_outliers, n_outliers)
-        bootstrap[i] = _summary(scores[:, drawn], is_member[:, drawn])
+        bootstrap[i] = _measure_scores(scores[:, drawn], is_member[:, drawn])
     return (
-        _as_success(observed, bootstrap, min(1.0, p_value)),
-        _as_success(by_chance.mean(axis=0), by_chance, 1.0),
+        _as_attack_score(observed, bootstrap, min(1.0, p_value)),
+        _as_attack_score(by_chance.mean(axis=0), by_chance, 1.0),
     )
 
 
-def _as_success(values: Floats, draws: Floats, p_value: float) -> Success:
+def _as_attack_score(values: Floats, draws: Floats, p_value: float) -> AttackScore:
     estimates: list[Estimate] = []
     for value, column in zip(values.tolist(), draws.T, strict=True):
         estimates.append(central_interval(value, column))
     auc, found_at_1_percent, found_at_01_percent = estimates
-    return Success(auc, found_at_1_percent, found_at_01_percent, p_value)
+    return AttackScore(auc, found_at_1_percent, found_at_01_percent, p_value)
 
 
-def _summary(scores: Floats, is_member: Mask) -> Floats:
+def _measure_scores(scores: Floats, is_member: Mask) -> Floats:
     """The AUC, and the shares found at 1 % and .1 % false positives."""
     members = scores[is_member]
     others = scores[~is_member]

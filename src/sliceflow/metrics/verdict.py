@@ -7,20 +7,28 @@ finding. The limits are documented in docs/how-to/evaluate.md.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sliceflow.metrics import copying
+from sliceflow.metrics.attacks import (
+    MIN_PRECISE_ROWS,
+    SHADOW_ATTACK,
+    Attack,
+    Attacks,
+)
+from sliceflow.metrics.tables import MIN_COMMON_COUNT
 
 if TYPE_CHECKING:
-    from sliceflow.metrics.attacks import Attack, Attacks
-    from sliceflow.metrics.comparisons import ColumnPair
     from sliceflow.metrics.reports import Metric, Report
+    from sliceflow.metrics.table_comparison import ColumnPair
 
 # "note" is what one must know, but says nothing of the samples.
-Level = Literal["green", "amber", "red", "note"]
-_ORDER: tuple[Level, ...] = ("red", "amber", "green", "note")
+Grade = Literal["green", "amber", "red", "note"]
+# The worst first.
+_GRADES: tuple[Grade, ...] = ("red", "amber", "green", "note")
 
 
 class Limits(NamedTuple):
@@ -58,8 +66,6 @@ _RARE_VALUES = Limits(0.1, 1.0)
 _EXACT_COPIES = Limits(0.005, 0.05)
 # In smaller tables single rows stand out, and attacks find more.
 _MIN_TABLE_ROWS = 500
-# With fewer held-out rows all numbers are rough.
-_MIN_PRECISE_ROWS = 100
 # Of rules that are lost, this many are named.
 _N_NAMED_RULES = 3
 
@@ -68,7 +74,7 @@ _N_NAMED_RULES = 3
 class Finding:
     """One fact about samples, and how good it is."""
 
-    level: Level
+    grade: Grade
     text: str
 
 
@@ -77,12 +83,12 @@ class Answer:
     """The answer to a question: as bad as the worst of its findings."""
 
     question: str
-    level: Level
+    grade: Grade
     findings: tuple[Finding, ...]  # the worst first
 
     def __str__(self) -> str:
         texts = "; ".join(finding.text for finding in self.findings)
-        return f"{self.question} {self.level.capitalize()}: {texts}"
+        return f"{self.question} {self.grade.capitalize()}: {texts}"
 
 
 @dataclass(frozen=True)
@@ -98,7 +104,7 @@ class Verdict:
     @property
     def summary(self) -> str:
         """Such as "use green, share amber"."""
-        return f"use {self.use.level}, share {self.share.level}"
+        return f"use {self.use.grade}, share {self.share.grade}"
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -144,7 +150,7 @@ def judge(
         *_judge_attacks(report, attacks),
     ]
     n_test = report.counts["test"]
-    if n_test < _MIN_PRECISE_ROWS:
+    if n_test < MIN_PRECISE_ROWS:
         use.append(
             Finding("amber", f"with {n_test} held-out rows all numbers are rough")
         )
@@ -161,16 +167,20 @@ def judge(
 
 
 def _answer(question: str, findings: Sequence[Finding]) -> Answer:
-    ordered = sorted(findings, key=lambda finding: _ORDER.index(finding.level))
-    level = ordered[0].level if ordered else "note"
-    return Answer(question, level, tuple(ordered))
+    ordered = sorted(findings, key=lambda finding: _GRADES.index(finding.grade))
+    grade = ordered[0].grade if ordered else "note"
+    return Answer(question, grade, tuple(ordered))
 
 
-def _grade(value: float, limits: Limits) -> Level:
-    """Green below the first limit or at it, red above the second."""
-    if value <= limits.green:
+def _grade(value: float, limits: Limits, *, includes_limits: bool = True) -> Grade:
+    """Green up to the first limit, amber up to the second, red above.
+
+    A value at a limit has the better grade, unless `includes_limits` is False.
+    """
+    is_within = operator.le if includes_limits else operator.lt
+    if is_within(value, limits.green):
         return "green"
-    if value <= limits.amber:
+    if is_within(value, limits.amber):
         return "amber"
     return "red"
 
@@ -184,17 +194,18 @@ def _metric(report: Report, name: str) -> Metric | None:
 
 
 def _judge_detection(report: Report) -> list[Finding]:
+    """Whether a classifier tells samples from held-out rows."""
     findings = []
     words = {"green": "hardly", "amber": "sometimes", "red": "easily"}
     for name in ("two-sample accuracy", "detection"):
         metric = _metric(report, name)
         if metric is None:
             continue
-        level = _grade(metric.value - max(0.5, metric.reference), _DETECTION)
+        grade = _grade(metric.value - max(0.5, metric.reference), _DETECTION)
         findings.append(
             Finding(
-                level,
-                f"a classifier {words[level]} tells samples from held-out rows "
+                grade,
+                f"a classifier {words[grade]} tells samples from held-out rows "
                 f"({name} {metric.value:.2f}, of real rows {metric.reference:.2f})",
             )
         )
@@ -202,6 +213,7 @@ def _judge_detection(report: Report) -> list[Finding]:
 
 
 def _judge_coverage(report: Report) -> list[Finding]:
+    """Whether there are samples near to held-out rows."""
     metric = _metric(report, "coverage")
     if metric is None:
         return []
@@ -220,10 +232,8 @@ def _judge_pairs(report: Report) -> list[Finding]:
     worst = pairs[0]
     # Rounded: 0.5 − 0.4 is a little less than 0.1 to a computer.
     fall = round(worst.real_association - worst.sample_association, 3)
-    level: Level = "green"
-    if fall >= _LOST_ASSOCIATION.green:
-        level = "red" if fall >= _LOST_ASSOCIATION.amber else "amber"
-    return [Finding(level, _describe_pair(worst))]
+    grade = _grade(fall, _LOST_ASSOCIATION, includes_limits=False)
+    return [Finding(grade, _describe_pair(worst))]
 
 
 def _describe_pair(pair: ColumnPair) -> str:
@@ -254,11 +264,12 @@ def _judge_rules(report: Report) -> list[Finding]:
     n_lost = f"{len(lost)} of {len(rules)} rules are"
     if len(lost) == 1:
         n_lost = f"1 of {len(rules)} rules is"
-    level = _grade(1 - min(rule.sample_share for rule in lost), _BROKEN_ROWS)
-    return [Finding(level, f"{n_lost} lost: {named}")]
+    grade = _grade(1 - min(rule.sample_share for rule in lost), _BROKEN_ROWS)
+    return [Finding(grade, f"{n_lost} lost: {named}")]
 
 
 def _judge_utility(report: Report) -> list[Finding]:
+    """Whether one can learn from samples what one can learn from real rows."""
     metric = _metric(report, "utility")
     if metric is None or math.isnan(metric.reference):
         return []
@@ -284,9 +295,9 @@ def _judge_copies(report: Report) -> list[Finding]:
             findings.append(Finding("green", f"samples are no copies {numbers}"))
     exact = _metric(report, "exact copies")
     if exact is not None and exact.value > exact.reference + _EXACT_COPIES.green:
-        level = _grade(exact.value - exact.reference, _EXACT_COPIES)
+        grade = _grade(exact.value - exact.reference, _EXACT_COPIES)
         text = f"{exact.value:.1%} of samples equal a training row"
-        findings.append(Finding(level, f"{text} (held-out rows {exact.reference:.1%})"))
+        findings.append(Finding(grade, f"{text} (held-out rows {exact.reference:.1%})"))
     return findings
 
 
@@ -307,12 +318,13 @@ def _judge_values(report: Report) -> list[Finding]:
         findings.append(Finding("green", text))
     rare = _metric(report, "rare values")
     if rare is not None:
-        level = _grade(rare.value - rare.reference, _RARE_VALUES)
+        grade = _grade(rare.value - rare.reference, _RARE_VALUES)
         text = (
             f"{rare.value:.0%} of the samples' numbers are real ones that fewer than "
-            f"five training rows have (held-out rows {rare.reference:.0%})"
+            f"{MIN_COMMON_COUNT} training rows have (held-out rows "
+            f"{rare.reference:.0%})"
         )
-        findings.append(Finding(level, text))
+        findings.append(Finding(grade, text))
     return findings
 
 
@@ -325,25 +337,23 @@ def _judge_attacks(report: Report, attacks: Attacks | None) -> list[Finding]:
         return [Finding("amber", text)]
     findings = []
     for attack in attacks.attacks:
-        level = _grade_attack(attack)
-        if level != "green":
-            success = attack.samples
+        grade = _grade_attack(attack)
+        if grade != "green":
+            score = attack.samples
             text = (
-                f"an attack succeeds, {attack.name}: AUC {success.auc.value:.2f}, it "
-                f"finds {success.found_at_1_percent.value:.1%} of the members at 1 % "
+                f"an attack succeeds, {attack.name}: AUC {score.auc.value:.2f}, it "
+                f"finds {score.found_at_1_percent.value:.1%} of the members at 1 % "
                 "false positives"
             )
-            findings.append(Finding(level, text))
+            findings.append(Finding(grade, text))
     if not findings:
         names = ", ".join(attack.name for attack in attacks.attacks)
         findings.append(Finding("green", f"no attack succeeds ({names})"))
     return findings
 
 
-def _grade_attack(attack: Attack) -> Level:
+def _grade_attack(attack: Attack) -> Grade:
     """Green if an attack finds no more than it may, or no more than chance."""
-    from sliceflow.metrics.attacks import SHADOW_ATTACK
-
     if not attack.samples.is_beyond_chance:
         return "green"
     auc_limits = _ATTACK_AUC
@@ -351,8 +361,8 @@ def _grade_attack(attack: Attack) -> Level:
     if attack.name == SHADOW_ATTACK:
         auc_limits = _SHADOW_AUC
         found_limits = _SHADOW_FOUND
-    levels = (
+    grades = (
         _grade(attack.samples.auc.value, auc_limits),
         _grade(attack.samples.found_at_1_percent.value, found_limits),
     )
-    return min(levels, key=_ORDER.index)
+    return min(grades, key=_GRADES.index)

@@ -19,7 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import sliceflow
 from sliceflow import SlicedDensity
 from sliceflow.errors import DataError, DataWarning, ParameterError
-from sliceflow.spaces.density.mixture_start import MixtureStart
+from sliceflow.spaces.density.mixture import MixtureMap
 
 
 def quick(**changes):
@@ -150,7 +150,7 @@ def test_mixtures_are_mapped_to_noise_and_back(d, k, seed):
     factors += np.exp(rng.normal(size=(k, d)))[:, :, None] * np.eye(d)
     weights = rng.dirichlet(np.ones(k))
     means = 3 * rng.normal(size=(k, d))
-    start = MixtureStart(*map(torch.from_numpy, (np.log(weights), means, factors)))
+    start = MixtureMap(*map(torch.from_numpy, (np.log(weights), means, factors)))
     # Noise is where rows are: far from the components, float64 cannot tell rows apart.
     noise = torch.from_numpy(rng.normal(size=(d, 50)))
     x = start.from_noise(noise)

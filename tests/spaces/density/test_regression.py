@@ -30,18 +30,18 @@ def correlated(n, rng):
 
 
 def mean_log_density(regression, x, y):
-    residuals, log_det = regression.to_residuals(x, regression.at(y))
+    residuals, log_det = regression.to_residuals(x, regression.moments(y))
     return float((log_det - 0.5 * (residuals**2).sum(1) - LOG_TWO_PI).mean())
 
 
 def test_means_scales_and_correlations_are_found(rng):
     """Some 30 coefficients cost 30/(2·3000) = .005 nats, and approximations as much."""
     x, y, _ = correlated(3_000, rng)
-    regression = TriangularRegression.fit_to(x, y, Seed(0))
+    regression = TriangularRegression.from_data(x, y, Seed(0))
     held_out, conditions, true = correlated(3_000, rng)
     found = mean_log_density(regression, held_out, conditions)
     assert found == pytest.approx(true.mean(), abs=0.04)
-    residuals, _ = regression.to_residuals(held_out, regression.at(conditions))
+    residuals, _ = regression.to_residuals(held_out, regression.moments(conditions))
     assert np.cov(residuals.T) == pytest.approx(np.eye(2), abs=0.12)
 
 
@@ -50,9 +50,9 @@ def test_lines_with_constant_noise_are_the_least_squares(rng):
     y = rng.normal(size=(1_000, 3))
     slopes = np.array([[1.0, -2.0], [0.5, 0.0], [0.0, 3.0]])
     x = y @ slopes + rng.normal(size=(1_000, 2))
-    regression = TriangularRegression.fit_to(x, y, Seed(0))
+    regression = TriangularRegression.from_data(x, y, Seed(0))
     places = np.array([[0.0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]])
-    centre = regression.from_residuals(np.zeros((4, 2)), regression.at(places))
+    centre = regression.from_residuals(np.zeros((4, 2)), regression.moments(places))
     design = np.column_stack((np.ones(1_000), y))
     least_squares = np.linalg.lstsq(design, x, rcond=None)[0]
     assert centre[0] == pytest.approx(least_squares[0], abs=0.15)
@@ -62,18 +62,18 @@ def test_lines_with_constant_noise_are_the_least_squares(rng):
 def test_residuals_go_back_to_rows(rng):
     x, y, _ = correlated(300, rng)
     x[:, 0] = np.exp(x[:, 0])  # a positive column, which is taken as logarithms
-    regression = TriangularRegression.fit_to(x, y, Seed(0))
+    regression = TriangularRegression.from_data(x, y, Seed(0))
     assert regression.is_logged.tolist() == [True, False]
-    functions = regression.at(y)
-    residuals, _ = regression.to_residuals(x, functions)
-    assert regression.from_residuals(residuals, functions) == pytest.approx(x, rel=1e-9)
+    moments = regression.moments(y)
+    residuals, _ = regression.to_residuals(x, moments)
+    assert regression.from_residuals(residuals, moments) == pytest.approx(x, rel=1e-9)
 
 
 def test_conditions_that_explain_nothing_are_left_out(rng):
     """With a score of 4, a chance group enters in a few per cent of fits."""
     x = rng.normal(size=(1_000, 2))
     y = rng.normal(size=(1_000, 2))
-    regression = TriangularRegression.fit_to(x, y, Seed(0))
+    regression = TriangularRegression.from_data(x, y, Seed(0))
     assert mean_log_density(regression, x, y) < -LOG_TWO_PI - 1 + 0.2
     assert regression.mean.shape[0] < 20
 
@@ -81,19 +81,19 @@ def test_conditions_that_explain_nothing_are_left_out(rng):
 def test_constant_conditions_and_few_values_are_allowed(rng):
     """A column of y with two values has straight lines, but no splines."""
     y = np.column_stack((np.full(200, 3.0), np.arange(200) % 2))
-    basis = SmoothBasis.fit_to(y, Seed(0))
+    basis = SmoothBasis.from_data(y, Seed(0))
     features = basis.features(y)
     groups, stages = basis.groups()
     assert features.shape == (200, len(groups))
     assert len(stages) == int(groups.max()) + 1
     x = y[:, 1:] + rng.normal(size=(200, 1))
-    regression = TriangularRegression.fit_to(x, y, Seed(0))
+    regression = TriangularRegression.from_data(x, y, Seed(0))
     assert np.isfinite(mean_log_density(regression, x, y))
 
 
 def test_splines_are_uncorrelated_and_constant_outside(rng):
     y = rng.uniform(-1, 1, (500, 1))
-    basis = SmoothBasis.fit_to(y, Seed(0))
+    basis = SmoothBasis.from_data(y, Seed(0))
     features = basis.features(y)[:, 1:]
     gram = features.T @ features / len(y)
     assert gram == pytest.approx(np.eye(len(gram)), abs=1e-6)

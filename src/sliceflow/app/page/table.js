@@ -51,16 +51,16 @@
     find("verdict").replaceChildren(...answers.map(makeAnswer));
   }
 
-  function makeAnswer({ question, level, findings }) {
+  function makeAnswer({ question, grade, findings }) {
     const badge = document.createElement("strong");
-    badge.className = `level is-${level}`;
-    badge.textContent = level;
+    badge.className = `level is-${grade}`;
+    badge.textContent = grade;
     const heading = document.createElement("h3");
     heading.append(`${question} `, badge);
     const reason = document.createElement("p");
     reason.textContent = findings.length ? `${capitalised(findings[0].text)}.` : "";
     const answer = document.createElement("section");
-    answer.className = `answer is-${level}`;
+    answer.className = `answer is-${grade}`;
     answer.append(heading, reason);
     return answer;
   }

@@ -16,18 +16,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
 from scipy.interpolate import BSpline
 
-from sliceflow.arrays import Floats, Ints, Mask
+from sliceflow.arrays import Floats, Ints, Mask, chunks
 from sliceflow.engine.random import Seed
 from sliceflow.saved_types import ArraySpec
 
-__all__ = ["N_STAGES", "SmoothBasis"]
+__all__ = ["N_STAGES", "SmoothBasis", "varying_columns"]
 
+# The stages in which groups are tried, as listed above.
+STRAIGHT_LINES, SPLINES, PRODUCTS, COSINES = range(4)
 N_STAGES = 4
 # Intervals of a spline, at most; n rows have n^(1/3), the rate at which the intervals
 # of the best splines shrink. More would only slow down: the penalties decide.
@@ -50,7 +52,21 @@ MIN_KNOTS = 4
 # Directions whose variance is below this share of the largest are left out, because
 # they are combinations of the others.
 MIN_VARIANCE_SHARE = 1e-8
+# Cubic splines: the lowest degree whose curvature is continuous.
 DEGREE = 3
+
+
+def varying_columns(values: Floats) -> Ints:
+    """The indices of the columns of values (n, c) that are not constant."""
+    smallest_spread = CONSTANT_SHARE * np.abs(values).max(axis=0)
+    return np.flatnonzero(values.std(axis=0) > smallest_spread)
+
+
+class FeatureGroup(NamedTuple):
+    """Features (n, p) that enter a regression together, and their stage."""
+
+    stage: int
+    features: Floats
 
 
 @dataclass(frozen=True)
@@ -69,7 +85,7 @@ class Spline:
     coefficients: Annotated[np.ndarray, ArraySpec("b p", torch.float64)]
 
     @classmethod
-    def fit_to(cls, t: Floats, n_intervals: int) -> Spline:
+    def from_data(cls, t: Floats, n_intervals: int) -> Spline:
         """Splines with knots at quantiles of t (n,)."""
         inner = np.unique(np.quantile(t, np.linspace(0, 1, n_intervals + 1)))
         knots = np.concatenate(([inner[0]] * DEGREE, inner, [inner[-1]] * DEGREE))
@@ -105,108 +121,117 @@ class SmoothBasis:
 
     Parameters
     ----------
-    columns : indices of the columns of y that vary
+    used_columns : indices of the columns of y that vary
     shift, scale : their means and standard deviations
     splines : of each of them
     product_order : how many functions of a column enter products
     frequencies, phases : of the cosines, (c, r) and (r,)
-    kept : which groups
+    kept_groups : which of all groups there are
     """
 
-    columns: Annotated[np.ndarray, ArraySpec("c", torch.int64)]
+    used_columns: Annotated[np.ndarray, ArraySpec("c", torch.int64)]
     shift: Annotated[np.ndarray, ArraySpec("c", torch.float64)]
     scale: Annotated[np.ndarray, ArraySpec("c", torch.float64)]
     splines: tuple[Spline, ...]
     product_order: int
     frequencies: Annotated[np.ndarray, ArraySpec("c r", torch.float64)]
     phases: Annotated[np.ndarray, ArraySpec("r", torch.float64)]
-    kept: Annotated[np.ndarray, ArraySpec("g", torch.bool)]
+    kept_groups: Annotated[np.ndarray, ArraySpec("g", torch.bool)]
 
     @classmethod
-    def fit_to(cls, y: Floats, seed: Seed) -> SmoothBasis:
+    def from_data(cls, y: Floats, seed: Seed) -> SmoothBasis:
         """All groups, for conditions such as y (n, c)."""
-        spread = y.std(axis=0)
-        columns = np.flatnonzero(spread > CONSTANT_SHARE * np.abs(y).max(axis=0))
-        shift = y[:, columns].mean(axis=0)
-        scale = spread[columns]
-        t = (y[:, columns] - shift) / scale
+        used_columns = varying_columns(y)
+        shift = y[:, used_columns].mean(axis=0)
+        scale = y.std(axis=0)[used_columns]
+        t = (y[:, used_columns] - shift) / scale
         n_intervals = min(MAX_INTERVALS, round(len(y) ** (1 / 3)))
-        splines = tuple(Spline.fit_to(column, n_intervals) for column in t.T)
+        splines = tuple(Spline.from_data(column, n_intervals) for column in t.T)
         frequencies, phases = _draw_cosines(t, seed)
         basis = cls(
-            columns=columns,
+            used_columns=used_columns,
             shift=shift,
             scale=scale,
             splines=splines,
-            product_order=_product_order(len(columns)),
+            product_order=_product_order(len(used_columns)),
             frequencies=frequencies,
             phases=phases,
-            kept=np.empty(0, bool),
+            kept_groups=np.empty(0, bool),
         )
-        n_groups = len(list(basis._all_groups(y[:1])))
-        return replace(basis, kept=np.ones(n_groups, bool))
+        # How many groups there are is known once they are made, here of one row.
+        n_groups = len(list(basis._iter_all_groups(y[:1])))
+        return replace(basis, kept_groups=np.ones(n_groups, bool))
 
     def keep(self, groups: Mask) -> SmoothBasis:
         """The basis with some of the groups it has, (g,)."""
-        kept = self.kept.copy()
-        kept[kept] = groups
-        return replace(self, kept=kept)
+        kept_groups = self.kept_groups.copy()
+        kept_groups[kept_groups] = groups
+        return replace(self, kept_groups=kept_groups)
 
     def features(self, y: Floats) -> Floats:
         """Features (n, p) of conditions y (n, c), a column of ones first."""
         blocks = [np.ones((len(y), 1))]
-        for _, block in self._kept_groups(y):
-            blocks.append(block)
+        for group in self._iter_kept_groups(y):
+            blocks.append(group.features)
         return np.concatenate(blocks, axis=1)
 
     def groups(self) -> tuple[Ints, Ints]:
-        """The group of each feature (p,), −1 for the ones; and each group's stage."""
-        y = np.zeros((1, int(self.columns.max(initial=-1)) + 1))
+        """The group of each feature (p,), −1 for the ones; and the stages (g,)."""
+        # They do not depend on y: any row will do.
+        y = np.zeros((1, int(self.used_columns.max(initial=-1)) + 1))
         groups = [-1]
         stages = []
-        for group, (stage, block) in enumerate(self._kept_groups(y)):
-            groups.extend([group] * block.shape[1])
-            stages.append(stage)
+        for i, group in enumerate(self._iter_kept_groups(y)):
+            groups.extend([i] * group.features.shape[1])
+            stages.append(group.stage)
         return np.array(groups), np.array(stages, int)
 
-    def _kept_groups(self, y: Floats) -> Iterator[tuple[int, Floats]]:
-        for is_kept, group in zip(self.kept, self._all_groups(y), strict=True):
+    def _iter_kept_groups(self, y: Floats) -> Iterator[FeatureGroup]:
+        """Every group that is kept, for conditions y (n, c)."""
+        all_groups = self._iter_all_groups(y)
+        for is_kept, group in zip(self.kept_groups, all_groups, strict=True):
             if is_kept:
                 yield group
 
-    def _all_groups(self, y: Floats) -> Iterator[tuple[int, Floats]]:
-        """The stage and the features (n, p) of every group."""
-        t = (y[:, self.columns] - self.shift) / self.scale
+    def _iter_all_groups(self, y: Floats) -> Iterator[FeatureGroup]:
+        """Every group, for conditions y (n, c)."""
+        t = (y[:, self.used_columns] - self.shift) / self.scale
         for column in t.T:
-            yield 0, column[:, None]
+            yield FeatureGroup(STRAIGHT_LINES, column[:, None])
         inside = np.empty_like(t)
-        bends = []
+        spline_values = []
         for i, spline in enumerate(self.splines):
             inside[:, i] = np.clip(t[:, i], spline.knots[0], spline.knots[-1])
-            bends.append(spline(t[:, i]))
-            ends = (*BAND_ENDS, max(bends[i].shape[1], BAND_ENDS[-1]))
+            values = spline(t[:, i])
+            spline_values.append(values)
+            ends = (*BAND_ENDS, max(values.shape[1], BAND_ENDS[-1]))
             for start, end in zip((0, *BAND_ENDS), ends, strict=True):
-                band = bends[i][:, start:end]
+                band = values[:, start:end]
                 if band.shape[1]:
-                    yield 1, band
+                    yield FeatureGroup(SPLINES, band)
         if self.product_order:
-            yield from self._products(inside, bends)
-        for start in range(0, len(self.phases), COSINES_PER_BAND):
-            cosines = slice(start, start + COSINES_PER_BAND)
+            yield from self._iter_products(inside, spline_values)
+        for cosines in chunks(len(self.phases), COSINES_PER_BAND):
             angles = inside @ self.frequencies[:, cosines] + self.phases[cosines]
-            yield 3, np.sqrt(2) * np.cos(angles)
+            yield FeatureGroup(COSINES, np.sqrt(2) * np.cos(angles))
 
-    def _products(
-        self, inside: Floats, bends: list[Floats]
-    ) -> Iterator[tuple[int, Floats]]:
-        """Products of the smoothest functions of every two columns."""
-        smooth = []
-        for straight, bend in zip(inside.T, bends, strict=True):
-            functions = np.concatenate((straight[:, None], bend), axis=1)
-            smooth.append(functions[:, : self.product_order])
-        for first, second in combinations(smooth, 2):
+    def _iter_products(
+        self, inside: Floats, spline_values: list[Floats]
+    ) -> Iterator[FeatureGroup]:
+        """Products of the smoothest functions of every two columns.
+
+        Parameters
+        ----------
+        inside : the columns (n, c), within the ranges of their splines
+        spline_values : of each column (n, p)
+        """
+        smoothest = []
+        for column, values in zip(inside.T, spline_values, strict=True):
+            functions = np.concatenate((column[:, None], values), axis=1)
+            smoothest.append(functions[:, : self.product_order])
+        for first, second in combinations(smoothest, 2):
             products = first[:, :, None] * second[:, None, :]
-            yield 2, products.reshape(len(inside), -1)
+            yield FeatureGroup(PRODUCTS, products.reshape(len(inside), -1))
 
 
 def _product_order(n_columns: int) -> int:
@@ -218,7 +243,7 @@ def _product_order(n_columns: int) -> int:
 
 
 def _draw_cosines(t: Floats, seed: Seed) -> tuple[Floats, Floats]:
-    """Frequencies (c, r) and phases (r,) for columns t; none for a single column."""
+    """Frequencies (c, r) and phases (r,) for columns t (n, c); none if c is 1."""
     n_columns = t.shape[1]
     if n_columns < 2:
         return np.empty((n_columns, 0)), np.empty(0)

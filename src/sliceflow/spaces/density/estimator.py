@@ -13,8 +13,8 @@ from torch import Tensor
 
 from sliceflow.devices import require_memory, resolve_device
 from sliceflow.engine import conditions
-from sliceflow.engine.allocation import stratified_indices
-from sliceflow.engine.encoded_y import ClassIndices, EncodedY
+from sliceflow.engine.conditions import LabelEncoder
+from sliceflow.engine.encoded_y import EncodedY
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import DataError
@@ -22,7 +22,9 @@ from sliceflow.models.estimator import Estimator
 from sliceflow.models.protocols import ParticleResult
 from sliceflow.models.saving import FitRecord
 from sliceflow.models.vector_rows import VectorRows, as_rows
-from sliceflow.spaces.density.fit import DensityAdapter, DensityPlan, FittedDensity
+from sliceflow.spaces.density.fit import DensityAdapter
+from sliceflow.spaces.density.fitted import FittedDensity
+from sliceflow.spaces.density.plan import DensityPlan
 from sliceflow.validation import is_bool, is_int, is_real, require
 
 # One bound for all columns, or one for each.
@@ -33,10 +35,10 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
     """The density of vectors: how likely rows are, exactly normalised.
 
     The flow goes from data to noise. A Gaussian mixture is mapped to N(0, I) first.
-    Then each step rotates the rows, z = Θx, maps every coordinate towards N(0, 1) by a
+    Then each step rotates the rows, Θx, maps every coordinate towards N(0, 1) by a
     smooth increasing T, and rotates back. So the whole map has an inverse, and
 
-        log p(x) = log N(z; 0, I) + Σ over steps of log|det| = … + Σ log T′.
+        log p(x) = log N(noise; 0, I) + Σ over steps of log|det| = … + Σ log T′.
 
     The mixture, the number of steps and the smoothing are chosen by the likelihood of
     held-out rows; then all rows are fitted.
@@ -83,8 +85,8 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
     >>> near, far = density.score_samples([[0.0, 0.0], [9.0, 9.0]])
     >>> bool(near > far)
     True
-    >>> z = density.transform(X)  # near N(0, I)
-    >>> bool(np.allclose(density.inverse_transform(z), X, atol=1e-5))
+    >>> noise = density.transform(X)  # near N(0, I)
+    >>> bool(np.allclose(density.inverse_transform(noise), X, atol=1e-5))
     True
     """
 
@@ -179,8 +181,8 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
         super()._store(record, particles)
         fitted = record.fitted
         self.__dict__.pop("classes_", None)
-        if fitted.encoder is not None:
-            self.classes_ = fitted.encoder.classes
+        if isinstance(fitted.y_encoder, LabelEncoder):
+            self.classes_ = fitted.y_encoder.classes
         self.n_features_in_ = fitted.plan.n_columns
         self.__dict__.pop("feature_names_in_", None)
         names = fitted.names
@@ -197,18 +199,8 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
         """
         fitted = self._fitted_state()
         array = as_rows(X, self._validate_like_fitted)
-        if fitted.conditional is not None:
-            codes = self._encoded_y(fitted, y, len(array)).values
-            return np.asarray(fitted.conditional_log_density(array, codes).numpy())
-        log_densities = fitted.log_densities(array)
-        if fitted.encoder is None or y is None:
-            self._require_no_labels(fitted, y)
-            joint = log_densities + fitted.log_priors[:, None]
-            result = joint.logsumexp(0)
-        else:
-            codes = self._encoded_y(fitted, y, len(array)).values.to(fitted.device)
-            result = log_densities.gather(0, codes[None])[0]
-        return np.asarray(result.cpu().numpy())
+        encoded_y = self._encode_y(fitted, y, len(array))
+        return np.asarray(fitted.log_density(array, encoded_y).cpu().numpy())
 
     def log_prob(self, X: Any, y: Any = None) -> np.ndarray:
         """The same as `score_samples`, by the name that PyTorch's flows use."""
@@ -222,22 +214,17 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
         return float(self.score_samples(X, y).mean())
 
     def transform(self, X: Any, y: Any = None) -> Any:
-        """Rows as noise: if X is like the fitted rows, z is near N(0, I).
+        """Rows as noise: if X is like the fitted rows, it is near N(0, I).
 
         If the model has classes and y is None, each row takes its likeliest class.
         """
         fitted = self._fitted_state()
         array = as_rows(X, self._validate_like_fitted)
-        if fitted.conditional is None and (fitted.encoder is None or y is None):
-            self._require_no_labels(fitted, y)
-            joint = fitted.log_densities(array) + fitted.log_priors[:, None]
-            codes = joint.argmax(0)
-        else:
-            codes = self._encoded_y(fitted, y, len(array)).values
-        z = fitted.to_noise(array, codes)
+        encoded_y = self._encode_y(fitted, y, len(array))
+        noise = fitted.to_noise(array, encoded_y)
         if isinstance(X, Tensor):
-            return z.to(X.device)
-        return np.ascontiguousarray(z.cpu().numpy())
+            return noise.to(X.device)
+        return np.ascontiguousarray(noise.cpu().numpy())
 
     def fit_transform(self, X: Any, y: Any = None) -> Any:
         """Fit, and the fitted rows as noise."""
@@ -254,13 +241,8 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
             fact = f"X has {array.shape[1]} columns but the model has "
             fact += f"{self.n_features_in_}"
             raise DataError(fact, "pass rows as `transform` returns them")
-        codes = torch.zeros(len(array), dtype=torch.int64)
-        if fitted.encoder is not None and y is None:
-            raise DataError("the model has classes", "pass y, one label for each row")
-        self._require_no_labels(fitted, y)
-        if y is not None or fitted.conditional is not None:
-            codes = self._encoded_y(fitted, y, len(array)).values
-        rows = fitted.from_noise(torch.from_numpy(array), codes)
+        encoded_y = self._encode_y(fitted, y, len(array))
+        rows = fitted.from_noise(torch.from_numpy(array), encoded_y)
         return fitted.in_users_form(rows)
 
     def sample(
@@ -288,46 +270,33 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
         """
         fitted = self._fitted_state()
         require(is_int(n, 1), "n", n, "an int of at least 1")
-        self._require_no_labels(fitted, y)
-        nbytes = fitted.sample_bytes(n)
+        encoded_y = self._encode_y(fitted, y, n)
         hint = "draw fewer at a time"
+        nbytes = fitted.sample_bytes(n)
         require_memory(nbytes, fitted.device, f"n={n} samples need", hint)
         seed = Seed.from_random_state(random_state)
-        encoded_y: EncodedY = ClassIndices(torch.zeros(n, dtype=torch.int64))
-        if y is not None or fitted.conditional is not None:
-            encoded_y = self._encoded_y(fitted, y, n)
-        elif fitted.encoder is not None:
-            sizes = torch.tensor([plan.n_rows for plan in fitted.plan.classes])
-            known = ClassIndices(torch.arange(len(sizes)).repeat_interleave(sizes))
-            chosen = stratified_indices(known, n, seed.child("conditions"))
-            encoded_y = known.take(chosen)
-        z = seed.child("noise").normal(n, fitted.plan.n_columns)
-        rows = fitted.in_users_form(fitted.from_noise(z, encoded_y.values))
+        if encoded_y is None:
+            encoded_y = fitted.draw_y(n, seed.child("conditions"))
+        noise = seed.child("noise").normal(n, fitted.plan.n_columns)
+        rows = fitted.in_users_form(fitted.from_noise(noise, encoded_y))
         if not return_y:
             return rows
-        encoder = fitted.encoder or fitted.columns
-        if encoder is None:
+        if fitted.y_encoder is None:
             return rows, None
-        return rows, encoder.decode(encoded_y)
+        return rows, fitted.y_encoder.decode(encoded_y)
 
-    def _encoded_y(self, fitted: FittedDensity, y: Any, n: int) -> EncodedY:
-        """The encoded conditions of n rows, for one condition or n of them."""
-        encoder = fitted.encoder or fitted.columns
-        assert encoder is not None, "models without y refuse it"
+    def _encode_y(self, fitted: FittedDensity, y: Any, n: int) -> EncodedY | None:
+        """The encoded y of n rows, for one condition or n of them; None without y."""
         if y is None:
-            raise DataError(
-                "y is missing", "pass the conditions, (n, l) or one row for all"
-            )
+            return None
+        encoder = fitted.y_encoder
+        if encoder is None:
+            raise DataError("y was given but the model was fitted without y", "omit y")
         if hasattr(y, "__array__"):
             y = as_array(y)
         labels = conditions.broadcast_condition(encoder, y, n)
-        encoded_y: EncodedY = encoder.encode(as_array(labels))
-        if len(encoded_y) != n:
-            fact = f"y has {len(encoded_y)} labels for {n} rows"
+        encoded: EncodedY = encoder.encode(as_array(labels))
+        if len(encoded) != n:
+            fact = f"y has {len(encoded)} labels for {n} rows"
             raise DataError(fact, "pass one label, or one for every row")
-        return encoded_y
-
-    def _require_no_labels(self, fitted: FittedDensity, y: Any) -> None:
-        has_conditions = fitted.encoder is not None or fitted.columns is not None
-        if y is not None and not has_conditions:
-            raise DataError("y was given but the model was fitted without y", "omit y")
+        return encoded

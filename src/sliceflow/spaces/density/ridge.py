@@ -3,7 +3,8 @@
 The update is MacKay's (1992), which is that of Fellner and Schall for smoothing
 (Wood and Fasiolo 2017): λ_g = γ_g / |β_g|², where γ_g = p_g − λ_g·tr V_gg is how many
 of the p_g coefficients of a group the data determine. What explains nothing gets a
-penalty without end, and so no weight.
+penalty without end, and so no weight. (Other ridge regressions of the package have one
+penalty, which cross-validation chooses, or which is fixed.)
 """
 
 from __future__ import annotations
@@ -15,16 +16,17 @@ from sliceflow.arrays import Floats, Ints
 
 __all__ = ["evidence_ridge"]
 
-# Updates of the penalties at a time. They start where the last call ended, so few
+# Updates of the penalties in one call. They start where the last call ended, so few
 # suffice.
-UPDATES = 5
+MAX_UPDATES = 5
 # Penalties are kept between these: beyond, a group is free, or absent.
 MIN_PENALTY = 1e-4
 MAX_PENALTY = 1e9
 # Coefficients without a penalty have this one, so that the equations are not singular.
 TINY_PENALTY = 1e-9
 # Updates end when no penalty changes by more than this factor, as a logarithm.
-TOLERANCE = 0.05
+PENALTY_TOL = 0.05
+# The least γ_g: with 0, a penalty would become 0 where it should grow without end.
 MIN_DETERMINED = 1e-3
 
 
@@ -35,15 +37,15 @@ def evidence_ridge(
 
     Parameters
     ----------
-    gram, products : XᵀX (p, p) and Xᵀz (p,), of features X and what they explain, z
-    groups : of every coefficient (p,); −1 has no penalty
+    gram, products : XᵀX (p, p) and Xᵀt (p,), of features X (n, p) and the target t (n,)
+    groups : of every coefficient (p,), from 0 to g − 1; −1 has no penalty
     penalties : to start from (g,)
     """
     is_penalised = groups >= 0
     membership = groups[:, None] == np.arange(len(penalties))
     sizes = membership.sum(axis=0)
     coefficients = np.zeros(len(groups))
-    for _ in range(UPDATES):
+    for _ in range(MAX_UPDATES):
         ridge = np.full(len(groups), TINY_PENALTY)
         ridge[is_penalised] = penalties[groups[is_penalised]]
         inverse = _inverse(gram + np.diag(ridge))
@@ -54,15 +56,18 @@ def evidence_ridge(
         updated = np.clip(updated, MIN_PENALTY, MAX_PENALTY)
         change = np.abs(np.log(updated / penalties)).max(initial=0)
         penalties = updated
-        if change < TOLERANCE:
+        if change < PENALTY_TOL:
             break
     return coefficients, penalties
 
 
 def _inverse(matrix: Floats) -> Floats:
-    """The inverse of a positive definite matrix (p, p)."""
-    diagonal = np.diag(matrix)
-    scale = 1 / np.sqrt(diagonal)
+    """The inverse of a positive definite matrix (p, p), by LAPACK's Cholesky factors.
+
+    The matrix is scaled to a diagonal of ones first. If it is singular up to rounding,
+    this is its pseudoinverse.
+    """
+    scale = 1 / np.sqrt(np.diag(matrix))
     factor, failed = dpotrf(matrix * np.outer(scale, scale), lower=1)
     if failed:
         return np.asarray(np.linalg.pinv(matrix, hermitian=True))

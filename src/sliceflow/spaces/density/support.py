@@ -1,4 +1,4 @@
-"""Where rows can be: bounds and heavy tails, and the units that take care of them."""
+"""Columns with bounds or heavy tails as columns without; rows without a density."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ import torch
 from torch import Tensor
 
 from sliceflow.arrays import Floats, Mask
+from sliceflow.engine import normal
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.neighbours.features import heavy_tail
-from sliceflow.saved_types import ArraySpec
+from sliceflow.saved_types import ArraySpec, Label
 
 # A column has no density if one value fills more than this share of the rows: a
 # likelihood would grow without limit there. Most rounded measurements are below it.
 MAX_SHARE_OF_ONE_VALUE = 0.1
 # In few rows, so many equal values may be chance.
 MIN_TIES = 4
-# sinh overflows float64 beyond about 710.
-_MAX_SINH = 700.0
+# exp and sinh overflow float64 beyond about 710.
+_MAX_EXPONENT = 700.0
 # How near to a bound a row may come, as a share of the distance of the bounds.
-_CLOSEST = 1e-12
+_MIN_BOUND_DISTANCE = 1e-12
 
 
 @dataclass(frozen=True)
-class Support:
-    """Units of columns in which rows may be anywhere: u = g(x).
+class SupportTransform:
+    """A change of units after which rows may be anywhere: u = g(x), column by column.
 
     Between two bounds g = Φ⁻¹((x − low)/(high − low)), so that a uniform column becomes
     normal. With one bound g = log(x − low), or −log(high − x). A heavy-tailed column
@@ -37,6 +38,7 @@ class Support:
     marks all others, where g(x) = x.
     """
 
+    # The bounds, infinite where there are none
     low: Annotated[Tensor, ArraySpec("d", torch.float64, finite=False)]
     high: Annotated[Tensor, ArraySpec("d", torch.float64, finite=False)]
     tail_center: Annotated[Tensor, ArraySpec("d", torch.float64)]
@@ -48,10 +50,10 @@ class Support:
             raise ValueError("a lower bound is not below its upper bound")
 
     @classmethod
-    def fit_to(
+    def from_data(
         cls, X: Floats, low: Floats, high: Floats, device: torch.device
-    ) -> Support:
-        """The units of the rows X (n, d) between their bounds (d,)."""
+    ) -> SupportTransform:
+        """The transform of rows X (n, d) between their bounds (d,)."""
         d = X.shape[1]
         tail_center = np.zeros(d)
         tail_scale = np.zeros(d)
@@ -60,8 +62,16 @@ class Support:
             tail = heavy_tail(X[:, j]) if is_open else None
             if tail is not None:
                 tail_center[j], tail_scale[j] = tail
-        parts = (low, high, tail_center, tail_scale)
-        return cls(*(torch.from_numpy(part).to(device) for part in parts))
+
+        def as_tensor(values: Floats) -> Tensor:
+            return torch.from_numpy(values).to(device)
+
+        return cls(
+            low=as_tensor(low),
+            high=as_tensor(high),
+            tail_center=as_tensor(tail_center),
+            tail_scale=as_tensor(tail_scale),
+        )
 
     def contains(self, x: Tensor) -> Tensor:
         """Whether rows x (n, d) are within the bounds, (n,)."""
@@ -78,13 +88,15 @@ class Support:
         return torch.stack(columns, 1), log_det
 
     def _encode_column(self, x: Tensor, j: int) -> tuple[Tensor, Tensor]:
+        """Column j (n,) as g(x) (n,), and log g′(x) (n,)."""
         low = self.low[j]
         high = self.high[j]
         if bool(low.isfinite()) and bool(high.isfinite()):
-            share = ((x - low) / (high - low)).clamp(_CLOSEST, 1 - _CLOSEST)
+            share = ((x - low) / (high - low)).clamp(
+                _MIN_BOUND_DISTANCE, 1 - _MIN_BOUND_DISTANCE
+            )
             u = torch.special.ndtri(share)
-            log_slope = (u.square() + math.log(2 * math.pi)) / 2 - (high - low).log()
-            return u, log_slope
+            return u, -normal.log_density(u[None]) - (high - low).log()
         if bool(low.isfinite()):
             u = (x - low).log()
             return u, -u
@@ -94,9 +106,8 @@ class Support:
         scale = self.tail_scale[j]
         if scale > 0:
             ratio = (x - self.tail_center[j]) / scale
-            return torch.asinh(ratio), -torch.hypot(
-                ratio, ratio.new_ones(1)
-            ).log() - scale.log()
+            root = torch.hypot(ratio, ratio.new_ones(1))  # √(ratio² + 1)
+            return torch.asinh(ratio), -root.log() - scale.log()
         return x, torch.zeros_like(x)
 
     def decode(self, u: Tensor) -> Tensor:
@@ -105,19 +116,20 @@ class Support:
         return torch.stack(columns, 1)
 
     def _decode_column(self, u: Tensor, j: int) -> Tensor:
+        """The column j (n,) with g(x) = u (n,)."""
         low = self.low[j]
         high = self.high[j]
         if bool(low.isfinite()) and bool(high.isfinite()):
             share: Tensor = torch.special.ndtr(u)
             return low + (high - low) * share
         if bool(low.isfinite()):
-            return low + u.clamp(max=_MAX_SINH).exp()
+            return low + u.clamp(max=_MAX_EXPONENT).exp()
         if bool(high.isfinite()):
-            return high - (-u).clamp(max=_MAX_SINH).exp()
+            return high - (-u).clamp(max=_MAX_EXPONENT).exp()
         scale = self.tail_scale[j]
         if scale > 0:
             return self.tail_center[j] + scale * torch.sinh(
-                u.clamp(-_MAX_SINH, _MAX_SINH)
+                u.clamp(-_MAX_EXPONENT, _MAX_EXPONENT)
             )
         return u
 
@@ -142,7 +154,7 @@ def check_bounds(bounds: Any, d: int) -> tuple[Floats, Floats]:
 
 
 def check_density_rows(
-    X: Floats, low: Floats, high: Floats, names: tuple[Any, ...] | None
+    X: Floats, low: Floats, high: Floats, names: tuple[Label, ...] | None
 ) -> None:
     """Raise a `DataError` for rows X (n, d) that have no density to fit."""
     for j in range(X.shape[1]):
@@ -171,15 +183,15 @@ def spread_ties(
     probability.
     """
     spread = X.copy()
-    tied = []
+    tied_columns = []
     for j in range(X.shape[1]):
         values, counts = np.unique(X[:, j], return_counts=True)
-        most = int(counts.max())
-        if most < MIN_TIES or most <= MAX_SHARE_OF_ONE_VALUE * len(X):
+        max_count = int(counts.max())
+        if max_count < MIN_TIES or max_count <= MAX_SHARE_OF_ONE_VALUE * len(X):
             continue
         noise = seed.child("spread", j).uniform(1, len(X))[0].numpy() - 0.5
         column = X[:, j] + float(np.diff(values).min()) * noise
         inside = (column > low[j]) & (column < high[j])
         spread[:, j] = np.where(inside, column, X[:, j])
-        tied.append(j)
-    return spread, tied
+        tied_columns.append(j)
+    return spread, tied_columns

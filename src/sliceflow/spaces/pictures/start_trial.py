@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from sliceflow.engine.random import Seed
 from sliceflow.metrics.distances import principal_axes, two_sample_accuracy
-from sliceflow.metrics.rows import as_rows
+from sliceflow.metrics.rows import as_flat_rows
 from sliceflow.spaces.pictures.parameters import PictureParameters
 from sliceflow.spaces.pictures.plan import PicturePlan
 from sliceflow.spaces.pictures.rows import PictureRows
@@ -111,9 +111,9 @@ def _detection(
     samples: NDArray[Any], held_out: NDArray[Any], fitted: NDArray[Any]
 ) -> float:
     """The AUC of a forest that tells samples from held-out pictures (n, c, h, w)."""
-    mean, axes = principal_axes(as_rows(fitted), N_COMPONENTS)
-    sample_components = (as_rows(samples) - mean) @ axes.T
-    held_out_components = (as_rows(held_out) - mean) @ axes.T
+    mean, axes = principal_axes(as_flat_rows(fitted), N_COMPONENTS)
+    sample_components = (as_flat_rows(samples) - mean) @ axes.T
+    held_out_components = (as_flat_rows(held_out) - mean) @ axes.T
     return two_sample_accuracy(
         sample_components, held_out_components, scoring="roc_auc"
     )

@@ -1,19 +1,21 @@
-"""Where the flow of a density starts: a Gaussian mixture, as an invertible map.
+"""A Gaussian mixture as an invertible map to N(0, I), with which a density starts.
 
 The map of Knothe and Rosenblatt takes the mixture to N(0, I) one coordinate after the
 other: t_j = Φ⁻¹(F_j(x_j | x_1, …, x_{j−1})). The conditional distributions of a mixture
 are known in closed form. With one component this is whitening.
+
+Everything here has points, one in each column of a tensor (d, n).
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from sliceflow.engine import normal
 from sliceflow.saved_types import ArraySpec
 
 # Halvings of the interval in which an inverse lies: it has the width of a few standard
@@ -26,77 +28,83 @@ _LEAST_LOG_PROBABILITY = -600.0
 
 
 @dataclass(frozen=True)
-class MixtureStart:
-    """A Gaussian mixture of k components in d dimensions.
+class MixtureMap:
+    """The map to N(0, I) of a Gaussian mixture of k components in d dimensions.
 
-    Component k has x = means[k] + factors[k]·e with e of N(0, I), where `factors` are
-    lower triangular.
+    Component i has x = means[i] + cholesky_factors[i]·e with e of N(0, I), where the
+    factors are lower triangular.
     """
 
     log_weights: Annotated[Tensor, ArraySpec("k", torch.float64)]
     means: Annotated[Tensor, ArraySpec("k d", torch.float64)]
-    factors: Annotated[Tensor, ArraySpec("k d d", torch.float64)]
+    cholesky_factors: Annotated[Tensor, ArraySpec("k d d", torch.float64)]
 
     def check_saved(self) -> None:
         """Raise a ValueError if this is no mixture."""
-        diagonals = torch.diagonal(self.factors, dim1=1, dim2=2)
+        diagonals = torch.diagonal(self.cholesky_factors, dim1=1, dim2=2)
         if len(self.log_weights) < 1 or not bool((diagonals > 0).all()):
             raise ValueError("a mixture has no components, or one without a density")
 
     def to_noise(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Points t (d, n), and the logarithms (n,) of the Jacobian's determinants."""
+        """Points x (d, n) as noise (d, n), and log|det ∂noise/∂x| (n,)."""
         k, d = self.means.shape
         if k == 1:  # whitening, exact however far out
             white = self._whitened(x)
-            log_det = -torch.diagonal(self.factors[0]).log().sum()
+            log_det = -torch.diagonal(self.cholesky_factors[0]).log().sum()
             return white, log_det.expand(x.shape[1])
         deviations = x[None] - self.means[:, :, None]  # (k, d, n)
-        residuals = torch.linalg.solve_triangular(self.factors, deviations, upper=False)
+        residuals = torch.linalg.solve_triangular(
+            self.cholesky_factors, deviations, upper=False
+        )
         log_weights = self.log_weights[:, None].expand(k, x.shape[1])
-        t = torch.empty_like(x)
+        noise = torch.empty_like(x)
         log_det = x.new_zeros(x.shape[1])
         for j in range(d):
             residual = residuals[:, j]
-            log_scale = self.factors[:, j, j, None].log()
+            log_scale = self.cholesky_factors[:, j, j, None].log()
             log_densities = log_weights + _log_normal(residual) - log_scale
             log_density = log_densities.logsumexp(0)
             total = log_weights.logsumexp(0)
             below = (log_weights + torch.special.log_ndtr(residual)).logsumexp(0)
             above = (log_weights + torch.special.log_ndtr(-residual)).logsumexp(0)
-            t[j] = _normal_quantile(below - total, above - total)
-            log_det += log_density - total - _log_normal(t[j])
+            noise[j] = _normal_quantile(below - total, above - total)
+            log_det += log_density - total - _log_normal(noise[j])
             log_weights = log_densities
-        return t, log_det
+        return noise, log_det
 
     def _whitened(self, x: Tensor) -> Tensor:
-        """Points x (d, n) as e, for one component."""
+        """Points x (d, n) as noise (d, n), if there is one component."""
         deviations = x - self.means[0, :, None]
-        factor = self.factors[0]
+        factor = self.cholesky_factors[0]
         white: Tensor = torch.linalg.solve_triangular(factor, deviations, upper=False)
         return white
 
     def log_density(self, x: Tensor) -> Tensor:
-        """log p(x) of points x (d, n), without their noise: (n,)."""
+        """log p(x) (n,) of points x (d, n): the mixture's, so no map is needed."""
         deviations = x[None] - self.means[:, :, None]
-        residuals = torch.linalg.solve_triangular(self.factors, deviations, upper=False)
-        log_scales = torch.diagonal(self.factors, dim1=1, dim2=2).log().sum(1)
+        residuals = torch.linalg.solve_triangular(
+            self.cholesky_factors, deviations, upper=False
+        )
+        log_scales = torch.diagonal(self.cholesky_factors, dim1=1, dim2=2).log().sum(1)
         log_weights = self.log_weights - log_scales
         return (log_weights[:, None] + _log_normal(residuals).sum(1)).logsumexp(0)
 
-    def from_noise(self, t: Tensor) -> Tensor:
-        """The points x (d, n) that `to_noise` sends to t."""
+    def from_noise(self, noise: Tensor) -> Tensor:
+        """The points x (d, n) that `to_noise` sends to noise (d, n)."""
         k, d = self.means.shape
         if k == 1:
-            return self.means[0, :, None] + self.factors[0] @ t
-        n = t.shape[1]
-        residuals = t.new_zeros(k, d, n)
+            return self.means[0, :, None] + self.cholesky_factors[0] @ noise
+        n = noise.shape[1]
+        residuals = noise.new_zeros(k, d, n)
         log_weights = self.log_weights[:, None].expand(k, n)
-        x = torch.empty_like(t)
+        x = torch.empty_like(noise)
         for j in range(d):
-            shift = torch.bmm(self.factors[:, j : j + 1, :j], residuals[:, :j])[:, 0]
+            shift = torch.bmm(
+                self.cholesky_factors[:, j : j + 1, :j], residuals[:, :j]
+            )[:, 0]
             mean = self.means[:, j, None] + shift
-            scale = self.factors[:, j, j, None]
-            x[j] = _mixture_quantile(t[j], log_weights, mean, scale)
+            scale = self.cholesky_factors[:, j, j, None]
+            x[j] = _mixture_quantile(noise[j], log_weights, mean, scale)
             residual = (x[j] - mean) / scale
             residuals[:, j] = residual
             log_weights = log_weights + _log_normal(residual) - scale.log()
@@ -104,41 +112,48 @@ class MixtureStart:
         return x
 
 
-def _log_normal(z: Tensor) -> Tensor:
-    return -(z.square() + math.log(2 * math.pi)) / 2
+def _log_normal(values: Tensor) -> Tensor:
+    """log of the density of N(0, 1) at each value, in the shape of `values`."""
+    return normal.log_density(values[None])
 
 
 def _normal_quantile(log_below: Tensor, log_above: Tensor) -> Tensor:
-    """Φ⁻¹ of a probability, from the logarithms of it and of 1 minus it."""
+    """Φ⁻¹(p) (n,) of probabilities p (n,), given log p and log (1 − p)."""
     is_low = log_below < log_above
     log_tail = torch.minimum(log_below, log_above)
     quantile = torch.special.ndtri(log_tail.clamp(min=_LEAST_LOG_PROBABILITY).exp())
     far = log_tail < _LEAST_LOG_PROBABILITY
     if bool(far.any()):
         target = log_tail[far]
-        z = -(-2 * target).sqrt()
+        far_quantile = -(-2 * target).sqrt()
         for _ in range(_N_QUANTILE_STEPS):
-            # So far out, the slope φ/Φ of log Φ is −z up to 1/z².
-            z = z - (torch.special.log_ndtr(z) - target) / -z
-        quantile[far] = z
+            # So far out, the slope φ/Φ of log Φ at q is −q up to 1/q².
+            excess = torch.special.log_ndtr(far_quantile) - target
+            far_quantile = far_quantile - excess / -far_quantile
+        quantile[far] = far_quantile
     return torch.where(is_low, quantile, -quantile)
 
 
 def _mixture_quantile(
-    t: Tensor, log_weights: Tensor, mean: Tensor, scale: Tensor
+    noise: Tensor, log_weights: Tensor, mean: Tensor, scale: Tensor
 ) -> Tensor:
-    """The x (n,) at which a mixture has as much below it as N(0, 1) below t.
+    """The x (n,) at which a mixture has as much below it as N(0, 1) below `noise`.
 
-    The components have log-weights, means (k, n) and scales (k, 1). It lies between the
-    quantiles of the components.
+    By bisection: x lies between the quantiles of the components.
+
+    Parameters
+    ----------
+    noise : normal numbers (n,)
+    log_weights, mean : of the k components at each of them, (k, n)
+    scale : of the components, (k, 1)
     """
-    quantiles = mean + scale * t
+    quantiles = mean + scale * noise
     low = quantiles.min(0).values
     high = quantiles.max(0).values
     total = log_weights.logsumexp(0)
     # The smaller tail decides: the other one is 1 up to rounding.
-    side = torch.where(t < 0, 1.0, -1.0).to(t)
-    target = torch.special.log_ndtr(side * t)
+    side = torch.where(noise < 0, 1.0, -1.0).to(noise)
+    target = torch.special.log_ndtr(side * noise)
     for _ in range(_N_BISECTIONS):
         middle = (low + high) / 2
         residual = (middle - mean) / scale

@@ -1,0 +1,109 @@
+"""What users pass to posteriors, checked: simulations, bounds, observations, shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from sliceflow.arrays import Floats
+from sliceflow.errors import DataError, ParameterError
+from sliceflow.validation import from_tensor, is_int, require
+
+# The largest magnitude of parameters and simulations: its square is still a float64.
+MAX_MAGNITUDE = 1e100
+
+
+def check_simulations(theta: Any, x: Any) -> tuple[Floats, Floats]:
+    """Parameters (n, d) and simulations (n, l) in float64."""
+    theta = _as_simulations("theta", theta)
+    x = _as_simulations("x", x)
+    if len(theta) != len(x):
+        raise DataError(
+            f"theta has {len(theta)} rows but x has {len(x)}",
+            "pass one x for each theta",
+        )
+    return theta, x
+
+
+def _as_simulations(name: str, values: Any) -> Floats:
+    """What the user gave as `name`: one row (d,) of each simulation, in float64."""
+    rows = np.asarray(from_tensor(values), dtype=np.float64)
+    if rows.ndim == 1:
+        rows = rows[:, None]
+    if rows.ndim != 2 or rows.size == 0:
+        raise DataError(
+            f"{name} has shape {rows.shape}", "pass one row for each simulation"
+        )
+    check_values(name, rows, "drop such simulations")
+    return rows
+
+
+def check_values(name: str, rows: Floats, hint: str) -> None:
+    """Raise a `DataError` for the first value that is not finite, or too large.
+
+    `rows` (n, d) are what the user gave as `name`; `hint` says what to do if a value is
+    not finite.
+    """
+    with np.errstate(invalid="ignore"):
+        wrong = np.argwhere(~(np.abs(rows) <= MAX_MAGNITUDE))
+    if len(wrong) == 0:
+        return
+    row, column = wrong[0].tolist()
+    value = rows[row, column]
+    if np.isfinite(value):
+        hint = "divide such columns by a large number"
+    raise DataError(f"{name} contains {value}", hint, row=row, column=column)
+
+
+def check_observations(x: Any, n_values: int) -> Floats:
+    """Observations (q, l) of l = `n_values` values; one may be (l,)."""
+    observations = np.asarray(from_tensor(x), dtype=np.float64)
+    if n_values == 1 and observations.ndim < 2:
+        observations = observations.reshape(-1, 1)
+    observations = np.atleast_2d(observations)
+    q = len(observations)
+    if observations.shape != (q, n_values) or q == 0:
+        raise DataError(
+            f"x has shape {np.shape(x)} but simulations have {n_values} values",
+            f"pass ({n_values},) or (q, {n_values})",
+        )
+    check_values("x", observations, "observations must be finite")
+    return observations
+
+
+def check_bounds(bounds: Any, theta: Floats) -> tuple[Floats, Floats]:
+    """The bounds (d,) that the user gave; parameters (n, d) must be between them."""
+    if bounds is None:
+        bounds = (-np.inf, np.inf)
+    low, high = bounds
+    d = theta.shape[1]
+    low = np.broadcast_to(np.asarray(from_tensor(low), np.float64), d)
+    high = np.broadcast_to(np.asarray(from_tensor(high), np.float64), d)
+    if not is_between(theta, low, high):
+        least = theta.min(axis=0).tolist()
+        largest = theta.max(axis=0).tolist()
+        raise ParameterError(
+            "bounds",
+            bounds,
+            "must have low < high with all of theta between",
+            f"its columns reach from {least} to {largest}",
+        )
+    return low, high
+
+
+def is_between(theta: Floats, low: Floats, high: Floats) -> bool:
+    """Whether low < high, with all parameters (n, d) between them."""
+    return bool((low < high).all() and ((theta >= low) & (theta <= high)).all())
+
+
+def as_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
+    """The shape that the user gave as a tuple of integers of at least 1."""
+    if isinstance(shape, Iterable):
+        sizes = tuple(shape)
+    else:
+        sizes = (shape,)
+    is_valid = all(is_int(size, 1) for size in sizes)
+    require(is_valid, "shape", sizes, "ints of at least 1")
+    return tuple(int(size) for size in sizes)

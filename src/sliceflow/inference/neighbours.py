@@ -1,0 +1,93 @@
+"""Posteriors by neighbours: from the simulations nearest to an observation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from torch import Tensor
+
+from sliceflow.arrays import Floats, Mask, chunks
+from sliceflow.engine.conditions import ContinuousEncoder
+from sliceflow.engine.random import Seed
+from sliceflow.neighbours.local import LocalSampler
+from sliceflow.spaces.vectors.rows import Units
+
+__all__ = ["NeighbourSampler"]
+
+# If any of n samples are outside the bounds, 8n more are drawn to replace them. On
+# average that suffices if a ninth of the posterior is inside: n/9 of the first samples,
+# and 8n/9 of the others.
+REDRAWN_PER_SAMPLE = 8
+
+
+class NeighbourSampler:
+    """Samples of θ given x, by local regressions on the nearest simulations.
+
+    Parameters
+    ----------
+    theta, x : parameters (n, d) and simulations (n, l)
+    low, high : bounds (d,) of the parameters, infinite where there are none
+    """
+
+    def __init__(self, theta: Floats, x: Floats, low: Floats, high: Floats) -> None:
+        self.low = low
+        self.high = high
+        self._units = Units.from_data(theta, standardize=True)
+        self._x_encoder = ContinuousEncoder.from_data(x)
+        self._local_sampler = LocalSampler.from_data(
+            self._units.encode(theta), self._x_encoder.encode(x).values
+        )
+
+    def iter_samples(
+        self, x: Floats, n: int, rng: np.random.Generator, batch_size: int
+    ) -> Iterator[Floats]:
+        """n samples at each observation x (q, l), between the bounds.
+
+        Batches (b, n, d) of at most `batch_size` observations, in their order.
+        """
+        encoded_x = self._x_encoder.encode(x).values
+        self._local_sampler.warn_if_far(encoded_x, "x")
+        for part in chunks(len(x), batch_size):
+            yield self._sample_inside(encoded_x[part], n, rng)
+
+    def _sample_inside(
+        self, encoded_x: Tensor, n: int, rng: np.random.Generator
+    ) -> Floats:
+        """n samples (q, n, d) at observations (q, l), between the bounds.
+
+        Samples outside are replaced by fresh ones that are inside. If these do not
+        suffice, the others are mirrored at the bound.
+        """
+        samples = self._sample_anywhere(encoded_x, n, rng)
+        for i in np.flatnonzero(self._is_outside(samples).any(1)):
+            outside = np.flatnonzero(self._is_outside(samples[i]))
+            one_x = encoded_x[i : i + 1]
+            fresh = self._sample_anywhere(one_x, REDRAWN_PER_SAMPLE * n, rng)[0]
+            inside = fresh[~self._is_outside(fresh)][: len(outside)]
+            samples[i, outside[: len(inside)]] = inside
+        return self._reflect(samples)
+
+    def _sample_anywhere(
+        self, encoded_x: Tensor, n: int, rng: np.random.Generator
+    ) -> Floats:
+        """n samples (q, n, d) at observations (q, l), whatever the bounds."""
+        seed = Seed(int(rng.integers(2**31))).child(0, n)
+        samples, _ = self._local_sampler.sample(encoded_x, n, seed)
+        points = samples.flatten(0, 1).T
+        return self._units.decode(points).view(samples.shape).numpy()
+
+    def _is_outside(self, theta: Floats) -> Mask:
+        """Whether any parameter of a sample (…, d) is beyond its bounds, (…)."""
+        beyond = (theta < self.low) | (theta > self.high)
+        return np.asarray(beyond.any(-1))
+
+    def _reflect(self, samples: Floats) -> Floats:
+        """Samples (…, d), where what is beyond a bound is mirrored at it.
+
+        What is then beyond the other bound is moved onto that.
+        """
+        is_below = samples < self.low
+        is_beyond = is_below | (samples > self.high)
+        mirrored = np.where(is_below, 2 * self.low - samples, 2 * self.high - samples)
+        return np.where(is_beyond, np.clip(mirrored, self.low, self.high), samples)

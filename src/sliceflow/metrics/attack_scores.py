@@ -1,0 +1,165 @@
+"""What attackers compute of a row: high scores if it was fitted.
+
+Each takes what the attacker knows, and rows (m, c), and returns scores (m,). What they
+mean, and where they are from, is in the documentation of `attacks.attack`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from sliceflow.arrays import Floats
+from sliceflow.metrics.rows import nearest
+from sliceflow.metrics.table_encoding import as_points
+
+# Neighbours by which densities are estimated: a usual number, as for outliers.
+_N_DENSITY_NEIGHBOURS = 5
+# Added to distances whose logarithm is taken, in standard deviations of columns: those
+# of copies are 0.
+_LEAST_DISTANCE = 1e-3
+# Added to counts of values, as by Jeffreys's prior: values that are not seen may exist.
+_PRIOR_COUNT = 0.5
+# Trees of a forest: fewer than usual, for speed.
+_N_TREES = 50
+
+
+class Knowledge(NamedTuple):
+    """What an attacker has; rows are those of `encode_tables`."""
+
+    samples: Floats  # (n, c), or fresh rows in their place
+    reference: Floats  # (r, c), real rows that were not fitted
+    categories: list[bool]  # which columns hold codes
+    hidden: int  # the column that he wants to know
+    seed: int
+    device: str
+
+
+# What is known, and rows (m, c): scores (m,), which are high if a row was fitted.
+RowScore = Callable[[Knowledge, Floats], Floats]
+
+
+def distance_difference(known: Knowledge, rows: Floats) -> Floats:
+    """The difference of two distances over their sum: 1 of copies, 0 in the mean."""
+    to_samples, to_reference = _neighbour_distances(known, rows, 1)
+    total = np.maximum(to_reference + to_samples, np.finfo(float).tiny)
+    return np.asarray((to_reference - to_samples) / total)[:, 0]
+
+
+def density_ratio(known: Knowledge, rows: Floats) -> Floats:
+    """The log ratio of two densities, by the mean log distance to near rows."""
+    to_samples, to_reference = _neighbour_distances(known, rows, _N_DENSITY_NEIGHBOURS)
+    log_samples = np.log(to_samples + _LEAST_DISTANCE).mean(axis=1)
+    log_reference = np.log(to_reference + _LEAST_DISTANCE).mean(axis=1)
+    return np.asarray(log_reference - log_samples)
+
+
+def _neighbour_distances(
+    known: Knowledge, rows: Floats, k: int
+) -> tuple[Floats, Floats]:
+    """Distances of rows to the k nearest samples, and reference rows, (m, k) each."""
+    points = _points(known, rows)
+    distances = []
+    for others in (known.samples, known.reference):
+        found, _ = nearest(points, _points(known, others), k, device=known.device)
+        distances.append(found)
+    to_samples, to_reference = distances
+    return to_samples, to_reference
+
+
+def _points(known: Knowledge, rows: Floats) -> Floats:
+    """Rows as points, in units of the reference rows."""
+    return as_points(rows, known.categories, known.reference)
+
+
+def _forest(known: Knowledge, rows: Floats) -> Floats:
+    """The probability that a forest gives rows to be samples."""
+    from sklearn.ensemble import RandomForestClassifier
+
+    rows_to_learn = np.concatenate((known.samples, known.reference))
+    is_sample = np.arange(len(rows_to_learn)) < len(known.samples)
+    forest = RandomForestClassifier(
+        _N_TREES, class_weight="balanced", random_state=known.seed
+    )
+    forest.fit(_points(known, rows_to_learn), is_sample)
+    return np.asarray(forest.predict_proba(_points(known, rows))[:, 1])
+
+
+def verbatim_values(known: Knowledge, rows: Floats) -> Floats:
+    """The sum over columns of log ratios of how frequent the rows' values are."""
+    score = np.zeros(len(rows))
+    for c in range(rows.shape[1]):
+        in_samples = _smoothed_shares(known.samples[:, c], rows[:, c])
+        in_reference = _smoothed_shares(known.reference[:, c], rows[:, c])
+        score += np.log(in_samples) - np.log(in_reference)
+    return score
+
+
+def _smoothed_shares(column: Floats, values: Floats) -> Floats:
+    """The shares (m,) that values have in a column (n,), a little more than 0.
+
+    Missing cells count as one value.
+    """
+    # NaN is never equal to itself; no real cell is infinite.
+    column = np.where(np.isnan(column), np.inf, column)
+    values = np.where(np.isnan(values), np.inf, values)
+    distinct, counts = np.unique(column, return_counts=True)
+    index = np.searchsorted(distinct, values).clip(max=len(distinct) - 1)
+    count = np.where(distinct[index] == values, counts[index], 0)
+    return np.asarray((count + _PRIOR_COUNT) / (len(column) + 1))
+
+
+def _attribute_disclosure(known: Knowledge, rows: Floats) -> Floats:
+    """How well a forest that learns from samples guesses the hidden column."""
+    from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+
+    is_known = ~np.isnan(known.samples[:, known.hidden])
+    samples = known.samples[is_known]
+    truth = rows[:, known.hidden]
+    if len(samples) == 0 or rows.shape[1] == 1:
+        return np.zeros(len(rows))
+    sample_points = _points_without_hidden(known, samples)
+    row_points = _points_without_hidden(known, rows)
+    if known.categories[known.hidden]:
+        classifier = RandomForestClassifier(_N_TREES, random_state=known.seed)
+        classifier.fit(sample_points, samples[:, known.hidden])
+        probabilities = classifier.predict_proba(row_points)
+        is_true = classifier.classes_ == truth[:, None]
+        return np.asarray((probabilities * is_true).sum(axis=1))
+    regressor = RandomForestRegressor(_N_TREES, random_state=known.seed)
+    regressor.fit(sample_points, samples[:, known.hidden])
+    error = np.abs(regressor.predict(row_points) - truth)
+    # A missing cell has no error; it is the worst guess, of members and others alike.
+    return -np.where(np.isnan(error), np.inf, error)
+
+
+def _points_without_hidden(known: Knowledge, rows: Floats) -> Floats:
+    """Rows as points, without the hidden column."""
+    is_seen = np.arange(rows.shape[1]) != known.hidden
+    categories = [bool(c) for c in np.asarray(known.categories)[is_seen]]
+    return as_points(rows[:, is_seen], categories, known.reference[:, is_seen])
+
+
+# By the name of an attack, its scores and what they mean; {hidden} stands for the name
+# of the hidden column.
+ATTACK_SCORES: dict[str, tuple[RowScore, str]] = {
+    "distance difference": (
+        distance_difference,
+        "the nearest reference row is farther than the nearest sample",
+    ),
+    "density ratio": (
+        density_ratio,
+        "samples are denser around a row than reference rows are",
+    ),
+    "forest": (_forest, "a forest of samples and reference rows takes it for a sample"),
+    "verbatim values": (
+        verbatim_values,
+        "values of a row are more frequent in samples than in reference rows",
+    ),
+    "attribute disclosure": (
+        _attribute_disclosure,
+        "a forest that learns from samples guesses {hidden} better",
+    ),
+}

@@ -1,0 +1,154 @@
+"""How sampled pictures compare with training and held-out pictures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from sliceflow.devices import resolve_device
+from sliceflow.metrics import copying, distances
+from sliceflow.metrics.comparisons import (
+    N_TREES,
+    ClassLabels,
+    ComparisonSettings,
+    Score,
+    Scores,
+    copies_reference,
+    copy_scores,
+    recognised_score,
+    with_references,
+)
+from sliceflow.metrics.rows import as_flat_rows, subsample
+
+# Principal components that stand for a picture, as in the name FD-PCA32.
+_N_COMPONENTS = 32
+# The side of a thumbnail, about.
+_THUMBNAIL_SIDE = 8
+# On a CPU, copies are searched among all training pictures for this many samples and
+# held-out pictures each, and half-size patches of this many. The share of copies of new
+# pictures, .01, then has an error of .003. With more, measuring MNIST would take longer
+# than fitting it.
+_MAX_PICTURES_SEARCHED_ON_CPU = 1_000
+_MAX_PICTURES_OF_PATCHES_ON_CPU = 500
+
+
+def compare_pictures(
+    samples: np.ndarray,
+    train: np.ndarray,
+    test: np.ndarray,
+    labels: ClassLabels | None,
+    settings: ComparisonSettings,
+) -> Scores:
+    """The metrics of pictures (n, h, w[, c]).
+
+    Mirror images of training pictures count as copies.
+    """
+    scores = _component_scores(samples, train, test, labels, settings)
+    search_settings = _limited_on_cpu(settings, _MAX_PICTURES_SEARCHED_ON_CPU)
+    scores |= copy_scores(samples, [train], test, search_settings, mirror=True)
+    scores |= _thumbnail_scores(samples, train, test, search_settings)
+    patch_settings = _limited_on_cpu(settings, _MAX_PICTURES_OF_PATCHES_ON_CPU)
+    memorized = _memorized_halves(samples, train, test, patch_settings)
+    scores["memorized, halves"] = memorized
+    return scores
+
+
+def _limited_on_cpu(settings: ComparisonSettings, max_rows: int) -> ComparisonSettings:
+    """The settings with at most so many rows on a CPU, where searches take long."""
+    if resolve_device(settings.device).type != "cpu":
+        return settings
+    return replace(settings, max_rows=min(settings.max_rows, max_rows))
+
+
+def _component_scores(
+    samples: np.ndarray,
+    train: np.ndarray,
+    test: np.ndarray,
+    labels: ClassLabels | None,
+    settings: ComparisonSettings,
+) -> Scores:
+    """The metrics of principal components, which stand for pictures."""
+    # In units in which pixels are −1 to 1, as the flow sees them.
+    half_range = max(float(np.ptp(train)), np.finfo(float).tiny) / 2
+    fitted_rows = as_flat_rows(subsample(train, settings.max_rows))
+    mean, axes = distances.principal_axes(fitted_rows, _N_COMPONENTS)
+
+    def components(images: np.ndarray) -> np.ndarray:
+        return np.asarray((as_flat_rows(images) - mean) @ axes.T / half_range)
+
+    sample_components = components(samples)
+    train_components = components(train)
+    test_components = components(test)
+    held_out = subsample(test_components, settings.max_rows)
+
+    def measure(x: np.ndarray) -> dict[str, float]:
+        return {
+            "FD-PCA32": distances.frechet_distance(x, held_out),
+            "coverage": distances.coverage(x, held_out, device=settings.device),
+            "two-sample accuracy": distances.two_sample_accuracy(
+                x, held_out, n_trees=N_TREES
+            ),
+        }
+
+    scores = with_references(measure, sample_components, train_components, settings)
+    if labels is not None:
+        scores["recognised"] = recognised_score(
+            sample_components, train_components, test_components, labels, settings
+        )
+    return scores
+
+
+def _thumbnail_scores(
+    samples: np.ndarray,
+    train: np.ndarray,
+    test: np.ndarray,
+    settings: ComparisonSettings,
+) -> Scores:
+    """Copies among thumbnails, which noise does not hide; none of small pictures."""
+    side = min(train.shape[1:3])
+    if side < 2 * _THUMBNAIL_SIDE:
+        return {}
+    factor = side // _THUMBNAIL_SIDE
+    settings.notify("searching for copies among thumbnails")
+    scores = copy_scores(
+        _thumbnails(samples, factor),
+        [_thumbnails(train, factor)],
+        _thumbnails(test, factor),
+        settings,
+        mirror=True,
+    )
+    if "copies" not in scores:
+        return {}
+    return {"copies, thumbnails": scores["copies"]}
+
+
+def _memorized_halves(
+    samples: np.ndarray,
+    train: np.ndarray,
+    test: np.ndarray,
+    settings: ComparisonSettings,
+) -> Score:
+    """The share of patches, of half a side, that match one training picture."""
+    settings.notify("searching for patches that are copies")
+    side = min(train.shape[1:3])
+    held_out = subsample(test, settings.max_rows)
+    memorized = copying.memorized_rate(
+        subsample(samples, settings.max_rows),
+        train,
+        held_out,
+        mirror=True,
+        patch=max(1, side // 2),
+        device=settings.device,
+    )
+    return Score(memorized, copies_reference(len(held_out)))
+
+
+def _thumbnails(images: np.ndarray, factor: int) -> np.ndarray:
+    """Means of squares of pixels; what does not fill a square is left out."""
+    n = images.shape[0]
+    h = images.shape[1] // factor
+    w = images.shape[2] // factor
+    whole = images[:, : h * factor, : w * factor]
+    squares = whole.reshape(n, h, factor, w, factor, -1)
+    return np.asarray(squares.mean(axis=(2, 4)))

@@ -1,0 +1,269 @@
+"""How sampled rows of a table compare with training and held-out rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
+
+import numpy as np
+
+from sliceflow.arrays import Floats
+from sliceflow.metrics import distances, tables
+from sliceflow.metrics.comparisons import (
+    ComparisonSettings,
+    Score,
+    Scores,
+    copy_scores,
+    with_references,
+)
+from sliceflow.metrics.copying import N_COMPARED_NEIGHBOURS
+from sliceflow.metrics.rows import nearest, subsample
+from sliceflow.metrics.rules import (
+    KeptRule,
+    measure_rules,
+    rules_kept,
+    rules_to_check,
+)
+from sliceflow.metrics.table_encoding import (
+    EncodedTables,
+    as_points,
+    choose_target,
+    encode_tables,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Training rows of a table that are points at a time: points are wide.
+_MAX_POINT_ROWS = 50_000
+# Samples that are shown beside their nearest training rows.
+_N_RISKIEST = 3
+# Pairs of columns whose association falls most that are kept.
+_N_LOST_PAIRS = 10
+
+
+class ColumnPair(NamedTuple):
+    """Two columns of a table, and how they are associated in rows and in samples."""
+
+    first: str
+    second: str
+    real_association: float
+    sample_association: float
+
+
+class RiskySample(NamedTuple):
+    """A sample that resembles one training row far more than all others."""
+
+    sample: dict[str, str]  # cells as texts, by column
+    nearest: dict[str, str]  # of the training row
+    ratio: float  # its distance to that row, over that to the tenth
+
+
+class Details(TypedDict, total=False):
+    """What a report on a table says beside its metrics; empty for other kinds."""
+
+    target: str  # the column that `utility` predicts
+    columns: dict[str, float]  # the shape of each
+    pairs: list[ColumnPair]  # those whose associations differ most come first
+    # Pairs whose association falls most from training rows to samples; these are more
+    # than held-out rows, so that less of it is chance
+    lost_pairs: list[ColumnPair]
+    rules: list[KeptRule]  # that all training rows keep; the least kept come first
+    riskiest: list[RiskySample]
+    # of columns that identify a row, the share of real values among the samples
+    revealed: dict[str, float]
+
+
+@dataclass(frozen=True)
+class _HeldOutTable:
+    """The held-out rows of a table, with which other rows are compared."""
+
+    rows: Floats  # (n, c)
+    categories: list[bool]  # which columns hold codes
+    target: int  # the column that `utility` predicts
+    # Few rows of many categories look more associated, so this many are compared.
+    n_associated: int
+    associations: Floats  # of all pairs of columns
+
+
+def compare_tables(
+    samples: pd.DataFrame,
+    train: pd.DataFrame,
+    test: pd.DataFrame,
+    target: object,
+    settings: ComparisonSettings,
+) -> tuple[Scores, Details]:
+    """The metrics of tables.
+
+    `target` is the column that `utility` predicts; None takes the last one that varies.
+    """
+    encoded = encode_tables(samples, train, test)
+    names = encoded.names
+    categories = encoded.categories
+    all_samples, all_train, all_test = encoded.rows
+    sample_rows = subsample(all_samples, settings.max_rows)
+    train_rows = subsample(all_train, settings.max_rows)
+    test_rows = subsample(all_test, settings.max_rows)
+    target_name = choose_target(target, names, train_rows)
+    n_associated = min(len(sample_rows), len(train_rows), len(test_rows))
+    held_out = _HeldOutTable(
+        rows=test_rows,
+        categories=categories,
+        target=names.index(target_name),
+        n_associated=n_associated,
+        associations=_associations(test_rows, categories, n_associated),
+    )
+
+    def measure(rows: Floats) -> dict[str, float]:
+        return _measure_table(rows, held_out)
+
+    scores = with_references(measure, sample_rows, train_rows, settings)
+    scores |= _table_copy_scores(
+        sample_rows, all_train, test_rows, categories, settings
+    )
+    rules = rules_to_check(train_rows, names, categories)
+    scores["rules kept"] = Score(
+        rules_kept(rules, sample_rows), rules_kept(rules, test_rows)
+    )
+    rare = tables.rare_value_share(sample_rows, all_train, categories)
+    if not math.isnan(rare):
+        real_rare = tables.rare_value_share(test_rows, all_train, categories)
+        scores["rare values"] = Score(rare, real_rare)
+    sample_associations = _associations(sample_rows, categories, n_associated)
+    details = Details(
+        target=target_name,
+        columns=dict(zip(names, _shapes(sample_rows, held_out), strict=True)),
+        pairs=_compare_pairs(names, held_out.associations, sample_associations),
+        lost_pairs=_lost_pairs(names, train_rows, sample_rows, categories),
+        rules=measure_rules(rules, len(train_rows), test_rows, sample_rows),
+        revealed=encoded.revealed,
+        riskiest=_riskiest_samples(samples, train, encoded, settings),
+    )
+    return scores, details
+
+
+def _lost_pairs(
+    names: Sequence[str], train: Floats, samples: Floats, categories: Sequence[bool]
+) -> list[ColumnPair]:
+    """The pairs whose association falls most from training rows to samples."""
+    n = min(len(train), len(samples))
+    in_train = np.abs(_associations(train, categories, n))
+    in_samples = np.abs(_associations(samples, categories, n))
+    pairs = _compare_pairs(names, in_train, in_samples)
+    pairs.sort(key=lambda pair: pair.sample_association - pair.real_association)
+    return pairs[:_N_LOST_PAIRS]
+
+
+def _riskiest_samples(
+    samples: pd.DataFrame,
+    train: pd.DataFrame,
+    encoded: EncodedTables,
+    settings: ComparisonSettings,
+) -> list[RiskySample]:
+    """The samples that resemble one training row most, and no other.
+
+    Those are first that are nearest to it, relative to the tenth row; of copies, those
+    which are farthest from others.
+    """
+    all_samples, all_train = encoded.rows[:2]
+    sample_indices = subsample(np.arange(len(all_samples)), settings.max_rows)
+    train_indices = subsample(np.arange(len(all_train)), _MAX_POINT_ROWS)
+    known = all_train[train_indices]
+    k = min(N_COMPARED_NEIGHBOURS, len(known))
+    distances, indices = nearest(
+        as_points(all_samples[sample_indices], encoded.categories, known),
+        as_points(known, encoded.categories, known),
+        k,
+        device=settings.device,
+    )
+    farthest = distances[:, -1]
+    ratios = np.ones(len(distances))
+    np.divide(distances[:, 0], farthest, out=ratios, where=farthest > 0)
+    riskiest = []
+    for i in np.lexsort((-farthest, ratios))[:_N_RISKIEST].tolist():
+        sample = samples.iloc[int(sample_indices[i])]
+        row = train.iloc[int(train_indices[indices[i, 0]])]
+        texts = _texts(sample[train.columns])
+        riskiest.append(RiskySample(texts, _texts(row), float(ratios[i])))
+    return riskiest
+
+
+def _texts(row: pd.Series) -> dict[str, str]:
+    """The cells of a row as texts, by column; missing ones are empty."""
+    texts = {}
+    for name, value, is_missing in zip(row.index, row, row.isna(), strict=True):
+        text = str(value)
+        if isinstance(value, float):
+            text = f"{value:.10g}"  # binary numbers have digits that nobody wrote
+        texts[str(name)] = "" if is_missing else text
+    return texts
+
+
+def _measure_table(rows: Floats, held_out: _HeldOutTable) -> dict[str, float]:
+    """The metrics of rows (n, c) of a table that depend on how many rows there are."""
+    categories = held_out.categories
+    detection = distances.two_sample_accuracy(
+        rows,
+        held_out.rows,
+        classifier=tables.detector(len(rows), categories),
+        scoring="roc_auc",
+    )
+    associations = _associations(rows, categories, held_out.n_associated)
+    trend_error = 0.0
+    if len(associations) > 0:
+        trend_error = float(np.abs(held_out.associations - associations).mean())
+    return {
+        "detection": detection,
+        "shape": float(np.mean(_shapes(rows, held_out))),
+        "trend error": trend_error,
+        "utility": tables.utility(rows, held_out.rows, categories, held_out.target),
+    }
+
+
+def _shapes(rows: Floats, held_out: _HeldOutTable) -> list[float]:
+    """How well the distribution of each column agrees with that of held-out rows."""
+    return [
+        tables.column_shape(held_out.rows[:, c], rows[:, c], is_category)
+        for c, is_category in enumerate(held_out.categories)
+    ]
+
+
+def _associations(rows: Floats, categories: Sequence[bool], n: int) -> Floats:
+    """The associations of all c(c − 1)/2 pairs of columns, in n of the rows."""
+    matrix = tables.association_matrix(subsample(rows, n), categories)
+    return matrix[np.triu_indices(len(categories), 1)]
+
+
+def _table_copy_scores(
+    samples: Floats,
+    train: Floats,
+    test: Floats,
+    categories: Sequence[bool],
+    settings: ComparisonSettings,
+) -> Scores:
+    """Copies among all training rows of a table, by distances of `as_points`."""
+
+    def points(rows: Floats) -> Floats:
+        return as_points(rows, categories, train)
+
+    n_blocks = math.ceil(len(train) / _MAX_POINT_ROWS)
+    train_blocks = (points(block) for block in np.array_split(train, n_blocks))
+    return copy_scores(points(samples), train_blocks, points(test), settings)
+
+
+def _compare_pairs(
+    names: Sequence[str], real: Floats, sampled: Floats
+) -> list[ColumnPair]:
+    """Pairs of columns with their associations, those that differ most first."""
+    pairs = []
+    for p, (i, j) in enumerate(combinations(range(len(names)), 2)):
+        pair = ColumnPair(names[i], names[j], float(real[p]), float(sampled[p]))
+        pairs.append(pair)
+    return sorted(pairs, key=_association_difference, reverse=True)
+
+
+def _association_difference(pair: ColumnPair) -> float:
+    return abs(pair.real_association - pair.sample_association)

@@ -1,0 +1,301 @@
+"""The regression of one column x on conditions y and on the residuals before it.
+
+Its residual is e = ((x − m(y)) / exp(s(y)) − Σ_k a_k(y)·e_k) / exp(t(y)), with the
+residuals e_k of the columns before. In the code, m is `mean`, s is `log_scale`, a are
+`slopes` and t is `log_residual_scale`: each is a linear combination of features of y
+(`bases.py`).
+
+The parts are fitted in turn, each as a ridge regression given the others (`ridge.py`):
+m and a together are least squares, s and t a few steps of Fisher scoring. In this form
+the parts hardly interact, so that some sweeps suffice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Self
+
+import numpy as np
+
+from sliceflow.arrays import Floats, Ints, Mask
+from sliceflow.engine.normal import LOG_TWO_PI
+from sliceflow.spaces.density.ridge import evidence_ridge
+
+# Sweeps over the parts, and steps of Fisher scoring in each.
+MAX_SWEEPS = 3
+SCORING_STEPS = 2
+# A sweep that changes the log-likelihood by less, in nats per row, is the last.
+LIKELIHOOD_TOL = 2e-4
+# A step of scoring may lose this many times as much: a penalty costs some likelihood.
+ACCEPTED_LOSS = 5
+# Steps of scoring are halved down to this share; then coefficients stay as they are.
+MIN_STEP = 0.05
+# Gradients of scales are limited to this many times their variance, which is 2 or more:
+# a few rows far out should not move a scale everywhere.
+MAX_GRADIENT = 5.0
+# The largest |s| and |t|: exp(30) is 10¹³.
+MAX_LOG_SCALE = 30.0
+
+# The functions whose exponentials are scales.
+ScaleName = Literal["log_scale", "log_residual_scale"]
+
+
+@dataclass
+class BasisExpansion:
+    """A function of y: a linear combination of some of the p features of a basis.
+
+    Parameters
+    ----------
+    active : which features (p,) it has
+    coefficients : of all features (p,), 0 where they are not active
+    penalties : of the squared coefficients in each of the g groups, (g,)
+    """
+
+    active: Mask
+    coefficients: Floats
+    penalties: Floats
+
+    @classmethod
+    def constant(cls, value: float, groups: Ints) -> BasisExpansion:
+        """A constant function, which has only the first feature; groups are (p,)."""
+        expansion = cls.zero(groups)
+        expansion.active[0] = True
+        expansion.coefficients[0] = value
+        return expansion
+
+    @classmethod
+    def zero(cls, groups: Ints) -> BasisExpansion:
+        """The function 0, without features; groups of the features are (p,)."""
+        p = len(groups)
+        n_groups = int(groups.max()) + 1
+        return cls(np.zeros(p, bool), np.zeros(p), np.ones(n_groups))
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether it has no features."""
+        return not self.active.any()
+
+
+@dataclass(frozen=True)
+class Design:
+    """What a column is regressed on, for n rows.
+
+    Parameters
+    ----------
+    features : of y, (n, p)
+    earlier_residuals : of the j columns before, (n, j)
+    x : the column (n,), standardised
+    """
+
+    features: Floats
+    earlier_residuals: Floats
+    x: Floats
+
+
+@dataclass(frozen=True)
+class Residualization:
+    """How a regression turns a column into residuals, step by step: all (n,).
+
+    Parameters
+    ----------
+    log_scale : s
+    log_residual_scale : t
+    scaled : (x − m)/exp(s)
+    explained : what the slopes explain of `scaled`
+    residual : what is left, in units of exp(t)
+    """
+
+    log_scale: Floats
+    log_residual_scale: Floats
+    scaled: Floats
+    explained: Floats
+    residual: Floats
+
+    def values_of(self, name: ScaleName) -> Floats:
+        """s or t (n,)."""
+        if name == "log_scale":
+            return self.log_scale
+        return self.log_residual_scale
+
+    def scale_gradient(self, name: ScaleName) -> tuple[Floats, Floats]:
+        """The derivative (n,) of log-likelihoods with s or t, and its variance (n,).
+
+        Derivatives are limited to `MAX_GRADIENT` times their variance.
+        """
+        if name == "log_residual_scale":
+            gradient = self.residual**2 - 1
+            variance = np.full(len(gradient), 2.0)
+        else:
+            weight = np.exp(-self.log_residual_scale)
+            gradient = self.residual * self.scaled * weight - 1
+            variance = 2 + (self.explained * weight) ** 2
+        limit = MAX_GRADIENT * variance
+        return np.clip(gradient, -limit, limit), variance
+
+
+class _LinearPart(NamedTuple):
+    """A function in which residuals are linear, and its factor in each row, (n,)."""
+
+    expansion: BasisExpansion
+    factor: Floats
+
+
+@dataclass
+class ColumnRegression:
+    """Mean, scale, slopes and scale of the residuals of one column.
+
+    Parameters
+    ----------
+    groups : the group of each feature (p,), −1 of the constant
+    mean, log_scale, slopes, log_residual_scale : m, s, one a for each column before, t
+    """
+
+    groups: Ints
+    mean: BasisExpansion
+    log_scale: BasisExpansion
+    slopes: list[BasisExpansion]
+    log_residual_scale: BasisExpansion
+
+    @classmethod
+    def without_y(cls, design: Design, groups: Ints) -> ColumnRegression:
+        """Constants: the mean and the standard deviation of the column."""
+        n_earlier = design.earlier_residuals.shape[1]
+        return cls(
+            groups=groups,
+            mean=BasisExpansion.constant(float(design.x.mean()), groups),
+            log_scale=BasisExpansion.constant(float(np.log(design.x.std())), groups),
+            slopes=[BasisExpansion.zero(groups) for _ in range(n_earlier)],
+            log_residual_scale=BasisExpansion.zero(groups),
+        )
+
+    @property
+    def expansions(self) -> tuple[BasisExpansion, ...]:
+        """All functions: mean, log_scale, log_residual_scale, and then the slopes."""
+        return (self.mean, self.log_scale, self.log_residual_scale, *self.slopes)
+
+    def scale_expansion(self, name: ScaleName) -> BasisExpansion:
+        """s or t."""
+        if name == "log_scale":
+            return self.log_scale
+        return self.log_residual_scale
+
+    def residualize(self, design: Design) -> Residualization:
+        """Turn a column into residuals."""
+        # One product for all functions reads the features once.
+        coefficients = np.stack([each.coefficients for each in self.expansions], 1)
+        values = design.features @ coefficients
+        log_scale = limit_log_scale(values[:, 1])
+        log_residual_scale = limit_log_scale(values[:, 2])
+        scaled = (design.x - values[:, 0]) * np.exp(-log_scale)
+        explained = (values[:, 3:] * design.earlier_residuals).sum(axis=1)
+        return Residualization(
+            log_scale=log_scale,
+            log_residual_scale=log_residual_scale,
+            scaled=scaled,
+            explained=explained,
+            residual=(scaled - explained) * np.exp(-log_residual_scale),
+        )
+
+    def log_likelihood(self, design: Design) -> float:
+        """The mean log-density of Gaussian residuals, in nats per row."""
+        found = self.residualize(design)
+        log_density = (
+            -0.5 * found.residual**2 - found.log_scale - found.log_residual_scale
+        )
+        return float(log_density.mean()) - 0.5 * LOG_TWO_PI
+
+    def fit(self, design: Design, scales: Sequence[ScaleName]) -> Self:
+        """Fit mean and slopes, and these `scales`, in turn."""
+        before = self.log_likelihood(design)
+        for _ in range(MAX_SWEEPS):
+            self._fit_mean_and_slopes(design)
+            for name in scales:
+                self._fit_scale(name, design)
+            after = self.log_likelihood(design)
+            if abs(after - before) < LIKELIHOOD_TOL:
+                break
+            before = after
+        return self
+
+    def _fit_mean_and_slopes(self, design: Design) -> None:
+        """Least squares: residuals are linear in m and a."""
+        found = self.residualize(design)
+        weight = np.exp(-found.log_residual_scale)
+        mean_factor = weight * np.exp(-found.log_scale)
+        parts = [_LinearPart(self.mean, mean_factor)]
+        for slope, earlier in zip(self.slopes, design.earlier_residuals.T, strict=True):
+            if not slope.is_zero:
+                parts.append(_LinearPart(slope, weight * earlier))
+        blocks = []
+        groups = []
+        n_groups = len(self.mean.penalties)
+        for i, part in enumerate(parts):
+            active = part.expansion.active
+            blocks.append(design.features[:, active] * part.factor[:, None])
+            own_groups = self.groups[active]
+            # The constant of a slope is penalised by nothing either.
+            groups.append(np.where(own_groups < 0, -1, own_groups + i * n_groups))
+        matrix = np.concatenate(blocks, axis=1)
+        coefficients, penalties = evidence_ridge(
+            matrix.T @ matrix,
+            matrix.T @ (design.x * mean_factor),
+            np.concatenate(groups),
+            np.concatenate([part.expansion.penalties for part in parts]),
+        )
+        start = 0
+        for i, part in enumerate(parts):
+            expansion = part.expansion
+            end = start + int(expansion.active.sum())
+            expansion.coefficients[expansion.active] = coefficients[start:end]
+            expansion.penalties = penalties[i * n_groups : (i + 1) * n_groups]
+            start = end
+
+    def _fit_scale(self, name: ScaleName, design: Design) -> None:
+        """Fisher scoring of s or t, with steps halved until rows are as likely."""
+        expansion = self.scale_expansion(name)
+        if expansion.is_zero:
+            return
+        features = design.features[:, expansion.active]
+        before = self.log_likelihood(design)
+        for _ in range(SCORING_STEPS):
+            found = self.residualize(design)
+            gradient, information = found.scale_gradient(name)
+            working = information * found.values_of(name) + gradient
+            proposed, expansion.penalties = evidence_ridge(
+                (features * information[:, None]).T @ features,
+                features.T @ working,
+                self.groups[expansion.active],
+                expansion.penalties,
+            )
+            after = self._line_search(expansion, proposed, design, before)
+            if abs(after - before) < LIKELIHOOD_TOL:
+                return
+            before = after
+
+    def _line_search(
+        self,
+        expansion: BasisExpansion,
+        proposed: Floats,
+        design: Design,
+        before: float,
+    ) -> float:
+        """Move coefficients towards the proposed ones; the log-likelihood there.
+
+        `before` is the log-likelihood of the coefficients that it starts from.
+        """
+        start = expansion.coefficients[expansion.active]
+        step = 1.0
+        while step > MIN_STEP:
+            expansion.coefficients[expansion.active] = start + step * (proposed - start)
+            after = self.log_likelihood(design)
+            if after > before - ACCEPTED_LOSS * LIKELIHOOD_TOL:
+                return after
+            step /= 2
+        expansion.coefficients[expansion.active] = start
+        return before
+
+
+def limit_log_scale(log_scale: Floats) -> Floats:
+    """Logarithms of scales between ±`MAX_LOG_SCALE`."""
+    return np.clip(log_scale, -MAX_LOG_SCALE, MAX_LOG_SCALE)

@@ -1,0 +1,127 @@
+"""The plan of a density: the settings of its classes, and what the fit costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+
+from sliceflow.models.plan import Plan
+from sliceflow.saved_types import Between, Count
+from sliceflow.spaces.density.settings import (
+    GaussianizationSettings,
+    StartSettings,
+    count_knots,
+)
+
+# Nanoseconds for each number of a step, with its candidates; users are told an order
+# of magnitude.
+_NANOSECONDS = {"cpu": 400.0, "cuda": 20.0}
+# A regression on y and its flow take about as long as so many steps.
+_STEPS_OF_REGRESSION = 1_000
+# Arrays of the size of the rows that a step needs.
+ARRAYS_PER_STEP = 12
+
+
+@dataclass(frozen=True)
+class ClassPlan:
+    """How the density of one class is fitted, or that of all rows."""
+
+    n_rows: Count
+    n_steps: Count
+    smoothing: Annotated[float, Between(0)]
+    n_components: Count
+    ridge: Annotated[float, Between(0)]
+    columns_first: bool = False
+    # Too few rows for a flow: the class is normal, with a covariance that all share.
+    is_normal: bool = False
+
+    @classmethod
+    def from_settings(cls, n_rows: int, settings: GaussianizationSettings) -> ClassPlan:
+        """A flow with these settings, of so many rows."""
+        return cls(
+            n_rows=n_rows,
+            n_steps=settings.n_steps,
+            smoothing=settings.smoothing,
+            n_components=settings.start.n_components,
+            ridge=settings.start.ridge,
+            columns_first=settings.start.columns_first,
+        )
+
+    @classmethod
+    def normal(cls, n_rows: int) -> ClassPlan:
+        """A normal distribution, of so many rows."""
+        return cls(
+            n_rows=n_rows,
+            n_steps=0,
+            smoothing=0.0,
+            n_components=1,
+            ridge=0.0,
+            is_normal=True,
+        )
+
+    @property
+    def settings(self) -> GaussianizationSettings:
+        """What the fit of the flow takes."""
+        start = StartSettings(self.n_components, self.ridge, self.columns_first)
+        return GaussianizationSettings(self.n_steps, self.smoothing, start)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DensityPlan(Plan):
+    """What a fit of a density does. It prints as a table."""
+
+    n_rows: Count
+    n_columns: Count
+    # One for each class, or one for all rows; none if y is numbers.
+    classes: tuple[ClassPlan, ...]
+    dtype: Literal["float32", "float64"] = "float64"  # of samples, as of X
+    n_conditions: Count = 0  # columns of y that is numbers
+
+    @property
+    def method(self) -> str:
+        """What is fitted, in a few words."""
+        if self.n_conditions:
+            return "regression on y, then a sliced flow from data to noise"
+        return "sliced flow from data to noise"
+
+    def summary(self) -> Sequence[tuple[str, object]]:
+        """Names and values to print; those with the value "" are left out."""
+        n_classes = ""
+        if len(self.classes) > 1:
+            n_classes = str(len(self.classes))
+        return [
+            ("data", f"{self.n_rows} rows of {self.n_columns} columns"),
+            ("columns of y", self.n_conditions or ""),
+            ("classes", n_classes),
+            ("mixture", _join([plan.n_components for plan in self.classes])),
+            ("steps", _join([plan.n_steps for plan in self.classes])),
+            ("smoothing", _join([plan.smoothing for plan in self.classes])),
+            ("knots", _join([count_knots(plan.n_rows) for plan in self.classes])),
+        ]
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The type of samples."""
+        return torch.float32 if self.dtype == "float32" else torch.float64
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the fit, without the input data."""
+        return ARRAYS_PER_STEP * 8 * self.n_rows * self.n_columns
+
+    @property
+    def seconds(self) -> float:
+        """About how long the fit takes on its device."""
+        n_steps = sum(plan.n_steps for plan in self.classes)
+        if self.n_conditions:
+            n_steps = _STEPS_OF_REGRESSION
+        n_values = self.n_rows * self.n_columns * n_steps
+        return self.seconds_for(n_values, _NANOSECONDS)
+
+
+def _join(values: Sequence[float]) -> str:
+    """The different values, in order, as text."""
+    return ", ".join(f"{value:g}" for value in dict.fromkeys(values))

@@ -1,0 +1,40 @@
+"""The settings of a `Gaussianization`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+# What may be added to the variances of components, as shares of those of all rows. With
+# the larger one, correlations are shrunk as well (Ledoit and Wolf 2004): this is for
+# few rows, and hurts columns that are nearly sums of others.
+RIDGES = (1e-3, 3e-2)
+# Knots of a map, 1.5·√n for n rows, between these. Fewer than 12 cannot bend where the
+# data do; beyond 48 the smoothing decides, and knots only cost time.
+_MIN_KNOTS = 12
+_MAX_KNOTS = 48
+
+
+@dataclass(frozen=True)
+class StartSettings:
+    """What happens to rows before the steps; see `StartMap`."""
+
+    n_components: int = 1  # of the Gaussian mixture
+    ridge: float = RIDGES[0]  # one of `RIDGES`
+    columns_first: bool = False  # map every column to N(0, 1) before anything else
+
+
+@dataclass(frozen=True)
+class GaussianizationSettings:
+    """How to fit a `Gaussianization`."""
+
+    n_steps: int
+    smoothing: float  # of the maps of steps; see `ToNormal`
+    start: StartSettings = StartSettings()
+    n_candidates: int = 8  # rotations of which a step takes the best; see `LeastNormal`
+    step_size: float = 0.7  # the share of the displacement that a step does
+
+
+def count_knots(n: int) -> int:
+    """The knots of a map that is fitted to n rows."""
+    return max(_MIN_KNOTS, min(_MAX_KNOTS, round(1.5 * math.sqrt(n))))

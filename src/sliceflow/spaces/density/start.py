@@ -1,0 +1,175 @@
+"""What a density does to rows before its sliced steps: columns, whitening, mixture."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+import torch
+from sklearn.covariance import ledoit_wolf_shrinkage
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.mixture import GaussianMixture
+from torch import Tensor
+
+from sliceflow.engine.normalizing import ToNormal
+from sliceflow.engine.random import Seed
+from sliceflow.engine.smooth_maps import SmoothMap
+from sliceflow.saved_types import ArraySpec
+from sliceflow.spaces.density.mixture import MixtureMap
+from sliceflow.spaces.density.settings import RIDGES, StartSettings, count_knots
+
+# The smoothing of the maps of single columns, and the iterations of their fit. They are
+# fitted once, and to the end: a step of the flow fits its maps more roughly.
+_COLUMN_SMOOTHING = 30.0
+_COLUMN_ITERATIONS = 15
+# The least shrinkage of correlations to 0, so that they can be inverted; and that of a
+# class of few rows, whose correlations are noisy.
+_SMALL_SHRINKAGE = 1e-6
+_LARGE_SHRINKAGE = 1e-2
+# When the fit of a mixture ends: the steps of the flow mend what is left, and finer
+# ends cost several times as much.
+_MIXTURE_TOL = 5e-3
+_MIXTURE_ITERATIONS = 40
+
+
+@dataclass(frozen=True)
+class StartMap:
+    """The map of rows (n, d) to points (d, n) at which the sliced steps start.
+
+    Each column may be mapped to N(0, 1) by itself. Then rows are whitened, x = shift +
+    cholesky_factor·w. Last, a Gaussian mixture of w is mapped to N(0, I).
+    """
+
+    column_map: SmoothMap | None  # of each column; None leaves them as they are
+    shift: Annotated[Tensor, ArraySpec("d", torch.float64)]
+    cholesky_factor: Annotated[Tensor, ArraySpec("d d", torch.float64)]
+    mixture: MixtureMap
+
+    def has_columns(self, d: int) -> bool:
+        """Whether all its parts are of d columns."""
+        return (
+            self.cholesky_factor.shape == (d, d)
+            and self.mixture.means.shape[1] == d
+            and len(self.shift) == d
+        )
+
+    def apply(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows x (n, d) as points (d, n), and log|det ∂points/∂x| (n,)."""
+        white, whitening_log_det = self._whiten(x)
+        points, log_det = self.mixture.to_noise(white)
+        return points, log_det + whitening_log_det
+
+    def invert(self, points: Tensor) -> Tensor:
+        """The rows x (n, d) that `apply` sends to points (d, n)."""
+        white = self.mixture.from_noise(points)
+        columns = self.cholesky_factor @ white + self.shift[:, None]
+        if self.column_map is not None:
+            columns = self.column_map.invert(columns)
+        return columns.T
+
+    def log_density(self, x: Tensor) -> Tensor:
+        """log p(x) (n,) of rows x (n, d), if no steps follow.
+
+        It is that of the mixture, which need not be mapped for that.
+        """
+        white, log_det = self._whiten(x)
+        return self.mixture.log_density(white) + log_det
+
+    def _whiten(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows x (n, d) as points (d, n) before the mixture, and log|det| (n,)."""
+        columns = x.T
+        log_det = -torch.diagonal(self.cholesky_factor).log().sum().expand(len(x))
+        if self.column_map is not None:
+            columns, log_slopes = self.column_map.apply(columns)
+            log_det = log_det + log_slopes.sum(0)
+        deviations = columns - self.shift[:, None]
+        white = torch.linalg.solve_triangular(
+            self.cholesky_factor, deviations, upper=False
+        )
+        return white, log_det
+
+
+def fit_start(x: Tensor, settings: StartSettings, seed: Seed) -> StartMap:
+    """Fit the start to rows x (n, d)."""
+    column_map = None
+    if settings.columns_first:
+        column_map = _fit_columns(x)
+        x = column_map.apply(x.T)[0].T
+    shift = x.mean(0)
+    scale = x.std(0)
+    standardised = (x - shift) / scale
+    shrinkage = _SMALL_SHRINKAGE
+    if settings.ridge > RIDGES[0]:
+        shrinkage = max(shrinkage, ledoit_wolf_shrinkage(standardised.cpu().numpy()))
+    factor = _correlation_factor(standardised, shrinkage)
+    white = torch.linalg.solve_triangular(factor, standardised.T, upper=False)
+    mixture = _fit_mixture(white.T, settings, seed)
+    return StartMap(column_map, shift, scale[:, None] * factor, mixture)
+
+
+def fit_normal_start(x: Tensor, rows_by_class: Sequence[Tensor]) -> StartMap:
+    """A normal distribution around rows x (n, d), for a class of few rows.
+
+    Its covariance is that within all classes, whose rows are `rows_by_class`; if these
+    have one row each, that of all rows.
+    """
+    deviations = torch.cat([rows - rows.mean(0) for rows in rows_by_class])
+    if bool((deviations.std(0) == 0).any()):
+        all_rows = torch.cat(list(rows_by_class))
+        deviations = all_rows - all_rows.mean(0)
+    scale = deviations.std(0)
+    factor = _correlation_factor(deviations / scale, _LARGE_SHRINKAGE)
+    d = x.shape[1]
+    identity = torch.eye(d, dtype=x.dtype, device=x.device)
+    standard_normal = MixtureMap(x.new_zeros(1), x.new_zeros(1, d), identity[None])
+    return StartMap(None, x.mean(0), scale[:, None] * factor, standard_normal)
+
+
+def _correlation_factor(standardised: Tensor, shrinkage: float) -> Tensor:
+    """The Cholesky factor (d, d) of the correlations of rows (n, d), shrunk to 0."""
+    correlation = standardised.T @ standardised / len(standardised)
+    identity = torch.eye(
+        len(correlation), dtype=correlation.dtype, device=correlation.device
+    )
+    factor: Tensor = torch.linalg.cholesky(torch.lerp(correlation, identity, shrinkage))
+    return factor
+
+
+def _fit_columns(x: Tensor) -> SmoothMap:
+    """The maps of each column of rows x (n, d) to N(0, 1)."""
+    transport = ToNormal(
+        _COLUMN_SMOOTHING, count_knots(len(x)), n_iterations=_COLUMN_ITERATIONS
+    )
+    columns = x.T.contiguous()
+    no_data = columns[:, :0]  # the target is N(0, 1), which the transport knows
+    transport_map = transport.fit(columns, no_data).maps
+    assert isinstance(transport_map, SmoothMap), "this transport makes smooth maps"
+    return transport_map
+
+
+def _fit_mixture(white: Tensor, settings: StartSettings, seed: Seed) -> MixtureMap:
+    """The mixture of white rows (n, d)."""
+    key = seed.child("mixture").key[0]
+    mixture = GaussianMixture(
+        settings.n_components,
+        reg_covar=settings.ridge,
+        tol=_MIXTURE_TOL,
+        max_iter=_MIXTURE_ITERATIONS,
+        random_state=np.random.RandomState(key),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        mixture.fit(white.cpu().numpy())
+    factors = np.linalg.cholesky(mixture.covariances_)
+
+    def as_tensor(values: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(values)).to(white)
+
+    return MixtureMap(
+        log_weights=as_tensor(np.log(mixture.weights_)),
+        means=as_tensor(mixture.means_),
+        cholesky_factors=as_tensor(factors),
+    )
