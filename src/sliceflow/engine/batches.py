@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -102,10 +103,10 @@ class Batches:
 class Target:
     """What a flow moves particles onto: the data of each step, and the batches."""
 
-    # load_data(stage_index, step_index): the data of a step, in the `order` of the
-    # batches.
+    # load_data(stage_index, step_index): the data of a step.
     load_data: Callable[[int, int], Cloud]
-    batches: Batches = Batches()
+    # Makes the batches, when the first step begins. By default a step uses all points.
+    load_batches: Callable[[], Batches] = Batches
     # Load the data anew for every step, not only for every stage.
     reloads_every_step: bool = False
     # The stage index and step index of the data loaded last, and these data.
@@ -116,8 +117,12 @@ class Target:
         """The same data for all steps; without `batches`, all of them each time."""
         if batches is None:
             batches = Batches()
-        ordered = data.part(batches.order)
-        return cls(lambda stage_index, step_index: ordered, batches)
+        return cls(lambda stage_index, step_index: data, lambda: batches)
+
+    @cached_property
+    def batches(self) -> Batches:
+        """Which particles and data each step is fitted to."""
+        return self.load_batches()
 
     def at(self, step: Step) -> tuple[Cloud, Batch]:
         """The data of a step, in the subspace of its stage, and the batch to fit to."""
@@ -137,7 +142,7 @@ class Target:
         key = (step.stage_index, step.step_index if self.reloads_every_step else 0)
         if self._loaded is None or self._loaded[0] != key:
             self._loaded = None  # frees the memory first
-            data = self.load_data(*key)
+            data = self.load_data(*key).part(self.batches.order)
             restricted = replace(data, x=step.stage.subspace.restrict(data.x))
             self._loaded = (key, restricted)
         return self._loaded[1]

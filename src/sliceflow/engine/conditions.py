@@ -10,7 +10,6 @@ or of columns.
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -35,23 +34,6 @@ from sliceflow.engine.labels import (
 from sliceflow.errors import DataError
 from sliceflow.saved_types import ArraySpec, Label
 from sliceflow.validation import unmasked
-
-# What a flow does with y: it ignores y, all conditions share maps whose projections y
-# shifts, or every class has separate maps.
-ConditionUse = Literal["none", "shared", "separate"]
-
-
-def condition_use(amplifier: float, condition_dim: int) -> ConditionUse:
-    """What a flow does with a condition of l = `condition_dim`, for its amplifier ξ.
-
-    Without a condition, l = 0, or with ξ = 0, it is the unconditional flow, bit for
-    bit. With ξ = ∞ each class has its own maps.
-    """
-    if condition_dim == 0 or amplifier == 0:
-        return "none"
-    if math.isinf(amplifier):
-        return "separate"
-    return "shared"
 
 
 def add_condition_shift(z: Tensor, theta: Tensor | None, y: EncodedY | None) -> Tensor:

@@ -26,6 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -34,7 +35,6 @@ from sliceflow.arrays import chunks
 from sliceflow.engine.batches import KnownTarget, Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compression import compress_map
-from sliceflow.engine.conditions import ConditionUse, condition_use
 from sliceflow.engine.events import Event, EventListener, notify, now
 from sliceflow.engine.frames import DenseFrame, Frame
 from sliceflow.engine.maps import TransportMap
@@ -43,6 +43,10 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.rotations import freeing_rotation_pools
 from sliceflow.engine.schedule import Stage, Subspace
 from sliceflow.engine.transports import MapFit
+
+# What a flow does with y: it ignores y, all conditions share maps whose projections y
+# shifts, or every class has separate maps.
+ConditionUse = Literal["none", "shared", "separate"]
 
 # Bytes for the projections of one chunk of particles, 256 MB: bounds the memory of a
 # step. Smaller chunks start more kernels.
@@ -149,6 +153,19 @@ def replay(
             step.move(frame, model_step.expanded(), particle_rng)
             after_step(step)
             steps_before += 1
+
+
+def condition_use(amplifier: float, condition_dim: int) -> ConditionUse:
+    """What a flow does with a condition of l = `condition_dim`, for its amplifier ξ.
+
+    Without a condition, l = 0, or with ξ = 0, it is the unconditional flow, bit for
+    bit. With ξ = ∞ each class has its own maps.
+    """
+    if condition_dim == 0 or amplifier == 0:
+        return "none"
+    if math.isinf(amplifier):
+        return "separate"
+    return "shared"
 
 
 @dataclass(frozen=True)

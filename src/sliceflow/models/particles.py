@@ -29,8 +29,8 @@ from sliceflow.engine.allocation import (
     stratified_indices,
 )
 from sliceflow.engine.clouds import ClassOrder, ClassSlices
-from sliceflow.engine.conditions import ConditionUse
 from sliceflow.engine.encoded_y import ClassIndices, EncodedY
+from sliceflow.engine.flow import ConditionUse
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Ranks, Shard
 from sliceflow.models.rows import RowConditions

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sliceflow.devices import require_memory
 from sliceflow.engine.allocation import MIN_PARTICLES
-from sliceflow.engine.conditions import condition_use
+from sliceflow.engine.flow import condition_use
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, DataWarning, warn_user

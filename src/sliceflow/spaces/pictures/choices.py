@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from sliceflow.engine.conditions import ConditionUse, condition_use
+from sliceflow.engine.flow import ConditionUse, condition_use
 from sliceflow.engine.paper import N_DIRECTIONS
 from sliceflow.engine.transports import (
     Auto,

@@ -116,9 +116,6 @@ class RunningPictures:
         # The indices of the pictures that each stage uses, in turn. An empty list if
         # every stage uses all pictures.
         self.stage_indices = divide_among_stages(plan, data, task.seed.child("batches"))
-        self.batches = Batches()  # a step uses all pictures of its stage
-        if not self.stage_indices:
-            self.batches = _batches_of_steps(task, self.classes)
 
         # The pictures of which mosaics are made; None if particles start as noise.
         self.stored_pixels: Tensor | None = None
@@ -159,9 +156,14 @@ class RunningPictures:
                 seed = seed.child(step_index)
             if self.stage_indices:
                 return self._pictures_of_stage(stage_index, seed)
-            return task.data.cloud(seed).part(self.batches.order)
+            return task.data.cloud(seed)
 
-        return Target(load_data, self.batches, every_step)
+        def load_batches() -> Batches:
+            if self.stage_indices:
+                return Batches()  # a step uses all pictures of its stage
+            return _batches_of_steps(task, self.classes)
+
+        return Target(load_data, load_batches, every_step)
 
     def _pictures_of_stage(self, stage_index: int, seed: Seed) -> Cloud:
         """The part of the pictures whose turn it is in a stage, sorted by class."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from sliceflow.engine.compression import map_bytes
-from sliceflow.engine.conditions import ConditionUse, condition_use
+from sliceflow.engine.flow import ConditionUse, condition_use
 from sliceflow.engine.rotations import rotation_bytes
 from sliceflow.engine.transports import (
     Histogram,

@@ -12,12 +12,17 @@ from torch import Tensor
 
 from sliceflow.dataframes import column_names
 from sliceflow.devices import require_memory
-from sliceflow.engine.batches import Target
+from sliceflow.engine.batches import Batches, Target
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.conditions import LabelEncoder, condition_use
+from sliceflow.engine.conditions import LabelEncoder
 from sliceflow.engine.encoded_y import EncodedY
 from sliceflow.engine.events import Listener
-from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams
+from sliceflow.engine.flow import (
+    FlowSpec,
+    FlowState,
+    ParticleStreams,
+    condition_use,
+)
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
@@ -213,12 +218,12 @@ class VectorTask(ParticleTask[FittedVectors]):
         if data.ranks.size > 1:
             flow = across_ranks(flow, data.ranks)
 
-        max_samples = plan.transport.max_samples
-        batches = data.batches(shard.count, order.y, max_samples)
-
         def load_data(stage_index: int, step_index: int) -> Cloud:
             """What the particles move onto before the axis steps."""
-            return data.flow_cloud().part(batches.order)
+            return data.flow_cloud()
+
+        def load_batches() -> Batches:
+            return data.batches(shard.count, order.y, plan.transport.max_samples)
 
         def finish(
             state: FlowState, listeners: Sequence[Listener]
@@ -228,7 +233,7 @@ class VectorTask(ParticleTask[FittedVectors]):
             )
             return self._finish(kept, particle_rng, state, listeners)
 
-        target = Target(load_data, batches)
+        target = Target(load_data, load_batches)
         return RunningFlow(flow, particles, particle_rng, target, finish)
 
     def _shrunk(self, flow: FlowSpec, particle_y: EncodedY | None) -> FlowSpec:

@@ -19,13 +19,11 @@ from sliceflow.engine.allocation import MIN_PARTICLES
 from sliceflow.engine.compression import MAX_JUMPS
 from sliceflow.engine.conditions import (
     ConditionEncoder,
-    ConditionUse,
     LabelEncoder,
     MixedEncoder,
-    condition_use,
 )
 from sliceflow.engine.encoded_y import ClassIndices, ContinuousY, EncodedY
-from sliceflow.engine.flow import FlowSpec
+from sliceflow.engine.flow import ConditionUse, FlowSpec, condition_use
 from sliceflow.engine.frames import (
     Axis,
     FrameKind,
