@@ -85,6 +85,13 @@ def test_what_is_lost_is_never_green_to_use(change, grade, said):
     assert said in answer.findings[0].text
 
 
+def test_mosaics_that_a_classifier_knows_are_called_collages():
+    told_apart = made(detection=(0.7, 0.52))
+    assert "collages" in str(metrics.judge(told_apart, from_mosaics=True).use)
+    assert "collages" not in str(metrics.judge(told_apart).use)
+    assert "collages" not in str(metrics.judge(made(), from_mosaics=True).use)
+
+
 @pytest.mark.parametrize(
     ("change", "attack", "grade", "said"),
     [

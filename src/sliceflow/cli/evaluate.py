@@ -85,6 +85,7 @@ class Evidence(NamedTuple):
     attacks: Attacks | None = None
     notes: tuple[str, ...] = ()  # on sharing
     rules: tuple[KeptRule, ...] = ()  # that the model found
+    from_mosaics: bool = False  # samples started as mosaics of fitted pictures
 
 
 NO_EVIDENCE = Evidence()
@@ -308,14 +309,15 @@ def measure_fit(
     A table was fitted to all its rows. So its measures are those of a second fit, as
     fine as the first, without the held-out rows.
     """
-    from sliceflow import TableFlow
+    from sliceflow import ImageFlow, TableFlow
 
     if isinstance(model, TableFlow) and settings.target is None:
         settings = replace(settings, target=default_target(model.columns_))
     notes = notes_on_sharing(model)
     if attacks is None and isinstance(model, TableFlow):
         notes += ("sliceflow evaluate --attack attacks them",)
-    evidence = Evidence(attacks, notes)
+    from_mosaics = isinstance(model, ImageFlow) and model.plan_.mosaic_size > 0
+    evidence = Evidence(attacks, notes, from_mosaics=from_mosaics)
     if train.full_table is None or test is None or not isinstance(model, TableFlow):
         return measure(settings, train, test, samples, output, evidence=evidence)
     n_held_out = len(test.x)
@@ -456,7 +458,12 @@ def measure(
         out["details"]["pairs"] = _pairs_to_keep(pairs, train)
     if "rules" in out["details"]:
         out["details"]["rules"] = out["details"]["rules"][:_MAX_RULES]
-    verdict = metrics.judge(found, evidence.attacks, evidence.notes)
+    verdict = metrics.judge(
+        found,
+        evidence.attacks,
+        evidence.notes,
+        from_mosaics=evidence.from_mosaics,
+    )
     out["verdict"] = verdict.to_dict()
     text = f"{verdict}\n{found.table}"
     if evidence.attacks is not None:

@@ -115,7 +115,11 @@ class Verdict:
 
 
 def judge(
-    report: Report, attacks: Attacks | None = None, notes: Sequence[str] = ()
+    report: Report,
+    attacks: Attacks | None = None,
+    notes: Sequence[str] = (),
+    *,
+    from_mosaics: bool = False,
 ) -> Verdict:
     """What a report and attacks say: may samples be used, may they be shared?
 
@@ -127,6 +131,8 @@ def judge(
     report : what `report` found
     attacks : what `attack` found, or None
     notes : what else the second answer should say, such as what became of names
+    from_mosaics : whether samples are pictures that started as mosaics of fitted ones.
+        If a classifier tells them from held-out pictures, the verdict says "collages"
 
     Examples
     --------
@@ -138,7 +144,7 @@ def judge(
     'use green, share red'
     """
     use = [
-        *_judge_detection(report),
+        *_judge_detection(report, from_mosaics),
         *_judge_coverage(report),
         *_judge_pairs(report),
         *_judge_rules(report),
@@ -193,7 +199,7 @@ def _metric(report: Report, name: str) -> Metric | None:
     return None
 
 
-def _judge_detection(report: Report) -> list[Finding]:
+def _judge_detection(report: Report, from_mosaics: bool) -> list[Finding]:
     """Whether a classifier tells samples from held-out rows."""
     findings = []
     words = {"green": "hardly", "amber": "sometimes", "red": "easily"}
@@ -209,6 +215,12 @@ def _judge_detection(report: Report) -> list[Finding]:
                 f"({name} {metric.value:.2f}, of real rows {metric.reference:.2f})",
             )
         )
+        if from_mosaics and grade != "green":
+            text = (
+                "many are collages: they started as mosaics of fitted pictures, "
+                "and their parts do not fit together"
+            )
+            findings.append(Finding(grade, text))
     return findings
 
 
