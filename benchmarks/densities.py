@@ -95,7 +95,10 @@ def warped_mixture(rng: np.random.Generator, n: int, d: int) -> tuple[Floats, Fl
 def load_large_set(
     name: str, size: int, seed: int, data_root: Path | None
 ) -> tuple[Floats, Floats, float | None]:
-    """Rows to fit, held-out rows, and the true mean log-density of these, if known."""
+    """Rows to fit, held-out rows, and the true mean log-density of these, if known.
+
+    Columns are standardised: the network needs that.
+    """
     rng = np.random.default_rng(seed)
     if name == "mnist32":
         train = datasets.load("mnist", "train", data_root).images
@@ -105,12 +108,17 @@ def load_large_set(
         rows = components.transform(pixels)
         held_out = components.transform(test.reshape(len(test), -1).astype(float))
         rows = rows[rng.permutation(len(rows))[:size]]
+        held_out = held_out[:N_LARGE_TEST]
+        mean = rows.mean(0)
         deviation = rows.std(0)
-        return rows / deviation, held_out[:N_LARGE_TEST] / deviation, None
+        return (rows - mean) / deviation, (held_out - mean) / deviation, None
     d = int(name.removeprefix("warped"))
     rows, _ = warped_mixture(rng, size, d)
     held_out, log_densities = warped_mixture(rng, N_LARGE_TEST, d)
-    return rows, held_out, float(log_densities.mean())
+    mean = rows.mean(0)
+    deviation = rows.std(0)
+    truth = float(log_densities.mean() + np.log(deviation).sum())
+    return (rows - mean) / deviation, (held_out - mean) / deviation, truth
 
 
 def load_set(name: str, seed: int) -> tuple[Floats, Floats]:
