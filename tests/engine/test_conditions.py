@@ -12,10 +12,10 @@ from sliceflow.engine.conditions import (
     LabelEncoder,
     add_condition_shift,
     broadcast_condition,
-    condition_use,
     infer_encoder,
 )
 from sliceflow.engine.encoded_y import ClassIndices, ContinuousY
+from sliceflow.engine.flow import condition_use
 from sliceflow.engine.labels import as_array
 
 
