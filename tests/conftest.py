@@ -95,12 +95,13 @@ def fitted():
 def digits_run(tmp_path_factory):
     """A finished run on digits by class, and what that said."""
     pytest.importorskip("typer")
-    from running import FEW, inside
+    from running import FEW, few_trees, inside
 
     folder = tmp_path_factory.mktemp("digits") / "run"
-    result = inside(
-        "fit", "digits", "--conditional", "--keep-rows", *FEW, "--out", folder
-    )
+    with few_trees():
+        result = inside(
+            "fit", "digits", "--conditional", "--keep-rows", *FEW, "--out", folder
+        )
     assert result.returncode == 0, result.stderr
     return folder, result
 

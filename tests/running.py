@@ -19,6 +19,13 @@ COMMAND = Path(sys.executable).with_name(
 FEW = ("--quality", "2", "--particles", "300")
 
 
+@contextlib.contextmanager
+def few_trees():
+    """Forests that compare pictures have few trees: they take most of a short fit."""
+    with mock.patch("sliceflow.metrics.picture_comparison.N_TREES", 5):
+        yield
+
+
 def environment():
     """The variables of a process that imports the package that the tests see."""
     paths = [str(Path(sliceflow.__file__).parent.parent)]
