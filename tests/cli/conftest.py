@@ -1,6 +1,7 @@
 """What all tests of the command line share."""
 
 import pytest
+
 from running import few_trees
 
 

@@ -158,10 +158,10 @@ def memorized_rate(
             f"memorized_rate needs {N_COMPARED_NEIGHBOURS} train rows or more, "
             f"but there are {len(train)}"
         )
+    rows = np.concatenate((from_tensor(samples), from_tensor(test)))
     if patch is None:
-        sample_ratios = _neighbour_ratios(samples, train, device)
-        test_ratios = _neighbour_ratios(test, train, device)
-        return share_of_copies(sample_ratios, test_ratios)
+        ratios = _neighbour_ratios(rows, train, device)
+        return share_of_copies(ratios[: len(samples)], ratios[len(samples) :])
     height, width = (0, 0)  # of rows that are no pictures
     if train.ndim > 2:
         height, width = train.shape[1:3]
@@ -171,9 +171,9 @@ def memorized_rate(
     for top in (0, (height - patch) // 2, height - patch):
         for left in (0, (width - patch) // 2, width - patch):
             part = np.s_[:, top : top + patch, left : left + patch]
-            sample_ratios = _neighbour_ratios(samples[part], train[part], device)
-            test_ratios = _neighbour_ratios(test[part], train[part], device)
-            rates.append(share_of_copies(sample_ratios, test_ratios))
+            ratios = _neighbour_ratios(rows[part], train[part], device)
+            rate = share_of_copies(ratios[: len(samples)], ratios[len(samples) :])
+            rates.append(rate)
     return float(np.mean(rates))
 
 

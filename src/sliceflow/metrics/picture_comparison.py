@@ -26,11 +26,11 @@ _N_COMPONENTS = 32
 # The side of a thumbnail, about.
 _THUMBNAIL_SIDE = 8
 # On a CPU, copies are searched among all training pictures for this many samples and
-# held-out pictures each, and half-size patches of this many. The share of copies of new
-# pictures, .01, then has an error of .003. With more, measuring MNIST would take longer
-# than fitting it.
+# held-out pictures each. The share of copies of new pictures, .01, then has an error
+# of .003. With more, measuring MNIST would take longer than fitting it.
 _MAX_PICTURES_SEARCHED_ON_CPU = 1_000
-_MAX_PICTURES_OF_PATCHES_ON_CPU = 500
+# The same for half-size patches: nine of each picture, so fewer pictures will do.
+_MAX_PICTURES_OF_PATCHES_ON_CPU = 250
 
 
 def compare_pictures(
