@@ -15,7 +15,7 @@ SEED ?= 0
 SEEDS ?= 1 2 3 4 5
 export SLICEFLOW_TEST_SEED = $(SEED)
 
-.PHONY: demo paper test test-all test-seeds test-matrix lint bench docs clean
+.PHONY: demo paper test fast-tests test-all test-seeds test-matrix lint bench docs clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py --out demo
@@ -27,7 +27,11 @@ paper: $(READY)
 # Two workers with a thread each; a worker that is done takes tests from the other.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-test: lint
+# Linter and tests at the same time: tests that wait leave a core to the linter.
+test: $(READY)
+	$(MAKE) --no-print-directory --jobs=2 lint fast-tests
+
+fast-tests: $(READY)
 	$(PYTEST)
 
 test-all: test

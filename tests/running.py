@@ -21,8 +21,11 @@ FEW = ("--quality", "2", "--particles", "300")
 
 @contextlib.contextmanager
 def few_trees():
-    """Forests that compare pictures have few trees: they take most of a short fit."""
-    with mock.patch("sliceflow.metrics.picture_comparison.N_TREES", 5):
+    """Forests that measure have few trees: they take most of a short fit."""
+    with (
+        mock.patch("sliceflow.metrics.picture_comparison.N_TREES", 5),
+        mock.patch("sliceflow.metrics.attack_scores._N_TREES", 5),
+    ):
         yield
 
 
