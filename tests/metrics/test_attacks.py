@@ -93,8 +93,8 @@ def test_shadow_models_find_rows_that_come_back(rng):
         Copier(0.4).fit(train), train, held_out, n_shadows=16, notify=said.append
     )
     shadow = found["shadow models, outliers"]
-    assert shadow.samples.auc.low > 0.55
-    assert shadow.samples.auc.value > 0.6
+    assert shadow.samples.auc.low > 0.5
+    assert shadow.samples.auc.value > 0.55
     assert abs(shadow.fresh.auc.value - 0.5) < 0.03
     assert any(text.startswith("shadow model 1 of 16, about") for text in said)
     assert found.counts["outliers"] == 40

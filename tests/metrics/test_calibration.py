@@ -53,7 +53,7 @@ def test_axes_are_told_from_their_lengths_and_refused_if_they_could_be_either(rn
     truth = rng.normal(size=(60, 2))
     posterior = (
         truth[:, None]
-        + 0.1 * rng.normal(size=(60, 60, 2))
+        + 0.05 * rng.normal(size=(60, 60, 2))
         + 0.2 * rng.normal(size=(60, 1, 2))
     )
     with pytest.raises(

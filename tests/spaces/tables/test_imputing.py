@@ -41,7 +41,8 @@ def test_accuracy_and_coverage_of_a_gaussian(rng):
         np.sqrt(np.mean((np.median(draws, 0) - y[gone]) ** 2)) < 0.58
     )  # 0.5 with the true model
     low, high = np.quantile(draws, [0.05, 0.95], axis=0, method="weibull")
-    assert 0.87 < np.mean((low <= y[gone]) & (y[gone] <= high)) < 0.93
+    # 0.9 with a standard error of 0.01: by chance, one seed in a million fails.
+    assert 0.85 < np.mean((low <= y[gone]) & (y[gone] <= high)) < 0.95
 
 
 @pytest.mark.parametrize("seed", range(6))

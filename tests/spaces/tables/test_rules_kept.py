@@ -25,7 +25,19 @@ def test_samples_keep_the_rules_and_broken_rows_are_counted(rng):
     assert list(kept) == texts
     assert set(kept.values()) == {1.0}
     broken = table.copy()
-    broken.loc[:99, "total"] = table["total"][:100] + 0.01
+    some = table["total"].nsmallest(100).index
+    broken.loc[some, "total"] = table["total"][some] + 0.01
     assert flow.rules_kept(broken)["total = net + shipping"] == 0.75
-    broken.loc[:99, "shipping"] = np.nan
+    broken.loc[some, "shipping"] = np.nan
     assert flow.rules_kept(broken)["total = net + shipping"] == 1
+
+
+def test_numbers_outside_the_range_do_not_count_as_the_end_of_it(rng):
+    """At the end, a total that is too large would keep the rule."""
+    table = orders(rng, 400)
+    flow = TableFlow(columns={"notes": "drop"}, random_state=0).fit(table)
+    largest = table["total"].idxmax()
+    rows = table.loc[[largest, largest]].reset_index(drop=True)
+    rows.loc[0, ["net", "total"]] = [70.0, 75.99]
+    rows.loc[1, "total"] += 0.01
+    assert flow.rules_kept(rows)["total = net + shipping"] == 0

@@ -11,6 +11,7 @@ from sliceflow import TableFlow
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.ranks import Ranks
 from sliceflow.spaces.tables.cells import EncodedColumn
+from sliceflow.spaces.tables.formats import infer_date_formats
 from sliceflow.spaces.tables.table_rows import read_dataframe
 
 
@@ -168,6 +169,14 @@ def test_new_dates_are_written_like_the_others(form, rng):
     there = pd.to_datetime(new["d"], format=form)
     assert (there.dt.strftime(form) == new["d"]).all()
     assert np.corrcoef(there.astype("int64"), new["x"])[0, 1] > 0.98
+
+
+def test_the_format_of_dates_does_not_hang_on_one_of_them():
+    """pandas guesses no format for the first of them."""
+    first = "01/03/2020 01:30 PM"
+    texts = [first, "13/03/2020 10:30 AM", "27/11/2021 04:15 PM"]
+    (found,) = infer_date_formats(texts)
+    assert found.format == "%d/%m/%Y %I:%M %p"
 
 
 @pytest.mark.parametrize("dtype", ["int64", "Int64", "float64", "str"])

@@ -61,8 +61,10 @@ def test_columns_that_draws_would_change_keep_their_distribution(rng):
     quantiles = x[:, 5].quantile(levels)
     of_flow = flow[:, 5].quantile(levels)
     of_axis_steps = last[:, 5].quantile(levels)
-    assert ((of_flow - quantiles).abs() / quantiles).max() > 0.5
-    assert ((of_axis_steps - quantiles).abs() / quantiles).max() < 0.1
+    # The largest of 50 deviations: of the flow 8 to 150 in 40 seeds, of axis steps 0.02
+    # to 0.26.
+    assert ((of_flow - quantiles).abs() / quantiles).max() > 2
+    assert ((of_axis_steps - quantiles).abs() / quantiles).max() < 0.6
     even = spread_evenly(x, torch.zeros_like(x) > 0, 10)[:, :, 0].flatten()
     assert torch.equal(smooth_rows(x, times=10, exact=[0])[1][:, 0], even)
 

@@ -392,11 +392,19 @@ class Column:
         objects = [make(str(value)) for value in converted]
         return pd.Series(objects, dtype=object)
 
-    def encode(self, cells: EncodedColumn, new_as_missing: bool = False) -> Floats:
+    def encode(
+        self,
+        cells: EncodedColumn,
+        *,
+        new_as_missing: bool = False,
+        outside_as_missing: bool = False,
+    ) -> Floats:
         """The positions (m,) of other cells (m,) of this column.
 
         A `DataError` names a value that the column cannot have. With `new_as_missing`,
         a level of a category that is not known is at the position of missing cells.
+        With `outside_as_missing`, so is a number outside the range of the column; else
+        it is at the nearest end.
         """
         if self.kind == "identifier" or not (self.is_category or self.is_number):
             return np.where(cells.missing, MISSING, 0.0)
@@ -409,7 +417,13 @@ class Column:
         if not present.any():
             return positions
         used_codes, which = np.unique(cells.codes[present], return_inverse=True)
-        positions[present] = self.locate(cells.levels.iloc[used_codes]).positions[which]
+        located = self.locate(cells.levels.iloc[used_codes])
+        used_positions = located.positions
+        if outside_as_missing and self.is_number:
+            is_outside = located.grid_values < self.grid.grid_values[0]
+            is_outside |= located.grid_values > self.grid.grid_values[-1]
+            used_positions = np.where(is_outside, MISSING, used_positions)
+        positions[present] = used_positions[which]
         return positions
 
     # A row of the table `columns_`

@@ -236,14 +236,19 @@ class TableFlow(Estimator[TableRows, FittedTable]):
     def rules_kept(self, X: Any) -> dict[str, float]:
         """The share of rows of a DataFrame that keep each rule of `rules_`, by text.
 
-        Rows with a missing cell in the columns of a rule do not count for it. Columns
-        of the kind "drop" need not be there.
+        Rows do not count for a rule if one of its columns has a missing cell, a
+        category that is not in the table, or a number outside the table's range: no
+        sample has these. Columns of the kind "drop" need not be there.
         """
         table: Table = self._fitted_state().table
         df = read_if_path(X)
         dropped = [column.name for column in table.columns if column.kind == "drop"]
         missing = {name: None for name in dropped if name not in df}
-        row_positions = table.positions_of(read_dataframe(df.assign(**missing)))
+        row_positions = table.positions_of(
+            read_dataframe(df.assign(**missing)),
+            new_as_missing=True,
+            outside_as_missing=True,
+        )
         return table.shares_kept(row_positions)
 
     @property

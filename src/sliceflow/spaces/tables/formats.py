@@ -49,6 +49,10 @@ TIME_UNITS = {
 }
 _SECONDS_OF_UNIT = {name: unit for unit, name in TIME_UNITS.items()}
 
+# Texts of a column of which pandas guesses the format: it fails for one in three texts
+# of some formats, so for all of these once in a billion columns.
+_N_TEXTS_GUESSED = 20
+
 _ISO_FORMAT = "%Y-%m-%d"
 _ISO_DATE = r"\d{4}-\d\d-\d\d(?!\d)"
 _COMPACT_FORMAT = "%Y%m%d"
@@ -116,7 +120,7 @@ def infer_date_formats(texts: Sequence[str]) -> list[DateFormat]:
     if all(_COMPACT_DATE.fullmatch(text) for text in stripped):
         formats = [_COMPACT_FORMAT]
     else:
-        formats = _possible_formats(max(texts, key=len).strip())
+        formats = _formats_of_some(stripped)
     if not formats:
         return []
     digits, offset = _fraction_digits_and_offset(stripped, formats[0])
@@ -126,6 +130,21 @@ def infer_date_formats(texts: Sequence[str]) -> list[DateFormat]:
         for date_format in date_formats
         if not np.isnat(date_format.parse(texts)).any()
     ]
+
+
+def _formats_of_some(texts: list[str]) -> list[str]:
+    """The formats that some of the longest texts may have, sorted.
+
+    pandas guesses none for some dates, such as 01/03/2020 01:30 PM, so one text is not
+    enough.
+    """
+    max_length = max(map(len, texts))
+    longest = [text for text in texts if len(text) == max_length]
+    stride = max(1, len(longest) // _N_TEXTS_GUESSED)
+    formats: set[str] = set()
+    for text in longest[::stride]:
+        formats.update(_possible_formats(text))
+    return sorted(formats)
 
 
 def _possible_formats(text: str) -> list[str]:

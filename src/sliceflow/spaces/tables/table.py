@@ -340,15 +340,27 @@ class Table:
             [row.tobytes() in self.unique_rows for row in row_positions], dtype=bool
         )
 
-    def positions_of(self, rows: TableRows, new_as_missing: bool = False) -> Floats:
+    def positions_of(
+        self,
+        rows: TableRows,
+        *,
+        new_as_missing: bool = False,
+        outside_as_missing: bool = False,
+    ) -> Floats:
         """The positions (m, d) of other rows. An error names a value that cannot be.
 
-        With `new_as_missing`, new levels of categories count as missing cells.
+        With `new_as_missing`, new levels of categories count as missing cells, and with
+        `outside_as_missing`, numbers outside the range of their column.
         """
         others = rows.align_columns(self.rows).columns
         positions = []
         for column, encoded in zip(self.columns, others, strict=True):
-            positions.append(column.encode(encoded, new_as_missing))
+            column_positions = column.encode(
+                encoded,
+                new_as_missing=new_as_missing,
+                outside_as_missing=outside_as_missing,
+            )
+            positions.append(column_positions)
         return np.column_stack(positions)
 
     def to_dataframe(
