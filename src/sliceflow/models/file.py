@@ -52,7 +52,7 @@ OLD_FILE = re.compile(
 
 
 class ModelFileError(ValueError):
-    """A file that cannot be used; the message names it and says what is wrong."""
+    """A model file that cannot be used. The message names it and says what is wrong."""
 
 
 # What objects of a file can raise that pass every check of types and shapes and still
