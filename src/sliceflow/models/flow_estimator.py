@@ -234,7 +234,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         every: float,
         keep: bool,
     ) -> FitJob[FlowRowsT, FlowTask[FittedFlowT]]:
-        """Give a prepared fit checkpoints. It resumes from the last one, if there is any."""
+        """Give a prepared fit checkpoints. It resumes from the last one, if any."""
         checkpoints = Checkpoints(
             folder, every, self._fingerprint(job), job.seed, job.ranks
         )
