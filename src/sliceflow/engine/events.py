@@ -94,7 +94,7 @@ class Event:
     stage_steps: int = 0  # the most steps that the stage may have
 
     def describe(self) -> str:
-        """Such as "stage flow, sliced distance 0.12". A GPU must finish the step first."""
+        """Such as "stage flow, sliced distance 0.12". This waits for a GPU."""
         text = f"stage {self.stage_name}, sliced distance {float(self.distance):.4g}"
         if self.active_fraction is not None:
             text += f", {float(self.active_fraction):.0%} of the maps move"
