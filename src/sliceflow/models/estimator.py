@@ -2,8 +2,8 @@
 
 `fit` prepares a `FitJob` (rows, seed and a `FitTask`), runs its task and stores the
 model. An estimator keeps its rows in memory: if some are added or removed later, it
-fits all rows that it then has, with the same seed. What only flows of particles have is
-in `flow_estimator`.
+fits all rows that it then has, with the same seed. The module `flow_estimator` has what
+only flows of particles share.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from sliceflow.validation import require
 if TYPE_CHECKING:
 
     class BaseEstimator:
-        """What is used of scikit-learn's class, which has no types.
+        """The used part of scikit-learn's class, which has no types.
 
         As `Any`, it would let every misspelt attribute of an estimator pass.
         """
@@ -107,11 +107,10 @@ class FitJob(Generic[RowsT, TaskT_co]):
 
 
 class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
-    """Parameters, plans, progress, files, and rows that come and go.
+    """Base class of all estimators: parameters, plans, progress, files, kept rows.
 
-    A subclass has a constructor, whose parameters include `random_state` and
-    `verbose`, documentation, a method `sample`, and provides (`models.protocols` has
-    the types):
+    A subclass has a constructor, whose parameters include `random_state` and `verbose`,
+    documentation, a method `sample`, and provides (`models.protocols` has the types):
 
     - `_saved_types`: the dataclasses of its fitted state, which may be a union, and of
       its rows. A file holds objects of these.
@@ -120,8 +119,8 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
     - `_adapter(like_fitted)`: checks the parameters and returns an `Adapter`. Its
       `read(X, y)` gives the user's `Rows`, checked, and its `make_task(rows, seed)` a
       `FitTask`.
-    - A `FitTask` has a `plan`, which users print, and `run(listeners)`, which does
-      the work and returns a `FitResult`.
+    - A `FitTask` has a `plan`, which users print, and `run(listeners)`, which does the
+      work and returns a `FitResult`.
     - `_store(record, particles)` may be extended to set further attributes.
 
     ``keep_rows=True``, where there is this parameter, writes the rows to the file.
@@ -134,7 +133,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
     # Parameters that every subclass has; its constructor sets them.
     random_state: RandomState
     verbose: int
-    # A parameter of some subclasses.
+    # Some subclasses have this parameter; the others never write rows to files.
     keep_rows: bool = False
     # Set by a fit.
     _record: FitRecord[RowsT, FittedT]
@@ -218,7 +217,8 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
         rows = None
         if job.ranks.size == 1:
             rows = job.rows if job.owns_rows else _copied(job.rows)
-        # Attributes come last: a fit that fails leaves the old model unchanged.
+        # Attributes are set last, so that a fit that fails leaves the old model
+        # unchanged.
         record = FitRecord(job.seed, result.fitted, result.history, rows)
         self._store(record, result.particles)
         if result.warning is not None:

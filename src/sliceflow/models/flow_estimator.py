@@ -45,7 +45,7 @@ from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.saving import FitRecord, save
 from sliceflow.validation import is_bool, is_int, require
 
-# Particles of a flow by default, rounded up to a multiple of the number of rows. More
+# The default number of particles, rounded up to a multiple of the number of rows. More
 # take longer, in proportion.
 _DEFAULT_PARTICLES = 10_000
 # `score` draws at least this many samples, so that its own noise is small where there
