@@ -174,7 +174,7 @@ class SlicedWassersteinFlow(
         )
 
     def _checked_parameters(self) -> VectorParameters:
-        """The parameters, checked, with those of the preset."""
+        """The parameters, checked, after the preset is applied."""
         self._require_shared_parameters(self.options, ("standardize", "keep_rows"))
         is_count = is_int(self.n_steps, 0)
         require(is_count, "n_steps", self.n_steps, "an int of at least 0")
@@ -266,7 +266,7 @@ class SlicedWassersteinFlow(
         self._set_columns(fitted.plan.n_columns, fitted.names)
 
     def _set_columns(self, n: int, names: tuple[Any, ...] | None) -> None:
-        """Set the attributes in which scikit-learn looks for the columns."""
+        """Set the attributes in which scikit-learn looks for the columns of X."""
         self.n_features_in_ = n
         self.__dict__.pop("feature_names_in_", None)
         if names and all(isinstance(name, str) for name in names):

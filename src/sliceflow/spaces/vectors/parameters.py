@@ -13,7 +13,7 @@ from sliceflow.validation import is_int, is_real, require
 
 # What to do with a continuous y.
 ConditionMode = Literal["auto", "joint", "local"]
-# Directions of a step, by name; `FRAME_KINDS` has what they stand for.
+# Names of kinds of frames; `FRAME_KINDS` has the kinds.
 FrameName = Literal["orthogonal", "random", "max-sliced", "axis"]
 
 FRAME_KINDS: dict[str, Callable[[], FrameKind]] = {
@@ -84,10 +84,10 @@ class VectorOptions:
 
 @dataclass(frozen=True)
 class VectorParameters:
-    """What a fit needs of the parameters of a `SlicedWassersteinFlow`.
+    """The parameters of a `SlicedWassersteinFlow` that a fit needs, checked.
 
-    They are checked, a preset is applied, and `options` are never None. Values of
-    "auto" are not resolved yet: that needs the rows, and happens in `plan`.
+    A preset is applied, and `options` are never None. Values of "auto" are not resolved
+    yet: that needs the rows, and happens in `plan`.
     """
 
     n_particles: int | None
