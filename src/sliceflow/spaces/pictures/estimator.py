@@ -384,7 +384,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         )
 
     def _validated_parameters(self) -> PictureParameters:
-        """The parameters, checked, with those of the preset."""
+        """The parameters, checked, after the preset is applied."""
         self._require_shared_parameters(self.options, ("mirror", "keep_rows"))
         parameters = self.get_params(deep=False)
         require_valid_parameters(parameters)

@@ -12,7 +12,7 @@ from sliceflow.saved_types import Between
 
 __all__ = ["PictureStage", "auto", "from_string", "paper"]
 
-# Limits on what a saved model may say, so that a damaged file is refused early. They
+# Limits on the numbers of a saved model, so that a damaged file is refused early. They
 # are far beyond what fits into memory.
 MAX_SIDE = 1 << 14
 MAX_STEPS = 1 << 24
@@ -67,7 +67,7 @@ _CIFAR = (
 )
 _CELEBA = f"{_CIFAR} 64[{_FINE_PATCHES}]"
 
-# The largest patch of that table, and its largest resolution with patches of one size
+# The largest patch of Table 2, and its largest resolution with patches of one size
 # only.
 MAX_PATCH = 15
 LAST_COARSE_RESOLUTION = 7
