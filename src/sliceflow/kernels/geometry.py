@@ -16,9 +16,7 @@ class TileGeometry:
 
     shape: tuple[int, int, int]  # channels, height and width of the pictures
     size: tuple[int, int]  # height and width of a tile
-    offset: tuple[
-        int, int
-    ]  # rows and columns of the first tile beyond the border
+    offset: tuple[int, int]  # rows and columns of the first tile beyond the border
 
     @property
     def grid(self) -> tuple[int, int]:
