@@ -27,7 +27,7 @@ from sliceflow.spaces.density.fitted import FittedDensity
 from sliceflow.spaces.density.plan import DensityPlan
 from sliceflow.validation import is_bool, is_int, is_real, require
 
-# One bound for all columns, or one for each.
+# One bound for all columns, or one bound for each column.
 Bound = float | Sequence[float]
 
 
