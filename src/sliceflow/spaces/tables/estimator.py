@@ -175,7 +175,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         self.verbose = verbose
 
     def _adapter(self, like_fitted: bool = False) -> TableAdapter:
-        """What reads and plans rows, for today's parameters, which are checked."""
+        """The adapter that reads and plans rows, for the current parameters."""
         is_known = self.missing in ("model", "fill")
         require(is_known, "missing", self.missing, "'model' or 'fill'")
         is_list = not isinstance(self.constraints, str)
@@ -445,7 +445,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
 
 
 def _checked_kinds(columns: Any) -> Mapping[str, str]:
-    """The parameter `columns` as a mapping; an error if it is none."""
+    """The parameter `columns` as a mapping; an error if it is not one."""
     if columns is None:
         return {}
     is_valid = isinstance(columns, Mapping)
