@@ -48,9 +48,9 @@ def load(
     device : str or torch.device, default "auto"
         Device for sampling; any, whatever the fit used. "auto" uses a GPU if there is
         one.
-    precision : "auto", "float32", "float16" or "bfloat16", default "auto"
-        Precision of an `ImageFlow` on a GPU. "float32" is slower, with nearly the
-        results of a CPU.
+    precision : "auto", "float32", "float16", "bfloat16" or None, default None
+        Precision of an `ImageFlow` on a GPU; None keeps the model's. "float32" is
+        slower, with nearly the results of a CPU.
     max_memory : int or None, default None
         Maximum bytes for the model and for drawing one sample. None takes a limit from
         the file's size, which accepts models of usual fits and refuses files made to
@@ -82,7 +82,7 @@ def load(
     """
     flow = load_estimator(path, _estimator_type, resolve_device(device), max_memory)
     class_name = type(flow).__name__
-    if class_name != "TableFlow":  # which has no device
+    if class_name != "TableFlow":  # tables have no parameter `device`
         flow.set_params(device=device)
     if precision is not None:
         if class_name != "ImageFlow":

@@ -108,7 +108,10 @@ class DenseFrame:
 
 
 class Frame(Protocol):
-    """The directions of one step, as the engine uses them; see `DenseFrame`."""
+    """The directions of one step, as the engine uses them.
+
+    `DenseFrame` documents the methods.
+    """
 
     @property
     def theta_to_store(self) -> Tensor | None: ...

@@ -187,7 +187,7 @@ def memorized_rate(
     ----------
     samples, train : (n, d) and (N, d), or pictures
         The samples, and the rows that were fitted.
-    test : (m, d) or None, default None
+    test : (m, d) or None
         Held-out rows. None takes every train row in its turn, and its distance to the
         others.
     mirror : bool, default False

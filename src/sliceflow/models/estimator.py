@@ -191,8 +191,10 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
 
         Parameters
         ----------
-        X, y : rows and their y
-            Of the kinds that the class lists. X may also be what `prepare` returned.
+        X : rows
+            Of the kinds that the class lists, or what `prepare` returned.
+        y : conditions of the rows or None, default None
+            Of the kinds that the class lists.
         listeners : callable or tuple of callables, default ()
             Each takes an event after every step.
 
@@ -228,7 +230,17 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
     def prepare(self, X: Any, y: Any = None) -> FitJob[RowsT, FitTask[FittedT]]:
         """Read and plan the rows. `fit` takes the result instead of X and y.
 
-        If X is such a result, it is returned.
+        Parameters
+        ----------
+        X : rows
+            As in `fit`. If X is already such a result, it is returned.
+        y : conditions of the rows or None, default None
+            As in `fit`.
+
+        Returns
+        -------
+        job : FitJob
+            Its `plan` says what the fit will do.
         """
         if isinstance(X, FitJob):
             X.require_fitted_by(self, y)
@@ -246,7 +258,9 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
 
         Parameters
         ----------
-        X, y : rows and their y
+        X : rows
+            As in `fit`.
+        y : conditions of the rows or None, default None
             As in `fit`.
 
         Returns
@@ -282,8 +296,10 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
 
         Parameters
         ----------
-        X, y : rows and their y
+        X : rows
             The new rows, as in `fit`.
+        y : conditions of the rows or None, default None
+            As in `fit`.
         refit : bool, default True
             Whether to fit now. With False, the model stays that of the earlier rows
             until the method `refit` is called.
@@ -331,9 +347,11 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
 
         Parameters
         ----------
-        X, y : rows and their y
+        X : rows
             The rows to remove, as they were fitted. Of equal rows, the last is removed
             first.
+        y : conditions of the rows or None, default None
+            As they were fitted.
         refit : bool, default True
             Whether to fit now, as in `partial_fit`.
         listeners : callable or tuple of callables, default ()

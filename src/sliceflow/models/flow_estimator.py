@@ -187,8 +187,10 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
 
         Parameters
         ----------
-        X, y : rows and their conditions
-            The class says of which kinds. X may also be what `prepare` returned.
+        X : rows
+            Of the kinds that the class lists, or what `prepare` returned.
+        y : conditions of the rows or None, default None
+            Of the kinds that the class lists.
         listeners : callable or tuple of callables, default ()
             Each takes a `sliceflow.events.Event` after every step. If one returns True,
             the stage ends.
@@ -252,7 +254,19 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
     ) -> FitJob[FlowRowsT, FlowTask[FittedFlowT]]:
         """Read and plan the rows. `fit` takes the result instead of X and y.
 
-        If X is such a result, it is returned.
+        Parameters
+        ----------
+        X : rows
+            As in `fit`. If X is already such a result, it is returned.
+        y : conditions of the rows or None, default None
+            As in `fit`.
+        ranks : Ranks or None, default None
+            As in `fit`.
+
+        Returns
+        -------
+        job : FitJob
+            Its `plan` says what the fit will do.
         """
         if isinstance(X, FitJob):
             X.require_fitted_by(self, y, ranks)

@@ -234,7 +234,19 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
         return np.asarray(fitted.log_density(array, encoded_y).cpu().numpy())
 
     def log_prob(self, X: Any, y: Any = None) -> np.ndarray:
-        """Log-densities of rows: `score_samples`, as PyTorch's flows call it."""
+        """Log-densities of rows: `score_samples`, as PyTorch's flows call it.
+
+        Parameters
+        ----------
+        X : array, tensor or DataFrame (n, d)
+            As in `score_samples`.
+        y : one condition, n conditions or None, default None
+            As in `score_samples`.
+
+        Returns
+        -------
+        log_density : array (n,)
+        """
         return self.score_samples(X, y)
 
     def score(self, X: Any, y: Any = None) -> float:
@@ -244,7 +256,9 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
 
         Parameters
         ----------
-        X, y : rows and their conditions
+        X : array, tensor or DataFrame (n, d)
+            Held-out rows.
+        y : one condition, n conditions or None, default None
             As in `score_samples`.
 
         Returns
@@ -277,7 +291,20 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
         return np.ascontiguousarray(noise.cpu().numpy())
 
     def fit_transform(self, X: Any, y: Any = None) -> Any:
-        """Fit the rows of X, and return them as noise; see `fit` and `transform`."""
+        """Fit the rows of X, and return them as noise.
+
+        Parameters
+        ----------
+        X : array, tensor or DataFrame (n, d)
+            As in `fit`.
+        y : n conditions or None, default None
+            As in `fit`.
+
+        Returns
+        -------
+        noise : array or tensor (n, d)
+            As `transform` returns it.
+        """
         return self.fit(X, y).transform(X, y)
 
     def inverse_transform(self, X: Any, y: Any = None) -> Any:

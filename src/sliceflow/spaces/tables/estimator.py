@@ -336,7 +336,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         ----------
         X : DataFrame or path
             Held-out rows.
-        y : None
+        y : None, default None
             Tables have no y.
 
         Returns

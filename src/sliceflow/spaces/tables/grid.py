@@ -115,6 +115,6 @@ def values_at(values: Floats, positions: Floats) -> Floats:
     """Values (k,) at positions (m,), or on a line between two of them."""
     with np.errstate(invalid="ignore"):
         whole = positions.astype(np.int64)
-    if (whole == positions).all():  # as most are, and this is quick
+    if (whole == positions).all():  # the usual case is quick
         return np.asarray(values[whole], dtype=np.float64)
     return np.interp(positions, np.arange(len(values)), values)

@@ -95,7 +95,7 @@ class NewValuePolicy:
 
     @cached_property
     def has_full_grid(self) -> bool:
-        """Whether most levels are neighbours on the grid: then any grid value may be."""
+        """Whether most levels are neighbours on the grid: any grid value may occur."""
         gaps = np.diff(self._column.grid.grid_values)
         return self._column.unit is not None and float(np.median(gaps)) <= 1
 
