@@ -85,8 +85,8 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
         What the fit did, with every "auto" resolved. Print it.
     history_ : dict of lists
         Columns of equal length, with an entry for each step: `stage`, `step`,
-        `distance`, the sliced distance to noise before the step, and `seconds` since
-        the fit began.
+        `distance`, the sliced distance to noise before the step, `active_fraction`,
+        which is 1 here, and `seconds` since the fit began.
     n_iter_ : int
         Steps done, in all classes.
     n_features_in_ : int
