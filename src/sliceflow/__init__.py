@@ -32,7 +32,7 @@ __all__ = [
 
 __version__ = "0.3.0"
 
-# The modules in which the public names are that are not modules themselves.
+# The module of each public name that is not a module itself.
 _MODULE_OF_NAME = {
     "ImageFlow": "spaces.pictures.estimator",
     "ModelFileError": "models.file",

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 Floats: TypeAlias = NDArray[np.float64]
 # Counts, codes, and indices of rows or columns.
 Ints: TypeAlias = NDArray[np.int64]
-# Which rows, columns or cells have a property.
+# Booleans: which rows, columns or cells have a property.
 Mask: TypeAlias = NDArray[np.bool_]
 
 # A float64 divisor that may be 0, such as a variance or a sum of weights, is at least

@@ -13,7 +13,7 @@ P = ParamSpec("P")
 
 
 class Cached(Generic[P]):
-    """A function of hashable arguments with a cache of its results.
+    """A function of hashable arguments that caches its results.
 
     The cache has at most `max_bytes`, and drops the results that were used least
     recently. A result that is larger by itself is not cached, unless `keep_latest` is
@@ -50,7 +50,7 @@ class Cached(Generic[P]):
 
     @property
     def nbytes(self) -> int:
-        """Of all cached results."""
+        """The bytes of all cached results."""
         return sum(result.nbytes for result in self._results.values())
 
     def trim(self) -> None:

@@ -12,9 +12,9 @@ import numpy as np
 
 from sliceflow.arrays import Floats
 
-# Rows per value that a determinant must have on average. With fewer it would be hard
-# to tell a dependency from chance; with more, real ones would be lost, such as what
-# follows from a date in a table with a few rows of each.
+# A determinant must have this many rows per value on average. With fewer it would be
+# hard to tell a dependency from chance. With more, real dependencies would be lost,
+# such as those on a date in a table with a few rows of each day.
 _MIN_ROWS_PER_VALUE = 3
 # A dependency must be less probable than this in columns that are independent. There
 # are at most 300² pairs of columns, so that hardly any table has one by chance.
@@ -27,7 +27,7 @@ class Dependency(NamedTuple):
     """A column whose value follows from that of another column."""
 
     determinant: int  # the index of the column that determines, such as the town
-    dependent: int  # that of the column which follows, such as the country
+    dependent: int  # the index of the column that follows, such as the country
     one_to_one: bool  # whether the determinant follows from the dependent, too
 
 
@@ -51,7 +51,7 @@ def find_dependencies(cells: Floats) -> list[Dependency]:
             n_values[c] = n_different
 
     dependencies = list[Dependency]()
-    # Determinants of columns that determine them, too: the other way is left out.
+    # Determinants that follow from their dependents, too: that direction is left out.
     one_to_one = set[int]()
     for determinant in sorted(n_values, key=lambda c: (-n_values[c], c)):
         order = np.argsort(cells[:, determinant], kind="stable")

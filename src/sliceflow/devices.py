@@ -14,8 +14,8 @@ from sliceflow.wording import format_bytes
 # Projections of a chunk: 64 MiB stay near the caches of a CPU, 4 GiB keep a GPU busy.
 _MAX_PROJECTION_BYTES_ON_CPU = 1 << 26
 _MAX_PROJECTION_BYTES_ON_GPU = 1 << 32
-# Projections take no more than this share of the free memory: sorting needs several
-# arrays of their size, and the rows need some, too.
+# Projections take at most this share of the free memory: sorting needs several arrays
+# of the same size, and the rows need memory, too.
 _PROJECTION_SHARE = 1 / 8
 
 

@@ -7,21 +7,23 @@ import warnings
 
 import numpy as np
 
-# Frames of these packages are never the line of a user: those of this one, and of the
-# decorators that its functions have.
+# A warning never names a line in these packages as the user's: this package itself, and
+# the one whose decorators its functions have.
 _INNER_PACKAGES = ("sliceflow", "contextlib")
 
 
 class HintedError(Exception):
     """An error that says what is wrong and what to do about it, in fields.
 
-    The message is "fact; hint", after the place where it is wrong if that is known.
-    The command line builds its own messages from the fields.
+    The message is "fact; hint", after the place where it is wrong if that is known. The
+    command line builds its own messages from the fields.
 
     Attributes
     ----------
-    fact : what is wrong
-    hint : what to do about it, or an empty text
+    fact : str
+        What is wrong.
+    hint : str
+        What to do about it, or an empty text.
     """
 
     def __init__(self, fact: str, hint: str = "") -> None:
@@ -53,8 +55,19 @@ class ParameterError(HintedError, ValueError):
 
     Attributes
     ----------
-    parameter, value : its name and value
-    fact, hint : what is wrong, and what to do about it
+    parameter : str
+        The name of the parameter.
+    value : object
+        What was passed.
+    fact : str
+        What is wrong.
+    hint : str
+        What to do about it, or an empty text.
+
+    Examples
+    --------
+    >>> str(ParameterError("size", -1, "must be at least 1", "pass 1 or more"))
+    'size=-1 must be at least 1; pass 1 or more'
     """
 
     def __init__(
@@ -78,11 +91,17 @@ class DataProblem(HintedError):
 
     Attributes
     ----------
-    row : counted from 0, as pandas and numpy do; None if it is unknown
-    column : its name or number; None if it is unknown
-    suggested_kinds : kinds of columns, such as "category", of which the user may choose
-        one for this column
-    fact, hint : what is wrong, and what to do about it
+    row : int or None
+        Counted from 0, as pandas and numpy do; None if it is unknown.
+    column : str, int or None
+        The name or number of the column; None if it is unknown.
+    suggested_kinds : tuple of str
+        Kinds of columns, such as "category", of which the user may choose one for this
+        column.
+    fact : str
+        What is wrong.
+    hint : str
+        What to do about it, or an empty text.
     """
 
     def __init__(
@@ -125,20 +144,32 @@ class DataProblem(HintedError):
 class DataError(DataProblem, ValueError):
     """Data that cannot be used, with the row and the column where they are known.
 
-    The message is such as "row 5, column 'age': is NaN; fill or drop it".
-
     Attributes
     ----------
-    row : counted from 0, as pandas and numpy do; None if it is unknown
-    column : its name or number; None if it is unknown
-    suggested_kinds : kinds of columns, such as "category", of which you may choose one
-        for this column
-    fact, hint : what is wrong, and what to do about it
+    row : int or None
+        Counted from 0, as pandas and numpy do; None if it is unknown.
+    column : str, int or None
+        The name or number of the column; None if it is unknown.
+    suggested_kinds : tuple of str
+        Kinds of columns, such as "category", of which you may choose one for this
+        column.
+    fact : str
+        What is wrong.
+    hint : str
+        What to do about it, or an empty text.
+
+    Examples
+    --------
+    >>> str(DataError("is NaN", "fill or drop it", row=5, column="age"))
+    "row 5, column 'age': is NaN; fill or drop it"
     """
 
 
 class DataWarning(DataProblem, UserWarning):
-    """Data that can be used, but perhaps not as the user expects."""
+    """Data that can be used, but perhaps not as the user expects.
+
+    It has the attributes of a `DataError`.
+    """
 
 
 class CopyWarning(UserWarning):
@@ -146,13 +177,21 @@ class CopyWarning(UserWarning):
 
 
 class NotEnoughMemoryError(HintedError, MemoryError):
-    """What was asked for can never be allocated."""
+    """Something that was asked for needs more memory than there can ever be.
+
+    Attributes
+    ----------
+    fact : str
+        What needs how much memory.
+    hint : str
+        What to do about it, or an empty text.
+    """
 
 
 def warn_user(warning: Warning | str, category: type[Warning] = UserWarning) -> None:
     """Warn at the line of the user's code that called this package.
 
-    The `category` is that of a text; a `Warning` has its own.
+    The `category` is used if the warning is a text; a `Warning` has its own.
     """
     stack_level = 1
     frame = sys._getframe()
@@ -163,6 +202,6 @@ def warn_user(warning: Warning | str, category: type[Warning] = UserWarning) -> 
 
 
 def _is_inner(module: dict[str, object]) -> bool:
-    """Whether a module, given by its globals, is none of the user's."""
+    """Whether a module, given by its globals, is not the user's."""
     package = str(module.get("__name__", "")).partition(".")[0]
     return package in _INNER_PACKAGES

@@ -39,18 +39,26 @@ def load(
     *,
     max_memory: int | None = None,
 ) -> AnyEstimator:
-    """The fitted estimator that ``flow.save(path)`` wrote: it gives the same samples.
+    """Load the estimator that ``flow.save(path)`` wrote. It gives the same samples.
 
     Parameters
     ----------
-    path : the model file, or the run folder of the command line that contains it
-    device : device for sampling; any, whatever the fit used. "auto" uses a GPU if there
-        is one
-    precision : that of an `ImageFlow` on a GPU. "float32" is slower, with nearly the
-        results of a CPU
-    max_memory : maximum bytes for the model and for drawing one sample. None takes a
-        limit from the file's size, which accepts models of usual fits and refuses files
-        made to exhaust memory
+    path : str or path
+        The model file, or the run folder of the command line that contains it.
+    device : str or torch.device, default "auto"
+        Device for sampling; any, whatever the fit used. "auto" uses a GPU if there is
+        one.
+    precision : "auto", "float32", "float16", "bfloat16" or None, default None
+        Precision of an `ImageFlow` on a GPU; None keeps the model's. "float32" is
+        slower, with nearly the results of a CPU.
+    max_memory : int or None, default None
+        Maximum bytes for the model and for drawing one sample. None takes a limit from
+        the file's size, which accepts models of usual fits and refuses files made to
+        exhaust memory.
+
+    Returns
+    -------
+    estimator : SlicedWassersteinFlow, ImageFlow, TableFlow or SlicedDensity
 
     Raises
     ------
@@ -74,7 +82,7 @@ def load(
     """
     flow = load_estimator(path, _estimator_type, resolve_device(device), max_memory)
     class_name = type(flow).__name__
-    if class_name != "TableFlow":  # which has no device
+    if class_name != "TableFlow":  # tables have no parameter `device`
         flow.set_params(device=device)
     if precision is not None:
         if class_name != "ImageFlow":
@@ -85,7 +93,10 @@ def load(
 
 
 def _estimator_type(class_name: str) -> type[AnyEstimator]:
-    """The estimator of this name. Only its module is imported: each takes a while."""
+    """The class of estimators of this name.
+
+    Only its module is imported, because each takes a while.
+    """
     if class_name not in _MODULE_OF_ESTIMATOR:
         known = ", ".join(_MODULE_OF_ESTIMATOR)
         raise ValueError(f"it holds {class_name[:60]!r}, not one of {known}")

@@ -28,8 +28,8 @@ TABLE_ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".xlsx", ".xls")
 
 # Cells of a text file that mean a missing value, in lower case.
 MISSING_WORDS = ("", "na", "n/a", "nan", "null", "none", "?", "-", "#n/a")
-# Words that mean so, too, in a column whose other cells are all numbers or dates. In a
-# column of words they may be one of the categories.
+# Words that mean a missing value in a column whose other cells are all numbers or
+# dates. In a column of words they may be categories.
 UNKNOWN_WORDS = (
     *("unknown", "unk", "missing", "not available", "not known", "n.a.", "n.k."),
     *("--", "...", "tbd"),
@@ -69,7 +69,8 @@ class _Marks(NamedTuple):
     thousands: str
 
 
-# Tried in this order: of several that read as many cells, the first one counts.
+# Marks are tried in this order. Of those that read equally many cells, the first ones
+# count.
 _COMMON_MARKS = (_Marks(".", ""), _Marks(".", ","), _Marks(",", ""), _Marks(",", "."))
 # Gaps between thousands: a space, one without a line break, a narrow one; apostrophes.
 _GAP_MARKS = (
@@ -85,7 +86,7 @@ _GAP_MARKS = (
     _Marks(",", "’"),
 )
 
-# Cells that are looked at to learn the format; more would only take time.
+# At most this many cells are looked at to learn the format; more would only take time.
 _MAX_CELLS_READ = 2_000
 # If at least this share of the cells are numbers, the others are taken for mistakes
 # that the user should hear of, and not for words. With a larger share, a column of

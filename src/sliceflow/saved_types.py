@@ -19,20 +19,20 @@ FLOAT_DTYPES = (torch.float32, torch.float64)
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """What an array or a tensor must be.
+    """The dimensions, the dtype and the values that a saved array must have.
 
     For example, ``Annotated[Tensor, ArraySpec("h k", torch.float32)]`` is a matrix.
 
     Parameters
     ----------
     dims : the names or sizes of the dimensions, separated by spaces. Dimensions of one
-        name have the same size in all arrays of one object
+    name have the same size in all arrays of one object
     dtype : the dtype, or several that are allowed
     ge : the least value that is allowed, or None
     finite : whether NaN and infinities are errors
     differences : the number of last axes along which a file holds differences, which
-        compress better: 1 for numbers that ascend, 3 for pictures (channels, height,
-        width). With 0 it holds the values themselves
+    compress better: 1 for numbers that ascend, 3 for pictures (channels, height,
+    width). With 0 it holds the values themselves
     """
 
     dims: str

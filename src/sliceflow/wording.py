@@ -1,6 +1,6 @@
-"""Durations, sizes, long texts and likely names in words.
+"""Wording of durations, sizes, long texts and likely names.
 
-They are the same in plans, errors, progress and reports.
+Plans, errors, progress and reports share it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def shorten(text: str, length: int) -> str:
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """What to say of a name that is not known: the likeliest one, or all there are.
+    """A hint for a name that is not known: the likeliest name, or all that there are.
 
     >>> did_you_mean("Spexies", ["species", "island"])
     "did you mean 'species'?"

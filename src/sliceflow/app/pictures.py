@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from sliceflow import ImageFlow, SlicedWassersteinFlow
     from sliceflow.spaces.pictures.layout import Layout
 
-# What fits on the page.
+# How many pictures fit on the page.
 _MAX_SAMPLES = 100
-_N_FRAMES = 32  # of the film that shows a sample on its way
+_N_FRAMES = 32  # pictures in the film that shows a sample on its way
 _N_NEIGHBOURS = 5
 _N_EXAMPLES = 8
 _N_COMPLETIONS = 8
@@ -69,7 +69,7 @@ def as_image(pixels: NDArray[Any]) -> Image:
 
 
 class Pictures(Protocol):
-    """Data of a run: pictures (n, h, w[, c])."""
+    """The data of a run: pictures (n, h, w[, c])."""
 
     @property
     def x(self) -> Any: ...
@@ -116,7 +116,7 @@ class OpenRun:
 
 
 class _SampleRequest:
-    """What the page asks for in the tab Pictures: how many samples, class and seed."""
+    """A request of the tab Pictures: how many samples, which class and which seed."""
 
     def __init__(self, request: Request, run: OpenRun) -> None:
         if run.model.observed is not None:
@@ -146,11 +146,11 @@ def _with_open_run(handler: _Handler) -> Callable[[Gallery, Request], JsonObject
 
 
 class Gallery:
-    """What the page asks about runs, of which one at a time is in memory.
+    """Answers what the page asks about runs, of which one at a time is in memory.
 
     Parameters
     ----------
-    runs : those that the page offers
+    runs : the runs that the page offers
     read_pictures : turns a file into pictures like those of a layout
     """
 

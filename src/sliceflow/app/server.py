@@ -29,7 +29,7 @@ from sliceflow.errors import HintedError
 # A JSON object; its values have no common type.
 JsonObject = dict[str, Any]
 
-# Bytes of a request. A mask of 1,000×1,000 pixels is about 5 MB of JSON.
+# The most bytes of a request. A mask of 1,000×1,000 pixels is about 5 MB of JSON.
 JSON_LIMIT = 16 << 20
 # A browser opens six connections at a time.
 MAX_CONNECTIONS = 32
@@ -58,7 +58,7 @@ _HEADERS = {
 
 @dataclass(frozen=True)
 class Request:
-    """What a route gets: the query behind the question mark, and the body."""
+    """A request to a route: the query behind the question mark, and the body."""
 
     query: Mapping[str, str]
     body: bytes
@@ -173,8 +173,8 @@ class PlayServer(ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer a connection, unless there are too many.
 
-        Then the oldest one that is not being answered is closed; if all are, the new
-        one.
+        If there are, the oldest connection that waits for no answer is closed. If all
+        wait, the new one is closed.
         """
         with self._lock:
             if len(self._is_busy) >= MAX_CONNECTIONS:
@@ -186,7 +186,7 @@ class PlayServer(ThreadingHTTPServer):
                 super().shutdown_request(request)
 
     def _close_oldest_idle(self) -> None:
-        """Close the oldest connection that waits for nothing, if there is one."""
+        """Close the oldest connection that waits for no answer, if there is one."""
         for connection, is_busy in self._is_busy.items():
             if not is_busy:
                 del self._is_busy[connection]

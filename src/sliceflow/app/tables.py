@@ -29,7 +29,7 @@ _STAGES = (
     "attacking a model of half the rows",
     "measuring them",
 )
-# What the page shows that stays true when a job ends or is cancelled.
+# The parts of the state that stay true when a job ends or is cancelled.
 _ABOUT_THE_TABLE = ("name", "columns", "rows", "kinds", "constraints")
 _MAX_NAME_LENGTH = 100  # of a file, as it is shown
 _MAX_ROWS = 100_000  # of a download: some megabytes
@@ -40,9 +40,9 @@ _REPORT_POLICY = (
 
 
 class TableWork(Protocol):
-    """What the process can do; `cli.play.TableWork` does it.
+    """The work that the process can do; `cli.play.TableWork` implements it.
 
-    The process makes one of these, and calls the method that a job names.
+    The process makes one of these objects, and calls the method that a job names.
     """
 
     def read(self, path: str) -> JsonObject:
@@ -220,13 +220,13 @@ class TableTab:
         self._process = None
 
     def _handle_lost_process(self) -> None:
-        """Say that the process ended by itself: the system kills what is too large."""
+        """Say that the process ended by itself: systems kill what is too large."""
         self._end()
         error = "the process ended by itself; is the table too large?"
         self._state = self._idle_state() | {"error": error}
 
     def _receive(self) -> None:
-        """Take over what the process has sent."""
+        """Update the state by what the process has sent."""
         try:
             while self._pipe is not None and self._pipe.poll():
                 kind, value = self._pipe.recv()
@@ -262,7 +262,7 @@ class TableTab:
             self._state = self._idle_state() | {"error": value}
 
     def _idle_state(self) -> JsonObject:
-        """What is known of the table, without what is being done with it."""
+        """The facts about the table, without what is being done with it."""
         if "columns" not in self._state:
             return {"state": "empty"}
         state: JsonObject = {"state": "columns"}
@@ -277,7 +277,7 @@ def _is_list_of_texts(value: object) -> bool:
 
 
 def _run_jobs(pipe: Connection, make_work: Callable[[], TableWork]) -> None:
-    """The process: does one job after the other, until the pipe is closed.
+    """Do one job after the other in the process, until the pipe is closed.
 
     A job is the name of a method of `TableWork` and its arguments. The answer is the
     name of the job and the result, or "error" and a text. "read again" restores the

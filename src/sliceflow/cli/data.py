@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from sliceflow import ImageFlow, TableFlow
     from sliceflow.spaces.pictures.parameters import Quality
 
-# With fewer rows all are fitted: a tenth of them would be too few to measure with.
+# With fewer rows, none is held out: a tenth of them would be too few to measure with.
 _MIN_ROWS_TO_HOLD_OUT = 100
-# Pictures with labels are fitted by class unless a class has fewer than this: the maps
-# of a class of a few pictures could do little else than copy them. A choice by
+# Pictures with labels are fitted by class unless a class has fewer pictures than this:
+# the maps of a class of a few pictures would hardly do more than copy them. Chosen by
 # judgement.
 _MIN_PICTURES_OF_A_CLASS = 10
-# Files of pictures have at most red, green, blue and opacity.
+# The most channels of a picture in a file: red, green, blue and opacity.
 _MAX_CHANNELS = 4
-# The pixel value from which on a mask is white.
+# Pixels of a mask count as white from this value on.
 _WHITE = 128
 _DATASET_HINTS = {
     datasets.BrokenPictureError: "fix or remove that file, or pass --skip-broken",
@@ -61,12 +61,12 @@ class Data:
     kind : "pictures" or "table"
     x : pictures (n, h, w[, c]), or a pandas DataFrame
     labels : the classes (n,) of pictures, or None
-    n_pixel_values : whole pixels are below this
-    notes : what was left out of the data
+    n_pixel_values : integer pixels are below this number
+    notes : texts that say what was left out of the data
     dialect : how the text file of a table is written
     free_text : columns of a table that are left out, because they hold free text
     full_table : the table of which `x` is a part. The model is fitted to all of it, and
-        measured by a second fit to `x` alone. None for pictures
+    measured by a second fit to `x` alone. None for pictures
     """
 
     name: str
@@ -81,7 +81,7 @@ class Data:
 
     @property
     def fitted_rows(self) -> Any:
-        """What the model is fitted to."""
+        """The rows to which the model is fitted."""
         if self.full_table is None:
             return self.x
         return self.full_table
@@ -95,7 +95,7 @@ class Data:
 
     @property
     def description(self) -> str:
-        """Such as "1297 pictures of 8×8 in 10 classes"."""
+        """The data in words, such as "1297 pictures of 8×8 in 10 classes"."""
         if self.kind == TABLE:
             return f"{len(self.fitted_rows)} rows of {len(self.columns)} columns"
         height, width = self.x.shape[1:3]
@@ -107,7 +107,7 @@ class Data:
         return text
 
     def summary(self, test: Data | None) -> dict[str, Any]:
-        """What config.json and the report say of the data."""
+        """The data as config.json and the report describe them."""
         return {
             "name": self.name,
             "kind": self.kind,
@@ -119,7 +119,7 @@ class Data:
         }
 
     def take(self, rows: np.ndarray) -> Data:
-        """These rows only. Of a table, the rest is kept as `full_table`."""
+        """The data of these rows only. For a table, `full_table` keeps all rows."""
         if self.kind == TABLE:
             part = self.x.iloc[rows].reset_index(drop=True)
             return replace(self, x=part, full_table=self.x)
@@ -128,7 +128,7 @@ class Data:
 
 
 def read_data(settings: Settings, root: str | None = None) -> tuple[Data, Data | None]:
-    """The data to fit, and those to measure with.
+    """Read the data to fit, and the data to measure with.
 
     The second are the test split of a named set, else a held-out share; None if there
     are too few. `root` replaces the folder of the named sets.
@@ -152,8 +152,8 @@ def read_data(settings: Settings, root: str | None = None) -> tuple[Data, Data |
 def _with_labels_to_fit(pictures: Data, settings: Settings) -> Data:
     """The pictures, with labels only if they are to be fitted by class.
 
-    That is what --conditional asks for, and what is done without it if every class has
-    pictures enough. A model that completes pictures has no classes.
+    That is so with --conditional. Without this flag, it is so if every class has enough
+    pictures. A model that completes pictures has no classes.
     """
     labels = pictures.labels
     completes = settings.observed is not None or settings.mask is not None

@@ -70,7 +70,9 @@ def sample(
     if description.columns:
         for text in given or ():
             split_given(text, description.columns)
-    model = load_model(run, device)  # imports torch: what is wrong was said before
+    model = load_model(
+        run, device
+    )  # imports torch: errors that need no model came before
     from sliceflow import ImageFlow, TableFlow
 
     if isinstance(model, TableFlow):
@@ -167,7 +169,9 @@ def inpaint(  # noqa: PLR0913, a parameter for each flag
     if read_description(run).kind == TABLE:
         raise not_of_pictures
     find_picture_files(picture)
-    model = load_model(run, device)  # imports torch: what is wrong was said before
+    model = load_model(
+        run, device
+    )  # imports torch: errors that need no model came before
     from sliceflow import ImageFlow
 
     if not isinstance(model, ImageFlow):

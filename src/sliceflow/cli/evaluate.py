@@ -1,4 +1,4 @@
-"""What follows a fit: samples, their measures beside those of real rows, the report."""
+"""The steps after a fit: samples, their measures beside real rows, the report."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from sliceflow.metrics import Attacks, Report
     from sliceflow.metrics.rules import KeptRule
 
-# Samples of pictures that are drawn and measured: more cost time, and say little more.
+# The most samples of pictures that are drawn and measured: more cost time, and say
+# little more.
 _MAX_PICTURES = 2000
 # What measures cost on one thread of a CPU, measured on an aarch64 machine: of pictures
 # of 28×28 and of 32×32 in colour, 5,000 to 60,000 of them, the search for copies, per
@@ -48,21 +49,22 @@ _MAX_PICTURES = 2000
 _SECONDS_OF_PICTURES = 0.5  # of any, as 1,300 of 8×8 take
 _SECONDS_PER_COMPARED_VALUE = 5.5e-10
 _SECONDS_OF_COMPONENTS = 8.5e-10
-# And of tables, 300 to 2,000 compared rows of 5 to 20 columns.
+# What measures of tables cost, with 300 to 2,000 compared rows of 5 to 20 columns.
 _SECONDS_OF_TABLE = 0.7
 _SECONDS_PER_CELL = 2.5e-5
-# A category of more levels is rather a code or a place than what one would predict.
+# A category with more levels is probably a code or a place, which nobody would predict.
 _MAX_LEVELS_OF_TARGET = 20
 # Names of columns that hold codes, whatever their cells look like: zip, user_id, PLZ.
 _NAME_OF_CODE = re.compile(
     r"(^|[\W_])(zip|zipcode|postal|postcode|plz|id|ids|code|key|uuid|phone|tel)([\W_]|$)",
     re.IGNORECASE,
 )
-# With fewer held-out rows no measure is meaningful.
+# With fewer held-out rows than this, no measure is meaningful.
 _MIN_HELD_OUT_ROWS = 10
-# Of the pairs of columns, evaluation.json lists the worst, and those of the heat maps.
+# evaluation.json lists this many of the worst pairs of columns, beside those of the
+# heat maps.
 _MAX_WORST_PAIRS = 50
-# Of the rules of a table, it lists those that are kept least.
+# evaluation.json lists this many rules of a table, those that are kept least.
 _MAX_RULES = 50
 # What attacks cost beside fits, measured on 2 busy cores of an x86-64 machine.
 _SECONDS_PER_ATTACKED_ROW = 0.02
@@ -80,12 +82,12 @@ class Samples(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """What a verdict needs beside a report."""
+    """The facts that a verdict needs beside a report."""
 
     attacks: Attacks | None = None
-    notes: tuple[str, ...] = ()  # on sharing
-    rules: tuple[KeptRule, ...] = ()  # that the model found
-    from_mosaics: bool = False  # samples started as mosaics of fitted pictures
+    notes: tuple[str, ...] = ()  # facts to know before samples are shared
+    rules: tuple[KeptRule, ...] = ()  # rules that the model found
+    from_mosaics: bool = False  # whether samples started as mosaics of fitted pictures
 
 
 NO_EVIDENCE = Evidence()
@@ -130,7 +132,7 @@ def evaluate(
     samples = draw_samples(model, settings, fitted, test)
     note = f"held-out rows are those of {against}"
     n_fitted = count_common_rows(other, fitted)
-    if n_fitted:  # they say nothing about new rows
+    if n_fitted:  # fitted rows say nothing about new ones
         note += f", of which {n_fitted} were fitted"
     return measure(settings, fitted, other, samples, output, note)
 
@@ -158,7 +160,7 @@ def _check_held_out(test: Data | None) -> None:
 def _announce_attack(
     folder: RunFolder, train: Data, shadows: int, output: Output
 ) -> None:
-    """Say what an attack does, and about how long it takes."""
+    """Print what an attack does, and about how long it takes."""
     n_rows = len(train.fitted_rows)
     text = f"attacking a model of {n_rows // 2} rows"
     if shadows:
@@ -171,9 +173,9 @@ def _announce_attack(
 def attack_half(
     model: Model, settings: Settings, train: Data, shadows: int, output: Output
 ) -> Attacks:
-    """Attack a model of one half of the table; the other half was not fitted.
+    """Attack a model of one half of the table; the other half is not fitted.
 
-    A model of fewer rows tells more of each, so this overstates what the run tells.
+    A model of fewer rows tells more of each row, so this overstates what the run tells.
     """
     from sliceflow import TableFlow, metrics
 
@@ -351,7 +353,7 @@ def _model_rules(model: TableFlow, samples: Any, n_rows: int) -> tuple[KeptRule,
 
 
 def notes_on_sharing(model: Model) -> tuple[str, ...]:
-    """What one must know of a model of a table before its samples are shared."""
+    """Facts about a model of a table to know before its samples are shared."""
     from sliceflow import TableFlow
 
     if not isinstance(model, TableFlow):
@@ -477,7 +479,7 @@ def measure(
 
 
 def _with_rules(found: Report, rules: Sequence[KeptRule]) -> Report:
-    """A report with the rules that a model found first, each of them once."""
+    """A report whose rules begin with those that a model found, each of them once."""
     if not rules:
         return found
     texts = {rule.text for rule in rules}
@@ -488,7 +490,7 @@ def _with_rules(found: Report, rules: Sequence[KeptRule]) -> Report:
 
 
 def _not_measured(n_held_out: int) -> Result:
-    """What is said in place of measures if too few rows were held out."""
+    """The note in place of measures if too few rows were held out."""
     note = (
         f"not measured: {n_held_out} rows were held out, "
         f"and {_MIN_HELD_OUT_ROWS} are needed"
@@ -499,7 +501,7 @@ def _not_measured(n_held_out: int) -> Result:
 
 
 def _no_measures(note: str) -> Result:
-    """What stands in place of measures: a note that says why there are none."""
+    """Measures without numbers: a note that says why there are none."""
     return Result({"metrics": [], "details": {}, "verdict": None, "note": note}, note)
 
 

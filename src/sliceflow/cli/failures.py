@@ -1,4 +1,4 @@
-"""How a command prints, and how it ends: one line and a hint if it fails, an exit code.
+"""How a command prints, and how it ends: with an exit code, and an error in one line.
 
 Errors of the library are put into the words of the command line from their fields: a
 parameter becomes its flag, a suggested kind of a column becomes ``--column``.
@@ -26,9 +26,9 @@ from sliceflow.errors import (
 )
 
 INSTALL_HINT = "pip install 'sliceflow[cli]'"
-# Modules that only this extra installs.
+# Optional modules that the extra "cli" installs.
 OPTIONAL_MODULES = ("typer", "rich", "narwhals", "pandas", "jinja2", "PIL")
-# How to install modules that are optional: those, and those for files of one kind.
+# How to install optional modules: those of the extra, and those for one kind of files.
 _INSTALL_HINTS = dict.fromkeys(OPTIONAL_MODULES, INSTALL_HINT) | {
     "openpyxl": "pip install 'sliceflow[excel]'",
     "pyarrow": "pip install pyarrow",
@@ -42,7 +42,8 @@ _FLAGS_BY_PARAMETER = {
     "constraints": "constraint",
     "columns": "column",
 }
-# No space, too large a file, and a quota (which Windows does not have).
+# Errors of a full disk: no space, too large a file, and a quota (which Windows does not
+# have).
 _DISK_IS_FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 # Signals that end a process; Windows has no SIGHUP.
 _END_SIGNALS = [signal.SIGTERM]
@@ -53,13 +54,13 @@ _FIRST_ROW_OF_A_FILE = 2
 
 
 class CommandError(HintedError):
-    """The command failed: exit code 1."""
+    """A command failed: exit code 1."""
 
     exit_code = 1
 
 
 class UsageError(CommandError):
-    """The command makes no sense this way: exit code 2."""
+    """A command was called in a way that makes no sense: exit code 2."""
 
     exit_code = 2
 
@@ -155,7 +156,7 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 def _memory_error(error: BaseException, flags: Collection[str]) -> CommandError:
-    """What needs more memory than there is, with the flags that need less."""
+    """The error for too little memory, with the flags that need less."""
     hint = "pass a smaller --n, several times with different --seed"
     if "particles" in flags:
         hint = (
@@ -194,7 +195,7 @@ def advice_with_flags(problem: DataProblem) -> str:
 
 
 def join_advice(hint: str, verb: str, choices: list[str]) -> str:
-    """Such as "fix the cells, or pass --column 'a=category'".
+    """Join a hint and flags, such as "fix the cells, or pass --column 'a=category'".
 
     Either part may be empty.
     """

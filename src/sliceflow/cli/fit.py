@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """What is fitted, and to which data.
+    """A fit that the command does: data, estimator and ranks.
 
     `ranks` is None unless torchrun started several processes.
     """
@@ -195,7 +195,7 @@ def _say_what_was_read(
     output.say(text)
     if is_first:
         for note in train.notes:
-            output.say_always(f"note: {note}")  # data are missing from here on
+            output.say_always(f"note: {note}")  # the fit goes on without these data
 
 
 def _estimate_cost(job: _Job) -> Result:
@@ -316,7 +316,7 @@ def _describe_fit(job: _Job) -> JsonObject:
 def _explain(
     error: BaseException, settings: Settings, folder: RunFolder
 ) -> CommandError | None:
-    """The error that ended a fit, with what to do about it, where that is known."""
+    """The error that ended a fit, with advice on what to do, where that is known."""
     from sliceflow.models.checkpoints import CheckpointMismatchError, FitInterrupted
     from sliceflow.models.ranks import LostRankError
 

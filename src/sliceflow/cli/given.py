@@ -1,4 +1,4 @@
-"""What --given says: a column, a relation, and a value."""
+"""The flag --given: texts with a column, a relation, and a value."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from sliceflow.wording import did_you_mean
 if TYPE_CHECKING:
     from sliceflow import TableFlow
 
-# Longer ones first: ">=" also begins with ">".
+# The relations. Longer ones come first, because ">=" also begins with ">".
 _RELATIONS = ("<=", ">=", "=", "<", ">")
 
 
 def parse_given(model: TableFlow, texts: Sequence[str]) -> dict[str, Any]:
     """What all rows must have, by column, from texts such as "net>100".
 
-    Two bounds of a column are one range.
+    Two bounds of a column become one range.
     """
     from sliceflow.spaces.tables.conditioning import Bounds
 

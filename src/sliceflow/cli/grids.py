@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 # Pictures of fewer pixels are enlarged to about this side, to be seen on a page.
 _SHOWN_SIDE = 56
-# The same in an animation, which is a large file.
+# Pictures of fewer pixels are enlarged to about this side in an animation, which is a
+# large file.
 _SHOWN_SIDE_OF_ANIMATION = 32
 _N_FRAMES = 40
 _FRAME_MILLISECONDS = 90

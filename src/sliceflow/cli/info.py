@@ -39,7 +39,7 @@ _EXTRAS = {
     "metrics": ("torch-fidelity",),
     "demo": ("matplotlib",),
 }
-# What config.json says of a run that `info` shows.
+# The entries of config.json that `info` shows.
 _SHOWN_OF_CONFIG = (
     "command",
     "started",

@@ -22,10 +22,11 @@ from sliceflow.number_formats import infer_number_format
 if TYPE_CHECKING:
     import pandas as pd
 
-# If a column of numbers or dates has more different odd texts than this, they are no
-# single mistakes: then the column is taken for categories.
+# If a column of numbers or dates has more different texts that are none than this, they
+# are no single mistakes: then the column is taken for categories.
 _MAX_ODD_TEXTS = 3
-# Problems that the report spells out. The flags of the others are in the command.
+# The report describes at most this many problems. The flags of the others are in the
+# command.
 _MAX_PROBLEMS_SHOWN = 8
 
 
@@ -57,7 +58,7 @@ def _may_be_free_text(cells: pd.Series) -> bool:
 
 
 def note_free_text(name: str) -> str:
-    """What is said of a column of free text."""
+    """The note that a column of free text is left out."""
     flag = shlex.quote(f"{name}=category")
     return (
         f"column {name!r} is left out: it is free text, which a table cannot imitate "
@@ -119,7 +120,7 @@ def _helpful_flags(cells: pd.Series, error: DataError) -> list[str]:
     """The flags with which a column can be fitted: as few cells as can be are lost."""
     odd_texts = _odd_texts(cells)
     if 0 < len(odd_texts) <= _MAX_ODD_TEXTS:
-        # One word each: a text may begin with a dash.
+        # Flag and text are one word, because a text may begin with a dash.
         return [f"--missing={text}" for text in odd_texts]
     for kind in reversed(error.suggested_kinds):
         if kind.startswith("datetime") and _reads_all(cells, kind):

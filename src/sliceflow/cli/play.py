@@ -1,4 +1,4 @@
-"""``sliceflow play``: what the page needs of run folders and files, and its server."""
+"""``sliceflow play``: the server, and what the page needs of run folders and files."""
 
 from __future__ import annotations
 
@@ -118,7 +118,8 @@ class TableWork:
         self._df: Any = None
         self._dialect = Dialect()
         self._model: TableFlow | None = None
-        # Imported now, so that the first fit is fast. What is missing is said then.
+        # Imported now, so that the first fit is fast. A missing package raises an error
+        # later.
         with suppress(ImportError):
             import sliceflow.spaces.tables.estimator  # noqa: F401
 

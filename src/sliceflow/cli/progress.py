@@ -13,7 +13,7 @@ from sliceflow.wording import format_duration, shorten
 if TYPE_CHECKING:  # importing it would import torch, which takes seconds
     from sliceflow.engine.events import ProgressEvent
 
-# What a step costs beside its pixels, in pixels. Only the forecast of the remaining
+# The fixed cost of a step, as a number of pixels. Only the forecast of the remaining
 # time depends on it.
 _COST_OF_ANY_STEP = 30
 # The share of the work after which the remaining time is shown. Earlier it is a guess.

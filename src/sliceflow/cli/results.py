@@ -1,4 +1,4 @@
-"""What a command returns: an object for ``--json``, and a text for people."""
+"""The result of a command: an object for ``--json``, and a text for people."""
 
 from __future__ import annotations
 

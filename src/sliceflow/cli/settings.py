@@ -34,7 +34,7 @@ FLAGS_FOR = {
     "tables": ("target", "drop", "column", "missing", "constraint"),
     "your own data": ("holdout",),
 }
-# What to do in place of a flag that is for other data.
+# Advice on what to do in place of a flag that is for other data.
 _HINTS = {
     "conditional": "sliceflow sample --given column=value draws rows of one class",
     "target": "use --conditional for pictures with labels",

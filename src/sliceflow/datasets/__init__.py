@@ -1,6 +1,6 @@
 """Pictures from files: named sets, folders of pictures, arrays.
 
-Nothing is scaled or encoded.
+Pixels are neither scaled nor encoded.
 """
 
 from __future__ import annotations
@@ -44,7 +44,19 @@ _N_PIXEL_VALUES = {"bool": 2, "int8": 128}
 
 @dataclass(frozen=True, eq=False)
 class Pictures:
-    """Pictures as stored, and their labels."""
+    """Pictures as they are stored, and their labels.
+
+    Attributes
+    ----------
+    images : array (n, h, w[, c])
+        The pictures.
+    labels : array (n,) or None
+        Their labels.
+    n_pixel_values : int
+        Integer pixels are 0 to ``n_pixel_values - 1``.
+    name : str
+        The name of the set, or of the file or folder.
+    """
 
     images: NDArray[Any]  # (n, h, w[, c])
     labels: NDArray[Any] | None  # (n,)
@@ -60,18 +72,35 @@ def load(
     size: int | None = None,
     skip_broken: bool = False,
 ) -> Pictures:
-    """Pictures of a named set, a folder, or a .npy or .npz file.
+    """Load the pictures of a named set, a folder, or an .npy or .npz file.
 
     Parameters
     ----------
-    name_or_path : "digits", "mnist", "fashion-mnist", "cifar10", "celeba", or a path
-        A folder with one subfolder per class gives labels. An .npz file has `images` or
-        `x`, or a single array, and optionally `labels` or `y`.
-    split : "train" or "test", for CelebA also "valid"; a path has only "train"
-    root : the folder of the named sets; by default SLICEFLOW_DATA, or sliceflow in the
-        user's cache
-    size : for folders and CelebA (default 64): the middle square, resized to this side
-    skip_broken : skip pictures that cannot be read, with a warning
+    name_or_path : str or path
+        "digits", "mnist", "fashion-mnist", "cifar10", "celeba", or a path. A folder
+        with one subfolder per class gives labels. An .npz file has `images` or `x`, or
+        a single array, and optionally `labels` or `y`.
+    split : str, default "train"
+        "train" or "test", for CelebA also "valid". A path has only "train".
+    root : str, path or None, default None
+        The folder of the named sets. None takes the environment variable
+        SLICEFLOW_DATA, or the folder sliceflow in the user's cache.
+    size : int or None, default None
+        For folders and CelebA: pictures become their middle square, resized to this
+        side. None leaves folders as they are, and is 64 for CelebA.
+    skip_broken : bool, default False
+        Skip pictures that cannot be read, with a warning.
+
+    Returns
+    -------
+    pictures : Pictures
+
+    Raises
+    ------
+    MissingSetError
+        If the files of a named set are not there.
+    DatasetError
+        If the pictures cannot be read or differ in size.
 
     Examples
     --------
@@ -97,8 +126,20 @@ def load(
 
 
 def available(root: str | os.PathLike[str] | None = None) -> dict[str, bool]:
-    """Which named sets are complete; nothing is read.
+    """Which named sets have all their files. No file is read.
 
+    Parameters
+    ----------
+    root : str, path or None, default None
+        The folder of the named sets, as in `load`.
+
+    Returns
+    -------
+    complete : dict
+        True or False, by the name of the set.
+
+    Examples
+    --------
     >>> available("/nowhere")["mnist"]
     False
     """
@@ -156,7 +197,7 @@ def _load_named(
 
 
 def _load_digits(split: str) -> Pictures:
-    """Scikit-learn's digits, divided once and for all."""
+    """Scikit-learn's digits, split in the same way for everybody."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 

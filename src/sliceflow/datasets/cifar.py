@@ -77,9 +77,9 @@ class _Record:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Puts records in place of numpy's functions.
+    """An unpickler that records calls of numpy's functions instead of making them.
 
-    These would allocate any amount of memory for a forged dtype or shape.
+    For a forged dtype or shape, these functions would allocate any amount of memory.
     """
 
     def find_class(self, module: str, name: str, /) -> type[_Record]:

@@ -10,7 +10,17 @@ from sliceflow.errors import HintedError
 
 
 class DatasetError(HintedError, ValueError):
-    """Pictures that cannot be loaded, with the `file` or folder where that is known."""
+    """Pictures that cannot be loaded.
+
+    Attributes
+    ----------
+    file : path or None
+        The file or folder, where it is known.
+    fact : str
+        What is wrong.
+    hint : str
+        What to do about it, or an empty text.
+    """
 
     def __init__(self, fact: str, hint: str = "", file: Path | None = None) -> None:
         super().__init__(fact, hint)
@@ -33,7 +43,17 @@ class MixedSizesError(DatasetError):
 
 
 class MissingSetError(HintedError, FileNotFoundError):
-    """The files of a named set are missing; `name` is the set's."""
+    """The files of a named set are missing.
+
+    Attributes
+    ----------
+    name : str
+        The name of the set.
+    fact : str
+        What is missing.
+    hint : str
+        What to do about it.
+    """
 
     def __init__(self, fact: str, hint: str = "", name: str = "") -> None:
         super().__init__(fact, hint)

@@ -96,7 +96,7 @@ def _decode_all(
             images = np.empty((len(files), *pixels.shape), np.uint8)
         elif pixels.shape[:2] != images.shape[1:3]:
             _raise_mixed_sizes(decoded[0], images.shape[1:], file, pixels.shape)
-        if pixels.ndim == images.ndim:  # the first in colour, after grey ones
+        if pixels.ndim == images.ndim:  # the first picture in colour, after grey ones
             images = np.repeat(images[..., None], 3, axis=-1)
         if pixels.ndim < images.ndim - 1:  # a grey one among those in colour
             pixels = pixels[..., None]

@@ -16,7 +16,7 @@ class NamedSet(NamedTuple):
     torchvision: str  # the class of torchvision that downloads it
     folders: tuple[str, ...]  # in which the files may be, below the root
     files: Mapping[str, tuple[str, ...]]  # by split
-    ending: str  # which files may have in addition, such as ".gz"
+    ending: str  # that file names may have in addition, such as ".gz"
 
 
 _IDX = {
@@ -71,9 +71,9 @@ def root_folder(root: str | os.PathLike[str] | None) -> Path:
 
 
 def find(name: str, root: Path, wanted: tuple[str, ...]) -> list[Path]:
-    """The wanted files, all from one folder, each with or without the other ending.
+    """The wanted files of a set, all from one folder, with or without the other ending.
 
-    A `MissingSetError` if no folder has all of them.
+    Raises a `MissingSetError` if no folder has all of them.
     """
     named_set = SETS[name]
     folders = [root / folder for folder in named_set.folders]

@@ -1,4 +1,4 @@
-"""How many particles of which condition a fit has, and of which data they take it."""
+"""How many particles of each condition a fit has, and whose conditions they take."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor
 from sliceflow.engine.encoded_y import ClassIndices, EncodedY
 from sliceflow.engine.random import Seed
 
-# The fewest particles of a fit. Maps of fewer are too noisy for offline samples, which
-# they were not fitted to; more cost time.
+# The fewest particles of a fit. Maps of fewer particles are too noisy for offline
+# samples, to which they were not fitted; more cost time.
 MIN_PARTICLES = 2_000
 # The fewest particles of each class, if classes share their maps. A large fit of M
 # particles has more, `_MIN_ROOTS_OF_SHARED_CLASS`·√M: the tails of a stored map, ¼√M
@@ -44,7 +44,7 @@ def stratified_indices(y: EncodedY, m: int, seed: Seed, minimum: int = 0) -> Ten
     counts[by_remainder[: m - int(counts.sum())]] += 1
     too_small = (class_sizes > 0) & (counts < minimum)
     for c in torch.nonzero(too_small)[:, 0].tolist():
-        # The largest class gives one away.
+        # The largest class gives a particle to a class that has too few.
         while counts[c] < minimum < int(counts.max()):
             counts[counts.argmax()] -= 1
             counts[c] += 1
@@ -62,12 +62,18 @@ def even_indices(n: int, m: int, seed: Seed) -> Tensor:
 
 
 def extra_y(*, y_p: EncodedY, y_q: EncodedY, per_class: bool, seed: Seed) -> EncodedY:
-    """y of the particles that a fit adds where the requested ones are too few.
+    """The conditions of particles that a fit adds where the requested ones are too few.
 
-    `y_p` is that of the requested particles, `y_q` that of the data.
     Maps of few particles are too noisy for offline samples. So a fit has at least
-    `MIN_PARTICLES`, and at least 200 of every class in the data, or 2√M of M. If each
-    class has its own maps, `per_class`, it has at least 1,000 of every class.
+    `MIN_PARTICLES`, and at least 200 of every class in the data, or 2√M of M. With
+    `per_class`, each class has its own maps, and at least 1,000 particles.
+
+    Parameters
+    ----------
+    y_p : the y of the requested particles
+    y_q : the y of the data
+    per_class : whether each class has its own maps
+    seed : draws which data give their conditions
     """
     m = len(y_p)
     n = len(y_q)

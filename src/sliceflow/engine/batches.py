@@ -70,15 +70,16 @@ class Batches:
     `data_indices` and `class_slices`. These may differ in length.
     """
 
-    # The points of each batch; None if all points are used every time.
+    # The particles of each batch, and the data of each batch; None if every step uses
+    # all.
     particle_indices: Sequence[Indices] | None = None
     data_indices: Sequence[Indices] | None = None
     # The order (N,) that the data must be brought into; None leaves them as they are.
     order: Tensor | None = None
     # The weights (n,) of the n data that are used, if all batches use the same ones.
     weights: Tensor | None = None
-    # The classes among the particles and data of each batch, if each class has its own
-    # maps.
+    # Where the classes are among the particles and data of each batch, if each class
+    # has its own maps.
     class_slices: Sequence[tuple[ClassSlices, ClassSlices]] | None = None
 
     def batch(self, steps_before: int, y: EncodedY | None = None) -> Batch:
@@ -121,7 +122,7 @@ class Target:
 
     @cached_property
     def batches(self) -> Batches:
-        """Which particles and data each step is fitted to."""
+        """The batches: which particles and data each step is fitted to."""
         return self.load_batches()
 
     def at(self, step: Step) -> tuple[Cloud, Batch]:
@@ -150,10 +151,10 @@ class Target:
 
 @dataclass(frozen=True)
 class KnownTarget:
-    """A target that the transport knows, such as N(0, I): there are no data.
+    """A target whose distribution is known exactly, such as N(0, I): there are no data.
 
-    Steps are fitted to all particles and nothing else: the transport gets projections
-    (h, 0) of data.
+    Steps are fitted to all particles. The transport knows the target, so it gets
+    projections (h, 0) of data.
     """
 
     def at(self, step: Step) -> tuple[Cloud, Batch]:
@@ -242,7 +243,7 @@ def _make_batches_per_class(
     device = y_q.values.device
     parts_p, slices_of_parts_p = even_parts(slices_p, max_samples, device)
     parts_q, slices_of_parts_q = even_parts(slices_q, max_samples, device)
-    # As many turns as it takes until the same two parts meet again.
+    # There are as many turns as it takes until the same two parts meet again.
     class_slices = []
     for turn in range(math.lcm(len(parts_p), len(parts_q))):
         slices_of_part_p = slices_of_parts_p[turn % len(parts_p)]

@@ -63,12 +63,12 @@ class ClassSlices:
 
 @dataclass
 class Cloud:
-    """Points with their conditions: x moves, y does not."""
+    """Points with their conditions. Steps move the points x; the conditions y stay."""
 
     x: Tensor  # (d, n)
     y: EncodedY | None = None  # their conditions, if there are any
-    # Where the points of each class are, if each class has its own maps. The points are
-    # then sorted by class.
+    # The slice of the points of each class, if each class has its own maps. The points
+    # are then sorted by class.
     class_slices: ClassSlices | None = None
 
     def part(self, indices: Indices) -> Cloud:

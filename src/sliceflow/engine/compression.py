@@ -1,7 +1,7 @@
-"""Compression: the maps that a model stores have few knots, and few bytes for each.
+"""Compression of the maps that a model stores: few knots, and few bytes for each.
 
-`compress_map` chooses how. Maps through sorted particles become averages over cells of
-particles (`compress_knots`). Maps on a grid keep every k-th edge of it
+`compress_map` chooses the form. Maps through sorted particles become averages over
+cells of particles (`compress_knots`). Maps on a grid keep every k-th edge of it
 (`compress_grid_evenly`), or become a `CompressedMap` (`compress_grid_at_bends`): the
 displacement D(z) = T(z) − z is then piecewise linear through a few knots, which are
 where the map bends, and is rounded to whole steps. To move particles, a `CompressedMap`
@@ -58,7 +58,7 @@ def compress_map(
     shared : whether classes share the maps
     tails : whether to resolve the tails of sorted maps; otherwise they are averages
     """
-    if isinstance(transport_map, SmoothMap):  # which has few knots
+    if isinstance(transport_map, SmoothMap):  # it has few knots as it is
         return transport_map
     if isinstance(transport_map, KnotMap):
         if max_displacement is not None and not tails:
@@ -235,7 +235,7 @@ def _jumps(values: Tensor) -> Tensor | None:
 
 
 def _flat_far_beyond(knot_map: KnotMap) -> KnotMap:
-    """The same with a knot far beyond each end: nothing leaves the data's range."""
+    """The maps with a knot far beyond each end: nothing leaves the data's range."""
     knots = knot_map.knots
     values = knot_map.values
     first = knots[:, :1]

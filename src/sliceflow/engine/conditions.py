@@ -1,6 +1,6 @@
 """Conditions: the kinds of y, and how y enters the projection.
 
-A condition is *encoded* once, into a y of the kinds of `encoded_y`.
+An encoder encodes the user's y once, into one of the classes of `encoded_y`.
 
 A frame's θ_y (h, l) shifts every projection by ``ξ·θ_yᵀy``, where a class index stands
 for a one-hot y. So l, which the engine calls `condition_dim`, is the number of classes
@@ -56,7 +56,7 @@ class LabelEncoder:
 
     kind: ClassVar[Literal["labels"]] = "labels"
     classes: Annotated[np.ndarray, Label]  # (C,)
-    is_inferred: bool = False  # clusters, which the user did not pass
+    is_inferred: bool = False  # whether the classes are clusters, found by the fit
 
     def check_saved(self) -> None:
         """Raise a ValueError unless there are labels and all differ."""
@@ -108,7 +108,7 @@ class LabelEncoder:
         """Raise a `DataError` that lists the labels that are no class."""
         pairs = zip(labels, indices, strict=True)
         without_class = [label for label, index in pairs if index is None]
-        unknown = list(dict.fromkeys(without_class))  # each one once
+        unknown = list(dict.fromkeys(without_class))  # without repetitions
         plural = "s" if len(unknown) > 1 else ""
         raise DataError(
             f"unknown label{plural} {list_labels(unknown)}",
@@ -239,9 +239,10 @@ ConditionEncoder = LabelEncoder | ContinuousEncoder | MixedEncoder
 
 
 def infer_encoder(array: np.ndarray, n_rows: int, name: str = "y") -> ConditionEncoder:
-    """The kind of condition that the y of `fit` describes.
+    """The encoder for the user's y of n rows.
 
-    One dimension is labels, two are continuous columns, or some of each.
+    A y of one dimension is labels. Of two dimensions, a column of which all values are
+    numbers is continuous, and any other column is labels.
     """
     if array.ndim not in (1, 2):
         raise DataError(

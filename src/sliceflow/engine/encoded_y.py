@@ -1,8 +1,8 @@
 """Encoded conditions: the y of n points, as the engine uses it.
 
-`ClassIndices` are those of labels, `ContinuousY` those of columns of numbers, `MixedY`
-those of both. Everywhere `y_p` is the y of particles, which have the distribution p,
-and `y_q` that of data, which have q. Nothing writes to a y: conditions do not move.
+`ClassIndices` encode labels, `ContinuousY` columns of numbers, and `MixedY` both
+together. Everywhere `y_p` is the y of particles, which have the distribution p, and
+`y_q` that of data, which have q. Nothing writes to a y: conditions do not move.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sliceflow import kernels
 
 @dataclass(frozen=True)
 class _PointValues:
-    """What all kinds share: the values of n points, along the first axis."""
+    """The base class of all kinds of y: values of n points, along the first axis."""
 
     values: Tensor
 
@@ -31,19 +31,19 @@ class _PointValues:
         return replace(self, values=self.values[indices])
 
     def to(self, device: torch.device | str) -> Self:
-        """The same on a device."""
+        """The same y on a device."""
         return replace(self, values=self.values.to(device))
 
     def repeat(self, times: int) -> Self:
-        """All points one after the other, several times."""
+        """The y of all points, repeated as a whole."""
         return replace(self, values=torch.cat([self.values] * times))
 
     def repeat_each(self, times: int) -> Self:
-        """Each point several times in a row."""
+        """The y of each point, repeated before the next point."""
         return replace(self, values=self.values.repeat_interleave(times, 0))
 
     def joined(self, other: _PointValues) -> Self:
-        """These points, and after them those of another y of the same kind."""
+        """The y of these points and, after them, of others; both y are of one kind."""
         assert type(other) is type(self), "kinds of y differ"
         return replace(self, values=torch.cat((self.values, other.values)))
 
@@ -74,7 +74,8 @@ class ContinuousY(_PointValues):
 class MixedY(ContinuousY):
     """Labels and numbers: `values` (n, 1 + l), with the index of the class first.
 
-    Only local conditions use it; what else takes it treats the index as a number.
+    Only local conditions tell the class from the numbers. All other code takes the
+    index for one more number.
     """
 
     @property

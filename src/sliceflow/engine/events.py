@@ -1,9 +1,9 @@
 """Events and their listeners: how to watch and stop a running flow.
 
 A listener is any callable that takes an `Event`. If it returns True, the current stage
-ends. Models that are not fitted by a flow, such as tables, send events of their own
-classes, which have at least the members of `ProgressEvent`. If a listener has a method
-``close``, it is called when the run ends, even with an error.
+ends. If a listener has a method ``close``, it is called when the run ends, even with an
+error. Fits that are no flow, such as those of tables, send events of their own classes,
+which have at least the members of `ProgressEvent`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,43 @@ N_PROGRESS_LINES = 10
 
 @dataclass(frozen=True)
 class Event:
-    """The state after a step."""
+    """The state of a flow after a step, as listeners get it.
+
+    Attributes
+    ----------
+    stage_name : str
+        The name of the stage.
+    stage_index : int
+        The index of the stage.
+    step_index : int
+        The index of the step in its stage.
+    steps_done : int
+        Steps done in all stages.
+    steps_total : int
+        Steps of all stages, as far as their number is known now.
+    distance : tensor
+        The sliced distance before the step, √(mean over directions of W₂²), in the
+        units of the flow (standardised data). It is a tensor, so that a GPU need not
+        wait; ``float(event.distance)`` reads it.
+    seconds : float
+        Time since the start of the fit.
+    particles : tensor (d, M)
+        The particles. They belong to the flow: do not write to them.
+    active_fraction : tensor or None, default None
+        The fraction of maps that are not the identity; None without shrinkage.
+    stage_steps : int, default 0
+        The most steps that the stage may have.
+
+    Examples
+    --------
+    >>> from sliceflow import SlicedWassersteinFlow
+    >>> flow = SlicedWassersteinFlow(n_particles=200, n_steps=9)
+    >>> def stop_after_three(event):
+    ...     return event.steps_done == 3
+    >>> flow = flow.fit(torch.randn(100, 2), listeners=stop_after_three)
+    >>> flow.history_["stage"].count("flow")
+    3
+    """
 
     stage_name: str
     stage_index: int
@@ -58,7 +94,7 @@ class Event:
     stage_steps: int = 0  # the most steps that the stage may have
 
     def describe(self) -> str:
-        """Such as "stage flow, sliced distance 0.12". It waits for a GPU."""
+        """Such as "stage flow, sliced distance 0.12". This waits for a GPU."""
         text = f"stage {self.stage_name}, sliced distance {float(self.distance):.4g}"
         if self.active_fraction is not None:
             text += f", {float(self.active_fraction):.0%} of the maps move"
@@ -66,7 +102,17 @@ class Event:
 
 
 class ProgressEvent(Protocol):
-    """What a progress bar reads of an event of any fit."""
+    """An event of any fit: what progress bars read.
+
+    Attributes
+    ----------
+    steps_done : int
+        Steps done so far.
+    steps_total : int
+        Steps of the whole fit, as far as their number is known now.
+    seconds : float
+        Time since the start of the fit.
+    """
 
     @property
     def steps_done(self) -> int: ...
@@ -92,22 +138,39 @@ class EventListener(Protocol[EventT_contra]):
     def __call__(self, event: EventT_contra, /) -> bool | None: ...
 
 
-# What users pass: the kind of fit decides which events it gets.
+# What users pass as `listeners`. The kind of fit decides which events a listener gets.
 Listener = EventListener[Any]
 Listeners = Listener | Iterable[Listener] | None
-# What users pass to the fit of a flow.
+# What users pass as `listeners` to the fit of a flow.
 FlowListeners = EventListener[Event] | Iterable[EventListener[Event]] | None
 _HISTORY_COLUMNS = ("stage", "step", "distance", "active_fraction", "seconds")
 
 
 @dataclass
 class History:
-    """Records the events of a run."""
+    """A listener that records the events of a run.
+
+    Attributes
+    ----------
+    events : list of tuple
+        Stage, step, distance, active fraction and seconds of each event.
+    before : dict of lists
+        The columns of an earlier run that was resumed.
+
+    Examples
+    --------
+    >>> from sliceflow import SlicedWassersteinFlow
+    >>> history = History()
+    >>> flow = SlicedWassersteinFlow(n_particles=200, n_steps=3)
+    >>> flow = flow.fit(torch.randn(100, 2), listeners=history)
+    >>> history.as_columns()["step"][:3]
+    [0, 1, 2]
+    """
 
     events: list[tuple[str, int, Tensor, Tensor | None, float]] = field(
         default_factory=list
     )
-    # The columns of the run that is resumed.
+    # The columns of an earlier run that was resumed.
     before: dict[str, list[Any]] = field(default_factory=dict)
 
     def __call__(self, event: Event) -> None:
@@ -121,11 +184,14 @@ class History:
         self.events.append(record)
 
     def as_columns(self) -> dict[str, list[Any]]:
-        """Lists of equal length, for ``pandas.DataFrame(history)``.
+        """The columns of the history, for ``pandas.DataFrame(history.as_columns())``.
 
-        They are `stage`, `step`, `distance`, `active_fraction` and `seconds`.
-        `active_fraction` is the fraction of maps that are not the identity: 1 without
-        shrinkage.
+        Returns
+        -------
+        columns : dict of lists
+            Columns of equal length: `stage`, `step`, `distance`, `active_fraction` and
+            `seconds`. `active_fraction` is the fraction of maps that are not the
+            identity: 1 without shrinkage.
         """
         columns: dict[str, list[Any]] = {}
         for i, name in enumerate(_HISTORY_COLUMNS):
@@ -156,9 +222,10 @@ def show_log() -> None:
 
 
 class Progress:
-    """Logs a line after each tenth of the steps, at the level INFO of "sliceflow".
+    """A listener that logs a line after each tenth of the steps.
 
-    If no handler of Python's `logging` would show the lines, they go to stderr.
+    Lines have the level INFO of the logger "sliceflow". If no handler of Python's
+    `logging` would show them, they go to stderr.
     """
 
     def __init__(self) -> None:
@@ -175,7 +242,7 @@ class Progress:
 
 
 def as_listeners(listeners: Listeners) -> tuple[Listener, ...]:
-    """The listeners of a user as a tuple: one, several or None."""
+    """The listeners that a user passes, as a tuple: one, several or None."""
     what = "a callable, a tuple of several, or None"
     if listeners is None:
         return ()

@@ -48,8 +48,8 @@ from sliceflow.engine.transports import MapFit
 # shifts, or every class has separate maps.
 ConditionUse = Literal["none", "shared", "separate"]
 
-# Bytes for the projections of one chunk of particles, 256 MB: bounds the memory of a
-# step. Smaller chunks start more kernels.
+# The projections of one chunk of particles have at most this many bytes, 256 MB, which
+# bounds the memory of a step. Smaller chunks start more kernels.
 PROJECTION_BYTES = 1 << 28
 # A stage has converged if at most this fraction of its maps is not the identity. A
 # larger one ends stages sooner, with less detail; a smaller one runs steps in which
@@ -59,7 +59,7 @@ CONVERGENCE_TOL = 0.05
 # CPU wait for the GPU. A stage is at most three steps longer than with a check in every
 # step.
 CONVERGENCE_CHECK_EVERY = 4
-# Random numbers drawn at a time for the particles: 512 MB in float64.
+# At most this many random numbers of particles are drawn at a time: 512 MB in float64.
 _NUMBERS_PER_DRAW = 1 << 26
 # The fewest particles moved or drawn at a time, however large each of them is: the
 # work of a chunk must outweigh its start.
@@ -206,10 +206,10 @@ class FlowSpec:
 
         In the whole space these are `particles` themselves. In any other subspace they
         are a copy of the particles' coordinates there. The body of the caller's loop
-        moves them in place; `particles` stay as they were. When the caller asks for the
-        next stage, this generator goes on after its `yield`: it adds the change of the
-        coordinates to ``particles.x``. So a loop that is left early changes nothing in
-        the whole space.
+        moves this copy in place; `particles` stay as they were. When the caller asks
+        for the next stage, this generator goes on after its `yield`: it adds the change
+        of the coordinates to ``particles.x``. So a loop that is left early changes
+        nothing in the whole space.
         """
         stage_range = self.stage_range
         if stage_range is None:
@@ -245,11 +245,11 @@ class Step:
     def make_frame(
         self, data: Cloud | None = None, theta: Tensor | None = None
     ) -> Frame:
-        """The directions of the step.
+        """Make the frame of the step.
 
-        They are `theta` (h, d) if a model has stored them. Otherwise they are drawn
-        from the seed of the step; some kinds of frames fit them to the particles and
-        `data`.
+        Its directions are `theta` (h, d) if a model has stored them. Otherwise they are
+        drawn from the seed of the step; some kinds of frames fit them to the particles
+        and `data`.
         """
         x = self.particles.x
         if theta is not None:
@@ -290,7 +290,7 @@ class Step:
             self._add_noise(particle_rng, step_size)
 
     def _is_worth_keeping(self, z: Tensor) -> bool:
-        """Whether to read projections again: a GPU computes them faster."""
+        """Whether projections are kept to be read again: a GPU computes them faster."""
         return z.device.type == "cpu" and z.nbytes <= self.flow.projection_bytes
 
     def _move_in_chunks(
@@ -313,7 +313,7 @@ class Step:
         x.add_(epsilon, alpha=math.sqrt(2 * self.flow.entropy * eta))
 
     def model_steps(self, frame: Frame, transport_map: TransportMap) -> list[ModelStep]:
-        """What the model gets from this step: nothing, or one step, compressed."""
+        """The steps that a model stores: none, or this one with compressed maps."""
         stage = self.stage
         if stage.n_knots == 0:
             return []
@@ -343,7 +343,7 @@ class Step:
 
 @dataclass
 class FlowState:
-    """The progress of a simulation: where it starts, and its state after every step."""
+    """The progress of a simulation: where it starts, and its state after each step."""
 
     stage_index: int = 0  # the stage of the next step
     step_index: int = 0  # the next step; after the last one, their number
@@ -415,7 +415,7 @@ class FlowState:
         self.after_step()
 
     def _has_converged(self, fit: MapFit) -> bool:
-        """Whether nearly all maps are the identity, if it is time to check that."""
+        """Whether nearly all maps are the identity; False in steps without a check."""
         if (
             fit.active_fraction is None
             or self.step_index % CONVERGENCE_CHECK_EVERY != 0
@@ -436,9 +436,10 @@ class ParticleStreams:
     first: int = 0  # the index of the first particle among all of a run
 
     def fill(self, x: Tensor, *names: str | int) -> Tensor:
-        """Fill x (d, n) with N(0, I), from the node `names` below the seed; return it.
+        """Fill x (d, n) with N(0, I) in place, and return it.
 
-        Column j are the numbers of particle j.
+        Numbers are drawn from the node `names` below the seed; column j has the numbers
+        of particle j.
         """
         seed = self.seed.child(*names)
         d, n = x.shape

@@ -39,8 +39,8 @@ __all__ = [
     "Random",
 ]
 
-# Particles and data that max-sliced directions are fitted to, new ones in every step.
-# More take longer in each iteration, and make the directions less noisy.
+# How many particles and data max-sliced directions are fitted to; every step takes
+# others. More take longer in each iteration, and make the directions less noisy.
 _MAX_SLICED_SAMPLES = 1000
 # Length of one step of the ascent to max-sliced directions, which are unit vectors.
 # Longer steps overshoot; shorter ones need more iterations.
@@ -49,7 +49,27 @@ _ASCENT_STEP = 0.5
 
 @dataclass(frozen=True)
 class DenseFrame:
-    """The directions of one step, on a device."""
+    """The directions of one step, Θ, as matrices on a device.
+
+    Attributes
+    ----------
+    theta : tensor (h, d) or None
+        Directions in the space of x. None stands for the coordinate axes.
+    theta_y : tensor (h, l) or None
+        Directions in the space of the condition, if the frame has any.
+    frame_bound : float, default 1
+        c, where ΘᵀΘ = c·I, exactly or on average.
+    theta_to_store : tensor (h, d) or None, default None
+        Directions that a model must store, because they cannot be drawn again.
+
+    Examples
+    --------
+    >>> from sliceflow.engine.clouds import Cloud
+    >>> frame = DenseFrame(theta=torch.eye(2), theta_y=None)
+    >>> z = frame.project(Cloud(torch.tensor([[1.0], [2.0]])))
+    >>> frame.lift(z).tolist()
+    [[1.0], [2.0]]
+    """
 
     # (h, d) directions in the space of x, or None for the coordinate axes.
     theta: Tensor | None
@@ -60,7 +80,7 @@ class DenseFrame:
     theta_to_store: Tensor | None = None
 
     def count_directions(self, d: int) -> int:
-        """h, for points in d dimensions: d for the coordinate axes."""
+        """h, the number of directions; d of them for the coordinate axes."""
         return d if self.theta is None else len(self.theta)
 
     def amplified(self, amplifier: float) -> Self:
@@ -88,7 +108,10 @@ class DenseFrame:
 
 
 class Frame(Protocol):
-    """What the engine needs of the frame of a step; see `DenseFrame`."""
+    """The directions of one step, as the engine uses them.
+
+    `DenseFrame` documents the methods.
+    """
 
     @property
     def theta_to_store(self) -> Tensor | None: ...
@@ -102,12 +125,12 @@ class Frame(Protocol):
 
 
 class FrameKind(Protocol):
-    """Makes the frame of each step of a stage."""
+    """A kind of frame: it makes the frame of each step of a stage."""
 
     def count_directions(self, d: int) -> int:
-        """The directions of a step for points in d dimensions; the most, if they vary.
+        """The number of directions of a step for points in d dimensions, at most.
 
-        The memory of a step is estimated by it.
+        The estimate of a step's memory uses it.
         """
         ...
 
@@ -119,11 +142,25 @@ class FrameKind(Protocol):
         condition_dim: int = 0,
         data: Tensor | None = None,
     ) -> Frame:
-        """The frame of step `step_index` of a stage, which has its own `seed`.
+        """Make the frame of a step.
 
-        It is on the device and in the dtype of the particles x (d, M). `condition_dim`
-        is l, the dimension of the condition; 0 is none. Most kinds use nothing else of
-        x; some are fitted to x and to the `data` (d, N).
+        Parameters
+        ----------
+        seed : Seed
+            The seed of the stage.
+        step_index : int
+            The index of the step in its stage.
+        x : tensor (d, M)
+            The particles. The frame has their device and dtype. Most kinds use nothing
+            else of them.
+        condition_dim : int, default 0
+            l, the dimension of the condition; 0 is none.
+        data : tensor (d, N) or None, default None
+            The data, for kinds that are fitted to both.
+
+        Returns
+        -------
+        frame : Frame
         """
         ...
 
@@ -135,7 +172,8 @@ def frame_bytes(kind: FrameKind, d: int, condition_dim: int, itemsize: int) -> i
     if isinstance(kind, Orthogonal):
         return rotation_bytes(d, itemsize) + 40 * d * condition_dim
     h = kind.count_directions(d)
-    # Drawn, joined, normalised and signed in float64; rounded twice.
+    # Four arrays in float64 (drawn, joined, normalised, signed), and two in the type of
+    # the particles.
     bytes_per_number = 4 * 8 + 2 * itemsize
     return h * (d + condition_dim) * bytes_per_number
 
@@ -149,9 +187,10 @@ class Random:
 
     Parameters
     ----------
-    n_directions : H. Below d the directions do not span the space; the paper uses
-        10,000
-    fixed : use the same directions in every step, as SWF (Liutkus et al. 2019) does
+    n_directions : int, default 1000
+        H. Below d the directions do not span the space; the paper uses 10,000.
+    fixed : bool, default False
+        Use the same directions in every step, as SWF (Liutkus et al. 2019) does.
 
     Examples
     --------
@@ -237,9 +276,11 @@ class MaxSliced:
 
     Parameters
     ----------
-    max_directions : the largest K. K is never more than half of the d dimensions:
-        with all of them, any rotation would be as good
-    n_iterations : steps of the ascent
+    max_directions : int, default 32
+        The largest K. K is never more than half of the d dimensions: with all of them,
+        any rotation would be as good.
+    n_iterations : int, default 10
+        Steps of the ascent.
 
     References
     ----------
@@ -318,6 +359,14 @@ class Axis:
     """The coordinate axes: a step makes the distribution of each coordinate exact.
 
     The frame ignores the condition: an offset would blur discrete coordinates.
+
+    Examples
+    --------
+    >>> from sliceflow.engine.clouds import Cloud
+    >>> x = torch.randn(3, 10)
+    >>> frame = Axis().make_frame(Seed(0), 0, x)
+    >>> bool((frame.project(Cloud(x)) == x).all())
+    True
     """
 
     def count_directions(self, d: int) -> int:
@@ -337,8 +386,8 @@ class Axis:
 
 
 BuiltinFrameKind = Random | Orthogonal | Axis | MaxSliced
-# For fields of saved dataclasses. They may hold a user's kind of frame as well, which
-# runs; but a file holds only those of sliceflow.
+# The type of fields in saved dataclasses. A user's own kind of frame runs as well, but
+# cannot be written to a file.
 SavedFrameKind = Annotated[FrameKind, BuiltinFrameKind]
 
 

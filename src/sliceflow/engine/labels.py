@@ -1,4 +1,4 @@
-"""Labels and numbers of the user's y: arrays of them, their checks, and messages."""
+"""The user's y as arrays: labels and numbers, their checks, and error messages."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from sliceflow.errors import DataError
 from sliceflow.validation import from_tensor, unmasked
 
 HASHABLE_HINT = "labels must be hashable: ints, strings, tuples, …"
-# Labels listed in a message.
+# A message lists at most this many labels.
 _MAX_LISTED_LABELS = 12
 
 
 def as_array(y: Any, name: str = "y") -> np.ndarray:
-    """y as an array.
+    """The user's y as an array.
 
     A sequence of tuples or of mixed kinds becomes a 1-D array of objects.
     """
@@ -31,7 +31,7 @@ def as_array(y: Any, name: str = "y") -> np.ndarray:
 
 
 def _needs_objects(values: Sequence[Any]) -> bool:
-    """Whether numpy would turn the values into something else: tuples, mixed kinds."""
+    """Whether numpy would change the values: tuples, or values of mixed kinds."""
     kinds = {type(value) for value in values}
     if kinds == {tuple}:
         return True
@@ -61,7 +61,7 @@ def are_numbers(values: Any) -> bool:
 
 
 def label_key(label: Any) -> Hashable:
-    """A key that is equal for equal labels: True is not 1, though Python says so."""
+    """A key of a label; keys of different labels differ. True is not 1 here."""
     if isinstance(label, tuple):
         return tuple(label_key(part) for part in label)
     if isinstance(label, bool | np.bool):

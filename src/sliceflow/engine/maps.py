@@ -1,13 +1,13 @@
 """The maps of a step: piecewise linear, one for each direction.
 
 A `KnotMap` is given at arbitrary knots, a `GridMap` on a uniform grid. Both displace
-any projections z (h, n), and do not depend on the transport that fitted them.
+any projections z (h, n), whatever transport has fitted them.
 
-If each of C classes has its own maps (ξ = ∞), a step fits C·h maps, and all that
+If each of C classes has its own maps (ξ = ∞), a step fits C·h maps, and everything that
 belongs to maps (knots, counts, costs) has C·h rows, stacked class by class: the first h
 rows are the h directions of class 0, the next h rows those of class 1, and so on.
-`class_rows` is the slice of one class. What belongs to points (z, dz) keeps its h rows:
-there a class is a slice of the points, `ClassSlices`.
+`class_rows` is the slice of one class. Everything that belongs to points (z, dz) keeps
+its h rows: there a class is a slice of the points, `ClassSlices`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.smooth_maps import SmoothMap
 from sliceflow.saved_types import FLOAT_DTYPES, ArraySpec
 
-# Loaded knots may descend by this share of the largest: averages of equal numbers may
-# differ in the last digit.
+# The knots of a file may descend by this share of the largest, because averages of
+# equal numbers may differ in the last digit.
 _ROUNDING_SLACK = 1e-5
 
 
@@ -36,10 +36,22 @@ def class_rows(c: int, h: int) -> slice:
 
 @dataclass(frozen=True)
 class KnotMap:
-    """Piecewise linear maps: T(knots) = values, both (h, K) and ascending in each row.
+    """Piecewise linear maps with T(knots) = values.
 
-    If each class has its own maps, there are C·h rows. `join_classes` makes such maps;
-    the rows of classes with fewer knots repeat their last knot.
+    Beyond the first and the last knot, T is a rigid shift. If each class has its own
+    maps, there are C·h rows. `join_classes` makes such maps; the rows of classes with
+    fewer knots repeat their last knot.
+
+    Attributes
+    ----------
+    knots, values : tensor (h, K)
+        Ascending in each row.
+
+    Examples
+    --------
+    >>> maps = KnotMap(torch.tensor([[0.0, 1.0]]), torch.tensor([[0.0, 3.0]]))
+    >>> maps.displace(torch.tensor([[0.5, 2.0]]))  # T is 1.5 and 4
+    tensor([[1., 2.]])
     """
 
     knots: Annotated[Tensor, ArraySpec("h k", FLOAT_DTYPES)]
@@ -122,10 +134,23 @@ def _repeat_last(rows: Tensor, n: int) -> Tensor:
 
 @dataclass(frozen=True)
 class GridMap:
-    """Maps on a uniform grid of [lo, hi], both (h,).
+    """Maps on a uniform grid of [lo, hi], which send edge b to values[:, b].
 
-    T sends edge b of B equal bins to values[:, b]; the values are (h, B + 1). If each
-    class has its own maps, there are C·h rows.
+    T is linear between the edges of B equal bins, and a rigid shift beyond the ends. If
+    each class has its own maps, there are C·h rows.
+
+    Attributes
+    ----------
+    lo, hi : tensor (h,)
+        The ends of the grid of each map.
+    values : tensor (h, B + 1)
+        T at the edges of the bins.
+
+    Examples
+    --------
+    >>> maps = GridMap(torch.zeros(1), torch.ones(1), torch.tensor([[0.0, 1.0, 3.0]]))
+    >>> maps.displace(torch.tensor([[0.75]]))  # T is 2
+    tensor([[1.2500]])
     """
 
     lo: Annotated[Tensor, ArraySpec("h", FLOAT_DTYPES)]

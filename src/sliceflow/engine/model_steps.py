@@ -13,9 +13,10 @@ from sliceflow.engine.maps import GridMap, KnotMap, TransportMap
 from sliceflow.engine.smooth_maps import SmoothMap
 from sliceflow.saved_types import FLOAT_DTYPES, ArraySpec, Between, Count
 
-# Knots of a compressed map: its two ends, and as many more as one byte can count.
+# The most knots of a compressed map: its two ends, and as many more as one byte can
+# count.
 MAX_COMPRESSED_KNOTS = 257
-# Bins of a compressed map: the index of an edge fits into 16 bits.
+# The most bins of a compressed map, so that the index of an edge fits into 16 bits.
 MAX_BINS = (1 << 16) - 1
 # How far ΘΘᵀ of stored directions may be from the identity: far above the rounding of
 # float32. Directions of a damaged file are much worse.
@@ -93,7 +94,7 @@ class CompressedMap:
         return len(self.lo) if self.map_indices is None else self.n_all
 
     def to_grid(self) -> GridMap:
-        """The same maps on their whole grid, made to ascend.
+        """The maps on their whole grid, made to ascend.
 
         The bits are the same on every device.
         """
@@ -110,7 +111,7 @@ class CompressedMap:
         return GridMap(maps.lo, maps.hi, values)
 
     def with_identity_maps(self) -> CompressedMap:
-        """The same with the identity maps added. This does not wait for a GPU."""
+        """The maps with the identity maps that were left out. A GPU need not wait."""
         if self.map_indices is None:
             return self
         map_indices = self.map_indices
@@ -130,7 +131,7 @@ class CompressedMap:
         ).with_standard_identity_maps()
 
     def without_identity_maps(self) -> CompressedMap:
-        """The same without the identity maps."""
+        """The maps without those that are the identity."""
         if self.map_indices is not None:
             return self
         moving = self.quantized_shifts.any(1).nonzero()[:, 0]
@@ -145,9 +146,9 @@ class CompressedMap:
         )
 
     def with_standard_identity_maps(self) -> CompressedMap:
-        """The same, where identity maps have the range [−1, 1] and evenly spaced knots.
+        """The maps, where identity maps have the range [−1, 1] and evenly spaced knots.
 
-        So they need not be stored: `with_identity_maps` makes the same ones.
+        So identity maps need not be stored: `with_identity_maps` makes the same ones.
         """
         moving = self.quantized_shifts.any(1)
         n_knots = self.edges.shape[1]
@@ -185,13 +186,13 @@ class ModelStep:
             raise ValueError("the fitted directions of a step are not orthonormal")
 
     def without_identity_maps(self) -> ModelStep:
-        """The same without the identity maps, if they are compressed."""
+        """The step without identity maps, if its maps are compressed."""
         if isinstance(self.maps, CompressedMap):
             return replace(self, maps=self.maps.without_identity_maps())
         return self
 
     def expanded(self) -> TransportMap:
-        """The maps as they move particles."""
+        """The step with its maps in the form that moves particles."""
         if isinstance(self.maps, CompressedMap):
             return self.maps.to_grid()
         return self.maps

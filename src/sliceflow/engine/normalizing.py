@@ -45,7 +45,7 @@ _FIRST_DAMPING = 1e-3
 _DAMPING_DOWN = 0.2
 _DAMPING_UP = 20.0
 _LEAST_DAMPING = 1e-6
-# Rows that are compared with a normal distribution to choose directions.
+# Up to this many rows are compared with a normal distribution to choose directions.
 _MAX_COMPARED = 2_000
 # Iterations of the independent component analysis: it need not converge, because it
 # is one candidate of several.
@@ -61,14 +61,14 @@ class ToNormal:
         Σᵢ (log φ(T(zᵢ)) + log T′(zᵢ)) − smoothing/2 · Σₖ (ηₖ₊₁ − ηₖ)²/Δ,
 
     where Δ is the mean distance of knots if z is normal. The penalty is 0 for straight
-    lines, so few data, or a strong penalty, fit a normal distribution. This is
-    what makes the flow aware of noise: n data of N(0, 1) move next to nothing.
+    lines, so few data, or a strong penalty, fit a normal distribution. Therefore noise
+    moves next to nothing: n data of N(0, 1) nearly stay where they are.
 
     Parameters
     ----------
     smoothing : the weight of the penalty, in units of one datum
-    n_knots : more of them resolve finer details, if `smoothing` allows it
-    step_size : the share of the displacement that is done
+    n_knots : the number of knots; more resolve finer details, if `smoothing` allows it
+    step_size : the share of the displacement that a step does
     n_iterations : iterations of Newton's method
     """
 
@@ -80,16 +80,16 @@ class ToNormal:
     max_samples: ClassVar[int | None] = None
 
     def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> MapFit:
-        """The maps of particles z_p (h, M); the target is known, and z_q is not read.
+        """Fit the maps of particles z_p (h, M) to N(0, 1); z_q is not read.
 
-        There are no maps by class: a flow of each class is fitted alone.
+        Each class has a flow of its own, so no step has maps by class.
         """
         transport_map = self._fit_map(z_p).relaxed(self.step_size)
         dz = transport_map.displace(z_p)
         return MapFit(transport_map, dz.square().mean(1), dz)
 
     def _fit_map(self, z: Tensor) -> SmoothMap:
-        """The maps T, without the step size."""
+        """The maps T, before the step size is applied."""
         mean = z.mean(1, keepdim=True)
         deviation = z.std(1, keepdim=True).clamp(min=torch.finfo(z.dtype).tiny)
         standardised = (z - mean) / deviation
@@ -111,14 +111,14 @@ class _Likelihood:
 
     knots: Tensor  # (h, K)
     nodes: Tensor  # (h, G), the knots among them
-    shares: Tensor  # (h, G) of the values at each node, in sum 1
-    hats: Tensor  # (G, K): T′ at the nodes is this times the slopes at the knots
-    integrals: Tensor  # (h, G, K): T − T(first knot), likewise
+    shares: Tensor  # (h, G), the share of the values at each node
+    hats: Tensor  # (G, K): T′ at the nodes is hats · slopes at the knots
+    integrals: Tensor  # (h, G, K): T − T(first knot) is integrals · slopes
     penalty: Tensor  # (K + 1, K + 1)
 
     @classmethod
     def from_values(cls, z: Tensor, n_knots: int, smoothing: float) -> _Likelihood:
-        """That of the standardised values z (h, n)."""
+        """The likelihood of the maps of standardised values z (h, n)."""
         n = z.shape[1]
         max_normal = _expected_max_normal(n)
         knots = _choose_knots(z, n_knots, max_normal)
@@ -263,10 +263,10 @@ def _linear_counts(z: Tensor, nodes: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class LeastNormal:
-    """The rotation, out of several, along which particles are least normal.
+    """The rotation, of several candidates, along which particles are least normal.
 
     The candidates are `n_candidates` random rotations and the directions of an
-    independent component analysis. A model stores the directions that were taken.
+    independent component analysis. A model stores the chosen directions.
     """
 
     n_candidates: int = 8

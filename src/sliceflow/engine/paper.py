@@ -54,7 +54,7 @@ PICTURES = _VECTORS_AND_PICTURES | {
     "start": "noise",  # Algorithm 1
     "start_noise": 1.0,  # Algorithm 1: N(0, I)
     "dequantize_every": "step",  # App. C: dynamically at each step
-    "clip": False,  # not mentioned
+    "clip": False,  # the paper does not mention it
 }
 
 
@@ -63,10 +63,11 @@ def with_preset(
     defaults: Mapping[str, Any],
     settings: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Parameters in which `settings` of a preset replace those left at their default.
+    """The parameters, in which a preset replaces those left at their default.
 
     `parameters` and `defaults` are those of an estimator, by name, with `options` that
-    are not None. A setting that is not a parameter is a field of the options.
+    are not None. A setting of the preset that is not a parameter is a field of the
+    options.
     """
     resolved = dict(parameters)
     options = parameters["options"]

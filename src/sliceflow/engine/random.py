@@ -24,7 +24,8 @@ from sliceflow import kernels
 from sliceflow.arrays import chunks
 from sliceflow.errors import ParameterError
 
-# Numbers converted at a time: bounds the temporary int64 words to some 100 MB.
+# At most this many numbers are converted at a time, which bounds the temporary int64
+# words to some 100 MB.
 _NUMBERS_PER_CHUNK = 1 << 22
 # Words that Philox makes of one counter, a "quad".
 _WORDS_PER_COUNTER = 4
@@ -38,16 +39,17 @@ RandomState = int | np.integer[Any] | np.random.RandomState | np.random.Generato
 
 @dataclass(frozen=True)
 class Seed:
-    """A node of the seed tree."""
+    """A node of the seed tree, which gives random numbers and further nodes."""
 
-    root: int  # what `random_state` gave; the same for the whole tree
+    root: int  # the number that `random_state` gave; the same for the whole tree
     path: tuple[str | int, ...] = ()
 
     @classmethod
     def from_random_state(cls, random_state: object) -> Seed:
-        """The root for scikit-learn's `random_state`.
+        """The root of a seed tree for scikit-learn's `random_state`.
 
-        That is None, an int, a RandomState, a Generator, or a `Seed` itself.
+        It may be None, an int, a RandomState, a Generator, or a `Seed`, which is
+        returned.
         """
         if random_state is None:
             return cls(int(np.random.SeedSequence().generate_state(2, np.uint64)[0]))

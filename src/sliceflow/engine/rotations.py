@@ -1,4 +1,4 @@
-"""Random rotations, which the frames of steps are made of."""
+"""Random rotations, from which the frames of steps are made."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ _MAX_FRESH_DIMENSION = 16
 # Rotations in a pool. Pairs of them with random signs make 64·2^d rotations; a larger
 # pool takes more memory and QR decompositions, and makes rotations more independent.
 _POOL_SIZE = 8
-# Steps whose random numbers are drawn together, because drawing for a single step costs
+# The random numbers of this many steps are drawn together, because drawing for a single
+# step costs
 # more than the rest of a small step. Row `step_index` of a stream belongs to that step,
 # so this changes no result.
 _STEPS_PER_DRAW = 32
-# Numbers in the rotations that are drawn together: about 30 MB.
+# At most this many numbers are in rotations that are drawn together: about 30 MB.
 _MAX_ROTATION_NUMBERS = 1 << 22
 # Bytes of pools and of rotations that stay cached between steps: bounds the memory.
 _POOL_CACHE_BYTES = 1 << 27

@@ -11,9 +11,9 @@ from sliceflow.engine.transports import Auto, Transport
 
 
 class Subspace:
-    """The subspace that a stage moves particles in; this one is the whole space.
+    """The subspace that a stage moves particles in; this class is the whole space.
 
-    Spaces of a kind of data define others, such as coarse pictures.
+    Each kind of data may define other subspaces, such as coarse pictures.
     """
 
     @property
@@ -39,7 +39,7 @@ _DEFAULT_TRANSPORT = Auto()
 
 @dataclass(frozen=True)
 class Stage:
-    """`n_steps` steps with one kind of frame, one transport, and in one subspace."""
+    """`n_steps` steps with one kind of frame, one transport and one subspace."""
 
     name: str
     frame_kind: FrameKind
@@ -53,12 +53,12 @@ class Stage:
     # An upper bound on how far one step can move a value. If it is known, maps on a
     # grid are compressed to knots where they bend; see `compression.compress_map`.
     max_displacement: float | None = None
-    # The steps give every coordinate exactly the distribution of the data: no noise is
-    # added, maps are not shrunk, and compressed maps keep their tails.
+    # Whether the steps give every coordinate exactly the distribution of the data. Then
+    # no noise is added, maps are not shrunk, and compressed maps keep their tails.
     matches_marginals: bool = False
     subspace: Subspace = WHOLE_SPACE
-    # Where the seeds of the frames are, below the seed of the flow. An empty path
-    # stands for ("frame", index of the stage).
+    # The path from the seed of the flow to the seed of this stage's frames. An empty
+    # path stands for ("frame", index of the stage).
     frame_seed_path: tuple[str | int, ...] = ()
 
     def step_size_at(self, step_index: int) -> float:

@@ -24,13 +24,13 @@ from sliceflow.errors import ParameterError
 
 # Values converted to float64 at a time: bounds the memory of `variance_within`.
 _VALUES_AT_ONCE = 1 << 22
-# Bits of a variance that are kept: ranks add up in another order than one process, and
-# must get the same number.
+# Variances are rounded to this many bits: ranks add up in another order than one
+# process, and must get the same number.
 _VARIANCE_BITS = 20
 
 
 def _no_ranks(sums: Tensor) -> Tensor:
-    """Sums over all ranks, if there is only this process."""
+    """Sums over all ranks where there is only this process: the sums themselves."""
     return sums
 
 
@@ -62,7 +62,7 @@ class Shrunk:
 
     @property
     def max_samples(self) -> int | None:
-        """That of the transport."""
+        """The most particles and data of a step: those of the shrunk transport."""
         return self.transport.max_samples
 
     def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> MapFit:

@@ -2,8 +2,8 @@
 
 A transport is fitted to projected particles z_p (h, M) and projected data z_q (h, N).
 It returns the maps ``T = F_q⁻¹ ∘ F_p`` of all h directions, which displace any z (h,
-n). `maps` says what they are, also if each class has its own. A model is a sequence of
-maps with fewer knots.
+n). The module `maps` describes these maps, and how each class may have maps of its own.
+A model is a sequence of maps with fewer knots.
 """
 
 from __future__ import annotations
@@ -42,16 +42,30 @@ __all__ = [
     "TransportName",
 ]
 
-# Values that `Interpolated` sorts at a time: bounds the memory of its probabilities.
+# `Interpolated` sorts this many values at a time, which bounds its memory.
 _MAX_SORTED_VALUES = 1 << 30
-# Particles and data that a histogram counts in one step. Fewer are faster and worse:
+# The most particles and data that a histogram counts in one step. Fewer are faster and
+# worse:
 # 16,384 points a step instead of all raise MNIST's FD from 2.29 to 2.50, and from .20
 # to .70 with labels (benchmarks/RESULTS.md).
 MAX_COUNTED_SAMPLES = 1 << 17
 
 
 class MapFit(NamedTuple):
-    """The maps of a step, and what the fit knows besides."""
+    """The maps of a step, and what their fit has found out.
+
+    Attributes
+    ----------
+    maps : TransportMap
+        The maps T.
+    cost : tensor (h,) or (C·h,)
+        The mean of (T(z) − z)² over the particles, for each map.
+    dz : tensor (h, M) or None, default None
+        The displacements of the particles, if they are known more exactly than by the
+        maps.
+    active_fraction : tensor or None, default None
+        The fraction of maps that are not the identity, if maps are shrunk.
+    """
 
     maps: TransportMap
     # The mean of (T(z) − z)² over the particles, for each map: (h,) or (C·h,).
@@ -66,7 +80,7 @@ class MapFit(NamedTuple):
 class Counts(NamedTuple):
     """Histograms, with B equal bins of [lo, hi] in each row.
 
-    There is a row for each direction, or for each class and direction: h is C·h then.
+    There is a row for each direction, or C·h rows if each class has its own histograms.
     """
 
     counts: Tensor  # (h, B)
@@ -75,17 +89,29 @@ class Counts(NamedTuple):
 
 
 class Transport(Protocol):
-    """Fits maps from projected particles to projected data."""
+    """A method to fit maps from projected particles to projected data."""
 
     @property
     def max_samples(self) -> int | None:
-        """How many particles and data are used in one step; None uses all."""
+        """The most particles, and the most data, that one step uses. None uses all."""
         ...
 
     def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> MapFit:
-        """The maps from particles z_p (h, M) to data z_q (h, N), with their weights.
+        """Fit the maps of one step.
 
-        If the batch has `class_slices`, each class gets its own maps.
+        Parameters
+        ----------
+        z_p : tensor (h, M)
+            Projected particles.
+        z_q : tensor (h, N)
+            Projected data.
+        batch : Batch, default all points
+            The weights of the data. If it has `class_slices`, each class gets its own
+            maps.
+
+        Returns
+        -------
+        fit : MapFit
         """
         ...
 
@@ -102,8 +128,9 @@ class Sorted:
 
     Parameters
     ----------
-    max_samples : fit to this many particles and data, different ones in each step, as
-        the paper does on CIFAR-10 and CelebA; None uses all
+    max_samples : int or None, default None
+        Fit to this many particles and data, different ones in each step, as the paper
+        does on CIFAR-10 and CelebA. None uses all.
 
     Examples
     --------
@@ -123,7 +150,7 @@ class Sorted:
         require(ok, "max_samples", self.max_samples, "None or an int of at least 1")
 
     def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> MapFit:
-        """The maps from particles z_p (h, M) to data z_q (h, N); see `Transport`."""
+        """Fit maps from particles z_p (h, M) to data z_q (h, N); see `Transport`."""
         if batch.class_slices is not None:
             slices_p, slices_q = batch.class_slices
             return self._fit_classes(z_p, z_q, slices_p, slices_q)
@@ -133,7 +160,10 @@ class Sorted:
     def _fit_classes(
         self, z_p: Tensor, z_q: Tensor, slices_p: ClassSlices, slices_q: ClassSlices
     ) -> MapFit:
-        """Fit every class alone. One without particles or data moves nothing."""
+        """Fit the maps of every class alone.
+
+        The maps of a class without particles or data move nothing.
+        """
         h = len(z_p)
         maps: list[KnotMap | None] = []
         costs = []
@@ -173,8 +203,8 @@ class Sorted:
 class Interpolated(Sorted):
     """The paper's transport: both CDFs interpolate linearly between sorted samples.
 
-    With samples z_0 ≤ … ≤ z_{n-1} (the paper's appendix on CDF estimation),
-    T = F_q⁻¹ ∘ F_p, where
+    With samples z_0 ≤ … ≤ z_{n-1} (the paper's appendix on CDF estimation), T = F_q⁻¹ ∘
+    F_p, where
 
         F(z) = (I + (z − z_I)/(z_{I+1} − z_I))/n,  z_I ≤ z ≤ z_{I+1},
         F⁻¹(a) = z_I + (a·n − I)·(z_{I+1} − z_I),  I = ⌊a·n⌋.
@@ -185,8 +215,8 @@ class Interpolated(Sorted):
 
     Parameters
     ----------
-    max_samples : fit to this many particles and data, different ones in each step; None
-        uses all
+    max_samples : int or None, default None
+        Fit to this many particles and data, different ones in each step. None uses all.
 
     Examples
     --------
@@ -216,7 +246,7 @@ class Interpolated(Sorted):
     def _fit_rows(
         self, z_p: Tensor, z_q: Tensor, weights: Tensor | None
     ) -> tuple[KnotMap, Tensor, Tensor]:
-        """`_fit_one_set` for as many directions as are sorted at a time."""
+        """Fit the maps of some directions, of all points; see `_fit_one_set`."""
         kernel = kernels.for_tensor(z_p)
         sorted_p, order_p = kernel.argsort_rows(z_p)
         # F of each sorted value: (1, n), or (h, n) if the data have weights.
@@ -244,11 +274,11 @@ class Interpolated(Sorted):
 def _knot_probabilities(
     probabilities_p: Tensor, probabilities_q: Tensor, distinct: bool
 ) -> Tensor:
-    """The probabilities F_p at which a map has knots, ascending: (1, K) or (h, K).
+    """The probabilities F_p at which maps have knots, ascending: (1, K) or (h, K).
 
-    They are those of the particles, (1, M), and of the data, (1, N), or (h, N) if the
-    data have weights: T bends nowhere else. Those above the last particle's, which F_p
-    does not attain, become that one. With `distinct`, which needs one row, each
+    T bends only at the probabilities of the particles, (1, M), and of the data, (1, N),
+    or (h, N) if the data have weights. Those above the last particle's, which F_p does
+    not attain, are replaced by it. With `distinct`, which needs one row, each
     probability is returned once.
     """
     clamped_q = probabilities_q.clamp(max=float(probabilities_p[0, -1]))
@@ -261,16 +291,17 @@ def _knot_probabilities(
 
 
 def _sample_indices(z: Tensor) -> Tensor:
-    """0 to n − 1 for z (h, n), as float64 (1, n)."""
+    """The indices 0 to n − 1 of the samples in z (h, n), as float64 (1, n)."""
     return torch.arange(z.shape[1], dtype=torch.float64, device=z.device)[None]
 
 
 def _interpolate_rows(at: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """`np.interp` for each row: y (h, n), given at x (h, n), at other x, `at` (h, m).
+    """Interpolate each row linearly, as `np.interp` does: y (h, n) at x (h, n).
 
-    x ascends; beyond its ends the result is constant. `at` and x may have a single row
-    for all h, which saves most of the memory. The kernels interpolate in float64; this
-    one does so in the type of y, because it works on M + N values per direction.
+    The result (h, m) is at other x, `at` (h, m). x ascends; beyond its ends the result
+    is constant. `at` and x may have a single row for all h, which saves most of the
+    memory. The kernels interpolate in float64; this function does so in the type of y,
+    because it works on M + N values per direction.
     """
     rows = max(len(at), len(x))
     last = x.shape[1] - 1
@@ -296,7 +327,7 @@ def _last_of_ties(z: Tensor, values: Tensor) -> Tensor:
     """Give all values (h, n) of a tie in z (h, n) its last value, in place."""
     pad = torch.nn.functional.pad
     equals_next = pad(z[:, 1:] == z[:, :-1], (0, 1))
-    tied = equals_next.view(-1).nonzero()[:, 0]  # all of a tie but its last value
+    tied = equals_next.view(-1).nonzero()[:, 0]  # all values of a tie but the last
     if len(tied) == 0:
         return values
     ends_tie = pad(tied.diff() > 1, (0, 1), value=True)
@@ -316,11 +347,13 @@ class Histogram:
 
     Parameters
     ----------
-    n_bins : bins for the particles and for the data. Conditions that spread the
-        projections need more: each of C classes gets about n_bins/C of them
-    max_samples : count at most this many particles and data, different ones in each
-        step; None counts all. Fewer are faster and a little worse, with class labels
-        clearly worse
+    n_bins : int, default 256
+        Bins for the particles and for the data. Conditions that spread the projections
+        need more: each of C classes gets about n_bins/C of them.
+    max_samples : int or None, default 131072
+        Count at most this many particles and data, different ones in each step. None
+        counts all. Fewer are faster and a little worse, with class labels clearly
+        worse.
 
     Examples
     --------
@@ -339,7 +372,7 @@ class Histogram:
         require(ok, "max_samples", self.max_samples, "None or an int of at least 1")
 
     def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> MapFit:
-        """The maps from particles z_p (h, M) to data z_q (h, N); see `Transport`."""
+        """Fit maps from particles z_p (h, M) to data z_q (h, N); see `Transport`."""
         if batch.class_slices is None:
             counts_p = self.count(z_p)
             counts_q = self.count(z_q, batch.weights)
@@ -358,7 +391,7 @@ class Histogram:
         weights: Tensor | None = None,
         class_slices: ClassSlices | None = None,
     ) -> Counts:
-        """The histograms of z (h, n): of each direction, or class and direction."""
+        """The histograms of z (h, n), of each direction, or class and direction."""
         starts = () if class_slices is None else class_slices.starts
         counts, lo, hi = kernels.for_tensor(z).histogram(
             z, self.n_bins, weights, starts
@@ -377,10 +410,16 @@ class Histogram:
         identity_classes: Collection[int] = (),
         n_classes: int = 1,
     ) -> MapFit:
-        """The maps from counted particles p to counted data q, with values of `dtype`.
+        """Fit the maps from counted particles p to counted data q.
 
-        p and q have the rows of `n_classes` classes; 1 if all share the maps.
-        `identity_classes` have no particles or no data: their maps are the identity.
+        Parameters
+        ----------
+        p, q : histograms, with the rows of `n_classes` classes
+        dtype : the type of the maps' values
+        identity_classes : classes without particles or without data, whose maps are the
+        identity
+        n_classes : the number of classes with maps of their own; 1 if all points share
+        maps
         """
         values, cost = kernels.for_tensor(p.counts).compose_histograms(*p, *q)
         counts, lo, hi = p
@@ -405,9 +444,9 @@ class Histogram:
 
 @dataclass(frozen=True)
 class AlignedHistogram(Histogram):
-    """Histograms whose bins cover at least `span`.
+    """Transport between histograms whose bins cover at least `span`.
 
-    If that is the range of pixels, their values stand at the edges of bins, and
+    If the span is the range of pixels, pixel values stand at the edges of bins, and
     particles end exactly on them.
     """
 
@@ -454,8 +493,19 @@ class Auto:
 
     Parameters
     ----------
-    threshold : a larger one is exact for more points, and slower
-    n_bins, max_samples : those of `Histogram`
+    threshold : int, default 5000
+        The most particles and data in total that are sorted. A larger number is exact
+        for more points, and slower.
+    n_bins : int, default 1024
+        As in `Histogram`.
+    max_samples : int or None, default 131072
+        As in `Histogram`.
+
+    Examples
+    --------
+    >>> transport = Auto(threshold=1000)
+    >>> type(transport.choose(900)).__name__, type(transport.choose(2000)).__name__
+    ('Sorted', 'Histogram')
     """
 
     threshold: int = 5_000
@@ -468,13 +518,13 @@ class Auto:
         Histogram(self.n_bins, self.max_samples)  # checks them
 
     def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> MapFit:
-        """The maps from particles z_p (h, M) to data z_q (h, N); see `Transport`."""
+        """Fit maps from particles z_p (h, M) to data z_q (h, N); see `Transport`."""
         return self.choose(z_p.shape[1] + z_q.shape[1]).fit(z_p, z_q, batch)
 
     def choose(self, n: int, n_ranks: int = 1) -> Sorted | Histogram:
         """The transport for `n` particles and data in total.
 
-        Several ranks can only count, because counts add up.
+        Several ranks always count, because only counts add up over ranks.
         """
         if n <= self.threshold and n_ranks == 1:
             return Sorted(self.max_samples)
@@ -492,10 +542,15 @@ def resolve_transport(
     histogram: Histogram,
     auto: Auto,
 ) -> Transport:
-    """The transport that a user's parameter names, or the object itself.
+    """The transport that a user's parameter names; an object is returned as it is.
 
-    `histogram` and `auto` are what these names stand for. `Auto` is resolved for n
-    particles and data in total.
+    Parameters
+    ----------
+    transport : a name, or a transport
+    n : the number of particles and data in total
+    n_ranks : the number of ranks
+    histogram, auto : the transports that these two names stand for; `auto` is resolved
+    for n points
     """
     if transport == "sorted":
         return Sorted()
@@ -512,6 +567,6 @@ def resolve_transport(
 
 
 BuiltinTransport = Sorted | Interpolated | Histogram | Auto
-# For fields of saved dataclasses. They may hold a user's transport as well, which runs;
-# but a file holds only those of sliceflow.
+# The type of fields in saved dataclasses. A user's own transport runs as well, but
+# cannot be written to a file.
 SavedTransport = Annotated[Transport, BuiltinTransport]

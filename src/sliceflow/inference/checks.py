@@ -28,7 +28,10 @@ def check_simulations(theta: Any, x: Any) -> tuple[Floats, Floats]:
 
 
 def _as_simulations(name: str, values: Any) -> Floats:
-    """What the user gave as `name`: one row (d,) of each simulation, in float64."""
+    """The user's `values` as float64 rows (n, d), one for each simulation.
+
+    `name` is what the user calls them, for errors.
+    """
     rows = np.asarray(from_tensor(values), dtype=np.float64)
     if rows.ndim == 1:
         rows = rows[:, None]
@@ -43,8 +46,11 @@ def _as_simulations(name: str, values: Any) -> Floats:
 def check_values(name: str, rows: Floats, hint: str) -> None:
     """Raise a `DataError` for the first value that is not finite, or too large.
 
-    `rows` (n, d) are what the user gave as `name`; `hint` says what to do if a value is
-    not finite.
+    Parameters
+    ----------
+    name : what the user calls the rows
+    rows : (n, d)
+    hint : what to do if a value is not finite
     """
     with np.errstate(invalid="ignore"):
         wrong = np.argwhere(~(np.abs(rows) <= MAX_MAGNITUDE))

@@ -11,26 +11,31 @@ from sliceflow.arrays import Floats
 
 __all__ = ["Comparison", "compare"]
 
-# The density at a parameter is judged by its distance to this sample, in order of
-# distance. With 1 it is noisy, with many it sees no details.
+# The density of samples at a parameter is judged by the distance to the fifth nearest
+# sample. That to the nearest one is noisy, and that to a far one sees no details.
 NEIGHBOUR = 5
-# Neighbours need no fit, and are right for any noise: a likelihood must be better by so
-# many standard errors.
+# A likelihood must be better than neighbours by so many standard errors, because
+# neighbours need no fit and are right for any noise.
 MIN_STANDARD_ERRORS = 1.0
-# Log-densities are no less than the median minus this: one true parameter that nothing
-# foresees does not decide.
+# Log-densities are not counted as less than the median minus this, so that one true
+# parameter that neither method foresees does not decide.
 MAX_SURPRISE = 20.0
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Mean log-densities of true parameters, up to the same constant, in nats.
+    """Mean log-densities of true parameters under both methods, in nats.
+
+    Both have the same unknown constant added.
 
     Parameters
     ----------
-    neighbours, likelihood : of the methods
-    error : the standard error of their difference
-    n : how many parameters; 0 if there were too few simulations to compare
+    neighbours, likelihood : float
+        The mean log-density under each method.
+    error : float
+        The standard error of their difference.
+    n : int
+        How many true parameters were compared; 0 if there were too few simulations.
     """
 
     neighbours: float
@@ -40,7 +45,7 @@ class Comparison:
 
     @property
     def better(self) -> Literal["neighbours", "likelihood"]:
-        """The likelihood, if it is clearly better."""
+        """The better method: the likelihood only if it is clearly better."""
         if self.likelihood - self.neighbours > MIN_STANDARD_ERRORS * self.error:
             return "likelihood"
         return "neighbours"
@@ -76,9 +81,9 @@ def compare(neighbours: Floats, likelihood: Floats, truth: Floats) -> Comparison
 
 
 def _log_densities(samples: Floats, truth: Floats, spread: Floats) -> Floats:
-    """−d·log r (n,) of samples (n, m, d) at true parameters (n, d).
+    """The log-densities −d·log r (n,) of samples (n, m, d) at true parameters (n, d).
 
-    Distances are in units of spread (n, d).
+    Distances r are in units of `spread` (n, d).
     """
     d = truth.shape[1]
     deviation = (samples - truth[:, None]) / spread[:, None]

@@ -1,10 +1,10 @@
 """Posteriors by likelihood: p(x | θ) from regressions, sampled over θ.
 
-The likelihood is that of `sliceflow.spaces.density.conditional`: mean, scale and
-correlations of x as smooth functions of θ, and a flow of what is left over. It uses all
-simulations, not only those near an observation. So it is right where many values are
-informative, and no simulation is near; neighbours are right where the noise has other
-shapes at other θ.
+The likelihood is a `sliceflow.spaces.density.conditional.ConditionalDensity`: mean,
+scale and correlations of x are smooth functions of θ, and a flow fits the residuals. It
+uses all simulations, not only those near an observation. So it is right where many
+values are informative and no simulation is near. Neighbours are right where the shape
+of the noise depends on θ.
 """
 
 from __future__ import annotations
@@ -29,25 +29,26 @@ from sliceflow.spaces.density.regression import ConditionalMoments
 
 __all__ = ["MIN_SIMULATIONS", "Likelihood"]
 
-# Fewer simulations teach regressions too little: half of them would be held out or used
-# up by a dozen coefficients.
+# With fewer simulations, regressions learn too little: half of them would be held out
+# or used up by a dozen coefficients.
 MIN_SIMULATIONS = 50
-# Simulations at which chains may start: those whose likelihood is highest do. With more
-# they start closer, but each observation takes longer.
+# The most simulations at which chains may start. Chains start at those with a high
+# likelihood: with more simulations closer to the posterior, but each observation takes
+# longer.
 MAX_STARTS = 20_000
 
 
 @dataclass(frozen=True)
 class Likelihood:
-    """p(x | θ) and the prior of θ.
+    """The likelihood p(x | θ) and the prior of θ, which together give the posterior.
 
     Parameters
     ----------
-    used_columns : the values of x (l',) that vary; the others say nothing
-    density : of these given θ
-    prior : of θ
-    max_noise_norm2 : the largest |noise|² of a simulation given its own θ, where noise
-        is that of the density: N(0, I) if the likelihood is right
+    used_columns : indices of the values of x (l',) that vary; the others say nothing
+    density : the density of these values given θ
+    prior : the prior of θ
+    max_noise_norm2 : the largest |noise|² of a simulation given its own θ, where the
+    density maps x to noise, which is N(0, I) if the likelihood is right
     starts : simulated θ (s, d) at which chains may start
     """
 
@@ -61,7 +62,7 @@ class Likelihood:
     def from_data(
         cls, theta: Floats, x: Floats, low: Floats, high: Floats, seed: Seed
     ) -> Likelihood:
-        """Fit it to parameters (n, d) within bounds (d,) and simulations (n, l)."""
+        """Fit the likelihood to parameters (n, d) within bounds (d,), and x (n, l)."""
         if len(theta) < MIN_SIMULATIONS:
             raise DataError(
                 f"there are {len(theta)} simulations",
@@ -85,7 +86,7 @@ class Likelihood:
         )
 
     def check_width(self, d: int, n_values: int) -> None:
-        """Raise a ValueError unless it is of d parameters and so many values."""
+        """Raise a ValueError unless it takes d parameters and `n_values` values."""
         is_consistent = (
             self.starts.shape[1] == d
             and len(self.prior.low) == d
@@ -99,16 +100,16 @@ class Likelihood:
     def iter_samples(
         self, x: Floats, n: int, rng: np.random.Generator, batch_size: int
     ) -> Iterator[Floats]:
-        """n samples at each observation x (q, l).
+        """Draw n samples at each observation x (q, l), in batches.
 
-        Batches (b, n, d) of at most `batch_size` observations, in their order.
+        Batches are (b, n, d), of at most `batch_size` observations, in their order.
         """
         seed = Seed(int(rng.integers(2**31)))
         for part in chunks(len(x), batch_size):
             yield self.sample(x[part], n, seed.child(part.start))
 
     def sample(self, x: Floats, n: int, seed: Seed) -> Floats:
-        """n samples of θ given each of q observations x (q, l), as (q, n, d)."""
+        """Draw n samples of θ given each of q observations x (q, l): (q, n, d)."""
         observed = x[:, self.used_columns]
 
         def log_likelihood(theta: Floats, observation_indices: Ints) -> Floats:
@@ -136,9 +137,10 @@ class Likelihood:
         return self.density.moments(self.starts)
 
     def _warn_if_far(self, observed: Floats, samples: Floats) -> None:
-        """Warn of an observation (q, l) that no sample (q, n, d) explains.
+        """Warn of an observation (q, l) that none of its samples (q, n, d) explains.
 
-        That is, less well than each simulation is explained by its own parameters.
+        A sample explains an observation if it does so as well as some simulation is
+        explained by its own parameters.
         """
         for i, row in enumerate(observed):
             moments = self.density.moments(samples[i])

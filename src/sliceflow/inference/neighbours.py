@@ -42,9 +42,9 @@ class NeighbourSampler:
     def iter_samples(
         self, x: Floats, n: int, rng: np.random.Generator, batch_size: int
     ) -> Iterator[Floats]:
-        """n samples at each observation x (q, l), between the bounds.
+        """Draw n samples at each observation x (q, l), between the bounds, in batches.
 
-        Batches (b, n, d) of at most `batch_size` observations, in their order.
+        Batches are (b, n, d), of at most `batch_size` observations, in their order.
         """
         encoded_x = self._x_encoder.encode(x).values
         self._local_sampler.warn_if_far(encoded_x, "x")
@@ -54,7 +54,7 @@ class NeighbourSampler:
     def _sample_inside(
         self, encoded_x: Tensor, n: int, rng: np.random.Generator
     ) -> Floats:
-        """n samples (q, n, d) at observations (q, l), between the bounds.
+        """Draw n samples (q, n, d) at observations (q, l), between the bounds.
 
         Samples outside are replaced by fresh ones that are inside. If these do not
         suffice, the others are mirrored at the bound.
@@ -71,21 +71,21 @@ class NeighbourSampler:
     def _sample_anywhere(
         self, encoded_x: Tensor, n: int, rng: np.random.Generator
     ) -> Floats:
-        """n samples (q, n, d) at observations (q, l), whatever the bounds."""
+        """Draw n samples (q, n, d) at observations (q, l), whatever the bounds."""
         seed = Seed(int(rng.integers(2**31))).child(0, n)
         samples, _ = self._local_sampler.sample(encoded_x, n, seed)
         points = samples.flatten(0, 1).T
         return self._units.decode(points).view(samples.shape).numpy()
 
     def _is_outside(self, theta: Floats) -> Mask:
-        """Whether any parameter of a sample (…, d) is beyond its bounds, (…)."""
+        """Whether any parameter of each sample (…, d) is beyond its bounds: (…)."""
         beyond = (theta < self.low) | (theta > self.high)
         return np.asarray(beyond.any(-1))
 
     def _reflect(self, samples: Floats) -> Floats:
-        """Samples (…, d), where what is beyond a bound is mirrored at it.
+        """Mirror what is beyond a bound in samples (…, d) at that bound.
 
-        What is then beyond the other bound is moved onto that.
+        What is then beyond the other bound is moved onto that one.
         """
         is_below = samples < self.low
         is_beyond = is_below | (samples > self.high)

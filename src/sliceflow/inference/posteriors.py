@@ -39,7 +39,7 @@ from sliceflow.validation import from_tensor, require
 
 __all__ = ["Posterior", "load", "posterior"]
 
-# Observations whose samples are drawn at a time. With more, lines of progress come less
+# Observations whose samples are drawn together. With more, progress is shown less
 # often; with fewer, samples take longer.
 OBSERVATIONS_PER_BATCH = 50
 # Samples that `map` draws. With more, the mode is more exact, but the kernel density
@@ -52,14 +52,15 @@ MEAN_SHIFT_STEPS = 50
 # Of n simulations, so many are held out to choose a method, at most a fifth: with 100,
 # differences of some tenths of a nat are seen.
 HELD_OUT_TO_CHOOSE = 100
-# Samples at each of them. The distance to the nearest ones is a density.
+# Samples at each held-out simulation, whose distances to the true parameters tell a
+# density.
 SAMPLES_TO_CHOOSE = 200
 
-# Simulations with which both are fitted: with more, the choice takes longer than the
-# fit that follows.
+# The most simulations to which both methods are fitted, to choose one: with more, the
+# choice takes longer than the fit that follows.
 MAX_SIMULATIONS_TO_CHOOSE = 20_000
-# Which rows are held out, and random features: the same for everybody, so that the same
-# simulations make the same posterior.
+# The seed of which rows are held out, and of random features. It is fixed, so that the
+# same simulations make the same posterior.
 LIKELIHOOD_SEED = Seed(0)
 
 Dtype = Literal["float32", "float64"]
@@ -67,21 +68,41 @@ Method = Literal["neighbours", "likelihood"]
 
 
 class Posterior:
-    """Samples of θ given x. Made by `posterior`, which checks what it is given.
+    """Posterior p(θ | x): draws θ given x. `posterior` makes it and checks its input.
 
     Parameters
     ----------
-    theta : parameters (n, d), float64
-    x : simulations (n, l), float64
-    low, high : bounds (d,) of the parameters, infinite where there are none
-    dtype : of samples
-    verbose : whether to log the progress of samples at many observations
-    likelihood : fitted to the simulations; None takes the nearest of them
-    comparison : of both methods, if there was one
+    theta : array (n, d)
+        Parameters, float64.
+    x : array (n, l)
+        Simulations, float64.
+    low, high : array (d,)
+        Bounds of the parameters, infinite where there are none.
+    dtype : "float32" or "float64", default "float64"
+        The type of samples.
+    verbose : bool, default False
+        Whether to log the progress of samples at many observations.
+    likelihood : Likelihood or None, default None
+        A likelihood that is fitted to the simulations. None takes the nearest
+        simulations.
+    comparison : Comparison or None, default None
+        How both methods compare, if "auto" has compared them.
 
     Attributes
     ----------
     method : "neighbours" or "likelihood"
+        How samples are drawn.
+    comparison : Comparison or None
+        How both methods compare on held-out simulations, if "auto" has compared them.
+    default_x : array (l,) or None
+        The observation of `sample` and `map` without x.
+
+    Examples
+    --------
+    >>> theta = np.random.default_rng(0).normal(size=(40, 1))
+    >>> given_x = posterior(theta, 3 * theta).set_default_x(1.5)
+    >>> bool(abs(given_x.sample((100,), random_state=0).mean() - 0.5) < 0.1)
+    True
     """
 
     def __init__(
@@ -112,7 +133,7 @@ class Posterior:
 
     @property
     def method(self) -> Method:
-        """By which method samples are drawn."""
+        """How samples are drawn: "neighbours" or "likelihood"."""
         if isinstance(self._sampler, Likelihood):
             return "likelihood"
         return "neighbours"
@@ -129,7 +150,17 @@ class Posterior:
         return text
 
     def set_default_x(self, x: Any) -> Self:
-        """Set the observation of `sample` and `map` without x; returns itself."""
+        """Set the observation that `sample` and `map` take if they get no x.
+
+        Parameters
+        ----------
+        x : (l,) or (1, l)
+            One observation.
+
+        Returns
+        -------
+        self : Posterior
+        """
         self.default_x = self._one_observation(x)[0]
         return self
 
@@ -140,11 +171,20 @@ class Posterior:
         *,
         random_state: RandomState = None,
     ) -> Tensor:
-        """Samples at one observation x (l,) or (1, l): a tensor (*shape, d).
+        """Draw samples at one observation.
 
-        `shape` is a tuple such as (1000,), or an int. Without x it is that of
-        `set_default_x`. The same `random_state` gives the same samples; None gives new
-        ones on every call.
+        Parameters
+        ----------
+        shape : int or tuple of int, default ()
+            How many samples, such as ``(1000,)``.
+        x : (l,), (1, l) or None, default None
+            The observation. None takes that of `set_default_x`.
+        random_state : int, RandomState, Generator or None, default None
+            With None, every call gives new samples.
+
+        Returns
+        -------
+        samples : tensor (*shape, d)
         """
         shape = as_shape(shape)
         observation = self._one_observation(x)
@@ -158,7 +198,28 @@ class Posterior:
         *,
         random_state: RandomState = None,
     ) -> Tensor:
-        """Samples at several observations x (q, l): a tensor (*shape, q, d)."""
+        """Draw samples at several observations.
+
+        Parameters
+        ----------
+        shape : int or tuple of int
+            How many samples at each observation.
+        x : (q, l)
+            The observations.
+        random_state : int, RandomState, Generator or None, default None
+            With None, every call gives new samples.
+
+        Returns
+        -------
+        samples : tensor (*shape, q, d)
+
+        Examples
+        --------
+        >>> theta = np.random.default_rng(0).normal(size=(40, 1))
+        >>> given_x = posterior(theta, theta)
+        >>> given_x.sample_batched((10,), [[0.0], [1.0]]).shape
+        torch.Size([10, 2, 1])
+        """
         shape = as_shape(shape)
         observations = self._observations(x)
         samples = self._sample_all(observations, int(np.prod(shape)), random_state)
@@ -166,10 +227,27 @@ class Posterior:
         return by_sample.reshape(*shape, len(observations), -1)
 
     def map(self, x: Any = None, *, random_state: RandomState = 0) -> Tensor:
-        """The most probable θ (d,) at one observation: the highest mode of samples.
+        """Find the most probable θ at one observation: the highest mode of samples.
 
-        Mean shift (Fukunaga and Hostetler, 1975) from the densest sample. The density
-        is that of Gaussian kernels of Scott's width.
+        Mean shift (Fukunaga and Hostetler, 1975) climbs from the densest sample. The
+        density is estimated by Gaussian kernels of Scott's width.
+
+        Parameters
+        ----------
+        x : (l,), (1, l) or None, default None
+            The observation. None takes that of `set_default_x`.
+        random_state : int, RandomState, Generator or None, default 0
+            The seed of the samples.
+
+        Returns
+        -------
+        mode : tensor (d,)
+
+        Examples
+        --------
+        >>> theta = np.random.default_rng(0).normal(size=(40, 1))
+        >>> bool(abs(posterior(theta, theta).map([0.5]) - 0.5) < 0.1)
+        True
         """
         observation = self._one_observation(x)
         samples = self._sample_all(observation, SAMPLES_FOR_MAP, random_state)[0]
@@ -177,7 +255,8 @@ class Posterior:
         width = (samples.std(axis=0) + 1e-300) * n ** (-1 / (d + 4))
         centre = samples.mean(axis=0)
         scaled = (samples - centre) / width
-        # The density at every sample, from every fourth one: four times as fast.
+        # Every fourth sample is enough to estimate the density at all, and four times
+        # as fast.
         squared_distances = np.square(scaled[:, None] - scaled[None, ::4]).sum(2)
         mode = scaled[np.exp(-0.5 * squared_distances).sum(1).argmax()]
         for _ in range(MEAN_SHIFT_STEPS):
@@ -193,10 +272,37 @@ class Posterior:
         n_samples: int = 100,
         random_state: RandomState = 0,
     ) -> Calibration:
-        """Whether n samples at each x cover theta as often as they should.
+        """Test whether samples at each x cover theta as often as they should.
 
-        Pass some hundred fresh simulations: parameters from the prior that did not make
-        this posterior. See `metrics.calibration`.
+        Pass some hundred fresh simulations: parameters from the prior, and simulations
+        of them, that did not make this posterior.
+
+        Parameters
+        ----------
+        theta, x : (q, d) and (q, l)
+            Fresh parameters and their simulations.
+        n_samples : int, default 100
+            How many samples to draw at each x.
+        random_state : int, RandomState, Generator or None, default 0
+            The seed of the samples.
+
+        Returns
+        -------
+        calibration : sliceflow.metrics.Calibration
+            Print it.
+
+        Raises
+        ------
+        DataError
+            If some of the simulations made this posterior.
+
+        Examples
+        --------
+        >>> theta, noise = np.random.default_rng(1).normal(size=(2, 60, 1))
+        >>> x = theta + noise
+        >>> tests = posterior(theta[:40], x[:40]).calibrate(theta[40:], x[40:])
+        >>> tests.ranks.shape, tests.n_samples
+        ((20, 1), 100)
         """
         theta, x = check_simulations(theta, x)
         known_simulations = {row.tobytes() for row in np.hstack((self.theta, self.x))}
@@ -208,13 +314,20 @@ class Posterior:
                 "simulate fresh ones",
             )
         with warnings.catch_warnings():
-            # Some fresh simulations are far from all others: that is part of the test.
+            # Warnings of far observations are no news: fresh simulations are far from
+            # all others now and then, and the test covers them.
             warnings.simplefilter("ignore")
             samples = self._sample_all(self._observations(x), n_samples, random_state)
         return calibration(samples, theta, first="conditions")
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write simulations, bounds and likelihood to a file, without pickle."""
+        """Write simulations, bounds and likelihood to a file, which `load` opens.
+
+        Parameters
+        ----------
+        path : str or path
+            The file. An existing file is replaced atomically.
+        """
         likelihood = None
         if isinstance(self._sampler, Likelihood):
             likelihood = self._sampler
@@ -234,7 +347,7 @@ class Posterior:
         return torch.from_numpy(np.ascontiguousarray(theta.astype(self.dtype)))
 
     def _one_observation(self, x: Any) -> Floats:
-        """One observation (1, l), checked; the default one for None."""
+        """The user's observation as (1, l), checked; the default one for None."""
         observations = self._observations(x)
         if len(observations) > 1:
             raise DataError(
@@ -244,7 +357,7 @@ class Posterior:
         return observations
 
     def _observations(self, x: Any) -> Floats:
-        """Observations (q, l), checked; the default one for None."""
+        """The user's observations as (q, l), checked; the default one for None."""
         if x is None:
             x = self.default_x
         if x is None:
@@ -256,7 +369,10 @@ class Posterior:
     def _sample_all(
         self, observations: Floats, n: int, random_state: RandomState
     ) -> Floats:
-        """n samples at each of q observations (q, l), between the bounds: (q, n, d)."""
+        """Draw n samples at each of q observations (q, l), inside the bounds.
+
+        The result is (q, n, d).
+        """
         require(n >= 1, "n_samples", n, "at least 1")
         rng = _as_generator(random_state)
         batches = self._sampler.iter_samples(
@@ -277,7 +393,7 @@ class Posterior:
 
 @dataclass(frozen=True)
 class SavedPosterior:
-    """What a file holds of a posterior."""
+    """The part of a posterior that a file holds."""
 
     theta: Annotated[np.ndarray, ArraySpec("n d", torch.float64)]
     x: Annotated[np.ndarray, ArraySpec("n l", torch.float64)]
@@ -307,32 +423,49 @@ def posterior(
     method: Method | Literal["auto"] = "neighbours",
     verbose: bool = False,
 ) -> Posterior:
-    """The posterior p(θ | x), from parameters θ of the prior and simulations x of each.
+    """Make the posterior p(θ | x) from parameters of the prior and their simulations.
 
     Parameters
     ----------
-    theta : (n, d) tensor, array or DataFrame of parameters; (n,) is one parameter.
-        Samples have its floating type, float64 for whole numbers
-    x : (n, l) of what was simulated with each; (n,) is one value
-    bounds : None, or (low, high), the ends of the prior: numbers, or one for each
-        parameter; infinite where there is none. No sample is outside: those that would
-        be are drawn again, and what is then still outside is mirrored at the bound. So
-        samples are too dense at a bound if most of the posterior is beyond it
-    method : how samples are drawn.
+    theta : tensor, array or DataFrame (n, d) or (n,)
+        Parameters; (n,) is one parameter. Samples have its floating type, float64 for
+        whole numbers.
+    x : tensor, array or DataFrame (n, l) or (n,)
+        What was simulated with each of them; (n,) is one value.
+    bounds : tuple (low, high) or None, default None
+        The ends of the prior: numbers, or one number for each parameter, infinite where
+        there is no end. No sample is outside: those that would be are drawn again, and
+        what is then still outside is mirrored at the bound. So samples are too dense at
+        a bound if most of the posterior is beyond it.
+    method : "neighbours", "likelihood" or "auto", default "neighbours"
+        How samples are drawn.
 
         - "neighbours": from the simulations nearest to the observation, by local
-          regressions. There is nothing to fit
+          regressions. There is nothing to fit.
         - "likelihood": a likelihood p(x | θ) is fitted to all simulations, with mean,
           scale and correlations of x as smooth functions of θ, and sampled over θ by
           tempered chains. It is better for many informative values, and takes seconds
           to a few minutes to fit. The prior, which it needs as a density, is for each
           parameter uniform between its bounds, normal or log-normal, whichever makes
-          the simulated parameters most likely
-        - "auto": whichever of both makes the true parameters of simulations that were
-          held out more likely. `method` and `comparison` of the posterior, and its
-          repr, say which and why
-    verbose : log the progress of samples at many observations, to the logger
-        "sliceflow" of Python's `logging`, or to stderr if no handler shows that
+          the simulated parameters most likely.
+        - "auto": the method that makes the true parameters of held-out simulations more
+          likely. `method` and `comparison` of the posterior, and its repr, say which
+          and why.
+    verbose : bool, default False
+        Log the progress of samples at many observations, to the logger "sliceflow" of
+        Python's `logging`, or to stderr if no handler shows that.
+
+    Returns
+    -------
+    posterior : Posterior
+
+    Raises
+    ------
+    DataError
+        If a value is not finite, if shapes do not fit, or if there are too few
+        simulations for a likelihood.
+    ParameterError
+        If theta is not between the bounds.
 
     Examples
     --------
@@ -376,7 +509,7 @@ def posterior(
 
 
 def _compare_methods(theta: Floats, x: Floats, low: Floats, high: Floats) -> Comparison:
-    """Both methods, judged by parameters of simulations that they have not seen."""
+    """Fit both methods to some simulations, and compare them on the held-out others."""
     n = len(theta)
     n_held_out = min(HELD_OUT_TO_CHOOSE, n // 5)
     if n - n_held_out < MIN_SIMULATIONS:
@@ -399,10 +532,35 @@ def _compare_methods(theta: Floats, x: Floats, low: Floats, high: Floats) -> Com
 
 
 def load(path: str | os.PathLike[str], *, max_memory: int | None = None) -> Posterior:
-    """The posterior that `Posterior.save` wrote: it gives the same samples.
+    """Load the posterior that `Posterior.save` wrote. It gives the same samples.
 
-    Raises a `ModelFileError` for any other file. `max_memory` is as in
-    `sliceflow.load`.
+    Parameters
+    ----------
+    path : str or path
+        The file.
+    max_memory : int or None, default None
+        Maximum bytes, as in `sliceflow.load`.
+
+    Returns
+    -------
+    posterior : Posterior
+
+    Raises
+    ------
+    ModelFileError
+        If the file is damaged, or is no posterior.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> theta = np.random.default_rng(0).normal(size=(40, 1))
+    >>> given_x = posterior(theta, theta)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     given_x.save(f"{folder}/theta.posterior")
+    ...     loaded = load(f"{folder}/theta.posterior")
+    >>> samples = given_x.sample((3,), x=0.5, random_state=0)
+    >>> bool((loaded.sample((3,), x=0.5, random_state=0) == samples).all())
+    True
     """
     saved = file.load(path, [SavedPosterior], max_memory=max_memory)
     with file.reading(path):

@@ -19,21 +19,22 @@ from sliceflow.saved_types import ArraySpec
 
 __all__ = ["Prior"]
 
-# The least variance of a parameter, as a share of all, so that those that are the same
-# up to rounding have an inverse covariance.
+# This share of the variance of each parameter is added to it, so that the covariance
+# has an inverse even if two parameters are equal up to rounding.
 MIN_VARIANCE_SHARE = 1e-10
 
 
 @dataclass(frozen=True)
 class Prior:
-    """A density of parameters θ (d,), up to a factor.
+    """The prior density of parameters θ (d,), up to a factor.
 
     Parameters
     ----------
-    low, high : bounds (d,)
-    is_uniform : which parameters are uniform between them, (d,)
-    is_logged : which of the others are log-normal, (d,)
-    mean, precision : of those that are not uniform, or of their logarithms
+    low, high : the bounds (d,)
+    is_uniform : which parameters (d,) are uniform between their bounds
+    is_logged : which of the other parameters (d,) are log-normal
+    mean, precision : moments of the parameters that are not uniform, of log-normal ones
+    of their logarithms
     """
 
     low: Annotated[np.ndarray, ArraySpec("d", torch.float64, finite=False)]
@@ -45,7 +46,7 @@ class Prior:
 
     @classmethod
     def from_data(cls, theta: Floats, low: Floats, high: Floats) -> Prior:
-        """The prior of draws theta (n, d) between bounds (d,)."""
+        """Fit the prior to draws theta (n, d) between bounds (d,)."""
         d = theta.shape[1]
         is_uniform = np.zeros(d, bool)
         is_logged = np.zeros(d, bool)
@@ -97,7 +98,7 @@ def _normal_log_density(values: Floats) -> float:
 
 
 def _take_logs(theta: Floats, is_logged: Mask) -> Floats:
-    """Parameters (n, d), of some (d,) their logarithms."""
+    """Parameters (n, d) with logarithms in some columns, `is_logged` (d,)."""
     values = theta.copy()
     values[:, is_logged] = np.log(theta[:, is_logged])
     return values

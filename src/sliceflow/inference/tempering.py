@@ -7,7 +7,7 @@ keep the shares that they deserve.
 
 A chain moves along the difference of two chains of the other half (ter Braak 2006), in
 all coordinates or in some. The differences know scales, correlations and the distances
-between modes, so that nothing is to be set.
+between modes, so no step sizes need to be tuned.
 """
 
 from __future__ import annotations
@@ -27,37 +27,40 @@ LogLikelihood = Callable[[Floats, Ints], Floats]
 # Log-densities (n,) of parameters (n, d); −∞ where they are impossible.
 LogDensity = Callable[[Floats], Floats]
 
-# Chains, between these: as many as samples. With fewer, differences of chains are too
-# coarse for ten parameters; with more, burning in costs more than drawing longer.
+# There are as many chains as samples, within these limits. With fewer, differences of
+# chains are too coarse for ten parameters; with more, burning in costs more than
+# drawing longer.
 MIN_CHAINS = 200
 MAX_CHAINS = 2_000
-# Each power of the likelihood leaves this share of the chains effective.
+# Each new power of the likelihood is chosen so that this share of the chains stays
+# effective.
 EFFECTIVE_SHARE = 0.7
-# The first power leaves this share of the starts: a few that are near a mode by chance
-# must not be the ancestors of all chains.
+# The first power is chosen so that this share of the starts stays effective: a few that
+# are near a mode by chance must not be the ancestors of all chains.
 START_SHARE = 0.5
-# Moves at every power, before samples are taken, and between samples of one chain. The
+# The numbers of moves at every power, before samples are taken, and between samples of
+# one chain. The
 # four modes of SLCP have equal shares by symmetry. With 4 moves, and a first power that
 # leaves few starts, shares were off by .13 to .58 in total variation (six runs, two
 # observations, 10,000 simulations); with 15, and half of the starts, by .04 to .16.
 MOVES_PER_POWER = 15
 BURN_IN_MOVES = 24
 MOVES_PER_SAMPLE = 10
-# The share of moves by a whole difference, which leap from mode to mode, and of those
-# in some of the coordinates only. Moves may be both: the sign of one parameter may not
-# matter.
+# The share of moves by a whole difference, which leap from mode to mode, and the share
+# of moves in some of the coordinates only. A move may be both: where the sign of one
+# parameter does not matter, modes differ in that one only.
 LEAP_SHARE = 0.2
 PARTIAL_SHARE = 0.5
-# How many coordinates such a move has, on average.
+# How many coordinates a move in some of the coordinates has, on average.
 MEAN_COORDINATES = 1.5
 # The spread of the length of a move, as a logarithm: short moves for narrow places.
 LENGTH_SPREAD = 1.0
-# The share of moves to be accepted, at which chains of 5 to 10 dimensions mix fastest,
-# and how fast lengths follow it.
+# The share of moves that should be accepted, at which chains of 5 to 10 dimensions mix
+# fastest, and how fast the lengths of moves adapt to reach it.
 TARGET_ACCEPTANCE = 0.25
 ADAPTATION_RATE = 0.5
-# Powers are found to within 2⁻²⁰ of what is left, and grow by this at least: where no
-# simulation is near an observation, its likelihood would take thousands of steps.
+# The next power is found to within 2⁻²⁰ of the way to 1, and grows by this at least:
+# where no simulation is near an observation, there would be thousands of powers.
 POWER_BISECTIONS = 20
 MIN_POWER_CHANGE = 0.02
 
@@ -71,7 +74,7 @@ class Chains:
     log_prior: Floats
 
     def take(self, indices: Ints) -> Chains:
-        """Chains (q, m') of each observation, perhaps several times."""
+        """Select chains (q, m') of each observation, some perhaps several times."""
         return Chains(
             np.take_along_axis(self.theta, indices[:, :, None], axis=1),
             np.take_along_axis(self.log_likelihood, indices, axis=1),
@@ -80,13 +83,13 @@ class Chains:
 
 
 class ChainMover:
-    """Moves chains; it learns how long moves should be at each observation.
+    """Moves chains, and learns how long moves should be at each observation.
 
     Parameters
     ----------
-    log_likelihood, log_prior : of parameters, as in `sample_tempered`
+    log_likelihood, log_prior : functions of parameters, as in `sample_tempered`
     q, d : the numbers of observations and of parameters
-    seed : of all moves
+    seed : the seed of all moves
     """
 
     def __init__(
@@ -106,14 +109,14 @@ class ChainMover:
         self.log_length = np.full(q, np.log(2.38 / (2 * d) ** 0.5))
 
     def move(self, chains: Chains, power: Floats, n_moves: int, adapt: bool) -> None:
-        """Move all chains, in place, so that prior · likelihood^power stays as it is.
+        """Move all chains, in place; their distribution prior · likelihood^power stays.
 
         Parameters
         ----------
-        chains : m at each of q observations
-        power : of the likelihood at each observation, (q,)
-        n_moves : how often
-        adapt : change the lengths of moves, so that a good share of them is accepted
+        chains : m chains at each of q observations
+        power : the power of the likelihood at each observation, (q,)
+        n_moves : how often chains move
+        adapt : whether to change the lengths of moves, so that a good share is accepted
         """
         q, n = chains.log_likelihood.shape
         for _ in range(n_moves):
@@ -133,13 +136,17 @@ class ChainMover:
     def _move_half(
         self, chains: Chains, moving: Ints, others: Ints, power: Floats, seed: Seed
     ) -> Mask:
-        """Move some chains along differences of others; which moves were accepted.
+        """Move some chains along differences of others, in place.
 
         Parameters
         ----------
         chains, power : as in `move`
         moving, others : indices (n,) of the chains that move, and of the other half
-        seed : of these moves
+        seed : the seed of these moves
+
+        Returns
+        -------
+        accepted : (q, n), which moves were accepted
         """
         q, _, d = chains.theta.shape
         n = len(moving)
@@ -198,16 +205,17 @@ def sample_tempered(
     n: int,
     seed: Seed,
 ) -> Floats:
-    """n samples of prior · likelihood at each of q observations, (q, n, d).
+    """Draw n samples of prior · likelihood at each of q observations: (q, n, d).
 
     Parameters
     ----------
-    log_likelihood : of parameters (m, d), each at the observation of an index (m,)
-    log_prior : of parameters (m, d)
+    log_likelihood : takes parameters (m, d), and for each the index (m,) of an
+    observation
+    log_prior : takes parameters (m, d)
     start : draws (s, d) of the prior, some thousands
-    start_log_likelihood : theirs, at each observation (q, s)
-    n : how many samples
-    seed : of all moves
+    start_log_likelihood : the log-likelihoods (q, s) of these draws at each observation
+    n : the number of samples
+    seed : the seed of all moves
     """
     q = len(start_log_likelihood)
     n_chains = min(max(MIN_CHAINS, n), MAX_CHAINS)
@@ -243,13 +251,13 @@ def sample_tempered(
 
 
 def _next_power(log_likelihood: Floats, power: Floats, min_effective: float) -> Floats:
-    """The largest powers ≤ 1 (q,) after which enough chains count, by bisection.
+    """The largest powers ≤ 1 (q,) at which enough chains stay effective, by bisection.
 
     Parameters
     ----------
-    log_likelihood : of the chains at each observation, (q, n)
-    power : so far, (q,)
-    min_effective : how many of the chains must count
+    log_likelihood : log-likelihoods (q, n) of the chains at each observation
+    power : the powers (q,) so far
+    min_effective : how many of the chains must stay effective
     """
     low = np.zeros(len(power))
     high = 1 - power
@@ -272,7 +280,7 @@ def _weights(log_likelihood: Floats, power: Floats) -> Floats:
 
 
 def _effective_count(log_likelihood: Floats, power: Floats) -> Floats:
-    """How many of the chains count when they are weighted, (q,) (Kish)."""
+    """Kish's effective number (q,) of chains that are weighted."""
     return np.asarray(1 / np.square(_weights(log_likelihood, power)).sum(axis=1))
 
 

@@ -33,7 +33,7 @@ __all__ = [
 
 
 class Kernels(Protocol):
-    """All kernels of one device; `reference` says what each of them returns."""
+    """The kernels of one device, as a module. `reference` says what each returns."""
 
     # Random numbers
 
@@ -191,16 +191,16 @@ def for_device(device: torch.device | str) -> Kernels:
 
 
 def for_tensor(z: Tensor) -> Kernels:
-    """The fastest kernels for the device of `z`."""
+    """The fastest kernels for the device of the tensor `z`."""
     return for_device(z.device)
 
 
 @cache
 def _cpu_kernels() -> Kernels:
-    """The kernels in numba; the reference's if it cannot be imported."""
+    """The kernels in numba, or those of the reference if numba cannot be imported."""
     try:
         from sliceflow.kernels import cpu
-    except ImportError as error:  # numba lags behind Python
+    except ImportError as error:  # numba may not exist for a new Python yet
         _warn("CPU", f"numba cannot be imported ({error})", "pip install numba")
         return _REFERENCE
     return cpu
@@ -208,14 +208,14 @@ def _cpu_kernels() -> Kernels:
 
 @cache
 def _gpu_kernels() -> Kernels:
-    """The kernels in Triton; the reference's if they cannot run here."""
+    """The kernels in Triton, or those of the reference if they cannot run here."""
     if torch.version.hip is not None:
         reason = f"torch {torch.__version__} is built for AMD GPUs (ROCm)"
         _warn("GPU", reason, "an NVIDIA GPU")
         return _REFERENCE
     try:
         from sliceflow.kernels import triton
-    except ImportError as error:  # Triton does not exist for every system
+    except ImportError as error:  # Triton is not made for every system
         _warn("GPU", f"Triton cannot be imported ({error})", "pip install triton")
         return _REFERENCE
     return triton

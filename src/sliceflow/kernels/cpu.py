@@ -62,7 +62,7 @@ __all__ = [  # every kernel; some are those of the reference
 # meaning. Not parallel=True: that takes numba ten times as long to compile; `over_rows`
 # uses threads instead.
 _jit: Any = numba.njit(cache=True, error_model="numpy", nogil=True)
-# For what is never NaN: minima are vectorised.
+# For values that are never NaN: numba can then vectorise minima.
 _jit_without_nan: Any = numba.njit(
     cache=True, error_model="numpy", nogil=True, fastmath={"nnan"}
 )
@@ -114,10 +114,10 @@ def _finite_rate(lo, hi, n_bins):
 
 @_inline
 def _bin(v, start, rate, n_bins):
-    """The bin of v, within 0 and n_bins − 1.
+    """The bin of the value v, within 0 and n_bins − 1.
 
-    That of NaN is 0, because no comparison with NaN holds. The bin is unsigned, so that
-    numba need not test for negative indices.
+    The bin of NaN is 0, because no comparison with NaN holds. The bin is unsigned, so
+    that numba need not test for negative indices.
     """
     position = (v - start) * rate
     position = position if position > 0.0 else 0.0
@@ -126,7 +126,7 @@ def _bin(v, start, rate, n_bins):
 
 @_inline
 def _words(counter, key0, key1):
-    """The four words of one counter."""
+    """The four random words that Philox makes of one counter."""
     mask = np.uint64(0xFFFFFFFF)
     shift = np.uint64(32)
     c0 = np.uint64(counter) & mask
@@ -197,7 +197,11 @@ def sort_rows(z: Tensor) -> Tensor:
 
 @_jit
 def _pack(bits, keys):
-    """Keys of 64 bits: those of a float, made to sort as floats do, then its index."""
+    """Pack sorting keys and indices into 64 bits.
+
+    The upper half is a float's bits, changed so that they sort as the float does; the
+    lower half is its index.
+    """
     for j in range(bits.shape[0]):
         for t in range(bits.shape[1]):
             b = np.int64(bits[j, t])

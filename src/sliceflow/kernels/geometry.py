@@ -14,8 +14,8 @@ from torch import Tensor
 class TileGeometry:
     """Pictures cut into tiles of equal size; tiles are zero beyond the border."""
 
-    shape: tuple[int, int, int]  # of the pictures: channels, height, width
-    size: tuple[int, int]  # of a tile: height, width
+    shape: tuple[int, int, int]  # channels, height and width of the pictures
+    size: tuple[int, int]  # height and width of a tile
     offset: tuple[int, int]  # rows and columns of the first tile beyond the border
 
     @property
@@ -30,7 +30,7 @@ class TileGeometry:
 
     @property
     def side(self) -> int:
-        """k, the number of values of a tile and of its directions."""
+        """k, the number of values of a tile, which is also that of its directions."""
         return self.shape[0] * self.size[0] * self.size[1]
 
     @property

@@ -1,7 +1,7 @@
-"""What attackers compute of a row: high scores if it was fitted.
+"""Scores that attackers give to rows: high if a row was fitted.
 
-Each takes what the attacker knows, and rows (m, c), and returns scores (m,). What they
-mean, and where they are from, is in the documentation of `attacks.attack`.
+Each function takes what the attacker knows, and rows (m, c), and returns scores (m,).
+The documentation of `attacks.attack` says what the scores mean and where they are from.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from sliceflow.metrics.table_encoding import as_points
 
 # Neighbours by which densities are estimated: a usual number, as for outliers.
 _N_DENSITY_NEIGHBOURS = 5
-# Added to distances whose logarithm is taken, in standard deviations of columns: those
-# of copies are 0.
+# Added to distances, in standard deviations of columns, before their logarithm is
+# taken: the distance of a copy is 0.
 _LEAST_DISTANCE = 1e-3
 # Added to counts of values, as by Jeffreys's prior: values that are not seen may exist.
 _PRIOR_COUNT = 0.5
@@ -27,12 +27,12 @@ _N_TREES = 50
 
 
 class Knowledge(NamedTuple):
-    """What an attacker has; rows are those of `encode_tables`."""
+    """What an attacker has; rows are encoded by `encode_tables`."""
 
-    samples: Floats  # (n, c), or fresh rows in their place
+    samples: Floats  # (n, c) samples, or fresh rows in their place
     reference: Floats  # (r, c), real rows that were not fitted
     categories: list[bool]  # which columns hold codes
-    hidden: int  # the column that he wants to know
+    hidden: int  # the index of the column that the attacker wants to know
     seed: int
     device: str
 
@@ -42,14 +42,20 @@ RowScore = Callable[[Knowledge, Floats], Floats]
 
 
 def distance_difference(known: Knowledge, rows: Floats) -> Floats:
-    """The difference of two distances over their sum: 1 of copies, 0 in the mean."""
+    """How much farther the nearest reference row is than the nearest sample, (m,).
+
+    The difference of both distances over their sum: 1 for copies, about 0 for new rows.
+    """
     to_samples, to_reference = _neighbour_distances(known, rows, 1)
     total = np.maximum(to_reference + to_samples, np.finfo(float).tiny)
     return np.asarray((to_reference - to_samples) / total)[:, 0]
 
 
 def density_ratio(known: Knowledge, rows: Floats) -> Floats:
-    """The log ratio of two densities, by the mean log distance to near rows."""
+    """The log ratio (m,) of the densities of samples and of reference rows.
+
+    Densities are estimated by the mean log distance to near rows.
+    """
     to_samples, to_reference = _neighbour_distances(known, rows, _N_DENSITY_NEIGHBOURS)
     log_samples = np.log(to_samples + _LEAST_DISTANCE).mean(axis=1)
     log_reference = np.log(to_reference + _LEAST_DISTANCE).mean(axis=1)
@@ -59,7 +65,7 @@ def density_ratio(known: Knowledge, rows: Floats) -> Floats:
 def _neighbour_distances(
     known: Knowledge, rows: Floats, k: int
 ) -> tuple[Floats, Floats]:
-    """Distances of rows to the k nearest samples, and reference rows, (m, k) each."""
+    """Distances (m, k) of rows to the k nearest samples, and to reference rows."""
     points = _points(known, rows)
     distances = []
     for others in (known.samples, known.reference):
@@ -88,7 +94,10 @@ def _forest(known: Knowledge, rows: Floats) -> Floats:
 
 
 def verbatim_values(known: Knowledge, rows: Floats) -> Floats:
-    """The sum over columns of log ratios of how frequent the rows' values are."""
+    """How much more frequent the values of rows are in samples than in reference rows.
+
+    The log ratios of both frequencies, summed over the columns: (m,).
+    """
     score = np.zeros(len(rows))
     for c in range(rows.shape[1]):
         in_samples = _smoothed_shares(known.samples[:, c], rows[:, c])

@@ -1,8 +1,8 @@
 """Attacks: can samples tell which rows were fitted, or what these hide?
 
 Distances to the nearest training row are no evidence of privacy (Pilgram et al., 2025;
-Yao et al., 2025). An attacker is: he has samples, and real rows that were not fitted,
-and says of a row whether it was.
+Yao et al., 2025). An attack is: somebody has samples, and real rows that were not
+fitted, and says of other rows whether they were fitted.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from sliceflow.validation import is_int, require
 if TYPE_CHECKING:
     import pandas as pd
 
-# Fewer members or held-out rows tell nothing.
+# With fewer members or held-out rows, an attack says nothing.
 _MIN_ROWS = 30
-# With fewer of them, 1 % of false positives cannot be counted.
+# With fewer held-out rows, 1 % of false positives cannot be counted.
 MIN_PRECISE_ROWS = 100
 # The most members and held-out rows that are attacked: with these, 1 % is 20 rows.
 _MAX_ROWS = 2_000
@@ -58,7 +58,23 @@ SHADOW_ATTACK = "shadow models, outliers"
 
 @dataclass(frozen=True)
 class Attack:
-    """One attack: how it does with samples, and with fresh real rows in their place."""
+    """The result of one attack, on samples and on fresh real rows in their place.
+
+    Attributes
+    ----------
+    name : str
+        Such as "density ratio".
+    meaning : str
+        When the attack takes a row for a fitted one.
+    samples : AttackScore
+        How well the attack does with the samples: `auc`, `found_at_1_percent` and
+        `found_at_01_percent`, each with a `value` and its 95 % interval, `low` to
+        `high`, and a `p_value`.
+    fresh : AttackScore
+        How well the attack does with fresh rows: what chance finds.
+    growth : dict
+        The AUC with more samples, by their number. Empty if no model was given.
+    """
 
     name: str
     meaning: str
@@ -70,7 +86,20 @@ class Attack:
 
 @dataclass(frozen=True)
 class Attacks:
-    """Attacks on samples. Made by `attack`; `print` shows a table."""
+    """The results of all attacks. `attack` makes it; `print` shows a table.
+
+    ``attacks["density ratio"]`` is one `Attack`.
+
+    Attributes
+    ----------
+    attacks : tuple of Attack
+        One result for each attack.
+    counts : dict
+        The numbers of "samples", "members", "others", "shadows" (shadow models) and
+        "outliers".
+    hidden : str
+        The column that attribute disclosure guesses.
+    """
 
     attacks: tuple[Attack, ...]
     counts: Mapping[str, int]  # of samples, members, others, shadow models, outliers
@@ -120,7 +149,7 @@ class Attacks:
         return note
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The results as a dict that JSON can hold."""
         out = asdict(self)
         out["attacks"] = list(out["attacks"])
         for attack_result in out["attacks"]:
@@ -177,8 +206,8 @@ def attack(
 
     - *distance difference*: the nearest reference row is farther than the nearest
       sample, relative to both.
-    - *density ratio*: samples are denser around the row than reference rows are, by
-      the five nearest of each [1]_.
+    - *density ratio*: samples are denser around the row than reference rows are, by the
+      five nearest of each [1]_.
     - *forest*: a random forest that learns to tell samples from reference rows takes
       the row for a sample.
     - *verbatim values*: the row's values, column by column, are more frequent in the
@@ -196,15 +225,26 @@ def attack(
 
     Parameters
     ----------
-    model_or_samples : a model that was fitted to `train`, with the methods ``fit(X)``
-        and ``sample(n, random_state=…)``, or samples: a DataFrame, or an array (n, d)
-    train, held_out : the fitted rows, and rows of the same kind that were not fitted:
-        DataFrames or arrays; equally many are best, and 300 or more
-    y : the column of attribute disclosure; None takes the last that varies
-    n_shadows : the number of shadow models; None fits 60 of a model, 0 none
-    seed : of what is random
-    device : "cpu", "cuda", or "auto", where nearest rows are searched
-    notify : is called with what is done next, and how long it takes
+    model_or_samples : model, DataFrame or array (n, d)
+        Samples, or a model that was fitted to `train`, with the methods ``fit(X)`` and
+        ``sample(n, random_state=…)``.
+    train, held_out : DataFrame or array
+        The fitted rows, and rows of the same kind that were not fitted. Equally many
+        are best, and 300 or more.
+    y : column name or None, default None
+        The column of attribute disclosure. None takes the last that varies.
+    n_shadows : int or None, default None
+        The number of shadow models. None fits 60 of a model, and none of samples.
+    seed : int, default 0
+        The seed of all random numbers.
+    device : "cpu", "cuda" or "auto", default "auto"
+        Where nearest rows are searched.
+    notify : callable, optional
+        It is called with texts that say what is done next, and how long it takes.
+
+    Returns
+    -------
+    attacks : Attacks
 
     References
     ----------
@@ -277,7 +317,7 @@ def attack(
 
 
 def _resolve_n_shadows(n_shadows: int | None, is_model: bool) -> int:
-    """The number of shadow models; None is the default, of a model only."""
+    """The number of shadow models; None is the default of a model, or 0 of samples."""
     is_count = n_shadows is None or n_shadows == 0 or is_int(n_shadows, 8)
     require(is_count, "n_shadows", n_shadows, "0, or 8 or more")
     if n_shadows is None:
@@ -289,7 +329,7 @@ def _resolve_n_shadows(n_shadows: int | None, is_model: bool) -> int:
 
 
 class _Settings(NamedTuple):
-    """What all attacks share."""
+    """The settings that all attacks share."""
 
     hidden: Hashable | None  # the column to guess; None takes the last that varies
     seed: int
@@ -321,13 +361,13 @@ def _attack_samples(
     held_out: pd.DataFrame,
     settings: _Settings,
 ) -> tuple[list[Attack], str]:
-    """The attacks that need samples only, and the name of the hidden column.
+    """Make all attacks that need samples only; also returns the hidden column's name.
 
     Parameters
     ----------
-    sample_dfs : samples, and larger sets of them to see how attacks grow
+    sample_dfs : the samples, and larger sets of samples that show how attacks grow
     train, held_out : rows that were fitted, and rows that were not
-    settings : of all attacks
+    settings : the settings of all attacks
     """
     encoded = encode_tables(sample_dfs[0], train, held_out, *sample_dfs[1:])
     samples, train_rows, held_out_rows, *more_samples = encoded.rows
@@ -369,10 +409,17 @@ def _run_attack(
     others: Floats,
     with_fresh_rows: bool = False,
 ) -> AttackScore:
-    """How well scores of rows tell members from others, both (n, c).
+    """How well the scores of rows tell members from others.
 
-    Thirds of the others take turns; the rest is the attacker's reference. With fresh
-    rows, half of the reference takes the place of the samples.
+    Thirds of the others take turns as others; the rest is the attacker's reference.
+    With fresh rows, half of the reference takes the place of the samples.
+
+    Parameters
+    ----------
+    score : gives scores (m,) to rows
+    knowledge : what the attacker has; the reference is filled in here
+    members, others : rows (n, c) that were fitted, and rows that were not
+    with_fresh_rows : whether to attack fresh rows instead of samples
     """
     member_scores = []
     other_scores = []

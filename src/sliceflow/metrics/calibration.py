@@ -23,7 +23,17 @@ _MIN_P_VALUE = 0.01
 
 @dataclass(frozen=True)
 class Calibration:
-    """Ranks of true values among samples. Made by `calibration`; `print` it."""
+    """Ranks of true values among samples. `calibration` makes it; `print` shows tests.
+
+    Attributes
+    ----------
+    ranks : array (q, d)
+        How many of the samples of a condition are smaller than the truth.
+    tarp_ranks : array (q,)
+        How many samples are nearer to a random point than the truth is.
+    n_samples : int
+        The number of samples of each of the q conditions.
+    """
 
     ranks: Ints  # (q, d), how many of the samples are smaller than the truth
     # (q,), how many samples are nearer to a random point than the truth is
@@ -32,7 +42,7 @@ class Calibration:
 
     @property
     def probabilities(self) -> Floats:
-        """(q, d) shares of samples below the truth, uniform if these are calibrated.
+        """Shares (q, d) of samples below the truth, uniform if samples are calibrated.
 
         They are (rank + u)/(n + 1) with uniform u, so in (0, 1) and without ties.
         """
@@ -41,17 +51,35 @@ class Calibration:
 
     @property
     def p_values(self) -> Floats:
-        """(d,), of Kolmogorov's and Smirnov's test that `probabilities` are uniform."""
+        """p-values (d,) of Kolmogorov–Smirnov: are `probabilities` uniform?"""
         return np.array([_p_value(column) for column in self.probabilities.T])
 
     @property
     def tarp_p_value(self) -> float:
-        """Of the same test for the ranks of TARP."""
+        """The p-value of a Kolmogorov–Smirnov test that the TARP ranks are uniform."""
         u = np.random.default_rng(1).random(len(self.tarp_ranks))
         return _p_value((self.tarp_ranks + u) / (self.n_samples + 1))
 
     def coverage(self, share: float) -> Floats:
-        """(d,), how often the central interval of this share holds the truth."""
+        """How often the central interval of this share holds the truth, by column.
+
+        Parameters
+        ----------
+        share : float
+            The share of the samples in an interval, such as 0.9.
+
+        Returns
+        -------
+        coverage : array (d,)
+            The share of the conditions whose interval holds the truth; ideally `share`.
+
+        Examples
+        --------
+        >>> rng = np.random.default_rng(0)
+        >>> samples, truth = rng.normal(size=(1000, 100, 1)), rng.normal(size=(1000, 1))
+        >>> bool(abs(calibration(samples, truth).coverage(0.9)[0] - 0.9) < 0.05)
+        True
+        """
         require(0 <= share <= 1, "share", share, "from 0 to 1")
         inside = np.abs(2 * self.probabilities - 1) <= share
         return np.asarray(inside.mean(axis=0))
@@ -107,17 +135,29 @@ class Calibration:
 def calibration(
     samples: Any, truth: Any, *, first: str | None = None, seed: int = 0
 ) -> Calibration:
-    """Ranks of the truth of each of q conditions among the n samples for it.
+    """Test whether conditional samples cover the truth as often as they should.
+
+    For each of q conditions, the result has the rank of the truth among n samples.
 
     Parameters
     ----------
-    samples : (q, n, d), or (n, q, d) as `sample_batched` gives them; without d if truth
-        is (q,)
-    truth : (q, d) or (q,), such as the parameters with which the conditions were
-        simulated
-    first : "conditions" or "samples", what the first axis of samples counts; needed
-        only if n = q
-    seed : of TARP's reference points
+    samples : array or tensor (q, n, d), or (n, q, d) as `sample_batched` gives it
+        Without the last axis if truth is (q,).
+    truth : array or tensor (q, d) or (q,)
+        Such as the parameters with which the conditions were simulated.
+    first : "conditions", "samples" or None, default None
+        What the first axis of samples counts; needed only if n = q.
+    seed : int, default 0
+        The seed of TARP's reference points.
+
+    Returns
+    -------
+    calibration : Calibration
+
+    Raises
+    ------
+    DataError
+        If the shapes do not fit, or if `first` is needed.
 
     Examples
     --------
@@ -150,8 +190,8 @@ def _first_axis(
 ) -> str:
     """What the first axis of samples counts: "conditions" or "samples".
 
-    It is what the user says (`first`), or what fits the shape of truth (q, d). A
-    `DataError` if nothing fits, or if both do and the user does not say.
+    The user's `first` decides, or the shape of truth (q, d). A `DataError` if no axis
+    fits, or if both do and the user does not say.
     """
     possible = []
     same_columns = samples.ndim == 3 and samples.shape[2:] == truth.shape[1:]
@@ -202,7 +242,7 @@ def _bias_verdict(column: int, share_below: float) -> str:
 
 
 def _p_value(probabilities: Floats) -> float:
-    """Of Kolmogorov's and Smirnov's test that probabilities (q,) are uniform."""
+    """The p-value of a Kolmogorov–Smirnov test that probabilities (q,) are uniform."""
     from scipy.stats import kstest
 
     return float(kstest(probabilities, "uniform").pvalue)

@@ -1,8 +1,8 @@
-"""How samples compare with training and held-out rows: vectors, and what all share.
+"""How samples compare with training and held-out rows: vectors, and shared parts.
 
-Every metric has two values: that of the samples, and its reference, which is that of
-training rows in their place. Metrics depend on the counts of rows, so equally many of
-both are compared.
+Every metric has two values: one of the samples, and its reference, which is the value
+of training rows in their place. Metrics depend on the counts of rows, so equally many
+of both are compared.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sliceflow.metrics import copying, distances
 from sliceflow.metrics.rows import subsample
 from sliceflow.neighbours.distance_ratios import median_distance_ratio
 
-# Training rows that say which class a sample looks like.
+# This many nearest training rows say which class a sample looks like.
 _N_VOTES = 5
 # Trees of the forest that tells samples from held-out rows: fewer than usual, for
 # speed.
@@ -27,7 +27,7 @@ _EQUAL_DISTANCE = 1e-9
 
 
 class Score(NamedTuple):
-    """A metric of the samples, and of real rows in their place."""
+    """A metric of samples, and the same metric of real rows in their place."""
 
     value: float
     reference: float
@@ -111,7 +111,7 @@ def copy_scores(
 ) -> Scores:
     """Exact copies, NN ratio and copies, among the training rows of all blocks.
 
-    Only exact copies if most held-out rows are equal to a training row.
+    If most held-out rows are equal to a training row, the result has exact copies only.
     """
     samples = subsample(samples, settings.max_rows)
     test = subsample(test, settings.max_rows)
@@ -145,7 +145,7 @@ def copy_scores(
 
 
 def copies_reference(n: int) -> float:
-    """What new real rows score on average as copies, given n held-out rows."""
+    """The share of copies that new real rows have on average, for n held-out rows."""
     return max(copying.IDEAL_COPIES, 1 / (n + 1))
 
 

@@ -21,9 +21,10 @@ from sliceflow.validation import from_tensor, require
 
 # By definition, the share of new real rows that count as copies.
 IDEAL_COPIES = 0.01
-# The nearest train row is compared with the tenth: a copy is far nearer to the first.
+# Distances to the nearest train row are compared with those to the tenth: a copy is far
+# nearer to the first.
 N_COMPARED_NEIGHBOURS = 10
-# A fit does not look for copies among more rows than this: so many rows are hardly
+# A fit looks for copies only among fewer rows than this: so many rows are hardly ever
 # copied, and the search would take long.
 _MAX_WARNED_ROWS = 20_000
 # With fewer particles, a share of copies says nothing.
@@ -55,10 +56,19 @@ def nn_ratio(
     Parameters
     ----------
     samples, train : (n, d) and (N, d), or pictures
-    test : held-out rows; None takes every train row in its turn, and its distance to
-        the others
-    mirror : mirror images of train rows count as train rows; for flows that were
-        fitted with ``mirror=True``
+        The samples, and the rows that were fitted.
+    test : (m, d) or None, default None
+        Held-out rows. None takes every train row in its turn, and its distance to the
+        others.
+    mirror : bool, default False
+        Mirror images of train rows count as train rows: for flows that were fitted with
+        ``mirror=True``.
+    device : "cpu", "cuda" or "auto", default "auto"
+        Where nearest rows are searched.
+
+    Returns
+    -------
+    ratio : float
 
     Examples
     --------
@@ -82,11 +92,26 @@ def copies(
 ) -> float:
     """Share of samples nearer to a train row than the nearest 1 % of test rows are.
 
-    0.01 is ideal, 1 means that all samples are copies. It is the share of samples with
-    d(x) < q, the 1 % quantile of d over the n test rows, which score 0.01 themselves.
-    Expected score of new real rows: 0.01; 1/(n + 1) if there are n < 99 test rows;
-    2/(N + 1) if there are no test rows and N < 199 training rows. Parameters: see
-    `nn_ratio`.
+    It is the share of samples with d(x) < q, where q is the 1 % quantile of d over the
+    n test rows. 0.01 is ideal, and 1 means that all samples are copies. New real rows
+    score on average 0.01; 1/(n + 1) if there are n < 99 test rows; 2/(N + 1) if there
+    are no test rows and N < 199 training rows.
+
+    Parameters
+    ----------
+    samples, train : (n, d) and (N, d), or pictures
+        The samples, and the rows that were fitted.
+    test : (m, d) or None, default None
+        Held-out rows. None takes every train row in its turn, and its distance to the
+        others.
+    mirror : bool, default False
+        Mirror images of train rows count as train rows.
+    device : "cpu", "cuda" or "auto", default "auto"
+        Where nearest rows are searched.
+
+    Returns
+    -------
+    share : float
 
     Examples
     --------
@@ -112,7 +137,30 @@ def outlier_rate(
     """Share of samples farther from all train rows than any test row.
 
     It is the share of samples with d(x) > max d over the n test rows. Near 0 is ideal:
-    new real rows score 1/(n + 1) on average. Parameters: see `nn_ratio`.
+    new real rows score 1/(n + 1) on average.
+
+    Parameters
+    ----------
+    samples, train : (n, d) and (N, d), or pictures
+        The samples, and the rows that were fitted.
+    test : (m, d) or None, default None
+        Held-out rows. None takes every train row in its turn, and its distance to the
+        others.
+    mirror : bool, default False
+        Mirror images of train rows count as train rows.
+    device : "cpu", "cuda" or "auto", default "auto"
+        Where nearest rows are searched.
+
+    Returns
+    -------
+    share : float
+
+    Examples
+    --------
+    >>> train, test, samples = np.random.default_rng(0).normal(size=(3, 500, 3))
+    >>> samples[:50] += 20
+    >>> print(f"{outlier_rate(samples, train, test, device='cpu'):.2f}")
+    0.10
     """
     sample_distances, real_distances = _train_distances(
         samples, train, test, mirror, device
@@ -132,15 +180,28 @@ def memorized_rate(
     """Share of samples that resemble one train row far more than all others.
 
     0.01 is ideal: this share of test rows does. It is `copies` by d₁/d₁₀ instead of d₁,
-    the distances to the first and the tenth train row: so it sees copies of rows that
-    are far from all others, such as those of high contrast.
+       the distances to the first and the tenth train row. So it sees copies of rows
+       that are far from all others, such as pictures of high contrast.
 
     Parameters
     ----------
-    samples, train, test, mirror, device : as in `nn_ratio`
-    patch : compares patches of patch×patch pixels at nine positions of the pictures,
-        and returns the mean of the nine shares. Half of a side finds pictures made of
-        large pieces of others
+    samples, train : (n, d) and (N, d), or pictures
+        The samples, and the rows that were fitted.
+    test : (m, d) or None
+        Held-out rows. None takes every train row in its turn, and its distance to the
+        others.
+    mirror : bool, default False
+        Mirror images of train rows count as train rows.
+    patch : int or None, default None
+        Compare patches of patch×patch pixels at nine positions of the pictures, and
+        return the mean of the nine shares. Half of a side finds pictures made of large
+        pieces of others.
+    device : "cpu", "cuda" or "auto", default "auto"
+        Where nearest rows are searched.
+
+    Returns
+    -------
+    share : float
 
     Examples
     --------
@@ -192,11 +253,26 @@ def nearest_pictures(
     mirror: bool = False,
     device: str = "auto",
 ) -> tuple[NDArray[Any], Floats]:
-    """The k training pictures nearest to each picture, and their distances (n, k).
+    """Find the training pictures that are most like given pictures.
 
-    The training pictures are (n, k, h, w[, c]). Distances are in units of pixel values,
-    such as 0 to 255. With `mirror`, for flows that were fitted with ``mirror=True``,
-    the nearer of a training picture and its mirror image is shown.
+    Parameters
+    ----------
+    pictures, train : (n, h, w[, c]) and (N, h, w[, c])
+        The pictures, and the training pictures to search.
+    k : int, default 5
+        How many training pictures to find for each picture.
+    mirror : bool, default False
+        For flows that were fitted with ``mirror=True``: the nearer of a training
+        picture and its mirror image is shown.
+    device : "cpu", "cuda" or "auto", default "auto"
+        Where they are searched.
+
+    Returns
+    -------
+    found : (n, k, h, w[, c])
+        The nearest training pictures.
+    distances : (n, k)
+        Their distances, in units of pixel values, such as 0 to 255.
 
     Examples
     --------
@@ -221,11 +297,11 @@ def nearest_pictures(
 
 
 def evidence_of_copying(pairs: Sequence[tuple[Any, Any]], device: str = "cpu") -> str:
-    """The evidence that particles copy rows, such as "copies 0.20, NN ratio 0.61".
+    """Evidence that particles copy rows, such as "copies 0.20, NN ratio 0.61".
 
-    The text is empty if there is no evidence, or if there are too few particles or rows
-    to tell, or too many rows to search. `pairs` are rows (n, d) and particles (m, d),
-    such as those of each class.
+    The text is empty if there is no evidence, if there are too few particles or rows to
+    tell, or too many rows to search. `pairs` are rows (n, d) and particles (m, d), such
+    as the pair of each class.
     """
     n = sum(len(rows) for rows, _ in pairs)
     m = sum(len(particles) for _, particles in pairs)
@@ -259,7 +335,7 @@ def evidence_of_copying(pairs: Sequence[tuple[Any, Any]], device: str = "cpu") -
 
 
 def shows_copying(share: float, ratio: float, reference: float = IDEAL_COPIES) -> bool:
-    """Whether this share of copies or this NN ratio shows copying.
+    """Whether a share of copies or an NN ratio shows copying.
 
     `reference` is the share of copies among new real rows.
     """
@@ -267,7 +343,7 @@ def shows_copying(share: float, ratio: float, reference: float = IDEAL_COPIES) -
 
 
 def share_of_copies(sample_distances: Floats, real_distances: Floats) -> float:
-    """`copies` from the distances of samples and of real rows to their nearest rows."""
+    """The metric `copies`, from distances of samples and real rows to nearest rows."""
     limit = np.quantile(real_distances, IDEAL_COPIES, method="weibull")
     share = float(np.mean(sample_distances < limit))
     tied = float(np.mean(real_distances == limit))

@@ -1,4 +1,4 @@
-"""Two samples: sliced and Fréchet distances, coverage, classifier test, FID."""
+"""Metrics of two samples: sliced and Fréchet distances, coverage, detection, FID."""
 
 from __future__ import annotations
 
@@ -43,9 +43,18 @@ def sliced_wasserstein(
 
     Parameters
     ----------
-    a, b : (n, d) and (m, d), of any sizes
-    n_directions, seed : H random unit directions, and their seed
-    directions : (H, d) unit vectors to use instead
+    a, b : (n, d) and (m, d)
+        The two samples, of any sizes.
+    n_directions : int, default 1000
+        H, the number of random unit directions.
+    seed : int, default 0
+        The seed of the directions.
+    directions : (H, d) or None, default None
+        Unit vectors to use instead of random ones.
+
+    Returns
+    -------
+    distance : float
 
     Examples
     --------
@@ -81,8 +90,17 @@ def frechet_distance(a: Any, b: Any) -> float:
     FD = |μ_a − μ_b|² + tr Σ_a + tr Σ_b − 2·tr (Σ_a Σ_b)^½
 
     **It is biased upwards for few samples**: two samples of n and m rows from the same
-    standard Gaussian in d dimensions have a distance of about
-    (1/n + 1/m)·(d + d(d + 1)/4). Compare only at equal counts, and with real rows.
+    standard Gaussian in d dimensions have a distance of about (1/n + 1/m)·(d + d(d +
+    1)/4). Compare only at equal counts, and with real rows.
+
+    Parameters
+    ----------
+    a, b : (n, d) and (m, d)
+        The two samples.
+
+    Returns
+    -------
+    distance : float
 
     Examples
     --------
@@ -110,6 +128,18 @@ def frechet_distance_pca(
     """Fréchet distance of samples to test rows in principal components of train rows.
 
     Only the leading components are seen: a shift along another one is not.
+
+    Parameters
+    ----------
+    samples, test, train : (n, d), (m, d) and (N, d)
+        The samples, held-out rows to compare them with, and the rows whose components
+        are taken.
+    n_components : int, default 32
+        How many leading components are compared.
+
+    Returns
+    -------
+    distance : float
 
     Examples
     --------
@@ -150,8 +180,21 @@ def coverage(samples: Any, real: Any, *, k: int = 5, device: str = "auto") -> fl
     """Share of real rows that have a sample near (Naeem et al., ICML 2020).
 
     1/m · Σ_i [min_j |y_j − x_i| ≤ r_k(x_i)] with samples y, real rows x, and r_k the
-    distance to the k-th nearest other real row. As many new real rows score about
-    1 − 2⁻ᵏ, which is .97 for k = 5.
+    distance to the k-th nearest other real row. As many new real rows score about 1 −
+    2⁻ᵏ, which is .97 for k = 5.
+
+    Parameters
+    ----------
+    samples, real : (n, d) and (m, d), or pictures
+        The samples, and held-out rows.
+    k : int, default 5
+        Which of the nearest other real rows says how far "near" is.
+    device : "cpu", "cuda" or "auto", default "auto"
+        Where nearest rows are searched.
+
+    Returns
+    -------
+    share : float
 
     Examples
     --------
@@ -185,13 +228,20 @@ def two_sample_accuracy(
     Parameters
     ----------
     samples, real : (n, d) and (m, d)
-    classifier : any classifier of scikit-learn, instead of a forest with n_trees trees
-    scoring : "accuracy", or another score of scikit-learn; "roc_auc" returns the AUC
-    seed : of the subset, the folds and the forest
+        The samples, and held-out rows.
+    classifier : classifier of scikit-learn or None, default None
+        None takes a random forest.
+    scoring : str, default "accuracy"
+        The name of a score of scikit-learn; "roc_auc" returns the AUC.
+    n_trees : int, default 200
+        The number of trees of the forest.
+    seed : int, default 0
+        The seed of the subset, the folds and the forest.
 
     Returns
     -------
-    The mean score over the folds
+    score : float
+        The mean score over the folds.
 
     Examples
     --------
@@ -231,16 +281,25 @@ def fid(
 ) -> float:
     """Fréchet inception distance (2048 features) of samples to real pictures.
 
-    By torch-fidelity, the field's reference, from the extra ``sliceflow[metrics]``,
-    which downloads the network on first use. It depends on the counts: the usual one
-    compares 50,000 samples with all training pictures. Real rows score
+    torch-fidelity, the field's reference, computes it; the extra ``sliceflow[metrics]``
+    installs it, and it downloads the network on first use. FID depends on the counts:
+    the usual one compares 50,000 samples with all training pictures. Real rows score
     ``fid(test, train)``.
 
     Parameters
     ----------
-    samples, real : pictures (n, h, w) or (n, h, w, 3) of whole numbers
-    n_pixel_values : pixels are 0..n_pixel_values-1
-    weights : the network's file, for machines without internet access
+    samples, real : (n, h, w) or (n, h, w, 3)
+        Pictures of whole numbers.
+    n_pixel_values : int, default 256
+        Pixels are 0 to ``n_pixel_values - 1``.
+    weights : str, path or None, default None
+        The network's file, for machines without internet access.
+    device : "cpu", "cuda" or "auto", default "auto"
+        Where the network runs.
+
+    Returns
+    -------
+    distance : float
 
     Examples
     --------

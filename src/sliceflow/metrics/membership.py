@@ -12,7 +12,8 @@ from sliceflow.arrays import Floats
 
 # What intervals cover: the usual level.
 _CONFIDENCE = 0.95
-# A p-value below this is no chance. Five or six attacks are made at a time: at a level
+# With a p-value below this, an attack does better than chance. Five or six attacks are
+# made at a time: at a level
 # of .05 one of four harmless generators would be accused.
 MAX_P_VALUE = 0.01
 
@@ -45,9 +46,9 @@ class AttackScore:
 def score_attack(members: Floats, others: Floats) -> AttackScore:
     """How well scores of members (m,) and of others (n,) differ: high means member.
 
-    The interval of the AUC is that of DeLong et al. (1988), those of shares are of
-    Clopper and Pearson. The p-value is twice the smaller one of two tests: that of Mann
-    and Whitney, and how often so many members are above the limit by chance.
+    The interval of the AUC is DeLong's (1988), and those of shares are Clopper and
+    Pearson's. The p-value is twice the smaller one of two tests: Mann and Whitney's,
+    and how often so many members are above the limit by chance.
     """
     from scipy.stats import mannwhitneyu
 
@@ -112,11 +113,11 @@ def _count_found(
 
 
 def _chance_of_finding(n_found: int, m: int, j: int, n: int) -> float:
-    """The probability that by chance `n_found` of m members or more are found.
+    """The probability that `n_found` of m members or more are found by chance.
 
-    That is, above the j-th largest score of n others. If scores of members and of
-    others have one distribution, the share above that has a beta distribution, and the
-    number of members above it is beta-binomial.
+    Members are found above the j-th largest score of n others. If the scores of members
+    and of others have one distribution, the share above that has a beta distribution,
+    and the number of members above it is beta-binomial.
     """
     from scipy.stats import betabinom
 

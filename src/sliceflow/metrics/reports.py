@@ -109,7 +109,21 @@ _METRICS = {
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric of a report."""
+    """One metric of a report.
+
+    Attributes
+    ----------
+    name : str
+        Such as "NN ratio".
+    value : float
+        The metric of the samples; NaN if it cannot be measured.
+    reference : float
+        The metric of real rows in their place.
+    ideal : str
+        Its ideal value, in words.
+    meaning : str
+        What it measures, in a few words.
+    """
 
     name: str
     value: float  # of the samples
@@ -120,14 +134,28 @@ class Metric:
 
 @dataclass(frozen=True)
 class Report:
-    """Metrics of samples. Made by `report`; `print` shows a verdict and a table.
+    """Metrics of samples. `report` makes it; `print` shows a verdict and a table.
 
-    `details` of tables are the "target" of utility; "columns", the shape of each;
-    "pairs", (one, other, association in held-out rows, in samples), the worst first;
-    "lost_pairs", the same, of training rows, those whose association falls most;
-    "rules", (text, share of held-out rows that keep it, of samples, real rows that
-    speak for it); "revealed", the share of real values in columns that identify a row;
-    "riskiest", the samples nearest to one training row, (sample, row, ratio).
+    ``report["NN ratio"]`` is one `Metric`.
+
+    Attributes
+    ----------
+    kind : "vectors", "pictures" or "tables"
+        The kind of data.
+    metrics : tuple of Metric
+        All metrics.
+    counts : dict
+        The numbers of "samples", "train" and "test" rows.
+    max_rows : int
+        The most rows of each that were compared.
+    details : Details
+        What a report on tables says beside its metrics: `target`, the column that
+        utility predicts; `columns`, the shape of each; `pairs` of columns with their
+        associations in held-out rows and in samples, the worst first; `lost_pairs`,
+        whose association falls most from training rows to samples; `rules` of the
+        training rows and how many rows keep each; `revealed`, the share of real values
+        in columns that identify a row; and `riskiest`, the samples nearest to a single
+        training row.
     """
 
     kind: Kind
@@ -176,7 +204,7 @@ class Report:
         return note
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: None where there is no number."""
+        """The report as a dict that JSON can hold: None where there is no number."""
         out = asdict(self)
         for metric in out["metrics"]:
             for name in ("value", "reference"):
@@ -199,23 +227,32 @@ def report(
 ) -> Report:
     """Compare samples with held-out rows, and see whether they copy training rows.
 
-    The reference of a metric is what training rows score in place of the samples; that
-    of NN ratio is one half of the held-out rows against the other, that of copies and
-    memorized patches what new real rows score on average. Columns of vectors are
-    divided by their standard deviations. Mirror images of training pictures count as
-    training pictures. Of each kind of rows at most 2,000 are compared, 10,000 on a GPU;
-    copies are searched among all training rows. The same input gives the same report.
+    The reference of a metric is what training rows score in place of the samples. The
+    reference of the NN ratio is one half of the held-out rows against the other, and
+    that of copies and memorized patches is what new real rows score on average. Columns
+    of vectors are divided by their standard deviations. Mirror images of training
+    pictures count as training pictures. Of each kind of rows at most 2,000 are
+    compared, 10,000 on a GPU; copies are searched among all training rows. The same
+    input gives the same report.
 
     Parameters
     ----------
-    samples, train, test : samples, the rows that were fitted, held-out rows: arrays
-        (n, d), pictures (n, h, w[, c]), or DataFrames
-    y : of DataFrames, the column that `utility` predicts; None takes the last that
-        varies. Of arrays, the classes of (samples, train, test); None leaves
-        `recognised` out
-    kind : "vectors", "pictures" or "tables"; "auto" sees it from the shapes
-    device : "cpu", "cuda", or "auto": a GPU if there is one
-    notify : is called with what is done next, to show progress
+    samples, train, test : arrays (n, d), pictures (n, h, w[, c]), or DataFrames
+        The samples, the rows that were fitted, and held-out rows.
+    y : column name, three arrays of classes, or None, default None
+        For DataFrames, the column that `utility` predicts; None takes the last that
+        varies. For arrays, the classes of (samples, train, test); None leaves
+        `recognised` out.
+    kind : "vectors", "pictures", "tables" or "auto", default "auto"
+        The kind of data. "auto" sees it from the shapes.
+    device : "cpu", "cuda" or "auto", default "auto"
+        "auto" uses a GPU if there is one.
+    notify : callable, optional
+        It is called with texts that say what is done next, to show progress.
+
+    Returns
+    -------
+    report : Report
 
     Examples
     --------

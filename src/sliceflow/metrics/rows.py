@@ -55,16 +55,30 @@ def nearest(
     device: str = "auto",
     leave_out_itself: bool = False,
 ) -> tuple[Floats, Ints]:
-    """Distances (n, k) of each row to its k nearest rows of `data`, and their indices.
+    """Find the k nearest rows of `data` for each row.
 
     The distance to a copy is exactly 0. Rows that are equally far are in the order of
     their indices. It takes less than 1 GiB of memory.
 
     Parameters
     ----------
-    rows, data : (n, d) and (N, d), or pictures; integers are not converted in memory
-    leave_out_itself : `rows` are `data`; row i is not a neighbour of itself, but its
-        copies are
+    rows, data : (n, d) and (N, d), or pictures
+        The rows, and the rows among which to search. Integers are not converted in
+        memory.
+    k : int, default 1
+        How many rows to find.
+    device : "cpu", "cuda" or "auto", default "auto"
+        Where they are searched.
+    leave_out_itself : bool, default False
+        Whether `rows` are `data`, and row i is not a neighbour of itself. Its copies
+        still are.
+
+    Returns
+    -------
+    distances : (n, k)
+        Euclidean distances, in ascending order.
+    indices : (n, k)
+        The indices of the nearest rows in `data`.
 
     Examples
     --------

@@ -32,7 +32,7 @@ _ROWS_PER_SUMMAND = 10
 # Sums are equal if they differ by less than this, relative to the largest number of a
 # column: numbers have decimals that binary ones do not have.
 _SUM_TOLERANCE = 1e-9
-# The same for coefficients, which least squares find less exactly.
+# The tolerance of coefficients, which least squares find less exactly.
 _COEFFICIENT_TOLERANCE = 1e-6
 
 
@@ -41,17 +41,18 @@ class Rule(NamedTuple):
 
     text: str  # such as "start <= end"
     keeps: Callable[[Floats], Mask]  # which rows (n, c) obey it
-    # Training rows say what follows from what: only others speak for such a rule.
+    # Training rows say what follows from what, so only other rows are evidence for such
+    # a rule.
     is_lookup: bool = False
 
 
 class KeptRule(NamedTuple):
-    """A rule, and the shares of rows that obey it."""
+    """A rule, and the shares of held-out rows and of samples that obey it."""
 
     text: str
     real_share: float  # of held-out rows
     sample_share: float
-    n_rows: int  # the real rows that speak for the rule
+    n_rows: int  # how many real rows are evidence for the rule
 
 
 def rules_to_check(
@@ -119,7 +120,7 @@ def _whole_number_check(c: int) -> Callable[[Floats], Mask]:
 def _find_orders(
     train: Floats, names: Sequence[str], numbers: Sequence[int]
 ) -> Iterator[Rule]:
-    """Columns that are never above another, though their ranges overlap.
+    """Pairs of columns of which one is never above the other, with overlapping ranges.
 
     Columns that are always equal do not count here: one follows from the other.
     """
@@ -218,7 +219,7 @@ def _sum_check(
 
 
 def _format_sum(names: Sequence[str], factors: Sequence[int]) -> str:
-    """Such as "a + 2·b − c", as models of tables write it."""
+    """A sum in words, such as "a + 2·b − c", as models of tables write it."""
     text = ""
     for name, factor in zip(names, factors, strict=True):
         size = "" if abs(factor) == 1 else f"{abs(factor)}·"

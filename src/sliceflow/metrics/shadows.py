@@ -30,21 +30,21 @@ from sliceflow.wording import format_duration
 if TYPE_CHECKING:
     import pandas as pd
 
-# Rows are far from others by their mean distance to this many of these, as in Meeus et
-# al.
+# How far a row is from others is its mean distance to this many nearest rows, as in
+# Meeus et al.
 _N_OUTLIER_NEIGHBOURS = 5
-# Memberships that are exchanged, to see what the attack finds by chance: the least
-# p-value, of two tests, is 2/400.
+# How often memberships are exchanged, to see what the attack finds by chance. The least
+# p-value, of two tests, is then 2/400.
 _N_PERMUTATIONS = 399
-# Draws of outliers with repetition, for intervals.
+# Bootstrap draws of outliers, for intervals.
 _N_BOOTSTRAPS = 200
-# A part of the mean variance that every variance has in addition: some statistics of
-# some rows never vary, and would decide everything.
+# This share of the mean variance is added to every variance: statistics that never vary
+# for some rows would decide everything.
 _VARIANCE_FLOOR = 0.01
 
 
 class GenerativeModel(Protocol):
-    """What can be attacked by shadow models: it is cloned, fitted and sampled."""
+    """A model that shadow models can attack: it is cloned, fitted and sampled."""
 
     def fit(self, X: Any) -> Any: ...
 
@@ -64,7 +64,7 @@ class ShadowAttack:
     n_outliers: int  # rows that are attacked
     seed: int
     device: str
-    notify: Callable[[str], object]  # is told how far it is
+    notify: Callable[[str], object]  # is called with texts on the progress
 
     def run(
         self,
@@ -76,14 +76,14 @@ class ShadowAttack:
         """How well the attack does, and what it would do by chance.
 
         Each shadow model is fitted to a random half of the pool. Each takes its turn as
-        the victim, and all others tell its members from others.
+        the victim, and all others tell its members from other rows.
 
         Parameters
         ----------
-        model : of which shadow models are unfitted copies
+        model : the model of which shadow models are unfitted copies
         pool : real rows, fitted ones and others
-        statistics : what the attacker computes of samples and rows
-        as_input : a DataFrame in the form that the model's `fit` takes
+        statistics : computes what the attacker takes from samples and rows
+        as_input : turns a DataFrame into what the model's `fit` takes
         """
         rng = np.random.default_rng(self.seed)
         outliers = self._find_outliers(pool)
@@ -124,7 +124,7 @@ class ShadowAttack:
             shadow = _unfitted(model, self.seed + i)
             rows = pool[members].reset_index(drop=True)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # they were said of the first fit
+                warnings.simplefilter("ignore")  # the first fit gave them already
                 shadow.fit(as_input(rows))
                 drawn.append(shadow.sample(len(rows), random_state=self.seed + i))
             self._notify_progress(i + 1, time.monotonic() - started_at)
@@ -140,10 +140,10 @@ class ShadowAttack:
 
 
 def _unfitted(model: GenerativeModel, seed: int) -> GenerativeModel:
-    """A copy that is not fitted, with another seed if it has one."""
+    """An unfitted copy of a model, with another seed if it has one."""
     from sklearn.base import clone
 
-    # `clone` makes a deep copy of what is no estimator of scikit-learn.
+    # `clone` makes a deep copy of an object that is no estimator of scikit-learn.
     copied: Any = clone(model, safe=False)
     if hasattr(copied, "get_params") and "random_state" in copied.get_params():
         copied.set_params(random_state=seed)
@@ -156,7 +156,8 @@ def _score_statistics(
 ) -> tuple[AttackScore, AttackScore]:
     """The score of statistics (s, t, q) of s shadow models and t rows, and by chance.
 
-    By chance is the mean over memberships (s, t) that are exchanged between models.
+    The score by chance is the mean over memberships (s, t) that are exchanged between
+    models.
     """
     scores = _likelihood_ratios(statistics, is_member)
     observed = _measure_scores(scores, is_member)
@@ -202,10 +203,10 @@ def _measure_scores(scores: Floats, is_member: Mask) -> Floats:
 
 
 def _likelihood_ratios(statistics: Floats, is_member: Mask) -> Floats:
-    """Log likelihood ratios (s, t), as all other models see them.
+    """Log likelihood ratios (s, t) that rows were fitted, as all other models see them.
 
-    Of each row, statistics are normal with one mean in models that were fitted to it,
-    and with another one in those that were not.
+    The statistics of a row are normal with one mean in models that were fitted to it,
+    and with another mean in all others.
     """
     weights = is_member[..., None].astype(float)  # (s, t, 1)
     mean_in = _mean_of_others(statistics, weights)
@@ -220,7 +221,7 @@ def _likelihood_ratios(statistics: Floats, is_member: Mask) -> Floats:
 
 
 def _mean_of_others(statistics: Floats, weights: Floats) -> Floats:
-    """Of each model, the mean over all other models that have a weight of 1."""
+    """For each model, the mean over all other models that have a weight of 1."""
     total = (weights * statistics).sum(axis=0) - weights * statistics
     count = weights.sum(axis=0) - weights
     return np.asarray(total / np.maximum(count, 1))

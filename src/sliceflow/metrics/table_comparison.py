@@ -37,11 +37,12 @@ from sliceflow.metrics.table_encoding import (
 if TYPE_CHECKING:
     import pandas as pd
 
-# Training rows of a table that are points at a time: points are wide.
+# Training rows of a table that are turned into points at a time, because points have
+# many coordinates.
 _MAX_POINT_ROWS = 50_000
-# Samples that are shown beside their nearest training rows.
+# A report shows this many samples beside their nearest training rows.
 _N_RISKIEST = 3
-# Pairs of columns whose association falls most that are kept.
+# A report lists this many pairs of columns whose association falls most.
 _N_LOST_PAIRS = 10
 
 
@@ -63,7 +64,7 @@ class RiskySample(NamedTuple):
 
 
 class Details(TypedDict, total=False):
-    """What a report on a table says beside its metrics; empty for other kinds."""
+    """What a report on a table says beside its metrics; empty for other data."""
 
     target: str  # the column that `utility` predicts
     columns: dict[str, float]  # the shape of each
@@ -165,8 +166,8 @@ def _riskiest_samples(
 ) -> list[RiskySample]:
     """The samples that resemble one training row most, and no other.
 
-    Those are first that are nearest to it, relative to the tenth row; of copies, those
-    which are farthest from others.
+    Samples come first whose nearest row is much nearer than the tenth; among copies,
+    those that are farthest from others.
     """
     all_samples, all_train = encoded.rows[:2]
     sample_indices = subsample(np.arange(len(all_samples)), settings.max_rows)

@@ -19,8 +19,8 @@ from sliceflow.validation import require
 if TYPE_CHECKING:
     import pandas as pd
 
-# Categories that boosted trees take (scikit-learn's limit is 255), and that have an
-# axis of their own among points; all others count as one.
+# The most categories of a column that boosted trees take (scikit-learn's limit is 255),
+# and that have an axis each as points; all others count as one category.
 MAX_CATEGORIES = 250
 # Texts identify their row if more than this share of them is different.
 _IDENTIFIER_SHARE = 0.9
@@ -156,8 +156,8 @@ def _parse_texts(texts: pd.Series) -> Floats | None:
 def _is_day_first(texts: pd.Series) -> bool:
     """Whether the day stands before the month in dates that do not begin with a year.
 
-    So it does in 17.05.2024 and 17-05-2024. In 05/17/2024 the month is first, unless a
-    first number is none.
+    It does in 17.05.2024 and 17-05-2024. With slashes, as in 05/17/2024, the month is
+    first unless some first number is above 12.
     """
     first_numbers = texts.str.extract(r"^(\d+)", expand=False)
     if (first_numbers.str.len() > 2).any():
@@ -210,7 +210,7 @@ def _category_axes(codes: Floats, known: Floats) -> Floats:
 
 
 def choose_target(target: object, names: Sequence[str], rows: Floats) -> str:
-    """The column that is predicted: the user's, or the last of rows (n, c) to vary."""
+    """The column to predict: the user's, or the last of rows (n, c) that varies."""
     if target is not None:
         name = str(target)
         wanted = f"the name of a column: {', '.join(names)}"

@@ -29,16 +29,16 @@ _MIN_SAMPLES_LEAF = 20
 # A value that fewer rows have is rare: it may be that of a person. Five is a usual
 # limit of statistical offices.
 MIN_COMMON_COUNT = 5
-# Fewer rows with a target teach nothing, or test nothing.
+# With fewer rows that have a target, there is too little to learn from, or to test.
 _MIN_UTILITY_ROWS = 5
 
 
 def column_shape(real: Floats, samples: Floats, is_category: bool) -> float:
     """The agreement of the distributions of two columns, from 0 to 1.
 
-    It is 1 − Kolmogorov's distance of numbers; of categories, 1 − their total
-    variation. A missing cell is one more category; of numbers, the difference of the
-    shares of missing cells counts if it is larger.
+    For numbers it is 1 − the Kolmogorov–Smirnov distance, for categories 1 − the total
+    variation distance. A missing cell is one more category. For numbers, the difference
+    of the shares of missing cells counts if it is larger.
     """
     if is_category:
         return 1 - _total_variation(real, samples)
@@ -65,7 +65,7 @@ def _total_variation(real: Floats, samples: Floats) -> float:
 
 
 def association_matrix(rows: Floats, categories: Sequence[bool]) -> Floats:
-    """How two columns go together, for all pairs: (c, c).
+    """How strongly two columns are associated, for all pairs: (c, c).
 
     The correlation of two numbers, the correlation ratio of a number and a category,
     and Cramér's V of two categories, in the rows without missing cells in both.
@@ -119,7 +119,7 @@ class BoostingSettings(NamedTuple):
 
 
 def _settings_for(n: int) -> BoostingSettings:
-    """The settings of metrics for n rows: small tables have small leaves."""
+    """The settings of boosted trees for n rows: small tables have small leaves."""
     return BoostingSettings(
         max_iter=_BOOSTING_ITERATIONS,
         max_leaf_nodes=_MAX_LEAVES,
@@ -132,8 +132,8 @@ def boosted_trees(
 ) -> Pipeline:
     """Boosted trees: a classifier, or a regressor.
 
-    `categories` says which columns hold codes of categories. Those beyond the most
-    that trees take count as one.
+    `categories` says which columns hold codes of categories. All categories beyond the
+    limit of the trees count as one.
     """
     from sklearn.ensemble import (
         HistGradientBoostingClassifier,
@@ -165,7 +165,7 @@ def detector(n: int, categories: Sequence[bool]) -> Pipeline:
 
 
 def _binnable(x: Floats, max_values: Floats) -> Floats:
-    """What boosted trees take: codes up to a limit, 0 in columns without a value."""
+    """Codes clipped to the limit of boosted trees; 0 in columns without a value."""
     empty = np.isnan(x).all(axis=0)
     return np.where(empty, 0.0, np.minimum(x, max_values))
 

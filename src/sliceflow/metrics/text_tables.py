@@ -1,4 +1,4 @@
-"""Tables of text, for what reports and attacks print."""
+"""Text tables, as reports and attacks print them."""
 
 from __future__ import annotations
 

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from sliceflow.metrics.reports import Metric, Report
     from sliceflow.metrics.table_comparison import ColumnPair
 
-# "note" is what one must know, but says nothing of the samples.
+# A "note" is something one must know that does not grade the samples.
 Grade = Literal["green", "amber", "red", "note"]
 # The worst first.
 _GRADES: tuple[Grade, ...] = ("red", "amber", "green", "note")
 
 
 class Limits(NamedTuple):
-    """Up to `green` a number is good, up to `amber` it is doubtful."""
+    """The limits of a grade: green up to `green`, amber up to `amber`, then red."""
 
     green: float
     amber: float
@@ -72,7 +72,15 @@ _N_NAMED_RULES = 3
 
 @dataclass(frozen=True)
 class Finding:
-    """One fact about samples, and how good it is."""
+    """One fact about samples, and how good it is.
+
+    Attributes
+    ----------
+    grade : "green", "amber", "red" or "note"
+        How good it is.
+    text : str
+        The fact, in words.
+    """
 
     grade: Grade
     text: str
@@ -80,7 +88,17 @@ class Finding:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a question: as bad as the worst of its findings."""
+    """The answer to a question: as bad as the worst of its findings.
+
+    Attributes
+    ----------
+    question : str
+        Such as "May I use it?".
+    grade : "green", "amber", "red" or "note"
+        The worst grade of the findings.
+    findings : tuple of Finding
+        The facts, the worst first.
+    """
 
     question: str
     grade: Grade
@@ -93,7 +111,15 @@ class Answer:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Two answers. Made by `judge`; `print` shows a line for each."""
+    """Whether samples may be used, and shared. `judge` makes it; `print` it.
+
+    Attributes
+    ----------
+    use : Answer
+        May the samples be used in place of real rows?
+    share : Answer
+        May the samples be shared without telling of single rows?
+    """
 
     use: Answer
     share: Answer
@@ -103,11 +129,11 @@ class Verdict:
 
     @property
     def summary(self) -> str:
-        """Such as "use green, share amber"."""
+        """Both grades in a few words, such as "use green, share amber"."""
         return f"use {self.use.grade}, share {self.share.grade}"
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The verdict as a dict that JSON can hold."""
         out = asdict(self)
         for answer in out.values():
             answer["findings"] = list(answer["findings"])
@@ -121,18 +147,26 @@ def judge(
     *,
     from_mosaics: bool = False,
 ) -> Verdict:
-    """What a report and attacks say: may samples be used, may they be shared?
+    """Judge a report and attacks: may samples be used, may they be shared?
 
-    It is never green if a rule is lost, a correlation falls by 0.1 or more, or an
-    attack succeeds. Tables that were not attacked are amber at best.
+    An answer is never green if a rule is lost, a correlation falls by 0.1 or more, or
+    an attack succeeds. Tables that were not attacked are amber at best.
 
     Parameters
     ----------
-    report : what `report` found
-    attacks : what `attack` found, or None
-    notes : what else the second answer should say, such as what became of names
-    from_mosaics : whether samples are pictures that started as mosaics of fitted ones.
-        If a classifier tells them from held-out pictures, the verdict says "collages"
+    report : Report
+        The metrics of the samples.
+    attacks : Attacks or None, default None
+        The results of attacks, if there were any.
+    notes : sequence of str, default ()
+        What else the second answer should say, such as what became of names.
+    from_mosaics : bool, default False
+        Whether samples are pictures that started as mosaics of fitted ones. If a
+        classifier tells them from held-out pictures, the verdict says "collages".
+
+    Returns
+    -------
+    verdict : Verdict
 
     Examples
     --------
@@ -192,7 +226,7 @@ def _grade(value: float, limits: Limits, *, includes_limits: bool = True) -> Gra
 
 
 def _metric(report: Report, name: str) -> Metric | None:
-    """A metric of a report; None if it has none, or if it is no number."""
+    """A metric of a report; None if the report does not have it, or if it is NaN."""
     for metric in report.metrics:
         if metric.name == name and not math.isnan(metric.value):
             return metric
@@ -341,7 +375,7 @@ def _judge_values(report: Report) -> list[Finding]:
 
 
 def _judge_attacks(report: Report, attacks: Attacks | None) -> list[Finding]:
-    """The attacks that succeed, or that none does."""
+    """Which attacks succeed, or that none does."""
     if attacks is None:
         if report.kind == "pictures":
             return []

@@ -14,12 +14,12 @@ from typing import BinaryIO
 def write_atomically(
     path: str | os.PathLike[str], write: Callable[[BinaryIO], object]
 ) -> None:
-    """Write a file so that `path` is the old or the whole new one, whatever happens.
+    """Write a file so that `path` is the old or the whole new file, whatever happens.
 
     `write` fills a new file beside `path`, which is flushed to disk and then renamed.
     If anything fails, the old file is as it was. The new one keeps its mode and, where
     that is allowed, its owner. If `path` is a link, its target is replaced. Only files
-    are: a folder, a pipe or a device is an OSError.
+    can be replaced: a folder, a pipe or a device is an OSError.
     """
     old = _status_of_file(path)
     target = Path(os.path.realpath(path))
@@ -27,7 +27,7 @@ def write_atomically(
     if old is None:
         mode = 0o666  # less what the user's umask takes away
     else:
-        # At no time may anybody read it who could not read the old one.
+        # At no time may anybody read the new file who could not read the old one.
         mode = stat.S_IMODE(old.st_mode) & 0o600
 
     def open_with_mode(name: str, flags: int) -> int:
@@ -56,7 +56,7 @@ def write_atomically(
 def _status_of_file(path: str | os.PathLike[str]) -> os.stat_result | None:
     """The status of the file to be replaced, or None; an OSError for anything else."""
     name = os.fspath(path)
-    if not os.path.basename(name):  # it would replace the folder
+    if not os.path.basename(name):  # a name that ends in a slash is a folder
         raise IsADirectoryError(f"{name!r} names no file; give the name of a file")
     try:
         status = os.stat(path)
@@ -82,7 +82,7 @@ def _copy_owner_and_mode(path: Path, old: os.stat_result) -> None:
 
 
 def _flush_folder(folder: Path) -> None:
-    """Flush the names of files to disk, after one of them was renamed."""
+    """Flush the folder's list of names to disk, after one of its files was renamed."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

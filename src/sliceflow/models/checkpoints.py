@@ -33,18 +33,19 @@ from sliceflow.saved_types import FLOAT_DTYPES, ArraySpec, Between, Count
 from sliceflow.validation import is_real, require
 
 _FILE_NAME = "fit.checkpoint"
-# What a rank wants after a step. All ranks do the most urgent of these, the largest.
+# What a rank wants to do after a step. All ranks do the most urgent, which is the
+# largest number.
 _CONTINUE = 0
 _WRITE = 1
 _STOP = 2
 
 
 class CheckpointMismatchError(HintedError, ValueError):
-    """A checkpoint belongs to another fit."""
+    """A checkpoint cannot be resumed, because it belongs to another fit."""
 
 
 class FitInterrupted(KeyboardInterrupt):
-    """Ctrl-C during a fit: what was done, and how to resume it."""
+    """Ctrl-C stopped a fit; the message says what was done, and how to resume it."""
 
     def __init__(self, fact: str, hint: str) -> None:
         super().__init__(f"{fact}; {hint}")
@@ -80,17 +81,17 @@ class Checkpoints:
 
     Parameters
     ----------
-    folder : made if it is not there
+    folder : the folder, which is made if it is not there
     every : seconds between checkpoints
     fingerprint : what the result of the fit depends on; a checkpoint with another one
-        raises a `CheckpointMismatchError`
-    seed : of the fit
-    ranks : of the fit
+    raises a `CheckpointMismatchError`
+    seed : the seed of the fit
+    ranks : the ranks of the fit
 
     Attributes
     ----------
     resumes : whether there is a checkpoint
-    seed : that of the checkpoint if there is one, which replaces a random seed
+    seed : the checkpoint's seed if there is one, which replaces a random seed
     keep : whether the last checkpoint stays in its folder when the fit ends well
     """
 
@@ -155,7 +156,7 @@ class Checkpoints:
         history: events.History,
         ctrl_c: bool,
     ) -> None:
-        """Write a checkpoint if it is time, or if Ctrl-C was pressed; then stop."""
+        """Write a checkpoint if it is time, or if Ctrl-C was pressed: then raise."""
         wanted = _CONTINUE
         if events.now() - self._written_at >= self._every:
             wanted = _WRITE
@@ -215,7 +216,7 @@ class Checkpoints:
         x = flow.particles.x
         saved = self._read(x.device)
         first = flow.particle_rng.first
-        own = slice(first, first + x.shape[1])  # this rank's particles
+        own = slice(first, first + x.shape[1])  # where this rank's particles are
         x.copy_(torch.from_numpy(saved.x)[:, own])
         if saved.coordinates is not None:
             coordinates = torch.from_numpy(saved.coordinates)[:, own]

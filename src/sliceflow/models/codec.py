@@ -55,7 +55,7 @@ from sliceflow.saved_types import ArraySpec, Label, SelfChecking
 
 T = TypeVar("T")
 
-# The most bytes of an array of labels. Its dtype says how much memory each label takes,
+# The most bytes of an array of labels. The dtype says how much memory each label takes,
 # so a few bytes of a file could stand for gigabytes. Real labels take some kilobytes.
 MAX_LABEL_BYTES = 1 << 28
 # The most digits of whole numbers beyond 64 bits, such as seeds. Converting a number of
@@ -72,7 +72,7 @@ _DTYPES = {
     "float32": torch.float32,
     "float64": torch.float64,
 }
-# Stands for a dtype of torch, by its name.
+# How a header names a dtype of torch.
 _DtypeName = Enum("_DtypeName", {name: name for name in _DTYPES})  # type: ignore[misc]
 _PLAIN_TYPES = (str, int, float, bool, bytes, types.NoneType)
 # The kinds of dtypes of dates and durations, which numpy counts by integers.
@@ -118,11 +118,11 @@ def decode(
 
 
 class _Node(msgspec.Struct, forbid_unknown_fields=True, tag_field="class"):
-    """Something with a tag. No field of a dataclass can be named "class"."""
+    """A node of a header, with a tag. No field of a dataclass can be named "class"."""
 
 
 class _ArrayNode(_Node, tag="array"):
-    """An array of numbers; the path of the field is its name."""
+    """An array of numbers; it is stored under the path of its field."""
 
 
 class _LargeIntNode(_Node, tag="int"):
@@ -238,7 +238,7 @@ def _annotated_schema(annotation: Any, kind: Any, about: Any) -> Any:
         return _LabelArrayNode
     if isinstance(about, msgspec.Meta):
         return annotation
-    return _schema(about)  # the dataclasses of which a field of type `kind` may be
+    return _schema(about)  # `about` has the dataclasses that the field may hold
 
 
 def _union_schema(options: Sequence[Any]) -> Any:
@@ -375,7 +375,7 @@ def _to_node(value: object, path: str, arrays: dict[str, np.ndarray]) -> object:
 
 
 def _label_to_node(label: object, path: str) -> _LabelNode:
-    """The node of one label. Tuples that are labels differ from tuples of labels."""
+    """The node of one label. A label that is a tuple has a node of its own kind."""
     if isinstance(label, tuple):
         return _LabelTupleNode(tuple(_label_to_node(item, path) for item in label))
     return _scalar_to_node(label, path)
@@ -399,7 +399,7 @@ def _label_array_to_node(array: np.ndarray, path: str) -> _LabelArrayNode:
     """The node of an array of labels."""
     labels = tuple(_label_to_node(label, path) for label in _as_labels(array))
     node = _LabelArrayNode(array.dtype.str, labels)
-    _label_array(node)  # raises a ValueError for what could not be read
+    _label_array(node)  # raises a ValueError for labels that could not be read again
     return node
 
 
@@ -415,7 +415,7 @@ def _as_numpy(array: np.ndarray | Tensor) -> np.ndarray:
 
 @dataclass
 class _Reader:
-    """Makes objects of nodes."""
+    """Makes objects from the nodes of a header."""
 
     unread: dict[str, np.ndarray]  # the packed arrays that no object has taken yet
     device: torch.device | str  # of tensors
@@ -514,7 +514,7 @@ def _as_labels(array: np.ndarray) -> list[object]:
 
 
 def _check_object(value: object) -> None:
-    """Check an object that can check itself."""
+    """Check an object, if it is `SelfChecking`."""
     if isinstance(value, SelfChecking):
         value.check_saved()
 

@@ -1,4 +1,4 @@
-"""Maps of clouds of which every rank has a part: histograms, summed over ranks."""
+"""Maps of clouds that are spread over ranks: histograms, summed over the ranks."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from sliceflow.engine.transports import Counts, Histogram, MapFit, Transport
 from sliceflow.errors import ParameterError
 from sliceflow.models.ranks import Ranks
 
-# Bins of steps that make columns exact, which a single process sorts.
+# Bins in steps that make columns exact. A single process sorts in these steps.
 _EXACT_BINS = 4096
 
 
 def across_ranks(flow: FlowSpec, ranks: Ranks) -> FlowSpec:
-    """The flow with maps fitted to the clouds of all ranks, by histograms.
+    """The flow, with transports that fit maps to the clouds of all ranks by histograms.
 
-    They are fine histograms where columns are made exact.
+    Stages that make columns exact have finer histograms.
     """
     if ranks.size == 1:
         return flow
@@ -59,7 +59,7 @@ class DistributedHistogram:
     max_samples: None = None
 
     def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> MapFit:
-        """Fit to the columns of all ranks, or to those of every class.
+        """Fit maps to the columns of all ranks, or to those of every class.
 
         A rank may have no data, or none of a class.
         """
@@ -98,9 +98,9 @@ class DistributedHistogram:
     def _ranges(
         self, parts_p: Sequence[Tensor], parts_q: Sequence[Tensor], per_class: bool
     ) -> tuple[Tensor, Tensor, list[int]]:
-        """The least and largest values of all ranks, both (2, C·h), of p and of q.
+        """The least and largest values of p and of q on all ranks, both (2, C·h).
 
-        The last result are the classes that have no particles or no data on any rank.
+        Also returns the classes that have no particles or no data on any rank.
         """
         h = len(parts_p[0])
         lo_p, hi_p = _value_ranges(parts_p)
@@ -134,7 +134,7 @@ class DistributedHistogram:
 def _value_ranges(parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """The least and largest values (C·h,) of each row of the parts (h, n).
 
-    They are ∞ and −∞ of a part without columns.
+    For a part without columns they are ∞ and −∞.
     """
     kernel = kernels.for_tensor(parts[0])
     least = []
@@ -143,7 +143,7 @@ def _value_ranges(parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         if z.shape[1]:
             lo, hi = kernel.value_range(z)
         else:
-            # `value_range` says which type ranges have.
+            # Ranges have the type that the kernel `value_range` returns.
             like, _ = kernel.value_range(z.new_zeros(len(z), 1))
             lo = torch.full_like(like, torch.inf)
             hi = torch.full_like(like, -torch.inf)

@@ -2,8 +2,8 @@
 
 `fit` prepares a `FitJob` (rows, seed and a `FitTask`), runs its task and stores the
 model. An estimator keeps its rows in memory: if some are added or removed later, it
-fits all rows that it then has, with the same seed. What only flows of particles have is
-in `flow_estimator`.
+fits all rows that it then has, with the same seed. The module `flow_estimator` has what
+only flows of particles share.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from sliceflow.validation import require
 if TYPE_CHECKING:
 
     class BaseEstimator:
-        """What is used of scikit-learn's class, which has no types.
+        """The used part of scikit-learn's class, which has no types.
 
         As `Any`, it would let every misspelt attribute of an estimator pass.
         """
@@ -61,7 +61,7 @@ _OPTION = "options__"  # how scikit-learn names a field of the parameter `option
 
 
 class NoRowsError(HintedError, ValueError):
-    """Rows are to be added or removed, but the model does not have its rows."""
+    """Rows cannot be added or removed, because the model does not have its rows."""
 
 
 TaskT_co = TypeVar("TaskT_co", bound=FitTask[Fitted], covariant=True)
@@ -69,15 +69,15 @@ TaskT_co = TypeVar("TaskT_co", bound=FitTask[Fitted], covariant=True)
 
 @dataclass(frozen=True)
 class FitJob(Generic[RowsT, TaskT_co]):
-    """All that a fit needs: what `prepare` gives, and what `fit` takes instead of X.
+    """A prepared fit: what `prepare` returns, and what `fit` takes instead of X.
 
     Attributes
     ----------
-    estimator : the one that will be fitted
+    estimator : the estimator that will be fitted
     rows : the user's rows, checked
-    seed : of the fit
+    seed : the seed of the fit
     task : what will run; its `plan` says what it does
-    ranks : those that take part
+    ranks : the ranks that take part
     owns_rows : whether no other code changes the rows, so that they need no copy
     """
 
@@ -96,7 +96,8 @@ class FitJob(Generic[RowsT, TaskT_co]):
     def require_fitted_by(self, estimator: object, *others: object) -> None:
         """Raise a ValueError for another estimator, or for `others` that are not None.
 
-        `others` are arguments of a fit that only count before it is prepared.
+        `others` are arguments of a fit, such as y, that count only before it is
+        prepared.
         """
         is_given = any(other is not None for other in others)
         if self.estimator is not estimator or is_given:
@@ -106,11 +107,10 @@ class FitJob(Generic[RowsT, TaskT_co]):
 
 
 class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
-    """Parameters, plans, progress, files, and rows that come and go.
+    """Base class of all estimators: parameters, plans, progress, files, kept rows.
 
-    A subclass has a constructor, whose parameters include `random_state` and
-    `verbose`, documentation, a method `sample`, and provides (`models.protocols` has
-    the types):
+    A subclass has a constructor, whose parameters include `random_state` and `verbose`,
+    documentation, a method `sample`, and provides (`models.protocols` has the types):
 
     - `_saved_types`: the dataclasses of its fitted state, which may be a union, and of
       its rows. A file holds objects of these.
@@ -119,8 +119,8 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
     - `_adapter(like_fitted)`: checks the parameters and returns an `Adapter`. Its
       `read(X, y)` gives the user's `Rows`, checked, and its `make_task(rows, seed)` a
       `FitTask`.
-    - A `FitTask` has a `plan`, which users print, and `run(listeners)`, which does
-      the work and returns a `FitResult`.
+    - A `FitTask` has a `plan`, which users print, and `run(listeners)`, which does the
+      work and returns a `FitResult`.
     - `_store(record, particles)` may be extended to set further attributes.
 
     ``keep_rows=True``, where there is this parameter, writes the rows to the file.
@@ -133,7 +133,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
     # Parameters that every subclass has; its constructor sets them.
     random_state: RandomState
     verbose: int
-    # A parameter of some subclasses.
+    # Some subclasses have this parameter; the others never write rows to files.
     keep_rows: bool = False
     # Set by a fit.
     _record: FitRecord[RowsT, FittedT]
@@ -145,7 +145,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
 
     @abstractmethod
     def _adapter(self, like_fitted: bool = False) -> Adapter[RowsT, FittedT]:
-        """What reads rows and plans their fit, for the current parameters.
+        """The adapter that reads rows and plans their fit, for the current parameters.
 
         With `like_fitted`, rows must be of the kind that the model was fitted to.
         """
@@ -191,8 +191,10 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
 
         Parameters
         ----------
-        X, y : rows and their y
-            The class says of which kinds. X may also be what `prepare` returned.
+        X : rows
+            Of the kinds that the class lists, or what `prepare` returned.
+        y : conditions of the rows or None, default None
+            Of the kinds that the class lists.
         listeners : callable or tuple of callables, default ()
             Each takes an event after every step.
 
@@ -213,11 +215,12 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
             all_listeners.append(events.Progress())
         with events.closing(all_listeners):
             result = job.task.run(all_listeners)
-        # Of several ranks, none has all rows.
+        # With several ranks, no process has all rows, so none can refit them.
         rows = None
         if job.ranks.size == 1:
             rows = job.rows if job.owns_rows else _copied(job.rows)
-        # Attributes come last: a fit that fails leaves the old model unchanged.
+        # Attributes are set last, so that a fit that fails leaves the old model
+        # unchanged.
         record = FitRecord(job.seed, result.fitted, result.history, rows)
         self._store(record, result.particles)
         if result.warning is not None:
@@ -225,9 +228,19 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
         return self
 
     def prepare(self, X: Any, y: Any = None) -> FitJob[RowsT, FitTask[FittedT]]:
-        """Read and plan. `fit` takes the result instead of X and y.
+        """Read and plan the rows. `fit` takes the result instead of X and y.
 
-        If X is such a result, it is returned.
+        Parameters
+        ----------
+        X : rows
+            As in `fit`. If X is already such a result, it is returned.
+        y : conditions of the rows or None, default None
+            As in `fit`.
+
+        Returns
+        -------
+        job : FitJob
+            Its `plan` says what the fit will do.
         """
         if isinstance(X, FitJob):
             X.require_fitted_by(self, y)
@@ -240,16 +253,27 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
     def plan(self, X: Any, y: Any = None) -> Plan:
         """What ``fit(X, y)`` would do, its memory and its time. Print it.
 
-        After a fit, `plan_` also has what a fit of vectors chooses on its way: how far
-        it spreads the rows.
+        After a fit, `plan_` has in addition what the fit itself has chosen, such as how
+        far it spreads rows of vectors.
 
         Parameters
         ----------
-        X, y : as in `fit`
+        X : rows
+            As in `fit`.
+        y : conditions of the rows or None, default None
+            As in `fit`.
 
         Returns
         -------
         plan : Plan
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sliceflow import SlicedWassersteinFlow
+        >>> X = np.random.default_rng(0).normal(size=(300, 2))
+        >>> SlicedWassersteinFlow(n_steps=50).plan(X).n_particles
+        10200
         """
         adapter = self._adapter()
         return adapter.make_task(adapter.read(X, y), self._seed_copy()).plan
@@ -272,11 +296,15 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
 
         Parameters
         ----------
-        X, y : the new rows, as in `fit`
+        X : rows
+            The new rows, as in `fit`.
+        y : conditions of the rows or None, default None
+            As in `fit`.
         refit : bool, default True
             Whether to fit now. With False, the model stays that of the earlier rows
             until the method `refit` is called.
-        listeners : as in `fit`
+        listeners : callable or tuple of callables, default ()
+            As in `fit`.
 
         Returns
         -------
@@ -286,6 +314,18 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
         ------
         NoRowsError
             If the model does not have its rows.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sliceflow import SlicedWassersteinFlow
+        >>> X = np.random.default_rng(0).normal(size=(200, 2))
+        >>> flow = SlicedWassersteinFlow(n_particles=200, n_steps=3, random_state=0)
+        >>> first = flow.fit(X[:100]).sample(5, random_state=0)
+        >>> both = flow.partial_fit(X[100:]).sample(5, random_state=0)
+        >>> at_once = flow.fit(X).sample(5, random_state=0)
+        >>> bool((both == at_once).all()), bool((both == first).all())
+        (True, False)
         """
         known = self._known_rows()
         adapter = self._adapter(like_fitted=known is not None)
@@ -307,9 +347,15 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
 
         Parameters
         ----------
-        X, y : the rows to remove, with their y, as they were fitted
-            Of equal rows, the last is removed first.
-        refit, listeners : as in `partial_fit`
+        X : rows
+            The rows to remove, as they were fitted. Of equal rows, the last is removed
+            first.
+        y : conditions of the rows or None, default None
+            As they were fitted.
+        refit : bool, default True
+            Whether to fit now, as in `partial_fit`.
+        listeners : callable or tuple of callables, default ()
+            As in `fit`.
 
         Returns
         -------
@@ -321,6 +367,17 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
             If the model does not have its rows.
         DataError
             If a row is not one of the model's rows, or if none would be left.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sliceflow import SlicedWassersteinFlow
+        >>> X = np.random.default_rng(0).normal(size=(200, 2))
+        >>> flow = SlicedWassersteinFlow(n_particles=200, n_steps=3, random_state=0)
+        >>> forgotten = flow.fit(X).forget(X[100:]).sample(5, random_state=0)
+        >>> never_seen = flow.fit(X[:100]).sample(5, random_state=0)
+        >>> bool((forgotten == never_seen).all())
+        True
         """
         known = self._needed_rows()
         adapter = self._adapter(like_fitted=True)
@@ -328,11 +385,14 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
         return self._fit_rows(adapter, rows, refit, listeners)
 
     def refit(self, *, listeners: events.Listeners = ()) -> Self:
-        """Fit all rows again, also those that wait: same seed, current parameters.
+        """Fit all rows again, with the same seed and the current parameters.
+
+        These include rows that were added or removed with ``refit=False``.
 
         Parameters
         ----------
-        listeners : as in `fit`
+        listeners : callable or tuple of callables, default ()
+            As in `fit`.
 
         Returns
         -------
@@ -351,10 +411,10 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
 
         Parameters
         ----------
-        adapter : what has read the rows, and plans their fit
+        adapter : the adapter that has read the rows; it plans their fit
         rows : all rows that the model shall have; nobody else changes them
         refit : whether to fit now
-        listeners : of the fit
+        listeners : the listeners of the fit
         """
         require(isinstance(refit, bool), "refit", refit, "True or False")
         events.as_listeners(listeners)  # checks them
@@ -398,7 +458,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
         self.n_iter_ = max(map(len, record.history.values()), default=0)
 
     def _known_rows(self) -> RowsT | None:
-        """The rows of the model, with pending changes; None before the first fit."""
+        """The model's rows, with pending changes; None before the first fit."""
         if self._pending_rows is not None:
             return self._pending_rows
         if not self._is_fitted:
@@ -410,7 +470,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
         return self._record.rows
 
     def _needed_rows(self) -> RowsT:
-        """The rows of the model, with pending changes; an error if there are none."""
+        """The model's rows, with pending changes; a `NoRowsError` if there are none."""
         rows = self._known_rows()
         if rows is None:
             fact = "this estimator has no rows yet"
@@ -450,7 +510,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
         return None
 
     def __getstate__(self) -> dict[str, Any]:
-        """For pickle and copy: like a file, without rows unless these are kept."""
+        """The state for pickle and copy, with rows only if a file would have them."""
         state = dict(super().__getstate__())
         if self._is_fitted:
             state["_record"] = replace(self._record, rows=self._rows_for_file())

@@ -35,7 +35,7 @@ RUN_FILE = "model.sliceflow"  # the model in the folder of a run of the command 
 FORMAT = 2  # a new number where an older library would misread the file
 # The name of the tensor with all but arrays. No saved class has an array of this name.
 HEADER = "header"
-# The most bytes of a header. A header of a table with many levels takes some megabytes.
+# The most bytes of a header. The header of a table with many levels has some megabytes.
 MAX_HEADER_SIZE = 1 << 25
 # Python's objects take about this many bytes in memory for each byte of a header.
 MEMORY_PER_HEADER_BYTE = 20
@@ -52,11 +52,11 @@ OLD_FILE = re.compile(
 
 
 class ModelFileError(ValueError):
-    """A file that cannot be used; the message names it and says what is wrong."""
+    """A model file that cannot be used. The message names it and says what is wrong."""
 
 
-# What objects of a file can raise that pass every check of types and shapes and still
-# do not fit together. torch raises RuntimeErrors, and pandas NotImplementedErrors.
+# Errors of objects in a file that pass every check of types and shapes and still do not
+# fit together. torch raises RuntimeErrors, and pandas NotImplementedErrors.
 WRONG_CONTENT = (
     ValueError,
     TypeError,
@@ -69,7 +69,7 @@ WRONG_CONTENT = (
 
 @contextmanager
 def reading(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Whatever is wrong with the content of a file inside is a `ModelFileError`."""
+    """Turn whatever is wrong with the content of a file into a `ModelFileError`."""
     try:
         yield
     except ModelFileError:
@@ -81,7 +81,7 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 class Envelope(msgspec.Struct):
-    """What a file is, and the header of its dataclass."""
+    """What a file is, besides its arrays: format, library, class and header."""
 
     format: int
     library: str  # the version of sliceflow that wrote it
@@ -107,7 +107,7 @@ def load(
     device: torch.device | str = "cpu",
     max_memory: int | None = None,
 ) -> T:
-    """The object that `save` wrote, of one of these dataclasses.
+    """Load the object that `save` wrote, of one of these dataclasses.
 
     Parameters
     ----------
@@ -115,8 +115,8 @@ def load(
     types : the dataclasses that the file may hold
     device : the device of tensors
     max_memory : bytes that the object may take, together with ``value.sample_bytes()``
-        if it has this method. None takes a limit from the size of the file; see
-        `MemoryBudget`
+    if it has this method. None takes a limit from the size of the file; see
+    `MemoryBudget`
 
     Raises
     ------
@@ -136,10 +136,10 @@ def load_any(
     device: torch.device | str = "cpu",
     max_memory: int | None = None,
 ) -> T:
-    """The object that `save` wrote, of the dataclass that `find_type` gives.
+    """Load the object that `save` wrote, if the file's dataclass is known by its name.
 
-    That takes the name that the file has, and raises a ValueError for an unknown one.
-    The rest is as in `load`.
+    `find_type` takes the name that the file has and gives the dataclass, or raises a
+    ValueError for an unknown name. All else is as in `load`.
     """
     name = _path_in_folder(path)
     content = _read_content(name)
@@ -158,7 +158,7 @@ def write(
     header: bytes,
     arrays: Mapping[str, np.ndarray],
 ) -> None:
-    """Write a header and arrays, of the dataclass of this name."""
+    """Write a file of the dataclass `class_name`, given its header and arrays."""
     envelope = Envelope(FORMAT, sliceflow.__version__, class_name, msgspec.Raw(header))
     packed_envelope = np.frombuffer(msgspec.msgpack.encode(envelope), np.uint8)
     tensors = to_safetensors({HEADER: packed_envelope, **arrays})
@@ -173,9 +173,9 @@ def write(
 def parse(
     content: bytes, budget: MemoryBudget
 ) -> tuple[str, bytes, dict[str, np.ndarray]]:
-    """The name of the dataclass, its header and the arrays of a file.
+    """Read the name of the dataclass, its header and the arrays from a file's content.
 
-    Memory is counted by the `budget` before it is allocated. A ValueError if the file
+    The `budget` counts memory before it is allocated. Raises a ValueError if the file
     is damaged, or of another format.
     """
     _check_age(content)
@@ -211,7 +211,7 @@ def _unzip(content: bytes, budget: MemoryBudget) -> dict[str, np.ndarray]:
         if size < 0:  # unknown
             raise ValueError("it does not say how many bytes it holds")
         budget.take(MEMORY_PER_ARRAY_BYTE * size)
-        # Never makes more than `size` bytes: the frame is wrong if it holds more.
+        # This never makes more than `size` bytes: if there are more, the file is wrong.
         unzipped = zstandard.ZstdDecompressor().decompress(
             content, allow_extra_data=False
         )
@@ -242,7 +242,7 @@ def _find_type(class_name: str, types: Sequence[type[T]]) -> type[T]:
 
 
 def _path_in_folder(path: str | os.PathLike[str]) -> str:
-    """The model's file, also where the folder of a run is given."""
+    """The path of the model's file, also where the folder of a run is given."""
     name = os.fspath(path)
     if not os.path.isdir(name):
         return name

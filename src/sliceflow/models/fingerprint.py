@@ -1,4 +1,4 @@
-"""What the result of a fit depends on, as short texts.
+"""Fingerprints: short texts of all that the result of a fit depends on.
 
 A checkpoint holds these texts: it can be resumed only by a fit with the same ones. The
 ranks of a fit compare them, too.
@@ -19,8 +19,8 @@ from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import SINGLE, Ranks, Shard
 from sliceflow.validation import from_tensor, is_int
 
-# Parameters that have no text of their own: the device and the seed are given apart,
-# and printing changes no result.
+# Parameters that are left out: the device and the seed have texts of their own, and
+# printing changes no result.
 _OTHER_PARAMETERS = ("device", "verbose", "random_state")
 # Sums of hashes are taken modulo this number, so that they fit into 64 bits.
 _MODULUS = 1 << 62
@@ -33,7 +33,7 @@ def fingerprint(
     seed: Seed | None,
     **digests: str,
 ) -> dict[str, str]:
-    """Everything that the result of a fit depends on: a text for each, by name.
+    """The texts, by name, of everything that the result of a fit depends on.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def digest(
 
 
 def _row_contents(array: np.ndarray) -> list[bytes]:
-    """The bytes of every row; those of its repr for objects, such as texts."""
+    """The bytes of every row. Objects, such as texts, give the bytes of their repr."""
     if array.dtype == object:
         # Text may have surrogates, which UTF-8 cannot encode otherwise.
         return [repr(row).encode("utf-8", "surrogatepass") for row in array.tolist()]

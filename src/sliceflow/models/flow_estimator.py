@@ -45,7 +45,7 @@ from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.saving import FitRecord, save
 from sliceflow.validation import is_bool, is_int, require
 
-# Particles of a flow by default, rounded up to a multiple of the number of rows. More
+# The default number of particles, rounded up to a multiple of the number of rows. More
 # take longer, in proportion.
 _DEFAULT_PARTICLES = 10_000
 # `score` draws at least this many samples, so that its own noise is small where there
@@ -55,10 +55,10 @@ _PARTICLE_ATTRIBUTES = ("particles_", "particle_conditions_")
 
 
 class Options(Protocol):
-    """Rarely changed settings of an estimator."""
+    """Rarely changed settings of an estimator: the parameter `options`."""
 
     def require_valid(self) -> None:
-        """Raise a `ParameterError` for the first invalid one."""
+        """Raise a `ParameterError` for the first invalid setting."""
 
 
 def default_particles(n: int) -> int:
@@ -133,7 +133,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
     def _adapter(
         self, like_fitted: bool = False, ranks: Ranks = SINGLE
     ) -> FlowAdapter[FlowRowsT, FittedFlowT]:
-        """What reads rows and plans their fit, on these ranks."""
+        """The adapter that reads rows and plans their fit, on these ranks."""
 
     def _require_shared_parameters(
         self, options: Options | None, flags: Sequence[str]
@@ -187,8 +187,10 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
 
         Parameters
         ----------
-        X, y : rows and their conditions
-            The class says of which kinds. X may also be what `prepare` returned.
+        X : rows
+            Of the kinds that the class lists, or what `prepare` returned.
+        y : conditions of the rows or None, default None
+            Of the kinds that the class lists.
         listeners : callable or tuple of callables, default ()
             Each takes a `sliceflow.events.Event` after every step. If one returns True,
             the stage ends.
@@ -234,7 +236,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         every: float,
         keep: bool,
     ) -> FitJob[FlowRowsT, FlowTask[FittedFlowT]]:
-        """The same fit with checkpoints, which resumes from the last one if any."""
+        """Give a prepared fit checkpoints. It resumes from the last one, if any."""
         checkpoints = Checkpoints(
             folder, every, self._fingerprint(job), job.seed, job.ranks
         )
@@ -250,9 +252,21 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
     def prepare(
         self, X: Any, y: Any = None, *, ranks: Ranks | None = None
     ) -> FitJob[FlowRowsT, FlowTask[FittedFlowT]]:
-        """Read and plan. `fit` takes the result instead of X and y.
+        """Read and plan the rows. `fit` takes the result instead of X and y.
 
-        If X is such a result, it is returned.
+        Parameters
+        ----------
+        X : rows
+            As in `fit`. If X is already such a result, it is returned.
+        y : conditions of the rows or None, default None
+            As in `fit`.
+        ranks : Ranks or None, default None
+            As in `fit`.
+
+        Returns
+        -------
+        job : FitJob
+            Its `plan` says what the fit will do.
         """
         if isinstance(X, FitJob):
             X.require_fitted_by(self, y, ranks)
@@ -278,7 +292,10 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
     def _fingerprint(
         self, job: FitJob[FlowRowsT, FlowTask[FittedFlowT]]
     ) -> dict[str, str]:
-        """What the result depends on; equal for a fit and its checkpoint."""
+        """Texts of all that the result of a fit depends on.
+
+        A fit resumes from a checkpoint only if both have the same texts.
+        """
         plan = job.plan
         return fingerprint(
             type(self).__name__,
@@ -314,7 +331,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         random_state: RandomState = None,
         return_y: bool = False,
     ) -> Any:
-        """Fresh samples.
+        """Draw fresh samples.
 
         Parameters
         ----------
@@ -330,13 +347,26 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
 
         Returns
         -------
-        samples : n rows of the type and in the units of X
-        y : their conditions, or None without conditions; only with `return_y`
+        samples : (n, …)
+            Rows of the type and in the units of X.
+        y : array, DataFrame or None
+            The conditions of the samples; None if there are none. Only with `return_y`.
 
         Raises
         ------
         DataError
             If y does not fit the model or n.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sliceflow import SlicedWassersteinFlow
+        >>> X = np.random.default_rng(0).normal(size=(200, 2))
+        >>> y = np.repeat(["left", "right"], 100)
+        >>> X[y == "right"] += [100, 0]
+        >>> flow = SlicedWassersteinFlow(n_particles=200, n_steps=5).fit(X, y)
+        >>> bool(flow.sample(9, y="right", random_state=0)[:, 0].min() > 50)
+        True
         """
         fitted = self._fitted_state()
         seed = Seed.from_random_state(random_state)
@@ -352,16 +382,18 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
     def score(self, X: Any, y: Any = None) -> float:
         """Minus the sliced Wasserstein distance of samples to rows: higher is better.
 
-        −SW₂ over 100 random directions, in the units of the flow. With y, samples take
-        the rows' conditions: rows of a class are compared with samples of that class,
-        and with continuous y, (x, y) are compared jointly. Pass held-out rows: on the
-        fitted rows the model that copies best would win. `GridSearchCV` and
+        It is −SW₂ over 100 random directions, in the units of the flow. With y, samples
+        take the rows' conditions: rows of a class are compared with samples of that
+        class, and with continuous y, pairs (x, y) are compared. Pass held-out rows: on
+        the fitted rows the model that copies best would win. `GridSearchCV` and
         `cross_val_score` use this score.
 
         Parameters
         ----------
-        X : held-out rows, as in `fit`
-        y : their conditions, or None, default None
+        X : held-out rows
+            As in `fit`.
+        y : conditions or None, default None
+            The conditions of the rows.
 
         Returns
         -------

@@ -1,11 +1,11 @@
-"""Arrays in an order of bytes that compresses well, and back: the same bits.
+"""Arrays in an order of bytes that compresses well, and back to the same bits.
 
 A compressor finds few repetitions in the bytes of numbers. Two transformations help it.
 Both keep dtype and shape, and can be undone exactly:
 
-differences  Ascending numbers and smooth pictures become small numbers.
-byte planes  The lowest bytes of all numbers come first, then the next, …: exponents and
-             zeros of high bytes, which repeat, are then neighbours.
+- differences: ascending numbers and smooth pictures become small numbers.
+- byte planes: the lowest bytes of all numbers come first, then the next, and so on. So
+  exponents and zeros of high bytes, which repeat, are neighbours.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 
 def pack(array: np.ndarray, n_difference_axes: int = 0) -> np.ndarray:
-    """Differences along the last `n_difference_axes` axes, in byte planes."""
+    """Pack an array: differences along its last axes, in byte planes."""
     array = np.ascontiguousarray(array)
     if n_difference_axes:
         array = _differences(array, n_difference_axes)
@@ -52,7 +52,7 @@ def _differences(array: np.ndarray, n_axes: int) -> np.ndarray:
 
 
 def _sums(differences: np.ndarray, n_axes: int) -> np.ndarray:
-    """The array of which `_differences` were taken."""
+    """The array from which `_differences` were taken."""
     codes = differences.view(f"u{differences.itemsize}")
     sign = ~(codes & 1) + codes.dtype.type(1)  # 0 or all bits
     whole: np.ndarray = (codes >> 1) ^ sign

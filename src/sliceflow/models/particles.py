@@ -35,7 +35,8 @@ from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Ranks, Shard
 from sliceflow.models.rows import RowConditions
 
-# The index of a row, its shuffled copy and the class, 8 bytes each.
+# Bytes of a particle's conditions: the index of a row, its shuffled copy and the class,
+# 8 each.
 _BYTES_PER_CONDITION = 24
 
 

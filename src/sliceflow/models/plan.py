@@ -18,7 +18,7 @@ _CIRCUMSTANCES = ("device", "n_ranks")
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(ABC):
-    """What a fit does. It prints as a table.
+    """What a fit does, and what it costs. It prints as a table.
 
     Each kind of data adds fields, the `method` in a word or two, its `summary`, and
     what the fit costs.
@@ -34,7 +34,7 @@ class Plan(ABC):
 
     @abstractmethod
     def summary(self) -> Sequence[tuple[str, object]]:
-        """Names and values to print; those with the value "" are left out."""
+        """Names and values to print. Values that are "" are left out."""
 
     @property
     @abstractmethod
@@ -44,7 +44,7 @@ class Plan(ABC):
     @property
     @abstractmethod
     def seconds(self) -> float:
-        """About how long the fit takes, with torch's threads; 0 if nobody knows."""
+        """About how long the fit takes, with torch's threads; 0 if that is unknown."""
 
     def settings(self) -> dict[str, Any]:
         """All fields that determine the result, by name.
@@ -69,7 +69,7 @@ class Plan(ABC):
         return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
     def _repr_html_(self) -> str:
-        """The table in a notebook."""
+        """The table as HTML, for notebooks."""
         cells = [
             f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>"
             for name, value in self._rows()

@@ -1,10 +1,10 @@
 """What the shared core asks of a kind of data: typed seams that mypy checks.
 
 `Adapter.read` turns the user's X and y into rows, `Adapter.make_task` plans a fit of
-them, and `FitTask.run` does it. Flows are planned quickly: what takes a search among
-the rows waits until the flow loads its data. Other plans take most of the time of their
-fits, because they choose settings by trial: those of tables, and those of vectors whose
-conditions are local.
+them, and `FitTask.run` runs the fit. Flows are planned quickly: a search among the
+rows, if there is one, waits until the flow loads its data. The plans of tables, and of
+vectors whose conditions are local, take most of the time of their fits, because they
+choose settings by trial.
 
 A task that moves particles (`flow_estimator.ParticleTask`) has a method `start`, which
 puts them where the flow begins and gives a `RunningFlow`. Its `run` moves them.
@@ -54,10 +54,10 @@ class Rows(Protocol):
 
 
 class FlowRows(Rows, Protocol):
-    """Training rows of a flow."""
+    """Training rows of a flow, which checkpoints identify and files may hold."""
 
     def digests(self, ranks: Ranks) -> dict[str, str]:
-        """Short texts that identify X and y: a checkpoint belongs to these."""
+        """Short texts that identify X and y, by which a checkpoint knows its rows."""
 
     def in_users_form(self, device: torch.device) -> tuple[Any, Any]:
         """X and y as the user would pass them."""
@@ -75,7 +75,7 @@ class Fitted(Protocol):
 
     @property
     def needs_rows(self) -> bool:
-        """Whether samples need the rows; then these are in the file in any case."""
+        """Whether samples need the rows. Then a file always has them."""
 
     def sample_bytes(self, n: int = 1) -> int:
         """Memory to draw n samples."""
@@ -89,7 +89,7 @@ class FittedFlow(Fitted, Protocol):
 
     @property
     def encoder(self) -> ConditionEncoder | None:
-        """What encodes y; None without y."""
+        """The encoder of y; None without y."""
 
     @property
     def encoded_y(self) -> EncodedY | None:
@@ -106,7 +106,8 @@ RowsT = TypeVar("RowsT", bound=Rows)
 FlowRowsT = TypeVar("FlowRowsT", bound=FlowRows)
 FittedT = TypeVar("FittedT", bound=Fitted)
 FittedFlowT = TypeVar("FittedFlowT", bound=FittedFlow)
-# A fit that gives one kind of state will do where one of several is asked for.
+# Covariant: a fit that gives one kind of state will do where one of several is asked
+# for.
 FittedT_co = TypeVar("FittedT_co", bound=Fitted, covariant=True)
 FittedFlowT_co = TypeVar("FittedFlowT_co", bound=FittedFlow, covariant=True)
 
@@ -121,7 +122,7 @@ class ParticleResult:
 
 @dataclass(frozen=True)
 class FitResult(Generic[FittedT_co]):
-    """What a fit gives."""
+    """The result of a fit: a fitted state, its history, and perhaps a warning."""
 
     fitted: FittedT_co
     history: HistoryColumns = field(default_factory=dict)
@@ -159,7 +160,7 @@ class FitTask(Protocol[FittedT_co]):
         """What the fit will do. A fitted state has the plan of what it did."""
 
     def run(self, listeners: Sequence[Listener]) -> FitResult[FittedT_co]:
-        """Do it; listeners hear of every step."""
+        """Run the fit. The listeners get an event after every step."""
 
 
 class FlowTask(FitTask[FittedFlowT_co], Protocol[FittedFlowT_co]):
@@ -176,7 +177,7 @@ class Adapter(Protocol[RowsT, FittedT_co]):
         """The user's rows, checked."""
 
     def make_task(self, rows: RowsT, seed: Seed) -> FitTask[FittedT_co]:
-        """What a fit of these rows will do; an error if that is impossible.
+        """Plan a fit of these rows. Raises an error if that is impossible.
 
         This may fit trial models, to choose settings by them.
         """

@@ -30,29 +30,48 @@ from sliceflow.errors import DataError, HintedError, ParameterError
 
 __all__ = ["LostRankError", "RankMismatchError", "Ranks", "joined", "under_torchrun"]
 
-# `Ranks.mean` adds up so many values at a time: 8 MB of float64.
+# `Ranks.mean` adds up this many values at a time: 8 MB of float64.
 VALUES_PER_CHUNK = 1 << 20
 
 ValueT = TypeVar("ValueT")
 
 
 class LostRankError(HintedError, RuntimeError):
-    """Another rank no longer answers, or the job was ended from outside."""
+    """Another rank no longer answers, or the job was ended from outside.
+
+    Attributes
+    ----------
+    fact : str
+        What happened.
+    hint : str
+        What to do about it, or an empty text.
+    """
 
 
 class RankMismatchError(HintedError, ValueError):
-    """Ranks of one fit have different parameters, or different kinds of data."""
+    """The ranks of one fit have different parameters, or different kinds of data.
+
+    Attributes
+    ----------
+    fact : str
+        What differs.
+    hint : str
+        What to do about it.
+    """
 
 
 @dataclass(frozen=True)
 class Shard:
-    """A contiguous part of the rows of all ranks, which one rank has.
+    """The contiguous part of the rows of all ranks that one rank has.
 
     Attributes
     ----------
-    first : the index of its first row among the rows of all ranks
-    count : the number of its rows
-    total : the number of rows of all ranks
+    first : int
+        The index of the shard's first row among the rows of all ranks.
+    count : int
+        The number of rows of this rank.
+    total : int
+        The number of rows of all ranks.
     """
 
     first: int
@@ -65,7 +84,7 @@ class Shard:
         return slice(self.first, self.first + self.count)
 
     def repeated(self, n: int) -> Shard:
-        """The same part if every row is repeated n times, one after the other."""
+        """The shard if every row is repeated n times, one copy after the other."""
         return Shard(n * self.first, n * self.count, n * self.total)
 
 
@@ -74,12 +93,20 @@ class Ranks:
     """The processes of one fit, seen from one of them.
 
     Methods that send messages must be called by all ranks, in the same order. With one
-    rank they send nothing.
+    rank they send nothing. `joined` makes this object.
 
     Parameters
     ----------
-    rank : the number of this process, from 0 to size − 1
-    size : the number of processes
+    rank : int, default 0
+        The number of this process, from 0 to size − 1.
+    size : int, default 1
+        The number of processes.
+
+    Examples
+    --------
+    >>> ranks = Ranks(rank=1, size=2)
+    >>> ranks.is_main, ranks.local_share([10, 11, 12, 13])
+    (False, [12, 13])
     """
 
     rank: int = 0
@@ -97,14 +124,29 @@ class Ranks:
         return Shard(first, end - first, total)
 
     def local_share(self, rows: Any) -> Any:
-        """This rank's equal part of rows that every rank has been given completely."""
+        """This rank's equal part of `rows`, of which every rank has all."""
         return rows[self.shard(len(rows)).slice]
 
     def gather_shard(self, count: int, data_kind: str = "rows") -> Shard:
-        """The shard of this rank, which has `count` rows: ranks tell their numbers.
+        """The shard of this rank, which has `count` rows, by the counts of all ranks.
 
-        Raises a `RankMismatchError` unless all ranks pass the same `data_kind`, a text
-        for the message, and a `DataError` if a rank has no rows.
+        Parameters
+        ----------
+        count : int
+            The number of rows of this rank.
+        data_kind : str, default "rows"
+            What the rows are, for error messages.
+
+        Returns
+        -------
+        shard : Shard
+
+        Raises
+        ------
+        RankMismatchError
+            If ranks pass different `data_kind`.
+        DataError
+            If a rank has no rows.
         """
         answers = self.all_gather((count, data_kind))
         for rank, (rank_count, rank_kind) in enumerate(answers):
@@ -138,11 +180,11 @@ class Ranks:
     # Messages
 
     def sum(self, t: Tensor) -> Tensor:
-        """The sum over all ranks, written into t, which is returned."""
+        """Sum t over all ranks. The sum is written into t, which is returned."""
         return self._reduce(t, dist.ReduceOp.SUM)
 
     def minimum(self, t: Tensor) -> Tensor:
-        """The elementwise minimum over all ranks, written into t, which is returned."""
+        """The elementwise minimum of t over all ranks, written into t and returned."""
         return self._reduce(t, dist.ReduceOp.MIN)
 
     def maximum(self, number: int) -> int:
@@ -156,7 +198,10 @@ class Ranks:
         return t
 
     def all_gather(self, value: Any) -> list[Any]:
-        """The values of all ranks, by rank. They are pickled: keep them small."""
+        """The values of all ranks, as a list by rank.
+
+        They are pickled: keep them small.
+        """
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
@@ -165,7 +210,7 @@ class Ranks:
         return values
 
     def broadcast(self, value: ValueT) -> ValueT:
-        """The value of rank 0, on all ranks."""
+        """Send the value of rank 0 to all ranks, and return it."""
         of_rank_0: ValueT = self.all_gather(value if self.is_main else None)[0]
         return of_rank_0
 
@@ -192,8 +237,8 @@ class Ranks:
     def gather_points(self, t: Tensor, indices: Tensor) -> Tensor:
         """The points with these indices (k,) among the points t (d, n) of all ranks.
 
-        Returns (d, k) on every rank. Each rank may ask for other points. Ranks
-        broadcast all of theirs in turn.
+        The result is (d, k) on every rank, and each rank may ask for other points.
+        Ranks broadcast all of their points in turn.
         """
         if self.size == 1:
             return t[:, indices]
@@ -255,7 +300,7 @@ class Ranks:
     def _largest_magnitudes(
         self, rows: np.ndarray, about: np.ndarray | None
     ) -> np.ndarray:
-        """The largest magnitude (d,) of what `mean` adds up, on all ranks."""
+        """The largest magnitude (d,) of the values that `mean` adds up."""
         low = rows.min(axis=0).astype(np.float64)
         high = rows.max(axis=0).astype(np.float64)
         if self.size > 1:
@@ -279,7 +324,7 @@ class Ranks:
 
     @contextmanager
     def _reporting_lost_ranks(self) -> Iterator[None]:
-        """Errors of torch inside become a `LostRankError`, except a lack of memory."""
+        """Turn torch's errors, except a lack of memory, into a `LostRankError`."""
         try:
             yield
         except (LostRankError, torch.OutOfMemoryError):
@@ -307,7 +352,13 @@ def _squared_deviations(rows: np.ndarray, about: np.ndarray | None) -> np.ndarra
 
 
 def under_torchrun() -> bool:
-    """Whether this process is one of several that `torchrun` started."""
+    """Whether this process is one of several that `torchrun` started.
+
+    Examples
+    --------
+    >>> under_torchrun()
+    False
+    """
     return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
@@ -315,15 +366,21 @@ def under_torchrun() -> bool:
 def joined(
     device: str | torch.device = "auto", timeout: float = 600.0
 ) -> Iterator[Ranks]:
-    """The ranks that `torchrun` started, connected inside the block.
+    """Connect the ranks that `torchrun` started, as long as the block runs.
 
     Without `torchrun` there is one rank. NCCL connects GPUs: each rank takes the GPU of
     its local rank. Gloo connects CPUs.
 
     Parameters
     ----------
-    device : the device of the fit: "auto", "cpu" or "cuda"
-    timeout : a rank that does not answer for so many seconds counts as lost
+    device : str or torch.device, default "auto"
+        The device of the fit: "auto", "cpu" or "cuda".
+    timeout : float, default 600
+        A rank that does not answer for so many seconds counts as lost.
+
+    Yields
+    ------
+    ranks : Ranks
 
     Examples
     --------
@@ -350,7 +407,7 @@ def joined(
 
 
 def _choose_backend(device: str | torch.device) -> str:
-    """What connects ranks on such devices; on GPUs, also choose that of this rank."""
+    """The backend that connects ranks on a device. Ranks on GPUs get theirs here."""
     if resolve_device(device).type != "cuda":
         return "gloo"
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
@@ -365,9 +422,9 @@ def _choose_backend(device: str | torch.device) -> str:
 
 @contextmanager
 def _raising_on_sigterm(ranks: Ranks) -> Iterator[None]:
-    """Inside, SIGTERM raises a `LostRankError`, so that a fit can name its checkpoint.
+    """Raise a `LostRankError` at SIGTERM inside, so that a fit can name its checkpoint.
 
-    It does nothing in other threads than the main one, which cannot handle signals.
+    Only the main thread can handle signals: in other threads, nothing happens.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

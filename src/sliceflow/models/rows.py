@@ -99,7 +99,7 @@ class RowConditions:
 
     @cached_property
     def encoded_y(self) -> EncodedY:
-        """y, as the engine uses it."""
+        """The conditions as the engine uses them."""
         if isinstance(self.encoder, LabelEncoder):
             return self.class_indices
         return self.encoder.encode(self.y)
@@ -112,7 +112,7 @@ class RowConditions:
 
     @cached_property
     def y(self) -> np.ndarray:
-        """y, as the user wrote it."""
+        """The conditions as the user wrote them."""
         if self.classes is None:
             assert self.continuous is not None
             return self.continuous
@@ -124,7 +124,7 @@ class RowConditions:
 def _split_encoder(
     encoder: ConditionEncoder,
 ) -> tuple[LabelEncoder | None, ContinuousEncoder | None]:
-    """The kinds of the labels and of the continuous columns of y."""
+    """The encoders of the labels and of the continuous columns of y."""
     if isinstance(encoder, MixedEncoder):
         return encoder.labels, encoder.continuous
     if isinstance(encoder, LabelEncoder):
@@ -164,7 +164,7 @@ def _check_mixed(encoder: MixedEncoder) -> None:
 
 
 class HasConditions:
-    """Shortcuts for classes with a field `conditions`."""
+    """Base class with shortcuts to the field `conditions`."""
 
     conditions: RowConditions | None  # of the rows of all ranks; None without y
 
@@ -177,7 +177,7 @@ class HasConditions:
 
     @property
     def encoded_y(self) -> EncodedY | None:
-        """y, as the engine uses it; None without y."""
+        """The conditions as the engine uses them; None without y."""
         if self.conditions is None:
             return None
         return self.conditions.encoded_y
@@ -198,14 +198,14 @@ class HasConditions:
 
 
 class ArrayRows(HasConditions, ABC):
-    """What rows in one array share.
+    """Base class of rows that are in one array.
 
     A subclass is a frozen dataclass with the fields `conditions` and `rank_shard`.
     """
 
-    # How errors about conditions call them.
+    # What errors call the conditions.
     _conditions_name: ClassVar[str] = "y"
-    # These rows among those of all ranks; None in a fit of one process.
+    # Where these rows are among those of all ranks; None in a fit of one process.
     rank_shard: Shard | None
 
     @property
@@ -258,7 +258,7 @@ class ArrayRows(HasConditions, ABC):
         return self._with_new_kind(self.values[indices], y)
 
     def _with_new_kind(self, values: np.ndarray, y: np.ndarray | None) -> Self:
-        """Rows with other values and y, of which the kind is inferred anew."""
+        """Rows with other values and y; the kind of y is inferred anew."""
         row_conditions = None
         if y is not None:
             row_conditions = RowConditions.infer(y, len(values), self._conditions_name)

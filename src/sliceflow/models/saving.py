@@ -70,7 +70,7 @@ class FitRecord(Generic[RowsT, FittedT]):
 
 
 class HasColumns(Protocol):
-    """The history of a fit, as a file holds it."""
+    """A history as a file holds it."""
 
     def columns(self) -> HistoryColumns:
         """The columns that there are, by name."""
@@ -125,7 +125,7 @@ class _SavedTypes(NamedTuple):
     parameters: Callable[..., object]
 
 
-# By class of estimators.
+# The saved types that were made so far, by class of estimators.
 _SAVED_TYPES: dict[type, _SavedTypes] = {}
 
 

@@ -21,7 +21,7 @@ from sliceflow.validation import from_tensor, unmasked
 
 @dataclass(frozen=True)
 class VectorRows(ArrayRows):
-    """The user's rows."""
+    """The user's rows of numbers and their conditions, checked."""
 
     X: Annotated[np.ndarray, ArraySpec("n d", (torch.float32, torch.float64))]
     conditions: RowConditions | None = None  # of the rows of all ranks; None without y
@@ -66,7 +66,7 @@ def in_users_form(
     tensor_device: str | None,
     device: torch.device,
 ) -> Any:
-    """Rows (n, d) as an array, a tensor or a DataFrame, as X was.
+    """Rows (n, d) in the form of the user's X: an array, a tensor or a DataFrame.
 
     `tensor_device` is the kind of device of a tensor X, such as "cuda".
     """

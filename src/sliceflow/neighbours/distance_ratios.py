@@ -1,8 +1,9 @@
 """How near samples are to rows, compared with how near rows are to each other.
 
-Samples that are nearer to rows than rows are to each other are copies in part. The
-median says that to users (`median_distance_ratio`). Choices use geometric means
-(`log_distance_ratio`): a median jumps where a part of the data is far denser.
+Samples that are nearer to rows than rows are to each other are copies in part. Users
+are told the median of the distances (`median_distance_ratio`). Choices of settings use
+geometric means (`log_distance_ratio`), because a median jumps where a part of the data
+is far denser.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from torch import Tensor
 from sliceflow.arrays import Floats
 from sliceflow.neighbours.search import build_index, query_index
 
-# Draws are not nearer to rows than rows are to each other if the ratio of the distances
-# is at least this: hardly below 1.
+# Draws count as far enough from rows if their distance, over that between rows, is at
+# least this: hardly below 1.
 MIN_DISTANCE_RATIO = 0.97
-# The mean log distance where all distances are 0.
+# This stands for the mean log distance if all distances are 0.
 _LOG_OF_ZERO = -1e3
 # The largest bandwidth that is tried, for d columns, is 0.8 + 0.2·d, and 2 at most. In
 # few columns a larger one would only blur the distribution. In many columns, all
@@ -33,7 +34,7 @@ _MAX_BANDWIDTH_PER_COLUMN = 0.2
 _MAX_BANDWIDTH = 2.0
 # Halvings of the interval of bandwidths. Seven leave an interval of at most 2 / 2⁷.
 _N_HALVINGS = 7
-# About this many rows of a set have their distances to each other measured: more would
+# Distances between rows are measured for about this many rows of a set: more would
 # hardly change the mean.
 _MAX_MEASURED_ROWS = 4_000
 
@@ -86,8 +87,8 @@ def choose_bandwidth(
 
     Returns
     -------
-    The bandwidth h, in units that `draw` decides; the largest that is tried if no draws
-    get so far, 0 if no rows differ
+    bandwidth : h, in units that `draw` decides; the largest that is tried if no draws
+    are far enough, 0 if no rows differ
     """
     measured = _measure_rows(row_sets)
     if not measured:

@@ -34,9 +34,10 @@ _MAX_SCORED_ROWS = 2_000
 # largest shrinks them to almost 0. They are in units of the mean eigenvalue of the Gram
 # matrix.
 _PENALTIES = np.geomspace(1e-6, 1e3, 19)
-# Rows that the trees of `relevance` see: a sample suffices to rank columns.
+# The trees of `relevance` see at most this many rows: a sample suffices to rank
+# columns.
 _MAX_TREE_ROWS = 4_000
-# Fewer rows do not show which columns are relevant.
+# With fewer rows, all columns count as relevant: so few do not tell.
 _MIN_TREE_ROWS = 10
 # Squares of standardized columns are clamped at those of three standard deviations, so
 # that outliers do not dominate them.
@@ -54,9 +55,9 @@ _MAX_VALUES = 1 << 24
 
 
 def heavy_tail(column: Floats) -> tuple[float, float] | None:
-    """The median of a heavy-tailed column, and the median distance of others to it.
+    """The median of a heavy-tailed column, and the median distance of values from it.
 
-    Others are the values that differ from it. None if the column is not heavy-tailed.
+    Values that equal the median do not count. None if the column is not heavy-tailed.
     """
     median = float(np.median(column))
     distances = np.abs(column - median)
@@ -206,7 +207,7 @@ def _leave_one_out_error(residuals: Tensor, leverage: Tensor) -> float:
 
 
 class _Products(NamedTuple):
-    """What a regression needs to know of features and targets."""
+    """The sums over rows of which a regression on features is made."""
 
     feature_mean: Tensor  # (f,)
     gram: Tensor  # (f, f), products of centred features
@@ -232,12 +233,12 @@ def _products(feature_map: FeatureMap, y: Tensor, targets: Tensor) -> _Products:
 
 
 def relevance(x: Tensor, y: Tensor) -> Tensor:
-    """What a unit of each column of y counts in distances: (l,).
+    """How much a unit of each column of y counts in distances: (l,).
 
     It is √(l·importance) over the column's standard deviation. Importances are those of
-    randomised trees that predict x and its squares, minus what a shuffled column
-    reaches, so columns that do not matter count nothing. If none matters, all count
-    alike.
+    randomised trees that predict x and its squares, minus the importance that a
+    shuffled column reaches, so columns that do not matter count nothing. If no column
+    matters, all count alike.
     """
     varies = (y != y[0]).any(0)
     if not bool(varies.any()):

@@ -52,21 +52,23 @@ _MAX_NEIGHBOURS = 2_000
 # Rows that are held out, and whose likelihood chooses k. Chosen by hand: k is chosen
 # only up to a factor of 2, so few rows are enough.
 _N_HELD_OUT = 150
-# A row's log likelihood counts as no less than the median minus this, so that one row
-# that nothing foresees does not decide. Chosen by hand: e⁻²⁰ is as good as never.
+# A row's log likelihood is not counted as less than the median minus this, so that one
+# row that no setting foresees does not decide. Chosen by hand: e⁻²⁰ is as good as
+# never.
 _MAX_SURPRISE = 20.0
 # A summary of y is tried from this many columns on: nearest neighbours in fewer columns
 # suffer little from columns that do not matter.
 _MIN_SUMMARY_COLUMNS = 4
-# With more columns, nearest neighbours are too far in all of them, and the summary is
-# taken without trial.
+# With more columns than this, nearest neighbours are too far away, and the summary is
+# taken without a trial.
 _MAX_RELEVANCE_COLUMNS = 20
-# Fewer rows teach a summary too little: they allow at most 100 random features.
+# With fewer rows, no summary is tried: it would have at most 100 random features.
 _MIN_SUMMARY_ROWS = 400
-# Random features of a summary, and how many rows there must be for each of them.
+# The most random features of a summary, and how many rows there must be for each
+# feature.
 _MAX_FEATURES = 500
 _ROWS_PER_FEATURE = 4
-# Rows whose neighbourhoods choose the bandwidth.
+# The neighbourhoods of this many rows choose the bandwidth.
 _N_BANDWIDTH_ROWS = 20
 # The bandwidth before one is chosen, and that of neighbourhoods without different rows.
 # Chosen by hand: somewhat below 1, at which draws are a kernel estimate with the
@@ -84,18 +86,18 @@ _MAX_VALUES = 1 << 21
 
 @dataclass(frozen=True)
 class LocalSettings:
-    """What a fit finds out about rows, and a file keeps beside them."""
+    """The settings that a fit chooses for rows, and that a file keeps beside them."""
 
     k: Count  # neighbours of a condition
     # h, how far samples go along their neighbours
     bandwidth: Annotated[float, Between(0, 100)]
     # (l + n_features, m): distances are those of features of y, times this
     projection: Annotated[Tensor, ArraySpec("f m", torch.float64)] = field(repr=False)
-    n_features: Count = 0  # random features of y beside its l columns
+    n_features: Count = 0  # the number of random features of y beside its l columns
 
 
 class _FarThreshold(NamedTuple):
-    """How far a condition may be from those of the rows before it counts as far."""
+    """The distance from the rows beyond which a condition counts as far."""
 
     index: NearestNeighbors  # of the distinct conditions
     inverse_scale: Tensor  # (l,)
@@ -145,10 +147,10 @@ class LocalSampler:
 
     @classmethod
     def from_data(cls, x: Any, y: Any, k: int | None = None) -> LocalSampler:
-        """Rows with the settings that suit them.
+        """Choose the settings that suit the rows x (n, d) and y (n, l).
 
         Distances are those between summaries of y, or between its columns, weighted by
-        relevance. The kind of distance and k are those that make held-out rows most
+        relevance. The kind of distance and k are chosen to make held-out rows most
         likely.
         """
         x = _as_float64(x)
@@ -175,12 +177,12 @@ class LocalSampler:
         return sampler.with_bandwidth(_choose_bandwidth(sampler))
 
     def with_k(self, k: int) -> LocalSampler:
-        """The same rows and index with another number of neighbours."""
+        """A sampler of the same rows and index with another number of neighbours."""
         settings = replace(self.settings, k=k)
         return replace(self, settings=settings, shared_conditions=self._conditions)
 
     def with_bandwidth(self, bandwidth: float) -> LocalSampler:
-        """The same rows and index with another bandwidth."""
+        """A sampler of the same rows and index with another bandwidth."""
         settings = replace(self.settings, bandwidth=bandwidth)
         return replace(self, settings=settings, shared_conditions=self._conditions)
 
@@ -208,7 +210,7 @@ class LocalSampler:
 
     @property
     def description(self) -> str:
-        """What distances see of y, in words."""
+        """The features of y between which distances are measured, in words."""
         n_columns = self.y.shape[1]
         n_scores = len(self._conditions.feature_map.normal_scores)
         n_features = self.settings.n_features
@@ -270,14 +272,15 @@ class LocalSampler:
         max_components: int = MAX_COMPONENTS,
         density_at: Tensor | None = None,
     ) -> Neighbourhoods:
-        """The k neighbours of each condition of y0 (q, l), moved there.
+        """The k neighbours of each condition y0, moved there by regressions.
 
         Parameters
         ----------
-        y0 : (q, l)
-        exclude : (q,), a row for each condition that is not to be a neighbour
+        y0 : conditions (q, l)
+        exclude : for each condition, the index (q,) of a row that is not to be a
+        neighbour
         max_components : the most regressions along which neighbours move
-        density_at : (q, d), points whose log densities given y0 are asked for
+        density_at : points (q, d) whose log densities given y0 are computed, too
         """
         conditions = self._conditions
         features = conditions.project(_as_float64(y0))
@@ -327,7 +330,7 @@ class LocalSampler:
                 y0[conditions], max_components=max_components
             )
             for batch in chunks(n, n_samples):
-                batch_seed = seed  # of the first batch
+                batch_seed = seed  # the first batch has the seed itself
                 if batch.start > 0:
                     batch_seed = seed.child("from", batch.start)
                 drawn, chosen = sample_neighbourhoods(

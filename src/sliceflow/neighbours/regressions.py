@@ -39,13 +39,14 @@ _EM_ROWS = 500
 _RIDGE = 1e-3
 # The penalty of columns that are all 0.
 _MIN_RIDGE = 1e-9
-# The intercept should not be penalised; this only keeps the matrix invertible.
+# The penalty of the intercept. It should have none; this only keeps the matrix
+# invertible.
 _INTERCEPT_RIDGE = 1e-12
 # Sums of squared residuals are at least this share of those of x, and at least
 # _MIN_RESIDUAL_SQUARES, so that a perfect regression has a finite density.
 _MIN_UNEXPLAINED_SHARE = 1e-9
 _MIN_RESIDUAL_SQUARES = 1e-100
-# Added to the weight of a cluster, which may be empty.
+# Added to the weight of a cluster before dividing by it: the cluster may be empty.
 _MIN_CLUSTER_MASS = 1e-9
 
 
@@ -126,14 +127,14 @@ def _explained_by_offsets(slopes: Tensor, offsets: Tensor, labels: Tensor) -> Te
 
 
 def _inflation(weights: Tensor, components: Tensor, n_slopes: int) -> Tensor:
-    """√(n/(n − p)) (q,), by which residuals of a regression underestimate the noise."""
+    """The factor √(n/(n − p)) (q,), by which residuals underestimate the noise."""
     n = _effective_rows(weights)
     p = (components.amax(1) + 1) * (n_slopes + 1)
     return (n / torch.maximum(n - p, n / 2)).sqrt()
 
 
 def _effective_rows(weights: Tensor) -> Tensor:
-    """How many rows of equal weight would say as much, (q,): 1/Σw² for Σw = 1."""
+    """Kish's effective number (q,) of weighted rows: 1/Σw² for Σw = 1."""
     return 1 / weights.square().sum(1)
 
 
@@ -171,7 +172,7 @@ def _as_columns(x: Tensor, offsets: Tensor) -> Tensor:
 
 
 class _FittedMixture(NamedTuple):
-    """A mixture, how good it is, and which rows belong to which regression."""
+    """A mixture with its BIC, and the regression to which each row belongs."""
 
     mixture: _Mixture
     bic: Tensor  # (q,), the less the better

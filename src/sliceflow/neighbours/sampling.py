@@ -13,24 +13,24 @@ from sliceflow.engine.random import Seed
 from sliceflow.neighbours.regressions import Neighbourhoods
 from sliceflow.neighbours.weights import choose_by_weight
 
-# Adjusted rows whose covariance the noise of a draw has: few, so that it is local, but
-# enough for the covariance of some columns. Vectors have as many by default
-# (`n_neighbors` of `SlicedWassersteinFlow`).
+# The noise of a draw has the covariance of this many adjusted rows: few, so that it is
+# local, but enough for the covariance of some columns. It is the default `n_neighbors`
+# of `VectorOptions`, too.
 N_NOISE_ROWS = 20
 # The covariance of the noise is measured on at least this many draws of a condition,
 # even if fewer are asked for. Chosen by hand: a covariance of few draws is noisy.
 MIN_COVARIANCE_DRAWS = 48
-# Added to the distance of rows of other components, so that they come last. Distances
-# are in standard deviations, and far smaller.
+# Added to the distances of rows of other components, so that these rows come last.
+# Distances are in standard deviations, and far smaller.
 _OTHER_COMPONENT = 1e6
 # Eigenvalues below this share of the largest one count as 0: they are rounding errors.
 _MIN_EIGENVALUE_RATIO = 1e-10
 
 
 def local_noise(neighbours: Tensor, w: Tensor) -> Tensor:
-    """Noise (…, t, d) with the covariance of neighbours (…, k, d).
+    """Gaussian noise (…, t, d) with the covariance of neighbours (…, k, d).
 
-    It is Σⱼ wⱼ·(xⱼ − mean)/√(k − 1), by standard normal numbers w (…, t, k).
+    It is Σⱼ wⱼ·(xⱼ − mean)/√(k − 1), with standard normal numbers w (…, t, k).
     """
     k = neighbours.shape[-2]
     centred = neighbours - neighbours.mean(-2, keepdim=True)

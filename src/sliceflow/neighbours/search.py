@@ -64,7 +64,8 @@ def query_index(
         return torch.from_numpy(distances), torch.from_numpy(indices)
     distances, indices = index.kneighbors(np.asarray(points), k + 1)
     excluded = indices == exclude.numpy()[:, None]
-    # Where the excluded row is not among the k + 1, the farthest of them goes.
+    # Where the excluded row is not among the k + 1 nearest rows, the farthest of these
+    # is left out instead.
     excluded[:, -1] |= ~excluded.any(axis=1)
     shape = (len(points), k)
     return (
@@ -129,7 +130,11 @@ def _candidates(
     n_candidates: int,
     exclude: Ints | None,
 ) -> Ints:
-    """Indices (q, n_candidates), ascending, of rows nearest to x (q, d) in float32."""
+    """The indices of candidates for the rows nearest to x (q, d), in float32.
+
+    They are (q, n_candidates), ascending. `exclude` (q,) are rows that are no
+    candidates.
+    """
     extended_x = torch.cat((-x, x.new_ones(len(x), 1)), 1)
     best_scores = x.new_empty(len(x), 0)
     best_rows = best_scores.long()

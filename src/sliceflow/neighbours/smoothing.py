@@ -22,8 +22,8 @@ from sliceflow.neighbours.distance_ratios import choose_bandwidth
 from sliceflow.neighbours.sampling import bures_wasserstein_map, local_noise
 from sliceflow.neighbours.search import build_index, query_index
 
-# The distances of about this many draws choose h: their mean logarithm is then known to
-# a few per cent.
+# About this many draws choose h by their distances, whose mean logarithm is then known
+# to a few per cent.
 _N_TRIED_DRAWS = 2_000
 # Values in memory at a time: 32 MiB of float64.
 _MAX_VALUES = 1 << 22

@@ -2,8 +2,8 @@
 
 They define and document what the fast kernels of `cpu` and `triton` must return.
 Projections are tensors (h, n): one row per direction, one column per point. Positions
-and masses are computed in float64. Results for float32 are those of float64, rounded
-once.
+and masses are computed in float64. Results for float32 are the results for float64,
+rounded once.
 
 Some kernels take `starts`: the points are sorted by class, and class c has the points
 from starts[c] to starts[c + 1] − 1. Each class then has its own row for each direction:

@@ -15,13 +15,15 @@ MAX_QUANTIZED_SHIFT = (1 << 15) - 1
 # noise.
 TAIL_SHARE_OF_ROOT = 0.25
 # Iterations of Jacobi's method for the displacements at knots. Each halves the error,
-# so that 2⁻⁸ of it is left. More would only cost time: maps have noise of their own.
+# so that 2⁻⁸ of the first error remains. More would only cost time: maps have noise of
+# their own.
 JACOBI_ITERATIONS = 8
-# A stored map keeps some knots where it does not bend: this share of the mean density
-# of knots is added everywhere. A larger share spends knots on straight parts; without
-# any, a long part with slight bends would have none.
+# This share of the mean density of knots is added everywhere, so that a stored map has
+# some knots where it does not bend. A larger share spends knots on straight parts;
+# without it, a long part with slight bends would have no knot.
 EVEN_SHARE_OF_KNOTS = 0.05
-# A straight map has no density at all; this makes its knots even.
+# The least density of knots. That of a straight map would be 0; with this its knots are
+# evenly spaced.
 MIN_KNOT_DENSITY = 1e-12
 
 

@@ -20,9 +20,8 @@ CDF_TOLERANCE = 1e-8
 # Weights are counted as whole multiples of 2⁻³⁰, because integers have the same sum in
 # any order.
 _WEIGHT_UNITS = 2**30
-# A function `name_by` implements the kernel `name` in terms of other kernels, which it
-# takes as its first arguments. Each device passes its own versions. These are the types
-# of such arguments.
+# The types of kernels that functions take as arguments. A function `name_by` implements
+# the kernel `name` by other kernels, its first arguments: each device passes its own.
 BinCounts = Callable[[Tensor, Tensor, Tensor, int, Tensor | None], Tensor]
 ValueRange = Callable[[Tensor], tuple[Tensor, Tensor]]
 
@@ -38,13 +37,14 @@ def value_range(z: Tensor) -> tuple[Tensor, Tensor]:
 def bin_counts(
     z: Tensor, lo: Tensor, hi: Tensor, n_bins: int, weights: Tensor | None = None
 ) -> Tensor:
-    """How many values of each row of z (h, n) are in each bin, (h, n_bins).
+    """How many values of each row of z (h, n) are in each bin: (h, n_bins).
 
     The bins divide [lo, hi], both (h,), equally. Values outside are counted in the bins
     at the ends, infinite ones too, and NaN in the first bin: every value is in some
     bin. If the range is empty or not finite, all are in the first one.
 
-    With `weights` (n,), the sum of the weights, up to multiples of 2⁻³⁰.
+    With `weights` (n,), the result is the sum of the weights in each bin, up to
+    multiples of 2⁻³⁰.
     """
     rate = _bins_per_unit(lo, hi, n_bins)
     position = (z.double() - lo[:, None]) * rate[:, None]
@@ -64,7 +64,7 @@ def histogram(
     """The histogram of each row of z (h, n) over its own range.
 
     With `starts`, there is a histogram for each class and direction: C·h rows instead
-    of h. Those of an empty class are all 0. A GPU may ignore NaN in the range.
+    of h. All counts of an empty class are 0. A GPU may ignore NaN in the range.
 
     Returns
     -------
@@ -82,7 +82,7 @@ def histogram_by(
     weights: Tensor | None,
     starts: Sequence[int],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The kernel `histogram` by these kernels `bin_counts` and `value_range`."""
+    """The kernel `histogram`, made of the kernels `bin_counts` and `value_range`."""
     if not starts:
         starts = (0, z.shape[1])
     counts = []

@@ -35,11 +35,11 @@ def positions_among(values: Tensor, knots: Tensor) -> Tensor:
 def shifted_beyond(
     z: Tensor, lo: Tensor, hi: Tensor, values: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """T(z) if z (h, n) is below lo (h, 1), and T(z) if it is above hi (h, 1).
+    """T(z) where z (h, n) is below lo (h, 1), and T(z) where z is above hi (h, 1).
 
-    Both are rigid shifts by the displacement of the end. Particles with unusual y get
+    Both are rigid shifts by the displacement of the end. Particles with unusual y come
     there at every step, and a slope would pull them ever further. Where the whole map
-    leads to one value (a constant coordinate), everything beyond does, too.
+    leads to one value (a constant coordinate), everything beyond leads to it, too.
     """
     low_end = values[:, :1]
     high_end = values[:, -1:]

@@ -12,7 +12,7 @@ from sliceflow.kernels.geometry import TileGeometry
 from sliceflow.kernels.reference.distances import add_class_offsets
 from sliceflow.kernels.reference.histograms import displace_grid
 
-# The types of the kernels that functions `name_by` take; see `histograms`.
+# The types of kernels that functions `name_by` take as arguments; see `histograms`.
 AddClassOffsets = Callable[[Tensor, Tensor, Tensor], Tensor]
 DisplaceGrid = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 ProjectTiles = Callable[
@@ -63,7 +63,7 @@ def project_tiles_by(
     offsets: Tensor | None,
     class_indices: Tensor | None,
 ) -> Tensor:
-    """The kernel `project_tiles` by this kernel `add_class_offsets`."""
+    """The kernel `project_tiles`, made of the kernel `add_class_offsets`."""
     if indices is not None:
         x = x[:, indices]
         if class_indices is not None:
@@ -144,7 +144,7 @@ def move_tiles_by(  # noqa: PLR0913, two kernels, and the arguments of `move_til
     class_indices: Tensor | None,
     starts: Sequence[int] | None,
 ) -> None:
-    """The kernel `move_tiles` by these kernels `project_tiles` and `displace_grid`."""
+    """The kernel `move_tiles`, made of `project_tiles` and `displace_grid`."""
     z = project_tiles(x, theta, geometry, None, offsets, class_indices)
 
     def displace(z_class: Tensor, rows: slice) -> Tensor:

@@ -22,8 +22,8 @@ from sliceflow.kernels.reference.compressed_maps import (
 )
 from sliceflow.kernels.triton.values import larger
 
-_MAX_BINS_AT_ONCE = 1024  # of a map
-_PAIRS_AT_ONCE = 4096  # of a knot and a bin
+_MAX_BINS_AT_ONCE = 1024  # bins of a map that are read together
+_PAIRS_AT_ONCE = 4096  # pairs of a knot and a bin that are computed together
 
 
 @triton.jit
@@ -122,7 +122,7 @@ def _store_shift(
 
 @triton.jit
 def _density(shift, counts, b, BINS: tl.constexpr):
-    """(p·D″²)^⅕ of bins."""
+    """The density of knots, (p·D″²)^⅕, in each of the bins b."""
     used = b < BINS
     not_first = (b > 0) & (b < BINS)
     not_last = b < BINS - 1

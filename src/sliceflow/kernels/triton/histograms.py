@@ -27,7 +27,7 @@ _MAX_BLOCK = 4096
 # programs that each count `_BLOCK_IN_MEMORY` values.
 _MAX_BINS_IN_REGISTERS = 512
 _BLOCK_IN_MEMORY = 1024
-_MIN_BINS = 32  # that the kernels are made for
+_MIN_BINS = 32  # the fewest bins for which the kernels are made
 _CACHE_BYTES = 1 << 24  # of tensors that say where classes start
 
 
@@ -43,7 +43,7 @@ def _count_kernel(
     BINS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The points of a class along one direction: range, unless given, and counts."""
+    """Count the points of a class along one direction; its range is found or given."""
     row = tl.program_id(0).to(tl.int64)
     class_ = tl.program_id(1)
     first = tl.load(starts + class_)

@@ -49,7 +49,7 @@ _MOVE_BLOCKS = {
     128: (64, 64, 4),
     256: (64, 32, 4),
 }
-_PICTURES_PER_CUT = 4096  # of which one pixel of a large tile is cut out together
+_PICTURES_PER_CUT = 4096  # a program cuts one pixel of a large tile out of so many
 _CACHE_BYTES = 1 << 24  # of tensors that say where the pixels of a tile are
 # Arguments that change from step to step: the kernels are compiled for all of them.
 _GEOMETRY = ["height", "width", "s", "t", "top", "left", "k"]
@@ -86,7 +86,7 @@ def _pixels_of(
 
 @triton.jit
 def _place(pixels, pixel, down, across, height, width, s, t, top, left):
-    """The row of x with each pixel of a tile, and whether it is in the picture."""
+    """The row of x that has each pixel of a tile, and whether it is in the picture."""
     distance = tl.load(pixels + 2 * pixel)
     in_tile = tl.load(pixels + 2 * pixel + 1)
     row = down * s - top + (in_tile >> 16)

@@ -23,8 +23,8 @@ from sliceflow.kernels import reference
 Packed = tuple[Tensor, Tensor]
 
 _CACHE_BYTES = 1 << 24  # of tensors that say how points are divided
-_DISPLACED_POINTS = 2048  # that one program displaces
-_POINTS = 4096  # that one program of a simpler kernel works on
+_DISPLACED_POINTS = 2048  # the points that one program displaces
+_POINTS = 4096  # the points on which one program of a simpler kernel works
 # Rows of packed maps that may be read, but not used, after the last one: tiles are
 # moved by blocks of up to this many directions.
 _ROWS_READ_BEYOND = 128
@@ -45,7 +45,7 @@ def blocks_of(starts: tuple[int, ...], width: int, device: torch.device) -> Tens
 
 @triton.jit
 def block_of(blocks, i):
-    """The class, the first point and the end of block i of `blocks_of`."""
+    """The class, the first point and the end of the block i that `blocks_of` made."""
     class_ = tl.load(blocks + 3 * i)
     first = tl.load(blocks + 3 * i + 1)
     end = tl.load(blocks + 3 * i + 2)

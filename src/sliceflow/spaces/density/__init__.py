@@ -1,9 +1,9 @@
 """Densities: how likely rows are, by an invertible map from data to noise.
 
 *Direction.* The other estimators move noise onto data. Here the flow goes backwards:
-its particles are the rows, its target is N(0, I), which is known and so has no data,
-and its steps stop where nothing is left that is not normal. To sample, the map is
-inverted. The density of a row is that of its noise, times the map's Jacobian.
+its particles are the rows, and its target is N(0, I), which is known and so has no
+data. Its steps stop once rows are hardly told from normal ones. To sample, the map is
+inverted. The density of a row is the density of its noise, times the map's Jacobian.
 
 *Shapes.* Rows are (n, d) and noise is (n, d), wherever a name says rows, x or noise.
 Inside a map, *points* are (d, n), as everywhere in the engine. Encoded y is (n,) if it
@@ -14,5 +14,6 @@ scipy's splines and LAPACK are; all else is in torch.
 *Order.* `SupportTransform` maps rows to columns without bounds. Without y, or with
 classes, a `Gaussianization` (of each class) maps these to noise: a `StartMap`, then
 sliced steps. With y that is numbers, a `ConditionalDensity` does: a
-`TriangularRegression` takes off what y explains, and a `Gaussianization` maps the rest.
+`TriangularRegression` takes off what y explains, and a `Gaussianization` maps the
+residuals.
 """

@@ -31,15 +31,17 @@ __all__ = ["N_STAGES", "SmoothBasis", "varying_columns"]
 # The stages in which groups are tried, as listed above.
 STRAIGHT_LINES, SPLINES, PRODUCTS, COSINES = range(4)
 N_STAGES = 4
-# Intervals of a spline, at most; n rows have n^(1/3), the rate at which the intervals
-# of the best splines shrink. More would only slow down: the penalties decide.
+# The most intervals of a spline. For n rows there are n^(1/3), the rate at which the
+# intervals of the best splines shrink. More would only take time, because penalties
+# decide how smooth functions are.
 MAX_INTERVALS = 32
-# Where the bands of a spline end, counted from its smoothest function: a function that
-# is smooth but for one bend does not pay for all of the rough ones.
+# The functions of a spline, from smooth to rough, are split into bands that end here.
+# So a smooth function with one bend does not pay for all rough functions.
 BAND_ENDS = (3, 9)
-# Features of all products together: with 300 of them, 10,000 rows take some 50 ms.
+# The most features of all products together: with 300 of them, 10,000 rows take some 50
+# ms.
 MAX_PRODUCTS = 300
-# Functions of one column that enter products, at most.
+# The most functions of one column that enter products.
 MAX_PRODUCT_ORDER = 8
 # Cosines in every band, and how far their phases go, in radians, along one standard
 # deviation: half a radian is nearly a parabola, two have several bends.
@@ -117,16 +119,16 @@ class Spline:
 
 @dataclass(frozen=True)
 class SmoothBasis:
-    """Features of conditions y (n, c): 1, and those of the groups that are kept.
+    """Features of conditions y (n, c): a 1, and those of the groups that are kept.
 
     Parameters
     ----------
     used_columns : indices of the columns of y that vary
-    shift, scale : their means and standard deviations
-    splines : of each of them
+    shift, scale : means and standard deviations of these columns
+    splines : one for each of these columns
     product_order : how many functions of a column enter products
-    frequencies, phases : of the cosines, (c, r) and (r,)
-    kept_groups : which of all groups there are
+    frequencies, phases : parameters of the cosines, (c, r) and (r,)
+    kept_groups : the indices of the groups that are kept, among all
     """
 
     used_columns: Annotated[np.ndarray, ArraySpec("c", torch.int64)]
@@ -176,8 +178,8 @@ class SmoothBasis:
         return np.concatenate(blocks, axis=1)
 
     def groups(self) -> tuple[Ints, Ints]:
-        """The group of each feature (p,), −1 for the ones; and the stages (g,)."""
-        # They do not depend on y: any row will do.
+        """The group of each feature (p,), −1 for the ones, and the stages (g,)."""
+        # Groups do not depend on y, so any row will do.
         y = np.zeros((1, int(self.used_columns.max(initial=-1)) + 1))
         groups = [-1]
         stages = []

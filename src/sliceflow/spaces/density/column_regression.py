@@ -27,9 +27,11 @@ MAX_SWEEPS = 3
 SCORING_STEPS = 2
 # A sweep that changes the log-likelihood by less, in nats per row, is the last.
 LIKELIHOOD_TOL = 2e-4
-# A step of scoring may lose this many times as much: a penalty costs some likelihood.
+# A step of scoring may lose this many times that limit, because a penalty costs some
+# likelihood.
 ACCEPTED_LOSS = 5
-# Steps of scoring are halved down to this share; then coefficients stay as they are.
+# Steps of scoring are halved down to this share of their length; after that,
+# coefficients stay as they are.
 MIN_STEP = 0.05
 # Gradients of scales are limited to this many times their variance, which is 2 or more:
 # a few rows far out should not move a scale everywhere.
@@ -37,7 +39,7 @@ MAX_GRADIENT = 5.0
 # The largest |s| and |t|: exp(30) is 10¹³.
 MAX_LOG_SCALE = 30.0
 
-# The functions whose exponentials are scales.
+# The names of the two functions s and t, whose exponentials are scales.
 ScaleName = Literal["log_scale", "log_residual_scale"]
 
 
@@ -47,7 +49,7 @@ class BasisExpansion:
 
     Parameters
     ----------
-    active : which features (p,) it has
+    active : which features (p,) the function has
     coefficients : of all features (p,), 0 where they are not active
     penalties : of the squared coefficients in each of the g groups, (g,)
     """
@@ -73,18 +75,18 @@ class BasisExpansion:
 
     @property
     def is_zero(self) -> bool:
-        """Whether it has no features."""
+        """Whether the function has no features."""
         return not self.active.any()
 
 
 @dataclass(frozen=True)
 class Design:
-    """What a column is regressed on, for n rows.
+    """The features and residuals on which a column is regressed, for n rows.
 
     Parameters
     ----------
     features : of y, (n, p)
-    earlier_residuals : of the j columns before, (n, j)
+    earlier_residuals : residuals of the j columns before this one, (n, j)
     x : the column (n,), standardised
     """
 
@@ -102,8 +104,8 @@ class Residualization:
     log_scale : s
     log_residual_scale : t
     scaled : (x − m)/exp(s)
-    explained : what the slopes explain of `scaled`
-    residual : what is left, in units of exp(t)
+    explained : the part of `scaled` that the slopes explain
+    residual : the other part of `scaled`, divided by exp(t)
     """
 
     log_scale: Floats
@@ -113,7 +115,7 @@ class Residualization:
     residual: Floats
 
     def values_of(self, name: ScaleName) -> Floats:
-        """s or t (n,)."""
+        """The values (n,) of the function s or t that has this name."""
         if name == "log_scale":
             return self.log_scale
         return self.log_residual_scale
@@ -143,12 +145,13 @@ class _LinearPart(NamedTuple):
 
 @dataclass
 class ColumnRegression:
-    """Mean, scale, slopes and scale of the residuals of one column.
+    """The regression of one column: its mean, its scale, its slopes, and their scale.
 
     Parameters
     ----------
     groups : the group of each feature (p,), −1 of the constant
-    mean, log_scale, slopes, log_residual_scale : m, s, one a for each column before, t
+    mean, log_scale, log_residual_scale : the functions m, s and t
+    slopes : the functions a, one for each column before
     """
 
     groups: Ints
@@ -159,7 +162,7 @@ class ColumnRegression:
 
     @classmethod
     def without_y(cls, design: Design, groups: Ints) -> ColumnRegression:
-        """Constants: the mean and the standard deviation of the column."""
+        """The regression with a constant mean and a constant standard deviation."""
         n_earlier = design.earlier_residuals.shape[1]
         return cls(
             groups=groups,
@@ -175,7 +178,7 @@ class ColumnRegression:
         return (self.mean, self.log_scale, self.log_residual_scale, *self.slopes)
 
     def scale_expansion(self, name: ScaleName) -> BasisExpansion:
-        """s or t."""
+        """The function s or t that has this name."""
         if name == "log_scale":
             return self.log_scale
         return self.log_residual_scale
@@ -219,7 +222,7 @@ class ColumnRegression:
         return self
 
     def _fit_mean_and_slopes(self, design: Design) -> None:
-        """Least squares: residuals are linear in m and a."""
+        """Fit m and a by least squares: residuals are linear in both."""
         found = self.residualize(design)
         weight = np.exp(-found.log_residual_scale)
         mean_factor = weight * np.exp(-found.log_scale)
@@ -234,7 +237,7 @@ class ColumnRegression:
             active = part.expansion.active
             blocks.append(design.features[:, active] * part.factor[:, None])
             own_groups = self.groups[active]
-            # The constant of a slope is penalised by nothing either.
+            # The constants of slopes have no penalty either.
             groups.append(np.where(own_groups < 0, -1, own_groups + i * n_groups))
         matrix = np.concatenate(blocks, axis=1)
         coefficients, penalties = evidence_ridge(
@@ -252,7 +255,7 @@ class ColumnRegression:
             start = end
 
     def _fit_scale(self, name: ScaleName, design: Design) -> None:
-        """Fisher scoring of s or t, with steps halved until rows are as likely."""
+        """Fit s or t by Fisher scoring, with steps halved until rows are as likely."""
         expansion = self.scale_expansion(name)
         if expansion.is_zero:
             return

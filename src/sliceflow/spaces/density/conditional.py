@@ -1,8 +1,8 @@
-"""p(x | y) for conditions y that are numbers: regressions first, then the flow.
+"""p(x | y) for conditions y that are numbers: regressions first, then a flow.
 
-What y explains is taken off (`regression.py`); what is left over, the residuals, has
-one density for all y: that of a flow (`gaussianization.py`), unless N(0, I) is as good.
-All arrays are of numpy, and rows (n, d).
+Regressions take off what y explains (`regression.py`). The residuals have one density
+for all y: that of a flow (`gaussianization.py`), unless N(0, I) is as good. All arrays
+are of numpy, and rows (n, d).
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ __all__ = ["ConditionalDensity"]
 # A flow must make held-out residuals more likely than N(0, I) by this, in nats per
 # row. Less is noise, for which every density would cost more time.
 MIN_FLOW_GAIN = 0.01
-# Residuals that the flow is fitted to, at most: they are a matter of shape, which does
-# not depend on y, and more rows would take longer than the regression.
+# The flow is fitted to at most this many residuals. It learns only their shape, which
+# does not depend on y, and more rows would take longer than the regression.
 MAX_FLOW_ROWS = 20_000
 # The share of residuals that judge a trial flow: with a fifth, few rows are lost to it.
 HELD_OUT_SHARE = 0.2
-# The flow that is tried first: if it gains nothing, no settings need to be chosen,
-# which takes some seconds.
+# The settings of a flow that is tried first. If it gains nothing, the search for better
+# settings is left out, which takes some seconds.
 TRIAL_SETTINGS = GaussianizationSettings(n_steps=20, smoothing=100.0)
 
 
 @dataclass(frozen=True)
 class ConditionalDensity:
-    """p(x | y), of rows x (n, d) given conditions y (n, c).
+    """p(x | y), the density of rows x (n, d) given conditions y (n, c).
 
     Parameters
     ----------
     regression : what y explains of x
-    flow : of the residuals; None if they are N(0, I)
+    flow : the density of the residuals; None if they are N(0, I)
     """
 
     regression: TriangularRegression
@@ -56,7 +56,10 @@ class ConditionalDensity:
 
     @classmethod
     def from_data(cls, x: Floats, y: Floats, seed: Seed) -> ConditionalDensity:
-        """Fit both to rows x (n, d), whose columns vary, given y (n, c)."""
+        """Fit regression and flow to rows x (n, d) given y (n, c).
+
+        No column of x may be constant.
+        """
         regression = TriangularRegression.from_data(x, y, seed.child("regression"))
         order = seed.child("flow rows").permutation(len(x)).numpy()[:MAX_FLOW_ROWS]
         residuals, _ = regression.to_residuals(x[order], regression.moments(y[order]))
@@ -68,7 +71,7 @@ class ConditionalDensity:
         return len(self.regression.shift)
 
     def check_conditions(self, n_conditions: int) -> None:
-        """Raise a ValueError if it needs more columns of y than there are."""
+        """Raise a ValueError if the density needs more columns of y than there are."""
         if int(self.regression.basis.used_columns.max(initial=0)) >= n_conditions:
             raise ValueError(
                 f"the regression needs more than {n_conditions} conditions"
@@ -120,6 +123,7 @@ def _log_density(flow: Gaussianization | None, residuals: Floats) -> Floats:
     """Log-densities (n,) of residuals (n, d) under the flow, or N(0, I)."""
     if flow is not None:
         return flow.log_density(torch.from_numpy(residuals)).numpy()
-    # As `engine.normal.log_density`, in numpy: chains ask for it thousands of times.
+    # This is `engine.normal.log_density` in numpy, because chains call it thousands of
+    # times.
     squares = np.square(residuals).sum(axis=1)
     return np.asarray(-0.5 * (squares + residuals.shape[1] * LOG_TWO_PI))

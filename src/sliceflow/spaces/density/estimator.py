@@ -27,54 +27,72 @@ from sliceflow.spaces.density.fitted import FittedDensity
 from sliceflow.spaces.density.plan import DensityPlan
 from sliceflow.validation import is_bool, is_int, is_real, require
 
-# One bound for all columns, or one for each.
+# One bound for all columns, or one bound for each column.
 Bound = float | Sequence[float]
 
 
 class SlicedDensity(Estimator[VectorRows, FittedDensity]):
-    """The density of vectors: how likely rows are, exactly normalised.
+    """Density of vectors: how likely rows are, exactly normalised.
 
     The flow goes from data to noise. A Gaussian mixture is mapped to N(0, I) first.
     Then each step rotates the rows, Θx, maps every coordinate towards N(0, 1) by a
     smooth increasing T, and rotates back. So the whole map has an inverse, and
 
-        log p(x) = log N(noise; 0, I) + Σ over steps of log|det| = … + Σ log T′.
+        log p(x) = log N(noise; 0, I) + log|det ∂noise/∂x|,
+
+    where every step adds Σ log T′ to the last term.
 
     The mixture, the number of steps and the smoothing are chosen by the likelihood of
     held-out rows; then all rows are fitted.
 
     X is an (n, d) array, tensor or DataFrame of finite numbers. A density is of
-    continuous columns: if one value fills more than a tenth of a column, the values of
+    continuous columns. If one value fills more than a tenth of a column, the values of
     that column are spread uniformly over the smallest step between them, with a
-    warning. A constant column is an error. y is None or class labels (n,): then each
-    class has its own density. y may also be numbers (n, l): then mean, scale and
-    correlations of x are regressed on y first, and the flow is that of what is left
-    over.
+    warning. A constant column is an error.
+
+    y is None, class labels (n,) or numbers (n, l). Each class gets its own density.
+    With numbers, mean, scale and correlations of x are first regressed on y, and the
+    flow fits the residuals.
 
     Parameters
     ----------
-    n_steps : steps of the flow, or "auto"
-    smoothing : how smooth the maps are, or "auto". A larger number is smoother
-    n_components : normal components of the mixture that the flow starts from, or "auto"
-    bounds : None, or (low, high), the ends of the columns: numbers, or one for each
-        column, infinite where there are none. Beyond them the density is 0
-    device : "auto" uses a GPU if there is one
-    random_state : int, RandomState, Generator or None; the same seed and machine give
-        the same bits
-    verbose : 1 logs how far the fit is
-    keep_rows : write the rows into the model's file, too, so that rows can be added and
-        removed after it is loaded
+    n_steps : int or "auto", default "auto"
+        Steps of the flow.
+    smoothing : float or "auto", default "auto"
+        Penalty on how much the slope of a map changes. A larger number gives smoother
+        maps.
+    n_components : int or "auto", default "auto"
+        Components of the Gaussian mixture from which the flow starts.
+    bounds : tuple (low, high) or None, default None
+        The ends of the columns: numbers, or one number for each column, infinite where
+        there is no end. Beyond them the density is 0.
+    device : str or torch.device, default "auto"
+        "auto" uses a GPU if there is one.
+    random_state : int, RandomState, Generator or None, default None
+        The same seed and machine give the same bits.
+    verbose : int, default 0
+        1 logs how far the fit is, to the logger "sliceflow" of Python's `logging`, or
+        to stderr if no handler shows that.
+    keep_rows : bool, default False
+        Write the rows into the model's file, too, so that rows can be added and removed
+        after it is loaded. In memory, an estimator always has its rows.
 
     Attributes
     ----------
-    classes_ : the class labels, if y is labels
-    plan_ : what the fit did, with every "auto" resolved; print it
-    history_ : dict of lists: stage, step, sliced distance to noise before the step,
-        seconds elapsed
-    n_iter_ : steps done, in all classes
-    n_features_in_ : d
-    feature_names_in_ : the column names, if X is a DataFrame whose column names are
-        strings
+    classes_ : array
+        The class labels, if y is labels.
+    plan_ : DensityPlan
+        What the fit did, with every "auto" resolved. Print it.
+    history_ : dict of lists
+        Columns of equal length, with an entry for each step: `stage`, `step`,
+        `distance`, the sliced distance to noise before the step, `active_fraction`,
+        which is 1 here, and `seconds` since the fit began.
+    n_iter_ : int
+        Steps done, in all classes.
+    n_features_in_ : int
+        d, the number of columns.
+    feature_names_in_ : array
+        The column names, if X is a DataFrame whose column names are strings.
 
     Examples
     --------
@@ -192,10 +210,23 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
     # Densities
 
     def score_samples(self, X: Any, y: Any = None) -> np.ndarray:
-        """log p(x) of each row in the units of X, (n,); −∞ beyond the bounds.
+        """Log-density log p(x) of each row, in the units of X.
 
-        If the model has classes, this is log p(x | y) with y, one label for all rows or
-        one for each, and log p(x) = log Σ p(y)·p(x | y) without.
+        With classes and without y, it is log p(x) = log Σ p(y)·p(x | y) over the
+        classes.
+
+        Parameters
+        ----------
+        X : array, tensor or DataFrame (n, d)
+            Rows with the columns of the fitted ones.
+        y : one condition, n conditions or None, default None
+            With y, the result is log p(x | y). One condition counts for all rows. A
+            model that was fitted to numbers y needs it.
+
+        Returns
+        -------
+        log_density : array (n,)
+            −∞ for rows beyond the bounds.
         """
         fitted = self._fitted_state()
         array = as_rows(X, self._validate_like_fitted)
@@ -203,20 +234,53 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
         return np.asarray(fitted.log_density(array, encoded_y).cpu().numpy())
 
     def log_prob(self, X: Any, y: Any = None) -> np.ndarray:
-        """The same as `score_samples`, by the name that PyTorch's flows use."""
+        """Log-densities of rows: `score_samples`, as PyTorch's flows call it.
+
+        Parameters
+        ----------
+        X : array, tensor or DataFrame (n, d)
+            As in `score_samples`.
+        y : one condition, n conditions or None, default None
+            As in `score_samples`.
+
+        Returns
+        -------
+        log_density : array (n,)
+        """
         return self.score_samples(X, y)
 
     def score(self, X: Any, y: Any = None) -> float:
-        """The mean log-density of held-out rows: higher is better.
+        """Mean log-density of held-out rows: higher is better.
 
         `GridSearchCV` and `cross_val_score` use this score.
+
+        Parameters
+        ----------
+        X : array, tensor or DataFrame (n, d)
+            Held-out rows.
+        y : one condition, n conditions or None, default None
+            As in `score_samples`.
+
+        Returns
+        -------
+        score : float
         """
         return float(self.score_samples(X, y).mean())
 
     def transform(self, X: Any, y: Any = None) -> Any:
-        """Rows as noise: if X is like the fitted rows, it is near N(0, I).
+        """Map rows to noise. If X is like the fitted rows, the noise is near N(0, I).
 
-        If the model has classes and y is None, each row takes its likeliest class.
+        Parameters
+        ----------
+        X : array, tensor or DataFrame (n, d)
+            Rows with the columns of the fitted ones.
+        y : one condition, n conditions or None, default None
+            With classes and without y, each row takes its likeliest class.
+
+        Returns
+        -------
+        noise : array or tensor (n, d)
+            A tensor if X is one.
         """
         fitted = self._fitted_state()
         array = as_rows(X, self._validate_like_fitted)
@@ -227,13 +291,37 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
         return np.ascontiguousarray(noise.cpu().numpy())
 
     def fit_transform(self, X: Any, y: Any = None) -> Any:
-        """Fit, and the fitted rows as noise."""
+        """Fit the rows of X, and return them as noise.
+
+        Parameters
+        ----------
+        X : array, tensor or DataFrame (n, d)
+            As in `fit`.
+        y : n conditions or None, default None
+            As in `fit`.
+
+        Returns
+        -------
+        noise : array or tensor (n, d)
+            As `transform` returns it.
+        """
         return self.fit(X, y).transform(X, y)
 
     def inverse_transform(self, X: Any, y: Any = None) -> Any:
-        """Noise (n, d) as rows in the form and the units of the fitted X.
+        """Map noise to rows: the inverse of `transform`.
 
-        If the model has classes, y says which: one label for all, or one for each.
+        Parameters
+        ----------
+        X : array or tensor (n, d)
+            Noise, such as `transform` returns.
+        y : one condition, n conditions or None, default None
+            The class or the numbers that each row is given. A model with classes needs
+            them.
+
+        Returns
+        -------
+        rows : (n, d)
+            In the form and the units of the fitted X.
         """
         fitted = self._fitted_state()
         array = check_array(as_array(X, "X"), dtype="float64")
@@ -253,20 +341,34 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
         random_state: RandomState = None,
         return_y: bool = False,
     ) -> Any:
-        """Fresh samples.
+        """Draw fresh samples.
 
         Parameters
         ----------
-        n : number of samples
-        y : one label for all samples, or one for each. None takes classes in the data's
-            proportions
-        random_state : int, RandomState, Generator or None (new samples on every call)
-        return_y : also return the labels of the samples
+        n : int, default 1
+            Number of samples.
+        y : one condition, n conditions or None, default None
+            One condition is for all samples. None takes classes in the data's
+            proportions.
+        random_state : int, RandomState, Generator or None, default None
+            With None, every call gives new samples.
+        return_y : bool, default False
+            Also return the labels of the samples.
 
         Returns
         -------
-        n rows in the form, the units and the type of X; with `return_y`, a pair: the
-        rows and their y (None without classes)
+        samples : (n, d)
+            In the form, the units and the type of the fitted X.
+        y : array or None
+            The conditions of the samples; None if there are none. Only with `return_y`.
+
+        Examples
+        --------
+        >>> X = np.random.default_rng(0).normal(size=(100, 2)) + [[5, 0]]
+        >>> density = SlicedDensity(n_steps=0, smoothing=1, n_components=1).fit(X)
+        >>> samples = density.sample(200, random_state=0)
+        >>> samples.shape, bool(4.5 < samples[:, 0].mean() < 5.5)
+        ((200, 2), True)
         """
         fitted = self._fitted_state()
         require(is_int(n, 1), "n", n, "an int of at least 1")

@@ -40,12 +40,14 @@ from sliceflow.spaces.density.support import (
 )
 
 # A class with fewer rows than this, or than twice its columns, gets a normal
-# distribution with the covariance within all classes: it has too few for its own.
+# distribution with the covariance within all classes: it has too few rows for a
+# covariance of its own.
 MIN_ROWS_OF_CLASS = 20
-# Fewer rows, of a class or of all, cannot be split into rows to fit and to hold out.
+# Fewer rows than this, of a class or of all, cannot be split into rows to fit and to
+# hold out.
 MIN_ROWS_TO_CHOOSE = 4
-# Fewer rows teach a regression on y too little: half of them would be held out, or used
-# up by a dozen coefficients.
+# With fewer rows, a regression on y learns too little: half of them would be held out,
+# or used up by a dozen coefficients.
 MIN_ROWS_OF_REGRESSION = 50
 
 
@@ -174,7 +176,7 @@ def _read_conditions(y: Any, n: int) -> RowConditions:
 def _tie_warning(
     tied_columns: Sequence[int], names: tuple[Label, ...] | None
 ) -> DataWarning | None:
-    """What to say of columns whose values were spread; or nothing."""
+    """A warning of columns whose values were spread; None if there are none."""
     if not tied_columns:
         return None
     column = tied_columns[0] if names is None else names[tied_columns[0]]
@@ -205,7 +207,7 @@ class _TrainingRows:
 
 @dataclass(frozen=True)
 class ClassDensitiesTask:
-    """A fit of each class, or of all rows without y."""
+    """A planned fit of a density of each class, or of all rows without y."""
 
     plan: DensityPlan
     training: _TrainingRows
@@ -248,7 +250,7 @@ class ClassDensitiesTask:
 
 @dataclass(frozen=True)
 class ConditionalDensityTask:
-    """A fit to rows with y that is numbers."""
+    """A planned fit of a density given y that is numbers."""
 
     plan: DensityPlan
     training: _TrainingRows
@@ -259,7 +261,7 @@ class ConditionalDensityTask:
     def run(
         self, listeners: Sequence[events.Listener]
     ) -> FitResult[FittedConditionalDensity]:
-        """Fit the regression and the flow; there are no steps to tell of."""
+        """Fit the regression and the flow. There are no steps, so no events."""
         y = self.training.rows.encoded_y
         assert y is not None, "rows with an encoder of y have y"
         conditional = ConditionalDensity.from_data(
@@ -282,7 +284,7 @@ class ConditionalDensityTask:
 
 @dataclass(frozen=True)
 class _Relay:
-    """Passes the events of a class on, counted over all classes."""
+    """A listener that passes the events of one class on, counted over all classes."""
 
     listeners: Sequence[events.Listener]
     stage_name: str

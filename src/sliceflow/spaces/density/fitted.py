@@ -30,7 +30,7 @@ from sliceflow.spaces.density.support import SupportTransform
 
 @dataclass(frozen=True, kw_only=True)
 class BaseFittedDensity:
-    """What both fitted states have."""
+    """Base class of both fitted states."""
 
     plan: DensityPlan
     support_transform: SupportTransform
@@ -53,7 +53,7 @@ class BaseFittedDensity:
         return 8 * n * self.plan.n_columns * (ARRAYS_PER_STEP + n_components)
 
     def in_users_form(self, rows: Tensor) -> Any:
-        """Rows (n, d) as X was: an array, a tensor or a DataFrame, of its dtype."""
+        """Rows (n, d) in the form and the dtype of the user's X."""
         rows = rows.to(self.plan.torch_dtype)
         return in_users_form(rows, self.names, self.tensor_device, self.device)
 
@@ -164,7 +164,7 @@ class FittedClassDensities(BaseFittedDensity):
 
 @dataclass(frozen=True, kw_only=True)
 class FittedConditionalDensity(BaseFittedDensity):
-    """A density given y that is numbers; without y it does nothing."""
+    """A density given y that is numbers. Without y it has no density and no samples."""
 
     conditional: ConditionalDensity  # of rows in columns without bounds, on the CPU
     y_encoder: ContinuousEncoder
@@ -219,7 +219,7 @@ FittedDensity = FittedClassDensities | FittedConditionalDensity
 
 
 def _required(y: EncodedY | None) -> EncodedY:
-    """The same y; a `DataError` if there is none."""
+    """y itself, or a `DataError` if it is None."""
     if y is None:
         raise _missing_y()
     return y

@@ -25,17 +25,17 @@ from sliceflow.engine.smooth_maps import SmoothMap
 from sliceflow.spaces.density.settings import GaussianizationSettings, count_knots
 from sliceflow.spaces.density.start import StartMap, fit_normal_start, fit_start
 
-# A flow ends if so many steps in a row do not improve held-out rows.
+# A flow ends if this many steps in a row do not make held-out rows more likely.
 PATIENCE = 10
 
 
 @dataclass(frozen=True)
 class Gaussianization:
-    """A fitted map of rows to N(0, I), its inverse and its Jacobian.
+    """A fitted map of rows to N(0, I), with its inverse and its Jacobian.
 
-    First the start, which whitens rows and maps a Gaussian mixture to N(0, I); then the
-    sliced steps. Each step rotates points, maps every coordinate by a smooth increasing
-    function, and rotates back.
+    The start comes first: it whitens rows and maps a Gaussian mixture to N(0, I). Then
+    come the sliced steps. Each step rotates points, maps every coordinate by a smooth
+    increasing function, and rotates back.
     """
 
     start: StartMap
@@ -71,7 +71,7 @@ class Gaussianization:
             yield normal.log_density(points) + log_det
 
     def has_columns(self, d: int) -> bool:
-        """Whether start and steps are of d columns: those of a file may not be."""
+        """Whether start and steps are of d columns; damaged ones may not be."""
         thetas = [step.theta for step in self.steps]
         has_directions = all(t is not None and t.shape == (d, d) for t in thetas)
         return self.start.has_columns(d) and has_directions
@@ -136,7 +136,7 @@ def fit_gaussianization(
 
 
 def fit_normal(x: Tensor, rows_by_class: Sequence[Tensor]) -> Gaussianization:
-    """A normal distribution around rows x (n, d): there are too few for steps.
+    """A normal distribution around rows x (n, d), if there are too few for steps.
 
     Its covariance is that within all classes, whose rows are `rows_by_class`.
     """

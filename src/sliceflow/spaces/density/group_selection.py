@@ -1,7 +1,7 @@
-"""Which groups of features the regression of a column has.
+"""Which groups of features the regression of each column has.
 
 Every function starts as a constant. A group of features enters where the gradient of
-the likelihood depends on it (Rao's score test); it stays if rows that were held out
+the likelihood depends on it (Rao's score test). It stays if rows that were held out
 become more likely.
 """
 
@@ -23,13 +23,13 @@ from sliceflow.spaces.density.column_regression import (
     ScaleName,
 )
 
-# A group enters if its score is so many standard deviations above what chance gives.
+# A group enters if its score is this many standard deviations above what chance gives.
 # There are hundreds of groups: at 2 many enter by chance, at 6 weak ones are missed.
 MIN_SCORE = 4.0
 # How often groups are tested in a stage; later tests see residuals of a better fit.
 TESTS_PER_STAGE = 2
-# Added to the variances of features, which are about 1, so that those of a group that
-# are the same have an inverse.
+# Added to the variances of features, which are about 1, so that the covariance of a
+# group has an inverse even if two of its features are the same.
 _MIN_VARIANCE = 1e-6
 
 
@@ -40,8 +40,8 @@ class ScoreTest:
     Parameters
     ----------
     features : (n, p)
-    groups : of each feature (p,), −1 of the constant
-    whitening : of each of the g groups, a matrix that makes its features uncorrelated
+    groups : the group of each feature (p,), −1 of the constant
+    whitening : for each of the g groups, a matrix that makes its features uncorrelated
     """
 
     features: Floats
@@ -97,7 +97,7 @@ class GroupSelection:
     stages: Ints
 
     def select(self) -> ColumnRegression:
-        """Mean and scale first; then slopes and what they leave; then all together."""
+        """Select groups for mean and scale, then for slopes, then fit all together."""
         model = ColumnRegression.without_y(self.fitted, self.test.groups)
         model = self._grow(model, "log_scale")
         if not model.slopes:
@@ -115,7 +115,7 @@ class GroupSelection:
     def _better(
         self, model: ColumnRegression, candidate: ColumnRegression
     ) -> ColumnRegression:
-        """The one that makes held-out rows more likely."""
+        """The model that makes held-out rows more likely."""
         model_score = model.log_likelihood(self.held_out)
         candidate_score = candidate.log_likelihood(self.held_out)
         if candidate_score - model_score > 0:
@@ -142,7 +142,10 @@ class GroupSelection:
     def _add_groups(
         self, model: ColumnRegression, scale: ScaleName, is_candidate: Mask
     ) -> bool:
-        """Add the candidates, of g groups, whose scores are high; were there any?"""
+        """Add candidate groups (g,) with high scores to a scale, and its partner's too.
+
+        Returns whether any group was added.
+        """
         gradients = self._gradients(model, scale)
         groups = self.test.groups
         n_before = sum(int(each.expansion.active.sum()) for each in gradients)
@@ -156,7 +159,7 @@ class GroupSelection:
         return n_after > n_before
 
     def _gradients(self, model: ColumnRegression, scale: ScaleName) -> list[_Gradient]:
-        """Those of the functions that `_grow` adds groups to."""
+        """The gradients of the functions to which `_grow` adds groups."""
         found = model.residualize(self.fitted)
         weight = np.exp(-found.log_residual_scale)
         gradients = []

@@ -18,10 +18,10 @@ from torch import Tensor
 from sliceflow.engine import normal
 from sliceflow.saved_types import ArraySpec
 
-# Halvings of the interval in which an inverse lies: it has the width of a few standard
-# deviations, so the last is below the precision of float64.
+# Halvings of the interval in which an inverse lies. It begins with a width of a few
+# standard deviations, so it ends below the precision of float64.
 _N_BISECTIONS = 60
-# Newton's steps to the normal quantile of a very small probability.
+# Steps of Newton's method to the normal quantile of a very small probability.
 _N_QUANTILE_STEPS = 12
 # Below this logarithm of a probability, float64 has no quantiles.
 _LEAST_LOG_PROBABILITY = -600.0
@@ -40,7 +40,7 @@ class MixtureMap:
     cholesky_factors: Annotated[Tensor, ArraySpec("k d d", torch.float64)]
 
     def check_saved(self) -> None:
-        """Raise a ValueError if this is no mixture."""
+        """Raise a ValueError if the parameters are not those of a mixture."""
         diagonals = torch.diagonal(self.cholesky_factors, dim1=1, dim2=2)
         if len(self.log_weights) < 1 or not bool((diagonals > 0).all()):
             raise ValueError("a mixture has no components, or one without a density")
@@ -80,7 +80,7 @@ class MixtureMap:
         return white
 
     def log_density(self, x: Tensor) -> Tensor:
-        """log p(x) (n,) of points x (d, n): the mixture's, so no map is needed."""
+        """log p(x) (n,) of points x (d, n) under the mixture, which takes no map."""
         deviations = x[None] - self.means[:, :, None]
         residuals = torch.linalg.solve_triangular(
             self.cholesky_factors, deviations, upper=False
@@ -139,12 +139,12 @@ def _mixture_quantile(
 ) -> Tensor:
     """The x (n,) at which a mixture has as much below it as N(0, 1) below `noise`.
 
-    By bisection: x lies between the quantiles of the components.
+    It is found by bisection: x lies between the quantiles of the components.
 
     Parameters
     ----------
     noise : normal numbers (n,)
-    log_weights, mean : of the k components at each of them, (k, n)
+    log_weights, mean : of the k components at each number, (k, n)
     scale : of the components, (k, 1)
     """
     quantiles = mean + scale * noise

@@ -19,7 +19,7 @@ from sliceflow.spaces.density.settings import (
 # Nanoseconds for each number of a step, with its candidates; users are told an order
 # of magnitude.
 _NANOSECONDS = {"cpu": 400.0, "cuda": 20.0}
-# A regression on y and its flow take about as long as so many steps.
+# A regression on y and its flow take about as long as this many steps.
 _STEPS_OF_REGRESSION = 1_000
 # Arrays of the size of the rows that a step needs.
 ARRAYS_PER_STEP = 12
@@ -27,7 +27,7 @@ ARRAYS_PER_STEP = 12
 
 @dataclass(frozen=True)
 class ClassPlan:
-    """How the density of one class is fitted, or that of all rows."""
+    """How the density of one class is fitted, or the density of all rows."""
 
     n_rows: Count
     n_steps: Count
@@ -35,7 +35,8 @@ class ClassPlan:
     n_components: Count
     ridge: Annotated[float, Between(0)]
     columns_first: bool = False
-    # Too few rows for a flow: the class is normal, with a covariance that all share.
+    # Whether there are too few rows for a flow: then the class is normal, with a
+    # covariance that all classes share.
     is_normal: bool = False
 
     @classmethod
@@ -64,14 +65,14 @@ class ClassPlan:
 
     @property
     def settings(self) -> GaussianizationSettings:
-        """What the fit of the flow takes."""
+        """The settings that the fit of the flow takes."""
         start = StartSettings(self.n_components, self.ridge, self.columns_first)
         return GaussianizationSettings(self.n_steps, self.smoothing, start)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DensityPlan(Plan):
-    """What a fit of a density does. It prints as a table."""
+    """The plan of the fit of a density. It prints as a table."""
 
     n_rows: Count
     n_columns: Count

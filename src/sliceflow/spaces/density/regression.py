@@ -1,4 +1,4 @@
-"""What conditions y explain of rows x: means, scales and correlations, one by one.
+"""Regressions of rows x on conditions y: means, scales and correlations.
 
 Column by column, in the triangular form of Knothe and Rosenblatt, the residuals are
 
@@ -8,8 +8,8 @@ with functions m, s, a and t of `bases.py`: mean and scale of a column given y, 
 slopes on the residuals before it, and the scale of what these leave. If x given y is
 Gaussian, residuals are N(0, I) and independent of y.
 
-`group_selection.py` says which features each function has, and `column_regression.py`
-fits those of one column. Here all columns come together.
+`group_selection.py` chooses the features of each function, and `column_regression.py`
+fits the functions of one column. This module joins all columns.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from sliceflow.spaces.density.group_selection import GroupSelection, ScoreTest
 
 __all__ = ["ConditionalMoments", "TriangularRegression"]
 
-# Rows with which groups are selected; with more it takes longer than the last fit to
-# all rows. A fifth of them is held out.
+# Groups are selected with at most this many rows, of which a fifth is held out. With
+# more, it takes longer than the last fit to all rows.
 MAX_SELECTION_ROWS = 20_000
 HELD_OUT_SHARE = 0.2
 # The smallest positive number that logarithms are taken of.
@@ -86,12 +86,12 @@ class TriangularRegression:
 
     Parameters
     ----------
-    basis : the features of y that are used, p of them
+    basis : the p features of y that are used
     is_logged : which columns (d,) of x are taken as logarithms
     shift, scale : units (d,) of the columns
     mean, log_scale, log_residual_scale : coefficients (p, d) of m, s and t
     slope_pairs : (r, 2), the columns j and k of the slopes that are not 0
-    slopes : their coefficients (p, r)
+    slopes : coefficients (p, r) of these slopes
     """
 
     basis: SmoothBasis
@@ -196,7 +196,7 @@ def _choose_logs(x: Floats) -> Mask:
 
 
 def _take_logs(x: Floats, is_logged: Mask) -> Floats:
-    """Rows with logarithms in some columns; of what is not positive, a very low one."""
+    """Rows with logarithms in some columns; 0 and less become a very low logarithm."""
     logs = x.copy()
     logs[:, is_logged] = np.log(np.maximum(x[:, is_logged], SMALLEST))
     return logs

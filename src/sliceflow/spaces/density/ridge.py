@@ -1,10 +1,10 @@
-"""Ridge regression whose penalties, one of each group, maximise the evidence.
+"""Ridge regression with a penalty for each group, which maximises the evidence.
 
-The update is MacKay's (1992), which is that of Fellner and Schall for smoothing
-(Wood and Fasiolo 2017): λ_g = γ_g / |β_g|², where γ_g = p_g − λ_g·tr V_gg is how many
-of the p_g coefficients of a group the data determine. What explains nothing gets a
-penalty without end, and so no weight. (Other ridge regressions of the package have one
-penalty, which cross-validation chooses, or which is fixed.)
+The update of the penalties is MacKay's (1992), which is that of Fellner and Schall for
+smoothing (Wood and Fasiolo 2017): λ_g = γ_g / |β_g|², where γ_g = p_g − λ_g·tr V_gg is
+how many of the p_g coefficients of a group the data determine. A group that explains
+nothing gets a penalty without end, and so no weight. (Other ridge regressions of the
+package have one penalty, which cross-validation chooses, or which is fixed.)
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ __all__ = ["evidence_ridge"]
 # Updates of the penalties in one call. They start where the last call ended, so few
 # suffice.
 MAX_UPDATES = 5
-# Penalties are kept between these: beyond, a group is free, or absent.
+# Penalties stay between these. Beyond them, a group is as good as free, or absent.
 MIN_PENALTY = 1e-4
 MAX_PENALTY = 1e9
-# Coefficients without a penalty have this one, so that the equations are not singular.
+# The penalty of coefficients that should have none, so that the equations are not
+# singular.
 TINY_PENALTY = 1e-9
 # Updates end when no penalty changes by more than this factor, as a logarithm.
 PENALTY_TOL = 0.05

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-# What may be added to the variances of components, as shares of those of all rows. With
-# the larger one, correlations are shrunk as well (Ledoit and Wolf 2004): this is for
-# few rows, and hurts columns that are nearly sums of others.
+# Shares of the variances of all rows that may be added to the variances of components.
+# With the larger one, correlations are shrunk as well (Ledoit and Wolf 2004): this is
+# for few rows, and hurts columns that are nearly sums of others.
 RIDGES = (1e-3, 3e-2)
-# Knots of a map, 1.5·√n for n rows, between these. Fewer than 12 cannot bend where the
+# A map that is fitted to n rows has 1.5·√n knots, within these limits. Fewer than 12
+# cannot bend where the
 # data do; beyond 48 the smoothing decides, and knots only cost time.
 _MIN_KNOTS = 12
 _MAX_KNOTS = 48
@@ -17,7 +18,7 @@ _MAX_KNOTS = 48
 
 @dataclass(frozen=True)
 class StartSettings:
-    """What happens to rows before the steps; see `StartMap`."""
+    """How rows are mapped before the steps; see `StartMap`."""
 
     n_components: int = 1  # of the Gaussian mixture
     ridge: float = RIDGES[0]  # one of `RIDGES`

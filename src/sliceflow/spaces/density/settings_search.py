@@ -1,7 +1,7 @@
-"""Chooses the settings of a `Gaussianization` by the likelihood of held-out rows.
+"""The search for the settings of a `Gaussianization`, by held-out likelihood.
 
-First the start, by its own log-density, which is quick. Then the smoothing and the
-number of steps, by flows that are fitted to parts of the rows.
+First it chooses the start, by its own log-density, which is quick. Then it chooses the
+smoothing and the number of steps, by flows that are fitted to parts of the rows.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ SMOOTHINGS = (30.0, 100.0, 300.0)
 # are tried; the search ends when two in a row are no better.
 MIXTURE_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24)
 _MAX_WORSE_SIZES = 2
-# Up to so many rows, all folds choose the mixture; with more, two of them are enough.
+# Up to this many rows, all folds choose the mixture; with more, two of them are enough.
 _MAX_ROWS_FOR_ALL_FOLDS = 400
 _N_FOLDS_OF_MIXTURES = 2
-# Rows of a fit that choose its settings by cross-validation; with more, one part of
+# Up to this many rows, cross-validation chooses the settings; with more, one part of
 # the rows is held out, which is as good and five times faster.
 MAX_CROSS_VALIDATED = 1_000
 N_FOLDS = 5
 # The most rows that are used to choose settings, fitted and held out together.
 MAX_ROWS_TO_CHOOSE = 20_000
-# The most steps of a flow whose number is chosen.
+# The most steps of a flow, if the number of steps is chosen.
 MAX_STEPS = 150
 
 
@@ -58,7 +58,7 @@ def choose_settings(
     smoothing: float | None = None,
     n_components: int | None = None,
 ) -> GaussianizationSettings:
-    """The settings for rows x (n, d). What is not None is taken as it is."""
+    """The settings for rows x (n, d). Arguments that are not None are not chosen."""
     splits = list(_splits(x, seed.child("splits")))
     start_splits = splits
     if len(x) > _MAX_ROWS_FOR_ALL_FOLDS:

@@ -1,4 +1,4 @@
-"""What a density does to rows before its sliced steps: columns, whitening, mixture."""
+"""The start of a density: maps of columns, whitening and a mixture, before steps."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from sliceflow.spaces.density.settings import RIDGES, StartSettings, count_knots
 # fitted once, and to the end: a step of the flow fits its maps more roughly.
 _COLUMN_SMOOTHING = 30.0
 _COLUMN_ITERATIONS = 15
-# The least shrinkage of correlations to 0, so that they can be inverted; and that of a
-# class of few rows, whose correlations are noisy.
+# The least shrinkage of correlations to 0, so that they can be inverted; and the
+# shrinkage for a class of few rows, whose correlations are noisy.
 _SMALL_SHRINKAGE = 1e-6
 _LARGE_SHRINKAGE = 1e-2
-# When the fit of a mixture ends: the steps of the flow mend what is left, and finer
-# ends cost several times as much.
+# The fit of a mixture ends with these tolerances. The steps of the flow correct its
+# errors, and finer tolerances cost several times as much.
 _MIXTURE_TOL = 5e-3
 _MIXTURE_ITERATIONS = 40
 
@@ -49,7 +49,7 @@ class StartMap:
     mixture: MixtureMap
 
     def has_columns(self, d: int) -> bool:
-        """Whether all its parts are of d columns."""
+        """Whether all parts of the map are of d columns."""
         return (
             self.cholesky_factor.shape == (d, d)
             and self.mixture.means.shape[1] == d
@@ -73,7 +73,7 @@ class StartMap:
     def log_density(self, x: Tensor) -> Tensor:
         """log p(x) (n,) of rows x (n, d), if no steps follow.
 
-        It is that of the mixture, which need not be mapped for that.
+        It is the density of the mixture, which takes no map to noise.
         """
         white, log_det = self._whiten(x)
         return self.mixture.log_density(white) + log_det

@@ -1,4 +1,7 @@
-"""Columns with bounds or heavy tails as columns without; rows without a density."""
+"""Columns with bounds or heavy tails, mapped to columns without.
+
+It also refuses rows that have no density, and spreads ties.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,11 @@ from sliceflow.saved_types import ArraySpec, Label
 # A column has no density if one value fills more than this share of the rows: a
 # likelihood would grow without limit there. Most rounded measurements are below it.
 MAX_SHARE_OF_ONE_VALUE = 0.1
-# In few rows, so many equal values may be chance.
+# In few rows, this many equal values may be chance.
 MIN_TIES = 4
 # exp and sinh overflow float64 beyond about 710.
 _MAX_EXPONENT = 700.0
-# How near to a bound a row may come, as a share of the distance of the bounds.
+# The least distance of a row from a bound, as a share of the distance of the bounds.
 _MIN_BOUND_DISTANCE = 1e-12
 
 

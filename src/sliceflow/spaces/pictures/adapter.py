@@ -44,7 +44,7 @@ class PictureAdapter:
 
     parameters: PictureParameters
     device: torch.device
-    layout: Layout | None = None  # that pictures must have; None takes theirs
+    layout: Layout | None = None  # the layout of pictures; None infers it from them
     ranks: Ranks = SINGLE
 
     def read(self, X: Any, y: Any) -> PictureRows:
@@ -128,7 +128,7 @@ class PictureAdapter:
         )
 
     def _choose_particles(self, data: PictureData) -> int:
-        """The number of particles to keep."""
+        """Choose the number of particles to keep."""
         m = choices.choose_particles(self.parameters, data.n, self.device)
         minimum = max(self.ranks.size, data.condition_dim)
         require(
@@ -259,7 +259,7 @@ def _as_labels(y: Any, n: int) -> NDArray[Any]:
 def _condition_kind(
     data: PictureData, is_observed: bool
 ) -> Literal["none", "labels", "clusters", "observed"]:
-    """What the flow is conditioned on."""
+    """Which kind of y the flow is conditioned on."""
     if is_observed:
         return "observed"
     if data.conditions is None:

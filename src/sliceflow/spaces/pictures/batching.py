@@ -40,13 +40,13 @@ from sliceflow.spaces.pictures.rows import PictureData
 # A step uses at least this many particles and pictures, however small the memory is.
 MIN_BATCH = 4096
 # On a CPU, where a step takes long, it uses at most as many pictures as there are
-# particles, but this many if particles are fewer.
+# particles, or this many if there are fewer particles.
 MIN_CPU_BATCH = 10_000
 # The projections of a step may take an eighth of the memory of a computer, which other
 # programs use too, or a quarter of that of a GPU.
 CPU_MEMORY_DIVISOR = 8
 GPU_MEMORY_DIVISOR = 4
-# For each direction, the projections of a particle and of a picture, in float32.
+# Bytes for each direction: the projections of a particle and of a picture, in float32.
 BYTES_PER_DIRECTION = 8
 
 
@@ -140,9 +140,9 @@ def use_all_points(
 
     Parameters
     ----------
-    y_p, y_q : as in `divide_among_steps`, of all ranks
-    class_slices_p : where this rank's particles have their classes, if these have
-        separate maps
+    y_p, y_q : the classes of the particles and of the pictures of all ranks, or None
+    class_slices_p : where the classes are among this rank's particles, if classes have
+    separate maps
     """
     if class_slices_p is None or data.local_y is None:
         if plan.condition_use == "none":

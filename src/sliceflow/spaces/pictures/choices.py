@@ -105,7 +105,8 @@ def choose_shrinkage(
 ) -> float:
     """κ for maps that are fitted to `n_per_map` different pictures.
 
-    `n_steps` is the number of steps per stage, `mosaics` whether particles start so.
+    `n_steps` is the number of steps per stage, and `mosaics` says whether particles
+    start as mosaics.
     """
     if shrinkage != "auto":
         return float(shrinkage)
@@ -151,7 +152,10 @@ def choose_mosaic_size(
 
 
 def steps_per_stage(quality: Quality | int, joint: bool, device: torch.device) -> int:
-    """The number of steps; `joint` if all pictures share maps and start as noise."""
+    """The number of steps of each stage.
+
+    `joint` says whether all pictures share maps and particles start as noise.
+    """
     if not isinstance(quality, str):
         return int(quality)
     n_steps = QUALITY[quality]
@@ -323,7 +327,7 @@ def choose_knots(
 def choose_patch_basis(
     patch_basis: Literal["auto"] | PatchBasis, data: PictureData, ranks: Ranks
 ) -> PatchBasis:
-    """The basis of directions.
+    """The basis of the directions of tiles.
 
     "auto" takes pixels for drawings, which have few grey pixels, else cosines.
     """

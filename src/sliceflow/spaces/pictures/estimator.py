@@ -103,12 +103,20 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
 
     Attributes
     ----------
-    particles_ : batched samples as pictures
-    particle_conditions_ : their labels, or None
-    classes_ : the class labels, if there are any
-    plan_ : a `PicturePlan`: what the fit did, with every "auto" resolved; print it
-    history_ : dict of lists: stage, step, sliced distance, seconds elapsed
-    n_iter_ : steps done, of all stages
+    particles_ : array or tensor (M, h, w[, c])
+        The batched samples, as pictures.
+    particle_conditions_ : array or None
+        The labels of the particles.
+    classes_ : array
+        The class labels, if there are any.
+    plan_ : PicturePlan
+        What the fit did, with every "auto" resolved. Print it.
+    history_ : dict of lists
+        Columns of equal length, with an entry for each step: `stage`, `step`,
+        `distance`, the sliced distance before the step, `active_fraction`, the fraction
+        of maps that move, and `seconds` since the fit began.
+    n_iter_ : int
+        Steps done, of all stages.
 
     References
     ----------
@@ -288,11 +296,16 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         n_frames: int = 20,
         X: Any = None,
     ) -> Pictures:
-        """The samples of `sample` for the same seed, on their way from the start.
+        """Samples on their way from the start: those of `sample` for the same seed.
 
         Parameters
         ----------
-        n, y, random_state : as in `sample`
+        n : int, default 1
+            Number of samples, as in `sample`.
+        y : one label, several or None, default None
+            Labels of the samples, as in `sample`.
+        random_state : int, RandomState, Generator or None, default None
+            With None, every call gives new samples.
         n_frames : int, default 20
             How many pictures show each sample on its way, at least 2. There are fewer
             if the model has fewer steps.
@@ -334,11 +347,12 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         return np.stack(snapshots)
 
     def use_precision(self, precision: Precision) -> Self:
-        """Change the precision for sampling on a GPU.
+        """Change the precision in which a GPU draws samples.
 
         Parameters
         ----------
         precision : "auto", "float32", "float16" or "bfloat16"
+            See `PictureOptions`.
 
         Returns
         -------
@@ -370,7 +384,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         )
 
     def _validated_parameters(self) -> PictureParameters:
-        """The parameters, checked, with those of the preset."""
+        """The parameters, checked, after the preset is applied."""
         self._require_shared_parameters(self.options, ("mirror", "keep_rows"))
         parameters = self.get_params(deep=False)
         require_valid_parameters(parameters)

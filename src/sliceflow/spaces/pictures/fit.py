@@ -229,9 +229,10 @@ def _batches_of_steps(task: PictureTask, classes: _Classes) -> Batches:
 
 
 def _encode_observed(task: PictureTask, shard: Shard) -> Tensor:
-    """The values (d, n) of the pictures whose known pixels this rank's particles have.
+    """The values (d, n) of the pictures that this rank's particles complete.
 
-    Kept particles use each picture equally often, and so do the others.
+    Their known pixels do not move. Kept particles use each picture equally often, and
+    so do the others.
     """
     data = task.data
     n_kept = task.plan.n_particles
@@ -251,7 +252,7 @@ def _encode_observed(task: PictureTask, shard: Shard) -> Tensor:
 
 
 def _noise_rates(task: PictureTask, classes: _Classes) -> tuple[float, ...]:
-    """What the noise of the maps is proportional to, for their shrinkage."""
+    """The rates, one for each class, to which the noise of maps is proportional."""
     plan = task.plan
     y_p = None
     y_q = None

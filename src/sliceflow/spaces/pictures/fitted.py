@@ -37,7 +37,7 @@ from sliceflow.spaces.pictures.mosaics import (
 from sliceflow.spaces.pictures.plan import PicturePlan
 from sliceflow.spaces.pictures.rows import check_labels
 
-# Offline samples of one pass over the steps of a model, on a CPU.
+# On a CPU, a pass over the steps of a model draws this many samples.
 SAMPLES_PER_PASS = 1 << 13
 # On a GPU, where a small step takes as long as a large one, a pass has more samples:
 # as many as fit into MAX_VALUES_PER_PASS values (256 MB in float32), within limits.
@@ -52,16 +52,16 @@ class FittedPictures(HasConditions):
     plan: PicturePlan
     seed: Seed  # of the fit: its frames are drawn again
     steps: tuple[ModelStep, ...]
-    # classes or clusters of the pictures, also of mirror images
+    # The classes or clusters of the pictures, also of mirror images
     conditions: RowConditions | None = None
-    # True where a pixel is known
+    # (h, w), True where a pixel is known
     observed: Annotated[np.ndarray, ArraySpec("h w", torch.bool)] | None = None
-    # the pictures that particles start from, as mosaics; None is noise
+    # The pictures of which mosaics are made; None if particles start as noise
     pixels: (
         Annotated[Tensor, ArraySpec("n c h w", torch.uint8, differences=3)] | None
     ) = None
     device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
-    needs_rows = False  # mosaics have their own pictures
+    needs_rows = False  # samples need no rows: mosaics store their pictures themselves
 
     def check_saved(self) -> None:
         """Raise a ValueError if the parts of a saved model do not fit together."""
@@ -129,14 +129,14 @@ class FittedPictures(HasConditions):
 
     @cached_property
     def mosaics(self) -> Mosaics | None:
-        """The mosaics that particles start as; None is noise."""
+        """The mosaics as which particles start; None if they start as noise."""
         return build_mosaics(self.plan, self.pixels, self.class_indices, self.device)
 
     def sample_bytes(self, n: int = 1) -> int:
         """Memory to draw n samples.
 
-        Twice the pictures, because chunks are joined, their classes, the work of a
-        pass, and the largest grid of maps.
+        These are the pictures, twice, because chunks are joined; their classes; the
+        work of a pass; and the largest grid of maps.
         """
         d = self.layout.dimension
         picture_bytes = 2 * d * np.dtype(self.layout.dtype).itemsize + 64
@@ -236,7 +236,7 @@ class FittedPictures(HasConditions):
     def _encode_observed(
         self, observed_pixels: Tensor, part: slice, n: int, seed: Seed
     ) -> Tensor:
-        """The values (d, m) of the pictures that some of the n samples complete.
+        """The encoded pictures (d, m) that some of the n samples complete.
 
         Samples of the same picture follow each other.
         """
@@ -279,14 +279,14 @@ class FittedPictures(HasConditions):
         return np.concatenate(parts)
 
     def completions(self, X: Any, n: int, seed: Seed, n_snapshots: int = 1) -> Pictures:
-        """n completions of each of k pictures X, on their way.
+        """Complete each of k pictures X n times, and record the pictures on their way.
 
         Returns
         -------
         (snapshots, k, n, h, w[, c]); the last snapshot has the completions
         """
         known = self.observed
-        assert known is not None  # as the caller found
+        assert known is not None  # the caller has checked this
         given = with_hidden_as_zero(X, known)
         observed_pixels = self._pixel_points(given).to(self.device)
         k = observed_pixels.shape[1]

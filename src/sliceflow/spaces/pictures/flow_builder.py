@@ -48,7 +48,7 @@ class PictureFlowBuilder:
     observed_mask: Tensor | None = None  # (d, 1), True where a pixel is observed
 
     def flow(self, noise_rates: tuple[float, ...] = ()) -> FlowSpec:
-        """The engine's flow; a fit shrinks its maps by the rates of their noise."""
+        """The engine's flow, whose maps are shrunk if `noise_rates` are given."""
         plan = self.plan
         transport = plan.transport
         if noise_rates and plan.shrinkage:
@@ -93,7 +93,7 @@ class PictureFlowBuilder:
         return self.frame_kind(i).directions_of_step(seed, step_index)
 
     def _precision(self, i: int) -> torch.dtype | None:
-        """The type of the rotations of stage i; None is that of the particles."""
+        """The dtype of the rotations of stage i; None takes that of the particles."""
         # Single pixels become exact, which takes the particles' precision.
         if self.device.type == "cpu" or self._has_single_pixels(i):
             return None
@@ -147,9 +147,10 @@ class PictureFlowBuilder:
         )
 
     def _step_size(self, coefficients: PyramidSubspace) -> float:
-        """1; for random patches at most H/d, as in the authors' script.
+        """The step size: 1, or at most H/d with random patches, as in the paper's code.
 
-        They keep η at or below the number of directions H: else the flow diverges.
+        With more than H/d, η is above the number of directions H, and the flow
+        diverges.
         """
         if self.plan.patch_basis != "random":
             return 1.0

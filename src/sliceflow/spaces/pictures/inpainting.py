@@ -1,16 +1,16 @@
 """Completions of pictures from any known part, by the pictures that are most like it.
 
 1. Principal components x describe the hidden pixels of each training picture.
-2. A ridge regression on random features of the known pixels predicts them. Its
-   prediction is the condition y.
+2. A ridge regression on random features of the known pixels predicts the components.
+   Its prediction is the condition y.
 3. Local conditions (`sliceflow.neighbours`) draw x given y around a neighbour, which is
    one of the training pictures with a similar y.
-4. In photographs, a draw gets the fine detail of this neighbour. In drawings, where a
-   fifth of the pixels are black or white, this would be specks.
+4. In photographs, a draw gets the fine detail of this neighbour. In drawings, of whose
+   pixels a fifth are black or white, detail would be specks.
 5. One monotone map gives hidden pixels the distribution that they have in training
    pictures: sums of components are never quite black.
-6. Of several draws, one is taken that continues the known pixels. In photographs, what
-   is left of a step at the seam is spread over the hidden pixels.
+6. Of several draws, one is taken that continues the known pixels. In photographs, the
+   remaining step at the seam is spread over the hidden pixels.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from sliceflow.neighbours.local import LocalSampler, LocalSettings
 from sliceflow.neighbours.sampling import sample_neighbourhoods
 from sliceflow.spaces.pictures.layout import Layout, as_array
 
-# Fewer pictures do not say how hidden pixels vary.
+# With fewer training pictures, completion is refused: they do not say how hidden pixels
+# vary.
 MIN_TRAINING_PICTURES = 10
 
-# Principal components of known and of hidden pixels, at most. In photographs the fine
-# detail of a neighbour has what these leave out.
+# The most principal components of known and of hidden pixels. In photographs, the fine
+# detail of a neighbour replaces what the components leave out.
 N_KNOWN_COMPONENTS = 60
 N_HIDDEN_COMPONENTS = 100
 # Random features of the known pixels. With 500 instead, 83 instead of 85 % of completed
@@ -63,9 +64,9 @@ TONE_INCREMENT = 1e-9
 # A completion is one of this many draws, chosen by how well it continues the known
 # pixels.
 DRAWS_PER_COMPLETION = 8
-# t of this choice: about how many differences side by side say the same, so that their
-# squares count as one. With a larger t the choice is more random. There is no record of
-# other values.
+# The temperature t of this choice: about how many neighbouring differences say the
+# same, so that their squares count as one. With a larger t the choice is more random.
+# There is no record of other values.
 SEAM_CORRELATION = 3.0
 # Training pictures in which differences of neighbouring pixels are measured, and by
 # which drawings are recognised.
@@ -150,9 +151,9 @@ def _check_mask(mask: Mask) -> None:
 def with_hidden_as_zero(X: Any, known: Mask) -> NDArray[Any]:
     """A copy of the user's pictures whose hidden pixels are 0.
 
-    Whatever they were: NaN, masked, out of range. `known` (h, w) is True where a pixel
-    is not hidden. Pictures of another size are returned as they are, for `Layout.read`
-    to say what is wrong.
+    Hidden pixels may be anything before: NaN, masked, out of range. `known` (h, w) is
+    True where a pixel is not hidden. Pictures of another size are returned as they are,
+    for `Layout.read` to say what is wrong.
     """
     has_size_of_mask = np.shape(X)[1:3] == known.shape
     if has_size_of_mask and isinstance(X, np.ma.MaskedArray):
@@ -197,7 +198,7 @@ class _Completer:
         self.slopes = _condition_slopes(self.view, known_scores, self.x)
         self.y = project(self.view, known_scores, self.slopes)
 
-        self.detail: NDArray[Any] | None = None  # what components leave out
+        self.detail: NDArray[Any] | None = None  # pixels minus their components
         if not are_drawings:
             self.detail = hidden - self.hidden_pca.inverse_transform(self.x.numpy())
         self.tones = self._fit_tones(hidden, seed)
@@ -221,7 +222,7 @@ class _Completer:
         return self.seam.blend(rows, self._pixels(draws, neighbours))
 
     def _local_rows(self, training: Ints) -> LocalSampler:
-        """Some training pictures, ready to be asked for x given y."""
+        """A `LocalSampler` of components x given y, for some training pictures."""
         settings = LocalSettings(
             k=min(N_NEIGHBOURS, len(training)),
             bandwidth=BANDWIDTH,
@@ -246,7 +247,7 @@ class _Completer:
     def _untoned_pixels(
         self, x: Floats, neighbours: Ints, selection: slice | Ints
     ) -> Floats:
-        """As `_pixels`, before the monotone map."""
+        """Hidden pixels as `_pixels` returns them, before the monotone map."""
         pca = self.hidden_pca
         pixels = x @ pca.components_[:, selection] + pca.mean_[selection]
         if self.detail is not None:

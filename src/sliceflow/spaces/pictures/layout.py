@@ -44,11 +44,12 @@ DTYPES = (
 # these where there are several of each.
 Pictures = NDArray[Any] | Tensor
 
-# Limits on what a saved model may say, so that a damaged file is refused early.
+# Limits on the numbers of a saved model, so that a damaged file is refused early.
 MAX_CHANNELS = 1 << 10
 MAX_PIXEL_VALUES = 1 << 31
 
-# More channels than this are taken for a side of the picture: RGB and an alpha channel.
+# Pictures have at most red, green, blue and alpha. A longer last axis is taken for a
+# side of the picture.
 MAX_USUAL_CHANNELS = 4
 
 
@@ -58,10 +59,10 @@ class Layout:
 
     height: Annotated[int, Between(1, MAX_SIDE)]
     width: Annotated[int, Between(1, MAX_SIDE)]
-    # None: pictures (n, h, w) without an axis of channels
+    # None if pictures are (n, h, w), without an axis of channels
     channels: Annotated[int, Between(1, MAX_CHANNELS)] | None
     dtype: str
-    # None: floats in [0, 1]
+    # None if pixels are floats in [0, 1]
     n_pixel_values: Annotated[int, Between(2, MAX_PIXEL_VALUES)] | None
     # The user's pictures are a torch tensor, so samples are tensors too, on the CPU.
     # False: numpy arrays.
@@ -188,15 +189,15 @@ class Layout:
         n_total: int | None = None,
         index_slices: Sequence[slice] | None = None,
     ) -> Tensor:
-        """Pixels as columns (d, n) to values in [-1, 1].
+        """Encode pixels as columns (d, n) of values in [-1, 1].
 
         Parameters
         ----------
         pixels : columns (d, n), as `to_points` returns them
         seed : draws the fractions u of integer pixels; None takes u = ½
         n_total : the number of all pictures, if these are only some of them
-        index_slices : the indices of these pictures among all, as consecutive slices.
-            A picture's fractions depend only on its index
+        index_slices : the indices of these pictures among all, as consecutive slices. A
+        picture's fractions depend only on its index
         """
         x = pixels.to(torch.float32)
         if self.n_pixel_values is None:

@@ -24,7 +24,7 @@ class MaskedFrameKind:
     observed_mask: Tensor  # (d, 1), True where a pixel never moves
 
     def count_directions(self, d: int) -> int:
-        """Those of the kind of frame on the coefficients; d are the pixels."""
+        """The directions of the frame on coefficients; d is the number of pixels."""
         return self.kind.count_directions(self.subspace.dimension)
 
     def make_frame(
@@ -52,14 +52,14 @@ class MaskedFrame:
     subspace: PyramidSubspace
     frame: Frame  # on the coefficients of the subspace
     observed_mask: Tensor  # (d, 1)
-    theta_to_store: None = None  # a model stores nothing of it
+    theta_to_store: None = None  # no directions to store: the frame can be drawn again
 
     def count_directions(self, d: int) -> int:
-        """Those of the frame on the coefficients; d are the pixels."""
+        """The directions of the frame on coefficients; d is the number of pixels."""
         return self.frame.count_directions(self.subspace.dimension)
 
     def amplified(self, amplifier: float) -> Self:
-        """The same: what is observed is the only condition."""
+        """The frame itself: what is observed is the only condition."""
         return self
 
     def project(self, cloud: Cloud, indices: Indices = None) -> Tensor:

@@ -42,15 +42,15 @@ TIE_NOISE = 2e-3
 # parts look more like training pictures.
 FIELD_LENGTH = 1 / 4
 
-# Cosines along a side that make up a field. The next one would have an amplitude below
-# .004.
+# A field is made of this many cosines along each side. The next one would have an
+# amplitude below .004.
 N_FIELD_COSINES = 6
 
 # Pixel values that stored pictures are rounded to: files are a third smaller than with
 # 256, and samples as good.
 N_STORED_VALUES = 64
 
-# Values of pictures that are summed at a time: 128 MB in float32.
+# Values of pictures that are summed together: 128 MB in float32.
 MAX_VALUES_PER_CHUNK = 1 << 25
 
 
@@ -94,7 +94,7 @@ class Mosaics:
     locality: float  # β
     layout: Layout  # of `pixels`
     pixels: Tensor  # (n, c, h, w), all pictures
-    mirrored: bool = False  # whether mirror images follow them
+    mirrored: bool = False  # whether mirror images follow the pictures
     y: ClassIndices | None = None  # of all N pictures, also of mirror images
     n_classes: int = 1  # C; 1 without classes
     device: torch.device | str = "cpu"

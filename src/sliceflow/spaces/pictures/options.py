@@ -19,32 +19,45 @@ class PictureOptions:
 
     Parameters
     ----------
-    start : "noise", or an int s: particles start as mosaics, which are sums of s random
-        pictures of their class. Classes must not share maps then, and the model keeps
-        the pictures. "auto" is 4 for colour pictures without a mask, else "noise"; of
-        200 to 3,000 colour pictures, a trial on held-out ones chooses between the two
-    locality : β: how much the weights of the pictures of a mosaic differ from place to
-        place; 0: not at all
-    start_noise : standard deviation of the starting pixels, if they are noise
-    clip : clip particles to the range of pixels after each stage at full resolution
-    dequantize_every : "stage" or "step": how often integer pixels get another random
-        fraction
-    n_directions : directions per step, only with ``patch_basis="random"``. "auto" is 13
-        per value of a picture, at most 10,000: as many as the paper takes for MNIST
-    taper : the step size falls from 1 to 0 over this last fraction of the last stage
-    n_knots : knots kept per map for offline samples; shared maps of classes and sorted
-        maps keep eight times as many. "auto" is one per 750 particles, between 16 and
-        64. 0 keeps no model: then only the batched samples `particles_` exist
-    precision : operands of matrix products on a GPU: "float16" (the default),
-        "bfloat16" or "float32", which is slower. Sums and particles are always float32
-    shrinkage : κ: maps are shrunk within κ times their noise, and maps with less than
-        that move nothing. "auto" is 8 if particles start as mosaics, else
-        2.5·√(steps per stage/pictures per map), at most 2. 0 turns it off
+    start : "auto", "noise" or int, default "auto"
+        Where particles start. With an int s, they start as mosaics, which are sums of s
+        random pictures of their class; then classes must not share maps, and the model
+        keeps the pictures. "auto" is 4 for colour pictures without a mask, else
+        "noise"; of 200 to 3,000 colour pictures, a trial on held-out ones chooses
+        between the two.
+    locality : float, default 2
+        β, how much the weights of the pictures of a mosaic differ from place to place.
+        With 0 they are equal everywhere.
+    start_noise : float, default 0.1
+        Standard deviation of the starting pixels, if they are noise.
+    clip : bool, default True
+        Clip particles to the range of pixels after each stage at full resolution.
+    dequantize_every : "stage" or "step", default "stage"
+        How often integer pixels get another random fraction.
+    n_directions : int or "auto", default "auto"
+        Directions per step, only with ``patch_basis="random"``. "auto" is 13 per value
+        of a picture, at most 10,000: as many as the paper takes for MNIST.
+    taper : float, default 0.5
+        The step size falls from 1 to 0 over this last fraction of the last stage.
+    n_knots : int or "auto", default "auto"
+        Knots of each map that the model stores for offline samples; maps that classes
+        share and sorted maps keep eight times as many. "auto" is one per 750 particles,
+        between 16 and 64. 0 stores no model: then only the batched samples `particles_`
+        exist.
+    precision : "auto", "float32", "float16" or "bfloat16", default "auto"
+        Type of the operands of matrix products on a GPU. "auto" is "float16"; "float32"
+        is slower. Sums and particles are always float32.
+    shrinkage : float or "auto", default "auto"
+        κ: maps are shrunk within κ times their noise, and maps that move less than that
+        become the identity. "auto" is 8 if particles start as mosaics, else 2.5·√(steps
+        per stage/pictures per map), at most 2. 0 turns it off.
 
     Examples
     --------
     >>> from sliceflow import ImageFlow, PictureOptions
     >>> flow = ImageFlow(options=PictureOptions(n_knots=0))
+    >>> flow.get_params()["options__n_knots"]
+    0
     """
 
     start: Start | int = "auto"

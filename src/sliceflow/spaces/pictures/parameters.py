@@ -13,19 +13,19 @@ from sliceflow.spaces.pictures.layout import MaskName
 from sliceflow.spaces.pictures.options import PictureOptions
 from sliceflow.validation import is_int, is_real, require
 
-# How many steps a stage has; `plan.QUALITY` has the numbers.
+# Names for the number of steps of a stage; `choices.QUALITY` has the numbers.
 Quality = Literal["draft", "standard", "best"]
-# "random" are the paper's random patches, not tiles.
+# The directions of a patch; "random" stands for the paper's random patches, not tiles.
 PatchBasis = Literal["pixels", "cosines", "random"]
 Preset = Literal["paper"]
 
 
 @dataclass(frozen=True)
 class PictureParameters:
-    """What a fit needs of the parameters of an `ImageFlow`.
+    """The parameters of an `ImageFlow` that a fit needs, checked.
 
-    A preset is applied, and `options` are never None. An "auto" is still there: the
-    plan of a fit resolves it, because that takes the pictures.
+    A preset is applied, and `options` are never None. Values of "auto" are not resolved
+    yet: that needs the pictures, and happens in the plan of a fit.
     """
 
     schedule: str

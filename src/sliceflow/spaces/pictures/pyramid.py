@@ -64,7 +64,8 @@ def lanczos_coefficients(
 ) -> Tensor:
     """UᵀW (small, small), float64: the columns of W as coefficients, W = U·(UᵀW).
 
-    The paper's patches are upsampled by W itself; this is what they are in the basis U.
+    The paper's patches are upsampled by W. In the basis U, they have these
+    coefficients.
     """
     if small == full:
         return torch.eye(full, dtype=torch.float64, device=device)
@@ -146,7 +147,7 @@ class PyramidSubspace(Subspace):
     def _resample_chunk(
         self, x: Tensor, vertical: Tensor, horizontal: Tensor
     ) -> Tensor:
-        """As `_resample`, for all columns at once. A slice of columns is copied."""
+        """Multiply the two axes of all columns at once; see `_resample`."""
         c = self.channels
         n = x.shape[1]
         h, height = vertical.shape

@@ -1,7 +1,7 @@
-"""The pictures of a fit, in two forms.
+"""The pictures of a fit, in two forms: the user's, and the engine's columns.
 
-`PictureRows` are the user's pictures and labels, checked. `PictureData` are these as
-columns on the device of the fit, with mirror images and clusters.
+`PictureRows` are the user's pictures and labels, checked. `PictureData` are the same
+pictures as columns on the device of the fit, with mirror images and clusters.
 """
 
 from __future__ import annotations

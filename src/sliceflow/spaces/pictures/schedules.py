@@ -12,7 +12,7 @@ from sliceflow.saved_types import Between
 
 __all__ = ["PictureStage", "auto", "from_string", "paper"]
 
-# Limits on what a saved model may say, so that a damaged file is refused early. They
+# Limits on the numbers of a saved model, so that a damaged file is refused early. They
 # are far beyond what fits into memory.
 MAX_SIDE = 1 << 14
 MAX_STEPS = 1 << 24
@@ -20,7 +20,22 @@ MAX_STEPS = 1 << 24
 
 @dataclass(frozen=True)
 class PictureStage:
-    """One stage: steps with S×S tiles at one resolution of the pyramid."""
+    """One stage: steps with S×S tiles at one resolution of the pyramid.
+
+    Attributes
+    ----------
+    height, width : int
+        The resolution, in coefficients of the pyramid.
+    patch : int
+        S, the side of a tile.
+    n_steps : int
+        The number of steps.
+
+    Examples
+    --------
+    >>> str(PictureStage(height=8, width=8, patch=5, n_steps=20))
+    '8[5]×20'
+    """
 
     height: Annotated[int, Between(1, MAX_SIDE)]  # in coefficients of the pyramid
     width: Annotated[int, Between(1, MAX_SIDE)]
@@ -29,7 +44,7 @@ class PictureStage:
 
     @property
     def name(self) -> str:
-        """Its name in events, such as "8×8[5]"."""
+        """The name of the stage in events, such as "8×8[5]"."""
         return f"{self.height}×{self.width}[{self.patch}]"
 
     def __str__(self) -> str:
@@ -39,7 +54,7 @@ class PictureStage:
         return f"{size}[{self.patch}]×{self.n_steps}"
 
 
-# The paper's Table 2.
+# The schedules of the paper's Table 2.
 _COARSE_LEVELS = "1[1] 2[2] 3[3] 4[4] 5[5] 6[6]"
 _FINE_PATCHES = "15,13,11,9,7,5,3"
 _MNIST = (
@@ -52,7 +67,7 @@ _CIFAR = (
 )
 _CELEBA = f"{_CIFAR} 64[{_FINE_PATCHES}]"
 
-# The largest patch of that table, and its largest resolution with patches of one size
+# The largest patch of Table 2, and its largest resolution with patches of one size
 # only.
 MAX_PATCH = 15
 LAST_COARSE_RESOLUTION = 7
@@ -76,11 +91,29 @@ _ENTRY = re.compile(
 def from_string(
     text: str, height: int, width: int, steps: int = 100
 ) -> list[PictureStage]:
-    """The stages of a schedule for pictures of height × width, each of `steps` steps.
+    """Read the stages of a schedule for pictures of height × width.
 
     The text names resolutions (of the longer side), each with patch sizes in brackets.
     ``*3`` after a bracket triples the steps of its stages, ``*0.5`` halves them, ``=4``
     makes them 4.
+
+    Parameters
+    ----------
+    text : str
+        The schedule, in the paper's notation.
+    height, width : int
+        The size of the pictures.
+    steps : int, default 100
+        The number of steps of each stage.
+
+    Returns
+    -------
+    stages : list of PictureStage
+
+    Raises
+    ------
+    ParameterError
+        If the text is no schedule, or one for larger pictures.
 
     Examples
     --------
@@ -147,13 +180,24 @@ def _read_entry(
 
 
 def auto(height: int, width: int, channels: int = 1) -> str:
-    """A schedule for pictures of any size, in the paper's notation.
+    """The automatic schedule for pictures of any size, in the paper's notation.
 
-    Like the paper's: resolutions 1 to 7, then each about 1.4 times the previous one;
-    patches from 15 (or the full picture) down to 3. Coarse resolutions have more steps:
-    they are cheap and determine the content. The small patches of the last resolution
-    are repeated. Pairs of pixels come last, and for grey pictures a step of single
-    pixels, which gives each pixel its own distribution: black is black.
+    It is like the paper's: resolutions 1 to 7, then each about 1.4 times the previous
+    one; patches from 15 (or the full picture) down to 3. Coarse resolutions have more
+    steps: they are cheap and determine the content. The small patches of the last
+    resolution are repeated. Pairs of pixels come last, and for grey pictures a step of
+    single pixels, which gives each pixel its own distribution: black is black.
+
+    Parameters
+    ----------
+    height, width : int
+        The size of the pictures.
+    channels : int, default 1
+        The number of channels: 1 for grey pictures.
+
+    Returns
+    -------
+    schedule : str
 
     Examples
     --------
@@ -187,6 +231,15 @@ def paper(height: int, width: int) -> str:
     The table has pictures of 28, 32 and 64 pixels. Other sizes take the lower
     resolutions of CelebA's column, then their own resolution with patches from 15 down
     to 3.
+
+    Parameters
+    ----------
+    height, width : int
+        The size of the pictures.
+
+    Returns
+    -------
+    schedule : str
 
     Examples
     --------

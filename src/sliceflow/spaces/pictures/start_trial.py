@@ -39,10 +39,11 @@ HELD_OUT_SHARE = 0.3
 # Samples that a detector cannot tell from held-out pictures better than this are good
 # enough: the second trial, which takes longer, is left out.
 GOOD_DETECTION = 0.7
-# By so much the detection of noise must be lower. Noise copies pictures more often, so
+# The AUC of samples that start as noise must be lower by this. Noise copies pictures
+# more often, so
 # it should win clearly. The AUC of some hundred pictures has an error of about .03.
 MIN_GAIN = 0.1
-# Principal components in which pictures are compared, as FD-PCA32 does.
+# Pictures are compared in this many principal components, as FD-PCA32 does.
 N_COMPONENTS = 32
 
 
@@ -84,7 +85,7 @@ class StartTrial:
     def _trial_parameters(
         self, start: int | Literal["noise"], amplifier: float
     ) -> PictureParameters:
-        """The parameters of a quick fit whose particles start so, without a model."""
+        """The parameters of a quick fit with this start, which stores no model."""
         parameters = self.adapter.parameters
         options = replace(parameters.options, start=start, n_knots=0)
         return replace(

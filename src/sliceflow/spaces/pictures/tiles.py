@@ -27,7 +27,7 @@ from sliceflow.kernels.geometry import TileGeometry
 from sliceflow.spaces.pictures.cosines import cosine_rotation
 from sliceflow.spaces.pictures.pyramid import lanczos_coefficients
 
-# Values of random patches that are placed in pictures at a time: 32 MB in float64.
+# Values of random patches that are placed in pictures together: 32 MB in float64.
 MAX_PLACED_VALUES = 1 << 22
 
 
@@ -42,7 +42,7 @@ class TileFrame(DenseFrame):
     geometry: TileGeometry = field(kw_only=True)
 
     def count_directions(self, d: int) -> int:
-        """All tiles have as many directions as values, also beyond the border."""
+        """The number of directions: every tile has all, also beyond the border."""
         return self.geometry.n_directions
 
     def project(self, cloud: Cloud, indices: Indices = None) -> Tensor:
@@ -126,7 +126,7 @@ class Tiles:
         return self._geometry_at(down, right)
 
     def _geometry_at(self, down: float, right: float) -> TileGeometry:
-        """The tiles at an offset, in fractions of a tile.
+        """The tiles at an offset `down` and `right`, in fractions of a tile.
 
         An axis that one tile covers has offset 0.
         """

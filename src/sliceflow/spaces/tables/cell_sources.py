@@ -14,8 +14,8 @@ from sliceflow.spaces.tables.positions import is_missing, is_undrawn
 from sliceflow.spaces.tables.rules import ComputingRule
 from sliceflow.spaces.tables.solve_rules import compute_column
 
-# That a number equals an earlier column is modelled if it does so in at least this
-# share of rows. A smaller share would take accidents for a pattern, and a larger one
+# If a number equals an earlier column in at least this share of rows, the model draws
+# that it does. A smaller share would take accidents for a pattern, and a larger one
 # would lose patterns that users can see.
 MIN_EQUAL_SHARE = 0.001
 
@@ -39,22 +39,22 @@ class CellSources:
 
     @property
     def from_tree(self) -> Mask:
-        """(n,), which cells are drawn from a tree."""
+        """Which cells (n,) are drawn from a tree."""
         return np.asarray(self.source_ids == 0)
 
     @property
     def from_equal_column(self) -> Mask:
-        """(n,), which cells equal a cell of an earlier column."""
+        """Which cells (n,) equal a cell of an earlier column."""
         return (self.source_ids > 0) & (self.source_ids <= len(self.equal_indices))
 
     @property
     def missing(self) -> Mask:
-        """(n,), which cells are missing without a draw from a tree."""
+        """Which cells (n,) are missing without a draw from a tree."""
         return np.asarray(self.source_ids == self._missing_id)
 
     @property
     def computed(self) -> Mask:
-        """(n,), which cells a rule computes."""
+        """Which cells (n,) a rule computes."""
         return np.asarray(self.source_ids == self._computed_id)
 
     @property
@@ -66,17 +66,17 @@ class CellSources:
         return len(self.equal_indices) + 2
 
     def equals(self, column_index: int) -> Mask:
-        """(n,), which cells equal the cell of this earlier column."""
+        """Which cells (n,) equal the cell of this earlier column."""
         equal_id = self.equal_indices.index(column_index) + 1
         return np.asarray(self.source_ids == equal_id)
 
     def with_missing(self, missing: Mask) -> CellSources:
-        """The same sources, but for cells (n,) that are missing without a draw."""
+        """The sources, changed where cells (n,) are missing without a draw."""
         source_ids = np.where(missing, self._missing_id, self.source_ids)
         return replace(self, source_ids=source_ids)
 
     def with_computed(self, computed: Mask) -> CellSources:
-        """The same sources, but for cells (n,) that a rule computes."""
+        """The sources, changed where a rule computes cells (n,)."""
         source_ids = np.where(computed, self._computed_id, self.source_ids)
         return replace(self, source_ids=source_ids)
 
@@ -92,9 +92,9 @@ def find_sources(
     predictors: Ints,
     rules: Sequence[ComputingRule],
 ) -> CellSources:
-    """Where the cells of a column come from, in rows with positions (n, d).
+    """Find out where the cells of a column come from, in rows with positions (n, d).
 
-    These are rules, if there are any, or else earlier columns that it equals.
+    The sources are rules, if there are any, or else earlier columns that it equals.
     """
     positions = row_positions[:, column_index]
     if not rules:
@@ -130,9 +130,9 @@ def find_equal_columns(
     column_index: int,
     predictors: Ints,
 ) -> CellSources:
-    """Earlier columns that a smooth number equals in some rows with positions (n, d).
+    """The earlier columns that a smooth number equals in some rows (n, d).
 
-    Of the sources of its cells, none is `missing`.
+    The sources of its cells are as in `CellSources`, but none is `missing`.
     """
     column = columns[column_index]
     positions = row_positions[:, column_index]

@@ -53,7 +53,7 @@ def require_pandas() -> None:
 
 @dataclass(frozen=True, eq=False)
 class EncodedColumn:
-    """One column: its different values, the levels, and the code of each cell.
+    """A column: its levels, which are its different values, and the code of each cell.
 
     Levels are stored as `values` if they are numbers, booleans or times, else as
     `labels`. A Decimal or a date is the label (name of its type, its text).
@@ -65,8 +65,8 @@ class EncodedColumn:
     # (k,), ascending; times are counted in the unit of their dtype since 1970 in UTC
     values: LevelValues = field(default_factory=lambda: np.empty(0))
     labels: tuple[Label, ...] = ()
-    # Of what kind pandas' categories are; empty for other columns. Only levels of
-    # categories may have no cell.
+    # The kind of pandas' categories, empty for other columns. Only levels of categories
+    # may have no cell.
     categorical: Categorical = ""
 
     def check_saved(self) -> None:
@@ -90,7 +90,7 @@ class EncodedColumn:
 
     @cached_property
     def levels(self) -> pd.Series:
-        """(k,), the different values, as a Series."""
+        """The levels (k,), as a Series."""
         require_pandas()
         import pandas as pd
 
@@ -102,7 +102,7 @@ class EncodedColumn:
 
     @cached_property
     def value_type(self) -> ValueType:
-        """What the levels are."""
+        """The type of the levels, such as "float"."""
         kind = column_kind(self.levels)
         if kind in VALUE_TYPES:
             return VALUE_TYPES[kind]
@@ -110,17 +110,17 @@ class EncodedColumn:
             return "str"
         types = {type(value) for value in self.levels}
         if len(types) > 1:
-            return "float"  # integers and floats: no others may stand together
+            return "float"  # integers and floats, the only types that may be mixed
         return OBJECT_TYPES[types.pop()]
 
     @property
     def missing(self) -> Mask:
-        """(n,), which cells are missing."""
+        """Which cells (n,) are missing."""
         return np.asarray(self.codes < 0)
 
     @property
     def present_codes(self) -> Ints:
-        """(m,), the codes of the m cells that are not missing."""
+        """The codes (m,) of the m cells that are not missing."""
         return np.asarray(self.codes[self.codes >= 0])
 
     def to_series(self, codes: Ints) -> pd.Series:
@@ -139,7 +139,7 @@ class EncodedColumn:
         return self.levels.reindex(codes).reset_index(drop=True)
 
     def take(self, row_indices: Ints) -> EncodedColumn:
-        """The rows with these indices (m,). Levels that lose their last cell go."""
+        """The rows with these indices (m,), without levels that have no cell left."""
         codes = self.codes[row_indices]
         stays = _has_cells(codes, len(self.levels))
         if self.categorical:  # categories that never had a cell stay
@@ -157,7 +157,7 @@ class EncodedColumn:
 
 
 def _has_cells(codes: Ints, n_levels: int) -> Mask:
-    """(k,), whether each of k levels has a cell."""
+    """Whether each of k levels has a cell: (k,)."""
     return np.bincount(codes[codes >= 0], minlength=n_levels) > 0
 
 
@@ -186,7 +186,7 @@ def encode_column(column: pd.Series, name: Any) -> EncodedColumn:
 
 
 def _encode_categories(column: pd.Series, name: Any) -> EncodedColumn:
-    """A column of pandas' categories. These are its levels, in their order."""
+    """The column of pandas' categories, which are its levels, in their order."""
     import pandas as pd
 
     categorical: Categorical = "unordered"
@@ -213,7 +213,7 @@ def _refuse_infinities(column: pd.Series, name: Any) -> None:
 def _encode_levels(
     name: Any, codes: Ints, levels: pd.Series, categorical: Categorical = ""
 ) -> EncodedColumn:
-    """The column with these levels. An error of pandas if a file cannot hold them."""
+    """The column with these levels; an error of pandas if a file cannot hold them."""
     check_levels(levels, categorical)
     stored = store_levels(levels)
     return EncodedColumn(

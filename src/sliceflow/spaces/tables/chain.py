@@ -54,8 +54,8 @@ MAX_DRAW_ROUNDS = 60
 
 # In this many first rounds, two more kinds of rows are drawn again: copies of rows that
 # occur once, and rows with a prediction beyond the ends of its column. Later rounds
-# accept such rows, because some tables allow no others. More of these rounds would take
-# longer in such tables.
+# accept such rows, because some tables allow no others. With a larger number, such
+# tables would take longer.
 MAX_STRICT_ROUNDS = 5
 
 
@@ -64,12 +64,12 @@ class ChainStep(Protocol):
 
     @property
     def drawn_indices(self) -> list[int]:
-        """The indices of the k columns that are drawn."""
+        """The indices of the k columns that the step draws."""
         ...
 
     @property
     def unexplained(self) -> float:
-        """The share of their impurity or variance that the model does not explain."""
+        """The share of the columns' impurity or variance that the model leaves."""
         ...
 
     def draw(
@@ -140,7 +140,7 @@ def fit_chain(
 def _per_level_label(
     table: Table, strategies: Sequence[Strategy], fixed: Sequence[int]
 ) -> int | None:
-    """The label of which each level has trees of its own; None if there is none."""
+    """The label whose levels have trees of their own each; None if there is none."""
     for c, strategy in zip(table.drawing_order, strategies, strict=True):
         if strategy == "per_level" and c not in fixed:
             return c

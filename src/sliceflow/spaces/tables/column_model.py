@@ -59,21 +59,21 @@ MIN_LEVELS_FOR_RIDGE = 12
 MAX_DRAWS = 24
 DRAWS_PER_NODE = 4
 
-# How often a rare number is moved until the constraints allow where it is. After that
-# it stays where it is: it was allowed there. More moves would take longer, and fewer
+# How often a rare number is moved until the constraints allow its new place. After that
+# it keeps its first place, which was allowed. More moves would take longer, and fewer
 # would leave more rare numbers in samples of tables with constraints.
 MAX_MOVES = 8
 
 # The largest uniform random number: 1 itself would be beyond the last row of a leaf.
 MAX_UNIFORM = 1 - 1e-12
 
-# How a column is drawn: from the leaves of a tree; as a label of which each level has
-# trees of its own; or by a ridge regression of grid values or of their logarithms, and
-# a residual from the leaves of a tree.
+# How a column is drawn: from the leaves of a tree; as a label whose levels have trees
+# of their own for all other columns; or by a ridge regression of grid values or of
+# their logarithms, with a residual from the leaves of a tree.
 Strategy = Literal["tree", "per_level", "ridge", "log_ridge"]
 RidgeStrategy = Literal["ridge", "log_ridge"]
 
-# The strategies with a regression, and the scale of that.
+# The strategies with a regression, and the scale of each regression.
 SCALE_OF_STRATEGY: dict[RidgeStrategy, Scale] = {
     "ridge": "grid_value",
     "log_ridge": "log",
@@ -94,11 +94,11 @@ class _NewCells:
     positions: Floats  # (m,); `UNDRAWN` until a proposal is accepted
 
     def propose(self, row_indices: Ints, positions: Floats) -> Mask:
-        """Set the cells of rows (k,) to positions (k,) where the draft allows these.
+        """Set the cells of rows (k,) to positions (k,), where the draft allows these.
 
         Returns
         -------
-        (k,), which proposals were accepted
+        accepted : (k,), which proposals were accepted
         """
         accepted = self.draft.allows(self.column_index, row_indices, positions)
         self.positions[row_indices[accepted]] = positions[accepted]
@@ -109,9 +109,9 @@ class _NodeDraws(NamedTuple):
     """Positions that were drawn from nodes of a tree."""
 
     positions: Floats  # (m,)
-    # (m,), which of them are positions of rows, and so may disclose these. What a
-    # regression predicts is none: it is a number of the table only by accident, and if
-    # it moved, a total would not be that of its parts any more.
+    # (m,), which positions are those of rows, and so may disclose these rows. A
+    # prediction of a regression is a number of the table only by accident, and if it
+    # moved, a total would no longer be the sum of its parts.
     is_of_row: Mask
 
 
@@ -124,16 +124,17 @@ class ColumnModel:
     """
 
     columns: Sequence[Column]  # all columns of the table
-    column_index: int  # the one that is drawn
+    column_index: int  # the column that is drawn
     predictors: Ints  # indices of the columns that its trees see
-    regressions: tuple[RidgeRegression, ...]  # whose predictions its trees see, too
+    regressions: tuple[RidgeRegression, ...]  # its trees see their predictions, too
     tree: Tree  # of the rows whose cells come from the tree
-    values: Floats  # (n,), their positions, or with `is_ridge` their residuals
+    values: Floats  # (n,), positions of these cells, or with `is_ridge` residuals
     is_ridge: bool  # whether draws are residuals of the last regression
     sources: CellSources  # of all rows
-    # Of all rows; None if no source has to be drawn (`needs_source_tree`).
+    # Draws the sources of new cells; None if no source has to be drawn
+    # (`needs_source_tree`).
     source_tree: Tree | None
-    rules: tuple[ComputingRule, ...] = ()  # that compute cells; all others are drawn
+    rules: tuple[ComputingRule, ...] = ()  # rules that compute some of the cells
 
     @property
     def column(self) -> Column:
@@ -209,10 +210,9 @@ class ColumnModel:
     def _take_computed(
         self, is_computed: Mask, computed: Floats, cells: _NewCells
     ) -> None:
-        """Take `computed` positions (m,), in rows in which rules compute the cell.
+        """Set cells to `computed` positions (m,), in rows in which rules compute them.
 
-        Where such a cell is not allowed it stays undrawn, as another would break a
-        rule.
+        A computed cell that is not allowed stays undrawn: any other would break a rule.
         """
         is_possible = ~is_impossible(computed) & is_undrawn(cells.positions)
         row_indices = np.flatnonzero(is_computed & is_possible)
@@ -274,9 +274,9 @@ class ColumnModel:
             node = node[~accepted]
 
     def _range_of_nodes(self, node: Ints) -> rare_numbers.LevelRange:
-        """The lowest and the highest level of nodes (m,).
+        """The lowest and the highest level among the rows of each node (m,).
 
-        Rows of a node above leaves are not sorted, so it has those of the column.
+        Rows of a node above leaves are not sorted, so its range is that of the column.
         """
         tree = self.tree
         start = tree.node_start[node]
@@ -291,7 +291,7 @@ class ColumnModel:
 
     @cached_property
     def _n_missing(self) -> Ints:
-        """(nodes,), how many cells of each node are missing, but one less than all."""
+        """How many cells of each node are missing, at most all but one: (nodes,)."""
         tree = self.tree
         missing = is_missing(self.values[tree.row_order])
         n_before = np.append(0, np.cumsum(missing))
@@ -339,14 +339,14 @@ class ColumnModel:
 
 @dataclass(frozen=True, eq=False)
 class PerLevelModel:
-    """One column with a model for each level of a label: no tree mixes levels."""
+    """The models of one column, one for each level of a label: no tree mixes levels."""
 
     label_index: int  # the column of the label
     models: Mapping[float, ColumnModel]  # by the label's positions
 
     @property
     def drawn_indices(self) -> list[int]:
-        """The index of the column, as a list; it is the same in all models."""
+        """The index of the column, as a list. All models draw the same column."""
         first_model = next(iter(self.models.values()))
         return first_model.drawn_indices
 
@@ -358,7 +358,7 @@ class PerLevelModel:
     def draw(
         self, draft: DraftRows, rng: np.random.Generator, clip: bool = True
     ) -> Floats:
-        """As `ColumnModel.draw`, each row by the model of its level."""
+        """Draw each row by the model of its level; see `ColumnModel.draw`."""
         positions = np.full((len(draft), 1), UNDRAWN)
         labels = draft.row_positions[:, self.label_index]
         for level, model in self.models.items():

@@ -75,7 +75,7 @@ from sliceflow.spaces.tables.table_rows import convert_exactly, format_names
 if TYPE_CHECKING:
     import pandas as pd
 
-# Kinds that a user may give. "constant" is another, which only `columns_` shows.
+# Kinds that a user may give. One more kind, "constant", is only shown by `columns_`.
 UserKind = Literal[
     "continuous",
     "integer",
@@ -92,7 +92,8 @@ NUMERIC_KINDS = ("continuous", "integer", "datetime")
 CATEGORY_KINDS = ("boolean", "category", "ordered")
 KINDS: tuple[str, ...] = get_args(UserKind)
 
-# A number is not smooth if one value, or the missing one, has more of the rows.
+# A number is not smooth if one value, or missing cells, have more than this share of
+# the rows.
 _MAX_SHARE_IN_SMOOTH_COLUMN = 0.1
 # The most frequent levels of a category have an axis each in `Column.features`, at most
 # this many; the others are all at the origin.
@@ -102,7 +103,7 @@ _MIN_PROBABILITY = 1e-6
 
 
 class LocatedValues(NamedTuple):
-    """Where values are in a column."""
+    """The places of some values in a column."""
 
     positions: Floats  # (m,); that of the nearest end for values outside the range
     grid_values: Floats  # (m,); those of categories are their positions
@@ -123,8 +124,9 @@ class Column:
     quantity: Quantity = "number"
     text_format: TextFormat | None = None  # how numbers or times are written as text
     observed_only: bool = False  # whether only values that occur may be drawn
-    identifier_reason: str = ""  # why it is an identifier
-    # Numbers of fewer rows are rare: samples have others near by (`rare_numbers`).
+    identifier_reason: str = ""  # why the column is one of identifiers
+    # Numbers that fewer rows have are rare: samples have others near by
+    # (`rare_numbers`).
     min_count: int = 1
     # What levels became that are merged into others (`rare_levels`).
     merged_levels: Mapping[Any, Any] = field(default_factory=dict)
@@ -136,12 +138,12 @@ class Column:
 
     @property
     def n_levels(self) -> int:
-        """k, how many different values there are."""
+        """k, the number of different values."""
         return len(self.level_codes)
 
     @property
     def is_category(self) -> bool:
-        """Whether models draw its levels: a category, or identifiers that repeat."""
+        """Whether models draw levels: of a category, or of identifiers that repeat."""
         return self.kind in CATEGORY_KINDS or self.has_pseudonyms
 
     @property
@@ -151,17 +153,17 @@ class Column:
 
     @property
     def is_binary(self) -> bool:
-        """Whether it is a category of at most two levels, as labels often are."""
+        """Whether this is a category of at most two levels, as labels often are."""
         return self.is_category and self.n_levels <= 2
 
     @property
     def is_number(self) -> bool:
-        """Whether it has numbers or times: values that others may be between."""
+        """Whether this has numbers or times: other values may be between these."""
         return self.kind in NUMERIC_KINDS
 
     @property
     def is_time(self) -> bool:
-        """Whether it has times, which can be compared but not added."""
+        """Whether the column has times, which can be compared but not added."""
         return self.is_number and self.quantity == "time"
 
     @property
@@ -177,12 +179,12 @@ class Column:
 
     @cached_property
     def levels(self) -> pd.Series:
-        """(k,), the value at each position, as a Series."""
+        """The value at each position (k,), as a Series."""
         return self.encoded.levels.iloc[self.level_codes]
 
     @cached_property
     def positions(self) -> Floats:
-        """(n,), the positions of the column's own cells."""
+        """The positions (n,) of the column's own cells."""
         # Identifiers that do not repeat are all at the position 0.
         other_levels = MISSING
         if self.n_levels:
@@ -194,12 +196,15 @@ class Column:
 
     @property
     def unit(self) -> Fraction | None:
-        """What scaled values count, in ones or seconds; None for floats, categories."""
+        """The unit that scaled values count, in ones or seconds; None if there is none.
+
+        Floats with many decimals and categories have no unit.
+        """
         return self.grid.unit
 
     @property
     def level_grid_values(self) -> Floats:
-        """(k,), the grid values of the levels, ascending."""
+        """The grid values (k,) of the levels, ascending."""
         return self.grid.grid_values
 
     def grid_values_at(self, positions: Floats) -> Floats:
@@ -210,19 +215,20 @@ class Column:
 
     @cached_property
     def new_values(self) -> NewValuePolicy:
-        """Where values that do not occur in the table may be drawn."""
+        """The policy that says where values may be drawn that are not in the table."""
         return NewValuePolicy(self)
 
     @cached_property
     def level_counts(self) -> Ints:
-        """(k,), how many rows have each level."""
+        """How many rows have each level: (k,)."""
         present = self.positions[has_value(self.positions)].astype(np.int64)
         return np.bincount(present, minlength=self.n_levels)
 
     def nearest_positions(self, grid_values: Floats) -> Floats:
-        """Positions (m,) of grid values (m,), rounded as those of the column are.
+        """The positions (m,) of grid values (m,), rounded as values of the column are.
 
-        What is outside the range of the column becomes its lowest or highest value.
+        A grid value outside the range of the column becomes its lowest or highest
+        value.
         """
         lowest = self.level_grid_values[0]
         highest = self.level_grid_values[-1]
@@ -233,7 +239,7 @@ class Column:
 
     @cached_property
     def is_smooth(self) -> bool:
-        """Whether it has numbers, none of them frequent, and few cells are missing."""
+        """Whether this has numbers, none of them frequent, and few missing cells."""
         counts = np.unique(self.positions, return_counts=True)[1]
         most_frequent = counts.max()
         n = counts.sum()
@@ -241,7 +247,7 @@ class Column:
 
     @cached_property
     def _normal_scores(self) -> Floats:
-        """(k + 1,), the normal score of a missing cell and of each level."""
+        """The normal scores (k + 1,) of a missing cell and of each level."""
         counts = np.bincount(
             self.positions.astype(np.int64) + 1, minlength=self.n_levels + 1
         )
@@ -367,7 +373,7 @@ class Column:
 
     @property
     def _position_of_level(self) -> dict[Any, int]:
-        """The position of each level, and of those that are merged into one."""
+        """The position of each level, and of levels that are merged into another."""
         levels = self.levels.tolist()
         position_of = {level: position for position, level in enumerate(levels)}
         for level, merged_into in self.merged_levels.items():
@@ -429,7 +435,7 @@ class Column:
     # A row of the table `columns_`
 
     def describe(self) -> dict[str, Any]:
-        """A row of the table `columns_`."""
+        """The row of the table `columns_` for this column."""
         missing = self.encoded.missing
         return {
             "column": str(self.name),

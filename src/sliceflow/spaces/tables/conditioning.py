@@ -28,8 +28,8 @@ from sliceflow.spaces.tables.table_rows import format_names
 if TYPE_CHECKING:
     import pandas as pd
 
-# A number that fewer rows have takes the nearest rows, too. With fewer rows, samples
-# would repeat their values.
+# If fewer rows than this have a given number, the nearest rows are taken, too. With
+# fewer rows, samples would repeat their values.
 MIN_ROWS = 20
 
 # An answer with fewer rows behind it gets a warning, because samples are close to these
@@ -61,7 +61,7 @@ class Bounds:
 
 
 class FoundValue(NamedTuple):
-    """Where a user's value is in a column."""
+    """The place of a user's value in a column."""
 
     position: float  # of the value, or of the nearest one that the column has
     grid_value: float  # NaN for a missing cell
@@ -161,7 +161,8 @@ def condition_on(table: Table, given: Mapping[Any, Any]) -> GivenRows:
         notes.append(f"{text}, and samples are close to them")
     if notes:
         text = f"given={dict(given)}: {'; '.join(notes)}"
-        # Below the user's line: TableFlow.sample, FittedTable.sample_given, and this.
+        # Three calls lie between the user's line and here: TableFlow.sample,
+        # FittedTable.sample_given, and this function.
         warnings.warn(text, UserWarning, stacklevel=4)
     return GivenRows(table, row_positions, request.fixed, request.values)
 
@@ -184,7 +185,7 @@ def _read_request(table: Table, given: Mapping[Any, Any]) -> _Request:
 
 
 def _column_index(table: Table, name: Any) -> int:
-    """The index of a column that may be given."""
+    """The index of the column of this name, which must be one that can be given."""
     if name not in table.names:
         fact = f"given {name!r} is not a column"
         raise DataError(fact, f"there are {format_names(table.names)}")
@@ -197,7 +198,7 @@ def _column_index(table: Table, name: Any) -> int:
 
 
 def find_value(column: Column, value: Any) -> FoundValue:
-    """Where a value, or a text for it, is in a column.
+    """Find a value, or a text for a value, in a column.
 
     Numbers outside the range of the column have the position of its nearest end. An
     error if the column cannot have the value.
@@ -240,7 +241,7 @@ def _range_rules(column: Column, c: int, given: tuple[Any, ...] | Bounds) -> lis
 
 
 def _as_bounds(column: Column, given: tuple[Any, ...] | Bounds) -> Bounds:
-    """The range that is given; an error if it is none of numbers or times."""
+    """The range that is given; an error if it is not a range of numbers or times."""
     import pandas as pd
 
     if isinstance(given, Bounds):

@@ -1,4 +1,4 @@
-"""Rows that are being drawn, column by column, and what their cells may be."""
+"""Rows that are being drawn, column by column, and which cells they may have."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ class DraftRows:
 
     Parameters
     ----------
-    row_positions : (m, d), what models read; `set_columns` changes it in place
-    rule_set : the rules that the rows must keep; None for none
+    row_positions : (m, d), the cells that models read; `set_columns` changes it in
+    place
+    rule_set : the rules that the rows must keep; None if there are none
     allow_missing : whether cells may be missing
-    rule_positions : (m, d), what rules read. None for `row_positions` itself. It
-        differs while holes are filled: models read the last filling of a hole, and
-        rules wait for the next one
+    rule_positions : (m, d), the cells that rules read. None for `row_positions` itself.
+    Both differ while holes are filled: models read the last filling of a hole, and
+    rules wait for the next one
     """
 
     def __init__(
@@ -44,7 +45,8 @@ class DraftRows:
     def allows(self, c: int, row_indices: Ints, positions: Floats) -> Mask:
         """Which positions (k,) column c may have in these rows (k,).
 
-        Columns that are drawn by now count, and others are `UNDRAWN`. No row changes.
+        Rules see the columns that are drawn by now; others are `UNDRAWN`. No row
+        changes.
         """
         allowed = np.full(len(row_indices), True)
         if not self._allow_missing:

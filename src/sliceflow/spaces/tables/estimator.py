@@ -69,53 +69,63 @@ class TableFlow(Estimator[TableRows, FittedTable]):
 
     Parameters
     ----------
-    columns : dict or None
+    columns : dict or None, default None
         Kinds of columns that the table does not show, by name: "continuous", "integer",
         "boolean", "category", "ordered", "datetime" (or "datetime:%d.%m.%Y" for text),
         "identifier", "drop".
-    constraints : sequence of str
+    constraints : sequence of str, default ()
         What must hold between columns, such as ``"start <= end"``, ``"total = a + b"``,
         ``"x > 0"`` or ``"combinations(make, model)"``; see
         `sliceflow.spaces.tables.parse_constraints`.
-    rules : "auto" or "off"
+    rules : "auto" or "off", default "auto"
         "auto" finds more rules that the rows keep, and keeps them: sums, products,
         parts of dates, orders, and columns that follow from others; see
         `sliceflow.spaces.tables.rule_search`. A constraint on the same columns counts
         instead. "off" finds none.
-    missing : "model" or "fill"
+    missing : "model" or "fill", default "model"
         "model" draws missing cells as often, and together with what, as in the table;
         "fill" draws none.
-    tree_settings : None, TreeSettings, or a tuple of two or three numbers
-        `min_samples_leaf`, the least rows of a leaf; `ccp_factor`, what a split must
-        gain, relative to a split of pure noise: with more of both, trees copy less; and
-        `n_neighbors`, from how many near rows smooth numbers of a small table without
-        constraints are drawn: 0, the default, draws all from trees. None takes the
-        finest trees that copy no rows, and near rows if they are better; ``plan_``
-        shows what was taken.
-    min_count : int
+    tree_settings : tuple of two or three numbers, TreeSettings or None, default None
+        The tuple has `min_samples_leaf`, the least number of rows of a leaf, and
+        `ccp_factor`, what a split must gain, relative to a split of pure noise: with
+        more of both, trees copy less. A third number is `n_neighbors`, from how many
+        near rows smooth numbers of a small table without constraints are drawn; 0, its
+        default, draws all from trees. None takes the finest trees that copy no rows,
+        and near rows if they are better; ``plan_`` shows what was taken.
+    min_count : int, default 5
         Numbers and times of fewer rows do not come back: where one is drawn, samples
         have another near by, between order statistics of the column and on its grid
         (`sliceflow.spaces.tables.rare_numbers`). 1 lets all of them come back.
-    rare_levels : "warn", "keep" or "merge"
+    rare_levels : "warn", "keep" or "merge", default "warn"
         What becomes of categories of fewer than `min_count` rows: "keep" draws them as
         others, "warn" does so with a warning that names the columns, and "merge" draws
         "other" instead (`sliceflow.spaces.tables.rare_levels`).
-    random_state : int, RandomState, Generator or None
-        The same seed on the same machine gives the same bits.
-    verbose : whether to show progress
+    random_state : int, RandomState, Generator or None, default None
+        The same seed and machine give the same bits.
+    verbose : int, default 0
+        1 logs how far the fit is, to the logger "sliceflow" of Python's `logging`, or
+        to stderr if no handler shows that.
 
     Attributes
     ----------
-    columns_ : DataFrame, one row per column: its kind, share of missing cells, number
-        of different values, and a note
-    kinds_ : dict, the kind of every column
-    rules_ : list of FoundRule, the rules that were found in the rows: `text`, `share`
-        of the rows that keep it, and `columns`, their names
-    plan_ : TablePlan, what the fit did; print it
-    history_ : dict of lists, one entry for each step of the chain: `column`, its name;
-        `unexplained`, the share of the column's impurity that the columns before it
-        leave; and `seconds` since the fit began (not in files)
-    n_features_in_, feature_names_in_ : number and names of the columns
+    columns_ : DataFrame
+        One row for each column: its kind, its share of missing cells, its number of
+        different values, and a note.
+    kinds_ : dict
+        The kind of every column, by name.
+    rules_ : list of FoundRule
+        The rules that were found in the rows. Each has a `text`, the `share` of the
+        rows that keep it, and the names of its `columns`.
+    plan_ : TablePlan
+        What the fit did. Print it.
+    history_ : dict of lists
+        Columns of equal length, with an entry for each step of the chain: `column`, its
+        name, `unexplained`, the share of the column's impurity that the columns before
+        it leave, and `seconds` since the fit began (not in files).
+    n_features_in_ : int
+        The number of columns.
+    feature_names_in_ : array
+        The names of the columns.
 
     References
     ----------
@@ -165,7 +175,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         self.verbose = verbose
 
     def _adapter(self, like_fitted: bool = False) -> TableAdapter:
-        """What reads and plans rows, for today's parameters, which are checked."""
+        """The adapter that reads and plans rows, for the current parameters."""
         is_known = self.missing in ("model", "fill")
         require(is_known, "missing", self.missing, "'model' or 'fill'")
         is_list = not isinstance(self.constraints, str)
@@ -212,7 +222,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
 
     @property
     def columns_(self) -> pd.DataFrame:
-        """A DataFrame that says what each column was taken for."""
+        """What each column was taken for: a DataFrame with one row for each column."""
         import pandas as pd
 
         table: Table = self._fitted_state().table
@@ -229,16 +239,36 @@ class TableFlow(Estimator[TableRows, FittedTable]):
 
     @property
     def rules_(self) -> list[FoundRule]:
-        """The rules that were found in the rows, with the share that keeps each."""
+        """Rules that were found in the rows, with the share of rows that keeps each."""
         table: Table = self._fitted_state().table
         return table.found_rules
 
     def rules_kept(self, X: Any) -> dict[str, float]:
-        """The share of rows of a DataFrame that keep each rule of `rules_`, by text.
+        """The share of rows that keep each rule of `rules_`.
 
         Rows do not count for a rule if one of its columns has a missing cell, a
         category that is not in the table, or a number outside the table's range: no
-        sample has these. Columns of the kind "drop" need not be there.
+        sample has these.
+
+        Parameters
+        ----------
+        X : DataFrame or path
+            Rows with the columns of the table. Columns of the kind "drop" need not be
+            there.
+
+        Returns
+        -------
+        shares : dict
+            The share of the rows, from 0 to 1, by the text of the rule.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> net = np.arange(300)
+        >>> table = pd.DataFrame({"net": net, "tax": net % 7, "total": net + net % 7})
+        >>> flow = TableFlow(tree_settings=(5, 2)).fit(table)
+        >>> flow.rules_kept(table.assign(total=0))["total = net + tax"] < 0.01
+        True
         """
         table: Table = self._fitted_state().table
         df = read_if_path(X)
@@ -264,15 +294,28 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         given: Mapping[Any, Any] | None = None,
         random_state: RandomState = None,
     ) -> pd.DataFrame:
-        """New rows, as a DataFrame with the columns and dtypes of the table.
+        """Draw new rows.
 
         Parameters
         ----------
-        n : number of rows
-        random_state : int, RandomState, Generator or None (new rows on every call)
-        given : what all rows must have, by column: a value, None for missing, a list of
+        n : int, default 1
+            Number of rows.
+        given : dict or None, default None
+            What all rows must have, by column: a value, None for missing, a list of
             values, or a range (low, high), of which one may be None. The chain is
-            fitted again to the rows that have it. A warning says if these are few
+            fitted again to the rows that have it. A warning says if these are few.
+        random_state : int, RandomState, Generator or None, default None
+            With None, every call gives new rows.
+
+        Returns
+        -------
+        rows : DataFrame
+            n rows with the columns and dtypes of the table.
+
+        Raises
+        ------
+        DataError
+            If no row can have what is `given`.
         """
         require(is_int(n, 1), "n", n, "an int of at least 1")
         n = int(n)
@@ -294,6 +337,18 @@ class TableFlow(Estimator[TableRows, FittedTable]):
 
         Columns are scaled to be comparable. Pass held-out rows: on the fitted rows the
         model that copies best would win.
+
+        Parameters
+        ----------
+        X : DataFrame or path
+            Held-out rows.
+        y : None, default None
+            Tables have no y.
+
+        Returns
+        -------
+        score : float
+            At most 0.
         """
         fitted: FittedTable = self._fitted_state()
         seed = self._seed_copy().child("score")
@@ -306,9 +361,21 @@ class TableFlow(Estimator[TableRows, FittedTable]):
     def value_of(self, name: str, text: str) -> Any:
         """What a text stands for in `given`, as the command line takes it.
 
-        A value; ``30..40`` is a range, and so is ``>30`` or ``<=40``; ``a|b`` is a
-        list, and the empty text missing. Dates may be ISO dates, and numbers plain
-        numbers, however the column writes them.
+        ``30..40`` is a range, and so is ``>30`` or ``<=40``; ``a|b`` is a list, and the
+        empty text is missing. Any other text is a value. Dates may be ISO dates, and
+        numbers plain numbers, however the column writes them.
+
+        Parameters
+        ----------
+        name : str
+            The name of the column.
+        text : str
+            What the user typed.
+
+        Returns
+        -------
+        given : the value, list or range
+            For `given` of `sample`.
         """
         table: Table = self._fitted_state().table
         texts = [str(column.name) for column in table.columns]
@@ -327,20 +394,38 @@ class TableFlow(Estimator[TableRows, FittedTable]):
     def impute(
         self, X: Any, n: int = 1, *, random_state: RandomState = None
     ) -> pd.DataFrame | list[pd.DataFrame]:
-        """The table with its missing cells filled; all else stays.
+        """Fill the missing cells of a table; all else stays.
 
         Other cells, the index and the dtypes are those of X. A filled cell is a draw
-        given the other cells of its row (`sliceflow.spaces.tables.imputing`); the
-        median, or the most frequent, of many is the best guess. Cells that follow from
-        the others by a rule are computed. A warning says which cells stay empty, and
-        which hold a category that the model has not seen; such cells tell it nothing.
+        given the other cells of its row (`sliceflow.spaces.tables.imputing`). The best
+        guess of a number is the median of many draws, and of a category the most
+        frequent draw. Cells that follow from others by a rule are computed. A warning
+        says which cells stay empty, and which hold a category that the model has not
+        seen: such a cell says nothing about the others of its row.
 
         Parameters
         ----------
-        X : DataFrame with the columns of the fitted one, or a path; with missing cells
-        n : 1 returns one DataFrame, more a list: how much cells differ between them
-            says how uncertain they are
-        random_state : int, RandomState, Generator or None
+        X : DataFrame or path
+            A table with the columns of the fitted one, and with missing cells.
+        n : int, default 1
+            How many filled tables to return. How much a cell differs between them says
+            how uncertain it is.
+        random_state : int, RandomState, Generator or None, default None
+            With None, every call gives other draws.
+
+        Returns
+        -------
+        filled : DataFrame, or a list of n DataFrames if n is more than 1
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> table = pd.DataFrame({"a": np.arange(60.0), "b": np.arange(60) % 3})
+        >>> flow = TableFlow(tree_settings=(5, 2)).fit(table)
+        >>> holes = table.head(2).assign(a=[np.nan, 1.0])
+        >>> filled = flow.impute(holes, random_state=0)
+        >>> bool(filled["a"].notna().all()), filled["a"][1].item()
+        (True, 1.0)
         """
         require(is_int(n, 1), "n", n, "an int of at least 1")
         n = int(n)
@@ -366,7 +451,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
 
 
 def _checked_kinds(columns: Any) -> Mapping[str, str]:
-    """The parameter `columns` as a mapping; an error if it is none."""
+    """The parameter `columns` as a mapping; an error if it is not one."""
     if columns is None:
         return {}
     is_valid = isinstance(columns, Mapping)

@@ -1,4 +1,4 @@
-"""What listeners of a table's fit are told."""
+"""Events of a table's fit, which listeners get."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ColumnEvent:
     a listener returns is ignored: a chain needs all its columns.
     """
 
-    column: str  # its name; those of several that are drawn together, with commas
+    column: str  # the name; of columns that are drawn together all names, with commas
     columns_done: int
     columns_total: int
     unexplained: float  # share of the column's impurity that columns before it leave
@@ -21,12 +21,12 @@ class ColumnEvent:
 
     @property
     def steps_done(self) -> int:
-        """The same as `columns_done`."""
+        """The number of columns that are done, as progress bars call it."""
         return self.columns_done
 
     @property
     def steps_total(self) -> int:
-        """The same as `columns_total`."""
+        """The number of all columns, as progress bars call it."""
         return self.columns_total
 
     def describe(self) -> str:

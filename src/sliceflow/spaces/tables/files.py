@@ -1,14 +1,14 @@
 """Tables from CSV, Parquet and Excel files, and back into them.
 
 CSV files have no types. A cell is missing if it is empty or one of ``NA``, ``N/A``,
-``nan``, ``null``, ``none``, ``?``, ``-`` in any case. A column is boolean if all others
-are ``True`` or ``False``, numbers if they all are plain numbers, and text otherwise.
-Dates, ``1,234``, ``7%``, ``$5`` and codes such as ``00123`` are text here; `TableFlow`
-understands them, and writes them again in the same way. In columns of numbers and of
-dates, words such as ``unknown`` are missing cells as well.
+``nan``, ``null``, ``none``, ``?``, ``-`` in any case. A column is boolean if all other
+cells are ``True`` or ``False``, numbers if they all are plain numbers, and text
+otherwise. Dates, ``1,234``, ``7%``, ``$5`` and codes such as ``00123`` are text here;
+`TableFlow` understands them, and writes them again in the same way. In columns of
+numbers and of dates, words such as ``unknown`` are missing cells as well.
 
-The `Dialect` of a text file says how it is laid out. Files that are made from it can be
-written in the same way.
+The `Dialect` of a text file says how it is laid out. A table that is drawn from a model
+of the file can be written in the same way.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from sliceflow.validation import duplicates
 if TYPE_CHECKING:
     import pandas as pd
 
-# The formats of files that are not text, by their endings.
+# The formats of binary files, by their endings. All other files are text.
 _BinaryFormat = Literal["parquet", "excel"]
 _BINARY_FORMATS: dict[str, _BinaryFormat] = {
     ".parquet": "parquet",
@@ -51,14 +51,14 @@ _BINARY_FORMATS: dict[str, _BinaryFormat] = {
     ".xls": "excel",
 }
 _SEPARATORS = ",;\t"
-# These first rows tell whether the very first has the names of the columns.
+# This many first rows tell whether the very first row has the names of the columns.
 _MAX_ROWS_BELOW_HEADER = 100
 _LEADING_ZERO = r"[+-]?0\d"
 _YEAR = re.compile(r"(1[89]|20|21)\d\d")
 
 
 class TableFile(NamedTuple):
-    """What a file holds."""
+    """The content of a file: a table, how it is laid out, and notes."""
 
     df: pd.DataFrame
     dialect: Dialect  # the usual one for files that are not text
@@ -80,7 +80,7 @@ def read_if_path(X: Any) -> Any:
 
 
 def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
-    """The file as a pandas DataFrame; a `DataError` says what is wrong with it."""
+    """Read a file as a pandas DataFrame. A `DataError` says what is wrong with it."""
     file = read_file(path)
     for note in file.notes:
         warnings.warn(note, stacklevel=2)
@@ -88,7 +88,7 @@ def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
 
 
 def read_file(path: str | os.PathLike[str], missing: Collection[str] = ()) -> TableFile:
-    """What the file holds; a `DataError` says what is wrong with it.
+    """Read a file. A `DataError` says what is wrong with it.
 
     Cells that are one of the words `missing` are missing, beside the usual words.
     """
@@ -150,7 +150,7 @@ def _with_missing_words(df: pd.DataFrame, words: Collection[str]) -> TableFile:
             unknown = texts[lower.isin(UNKNOWN_WORDS) & ~is_missing]
             _add_note(notes, name, unknown)
             is_missing |= lower.isin(UNKNOWN_WORDS)
-            # To types that have missing cells: whole numbers stay so.
+            # The new types can have missing cells, so that whole numbers stay whole.
             cells = cells.mask(is_missing).convert_dtypes()
         if is_missing.any():
             df.isetitem(place, cells.mask(is_missing).array)

@@ -1,4 +1,4 @@
-"""Columns that follow from another one, or from a part of a time, in all rows.
+"""Rules that a column follows from another one, or from a part of a time.
 
 A country follows from its town, and a month from a date. `dependencies` finds such
 pairs.
@@ -27,7 +27,7 @@ MAX_RARE_SHARE = 0.1
 def find_lookups(
     columns: Sequence[Column], row_positions: Floats, derived: set[int]
 ) -> list[LookupRule]:
-    """The rules of functional dependencies, but for columns that are derived."""
+    """The rules of functional dependencies, but for columns that others derive."""
     usable = [
         c for c, column in enumerate(columns) if column.is_category or column.is_number
     ]
@@ -83,7 +83,7 @@ def _date_part_keys(column: Column, positions: Floats) -> dict[DatePart, Floats]
 
 
 def _best_date_part(positions: Floats, keys: dict[DatePart, Floats]) -> DatePart | None:
-    """The part with the fewest values from which positions (n,) follow, or None."""
+    """The part with the fewest values from which positions (n,) follow, if any."""
     cells = np.where(is_missing(positions), np.nan, positions)
     fewest = np.inf
     best = None

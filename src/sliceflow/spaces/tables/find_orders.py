@@ -1,4 +1,4 @@
-"""Columns that are at most another one in all rows, such as start <= end."""
+"""Rules that a column is at most another one in all rows, such as start <= end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from sliceflow.spaces.tables.positions import has_all_values
 from sliceflow.spaces.tables.rule_evidence import MIN_ROWS, NumberColumns, RuleEvidence
 from sliceflow.spaces.tables.rules import LinearRule
 
-# Columns with fewer values are not compared: a 0 or 1 is at most what others are.
+# Columns with fewer values are not compared: a column of 0 and 1 is at most many others
+# by accident.
 MIN_LEVELS_OF_ORDER = 8
 # An order a ≤ b is intended only if many differences b − a nearly reach 0. Of the first
 # number of least differences, in rows that could break the order, at least the second

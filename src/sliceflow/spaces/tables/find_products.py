@@ -17,12 +17,12 @@ from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.rule_evidence import NumberColumns, evidence_of
 from sliceflow.spaces.tables.rules import FLOAT_TOLERANCE, ProductRule
 
-# Rows that candidates must keep at first, of which this many may break them. More
+# Candidates are tried in this many rows, of which so many may break them. More rows
 # would take longer; with fewer, many false candidates would be checked in all rows.
 N_TRIAL_ROWS = 24
 MAX_BROKEN_TRIAL_ROWS = 1
 MIN_TRIAL_ROWS = 8
-# Of these rows, this many with the largest numbers tell the factor of a multiple.
+# The factor of a multiple comes from this many of these rows, with the largest numbers.
 N_LARGEST_ROWS = 5
 # A column with fewer values is no product or quotient: it may be one by accident.
 MIN_LEVELS_OF_PRODUCT = 8
@@ -44,11 +44,11 @@ def find_products(
     numbers: NumberColumns,
     derived: set[int],
 ) -> list[ProductRule]:
-    """Products, quotients and multiples that are rules, those of all rows first.
+    """Products, quotients and multiples that are rules; exact ones come first.
 
     Columns that are `derived` already are not computed again. a = b·c and b = a/c are
-    the same rule: the one counts whose first column has the most levels, because a
-    product has more than its factors.
+    the same rule: the form counts whose first column has the most levels, because a
+    product has more levels than its factors.
     """
     rules = list[ProductRule]()
     for i, c in enumerate(numbers.indices.tolist()):
@@ -84,7 +84,7 @@ class _Trial:
 
     target: int  # the place of the target among the p numbers
     y: Floats  # (m,), its values
-    x: Floats  # (m, p), those of all numbers; NaN where cells are missing
+    x: Floats  # (m, p), the values of all numbers; NaN where cells are missing
     tolerance: Floats  # (m,), how much a product may differ from y
 
     @classmethod

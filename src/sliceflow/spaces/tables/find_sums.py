@@ -31,15 +31,16 @@ from sliceflow.spaces.tables.rule_evidence import (
 )
 from sliceflow.spaces.tables.rules import LinearRule
 
-# Columns of a sum, its total among them, and the largest coefficient. More columns, or
-# larger numbers, are seldom meant.
+# The most columns of a sum, its total among them, and the largest coefficient. Sums
+# with more columns or larger coefficients are seldom intended.
 MAX_TERMS = 6
 MAX_COEFFICIENT = 12
 # A total with fewer values is no sum: indicators of levels have such relations, which
 # follow from the level.
 MIN_LEVELS_OF_SUM = 5
-# Null spaces of this many sets of rows are looked at. One suffices if all rows keep a
-# sum. If 1 of 100 rows breaks it, one of three sets of 100 rows has no such row.
+# The null spaces of this many sets of rows are searched. One set suffices if all rows
+# keep a sum. If 1 of 100 rows breaks it, about one of three sets of 100 rows has no
+# such row.
 N_ROW_SETS = 6
 # A set has the first number of rows for each column, and the second number more. With
 # fewer, columns that are mostly 0 would seem to depend on others; with more, fewer sets
@@ -77,7 +78,7 @@ def find_sums(
 ) -> list[list[LinearRule]]:
     """Sums that are rules, each in all its orientations, the most natural first.
 
-    Those that all rows keep come first, and then the simplest. Sums that are linear
+    Sums that all rows keep come first, and then the simplest. Sums that are linear
     combinations of others before them are left out.
     """
     candidates = list[_CandidateSum]()
@@ -182,7 +183,7 @@ def _null_vectors(rows: Floats) -> list[Floats]:
     """Vectors (p,) with few coefficients whose product with rows (m, p) is constant.
 
     The null space is reduced to one pivot per vector, in several orders of the columns:
-    those that vary most first, as totals do, and as the table has them.
+    by falling variance, because totals vary most, and as the table has them.
     """
     deviations = rows.std(axis=0)
     varies = np.flatnonzero(deviations > 0)
@@ -251,10 +252,11 @@ def _whole_relation(vector: Floats, indices: Ints) -> WholeRelation | None:
 def _possible_totals(columns: Sequence[Column], relation: WholeRelation) -> list[int]:
     """The columns of a relation that may be its total, the most natural first.
 
-    It has the finest grid of all: a sum of cents would seldom be on one of whole euros.
-    Among these it is the only one on its side of the equation, if there is one. Others
-    follow by how many cells are missing, as what is computed is needed least, and by
-    how many values they have: a sum has more than its parts.
+    A total has the finest grid of all: a sum of cents would seldom be on a grid of
+    whole euros. Among these columns, the first is one that stands alone on its side of
+    the equation, if there is one. The others follow by how many cells are missing,
+    because a computed column is needed least, and by how many values they have: a sum
+    has more than its parts.
     """
     signs = [np.sign(k) for k in relation.coefficients]
     pairs = list(zip(relation.column_indices, relation.coefficients, strict=True))
@@ -331,7 +333,7 @@ def _sum_text(
 ) -> str:
     """A sum in words, such as "total = net + 2·tax"."""
     total, *parts = indices
-    parts.sort(key=lambda c: coefficients[c] > 0)  # what is added comes first
+    parts.sort(key=lambda c: coefficients[c] > 0)  # terms that are added come first
     terms = [(-coefficients[c], str(columns[c].name)) for c in parts]
     right = ""
     for coefficient, name in terms:

@@ -36,7 +36,8 @@ from sliceflow.spaces.tables.trees import MAX_ROWS_PER_TREE, TreeSettings
 if TYPE_CHECKING:
     import pandas as pd
 
-# About what a fit takes, to tell users before it starts: seconds on one thread for each
+# About the cost of a fit, to tell users before it starts: seconds on one thread for
+# each
 # cell that a tree is fitted to and each column that the tree sees; seconds for each
 # cell that is read; and bytes for each cell. Users are told an order of magnitude.
 SECONDS_PER_CELL_AND_PREDICTOR = 1.5e-6
@@ -47,19 +48,19 @@ BYTES_PER_CELL = 200
 BYTES_PER_DRAWN_CELL = 64
 
 
-# What becomes of categories' levels that few rows have: they are kept with or without a
-# warning, or merged.
+# How levels of categories that few rows have are treated: they are kept with or without
+# a warning, or merged.
 RareLevels = Literal["warn", "keep", "merge"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TablePlan(Plan):
-    """What a fit of a table does. It prints as a table."""
+    """The plan of the fit of a table. It prints as a table."""
 
     n_rows: Count
     n_columns: Count
     order: tuple[Label, ...]  # names of the columns, in the order of the chain
-    strategies: tuple[Strategy, ...]  # and how each is drawn
+    strategies: tuple[Strategy, ...]  # how each of these columns is drawn
     min_samples_leaf: Count  # see `TreeSettings`
     ccp_factor: Annotated[float, Between(0)]
     n_neighbors: Count = 0
@@ -68,7 +69,7 @@ class TablePlan(Plan):
 
     @property
     def method(self) -> str:
-        """What draws rows, in a few words."""
+        """The method that draws rows, in a few words."""
         if self.n_neighbors:
             return "near rows and a chain of trees"
         return "chain of trees"
@@ -161,20 +162,21 @@ class TableHistory:
             raise ValueError("the columns of a history have different lengths")
 
     def columns(self) -> dict[str, list[Any]]:
-        """As `TableFlow.history_`."""
+        """The history as `TableFlow.history_` shows it."""
         return {"column": list(self.column), "unexplained": list(self.unexplained)}
 
 
 @dataclass(frozen=True)
 class FittedTable:
-    """The state of a fitted table: what draws rows.
+    """The state of a fitted table, which draws rows.
 
     A file has the plan, the seed and the rows. The chain is fitted again from these.
     """
 
     plan: TablePlan
     seed: Seed
-    # None in what is read from a file, until `TableFlow` adds the table of the rows.
+    # A state that is read from a file has None here, until `TableFlow` adds the table
+    # of the rows.
     known_table: Table | None = field(default=None, metadata={"saved": False})
     known_chain: tuple[ChainStep, ...] | None = field(
         default=None, metadata={"saved": False}
@@ -261,11 +263,11 @@ class FittedTable:
 
 @dataclass(frozen=True)
 class TableAdapter:
-    """What reads and plans the rows of a `TableFlow`."""
+    """Reads and plans the rows of a `TableFlow`."""
 
     kinds: Mapping[str, str]  # of columns, as the user gave them
     constraints: Sequence[str]
-    known_rows: TableRows | None = None  # rows must have the columns of these
+    known_rows: TableRows | None = None  # new rows must have the same columns
     tree_settings: TreeSettings | None = None  # None lets the rows choose
     search_rules: bool = True  # whether to find rules beside the constraints
     min_count: int = 1  # numbers of fewer rows are not drawn

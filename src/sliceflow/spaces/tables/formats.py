@@ -200,10 +200,10 @@ def _fraction_digits_and_offset(texts: list[str], date_format: str) -> tuple[int
 def to_scaled_values(
     values: pd.Series, value_type: ValueType, text_format: TextFormat | None
 ) -> tuple[ScaledValues, Fraction | None]:
-    """Values (n,) without missing ones as integers, and their unit in ones or seconds.
+    """Values (n,) as integers of a unit, and this unit in ones or seconds.
 
-    If no unit suits all of them, they come back as floats, and the unit is None. A
-    ValueError says that a value is no time or no number.
+    None is missing. If no unit suits all of them, they come back as floats, and the
+    unit is None. A ValueError says that a value is no time or no number.
     """
     if isinstance(text_format, DateFormat):
         return _integers_of_times(text_format.parse(values))

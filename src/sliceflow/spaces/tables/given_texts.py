@@ -1,4 +1,4 @@
-"""What users type for `TableFlow.sample(given=…)`: values, lists and ranges as text."""
+"""Texts that users type for `TableFlow.sample(given=…)`: values, lists and ranges."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.conditioning import Bounds, find_value
 from sliceflow.spaces.tables.formats import DateFormat
 
-# A bound such as ">= 100": its relation, and the value behind it.
+# A bound such as ">= 100": its relation, and the value after it.
 _BOUND = re.compile(r"(?P<relation><=|>=|<|>)\s*(?P<value>.+)")
 _ISO_DATES = DateFormat("%Y-%m-%dT%H:%M:%S")
 
@@ -40,7 +40,7 @@ def given_value(column: Column, text: str) -> Any:
 
 
 def _range(relation: str, value: Any) -> Bounds:
-    """The range of what has this relation to a value."""
+    """The range of all that has this relation to a value."""
     is_included = relation.endswith("=")
     if relation.startswith(">"):
         return Bounds(low=value, with_low=is_included)

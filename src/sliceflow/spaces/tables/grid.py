@@ -23,8 +23,8 @@ class Grid:
     Of categories, scaled values and grid values are the positions.
     """
 
-    # (k,), of the levels, ascending: integers that count the unit, which are Python's
-    # own if they are large, or floats if there is no unit.
+    # The scaled values (k,) of the levels, ascending: integers that count the unit, as
+    # Python's own if they are large, or floats if there is no unit.
     scaled_values: ScaledValues
     unit: Fraction | None = None  # in ones or seconds; None for floats and categories
     spacing: int = 1  # how many units are between neighbours on the grid
@@ -38,7 +38,7 @@ class Grid:
 
     @cached_property
     def grid_values(self) -> Floats:
-        """(k,), the grid values of the levels, ascending."""
+        """The grid values (k,) of the levels, ascending."""
         if self.unit is None:
             return self.scaled_values
         step_counts = (self.scaled_values - self.origin) // self.spacing
@@ -52,9 +52,9 @@ class Grid:
         return np.where(is_missing(positions), np.nan, grid_values)
 
     def grid_values_to_positions(self, grid_values: Floats) -> Floats:
-        """The positions (m,) of grid values (m,), as `MISSING` for NaN.
+        """The positions (m,) of grid values (m,); NaN becomes `MISSING`.
 
-        They are `IMPOSSIBLE` outside the range of the levels.
+        Grid values outside the range of the levels become `IMPOSSIBLE`.
         """
         level_positions = np.arange(len(self.grid_values))
         positions = np.interp(grid_values, self.grid_values, level_positions)
@@ -115,6 +115,6 @@ def values_at(values: Floats, positions: Floats) -> Floats:
     """Values (k,) at positions (m,), or on a line between two of them."""
     with np.errstate(invalid="ignore"):
         whole = positions.astype(np.int64)
-    if (whole == positions).all():  # as most are, and this is quick
+    if (whole == positions).all():  # the usual case is quick
         return np.asarray(values[whole], dtype=np.float64)
     return np.interp(positions, np.arange(len(values)), values)

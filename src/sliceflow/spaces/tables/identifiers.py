@@ -33,8 +33,8 @@ from sliceflow.spaces.tables.personal import (
     personal_kind,
 )
 
-# A column that is an identifier for this reason only is numbers or dates nevertheless,
-# if all its texts are.
+# A column for which only this reason speaks is one of numbers or dates nevertheless, if
+# all its texts are numbers or dates.
 NEARLY_UNIQUE = "is nearly unique"
 # Texts that are longer on average are free text: neither identifiers nor categories.
 # By judgement: addresses and UUIDs are shorter, most sentences are longer.
@@ -50,7 +50,7 @@ _MIN_DISTINCT_SHARE = 0.8
 _MAX_SPACES_OF_IDENTIFIER = 1.5
 # Different forms, such as AB-12 and ABC-12, that texts with spaces may have.
 _MAX_FORMS = 3
-# Values that are looked at to see their form; more would only take time.
+# At most this many values are looked at to see their form; more would only take time.
 _MAX_VALUES_READ = 1_000
 # A word that at least this share of the values have stays in new ones. With a smaller
 # one, a frequent surname would stay.
@@ -62,8 +62,8 @@ _MIN_WORDS_WITH_FIXED_CHARACTER = 20
 # of this length: initials, and numbers of houses.
 _MIN_LETTERS_OF_NEW_WORD = 3
 _MIN_DIGITS_OF_NEW_NUMBER = 5
-# A form must allow this many times the values that are known or wanted, so that few
-# draws are repeated. Numbers of one length need room for fewer of them.
+# A form must allow this many times as many values as are known or wanted, so that few
+# draws are repeated. For numbers of one length, a smaller factor is enough.
 _SPARE_ROOM = 10
 _SPARE_ROOM_OF_INTEGERS = 2
 
@@ -91,7 +91,7 @@ Form = tuple[str, ...]
 class Recognition(NamedTuple):
     """Why a column is one of identifiers, and whether their values repeat."""
 
-    reason: str  # empty if it is none
+    reason: str  # empty if the column has no identifiers
     repeats: bool = False  # whether a new value shall stand for each known one
 
 
@@ -147,13 +147,13 @@ def _reason_of_unique(column_name: str, texts: list[str], is_text: bool) -> str:
 
 
 def do_values_repeat(column: EncodedColumn) -> bool:
-    """Whether clearly fewer values than cells of a column are different."""
+    """Whether a column has clearly fewer different values than cells."""
     codes = column.present_codes
     return len(np.unique(codes)) < _MIN_DISTINCT_SHARE * len(codes)
 
 
 def _have_forms_of_identifiers(texts: list[str]) -> bool:
-    """Whether texts are short, and of few words or all of a few forms."""
+    """Whether texts are short, and have few words, or only a few forms in all."""
     mean_length = sum(len(text) for text in texts) / len(texts)
     if mean_length > LONG_TEXT_LENGTH:
         return False
@@ -330,9 +330,9 @@ def _texts_of_form(
     taken: set[str],
     rng: np.random.Generator,
 ) -> list[str]:
-    """n different texts of a form, or of a longer one with room for `room` texts.
+    """Make n different texts of a form, or of a longer one with room for `room` texts.
 
-    They are none of `taken`, to which they are added.
+    None of them is in `taken`, to which they are added.
     """
     places = list(form)
     while math.prod(len(characters) for characters in places) < room:
@@ -388,7 +388,7 @@ def _new_integers(column: EncodedColumn, n: int, rng: np.random.Generator) -> li
         sign = -1
     new_values = list[int]()
     length = min(n_known_of)
-    n_wanted = 0  # of this length, and of shorter ones that have no room
+    n_wanted = 0  # integers of this length, and of shorter ones without room
     while len(new_values) < n:
         n_wanted += wanted[length]
         low = 0 if length == 1 else 10 ** (length - 1)

@@ -8,9 +8,11 @@ effects", Computational Statistics & Data Analysis 72.
    corrected by a regression on the known cells.
 2. In each sweep, every missing cell is drawn again, column by column: as the cell of a
    random row in the leaf of a random tree, or by a ridge regression and a residual.
-3. Each tree of a column is fitted to another copy of the training rows. Holes of these
-   are filled in the same sweeps, so that trees see rows without holes.
+3. Each tree of a column is fitted to another copy of the training rows. Missing cells
+   of these rows are filled in the same sweeps, so that trees see complete rows.
 4. Rows that break a constraint go through 1 and 2 again, with the same trees.
+
+A missing cell that can be filled is called a hole.
 """
 
 from __future__ import annotations
@@ -38,8 +40,9 @@ from sliceflow.spaces.tables.strategies import choose_strategy
 from sliceflow.spaces.tables.table import Table, generator
 from sliceflow.spaces.tables.trees import TreeSettings
 
-# The least and most trees of a column. Between these limits there is one for each
-# filled table that is asked for. A few show how uncertain trees are; many take time.
+# The least and most trees of a column. Between these limits there is one tree for each
+# filled table that is asked for. A few trees show how uncertain trees are; many take
+# time.
 MIN_TREES = 3
 MAX_TREES = 10
 
@@ -47,8 +50,9 @@ MAX_TREES = 10
 # sample has about as many different rows, 1 − 1/e of all.
 BAGGING_SHARE = 0.63
 
-# Leaves of 5 rows instead of 8 were no better: mean errors were .381 and .399 instead
-# of .382 and .401, but worse on small tables (benchmarks/RESULTS.md).
+# The least number of rows of a leaf. Leaves of 5 rows instead of 8 were no better: mean
+# errors were .381 and .399 instead of .382 and .401, but worse on small tables
+# (benchmarks/RESULTS.md).
 TREE_SETTINGS = TreeSettings(min_samples_leaf=8, ccp_factor=2.0)
 
 # The most training rows to learn from, and the most of their cells, which counts for
@@ -64,19 +68,22 @@ MAX_DONORS = 5_000
 MAX_COLUMNS_COMPARED = 50
 
 # The penalty of the regression that corrects the first filling, relative to variances
-# of about 1, so that columns may determine each other. A larger one would keep filled
-# cells of such columns near their donors. Its iterations of expectation maximisation,
-# if donors have holes themselves, are few: it is only a first guess.
+# of about 1: it allows that columns determine each other. A larger one would keep
+# filled cells of such columns near their donors. If donors have holes themselves, the
+# regression takes so many iterations of expectation maximisation: few, because it is
+# only a first guess.
 RIDGE_PENALTY = 1e-4
 N_EM_ITERATIONS = 4
 
-# Sweeps over the columns. With four, the error on caschool was .305 instead of .295.
+# The number of sweeps over the columns. With four, the error on the table caschool was
+# .305 instead of .295.
 N_SWEEPS = 2
 
 # The most rounds in which rows that break a constraint are filled again. In the first
-# of them, rows must also keep dependencies that were found in the table, though nobody
-# asked for them; not later, because known cells may break them. More rounds would take
-# longer in tables whose known cells break a constraint, where no filling can keep it.
+# rounds, rows must also keep dependencies that were found in the table. Later rounds
+# drop these, because known cells may break them and no user asked for them. With more
+# rounds, tables whose known cells break a constraint would take longer: there, no
+# filling can keep it.
 MAX_FILL_ROUNDS = 10
 ROUNDS_WITH_DISCOVERED_RULES = 2
 
@@ -147,7 +154,7 @@ def _with_constants(columns: Sequence[Column], row_positions: Floats) -> Floats:
 
 
 def _only_constraints(rule_set: RuleSet) -> RuleSet:
-    """The constraints of the user, without rules that were discovered in the table."""
+    """The rules that users wrote as constraints, without discovered ones."""
     constraints = tuple(rule for rule in rule_set.rules if not rule.is_discovered)
     return replace(rule_set, rules=constraints)
 
@@ -161,9 +168,9 @@ class _ImputationModels:
     """
 
     columns: Sequence[Column]  # all columns of the table
-    fillable: Sequence[int]  # indices of the columns that models see, and draw
+    fillable: Sequence[int]  # indices of the columns that models see and draw
     training_positions: Floats  # (r, d), positions, with holes
-    n_copies: int  # of the training rows, and so models of each column
+    n_copies: int  # copies of the training rows, and so models of each column
     seed: Seed
     by_column: dict[int, list[ColumnModel]] = field(default_factory=dict)  # by index
 
@@ -350,8 +357,9 @@ def _fill_from_near_rows(
 def _expected_points(donor_points: Floats, donor: Ints, points: Floats) -> Floats:
     """Points (m, a) whose missing coordinates (NaN) follow from one donor (m,) each.
 
-    They are those of the donor plus the conditional mean of the difference between the
-    two, given the known coordinates, in the Gaussian of all donors.
+    A missing coordinate is that of the donor plus the conditional mean of the
+    difference between both points, given the known coordinates, in the Gaussian of all
+    donors.
     """
     completed, precision = _fit_gaussian(donor_points)
     of_donor = completed[donor]
@@ -405,8 +413,8 @@ def _fit_gaussian(points: Floats) -> tuple[Floats, Floats]:
 def _conditional_means(points: Floats, precision: Floats) -> tuple[Floats, Floats]:
     """Points (m, a) of a Gaussian around 0, with NaN replaced by conditional means.
 
-    With the precision matrix P and missing coordinates M, known ones K, that is
-    x_M = −P_MM⁻¹ P_MK x_K, with the covariance P_MM⁻¹. Also returns the mean (a, a) of
+    With the precision matrix P and missing coordinates M, known ones K, the mean is x_M
+    = −P_MM⁻¹ P_MK x_K, with the covariance P_MM⁻¹. Also returns the mean (a, a) of
     these covariances over all points.
     """
     completed = np.nan_to_num(points)

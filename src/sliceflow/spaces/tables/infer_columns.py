@@ -34,7 +34,8 @@ from sliceflow.spaces.tables.formats import (
 from sliceflow.spaces.tables.grid import Grid
 from sliceflow.spaces.tables.new_values import MIN_LEVELS
 
-# Cells that are looked at to see how a column is written; more would only take time.
+# At most this many cells are looked at to see how a column is written; more would only
+# take time.
 _MAX_CELLS_READ = 5_000
 # If at least this share of texts look like dates, the others are mistakes. With a
 # larger share, a column of dates with some mistakes would become a category.
@@ -122,9 +123,10 @@ def _recognise_identifier(
 def _identifier_column(
     encoded: EncodedColumn, counts: Ints, recognised: identifiers.Recognition
 ) -> Column:
-    """A column of identifiers, with `counts`, how many cells each code has.
+    """The column of identifiers, given `counts`, how many cells each code has.
 
-    Those that repeat have levels, as a category. Others are all at the position 0.
+    Identifiers that repeat have levels, as a category. All others are at the position
+    0.
     """
     column = replace(
         category_column(encoded, counts, "identifier"),
@@ -136,7 +138,7 @@ def _identifier_column(
 
 
 def _is_constant(encoded: EncodedColumn, used_codes: Ints) -> bool:
-    """Whether all cells are alike. One value and missing cells are two."""
+    """Whether all cells are alike. A value and a missing cell differ."""
     if len(used_codes) == 0:
         return True
     return len(used_codes) == 1 and not encoded.missing.any()
@@ -151,9 +153,9 @@ def _constant_column(encoded: EncodedColumn, used_codes: Ints) -> Column:
 
 
 def category_column(encoded: EncodedColumn, counts: Ints, kind: Kind | None) -> Column:
-    """A column of categories, with `counts`, how many cells each code has.
+    """The column of categories, given `counts`, how many cells each code has.
 
-    A `kind` of None is chosen.
+    If `kind` is None, it is inferred.
     """
     if encoded.value_type == "bool" and not encoded.categorical:
         kind = "boolean"
@@ -200,7 +202,7 @@ def _numeric_column(
     kind: Kind | None,
     text_format: TextFormat | None,
 ) -> Column:
-    """The column of numbers or times; a `kind` of None is chosen."""
+    """The column of numbers or times. If `kind` is None, it is inferred."""
     scaled_values, unit = to_scaled_values(
         encoded.levels.iloc[used_codes], encoded.value_type, text_format
     )
@@ -241,7 +243,7 @@ def _infer_grid(scaled_values: ScaledValues, unit: Fraction | None) -> Grid:
 
 
 def _infer_quantity(encoded: EncodedColumn, text_format: TextFormat | None) -> Quantity:
-    """What numbers of the column measure."""
+    """The quantity that the numbers of the column measure, such as times."""
     if isinstance(text_format, DateFormat):
         return "time"
     if encoded.value_type in ("date", "datetime"):

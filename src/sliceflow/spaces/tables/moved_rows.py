@@ -25,8 +25,9 @@ SHARE_OF_NEAREST_ROWS = 1 / 8
 MIN_NEAREST_ROWS = 100
 MAX_NEAREST_ROWS = 2_000
 
-# Rows within this many standard deviations count as near, for the warning that few are.
-# With more, users would not hear that all rows are far from what they asked for.
+# Rows within this many standard deviations count as near, for the warning that few rows
+# are near. With a larger number, users would not hear that all rows are far from what
+# they asked for.
 NEAR_DISTANCE = 0.5
 
 # What a regression adds must explain this many times as much variance as noise would,
@@ -166,7 +167,7 @@ class _MovedNumbers(NamedTuple):
         return cls(before, after)
 
     def join(self, other: _MovedNumbers) -> _MovedNumbers:
-        """These numbers and others of the same rows."""
+        """These numbers and, as further columns, others of the same rows."""
         before = np.hstack((self.before, other.before))
         return _MovedNumbers(before, np.hstack((self.after, other.after)))
 
@@ -177,7 +178,7 @@ class _MovedNumbers(NamedTuple):
         return _MovedNumbers(self.before[:, best], self.after[:, best])
 
     def products(self) -> _MovedNumbers:
-        """The products of all pairs of columns, with themselves, too."""
+        """The products of all pairs of columns, squares among them."""
         first, second = np.triu_indices(self.before.shape[1])
         before = self.before[:, first] * self.before[:, second]
         return _MovedNumbers(before, self.after[:, first] * self.after[:, second])
@@ -226,7 +227,7 @@ class _LeastSquaresChange(NamedTuple):
         return cls(change, float(residuals @ residuals), len(y) - 1 - int(rank))
 
     def share_above_noise(self, smaller: _LeastSquaresChange) -> float:
-        """The share, 0 to 1, of its gain over a smaller regression that is no noise."""
+        """The share, 0 to 1, of the gain over a smaller regression that is no noise."""
         n_added = smaller.degrees_of_freedom - self.degrees_of_freedom
         explained = smaller.residual_square - self.residual_square
         if n_added <= 0 or self.degrees_of_freedom <= 0 or explained <= 0:
@@ -238,8 +239,8 @@ class _LeastSquaresChange(NamedTuple):
 def _require_exact(table: Table, c: int, grid_value: float, position: float) -> None:
     """Raise an error if a constraint needs a given value that has no exact position.
 
-    `position` is the nearest. Without constraints, samples have the given value itself
-    instead of what is at this position.
+    `position` is that of the nearest value. Without constraints, samples simply have
+    the given value itself in place of the nearest one.
     """
     column = table.columns[c]
     stored = column.grid.round(column.grid_values_at(np.array([position])))[0]

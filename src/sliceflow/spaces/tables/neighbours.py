@@ -30,9 +30,9 @@ from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.draft_rows import DraftRows
 from sliceflow.spaces.tables.positions import has_value, is_missing
 
-# How many neighbours the random row itself is worth: the 4 in h² = k/(k + 4). With a
-# larger one, draws are nearer to rows; with a smaller one, they blur what is finer than
-# a neighbourhood.
+# The weight of the random row itself, in neighbours: the 4 in h² = k/(k + 4). With a
+# larger weight, draws are nearer to rows; with a smaller one, they blur details that
+# are smaller than a neighbourhood.
 ROW_WEIGHT = 4
 
 # Added to the variances, of which normal scores have about 1, so that the covariance
@@ -105,10 +105,10 @@ class NeighbourModel:
     ) -> Floats:
         """Positions (m, p) of the drawn columns, for the m rows of a draft.
 
-        As `ChainStep.draw`; but it is the first step, so nothing is read from the
-        draft, and it is not asked what is allowed: whole rows are checked once they are
-        drawn. Numbers are moved by their order among the draws. So at least as many
-        rows are drawn as the table has, and those that were not asked for are left out.
+        This is the first step of a chain, so it reads nothing from the draft, and does
+        not ask what is allowed: whole rows are checked once they are drawn. Numbers are
+        moved by their order among the draws. So at least as many rows are drawn as the
+        table has, and those beyond m are left out.
         """
         n_draws = len(draft)
         n_rows = len(self.drawn_positions)
@@ -172,7 +172,7 @@ class NeighbourModel:
 
 
 def _weighted_by_explained(points: Floats) -> Floats:
-    """Points (n, a), each axis scaled by √R², with R² as the others explain it."""
+    """Points (n, a), each axis scaled by √R², where other axes explain R² of it."""
     n_axes = points.shape[1]
     covariance = np.atleast_2d(np.cov(points.T, ddof=0))
     covariance = covariance + RIDGE_PENALTY * np.eye(n_axes)

@@ -28,7 +28,7 @@ _ATOM_MIN_SHARE = 0.0005
 # If at least this share of levels would be written as they are, new values may be
 # written, too. With a smaller share, more new values would look unlike the others.
 _MIN_SHARE_WRITTEN_ALIKE = 0.8
-# Levels that are written to see that; more would only take time.
+# At most this many levels are written, to see that; more would only take time.
 _MAX_LEVELS_WRITTEN = 5_000
 
 
@@ -69,9 +69,9 @@ class NewValuePolicy:
 
     @cached_property
     def free_levels(self) -> Mask:
-        """(k,): True for levels next to which new values may be drawn.
+        """Which levels (k,) are free: new values may be drawn next to them.
 
-        These are the levels with few rows. All are False if the column has few distinct
+        These are the levels with few rows. None is free if the column has few distinct
         values or allows no new ones.
         """
         k = self._column.n_levels
@@ -83,9 +83,10 @@ class NewValuePolicy:
 
     @cached_property
     def rare_numbers(self) -> Mask:
-        """(k,): True for numbers of too few rows, which samples replace by others.
+        """Which levels (k,) are numbers of too few rows, so that samples avoid them.
 
-        `rare_numbers` moves them. All are False if only observed values may be drawn.
+        The module `rare_numbers` moves them. There are none if only observed values may
+        be drawn.
         """
         column = self._column
         if not column.is_number or column.observed_only or column.n_levels < 2:
@@ -94,7 +95,7 @@ class NewValuePolicy:
 
     @cached_property
     def has_full_grid(self) -> bool:
-        """Whether most levels are neighbours on the grid, so that any value may be."""
+        """Whether most levels are neighbours on the grid: any grid value may occur."""
         gaps = np.diff(self._column.grid.grid_values)
         return self._column.unit is not None and float(np.median(gaps)) <= 1
 

@@ -24,7 +24,8 @@ MIN_PERSONAL_SHARE = 0.8
 # list below lacks many first names.
 _MIN_SHARE_OF_FIRST_NAMES = 0.3
 
-# The same in a column that is called "name" or "city_name": less proof is enough.
+# That share in a column that is called "name" or "city_name", where less evidence is
+# enough.
 _MIN_SHARE_IN_NAME_COLUMN = 0.1
 
 # A column called "name" alone has persons even without common first names, if half of

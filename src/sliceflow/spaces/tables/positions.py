@@ -40,7 +40,7 @@ def is_missing(positions: Floats) -> Mask:
 
 
 def is_undrawn(positions: Floats) -> Mask:
-    """Which cells are not drawn yet."""
+    """Which cells are not drawn yet: (…)."""
     return np.isnan(positions)
 
 

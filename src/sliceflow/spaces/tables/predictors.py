@@ -15,7 +15,7 @@ from sliceflow.spaces.tables.columns import Column
 # their square. With fewer, a model could miss columns that matter.
 MAX_PREDICTORS = 40
 
-# About how many rows these ratios are computed from. It saves time.
+# Correlation ratios are computed from about this many rows, to save time.
 N_ROWS_FOR_RATIOS = 2_000
 
 # The most groups of a column's values that a ratio is computed with. With more, groups

@@ -18,7 +18,8 @@ from sliceflow.spaces.tables.cells import EncodedColumn
 from sliceflow.spaces.tables.columns import CATEGORY_KINDS, Column
 from sliceflow.spaces.tables.infer_columns import category_column
 
-# The level that rare ones become. One that a column has already, in any case, is used.
+# The level that rare levels become. If a column has this level already, in capitals or
+# not, it takes that one.
 OTHER = "other"
 
 
@@ -55,7 +56,10 @@ def merge_rare_levels(column: Column) -> Column:
 
 
 def _other_level(column: Column, rare: Ints) -> tuple[EncodedColumn, Ints]:
-    """The cells with a level for all rare ones, and its code for each of these."""
+    """Add a level for all rare ones, if needed.
+
+    Returns the cells, and for each rare level the code of the level that it becomes.
+    """
     encoded = column.encoded
     texts = [str(level).lower() for level in encoded.levels.tolist()]
     n_rows = int(np.isin(encoded.codes, rare).sum())

@@ -35,7 +35,7 @@ MAX_PLACES_MOVED = 3
 
 
 class LevelRange(NamedTuple):
-    """Levels between which numbers (m,) may move; both are positions, and included."""
+    """Ranges of levels in which numbers (m,) may move, with both ends included."""
 
     first: Ints
     last: Ints
@@ -50,7 +50,7 @@ class LevelRange(NamedTuple):
         return LevelRange(self.first[indices], self.last[indices])
 
     def within(self, other: LevelRange) -> LevelRange:
-        """What is in both ranges, or this one where that is no more than one level."""
+        """The common part of both ranges; this one where that is at most one level."""
         first = np.maximum(self.first, other.first)
         last = np.minimum(self.last, other.last)
         is_wide = first < last
@@ -73,7 +73,7 @@ def move(
 ) -> Floats:
     """Positions (m,) near those of rare levels (m,), but never the same.
 
-    They are in the range of the `leaf`, unless that is one level.
+    They are in the range of the `leaf`, unless that range is a single level.
     """
     level = positions.astype(np.int64)
     if not column.new_values.may_fill_gaps:

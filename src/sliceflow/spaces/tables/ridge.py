@@ -26,8 +26,8 @@ Scale = Literal["score", "grid_value", "log"]
 # are one more feature of a tree.
 RIDGE_PENALTY: dict[Scale, float] = {"score": 1e-3, "grid_value": 1e-6, "log": 1e-6}
 
-# With more numeric columns, their products are left out, to limit the regressors: of
-# 12 columns there are 78 products.
+# With more numeric columns than this, products are left out, to limit the regressors:
+# 12 columns have 78 products.
 MAX_COLUMNS_WITH_PRODUCTS = 12
 
 # With fewer rows a regression with products would fit the noise. A usual rule of thumb.
@@ -55,7 +55,7 @@ class RidgeRegression:
     scale: Scale
     columns: Sequence[Column]  # all columns of the table
     predictors: Ints  # (p,), indices of the columns that it sees
-    means: Floats  # of the numeric columns among these, to standardise them
+    means: Floats  # of the numeric columns among the predictors, to standardise them
     deviations: Floats  # the standard deviations of the same columns
     regressor_means: Floats  # (q,)
     coefficients: Floats  # (q,)
@@ -121,7 +121,7 @@ class RidgeRegression:
     def to_positions(self, column: Column, values: Floats, clip: bool = True) -> Floats:
         """The positions of values (m,) that are on the scale of the regression.
 
-        What is outside the range of the column becomes its lowest or highest value, or
+        Values outside the range of the column become its lowest or highest value, or
         `IMPOSSIBLE` without `clip`.
         """
         grid_values = values
@@ -133,7 +133,7 @@ class RidgeRegression:
         return column.grid.grid_values_to_positions(column.grid.round(grid_values))
 
     def is_exact(self, row_positions: Floats, target_index: int) -> bool:
-        """Whether its errors are tiny, as of a regression of a total on its parts."""
+        """Whether errors are tiny, as those of a total that is computed from parts."""
         column = self.columns[target_index]
         predicted = column.grid_values_at(
             self.to_positions(column, self.predict(row_positions))

@@ -16,10 +16,11 @@ from sliceflow.spaces.tables.positions import has_all_values, has_value
 from sliceflow.spaces.tables.rules import LinearRule, ProductRule
 
 # A rule must hold in this share of the rows in which all its cells are known. With a
-# smaller one, what is only frequent would count as a rule, and searching takes longer.
+# smaller share, patterns that are merely frequent would count as rules, and searching
+# takes longer.
 MIN_SHARE = 0.99
-# It must avoid this share of the rows in which shuffled columns would break it: two
-# columns that are mostly 0 are equal in most rows anyway.
+# A rule must hold in this share of the rows in which it would break if columns were
+# shuffled: two columns that are mostly 0 are equal in most rows anyway.
 MIN_GAIN = 0.9
 # The probability that shuffled columns keep a rule in as many rows is below this. There
 # are millions of candidates, so that hardly any table has such a rule by accident.
@@ -49,7 +50,7 @@ class NumberColumns:
     def read_columns(
         cls, columns: Sequence[Column], row_positions: Floats, indices: Sequence[int]
     ) -> NumberColumns:
-        """Some columns, but for those whose integers are too large for floats."""
+        """The given columns, except those whose integers are too large for floats."""
         usable = [
             c
             for c in indices
@@ -85,7 +86,7 @@ class RuleEvidence(NamedTuple):
 
 
 def _divergence(p: float, q: float) -> float:
-    """Kullback and Leibler's divergence of two probabilities, p from q; p ≥ q."""
+    """The Kullback–Leibler divergence of two probabilities, p from q; p ≥ q."""
     q = min(max(q, 1e-300), 1 - 1e-12)
     divergence = p * np.log(p / q)
     if p < 1:

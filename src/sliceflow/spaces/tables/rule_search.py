@@ -62,7 +62,7 @@ def find_rules(
     selection.add_all(exact_products)
     selection.add_all(find_date_parts(columns, row_positions, selection.derived))
     selection.add_all(find_lookups(columns, row_positions, selection.derived))
-    # What some rows break comes last: a part of it may be an exact rule.
+    # Sums that some rows break come last: a part of such a sum may be an exact rule.
     selection.add_all(approximate_sums)
     selection.add_all(approximate_products)
     selection.add_all(find_orders(columns, row_positions, numbers))
@@ -71,7 +71,7 @@ def find_rules(
 
 @dataclass
 class _RuleSelection:
-    """Rules that go together: no column is derived twice, and none from itself."""
+    """Rules in which no column is derived twice, and none from itself."""
 
     constraints: list[Rule]
     found: list[Rule] = field(default_factory=list)
@@ -90,7 +90,7 @@ class _RuleSelection:
         return set(self.sources)
 
     def add_sums(self, sums: Iterable[Sequence[Rule]]) -> None:
-        """Add each sum in the first of its orientations that is possible, if one is."""
+        """Add each sum in the first of its orientations that is possible, if any."""
         for orientations in sums:
             for rule in orientations:
                 if self.add(rule):
@@ -102,7 +102,7 @@ class _RuleSelection:
             self.add(rule)
 
     def add(self, rule: Rule) -> bool:
-        """Add a rule if that is possible; whether it was."""
+        """Add a rule if that is possible; returns whether it was."""
         if not self._is_new(rule):
             return False
         if is_computing(rule):

@@ -43,7 +43,8 @@ class RuleSet:
     rules: tuple[Rule, ...]
     columns: Sequence[Column]
     row_positions: Floats  # (n, d), of the table's own rows, which keep the rules
-    # Combinations that occur, by their columns; each is looked up many times.
+    # The combinations that occur, by the indices of their columns: they are looked up
+    # many times.
     _combinations: dict[tuple[int, ...], Floats] = field(
         default_factory=dict, init=False
     )
@@ -93,7 +94,7 @@ class RuleSet:
     def computing_rules(self) -> list[ComputingRule]:
         """Rules that compute a column, in the order in which they can be computed.
 
-        A total that is a part of another sum comes first.
+        A total that is a part of another sum comes before that sum.
         """
         by_derived = dict[int, list[ComputingRule]]()
         for rule in self.rules:
@@ -105,7 +106,7 @@ class RuleSet:
         return in_order
 
     def drawing_order(self, column_indices: Sequence[int]) -> list[int]:
-        """The columns in the order of drawing: derived ones behind what they need."""
+        """The columns in the order of drawing, derived ones after what they need."""
         order = list(column_indices)
         for rule in self.computing_rules:
             derived, *others = rule.column_indices
@@ -155,11 +156,11 @@ class RuleSet:
         return self._compute_and_check(rules, trial, computable)
 
     def complete(self, row_positions: Floats, computable: Mask) -> Mask:
-        """Compute cells of rows (m, d), in place; which rows (m,) keep all rules.
+        """Compute cells of rows (m, d), in place, and check all rules.
 
         Only the cells in `computable` change: (m, d) for each cell, or (d,) for whole
-        columns. A row with a cell that is still not drawn, or cannot be computed, does
-        not count as one that keeps the rules.
+        columns. Returns which rows (m,) keep all rules. A row with a cell that is still
+        not drawn, or cannot be computed, does not count as one that does.
         """
         keeps_rules = self._compute_and_check(self.rules, row_positions, computable)
         return keeps_rules & ~is_undrawn(row_positions).any(axis=1)
@@ -175,9 +176,10 @@ class RuleSet:
     def _compute_and_check(
         self, rules: Sequence[Rule], row_positions: Floats, computable: Mask
     ) -> Mask:
-        """Compute cells of rows (m, d), in place; which rows (m,) can keep the rules.
+        """Compute cells of rows (m, d), in place, and check these rules.
 
-        `computable` is (m, d) or (d,). A row with a cell that is `IMPOSSIBLE` cannot.
+        `computable` is (m, d) or (d,). Returns which rows (m,) can keep the rules. A
+        row with a cell that is `IMPOSSIBLE` cannot.
         """
         computing_rules = [rule for rule in self.computing_rules if rule in rules]
         complete_rows(computing_rules, self.columns, row_positions, computable)

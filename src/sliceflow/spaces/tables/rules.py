@@ -37,7 +37,7 @@ from sliceflow.spaces.tables.positions import (
 )
 
 Relation = Literal["<=", "<", "="]
-# Parts of a time that other columns may follow from.
+# The parts of a time from which other columns may follow.
 DatePart = Literal["year", "quarter", "month", "day", "weekday", "hour", "minute"]
 
 # Integers below this are added in 64 bits: up to 32 of them cannot overflow. Python's
@@ -72,7 +72,7 @@ class LinearRule:
 
     @property
     def computable_indices(self) -> tuple[int, ...]:
-        """Columns that follow from the others: the total, and then the last part."""
+        """Columns that can be computed from the others: the total, the last part."""
         if self.relation != "=":
             return ()
         total, *parts = self.column_indices
@@ -157,9 +157,9 @@ class ProductRule:
 
     @property
     def computable_indices(self) -> tuple[int, ...]:
-        """Columns that follow from the others: the product, and then the last factor.
+        """Columns that can be computed from the others: the product, the last factor.
 
-        Not a factor that stands in the product twice.
+        A factor that stands in the product twice cannot be computed.
         """
         product, *factors = self.column_indices
         once = [c for c in reversed(factors) if factors.count(c) == 1]
@@ -309,16 +309,16 @@ class LookupRule:
 
     @property
     def needs_observed_values(self) -> bool:
-        """Whether only observed values have a key; every time has its parts."""
+        """Whether only observed values have a key; all times have parts."""
         return self.date_part is None
 
     @property
     def computable_indices(self) -> tuple[int, ...]:
-        """The dependent."""
+        """The column that can be computed: the dependent."""
         return self.column_indices[:1]
 
     def is_broken(self, columns: Sequence[Column], row_positions: Floats) -> Mask:
-        """Which rows (m,) of (m, d) have another value than that of their key."""
+        """Which rows (m,) of (m, d) have another value than the one of their key."""
         dependent = self.column_indices[0]
         expected = self.solve(columns, row_positions, dependent)
         differs = expected != row_positions[:, dependent]
@@ -337,7 +337,7 @@ class LookupRule:
 
 @dataclass(frozen=True)
 class CombinationRule:
-    """Only combinations of values that occur in the table."""
+    """A rule that only combinations of values occur that are in the table."""
 
     text: str
     column_indices: tuple[int, ...]
@@ -350,7 +350,7 @@ class CombinationRule:
 
 @dataclass(frozen=True)
 class MembershipRule:
-    """A column has one of the listed positions, which may be `MISSING`."""
+    """A rule that a column has one of the listed positions, which may be `MISSING`."""
 
     text: str
     column_indices: tuple[int]

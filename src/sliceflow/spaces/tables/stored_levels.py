@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 LevelValues = Annotated[
     np.ndarray, ArraySpec("k", (torch.int64, torch.uint64, torch.float64))
 ]
-# Of what kind pandas' categories are; empty for other columns.
+# The kinds of pandas' categories; empty for other columns.
 Categorical = Literal["", "unordered", "ordered"]
 
-# What the values of a column are. Kinds that are not here hold Python objects or texts.
+# The types that levels may have.
 ValueType = Literal[
     "bool", "int", "float", "str", "Decimal", "date", "datetime", "timedelta"
 ]
+# The types of values by kind of column. Other kinds hold Python objects or texts.
 VALUE_TYPES: dict[str, ValueType] = {
     "boolean": "bool",
     "integer": "int",
@@ -34,12 +35,13 @@ VALUE_TYPES: dict[str, ValueType] = {
     "timedelta": "timedelta",
 }
 
-# Types of Python objects that a file stores as texts, and what reads these again.
+# Types of Python objects that a file stores as texts, and functions that read these
+# again.
 _STORED_AS_TEXT: dict[str, Callable[[str], Any]] = {
     "Decimal": Decimal,
     "date": date.fromisoformat,
 }
-# What makes a number or date of a user's text, by the name of its type.
+# Functions that turn a user's text into a number or date, by the name of its type.
 OBJECT_OF_TEXT: dict[str, Callable[[str], Any]] = {
     **_STORED_AS_TEXT,
     "int": int,
@@ -55,7 +57,8 @@ OBJECT_TYPES: dict[type, ValueType] = {
     date: "date",
 }
 
-# What pandas and numpy raise for values or dtypes that do not fit together. numpy
+# Errors that pandas and numpy raise for values or dtypes that do not fit together.
+# numpy
 # evaluates some names of dtypes as Python, hence the SyntaxError.
 PANDAS_ERRORS = (
     ValueError,
@@ -69,7 +72,7 @@ PANDAS_ERRORS = (
 
 
 class StoredLevels(NamedTuple):
-    """Levels as a file holds them; one of the two is empty."""
+    """Levels as a file holds them, as `values` or `labels`; the other is empty."""
 
     values: np.ndarray  # (k,), of int64, uint64 or float64
     labels: tuple[Label, ...]

@@ -53,8 +53,8 @@ RIDGE_MARGIN = 0.8
 # are rounded would lose their regressions.
 MAX_SHARE_OF_ONE_VALUE = 0.05
 
-# If a rule computes a column in all but fewer rows, a tree draws these few. To choose
-# would only take time.
+# If a rule computes a column in all but fewer rows than this, a tree draws the others,
+# because a choice would only take time.
 MIN_ROWS_BESIDE_RULES = 20
 
 # A label has trees of its own for each level if a tree of the numbers predicts it with
@@ -165,7 +165,10 @@ def choose_strategy(
 
 @dataclass(frozen=True, eq=False)
 class _Trial:
-    """Fits strategies of a column to one half of the rows, and judges by the other."""
+    """A trial of strategies of a column on two halves of the rows.
+
+    Strategies are fitted to one half, and judged by the other.
+    """
 
     columns: Sequence[Column]  # all columns of the table
     column_index: int  # the one that is drawn

@@ -48,13 +48,23 @@ MAX_EQUAL_SHARE_OF_NEIGHBOURS = 0.02
 
 
 def generator(seed: Seed) -> np.random.Generator:
-    """The random numbers of a seed."""
+    """A random number generator of numpy, made from a seed."""
     return np.random.default_rng(seed.key)
 
 
 @dataclass(frozen=True)
 class FoundRule:
-    """A rule that was found in the rows of a table."""
+    """A rule that was found in the rows of a table.
+
+    Attributes
+    ----------
+    text : str
+        The rule in words, such as "total = net + tax".
+    share : float
+        The share of the rows with all its cells that keep it.
+    columns : tuple
+        The names of its columns, the derived one first.
+    """
 
     text: str  # in words, such as "total = net + tax"
     share: float  # of the rows with all its cells that keep it
@@ -68,10 +78,10 @@ class FoundRule:
 
 
 def _follows_from_others(rule: Rule, determinants: Mapping[int, set[int]]) -> bool:
-    """Whether a column follows from a determinant by way of another one.
+    """Whether a column follows from a determinant by way of another column.
 
-    `determinants` of each dependent: a country follows from the postal code, because
-    the town does, and the country follows from the town.
+    `determinants` has those of each dependent. For example, the country follows from
+    the postal code, because the town does, and the country follows from the town.
     """
     if not isinstance(rule, LookupRule):
         return False
@@ -84,13 +94,13 @@ def _follows_from_others(rule: Rule, determinants: Mapping[int, set[int]]) -> bo
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The rows of a model, with what is known about them."""
+    """The rows of a model, with their columns and rules."""
 
     rows: TableRows  # as the user passed them
-    columns: tuple[Column, ...]  # what they are
-    rule_set: RuleSet  # what holds between them in every row
+    columns: tuple[Column, ...]  # their kinds, levels and grids
+    rule_set: RuleSet  # the rules that hold in every row
     row_positions: Floats  # (n, d), the positions of all cells
-    approximate_rules: tuple[ComputingRule, ...] = ()  # what holds in nearly every row
+    approximate_rules: tuple[ComputingRule, ...] = ()  # these hold in nearly every row
     # What `columns_for_neighbours` returned, because it is called many times.
     _neighbour_columns: dict[
         tuple[tuple[Strategy, ...], tuple[int, ...]], list[int]
@@ -323,10 +333,10 @@ class Table:
 
     @cached_property
     def unique_rows(self) -> set[bytes]:
-        """Rows that occur once, as bytes of their positions.
+        """The rows that occur once, as bytes of their positions.
 
         A new row that equals one of them is a copy. Empty if most rows occur more than
-        once: then equal rows are no copies, but usual.
+        once: then equal rows are usual, and no copies.
         """
         counts = Counter(row.tobytes() for row in self.row_positions)
         unique = {row for row, count in counts.items() if count == 1}

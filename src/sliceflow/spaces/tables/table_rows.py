@@ -20,7 +20,7 @@ from sliceflow.validation import duplicates
 if TYPE_CHECKING:
     import pandas as pd
 
-# Names that a message lists: with so few, most messages fit in a line.
+# The most names that a message lists: with so few, most messages fit in a line.
 _MAX_NAMES_LISTED = 6
 
 
@@ -87,7 +87,7 @@ class TableRows:
         return replace(self, columns=columns, n=len(row_indices))
 
     def keys(self) -> Sequence[Hashable]:
-        """Each row as a tuple of its values."""
+        """A key of each row: the tuple of its values."""
         return list(zip(*(column.keys() for column in self.columns), strict=True))
 
     def in_users_form(
@@ -100,7 +100,7 @@ class TableRows:
         return make_dataframe(self, columns), None
 
     def digests(self, ranks: Ranks) -> dict[str, str]:
-        """A hash of the rows, by which a model knows them again."""
+        """A hash of the rows, by which a checkpoint or model knows them again."""
         digest = hashlib.blake2b(digest_size=16)
         for column in self.columns:
             header = (column.name, column.dtype, column.labels, column.categorical)

@@ -39,7 +39,7 @@ from sliceflow.spaces.tables.trees import TreeSettings
 # share would be too noisy.
 MIN_ROWS_PER_HALF = 3_000
 
-# More rows of a half would take longer, and hardly say more.
+# A half has at most this many rows: more would take longer, and hardly say more.
 MAX_ROWS_PER_HALF = 6_000
 
 # Draws of each chain for each row of its half. More draws make the share less noisy,
@@ -185,9 +185,10 @@ def _nearer_to_own(
     other_positions: Floats,
     strategies: Sequence[Strategy],
 ) -> Tensor:
-    """1 for each draw that is nearer to the rows it was drawn from, −1 for the others.
+    """1 for each draw that is nearer to its own rows than to others, else −1.
 
-    0 for a draw that is as near to both.
+    A draw's own rows are those from which it was drawn. 0 for a draw that is as near to
+    both.
     """
     settings = TreeSettings.from_coarseness(0.5)
     n_draws = DRAWS_PER_ROW * len(own_positions)

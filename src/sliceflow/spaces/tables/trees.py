@@ -20,7 +20,8 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.spaces.tables.columns import Column
 
-# Rows that a tree is fitted to; all rows are in its leaves. With 15,000, samples of
+# A tree is fitted to at most this many rows; all rows are in its leaves. With 15,000,
+# samples of
 # Adult are told from rows more easily (C2ST .915 for .997; benchmarks/RESULTS.md).
 MAX_ROWS_PER_TREE = 50_000
 
@@ -54,7 +55,7 @@ Targets = Ints | Floats
 
 
 class TreeNodes(Protocol):
-    """What is used of the attribute `tree_` of scikit-learn's trees.
+    """The used part of the attribute `tree_` of scikit-learn's trees.
 
     Arrays have one entry for each node; children of leaves are −1.
     """
@@ -100,7 +101,7 @@ class Tree:
     nodes: TreeNodes
     row_order: Ints  # (n,), row indices by leaf, and by values within a leaf
     node_start: Ints  # (nodes,), where the range of each node begins
-    node_size: Ints  # (nodes,), and how many rows it has
+    node_size: Ints  # (nodes,), how many rows each node has
     parent: Ints  # (nodes,), the node above each node; 0 for the root
     residual_impurity: float = 1.0  # share of the root's impurity that leaves have
 
@@ -147,10 +148,11 @@ def subsample_indices(row_indices: Ints, rng: np.random.Generator) -> Ints:
 
 
 def tree_targets(column: Column, values: Floats) -> Targets:
-    """What a tree of a column is fitted to, of values (n,) of its cells.
+    """The targets of a tree of a column, given the values (n,) of its cells.
 
-    Of a category, classes (n,), or with very many levels one column of (n, k) for each
-    of the most frequent. Of a number, functions (n, k) of its place in their order.
+    For a category, they are classes (n,), or with very many levels one column of (n, k)
+    for each of the most frequent levels. For a number, they are functions (n, k) of its
+    place in the order of all numbers.
     """
     if column.is_number:
         u = (rankdata(values) - 0.5) / len(values)

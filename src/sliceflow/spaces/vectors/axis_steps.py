@@ -34,7 +34,7 @@ from sliceflow.spaces.vectors.rows import as_cloud
 
 @dataclass(frozen=True)
 class AxisStepContext:
-    """What both sets of axis steps share."""
+    """The flow, data and ranks that both sets of axis steps share."""
 
     flow: FlowSpec  # the stage of the axis steps
     data: TrainingData
@@ -67,7 +67,7 @@ def fit_axis_steps_to_kept(
     x : the particles of this rank, in the user's order
     y : the conditions of the particles of all ranks, in the same order
     state : where the flow ended; steps and seconds are counted on
-    listeners : hear of these steps
+    listeners : called after each of these steps
     """
     counted_on = FlowState(
         steps_done=state.steps_done,
@@ -94,7 +94,7 @@ def fit_axis_steps_to_kept(
 def fit_axis_steps_to_fresh(
     context: AxisStepContext, steps: Sequence[ModelStep]
 ) -> list[ModelStep]:
-    """The steps of the flow, and then axis steps that are fitted to fresh particles."""
+    """The flow's steps, followed by axis steps that are fitted to fresh particles."""
     fresh, y = _fresh_particles(context.data, steps)
     continued = FlowState(steps=list(steps))
     _run(context, fresh, y, continued, listeners=())

@@ -1,8 +1,8 @@
-"""What the particles of a fit of vectors move onto.
+"""The data of a fit of vectors, onto which its particles move.
 
-A flow sees the rows in its own units, or draws along them (`smoothing`). Nothing of
-this is computed before a step needs data, and what only the axis steps see is drawn
-when these begin. So a plan is quick, and memory holds the data of one stage at a time.
+A flow sees the rows in its own units, or draws along them (`smoothing`). All this is
+computed only when a step needs data, and draws for the axis steps are made when these
+begin. So a plan is quick, and memory holds the data of one stage at a time.
 """
 
 from __future__ import annotations
@@ -60,7 +60,10 @@ class TrainingData:
 
     @cached_property
     def smoother(self) -> Smoother | None:
-        """Draws around the rows of all ranks; None fits the rows themselves."""
+        """The `Smoother` that draws around the rows of all ranks.
+
+        None if the flow fits the rows themselves.
+        """
         if self.plan.bandwidth == 0:
             return None
         return Smoother.from_data(
@@ -73,7 +76,7 @@ class TrainingData:
 
     @property
     def _used_y(self) -> EncodedY | None:
-        """The y of the rows of all ranks; None if the flow ignores them."""
+        """The y of the rows of all ranks; None if the flow ignores y."""
         if self.plan.condition_use == "none":
             return None
         return self.rows.encoded_y

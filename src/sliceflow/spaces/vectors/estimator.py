@@ -95,17 +95,24 @@ class SlicedWassersteinFlow(
 
     Attributes
     ----------
-    particles_ : (M, d) batched samples: an array, tensor or DataFrame, like X
-    particle_conditions_ : their conditions, as the user wrote them, or None
-    classes_ : the class labels, if y is labels
-    plan_ : a `VectorPlan`, or a `LocalVectorPlan` if conditions are local: what the fit
-        did, with every "auto" resolved; print it
-    history_ : dict of lists: stage, step, sliced distance before the step, seconds
-        elapsed
-    n_iter_ : steps done, axis steps included
-    n_features_in_ : d
-    feature_names_in_ : the column names, if X is a DataFrame whose column names are
-        strings
+    particles_ : array, tensor or DataFrame (M, d)
+        The batched samples, in the form of X.
+    particle_conditions_ : array, DataFrame or None
+        The conditions of the particles, as the user wrote them.
+    classes_ : array
+        The class labels, if y is labels.
+    plan_ : VectorPlan, or LocalVectorPlan if conditions are local
+        What the fit did, with every "auto" resolved. Print it.
+    history_ : dict of lists
+        Columns of equal length, with an entry for each step: `stage`, `step`,
+        `distance`, the sliced distance before the step, `active_fraction`, the fraction
+        of maps that move, and `seconds` since the fit began.
+    n_iter_ : int
+        Steps done, axis steps included.
+    n_features_in_ : int
+        d, the number of columns.
+    feature_names_in_ : array
+        The column names, if X is a DataFrame whose column names are strings.
 
     Examples
     --------
@@ -167,7 +174,7 @@ class SlicedWassersteinFlow(
         )
 
     def _checked_parameters(self) -> VectorParameters:
-        """The parameters, checked, with those of the preset."""
+        """The parameters, checked, after the preset is applied."""
         self._require_shared_parameters(self.options, ("standardize", "keep_rows"))
         is_count = is_int(self.n_steps, 0)
         require(is_count, "n_steps", self.n_steps, "an int of at least 0")
@@ -259,7 +266,7 @@ class SlicedWassersteinFlow(
         self._set_columns(fitted.plan.n_columns, fitted.names)
 
     def _set_columns(self, n: int, names: tuple[Any, ...] | None) -> None:
-        """Set the attributes in which scikit-learn looks for the columns."""
+        """Set the attributes in which scikit-learn looks for the columns of X."""
         self.n_features_in_ = n
         self.__dict__.pop("feature_names_in_", None)
         if names and all(isinstance(name, str) for name in names):

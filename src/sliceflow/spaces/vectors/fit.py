@@ -1,4 +1,4 @@
-"""The fit of vectors: plan it, move the particles, make the columns exact."""
+"""The fit of vectors: plan it, move the particles, then make the columns exact."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ from sliceflow.spaces.vectors.rows import Units
 
 @dataclass(frozen=True)
 class VectorAdapter:
-    """Vectors, for one estimator."""
+    """Reads rows of vectors and plans their fit, for one estimator."""
 
     parameters: VectorParameters
     device: torch.device
@@ -188,7 +188,7 @@ class VectorTask(ParticleTask[FittedVectors]):
 
     @property
     def plan(self) -> VectorPlan:
-        """What the fit will do."""
+        """The plan of the fit."""
         return self.data.plan
 
     def start(self) -> RunningFlow[FittedVectors]:
@@ -237,7 +237,7 @@ class VectorTask(ParticleTask[FittedVectors]):
         return RunningFlow(flow, particles, particle_rng, target, finish)
 
     def _shrunk(self, flow: FlowSpec, particle_y: EncodedY | None) -> FlowSpec:
-        """The flow with maps that are shrunk by their noise."""
+        """The flow with transports whose maps are shrunk by their noise."""
         plan = self.data.plan
         y_p = None
         y_q = None
@@ -262,14 +262,14 @@ class VectorTask(ParticleTask[FittedVectors]):
         state: FlowState,
         listeners: Sequence[Listener],
     ) -> FitResult[FittedVectors]:
-        """What the fit gives, after axis steps that make columns exact.
+        """Make the columns exact by axis steps, and give the result of the fit.
 
         Parameters
         ----------
         x : this rank's part (d, n) of the kept particles, in the user's order
         particle_rng : the random numbers of this rank's particles
         state : where the flow ended
-        listeners : hear of the axis steps
+        listeners : called after each axis step
         """
         data = self.data
         m = data.plan.n_particles
@@ -294,7 +294,7 @@ class VectorTask(ParticleTask[FittedVectors]):
         return FitResult(fitted, warning=warning, particles=particles)
 
     def _fitted(self, model: Sequence[ModelStep]) -> FittedVectors:
-        """The fitted state."""
+        """The fitted state, given the steps of the model."""
         data = self.data
         rows = data.rows
         units = data.units_by_class[0]
@@ -317,7 +317,7 @@ class VectorTask(ParticleTask[FittedVectors]):
     def _copy_warning(
         self, plan: VectorPlan, x: Tensor, y: EncodedY | None
     ) -> CopyWarning | None:
-        """What to tell the user if the particles x (d, n) copy rows; else nothing."""
+        """A warning if the particles x (d, n) copy rows; None if they do not."""
         data = self.data
         if data.ranks.size > 1:
             return None

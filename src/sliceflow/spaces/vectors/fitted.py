@@ -1,6 +1,6 @@
 """A fitted flow of vectors, and how to draw samples from it.
 
-What it shares with local conditions, whose state is in `local`, is in its base class.
+`BaseFittedVectors` has what it shares with local conditions, whose state is in `local`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ from sliceflow.spaces.vectors.plan import BaseVectorPlan, VectorPlan
 from sliceflow.spaces.vectors.rows import Units, as_cloud, decode_classes
 from sliceflow.validation import check_finite
 
-# Offline samples of one pass over the steps of a model: bounds the memory.
+# A pass over the steps of a model draws at most this many samples, to bound the memory.
 SAMPLES_PER_PASS = 1 << 16
-# With so many samples at one continuous condition, users look at their distribution.
+# From this many samples at one continuous condition on, there is a warning: their
+# distribution would look wrong.
 MANY_SAMPLES_OF_ONE_CONDITION = 50
 
 
 @dataclass(frozen=True, kw_only=True)
 class BaseFittedVectors(HasConditions):
-    """What all fitted states of vectors have, whether something flowed or not."""
+    """Base class of all fitted states of vectors, of a flow or of local conditions."""
 
     plan: BaseVectorPlan
     units: Units  # of the columns of all rows
@@ -60,8 +61,8 @@ class BaseFittedVectors(HasConditions):
     def sample_bytes(self, n: int = 1) -> int:
         """Memory to draw n samples.
 
-        Twice the samples, because passes are joined, their conditions, and the work of
-        one pass.
+        These are the samples, twice, because passes are joined; their conditions; and
+        the work of one pass.
         """
         d = self.plan.n_columns
         itemsize = self.plan.torch_dtype.itemsize
@@ -79,7 +80,7 @@ class BaseFittedVectors(HasConditions):
 
     @property
     def units_by_class(self) -> tuple[Units, ...]:
-        """The units of the samples: of each class, or one for all."""
+        """The units of samples: one `Units` for each class, or one for all."""
         return (self.units,)
 
     def decode(self, x: Tensor, y: EncodedY | None = None) -> Tensor:
@@ -92,7 +93,7 @@ class BaseFittedVectors(HasConditions):
         return rows
 
     def in_form(self, rows: Tensor) -> Any:
-        """Rows in the form of X: an array, a tensor or a DataFrame."""
+        """Rows in the form of the user's X: an array, a tensor or a DataFrame."""
         return in_users_form(rows, self.names, self.tensor_device, self.device)
 
 

@@ -29,7 +29,8 @@ from sliceflow.spaces.vectors.fitted import BaseFittedVectors
 from sliceflow.spaces.vectors.plan import BaseVectorPlan
 from sliceflow.spaces.vectors.rows import Units
 
-# Particles unless the user says how many: each needs a neighbourhood of its own.
+# The default number of particles. Each needs a neighbourhood of its own, so there are
+# fewer than in a flow.
 LOCAL_PARTICLES = 200
 # Bytes that the choice of settings takes.
 _CHOICE_BYTES = 1 << 27
@@ -37,7 +38,7 @@ _CHOICE_BYTES = 1 << 27
 
 @dataclass(frozen=True, kw_only=True)
 class LocalVectorPlan(BaseVectorPlan):
-    """What a fit with local conditions does. It prints as a table."""
+    """The plan of a fit with local conditions. It prints as a table."""
 
     n_local_neighbors: Count = 0  # rows of a neighbourhood
     distances: str = ""  # which columns of y the distances between neighbours see
@@ -57,7 +58,7 @@ class LocalVectorPlan(BaseVectorPlan):
 
     @property
     def seconds(self) -> float:
-        """0: nobody knows how long the choice of settings takes."""
+        """Always 0: the time to choose settings is unknown before."""
         return 0.0
 
     def summary(self) -> list[tuple[str, object]]:
@@ -82,7 +83,8 @@ class FittedLocalVectors(BaseFittedVectors):
 
     plan: LocalVectorPlan
     settings: tuple[LocalSettings, ...]  # of `samplers`
-    # One for all rows, or for each combination of labels in y. A file has the rows only
+    # One sampler of all rows, or one for each combination of labels in y. A file has
+    # the rows only
     # once, and `with_rows` puts them here.
     samplers: tuple[LocalSampler, ...] = field(default=(), metadata={"saved": False})
 
@@ -92,7 +94,7 @@ class FittedLocalVectors(BaseFittedVectors):
         return True
 
     def with_rows(self, rows: VectorRows | None) -> FittedLocalVectors:
-        """The same with samplers of the rows.
+        """The state with samplers of the rows.
 
         This completes a state that was read from a file; any other is complete.
         """
@@ -213,15 +215,15 @@ class LocalVectorTask:
 
     @property
     def plan(self) -> LocalVectorPlan:
-        """What the fit will do."""
+        """The plan of the fit."""
         return self.fitted.plan
 
     def with_checkpoints(self, checkpoints: Checkpoints) -> LocalVectorTask:
-        """The same fit: there are no steps to resume."""
+        """The task itself: there are no steps to resume."""
         return self
 
     def run(self, listeners: Sequence[Listener]) -> FitResult[FittedLocalVectors]:
-        """Draw the particles; there are no steps to hear of."""
+        """Draw the particles. There are no steps, so listeners get no events."""
         y = self.conditions.encoded_y
         X = self.fitted.sample(len(y), y, self.seed.child("particles"))
         no_steps = History().as_columns()

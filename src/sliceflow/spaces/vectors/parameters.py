@@ -13,7 +13,7 @@ from sliceflow.validation import is_int, is_real, require
 
 # What to do with a continuous y.
 ConditionMode = Literal["auto", "joint", "local"]
-# Directions of a step, by name; `FRAME_KINDS` has what they stand for.
+# Names of kinds of frames; `FRAME_KINDS` has the kinds.
 FrameName = Literal["orthogonal", "random", "max-sliced", "axis"]
 
 FRAME_KINDS: dict[str, Callable[[], FrameKind]] = {
@@ -30,24 +30,30 @@ class VectorOptions:
 
     Parameters
     ----------
-    taper : the step size falls from 1 to 0 over this last fraction of the steps (0:
-        never)
-    n_axis_steps : axis steps at the end, which make the distribution of each column
-        exact
-    n_knots : maximum number of knots kept per map, for offline samples
-    smoothing : h, how far each row is spread along its nearest rows, in standard
-        deviations of these, so that small data are not copied. "auto" takes the h at
-        which draws are as far from the rows as rows are from each other. 0 fits the
-        rows themselves
-    n_neighbors : k, the nearest rows that count, the row itself among them
-    shrinkage : κ: maps are shrunk within κ times their noise, and the flow ends when
-        hardly any map moves. 0 turns it off: thin shapes in few columns, such as two
-        moons, stay blurred with it
+    taper : float, default 0.5
+        The step size falls from 1 to 0 over this last fraction of the steps. 0 keeps it
+        at 1.
+    n_axis_steps : int, default 2
+        Axis steps at the end, which make the distribution of each column exact.
+    n_knots : int, default 512
+        Maximum number of knots of each map that the model stores for offline samples.
+    smoothing : float or "auto", default "auto"
+        h, how far each row is spread along its nearest rows, in standard deviations of
+        these, so that small data are not copied. "auto" takes the h at which draws are
+        as far from the rows as rows are from each other. 0 fits the rows themselves.
+    n_neighbors : int, default 20
+        k, the number of nearest rows along which a row is spread, itself among them.
+    shrinkage : float, default 0
+        κ: maps are shrunk within κ times their noise, and the flow ends when hardly any
+        map moves. 0 turns it off. With shrinkage, thin shapes in few columns, such as
+        two moons, stay blurred.
 
     Examples
     --------
     >>> from sliceflow import SlicedWassersteinFlow, VectorOptions
     >>> flow = SlicedWassersteinFlow(options=VectorOptions(n_axis_steps=0))
+    >>> flow.get_params()["options__n_axis_steps"]
+    0
     """
 
     taper: float = 0.5
@@ -78,10 +84,10 @@ class VectorOptions:
 
 @dataclass(frozen=True)
 class VectorParameters:
-    """What a fit needs of the parameters of a `SlicedWassersteinFlow`.
+    """The parameters of a `SlicedWassersteinFlow` that a fit needs, checked.
 
-    They are checked, a preset is applied, and `options` are never None. Values of
-    "auto" are not resolved yet: that needs the rows, and happens in `plan`.
+    A preset is applied, and `options` are never None. Values of "auto" are not resolved
+    yet: that needs the rows, and happens in `plan`.
     """
 
     n_particles: int | None

@@ -56,7 +56,8 @@ from sliceflow.validation import require
 
 ConditionKind = Literal["none", "labels", "continuous", "mixed"]
 
-# Directions per column of the paper's preset: its 10,000 are for hundreds of columns.
+# Directions for each column with the preset "paper". The paper's 10,000 directions are
+# for hundreds of columns.
 PAPER_DIRECTIONS_PER_COLUMN = 64
 
 # Fresh particles to which the model's axis steps are fitted, and the most of their
@@ -64,9 +65,9 @@ PAPER_DIRECTIONS_PER_COLUMN = 64
 MAX_AXIS_PARTICLES = 1 << 16
 MAX_FRESH_PROJECTIONS = 1 << 18
 
-# The fewest rows that "auto" smooths: with fewer, neighbours say little.
+# With fewer rows, "auto" does not smooth, because neighbours would say little.
 MIN_SMOOTHED_ROWS = 10
-# The most rows that "auto" smooths: more are hardly copied, and the search for
+# With more rows, "auto" does not smooth: they are hardly copied, and the search for
 # neighbours would take longer than the flow. The search is slower in more columns.
 MAX_SMOOTHED_ROWS = 50_000
 MAX_SMOOTHED_ROWS_OF_MANY_COLUMNS = 5_000
@@ -87,10 +88,10 @@ NANOSECONDS_PER_VALUE = {"cpu": 60.0, "cuda": 1.0}
 NANOSECONDS_PER_INTERPOLATED_VALUE = {"cpu": 140.0, "cuda": 2.0}
 COLUMNS_OF_CHEAP_PROJECTION = 100
 
-# What these names of the parameter `transport` stand for.
+# The transports that the names "histogram" and "auto" stand for.
 HISTOGRAM = Histogram()
 AUTO = Auto()
-# Bins would blur the values of discrete columns.
+# Axis steps sort, because bins would blur the values of discrete columns.
 AXIS_TRANSPORT = Sorted()
 
 NonNegative = Annotated[float, Between(0)]
@@ -98,7 +99,7 @@ NonNegative = Annotated[float, Between(0)]
 
 @dataclass(frozen=True, kw_only=True)
 class BaseVectorPlan(Plan):
-    """What all plans of vectors have, whether something flows or not."""
+    """Base class of all plans of vectors, with a flow or with local conditions."""
 
     n_rows: Count  # of all ranks
     n_columns: Annotated[int, Between(1, 1 << 24)]
@@ -131,9 +132,9 @@ class BaseVectorPlan(Plan):
 
 @dataclass(frozen=True, kw_only=True)
 class VectorPlan(BaseVectorPlan):
-    """What a flow of vectors does. It prints as a table."""
+    """The plan of a flow of vectors. It prints as a table."""
 
-    # Particles that the flow moves: these, and more for better maps.
+    # Particles that the flow moves: those that the user gets, and more for better maps.
     n_flow_particles: Count
     n_axis_particles: Count  # new particles to which the model's axis steps are fitted
     amplifier: Annotated[float, Between(0, math.inf)]  # ξ; 0 without conditions
@@ -143,8 +144,8 @@ class VectorPlan(BaseVectorPlan):
     entropy: NonNegative
     options: VectorOptions
     n_knots: Count  # knots kept per map
-    # What the option `smoothing` says. None if "auto" will choose it, when the
-    # fit draws its data: the plan of a fitted model has the number.
+    # How far rows are spread (the option `smoothing`). None if "auto" will choose that
+    # when the fit draws its data: the plan of a fitted model has the number.
     bandwidth: NonNegative | None = 0.0
     smoothing_reason: str = ""  # why "auto" is so; empty if the user set the bandwidth
     draws_per_row: Count = 1  # data of each row: draws along its neighbours, or the row
@@ -163,7 +164,7 @@ class VectorPlan(BaseVectorPlan):
 
     @property
     def method(self) -> str:
-        """The method: SWF, CSWF with its ξ, or per class."""
+        """The name of the method: SWF, CSWF with its ξ, or per class."""
         if self.condition_use == "none":
             return "SWF"
         if self.n_separate_classes:
@@ -204,10 +205,10 @@ class VectorPlan(BaseVectorPlan):
         device: torch.device,
         only: Literal["flow", "axis"] | None = None,
     ) -> FlowSpec:
-        """All stages, as offline samples replay them, or `only` the one of this name.
+        """The flow with all stages, or with one, as offline samples replay them.
 
-        There is no stage "flow" without steps of the flow, and no stage "axis" without
-        axis steps.
+        `only` is the name of this stage. There is no stage "flow" without steps of the
+        flow, and no stage "axis" without axis steps.
         """
         stages = self.stages()
         stage_range = None
@@ -532,11 +533,11 @@ def choose_frame(
 def plan_bandwidth(
     option: float | str, X: np.ndarray, y: EncodedY | None, n_rows: int
 ) -> tuple[float | None, str]:
-    """What the option `smoothing` means for these rows, and why "auto" is so.
+    """The bandwidth that the option `smoothing` gives these rows, and the reason.
 
-    X (n, d) are this rank's rows, of `n_rows` in all; `y` is that of all ranks.
-    The bandwidth is 0 if the flow fits the rows themselves, and None if "auto" will
-    choose it from the rows. The reason is empty if the user chose.
+    X (n, d) are this rank's rows, of `n_rows` in all; `y` is that of all ranks. The
+    bandwidth is 0 if the flow fits the rows themselves, and None if "auto" will choose
+    it from the rows. The reason is why "auto" is so; it is empty if the user chose.
     """
     if option != "auto":
         return float(option), ""
@@ -549,7 +550,7 @@ def plan_bandwidth(
         max_rows = MAX_SMOOTHED_ROWS_OF_MANY_COLUMNS
     if n_rows > max_rows:
         return 0.0, f"more than {max_rows} rows"
-    # One rank of several does not know the rows of the others, which may differ.
+    # A rank does not know whether the rows of other ranks differ.
     if len(X) == n_rows and not _rows_differ(X, y):
         return 0.0, "no rows of a class differ"
     return None, "leave-one-out distances of the rows"

@@ -129,7 +129,7 @@ class Units:
 def encode_classes(
     units_by_class: Sequence[Units], X: np.ndarray, y: EncodedY | None
 ) -> Tensor:
-    """Standardise rows (n, d).
+    """Rows (n, d) in the flow's units, which may differ by class.
 
     With several `Units`, row i uses the units of its class, ``y.values[i]``; with one,
     y is ignored.

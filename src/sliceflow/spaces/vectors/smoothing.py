@@ -1,9 +1,9 @@
 """Smoothing of vectors: a flow fits draws along the rows, not the rows themselves.
 
-`sliceflow.neighbours.smoothing` makes the draws and chooses how far they spread. Here
-is decided what the axis steps see of them. A plan says whether rows are smoothed at all
-(`plan.plan_bandwidth`). The search for neighbours, which takes longer, waits until the
-fit draws its data (`Smoother.from_data`).
+`sliceflow.neighbours.smoothing` makes the draws and chooses how far they spread. This
+module decides what the axis steps see of them. A plan says whether rows are smoothed at
+all (`plan.plan_bandwidth`). The search for neighbours, which takes longer, waits until
+the fit draws its data (`Smoother.from_data`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MIN_ATOM_ROWS = 5
 
 @dataclass(frozen=True)
 class Smoother:
-    """Draws along the rows' neighbours."""
+    """Draws new rows along the rows' neighbours."""
 
     bandwidth: float  # h, how far rows are spread
     rows: Tensor  # (n, d), the rows of all ranks, in the flow's units
