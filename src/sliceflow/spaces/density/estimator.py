@@ -155,7 +155,6 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
             X,
             dtype=["float64", "float32"],
             ensure_all_finite=False,
-            ensure_min_samples=2,
             estimator=self,
             input_name="X",
         )
