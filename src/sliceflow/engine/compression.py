@@ -1,7 +1,7 @@
 """Compression: the maps that a model stores have few knots, and few bytes for each.
 
 `compress_map` chooses how. Maps through sorted particles become averages over cells of
-particles (`compress_knots`). Maps on a grid keep every k-th edge of it
+particles (`compress_knots`). Maps on a grid get a coarser grid
 (`compress_grid_evenly`), or become a `CompressedMap` (`compress_grid_at_bends`): the
 displacement D(z) = T(z) − z is then piecewise linear through a few knots, which are
 where the map bends, and is rounded to whole steps. To move particles, a `CompressedMap`
@@ -30,9 +30,9 @@ MAX_JUMPS = 64
 # An atom is a value that at least one in this many particles moves to. Rarer values are
 # treated as continuous, and particles may land between them.
 _ATOM_ONE_IN = 200
-# Maps that classes share, and those of sorted particles, get this many times as many
-# knots, because they bend more often: a shared map bends within every class. It trades
-# the size of a model for detail.
+# Where `max_displacement` is known, maps that classes share, and those of sorted
+# particles, get this many times as many knots, because they bend more often: a shared
+# map bends within every class. It trades the size of a model for detail.
 _MORE_KNOTS_IF_SHARED = 8
 # Particles farther from a map's range than this many times its width move to the end of
 # the data. Nearer ones are shifted rigidly, so that moderate outliers keep their order.
@@ -51,10 +51,10 @@ def compress_map(
     Parameters
     ----------
     transport_map : the maps as they were fitted
-    n_knots : knots of each map. Maps that classes share, and maps of sorted particles,
-        get eight times as many (`_MORE_KNOTS_IF_SHARED`)
+    n_knots : knots of each map; see also `max_displacement`
     max_displacement : an upper bound on how far a value moves. If it is unknown, None,
-        knots are spaced evenly
+        knots are spaced evenly. If it is known, maps that classes share and maps of
+        sorted particles get eight times as many knots (`_MORE_KNOTS_IF_SHARED`)
     shared : whether classes share the maps
     tails : whether to resolve the tails of sorted maps; otherwise they are averages
     """
@@ -91,19 +91,32 @@ def map_bytes(n_knots: int, n_bins: int | None, shared: bool) -> int:
 
 
 def compress_grid_evenly(grid: GridMap, n_knots: int) -> GridMap:
-    """Maps on a coarser grid: every k-th edge of the first one, with rigid tails.
+    """Maps on a coarser grid of at most `n_knots` bins, with rigid tails.
 
-    k divides the number of bins, and is the least that leaves at most `n_knots` bins.
+    Its edges are every k-th edge of the first grid, if the least k that leaves few
+    enough divides the number of bins. Otherwise they are `n_knots` new bins, whose
+    edges lie on the lines between those of the first grid.
     """
     values = grid.values
     n_bins = values.shape[1] - 1
-    stride = 1
-    while n_bins % stride != 0 or n_bins // stride > n_knots:
-        stride += 1
     if grid.counts is not None:
         flatten_tails = kernels.for_tensor(values).flatten_tails
         values = flatten_tails(grid.lo, grid.hi, values, grid.counts)
-    return GridMap(grid.lo, grid.hi, values[:, ::stride].contiguous())
+    stride = math.ceil(n_bins / n_knots)
+    if n_bins % stride == 0:
+        coarse = values[:, ::stride].contiguous()
+    else:
+        coarse = _values_at_new_edges(values, n_knots)
+    return GridMap(grid.lo, grid.hi, coarse)
+
+
+def _values_at_new_edges(values: Tensor, n_bins: int) -> Tensor:
+    """The values (h, B + 1) of maps at the edges of `n_bins` equal bins instead of B."""
+    edges = torch.arange(n_bins + 1, device=values.device)
+    scaled = edges * (values.shape[1] - 1)
+    left = (scaled // n_bins).clamp(max=values.shape[1] - 2)
+    share = (scaled - left * n_bins).to(values.dtype) / n_bins
+    return torch.lerp(values[:, left], values[:, left + 1], share)
 
 
 def compress_grid_at_bends(
