@@ -111,7 +111,7 @@ def compress_grid_evenly(grid: GridMap, n_knots: int) -> GridMap:
 
 
 def _values_at_new_edges(values: Tensor, n_bins: int) -> Tensor:
-    """The values (h, B + 1) of maps at the edges of `n_bins` equal bins instead of B."""
+    """The values (h, B + 1) of maps at the edges of `n_bins` equal bins."""
     edges = torch.arange(n_bins + 1, device=values.device)
     scaled = edges * (values.shape[1] - 1)
     left = (scaled // n_bins).clamp(max=values.shape[1] - 2)

@@ -443,17 +443,22 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
             fact = "rows were added or removed without a refit"
             raise ValueError(f"{fact}; call refit() before save")
 
+    @property
+    def _files_have_rows(self) -> bool:
+        """Whether a file or a pickle holds the rows."""
+        return self.keep_rows or (self._is_fitted and self._record.fitted.needs_rows)
+
     def _rows_for_file(self) -> RowsT | None:
         """The rows, if a file or a pickle shall hold them."""
-        if self.keep_rows or self._record.fitted.needs_rows:
-            return self._record.rows
-        return None
+        return self._record.rows if self._files_have_rows else None
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and copy: like a file, without rows unless these are kept."""
         state = dict(super().__getstate__())
         if self._is_fitted:
             state["_record"] = replace(self._record, rows=self._rows_for_file())
+        if not self._files_have_rows:
+            state.pop("_pending_rows", None)
         return state
 
 
