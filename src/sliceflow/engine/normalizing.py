@@ -68,7 +68,7 @@ class ToNormal:
     ----------
     smoothing : the weight of the penalty, in units of one datum
     n_knots : more of them resolve finer details, if `smoothing` allows it
-    step_size : the share of the displacement that is done
+    step_size : the share of the displacement that is done, above 0
     n_iterations : iterations of Newton's method
     """
 
@@ -86,7 +86,9 @@ class ToNormal:
         """
         transport_map = self._fit_map(z_p).relaxed(self.step_size)
         dz = transport_map.displace(z_p)
-        return MapFit(transport_map, dz.square().mean(1), dz)
+        # The distance that is left before the step, of which the step does a share.
+        cost = (dz / self.step_size).square().mean(1)
+        return MapFit(transport_map, cost, dz)
 
     def _fit_map(self, z: Tensor) -> SmoothMap:
         """The maps T, without the step size."""
