@@ -18,7 +18,7 @@ from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import Shrunk, noise_rates
-from sliceflow.engine.transports import Interpolated, Sorted
+from sliceflow.engine.transports import Histogram, Interpolated, Sorted
 
 SORTING = pytest.mark.parametrize("transport", [Sorted(), Interpolated()], ids=str)
 
@@ -84,6 +84,22 @@ def test_every_class_has_the_maps_that_it_would_have_alone(transport, problem):
         assert torch.equal(fit.dz[:, points_p], alone.dz)
         assert torch.equal(fit.cost[rows], alone.cost)
         assert torch.equal(dz[:, points_p], alone.maps.displace(z_p[:, points_p]))
+
+
+@pytest.mark.parametrize(
+    "transport", [Sorted(), Interpolated(), Histogram(16)], ids=str
+)
+def test_classes_count_by_their_data_in_the_distance(transport):
+    # Ten data are 3 away, thirty are 1 away; the third class has no data.
+    slices_p = slices_of([20, 20, 20])
+    slices_q = slices_of([10, 30, 0])
+    z_p = torch.linspace(0, 1, 20, dtype=torch.float64).repeat(2, 3)
+    z_q = torch.cat((torch.linspace(3, 4, 10), torch.linspace(1, 2, 30)))
+    z_q = z_q.double().expand(2, -1).contiguous()
+    fit = Shrunk(transport, 0.0, (0.1, 0.1, 0.1)).fit(
+        z_p, z_q, Batch(class_slices=(slices_p, slices_q))
+    )
+    assert float(fit.distance) == pytest.approx(((10 * 9 + 30) / 40) ** 0.5, rel=0.03)
 
 
 @SORTING

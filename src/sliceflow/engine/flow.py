@@ -403,7 +403,7 @@ class FlowState:
             step_index=step.step_index,
             steps_done=self.steps_done,
             steps_total=steps_total,
-            distance=fit.cost.mean().sqrt(),
+            distance=fit.distance,
             seconds=self.seconds,
             particles=step.particles.x,
             active_fraction=fit.active_fraction,

@@ -235,7 +235,7 @@ def _shrink_knots(
     dz = fit.dz
     if dz is not None:
         dz = _scale(dz, factor, slices_p)
-    return MapFit(replace(knot_map, values=values), fit.cost, dz), factor
+    return fit._replace(maps=replace(knot_map, values=values), dz=dz), factor
 
 
 def _knot_variance(knot_map: KnotMap) -> Tensor:
