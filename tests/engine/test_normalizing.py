@@ -5,7 +5,7 @@ import torch
 from scipy import stats
 
 from sliceflow.engine import normal
-from sliceflow.engine.batches import KnownTarget
+from sliceflow.engine.batches import AnalyticTarget
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.flow import FlowSpec, ParticleStreams, simulate
 from sliceflow.engine.normalizing import LeastNormal, ToNormal
@@ -89,7 +89,7 @@ def test_particles_flow_onto_a_known_target_without_data(rng):
     transport = ToNormal(smoothing=30.0, n_knots=48)
     stage = Stage("flow", LeastNormal(), 15, transport=transport, n_knots=None)
     flow = FlowSpec([stage], Seed(0).child("flow"))
-    steps = simulate(flow, particles, KnownTarget(), ParticleStreams(Seed(0)))
+    steps = simulate(flow, particles, AnalyticTarget(), ParticleStreams(Seed(0)))
     assert len(steps) == 15
     for column in particles.x:
         assert stats.kstest(column.numpy(), "norm").statistic < 0.041

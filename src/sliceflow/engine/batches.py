@@ -149,7 +149,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class KnownTarget:
+class AnalyticTarget:
     """A target that the transport knows, such as N(0, I): there are no data.
 
     Steps are fitted to all particles and nothing else: the transport gets projections

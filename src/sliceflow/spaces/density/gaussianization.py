@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from sliceflow.engine import normal
-from sliceflow.engine.batches import KnownTarget
+from sliceflow.engine.batches import AnalyticTarget
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.events import Event, Listener
 from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams, simulate
@@ -127,7 +127,7 @@ def fit_gaussianization(
     steps = simulate(
         FlowSpec([stage], seed.child("flow")),
         Cloud(points.contiguous()),
-        KnownTarget(),
+        AnalyticTarget(),
         ParticleStreams(seed.child("noise")),
         listeners=listeners,
         state=state,
