@@ -18,7 +18,7 @@ from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.events import Event, Listener
 from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams, simulate
 from sliceflow.engine.model_steps import ModelStep
-from sliceflow.engine.normalizing import LeastNormal, ToNormal
+from sliceflow.engine.gaussianizing import LeastNormal, ToNormal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.smooth_maps import SmoothMap

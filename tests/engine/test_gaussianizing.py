@@ -8,7 +8,7 @@ from sliceflow.engine import normal
 from sliceflow.engine.batches import AnalyticTarget
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.flow import FlowSpec, ParticleStreams, simulate
-from sliceflow.engine.normalizing import LeastNormal, ToNormal
+from sliceflow.engine.gaussianizing import LeastNormal, ToNormal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 
