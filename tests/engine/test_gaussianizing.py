@@ -37,7 +37,7 @@ def test_the_cost_is_the_squared_distance_to_a_normal_also_of_smaller_steps(rng)
     # N(3, 2²) is √(3² + 1²) from N(0, 1); the error of the mean of 4,000 is .03.
     z = torch.from_numpy(rng.normal(3, 2, (1, 4000)))
     for share in (1.0, 0.7, 0.1):
-        fit = ToNormal(step_size=share, n_iterations=15).fit(z, z[:, :0])
+        fit = ToNormal(relaxation=share, n_iterations=15).fit(z, z[:, :0])
         assert abs(float(fit.cost.sqrt()) - 10**0.5) < 0.2
         moved = float(fit.dz.square().mean().sqrt())
         assert abs(moved - share * 10**0.5) < 0.2

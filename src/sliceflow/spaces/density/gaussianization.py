@@ -118,7 +118,9 @@ def fit_gaussianization(
         "flow",
         LeastNormal(settings.n_candidates),
         settings.n_steps,
-        transport=ToNormal(settings.smoothing, count_knots(len(x)), settings.step_size),
+        transport=ToNormal(
+            settings.smoothing, count_knots(len(x)), settings.relaxation
+        ),
         n_knots=None,
     )
     state = FlowState()
