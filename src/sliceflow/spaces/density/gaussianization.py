@@ -17,8 +17,8 @@ from sliceflow.engine.batches import AnalyticTarget
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.events import Event, Listener
 from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams, simulate
-from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.gaussianizing import LeastNormal, ToNormal
+from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.smooth_maps import SmoothMap
