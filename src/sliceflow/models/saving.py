@@ -206,7 +206,7 @@ def load_estimator(
     def find_saved_type(class_name: str) -> type[_SavedEstimator[Any, Any]]:
         return _saved_types(find_estimator_type(class_name)).estimator
 
-    saved = file.load_any(path, find_saved_type, device, max_memory)
+    saved = file.load_by_class_name(path, find_saved_type, device, max_memory)
     estimator_type = find_estimator_type(type(saved).__name__)
     estimator = estimator_type(**vars(saved.parameters))
     fitted = saved.fitted
