@@ -215,7 +215,7 @@ def test_compressed_maps_keep_their_tails_if_asked():
     values = torch.tan(1.57 * knots)
     knot_map = KnotMap(knots, values)
     plain = compress_map(knot_map, 100, None, shared=False)
-    tails = compress_map(knot_map, 100, None, shared=False, tails=True)
+    tails = compress_map(knot_map, 100, None, shared=False, resolve_tails=True)
     assert float(plain.values.max()) < 0.6 * float(values.max())
     assert float(tails.values.max()) == float(values.max())
     assert tails.knots.shape[1] <= 100 + 2 * 8

@@ -44,7 +44,7 @@ def compress_map(
     n_knots: int,
     max_displacement: float | None,
     shared: bool,
-    tails: bool = False,
+    resolve_tails: bool = False,
 ) -> TransportMap | CompressedMap:
     """Compress fitted maps for a model, to about `n_knots` knots each.
 
@@ -56,14 +56,14 @@ def compress_map(
         knots are spaced evenly. If it is known, maps that classes share and maps of
         sorted particles get eight times as many knots (`_MORE_KNOTS_IF_SHARED`)
     shared : whether classes share the maps
-    tails : whether to resolve the tails of sorted maps; otherwise they are averages
+    resolve_tails : whether to resolve the tails of sorted maps; otherwise they are averages
     """
     if isinstance(transport_map, SmoothMap):  # which has few knots
         return transport_map
     if isinstance(transport_map, KnotMap):
-        if max_displacement is not None and not tails:
+        if max_displacement is not None and not resolve_tails:
             n_knots *= _MORE_KNOTS_IF_SHARED
-        return _compress_sorted(transport_map, n_knots, tails)
+        return _compress_sorted(transport_map, n_knots, resolve_tails)
     if max_displacement is None:
         return compress_grid_evenly(transport_map, n_knots)
     if shared:
@@ -143,27 +143,29 @@ def compress_grid_at_bends(
     return compressed.with_standard_identity_maps()
 
 
-def _compress_sorted(knot_map: KnotMap, n_knots: int, tails: bool) -> KnotMap:
+def _compress_sorted(knot_map: KnotMap, n_knots: int, resolve_tails: bool) -> KnotMap:
     """Sorted maps with fewer knots; if each class has its own maps, class by class."""
     if knot_map.knots_per_class is None:
-        compressed = compress_knots(knot_map, n_knots, tails)
-        return _flat_far_beyond(compressed) if tails else compressed
+        compressed = compress_knots(knot_map, n_knots, resolve_tails)
+        return _flat_far_beyond(compressed) if resolve_tails else compressed
     maps: list[KnotMap | None] = []
     for class_map in knot_map.split_classes():
         if class_map is None:
             maps.append(None)
         else:
-            maps.append(_compress_sorted(class_map, n_knots, tails))
+            maps.append(_compress_sorted(class_map, n_knots, resolve_tails))
     h = len(knot_map.knots) // len(maps)
     return join_classes(maps, h, knot_map.knots)
 
 
-def compress_knots(knot_map: KnotMap, n_knots: int, tails: bool = False) -> KnotMap:
+def compress_knots(
+    knot_map: KnotMap, n_knots: int, resolve_tails: bool = False
+) -> KnotMap:
     """Average over `n_knots` cells with equal numbers of particles.
 
     A map through every particle would follow the sampling noise of single ones.
 
-    With `tails` the outer cells are split into cells of 1, 1, 2, 4, 8, … particles from
+    With `resolve_tails` the outer cells are split into cells of 1, 1, 2, 4, 8, … particles from
     the ends, to resolve heavy tails. Where the values jump between atoms, such as 0 and
     1, the two particles beside the jump are cells of their own: hardly any fresh
     particle ends up between the atoms.
@@ -172,7 +174,7 @@ def compress_knots(knot_map: KnotMap, n_knots: int, tails: bool = False) -> Knot
     if size <= n_knots:
         return knot_map
     bounds = torch.arange(n_knots + 1, device=knot_map.knots.device) * size // n_knots
-    if tails:
+    if resolve_tails:
         bounds = _with_tail_cells(bounds)
         jumps = _jumps(knot_map.values)
         if jumps is not None:

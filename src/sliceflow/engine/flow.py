@@ -324,7 +324,7 @@ class Step:
                 stage.n_knots,
                 max_displacement=stage.max_displacement,
                 shared=self.flow.shared_condition_dim > 0,
-                tails=stage.matches_marginals,
+                resolve_tails=stage.matches_marginals,
             )
         return [
             ModelStep(
