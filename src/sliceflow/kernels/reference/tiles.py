@@ -77,24 +77,24 @@ def project_tiles_by(
 def _rotate_tiles(x: Tensor, theta: Tensor, geometry: TileGeometry) -> Tensor:
     """z = Θx (tiles·k, n) of all pictures x (d, n), without offsets."""
     n = x.shape[1]
-    k = geometry.side
+    k = geometry.values_per_tile
     theta = theta[:k, :k]
     tiles = x
     if geometry.grid != (1, 1):  # one tile is the picture itself
         tiles = x.new_zeros(geometry.n_directions, n)
-        tiles.index_copy_(0, geometry.place.to(x.device), x)
+        tiles.index_copy_(0, geometry.scatter_index.to(x.device), x)
     return torch.matmul(theta.to(x.dtype), tiles.reshape(-1, k, n)).view(-1, n)
 
 
 def lift_tiles(dz: Tensor, theta: Tensor, geometry: TileGeometry) -> Tensor:
     """dx = Θᵀdz, from projections (tiles·k, n) to pictures (d, n)."""
     n = dz.shape[1]
-    k = geometry.side
+    k = geometry.values_per_tile
     theta = theta[:k, :k]
     tiles = torch.matmul(theta.T.to(dz.dtype), dz.view(-1, k, n)).view(-1, n)
     if geometry.grid == (1, 1):  # one tile is the picture itself
         return tiles
-    return tiles.index_select(0, geometry.place.to(dz.device))
+    return tiles.index_select(0, geometry.scatter_index.to(dz.device))
 
 
 def move_tiles(  # noqa: PLR0913, tiles, a map and classes, as bare tensors
