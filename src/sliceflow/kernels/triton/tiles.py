@@ -25,7 +25,7 @@ from torch import Tensor
 from sliceflow.caches import cached
 from sliceflow.kernels import reference
 from sliceflow.kernels.geometry import TileGeometry
-from sliceflow.kernels.reference.tiles import move_tiles_by
+from sliceflow.kernels.reference.tiles import move_tiles_with_kernels
 from sliceflow.kernels.triton.values import (
     Packed,
     add_class_offsets,
@@ -315,7 +315,7 @@ def move_tiles(
         reference.move_tiles(*arguments)
         return
     if theta.dtype == torch.float32:  # nothing is rounded to 16 bits, not even maps
-        move_tiles_by(project_tiles, displace_grid, *arguments)
+        move_tiles_with_kernels(project_tiles, displace_grid, *arguments)
         return
     n = x.shape[1]
     side = len(theta)
