@@ -17,7 +17,7 @@ from sliceflow.engine.flow import FlowSpec, ParticleStreams, replay, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.shrinkage import Shrunk, noise_rates
+from sliceflow.engine.shrinkage import Shrunk, inverse_sample_sizes
 from sliceflow.engine.transports import Histogram, Interpolated, Sorted
 
 SORTING = pytest.mark.parametrize("transport", [Sorted(), Interpolated()], ids=str)
@@ -142,7 +142,7 @@ def test_every_class_is_shrunk_by_its_own_noise(transport, problem, strength):
     h = len(z_p)
     y_p = class_indices(slices_p)
     y_q = class_indices(slices_q)
-    rates = noise_rates(
+    rates = inverse_sample_sizes(
         len(y_p),
         len(y_q),
         y_p=y_p,
@@ -157,7 +157,7 @@ def test_every_class_is_shrunk_by_its_own_noise(transport, problem, strength):
             continue
         own_p = z_p[:, points_p]
         own_q = z_q[:, points_q]
-        own_rates = noise_rates(own_p.shape[1], own_q.shape[1])
+        own_rates = inverse_sample_sizes(own_p.shape[1], own_q.shape[1])
         alone = Shrunk(transport, strength, own_rates).fit(own_p, own_q)
         n_knots = alone.maps.knots.shape[1]
         rows = slice(c * h, (c + 1) * h)

@@ -56,7 +56,8 @@ def compress_map(
         knots are spaced evenly. If it is known, maps that classes share and maps of
         sorted particles get eight times as many knots (`_MORE_KNOTS_IF_SHARED`)
     shared : whether classes share the maps
-    resolve_tails : whether to resolve the tails of sorted maps; otherwise they are averages
+    resolve_tails : whether to resolve the tails of sorted maps; otherwise they are
+        averages
     """
     if isinstance(transport_map, SmoothMap):  # which has few knots
         return transport_map
@@ -165,10 +166,10 @@ def compress_knots(
 
     A map through every particle would follow the sampling noise of single ones.
 
-    With `resolve_tails` the outer cells are split into cells of 1, 1, 2, 4, 8, … particles from
-    the ends, to resolve heavy tails. Where the values jump between atoms, such as 0 and
-    1, the two particles beside the jump are cells of their own: hardly any fresh
-    particle ends up between the atoms.
+    With `resolve_tails` the outer cells are split into cells of 1, 1, 2, 4, 8, …
+    particles from the ends, to resolve heavy tails. Where the values jump between
+    atoms, such as 0 and 1, the two particles beside the jump are cells of their own:
+    hardly any fresh particle ends up between the atoms.
     """
     size = knot_map.knots.shape[1]
     if size <= n_knots:

@@ -20,9 +20,9 @@ CDF_TOLERANCE = 1e-8
 # Weights are counted as whole multiples of 2⁻³⁰, because integers have the same sum in
 # any order.
 _WEIGHT_UNITS = 2**30
-# A function `name_with_kernels` implements the kernel `name` in terms of other kernels, which it
-# takes as its first arguments. Each device passes its own versions. These are the types
-# of such arguments.
+# A function `name_with_kernels` implements the kernel `name` in terms of other kernels,
+# which it takes as its first arguments. Each device passes its own versions. These are
+# the types of such arguments.
 BinCounts = Callable[[Tensor, Tensor, Tensor, int, Tensor | None], Tensor]
 ValueRange = Callable[[Tensor], tuple[Tensor, Tensor]]
 
