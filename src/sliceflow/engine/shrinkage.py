@@ -210,8 +210,8 @@ def _shrink_grid(
 ) -> tuple[MapFit, Tensor]:
     """The fit with shrunk maps on a grid, and the factor of each map.
 
-    `counts` (h, B) are the particles in each bin of the `grid`. `threshold` (1,) or (C,) is
-    κ·(1/m + 1/n). `variance` (h,) replaces that of the particles.
+    `counts` (h, B) are the particles in each bin of the `grid`. `threshold` (1,) or
+    (C,) is κ·(1/m + 1/n). `variance` (h,) replaces that of the particles.
     """
     values, factor = kernels.for_tensor(grid.values).shrink(
         grid.lo, grid.hi, grid.values, counts, fit.cost, threshold, variance
@@ -228,8 +228,8 @@ def _shrink_knots(
 ) -> tuple[MapFit, Tensor]:
     """The fit with shrunk maps through knots, and the factor of each map.
 
-    `threshold` and `variance` are as for `_shrink_grid`. If each class has its own maps,
-    `slices_p` says which particles it has.
+    `threshold` and `variance` are as for `_shrink_grid`. If each class has its own
+    maps, `slices_p` says which particles it has.
     """
     cost = fit.cost.double()
     if variance is None:
