@@ -61,9 +61,9 @@ class LabelEncoder:
     def check_saved(self) -> None:
         """Raise a ValueError unless there are labels and all differ."""
         n_distinct = len({label_key(label) for label in self.classes.tolist()})
-        if n_distinct == 0 or n_distinct != self.condition_dim:
+        if n_distinct == 0 or n_distinct != self.n_classes:
             raise ValueError(
-                f"there are no labels, or not all {self.condition_dim} are distinct"
+                f"there are no labels, or not all {self.n_classes} are distinct"
             )
 
     @classmethod
@@ -80,9 +80,14 @@ class LabelEncoder:
         return cls(object_array(distinct))
 
     @property
+    def n_classes(self) -> int:
+        """C, the number of classes."""
+        return len(self.classes)
+
+    @property
     def condition_dim(self) -> int:
         """l, the number of classes."""
-        return len(self.classes)
+        return self.n_classes
 
     def encode(self, y: Any) -> ClassIndices:
         """The class indices of labels (n,)."""

@@ -201,7 +201,7 @@ class _TrainingRows:
         if self.rows.encoded_y is None:
             return [self.x]
         class_indices = self.rows.encoded_y.values.to(self.x.device)
-        return [self.x[class_indices == c] for c in range(self.rows.condition_dim)]
+        return [self.x[class_indices == c] for c in range(self.rows.n_classes)]
 
 
 @dataclass(frozen=True)

@@ -54,14 +54,14 @@ class PictureFlowBuilder:
         if inverse_sample_sizes and plan.shrinkage:
             n_shared_classes = 0
             if plan.condition_use == "shared":
-                n_shared_classes = plan.condition_dim
+                n_shared_classes = plan.n_classes
             transport = Shrunk(
                 transport, plan.shrinkage, inverse_sample_sizes, n_shared_classes
             )
         return FlowSpec(
             stages=[self._stage(i, transport) for i in range(len(plan.stages))],
             seed=self.seed.child("flow"),
-            condition_dim=plan.condition_dim,
+            condition_dim=plan.n_classes,
             amplifier=plan.amplifier,
             projection_bytes=projection_bytes(self.device),
         )

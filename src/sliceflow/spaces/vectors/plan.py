@@ -475,7 +475,7 @@ def count_particles(
     m = default if n_particles is None else int(n_particles)
     minimum = n_ranks
     if isinstance(encoder, LabelEncoder):
-        minimum = max(minimum, encoder.condition_dim)
+        minimum = max(minimum, encoder.n_classes)
     requirement = f"at least {minimum}, one for each class and rank"
     require(m >= minimum, "n_particles", m, requirement)
     return m
