@@ -131,7 +131,8 @@ def inverse_sample_sizes(
     n_classes : the number of classes that have maps of their own, each with its own
         number; 0 if all share the maps
     max_samples : how many particles and data one step uses; None is all of them
-    distinct_share : the share of different data, such as ½ if half of them are mirror images
+    distinct_share : the share of different data, such as ½ if half of them are mirror
+        images
 
     Returns
     -------

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, get_args
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ from sliceflow.models.protocols import (
     FlowAdapter,
     FlowRowsT,
     FlowTask,
+    Options,
     ParticleResult,
     RunningFlow,
 )
@@ -52,13 +53,6 @@ _DEFAULT_PARTICLES = 10_000
 # are few rows.
 _MIN_SCORED = 2_000
 _PARTICLE_ATTRIBUTES = ("particles_", "particle_conditions_")
-
-
-class Options(Protocol):
-    """Rarely changed settings of an estimator."""
-
-    def require_valid(self) -> None:
-        """Raise a `ParameterError` for the first invalid one."""
 
 
 def default_particles(n: int) -> int:

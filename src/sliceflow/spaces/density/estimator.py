@@ -90,7 +90,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
     True
     """
 
-    _saved_types = (FittedDensity, VectorRows)
+    _state_types = (FittedDensity, VectorRows)
     plan_: DensityPlan
     classes_: np.ndarray
 

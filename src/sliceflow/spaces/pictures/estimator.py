@@ -125,7 +125,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
     (5, 8, 8)
     """
 
-    _saved_types = (FittedPictures, PictureRows)
+    _state_types = (FittedPictures, PictureRows)
     plan_: PicturePlan
     _options_type = PictureOptions
 
