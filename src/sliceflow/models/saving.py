@@ -25,10 +25,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, make_dataclass, replace
+from dataclasses import Field, dataclass, fields, make_dataclass, replace
 from typing import (
     TYPE_CHECKING,
     Any,
+    ClassVar,
     Generic,
     NamedTuple,
     Optional,
@@ -70,7 +71,9 @@ class FitRecord(Generic[RowsT, FittedT]):
 
 
 class HasColumns(Protocol):
-    """The history of a fit, as a file holds it."""
+    """The history of a fit, as a file holds it: a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     def columns(self) -> HistoryColumns:
         """The columns that there are, by name."""
