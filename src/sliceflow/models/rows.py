@@ -113,12 +113,12 @@ class RowConditions:
     @cached_property
     def y(self) -> np.ndarray:
         """y, as the user wrote it."""
-        if self.classes is None:
-            assert self.continuous is not None
-            return self.continuous
+        if isinstance(self.encoder, LabelEncoder):
+            return self.encoder.decode(self.class_indices)
+        assert self.continuous is not None, "y has numbers"
         if isinstance(self.encoder, MixedEncoder):
             return self.encoder.joined(self.class_indices, self.continuous)
-        return self.encoder.decode(self.class_indices)
+        return self.continuous
 
 
 def _split_encoder(
