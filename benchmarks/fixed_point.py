@@ -47,7 +47,7 @@ from sliceflow.engine.flow import FlowSpec, ParticleStreams, simulate
 from sliceflow.engine.frames import FrameKind, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
+from sliceflow.engine.shrinkage import inverse_sample_sizes, shrunk_flow
 from sliceflow.engine.transports import Auto, Histogram, Transport
 from sliceflow.spaces.pictures.tiles import Tiles
 
@@ -102,7 +102,7 @@ def run_flow(
         transport = Histogram(N_BINS)
     flow = FlowSpec([Stage("steps", frame, n_steps, transport, n_knots=0)], Seed(0))
     if kappa > 0:
-        flow = shrunk_flow(flow, kappa, noise_rates(len(particles), len(data)))
+        flow = shrunk_flow(flow, kappa, inverse_sample_sizes(len(particles), len(data)))
     cloud = Cloud(x.clone())
     n_steps_done = 0
 

@@ -241,7 +241,7 @@ def tile_cases(
         if patch < height:
             offset = patch // 2  # tiles as a step cuts them on average
         geometry = TileGeometry(shape, (patch, patch), (offset, offset))
-        s = geometry.side
+        s = geometry.values_per_tile
         h = geometry.n_directions
         dtype = half_precision(device)
         theta = rotation(Seed(0), 0, s, device, dtype, k.padded_size(s))

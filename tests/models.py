@@ -58,7 +58,7 @@ def picture_plan(**changes: Any) -> PicturePlan:
     )
     plan |= dict(
         condition_kind="none",
-        condition_dim=0,
+        n_classes=0,
         amplifier=0.0,
         patch_basis="pixels",
         n_knots=12,

@@ -19,7 +19,7 @@ from sliceflow.engine.flow import FlowSpec, ParticleStreams, Step, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
+from sliceflow.engine.shrinkage import inverse_sample_sizes, shrunk_flow
 from sliceflow.engine.transports import Sorted
 
 PLAY = Path(__file__).parents[2] / "docs" / "play"
@@ -46,7 +46,7 @@ def ours(particles, data, seed, kappa=0.0, **conditions):
     stages = [Stage("flow", Orthogonal(), 20, Sorted(), taper=0.5, n_knots=0)]
     stages += [Stage("axis", Axis(), 2, Sorted(), matches_marginals=True)]
     flow = FlowSpec(stages, Seed(seed), **conditions)
-    rates = noise_rates(
+    rates = inverse_sample_sizes(
         particles.x.shape[1],
         data.x.shape[1],
         y_p=particles.y,

@@ -192,12 +192,30 @@ def test_compressed_maps_have_rigid_tails(seed, shift):
             assert len(moved) == 0 or float(moved.max() - moved.min()) < 1e-9
 
 
+@pytest.mark.parametrize(
+    ("n_bins", "n_knots"), [(1021, 512), (514, 256), (256, 512), (7, 3), (2, 1), (1, 1)]
+)
+def test_grids_of_any_number_of_bins_keep_many_of_them(n_bins, n_knots):
+    grid_map, z_p = bent(n_bins)
+    grid_map = replace(grid_map, counts=None)  # no rigid tails: the values stay
+    compressed = compress_grid_evenly(grid_map, n_knots)
+    kept = compressed.values.shape[1] - 1
+    assert min(n_bins, n_knots) / 2 < kept <= n_knots
+    ends = [0, -1]
+    assert torch.equal(compressed.values[:, ends], grid_map.values[:, ends])
+    assert (compressed.values.diff(dim=1) >= 0).all()
+    # Between edges both are lines: what is lost is within the wider bins.
+    error = (compressed.displace(z_p) - grid_map.displace(z_p)).abs().amax(1)
+    largest_rise = compressed.values.diff(dim=1).amax(1)
+    assert (error <= largest_rise + 1e-6).all()
+
+
 def test_compressed_maps_keep_their_tails_if_asked():
     knots = torch.linspace(0, 1, 10_000)[None]
     values = torch.tan(1.57 * knots)
     knot_map = KnotMap(knots, values)
     plain = compress_map(knot_map, 100, None, shared=False)
-    tails = compress_map(knot_map, 100, None, shared=False, tails=True)
+    tails = compress_map(knot_map, 100, None, shared=False, resolve_tails=True)
     assert float(plain.values.max()) < 0.6 * float(values.max())
     assert float(tails.values.max()) == float(values.max())
     assert tails.knots.shape[1] <= 100 + 2 * 8

@@ -17,8 +17,8 @@ from sliceflow.engine.flow import FlowSpec, ParticleStreams, replay, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.shrinkage import Shrunk, noise_rates
-from sliceflow.engine.transports import Interpolated, Sorted
+from sliceflow.engine.shrinkage import Shrunk, inverse_sample_sizes
+from sliceflow.engine.transports import Histogram, Interpolated, Sorted
 
 SORTING = pytest.mark.parametrize("transport", [Sorted(), Interpolated()], ids=str)
 
@@ -86,6 +86,22 @@ def test_every_class_has_the_maps_that_it_would_have_alone(transport, problem):
         assert torch.equal(dz[:, points_p], alone.maps.displace(z_p[:, points_p]))
 
 
+@pytest.mark.parametrize(
+    "transport", [Sorted(), Interpolated(), Histogram(16)], ids=str
+)
+def test_classes_count_by_their_data_in_the_distance(transport):
+    # Ten data are 3 away, thirty are 1 away; the third class has no data.
+    slices_p = slices_of([20, 20, 20])
+    slices_q = slices_of([10, 30, 0])
+    z_p = torch.linspace(0, 1, 20, dtype=torch.float64).repeat(2, 3)
+    z_q = torch.cat((torch.linspace(3, 4, 10), torch.linspace(1, 2, 30)))
+    z_q = z_q.double().expand(2, -1).contiguous()
+    fit = Shrunk(transport, 0.0, (0.1, 0.1, 0.1)).fit(
+        z_p, z_q, Batch(class_slices=(slices_p, slices_q))
+    )
+    assert float(fit.distance) == pytest.approx(((10 * 9 + 30) / 40) ** 0.5, rel=0.03)
+
+
 @SORTING
 @given(
     problem=classes(),
@@ -98,7 +114,7 @@ def test_thin_maps_move_fresh_particles_of_a_class_as_its_own_thin_maps_do(
 ):
     z_p, z_q, slices_p, slices_q = problem
     fit = transport.fit(z_p, z_q, Batch(class_slices=(slices_p, slices_q)))
-    stored = compress_map(fit.maps, n_knots, None, shared=False, tails=tails)
+    stored = compress_map(fit.maps, n_knots, None, shared=False, resolve_tails=tails)
     stored.check_saved()
     fresh = torch.linspace(-3, 3, 50, dtype=z_p.dtype).repeat(len(slices_p))
     fresh = (scale * fresh).expand(len(z_p), -1).contiguous()
@@ -110,7 +126,7 @@ def test_thin_maps_move_fresh_particles_of_a_class_as_its_own_thin_maps_do(
             assert dz[:, points].abs().max() < 1e-12
             continue
         alone = transport.fit(z_p[:, points_p], z_q[:, points_q]).maps
-        own = compress_map(alone, n_knots, None, shared=False, tails=tails)
+        own = compress_map(alone, n_knots, None, shared=False, resolve_tails=tails)
         assert torch.equal(dz[:, points], own.displace(fresh[:, points]))
 
 
@@ -126,7 +142,7 @@ def test_every_class_is_shrunk_by_its_own_noise(transport, problem, strength):
     h = len(z_p)
     y_p = class_indices(slices_p)
     y_q = class_indices(slices_q)
-    rates = noise_rates(
+    rates = inverse_sample_sizes(
         len(y_p),
         len(y_q),
         y_p=y_p,
@@ -141,7 +157,7 @@ def test_every_class_is_shrunk_by_its_own_noise(transport, problem, strength):
             continue
         own_p = z_p[:, points_p]
         own_q = z_q[:, points_q]
-        own_rates = noise_rates(own_p.shape[1], own_q.shape[1])
+        own_rates = inverse_sample_sizes(own_p.shape[1], own_q.shape[1])
         alone = Shrunk(transport, strength, own_rates).fit(own_p, own_q)
         n_knots = alone.maps.knots.shape[1]
         rows = slice(c * h, (c + 1) * h)

@@ -16,7 +16,12 @@ from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.shrinkage import Shrunk, noise_rates, shrunk_flow, variance_within
+from sliceflow.engine.shrinkage import (
+    Shrunk,
+    inverse_sample_sizes,
+    shrunk_flow,
+    variance_within,
+)
 from sliceflow.engine.transports import Histogram, Sorted
 
 BOTH = pytest.mark.parametrize(
@@ -31,7 +36,7 @@ def normal(*shape, seed=0):
 def shrunk(transport, z_p, z_q, kappa, **rates):
     m = z_p.shape[1]
     n = z_q.shape[1]
-    return Shrunk(transport, kappa, noise_rates(m, n, **rates)).fit(z_p, z_q)
+    return Shrunk(transport, kappa, inverse_sample_sizes(m, n, **rates)).fit(z_p, z_q)
 
 
 @BOTH
@@ -55,7 +60,7 @@ def test_the_factor_is_that_of_james_and_stein(transport, scale, shift, kappa):
     z_p = normal(3, 500)
     z_q = scale * normal(3, 400, seed=1) + shift
     free = transport.fit(z_p, z_q)
-    less = shrunk(transport, z_p, z_q, kappa, distinct=0.5)
+    less = shrunk(transport, z_p, z_q, kappa, distinct_share=0.5)
     wanted = free.maps.displace(z_p)
     shrunk_dz = less.maps.displace(z_p)
     largest = wanted.abs().argmax(1, keepdim=True)
@@ -72,12 +77,18 @@ def test_the_factor_is_that_of_james_and_stein(transport, scale, shift, kappa):
 def test_weights_mini_batches_and_mirror_images_count_as_fewer_rows():
     labels = ClassIndices(torch.tensor([0] * 100 + [1] * 100))
     few = ClassIndices(torch.tensor([0] * 190 + [1] * 10))
-    assert noise_rates(200, 200) == noise_rates(200, 200, y_p=labels, y_q=labels)
-    assert noise_rates(200, 200, y_p=labels, y_q=few)[0] > noise_rates(200, 200)[0]
-    assert noise_rates(200, 400, max_samples=100) == (1 / 100 + 1 / 100,)
-    assert noise_rates(200, 400, distinct=0.5) == (1 / 200 + 1 / 200,)
+    assert inverse_sample_sizes(200, 200) == inverse_sample_sizes(
+        200, 200, y_p=labels, y_q=labels
+    )
     assert (
-        noise_rates(200, 200, y_p=labels, y_q=few, n_classes=3)[1] == 1 / 100 + 1 / 10
+        inverse_sample_sizes(200, 200, y_p=labels, y_q=few)[0]
+        > inverse_sample_sizes(200, 200)[0]
+    )
+    assert inverse_sample_sizes(200, 400, max_samples=100) == (1 / 100 + 1 / 100,)
+    assert inverse_sample_sizes(200, 400, distinct_share=0.5) == (1 / 200 + 1 / 200,)
+    assert (
+        inverse_sample_sizes(200, 200, y_p=labels, y_q=few, n_classes=3)[1]
+        == 1 / 100 + 1 / 10
     )
 
 
@@ -88,7 +99,7 @@ def test_every_class_has_its_own_noise():
     class_slices = (ClassSlices((0, 30, 330)),) * 2
     y = ClassIndices(torch.tensor([0] * 30 + [1] * 300))
     bins = Histogram(32, max_samples=None)
-    rates = noise_rates(330, 330, y_p=y, y_q=y, n_classes=2)
+    rates = inverse_sample_sizes(330, 330, y_p=y, y_q=y, n_classes=2)
     table = Shrunk(bins, 3.0, rates).fit(p, q, Batch(class_slices=class_slices)).maps
     for c, (own, other) in enumerate(
         (((p[:, :30]), q[:, :30]), (p[:, 30:], q[:, 30:]))
@@ -112,7 +123,7 @@ def test_where_classes_share_maps_their_gaps_are_no_noise():
     )
     kappa = Sorted().fit(z_p, z_q).cost / (within * (2 / 4000))
     assert 2 < kappa.mean() < 4  # as for one class
-    rates = noise_rates(4000, 4000, y_p=y, y_q=y)
+    rates = inverse_sample_sizes(4000, 4000, y_p=y, y_q=y)
     fit = Shrunk(Sorted(), 3.0, rates, n_shared_classes=10).fit(z_p, z_q, Batch(y=y))
     assert 0.2 < fit.active_fraction < 0.8
 
@@ -136,7 +147,7 @@ def test_a_flow_between_equal_distributions_ends_early():
     plain = FlowSpec([Stage("flow", Orthogonal(), 200, Sorted())], Seed(0))
     for kappa, least, max_samples in ((0.0, 200, 200), (6.0, 4, 60)):
         state = FlowState()
-        flow = shrunk_flow(plain, kappa, noise_rates(3000, 3000))
+        flow = shrunk_flow(plain, kappa, inverse_sample_sizes(3000, 3000))
         particles = Cloud(x.clone())
         simulate(
             flow,

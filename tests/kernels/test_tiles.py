@@ -39,8 +39,13 @@ def tiles_of(backend, cut, n, dtype, n_shared=0, n_separate=1):
         .float()
         .to(backend.device)
     )
-    theta = np.linalg.qr(rng.normal(size=(geometry.side, geometry.side)))[0]
-    theta = np.pad(theta, (0, backend.padded_size(geometry.side) - geometry.side))
+    theta = np.linalg.qr(
+        rng.normal(size=(geometry.values_per_tile, geometry.values_per_tile))
+    )[0]
+    theta = np.pad(
+        theta,
+        (0, backend.padded_size(geometry.values_per_tile) - geometry.values_per_tile),
+    )
     lo = torch.from_numpy((-2.0) + rng.uniform(0, 0.5, n_separate * h)).to(x.device)
     hi = torch.from_numpy(1.5 + rng.uniform(0, 0.5, n_separate * h)).to(x.device)
     values = (

@@ -136,6 +136,12 @@ def test_rows_that_are_forgotten_are_as_if_never_seen(case):
     assert_same_samples(shrunk, case.estimator.fit(case.first))
 
 
+def test_a_single_row_is_added_and_forgotten(case):
+    flow = clone(case.estimator).fit(case.first)
+    flow.partial_fit(case.second[:1]).forget(case.second[:1])
+    assert_same_samples(flow, case.estimator.fit(case.first))
+
+
 def test_a_fit_that_fails_leaves_the_old_model(case):
     flow = case.estimator.fit(case.first)
     before = as_array(flow.sample(5, random_state=0))

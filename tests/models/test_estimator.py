@@ -396,7 +396,7 @@ def test_one_condition_is_for_all_samples_and_several_are_for_one_each(fitted):
         each = flow.sample(y=several, random_state=0)
         assert np.array_equal(each, flow.sample(k, y=several, random_state=0))
         with pytest.raises(
-            ValueError, match=f"y has {k} conditions but n={k + 2}; pass one"
+            ValueError, match=f"y has {k} conditions for {k + 2} samples; pass one"
         ):
             flow.sample(k + 2, y=several)
 

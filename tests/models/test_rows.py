@@ -292,6 +292,22 @@ def test_rows_wait_for_a_refit_and_files_do_not_lose_them(kind, tmp_path):
     assert len(flow.set_params(keep_rows=True).fit(*rows.at([0, 1]))._record.rows) == 2
 
 
+@pytest.mark.parametrize("keep_rows", [False, True])
+def test_a_pickle_has_waiting_rows_only_if_rows_are_kept(keep_rows):
+    flow = vectors(0, keep_rows=keep_rows).fit(POINTS[:8])
+    flow.forget(POINTS[:1], refit=False)
+    again = pickle.loads(pickle.dumps(flow))
+    if keep_rows:
+        assert saved(again.refit()) == saved(flow.refit())
+    else:
+        row = POINTS[5].astype(flow.plan_.dtype).tobytes()
+        assert row not in pickle.dumps(flow)
+        with pytest.raises(NoRowsError, match="does not have its rows"):
+            again.refit()
+    waiting = vectors(0, keep_rows=keep_rows).partial_fit(POINTS, refit=False)
+    assert (pickle.loads(pickle.dumps(waiting))._pending_rows is None) != keep_rows
+
+
 def test_columns_by_name_wait_in_one_order():
     first = pd.DataFrame(POINTS[:4], columns=["a", "b"])
     second = pd.DataFrame(POINTS[:4], columns=["b", "a"])

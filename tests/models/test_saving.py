@@ -68,7 +68,7 @@ def test_a_loaded_model_is_the_saved_one(kind, fitted, tmp_path):
 def test_no_saved_class_misspells_its_check():
     estimators = (SlicedWassersteinFlow, ImageFlow, TableFlow, SlicedDensity)
     for estimator in estimators:
-        codec._struct(saving._saved_types(estimator).estimator)
+        codec._struct(saving._file_types(estimator).estimator)
     n_checked = 0
     for cls in codec._STRUCTS:
         methods = [name for name in dir(cls) if callable(getattr(cls, name))]

@@ -150,7 +150,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class KnownTarget:
+class AnalyticTarget:
     """A target whose distribution is known exactly, such as N(0, I): there are no data.
 
     Steps are fitted to all particles. The transport knows the target, so it gets

@@ -1,7 +1,7 @@
 """Compression of the maps that a model stores: few knots, and few bytes for each.
 
 `compress_map` chooses the form. Maps through sorted particles become averages over
-cells of particles (`compress_knots`). Maps on a grid keep every k-th edge of it
+cells of particles (`compress_knots`). Maps on a grid get a coarser grid
 (`compress_grid_evenly`), or become a `CompressedMap` (`compress_grid_at_bends`): the
 displacement D(z) = T(z) − z is then piecewise linear through a few knots, which are
 where the map bends, and is rounded to whole steps. To move particles, a `CompressedMap`
@@ -30,9 +30,9 @@ MAX_JUMPS = 64
 # An atom is a value that at least one in this many particles moves to. Rarer values are
 # treated as continuous, and particles may land between them.
 _ATOM_ONE_IN = 200
-# Maps that classes share, and those of sorted particles, get this many times as many
-# knots, because they bend more often: a shared map bends within every class. It trades
-# the size of a model for detail.
+# Where `max_displacement` is known, maps that classes share, and those of sorted
+# particles, get this many times as many knots, because they bend more often: a shared
+# map bends within every class. It trades the size of a model for detail.
 _MORE_KNOTS_IF_SHARED = 8
 # Particles farther from a map's range than this many times its width move to the end of
 # the data. Nearer ones are shifted rigidly, so that moderate outliers keep their order.
@@ -44,26 +44,27 @@ def compress_map(
     n_knots: int,
     max_displacement: float | None,
     shared: bool,
-    tails: bool = False,
+    resolve_tails: bool = False,
 ) -> TransportMap | CompressedMap:
     """Compress fitted maps for a model, to about `n_knots` knots each.
 
     Parameters
     ----------
     transport_map : the maps as they were fitted
-    n_knots : knots of each map. Maps that classes share, and maps of sorted particles,
-        get eight times as many (`_MORE_KNOTS_IF_SHARED`)
+    n_knots : knots of each map; see also `max_displacement`
     max_displacement : an upper bound on how far a value moves. If it is unknown, None,
-        knots are spaced evenly
+        knots are spaced evenly. If it is known, maps that classes share and maps of
+        sorted particles get eight times as many knots (`_MORE_KNOTS_IF_SHARED`)
     shared : whether classes share the maps
-    tails : whether to resolve the tails of sorted maps; otherwise they are averages
+    resolve_tails : whether to resolve the tails of sorted maps; otherwise they are
+        averages
     """
     if isinstance(transport_map, SmoothMap):  # it has few knots as it is
         return transport_map
     if isinstance(transport_map, KnotMap):
-        if max_displacement is not None and not tails:
+        if max_displacement is not None and not resolve_tails:
             n_knots *= _MORE_KNOTS_IF_SHARED
-        return _compress_sorted(transport_map, n_knots, tails)
+        return _compress_sorted(transport_map, n_knots, resolve_tails)
     if max_displacement is None:
         return compress_grid_evenly(transport_map, n_knots)
     if shared:
@@ -91,19 +92,32 @@ def map_bytes(n_knots: int, n_bins: int | None, shared: bool) -> int:
 
 
 def compress_grid_evenly(grid: GridMap, n_knots: int) -> GridMap:
-    """Maps on a coarser grid: every k-th edge of the first one, with rigid tails.
+    """Maps on a coarser grid of at most `n_knots` bins, with rigid tails.
 
-    k divides the number of bins, and is the least that leaves at most `n_knots` bins.
+    Its edges are every k-th edge of the first grid, if the least k that leaves few
+    enough divides the number of bins. Otherwise they are `n_knots` new bins, whose
+    edges lie on the lines between those of the first grid.
     """
     values = grid.values
     n_bins = values.shape[1] - 1
-    stride = 1
-    while n_bins % stride != 0 or n_bins // stride > n_knots:
-        stride += 1
     if grid.counts is not None:
         flatten_tails = kernels.for_tensor(values).flatten_tails
         values = flatten_tails(grid.lo, grid.hi, values, grid.counts)
-    return GridMap(grid.lo, grid.hi, values[:, ::stride].contiguous())
+    stride = math.ceil(n_bins / n_knots)
+    if n_bins % stride == 0:
+        coarse = values[:, ::stride].contiguous()
+    else:
+        coarse = _values_at_new_edges(values, n_knots)
+    return GridMap(grid.lo, grid.hi, coarse)
+
+
+def _values_at_new_edges(values: Tensor, n_bins: int) -> Tensor:
+    """The values (h, B + 1) of maps at the edges of `n_bins` equal bins."""
+    edges = torch.arange(n_bins + 1, device=values.device)
+    scaled = edges * (values.shape[1] - 1)
+    left = (scaled // n_bins).clamp(max=values.shape[1] - 2)
+    share = (scaled - left * n_bins).to(values.dtype) / n_bins
+    return torch.lerp(values[:, left], values[:, left + 1], share)
 
 
 def compress_grid_at_bends(
@@ -130,36 +144,38 @@ def compress_grid_at_bends(
     return compressed.with_standard_identity_maps()
 
 
-def _compress_sorted(knot_map: KnotMap, n_knots: int, tails: bool) -> KnotMap:
+def _compress_sorted(knot_map: KnotMap, n_knots: int, resolve_tails: bool) -> KnotMap:
     """Sorted maps with fewer knots; if each class has its own maps, class by class."""
     if knot_map.knots_per_class is None:
-        compressed = compress_knots(knot_map, n_knots, tails)
-        return _flat_far_beyond(compressed) if tails else compressed
+        compressed = compress_knots(knot_map, n_knots, resolve_tails)
+        return _flat_far_beyond(compressed) if resolve_tails else compressed
     maps: list[KnotMap | None] = []
     for class_map in knot_map.split_classes():
         if class_map is None:
             maps.append(None)
         else:
-            maps.append(_compress_sorted(class_map, n_knots, tails))
+            maps.append(_compress_sorted(class_map, n_knots, resolve_tails))
     h = len(knot_map.knots) // len(maps)
     return join_classes(maps, h, knot_map.knots)
 
 
-def compress_knots(knot_map: KnotMap, n_knots: int, tails: bool = False) -> KnotMap:
+def compress_knots(
+    knot_map: KnotMap, n_knots: int, resolve_tails: bool = False
+) -> KnotMap:
     """Average over `n_knots` cells with equal numbers of particles.
 
     A map through every particle would follow the sampling noise of single ones.
 
-    With `tails` the outer cells are split into cells of 1, 1, 2, 4, 8, … particles from
-    the ends, to resolve heavy tails. Where the values jump between atoms, such as 0 and
-    1, the two particles beside the jump are cells of their own: hardly any fresh
-    particle ends up between the atoms.
+    With `resolve_tails` the outer cells are split into cells of 1, 1, 2, 4, 8, …
+    particles from the ends, to resolve heavy tails. Where the values jump between
+    atoms, such as 0 and 1, the two particles beside the jump are cells of their own:
+    hardly any fresh particle ends up between the atoms.
     """
     size = knot_map.knots.shape[1]
     if size <= n_knots:
         return knot_map
     bounds = torch.arange(n_knots + 1, device=knot_map.knots.device) * size // n_knots
-    if tails:
+    if resolve_tails:
         bounds = _with_tail_cells(bounds)
         jumps = _jumps(knot_map.values)
         if jumps is not None:

@@ -44,6 +44,7 @@ def add_condition_shift(z: Tensor, theta: Tensor | None, y: EncodedY | None) -> 
     """
     if theta is None or y is None:
         return z
+    assert not isinstance(y, MixedY), "no flow takes labels and numbers"
     return y.shift(z, theta)
 
 
@@ -61,9 +62,9 @@ class LabelEncoder:
     def check_saved(self) -> None:
         """Raise a ValueError unless there are labels and all differ."""
         n_distinct = len({label_key(label) for label in self.classes.tolist()})
-        if n_distinct == 0 or n_distinct != self.condition_dim:
+        if n_distinct == 0 or n_distinct != self.n_classes:
             raise ValueError(
-                f"there are no labels, or not all {self.condition_dim} are distinct"
+                f"there are no labels, or not all {self.n_classes} are distinct"
             )
 
     @classmethod
@@ -80,9 +81,14 @@ class LabelEncoder:
         return cls(object_array(distinct))
 
     @property
+    def n_classes(self) -> int:
+        """C, the number of classes."""
+        return len(self.classes)
+
+    @property
     def condition_dim(self) -> int:
         """l, the number of classes."""
-        return len(self.classes)
+        return self.n_classes
 
     def encode(self, y: Any) -> ClassIndices:
         """The class indices of labels (n,)."""
@@ -115,7 +121,7 @@ class LabelEncoder:
             f"the model knows {list_labels(self.classes.tolist())}",
         )
 
-    def decode(self, y: EncodedY) -> np.ndarray:
+    def decode(self, y: ClassIndices) -> np.ndarray:
         """The labels (n,) of class indices."""
         return np.asarray(self.classes[y.values.cpu().numpy()])
 
@@ -162,7 +168,7 @@ class ContinuousEncoder:
         standardised = (as_finite(array) - self.mean) / self.scale
         return ContinuousY(torch.from_numpy(standardised))
 
-    def decode(self, y: EncodedY) -> np.ndarray:
+    def decode(self, y: ContinuousY) -> np.ndarray:
         """The columns (n, l) of an encoded y."""
         return np.asarray(y.values.cpu().numpy() * self.scale + self.mean)
 
@@ -220,9 +226,8 @@ class MixedEncoder:
         numbers = self.continuous.encode(array[:, ~is_label]).values
         return MixedY(torch.cat((classes, numbers), 1))
 
-    def decode(self, y: EncodedY) -> np.ndarray:
+    def decode(self, y: MixedY) -> np.ndarray:
         """The columns (n, L) of an encoded y."""
-        assert isinstance(y, MixedY), "labels and numbers are decoded together"
         numbers = self.continuous.decode(ContinuousY(y.numbers))
         return self.joined(ClassIndices(y.class_indices), numbers)
 
@@ -262,6 +267,46 @@ def infer_encoder(array: np.ndarray, n_rows: int, name: str = "y") -> ConditionE
     if array.dtype == object and not are_numbers(array.flat):
         return MixedEncoder.from_data(array)
     return ContinuousEncoder.from_data(as_finite(array))
+
+
+def decode_y(encoder: ConditionEncoder, y: EncodedY) -> np.ndarray:
+    """y as the user writes it; `encoder` is that of this kind of y."""
+    match encoder, y:
+        case LabelEncoder(), ClassIndices():
+            return encoder.decode(y)
+        case ContinuousEncoder(), ContinuousY():
+            return encoder.decode(y)
+        case MixedEncoder(), MixedY():
+            return encoder.decode(y)
+    raise TypeError(f"{type(y).__name__} is not encoded by a {encoder.kind} encoder")
+
+
+def encode_y(
+    encoder: ConditionEncoder | None, y: Any, n: int | None, points: str
+) -> EncodedY:
+    """The encoded y of n points: the user's y is one condition for all, or n of them.
+
+    Parameters
+    ----------
+    encoder : that of the model; None if it has no y
+    y : the user's
+    n : the number of points; None if y says it
+    points : what errors call them, such as "samples"
+
+    Raises
+    ------
+    DataError
+        If the model was fitted without y, or y does not fit it or n.
+    """
+    if encoder is None or encoder.is_inferred:
+        raise DataError("y was given but the model was fitted without y", "omit y")
+    if hasattr(y, "__array__"):  # of any library
+        y = as_array(y)
+    encoded = encoder.encode(broadcast_condition(encoder, y, 1 if n is None else n))
+    if n is not None and len(encoded) != n:
+        fact = f"y has {len(encoded)} conditions for {n} {points}"
+        raise DataError(fact, "pass one for all, or one for each")
+    return encoded
 
 
 def broadcast_condition(encoder: ConditionEncoder, y: Any, n: int) -> Any:

@@ -71,11 +71,10 @@ class ContinuousY(_PointValues):
 
 
 @dataclass(frozen=True)
-class MixedY(ContinuousY):
+class MixedY(_PointValues):
     """Labels and numbers: `values` (n, 1 + l), with the index of the class first.
 
-    Only local conditions tell the class from the numbers. All other code takes the
-    index for one more number.
+    Only local conditions use it: no flow takes it.
     """
 
     @property
@@ -89,4 +88,6 @@ class MixedY(ContinuousY):
         return self.values[:, 1:]
 
 
-EncodedY = ClassIndices | ContinuousY
+EncodedY = ClassIndices | ContinuousY | MixedY
+# What local conditions take: y with numbers.
+LocalY = ContinuousY | MixedY

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.arrays import chunks
-from sliceflow.engine.batches import KnownTarget, Target
+from sliceflow.engine.batches import AnalyticTarget, Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compression import compress_map
 from sliceflow.engine.events import Event, EventListener, notify, now
@@ -69,7 +69,7 @@ _MIN_CHUNK = 256
 def simulate(
     flow: FlowSpec,
     particles: Cloud,
-    target: Target | KnownTarget,
+    target: Target | AnalyticTarget,
     particle_rng: ParticleStreams,
     *,
     listeners: Sequence[EventListener[Event]] = (),
@@ -324,7 +324,7 @@ class Step:
                 stage.n_knots,
                 max_displacement=stage.max_displacement,
                 shared=self.flow.shared_condition_dim > 0,
-                tails=stage.matches_marginals,
+                resolve_tails=stage.matches_marginals,
             )
         return [
             ModelStep(
@@ -403,7 +403,7 @@ class FlowState:
             step_index=step.step_index,
             steps_done=self.steps_done,
             steps_total=steps_total,
-            distance=fit.cost.mean().sqrt(),
+            distance=fit.distance,
             seconds=self.seconds,
             particles=step.particles.x,
             active_fraction=fit.active_fraction,

@@ -56,7 +56,7 @@ class Shrunk:
     transport: Transport
     strength: float  # κ
     # 1/m + 1/n: (C,) if each class has its own maps, otherwise (1,).
-    rates: tuple[float, ...]
+    inverse_sizes: tuple[float, ...]
     n_shared_classes: int = 0  # C if C classes share the maps; 0 if none do
     sum_over_ranks: Callable[[Tensor], Tensor] = _no_ranks
 
@@ -77,13 +77,15 @@ class Shrunk:
             variance = variance_within(
                 z_q, y, self.n_shared_classes, self.sum_over_ranks
             )
-        noise_rates = tuple(self.strength * rate for rate in self.rates)
-        rate = _on_device(noise_rates, fit.cost.device)
+        thresholds = tuple(self.strength * inverse for inverse in self.inverse_sizes)
+        threshold = _on_device(thresholds, fit.cost.device)
         if isinstance(fit.maps, GridMap) and fit.maps.counts is not None:
-            fit, factor = _shrink_grid(fit, fit.maps, fit.maps.counts, rate, variance)
+            fit, factor = _shrink_grid(
+                fit, fit.maps, fit.maps.counts, threshold, variance
+            )
         elif isinstance(fit.maps, KnotMap):
             slices_p = None if batch.class_slices is None else batch.class_slices[0]
-            fit, factor = _shrink_knots(fit, fit.maps, rate, variance, slices_p)
+            fit, factor = _shrink_knots(fit, fit.maps, threshold, variance, slices_p)
         else:
             kind = type(fit.maps).__name__
             raise ParameterError(
@@ -95,19 +97,22 @@ class Shrunk:
         return fit._replace(active_fraction=(factor > 0).to(factor.dtype).mean())
 
 
-def shrunk_flow(flow: FlowSpec, strength: float, rates: tuple[float, ...]) -> FlowSpec:
+def shrunk_flow(
+    flow: FlowSpec, strength: float, inverse_sizes: tuple[float, ...]
+) -> FlowSpec:
     """The flow with shrunk maps, except in the stages that match marginals."""
     stages: list[Stage] = []
     for stage in flow.stages:
         if stage.matches_marginals:
             stages.append(stage)
         else:
-            shrunk = Shrunk(stage.transport, strength, rates, flow.shared_condition_dim)
+            n_shared = flow.shared_condition_dim
+            shrunk = Shrunk(stage.transport, strength, inverse_sizes, n_shared)
             stages.append(replace(stage, transport=shrunk))
     return replace(flow, stages=stages)
 
 
-def noise_rates(
+def inverse_sample_sizes(
     m: int,
     n: int,
     *,
@@ -115,7 +120,7 @@ def noise_rates(
     y_q: EncodedY | None = None,
     n_classes: int = 0,
     max_samples: int | None = None,
-    distinct: float = 1.0,
+    distinct_share: float = 1.0,
 ) -> tuple[float, ...]:
     """1/m + 1/n for m particles and n data: the noise of a map is proportional to it.
 
@@ -124,16 +129,17 @@ def noise_rates(
     m, n : the numbers of particles and data
     y_p, y_q : the conditions of particles and data, if there are any
     n_classes : the number of classes that have maps of their own, each with its own
-        rate; 0 if all share the maps
+        number; 0 if all share the maps
     max_samples : how many particles and data one step uses; None is all of them
-    distinct : the share of different data, such as ½ if half of them are mirror images
+    distinct_share : the share of different data, such as ½ if half of them are mirror
+        images
 
     Returns
     -------
-    rates : (1,), or (C,) if `n_classes` is not 0
+    inverse_sizes : (1,), or (C,) if `n_classes` is not 0
     """
     share_p = _share_of_batch(m, max_samples)
-    share_q = _share_of_batch(n, max_samples) * distinct
+    share_q = _share_of_batch(n, max_samples) * distinct_share
     if y_p is not None and y_q is not None:
         if n_classes:
             assert isinstance(y_p, ClassIndices), "only classes have separate maps"
@@ -141,13 +147,13 @@ def noise_rates(
             sizes_p = y_p.sizes(n_classes).tolist()
             sizes_q = y_q.sizes(n_classes).tolist()
             return tuple(
-                _rate(share_p * size_p, share_q * size_q)
+                _inverse_size(share_p * size_p, share_q * size_q)
                 for size_p, size_q in zip(sizes_p, sizes_q, strict=True)
             )
         weights = row_weights(y_p=y_p, y_q=y_q)
         if weights is not None:  # the effective number of weighted data
             n = int(weights.sum() ** 2 / weights.square().sum())
-    return (_rate(share_p * m, share_q * n),)
+    return (_inverse_size(share_p * m, share_q * n),)
 
 
 def _share_of_batch(size: int, max_samples: int | None) -> float:
@@ -157,7 +163,7 @@ def _share_of_batch(size: int, max_samples: int | None) -> float:
     return min(1.0, max_samples / max(1, size))
 
 
-def _rate(m: float, n: float) -> float:
+def _inverse_size(m: float, n: float) -> float:
     return 1 / max(1.0, m) + 1 / max(1.0, n)
 
 
@@ -200,16 +206,16 @@ def _shrink_grid(
     fit: MapFit,
     grid: GridMap,
     counts: Tensor,
-    rate: Tensor,
+    threshold: Tensor,
     variance: Tensor | None,
 ) -> tuple[MapFit, Tensor]:
     """The fit with shrunk maps on a grid, and the factor of each map.
 
-    `counts` (h, B) are the particles in each bin of the `grid`. `rate` (1,) or (C,) is
-    κ·(1/m + 1/n). `variance` (h,) replaces that of the particles.
+    `counts` (h, B) are the particles in each bin of the `grid`. `threshold` (1,) or
+    (C,) is κ·(1/m + 1/n). `variance` (h,) replaces that of the particles.
     """
     values, factor = kernels.for_tensor(grid.values).shrink(
-        grid.lo, grid.hi, grid.values, counts, fit.cost, rate, variance
+        grid.lo, grid.hi, grid.values, counts, fit.cost, threshold, variance
     )
     return fit._replace(maps=replace(grid, values=values)), factor
 
@@ -217,25 +223,25 @@ def _shrink_grid(
 def _shrink_knots(
     fit: MapFit,
     knot_map: KnotMap,
-    rate: Tensor,
+    threshold: Tensor,
     variance: Tensor | None,
     slices_p: ClassSlices | None,
 ) -> tuple[MapFit, Tensor]:
     """The fit with shrunk maps through knots, and the factor of each map.
 
-    `rate` and `variance` are as for `_shrink_grid`. If each class has its own maps,
-    `slices_p` says which particles it has.
+    `threshold` and `variance` are as for `_shrink_grid`. If each class has its own
+    maps, `slices_p` says which particles it has.
     """
     cost = fit.cost.double()
     if variance is None:
         variance = _knot_variance(knot_map)
-    factor = kernels.for_tensor(cost).shrink_factor(cost, rate, variance)
+    factor = kernels.for_tensor(cost).shrink_factor(cost, threshold, variance)
     weight = factor[:, None].to(knot_map.values.dtype)
     values = torch.lerp(knot_map.knots, knot_map.values, weight)
     dz = fit.dz
     if dz is not None:
         dz = _scale(dz, factor, slices_p)
-    return MapFit(replace(knot_map, values=values), fit.cost, dz), factor
+    return fit._replace(maps=replace(knot_map, values=values), dz=dz), factor
 
 
 def _knot_variance(knot_map: KnotMap) -> Tensor:
@@ -265,5 +271,5 @@ def _scale(dz: Tensor, factor: Tensor, slices_p: ClassSlices | None) -> Tensor:
 
 
 @lru_cache(64)
-def _on_device(rates: tuple[float, ...], device: torch.device) -> Tensor:
-    return torch.tensor(rates, dtype=torch.float64, device=device)
+def _on_device(values: tuple[float, ...], device: torch.device) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64, device=device)

@@ -75,6 +75,21 @@ class MapFit(NamedTuple):
     dz: Tensor | None = None
     # The fraction of maps that are not the identity, if shrinkage can make them so.
     active_fraction: Tensor | None = None
+    # How many data each map is for, (C·h,), if each class has its own maps; 0 if the
+    # class has no particles or no data. None if all data share the maps.
+    n_data: Tensor | None = None
+
+    @property
+    def distance(self) -> Tensor:
+        """The sliced distance before the step: the root of the mean cost.
+
+        Classes count by their share of the data, as in `clouds.sliced_distance`.
+        """
+        if self.n_data is None:
+            return self.cost.mean().sqrt()
+        weights = self.n_data.double()
+        total = (weights * self.cost).sum()
+        return (total / weights.sum().clamp(min=1)).sqrt()
 
 
 class Counts(NamedTuple):
@@ -167,6 +182,7 @@ class Sorted:
         h = len(z_p)
         maps: list[KnotMap | None] = []
         costs = []
+        n_data = []
         dz = torch.zeros_like(z_p)
         for points_p, points_q in zip(slices_p.slices, slices_q.slices, strict=True):
             class_p = z_p[:, points_p]
@@ -174,12 +190,19 @@ class Sorted:
             if class_p.shape[1] == 0 or class_q.shape[1] == 0:
                 maps.append(None)
                 costs.append(z_p.new_zeros(h))
+                n_data.append(0)
                 continue
             knot_map, cost, class_dz = self._fit_one_set(class_p, class_q)
             maps.append(knot_map)
             costs.append(cost)
+            n_data.append(class_q.shape[1])
             dz[:, points_p] = class_dz
-        return MapFit(join_classes(maps, h, z_p), torch.cat(costs), dz)
+        return MapFit(
+            join_classes(maps, h, z_p),
+            torch.cat(costs),
+            dz,
+            n_data=torch.tensor(n_data, device=z_p.device).repeat_interleave(h),
+        )
 
     def _fit_one_set(
         self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None
@@ -423,6 +446,9 @@ class Histogram:
         """
         values, cost = kernels.for_tensor(p.counts).compose_histograms(*p, *q)
         counts, lo, hi = p
+        n_data = None
+        if n_classes > 1:
+            n_data = q.counts.sum(1)
         if identity_classes:
             counts = counts.clone()
             lo = lo.clone()
@@ -435,11 +461,14 @@ class Histogram:
             lo[rows] = -1.0
             hi[rows] = 1.0
             cost[rows] = 0.0
+            if n_data is not None:
+                n_data[rows] = 0
             edges = torch.linspace(
                 -1, 1, values.shape[1], dtype=torch.float64, device=values.device
             )
             values[rows] = edges.to(values.dtype)
-        return MapFit(GridMap(lo, hi, values.to(dtype), counts), cost)
+        grid_map = GridMap(lo, hi, values.to(dtype), counts)
+        return MapFit(grid_map, cost, n_data=n_data)
 
 
 @dataclass(frozen=True)

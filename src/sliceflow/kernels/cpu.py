@@ -29,9 +29,12 @@ from sliceflow.kernels.reference import (
     shrink,
     shrink_factor,
 )
-from sliceflow.kernels.reference.histograms import CDF_TOLERANCE, histogram_by
+from sliceflow.kernels.reference.histograms import CDF_TOLERANCE, histogram_with_kernels
 from sliceflow.kernels.reference.sorting import GAP_RATIO
-from sliceflow.kernels.reference.tiles import move_tiles_by, project_tiles_by
+from sliceflow.kernels.reference.tiles import (
+    move_tiles_with_kernels,
+    project_tiles_with_kernels,
+)
 
 __all__ = [  # every kernel; some are those of the reference
     "add_class_offsets",
@@ -477,7 +480,7 @@ def bin_counts(
 def histogram(
     z: Tensor, n_bins: int, weights: Tensor | None = None, starts: Sequence[int] = ()
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return histogram_by(bin_counts, value_range, z, n_bins, weights, starts)
+    return histogram_with_kernels(bin_counts, value_range, z, n_bins, weights, starts)
 
 
 @_jit
@@ -601,7 +604,7 @@ def project_tiles(
     offsets: Tensor | None = None,
     class_indices: Tensor | None = None,
 ) -> Tensor:
-    return project_tiles_by(
+    return project_tiles_with_kernels(
         add_class_offsets, x, theta, geometry, indices, offsets, class_indices
     )
 
@@ -618,7 +621,7 @@ def move_tiles(
     class_indices: Tensor | None = None,
     starts: Sequence[int] | None = None,
 ) -> None:
-    move_tiles_by(
+    move_tiles_with_kernels(
         project_tiles,
         displace_grid,
         x,

@@ -29,17 +29,17 @@ class TileGeometry:
         return down, across
 
     @property
-    def side(self) -> int:
-        """k, the number of values of a tile, which is also that of its directions."""
+    def values_per_tile(self) -> int:
+        """k, the number of values of a tile and of its directions."""
         return self.shape[0] * self.size[0] * self.size[1]
 
     @property
     def n_directions(self) -> int:
         """The number of directions of all tiles."""
-        return self.grid[0] * self.grid[1] * self.side
+        return self.grid[0] * self.grid[1] * self.values_per_tile
 
     @cached_property
-    def place(self) -> Tensor:
+    def scatter_index(self) -> Tensor:
         """Where each value (d,) of a picture is among the values of all tiles."""
         channels, height, width = self.shape
         tile_height, tile_width = self.size
@@ -49,4 +49,4 @@ class TileGeometry:
         tile = row // tile_height * self.grid[1] + column // tile_width
         in_tile = row % tile_height * tile_width + column % tile_width
         channel = torch.arange(channels)[:, None, None] * (tile_height * tile_width)
-        return (tile * self.side + channel + in_tile).view(-1)
+        return (tile * self.values_per_tile + channel + in_tile).view(-1)

@@ -29,12 +29,13 @@ from sliceflow.models.protocols import (
     Fitted,
     FittedT,
     HistoryColumns,
+    Options,
     ParticleResult,
     RowsT,
 )
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.rows import remove_rows
-from sliceflow.models.saving import FitRecord, SavedHistory, save
+from sliceflow.models.saving import FitRecord, HasColumns, SavedHistory, save
 from sliceflow.validation import require
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
     A subclass has a constructor, whose parameters include `random_state` and `verbose`,
     documentation, a method `sample`, and provides (`models.protocols` has the types):
 
-    - `_saved_types`: the dataclasses of its fitted state, which may be a union, and of
+    - `_state_types`: the dataclasses of its fitted state, which may be a union, and of
       its rows. A file holds objects of these.
     - `_history_type`: the dataclass in which a file holds the history, with a method
       `columns()` that gives the dict of lists back.
@@ -127,9 +128,9 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
     Otherwise they are written only if sampling needs them.
     """
 
-    _saved_types: tuple[type[FittedT] | UnionType, type[RowsT]]
-    _history_type: type = SavedHistory
-    _options_type: type | None = None  # the dataclass of the parameter `options`
+    _state_types: tuple[type[FittedT] | UnionType, type[RowsT]]
+    _history_type: type[HasColumns] = SavedHistory
+    _options_type: type[Options] | None = None  # of the parameter `options`
     # Parameters that every subclass has; its constructor sets them.
     random_state: RandomState
     verbose: int
@@ -178,10 +179,10 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
                 changes[option] = parameters.pop(name)
         super().set_params(**parameters)
         if self._options_type is not None and changes:
-            options: Any = self.get_params(deep=False)["options"]
+            options: Options | None = self.get_params(deep=False)["options"]
             if options is None:
                 options = self._options_type()
-            self.options = replace(options, **changes)
+            super().set_params(options=replace(options, **changes))
         return self
 
     # Fitting
@@ -503,17 +504,22 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
             fact = "rows were added or removed without a refit"
             raise ValueError(f"{fact}; call refit() before save")
 
+    @property
+    def _files_have_rows(self) -> bool:
+        """Whether a file or a pickle holds the rows."""
+        return self.keep_rows or (self._is_fitted and self._record.fitted.needs_rows)
+
     def _rows_for_file(self) -> RowsT | None:
         """The rows, if a file or a pickle shall hold them."""
-        if self.keep_rows or self._record.fitted.needs_rows:
-            return self._record.rows
-        return None
+        return self._record.rows if self._files_have_rows else None
 
     def __getstate__(self) -> dict[str, Any]:
         """The state for pickle and copy, with rows only if a file would have them."""
         state = dict(super().__getstate__())
         if self._is_fitted:
             state["_record"] = replace(self._record, rows=self._rows_for_file())
+        if not self._files_have_rows:
+            state.pop("_pending_rows", None)
         return state
 
 

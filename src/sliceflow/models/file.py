@@ -127,10 +127,10 @@ def load(
     def find_type(class_name: str) -> type[T]:
         return _find_type(class_name, types)
 
-    return load_any(path, find_type, device, max_memory)
+    return load_by_class_name(path, find_type, device, max_memory)
 
 
-def load_any(
+def load_by_class_name(
     path: str | os.PathLike[str],
     find_type: Callable[[str], type[T]],
     device: torch.device | str = "cpu",

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, get_args
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ from sliceflow.models.protocols import (
     FlowAdapter,
     FlowRowsT,
     FlowTask,
+    Options,
     ParticleResult,
     RunningFlow,
 )
@@ -52,13 +53,6 @@ _DEFAULT_PARTICLES = 10_000
 # are few rows.
 _MIN_SCORED = 2_000
 _PARTICLE_ATTRIBUTES = ("particles_", "particle_conditions_")
-
-
-class Options(Protocol):
-    """Rarely changed settings of an estimator: the parameter `options`."""
-
-    def require_valid(self) -> None:
-        """Raise a `ParameterError` for the first invalid setting."""
 
 
 def default_particles(n: int) -> int:
@@ -377,7 +371,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         encoder = fitted.encoder
         if encoded_y is None or encoder is None or encoder.is_inferred:
             return rows, None
-        return rows, encoder.decode(encoded_y)
+        return rows, conditions.decode_y(encoder, encoded_y)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Minus the sliced Wasserstein distance of samples to rows: higher is better.
@@ -437,23 +431,15 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         If y is None, the conditions have the data's proportions.
         """
         require(is_int(n, 1), "n", n, "an int of at least 1")
-        encoder = fitted.encoder
-        row_y = fitted.encoded_y
-        if y is not None and (encoder is None or encoder.is_inferred):
-            raise DataError("y was given but the model was fitted without y", "omit y")
         self._require_memory(fitted, n)  # before y is allocated
-        if encoder is None or row_y is None:
-            return n, None
         if y is None:
+            row_y = fitted.encoded_y
+            if row_y is None:
+                return n, None
             indices = stratified_indices(row_y, n, seed.child("conditions"))
             return n, row_y.take(indices)
-        requested = encoder.encode(conditions.broadcast_condition(encoder, y, n))
-        if len(requested) == n:
-            return n, requested
-        if n != 1:
-            fact = f"y has {len(requested)} conditions but n={n}"
-            one_or_each = f"one condition for all samples, or n={len(requested)}"
-            raise DataError(fact, f"pass {one_or_each} for one of each")
+        asked_n = n if n > 1 else None  # n=1, the default, is as many as y has
+        requested = conditions.encode_y(fitted.encoder, y, asked_n, "samples")
         self._require_memory(fitted, len(requested))
         return len(requested), requested
 

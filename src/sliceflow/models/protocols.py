@@ -13,8 +13,17 @@ puts them where the flow begins and gives a `RunningFlow`. Its `run` moves them.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, TypeVar
+from dataclasses import Field, dataclass, field
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    Protocol,
+    Self,
+    TypeAlias,
+    TypeVar,
+)
 
 import numpy as np
 import torch
@@ -36,6 +45,15 @@ if TYPE_CHECKING:
 
 # What `history_` shows: columns of equal length, by name; see `events.History`.
 HistoryColumns: TypeAlias = Mapping[str, Sequence[str | float]]
+
+
+class Options(Protocol):
+    """Rarely changed settings of an estimator: a frozen dataclass with defaults."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def require_valid(self) -> None:
+        """Raise a `ParameterError` for the first invalid one."""
 
 
 class Rows(Protocol):

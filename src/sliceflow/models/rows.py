@@ -113,12 +113,12 @@ class RowConditions:
     @cached_property
     def y(self) -> np.ndarray:
         """The conditions as the user wrote them."""
-        if self.classes is None:
-            assert self.continuous is not None
-            return self.continuous
+        if isinstance(self.encoder, LabelEncoder):
+            return self.encoder.decode(self.class_indices)
+        assert self.continuous is not None, "y has numbers"
         if isinstance(self.encoder, MixedEncoder):
             return self.encoder.joined(self.class_indices, self.continuous)
-        return self.encoder.decode(self.class_indices)
+        return self.continuous
 
 
 def _split_encoder(
@@ -134,8 +134,8 @@ def _split_encoder(
 
 def _check_classes(classes: Tensor, labels: LabelEncoder) -> None:
     """Raise a ValueError if a file has class indices without a label."""
-    if len(classes) and int(classes.max()) >= labels.condition_dim:
-        raise ValueError(f"a class index is not below {labels.condition_dim}")
+    if len(classes) and int(classes.max()) >= labels.n_classes:
+        raise ValueError(f"a class index is not below {labels.n_classes}")
 
 
 def _check_continuous(continuous: np.ndarray, columns: ContinuousEncoder) -> None:
@@ -188,6 +188,16 @@ class HasConditions:
         if self.conditions is None or self.conditions.classes is None:
             return None
         return self.conditions.class_indices
+
+    @property
+    def n_classes(self) -> int:
+        """C, the number of classes; 0 without labels."""
+        if self.conditions is None:
+            return 0
+        labels, _ = _split_encoder(self.conditions.encoder)
+        if labels is None:
+            return 0
+        return labels.n_classes
 
     @property
     def condition_dim(self) -> int:

@@ -1,11 +1,11 @@
 """Saving and loading estimators: a file holds the parameters and the `FitRecord`.
 
 A file holds one dataclass; see `codec`. That of an estimator is made from its class:
-the parameters from the annotations of its constructor, the rest from `_saved_types`,
+the parameters from the annotations of its constructor, the rest from `_state_types`,
 the dataclasses of its fitted state and its rows. For an estimator such as
 
     class Flow(Estimator[FlowRows, FittedFlow]):
-        _saved_types = (FittedFlow, FlowRows)
+        _state_types = (FittedFlow, FlowRows)
 
         def __init__(self, n_steps: int = 100, random_state: Any = None) -> None: ...
 
@@ -25,10 +25,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, make_dataclass, replace
+from dataclasses import Field, dataclass, fields, make_dataclass, replace
 from typing import (
     TYPE_CHECKING,
     Any,
+    ClassVar,
     Generic,
     NamedTuple,
     Optional,
@@ -70,7 +71,9 @@ class FitRecord(Generic[RowsT, FittedT]):
 
 
 class HasColumns(Protocol):
-    """A history as a file holds it."""
+    """The history of a fit, as a file holds it: a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     def columns(self) -> HistoryColumns:
         """The columns that there are, by name."""
@@ -118,26 +121,26 @@ class _SavedEstimator(Generic[RowsT, FittedT]):
         return self.fitted.sample_bytes()
 
 
-class _SavedTypes(NamedTuple):
+class _FileTypes(NamedTuple):
     """The dataclasses that are made for a class of estimators."""
 
     estimator: type[_SavedEstimator[Any, Any]]
     parameters: Callable[..., object]
 
 
-# The saved types that were made so far, by class of estimators.
-_SAVED_TYPES: dict[type, _SavedTypes] = {}
+# The types of files that were made so far, by class of estimators.
+_FILE_TYPES: dict[type, _FileTypes] = {}
 
 
-def _saved_types(estimator_type: type[Estimator[RowsT, FittedT]]) -> _SavedTypes:
+def _file_types(estimator_type: type[Estimator[RowsT, FittedT]]) -> _FileTypes:
     """The dataclasses of a class of estimators, made once."""
-    if estimator_type not in _SAVED_TYPES:
-        _SAVED_TYPES[estimator_type] = _make_saved_types(estimator_type)
-    return _SAVED_TYPES[estimator_type]
+    if estimator_type not in _FILE_TYPES:
+        _FILE_TYPES[estimator_type] = _make_file_types(estimator_type)
+    return _FILE_TYPES[estimator_type]
 
 
-def _make_saved_types(estimator_type: type[Estimator[RowsT, FittedT]]) -> _SavedTypes:
-    fitted_type, rows_type = estimator_type._saved_types
+def _make_file_types(estimator_type: type[Estimator[RowsT, FittedT]]) -> _FileTypes:
+    fitted_type, rows_type = estimator_type._state_types
     parameters_type = _parameters_type(estimator_type)
     parts: list[tuple[str, Any]] = [
         ("parameters", parameters_type),
@@ -150,7 +153,7 @@ def _make_saved_types(estimator_type: type[Estimator[RowsT, FittedT]]) -> _Saved
     saved_type = make_dataclass(
         estimator_type.__name__, parts, bases=(_SavedEstimator,), frozen=True
     )
-    return _SavedTypes(saved_type, parameters_type)
+    return _FileTypes(saved_type, parameters_type)
 
 
 def _parameters_type(estimator_type: type) -> type:
@@ -171,7 +174,7 @@ def save(
     particles: FlowRows | None = None,
 ) -> None:
     """Write a fitted estimator and, if they are given, its particles as rows."""
-    saved_types = _saved_types(type(estimator))
+    file_types = _file_types(type(estimator))
     parameters = estimator.get_params(deep=False)
     for name in UNSAVED_PARAMETERS:
         parameters.pop(name, None)
@@ -179,8 +182,8 @@ def save(
     history_type = estimator._history_type
     history_names = {field.name for field in fields(history_type)} - {"seconds"}
     history = {name: record.history[name] for name in history_names}
-    saved = saved_types.estimator(
-        parameters=saved_types.parameters(**parameters),
+    saved = file_types.estimator(
+        parameters=file_types.parameters(**parameters),
         seed=record.seed,
         fitted=record.fitted,
         history=history_type(**history),
@@ -204,9 +207,9 @@ def load_estimator(
     """
 
     def find_saved_type(class_name: str) -> type[_SavedEstimator[Any, Any]]:
-        return _saved_types(find_estimator_type(class_name)).estimator
+        return _file_types(find_estimator_type(class_name)).estimator
 
-    saved = file.load_any(path, find_saved_type, device, max_memory)
+    saved = file.load_by_class_name(path, find_saved_type, device, max_memory)
     estimator_type = find_estimator_type(type(saved).__name__)
     estimator = estimator_type(**vars(saved.parameters))
     fitted = saved.fitted

@@ -259,6 +259,27 @@ def test_columns_without_a_density_are_refused_with_a_cure(rng):
         quick().fit(X)
 
 
+def test_rows_that_are_left_are_checked_like_rows_that_are_fitted(rng):
+    X = rng.normal(size=(30, 2))
+    X[2:, 1] = 3.0
+    with pytest.warns(DataWarning, match="many rows have the same value"):
+        density = quick().fit(X)
+    before = density.score_samples(X)
+    with pytest.raises(DataError, match=r"column 1: all 28 rows are 3.*drop the"):
+        density.forget(X[:2])
+    density.forget(X[:29], refit=False)
+    with pytest.raises(DataError, match="at least 2 rows"):
+        density.refit()
+    np.testing.assert_array_equal(density.score_samples(X), before)
+
+
+def test_rows_beyond_newer_bounds_are_refused(rng):
+    X = rng.normal(size=(30, 1))
+    density = quick().fit(X).set_params(bounds=(float(X.min()), math.inf))
+    with pytest.raises(DataError, match=f"row {X.argmin()}.*widen the bounds"):
+        density.refit()
+
+
 def test_whole_numbers_are_spread_and_their_density_is_their_probability(rng):
     X = rng.integers(0, 6, (3000, 1)).astype(float)  # a die
     with pytest.warns(DataWarning, match="many rows have the same value"):

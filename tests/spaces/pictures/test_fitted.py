@@ -183,7 +183,7 @@ def test_pictures_are_completed_from_any_mask_if_they_are_kept(tmp_path, rng):
         )
         for y, message in (
             ("flat", "unknown label 'flat'"),
-            (test_labels[:3], "y has 3 labels for 2 pic"),
+            (test_labels[:3], "y has 3 conditions for 2 pic"),
         ):
             with pytest.raises(ValueError, match=message):
                 flow.inpaint(test[:2], "left", y=y)
@@ -204,7 +204,7 @@ def test_what_cannot_be_completed_is_refused(fitted, top):
         (lambda: colour.inpaint(COLOURS[:2], "middle"), "mask='middle' is not one of"),
         (
             lambda: colour.inpaint(COLOURS[:2], "left", y=1),
-            "was fitted without labels; omit y",
+            "was fitted without y; omit y",
         ),
         (
             lambda: top.inpaint(IMAGES[:2], "left"),

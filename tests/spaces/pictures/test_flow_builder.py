@@ -95,7 +95,7 @@ def test_a_coarse_stage_leaves_finer_detail_alone_and_the_last_one_clips():
 
 
 def test_classes_apart_and_shared_maps_reach_the_engine():
-    conditional = dict(condition_dim=3, shrinkage=1.0)
+    conditional = dict(n_classes=3, shrinkage=1.0)
     separate = builder(**conditional, amplifier=math.inf).flow((0.1,))
     assert separate.condition_use == "separate"
     assert separate.shared_condition_dim == 0

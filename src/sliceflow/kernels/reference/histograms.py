@@ -20,8 +20,9 @@ CDF_TOLERANCE = 1e-8
 # Weights are counted as whole multiples of 2⁻³⁰, because integers have the same sum in
 # any order.
 _WEIGHT_UNITS = 2**30
-# The types of kernels that functions take as arguments. A function `name_by` implements
-# the kernel `name` by other kernels, its first arguments: each device passes its own.
+# A function `name_with_kernels` implements the kernel `name` in terms of other kernels,
+# which it takes as its first arguments. Each device passes its own versions. These are
+# the types of such arguments.
 BinCounts = Callable[[Tensor, Tensor, Tensor, int, Tensor | None], Tensor]
 ValueRange = Callable[[Tensor], tuple[Tensor, Tensor]]
 
@@ -71,10 +72,10 @@ def histogram(
     counts : (h, n_bins), as `bin_counts` returns them
     lo, hi : (h,), the range that the bins divide
     """
-    return histogram_by(bin_counts, value_range, z, n_bins, weights, starts)
+    return histogram_with_kernels(bin_counts, value_range, z, n_bins, weights, starts)
 
 
-def histogram_by(
+def histogram_with_kernels(
     bin_counts: BinCounts,
     value_range: ValueRange,
     z: Tensor,

@@ -12,7 +12,7 @@ from sliceflow.kernels.geometry import TileGeometry
 from sliceflow.kernels.reference.distances import add_class_offsets
 from sliceflow.kernels.reference.histograms import displace_grid
 
-# The types of kernels that functions `name_by` take as arguments; see `histograms`.
+# The types of the kernels that functions `name_with_kernels` take; see `histograms`.
 AddClassOffsets = Callable[[Tensor, Tensor, Tensor], Tensor]
 DisplaceGrid = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 ProjectTiles = Callable[
@@ -49,12 +49,12 @@ def project_tiles(
     -------
     z : (tiles·k, n)
     """
-    return project_tiles_by(
+    return project_tiles_with_kernels(
         add_class_offsets, x, theta, geometry, indices, offsets, class_indices
     )
 
 
-def project_tiles_by(
+def project_tiles_with_kernels(
     add_class_offsets: AddClassOffsets,
     x: Tensor,
     theta: Tensor,
@@ -77,24 +77,24 @@ def project_tiles_by(
 def _rotate_tiles(x: Tensor, theta: Tensor, geometry: TileGeometry) -> Tensor:
     """z = Θx (tiles·k, n) of all pictures x (d, n), without offsets."""
     n = x.shape[1]
-    k = geometry.side
+    k = geometry.values_per_tile
     theta = theta[:k, :k]
     tiles = x
     if geometry.grid != (1, 1):  # one tile is the picture itself
         tiles = x.new_zeros(geometry.n_directions, n)
-        tiles.index_copy_(0, geometry.place.to(x.device), x)
+        tiles.index_copy_(0, geometry.scatter_index.to(x.device), x)
     return torch.matmul(theta.to(x.dtype), tiles.reshape(-1, k, n)).view(-1, n)
 
 
 def lift_tiles(dz: Tensor, theta: Tensor, geometry: TileGeometry) -> Tensor:
     """dx = Θᵀdz, from projections (tiles·k, n) to pictures (d, n)."""
     n = dz.shape[1]
-    k = geometry.side
+    k = geometry.values_per_tile
     theta = theta[:k, :k]
     tiles = torch.matmul(theta.T.to(dz.dtype), dz.view(-1, k, n)).view(-1, n)
     if geometry.grid == (1, 1):  # one tile is the picture itself
         return tiles
-    return tiles.index_select(0, geometry.place.to(dz.device))
+    return tiles.index_select(0, geometry.scatter_index.to(dz.device))
 
 
 def move_tiles(  # noqa: PLR0913, tiles, a map and classes, as bare tensors
@@ -114,7 +114,7 @@ def move_tiles(  # noqa: PLR0913, tiles, a map and classes, as bare tensors
     T are the maps `values` on [lo, hi], as for `displace_grid`. With `starts`, each
     class has its own maps, as for `displace_by_class`.
     """
-    move_tiles_by(
+    move_tiles_with_kernels(
         project_tiles,
         displace_grid,
         x,
@@ -130,7 +130,7 @@ def move_tiles(  # noqa: PLR0913, tiles, a map and classes, as bare tensors
     )
 
 
-def move_tiles_by(  # noqa: PLR0913, two kernels, and the arguments of `move_tiles`
+def move_tiles_with_kernels(  # noqa: PLR0913, two kernels, and the arguments of `move_tiles`
     project_tiles: ProjectTiles,
     displace_grid: DisplaceGrid,
     x: Tensor,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sliceflow.caches import cached
 from sliceflow.kernels import reference
-from sliceflow.kernels.reference.histograms import histogram_by
+from sliceflow.kernels.reference.histograms import histogram_with_kernels
 from sliceflow.kernels.triton.values import bin_at, bins_per_unit, larger, value_range
 
 # Values of one direction that are counted together: a quarter to an eighth of a class,
@@ -168,7 +168,9 @@ def histogram(
     if not _countable(z, n_bins, weights):
         return reference.histogram(z, n_bins, weights, starts)
     if n_bins > _MAX_BINS_IN_REGISTERS and len(starts) > 2:
-        counts, lo, hi = histogram_by(bin_counts, value_range, z, n_bins, None, starts)
+        counts, lo, hi = histogram_with_kernels(
+            bin_counts, value_range, z, n_bins, None, starts
+        )
         return counts, lo.float(), hi.float()  # the zeros of an empty slice are float64
     n_rows = (len(starts) - 1) * len(z)
     lo, hi = torch.empty((2, n_rows), dtype=torch.float32, device=z.device)

@@ -25,7 +25,7 @@ from torch import Tensor
 from sliceflow.caches import cached
 from sliceflow.kernels import reference
 from sliceflow.kernels.geometry import TileGeometry
-from sliceflow.kernels.reference.tiles import move_tiles_by
+from sliceflow.kernels.reference.tiles import move_tiles_with_kernels
 from sliceflow.kernels.triton.values import (
     Packed,
     add_class_offsets,
@@ -223,7 +223,13 @@ def _geometry_arguments(
 ) -> tuple[Tensor | int, ...]:
     """What the kernels need to know of a geometry, in the order of their arguments."""
     pixels = _pixels_of(geometry.shape, geometry.size, device)
-    return pixels, *geometry.shape[1:], *geometry.size, *geometry.offset, geometry.side
+    return (
+        pixels,
+        *geometry.shape[1:],
+        *geometry.size,
+        *geometry.offset,
+        geometry.values_per_tile,
+    )
 
 
 def project_tiles(
@@ -243,7 +249,7 @@ def project_tiles(
     theta = theta.contiguous()
     if side > _MAX_LANES_ON_CHIP:
         cut = _cut(x, theta, geometry, indices)  # in the type of theta
-        z = _rotate(theta, cut, geometry.side, x.dtype)
+        z = _rotate(theta, cut, geometry.values_per_tile, x.dtype)
         if offsets is None or class_indices is None:
             return z
         if indices is not None:
@@ -309,7 +315,7 @@ def move_tiles(
         reference.move_tiles(*arguments)
         return
     if theta.dtype == torch.float32:  # nothing is rounded to 16 bits, not even maps
-        move_tiles_by(project_tiles, displace_grid, *arguments)
+        move_tiles_with_kernels(project_tiles, displace_grid, *arguments)
         return
     n = x.shape[1]
     side = len(theta)
@@ -429,7 +435,7 @@ def _cut(
         x.stride(0),
         across,
         lanes,
-        geometry.side,
+        geometry.values_per_tile,
         *geometry.shape[1:],
         *geometry.size,
         *geometry.offset,
@@ -462,7 +468,7 @@ def _move_large(
 ) -> None:
     """`move_tiles` for large tiles; z is rounded to the type of theta."""
     d, n = x.shape
-    k = geometry.side
+    k = geometry.values_per_tile
     cut = _cut(x, theta, geometry, None)
     z = _rotate(theta, cut, k, theta.dtype)
     displace_in_place(z, maps, offsets, class_indices, starts)

@@ -108,7 +108,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
     True
     """
 
-    _saved_types = (FittedDensity, VectorRows)
+    _state_types = (FittedDensity, VectorRows)
     plan_: DensityPlan
     classes_: np.ndarray
 
@@ -173,7 +173,6 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
             X,
             dtype=["float64", "float32"],
             ensure_all_finite=False,
-            ensure_min_samples=2,
             estimator=self,
             input_name="X",
         )
@@ -385,20 +384,10 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
             return rows
         if fitted.y_encoder is None:
             return rows, None
-        return rows, fitted.y_encoder.decode(encoded_y)
+        return rows, conditions.decode_y(fitted.y_encoder, encoded_y)
 
     def _encode_y(self, fitted: FittedDensity, y: Any, n: int) -> EncodedY | None:
         """The encoded y of n rows, for one condition or n of them; None without y."""
         if y is None:
             return None
-        encoder = fitted.y_encoder
-        if encoder is None:
-            raise DataError("y was given but the model was fitted without y", "omit y")
-        if hasattr(y, "__array__"):
-            y = as_array(y)
-        labels = conditions.broadcast_condition(encoder, y, n)
-        encoded: EncodedY = encoder.encode(as_array(labels))
-        if len(encoded) != n:
-            fact = f"y has {len(encoded)} labels for {n} rows"
-            raise DataError(fact, "pass one label, or one for every row")
-        return encoded
+        return conditions.encode_y(fitted.y_encoder, y, n, "rows")

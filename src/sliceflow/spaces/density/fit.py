@@ -35,7 +35,8 @@ from sliceflow.spaces.density.settings_search import choose_settings
 from sliceflow.spaces.density.support import (
     SupportTransform,
     check_bounds,
-    check_density_rows,
+    check_has_density,
+    check_within_bounds,
     spread_ties,
 )
 
@@ -74,13 +75,9 @@ class DensityAdapter:
         conditions = None
         if y is not None:
             conditions = _read_conditions(y, len(array))
-        rows = VectorRows(array, conditions, names, tensor_device)
         low, high = check_bounds(self.bounds, array.shape[1])
-        if len(array) < 2:
-            fact = f"Found array with {len(array)} sample(s) (n_samples=1)"
-            raise DataError(fact, "a density needs at least 2 rows")
-        check_density_rows(array.astype(np.float64), low, high, names)
-        return rows
+        check_within_bounds(array.astype(np.float64), low, high, names)
+        return VectorRows(array, conditions, names, tensor_device)
 
     def make_task(
         self, rows: VectorRows, seed: Seed
@@ -88,6 +85,10 @@ class DensityAdapter:
         """Choose the settings of every class, by held-out likelihood."""
         X = rows.X.astype(np.float64)
         low, high = check_bounds(self.bounds, X.shape[1])
+        # What was read may be one row of many, or older than the bounds: only all rows
+        # of a fit tell whether there is a density.
+        check_within_bounds(X, low, high, rows.names)
+        check_has_density(X, rows.names)
         X, tied_columns = spread_ties(X, low, high, seed)
         transform = SupportTransform.from_data(X, low, high, self.device)
         unbounded, _ = transform.encode(torch.from_numpy(X).to(self.device))
@@ -202,7 +203,7 @@ class _TrainingRows:
         if self.rows.encoded_y is None:
             return [self.x]
         class_indices = self.rows.encoded_y.values.to(self.x.device)
-        return [self.x[class_indices == c] for c in range(self.rows.condition_dim)]
+        return [self.x[class_indices == c] for c in range(self.rows.n_classes)]
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ class FittedClassDensities(BaseFittedDensity):
     def check_saved(self) -> None:
         """Raise a ValueError if the parts of a file do not fit together."""
         super().check_saved()
-        n_flows = 1 if self.y_encoder is None else self.y_encoder.condition_dim
+        n_flows = 1 if self.y_encoder is None else self.y_encoder.n_classes
         if len(self.flows) != n_flows or len(self.plan.classes) != n_flows:
             raise ValueError("there is not one flow for each class")
         d = self.plan.n_columns

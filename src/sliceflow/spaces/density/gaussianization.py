@@ -13,12 +13,12 @@ import numpy as np
 from torch import Tensor
 
 from sliceflow.engine import normal
-from sliceflow.engine.batches import KnownTarget
+from sliceflow.engine.batches import AnalyticTarget
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.events import Event, Listener
 from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams, simulate
+from sliceflow.engine.gaussianizing import LeastNormal, ToNormal
 from sliceflow.engine.model_steps import ModelStep
-from sliceflow.engine.normalizing import LeastNormal, ToNormal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.smooth_maps import SmoothMap
@@ -118,7 +118,9 @@ def fit_gaussianization(
         "flow",
         LeastNormal(settings.n_candidates),
         settings.n_steps,
-        transport=ToNormal(settings.smoothing, count_knots(len(x)), settings.step_size),
+        transport=ToNormal(
+            settings.smoothing, count_knots(len(x)), settings.relaxation
+        ),
         n_knots=None,
     )
     state = FlowState()
@@ -127,7 +129,7 @@ def fit_gaussianization(
     steps = simulate(
         FlowSpec([stage], seed.child("flow")),
         Cloud(points.contiguous()),
-        KnownTarget(),
+        AnalyticTarget(),
         ParticleStreams(seed.child("noise")),
         listeners=listeners,
         state=state,

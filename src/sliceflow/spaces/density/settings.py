@@ -33,7 +33,7 @@ class GaussianizationSettings:
     smoothing: float  # of the maps of steps; see `ToNormal`
     start: StartSettings = StartSettings()
     n_candidates: int = 8  # rotations of which a step takes the best; see `LeastNormal`
-    step_size: float = 0.7  # the share of the displacement that a step does
+    relaxation: float = 0.7  # the share of the displacement that maps have
 
 
 def count_knots(n: int) -> int:

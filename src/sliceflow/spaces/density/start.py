@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
-from sliceflow.engine.normalizing import ToNormal
+from sliceflow.engine.gaussianizing import ToNormal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.smooth_maps import SmoothMap
 from sliceflow.saved_types import ArraySpec

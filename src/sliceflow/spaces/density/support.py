@@ -20,6 +20,8 @@ from sliceflow.errors import DataError, ParameterError
 from sliceflow.neighbours.features import heavy_tail
 from sliceflow.saved_types import ArraySpec, Label
 
+# One row is a point, without a density around it.
+MIN_ROWS = 2
 # A column has no density if one value fills more than this share of the rows: a
 # likelihood would grow without limit there. Most rounded measurements are below it.
 MAX_SHARE_OF_ONE_VALUE = 0.1
@@ -156,23 +158,40 @@ def check_bounds(bounds: Any, d: int) -> tuple[Floats, Floats]:
     return low, high
 
 
-def check_density_rows(
+def check_within_bounds(
     X: Floats, low: Floats, high: Floats, names: tuple[Label, ...] | None
 ) -> None:
-    """Raise a `DataError` for rows X (n, d) that have no density to fit."""
+    """Raise a `DataError` if a row of X (n, d) is not between the bounds (d,)."""
     for j in range(X.shape[1]):
         column = X[:, j]
-        name = j if names is None else names[j]
         outside: Mask = (column <= low[j]) | (column >= high[j])
         if outside.any():
             row = int(np.argmax(outside))
             fact = (
                 f"{column[row]:g} is not between the bounds {low[j]:g} and {high[j]:g}"
             )
-            raise DataError(fact, "widen the bounds, or drop the row", row, name)
+            hint = "widen the bounds, or drop the row"
+            raise DataError(fact, hint, row, _column_name(j, names))
+
+
+def check_has_density(X: Floats, names: tuple[Label, ...] | None) -> None:
+    """Raise a `DataError` if rows X (n, d) are too few, or a column is constant."""
+    n = len(X)
+    if n < MIN_ROWS:
+        fact = f"Found array with {n} sample(s) (n_samples={n})"
+        raise DataError(fact, f"a density needs at least {MIN_ROWS} rows")
+    for j in range(X.shape[1]):
+        column = X[:, j]
         if (column == column[0]).all():
-            fact = f"all {len(column)} rows are {column[0]:g}, so there is no density"
-            raise DataError(fact, "drop the column", column=name)
+            fact = f"all {n} rows are {column[0]:g}, so there is no density"
+            raise DataError(fact, "drop the column", column=_column_name(j, names))
+
+
+def _column_name(j: int, names: tuple[Label, ...] | None) -> Label:
+    """What users call column j."""
+    if names is None:
+        return j
+    return names[j]
 
 
 def spread_ties(

@@ -88,7 +88,7 @@ class PictureAdapter:
             amplifier = math.inf  # clusters have separate maps
         data = clustered
         amplifier = choices.choose_amplifier(
-            amplifier, parameters.transport, m, data.n, data.condition_dim
+            amplifier, parameters.transport, m, data.n, data.n_classes
         )
 
         has_model = parameters.options.n_knots != 0
@@ -101,7 +101,7 @@ class PictureAdapter:
             particle_conditions = ParticleConditions.in_proportion(
                 data.conditions,
                 m,
-                condition_use(amplifier, data.condition_dim),
+                condition_use(amplifier, data.n_classes),
                 conditions_seed,
                 conditions_seed.child("mixed"),
                 has_model,
@@ -130,7 +130,7 @@ class PictureAdapter:
     def _choose_particles(self, data: PictureData) -> int:
         """Choose the number of particles to keep."""
         m = choices.choose_particles(self.parameters, data.n, self.device)
-        minimum = max(self.ranks.size, data.condition_dim)
+        minimum = max(self.ranks.size, data.n_classes)
         require(
             m >= minimum,
             "n_particles",
@@ -160,7 +160,7 @@ class PictureAdapter:
         parameters = self.parameters
         options = parameters.options
         layout = data.layout
-        n_classes = data.condition_dim
+        n_classes = data.n_classes
         is_observed = parameters.observed is not None
         use = condition_use(amplifier, n_classes)
         mosaic_size = choices.choose_mosaic_size(
@@ -185,7 +185,7 @@ class PictureAdapter:
             n_particles=m,
             n_flow_particles=n_flow_particles,
             condition_kind=_condition_kind(data, is_observed),
-            condition_dim=n_classes,
+            n_classes=n_classes,
             amplifier=amplifier,
             stages=self._stages(layout, n_steps),
             patch_basis=choices.choose_patch_basis(

@@ -133,7 +133,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
     (5, 8, 8)
     """
 
-    _saved_types = (FittedPictures, PictureRows)
+    _state_types = (FittedPictures, PictureRows)
     plan_: PicturePlan
     _options_type = PictureOptions
 
@@ -410,14 +410,8 @@ def _picture_classes(
 
     y has one label for each picture, or one label for all.
     """
-    if fitted.conditions is None or fitted.conditions.encoder.is_inferred:
-        raise DataError("y was given but the model was fitted without labels", "omit y")
-    encoder = fitted.conditions.encoder
-    given = encoder.encode(conditions.broadcast_condition(encoder, y, n_pictures))
-    if len(given) != n_pictures:
-        raise DataError(
-            f"y has {len(given)} labels for {n_pictures} pictures", "pass one each"
-        )
+    given = conditions.encode_y(fitted.encoder, y, n_pictures, "pictures")
+    assert fitted.encoded_y is not None, "a model with an encoder of y has y"
     # Mirror images, whose classes come last, are no training pictures of completions.
-    training = fitted.conditions.encoded_y.take(slice(n_training))
+    training = fitted.encoded_y.take(slice(n_training))
     return PictureClasses(given.values.numpy(), training.values.cpu().numpy())

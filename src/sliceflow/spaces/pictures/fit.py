@@ -22,7 +22,7 @@ from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.events import Listener
 from sliceflow.engine.flow import FlowState, ParticleStreams
 from sliceflow.engine.random import Seed
-from sliceflow.engine.shrinkage import noise_rates
+from sliceflow.engine.shrinkage import inverse_sample_sizes
 from sliceflow.errors import CopyWarning
 from sliceflow.metrics.copying import evidence_of_copying
 from sliceflow.models.distributed import across_ranks
@@ -125,7 +125,7 @@ class RunningPictures:
         observed_mask = data.layout.observed_mask(task.observed, data.device)
         self.particles = self._initial_particles(observed_mask)
         builder = PictureFlowBuilder(plan, task.seed, data.device, observed_mask)
-        self.flow = builder.flow(_noise_rates(task, self.classes))
+        self.flow = builder.flow(_inverse_sample_sizes(task, self.classes))
         if task.ranks.size > 1:
             self.flow = across_ranks(self.flow, task.ranks)
 
@@ -251,8 +251,8 @@ def _encode_observed(task: PictureTask, shard: Shard) -> Tensor:
     )
 
 
-def _noise_rates(task: PictureTask, classes: _Classes) -> tuple[float, ...]:
-    """The rates, one for each class, to which the noise of maps is proportional."""
+def _inverse_sample_sizes(task: PictureTask, classes: _Classes) -> tuple[float, ...]:
+    """Numbers, one for each class, to which the noise of maps is proportional."""
     plan = task.plan
     y_p = None
     y_q = None
@@ -262,14 +262,14 @@ def _noise_rates(task: PictureTask, classes: _Classes) -> tuple[float, ...]:
     distinct = 1.0
     if plan.mirror:
         distinct = 0.5
-    return noise_rates(
+    return inverse_sample_sizes(
         plan.n_flow_particles,
         task.data.n,
         y_p=y_p,
         y_q=y_q,
         n_classes=plan.n_separate_classes,
         max_samples=plan.batch_size,
-        distinct=distinct,
+        distinct_share=distinct,
     )
 
 

@@ -72,10 +72,9 @@ class FittedPictures(HasConditions):
     def _check_conditions(self) -> None:
         plan = self.plan
         check_labels(self.conditions)
-        if self.condition_dim != plan.condition_dim:
+        if self.n_classes != plan.n_classes:
             raise ValueError(
-                f"the condition has width {self.condition_dim}, the plan "
-                f"{plan.condition_dim}"
+                f"the pictures have {self.n_classes} classes, the plan {plan.n_classes}"
             )
         if (self.observed is not None) != (plan.condition_kind == "observed"):
             raise ValueError("observed pixels and condition do not fit")

@@ -47,19 +47,21 @@ class PictureFlowBuilder:
     device: torch.device
     observed_mask: Tensor | None = None  # (d, 1), True where a pixel is observed
 
-    def flow(self, noise_rates: tuple[float, ...] = ()) -> FlowSpec:
-        """The engine's flow, whose maps are shrunk if `noise_rates` are given."""
+    def flow(self, inverse_sample_sizes: tuple[float, ...] = ()) -> FlowSpec:
+        """The engine's flow; a fit shrinks its maps by their noise."""
         plan = self.plan
         transport = plan.transport
-        if noise_rates and plan.shrinkage:
+        if inverse_sample_sizes and plan.shrinkage:
             n_shared_classes = 0
             if plan.condition_use == "shared":
-                n_shared_classes = plan.condition_dim
-            transport = Shrunk(transport, plan.shrinkage, noise_rates, n_shared_classes)
+                n_shared_classes = plan.n_classes
+            transport = Shrunk(
+                transport, plan.shrinkage, inverse_sample_sizes, n_shared_classes
+            )
         return FlowSpec(
             stages=[self._stage(i, transport) for i in range(len(plan.stages))],
             seed=self.seed.child("flow"),
-            condition_dim=plan.condition_dim,
+            condition_dim=plan.n_classes,
             amplifier=plan.amplifier,
             projection_bytes=projection_bytes(self.device),
         )

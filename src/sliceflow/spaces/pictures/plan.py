@@ -48,7 +48,7 @@ class PicturePlan(Plan):
     # Particles that the fit moves: more than it keeps may improve the model.
     n_flow_particles: Count
     condition_kind: Literal["none", "labels", "clusters", "observed"]
-    condition_dim: Count  # number of classes or clusters
+    n_classes: Count  # number of classes or clusters
     amplifier: Annotated[float, Between(0, math.inf)]  # ξ; 0 without conditions
     stages: tuple[PictureStage, ...]
     patch_basis: PatchBasis
@@ -72,13 +72,13 @@ class PicturePlan(Plan):
     @property
     def condition_use(self) -> ConditionUse:
         """What the flow does with the classes."""
-        return condition_use(self.amplifier, self.condition_dim)
+        return condition_use(self.amplifier, self.n_classes)
 
     @property
     def n_separate_classes(self) -> int:
         """The number of classes with separate maps; 0 if all classes share maps."""
         if self.condition_use == "separate":
-            return self.condition_dim
+            return self.n_classes
         return 0
 
     @property
@@ -175,9 +175,9 @@ class PicturePlan(Plan):
 
     def _condition_in_words(self) -> str:
         if self.condition_kind == "labels":
-            return f"{self.condition_dim} classes"
+            return f"{self.n_classes} classes"
         if self.condition_kind == "clusters":
-            return f"{self.condition_dim} clusters"
+            return f"{self.n_classes} clusters"
         if self.condition_kind == "observed":
             return "observed pixels"
         return ""

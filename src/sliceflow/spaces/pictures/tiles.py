@@ -159,15 +159,15 @@ class Tiles:
         if self.precision is not None:
             dtype = self.precision
         # Kernels of a GPU want rotations padded to a multiple of their block.
-        padded_side = kernels.for_device(x.device).padded_size(geometry.side)
+        padded_size = kernels.for_device(x.device).padded_size(geometry.values_per_tile)
         if self.cosines:
             tile = (self.channels, *geometry.size)
             theta = cosine_rotation(
-                seed, step_index, tile, x.device, dtype, padded_side
+                seed, step_index, tile, x.device, dtype, padded_size
             )
         else:
             theta = rotation(
-                seed, step_index, geometry.side, x.device, dtype, padded_side
+                seed, step_index, geometry.values_per_tile, x.device, dtype, padded_size
             )
         theta_y = condition_directions(
             seed.child(step_index),

@@ -147,7 +147,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
     ['gold', 'gold', 'gold']
     """
 
-    _saved_types = (FittedTable, TableRows)
+    _state_types = (FittedTable, TableRows)
     plan_: TablePlan
     _history_type = TableHistory
 

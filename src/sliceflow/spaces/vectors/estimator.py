@@ -126,7 +126,7 @@ class SlicedWassersteinFlow(
     (3, 2)
     """
 
-    _saved_types = (FittedVectors | FittedLocalVectors, VectorRows)
+    _state_types = (FittedVectors | FittedLocalVectors, VectorRows)
     plan_: VectorPlan | LocalVectorPlan
     _options_type = VectorOptions
 

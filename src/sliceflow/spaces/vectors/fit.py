@@ -26,7 +26,7 @@ from sliceflow.engine.flow import (
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
-from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
+from sliceflow.engine.shrinkage import inverse_sample_sizes, shrunk_flow
 from sliceflow.errors import CopyWarning, ParameterError
 from sliceflow.metrics.copying import evidence_of_copying
 from sliceflow.models.distributed import across_ranks
@@ -244,14 +244,14 @@ class VectorTask(ParticleTask[FittedVectors]):
         if flow.condition_use != "none":
             y_p = particle_y
             y_q = self.data.y
-        rates = noise_rates(
+        rates = inverse_sample_sizes(
             plan.n_flow_particles,
             plan.n_rows * plan.draws_per_row,
             y_p=y_p,
             y_q=y_q,
             n_classes=plan.n_separate_classes,
             max_samples=plan.transport.max_samples,
-            distinct=1 / plan.draws_per_row,
+            distinct_share=1 / plan.draws_per_row,
         )
         return shrunk_flow(flow, plan.options.shrinkage, rates)
 

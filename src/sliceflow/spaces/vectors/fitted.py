@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.clouds import ClassOrder
+from sliceflow.engine.conditions import MixedEncoder
 from sliceflow.engine.encoded_y import ClassIndices, EncodedY
 from sliceflow.engine.flow import FlowSpec, ParticleStreams, replay
 from sliceflow.engine.frames import MaxSliced, frame_bytes
@@ -116,6 +117,8 @@ class FittedVectors(BaseFittedVectors):
     def check_saved(self) -> None:
         """Raise a ValueError if the parts of a saved model do not fit together."""
         super().check_saved()
+        if isinstance(self.encoder, MixedEncoder):
+            raise ValueError("a flow has a condition of labels and numbers")
         if len(self.class_units) != self.plan.n_separate_classes:
             n_units = len(self.class_units)
             raise ValueError(

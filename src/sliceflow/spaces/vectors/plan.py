@@ -22,7 +22,7 @@ from sliceflow.engine.conditions import (
     LabelEncoder,
     MixedEncoder,
 )
-from sliceflow.engine.encoded_y import ClassIndices, ContinuousY, EncodedY
+from sliceflow.engine.encoded_y import ClassIndices, EncodedY, LocalY
 from sliceflow.engine.flow import ConditionUse, FlowSpec, condition_use
 from sliceflow.engine.frames import (
     Axis,
@@ -476,7 +476,7 @@ def count_particles(
     m = default if n_particles is None else int(n_particles)
     minimum = n_ranks
     if isinstance(encoder, LabelEncoder):
-        minimum = max(minimum, encoder.condition_dim)
+        minimum = max(minimum, encoder.n_classes)
     requirement = f"at least {minimum}, one for each class and rank"
     require(m >= minimum, "n_particles", m, requirement)
     return m
@@ -541,7 +541,7 @@ def plan_bandwidth(
     """
     if option != "auto":
         return float(option), ""
-    if isinstance(y, ContinuousY):
+    if isinstance(y, LocalY):
         return 0.0, "y is continuous"
     if n_rows < MIN_SMOOTHED_ROWS:
         return 0.0, f"fewer than {MIN_SMOOTHED_ROWS} rows"

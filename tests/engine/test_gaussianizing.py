@@ -5,10 +5,10 @@ import torch
 from scipy import stats
 
 from sliceflow.engine import normal
-from sliceflow.engine.batches import KnownTarget
+from sliceflow.engine.batches import AnalyticTarget
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.flow import FlowSpec, ParticleStreams, simulate
-from sliceflow.engine.normalizing import LeastNormal, ToNormal
+from sliceflow.engine.gaussianizing import LeastNormal, ToNormal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 
@@ -31,6 +31,16 @@ def test_known_densities_are_fitted_within_two_hundredths_of_a_nat(rng):
         new = family.rvs(20_000, random_state=rng)
         expected = family.logpdf(new).mean()
         assert held_out_log_density(one, new) > expected - 0.02, family.dist.name
+
+
+def test_the_cost_is_the_squared_distance_to_a_normal_also_of_smaller_steps(rng):
+    # N(3, 2²) is √(3² + 1²) from N(0, 1); the error of the mean of 4,000 is .03.
+    z = torch.from_numpy(rng.normal(3, 2, (1, 4000)))
+    for share in (1.0, 0.7, 0.1):
+        fit = ToNormal(relaxation=share, n_iterations=15).fit(z, z[:, :0])
+        assert abs(float(fit.cost.sqrt()) - 10**0.5) < 0.2
+        moved = float(fit.dz.square().mean().sqrt())
+        assert abs(moved - share * 10**0.5) < 0.2
 
 
 def test_two_separate_groups_get_a_gap(rng):
@@ -79,7 +89,7 @@ def test_particles_flow_onto_a_known_target_without_data(rng):
     transport = ToNormal(smoothing=30.0, n_knots=48)
     stage = Stage("flow", LeastNormal(), 15, transport=transport, n_knots=None)
     flow = FlowSpec([stage], Seed(0).child("flow"))
-    steps = simulate(flow, particles, KnownTarget(), ParticleStreams(Seed(0)))
+    steps = simulate(flow, particles, AnalyticTarget(), ParticleStreams(Seed(0)))
     assert len(steps) == 15
     for column in particles.x:
         assert stats.kstest(column.numpy(), "norm").statistic < 0.041

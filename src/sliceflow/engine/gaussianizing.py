@@ -68,13 +68,14 @@ class ToNormal:
     ----------
     smoothing : the weight of the penalty, in units of one datum
     n_knots : the number of knots; more resolve finer details, if `smoothing` allows it
-    step_size : the share of the displacement that a step does
+    relaxation : the share of the displacement that maps have, above 0. A step of size 1
+        does all of that
     n_iterations : iterations of Newton's method
     """
 
     smoothing: float = 100.0
     n_knots: int = 32
-    step_size: float = 1.0
+    relaxation: float = 1.0
     n_iterations: int = 4
 
     max_samples: ClassVar[int | None] = None
@@ -84,12 +85,14 @@ class ToNormal:
 
         Each class has a flow of its own, so no step has maps by class.
         """
-        transport_map = self._fit_map(z_p).relaxed(self.step_size)
+        transport_map = self._fit_map(z_p).relaxed(self.relaxation)
         dz = transport_map.displace(z_p)
-        return MapFit(transport_map, dz.square().mean(1), dz)
+        # The distance that is left before the step, of which the step does a share.
+        cost = (dz / self.relaxation).square().mean(1)
+        return MapFit(transport_map, cost, dz)
 
     def _fit_map(self, z: Tensor) -> SmoothMap:
-        """The maps T, before the step size is applied."""
+        """The maps T, without relaxation."""
         mean = z.mean(1, keepdim=True)
         deviation = z.std(1, keepdim=True).clamp(min=torch.finfo(z.dtype).tiny)
         standardised = (z - mean) / deviation
