@@ -123,8 +123,8 @@ class PictureAdapter:
             particle_conditions,
             known,
             seed,
+            self.ranks,
             start_trial,
-            ranks=self.ranks,
         )
 
     def _choose_particles(self, data: PictureData) -> int:

@@ -25,15 +25,16 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_rates
 from sliceflow.errors import CopyWarning
 from sliceflow.metrics.copying import evidence_of_copying
+from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.distributed import across_ranks
-from sliceflow.models.flow_estimator import ParticleTask
 from sliceflow.models.particles import (
     ParticleConditions,
     ParticleOrder,
     select_particles,
 )
-from sliceflow.models.protocols import FitResult, ParticleResult, RunningFlow
-from sliceflow.models.ranks import Shard
+from sliceflow.models.protocols import FitResult, ParticleResult
+from sliceflow.models.ranks import Ranks, Shard
+from sliceflow.models.running import run_flow
 from sliceflow.spaces.pictures.batching import (
     divide_among_stages,
     divide_among_steps,
@@ -52,7 +53,7 @@ from sliceflow.spaces.pictures.start_trial import StartTrial
 
 
 @dataclass(frozen=True)
-class PictureTask(ParticleTask[FittedPictures]):
+class PictureTask:
     """A planned fit of pictures. No particle has moved yet."""
 
     plan: PicturePlan
@@ -60,21 +61,24 @@ class PictureTask(ParticleTask[FittedPictures]):
     particle_conditions: ParticleConditions | None
     observed: Mask | None  # (h, w), True where a pixel is known
     seed: Seed
+    ranks: Ranks
     start_trial: StartTrial | None  # decides where the particles of few pictures start
+    checkpoints: Checkpoints | None = None
 
-    def start(self) -> RunningFlow[FittedPictures]:
-        """Choose where particles start, if that is open, and put them there."""
+    def with_checkpoints(self, checkpoints: Checkpoints) -> PictureTask:
+        """The same fit, which writes checkpoints and resumes from the last one."""
+        return replace(self, checkpoints=checkpoints)
+
+    def run(self, listeners: Sequence[Listener]) -> FitResult[FittedPictures]:
+        """Move the particles, or go on where a checkpoint ended, and finish the fit.
+
+        Where they start is chosen before, if that is open.
+        """
         task = self
         if self.start_trial is not None:
             task = self.start_trial.choose(self)
         running = RunningPictures(task)
-        return RunningFlow(
-            flow=running.flow,
-            particles=running.particles,
-            particle_rng=running.particle_rng,
-            target=running.target(),
-            finish=running.finish,
-        )
+        return run_flow(running, listeners, self.ranks, self.checkpoints)
 
 
 @dataclass(frozen=True)
@@ -148,22 +152,17 @@ class RunningPictures:
     def target(self) -> Target:
         """The pictures, dequantised anew for every stage or every step."""
         every_step = self.task.plan.options.dequantize_every == "step"
+        return Target(self._load_data, self._load_batches, every_step)
+
+    def _load_data(self, stage_index: int, step_index: int) -> Cloud:
+        """The pictures of a step."""
         task = self.task
-
-        def load_data(stage_index: int, step_index: int) -> Cloud:
-            seed = task.seed.child("data", stage_index)
-            if every_step:
-                seed = seed.child(step_index)
-            if self.stage_indices:
-                return self._pictures_of_stage(stage_index, seed)
-            return task.data.cloud(seed)
-
-        def load_batches() -> Batches:
-            if self.stage_indices:
-                return Batches()  # a step uses all pictures of its stage
-            return _batches_of_steps(task, self.classes)
-
-        return Target(load_data, load_batches, every_step)
+        seed = task.seed.child("data", stage_index)
+        if task.plan.options.dequantize_every == "step":
+            seed = seed.child(step_index)
+        if self.stage_indices:
+            return self._pictures_of_stage(stage_index, seed)
+        return task.data.cloud(seed)
 
     def _pictures_of_stage(self, stage_index: int, seed: Seed) -> Cloud:
         """The part of the pictures whose turn it is in a stage, sorted by class."""
@@ -174,6 +173,31 @@ class RunningPictures:
             return cloud
         class_slices = ClassSlices.from_class_indices(cloud.y, n_classes)
         return replace(cloud, class_slices=class_slices)
+
+    def _load_batches(self) -> Batches:
+        """The particles and pictures that each step uses.
+
+        The module `batching` explains which limit decides.
+        """
+        if self.stage_indices:
+            return Batches()  # a step uses all pictures of its stage
+        task = self.task
+        classes = self.classes
+        if task.ranks.size > 1:
+            return use_all_points(
+                task.plan,
+                task.data,
+                classes.order.class_slices,
+                y_p=classes.y_p,
+                y_q=classes.y_q,
+            )
+        return divide_among_steps(
+            task.plan,
+            task.data,
+            task.seed.child("batches"),
+            y_p=classes.y_p,
+            y_q=classes.y_q,
+        )
 
     def finish(
         self, state: FlowState, listeners: Sequence[Listener]
@@ -207,25 +231,6 @@ class RunningPictures:
             warning=_copy_warning(task, x),
             particles=ParticleResult(data.layout.write(x), y),
         )
-
-
-def _batches_of_steps(task: PictureTask, classes: _Classes) -> Batches:
-    """The particles and pictures that each step uses, if a stage uses all pictures.
-
-    The module `batching` explains which limit decides.
-    """
-    plan = task.plan
-    data = task.data
-    if task.ranks.size > 1:
-        return use_all_points(
-            plan,
-            data,
-            classes.order.class_slices,
-            y_p=classes.y_p,
-            y_q=classes.y_q,
-        )
-    seed = task.seed.child("batches")
-    return divide_among_steps(plan, data, seed, y_p=classes.y_p, y_q=classes.y_q)
 
 
 def _encode_observed(task: PictureTask, shard: Shard) -> Tensor:

@@ -29,16 +29,18 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
 from sliceflow.errors import CopyWarning, ParameterError
 from sliceflow.metrics.copying import evidence_of_copying
+from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.distributed import across_ranks
-from sliceflow.models.flow_estimator import ParticleTask, default_particles
+from sliceflow.models.flow_estimator import default_particles
 from sliceflow.models.particles import (
     ParticleConditions,
     ParticleOrder,
     select_particles,
 )
-from sliceflow.models.protocols import FitResult, ParticleResult, RunningFlow
+from sliceflow.models.protocols import FitResult, ParticleResult
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.rows import RowConditions
+from sliceflow.models.running import run_flow
 from sliceflow.models.vector_rows import VectorRows, as_rows
 from sliceflow.spaces.vectors.axis_steps import (
     AxisStepContext,
@@ -138,7 +140,7 @@ class VectorAdapter:
         )
         self._require_memory(plan, len(rows.X))
         data = TrainingData(plan, rows, seed, self.device, self.ranks)
-        return VectorTask(data, particle_conditions, ranks=self.ranks)
+        return VectorTask(data, particle_conditions)
 
     def _particle_conditions(
         self, row_conditions: RowConditions, n_particles: int, seed: Seed
@@ -180,71 +182,84 @@ class VectorAdapter:
 
 
 @dataclass(frozen=True)
-class VectorTask(ParticleTask[FittedVectors]):
+class VectorTask:
     """A planned fit of a flow. No particle has moved yet, and no data are loaded."""
 
     data: TrainingData
     particle_conditions: ParticleConditions | None
+    checkpoints: Checkpoints | None = None
 
     @property
     def plan(self) -> VectorPlan:
         """What the fit will do."""
         return self.data.plan
 
-    def start(self) -> RunningFlow[FittedVectors]:
-        """Put this rank's particles at random places, and say how they move on."""
-        data = self.data
-        plan = data.plan
-        shard = data.ranks.shard(plan.n_flow_particles)
-        order = ParticleOrder()
-        shard_y = None
-        if self.particle_conditions is not None:
-            order = ParticleOrder.from_conditions(
-                self.particle_conditions, plan.n_separate_classes, shard
-            )
-        if order.y is not None:
-            shard_y = order.y.take(shard.slice).to(data.device)
-        x = torch.empty(
-            plan.n_columns, shard.count, dtype=plan.torch_dtype, device=data.device
-        )
-        particles = Cloud(x, shard_y, order.class_slices)
-        particle_rng = ParticleStreams(data.seed.child("particles"), shard.first)
-        particle_rng.fill(particles.x, "start")
+    def with_checkpoints(self, checkpoints: Checkpoints) -> VectorTask:
+        """The same fit, which writes checkpoints and resumes from the last one."""
+        return replace(self, checkpoints=checkpoints)
 
-        # Maps are shrunk, and fitted to the clouds of all ranks.
-        flow = plan.flow_spec(data.seed, data.device, only="flow")
-        if plan.options.shrinkage:
-            flow = self._shrunk(flow, order.y)
+    def run(self, listeners: Sequence[Listener]) -> FitResult[FittedVectors]:
+        """Move the particles, or go on where a checkpoint ended, and finish the fit."""
+        running = RunningVectors(self)
+        return run_flow(running, listeners, self.data.ranks, self.checkpoints)
+
+
+class RunningVectors:
+    """The fit of vectors while it runs: the particles, and all that moves them.
+
+    The methods stand in the order in which they run.
+    """
+
+    def __init__(self, task: VectorTask) -> None:
+        data = task.data
+        plan = data.plan
+        self.data = data
+        self.particle_conditions = task.particle_conditions
+        # This rank's particles among those of all ranks.
+        self.shard = data.ranks.shard(plan.n_flow_particles)
+        self.order = ParticleOrder()
+        if task.particle_conditions is not None:
+            self.order = ParticleOrder.from_conditions(
+                task.particle_conditions, plan.n_separate_classes, self.shard
+            )
+        self.particle_rng = ParticleStreams(
+            data.seed.child("particles"), self.shard.first
+        )
+        self.particles = self._initial_particles()
+        self.flow = self._flow()
+
+    def _initial_particles(self) -> Cloud:
+        """This rank's particles at random places."""
+        plan = self.data.plan
+        device = self.data.device
+        y = None
+        if self.order.y is not None:
+            y = self.order.y.take(self.shard.slice).to(device)
+        x = torch.empty(
+            plan.n_columns, self.shard.count, dtype=plan.torch_dtype, device=device
+        )
+        self.particle_rng.fill(x, "start")
+        return Cloud(x, y, self.order.class_slices)
+
+    def _flow(self) -> FlowSpec:
+        """The flow with maps that are shrunk, and fitted to the clouds of all ranks."""
+        data = self.data
+        flow = data.plan.flow_spec(data.seed, data.device, only="flow")
+        if data.plan.options.shrinkage:
+            flow = shrunk_flow(flow, data.plan.options.shrinkage, self._noise_rates())
         if data.ranks.size > 1:
             flow = across_ranks(flow, data.ranks)
+        return flow
 
-        def load_data(stage_index: int, step_index: int) -> Cloud:
-            """What the particles move onto before the axis steps."""
-            return data.flow_cloud()
-
-        def load_batches() -> Batches:
-            return data.batches(shard.count, order.y, plan.transport.max_samples)
-
-        def finish(
-            state: FlowState, listeners: Sequence[Listener]
-        ) -> FitResult[FittedVectors]:
-            kept = select_particles(
-                particles.x, order.flow_index, shard, plan.n_particles, data.ranks
-            )
-            return self._finish(kept, particle_rng, state, listeners)
-
-        target = Target(load_data, load_batches)
-        return RunningFlow(flow, particles, particle_rng, target, finish)
-
-    def _shrunk(self, flow: FlowSpec, particle_y: EncodedY | None) -> FlowSpec:
-        """The flow with maps that are shrunk by their noise."""
+    def _noise_rates(self) -> tuple[float, ...]:
+        """What the noise of the maps is proportional to, for their shrinkage."""
         plan = self.data.plan
         y_p = None
         y_q = None
-        if flow.condition_use != "none":
-            y_p = particle_y
+        if plan.condition_use != "none":
+            y_p = self.order.y
             y_q = self.data.y
-        rates = noise_rates(
+        return noise_rates(
             plan.n_flow_particles,
             plan.n_rows * plan.draws_per_row,
             y_p=y_p,
@@ -253,26 +268,29 @@ class VectorTask(ParticleTask[FittedVectors]):
             max_samples=plan.transport.max_samples,
             distinct=1 / plan.draws_per_row,
         )
-        return shrunk_flow(flow, plan.options.shrinkage, rates)
 
-    def _finish(
-        self,
-        x: Tensor,
-        particle_rng: ParticleStreams,
-        state: FlowState,
-        listeners: Sequence[Listener],
+    def target(self) -> Target:
+        """The data of the flow, which are loaded when the first step needs them."""
+        return Target(self._load_data, self._load_batches)
+
+    def _load_data(self, stage_index: int, step_index: int) -> Cloud:
+        """What the particles move onto before the axis steps, in all stages alike."""
+        return self.data.flow_cloud()
+
+    def _load_batches(self) -> Batches:
+        """Which particles and data each step is fitted to."""
+        max_samples = self.data.plan.transport.max_samples
+        return self.data.batches(self.shard.count, self.order.y, max_samples)
+
+    def finish(
+        self, state: FlowState, listeners: Sequence[Listener]
     ) -> FitResult[FittedVectors]:
-        """What the fit gives, after axis steps that make columns exact.
-
-        Parameters
-        ----------
-        x : this rank's part (d, n) of the kept particles, in the user's order
-        particle_rng : the random numbers of this rank's particles
-        state : where the flow ended
-        listeners : hear of the axis steps
-        """
+        """What the fit gives, after axis steps that make columns exact."""
         data = self.data
         m = data.plan.n_particles
+        x = select_particles(
+            self.particles.x, self.order.flow_index, self.shard, m, data.ranks
+        )
         kept_y = None
         shard_y = None
         y = None
@@ -285,7 +303,7 @@ class VectorTask(ParticleTask[FittedVectors]):
                 y = y[kept_shard.slice]
         model = state.steps
         if data.plan.n_axis_particles:
-            context = AxisStepContext.for_data(data, particle_rng)
+            context = AxisStepContext.for_data(data, self.particle_rng)
             x = fit_axis_steps_to_kept(context, x, kept_y, state, listeners)
             model = fit_axis_steps_to_fresh(context, state.steps)
         fitted = self._fitted(model)
