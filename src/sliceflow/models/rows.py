@@ -25,6 +25,7 @@ from sliceflow.engine.conditions import (
     infer_encoder,
 )
 from sliceflow.engine.encoded_y import ClassIndices, EncodedY
+from sliceflow.engine.flow import ConditionUse
 from sliceflow.engine.labels import label_key
 from sliceflow.errors import DataError
 from sliceflow.models.fingerprint import digest
@@ -104,6 +105,12 @@ class RowConditions:
             return self.class_indices
         return self.encoder.encode(self.y)
 
+    def used_y(self, use: ConditionUse) -> EncodedY | None:
+        """The y that a flow sees; None if its use of y is to ignore it."""
+        if use == "none":
+            return None
+        return self.encoded_y
+
     @property
     def class_indices(self) -> ClassIndices:
         """The classes of the rows, if y has labels."""
@@ -181,6 +188,12 @@ class HasConditions:
         if self.conditions is None:
             return None
         return self.conditions.encoded_y
+
+    def used_y(self, use: ConditionUse) -> EncodedY | None:
+        """The y that a flow sees; None without y, or if the flow ignores it."""
+        if self.conditions is None:
+            return None
+        return self.conditions.used_y(use)
 
     @property
     def class_indices(self) -> ClassIndices | None:

@@ -29,8 +29,6 @@ from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.distributed import across_ranks
 from sliceflow.models.particles import (
     ParticleConditions,
-    ParticleOrder,
-    select_particles,
 )
 from sliceflow.models.protocols import FitResult, ParticleResult
 from sliceflow.models.ranks import Ranks, Shard
@@ -58,7 +56,7 @@ class PictureTask:
 
     plan: PicturePlan
     data: PictureData  # with mirror images and clusters
-    particle_conditions: ParticleConditions | None
+    particle_conditions: ParticleConditions
     observed: Mask | None  # (h, w), True where a pixel is known
     seed: Seed
     ranks: Ranks
@@ -81,29 +79,6 @@ class PictureTask:
         return run_flow(running, listeners, self.ranks, self.checkpoints)
 
 
-@dataclass(frozen=True)
-class _Classes:
-    """The classes of particles and pictures on the device of a fit, or None."""
-
-    order: ParticleOrder  # of the particles in the flow
-    y_p: ClassIndices | None = None  # of all particles, in this order
-    y_q: ClassIndices | None = None  # of all pictures
-
-    @classmethod
-    def from_fit(cls, task: PictureTask, shard: Shard) -> _Classes:
-        """The classes of a planned fit; this rank has a `shard` of the particles."""
-        particles = task.particle_conditions
-        picture_y = task.data.class_indices
-        if particles is None or picture_y is None:
-            return cls(ParticleOrder())
-        order = ParticleOrder.from_conditions(
-            particles, task.plan.n_separate_classes, shard
-        )
-        assert isinstance(order.y, ClassIndices), "pictures have labels"
-        device = task.data.device
-        return cls(order, order.y.to(device), picture_y.to(device))
-
-
 class RunningPictures:
     """The fit of pictures while it runs: the particles, and all that moves them."""
 
@@ -115,7 +90,13 @@ class RunningPictures:
         self.particle_rng = ParticleStreams(
             task.seed.child("particles"), self.shard.first
         )
-        self.classes = _Classes.from_fit(task, self.shard)
+        # The y of all particles and of all pictures on the device of the fit; None if
+        # the flow ignores it.
+        self.particle_y = task.particle_conditions.used_y
+        self.picture_y = data.used_y(plan.condition_use)
+        if self.particle_y is not None and self.picture_y is not None:
+            self.particle_y = self.particle_y.to(data.device)
+            self.picture_y = self.picture_y.to(data.device)
 
         # The indices of the pictures that each stage uses, in turn. An empty list if
         # every stage uses all pictures.
@@ -129,7 +110,7 @@ class RunningPictures:
         observed_mask = data.layout.observed_mask(task.observed, data.device)
         self.particles = self._initial_particles(observed_mask)
         builder = PictureFlowBuilder(plan, task.seed, data.device, observed_mask)
-        self.flow = builder.flow(_noise_rates(task, self.classes))
+        self.flow = builder.flow(self._noise_rates())
         if task.ranks.size > 1:
             self.flow = across_ranks(self.flow, task.ranks)
 
@@ -138,16 +119,34 @@ class RunningPictures:
         plan = self.task.plan
         device = self.task.data.device
         y = None
-        if self.classes.y_p is not None:
-            y = self.classes.y_p.take(self.shard.slice)
-        mosaics = build_mosaics(plan, self.stored_pixels, self.classes.y_q, device)
+        if self.particle_y is not None:
+            assert isinstance(self.particle_y, ClassIndices), "pictures have labels"
+            y = self.particle_y.take(self.shard.slice)
+        classes = self.task.data.class_indices
+        mosaics = build_mosaics(plan, self.stored_pixels, classes, device)
         x = initial_particles(
             plan, mosaics, self.shard.count, y, self.particle_rng, device
         )
         if observed_mask is not None:
             observed = _encode_observed(self.task, self.shard)
             x = torch.where(observed_mask, observed, x)
-        return Cloud(x, y, self.classes.order.class_slices)
+        return self.task.particle_conditions.cloud(x, self.shard)
+
+    def _noise_rates(self) -> tuple[float, ...]:
+        """What the noise of the maps is proportional to, for their shrinkage."""
+        plan = self.task.plan
+        distinct = 1.0
+        if plan.mirror:
+            distinct = 0.5
+        return noise_rates(
+            plan.n_flow_particles,
+            self.task.data.n,
+            y_p=self.particle_y,
+            y_q=self.picture_y,
+            n_classes=plan.n_separate_classes,
+            max_samples=plan.batch_size,
+            distinct=distinct,
+        )
 
     def target(self) -> Target:
         """The pictures, dequantised anew for every stage or every step."""
@@ -181,23 +180,15 @@ class RunningPictures:
         """
         if self.stage_indices:
             return Batches()  # a step uses all pictures of its stage
-        task = self.task
-        classes = self.classes
-        if task.ranks.size > 1:
-            return use_all_points(
-                task.plan,
-                task.data,
-                classes.order.class_slices,
-                y_p=classes.y_p,
-                y_q=classes.y_q,
-            )
-        return divide_among_steps(
-            task.plan,
-            task.data,
-            task.seed.child("batches"),
-            y_p=classes.y_p,
-            y_q=classes.y_q,
-        )
+        plan = self.task.plan
+        data = self.task.data
+        y_p = self.particle_y
+        y_q = self.picture_y
+        if self.task.ranks.size > 1:
+            slices_p = self.particles.class_slices
+            return use_all_points(plan, data, slices_p, y_p=y_p, y_q=y_q)
+        seed = self.task.seed.child("batches")
+        return divide_among_steps(plan, data, seed, y_p=y_p, y_q=y_q)
 
     def finish(
         self, state: FlowState, listeners: Sequence[Listener]
@@ -206,13 +197,8 @@ class RunningPictures:
         task = self.task
         data = task.data
         m = task.plan.n_particles
-        x = select_particles(
-            self.particles.x,
-            self.classes.order.flow_index,
-            self.shard,
-            m,
-            task.ranks,
-        )
+        conditions = task.particle_conditions
+        x = conditions.select_kept(self.particles.x, self.shard, m, task.ranks)
         fitted = FittedPictures(
             plan=task.plan,
             seed=task.seed,
@@ -223,9 +209,8 @@ class RunningPictures:
             device=data.device,
         )
         y = None
-        particles = task.particle_conditions
-        if particles is not None and particles.y is not None:
-            y = particles.y[task.ranks.shard(m).slice]
+        if conditions.kept_conditions is not None:
+            y = conditions.kept_conditions[task.ranks.shard(m).slice]
         return FitResult(
             fitted,
             warning=_copy_warning(task, x),
@@ -252,28 +237,6 @@ def _encode_observed(task: PictureTask, shard: Shard) -> Tensor:
         task.seed.child("observed"),
         n_total=shard.total,
         index_slices=[shard.slice],
-    )
-
-
-def _noise_rates(task: PictureTask, classes: _Classes) -> tuple[float, ...]:
-    """What the noise of the maps is proportional to, for their shrinkage."""
-    plan = task.plan
-    y_p = None
-    y_q = None
-    if plan.condition_use != "none":
-        y_p = classes.y_p
-        y_q = classes.y_q
-    distinct = 1.0
-    if plan.mirror:
-        distinct = 0.5
-    return noise_rates(
-        plan.n_flow_particles,
-        task.data.n,
-        y_p=y_p,
-        y_q=y_q,
-        n_classes=plan.n_separate_classes,
-        max_samples=plan.batch_size,
-        distinct=distinct,
     )
 
 

@@ -65,7 +65,7 @@ def fit_axis_steps_to_kept(
     ----------
     context : the flow and the data
     x : the particles of this rank, in the user's order
-    y : the conditions of the particles of all ranks, in the same order
+    y : the y of the particles of all ranks, in the same order, if the flow sees it
     state : where the flow ended; steps and seconds are counted on
     listeners : hear of these steps
     """
@@ -96,7 +96,7 @@ def _run(
 ) -> Tensor:
     """This rank's particles x (d, n) with exact columns, in the same order.
 
-    `y` are the conditions of the particles of all ranks.
+    `y` is that of the particles of all ranks, if the flow sees it.
     """
     data = context.data
     n_classes = data.plan.n_separate_classes
@@ -131,9 +131,9 @@ def _fresh_particles(
     plan = data.plan
     seed = data.seed.child("fresh")
     n_axis_particles = plan.n_axis_particles
-    y: EncodedY | None = None
-    if data.rows.encoded_y is not None:
-        y = _fresh_y(data, data.rows.encoded_y, seed)
+    y = None
+    if data.used_y is not None:
+        y = _fresh_y(data, data.used_y, seed)
         n_axis_particles = len(y)
     shard = data.ranks.shard(n_axis_particles)
     shard_y = None
@@ -154,8 +154,6 @@ def _fresh_y(data: TrainingData, row_y: EncodedY, seed: Seed) -> EncodedY:
     plan = data.plan
     indices = stratified_indices(row_y, plan.n_axis_particles, seed.child("conditions"))
     y = row_y.take(indices)
-    if plan.condition_use == "none":
-        return y
     per_class = plan.condition_use == "separate"
     more = extra_y(y_p=y, y_q=row_y, per_class=per_class, seed=seed)
     return y.joined(more)

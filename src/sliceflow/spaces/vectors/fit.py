@@ -34,8 +34,6 @@ from sliceflow.models.distributed import across_ranks
 from sliceflow.models.flow_estimator import default_particles
 from sliceflow.models.particles import (
     ParticleConditions,
-    ParticleOrder,
-    select_particles,
 )
 from sliceflow.models.protocols import FitResult, ParticleResult
 from sliceflow.models.ranks import SINGLE, Ranks
@@ -124,7 +122,7 @@ class VectorAdapter:
             return LocalVectorTask.choose(
                 rows, n_particles, parameters.standardize, seed, self.device
             )
-        particle_conditions = None
+        particle_conditions = ParticleConditions()
         if rows.conditions is not None:
             particle_conditions = self._particle_conditions(
                 rows.conditions, n_particles, seed.child("conditions")
@@ -186,7 +184,7 @@ class VectorTask:
     """A planned fit of a flow. No particle has moved yet, and no data are loaded."""
 
     data: TrainingData
-    particle_conditions: ParticleConditions | None
+    particle_conditions: ParticleConditions
     checkpoints: Checkpoints | None = None
 
     @property
@@ -217,11 +215,6 @@ class RunningVectors:
         self.particle_conditions = task.particle_conditions
         # This rank's particles among those of all ranks.
         self.shard = data.ranks.shard(plan.n_flow_particles)
-        self.order = ParticleOrder()
-        if task.particle_conditions is not None:
-            self.order = ParticleOrder.from_conditions(
-                task.particle_conditions, plan.n_separate_classes, self.shard
-            )
         self.particle_rng = ParticleStreams(
             data.seed.child("particles"), self.shard.first
         )
@@ -231,15 +224,14 @@ class RunningVectors:
     def _initial_particles(self) -> Cloud:
         """This rank's particles at random places."""
         plan = self.data.plan
-        device = self.data.device
-        y = None
-        if self.order.y is not None:
-            y = self.order.y.take(self.shard.slice).to(device)
         x = torch.empty(
-            plan.n_columns, self.shard.count, dtype=plan.torch_dtype, device=device
+            plan.n_columns,
+            self.shard.count,
+            dtype=plan.torch_dtype,
+            device=self.data.device,
         )
         self.particle_rng.fill(x, "start")
-        return Cloud(x, y, self.order.class_slices)
+        return self.particle_conditions.cloud(x, self.shard)
 
     def _flow(self) -> FlowSpec:
         """The flow with maps that are shrunk, and fitted to the clouds of all ranks."""
@@ -254,16 +246,11 @@ class RunningVectors:
     def _noise_rates(self) -> tuple[float, ...]:
         """What the noise of the maps is proportional to, for their shrinkage."""
         plan = self.data.plan
-        y_p = None
-        y_q = None
-        if plan.condition_use != "none":
-            y_p = self.order.y
-            y_q = self.data.y
         return noise_rates(
             plan.n_flow_particles,
             plan.n_rows * plan.draws_per_row,
-            y_p=y_p,
-            y_q=y_q,
+            y_p=self.particle_conditions.used_y,
+            y_q=self.data.draws_y,
             n_classes=plan.n_separate_classes,
             max_samples=plan.transport.max_samples,
             distinct=1 / plan.draws_per_row,
@@ -280,7 +267,8 @@ class RunningVectors:
     def _load_batches(self) -> Batches:
         """Which particles and data each step is fitted to."""
         max_samples = self.data.plan.transport.max_samples
-        return self.data.batches(self.shard.count, self.order.y, max_samples)
+        y_p = self.particle_conditions.used_y
+        return self.data.batches(self.shard.count, y_p, max_samples)
 
     def finish(
         self, state: FlowState, listeners: Sequence[Listener]
@@ -288,28 +276,25 @@ class RunningVectors:
         """What the fit gives, after axis steps that make columns exact."""
         data = self.data
         m = data.plan.n_particles
-        x = select_particles(
-            self.particles.x, self.order.flow_index, self.shard, m, data.ranks
-        )
-        kept_y = None
-        shard_y = None
-        y = None
-        if self.particle_conditions is not None:
-            kept_shard = data.ranks.shard(m)
-            kept_y = self.particle_conditions.kept_y(m)
-            shard_y = kept_y.take(kept_shard.slice)
-            y = self.particle_conditions.y
-            if y is not None:
-                y = y[kept_shard.slice]
+        kept_shard = data.ranks.shard(m)
+        conditions = self.particle_conditions
+        x = conditions.select_kept(self.particles.x, self.shard, m, data.ranks)
+        kept_y = conditions.kept_used_y(m)
         model = state.steps
         if data.plan.n_axis_particles:
             context = AxisStepContext.for_data(data, self.particle_rng)
             x = fit_axis_steps_to_kept(context, x, kept_y, state, listeners)
             model = fit_axis_steps_to_fresh(context, state.steps)
         fitted = self._fitted(model)
-        particles = ParticleResult(fitted.in_form(fitted.decode(x, shard_y)), y)
+        shard_y = None
+        if kept_y is not None:
+            shard_y = kept_y.take(kept_shard.slice)
+        X = fitted.in_form(fitted.decode(x, shard_y))
+        y = None
+        if conditions.kept_conditions is not None:
+            y = conditions.kept_conditions[kept_shard.slice]
         warning = self._copy_warning(fitted.plan, x, kept_y)
-        return FitResult(fitted, warning=warning, particles=particles)
+        return FitResult(fitted, warning=warning, particles=ParticleResult(X, y))
 
     def _fitted(self, model: Sequence[ModelStep]) -> FittedVectors:
         """The fitted state."""
@@ -339,14 +324,15 @@ class RunningVectors:
         data = self.data
         if data.ranks.size > 1:
             return None
-        pairs = [(data.encoded, x.T)]
+        pairs = [(data.encoded_rows, x.T)]
         if plan.n_separate_classes and y is not None:
             row_y = data.rows.class_indices
             assert row_y is not None
             pairs = []
             for c in range(plan.n_separate_classes):
+                class_rows = data.encoded_rows[row_y.values == c]
                 is_of_class = (y.values == c).to(x.device)
-                pairs.append((data.encoded[row_y.values == c], x[:, is_of_class].T))
+                pairs.append((class_rows, x[:, is_of_class].T))
         evidence = evidence_of_copying(pairs)
         if not evidence:
             return None
