@@ -71,7 +71,7 @@ def simulate(
     flow: FlowSpec,
     particles: Cloud,
     target: Target | KnownTarget,
-    particle_rng: ParticleStreams,
+    particle_rng: ParticleStreams | None = None,
     *,
     listeners: Sequence[EventListener[Event]] = (),
     state: FlowState | None = None,
@@ -87,7 +87,8 @@ def simulate(
     flow : the stages, the seed of the frames, and the amplifier of the condition
     particles : the points to move, x (d, M)
     target : the data, and which particles and data each step is fitted to
-    particle_rng : the random numbers of the particles, for the entropy term
+    particle_rng : the random numbers of the particles, for the entropy term; None if no
+        step adds noise
     listeners : called after every step
     state : the progress of an earlier simulation to resume, with the `particles` as
         they were then. `FlowState.advance` updates it after every step, and decides
@@ -119,10 +120,10 @@ def simulate(
                     step.move(frame, fit.maps, particle_rng, z=z_p, dz=fit.dz)
                 else:
                     step.move(frame, fit.maps, particle_rng)
-                state.steps += step.model_steps(frame, fit.maps)
+                state.model_steps += step.model_steps(frame, fit.maps)
                 state.advance(step, fit, listeners)
             state.leave_stage()
-    return state.steps
+    return state.model_steps
 
 
 def replay(
@@ -297,7 +298,7 @@ class Step:
         self,
         frame: Frame,
         transport_map: TransportMap,
-        particle_rng: ParticleStreams,
+        particle_rng: ParticleStreams | None,
         z: Tensor | None = None,
         dz: Tensor | None = None,
     ) -> None:
@@ -315,6 +316,7 @@ class Step:
         else:
             self._move_in_chunks(frame, transport_map, step_size)
         if self.flow.entropy > 0 and not self.stage.matches_marginals:
+            assert particle_rng is not None, "noise takes random numbers"
             self._add_noise(particle_rng, step_size)
 
     def _is_worth_keeping(self, z: Tensor) -> bool:
@@ -378,7 +380,7 @@ class FlowState:
     steps_done: int = 0  # in all stages
     steps_skipped: int = 0  # of stages that ended early
     seconds: float = 0.0  # time spent, also before the simulation was resumed
-    steps: list[ModelStep] = field(default_factory=list)  # of the model
+    model_steps: list[ModelStep] = field(default_factory=list)  # none without a model
     # The particles (k, M) in the subspace of the stage, for checkpoints; None if that
     # is the whole space. During a stage this is the tensor that the steps move.
     coordinates: Tensor | None = None

@@ -148,4 +148,4 @@ def use_all_points(
         data.local_y, plan.n_separate_classes
     )
     order = torch.argsort(data.local_y.values, stable=True)
-    return Batches(order=order, class_slices=[(class_slices_p, class_slices_q)])
+    return Batches(data_order=order, class_slices=[(class_slices_p, class_slices_q)])

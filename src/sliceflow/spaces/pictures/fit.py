@@ -20,7 +20,7 @@ from sliceflow.engine.batches import Batches, Target
 from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.events import Listener
-from sliceflow.engine.flow import FlowState, ParticleStreams
+from sliceflow.engine.flow import FlowState, ParticleStreams, Step
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_rates
 from sliceflow.errors import CopyWarning
@@ -153,14 +153,14 @@ class RunningPictures:
         every_step = self.task.plan.options.dequantize_every == "step"
         return Target(self._load_data, self._load_batches, every_step)
 
-    def _load_data(self, stage_index: int, step_index: int) -> Cloud:
+    def _load_data(self, step: Step) -> Cloud:
         """The pictures of a step."""
         task = self.task
-        seed = task.seed.child("data", stage_index)
+        seed = task.seed.child("data", step.stage_index)
         if task.plan.options.dequantize_every == "step":
-            seed = seed.child(step_index)
+            seed = seed.child(step.step_index)
         if self.stage_indices:
-            return self._pictures_of_stage(stage_index, seed)
+            return self._pictures_of_stage(step.stage_index, seed)
         return task.data.cloud(seed)
 
     def _pictures_of_stage(self, stage_index: int, seed: Seed) -> Cloud:
@@ -202,7 +202,7 @@ class RunningPictures:
         fitted = FittedPictures(
             plan=task.plan,
             seed=task.seed,
-            steps=tuple(step.without_identity_maps() for step in state.steps),
+            steps=tuple(step.without_identity_maps() for step in state.model_steps),
             conditions=data.conditions,
             observed=task.observed,
             pixels=self.stored_pixels,

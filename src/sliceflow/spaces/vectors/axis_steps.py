@@ -29,7 +29,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.models.distributed import across_ranks
 from sliceflow.spaces.vectors.data import TrainingData
 from sliceflow.spaces.vectors.plan import AXIS_TRANSPORT
-from sliceflow.spaces.vectors.rows import as_cloud
+from sliceflow.spaces.vectors.units import as_cloud
 
 
 @dataclass(frozen=True)
@@ -39,17 +39,12 @@ class AxisStepContext:
     flow: FlowSpec  # the stage of the axis steps
     data: TrainingData
     cloud: Cloud  # this rank's data, as axis steps see them
-    particle_rng: ParticleStreams
 
     @classmethod
-    def for_data(
-        cls, data: TrainingData, particle_rng: ParticleStreams
-    ) -> AxisStepContext:
+    def for_data(cls, data: TrainingData) -> AxisStepContext:
         """The axis steps of a fit to these data, on all ranks."""
         flow = data.plan.flow_spec(data.seed, data.device, only="axis")
-        return cls(
-            across_ranks(flow, data.ranks), data, data.axis_cloud(), particle_rng
-        )
+        return cls(across_ranks(flow, data.ranks), data, data.axis_cloud())
 
 
 def fit_axis_steps_to_kept(
@@ -82,9 +77,9 @@ def fit_axis_steps_to_fresh(
 ) -> list[ModelStep]:
     """The steps of the flow, and then axis steps that are fitted to fresh particles."""
     fresh, y = _fresh_particles(context.data, steps)
-    continued = FlowState(steps=list(steps))
+    continued = FlowState(model_steps=list(steps))
     _run(context, fresh, y, continued, listeners=())
-    return continued.steps
+    return continued.model_steps
 
 
 def _run(
@@ -115,7 +110,6 @@ def _run(
         context.flow,
         particles,
         Target.from_cloud(context.cloud, batches),
-        context.particle_rng,
         listeners=listeners,
         state=state,
     )

@@ -21,8 +21,8 @@ from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Ranks, Shard
 from sliceflow.models.vector_rows import VectorRows
 from sliceflow.spaces.vectors.plan import VectorPlan
-from sliceflow.spaces.vectors.rows import Units, as_cloud, encode_classes
 from sliceflow.spaces.vectors.smoothing import Smoother
+from sliceflow.spaces.vectors.units import Units, as_cloud, encode_classes
 
 
 @dataclass(frozen=True)

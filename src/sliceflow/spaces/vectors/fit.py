@@ -21,6 +21,7 @@ from sliceflow.engine.flow import (
     FlowSpec,
     FlowState,
     ParticleStreams,
+    Step,
     condition_use,
 )
 from sliceflow.engine.labels import as_array
@@ -56,7 +57,7 @@ from sliceflow.spaces.vectors.plan import (
     plan_vectors,
     uses_local_conditions,
 )
-from sliceflow.spaces.vectors.rows import Units
+from sliceflow.spaces.vectors.units import Units
 
 
 @dataclass(frozen=True)
@@ -260,8 +261,8 @@ class RunningVectors:
         """The data of the flow, which are loaded when the first step needs them."""
         return Target(self._load_data, self._load_batches)
 
-    def _load_data(self, stage_index: int, step_index: int) -> Cloud:
-        """What the particles move onto before the axis steps, in all stages alike."""
+    def _load_data(self, step: Step) -> Cloud:
+        """What the particles move onto before the axis steps: the same in each step."""
         return self.data.flow_cloud()
 
     def _load_batches(self) -> Batches:
@@ -280,11 +281,11 @@ class RunningVectors:
         conditions = self.particle_conditions
         x = conditions.select_kept(self.particles.x, self.shard, m, data.ranks)
         kept_y = conditions.kept_used_y(m)
-        model = state.steps
+        model = state.model_steps
         if data.plan.n_axis_particles:
-            context = AxisStepContext.for_data(data, self.particle_rng)
+            context = AxisStepContext.for_data(data)
             x = fit_axis_steps_to_kept(context, x, kept_y, state, listeners)
-            model = fit_axis_steps_to_fresh(context, state.steps)
+            model = fit_axis_steps_to_fresh(context, state.model_steps)
         fitted = self._fitted(model)
         shard_y = None
         if kept_y is not None:

@@ -24,7 +24,7 @@ from sliceflow.models.rows import HasConditions, RowConditions
 from sliceflow.models.vector_rows import in_users_form
 from sliceflow.saved_types import Label
 from sliceflow.spaces.vectors.plan import BaseVectorPlan, VectorPlan
-from sliceflow.spaces.vectors.rows import Units, as_cloud, decode_classes
+from sliceflow.spaces.vectors.units import Units, as_cloud, decode_classes
 from sliceflow.validation import check_finite
 
 # Offline samples of one pass over the steps of a model: bounds the memory.

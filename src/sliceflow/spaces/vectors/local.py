@@ -27,7 +27,7 @@ from sliceflow.neighbours.regressions import MAX_COMPONENTS
 from sliceflow.saved_types import Count
 from sliceflow.spaces.vectors.fitted import BaseFittedVectors
 from sliceflow.spaces.vectors.plan import BaseVectorPlan
-from sliceflow.spaces.vectors.rows import Units
+from sliceflow.spaces.vectors.units import Units
 
 # Particles unless the user says how many: each needs a neighbourhood of its own.
 LOCAL_PARTICLES = 200
