@@ -18,7 +18,6 @@ from sliceflow.engine.conditions import LabelEncoder
 from sliceflow.engine.encoded_y import EncodedY
 from sliceflow.engine.events import Listener
 from sliceflow.engine.flow import (
-    FlowSpec,
     FlowState,
     ParticleStreams,
     Step,
@@ -214,35 +213,28 @@ class RunningVectors:
         plan = data.plan
         self.data = data
         self.particle_conditions = task.particle_conditions
-        # This rank's particles among those of all ranks.
+
+        # This rank's particles among those of all ranks, at random places.
         self.shard = data.ranks.shard(plan.n_flow_particles)
         self.particle_rng = ParticleStreams(
             data.seed.child("particles"), self.shard.first
         )
-        self.particles = self._initial_particles()
-        self.flow = self._flow()
-
-    def _initial_particles(self) -> Cloud:
-        """This rank's particles at random places."""
-        plan = self.data.plan
         x = torch.empty(
             plan.n_columns,
             self.shard.count,
             dtype=plan.torch_dtype,
-            device=self.data.device,
+            device=data.device,
         )
         self.particle_rng.fill(x, "start")
-        return self.particle_conditions.cloud(x, self.shard)
+        self.particles = task.particle_conditions.cloud(x, self.shard)
 
-    def _flow(self) -> FlowSpec:
-        """The flow with maps that are shrunk, and fitted to the clouds of all ranks."""
-        data = self.data
-        flow = data.plan.flow_spec(data.seed, data.device, only="flow")
-        if data.plan.options.shrinkage:
-            flow = shrunk_flow(flow, data.plan.options.shrinkage, self._noise_rates())
+        # Maps are shrunk, and fitted to the clouds of all ranks.
+        self.flow = plan.flow_spec(data.seed, data.device, only="flow")
+        if plan.options.shrinkage:
+            rates = self._noise_rates()
+            self.flow = shrunk_flow(self.flow, plan.options.shrinkage, rates)
         if data.ranks.size > 1:
-            flow = across_ranks(flow, data.ranks)
-        return flow
+            self.flow = across_ranks(self.flow, data.ranks)
 
     def _noise_rates(self) -> tuple[float, ...]:
         """What the noise of the maps is proportional to, for their shrinkage."""

@@ -366,13 +366,15 @@ def plan_vectors(
     condition_kind: ConditionKind = "none"
     condition_dim = 0
     amplifier = 0.0
-    n_flow_particles = max(n_particles, MIN_PARTICLES)
+    use: ConditionUse = "none"
+    row_y = None
     if rows.conditions is not None:
         condition_kind = rows.conditions.encoder.kind
         condition_dim = rows.conditions.encoder.condition_dim
         amplifier = parameters.amplifier
-    use = condition_use(amplifier, condition_dim)
-    row_y = rows.used_y(use)
+        use = condition_use(amplifier, condition_dim)
+        row_y = rows.conditions.used_y(use)
+    n_flow_particles = max(n_particles, MIN_PARTICLES)
     particle_y = particle_conditions.used_y
     if particle_y is not None:
         n_flow_particles = len(particle_y)
