@@ -26,7 +26,7 @@ from sliceflow.engine.events import Event
 from sliceflow.engine.flow import FlowSpec, ParticleStreams, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.shrinkage import noise_rates, shrunk_flow
+from sliceflow.engine.shrinkage import inverse_sample_sizes, shrunk_flow
 from sliceflow.engine.transports import Sorted
 from sliceflow.spaces.pictures.tiles import Tiles
 
@@ -51,7 +51,7 @@ def trajectory(
     stage = Stage("tiles", Tiles(1, 8, 8, 4), N_STEPS, Sorted(), n_knots=0)
     flow = FlowSpec([stage], seed.child("flow"))
     if kappa > 0:
-        flow = shrunk_flow(flow, kappa, noise_rates(x.shape[1], data.shape[1]))
+        flow = shrunk_flow(flow, kappa, inverse_sample_sizes(x.shape[1], data.shape[1]))
     target = Target.from_cloud(Cloud(data))
     simulate(
         flow, particles, target, ParticleStreams(seed.child("noise")), listeners=(keep,)

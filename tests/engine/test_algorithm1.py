@@ -256,7 +256,8 @@ def test_a_picture_stage_follows_algorithm_1_with_patches(
     particles = Cloud(as_points(x), ClassIndices(classes_p) if labels else None)
     y = ClassIndices(classes_q) if labels else None
     target = Target(
-        lambda stage, k: Cloud(as_points(noisy[k]), y), reloads_every_step=True
+        lambda step: Cloud(as_points(noisy[step.step_index]), y),
+        reloads_every_step=True,
     )
     listeners = [lambda event: seen.append(event.particles.clone())]
     simulate(flow, particles, target, ParticleStreams(Seed(4)), listeners=listeners)

@@ -197,3 +197,29 @@ def test_a_flow_with_maps_per_class_is_the_flow_of_each_class_alone(rng):
         own_samples = Cloud(fresh[:, points].clone())
         replay(unconditional, own_model, own_samples, ParticleStreams(Seed(2)))
         assert torch.allclose(samples.x[:, points], own_samples.x)
+
+
+def test_particles_in_any_order_are_replayed_as_if_they_were_sorted_by_class(rng):
+    """They come back in their own order, and so do the snapshots on their way."""
+    y = ClassIndices(torch.arange(90) % 3)
+    by_class = torch.argsort(y.values, stable=True)
+    slices = slices_of([30, 30, 30])
+    x = torch.from_numpy(rng.normal(size=(3, 90)))
+    data = torch.from_numpy(rng.gamma(2, size=(3, 90)))
+    stages = [Stage("flow", Orthogonal(), 4, Sorted(), n_knots=32)]
+    flow = FlowSpec(stages, Seed(0), condition_dim=3, amplifier=np.inf, entropy=0.01)
+    model = simulate(
+        flow,
+        Cloud(x[:, by_class], None, slices),
+        Target.from_cloud(Cloud(data, None, slices)),
+        ParticleStreams(Seed(1)),
+    )
+    in_order = Cloud(x[:, by_class], None, slices)
+    snapshots = replay(flow, model, in_order, ParticleStreams(Seed(2)), {1, 3})
+    mixed = Cloud(x.clone(), y)
+    mixed_snapshots = replay(flow, model, mixed, ParticleStreams(Seed(2)), {1, 3})
+    assert len(snapshots) == len(mixed_snapshots) == 2
+    assert not torch.equal(snapshots[0], in_order.x)
+    assert torch.equal(mixed.x[:, by_class], in_order.x)
+    for snapshot, mixed_snapshot in zip(snapshots, mixed_snapshots, strict=True):
+        assert torch.equal(mixed_snapshot[:, by_class], snapshot)

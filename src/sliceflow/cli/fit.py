@@ -36,7 +36,7 @@ from sliceflow.wording import format_bytes, format_duration
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, TableFlow
     from sliceflow.cli.run_folder import Model
-    from sliceflow.models.estimator import FitJob
+    from sliceflow.models.protocols import FitJob
     from sliceflow.models.ranks import Ranks
 
 

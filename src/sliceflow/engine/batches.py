@@ -6,7 +6,7 @@ batches that take turns. In every batch each condition has as many data as parti
 surplus of one class would be transported across the gap to another.
 
 Most batches are slices of the points, which a GPU reads at full speed. So particles
-must be in random order, and data in the `order` that `make_batches` returns.
+must be in random order, and data in the `data_order` that `make_batches` returns.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Batch:
     # The classes among these particles, and among these data, if each class has its own
     # maps.
     class_slices: tuple[ClassSlices, ClassSlices] | None = None
-    y: EncodedY | None = None  # of all data
+    data_y: EncodedY | None = None  # of all data, in the order of the batches
 
     @property
     def uses_all_particles(self) -> bool:
@@ -75,17 +75,17 @@ class Batches:
     particle_indices: Sequence[Indices] | None = None
     data_indices: Sequence[Indices] | None = None
     # The order (N,) that the data must be brought into; None leaves them as they are.
-    order: Tensor | None = None
+    data_order: Tensor | None = None
     # The weights (n,) of the n data that are used, if all batches use the same ones.
     weights: Tensor | None = None
     # Where the classes are among the particles and data of each batch, if each class
     # has its own maps.
     class_slices: Sequence[tuple[ClassSlices, ClassSlices]] | None = None
 
-    def batch(self, steps_before: int, y: EncodedY | None = None) -> Batch:
+    def batch(self, steps_before: int, data_y: EncodedY | None = None) -> Batch:
         """The batch of the step after `steps_before` steps.
 
-        `y` are the conditions of all data.
+        `data_y` are the conditions of all data, in their `data_order`.
         """
         particle_indices: Indices = None
         data_indices: Indices = None
@@ -97,15 +97,15 @@ class Batches:
             data_indices = self.data_indices[steps_before % len(self.data_indices)]
         if self.class_slices is not None:
             class_slices = self.class_slices[steps_before % len(self.class_slices)]
-        return Batch(particle_indices, data_indices, self.weights, class_slices, y)
+        return Batch(particle_indices, data_indices, self.weights, class_slices, data_y)
 
 
 @dataclass
 class Target:
     """What a flow moves particles onto: the data of each step, and the batches."""
 
-    # load_data(stage_index, step_index): the data of a step.
-    load_data: Callable[[int, int], Cloud]
+    # The data of a step, in any order.
+    load_data: Callable[[Step], Cloud]
     # Makes the batches, when the first step begins. By default a step uses all points.
     load_batches: Callable[[], Batches] = Batches
     # Load the data anew for every step, not only for every stage.
@@ -118,7 +118,7 @@ class Target:
         """The same data for all steps; without `batches`, all of them each time."""
         if batches is None:
             batches = Batches()
-        return cls(lambda stage_index, step_index: data, lambda: batches)
+        return cls(lambda step: data, lambda: batches)
 
     @cached_property
     def batches(self) -> Batches:
@@ -127,7 +127,7 @@ class Target:
 
     def at(self, step: Step) -> tuple[Cloud, Batch]:
         """The data of a step, in the subspace of its stage, and the batch to fit to."""
-        data = self._data(step)
+        data = self._permuted_data(step)
         batch = self.batches.batch(step.steps_before, data.y)
         per_class = step.flow.condition_use == "separate"
         if per_class and batch.class_slices is None:  # all points
@@ -138,12 +138,15 @@ class Target:
             batch = replace(batch, class_slices=(slices_p, slices_q))
         return data, batch
 
-    def _data(self, step: Step) -> Cloud:
-        """The data of a step in the subspace of its stage; loaded if they change."""
+    def _permuted_data(self, step: Step) -> Cloud:
+        """The data of a step in the subspace of its stage, in the order of the batches.
+
+        They are loaded if they change.
+        """
         key = (step.stage_index, step.step_index if self.reloads_every_step else 0)
         if self._loaded is None or self._loaded[0] != key:
             self._loaded = None  # frees the memory first
-            data = self.load_data(*key).part(self.batches.order)
+            data = self.load_data(step).part(self.batches.data_order)
             restricted = replace(data, x=step.stage.subspace.restrict(data.x))
             self._loaded = (key, restricted)
         return self._loaded[1]
@@ -236,7 +239,7 @@ def _make_batches_per_class(
     slices_q = ClassSlices.from_class_indices(y_q, n_classes)
     if max_samples is None or max(m, n) <= max_samples:
         order = torch.argsort(y_q.values, stable=True)
-        return Batches(order=order, class_slices=[(slices_p, slices_q)])
+        return Batches(data_order=order, class_slices=[(slices_p, slices_q)])
     order = seed.child("order").permutation(n).to(y_q.values.device)
     # Class by class, at random within each.
     order = order[torch.argsort(y_q.values[order], stable=True)]

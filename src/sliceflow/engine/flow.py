@@ -24,7 +24,7 @@ number of classes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -33,8 +33,9 @@ from torch import Tensor
 
 from sliceflow.arrays import chunks
 from sliceflow.engine.batches import AnalyticTarget, Target
-from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.clouds import ClassOrder, Cloud
 from sliceflow.engine.compression import compress_map
+from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.events import Event, EventListener, notify, now
 from sliceflow.engine.frames import DenseFrame, Frame
 from sliceflow.engine.maps import TransportMap
@@ -70,7 +71,7 @@ def simulate(
     flow: FlowSpec,
     particles: Cloud,
     target: Target | AnalyticTarget,
-    particle_rng: ParticleStreams,
+    particle_rng: ParticleStreams | None = None,
     *,
     listeners: Sequence[EventListener[Event]] = (),
     state: FlowState | None = None,
@@ -86,7 +87,8 @@ def simulate(
     flow : the stages, the seed of the frames, and the amplifier of the condition
     particles : the points to move, x (d, M)
     target : the data, and which particles and data each step is fitted to
-    particle_rng : the random numbers of the particles, for the entropy term
+    particle_rng : the random numbers of the particles, for the entropy term; None if no
+        step adds noise
     listeners : called after every step
     state : the progress of an earlier simulation to resume, with the `particles` as
         they were then. `FlowState.advance` updates it after every step, and decides
@@ -118,10 +120,10 @@ def simulate(
                     step.move(frame, fit.maps, particle_rng, z=z_p, dz=fit.dz)
                 else:
                     step.move(frame, fit.maps, particle_rng)
-                state.steps += step.model_steps(frame, fit.maps)
+                state.model_steps += step.model_steps(frame, fit.maps)
                 state.advance(step, fit, listeners)
             state.leave_stage()
-    return state.steps
+    return state.model_steps
 
 
 def replay(
@@ -129,30 +131,57 @@ def replay(
     steps: Sequence[ModelStep],
     particles: Cloud,
     particle_rng: ParticleStreams,
-    after_step: Callable[[Step], None] = lambda step: None,
-) -> None:
+    snapshots_after: Collection[int] = (),
+) -> list[Tensor]:
     """Move other particles, in place, by the steps of a model.
 
-    `after_step` is called after each of them.
+    They may be in any order. If each class has its own maps, they are sorted by class
+    for the steps and put back after the last one, unless they have `class_slices`.
+
+    Returns
+    -------
+    snapshots, one after each of these numbers of steps: copies of the particles (d, n),
+    in their own order
     """
+    if flow.condition_use != "separate" or particles.class_slices is not None:
+        return _replay_in_order(flow, steps, particles, particle_rng, snapshots_after)
+    assert isinstance(particles.y, ClassIndices), "only classes have separate maps"
+    class_order = ClassOrder.from_class_indices(particles.y, flow.condition_dim)
+    by_class = class_order.sort(particles.x)
+    snapshots = _replay_in_order(flow, steps, by_class, particle_rng, snapshots_after)
+    particles.x.copy_(class_order.unsort(by_class.x))
+    return [class_order.unsort(x) for x in snapshots]
+
+
+def _replay_in_order(
+    flow: FlowSpec,
+    steps: Sequence[ModelStep],
+    particles: Cloud,
+    particle_rng: ParticleStreams,
+    snapshots_after: Collection[int],
+) -> list[Tensor]:
+    """Move particles that are sorted by class if each class has its own maps."""
     steps_of_stage: dict[int, list[ModelStep]] = {}
     for model_step in steps:
         steps_of_stage.setdefault(model_step.stage_index, []).append(model_step)
-    steps_before = 0
+    snapshots = []
+    steps_done = 0
     for stage_index, stage_particles in flow.iter_stages(particles):
         for model_step in steps_of_stage.get(stage_index, []):
             step = Step(
                 flow=flow,
                 stage_index=stage_index,
                 step_index=model_step.step_index,
-                steps_before=steps_before,
+                steps_before=steps_done,
                 particles=stage_particles,
                 particles_before_stage=particles,
             )
             frame = step.make_frame(theta=model_step.theta)
             step.move(frame, model_step.expanded(), particle_rng)
-            after_step(step)
-            steps_before += 1
+            steps_done += 1
+            if steps_done in snapshots_after:
+                snapshots.append(step.current_points())
+    return snapshots
 
 
 def condition_use(amplifier: float, condition_dim: int) -> ConditionUse:
@@ -269,7 +298,7 @@ class Step:
         self,
         frame: Frame,
         transport_map: TransportMap,
-        particle_rng: ParticleStreams,
+        particle_rng: ParticleStreams | None,
         z: Tensor | None = None,
         dz: Tensor | None = None,
     ) -> None:
@@ -287,6 +316,7 @@ class Step:
         else:
             self._move_in_chunks(frame, transport_map, step_size)
         if self.flow.entropy > 0 and not self.stage.matches_marginals:
+            assert particle_rng is not None, "noise takes random numbers"
             self._add_noise(particle_rng, step_size)
 
     def _is_worth_keeping(self, z: Tensor) -> bool:
@@ -350,7 +380,7 @@ class FlowState:
     steps_done: int = 0  # in all stages
     steps_skipped: int = 0  # of stages that ended early
     seconds: float = 0.0  # time spent, also before the simulation was resumed
-    steps: list[ModelStep] = field(default_factory=list)  # of the model
+    model_steps: list[ModelStep] = field(default_factory=list)  # none without a model
     # The particles (k, M) in the subspace of the stage, for checkpoints; None if that
     # is the whole space. During a stage this is the tensor that the steps move.
     coordinates: Tensor | None = None

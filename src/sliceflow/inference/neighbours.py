@@ -11,7 +11,7 @@ from sliceflow.arrays import Floats, Mask, chunks
 from sliceflow.engine.conditions import ContinuousEncoder
 from sliceflow.engine.random import Seed
 from sliceflow.neighbours.local import LocalSampler
-from sliceflow.spaces.vectors.rows import Units
+from sliceflow.spaces.vectors.units import Units
 
 __all__ = ["NeighbourSampler"]
 

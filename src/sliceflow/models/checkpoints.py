@@ -226,7 +226,7 @@ class Checkpoints:
         state.steps_done = saved.steps_done
         state.steps_skipped = saved.steps_skipped
         state.seconds = saved.seconds
-        state.steps = list(saved.steps)
+        state.model_steps = list(saved.steps)
         history.before = saved.history.columns()
 
     def _write_or_warn(
@@ -258,7 +258,7 @@ class Checkpoints:
             saved = _SavedState(
                 fingerprint=self._fingerprint,
                 seed=self.seed,
-                steps=tuple(state.steps),
+                steps=tuple(state.model_steps),
                 history=SavedHistory(**history.as_columns()),
                 x=x,
                 coordinates=coordinates,

@@ -11,9 +11,9 @@ from __future__ import annotations
 import copy
 import os
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -24,16 +24,15 @@ from sliceflow.errors import HintedError, warn_user
 from sliceflow.models.plan import Plan
 from sliceflow.models.protocols import (
     Adapter,
+    FitJob,
     FitResult,
     FitTask,
-    Fitted,
     FittedT,
     HistoryColumns,
     Options,
     ParticleResult,
     RowsT,
 )
-from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.rows import remove_rows
 from sliceflow.models.saving import FitRecord, HasColumns, SavedHistory, save
 from sliceflow.validation import require
@@ -56,55 +55,13 @@ if TYPE_CHECKING:
 else:
     from sklearn.base import BaseEstimator
 
-__all__ = ["Estimator", "FitJob", "FitResult", "NoRowsError"]
+__all__ = ["Estimator", "FitResult", "NoRowsError"]
 
 _OPTION = "options__"  # how scikit-learn names a field of the parameter `options`
 
 
 class NoRowsError(HintedError, ValueError):
     """Rows cannot be added or removed, because the model does not have its rows."""
-
-
-TaskT_co = TypeVar("TaskT_co", bound=FitTask[Fitted], covariant=True)
-
-
-@dataclass(frozen=True)
-class FitJob(Generic[RowsT, TaskT_co]):
-    """A prepared fit: what `prepare` returns, and what `fit` takes instead of X.
-
-    Attributes
-    ----------
-    estimator : the estimator that will be fitted
-    rows : the user's rows, checked
-    seed : the seed of the fit
-    task : what will run; its `plan` says what it does
-    ranks : the ranks that take part
-    owns_rows : whether no other code changes the rows, so that they need no copy
-    """
-
-    estimator: object
-    rows: RowsT
-    seed: Seed
-    task: TaskT_co
-    ranks: Ranks = SINGLE
-    owns_rows: bool = False
-
-    @property
-    def plan(self) -> Plan:
-        """What the fit will do. Print it."""
-        return self.task.plan
-
-    def require_fitted_by(self, estimator: object, *others: object) -> None:
-        """Raise a ValueError for another estimator, or for `others` that are not None.
-
-        `others` are arguments of a fit, such as y, that count only before it is
-        prepared.
-        """
-        is_given = any(other is not None for other in others)
-        if self.estimator is not estimator or is_given:
-            raise ValueError(
-                "X was prepared: fit the estimator that did it, without y and ranks"
-            )
 
 
 class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):

@@ -1,7 +1,7 @@
 """`FlowEstimator`: what all flows of particles share.
 
 To follow a fit: `FlowEstimator.fit` → the adapter's `read` and `make_task` →
-`Estimator._run_job` → `ParticleTask.run` → the task's `start` →
+`Estimator._run_job` → the task's `run`, which makes a `RunningFlow` → `run_flow` →
 `engine.flow.simulate` → the `finish` of the `RunningFlow`.
 """
 
@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, get_args
 
@@ -24,23 +23,21 @@ from sliceflow.engine import conditions, events
 from sliceflow.engine.allocation import stratified_indices
 from sliceflow.engine.clouds import Cloud, sliced_distance
 from sliceflow.engine.encoded_y import EncodedY
-from sliceflow.engine.flow import FlowState, simulate
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import RandomState, Seed
 from sliceflow.engine.transports import Transport, TransportName
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.checkpoints import Checkpoints
-from sliceflow.models.estimator import Estimator, FitJob
+from sliceflow.models.estimator import Estimator
 from sliceflow.models.fingerprint import fingerprint, require_same_parameters
 from sliceflow.models.protocols import (
-    FitResult,
+    FitJob,
     FittedFlowT,
     FlowAdapter,
     FlowRowsT,
     FlowTask,
     Options,
     ParticleResult,
-    RunningFlow,
 )
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.saving import FitRecord, save
@@ -61,45 +58,6 @@ def default_particles(n: int) -> int:
     A multiple uses the conditions of all rows equally often.
     """
     return n * max(1, math.ceil(_DEFAULT_PARTICLES / n))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ParticleTask(ABC, Generic[FittedFlowT]):
-    """A fit that moves particles step by step. A subclass says where they start."""
-
-    ranks: Ranks = SINGLE
-    checkpoints: Checkpoints | None = None
-
-    @abstractmethod
-    def start(self) -> RunningFlow[FittedFlowT]:
-        """Put the particles where the flow begins."""
-
-    def with_checkpoints(self, checkpoints: Checkpoints) -> Self:
-        """The same fit, which writes checkpoints and resumes from the last one."""
-        return replace(self, checkpoints=checkpoints)
-
-    def run(self, listeners: Sequence[events.Listener]) -> FitResult[FittedFlowT]:
-        """Move the particles, or go on where a checkpoint ended, and finish the fit."""
-        if self.ranks.size > 1:
-            listeners = self.ranks.synchronized(listeners)
-        running = self.start()
-        state = FlowState()
-        history = events.History()
-        all_listeners: list[events.Listener] = [history, *listeners]
-        saving: AbstractContextManager[None] = nullcontext()
-        if self.checkpoints is not None:
-            saving = self.checkpoints.protecting(state, running, history)
-        with saving:
-            simulate(
-                running.flow,
-                running.particles,
-                running.target,
-                running.particle_rng,
-                listeners=all_listeners,
-                state=state,
-            )
-            result = running.finish(state, all_listeners)
-        return replace(result, history=history.as_columns())
 
 
 class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, FittedFlowT]):

@@ -6,13 +6,13 @@ rows, if there is one, waits until the flow loads its data. The plans of tables,
 vectors whose conditions are local, take most of the time of their fits, because they
 choose settings by trial.
 
-A task that moves particles (`flow_estimator.ParticleTask`) has a method `start`, which
-puts them where the flow begins and gives a `RunningFlow`. Its `run` moves them.
+A task that moves particles puts them where its flow begins: that is a `RunningFlow`,
+which `models.running.run_flow` moves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import Field, dataclass, field
 from typing import (
     TYPE_CHECKING,
@@ -37,7 +37,7 @@ from sliceflow.engine.events import Listener
 from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams
 from sliceflow.engine.random import Seed
 from sliceflow.models.plan import Plan
-from sliceflow.models.ranks import Ranks
+from sliceflow.models.ranks import SINGLE, Ranks
 
 if TYPE_CHECKING:
     from sliceflow.models.checkpoints import Checkpoints
@@ -148,28 +148,6 @@ class FitResult(Generic[FittedT_co]):
     particles: ParticleResult | None = None  # of a flow
 
 
-@dataclass(frozen=True)
-class RunningFlow(Generic[FittedFlowT_co]):
-    """A flow whose particles stand at their start, or are on their way.
-
-    Attributes
-    ----------
-    flow : the stages that can be interrupted and resumed
-    particles : this rank's particles, which move
-    particle_rng : the random numbers of this rank's particles; ``particle_rng.first``
-        is the index of its first particle among those of all ranks
-    target : what the particles move onto
-    finish : takes the state after the last step and the listeners. It may run further
-        stages, which cannot be resumed, and gives the result without its history
-    """
-
-    flow: FlowSpec
-    particles: Cloud
-    particle_rng: ParticleStreams
-    target: Target
-    finish: Callable[[FlowState, Sequence[Listener]], FitResult[FittedFlowT_co]]
-
-
 class FitTask(Protocol[FittedT_co]):
     """A fit whose settings are all known, and which has not run yet."""
 
@@ -181,11 +159,80 @@ class FitTask(Protocol[FittedT_co]):
         """Run the fit. The listeners get an event after every step."""
 
 
+TaskT_co = TypeVar("TaskT_co", bound=FitTask[Fitted], covariant=True)
+
+
+@dataclass(frozen=True)
+class FitJob(Generic[RowsT, TaskT_co]):
+    """All that a fit needs: what `prepare` gives, and what `fit` takes instead of X.
+
+    Attributes
+    ----------
+    estimator : the one that will be fitted
+    rows : the user's rows, checked
+    seed : of the fit
+    task : what will run; its `plan` says what it does
+    ranks : those that take part
+    owns_rows : whether no other code changes the rows, so that they need no copy
+    """
+
+    estimator: object
+    rows: RowsT
+    seed: Seed
+    task: TaskT_co
+    ranks: Ranks = SINGLE
+    owns_rows: bool = False
+
+    @property
+    def plan(self) -> Plan:
+        """What the fit will do. Print it."""
+        return self.task.plan
+
+    def require_fitted_by(self, estimator: object, *others: object) -> None:
+        """Raise a ValueError for another estimator, or for `others` that are not None.
+
+        `others` are arguments of a fit that only count before it is prepared.
+        """
+        is_given = any(other is not None for other in others)
+        if self.estimator is not estimator or is_given:
+            raise ValueError(
+                "X was prepared: fit the estimator that did it, without y and ranks"
+            )
+
+
 class FlowTask(FitTask[FittedFlowT_co], Protocol[FittedFlowT_co]):
     """A fit of a `FlowEstimator`, which may resume from a checkpoint."""
 
     def with_checkpoints(self, checkpoints: Checkpoints) -> Self:
         """The same fit, which writes checkpoints and resumes from the last one."""
+
+
+class RunningFlow(Protocol[FittedFlowT_co]):
+    """A flow whose particles stand at their start, or are on their way.
+
+    Attributes
+    ----------
+    flow : the stages that can be interrupted and resumed
+    particles : this rank's particles, which move
+    particle_rng : the random numbers of this rank's particles; ``particle_rng.first``
+        is the index of its first particle among those of all ranks
+    """
+
+    flow: FlowSpec
+    particles: Cloud
+    particle_rng: ParticleStreams
+
+    def target(self) -> Target:
+        """What the particles move onto. Its data are freed with it."""
+
+    def finish(
+        self, state: FlowState, listeners: Sequence[Listener]
+    ) -> FitResult[FittedFlowT_co]:
+        """The result, without its history, once the particles have arrived.
+
+        `state` is that after the last step. This may run further stages, which cannot
+        be resumed; the listeners hear of their steps.
+        """
 
 
 class Adapter(Protocol[RowsT, FittedT_co]):

@@ -25,6 +25,7 @@ from sliceflow.engine.conditions import (
     infer_encoder,
 )
 from sliceflow.engine.encoded_y import ClassIndices, EncodedY
+from sliceflow.engine.flow import ConditionUse
 from sliceflow.engine.labels import label_key
 from sliceflow.errors import DataError
 from sliceflow.models.fingerprint import digest
@@ -44,12 +45,12 @@ class RowConditions:
     Attributes
     ----------
     encoder : the kind of y, which encodes and decodes it
-    classes : class indices (n,) of labels, or None if y has no labels
+    class_ids : class indices (n,) of labels, or None if y has no labels
     continuous : continuous columns (n, l) as the user wrote them, or None
     """
 
     encoder: ConditionEncoder
-    classes: Annotated[Tensor, ArraySpec("n", torch.int64, ge=0)] | None = None
+    class_ids: Annotated[Tensor, ArraySpec("n", torch.int64, ge=0)] | None = None
     continuous: Annotated[np.ndarray, ArraySpec("n l", torch.float64)] | None = None
 
     @classmethod
@@ -68,32 +69,32 @@ class RowConditions:
     @property
     def n(self) -> int:
         """The number of rows."""
-        if self.classes is not None:
-            return len(self.classes)
+        if self.class_ids is not None:
+            return len(self.class_ids)
         assert self.continuous is not None
         return len(self.continuous)
 
     def take(self, indices: Tensor) -> RowConditions:
         """The conditions of the rows with these indices; the kind of y stays."""
-        classes = None
-        if self.classes is not None:
-            classes = self.classes[indices]
+        class_ids = None
+        if self.class_ids is not None:
+            class_ids = self.class_ids[indices]
         continuous = None
         if self.continuous is not None:
             continuous = self.continuous[indices.numpy()]
-        return RowConditions(self.encoder, classes, continuous)
+        return RowConditions(self.encoder, class_ids, continuous)
 
     def check_saved(self) -> None:
         """Raise a ValueError if conditions from a file contradict each other."""
         labels, columns = _split_encoder(self.encoder)
-        if (self.classes is None) != (labels is None):
+        if (self.class_ids is None) != (labels is None):
             raise ValueError("classes do not fit the kind of condition")
         if (self.continuous is None) != (columns is None):
             raise ValueError("continuous columns do not fit the kind of condition")
         if isinstance(self.encoder, MixedEncoder):
             _check_mixed(self.encoder)
-        if self.classes is not None and labels is not None:
-            _check_classes(self.classes, labels)
+        if self.class_ids is not None and labels is not None:
+            _check_class_ids(self.class_ids, labels)
         if self.continuous is not None and columns is not None:
             _check_continuous(self.continuous, columns)
 
@@ -104,11 +105,17 @@ class RowConditions:
             return self.class_indices
         return self.encoder.encode(self.y)
 
+    def used_y(self, use: ConditionUse) -> EncodedY | None:
+        """The y that a flow sees; None if its use of y is to ignore it."""
+        if use == "none":
+            return None
+        return self.encoded_y
+
     @property
     def class_indices(self) -> ClassIndices:
         """The classes of the rows, if y has labels."""
-        assert self.classes is not None, "y has no labels"
-        return ClassIndices(self.classes.cpu())  # a file may be loaded on a GPU
+        assert self.class_ids is not None, "y has no labels"
+        return ClassIndices(self.class_ids.cpu())  # a file may be loaded on a GPU
 
     @cached_property
     def y(self) -> np.ndarray:
@@ -132,9 +139,9 @@ def _split_encoder(
     return None, encoder
 
 
-def _check_classes(classes: Tensor, labels: LabelEncoder) -> None:
+def _check_class_ids(class_ids: Tensor, labels: LabelEncoder) -> None:
     """Raise a ValueError if a file has class indices without a label."""
-    if len(classes) and int(classes.max()) >= labels.n_classes:
+    if len(class_ids) and int(class_ids.max()) >= labels.n_classes:
         raise ValueError(f"a class index is not below {labels.n_classes}")
 
 
@@ -182,10 +189,16 @@ class HasConditions:
             return None
         return self.conditions.encoded_y
 
+    def used_y(self, use: ConditionUse) -> EncodedY | None:
+        """The y that a flow sees; None without y, or if the flow ignores it."""
+        if self.conditions is None:
+            return None
+        return self.conditions.used_y(use)
+
     @property
     def class_indices(self) -> ClassIndices | None:
         """The classes of the rows; None without labels."""
-        if self.conditions is None or self.conditions.classes is None:
+        if self.conditions is None or self.conditions.class_ids is None:
             return None
         return self.conditions.class_indices
 

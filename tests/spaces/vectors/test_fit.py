@@ -190,14 +190,16 @@ def test_particle_conditions_have_the_datas_proportions(labels, m, seed):
     particle_conditions = ParticleConditions.in_proportion(
         rows.conditions, m, "shared", Seed(seed), Seed(seed)
     )
-    counts = np.bincount(particle_conditions.y, minlength=4)
+    counts = np.bincount(particle_conditions.kept_conditions, minlength=4)
     assert counts.sum() == m
     assert counts.min() >= 1
     assert np.abs(counts - m * np.bincount(labels) / len(labels)).max() <= 4
-    kept = particle_conditions.kept_y(m)
-    assert np.array_equal(rows.encoder.decode(kept), particle_conditions.y)
+    kept = particle_conditions.kept_used_y(m)
+    assert np.array_equal(
+        rows.encoder.decode(kept), particle_conditions.kept_conditions
+    )
     assert (
-        len(particle_conditions.encoded_y) >= 1990
+        len(particle_conditions.used_y) >= 1990
     )  # enough for a model, but for rounding
 
 

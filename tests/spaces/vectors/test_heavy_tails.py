@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from sliceflow import SlicedWassersteinFlow, load
-from sliceflow.spaces.vectors.rows import Units
+from sliceflow.spaces.vectors.units import Units
 
 HEAVY = {
     "normal": lambda rng: rng.normal(size=2000),

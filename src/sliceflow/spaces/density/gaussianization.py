@@ -167,7 +167,9 @@ class EarlyStopping:
         self.curve.append(float(log_densities.mean()))
 
     def __call__(self, event: Event) -> bool:
-        self._points, step_log_det = _apply_step(self.state.steps[-1], self._points)
+        self._points, step_log_det = _apply_step(
+            self.state.model_steps[-1], self._points
+        )
         self._log_det = self._log_det + step_log_det
         self._record()
         best = int(np.argmax(self.curve))

@@ -92,7 +92,7 @@ class PictureAdapter:
         )
 
         has_model = parameters.options.n_knots != 0
-        particle_conditions = None
+        particle_conditions = ParticleConditions()
         n_flow_particles = m
         if has_model:
             n_flow_particles = max(m, MIN_PARTICLES)
@@ -106,7 +106,8 @@ class PictureAdapter:
                 conditions_seed.child("mixed"),
                 has_model,
             )
-            n_flow_particles = len(particle_conditions.encoded_y)
+            if particle_conditions.used_y is not None:
+                n_flow_particles = len(particle_conditions.used_y)
 
         known = None
         if parameters.observed is not None:
@@ -123,8 +124,8 @@ class PictureAdapter:
             particle_conditions,
             known,
             seed,
+            self.ranks,
             start_trial,
-            ranks=self.ranks,
         )
 
     def _choose_particles(self, data: PictureData) -> int:

@@ -32,7 +32,7 @@ from sliceflow.engine.batches import (
     weighted_batches,
 )
 from sliceflow.engine.clouds import ClassSlices
-from sliceflow.engine.encoded_y import ClassIndices
+from sliceflow.engine.encoded_y import EncodedY
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.pictures.plan import PicturePlan
 from sliceflow.spaces.pictures.rows import PictureData
@@ -104,18 +104,16 @@ def divide_among_steps(
     data: PictureData,
     seed: Seed,
     *,
-    y_p: ClassIndices | None,
-    y_q: ClassIndices | None,
+    y_p: EncodedY | None,
+    y_q: EncodedY | None,
 ) -> Batches:
     """The particles and pictures that each step uses, in turn, in one process.
 
     Parameters
     ----------
-    y_p, y_q : the classes of all particles and of all pictures, or None. If
-        classes have separate maps, the particles are sorted by class
+    y_p, y_q : the classes of all particles and of all pictures, or None if the flow
+        ignores them. If they have separate maps, the particles are sorted by class
     """
-    if plan.condition_use == "none":
-        y_p = None
     return make_batches(
         plan.n_flow_particles,
         data.n,
@@ -133,8 +131,8 @@ def use_all_points(
     data: PictureData,
     class_slices_p: ClassSlices | None,
     *,
-    y_p: ClassIndices | None,
-    y_q: ClassIndices | None,
+    y_p: EncodedY | None,
+    y_q: EncodedY | None,
 ) -> Batches:
     """One batch of all points of this rank, for a fit on several ranks.
 
@@ -145,11 +143,9 @@ def use_all_points(
     separate maps
     """
     if class_slices_p is None or data.local_y is None:
-        if plan.condition_use == "none":
-            y_p = None
         return weighted_batches(data.indices, data.device, y_p=y_p, y_q=y_q)
     class_slices_q = ClassSlices.from_class_indices(
         data.local_y, plan.n_separate_classes
     )
     order = torch.argsort(data.local_y.values, stable=True)
-    return Batches(order=order, class_slices=[(class_slices_p, class_slices_q)])
+    return Batches(data_order=order, class_slices=[(class_slices_p, class_slices_q)])

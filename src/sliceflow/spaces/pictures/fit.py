@@ -20,20 +20,19 @@ from sliceflow.engine.batches import Batches, Target
 from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.events import Listener
-from sliceflow.engine.flow import FlowState, ParticleStreams
+from sliceflow.engine.flow import FlowState, ParticleStreams, Step
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import inverse_sample_sizes
 from sliceflow.errors import CopyWarning
 from sliceflow.metrics.copying import evidence_of_copying
+from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.distributed import across_ranks
-from sliceflow.models.flow_estimator import ParticleTask
 from sliceflow.models.particles import (
     ParticleConditions,
-    ParticleOrder,
-    select_particles,
 )
-from sliceflow.models.protocols import FitResult, ParticleResult, RunningFlow
-from sliceflow.models.ranks import Shard
+from sliceflow.models.protocols import FitResult, ParticleResult
+from sliceflow.models.ranks import Ranks, Shard
+from sliceflow.models.running import run_flow
 from sliceflow.spaces.pictures.batching import (
     divide_among_stages,
     divide_among_steps,
@@ -52,52 +51,32 @@ from sliceflow.spaces.pictures.start_trial import StartTrial
 
 
 @dataclass(frozen=True)
-class PictureTask(ParticleTask[FittedPictures]):
+class PictureTask:
     """A planned fit of pictures. No particle has moved yet."""
 
     plan: PicturePlan
     data: PictureData  # with mirror images and clusters
-    particle_conditions: ParticleConditions | None
+    particle_conditions: ParticleConditions
     observed: Mask | None  # (h, w), True where a pixel is known
     seed: Seed
+    ranks: Ranks
     start_trial: StartTrial | None  # decides where the particles of few pictures start
+    checkpoints: Checkpoints | None = None
 
-    def start(self) -> RunningFlow[FittedPictures]:
-        """Choose where particles start, if that is open, and put them there."""
+    def with_checkpoints(self, checkpoints: Checkpoints) -> PictureTask:
+        """The same fit, which writes checkpoints and resumes from the last one."""
+        return replace(self, checkpoints=checkpoints)
+
+    def run(self, listeners: Sequence[Listener]) -> FitResult[FittedPictures]:
+        """Move the particles, or go on where a checkpoint ended, and finish the fit.
+
+        Where they start is chosen before, if that is open.
+        """
         task = self
         if self.start_trial is not None:
             task = self.start_trial.choose(self)
         running = RunningPictures(task)
-        return RunningFlow(
-            flow=running.flow,
-            particles=running.particles,
-            particle_rng=running.particle_rng,
-            target=running.target(),
-            finish=running.finish,
-        )
-
-
-@dataclass(frozen=True)
-class _Classes:
-    """The classes of particles and pictures on the device of a fit, or None."""
-
-    order: ParticleOrder  # of the particles in the flow
-    y_p: ClassIndices | None = None  # of all particles, in this order
-    y_q: ClassIndices | None = None  # of all pictures
-
-    @classmethod
-    def from_fit(cls, task: PictureTask, shard: Shard) -> _Classes:
-        """The classes of a planned fit; this rank has a `shard` of the particles."""
-        particles = task.particle_conditions
-        picture_y = task.data.class_indices
-        if particles is None or picture_y is None:
-            return cls(ParticleOrder())
-        order = ParticleOrder.from_conditions(
-            particles, task.plan.n_separate_classes, shard
-        )
-        assert isinstance(order.y, ClassIndices), "pictures have labels"
-        device = task.data.device
-        return cls(order, order.y.to(device), picture_y.to(device))
+        return run_flow(running, listeners, self.ranks, self.checkpoints)
 
 
 class RunningPictures:
@@ -111,7 +90,13 @@ class RunningPictures:
         self.particle_rng = ParticleStreams(
             task.seed.child("particles"), self.shard.first
         )
-        self.classes = _Classes.from_fit(task, self.shard)
+        # The y of all particles and of all pictures on the device of the fit; None if
+        # the flow ignores it.
+        self.particle_y = task.particle_conditions.used_y
+        self.picture_y = data.used_y(plan.condition_use)
+        if self.particle_y is not None and self.picture_y is not None:
+            self.particle_y = self.particle_y.to(data.device)
+            self.picture_y = self.picture_y.to(data.device)
 
         # The indices of the pictures that each stage uses, in turn. An empty list if
         # every stage uses all pictures.
@@ -125,7 +110,7 @@ class RunningPictures:
         observed_mask = data.layout.observed_mask(task.observed, data.device)
         self.particles = self._initial_particles(observed_mask)
         builder = PictureFlowBuilder(plan, task.seed, data.device, observed_mask)
-        self.flow = builder.flow(_inverse_sample_sizes(task, self.classes))
+        self.flow = builder.flow(self._inverse_sample_sizes())
         if task.ranks.size > 1:
             self.flow = across_ranks(self.flow, task.ranks)
 
@@ -134,36 +119,49 @@ class RunningPictures:
         plan = self.task.plan
         device = self.task.data.device
         y = None
-        if self.classes.y_p is not None:
-            y = self.classes.y_p.take(self.shard.slice)
-        mosaics = build_mosaics(plan, self.stored_pixels, self.classes.y_q, device)
+        if self.particle_y is not None:
+            assert isinstance(self.particle_y, ClassIndices), "pictures have labels"
+            y = self.particle_y.take(self.shard.slice)
+        classes = self.task.data.class_indices
+        mosaics = build_mosaics(plan, self.stored_pixels, classes, device)
         x = initial_particles(
             plan, mosaics, self.shard.count, y, self.particle_rng, device
         )
         if observed_mask is not None:
             observed = _encode_observed(self.task, self.shard)
             x = torch.where(observed_mask, observed, x)
-        return Cloud(x, y, self.classes.order.class_slices)
+        return self.task.particle_conditions.cloud(x, self.shard)
+
+    def _inverse_sample_sizes(self) -> tuple[float, ...]:
+        """Numbers, one for each class, to which the noise of maps is proportional."""
+        plan = self.task.plan
+        distinct = 1.0
+        if plan.mirror:
+            distinct = 0.5
+        return inverse_sample_sizes(
+            plan.n_flow_particles,
+            self.task.data.n,
+            y_p=self.particle_y,
+            y_q=self.picture_y,
+            n_classes=plan.n_separate_classes,
+            max_samples=plan.batch_size,
+            distinct_share=distinct,
+        )
 
     def target(self) -> Target:
         """The pictures, dequantised anew for every stage or every step."""
         every_step = self.task.plan.options.dequantize_every == "step"
+        return Target(self._load_data, self._load_batches, every_step)
+
+    def _load_data(self, step: Step) -> Cloud:
+        """The pictures of a step."""
         task = self.task
-
-        def load_data(stage_index: int, step_index: int) -> Cloud:
-            seed = task.seed.child("data", stage_index)
-            if every_step:
-                seed = seed.child(step_index)
-            if self.stage_indices:
-                return self._pictures_of_stage(stage_index, seed)
-            return task.data.cloud(seed)
-
-        def load_batches() -> Batches:
-            if self.stage_indices:
-                return Batches()  # a step uses all pictures of its stage
-            return _batches_of_steps(task, self.classes)
-
-        return Target(load_data, load_batches, every_step)
+        seed = task.seed.child("data", step.stage_index)
+        if task.plan.options.dequantize_every == "step":
+            seed = seed.child(step.step_index)
+        if self.stage_indices:
+            return self._pictures_of_stage(step.stage_index, seed)
+        return task.data.cloud(seed)
 
     def _pictures_of_stage(self, stage_index: int, seed: Seed) -> Cloud:
         """The part of the pictures whose turn it is in a stage, sorted by class."""
@@ -175,6 +173,23 @@ class RunningPictures:
         class_slices = ClassSlices.from_class_indices(cloud.y, n_classes)
         return replace(cloud, class_slices=class_slices)
 
+    def _load_batches(self) -> Batches:
+        """The particles and pictures that each step uses.
+
+        The module `batching` explains which limit decides.
+        """
+        if self.stage_indices:
+            return Batches()  # a step uses all pictures of its stage
+        plan = self.task.plan
+        data = self.task.data
+        y_p = self.particle_y
+        y_q = self.picture_y
+        if self.task.ranks.size > 1:
+            slices_p = self.particles.class_slices
+            return use_all_points(plan, data, slices_p, y_p=y_p, y_q=y_q)
+        seed = self.task.seed.child("batches")
+        return divide_among_steps(plan, data, seed, y_p=y_p, y_q=y_q)
+
     def finish(
         self, state: FlowState, listeners: Sequence[Listener]
     ) -> FitResult[FittedPictures]:
@@ -182,50 +197,25 @@ class RunningPictures:
         task = self.task
         data = task.data
         m = task.plan.n_particles
-        x = select_particles(
-            self.particles.x,
-            self.classes.order.flow_index,
-            self.shard,
-            m,
-            task.ranks,
-        )
+        conditions = task.particle_conditions
+        x = conditions.select_kept(self.particles.x, self.shard, m, task.ranks)
         fitted = FittedPictures(
             plan=task.plan,
             seed=task.seed,
-            steps=tuple(step.without_identity_maps() for step in state.steps),
+            steps=tuple(step.without_identity_maps() for step in state.model_steps),
             conditions=data.conditions,
             observed=task.observed,
             pixels=self.stored_pixels,
             device=data.device,
         )
         y = None
-        particles = task.particle_conditions
-        if particles is not None and particles.y is not None:
-            y = particles.y[task.ranks.shard(m).slice]
+        if conditions.kept_conditions is not None:
+            y = conditions.kept_conditions[task.ranks.shard(m).slice]
         return FitResult(
             fitted,
             warning=_copy_warning(task, x),
             particles=ParticleResult(data.layout.write(x), y),
         )
-
-
-def _batches_of_steps(task: PictureTask, classes: _Classes) -> Batches:
-    """The particles and pictures that each step uses, if a stage uses all pictures.
-
-    The module `batching` explains which limit decides.
-    """
-    plan = task.plan
-    data = task.data
-    if task.ranks.size > 1:
-        return use_all_points(
-            plan,
-            data,
-            classes.order.class_slices,
-            y_p=classes.y_p,
-            y_q=classes.y_q,
-        )
-    seed = task.seed.child("batches")
-    return divide_among_steps(plan, data, seed, y_p=classes.y_p, y_q=classes.y_q)
 
 
 def _encode_observed(task: PictureTask, shard: Shard) -> Tensor:
@@ -248,28 +238,6 @@ def _encode_observed(task: PictureTask, shard: Shard) -> Tensor:
         task.seed.child("observed"),
         n_total=shard.total,
         index_slices=[shard.slice],
-    )
-
-
-def _inverse_sample_sizes(task: PictureTask, classes: _Classes) -> tuple[float, ...]:
-    """Numbers, one for each class, to which the noise of maps is proportional."""
-    plan = task.plan
-    y_p = None
-    y_q = None
-    if plan.condition_use != "none":
-        y_p = classes.y_p
-        y_q = classes.y_q
-    distinct = 1.0
-    if plan.mirror:
-        distinct = 0.5
-    return inverse_sample_sizes(
-        plan.n_flow_particles,
-        task.data.n,
-        y_p=y_p,
-        y_q=y_q,
-        n_classes=plan.n_separate_classes,
-        max_samples=plan.batch_size,
-        distinct_share=distinct,
     )
 
 

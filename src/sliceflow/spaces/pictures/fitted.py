@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from sliceflow.arrays import chunks
-from sliceflow.engine.clouds import ClassOrder, Cloud
+from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import ClassIndices, EncodedY
-from sliceflow.engine.flow import FlowSpec, ParticleStreams
+from sliceflow.engine.flow import ParticleStreams
 from sliceflow.engine.model_steps import CompressedMap, ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.engine.rotations import freeing_rotation_pools
@@ -203,7 +203,9 @@ class FittedPictures(HasConditions):
             if observed_mask is not None and observed_pixels is not None:
                 observed = self._encode_observed(observed_pixels, part, n, seed)
                 particles.x = torch.where(observed_mask, observed, particles.x)
-            snapshots = self._replay(flow, particles, particle_rng, n_snapshots)
+            snapshots = replay_with_snapshots(
+                flow, self.steps, particles, particle_rng, n_snapshots
+            )
             passes.append([self.layout.write(x) for x in snapshots])
         return [self._joined(parts) for parts in zip(*passes, strict=True)]
 
@@ -247,27 +249,6 @@ class FittedPictures(HasConditions):
             n_total=n,
             index_slices=[part],
         )
-
-    def _replay(
-        self,
-        flow: FlowSpec,
-        particles: Cloud,
-        particle_rng: ParticleStreams,
-        n_snapshots: int,
-    ) -> list[Tensor]:
-        """Snapshots (d, n) of particles that move by the steps of the model."""
-        n_classes = self.plan.n_separate_classes
-        if n_classes == 0 or not isinstance(particles.y, ClassIndices):
-            return replay_with_snapshots(
-                flow, self.steps, particles, particle_rng, n_snapshots
-            )
-        # Classes with separate maps must follow each other.
-        by_class = ClassOrder.from_class_indices(particles.y, n_classes)
-        particles = by_class.sort(particles.x)
-        snapshots = replay_with_snapshots(
-            flow, self.steps, particles, particle_rng, n_snapshots
-        )
-        return [by_class.unsort(x) for x in snapshots]
 
     def _joined(self, parts: Sequence[Pictures]) -> Pictures:
         """Pictures of several passes as one array or tensor."""

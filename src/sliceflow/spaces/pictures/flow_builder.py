@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sliceflow.devices import projection_bytes
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import FlowSpec, ParticleStreams, Step, replay
+from sliceflow.engine.flow import FlowSpec, ParticleStreams, replay
 from sliceflow.engine.frames import FrameKind
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
@@ -236,11 +236,6 @@ def replay_with_snapshots(
     for k in range(1, n_snapshots - 1):
         recorded_steps.add(round(n_steps * k / (n_snapshots - 1)))
     recorded_steps.discard(n_steps)  # the end is added below
-
-    def record(step: Step) -> None:
-        if step.steps_before + 1 in recorded_steps:
-            snapshots.append(step.current_points())
-
-    replay(flow, model, particles, particle_rng, record)
+    snapshots += replay(flow, model, particles, particle_rng, recorded_steps)
     snapshots.append(particles.x)
     return snapshots

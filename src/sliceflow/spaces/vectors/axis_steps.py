@@ -29,7 +29,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.models.distributed import across_ranks
 from sliceflow.spaces.vectors.data import TrainingData
 from sliceflow.spaces.vectors.plan import AXIS_TRANSPORT
-from sliceflow.spaces.vectors.rows import as_cloud
+from sliceflow.spaces.vectors.units import as_cloud
 
 
 @dataclass(frozen=True)
@@ -39,17 +39,12 @@ class AxisStepContext:
     flow: FlowSpec  # the stage of the axis steps
     data: TrainingData
     cloud: Cloud  # this rank's data, as axis steps see them
-    particle_rng: ParticleStreams
 
     @classmethod
-    def for_data(
-        cls, data: TrainingData, particle_rng: ParticleStreams
-    ) -> AxisStepContext:
+    def for_data(cls, data: TrainingData) -> AxisStepContext:
         """The axis steps of a fit to these data, on all ranks."""
         flow = data.plan.flow_spec(data.seed, data.device, only="axis")
-        return cls(
-            across_ranks(flow, data.ranks), data, data.axis_cloud(), particle_rng
-        )
+        return cls(across_ranks(flow, data.ranks), data, data.axis_cloud())
 
 
 def fit_axis_steps_to_kept(
@@ -65,7 +60,7 @@ def fit_axis_steps_to_kept(
     ----------
     context : the flow and the data
     x : the particles of this rank, in the user's order
-    y : the conditions of the particles of all ranks, in the same order
+    y : the y of the particles of all ranks, in the same order, if the flow sees it
     state : where the flow ended; steps and seconds are counted on
     listeners : called after each of these steps
     """
@@ -74,21 +69,7 @@ def fit_axis_steps_to_kept(
         steps_skipped=state.steps_skipped,
         seconds=state.seconds,
     )
-    plan = context.data.plan
-    if y is None:
-        cloud = Cloud(x)
-        _run(context, cloud, None, counted_on, listeners)
-        return cloud.x
-    if not plan.n_separate_classes:
-        shard = context.data.ranks.shard(plan.n_particles)
-        cloud = Cloud(x, y.take(shard.slice).to(x.device))
-        _run(context, cloud, y, counted_on, listeners)
-        return cloud.x
-    assert isinstance(y, ClassIndices), "only classes have separate maps"
-    class_order = ClassOrder.from_class_indices(y.to(x.device), plan.n_separate_classes)
-    cloud = class_order.sort(x)
-    _run(context, cloud, class_order.y, counted_on, listeners)
-    return class_order.unsort(cloud.x)
+    return _run(context, x, y, counted_on, listeners)
 
 
 def fit_axis_steps_to_fresh(
@@ -96,65 +77,70 @@ def fit_axis_steps_to_fresh(
 ) -> list[ModelStep]:
     """The flow's steps, followed by axis steps that are fitted to fresh particles."""
     fresh, y = _fresh_particles(context.data, steps)
-    continued = FlowState(steps=list(steps))
+    continued = FlowState(model_steps=list(steps))
     _run(context, fresh, y, continued, listeners=())
-    return continued.steps
+    return continued.model_steps
 
 
 def _run(
     context: AxisStepContext,
-    particles: Cloud,
+    x: Tensor,
     y: EncodedY | None,
     state: FlowState,
     listeners: Sequence[Listener],
-) -> None:
-    """Make the columns of these particles exact, in place.
+) -> Tensor:
+    """This rank's particles x (d, n) with exact columns, in the same order.
 
-    `y` are the conditions of the particles of all ranks.
+    `y` is that of the particles of all ranks, if the flow sees it.
     """
-    n = particles.x.shape[1]
-    batches = context.data.batches(n, y, AXIS_TRANSPORT.max_samples)
-    target = Target.from_cloud(context.cloud, batches)
+    data = context.data
+    n_classes = data.plan.n_separate_classes
+    particles = Cloud(x)
+    class_order = None
+    if y is not None and n_classes:
+        assert isinstance(y, ClassIndices), "only classes have separate maps"
+        class_order = ClassOrder.from_class_indices(y.to(x.device), n_classes)
+        particles = class_order.sort(x)
+        y = class_order.y
+    elif y is not None:
+        shard = data.ranks.shard(len(y))
+        particles = Cloud(x, y.take(shard.slice).to(x.device))
+    batches = data.batches(x.shape[1], y, AXIS_TRANSPORT.max_samples)
     simulate(
         context.flow,
         particles,
-        target,
-        context.particle_rng,
+        Target.from_cloud(context.cloud, batches),
         listeners=listeners,
         state=state,
     )
+    if class_order is None:
+        return particles.x
+    return class_order.unsort(particles.x)
 
 
 def _fresh_particles(
     data: TrainingData, steps: Sequence[ModelStep]
-) -> tuple[Cloud, EncodedY | None]:
-    """This rank's fresh particles, moved by a model, and the y of all ranks."""
+) -> tuple[Tensor, EncodedY | None]:
+    """This rank's fresh particles (d, n), moved by a model, and the y of all ranks."""
     plan = data.plan
     seed = data.seed.child("fresh")
     n_axis_particles = plan.n_axis_particles
-    y: EncodedY | None = None
-    if data.rows.encoded_y is not None:
-        y = _fresh_y(data, data.rows.encoded_y, seed)
+    y = None
+    if data.used_y is not None:
+        y = _fresh_y(data, data.used_y, seed)
         n_axis_particles = len(y)
     shard = data.ranks.shard(n_axis_particles)
-    starts = seed.child("start")
-    rows = sobol_normal(shard.first, shard.count, plan.n_columns, starts)
-    class_slices = None
-    if plan.n_separate_classes and isinstance(y, ClassIndices):
-        class_order = ClassOrder.from_class_indices(y, plan.n_separate_classes)
-        class_slices = class_order.class_slices
-        y = class_order.y
-        rows = rows[class_order.order]
     shard_y = None
     if y is not None:
         shard_y = y.take(shard.slice)
+    starts = seed.child("start")
+    rows = sobol_normal(shard.first, shard.count, plan.n_columns, starts)
     fresh = as_cloud(rows.to(plan.torch_dtype), shard_y, data.device)
-    fresh.class_slices = class_slices
     particle_rng = ParticleStreams(seed.child("particles"), shard.first)
     replay(
         plan.flow_spec(data.seed, data.device, only="flow"), steps, fresh, particle_rng
     )
-    return fresh, y
+    return fresh.x, y
 
 
 def _fresh_y(data: TrainingData, row_y: EncodedY, seed: Seed) -> EncodedY:
@@ -162,8 +148,6 @@ def _fresh_y(data: TrainingData, row_y: EncodedY, seed: Seed) -> EncodedY:
     plan = data.plan
     indices = stratified_indices(row_y, plan.n_axis_particles, seed.child("conditions"))
     y = row_y.take(indices)
-    if plan.condition_use == "none":
-        return y
     per_class = plan.condition_use == "separate"
     more = extra_y(y_p=y, y_q=row_y, per_class=per_class, seed=seed)
     return y.joined(more)

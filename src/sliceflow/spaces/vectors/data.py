@@ -21,8 +21,8 @@ from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Ranks, Shard
 from sliceflow.models.vector_rows import VectorRows
 from sliceflow.spaces.vectors.plan import VectorPlan
-from sliceflow.spaces.vectors.rows import Units, as_cloud, encode_classes
 from sliceflow.spaces.vectors.smoothing import Smoother
+from sliceflow.spaces.vectors.units import Units, as_cloud, encode_classes
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,15 @@ class TrainingData:
             units_by_class.append(Units.from_data(rows.X[is_of_class], standardize))
         return tuple(units_by_class)
 
+    @property
+    def used_y(self) -> EncodedY | None:
+        """The y of the rows of all ranks; None if the flow ignores it."""
+        return self.rows.used_y(self.plan.condition_use)
+
     @cached_property
-    def encoded(self) -> Tensor:
+    def encoded_rows(self) -> Tensor:
         """This rank's rows (n, d) in the flow's units."""
-        return encode_classes(self.units_by_class, self.rows.X, self._used_y)
+        return encode_classes(self.units_by_class, self.rows.X, self.used_y)
 
     @cached_property
     def smoother(self) -> Smoother | None:
@@ -68,18 +73,11 @@ class TrainingData:
             return None
         return Smoother.from_data(
             self.plan.bandwidth,
-            self.ranks.gather(self.encoded),
-            self._used_y,
+            self.ranks.gather(self.encoded_rows),
+            self.used_y,
             self.plan.options.n_neighbors,
             self.ranks,
         )
-
-    @property
-    def _used_y(self) -> EncodedY | None:
-        """The y of the rows of all ranks; None if the flow ignores y."""
-        if self.plan.condition_use == "none":
-            return None
-        return self.rows.encoded_y
 
     def final_plan(self) -> VectorPlan:
         """The plan with the bandwidth that "auto" has chosen."""
@@ -90,11 +88,11 @@ class TrainingData:
     # Clouds
 
     @cached_property
-    def y(self) -> EncodedY | None:
-        """The conditions of the data of all ranks; None without y."""
-        if self.rows.encoded_y is None:
+    def draws_y(self) -> EncodedY | None:
+        """The y of the data of all ranks, `used_y` once for each draw."""
+        if self.used_y is None:
             return None
-        return self.rows.encoded_y.repeat_each(self.plan.draws_per_row)
+        return self.used_y.repeat_each(self.plan.draws_per_row)
 
     @property
     def shard(self) -> Shard:
@@ -104,14 +102,14 @@ class TrainingData:
     def flow_cloud(self) -> Cloud:
         """This rank's data for the steps of the flow."""
         if self.smoother is None:
-            return self._cloud(self.encoded)
+            return self._cloud(self.encoded_rows)
         draws = self.smoother.draw_for_flow(self.plan.draws_per_row, self._drawing_seed)
         return self._cloud(draws[self.shard.slice])
 
     def axis_cloud(self) -> Cloud:
         """This rank's data for the axis steps; see `Smoother.draw_for_axes`."""
         if self.smoother is None:
-            return self._cloud(self.encoded)
+            return self._cloud(self.encoded_rows)
         heavy_tails = [units.heavy_tailed for units in self.units_by_class]
         exact = torch.from_numpy(np.any(heavy_tails, axis=0))
         draws = self.smoother.draw_for_axes(
@@ -124,25 +122,22 @@ class TrainingData:
         return self.seed.child("smoothing")
 
     def _cloud(self, rows: Tensor) -> Cloud:
-        """This rank's data (n, d), in the flow's units, with their conditions."""
+        """This rank's data (n, d), in the flow's units, with their used y."""
         y = None
-        if self.y is not None:
-            y = self.y.take(self.shard.slice)
+        if self.draws_y is not None:
+            y = self.draws_y.take(self.shard.slice)
         return as_cloud(rows, y, self.device)
 
     def batches(self, m: int, y_p: EncodedY | None, max_samples: int | None) -> Batches:
         """Which of m particles and of these data each step of a stage is fitted to.
 
-        `y_p` are the conditions of the particles of all ranks, in the order in
-        which they move. A step takes at most `max_samples`.
+        `y_p` is the used y of the particles of all ranks, in the order in which they
+        move. A step takes at most `max_samples`.
         """
-        y_q = None
-        if self.plan.condition_use == "none":
-            y_p = None
-        else:
-            y_q = self.y
         if self.ranks.size > 1:
-            return weighted_batches(self.shard.slice, self.device, y_p=y_p, y_q=y_q)
+            return weighted_batches(
+                self.shard.slice, self.device, y_p=y_p, y_q=self.draws_y
+            )
         return make_batches(
             m,
             self.plan.n_rows * self.plan.draws_per_row,
@@ -150,6 +145,6 @@ class TrainingData:
             self.seed.child("flow", "batches"),
             self.device,
             y_p=y_p,
-            y_q=y_q,
+            y_q=self.draws_y,
             n_separate_classes=self.plan.n_separate_classes,
         )

@@ -18,9 +18,9 @@ from sliceflow.engine.conditions import LabelEncoder
 from sliceflow.engine.encoded_y import EncodedY
 from sliceflow.engine.events import Listener
 from sliceflow.engine.flow import (
-    FlowSpec,
     FlowState,
     ParticleStreams,
+    Step,
     condition_use,
 )
 from sliceflow.engine.labels import as_array
@@ -29,16 +29,16 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import inverse_sample_sizes, shrunk_flow
 from sliceflow.errors import CopyWarning, ParameterError
 from sliceflow.metrics.copying import evidence_of_copying
+from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.distributed import across_ranks
-from sliceflow.models.flow_estimator import ParticleTask, default_particles
+from sliceflow.models.flow_estimator import default_particles
 from sliceflow.models.particles import (
     ParticleConditions,
-    ParticleOrder,
-    select_particles,
 )
-from sliceflow.models.protocols import FitResult, ParticleResult, RunningFlow
+from sliceflow.models.protocols import FitResult, ParticleResult
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.rows import RowConditions
+from sliceflow.models.running import run_flow
 from sliceflow.models.vector_rows import VectorRows, as_rows
 from sliceflow.spaces.vectors.axis_steps import (
     AxisStepContext,
@@ -56,7 +56,7 @@ from sliceflow.spaces.vectors.plan import (
     plan_vectors,
     uses_local_conditions,
 )
-from sliceflow.spaces.vectors.rows import Units
+from sliceflow.spaces.vectors.units import Units
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class VectorAdapter:
             return LocalVectorTask.choose(
                 rows, n_particles, parameters.standardize, seed, self.device
             )
-        particle_conditions = None
+        particle_conditions = ParticleConditions()
         if rows.conditions is not None:
             particle_conditions = self._particle_conditions(
                 rows.conditions, n_particles, seed.child("conditions")
@@ -138,7 +138,7 @@ class VectorAdapter:
         )
         self._require_memory(plan, len(rows.X))
         data = TrainingData(plan, rows, seed, self.device, self.ranks)
-        return VectorTask(data, particle_conditions, ranks=self.ranks)
+        return VectorTask(data, particle_conditions)
 
     def _particle_conditions(
         self, row_conditions: RowConditions, n_particles: int, seed: Seed
@@ -180,118 +180,120 @@ class VectorAdapter:
 
 
 @dataclass(frozen=True)
-class VectorTask(ParticleTask[FittedVectors]):
+class VectorTask:
     """A planned fit of a flow. No particle has moved yet, and no data are loaded."""
 
     data: TrainingData
-    particle_conditions: ParticleConditions | None
+    particle_conditions: ParticleConditions
+    checkpoints: Checkpoints | None = None
 
     @property
     def plan(self) -> VectorPlan:
         """The plan of the fit."""
         return self.data.plan
 
-    def start(self) -> RunningFlow[FittedVectors]:
-        """Put this rank's particles at random places, and say how they move on."""
-        data = self.data
+    def with_checkpoints(self, checkpoints: Checkpoints) -> VectorTask:
+        """The same fit, which writes checkpoints and resumes from the last one."""
+        return replace(self, checkpoints=checkpoints)
+
+    def run(self, listeners: Sequence[Listener]) -> FitResult[FittedVectors]:
+        """Move the particles, or go on where a checkpoint ended, and finish the fit."""
+        running = RunningVectors(self)
+        return run_flow(running, listeners, self.data.ranks, self.checkpoints)
+
+
+class RunningVectors:
+    """The fit of vectors while it runs: the particles, and all that moves them.
+
+    The methods stand in the order in which they run.
+    """
+
+    def __init__(self, task: VectorTask) -> None:
+        data = task.data
         plan = data.plan
-        shard = data.ranks.shard(plan.n_flow_particles)
-        order = ParticleOrder()
-        shard_y = None
-        if self.particle_conditions is not None:
-            order = ParticleOrder.from_conditions(
-                self.particle_conditions, plan.n_separate_classes, shard
-            )
-        if order.y is not None:
-            shard_y = order.y.take(shard.slice).to(data.device)
-        x = torch.empty(
-            plan.n_columns, shard.count, dtype=plan.torch_dtype, device=data.device
+        self.data = data
+        self.particle_conditions = task.particle_conditions
+
+        # This rank's particles among those of all ranks, at random places.
+        self.shard = data.ranks.shard(plan.n_flow_particles)
+        self.particle_rng = ParticleStreams(
+            data.seed.child("particles"), self.shard.first
         )
-        particles = Cloud(x, shard_y, order.class_slices)
-        particle_rng = ParticleStreams(data.seed.child("particles"), shard.first)
-        particle_rng.fill(particles.x, "start")
+        x = torch.empty(
+            plan.n_columns,
+            self.shard.count,
+            dtype=plan.torch_dtype,
+            device=data.device,
+        )
+        self.particle_rng.fill(x, "start")
+        self.particles = task.particle_conditions.cloud(x, self.shard)
 
         # Maps are shrunk, and fitted to the clouds of all ranks.
-        flow = plan.flow_spec(data.seed, data.device, only="flow")
+        self.flow = plan.flow_spec(data.seed, data.device, only="flow")
         if plan.options.shrinkage:
-            flow = self._shrunk(flow, order.y)
+            rates = self._inverse_sample_sizes()
+            self.flow = shrunk_flow(self.flow, plan.options.shrinkage, rates)
         if data.ranks.size > 1:
-            flow = across_ranks(flow, data.ranks)
+            self.flow = across_ranks(self.flow, data.ranks)
 
-        def load_data(stage_index: int, step_index: int) -> Cloud:
-            """What the particles move onto before the axis steps."""
-            return data.flow_cloud()
-
-        def load_batches() -> Batches:
-            return data.batches(shard.count, order.y, plan.transport.max_samples)
-
-        def finish(
-            state: FlowState, listeners: Sequence[Listener]
-        ) -> FitResult[FittedVectors]:
-            kept = select_particles(
-                particles.x, order.flow_index, shard, plan.n_particles, data.ranks
-            )
-            return self._finish(kept, particle_rng, state, listeners)
-
-        target = Target(load_data, load_batches)
-        return RunningFlow(flow, particles, particle_rng, target, finish)
-
-    def _shrunk(self, flow: FlowSpec, particle_y: EncodedY | None) -> FlowSpec:
-        """The flow with transports whose maps are shrunk by their noise."""
+    def _inverse_sample_sizes(self) -> tuple[float, ...]:
+        """Numbers, one for each class, to which the noise of maps is proportional."""
         plan = self.data.plan
-        y_p = None
-        y_q = None
-        if flow.condition_use != "none":
-            y_p = particle_y
-            y_q = self.data.y
-        rates = inverse_sample_sizes(
+        return inverse_sample_sizes(
             plan.n_flow_particles,
             plan.n_rows * plan.draws_per_row,
-            y_p=y_p,
-            y_q=y_q,
+            y_p=self.particle_conditions.used_y,
+            y_q=self.data.draws_y,
             n_classes=plan.n_separate_classes,
             max_samples=plan.transport.max_samples,
             distinct_share=1 / plan.draws_per_row,
         )
-        return shrunk_flow(flow, plan.options.shrinkage, rates)
 
-    def _finish(
-        self,
-        x: Tensor,
-        particle_rng: ParticleStreams,
-        state: FlowState,
-        listeners: Sequence[Listener],
+    def target(self) -> Target:
+        """The data of the flow, which are loaded when the first step needs them."""
+        return Target(self._load_data, self._load_batches)
+
+    def _load_data(self, step: Step) -> Cloud:
+        """What the particles move onto before the axis steps: the same in each step."""
+        return self.data.flow_cloud()
+
+    def _load_batches(self) -> Batches:
+        """Which particles and data each step is fitted to."""
+        max_samples = self.data.plan.transport.max_samples
+        y_p = self.particle_conditions.used_y
+        return self.data.batches(self.shard.count, y_p, max_samples)
+
+    def finish(
+        self, state: FlowState, listeners: Sequence[Listener]
     ) -> FitResult[FittedVectors]:
         """Make the columns exact by axis steps, and give the result of the fit.
 
         Parameters
         ----------
-        x : this rank's part (d, n) of the kept particles, in the user's order
-        particle_rng : the random numbers of this rank's particles
         state : where the flow ended
         listeners : called after each axis step
         """
         data = self.data
         m = data.plan.n_particles
-        kept_y = None
-        shard_y = None
-        y = None
-        if self.particle_conditions is not None:
-            kept_shard = data.ranks.shard(m)
-            kept_y = self.particle_conditions.kept_y(m)
-            shard_y = kept_y.take(kept_shard.slice)
-            y = self.particle_conditions.y
-            if y is not None:
-                y = y[kept_shard.slice]
-        model = state.steps
+        kept_shard = data.ranks.shard(m)
+        conditions = self.particle_conditions
+        x = conditions.select_kept(self.particles.x, self.shard, m, data.ranks)
+        kept_y = conditions.kept_used_y(m)
+        model = state.model_steps
         if data.plan.n_axis_particles:
-            context = AxisStepContext.for_data(data, particle_rng)
+            context = AxisStepContext.for_data(data)
             x = fit_axis_steps_to_kept(context, x, kept_y, state, listeners)
-            model = fit_axis_steps_to_fresh(context, state.steps)
+            model = fit_axis_steps_to_fresh(context, state.model_steps)
         fitted = self._fitted(model)
-        particles = ParticleResult(fitted.in_form(fitted.decode(x, shard_y)), y)
+        shard_y = None
+        if kept_y is not None:
+            shard_y = kept_y.take(kept_shard.slice)
+        X = fitted.in_form(fitted.decode(x, shard_y))
+        y = None
+        if conditions.kept_conditions is not None:
+            y = conditions.kept_conditions[kept_shard.slice]
         warning = self._copy_warning(fitted.plan, x, kept_y)
-        return FitResult(fitted, warning=warning, particles=particles)
+        return FitResult(fitted, warning=warning, particles=ParticleResult(X, y))
 
     def _fitted(self, model: Sequence[ModelStep]) -> FittedVectors:
         """The fitted state, given the steps of the model."""
@@ -321,14 +323,15 @@ class VectorTask(ParticleTask[FittedVectors]):
         data = self.data
         if data.ranks.size > 1:
             return None
-        pairs = [(data.encoded, x.T)]
+        pairs = [(data.encoded_rows, x.T)]
         if plan.n_separate_classes and y is not None:
             row_y = data.rows.class_indices
             assert row_y is not None
             pairs = []
             for c in range(plan.n_separate_classes):
+                class_rows = data.encoded_rows[row_y.values == c]
                 is_of_class = (y.values == c).to(x.device)
-                pairs.append((data.encoded[row_y.values == c], x[:, is_of_class].T))
+                pairs.append((class_rows, x[:, is_of_class].T))
         evidence = evidence_of_copying(pairs)
         if not evidence:
             return None

@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.engine.clouds import ClassOrder
 from sliceflow.engine.conditions import MixedEncoder
-from sliceflow.engine.encoded_y import ClassIndices, EncodedY
+from sliceflow.engine.encoded_y import EncodedY
 from sliceflow.engine.flow import FlowSpec, ParticleStreams, replay
 from sliceflow.engine.frames import MaxSliced, frame_bytes
 from sliceflow.engine.model_steps import ModelStep
@@ -26,7 +25,7 @@ from sliceflow.models.rows import HasConditions, RowConditions
 from sliceflow.models.vector_rows import in_users_form
 from sliceflow.saved_types import Label
 from sliceflow.spaces.vectors.plan import BaseVectorPlan, VectorPlan
-from sliceflow.spaces.vectors.rows import Units, as_cloud, decode_classes
+from sliceflow.spaces.vectors.units import Units, as_cloud, decode_classes
 from sliceflow.validation import check_finite
 
 # A pass over the steps of a model draws at most this many samples, to bound the memory.
@@ -204,15 +203,8 @@ class FittedVectors(BaseFittedVectors):
         x = torch.empty((n, self.plan.n_columns), dtype=self.plan.torch_dtype)
         cloud = as_cloud(x, y, self.device)
         particle_rng.fill(cloud.x, "start")
-        if flow.condition_use != "separate" or not isinstance(cloud.y, ClassIndices):
-            replay(flow, self.steps, cloud, particle_rng)
-            return self.decode(cloud.x)
-        class_order = ClassOrder.from_class_indices(
-            cloud.y, self.plan.n_separate_classes
-        )
-        by_class = class_order.sort(cloud.x)
-        replay(flow, self.steps, by_class, particle_rng)
-        return self.decode(class_order.unsort(by_class.x), y)
+        replay(flow, self.steps, cloud, particle_rng)
+        return self.decode(cloud.x, y)
 
 
 def _warn_if_one_condition(y: EncodedY) -> None:

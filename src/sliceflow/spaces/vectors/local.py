@@ -27,7 +27,7 @@ from sliceflow.neighbours.regressions import MAX_COMPONENTS
 from sliceflow.saved_types import Count
 from sliceflow.spaces.vectors.fitted import BaseFittedVectors
 from sliceflow.spaces.vectors.plan import BaseVectorPlan
-from sliceflow.spaces.vectors.rows import Units
+from sliceflow.spaces.vectors.units import Units
 
 # The default number of particles. Each needs a neighbourhood of its own, so there are
 # fewer than in a flow.

@@ -346,7 +346,7 @@ def plan_vectors(
     parameters: VectorParameters,
     n_rows: int,
     n_particles: int,
-    particle_conditions: ParticleConditions | None,
+    particle_conditions: ParticleConditions,
     device: torch.device,
     n_ranks: int,
 ) -> VectorPlan:
@@ -358,8 +358,7 @@ def plan_vectors(
     parameters : those of the estimator
     n_rows : how many rows all ranks have
     n_particles : how many particles the user gets
-    particle_conditions : the conditions of the particles that the flow moves; None
-        without y
+    particle_conditions : the conditions of the particles that the flow moves
     device, n_ranks : where the fit runs
     """
     options = parameters.options
@@ -368,18 +367,18 @@ def plan_vectors(
     condition_kind: ConditionKind = "none"
     condition_dim = 0
     amplifier = 0.0
-    n_flow_particles = max(n_particles, MIN_PARTICLES)
-    if rows.conditions is not None and particle_conditions is not None:
+    use: ConditionUse = "none"
+    row_y = None
+    if rows.conditions is not None:
         condition_kind = rows.conditions.encoder.kind
         condition_dim = rows.conditions.encoder.condition_dim
         amplifier = parameters.amplifier
-        n_flow_particles = len(particle_conditions.encoded_y)
-    use = condition_use(amplifier, condition_dim)
-    row_y = None  # unless the flow uses them
-    particle_y = None
-    if use != "none" and particle_conditions is not None:
-        row_y = rows.encoded_y
-        particle_y = particle_conditions.encoded_y
+        use = condition_use(amplifier, condition_dim)
+        row_y = rows.conditions.used_y(use)
+    n_flow_particles = max(n_particles, MIN_PARTICLES)
+    particle_y = particle_conditions.used_y
+    if particle_y is not None:
+        n_flow_particles = len(particle_y)
 
     frame = choose_frame(parameters.frame, d, use, n_ranks)
     bandwidth, reason = plan_bandwidth(options.smoothing, rows.X, row_y, n_rows)

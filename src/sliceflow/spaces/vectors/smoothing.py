@@ -39,7 +39,7 @@ class Smoother:
 
     bandwidth: float  # h, how far rows are spread
     rows: Tensor  # (n, d), the rows of all ranks, in the flow's units
-    classes: Sequence[ClassNeighbours]  # the rows of each class with their neighbours
+    groups: Sequence[ClassNeighbours]  # the rows of each class with their neighbours
 
     @classmethod
     def from_data(
@@ -55,17 +55,17 @@ class Smoother:
         The rows and `y` are those of all ranks. The bandwidth is 0 if no rows of a
         class differ: draws then equal the rows.
         """
-        classes = find_class_neighbours(rows, y, n_neighbors)
+        groups = find_class_neighbours(rows, y, n_neighbors)
         if bandwidth is None:
-            bandwidth = choose_smoothing(classes)
+            bandwidth = choose_smoothing(groups)
             if ranks.size > 1:
                 bandwidth = ranks.broadcast(bandwidth)
-        return cls(float(bandwidth), rows, classes)
+        return cls(float(bandwidth), rows, groups)
 
     def draw_for_flow(self, times: int, seed: Seed) -> Tensor:
         """`times` draws of each row, in their order: (n·times, d)."""
         draws = self.rows.new_empty(len(self.rows), times, self.rows.shape[1])
-        for i, group in enumerate(self.classes):
+        for i, group in enumerate(self.groups):
             group_draws = group.draw(self.bandwidth, times, seed.child(i))
             draws[group.indices] = group_draws.to(draws.dtype)
         return draws.flatten(0, 1)
@@ -79,7 +79,7 @@ class Smoother:
         """
         draws_of_all = self.rows.new_empty(len(self.rows), times, self.rows.shape[1])
         atoms = are_atoms(self.rows)
-        for i, group in enumerate(self.classes):
+        for i, group in enumerate(self.groups):
             draws = group.draw(self.bandwidth, times, seed.child(i))
             rows = group.x[:, None]
             low = rows.amin(0)
