@@ -6,8 +6,8 @@ any projections z (h, n), and do not depend on the transport that fitted them.
 If each of C classes has its own maps (ξ = ∞), a step fits C·h maps, and all that
 belongs to maps (knots, counts, costs) has C·h rows, stacked class by class: the first h
 rows are the h directions of class 0, the next h rows those of class 1, and so on.
-`kernels.class_rows` is the slice of one class. What belongs to points (z, dz) keeps its h rows:
-there a class is a slice of the points, `ClassSlices`.
+`kernels.class_rows` is the slice of one class. What belongs to points (z, dz) keeps its
+h rows: there a class is a slice of the points, `ClassSlices`.
 """
 
 from __future__ import annotations
