@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.arrays import chunks
-from sliceflow.engine.batches import AnalyticTarget, Target
+from sliceflow.engine.batches import StepTarget
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compression import compress_map
 from sliceflow.engine.events import Event, EventListener, notify, now
@@ -69,7 +69,7 @@ _MIN_CHUNK = 256
 def simulate(
     flow: FlowSpec,
     particles: Cloud,
-    target: Target | AnalyticTarget,
+    target: StepTarget,
     particle_rng: ParticleStreams,
     *,
     listeners: Sequence[EventListener[Event]] = (),
