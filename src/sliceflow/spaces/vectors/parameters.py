@@ -16,7 +16,7 @@ ConditionMode = Literal["auto", "joint", "local"]
 # Directions of a step, by name; `FRAME_KINDS` has what they stand for.
 FrameName = Literal["orthogonal", "random", "max-sliced", "axis"]
 
-FRAME_KINDS: dict[str, Callable[[], FrameKind]] = {
+FRAME_KINDS: dict[FrameName, Callable[[], FrameKind]] = {
     "orthogonal": frames.Orthogonal,
     "random": frames.Random,
     "max-sliced": frames.MaxSliced,
@@ -53,7 +53,7 @@ class VectorOptions:
     taper: float = 0.5
     n_axis_steps: int = 2
     n_knots: int = 512
-    smoothing: float | str = "auto"
+    smoothing: float | Literal["auto"] = "auto"
     n_neighbors: int = 20
     shrinkage: float = 0.0
 
@@ -86,7 +86,7 @@ class VectorParameters:
 
     n_particles: int | None
     n_steps: int
-    frame: str | FrameKind  # a key of `FRAME_KINDS`, or "paper" of the preset
+    frame: FrameName | Literal["paper"] | FrameKind  # "paper" is that of the preset
     transport: TransportName | Transport
     amplifier: float
     entropy: float
