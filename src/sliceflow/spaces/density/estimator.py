@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -25,10 +24,8 @@ from sliceflow.models.vector_rows import VectorRows, as_rows
 from sliceflow.spaces.density.fit import DensityAdapter
 from sliceflow.spaces.density.fitted import FittedDensity
 from sliceflow.spaces.density.plan import DensityPlan
+from sliceflow.spaces.density.support import Bounds
 from sliceflow.validation import is_bool, is_int, is_real, require
-
-# One bound for all columns, or one for each.
-Bound = float | Sequence[float]
 
 
 class SlicedDensity(Estimator[VectorRows, FittedDensity]):
@@ -100,7 +97,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
         n_steps: int | Literal["auto"] = "auto",
         smoothing: float | Literal["auto"] = "auto",
         n_components: int | Literal["auto"] = "auto",
-        bounds: tuple[Bound, Bound] | None = None,
+        bounds: Bounds | None = None,
         device: str | torch.device = "auto",
         random_state: RandomState = None,
         verbose: int = 0,

@@ -13,7 +13,7 @@ from sliceflow.spaces.pictures.layout import MaskName
 from sliceflow.spaces.pictures.options import PictureOptions
 from sliceflow.validation import is_int, is_real, require
 
-# How many steps a stage has; `plan.QUALITY` has the numbers.
+# How many steps a stage has; `choices.QUALITY` has the numbers.
 Quality = Literal["draft", "standard", "best"]
 # "random" are the paper's random patches, not tiles.
 PatchBasis = Literal["pixels", "cosines", "random"]
