@@ -17,9 +17,10 @@ Ints: TypeAlias = NDArray[np.int64]
 # Booleans: which rows, columns or cells have a property.
 Mask: TypeAlias = NDArray[np.bool_]
 
-# A float64 divisor that may be 0, such as a variance or a sum of weights, is at least
-# this, or this is added: 0/0 becomes 0, and nothing that is not 0 changes.
-SMALLEST_DIVISOR = 1e-300
+# A float64 divisor, or argument of a logarithm, that may be 0, such as a variance or a
+# sum of weights, is at least this, or this is added: 0/0 becomes 0, logarithms stay
+# finite, and nothing that is not 0 changes.
+SMALLEST_POSITIVE = 1e-300
 
 
 def chunks(n: int, size: int) -> Iterator[slice]:

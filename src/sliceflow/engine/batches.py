@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -100,9 +100,16 @@ class Batches:
         return Batch(particle_indices, data_indices, self.weights, class_slices, data_y)
 
 
+class StepTarget(Protocol):
+    """What a flow moves particles onto."""
+
+    def at(self, step: Step) -> tuple[Cloud, Batch]:
+        """The data of a step, in the subspace of its stage, and the batch to fit to."""
+
+
 @dataclass
 class Target:
-    """What a flow moves particles onto: the data of each step, and the batches."""
+    """A target of data: those of each step, and the batches."""
 
     # The data of a step, in any order.
     load_data: Callable[[Step], Cloud]

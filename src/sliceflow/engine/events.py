@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -143,7 +143,16 @@ Listener = EventListener[Any]
 Listeners = Listener | Iterable[Listener] | None
 # What users pass as `listeners` to the fit of a flow.
 FlowListeners = EventListener[Event] | Iterable[EventListener[Event]] | None
-_HISTORY_COLUMNS = ("stage", "step", "distance", "active_fraction", "seconds")
+
+
+class _RecordedStep(NamedTuple):
+    """What a history keeps of an event; the names are those of its columns."""
+
+    stage: str
+    step: int
+    distance: Tensor
+    active_fraction: Tensor | None
+    seconds: float
 
 
 @dataclass
@@ -167,21 +176,19 @@ class History:
     [0, 1, 2]
     """
 
-    events: list[tuple[str, int, Tensor, Tensor | None, float]] = field(
-        default_factory=list
-    )
+    recorded: list[_RecordedStep] = field(default_factory=list)
     # The columns of an earlier run that was resumed.
     before: dict[str, list[Any]] = field(default_factory=dict)
 
     def __call__(self, event: Event) -> None:
-        record = (
-            event.stage_name,
-            event.step_index,
-            event.distance,
-            event.active_fraction,
-            event.seconds,
+        step = _RecordedStep(
+            stage=event.stage_name,
+            step=event.step_index,
+            distance=event.distance,
+            active_fraction=event.active_fraction,
+            seconds=event.seconds,
         )
-        self.events.append(record)
+        self.recorded.append(step)
 
     def as_columns(self) -> dict[str, list[Any]]:
         """The columns of the history, for ``pandas.DataFrame(history.as_columns())``.
@@ -193,11 +200,14 @@ class History:
             `seconds`. `active_fraction` is the fraction of maps that are not the
             identity: 1 without shrinkage.
         """
-        columns: dict[str, list[Any]] = {}
-        for i, name in enumerate(_HISTORY_COLUMNS):
-            columns[name] = [record[i] for record in self.events]
-        columns["distance"] = _read_together(columns["distance"])
-        columns["active_fraction"] = _read_together(columns["active_fraction"])
+        steps = self.recorded
+        columns: dict[str, Sequence[str | float]] = {
+            "stage": [step.stage for step in steps],
+            "step": [step.step for step in steps],
+            "distance": _read_together([step.distance for step in steps]),
+            "active_fraction": _read_together([step.active_fraction for step in steps]),
+            "seconds": [step.seconds for step in steps],
+        }
         return {
             name: [*self.before.get(name, []), *values]
             for name, values in columns.items()

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.arrays import chunks
-from sliceflow.engine.batches import AnalyticTarget, Target
+from sliceflow.engine.batches import StepTarget
 from sliceflow.engine.clouds import ClassOrder, Cloud
 from sliceflow.engine.compression import compress_map
 from sliceflow.engine.encoded_y import ClassIndices
@@ -70,7 +70,7 @@ _MIN_CHUNK = 256
 def simulate(
     flow: FlowSpec,
     particles: Cloud,
-    target: Target | AnalyticTarget,
+    target: StepTarget,
     particle_rng: ParticleStreams | None = None,
     *,
     listeners: Sequence[EventListener[Event]] = (),

@@ -6,8 +6,8 @@ any projections z (h, n), whatever transport has fitted them.
 If each of C classes has its own maps (ξ = ∞), a step fits C·h maps, and everything that
 belongs to maps (knots, counts, costs) has C·h rows, stacked class by class: the first h
 rows are the h directions of class 0, the next h rows those of class 1, and so on.
-`class_rows` is the slice of one class. Everything that belongs to points (z, dz) keeps
-its h rows: there a class is a slice of the points, `ClassSlices`.
+`kernels.class_rows` is the slice of one class. What belongs to points (z, dz) keeps its
+h rows: there a class is a slice of the points, `ClassSlices`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,6 @@ from sliceflow.saved_types import FLOAT_DTYPES, ArraySpec
 # The knots of a file may descend by this share of the largest, because averages of
 # equal numbers may differ in the last digit.
 _ROUNDING_SLACK = 1e-5
-
-
-def class_rows(c: int, h: int) -> slice:
-    """The rows of class c among the C·h rows of maps of h directions."""
-    return slice(c * h, (c + 1) * h)
 
 
 @dataclass(frozen=True)
@@ -89,7 +84,7 @@ class KnotMap:
         h = len(self.knots) // len(self.knots_per_class)
         maps: list[KnotMap | None] = []
         for c, n_knots in enumerate(self.knots_per_class):
-            rows = class_rows(c, h)
+            rows = kernels.class_rows(c, h)
             if n_knots == 0:
                 maps.append(None)
             else:

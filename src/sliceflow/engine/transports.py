@@ -23,7 +23,6 @@ from sliceflow.engine.maps import (
     GridMap,
     KnotMap,
     TransportMap,
-    class_rows,
     join_classes,
 )
 from sliceflow.validation import is_int, require
@@ -455,7 +454,7 @@ class Histogram:
             hi = hi.clone()
         h = len(cost) // n_classes
         for c in identity_classes:
-            rows = class_rows(c, h)
+            rows = kernels.class_rows(c, h)
             counts[rows] = 1
             # A range of positive width: beyond it, a map shifts as at its ends, by 0.
             lo[rows] = -1.0

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from sliceflow.arrays import Floats
+from sliceflow.arrays import SMALLEST_POSITIVE, Floats
 
 __all__ = ["Comparison", "compare"]
 
@@ -68,7 +68,7 @@ def compare(neighbours: Floats, likelihood: Floats, truth: Floats) -> Comparison
     of the spread of both kinds of samples.
     """
     spread = np.concatenate((neighbours, likelihood), axis=1).std(axis=1)
-    spread = np.maximum(spread, 1e-300)
+    spread = np.maximum(spread, SMALLEST_POSITIVE)
     by_neighbours = _log_densities(neighbours, truth, spread)
     by_likelihood = _log_densities(likelihood, truth, spread)
     difference = by_likelihood - by_neighbours
@@ -88,6 +88,6 @@ def _log_densities(samples: Floats, truth: Floats, spread: Floats) -> Floats:
     d = truth.shape[1]
     deviation = (samples - truth[:, None]) / spread[:, None]
     squares = np.sort(np.square(deviation).sum(axis=2), axis=1)
-    log_densities = -0.5 * d * np.log(squares[:, NEIGHBOUR - 1] + 1e-300)
+    log_densities = -0.5 * d * np.log(squares[:, NEIGHBOUR - 1] + SMALLEST_POSITIVE)
     least = np.median(log_densities) - MAX_SURPRISE
     return np.asarray(np.maximum(log_densities, least))

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.arrays import Floats
+from sliceflow.arrays import SMALLEST_POSITIVE, Floats
 from sliceflow.engine import events
 from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import DataError
@@ -252,7 +252,7 @@ class Posterior:
         observation = self._one_observation(x)
         samples = self._sample_all(observation, SAMPLES_FOR_MAP, random_state)[0]
         n, d = samples.shape
-        width = (samples.std(axis=0) + 1e-300) * n ** (-1 / (d + 4))
+        width = (samples.std(axis=0) + SMALLEST_POSITIVE) * n ** (-1 / (d + 4))
         centre = samples.mean(axis=0)
         scaled = (samples - centre) / width
         # Every fourth sample is enough to estimate the density at all, and four times

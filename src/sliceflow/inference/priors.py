@@ -13,7 +13,7 @@ from typing import Annotated
 import numpy as np
 import torch
 
-from sliceflow.arrays import Floats, Mask
+from sliceflow.arrays import SMALLEST_POSITIVE, Floats, Mask
 from sliceflow.engine.normal import LOG_TWO_PI
 from sliceflow.saved_types import ArraySpec
 
@@ -65,7 +65,7 @@ class Prior:
         mean = gaussian.mean(axis=0)
         deviation = gaussian - mean
         covariance = deviation.T @ deviation / len(theta)
-        least = MIN_VARIANCE_SHARE * np.diag(covariance) + 1e-300
+        least = MIN_VARIANCE_SHARE * np.diag(covariance) + SMALLEST_POSITIVE
         precision = np.linalg.inv(covariance + np.diag(least))
         return cls(low, high, is_uniform, is_logged, mean, precision)
 
@@ -94,7 +94,7 @@ class Prior:
 
 def _normal_log_density(values: Floats) -> float:
     """The mean log-density of values (n,) under the Gaussian with their moments."""
-    return -0.5 * (1 + LOG_TWO_PI) - float(np.log(values.std() + 1e-300))
+    return -0.5 * (1 + LOG_TWO_PI) - float(np.log(values.std() + SMALLEST_POSITIVE))
 
 
 def _take_logs(theta: Floats, is_logged: Mask) -> Floats:

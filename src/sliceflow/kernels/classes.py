@@ -9,6 +9,11 @@ import torch
 from torch import Tensor
 
 
+def class_rows(c: int, h: int) -> slice:
+    """The rows of class c among the C·h rows of maps of h directions."""
+    return slice(c * h, (c + 1) * h)
+
+
 def displace_by_class(
     z: Tensor,
     starts: Sequence[int] | None,
@@ -37,6 +42,5 @@ def displace_by_class(
     dz = torch.empty_like(z)
     for c, (first, end) in enumerate(pairwise(starts)):
         if first < end:
-            rows = slice(c * h, (c + 1) * h)
-            dz[:, first:end] = displace(z[:, first:end], rows)
+            dz[:, first:end] = displace(z[:, first:end], class_rows(c, h))
     return dz

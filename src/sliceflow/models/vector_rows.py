@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
+from sklearn.utils.validation import check_array
 from torch import Tensor
 
 from sliceflow.dataframes import as_dataframe, check_columns, column_names
@@ -78,6 +79,27 @@ def in_users_form(
     if names is None:
         return array
     return as_dataframe(array, names)
+
+
+def checked_by_sklearn(X: Any, estimator: object) -> np.ndarray:
+    """X after scikit-learn's checks, float32 or float64; errors name the estimator."""
+    array = check_array(
+        X,
+        dtype=["float64", "float32"],
+        ensure_all_finite=False,
+        estimator=estimator,
+        input_name="X",
+    )
+    return np.asarray(array)
+
+
+def set_columns(estimator: object, n: int, names: tuple[Any, ...] | None) -> None:
+    """Set the attributes in which scikit-learn looks for columns."""
+    attributes = vars(estimator)
+    attributes["n_features_in_"] = n
+    attributes.pop("feature_names_in_", None)
+    if names and all(isinstance(name, str) for name in names):
+        attributes["feature_names_in_"] = np.array(names, dtype=object)
 
 
 def as_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:

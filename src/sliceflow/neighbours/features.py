@@ -16,7 +16,7 @@ import torch
 from sklearn.ensemble import ExtraTreesRegressor
 from torch import Tensor
 
-from sliceflow.arrays import SMALLEST_DIVISOR, Floats
+from sliceflow.arrays import SMALLEST_POSITIVE, Floats
 from sliceflow.engine.random import Seed
 
 # Quantiles of a heavy-tailed column; its scores are interpolated between them.
@@ -154,7 +154,7 @@ def standardized_moments(x: Tensor) -> Tensor:
 
     Columns are in standard deviations.
     """
-    z = (x - x.mean(0)) / (x.std(0, correction=0) + SMALLEST_DIVISOR)
+    z = (x - x.mean(0)) / (x.std(0, correction=0) + SMALLEST_POSITIVE)
     return torch.cat((z, z.square().clamp(max=_MAX_SQUARE)), 1)
 
 

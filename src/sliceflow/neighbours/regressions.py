@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sliceflow.arrays import SMALLEST_DIVISOR
+from sliceflow.arrays import SMALLEST_POSITIVE
 from sliceflow.engine.normal import LOG_TWO_PI
 from sliceflow.engine.random import Seed
 from sliceflow.neighbours.weights import choose_by_weight
@@ -307,7 +307,7 @@ def _k_means(x: Tensor, weights: Tensor, n: int) -> Tensor:
     relative_weights = (weights / weights.sum(1, keepdim=True))[..., None]
     x = x - (relative_weights * x).sum(1, keepdim=True)
     variances = (relative_weights * x.square()).sum(1, keepdim=True)
-    standardized = x / (variances + SMALLEST_DIVISOR).sqrt()
+    standardized = x / (variances + SMALLEST_POSITIVE).sqrt()
     best_cost = x.new_full((q,), math.inf)
     labels = torch.zeros(q, k, dtype=torch.int64)
     for start in range(_N_STARTS):

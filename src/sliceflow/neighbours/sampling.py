@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sliceflow.arrays import SMALLEST_DIVISOR
+from sliceflow.arrays import SMALLEST_POSITIVE
 from sliceflow.engine.random import Seed
 from sliceflow.neighbours.regressions import Neighbourhoods
 from sliceflow.neighbours.weights import choose_by_weight
@@ -149,7 +149,7 @@ def centre_components(neighbourhoods: Neighbourhoods) -> CentredRows:
     membership = torch.nn.functional.one_hot(neighbourhoods.components, n_components)
     membership = membership.to(neighbourhoods.x.dtype)
     mass = membership * weights
-    component_mass = mass.sum(1)[..., None] + SMALLEST_DIVISOR
+    component_mass = mass.sum(1)[..., None] + SMALLEST_POSITIVE
     component_means = mass.mT @ neighbourhoods.x / component_mass
     means = membership @ component_means
     centred = neighbourhoods.x - means

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sliceflow.arrays import SMALLEST_DIVISOR, chunks
+from sliceflow.arrays import SMALLEST_POSITIVE, chunks
 from sliceflow.devices import one_thread
 from sliceflow.engine.encoded_y import ClassIndices, EncodedY
 from sliceflow.engine.random import Seed
@@ -50,7 +50,7 @@ class ClassNeighbours:
         deviations = (draws - draws.mean((0, 1))).flatten(0, 1)
         centred = x - x.mean(0)
         if x.shape[1] > _MAX_COVARIANCE_COLUMNS:
-            variances = deviations.square().mean(0).clamp(min=SMALLEST_DIVISOR)
+            variances = deviations.square().mean(0).clamp(min=SMALLEST_POSITIVE)
             deviations *= (centred.square().mean(0) / variances).sqrt()
         else:
             with one_thread():

@@ -9,7 +9,6 @@ from scipy.stats import norm
 
 from sliceflow import TableFlow
 from sliceflow.errors import DataError, ParameterError
-from sliceflow.models.ranks import Ranks
 from sliceflow.spaces.tables.cells import EncodedColumn
 from sliceflow.spaces.tables.formats import infer_date_formats
 from sliceflow.spaces.tables.table_rows import read_dataframe
@@ -390,11 +389,9 @@ def test_the_last_year_of_the_calendar_is_a_year():
 def test_decimals_are_kept_as_written_and_new_rows_must_fit():
     frame = pd.DataFrame({"a": [Decimal("1.10"), Decimal("1.1"), Decimal("2")] * 10})
     rows = read_dataframe(frame)
-    assert (rows.in_users_form()[0]["a"].map(str) == frame["a"].map(str)).all()
+    (column,) = rows.columns
+    assert (column.to_series(column.codes).map(str) == frame["a"].map(str)).all()
     whole = pd.DataFrame({"a": range(40)})
-    assert read_dataframe(whole).digests(Ranks()) != read_dataframe(2 * whole).digests(
-        Ranks()
-    )
     with pytest.raises(DataError, match=r"0\.5\) does not fit in int64") as caught:
         fit(whole).partial_fit(whole + 0.5)
     assert caught.value.column == "a"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -21,14 +22,17 @@ from sliceflow.errors import DataError
 from sliceflow.models.estimator import Estimator
 from sliceflow.models.protocols import ParticleResult
 from sliceflow.models.saving import FitRecord
-from sliceflow.models.vector_rows import VectorRows, as_rows
+from sliceflow.models.vector_rows import (
+    VectorRows,
+    as_rows,
+    checked_by_sklearn,
+    set_columns,
+)
 from sliceflow.spaces.density.fit import DensityAdapter
 from sliceflow.spaces.density.fitted import FittedDensity
 from sliceflow.spaces.density.plan import DensityPlan
+from sliceflow.spaces.density.support import Bounds
 from sliceflow.validation import is_bool, is_int, is_real, require
-
-# One bound for all columns, or one bound for each column.
-Bound = float | Sequence[float]
 
 
 class SlicedDensity(Estimator[VectorRows, FittedDensity]):
@@ -111,6 +115,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
     _state_types = (FittedDensity, VectorRows)
     plan_: DensityPlan
     classes_: np.ndarray
+    n_features_in_: int
 
     def __init__(
         self,
@@ -118,7 +123,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
         n_steps: int | Literal["auto"] = "auto",
         smoothing: float | Literal["auto"] = "auto",
         n_components: int | Literal["auto"] = "auto",
-        bounds: tuple[Bound, Bound] | None = None,
+        bounds: Bounds | None = None,
         device: str | torch.device = "auto",
         random_state: RandomState = None,
         verbose: int = 0,
@@ -161,22 +166,15 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
         ok = is_bool(verbose) or is_int(verbose, 0)
         require(ok, "verbose", verbose, "a bool, or an int of at least 0")
         require(is_bool(self.keep_rows), "keep_rows", self.keep_rows, "True or False")
-        validate = self._validate_like_fitted if like_fitted else self._validate_new
+        validate: Callable[[Any], np.ndarray] = partial(
+            checked_by_sklearn, estimator=self
+        )
+        if like_fitted:
+            validate = self._validate_like_fitted
         device = resolve_device(self.device)
         return DensityAdapter(
             self.bounds, n_steps, smoothing, n_components, device, validate
         )
-
-    def _validate_new(self, X: Any) -> np.ndarray:
-        """X after scikit-learn's checks, float32 or float64."""
-        array = check_array(
-            X,
-            dtype=["float64", "float32"],
-            ensure_all_finite=False,
-            estimator=self,
-            input_name="X",
-        )
-        return np.asarray(array)
 
     def _validate_like_fitted(self, X: Any) -> np.ndarray:
         """X after scikit-learn's checks, with the columns of the model."""
@@ -200,11 +198,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
         self.__dict__.pop("classes_", None)
         if isinstance(fitted.y_encoder, LabelEncoder):
             self.classes_ = fitted.y_encoder.classes
-        self.n_features_in_ = fitted.plan.n_columns
-        self.__dict__.pop("feature_names_in_", None)
-        names = fitted.names
-        if names and all(isinstance(name, str) for name in names):
-            self.feature_names_in_ = np.array(names, dtype=object)
+        set_columns(self, fitted.plan.n_columns, fitted.names)
 
     # Densities
 

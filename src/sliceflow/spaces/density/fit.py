@@ -33,6 +33,7 @@ from sliceflow.spaces.density.gaussianization import fit_gaussianization, fit_no
 from sliceflow.spaces.density.plan import ClassPlan, DensityPlan
 from sliceflow.spaces.density.settings_search import choose_settings
 from sliceflow.spaces.density.support import (
+    Bounds,
     SupportTransform,
     check_bounds,
     check_has_density,
@@ -56,7 +57,7 @@ MIN_ROWS_OF_REGRESSION = 50
 class DensityAdapter:
     """Reads and plans the rows of a `SlicedDensity`."""
 
-    bounds: Any  # the user's
+    bounds: Bounds | None  # the user's
     n_steps: int | None  # None chooses it
     smoothing: float | None  # None chooses it
     n_components: int | None  # None chooses it

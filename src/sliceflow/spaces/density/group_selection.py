@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sliceflow.arrays import Floats, Ints, Mask
+from sliceflow.arrays import SMALLEST_POSITIVE, Floats, Ints, Mask
 from sliceflow.spaces.density.bases import N_STAGES
 from sliceflow.spaces.density.column_regression import (
     BasisExpansion,
@@ -63,7 +63,7 @@ class ScoreTest:
         """Scores (g,) of a gradient (n,): standard deviations above chance."""
         n = len(gradient)
         correlations = self.features.T @ gradient
-        correlations /= np.sqrt(n * np.mean(gradient**2)) + 1e-300
+        correlations /= np.sqrt(n * np.mean(gradient**2)) + SMALLEST_POSITIVE
         scores = np.empty(len(self.whitening))
         for group, matrix in enumerate(self.whitening):
             white = matrix @ correlations[self.groups == group]

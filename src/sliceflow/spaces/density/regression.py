@@ -21,7 +21,7 @@ from typing import Annotated
 import numpy as np
 import torch
 
-from sliceflow.arrays import Floats, Ints, Mask
+from sliceflow.arrays import SMALLEST_POSITIVE, Floats, Ints, Mask
 from sliceflow.engine.random import Seed
 from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.density.bases import SmoothBasis
@@ -39,8 +39,6 @@ __all__ = ["ConditionalMoments", "TriangularRegression"]
 # more, it takes longer than the last fit to all rows.
 MAX_SELECTION_ROWS = 20_000
 HELD_OUT_SHARE = 0.2
-# The smallest positive number that logarithms are taken of.
-SMALLEST = 1e-300
 
 
 @dataclass(frozen=True)
@@ -190,7 +188,11 @@ def _choose_logs(x: Floats) -> Mask:
         if column.min() > 0:
             logs = np.log(column)
             # The log-densities of Gaussians with the same moments, less what is equal.
-            gain = np.log(column.std()) - np.log(logs.std() + SMALLEST) - logs.mean()
+            gain = (
+                np.log(column.std())
+                - np.log(logs.std() + SMALLEST_POSITIVE)
+                - logs.mean()
+            )
             is_logged[j] = gain > 0
     return is_logged
 
@@ -198,7 +200,7 @@ def _choose_logs(x: Floats) -> Mask:
 def _take_logs(x: Floats, is_logged: Mask) -> Floats:
     """Rows with logarithms in some columns; 0 and less become a very low logarithm."""
     logs = x.copy()
-    logs[:, is_logged] = np.log(np.maximum(x[:, is_logged], SMALLEST))
+    logs[:, is_logged] = np.log(np.maximum(x[:, is_logged], SMALLEST_POSITIVE))
     return logs
 
 

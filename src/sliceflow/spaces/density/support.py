@@ -6,8 +6,9 @@ It also refuses rows that have no density, and spreads ties.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -31,6 +32,11 @@ MIN_TIES = 4
 _MAX_EXPONENT = 700.0
 # The least distance of a row from a bound, as a share of the distance of the bounds.
 _MIN_BOUND_DISTANCE = 1e-12
+
+# One bound for all columns, or one for each.
+Bound = float | Sequence[float]
+# Lower and upper bounds of columns.
+Bounds = tuple[Bound, Bound]
 
 
 @dataclass(frozen=True)
@@ -139,15 +145,15 @@ class SupportTransform:
         return u
 
 
-def check_bounds(bounds: Any, d: int) -> tuple[Floats, Floats]:
+def check_bounds(bounds: Bounds | None, d: int) -> tuple[Floats, Floats]:
     """The user's `bounds` as arrays (d,), infinite where there are none."""
     if bounds is None:
         return np.full(d, -np.inf), np.full(d, np.inf)
     hint = f"pass (low, high): numbers, or lists of {d}, one for each column"
     try:
-        low, high = bounds
-        low = np.broadcast_to(np.asarray(low, dtype=np.float64), (d,)).copy()
-        high = np.broadcast_to(np.asarray(high, dtype=np.float64), (d,)).copy()
+        lower, upper = bounds
+        low = np.broadcast_to(np.asarray(lower, dtype=np.float64), (d,)).copy()
+        high = np.broadcast_to(np.asarray(upper, dtype=np.float64), (d,)).copy()
     except (TypeError, ValueError) as error:
         fact = "is not a pair of bounds of the columns"
         raise ParameterError("bounds", bounds, fact, hint) from error

@@ -6,7 +6,6 @@ that few rows have, the nearest rows are moved to it (`moved_rows`).
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from sliceflow.arrays import Floats, Mask
-from sliceflow.errors import DataError, ParameterError
+from sliceflow.errors import DataError, ParameterError, warn_user
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.formats import to_scaled_values
 from sliceflow.spaces.tables.moved_rows import move_to_values
@@ -161,9 +160,7 @@ def condition_on(table: Table, given: Mapping[Any, Any]) -> GivenRows:
         notes.append(f"{text}, and samples are close to them")
     if notes:
         text = f"given={dict(given)}: {'; '.join(notes)}"
-        # Three calls lie between the user's line and here: TableFlow.sample,
-        # FittedTable.sample_given, and this function.
-        warnings.warn(text, UserWarning, stacklevel=4)
+        warn_user(text)
     return GivenRows(table, row_positions, request.fixed, request.values)
 
 

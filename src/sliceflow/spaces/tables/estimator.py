@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args, overload
@@ -15,7 +14,7 @@ from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.devices import require_memory
 from sliceflow.engine.clouds import Cloud, sliced_distance
 from sliceflow.engine.random import RandomState, Seed
-from sliceflow.errors import DataError
+from sliceflow.errors import DataError, warn_user
 from sliceflow.models.estimator import Estimator
 from sliceflow.models.protocols import ParticleResult
 from sliceflow.models.saving import FitRecord
@@ -550,7 +549,7 @@ def _warn_of_new_levels(table: Table, rows: TableRows, is_new: Mask) -> None:
         f"{n_rows} rows have values that the model has not seen, such as "
         f"{encoded.name}={value}: they stay, and tell nothing about other cells"
     )
-    warnings.warn(text, UserWarning, stacklevel=3)  # the user's call of impute
+    warn_user(text)
 
 
 def _warn_of_empty_cells(
@@ -568,4 +567,4 @@ def _warn_of_empty_cells(
         n_rows = len(filled_dfs[0])
         reason = f"constraints cannot be kept in {len(unfilled)} of {n_rows} rows"
     text = f"impute left cells of {format_names(empty)} empty: {reason}"
-    warnings.warn(text, UserWarning, stacklevel=3)  # the user's call of impute
+    warn_user(text)

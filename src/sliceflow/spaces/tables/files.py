@@ -18,14 +18,13 @@ import csv
 import io
 import os
 import re
-import warnings
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
 
-from sliceflow.errors import DataError, DataWarning
+from sliceflow.errors import DataError, DataWarning, warn_user
 from sliceflow.models.atomic import write_atomically
 from sliceflow.number_formats import (
     MISSING_WORDS,
@@ -83,7 +82,7 @@ def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
     """Read a file as a pandas DataFrame. A `DataError` says what is wrong with it."""
     file = read_file(path)
     for note in file.notes:
-        warnings.warn(note, stacklevel=2)
+        warn_user(note)
     return file.df
 
 
@@ -257,10 +256,9 @@ def _read_text(path: Path) -> tuple[str, str]:
             f"{path} is neither UTF-8 nor Windows-1252 text ({odd_byte})",
             "save it as UTF-8",
         )
-    warnings.warn(
+    warn_user(
         f"{path} is not UTF-8 text ({odd_byte}) and was read as Windows-1252; "
-        "if letters are wrong, save it as UTF-8",
-        stacklevel=3,
+        "if letters are wrong, save it as UTF-8"
     )
     return text, encoding
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sliceflow.arrays import Floats, Ints
+from sliceflow.arrays import SMALLEST_POSITIVE, Floats, Ints
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.formats import MAX_EXACT_FLOAT
 from sliceflow.spaces.tables.positions import has_all_values, has_value
@@ -87,7 +87,7 @@ class RuleEvidence(NamedTuple):
 
 def _divergence(p: float, q: float) -> float:
     """The Kullback–Leibler divergence of two probabilities, p from q; p ≥ q."""
-    q = min(max(q, 1e-300), 1 - 1e-12)
+    q = min(max(q, SMALLEST_POSITIVE), 1 - 1e-12)
     divergence = p * np.log(p / q)
     if p < 1:
         divergence += (1 - p) * np.log((1 - p) / (1 - q))

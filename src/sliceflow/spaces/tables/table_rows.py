@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from sliceflow.arrays import Ints
 from sliceflow.errors import DataError
-from sliceflow.models.ranks import Ranks
 from sliceflow.saved_types import Label
 from sliceflow.spaces.tables.cells import EncodedColumn, encode_column, require_pandas
 from sliceflow.spaces.tables.stored_levels import PANDAS_ERRORS, to_python_type
@@ -89,25 +85,6 @@ class TableRows:
     def keys(self) -> Sequence[Hashable]:
         """A key of each row: the tuple of its values."""
         return list(zip(*(column.keys() for column in self.columns), strict=True))
-
-    def in_users_form(
-        self, device: torch.device | None = None
-    ) -> tuple[pd.DataFrame, None]:
-        """The rows as the user's DataFrame, and no y."""
-        columns = [
-            (column.name, column.to_series(column.codes)) for column in self.columns
-        ]
-        return make_dataframe(self, columns), None
-
-    def digests(self, ranks: Ranks) -> dict[str, str]:
-        """A hash of the rows, by which a checkpoint or model knows them again."""
-        digest = hashlib.blake2b(digest_size=16)
-        for column in self.columns:
-            header = (column.name, column.dtype, column.labels, column.categorical)
-            digest.update(repr(header).encode())
-            digest.update(column.values.tobytes())
-            digest.update(column.codes.tobytes())
-        return {"X": digest.hexdigest()}
 
 
 def make_dataframe(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from sklearn.utils.validation import check_array, validate_data
+from sklearn.utils.validation import validate_data
 
 from sliceflow.devices import resolve_device
 from sliceflow.engine import frames, transports
@@ -18,7 +20,12 @@ from sliceflow.models.flow_estimator import FlowEstimator
 from sliceflow.models.protocols import ParticleResult
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.saving import FitRecord
-from sliceflow.models.vector_rows import VectorRows, as_rows
+from sliceflow.models.vector_rows import (
+    VectorRows,
+    as_rows,
+    checked_by_sklearn,
+    set_columns,
+)
 from sliceflow.spaces.vectors.fit import VectorAdapter
 from sliceflow.spaces.vectors.fitted import FittedVectors
 from sliceflow.spaces.vectors.local import FittedLocalVectors, LocalVectorPlan
@@ -128,6 +135,7 @@ class SlicedWassersteinFlow(
 
     _state_types = (FittedVectors | FittedLocalVectors, VectorRows)
     plan_: VectorPlan | LocalVectorPlan
+    n_features_in_: int
     _options_type = VectorOptions
 
     def __init__(  # noqa: PLR0913, these are the settings of the model
@@ -166,7 +174,9 @@ class SlicedWassersteinFlow(
     def _adapter(
         self, like_fitted: bool = False, ranks: Ranks = SINGLE
     ) -> VectorAdapter:
-        validate = self._validate_new
+        validate: Callable[[Any], np.ndarray] = partial(
+            checked_by_sklearn, estimator=self
+        )
         if like_fitted:
             validate = self._validate_like_fitted
         return VectorAdapter(
@@ -221,17 +231,6 @@ class SlicedWassersteinFlow(
             **with_preset(vars(parameters), vars(defaults), VECTORS)
         )
 
-    def _validate_new(self, X: Any) -> np.ndarray:
-        """X after scikit-learn's checks, float32 or float64."""
-        array = check_array(
-            X,
-            dtype=["float64", "float32"],
-            ensure_all_finite=False,
-            estimator=self,
-            input_name="X",
-        )
-        return np.asarray(array)
-
     def _validate_like_fitted(self, X: Any) -> np.ndarray:
         """X after scikit-learn's checks, with the columns and the type of known rows.
 
@@ -241,11 +240,11 @@ class SlicedWassersteinFlow(
         if self._pending_rows is not None:
             known = self._pending_rows
             dtype = str(known.X.dtype)
-            checked._set_columns(known.X.shape[1], known.names)
+            set_columns(checked, known.X.shape[1], known.names)
         else:
             fitted = self._fitted_state()
             dtype = fitted.plan.dtype
-            checked._set_columns(fitted.plan.n_columns, fitted.names)
+            set_columns(checked, fitted.plan.n_columns, fitted.names)
         array = validate_data(
             checked, X, dtype=dtype, ensure_all_finite=False, reset=False
         )
@@ -263,11 +262,4 @@ class SlicedWassersteinFlow(
         if isinstance(fitted, FittedLocalVectors):
             fitted = fitted.with_rows(record.rows)
         super()._store(replace(record, fitted=fitted), particles)
-        self._set_columns(fitted.plan.n_columns, fitted.names)
-
-    def _set_columns(self, n: int, names: tuple[Any, ...] | None) -> None:
-        """Set the attributes in which scikit-learn looks for the columns of X."""
-        self.n_features_in_ = n
-        self.__dict__.pop("feature_names_in_", None)
-        if names and all(isinstance(name, str) for name in names):
-            self.feature_names_in_ = np.array(names, dtype=object)
+        set_columns(self, fitted.plan.n_columns, fitted.names)

@@ -16,7 +16,7 @@ ConditionMode = Literal["auto", "joint", "local"]
 # Names of kinds of frames; `FRAME_KINDS` has the kinds.
 FrameName = Literal["orthogonal", "random", "max-sliced", "axis"]
 
-FRAME_KINDS: dict[str, Callable[[], FrameKind]] = {
+FRAME_KINDS: dict[FrameName, Callable[[], FrameKind]] = {
     "orthogonal": frames.Orthogonal,
     "random": frames.Random,
     "max-sliced": frames.MaxSliced,
@@ -59,7 +59,7 @@ class VectorOptions:
     taper: float = 0.5
     n_axis_steps: int = 2
     n_knots: int = 512
-    smoothing: float | str = "auto"
+    smoothing: float | Literal["auto"] = "auto"
     n_neighbors: int = 20
     shrinkage: float = 0.0
 
@@ -92,7 +92,7 @@ class VectorParameters:
 
     n_particles: int | None
     n_steps: int
-    frame: str | FrameKind  # a key of `FRAME_KINDS`, or "paper" of the preset
+    frame: FrameName | Literal["paper"] | FrameKind  # "paper" is that of the preset
     transport: TransportName | Transport
     amplifier: float
     entropy: float

@@ -49,6 +49,7 @@ from sliceflow.models.vector_rows import VectorRows
 from sliceflow.saved_types import Between, Count
 from sliceflow.spaces.vectors.parameters import (
     FRAME_KINDS,
+    FrameName,
     VectorOptions,
     VectorParameters,
 )
@@ -508,7 +509,10 @@ def count_knots(n_knots: int, y: EncodedY | None) -> int:
 
 
 def choose_frame(
-    frame: str | FrameKind, d: int, use: ConditionUse, n_ranks: int
+    frame: FrameName | Literal["paper"] | FrameKind,
+    d: int,
+    use: ConditionUse,
+    n_ranks: int,
 ) -> FrameKind:
     """The kind of frame for d columns, in a flow that makes this `use` of y.
 
@@ -530,7 +534,7 @@ def choose_frame(
 
 
 def plan_bandwidth(
-    option: float | str, X: np.ndarray, y: EncodedY | None, n_rows: int
+    option: float | Literal["auto"], X: np.ndarray, y: EncodedY | None, n_rows: int
 ) -> tuple[float | None, str]:
     """The bandwidth that the option `smoothing` gives these rows, and the reason.
 
