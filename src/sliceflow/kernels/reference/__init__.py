@@ -25,7 +25,8 @@ from sliceflow.kernels.reference.histograms import (
     shrink_factor,
     value_range,
 )
-from sliceflow.kernels.reference.random import normal, philox
+from sliceflow.kernels.reference.points import take_points
+from sliceflow.kernels.reference.random import normal, philox, uniform
 from sliceflow.kernels.reference.sorting import (
     argsort_rows,
     displace_knots,
@@ -61,5 +62,7 @@ __all__ = [  # every kernel
     "shrink",
     "shrink_factor",
     "sort_rows",
+    "take_points",
+    "uniform",
     "value_range",
 ]

@@ -7,14 +7,15 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from sliceflow.kernels.classes import displace_by_class
 from sliceflow.kernels.geometry import TileGeometry
 from sliceflow.kernels.reference.distances import add_class_offsets
 from sliceflow.kernels.reference.histograms import displace_grid
 
 # The types of the kernels that functions `name_by` take; see `histograms`.
 AddClassOffsets = Callable[[Tensor, Tensor, Tensor], Tensor]
-DisplaceGrid = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+DisplaceGrid = Callable[
+    [Tensor, Tensor, Tensor, Tensor, Sequence[int] | None], Tensor
+]
 ProjectTiles = Callable[
     [Tensor, Tensor, TileGeometry, Tensor | None, Tensor | None, Tensor | None], Tensor
 ]
@@ -146,9 +147,5 @@ def move_tiles_by(  # noqa: PLR0913, two kernels, and the arguments of `move_til
 ) -> None:
     """The kernel `move_tiles` by these kernels `project_tiles` and `displace_grid`."""
     z = project_tiles(x, theta, geometry, None, offsets, class_indices)
-
-    def displace(z_class: Tensor, rows: slice) -> Tensor:
-        return displace_grid(z_class, lo[rows], hi[rows], values[rows])
-
-    dz = displace_by_class(z, starts, displace)
+    dz = displace_grid(z, lo, hi, values, starts)
     x.add_(lift_tiles(dz, theta, geometry), alpha=step_size)

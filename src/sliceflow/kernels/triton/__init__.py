@@ -12,6 +12,7 @@ from sliceflow.kernels.reference import (
     nearest_distance,
     shrink_factor,
     sort_rows,
+    take_points,
 )
 from sliceflow.kernels.triton.compressed_maps import compress_grid, expand_grid
 from sliceflow.kernels.triton.histograms import (
@@ -20,7 +21,7 @@ from sliceflow.kernels.triton.histograms import (
     histogram,
     shrink,
 )
-from sliceflow.kernels.triton.random import normal, philox
+from sliceflow.kernels.triton.random import normal, philox, uniform
 from sliceflow.kernels.triton.tiles import move_tiles, padded_size, project_tiles
 from sliceflow.kernels.triton.values import (
     add_class_offsets,
@@ -50,5 +51,7 @@ __all__ = [  # every kernel; some are those of the reference
     "shrink",
     "shrink_factor",
     "sort_rows",
+    "take_points",
+    "uniform",
     "value_range",
 ]
