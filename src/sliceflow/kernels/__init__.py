@@ -156,6 +156,10 @@ class Kernels(Protocol):
         self, x: Tensor, rows: Tensor, max_gap: Tensor, exclude_self: bool = False
     ) -> Tensor: ...
 
+    def keep_smallest(
+        self, scores: Tensor, first: int, best_scores: Tensor, best_columns: Tensor
+    ) -> None: ...
+
     # Points
 
     def take_points(self, x: Tensor, indices: Tensor) -> Tensor: ...

@@ -50,6 +50,7 @@ __all__ = [  # every kernel; some are those of the reference
     "expand_grid",
     "flatten_tails",
     "histogram",
+    "keep_smallest",
     "lift_tiles",
     "match_sorted",
     "move_tiles",
@@ -75,6 +76,8 @@ _jit_without_nan: Any = numba.njit(
     cache=True, error_model="numpy", nogil=True, fastmath={"nnan", "nsz"}
 )
 _inline: Any = numba.njit(cache=True, error_model="numpy", inline="always")
+# Points that `take_points` copies at a time: a cache line of bytes.
+_POINTS_TAKEN_TOGETHER = 64
 # Arrays of fewer values than this are not worth the start of threads.
 _MIN_VALUES_FOR_THREADS = 1 << 15
 
@@ -938,16 +941,64 @@ def expand_grid(
     return out
 
 
-def _take_points(x: np.ndarray, out: np.ndarray, indices: np.ndarray) -> None:
+@_jit
+def _keep_smallest(scores, best_scores, best_columns, first):
+    n_kept = best_scores.shape[1]
+    for i in range(scores.shape[0]):
+        n_found = 0
+        while n_found < n_kept and best_columns[i, n_found] >= 0:
+            n_found += 1
+        j = 0
+        while n_found < n_kept and j < scores.shape[1]:
+            score = scores[i, j]
+            best_scores[i, n_found] = score if score == score else np.inf
+            best_columns[i, n_found] = first + j
+            n_found += 1
+            j += 1
+        worst = best_scores[i].argmax()
+        while j < scores.shape[1]:
+            if scores[i, j] < best_scores[i, worst]:
+                best_scores[i, worst] = scores[i, j]
+                best_columns[i, worst] = first + j
+                worst = best_scores[i].argmax()
+            j += 1
+
+
+def keep_smallest(
+    scores: Tensor, first: int, best_scores: Tensor, best_columns: Tensor
+) -> None:
+    arrays = [_array(scores), best_scores.numpy(), best_columns.numpy()]
+    over_rows(_keep_smallest, arrays, first)
+
+
+def _take_columns(x: np.ndarray, out: np.ndarray, indices: np.ndarray) -> None:
     # "clip" spares numpy a second array; `take_points` has checked the indices.
     x.take(indices, axis=1, out=out, mode="clip")
 
 
+@_jit
+def _take_points(indices, out, points):
+    """`points` (n, d) and `out` (m, d) are transposed: a row is a point.
+
+    Points that are side by side in `out` are copied together: a line of the cache that
+    is written gets values of all of them.
+    """
+    m, d = out.shape
+    for first in range(0, m, _POINTS_TAKEN_TOGETHER):
+        end = min(first + _POINTS_TAKEN_TOGETHER, m)
+        for j in range(d):
+            for t in range(first, end):
+                out[t, j] = points[indices[t], j]
+
+
 def take_points(x: Tensor, indices: Tensor) -> Tensor:
-    if len(indices) and not -1 < int(indices.min()) <= int(indices.max()) < x.shape[1]:
-        raise IndexError(f"there are only {x.shape[1]} points")
+    if bool(((indices < 0) | (indices >= x.shape[1])).any()):
+        raise IndexError(f"indices of points must be 0 to {x.shape[1] - 1}")
     out = torch.empty((len(x), len(indices)), dtype=x.dtype)
-    over_rows(_take_points, [_array(x), out.numpy()], _array(indices))
+    if x.T.is_contiguous():
+        over_rows(_take_points, [_array(indices), out.T.numpy()], x.T.numpy())
+    else:
+        over_rows(_take_columns, [x.numpy(), out.numpy()], _array(indices))
     return out
 
 

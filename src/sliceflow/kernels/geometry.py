@@ -50,3 +50,10 @@ class TileGeometry:
         in_tile = row % tile_height * tile_width + column % tile_width
         channel = torch.arange(channels)[:, None, None] * (tile_height * tile_width)
         return (tile * self.side + channel + in_tile).view(-1)
+
+    @cached_property
+    def beyond(self) -> Tensor:
+        """Which values of all tiles are of no picture, because they lie beyond it."""
+        is_beyond = torch.ones(self.n_directions, dtype=torch.bool)
+        is_beyond[self.place] = False
+        return is_beyond.nonzero()[:, 0]

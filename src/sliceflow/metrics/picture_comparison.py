@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from sliceflow.arrays import chunks
 from sliceflow.devices import resolve_device
 from sliceflow.metrics import copying, distances
 from sliceflow.metrics.comparisons import (
@@ -23,6 +24,8 @@ from sliceflow.metrics.rows import as_flat_rows, subsample
 
 # Principal components that stand for a picture, as in the name FD-PCA32.
 _N_COMPONENTS = 32
+# Pictures that are converted to float64 at a time: 25 MB of pictures of 28×28.
+_ROWS_PER_BLOCK = 4096
 # The side of a thumbnail, about.
 _THUMBNAIL_SIDE = 8
 # On a CPU, copies are searched among all training pictures for this many samples and
@@ -75,7 +78,12 @@ def _component_scores(
     mean, axes = distances.principal_axes(fitted_rows, _N_COMPONENTS)
 
     def components(images: np.ndarray) -> np.ndarray:
-        return np.asarray((as_flat_rows(images) - mean) @ axes.T / half_range)
+        rows = as_flat_rows(images)
+        blocks = [
+            (rows[block] - mean) @ axes.T / half_range
+            for block in chunks(len(rows), _ROWS_PER_BLOCK)
+        ]
+        return np.concatenate(blocks)
 
     sample_components = components(samples)
     train_components = components(train)

@@ -15,7 +15,11 @@ from sliceflow.kernels.reference.compressed_maps import (
     expand_grid,
     flatten_tails,
 )
-from sliceflow.kernels.reference.distances import add_class_offsets, nearest_distance
+from sliceflow.kernels.reference.distances import (
+    add_class_offsets,
+    keep_smallest,
+    nearest_distance,
+)
 from sliceflow.kernels.reference.histograms import (
     bin_counts,
     compose_histograms,
@@ -51,6 +55,7 @@ __all__ = [  # every kernel
     "expand_grid",
     "flatten_tails",
     "histogram",
+    "keep_smallest",
     "lift_tiles",
     "match_sorted",
     "move_tiles",

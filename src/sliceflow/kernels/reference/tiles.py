@@ -13,9 +13,7 @@ from sliceflow.kernels.reference.histograms import displace_grid
 
 # The types of the kernels that functions `name_by` take; see `histograms`.
 AddClassOffsets = Callable[[Tensor, Tensor, Tensor], Tensor]
-DisplaceGrid = Callable[
-    [Tensor, Tensor, Tensor, Tensor, Sequence[int] | None], Tensor
-]
+DisplaceGrid = Callable[[Tensor, Tensor, Tensor, Tensor, Sequence[int] | None], Tensor]
 ProjectTiles = Callable[
     [Tensor, Tensor, TileGeometry, Tensor | None, Tensor | None, Tensor | None], Tensor
 ]
@@ -82,8 +80,9 @@ def _rotate_tiles(x: Tensor, theta: Tensor, geometry: TileGeometry) -> Tensor:
     theta = theta[:k, :k]
     tiles = x
     if geometry.grid != (1, 1):  # one tile is the picture itself
-        tiles = x.new_zeros(geometry.n_directions, n)
+        tiles = x.new_empty(geometry.n_directions, n)
         tiles.index_copy_(0, geometry.place.to(x.device), x)
+        tiles.index_fill_(0, geometry.beyond.to(x.device), 0.0)
     return torch.matmul(theta.to(x.dtype), tiles.reshape(-1, k, n)).view(-1, n)
 
 
