@@ -31,7 +31,7 @@ _THUMBNAIL_SIDE = 8
 # On a CPU, copies are searched among all training pictures for this many samples and
 # held-out pictures each. The share of copies of new pictures, .01, then has an error
 # of .003. With more, measuring MNIST would take longer than fitting it.
-_MAX_PICTURES_SEARCHED_ON_CPU = 1_000
+MAX_PICTURES_SEARCHED_ON_CPU = 1_000
 # The same for half-size patches: nine of each picture, so fewer pictures will do.
 _MAX_PICTURES_OF_PATCHES_ON_CPU = 250
 
@@ -48,7 +48,7 @@ def compare_pictures(
     Mirror images of training pictures count as copies.
     """
     scores = _component_scores(samples, train, test, labels, settings)
-    search_settings = _limited_on_cpu(settings, _MAX_PICTURES_SEARCHED_ON_CPU)
+    search_settings = _limited_on_cpu(settings, MAX_PICTURES_SEARCHED_ON_CPU)
     scores |= copy_scores(samples, [train], test, search_settings, mirror=True)
     scores |= _thumbnail_scores(samples, train, test, search_settings)
     patch_settings = _limited_on_cpu(settings, _MAX_PICTURES_OF_PATCHES_ON_CPU)
