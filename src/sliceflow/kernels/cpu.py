@@ -726,8 +726,8 @@ def _flatten_row(lo, hi, values, counts, below, shift):
     tail = math.sqrt(total) * TAIL_SHARE_OF_ROOT
     # The bins that hold the outermost particles that are not in a tail, and the
     # displacements of these particles.
-    low_bin = max(np.searchsorted(below, tail) - 1, 0)
-    high_bin = max(np.searchsorted(below, total - tail) - 1, 0)
+    low_bin = np.searchsorted(below[1:], tail)
+    high_bin = np.searchsorted(below[1:], total - tail)
     for e in range(n_bins + 1):
         shift[e] = values[e] - (lo + (hi - lo) * (e / n_bins))
     low_shift = _shift_at(shift, below, low_bin, tail)
