@@ -6,7 +6,7 @@ Those of every backend against the plain-torch reference.
 import pytest
 import torch
 
-from sliceflow.kernels import reference
+from sliceflow.kernels import cpu, reference
 
 EXPONENT = -9
 SIZES = [(128, 16, 6), (64, 2, 2), (100, 12, 2), (300, 257, 1), (2500, 9, 1)]
@@ -173,3 +173,16 @@ def test_grids_are_made_with_the_same_bits_on_every_device(
         *(t.cpu() for t in compressed), n_bins, EXPONENT, dtype
     )
     assert torch.equal(ours.cpu(), on_cpu)
+
+
+@pytest.mark.parametrize(("n_bins", "n_knots", "h"), SIZES)
+def test_numba_has_the_bits_of_the_reference(n_bins, n_knots, h):
+    """So models do not depend on whether numba can be imported."""
+    arguments = maps(n_bins, h, "cpu")
+    arguments[:2] = [t.double() for t in arguments[:2]]
+    ours = cpu.compress_grid(*arguments, n_knots, EXPONENT)
+    theirs = reference.compress_grid(*arguments, n_knots, EXPONENT)
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    form = (n_bins, EXPONENT, torch.float32)
+    expanded = cpu.expand_grid(*ours, *form)
+    assert torch.equal(expanded, reference.expand_grid(*ours, *form))

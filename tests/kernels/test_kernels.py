@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from sliceflow.kernels import Kernels, cpu, displace_by_class, reference
-from sliceflow.kernels.reference.random import box_muller
+from sliceflow.kernels import Kernels, cpu, reference
+from sliceflow.kernels.reference.random import box_muller, words_as_uniform
 
 KINDS = ["normal", "ties", "constant", "gap", "huge", "tiny"]
 SIZES = [1, 97, 1009]
@@ -307,20 +307,16 @@ def test_classes_are_counted_and_displaced_by_themselves(backend, starts, n_bins
     ]
     maps = (*ends, values)
 
-    def displaced(module):
-        def displace(z_class, rows):
-            return module.displace_grid(z_class, *(tensor[rows] for tensor in maps))
-
-        return displace_by_class(z, starts, displace)
-
-    moved = displaced(backend)
-    close(moved, displaced(reference), 4)
+    moved = backend.displace_grid(z, *maps, starts)
+    close(moved, reference.displace_grid(z, *maps, starts), 4)
     assert counts.shape == (3 * n_classes, n_bins)
     for c, (first, end) in enumerate(pairwise(starts)):
         rows = slice(3 * c, 3 * c + 3)
         if first == end:
             assert not bool(counts[rows].any() or lo[rows].any() or hi[rows].any())
             continue
+        alone = backend.displace_grid(z[:, first:end], *(t[rows] for t in maps))
+        assert torch.equal(moved[:, first:end], alone)
         own = backend.histogram(z[:, first:end], n_bins)
         assert all(
             torch.equal(a[rows], b) for a, b in zip((counts, lo, hi), own, strict=True)
@@ -378,3 +374,67 @@ def test_the_protocol_has_the_signatures_of_the_reference():
         theirs = inspect.signature(getattr(reference, name))
         assert without_self == list(theirs.parameters.values()), name
         assert protocol.return_annotation == theirs.return_annotation, name
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("first", "n"), [(0, 1), (2**62, 97), (7, 100_003)])
+def test_uniform_numbers_are_the_same_bits_everywhere(backend, dtype, first, n):
+    key = (3, 2**32 - 1)
+    ours = backend.uniform(first, n, key, backend.device, dtype)
+    theirs = reference.uniform(first, n, key, backend.device, dtype)
+    assert torch.equal(ours, theirs)
+    assert ours.dtype == dtype
+    assert bool(((ours > 0) & (ours < 1)).all())
+
+
+def test_the_largest_word_stays_below_1():
+    largest = torch.tensor([[2**32 - 1]])
+    for dtype in (torch.float32, torch.float64):
+        assert float(words_as_uniform(largest, dtype)) < 1
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize(("d", "n", "m"), [(1, 1, 1), (7, 13, 97), (97, 1009, 640)])
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_points_are_taken(backend, dtype, d, n, m, is_transposed):
+    values = np.random.default_rng(n).integers(0, 256, (n, d))
+    x = torch.from_numpy(values).to(backend.device, dtype).T
+    if not is_transposed:
+        x = x.contiguous()
+    indices = torch.from_numpy(np.random.default_rng(m).integers(0, n, m)).to(x.device)
+    assert torch.equal(backend.take_points(x, indices), x[:, indices])
+    assert backend.take_points(x, indices[:0]).shape == (d, 0)
+
+
+@pytest.mark.parametrize("index", [-1, 3])
+def test_points_that_do_not_exist_are_not_taken(index):
+    with pytest.raises(IndexError, match="must be 0 to 2"):
+        cpu.take_points(torch.zeros(5, 3), torch.tensor([0, index]))
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "NaN", "infinite"])
+@pytest.mark.parametrize(("m", "n_kept"), [(1, 1), (13, 13), (97, 9), (1009, 97)])
+def test_the_smallest_scores_are_kept(backend, kind, m, n_kept):
+    scores = projections(kind, m, device=backend.device)
+    if kind == "NaN":
+        scores[:, ::2] = torch.nan
+    elif kind == "infinite":
+        scores[:, 1:] = torch.inf
+
+    def kept(module):
+        best_scores = scores.new_full((len(scores), n_kept), torch.inf)
+        columns = torch.full_like(best_scores, -1, dtype=torch.int64)
+        half = m // 2
+        module.keep_smallest(scores[:, :half], 0, best_scores, columns)
+        module.keep_smallest(scores[:, half:], half, best_scores, columns)
+        return best_scores, columns
+
+    best_scores, columns = kept(backend)
+    assert torch.equal(best_scores.sort().values, kept(reference)[0].sort().values)
+    # Each of them is a column of its own, with this score.
+    assert bool((columns.sort().values.diff() > 0).all())
+    assert bool((columns >= 0).all())
+    found = scores.gather(1, columns).nan_to_num(torch.inf, torch.inf)
+    assert torch.equal(found, best_scores)
+    in_order = scores.nan_to_num(torch.inf, torch.inf).sort().values[:, :n_kept]
+    assert torch.equal(best_scores.sort().values, in_order)

@@ -174,3 +174,12 @@ def test_more_blocks_of_pictures_and_directions_than_one_have_their_places(backe
     wanted = reference.project_tiles(x, theta, geometry, None, *shift)
     z = backend.project_tiles(x, theta, geometry, None, *shift)
     assert float((z - wanted).abs().max()) <= 1e-4
+
+
+@pytest.mark.parametrize("cut", ALL_CUTS)
+def test_every_value_of_all_tiles_is_of_a_picture_or_beyond(cut):
+    channels, height, width, patch, offset = cut
+    size = (min(patch, height), min(patch, width))
+    geometry = TileGeometry((channels, height, width), size, offset)
+    values = torch.cat((geometry.scatter_index, geometry.beyond)).sort().values
+    assert torch.equal(values, torch.arange(geometry.n_directions))

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 from scipy.stats import norm
+from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
 from sliceflow.metrics import (
@@ -179,3 +180,13 @@ def test_without_torch_fidelity_the_error_names_the_command(monkeypatch):
 def test_pictures_are_whole_numbers():
     with pytest.raises(ValueError, match="float64 of shape"):
         fid(GREY / 17, GREY)
+
+
+@pytest.mark.parametrize("scoring", ["accuracy", "roc_auc"])
+def test_a_forest_in_threads_scores_as_one_without(rng, scoring):
+    samples, real = rng.normal(size=(2, 60, 3)).round(1)  # with ties
+    forest = RandomForestClassifier(20, random_state=0)
+    options = dict(scoring=scoring, n_trees=20)
+    in_threads = two_sample_accuracy(samples, real, **options)
+    alone = two_sample_accuracy(samples, real, classifier=forest, **options)
+    assert in_threads == alone

@@ -42,14 +42,17 @@ if TYPE_CHECKING:
 # The most samples of pictures that are drawn and measured: more cost time, and say
 # little more.
 _MAX_PICTURES = 2000
-# What measures cost on one thread of a CPU, measured on an aarch64 machine: of pictures
-# of 28×28 and of 32×32 in colour, 5,000 to 60,000 of them, the search for copies, per
-# value of each pair of pictures, and principal components, per picture and pair of
-# values. Users are told an order of magnitude.
-_SECONDS_OF_PICTURES = 0.5  # of any, as 1,300 of 8×8 take
-_SECONDS_PER_COMPARED_VALUE = 5.5e-10
+# What measures of pictures cost on one thread of a CPU, that of
+# `devices.cpu_slowness`, where 60,000 pictures of 28×28 were measured: forests, per
+# compared picture, the searches for copies, per value of each training picture and
+# searched picture, and principal components, per picture and pair of values. Users are
+# told an order of magnitude.
+_SECONDS_OF_PICTURES = 0.5  # of any
+_SECONDS_PER_COMPARED_PICTURE = 1.4e-3
+_SECONDS_PER_SEARCHED_VALUE = 1.1e-10
 _SECONDS_OF_COMPONENTS = 8.5e-10
-# What measures of tables cost, with 300 to 2,000 compared rows of 5 to 20 columns.
+# What measures of tables cost on one thread of an aarch64 machine, with 300 to 2,000
+# compared rows of 5 to 20 columns.
 _SECONDS_OF_TABLE = 0.7
 _SECONDS_PER_CELL = 2.5e-5
 # A category with more levels is probably a code or a place, which nobody would predict.
@@ -278,7 +281,7 @@ def estimate_seconds(
 
     Those of a table begin with a second fit, which takes about `fit_seconds` as well.
     """
-    from sliceflow.devices import resolve_device
+    from sliceflow.devices import cpu_slowness, resolve_device
 
     if test is None or resolve_device(device).type != "cpu":
         return None
@@ -291,10 +294,15 @@ def estimate_seconds(
         return fit_seconds + _SECONDS_OF_TABLE + _SECONDS_PER_CELL * n_cells
     n_values = math.prod(train.x.shape[1:])
     n_components_of = min(n_train, _MAX_PICTURES)
+    from sliceflow.metrics.picture_comparison import MAX_PICTURES_SEARCHED_ON_CPU
+
+    n_searched = min(n_train, MAX_PICTURES_SEARCHED_ON_CPU)
+    n_searched += min(len(test.x), MAX_PICTURES_SEARCHED_ON_CPU)
     seconds = _SECONDS_OF_PICTURES
-    seconds += _SECONDS_PER_COMPARED_VALUE * n_compared * n_train * n_values
+    seconds += _SECONDS_PER_COMPARED_PICTURE * n_compared
+    seconds += _SECONDS_PER_SEARCHED_VALUE * n_searched * n_train * n_values
     seconds += _SECONDS_OF_COMPONENTS * n_components_of * n_values**2
-    return float(seconds) / torch.get_num_threads()
+    return float(seconds) * cpu_slowness() / torch.get_num_threads()
 
 
 def measure_fit(

@@ -169,14 +169,9 @@ class GridMap:
         If the cloud has class slices, the points of each class move by the maps of that
         class.
         """
-        kernel = kernels.for_tensor(z)
-
-        def displace(z_class: Tensor, rows: slice) -> Tensor:
-            return kernel.displace_grid(
-                z_class, self.lo[rows], self.hi[rows], self.values[rows]
-            )
-
-        return kernels.displace_by_class(z, _class_starts(cloud), displace)
+        return kernels.for_tensor(z).displace_grid(
+            z, self.lo, self.hi, self.values, _class_starts(cloud)
+        )
 
 
 TransportMap = KnotMap | GridMap | SmoothMap

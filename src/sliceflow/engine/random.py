@@ -29,8 +29,6 @@ from sliceflow.errors import ParameterError
 _NUMBERS_PER_CHUNK = 1 << 22
 # Words that Philox makes of one counter, a "quad".
 _WORDS_PER_COUNTER = 4
-# The largest float32 below 1: a larger word would be rounded up to 1.
-_LARGEST_FLOAT32 = 1 - 2.0**-24
 
 
 # What users may pass as `random_state`, as in scikit-learn.
@@ -104,14 +102,12 @@ class Seed:
 
         They are multiples of 2⁻³². Row i depends on `start + i` alone.
         """
-        largest = _LARGEST_FLOAT32 if dtype == torch.float32 else 1.0
-        philox = kernels.for_device(device).philox
+        uniform = kernels.for_device(device).uniform
 
         def draw(
             first: int, n: int, key: tuple[int, int], device: torch.device | str
         ) -> Tensor:
-            words = philox(first, n, key, device)
-            return ((words.double() + 0.5) / 2**32).clamp_(max=largest)
+            return uniform(first, n, key, device, dtype)
 
         return self._numbers(draw, rows, columns, start, dtype, device, part)
 

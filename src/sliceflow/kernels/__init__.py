@@ -42,6 +42,15 @@ class Kernels(Protocol):
         self, first: int, n: int, key: tuple[int, int], device: torch.device | str
     ) -> Tensor: ...
 
+    def uniform(
+        self,
+        first: int,
+        n: int,
+        key: tuple[int, int],
+        device: torch.device | str,
+        dtype: torch.dtype,
+    ) -> Tensor: ...
+
     def normal(
         self, first: int, n: int, key: tuple[int, int], device: torch.device | str
     ) -> Tensor: ...
@@ -103,7 +112,12 @@ class Kernels(Protocol):
     def shrink_factor(self, cost: Tensor, rate: Tensor, variance: Tensor) -> Tensor: ...
 
     def displace_grid(
-        self, z: Tensor, lo: Tensor, hi: Tensor, values: Tensor
+        self,
+        z: Tensor,
+        lo: Tensor,
+        hi: Tensor,
+        values: Tensor,
+        starts: Sequence[int] | None = None,
     ) -> Tensor: ...
 
     # Compressed maps
@@ -142,6 +156,14 @@ class Kernels(Protocol):
     def nearest_distance(
         self, x: Tensor, rows: Tensor, max_gap: Tensor, exclude_self: bool = False
     ) -> Tensor: ...
+
+    def keep_smallest(
+        self, scores: Tensor, first: int, best_scores: Tensor, best_columns: Tensor
+    ) -> None: ...
+
+    # Points
+
+    def take_points(self, x: Tensor, indices: Tensor) -> Tensor: ...
 
     # Pictures in tiles
 

@@ -21,15 +21,21 @@ from torch import Tensor
 
 from sliceflow.kernels.geometry import TileGeometry
 from sliceflow.kernels.reference import (
-    compress_grid,
-    expand_grid,
     flatten_tails,
     lift_tiles,
     padded_size,
     shrink,
     shrink_factor,
 )
-from sliceflow.kernels.reference.histograms import CDF_TOLERANCE, histogram_with_kernels
+from sliceflow.kernels.reference.compressed_maps import (
+    EVEN_SHARE_OF_KNOTS,
+    JACOBI_ITERATIONS,
+    MAX_QUANTIZED_SHIFT,
+    MIN_KNOT_DENSITY,
+    TAIL_SHARE_OF_ROOT,
+)
+from sliceflow.kernels.reference.histograms import CDF_TOLERANCE
+from sliceflow.kernels.reference.random import LARGEST_FLOAT32_BELOW_1
 from sliceflow.kernels.reference.sorting import GAP_RATIO
 from sliceflow.kernels.reference.tiles import (
     move_tiles_with_kernels,
@@ -47,6 +53,7 @@ __all__ = [  # every kernel; some are those of the reference
     "expand_grid",
     "flatten_tails",
     "histogram",
+    "keep_smallest",
     "lift_tiles",
     "match_sorted",
     "move_tiles",
@@ -58,6 +65,8 @@ __all__ = [  # every kernel; some are those of the reference
     "shrink",
     "shrink_factor",
     "sort_rows",
+    "take_points",
+    "uniform",
     "value_range",
 ]
 
@@ -65,11 +74,14 @@ __all__ = [  # every kernel; some are those of the reference
 # meaning. Not parallel=True: that takes numba ten times as long to compile; `over_rows`
 # uses threads instead.
 _jit: Any = numba.njit(cache=True, error_model="numpy", nogil=True)
-# For values that are never NaN: numba can then vectorise minima.
+# For values that are never NaN: numba can then vectorise minima. A zero may change its
+# sign.
 _jit_without_nan: Any = numba.njit(
-    cache=True, error_model="numpy", nogil=True, fastmath={"nnan"}
+    cache=True, error_model="numpy", nogil=True, fastmath={"nnan", "nsz"}
 )
 _inline: Any = numba.njit(cache=True, error_model="numpy", inline="always")
+# Points that `take_points` copies at a time: a cache line of bytes.
+_POINTS_TAKEN_TOGETHER = 64
 # Arrays of fewer values than this are not worth the start of threads.
 _MIN_VALUES_FOR_THREADS = 1 << 15
 
@@ -162,6 +174,28 @@ def philox(
     out = np.empty((n, 4), np.int64)
     over_rows(_philox, [np.arange(first, first + n), out], *key)
     return torch.from_numpy(out)
+
+
+@_jit
+def _uniform(counters, out, key0, key1, largest):
+    for i in range(out.shape[0]):
+        words = _words(counters[i], key0, key1)
+        for k in range(4):
+            out[i, k] = min((words[k] + 0.5) / 2.0**32, largest)
+
+
+def uniform(
+    first: int,
+    n: int,
+    key: tuple[int, int],
+    device: torch.device | str,
+    dtype: torch.dtype,
+) -> Tensor:
+    # Words become numbers at once: they need no memory.
+    out = torch.empty((n, 4), dtype=dtype)
+    largest = LARGEST_FLOAT32_BELOW_1 if dtype == torch.float32 else 1.0
+    over_rows(_uniform, [np.arange(first, first + n), out.numpy()], *key, largest)
+    return out
 
 
 @_inline
@@ -439,30 +473,36 @@ def value_range(z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @_jit
-def _bin_counts(z, lo, hi, counts, weights):
-    """`weights` (0,) stands for equal weights."""
-    n_bins = counts.shape[1]
+def _count_row(row, lo, hi, weights, even, odd, counts):
+    """The counts (B,) of one row; `even` and `odd` (B,) are there to work in.
+
+    `weights` (0,) stands for equal weights.
+    """
+    n = row.size
+    n_bins = counts.size
+    rate = _finite_rate(lo, hi, n_bins)
+    if weights.shape[0]:
+        for t in range(n):
+            counts[_bin(row[t], lo, rate, n_bins)] += weights[t]
+        return
     # Two histograms in turn, so that equal neighbours do not wait for each other.
-    even = np.empty(n_bins, np.int32)
-    odd = np.empty(n_bins, np.int32)
-    n = z.shape[1]
+    even[:] = 0
+    odd[:] = 0
+    for t in range(0, n - 1, 2):
+        even[_bin(row[t], lo, rate, n_bins)] += 1
+        odd[_bin(row[t + 1], lo, rate, n_bins)] += 1
+    if n % 2:
+        even[_bin(row[n - 1], lo, rate, n_bins)] += 1
+    for b in range(n_bins):
+        counts[b] = even[b] + odd[b]
+
+
+@_jit
+def _bin_counts(z, lo, hi, counts, weights):
+    even = np.empty(counts.shape[1], np.int32)
+    odd = np.empty(counts.shape[1], np.int32)
     for j in range(z.shape[0]):
-        row = z[j]
-        start = lo[j]
-        rate = _finite_rate(start, hi[j], n_bins)
-        if weights.shape[0]:
-            for t in range(n):
-                counts[j, _bin(row[t], start, rate, n_bins)] += weights[t]
-            continue
-        even[:] = 0
-        odd[:] = 0
-        for t in range(0, n - 1, 2):
-            even[_bin(row[t], start, rate, n_bins)] += 1
-            odd[_bin(row[t + 1], start, rate, n_bins)] += 1
-        if n % 2:
-            even[_bin(row[n - 1], start, rate, n_bins)] += 1
-        for b in range(n_bins):
-            counts[j, b] = even[b] + odd[b]
+        _count_row(z[j], lo[j], hi[j], weights, even, odd, counts[j])
 
 
 def bin_counts(
@@ -477,10 +517,72 @@ def bin_counts(
     return counts
 
 
+@_jit_without_nan
+def _range_without_nan(row):
+    """The smallest and the largest value of a row of numbers."""
+    low = row[0]
+    high = row[0]
+    for t in range(row.size):
+        low = min(low, row[t])
+        high = max(high, row[t])
+    return low, high
+
+
+@_jit
+def _row_range(row):
+    """The smallest and the largest value of a row; NaN if it holds NaN."""
+    n_nan = 0
+    for t in range(row.size):
+        n_nan += row[t] != row[t]
+    if n_nan:
+        return np.nan, np.nan
+    low, high = _range_without_nan(row)
+    return np.float64(low), np.float64(high)
+
+
+@_jit
+def _histogram(z, row_indices, starts, weights, counts, lo, hi):
+    """Rows of z are counted while they are in the cache, class by class.
+
+    `counts` (C·h, B), `lo` and `hi` have the rows of all directions; z has those of
+    `row_indices`.
+    """
+    n_classes = starts.size - 1
+    n_directions = counts.shape[0] // n_classes
+    even = np.empty(counts.shape[1], np.int32)
+    odd = np.empty(counts.shape[1], np.int32)
+    for j in range(z.shape[0]):
+        for c in range(n_classes):
+            row = z[j, starts[c] : starts[c + 1]]
+            if row.size == 0:
+                continue
+            k = c * n_directions + row_indices[j]
+            lo[k], hi[k] = _row_range(row)
+            _count_row(row, lo[k], hi[k], weights, even, odd, counts[k])
+
+
 def histogram(
     z: Tensor, n_bins: int, weights: Tensor | None = None, starts: Sequence[int] = ()
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return histogram_with_kernels(bin_counts, value_range, z, n_bins, weights, starts)
+    if not starts:
+        starts = (0, z.shape[1])
+    n_rows = len(z) * (len(starts) - 1)
+    counts = torch.zeros((n_rows, n_bins), dtype=torch.float64)
+    lo = torch.zeros(n_rows, dtype=torch.float64)
+    hi = torch.zeros(n_rows, dtype=torch.float64)
+    point_weights = np.empty(0)
+    if weights is not None:
+        point_weights = _array(weights.double())
+    over_rows(
+        _histogram,
+        [_array(z), np.arange(len(z))],
+        np.asarray(starts),
+        point_weights,
+        counts.numpy(),
+        lo.numpy(),
+        hi.numpy(),
+    )
+    return counts, lo, hi
 
 
 @_jit
@@ -563,36 +665,348 @@ def compose_histograms(
 
 
 @_jit
-def _displace_grid(z, lo, hi, values, out):
-    n_bins = values.shape[1] - 1
+def _displace_row(row, start, end, values, out):
+    """The displacements `out` of one row by one map."""
+    n_bins = values.size - 1
+    rate = _finite_rate(start, end, n_bins)
+    low_end = np.float64(values[0])
+    high_end = np.float64(values[n_bins])
+    slope = 1.0 if end > start and high_end > low_end else 0.0
+    for t in range(row.size):
+        v = np.float64(row[t])
+        position = (v - start) * rate
+        if position >= n_bins:
+            out[t] = high_end + slope * (v - end) - v
+        elif position > 0:
+            b = np.uintp(position)
+            low = np.float64(values[b])
+            rise = np.float64(values[b + np.uintp(1)]) - low
+            out[t] = low + (position - b) * rise - v
+        else:  # or it is NaN, and so is this
+            out[t] = low_end + slope * (v - start) - v
+
+
+@_jit
+def _displace_grid(z, row_indices, out, lo, hi, values, starts):
+    """`lo`, `hi` and `values` have the maps of all directions; see `_histogram`."""
+    n_classes = starts.size - 1
+    n_directions = lo.size // n_classes
     for j in range(z.shape[0]):
-        row = z[j]
-        row_values = values[j]
-        row_out = out[j]
-        start = lo[j]
-        end = hi[j]
-        rate = _finite_rate(start, end, n_bins)
-        low_end = np.float64(row_values[0])
-        high_end = np.float64(row_values[n_bins])
-        slope = 1.0 if end > start and high_end > low_end else 0.0
-        for t in range(row.shape[0]):
-            v = np.float64(row[t])
-            position = (v - start) * rate
-            if position >= n_bins:
-                row_out[t] = high_end + slope * (v - end) - v
-            elif position > 0:
-                b = np.uintp(position)
-                low = np.float64(row_values[b])
-                rise = np.float64(row_values[b + np.uintp(1)]) - low
-                row_out[t] = low + (position - b) * rise - v
-            else:  # or it is NaN, and so is this
-                row_out[t] = low_end + slope * (v - start) - v
+        for c in range(n_classes):
+            k = c * n_directions + row_indices[j]
+            first = starts[c]
+            end = starts[c + 1]
+            _displace_row(z[j, first:end], lo[k], hi[k], values[k], out[j, first:end])
 
 
-def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
+def displace_grid(
+    z: Tensor,
+    lo: Tensor,
+    hi: Tensor,
+    values: Tensor,
+    starts: Sequence[int] | None = None,
+) -> Tensor:
+    if starts is None:
+        starts = (0, z.shape[1])
     out = torch.empty_like(z)
-    arrays = [_array(z), _array(lo), _array(hi), _array(values), out.numpy()]
-    over_rows(_displace_grid, arrays)
+    over_rows(
+        _displace_grid,
+        [_array(z), np.arange(len(z)), out.numpy()],
+        _array(lo),
+        _array(hi),
+        _array(values),
+        np.asarray(starts),
+    )
+    return out
+
+
+@_jit
+def _flatten_row(lo, hi, values, counts, below, shift):
+    """The displacements (B + 1,) of one map whose tails are made rigid.
+
+    This is `flatten_tails` of the reference; `below` (B + 1,) is there to work in.
+    """
+    n_bins = counts.size
+    below[0] = 0.0
+    for b in range(n_bins):
+        below[b + 1] = below[b] + counts[b]
+    total = below[n_bins]
+    tail = math.sqrt(total) * TAIL_SHARE_OF_ROOT
+    # The bins that hold the outermost particles that are not in a tail, and the
+    # displacements of these particles.
+    low_bin = np.searchsorted(below[1:], tail)
+    high_bin = np.searchsorted(below[1:], total - tail)
+    for e in range(n_bins + 1):
+        shift[e] = values[e] - (lo + (hi - lo) * (e / n_bins))
+    low_shift = _shift_at(shift, below, low_bin, tail)
+    high_shift = _shift_at(shift, below, high_bin, total - tail)
+    for e in range(n_bins + 1):
+        if e <= low_bin:
+            shift[e] = low_shift
+        elif e > high_bin:
+            shift[e] = high_shift
+
+
+@_inline
+def _shift_at(shift, below, b, n_particles):
+    """The displacement of the particle, in bin b, that has `n_particles` below it."""
+    inside = (n_particles - below[b]) / (below[b + 1] - below[b])
+    if inside < 0.5:
+        return shift[b] + inside * (shift[b + 1] - shift[b])
+    return shift[b + 1] - (shift[b + 1] - shift[b]) * (1 - inside)
+
+
+@_jit
+def _bends(lo, hi, values, counts, out_lo, out_hi, shift, density, unit):
+    """The first half of `_compress_grid`, up to the density of knots before its root.
+
+    It writes the ranges, rounded to multiples of `unit`, and the displacements `shift`
+    (h, B + 1) from these ranges.
+    """
+    h, n_bins = counts.shape
+    below = np.empty(n_bins + 1)
+    bend = np.zeros(n_bins + 1)  # at each edge; 0 at the ends
+    value = np.empty(1, values.dtype)
+    for j in range(h):
+        _flatten_row(lo[j], hi[j], values[j], counts[j], below, shift[j])
+        out_lo[j] = np.rint(lo[j] / unit) * unit
+        out_hi[j] = np.rint(hi[j] / unit) * unit
+        for e in range(n_bins + 1):
+            image = lo[j] + (hi[j] - lo[j]) * (e / n_bins) + shift[j, e]
+            value[0] = min(max(image, values[j, 0]), values[j, n_bins])  # rounds it
+            place = out_lo[j] + (out_hi[j] - out_lo[j]) * (e / n_bins)
+            shift[j, e] = value[0] - place
+        for e in range(1, n_bins):
+            rise = shift[j, e + 1] - shift[j, e]
+            bend[e] = abs(rise - (shift[j, e] - shift[j, e - 1]))
+        for b in range(n_bins):
+            bin_bend = bend[b] + bend[b + 1]
+            density[j, b] = counts[j, b] * (bin_bend * bin_bend)
+
+
+@_jit
+def _knots(shift, counts, density, even_density, edges, quantized_shifts, resolution):
+    """The second half of `_compress_grid`: where knots are, and what they store."""
+    h, n_knots = edges.shape
+    n_sums = 5
+    sums = np.empty((n_sums, n_knots))
+    values = np.empty(n_knots)
+    for j in range(h):
+        _place_knots(density[j], even_density[j], edges[j])
+        _sums_below_knots(shift[j], counts[j], edges[j], sums)
+        _fit_knots(shift[j], edges[j], sums, values)
+        for k in range(n_knots):
+            steps = np.rint(values[k] / resolution)
+            steps = min(max(steps, -MAX_QUANTIZED_SHIFT), MAX_QUANTIZED_SHIFT)
+            quantized_shifts[j, k] = np.int16(steps)
+
+
+@_jit
+def _place_knots(density, even_density, edges):
+    """The `edges` (K,) at which a map with this density (B,) of knots has them."""
+    n_bins = density.size
+    n_knots = edges.size
+    below = np.empty(n_bins + 1)
+    below[0] = 0.0
+    for b in range(n_bins):
+        below[b + 1] = below[b] + (density[b] + even_density)
+    edges[0] = 0
+    for k in range(1, n_knots):
+        edge = n_bins
+        if k < n_knots - 1:
+            edge = np.searchsorted(below, below[n_bins] * (k / (n_knots - 1)))
+        edges[k] = max(edge, edges[k - 1] + 1)  # no two knots at the same edge,
+    for k in range(n_knots):  # and none beyond the last
+        edges[k] = min(edges[k], n_bins - (n_knots - 1) + k)
+
+
+@_jit
+def _sums_below_knots(shift, counts, edges, sums):
+    """Sums over the particles below each knot, (5, K).
+
+    They are those of 1, of their place x and x², of their displacement D and of x·D.
+    """
+    sum_1 = 0.0
+    sum_x = 0.0
+    sum_xx = 0.0
+    sum_d = 0.0
+    sum_xd = 0.0
+    first = 0
+    for k in range(edges.size):
+        for b in range(first, edges[k]):
+            place = b + 0.5
+            middle = (shift[b + 1] + shift[b]) / 2
+            sum_1 += counts[b]
+            sum_x += counts[b] * place
+            sum_xx += counts[b] * (place * place)
+            sum_d += counts[b] * middle
+            sum_xd += counts[b] * place * middle
+        first = edges[k]
+        sums[0, k] = sum_1
+        sums[1, k] = sum_x
+        sums[2, k] = sum_xx
+        sums[3, k] = sum_d
+        sums[4, k] = sum_xd
+
+
+@_jit
+def _fit_knots(shift, edges, sums, values):
+    """The displacements at knots: `_fit_knots` of the reference, for one map."""
+    n_knots = edges.size
+    diagonal = np.zeros(n_knots)
+    right_side = np.zeros(n_knots)
+    off_diagonal = np.empty(n_knots - 1)
+    for k in range(n_knots - 1):
+        first = np.float64(edges[k])
+        size = np.float64(edges[k + 1] - edges[k])
+        sum_1 = sums[0, k + 1] - sums[0, k]
+        sum_x = sums[1, k + 1] - sums[1, k]
+        sum_xx = sums[2, k + 1] - sums[2, k]
+        sum_d = sums[3, k + 1] - sums[3, k]
+        sum_xd = sums[4, k + 1] - sums[4, k]
+        sum_t = (sum_x - first * sum_1) / size
+        sum_tt = sum_xx - 2 * first * sum_x + first * first * sum_1
+        sum_tt /= size * size
+        sum_td = (sum_xd - first * sum_d) / size
+        diagonal[k] += sum_1 - 2 * sum_t + sum_tt
+        diagonal[k + 1] += sum_tt
+        right_side[k] += sum_d - sum_td
+        right_side[k + 1] += sum_td
+        off_diagonal[k] = sum_t - sum_tt
+    for k in range(n_knots):
+        diagonal[k] += 0.5
+        right_side[k] += 0.5 * shift[edges[k]]
+        values[k] = shift[edges[k]]
+    for _ in range(JACOBI_ITERATIONS):
+        before = 0.0  # of the knot before, in the last iteration
+        for k in range(n_knots):
+            neighbours = 0.0
+            if k < n_knots - 1:
+                neighbours = off_diagonal[k] * values[k + 1]
+            if k > 0:
+                neighbours += off_diagonal[k - 1] * before
+            before = values[k]
+            values[k] = (right_side[k] - neighbours) / diagonal[k]
+
+
+def compress_grid(
+    lo: Tensor, hi: Tensor, values: Tensor, counts: Tensor, n_knots: int, exponent: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    h = len(values)
+    n_bins = values.shape[1] - 1
+    resolution = math.ldexp(1.0, exponent)
+    out_lo = torch.empty(h, dtype=torch.float64)
+    out_hi = torch.empty(h, dtype=torch.float64)
+    shift = torch.empty((h, n_bins + 1), dtype=torch.float64)
+    density = torch.empty((h, n_bins), dtype=torch.float64)
+    bin_counts = _array(counts.double())
+    arrays = [_array(lo.double()), _array(hi.double()), _array(values), bin_counts]
+    outs = [out_lo.numpy(), out_hi.numpy(), shift.numpy(), density.numpy()]
+    over_rows(_bends, arrays + outs, resolution / 8)
+    # torch's root is vectorised, which makes it five times as fast as numba's.
+    density.pow_(0.2)
+    even_density = EVEN_SHARE_OF_KNOTS * density.mean(1) + MIN_KNOT_DENSITY
+    edges = torch.empty((h, n_knots), dtype=torch.int32)
+    quantized_shifts = torch.empty((h, n_knots), dtype=torch.int16)
+    arrays = [shift.numpy(), bin_counts, density.numpy(), even_density.numpy()]
+    outs = [edges.numpy(), quantized_shifts.numpy()]
+    over_rows(_knots, arrays + outs, resolution)
+    return out_lo, out_hi, edges, quantized_shifts
+
+
+@_jit
+def _expand_grid(lo, hi, edges, quantized_shifts, out, resolution):
+    h, n_knots = edges.shape
+    n_bins = out.shape[1] - 1
+    values = np.empty(n_knots)
+    for j in range(h):
+        bin_width = (hi[j] - lo[j]) / n_bins
+        for k in range(n_knots):
+            position = lo[j] + bin_width * edges[j, k]
+            values[k] = position + quantized_shifts[j, k] * resolution
+        for k in range(n_knots - 1):
+            first = edges[j, k]
+            rise = (values[k + 1] - values[k]) / (edges[j, k + 1] - first)
+            for e in range(first, edges[j, k + 1]):
+                out[j, e] = values[k] + (e - first) * rise
+        out[j, n_bins] = values[n_knots - 1]
+        for e in range(1, n_bins + 1):
+            out[j, e] = max(out[j, e], out[j, e - 1])
+
+
+def expand_grid(
+    lo: Tensor,
+    hi: Tensor,
+    edges: Tensor,
+    quantized_shifts: Tensor,
+    n_bins: int,
+    exponent: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    out = torch.empty((len(lo), n_bins + 1), dtype=dtype)
+    arrays = [_array(t) for t in (lo, hi, edges, quantized_shifts)]
+    over_rows(_expand_grid, [*arrays, out.numpy()], math.ldexp(1.0, exponent))
+    return out
+
+
+@_jit
+def _keep_smallest(scores, best_scores, best_columns, first):
+    n_kept = best_scores.shape[1]
+    for i in range(scores.shape[0]):
+        n_found = 0
+        while n_found < n_kept and best_columns[i, n_found] >= 0:
+            n_found += 1
+        j = 0
+        while n_found < n_kept and j < scores.shape[1]:
+            score = scores[i, j]
+            best_scores[i, n_found] = score if score == score else np.inf
+            best_columns[i, n_found] = first + j
+            n_found += 1
+            j += 1
+        worst = best_scores[i].argmax()
+        while j < scores.shape[1]:
+            if scores[i, j] < best_scores[i, worst]:
+                best_scores[i, worst] = scores[i, j]
+                best_columns[i, worst] = first + j
+                worst = best_scores[i].argmax()
+            j += 1
+
+
+def keep_smallest(
+    scores: Tensor, first: int, best_scores: Tensor, best_columns: Tensor
+) -> None:
+    arrays = [_array(scores), best_scores.numpy(), best_columns.numpy()]
+    over_rows(_keep_smallest, arrays, first)
+
+
+def _take_columns(x: np.ndarray, out: np.ndarray, indices: np.ndarray) -> None:
+    # "clip" spares numpy a second array; `take_points` has checked the indices.
+    x.take(indices, axis=1, out=out, mode="clip")
+
+
+@_jit
+def _take_points(indices, out, points):
+    """`points` (n, d) and `out` (m, d) are transposed: a row is a point.
+
+    Points that are side by side in `out` are copied together: a line of the cache that
+    is written gets values of all of them.
+    """
+    m, d = out.shape
+    for first in range(0, m, _POINTS_TAKEN_TOGETHER):
+        end = min(first + _POINTS_TAKEN_TOGETHER, m)
+        for j in range(d):
+            for t in range(first, end):
+                out[t, j] = points[indices[t], j]
+
+
+def take_points(x: Tensor, indices: Tensor) -> Tensor:
+    if bool(((indices < 0) | (indices >= x.shape[1])).any()):
+        raise IndexError(f"indices of points must be 0 to {x.shape[1] - 1}")
+    out = torch.empty((len(x), len(indices)), dtype=x.dtype)
+    if x.T.is_contiguous():
+        over_rows(_take_points, [_array(indices), out.T.numpy()], x.T.numpy())
+    else:
+        over_rows(_take_columns, [x.numpy(), out.numpy()], _array(indices))
     return out
 
 

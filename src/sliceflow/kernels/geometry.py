@@ -50,3 +50,10 @@ class TileGeometry:
         in_tile = row % tile_height * tile_width + column % tile_width
         channel = torch.arange(channels)[:, None, None] * (tile_height * tile_width)
         return (tile * self.values_per_tile + channel + in_tile).view(-1)
+
+    @cached_property
+    def beyond(self) -> Tensor:
+        """The indices of the values of all tiles that lie beyond the picture."""
+        is_beyond = torch.ones(self.n_directions, dtype=torch.bool)
+        is_beyond[self.scatter_index] = False
+        return is_beyond.nonzero()[:, 0]

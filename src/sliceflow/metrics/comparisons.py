@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sliceflow.metrics import copying, distances
-from sliceflow.metrics.rows import subsample
+from sliceflow.metrics.rows import nearest, subsample
 from sliceflow.neighbours.distance_ratios import median_distance_ratio
 
 # This many nearest training rows say which class a sample looks like.
@@ -157,13 +157,16 @@ def recognised_score(
     settings: ComparisonSettings,
 ) -> Score:
     """The share of rows that the nearest training rows take for their own class."""
-    from sklearn.neighbors import KNeighborsClassifier
-
-    classifier = KNeighborsClassifier(_N_VOTES).fit(train, labels.train)
+    classes, train_codes = np.unique(labels.train, return_inverse=True)
+    n_votes = min(_N_VOTES, len(train))
 
     def accuracy(rows: np.ndarray, row_labels: np.ndarray) -> float:
         scored_rows = subsample(rows, settings.max_rows)
         scored_labels = subsample(row_labels, settings.max_rows)
-        return float(classifier.score(scored_rows, scored_labels))
+        _, voters = nearest(scored_rows, train, n_votes, device=settings.device)
+        votes = train_codes[voters][:, :, None] == np.arange(len(classes))
+        # Of tied classes the first one wins.
+        elected = classes[votes.sum(axis=1).argmax(axis=1)]
+        return float(np.mean(elected == scored_labels))
 
     return Score(accuracy(samples, labels.samples), accuracy(test, labels.test))

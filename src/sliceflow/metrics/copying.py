@@ -367,13 +367,16 @@ def nearest_distances(
 
     With `mirror`, mirror images of train rows count as train rows.
     """
-    distances = []
-    for version in _with_mirror_images(rows, mirror):
-        found, _ = nearest(
-            version, train, device=device, leave_out_itself=leave_out_itself
-        )
-        distances.append(found[:, 0])
-    return np.asarray(np.min(distances, axis=0))
+    versions = _with_mirror_images(rows, mirror)
+    if leave_out_itself:
+        distances = [
+            nearest(version, train, device=device, leave_out_itself=True)[0]
+            for version in versions
+        ]
+    else:  # in one search, which reads the train rows once
+        found, _ = nearest(np.concatenate(versions), train, device=device)
+        distances = np.split(found, len(versions))
+    return np.asarray(np.min(distances, axis=0)[:, 0])
 
 
 def _train_distances(

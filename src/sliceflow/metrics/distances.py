@@ -249,8 +249,10 @@ def two_sample_accuracy(
     >>> two_sample_accuracy(a, b + 9, n_trees=10)
     1.0
     """
+    from sklearn.base import clone
     from sklearn.ensemble import RandomForestClassifier
-    from sklearn.model_selection import StratifiedKFold, cross_val_score
+    from sklearn.metrics import get_scorer
+    from sklearn.model_selection import StratifiedKFold
 
     rng = np.random.default_rng(seed)
     n = min(len(samples), len(real))
@@ -261,14 +263,24 @@ def two_sample_accuracy(
     some_real = np.asarray(from_tensor(real))[rng.permutation(len(real))[:n]]
     X = np.concatenate((some_samples, some_real))
     y = np.repeat([0, 1], n)
-    if classifier is None:
+    is_forest = classifier is None
+    if is_forest:
         classifier = RandomForestClassifier(n_trees, random_state=seed)
     n_folds = _N_FOLDS
     if n >= _MANY_ROWS:
         n_folds = _N_FOLDS_OF_MANY_ROWS
     folds = StratifiedKFold(n_folds, shuffle=True, random_state=seed)
-    scores = cross_val_score(classifier, X, y, cv=folds, scoring=scoring)
-    return float(scores.mean())
+    scorer = get_scorer(scoring)
+    scores = []
+    for fitted_rows, scored_rows in folds.split(X, y):
+        fold_classifier = clone(classifier)
+        if is_forest:
+            fold_classifier.set_params(n_jobs=torch.get_num_threads())
+        fold_classifier.fit(X[fitted_rows], y[fitted_rows])
+        if is_forest:  # threads would add up the votes in any order
+            fold_classifier.set_params(n_jobs=1)
+        scores.append(scorer(fold_classifier, X[scored_rows], y[scored_rows]))
+    return float(np.mean(scores))
 
 
 def fid(

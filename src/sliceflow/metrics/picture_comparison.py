@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from sliceflow.arrays import chunks
 from sliceflow.devices import resolve_device
 from sliceflow.metrics import copying, distances
 from sliceflow.metrics.comparisons import (
@@ -23,12 +24,14 @@ from sliceflow.metrics.rows import as_flat_rows, subsample
 
 # Principal components that stand for a picture, as in the name FD-PCA32.
 _N_COMPONENTS = 32
+# Pictures that are converted to float64 at a time: 25 MB of pictures of 28×28.
+_ROWS_PER_BLOCK = 4096
 # The side of a thumbnail, about.
 _THUMBNAIL_SIDE = 8
 # On a CPU, copies are searched among all training pictures for this many samples and
 # held-out pictures each. The share of copies of new pictures, .01, then has an error
 # of .003. With more, measuring MNIST would take longer than fitting it.
-_MAX_PICTURES_SEARCHED_ON_CPU = 1_000
+MAX_PICTURES_SEARCHED_ON_CPU = 1_000
 # The same for half-size patches: nine of each picture, so fewer pictures will do.
 _MAX_PICTURES_OF_PATCHES_ON_CPU = 250
 
@@ -45,7 +48,7 @@ def compare_pictures(
     Mirror images of training pictures count as copies.
     """
     scores = _component_scores(samples, train, test, labels, settings)
-    search_settings = _limited_on_cpu(settings, _MAX_PICTURES_SEARCHED_ON_CPU)
+    search_settings = _limited_on_cpu(settings, MAX_PICTURES_SEARCHED_ON_CPU)
     scores |= copy_scores(samples, [train], test, search_settings, mirror=True)
     scores |= _thumbnail_scores(samples, train, test, search_settings)
     patch_settings = _limited_on_cpu(settings, _MAX_PICTURES_OF_PATCHES_ON_CPU)
@@ -75,7 +78,12 @@ def _component_scores(
     mean, axes = distances.principal_axes(fitted_rows, _N_COMPONENTS)
 
     def components(images: np.ndarray) -> np.ndarray:
-        return np.asarray((as_flat_rows(images) - mean) @ axes.T / half_range)
+        rows = as_flat_rows(images)
+        blocks = [
+            (rows[block] - mean) @ axes.T / half_range
+            for block in chunks(len(rows), _ROWS_PER_BLOCK)
+        ]
+        return np.concatenate(blocks)
 
     sample_components = components(samples)
     train_components = components(train)
@@ -149,6 +157,9 @@ def _thumbnails(images: np.ndarray, factor: int) -> np.ndarray:
     n = images.shape[0]
     h = images.shape[1] // factor
     w = images.shape[2] // factor
-    whole = images[:, : h * factor, : w * factor]
-    squares = whole.reshape(n, h, factor, w, factor, -1)
-    return np.asarray(squares.mean(axis=(2, 4)))
+    whole = images[:, : h * factor, : w * factor].reshape(n, h * factor, w * factor, -1)
+    total = np.zeros((n, h, w, whole.shape[-1]))
+    for top in range(factor):
+        for left in range(factor):
+            total += whole[:, top::factor, left::factor]
+    return total / factor**2

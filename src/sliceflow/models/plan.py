@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from sliceflow.devices import cpu_slowness
 from sliceflow.wording import format_bytes, format_duration
 
 # Fields of a plan that do not change the result of a fit.
@@ -58,9 +59,10 @@ class Plan(ABC):
         """Seconds for so many values, by the cost of one on each kind of device."""
         device_type = torch.device(self.device).type
         n_threads = 1
+        cost = nanoseconds.get(device_type, 1.0)
         if device_type == "cpu":
             n_threads = torch.get_num_threads()
-        cost = nanoseconds.get(device_type, 1.0)
+            cost *= cpu_slowness()
         return 1e-9 * cost * n_values / (n_threads * self.n_ranks)
 
     def __str__(self) -> str:

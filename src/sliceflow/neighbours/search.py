@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
+from sliceflow import kernels
 from sliceflow.arrays import Floats, Ints, chunks
 
 # Beyond both limits it is faster to compute all distances than to descend a tree, whose
@@ -27,6 +28,8 @@ _MAX_TREE_ROWS = 100_000
 _MAX_BLOCK_VALUES = 1 << 24
 # With this limit, two blocks have at most 16 million distances.
 _MAX_BLOCK_ROWS = 4096
+# Rows whose mean is the centre: any point among the rows will do.
+_MAX_CENTRED_ROWS = 4096
 # Candidates beyond k whose distances are computed again in float64, because float32 may
 # exchange rows that are about equally far.
 _SPARE_CANDIDATES = 8
@@ -98,7 +101,7 @@ def nearest_rows(
     n_candidates = min(k + _SPARE_CANDIDATES, n_others)
     distances = np.empty((len(points), k))
     indices = np.empty((len(points), k), np.int64)
-    centre = rows.mean(axis=0, dtype=np.float64)
+    centre = _centre_of(rows)
     for block in _blocks(points):
         excluded = None
         if exclude is not None:
@@ -118,15 +121,29 @@ def _blocks(rows: NDArray[Any]) -> Iterator[slice]:
     return chunks(len(rows), size)
 
 
-def _centred(rows: NDArray[Any], centre: Floats, device: torch.device) -> Tensor:
-    """Rows minus a centre in float32; float64 subtracts, so that less is lost."""
-    return torch.from_numpy(rows - centre).to(device, torch.float32)
+def _centre_of(rows: NDArray[Any]) -> NDArray[Any]:
+    """A point (d,) among the rows, in float32 if that holds all of their values.
+
+    Distances from it are short, so that float32 loses little of them.
+    """
+    stride = max(1, len(rows) // _MAX_CENTRED_ROWS)
+    centre = rows[::stride].mean(axis=0, dtype=np.float64)
+    if np.can_cast(rows.dtype, np.float32):
+        return np.asarray(centre, np.float32)
+    return np.asarray(centre)
+
+
+def _centred(rows: NDArray[Any], centre: NDArray[Any], device: torch.device) -> Tensor:
+    """Rows minus a centre, rounded once, to float32."""
+    difference_dtype = np.result_type(rows.dtype, centre.dtype)
+    difference = np.subtract(rows, centre, dtype=difference_dtype)
+    return torch.from_numpy(difference).to(device, torch.float32)
 
 
 def _candidates(
     x: Tensor,
     rows: NDArray[Any],
-    centre: Floats,
+    centre: NDArray[Any],
     n_candidates: int,
     exclude: Ints | None,
 ) -> Ints:
@@ -136,8 +153,8 @@ def _candidates(
     candidates.
     """
     extended_x = torch.cat((-x, x.new_ones(len(x), 1)), 1)
-    best_scores = x.new_empty(len(x), 0)
-    best_rows = best_scores.long()
+    best_scores = x.new_full((len(x), n_candidates), torch.inf)
+    best_rows = torch.full_like(best_scores, -1, dtype=torch.int64)
     for block in _blocks(rows):
         y = _centred(rows[block], centre, x.device)
         # ½|x − y|² without ½|x|², which is the same for all rows: ½|y|² − x·y. One
@@ -147,19 +164,9 @@ def _candidates(
         if exclude is not None:
             inside = np.flatnonzero((exclude >= block.start) & (exclude < block.stop))
             scores[inside, exclude[inside] - block.start] = torch.inf
-        block_scores, columns = _smallest(scores, n_candidates)
-        best_scores = torch.cat((best_scores, block_scores), 1)
-        best_rows = torch.cat((best_rows, columns + block.start), 1)
-        best_scores, columns = _smallest(best_scores, n_candidates)
-        best_rows = best_rows.gather(1, columns)
+        kernel = kernels.for_tensor(scores)
+        kernel.keep_smallest(scores, block.start, best_scores, best_rows)
     return np.sort(best_rows.cpu().numpy(), axis=1)
-
-
-def _smallest(scores: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """The n smallest scores of each row, in any order, and their columns."""
-    n = min(n, scores.shape[1])
-    smallest = scores.topk(n, dim=1, largest=False, sorted=False)
-    return smallest.values, smallest.indices
 
 
 def _nearest_candidates(

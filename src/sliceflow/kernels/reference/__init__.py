@@ -15,7 +15,11 @@ from sliceflow.kernels.reference.compressed_maps import (
     expand_grid,
     flatten_tails,
 )
-from sliceflow.kernels.reference.distances import add_class_offsets, nearest_distance
+from sliceflow.kernels.reference.distances import (
+    add_class_offsets,
+    keep_smallest,
+    nearest_distance,
+)
 from sliceflow.kernels.reference.histograms import (
     bin_counts,
     compose_histograms,
@@ -25,7 +29,8 @@ from sliceflow.kernels.reference.histograms import (
     shrink_factor,
     value_range,
 )
-from sliceflow.kernels.reference.random import normal, philox
+from sliceflow.kernels.reference.points import take_points
+from sliceflow.kernels.reference.random import normal, philox, uniform
 from sliceflow.kernels.reference.sorting import (
     argsort_rows,
     displace_knots,
@@ -50,6 +55,7 @@ __all__ = [  # every kernel
     "expand_grid",
     "flatten_tails",
     "histogram",
+    "keep_smallest",
     "lift_tiles",
     "match_sorted",
     "move_tiles",
@@ -61,5 +67,7 @@ __all__ = [  # every kernel
     "shrink",
     "shrink_factor",
     "sort_rows",
+    "take_points",
+    "uniform",
     "value_range",
 ]

@@ -14,6 +14,31 @@ def add_class_offsets(z: Tensor, offsets: Tensor, class_indices: Tensor) -> Tens
     return z + offsets[:, class_indices]
 
 
+def keep_smallest(
+    scores: Tensor, first: int, best_scores: Tensor, best_columns: Tensor
+) -> None:
+    """Update, in place, the c smallest scores of each row that were found so far.
+
+    Which of tied scores are kept, and the order within a row, may be any. NaN counts
+    as infinity.
+
+    Parameters
+    ----------
+    scores : more scores (q, m) of each row, those of columns first to first + m − 1
+    best_scores, best_columns : the smallest scores (q, c), and their columns; column −1
+        is none yet, and such columns are the last of a row
+    """
+    columns = torch.arange(first, first + scores.shape[1], device=scores.device)
+    all_columns = torch.cat((best_columns, columns.expand(len(scores), -1)), 1)
+    all_scores = torch.cat((best_scores, scores), 1)
+    all_scores = all_scores.nan_to_num(torch.inf, torch.inf, -torch.inf)
+    all_scores = all_scores.where(all_columns >= 0, torch.nan)  # larger than infinity
+    n = best_scores.shape[1]
+    chosen = all_scores.topk(n, dim=1, largest=False).indices
+    best_scores.copy_(all_scores.gather(1, chosen))
+    best_columns.copy_(all_columns.gather(1, chosen))
+
+
 def nearest_distance(
     x: Tensor, rows: Tensor, max_gap: Tensor, exclude_self: bool = False
 ) -> Tensor:

@@ -8,6 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from sliceflow.kernels.classes import displace_by_class
 from sliceflow.kernels.reference.interpolation import (
     interpolate_at_positions,
     positions_among,
@@ -236,12 +237,28 @@ def shrink(
     return shrunk.to(values.dtype), factor.to(values.dtype)
 
 
-def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
+def displace_grid(
+    z: Tensor,
+    lo: Tensor,
+    hi: Tensor,
+    values: Tensor,
+    starts: Sequence[int] | None = None,
+) -> Tensor:
     """T(z) − z for z (h, n), where T is linear between `values` on a uniform grid.
 
     Edge b of B equal bins of [lo, hi], both (h,), goes to values[:, b], (h, B + 1).
-    Beyond the ends T is a rigid shift; see `shifted_beyond`.
+    Beyond the ends T is a rigid shift; see `shifted_beyond`. With `starts`, each class
+    has its own maps, and there are C·h of them.
     """
+
+    def displace(z_class: Tensor, rows: slice) -> Tensor:
+        return _displace_by_one_map(z_class, lo[rows], hi[rows], values[rows])
+
+    return displace_by_class(z, starts, displace)
+
+
+def _displace_by_one_map(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
+    """`displace_grid` without classes."""
     n_bins = values.shape[1] - 1
     zd = z.double()
     v = values.double()

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 _MASK_32_BITS = 0xFFFFFFFF
+# A larger number below 1 would be rounded up to 1.
+LARGEST_FLOAT32_BELOW_1 = 1 - 2.0**-24
 
 
 def philox(
@@ -40,6 +42,25 @@ def philox(
         k0 = (k0 + 0x9E3779B9) & _MASK_32_BITS
         k1 = (k1 + 0xBB67AE85) & _MASK_32_BITS
     return torch.stack((c0, c1, c2, c3), dim=1)
+
+
+def uniform(
+    first: int,
+    n: int,
+    key: tuple[int, int],
+    device: torch.device | str,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Numbers in (0, 1), (n, 4) of `dtype`: those of the words that `philox` draws."""
+    return words_as_uniform(philox(first, n, key, device), dtype)
+
+
+def words_as_uniform(words: Tensor, dtype: torch.dtype) -> Tensor:
+    """32-bit words w as (w + ½)/2³², rounded to `dtype`, but never up to 1."""
+    uniform = (words.to(torch.float64) + 0.5) / 2**32
+    if dtype == torch.float32:
+        uniform = uniform.clamp_(max=LARGEST_FLOAT32_BELOW_1)
+    return uniform.to(dtype)
 
 
 def normal(

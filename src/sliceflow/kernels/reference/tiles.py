@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from sliceflow.kernels.classes import displace_by_class
 from sliceflow.kernels.geometry import TileGeometry
 from sliceflow.kernels.reference.distances import add_class_offsets
 from sliceflow.kernels.reference.histograms import displace_grid
 
 # The types of the kernels that functions `name_with_kernels` take; see `histograms`.
 AddClassOffsets = Callable[[Tensor, Tensor, Tensor], Tensor]
-DisplaceGrid = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+DisplaceGrid = Callable[[Tensor, Tensor, Tensor, Tensor, Sequence[int] | None], Tensor]
 ProjectTiles = Callable[
     [Tensor, Tensor, TileGeometry, Tensor | None, Tensor | None, Tensor | None], Tensor
 ]
@@ -81,8 +80,9 @@ def _rotate_tiles(x: Tensor, theta: Tensor, geometry: TileGeometry) -> Tensor:
     theta = theta[:k, :k]
     tiles = x
     if geometry.grid != (1, 1):  # one tile is the picture itself
-        tiles = x.new_zeros(geometry.n_directions, n)
+        tiles = x.new_empty(geometry.n_directions, n)
         tiles.index_copy_(0, geometry.scatter_index.to(x.device), x)
+        tiles.index_fill_(0, geometry.beyond.to(x.device), 0.0)
     return torch.matmul(theta.to(x.dtype), tiles.reshape(-1, k, n)).view(-1, n)
 
 
@@ -146,9 +146,5 @@ def move_tiles_with_kernels(  # noqa: PLR0913, two kernels, and the arguments of
 ) -> None:
     """The kernel `move_tiles`, made of `project_tiles` and `displace_grid`."""
     z = project_tiles(x, theta, geometry, None, offsets, class_indices)
-
-    def displace(z_class: Tensor, rows: slice) -> Tensor:
-        return displace_grid(z_class, lo[rows], hi[rows], values[rows])
-
-    dz = displace_by_class(z, starts, displace)
+    dz = displace_grid(z, lo, hi, values, starts)
     x.add_(lift_tiles(dz, theta, geometry), alpha=step_size)

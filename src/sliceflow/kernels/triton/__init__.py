@@ -7,11 +7,13 @@ from sliceflow.kernels.reference import (
     argsort_rows,
     displace_knots,
     flatten_tails,
+    keep_smallest,
     lift_tiles,
     match_sorted,
     nearest_distance,
     shrink_factor,
     sort_rows,
+    take_points,
 )
 from sliceflow.kernels.triton.compressed_maps import compress_grid, expand_grid
 from sliceflow.kernels.triton.histograms import (
@@ -20,7 +22,7 @@ from sliceflow.kernels.triton.histograms import (
     histogram,
     shrink,
 )
-from sliceflow.kernels.triton.random import normal, philox
+from sliceflow.kernels.triton.random import normal, philox, uniform
 from sliceflow.kernels.triton.tiles import move_tiles, padded_size, project_tiles
 from sliceflow.kernels.triton.values import (
     add_class_offsets,
@@ -39,6 +41,7 @@ __all__ = [  # every kernel; some are those of the reference
     "expand_grid",
     "flatten_tails",
     "histogram",
+    "keep_smallest",
     "lift_tiles",
     "match_sorted",
     "move_tiles",
@@ -50,5 +53,7 @@ __all__ = [  # every kernel; some are those of the reference
     "shrink",
     "shrink_factor",
     "sort_rows",
+    "take_points",
+    "uniform",
     "value_range",
 ]

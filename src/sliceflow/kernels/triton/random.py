@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sliceflow.kernels.reference.random import box_muller
+from sliceflow.kernels.reference.random import box_muller, words_as_uniform
 
 
 @triton.jit(do_not_specialize=["first", "n", "key0", "key1"])
@@ -47,6 +47,16 @@ def philox(
     grid: Any = (triton.cdiv(n, 1024),)
     _philox_kernel[grid](out, first, n, *key, BLOCK=1024)
     return out
+
+
+def uniform(
+    first: int,
+    n: int,
+    key: tuple[int, int],
+    device: torch.device | str,
+    dtype: torch.dtype,
+) -> Tensor:
+    return words_as_uniform(philox(first, n, key, device), dtype)
 
 
 def normal(

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from sliceflow.caches import cached
 from sliceflow.kernels import reference
+from sliceflow.kernels.classes import displace_by_class
 
 # Packed maps: float32 (h, 4), the left end of the bins, bins per unit, and the least
 # and largest position in bins; int32 (at least h, B), a word for each bin.
@@ -267,7 +268,21 @@ def _displace_grid_kernel(
     tl.store(out + row * n + point, image - v, mask=valid)
 
 
-def displace_grid(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
+def displace_grid(
+    z: Tensor,
+    lo: Tensor,
+    hi: Tensor,
+    values: Tensor,
+    starts: Sequence[int] | None = None,
+) -> Tensor:
+    def displace(z_class: Tensor, rows: slice) -> Tensor:
+        return _displace_by_one_map(z_class, lo[rows], hi[rows], values[rows])
+
+    return displace_by_class(z, starts, displace)
+
+
+def _displace_by_one_map(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> Tensor:
+    """`displace_grid` without classes."""
     if z.dtype != torch.float32 or values.dtype != torch.float32:
         return reference.displace_grid(z, lo, hi, values)
     h, n = z.shape

@@ -29,12 +29,14 @@ SINGLE_PIXEL_BINS = 512
 
 
 # Estimates of memory and time. Bytes of a bin: both counts, values, and the search for
-# bends. Nanoseconds for each value that a step projects and moves, on one thread of a
-# CPU or on one GPU: rough, since they depend on the machine. Sorting took seven times
-# as long as counting on an x86-64 CPU.
+# bends. Nanoseconds for each value that a step projects and moves, and for each bin of
+# its maps, on one thread of a CPU (that of `devices.cpu_slowness`, where MNIST was
+# fitted by classes with quality "draft") or on one GPU: rough, since tiles differ in
+# size. Sorting took seven times as long as counting on an x86-64 CPU.
 BYTES_PER_BIN = 48
-NANOSECONDS_PER_VALUE = {"cpu": 8.0, "cuda": 0.02}
-NANOSECONDS_PER_SORTED_VALUE = {"cpu": 55.0, "cuda": 0.2}
+NANOSECONDS_PER_VALUE = {"cpu": 12.0, "cuda": 0.02}
+NANOSECONDS_PER_SORTED_VALUE = {"cpu": 80.0, "cuda": 0.2}
+NANOSECONDS_PER_BIN = {"cpu": 75.0, "cuda": 0.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,10 +256,13 @@ class PicturePlan(Plan):
             + self._points_of_step(self.n_flow_particles)
             + self._points_of_step(self.n_pictures)
         )
-        nanoseconds = NANOSECONDS_PER_SORTED_VALUE
-        if isinstance(self.transport, Histogram):
-            nanoseconds = NANOSECONDS_PER_VALUE
-        return self.seconds_for(self.n_maps * n_points, nanoseconds)
+        n_values = self.n_maps * n_points
+        if not isinstance(self.transport, Histogram):
+            return self.seconds_for(n_values, NANOSECONDS_PER_SORTED_VALUE)
+        n_maps = self.n_maps * max(1, self.n_separate_classes)
+        return self.seconds_for(n_values, NANOSECONDS_PER_VALUE) + self.seconds_for(
+            n_maps * self.transport.n_bins, NANOSECONDS_PER_BIN
+        )
 
     def _points_of_step(self, n: int) -> int:
         """How many of n particles or pictures a step uses to fit its maps."""

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sliceflow import kernels
 from sliceflow.engine import conditions
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import ClassIndices
@@ -231,4 +232,5 @@ class PictureData(HasConditions):
         y = None
         if self.local_y is not None:
             y = self.local_y.take(indices)
-        return Cloud(self.layout.encode(self.pixels[:, indices], seed), y)
+        pixels = kernels.for_tensor(self.pixels).take_points(self.pixels, indices)
+        return Cloud(self.layout.encode(pixels, seed), y)
