@@ -11,6 +11,7 @@ the held-out rows that have the condition; plain samples are drawn until enough 
 have it. Columns that only identify a row are left out. Conditions that fewer than
 ``--min-rows`` held-out rows have are skipped.
 
+fitted, rows     how many fitted and held-out rows have the condition
 given, filtered  AUC of boosted trees that tell samples from held-out rows by the other
                  columns: .5 is ideal
 difference       given minus filtered, and its standard error over seeds: at most 0 is
@@ -53,7 +54,16 @@ MAX_TRAINING_ROWS = 1_500
 MAX_COMPARED = 500
 # Rounds in which plain samples are drawn until enough have the condition.
 MAX_ROUNDS = 40
-HEADER = ("table", "condition", "rows", "given", "filtered", "difference", "±")
+HEADER = (
+    "table",
+    "condition",
+    "fitted",
+    "rows",
+    "given",
+    "filtered",
+    "difference",
+    "±",
+)
 
 
 class Condition(NamedTuple):
@@ -127,6 +137,7 @@ def measure(frame: pd.DataFrame, condition: Condition, seed: int) -> Row:
         )
     truth = truth[: len(filtered)].drop(columns=condition.column)
     return {
+        "fitted": int(condition.holds(train).sum()),
         "rows": len(truth),
         "given": detection(truth, given, seed),
         "filtered": detection(truth, filtered, seed),
@@ -154,6 +165,7 @@ def summarise(table: str, condition: Condition, cells: Sequence[Row]) -> Row:
     return {
         "table": table,
         "condition": f"{condition.column}: {condition.given}",
+        "fitted": int(np.mean([cell["fitted"] for cell in cells])),
         "rows": int(np.mean([cell["rows"] for cell in cells])),
         "given": float(np.mean([cell["given"] for cell in cells])),
         "filtered": float(np.mean([cell["filtered"] for cell in cells])),
