@@ -20,6 +20,7 @@ __all__ = [
     "c2st",
     "copies",
     "coverage",
+    "detection",
     "distances_to",
     "frechet",
     "nn_ratio",
@@ -244,6 +245,18 @@ def table_scores(
         "exact": _share_among(synthetic, train),
         "exact_real": _share_among(test, train),
     }
+
+
+def detection(test: pd.DataFrame, synthetic: pd.DataFrame, seed: int = 0) -> float:
+    """AUC of boosted trees that tell synthetic from held-out rows: ½ is ideal."""
+    columns = list(test)
+    frames = [
+        test[columns].reset_index(drop=True),
+        synthetic[columns].reset_index(drop=True),
+    ]
+    is_category = {name: _is_category(name, frames) for name in columns}
+    test, synthetic = _as_numbers(frames, is_category)
+    return _detection(test, synthetic, list(is_category.values()), seed)
 
 
 def _is_nearer(to_train: np.ndarray, to_test: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ import blind_tables
 import completions
 import cpu
 import fixed_point
+import given
 import gpu_kernels
 import imputing
 import joining
@@ -123,6 +124,23 @@ def test_copied_rare_numbers_are_suspected_and_fresh_ones_are_not(rng):
     of_others = verbatim.suspicion(others, fitted, reference)
     assert (of_fitted == 1).all()  # every x, and no k: all rows have one
     assert (of_others == 0).all()
+
+
+def test_conditions_of_a_table_hold_for_the_rows_that_have_them():
+    town = ["a"] * 60 + ["b"] * 21 + ["c"] * 19
+    frame = pd.DataFrame({"town": town, "grade": 25 * [1, 2, 3, 4]})
+    frame["x"] = np.arange(100.0)
+    frame["z"] = frame["x"] ** 2
+    found = given.conditions(frame)
+    values = {condition.column: condition.given for condition in found}
+    assert values["town"] in ("b", "c")  # nearest to a fifth
+    assert values["grade"] in (1, 2, 3, 4)
+    assert values["x"] == (74.0, None)
+    assert values["z"] == (None, 100.0)
+    shares = {condition.column: condition.holds(frame).mean() for condition in found}
+    assert shares["grade"] == 0.25
+    assert shares["x"] == 0.26
+    assert shares["z"] == 0.11
 
 
 @pytest.mark.slow

@@ -1,7 +1,8 @@
 """Columns that are given: which rows have these cells.
 
-A chain of the other columns is fitted to the rows that have what is given. For a number
-that few rows have, the nearest rows are moved to it (`moved_rows`).
+Plain draws that have what is given are the answer (`GivenRows.holds`), or draws of a
+chain of the other columns that is fitted to the rows that have it: `fit` chooses. For a
+number that few rows have, the nearest rows are moved to it (`moved_rows`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ from sliceflow.errors import DataError, ParameterError, warn_user
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.formats import to_scaled_values
 from sliceflow.spaces.tables.moved_rows import move_to_values
-from sliceflow.spaces.tables.positions import MISSING, has_value
+from sliceflow.spaces.tables.positions import (
+    MISSING,
+    has_all_values,
+    has_value,
+)
 from sliceflow.spaces.tables.rules import LinearRule, MembershipRule, Rule
 from sliceflow.spaces.tables.table import Table
 from sliceflow.spaces.tables.table_rows import format_names
@@ -69,7 +74,7 @@ class FoundValue(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class GivenRows:
-    """Rows that have what is given, to which a chain of the other columns is fitted."""
+    """What is given, and the rows that have it."""
 
     table: Table  # with a rule for each range and list that is given
     row_positions: Floats  # (n, d); some are moved to given numbers
@@ -77,6 +82,19 @@ class GivenRows:
     # the value itself, as a Series of one cell.
     fixed: dict[int, float]
     values: dict[int, pd.Series]
+    rules: tuple[Rule, ...] = ()  # of ranges and lists
+    is_moved: bool = False  # whether rows were moved
+
+    def holds(self, row_positions: Floats) -> Mask:
+        """Which rows (m,) of positions (m, d) have what is given."""
+        has_given = np.full(len(row_positions), True)
+        for c, position in self.fixed.items():
+            has_given &= row_positions[:, c] == position
+        for rule in self.rules:
+            has_given &= ~self.table.rule_set.broken(rule, row_positions)
+            if isinstance(rule, LinearRule):  # a range has no missing cell
+                has_given &= has_all_values(row_positions, rule.column_indices)
+        return has_given
 
 
 @dataclass(eq=False)
@@ -161,7 +179,14 @@ def condition_on(table: Table, given: Mapping[Any, Any]) -> GivenRows:
     if notes:
         text = f"given={dict(given)}: {'; '.join(notes)}"
         warn_user(text)
-    return GivenRows(table, row_positions, request.fixed, request.values)
+    return GivenRows(
+        table,
+        row_positions,
+        request.fixed,
+        request.values,
+        rules=tuple(request.rules),
+        is_moved=bool(request.rare_grid_values),
+    )
 
 
 def _read_request(table: Table, given: Mapping[Any, Any]) -> _Request:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sliceflow.arrays import Floats
 from sliceflow.devices import require_memory
 from sliceflow.engine import events
 from sliceflow.engine.random import Seed
@@ -20,7 +22,7 @@ from sliceflow.models.plan import Plan
 from sliceflow.saved_types import Between, Count, Label
 from sliceflow.spaces.tables.chain import ChainStep, draw_rows, fit_chain
 from sliceflow.spaces.tables.column_model import Strategy, uses_ridge
-from sliceflow.spaces.tables.conditioning import condition_on
+from sliceflow.spaces.tables.conditioning import GivenRows, condition_on
 from sliceflow.spaces.tables.events import ColumnEvent
 from sliceflow.spaces.tables.files import read_if_path
 from sliceflow.spaces.tables.rare_levels import rare_level_codes
@@ -30,6 +32,7 @@ from sliceflow.spaces.tables.table_rows import TableRows, format_names, read_dat
 from sliceflow.spaces.tables.tree_tuning import (
     choose_tree_settings,
     may_use_neighbours,
+    plain_draws_are_better,
 )
 from sliceflow.spaces.tables.trees import MAX_ROWS_PER_TREE, TreeSettings
 
@@ -47,6 +50,15 @@ BYTES_PER_CELL = 200
 # About the bytes of each drawn cell, and of each cell of the table, which draws read.
 BYTES_PER_DRAWN_CELL = 64
 
+
+# What is given is looked for in plain draws if at least this share of the rows has it,
+# so at most about twenty rows are drawn for one. With a smaller share, samples would
+# take long.
+MIN_SHARE_TO_FILTER = 0.05
+
+# Rounds of plain draws until enough rows have what is given. The model may draw such
+# rows less often than the table has them, and then a second round is too small.
+MAX_FILTER_ROUNDS = 4
 
 # How levels of categories that few rows have are treated: they are kept with or without
 # a warning, or merged.
@@ -229,26 +241,68 @@ class FittedTable:
     ) -> pd.DataFrame:
         """A DataFrame of n new rows that have what is given, by column.
 
-        A chain of the other columns is fitted to the rows that have it.
+        They are plain draws that have it, or those of a chain of the other columns that
+        is fitted to the rows that have it (`plain_draws_are_better`).
         """
         conditional = condition_on(self.table, given)
-        chain = fit_chain(
-            conditional.table,
-            conditional.row_positions,
-            fixed=list(conditional.fixed),
-            seed=seed.child("given"),
-            settings=self.plan.tree_settings_for(allow_missing),
-            strategies=self.plan.strategies,
-        )
-        row_positions = draw_rows(
-            conditional.table,
-            list(chain),
-            n,
-            seed=seed,
-            fixed=conditional.fixed,
-            allow_missing=allow_missing,
-        )
+        row_positions = self._filter_plain_draws(n, seed, conditional, allow_missing)
+        n_lacking = n - len(row_positions)
+        if n_lacking:
+            chain = fit_chain(
+                conditional.table,
+                conditional.row_positions,
+                fixed=list(conditional.fixed),
+                seed=seed.child("given"),
+                settings=self.plan.tree_settings_for(allow_missing),
+                strategies=self.plan.strategies,
+            )
+            others = draw_rows(
+                conditional.table,
+                list(chain),
+                n_lacking,
+                seed=seed,
+                fixed=conditional.fixed,
+                allow_missing=allow_missing,
+            )
+            row_positions = np.concatenate((row_positions, others))
         return conditional.table.to_dataframe(row_positions, seed, conditional.values)
+
+    def _filter_plain_draws(
+        self, n: int, seed: Seed, conditional: GivenRows, allow_missing: bool
+    ) -> Floats:
+        """Positions (m, d) of at most n plain draws that have what is given.
+
+        None if they would take long or be worse than those of a chain that is fitted to
+        the rows that have it, and if rows were moved to have it.
+        """
+        found = np.empty((0, len(self.table.columns)))
+        share = len(conditional.row_positions) / len(self.table.row_positions)
+        if conditional.is_moved or share < MIN_SHARE_TO_FILTER:
+            return found
+        if not plain_draws_are_better(
+            self.table,
+            conditional.holds,
+            conditional.fixed,
+            self.plan.tree_settings_for(allow_missing),
+            self.plan.strategies,
+        ):
+            return found
+        chain = self.chain
+        if not allow_missing and self.plan.n_neighbors:
+            chain = tuple(self.fit_chain(allow_missing=False))
+        for round_index in range(MAX_FILTER_ROUNDS):
+            drawn = draw_rows(
+                self.table,
+                chain,
+                math.ceil((n - len(found)) / share),
+                seed=seed.child("plain", round_index),
+                fixed={},
+                allow_missing=allow_missing,
+            )
+            found = np.concatenate((found, drawn[conditional.holds(drawn)]))[:n]
+            if len(found) == n:
+                break
+        return found
 
     def features(self, X: Any) -> Tensor:
         """Comparable coordinates (a, n) of the n rows of a DataFrame."""

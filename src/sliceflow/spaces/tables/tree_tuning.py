@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 from torch import Tensor
 
-from sliceflow.arrays import Floats
+from sliceflow.arrays import Floats, Mask
 from sliceflow.engine.random import Seed
 from sliceflow.kernels import for_device
 from sliceflow.metrics.tables import BoostingSettings, boosted_trees
@@ -83,6 +83,10 @@ N_NEIGHBORS_TRIED = (8, 12, 18, 27, 40, 60, 90, 135)
 # fewer rows than this is halved several times, because one score would be luck.
 ROWS_COMPARED = 600
 
+# Two ways to draw rows that have a condition are compared if so many have it. With
+# fewer, the other half would have too few for a detector of three folds.
+MIN_ROWS_TO_COMPARE = 60
+
 # The detector has few, small trees, because it is fitted dozens of times, and only
 # which of two sets of draws it tells more easily counts.
 DETECTOR_SETTINGS = BoostingSettings(max_iter=20, max_leaf_nodes=8, min_samples_leaf=10)
@@ -140,6 +144,51 @@ def may_use_neighbours(table: Table, strategies: Sequence[Strategy]) -> bool:
     if not is_small or is_asked:
         return False
     return len(table.columns_for_neighbours(strategies)) > 0
+
+
+def plain_draws_are_better(
+    table: Table,
+    holds: Callable[[Floats], Mask],
+    fixed: Mapping[int, float],
+    settings: TreeSettings,
+    strategies: Sequence[Strategy],
+) -> bool:
+    """Whether a detector finds plain draws that have a condition harder to tell.
+
+    The others are draws of a chain that is fitted to the rows that have it. Chains are
+    fitted to one half of the rows, and the detector compares their draws with rows of
+    the other half that have the condition. If few have it, nothing is compared, and
+    plain draws are better: they are not close to these few rows.
+
+    Parameters
+    ----------
+    table, settings, strategies : of all rows
+    holds : which rows (m,) of positions (m, d) have the condition
+    fixed : positions that the condition fixes, by the indices of their columns
+    """
+    n_matches = int(holds(table.row_positions).sum())
+    if n_matches < MIN_ROWS_TO_COMPARE:
+        return True
+    settings = settings._replace(n_neighbors=settings.n_neighbors // 2)
+    share = n_matches / len(table.row_positions)
+    compared = [c for c in table.drawing_order if c not in fixed]
+    gain = 0.0
+    for seed in range(max(1, ROWS_COMPARED // n_matches)):
+        rng = generator(CHOICE_SEED.child("given", seed))
+        first, second = np.array_split(rng.permutation(table.row_positions), 2)
+        for fitted, held_out in ((first, second), (second, first)):
+            rows = held_out[holds(held_out)][:, compared]
+            n_draws = math.ceil(len(rows) / share)
+            plain = _trial_draws(table, fitted, n_draws, settings, strategies)
+            refitted = _trial_draws(
+                table, fitted[holds(fitted)], len(rows), settings, strategies, fixed
+            )
+            auc_of_plain = _detector_auc(rows, plain[holds(plain)][:, compared])
+            auc_of_refitted = _detector_auc(
+                rows, refitted[holds(refitted)][:, compared]
+            )
+            gain += auc_of_refitted - auc_of_plain
+    return gain > 0
 
 
 def _coarseness_by_halves(table: Table, strategies: Sequence[Strategy]) -> float:
@@ -291,18 +340,21 @@ def _trial_draws(
     n_draws: int,
     settings: TreeSettings,
     strategies: Sequence[Strategy],
+    fixed: Mapping[int, float] | None = None,
 ) -> Floats:
     """Positions (n_draws, d) drawn by a chain that is fitted to rows (n, d).
 
     Constraints are ignored. Only the first columns of a wide table are drawn; others
-    are 0.
+    are 0, but for those that have a `fixed` position.
     """
+    fixed = fixed or {}
     draws = np.zeros((n_draws, row_positions.shape[1]))
+    draws[:, list(fixed)] = list(fixed.values())
     rng = generator(CHOICE_SEED.child("draws"))
     chain = fit_chain(
         table,
         row_positions,
-        table.drawing_order[MAX_COLUMNS_COMPARED:],
+        [*table.drawing_order[MAX_COLUMNS_COMPARED:], *fixed],
         seed=CHOICE_SEED,
         settings=settings,
         strategies=strategies,
