@@ -14,9 +14,6 @@ __all__ = ["Comparison", "compare"]
 # The density at a parameter is judged by its distance to this sample, in order of
 # distance. With 1 it is noisy, with many it sees no details.
 NEIGHBOUR = 5
-# Neighbours need no fit, and are right for any noise: a likelihood must be better by so
-# many standard errors.
-MIN_STANDARD_ERRORS = 1.0
 # Log-densities are no less than the median minus this: one true parameter that nothing
 # foresees does not decide.
 MAX_SURPRISE = 20.0
@@ -40,8 +37,8 @@ class Comparison:
 
     @property
     def better(self) -> Literal["neighbours", "likelihood"]:
-        """The likelihood, if it is clearly better."""
-        if self.likelihood - self.neighbours > MIN_STANDARD_ERRORS * self.error:
+        """The one with the higher mean: neither needs a lead over the other."""
+        if self.likelihood > self.neighbours:
             return "likelihood"
         return "neighbours"
 

@@ -329,8 +329,8 @@ def posterior(
           parameter uniform between its bounds, normal or log-normal, whichever makes
           the simulated parameters most likely
         - "auto": whichever of both makes the true parameters of simulations that were
-          held out more likely. `method` and `comparison` of the posterior, and its
-          repr, say which and why
+          held out more likely, however close they are. `method` and `comparison` of
+          the posterior, and its repr, say which and why
     verbose : log the progress of samples at many observations, to the logger
         "sliceflow" of Python's `logging`, or to stderr if no handler shows that
 
