@@ -210,35 +210,43 @@ METHODS: dict[str, Scorer] = {
     "mixture": score_mixture,
     "SlicedDensity": score_flow,
 }
+ALL_METHODS: dict[str, Scorer] = {**METHODS, "NSF": score_nsf}
 
 
-def run_likelihood(names: list[str], seeds: list[int], with_nsf: bool) -> None:
+def choose_methods(
+    options: argparse.Namespace, default: list[str]
+) -> dict[str, Scorer]:
+    """The methods that the command line names, else these and perhaps the network."""
+    names = default
+    if options.nsf:
+        names = [*default, "NSF"]
+    if options.methods is not None:
+        names = options.methods
+    return {name: ALL_METHODS[name] for name in names}
+
+
+def run_likelihood(options: argparse.Namespace) -> None:
     """Print the mean held-out log-density over seeds, its standard error, seconds."""
-    methods = dict(METHODS)
-    if with_nsf:
-        methods["NSF"] = score_nsf
-    for name in names:
+    methods = choose_methods(options, list(METHODS))
+    for name in options.sets:
         for method, score in methods.items():
             means = []
             seconds = 0.0
-            for seed in seeds:
+            for seed in options.seeds:
                 train, test = load_set(name, seed)
                 started_at = time.process_time()
                 log_densities = score(train, test)
                 seconds += time.process_time() - started_at
                 means.append(log_densities.mean())
             error = np.std(means, ddof=1) / np.sqrt(len(means)) if len(means) > 1 else 0
-            text = f"{np.mean(means):8.3f} ± {error:.3f}, {seconds / len(seeds):.1f} s"
+            mean_seconds = seconds / len(options.seeds)
+            text = f"{np.mean(means):8.3f} ± {error:.3f}, {mean_seconds:.1f} s"
             print(f"{name:9} {method:14} {text}", flush=True)
 
 
 def run_large(options: argparse.Namespace) -> None:
     """Print the mean held-out log-density on large sets, and CPU seconds."""
-    methods: dict[str, Scorer] = {"SlicedDensity": score_flow}
-    if options.nsf:
-        methods["NSF"] = score_nsf
-    if options.methods is not None:
-        methods = {name: methods[name] for name in options.methods}
+    methods = choose_methods(options, ["SlicedDensity"])
     for name in options.sets:
         for size in options.sizes:
             train, test, truth = load_large_set(
@@ -316,7 +324,7 @@ def main() -> None:
     parser.add_argument("what", choices=["likelihood", "rows", "large", "anomalies"])
     parser.add_argument("--sets", nargs="+", choices=SETS + LARGE_SETS)
     parser.add_argument("--sizes", nargs="+", type=int, default=[10_000, 100_000])
-    parser.add_argument("--methods", nargs="+", choices=["SlicedDensity", "NSF"])
+    parser.add_argument("--methods", nargs="+", choices=list(ALL_METHODS))
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--seeds", nargs="+", type=int, default=[10, 11, 12])
     parser.add_argument("--nsf", action="store_true")
@@ -326,7 +334,7 @@ def main() -> None:
     if arguments.sets is None:
         arguments.sets = LARGE_SETS if arguments.what == "large" else SETS
     if arguments.what == "likelihood":
-        run_likelihood(arguments.sets, arguments.seeds, arguments.nsf)
+        run_likelihood(arguments)
     elif arguments.what == "rows":
         run_rows(arguments.plot)
     elif arguments.what == "large":

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sliceflow.engine.random import Seed
-from sliceflow.inference.comparison import compare
+from sliceflow.inference.comparison import Comparison, compare
 from sliceflow.inference.priors import Prior
 from sliceflow.inference.tempering import sample_tempered
 
@@ -74,3 +74,13 @@ def test_the_better_samples_are_found(rng):
     wide = 2 * rng.normal(size=(200, 100, 2))
     assert compare(wide, right, truth).better == "likelihood"
     assert compare(right, wide, truth).better == "neighbours"
+
+
+def test_the_higher_score_is_taken_however_close():
+    """A lead within its error is still the better guess; of equals, the quicker one."""
+    close = Comparison(neighbours=0.0, likelihood=0.05, error=0.2, n=100)
+    assert close.better == "likelihood"
+    behind = Comparison(neighbours=0.0, likelihood=-0.05, error=0.2, n=100)
+    assert behind.better == "neighbours"
+    equal = Comparison(neighbours=0.0, likelihood=0.0, error=0.0, n=100)
+    assert equal.better == "neighbours"

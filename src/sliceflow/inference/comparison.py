@@ -14,9 +14,6 @@ __all__ = ["Comparison", "compare"]
 # The density of samples at a parameter is judged by the distance to the fifth nearest
 # sample. That to the nearest one is noisy, and that to a far one sees no details.
 NEIGHBOUR = 5
-# A likelihood must be better than neighbours by so many standard errors, because
-# neighbours need no fit and are right for any noise.
-MIN_STANDARD_ERRORS = 1.0
 # Log-densities are not counted as less than the median minus this, so that one true
 # parameter that neither method foresees does not decide.
 MAX_SURPRISE = 20.0
@@ -45,8 +42,8 @@ class Comparison:
 
     @property
     def better(self) -> Literal["neighbours", "likelihood"]:
-        """The better method: the likelihood only if it is clearly better."""
-        if self.likelihood - self.neighbours > MIN_STANDARD_ERRORS * self.error:
+        """The method with the higher mean; neither needs a lead over the other."""
+        if self.likelihood > self.neighbours:
             return "likelihood"
         return "neighbours"
 

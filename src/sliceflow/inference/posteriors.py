@@ -449,8 +449,8 @@ def posterior(
           parameter uniform between its bounds, normal or log-normal, whichever makes
           the simulated parameters most likely.
         - "auto": the method that makes the true parameters of held-out simulations more
-          likely. `method` and `comparison` of the posterior, and its repr, say which
-          and why.
+          likely, however close the two are. `method` and `comparison` of the posterior,
+          and its repr, say which and why.
     verbose : bool, default False
         Log the progress of samples at many observations, to the logger "sliceflow" of
         Python's `logging`, or to stderr if no handler shows that.

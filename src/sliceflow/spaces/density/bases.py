@@ -8,6 +8,9 @@ its own (`ridge.py`), so that a group that explains nothing costs next to nothin
     stage 2   products of the smoothest functions of two columns
     stage 3   cosines of random directions, in bands of their frequencies
 
+The directions are of all kinds, or mostly those in which means bend
+(`learned_directions.py`).
+
 Outside the range of the data only the straight lines go on.
 """
 
@@ -43,9 +46,9 @@ BAND_ENDS = (3, 9)
 MAX_PRODUCTS = 300
 # The most functions of one column that enter products.
 MAX_PRODUCT_ORDER = 8
-# Cosines in every band, and how far their phases go, in radians, along one standard
+# Cosines in every group, and how far their phases go, in radians, along one standard
 # deviation: half a radian is nearly a parabola, two have several bends.
-COSINES_PER_BAND = 100
+COSINES_PER_GROUP = 100
 FREQUENCIES = (0.5, 1.0, 2.0)
 # A column that varies by less than this share of its magnitude is constant: rounding.
 CONSTANT_SHARE = 1e-12
@@ -118,6 +121,49 @@ class Spline:
 
 
 @dataclass(frozen=True)
+class Cosines:
+    """√2·cos(fᵀt + phase) of standardised conditions t, for r frequencies f.
+
+    Parameters
+    ----------
+    frequencies, phases : (c, r) and (r,)
+    """
+
+    frequencies: Floats
+    phases: Floats
+
+    @classmethod
+    def empty(cls, n_columns: int) -> Cosines:
+        """None, of so many columns."""
+        return cls(np.empty((n_columns, 0)), np.empty(0))
+
+    @classmethod
+    def draw(cls, root: Floats, n_groups_per_band: int, seed: Seed) -> Cosines:
+        """Random ones in all bands, whose frequencies have the covariance root·rootᵀ.
+
+        It is (c, c), and should have a trace of c times the covariance of t.
+        """
+        n_columns = len(root)
+        n_per_band = n_groups_per_band * COSINES_PER_GROUP
+        lengths = np.repeat(FREQUENCIES, n_per_band) / n_columns**0.5
+        directions = seed.child("directions").normal(n_columns, len(lengths)).numpy()
+        phases = 2 * np.pi * seed.child("phases").uniform(len(lengths), 1).numpy()
+        return cls(root @ (directions * lengths), phases[:, 0])
+
+    def take(self, cosines: slice) -> Cosines:
+        """Some of them."""
+        return Cosines(self.frequencies[:, cosines], self.phases[cosines])
+
+    def __call__(self, t: Floats) -> Floats:
+        """Values (n, r) at standardised conditions t (n, c)."""
+        return np.asarray(np.sqrt(2) * np.cos(t @ self.frequencies + self.phases))
+
+    def slopes(self, t: Floats) -> Floats:
+        """The derivative of each by its own phase, (n, r), at t (n, c)."""
+        return np.asarray(-np.sqrt(2) * np.sin(t @ self.frequencies + self.phases))
+
+
+@dataclass(frozen=True)
 class SmoothBasis:
     """Features of conditions y (n, c): a 1, and those of the groups that are kept.
 
@@ -149,20 +195,43 @@ class SmoothBasis:
         t = (y[:, used_columns] - shift) / scale
         n_intervals = min(MAX_INTERVALS, round(len(y) ** (1 / 3)))
         splines = tuple(Spline.from_data(column, n_intervals) for column in t.T)
-        frequencies, phases = _draw_cosines(t, seed)
+        cosines = Cosines.empty(len(used_columns))
+        if len(used_columns) > 1:
+            variances, axes = np.linalg.eigh(t.T @ t / len(t))
+            least = MIN_VARIANCE_SHARE * variances[-1]
+            white = axes / np.sqrt(np.maximum(variances, least))
+            cosines = Cosines.draw(white, 1, seed)
         basis = cls(
             used_columns=used_columns,
             shift=shift,
             scale=scale,
             splines=splines,
             product_order=_product_order(len(used_columns)),
-            frequencies=frequencies,
-            phases=phases,
+            frequencies=cosines.frequencies,
+            phases=cosines.phases,
             kept_groups=np.empty(0, bool),
         )
+        return basis._with_all_groups()
+
+    @property
+    def cosines(self) -> Cosines:
+        """The cosines of all its groups."""
+        return Cosines(self.frequencies, self.phases)
+
+    def with_cosines(self, cosines: Cosines) -> SmoothBasis:
+        """All groups of this basis, with other cosines."""
+        basis = replace(self, frequencies=cosines.frequencies, phases=cosines.phases)
+        return basis._with_all_groups()
+
+    def _with_all_groups(self) -> SmoothBasis:
         # How many groups there are is known once they are made, here of one row.
-        n_groups = len(list(basis._iter_all_groups(y[:1])))
-        return replace(basis, kept_groups=np.ones(n_groups, bool))
+        n_conditions = int(self.used_columns.max(initial=-1)) + 1
+        n_groups = len(list(self._iter_all_groups(np.zeros((1, n_conditions)))))
+        return replace(self, kept_groups=np.ones(n_groups, bool))
+
+    def standardise(self, y: Floats) -> Floats:
+        """The columns of conditions y that vary, in standard deviations, (n, c)."""
+        return np.asarray((y[:, self.used_columns] - self.shift) / self.scale)
 
     def keep(self, groups: Mask) -> SmoothBasis:
         """The basis with some of the groups it has, (g,)."""
@@ -197,7 +266,7 @@ class SmoothBasis:
 
     def _iter_all_groups(self, y: Floats) -> Iterator[FeatureGroup]:
         """Every group, for conditions y (n, c)."""
-        t = (y[:, self.used_columns] - self.shift) / self.scale
+        t = self.standardise(y)
         for column in t.T:
             yield FeatureGroup(STRAIGHT_LINES, column[:, None])
         inside = np.empty_like(t)
@@ -213,9 +282,8 @@ class SmoothBasis:
                     yield FeatureGroup(SPLINES, band)
         if self.product_order:
             yield from self._iter_products(inside, spline_values)
-        for cosines in chunks(len(self.phases), COSINES_PER_BAND):
-            angles = inside @ self.frequencies[:, cosines] + self.phases[cosines]
-            yield FeatureGroup(COSINES, np.sqrt(2) * np.cos(angles))
+        for group in chunks(len(self.phases), COSINES_PER_GROUP):
+            yield FeatureGroup(COSINES, self.cosines.take(group)(inside))
 
     def _iter_products(
         self, inside: Floats, spline_values: list[Floats]
@@ -242,16 +310,3 @@ def _product_order(n_columns: int) -> int:
     if n_pairs == 0:
         return 0
     return min(MAX_PRODUCT_ORDER, int((MAX_PRODUCTS / n_pairs) ** 0.5))
-
-
-def _draw_cosines(t: Floats, seed: Seed) -> tuple[Floats, Floats]:
-    """Frequencies (c, r) and phases (r,) for columns t (n, c); none if c is 1."""
-    n_columns = t.shape[1]
-    if n_columns < 2:
-        return np.empty((n_columns, 0)), np.empty(0)
-    lengths = np.repeat(FREQUENCIES, COSINES_PER_BAND) / n_columns**0.5
-    directions = seed.child("directions").normal(n_columns, len(lengths)).numpy()
-    phases = 2 * np.pi * seed.child("phases").uniform(len(lengths), 1).numpy()[:, 0]
-    variances, axes = np.linalg.eigh(t.T @ t / len(t))
-    white = axes / np.sqrt(np.maximum(variances, MIN_VARIANCE_SHARE * variances[-1]))
-    return white @ (directions * lengths), phases

@@ -32,6 +32,7 @@ from sliceflow.spaces.density.column_regression import (
     limit_log_scale,
 )
 from sliceflow.spaces.density.group_selection import GroupSelection, ScoreTest
+from sliceflow.spaces.density.learned_directions import learn_directions
 
 __all__ = ["ConditionalMoments", "TriangularRegression"]
 
@@ -115,7 +116,14 @@ class TriangularRegression:
         standardised = (logs - shift) / scale
         full_basis = SmoothBasis.from_data(y, seed.child("basis"))
         order = seed.child("held out").permutation(len(x)).numpy()
-        columns = _select_columns(full_basis, standardised, y, order)
+        fitted, held_out = _split(order)
+        full_basis = learn_directions(
+            full_basis,
+            (standardised[fitted], y[fitted]),
+            (standardised[held_out], y[held_out]),
+            seed.child("learned directions"),
+        )
+        columns = _select_columns(full_basis, standardised, y, fitted, held_out)
         used_groups = _used_groups(columns, full_basis)
         basis = full_basis.keep(used_groups)
         groups, _ = full_basis.groups()
@@ -204,8 +212,15 @@ def _take_logs(x: Floats, is_logged: Mask) -> Floats:
     return logs
 
 
+def _split(order: Ints) -> tuple[Ints, Ints]:
+    """Indices of the rows to fit groups to, and of those that judge them."""
+    order = order[:MAX_SELECTION_ROWS]
+    n_held_out = max(1, int(HELD_OUT_SHARE * len(order)))
+    return order[n_held_out:], order[:n_held_out]
+
+
 def _select_columns(
-    basis: SmoothBasis, x: Floats, y: Floats, order: Ints
+    basis: SmoothBasis, x: Floats, y: Floats, fitted: Ints, held_out: Ints
 ) -> list[ColumnRegression]:
     """Regressions of the columns of x (n, d), fitted to some rows, judged by others.
 
@@ -213,12 +228,8 @@ def _select_columns(
     ----------
     basis : all features
     x, y : standardised rows (n, d) and their conditions (n, c)
-    order : indices of the rows in random order: the first are held out
+    fitted, held_out : indices of the rows of both kinds
     """
-    order = order[:MAX_SELECTION_ROWS]
-    n_held_out = max(1, int(HELD_OUT_SHARE * len(order)))
-    held_out = order[:n_held_out]
-    fitted = order[n_held_out:]
     fitted_features = basis.features(y[fitted])
     held_out_features = basis.features(y[held_out])
     groups, stages = basis.groups()

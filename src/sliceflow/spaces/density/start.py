@@ -33,6 +33,9 @@ _LARGE_SHRINKAGE = 1e-2
 # errors, and finer tolerances cost several times as much.
 _MIXTURE_TOL = 5e-3
 _MIXTURE_ITERATIONS = 40
+# Starts of the fit of a mixture, of which the likeliest counts: of 16 single ones, one
+# ended 1.2 nats too low (600 rows of six components in six dimensions).
+_MIXTURE_STARTS = 3
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ def fit_start(x: Tensor, settings: StartSettings, seed: Seed) -> StartMap:
     scale = x.std(0)
     standardised = (x - shift) / scale
     shrinkage = _SMALL_SHRINKAGE
-    if settings.ridge > RIDGES[0]:
+    if settings.ridge >= RIDGES[-1]:
         shrinkage = max(shrinkage, ledoit_wolf_shrinkage(standardised.cpu().numpy()))
     factor = _correlation_factor(standardised, shrinkage)
     white = torch.linalg.solve_triangular(factor, standardised.T, upper=False)
@@ -158,6 +161,7 @@ def _fit_mixture(white: Tensor, settings: StartSettings, seed: Seed) -> MixtureM
         reg_covar=settings.ridge,
         tol=_MIXTURE_TOL,
         max_iter=_MIXTURE_ITERATIONS,
+        n_init=_MIXTURE_STARTS if settings.n_components > 1 else 1,
         random_state=np.random.RandomState(key),
     )
     with warnings.catch_warnings():
