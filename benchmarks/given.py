@@ -128,7 +128,7 @@ def measure(frame: pd.DataFrame, condition: Condition, seed: int) -> Row:
     truth = others[condition.holds(others)][:MAX_COMPARED]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        flow = TableFlow(columns=mixed_columns(frame), random_state=seed).fit(train)
+        flow = TableFlow(kinds=mixed_columns(frame), random_state=seed).fit(train)
         filtered = filter_samples(flow, condition, len(truth), n)
         given = flow.sample(
             len(filtered),

@@ -34,7 +34,7 @@ from threadpoolctl import threadpool_limits
 
 from sliceflow import (
     ImageFlow,
-    PictureOptions,
+    ImageOptions,
     SlicedWassersteinFlow,
     TableFlow,
     VectorOptions,
@@ -271,14 +271,14 @@ def vectors_labels_ignored() -> Outcome:
 def vectors_local_condition() -> Outcome:
     """Continuous conditions, answered by near rows."""
     X = random_rows()
-    return vectors_at([0.5, -0.5], X, continuous_conditions(X), condition="local")
+    return vectors_at([0.5, -0.5], X, continuous_conditions(X), condition_mode="local")
 
 
 @case
 def vectors_joint_condition() -> Outcome:
     """Continuous conditions, in one flow of rows and conditions."""
     X = random_rows()
-    return vectors_at([0.5, -0.5], X, continuous_conditions(X), condition="joint")
+    return vectors_at([0.5, -0.5], X, continuous_conditions(X), condition_mode="joint")
 
 
 @case
@@ -415,7 +415,7 @@ def pictures_grey() -> Outcome:
     """Digits without labels, and samples on their way."""
     X, _ = small_digits()
     flow, drawn = pictures_of(X)
-    evolution = flow.evolution(5, random_state=DRAW_SEED, n_frames=3)
+    evolution = flow.evolution(5, random_state=DRAW_SEED, n_snapshots=3)
     return Outcome(flow, [*drawn, evolution])
 
 
@@ -456,7 +456,7 @@ def pictures_clusters() -> Outcome:
 def pictures_cosines() -> Outcome:
     """Directions of a few cosines, and shrinkage."""
     X, _ = small_digits()
-    options = PictureOptions(shrinkage=1.0)
+    options = ImageOptions(shrinkage=1.0)
     return pictures_of(X, patch_basis="cosines", options=options)
 
 
@@ -482,7 +482,7 @@ def pictures_colour_per_class() -> Outcome:
 @case
 def pictures_colour_from_noise() -> Outcome:
     """Colour pictures that start as noise."""
-    options = PictureOptions(start="noise")
+    options = ImageOptions(start="noise")
     return pictures_of(colour_pictures(), n_pixel_values=256, options=options)
 
 
@@ -519,7 +519,7 @@ def pictures_add_and_forget() -> Outcome:
 @case
 def pictures_paper() -> Outcome:
     """The paper's flow, with few directions and steps."""
-    options = PictureOptions(n_directions=50)
+    options = ImageOptions(n_directions=50)
     return digits_by_class(preset="paper", options=options)
 
 
@@ -554,7 +554,7 @@ def tables_without_missing() -> Outcome:
     """No missing cells are drawn, and kinds of columns are given."""
     kinds = {"age": "category", "written": "drop"}
     frame = mixed_table()
-    return table_of(frame, columns=kinds, missing="fill", tree_settings=TREES_ONLY)
+    return table_of(frame, kinds=kinds, missing="fill", tree_settings=TREES_ONLY)
 
 
 @case

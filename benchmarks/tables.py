@@ -87,7 +87,7 @@ def draw_flow(
     from sliceflow import TableFlow
 
     started_at = time.process_time()
-    flow = TableFlow(columns=kinds, random_state=seed).fit(train)
+    flow = TableFlow(kinds=kinds, random_state=seed).fit(train)
     synthetic = flow.sample(len(train), random_state=seed)
     return synthetic, time.process_time() - started_at
 

@@ -36,7 +36,7 @@ from report import (
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sliceflow import ImageFlow, PictureOptions
+from sliceflow import ImageFlow, ImageOptions
 from sliceflow.datasets import Pictures
 from sliceflow.devices import resolve_device
 
@@ -346,7 +346,7 @@ def run_flows(
         "n_pixel_values": train.n_pixel_values,
         "mirror": mirror,
         "n_particles": max(args.samples, min(len(train.images), 50_000)),
-        "options": PictureOptions(n_knots=0),
+        "options": ImageOptions(n_knots=0),
         "device": str(device),
         "random_state": args.seed,
     }

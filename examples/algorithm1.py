@@ -23,7 +23,7 @@ import numpy as np
 from grids import BLUE, INK, ORANGE, Panel, sheet
 from sklearn.datasets import make_moons
 
-from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow, metrics
+from sliceflow import ImageFlow, ImageOptions, SlicedWassersteinFlow, metrics
 from sliceflow.datasets import MissingSetError, Pictures, load
 from sliceflow.wording import format_duration
 
@@ -88,10 +88,10 @@ def compare_pictures(
         "random_state": 0,
     }
     # The batched samples of the paper are the particles: no model is kept.
-    options = PictureOptions(n_directions=scale.directions, n_knots=0)
+    options = ImageOptions(n_directions=scale.directions, n_knots=0)
     flows = {
         "Algorithm 1": ImageFlow(preset="paper", options=options, **settings),
-        "defaults": ImageFlow(options=PictureOptions(n_knots=0), **settings),
+        "defaults": ImageFlow(options=ImageOptions(n_knots=0), **settings),
     }
     compared = []
     for name, flow in flows.items():

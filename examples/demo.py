@@ -100,7 +100,7 @@ def scores(
     return {
         "FD-PCA32": metrics.frechet_distance_pca(samples.X, test.X, train.X),
         "sliced distance": metrics.sliced_wasserstein(samples.X, test.X),
-        "two-sample accuracy": metrics.two_sample_accuracy(samples.X, test.X),
+        "two-sample accuracy": metrics.two_sample_score(samples.X, test.X),
         "NN ratio": metrics.nn_ratio(samples.X, train.X, test.X),
         "accuracy": float(trained_on_real.score(samples.X, samples.y)),
         "TSTR": float(trained_on_samples.score(test.X, test.y)),

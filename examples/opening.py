@@ -112,7 +112,7 @@ def digits_frames(quality: int) -> list[Image.Image]:
     flow = ImageFlow(n_pixel_values=17, quality=quality, random_state=0)
     flow.fit(digits.images.astype("uint8"), digits.target)
     y = np.arange(N_DIGITS) * 10 // N_DIGITS
-    frames = flow.evolution(N_DIGITS, y=y, random_state=1, n_frames=N_FRAMES)
+    frames = flow.evolution(N_DIGITS, y=y, random_state=1, n_snapshots=N_FRAMES)
     return [draw_digits(pictures) for pictures in frames]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.base import clone
 
-from sliceflow import ImageFlow, PictureOptions
+from sliceflow import ImageFlow, ImageOptions
 from sliceflow.datasets import Pictures, load
 from sliceflow.devices import resolve_device
 
@@ -118,7 +118,7 @@ def fit(
     **settings: object,
 ) -> tuple[ImageFlow, Cost]:
     """A fitted flow and what it cost, compiling aside."""
-    settings = {"options": PictureOptions(n_knots=n_knots)} | settings
+    settings = {"options": ImageOptions(n_knots=n_knots)} | settings
     flow = ImageFlow(
         n_pixel_values=train.n_pixel_values,
         mirror=mirrored(train),

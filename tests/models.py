@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits
 
-from sliceflow import ImageFlow, PictureOptions, SlicedWassersteinFlow, VectorOptions
+from sliceflow import ImageFlow, ImageOptions, SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine.transports import Histogram
 from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.plan import PicturePlan
@@ -46,7 +46,7 @@ def pictures(n_knots: int = 16, **changes: Any) -> ImageFlow:
         schedule="1[1] 3[2] 5[3]", n_particles=60, quality=2, n_pixel_values=17
     )
     settings |= dict(
-        random_state=3, device="cpu", options=PictureOptions(n_knots=n_knots)
+        random_state=3, device="cpu", options=ImageOptions(n_knots=n_knots)
     )
     return ImageFlow(**settings | changes)
 
@@ -67,9 +67,7 @@ def picture_plan(**changes: Any) -> PicturePlan:
         layout=Layout(6, 6, None, "uint8", 17), transport=Histogram(16), mosaic_size=0
     )
     return PicturePlan(
-        **plan
-        | dict(shrinkage=0.0, n_directions=30, options=PictureOptions())
-        | changes
+        **plan | dict(shrinkage=0.0, n_directions=30, options=ImageOptions()) | changes
     )
 
 
@@ -148,8 +146,8 @@ PARTS: dict[
     "labels": (vectors, (X, LABELS)),
     "tuples": (vectors, (X, TUPLES)),
     "floats": (lambda: vectors(entropy=0.01), (X.astype(np.float32),)),
-    "columns": (lambda: vectors(condition="joint"), (X, X[:, :2])),
-    "local": (lambda: vectors(condition="local", n_particles=9), (X, X[:, :1])),
+    "columns": (lambda: vectors(condition_mode="joint"), (X, X[:, :2])),
+    "local": (lambda: vectors(condition_mode="local", n_particles=9), (X, X[:, :1])),
     "mixed": (lambda: vectors(n_particles=9), (X, MIXED)),
     "histogram": (lambda: vectors(transport=FEW_BINS), (X,)),
     "max-sliced": (lambda: vectors(frame="max-sliced"), (X,)),

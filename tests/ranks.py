@@ -62,7 +62,7 @@ CASES = {
         {},
     ),
     "columns": (
-        lambda: SlicedWassersteinFlow(**vectors, condition="joint"),
+        lambda: SlicedWassersteinFlow(**vectors, condition_mode="joint"),
         (X[:, :2], X[:, 2:]),
         {},
     ),

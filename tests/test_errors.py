@@ -31,10 +31,10 @@ ERRORS = {
     "row 0: is empty": DataError("is empty", row=0),
     "column 0: is text": DataError("is text", column=0),
     "there are no rows": DataError("there are no rows"),
-    "column 'a': is text; pass columns={'a': 'drop'}": DataError(
+    "column 'a': is text; pass kinds={'a': 'drop'}": DataError(
         "is text", column="a", suggested_kinds=("drop",)
     ),
-    "column 'a': is text; fix it, or pass columns={'a': 'drop'} or {'a': 'category'}": (
+    "column 'a': is text; fix it, or pass kinds={'a': 'drop'} or {'a': 'category'}": (
         DataWarning(
             "is text", "fix it", column="a", suggested_kinds=("drop", "category")
         )

@@ -6,7 +6,7 @@ from typing import Any
 
 from report import Row
 
-from sliceflow import PictureOptions
+from sliceflow import ImageOptions
 from sliceflow.spaces.pictures import schedules
 
 from .common import PaperRun
@@ -58,7 +58,7 @@ def table2(run: PaperRun) -> list[Row]:
 
 def as_printed(run: PaperRun, n_directions: int) -> dict[str, Any]:
     """Settings of the paper's method as printed, with fewer steps."""
-    options = PictureOptions(n_knots=0, n_directions=n_directions)
+    options = ImageOptions(n_knots=0, n_directions=n_directions)
     return {"preset": "paper", "options": options, "quality": run.choose(1, 3, 30)}
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 __all__ = [
     "ImageFlow",
+    "ImageOptions",
     "ModelFileError",
-    "PictureOptions",
     "SlicedDensity",
     "SlicedWassersteinFlow",
     "TableFlow",
@@ -36,7 +36,7 @@ __version__ = "0.3.0"
 _MODULE_OF_NAME = {
     "ImageFlow": "spaces.pictures.estimator",
     "ModelFileError": "models.file",
-    "PictureOptions": "spaces.pictures.options",
+    "ImageOptions": "spaces.pictures.options",
     "SlicedDensity": "spaces.density.estimator",
     "SlicedWassersteinFlow": "spaces.vectors.estimator",
     "TableFlow": "spaces.tables.estimator",
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from sliceflow.models.file import ModelFileError
     from sliceflow.spaces.density.estimator import SlicedDensity
     from sliceflow.spaces.pictures.estimator import ImageFlow
-    from sliceflow.spaces.pictures.options import PictureOptions
+    from sliceflow.spaces.pictures.options import ImageOptions
     from sliceflow.spaces.tables.estimator import TableFlow
     from sliceflow.spaces.vectors.estimator import SlicedWassersteinFlow
     from sliceflow.spaces.vectors.parameters import VectorOptions

@@ -131,13 +131,13 @@ class DataProblem(HintedError):
 
     @property
     def advice(self) -> str:
-        """The hint and the suggested kinds, as the parameter `columns` takes them."""
+        """The hint and the suggested kinds, as the parameter `kinds` takes them."""
         parts = []
         if self.hint:
             parts.append(self.hint)
         choices = [f"{{{self.column!r}: {kind!r}}}" for kind in self.suggested_kinds]
         if choices:
-            parts.append(f"pass columns={' or '.join(choices)}")
+            parts.append(f"pass kinds={' or '.join(choices)}")
         return ", or ".join(parts)
 
 

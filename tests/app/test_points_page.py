@@ -186,7 +186,7 @@ def test_the_page_measures_copies_as_we_do(computed):
     }});""")
     for (train, samples), (ratio, copies) in zip(cases, found, strict=True):
         assert ratio == pytest.approx(metrics.nn_ratio(samples, train, device="cpu"))
-        assert copies == pytest.approx(metrics.copies(samples, train, device="cpu"))
+        assert copies == pytest.approx(metrics.copy_rate(samples, train, device="cpu"))
 
 
 @pytest.mark.browser

@@ -14,7 +14,7 @@ import torch
 
 from models import picture_plan
 from problems import target_for
-from sliceflow import PictureOptions
+from sliceflow import ImageOptions
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import ClassIndices, ContinuousY
@@ -248,7 +248,7 @@ def test_a_picture_stage_follows_algorithm_1_with_patches(
         n_directions=n_directions,
         stages=(PictureStage(*level, patch, n_steps),),
         transport=Interpolated(),
-        options=PictureOptions(clip=False, taper=0.0),
+        options=ImageOptions(clip=False, taper=0.0),
     )
     mask = torch.from_numpy(known)[:, None] if observed else None
     flow = PictureFlowBuilder(plan, Seed(3), torch.device("cpu"), mask).flow()

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sliceflow.metrics import (
-    copies,
+    copy_rate,
     memorized_rate,
     nearest,
     nearest_pictures,
@@ -25,20 +25,20 @@ def test_copies_are_samples_nearer_than_one_percent_of_the_test_rows():
     origin = np.zeros((1, 1))
     test = on_a_line(range(1, 1000))  # the limit is 10, at rank 1000 / 100
     samples = on_a_line([0, 3, 9.9, 10.1, 11, 50, 999, 1000])
-    assert copies(samples, origin, test, device="cpu") == 3 / 8
+    assert copy_rate(samples, origin, test, device="cpu") == 3 / 8
     assert outlier_rate(samples, origin, test, device="cpu") == 1 / 8
     assert nn_ratio(samples, origin, test, device="cpu") == (10.1 + 11) / 2 / 500
     test = on_a_line(range(1, 11))  # the limit is the least of few
-    assert copies(samples, origin, test, device="cpu") == 1 / 8
+    assert copy_rate(samples, origin, test, device="cpu") == 1 / 8
     assert outlier_rate(samples, origin, test, device="cpu") == 5 / 8
 
 
 def test_samples_that_tie_with_test_rows_count_in_part():
     origin = np.zeros((1, 1))
     test = on_a_line([0] * 4 + [1] * 96)  # 4 % equal the train row
-    share = copies(on_a_line([0] * 8 + [1] * 92), origin, test, device="cpu")
+    share = copy_rate(on_a_line([0] * 8 + [1] * 92), origin, test, device="cpu")
     assert share == pytest.approx(0.02)  # twice as many
-    assert copies(test, origin, test, device="cpu") == pytest.approx(0.01)
+    assert copy_rate(test, origin, test, device="cpu") == pytest.approx(0.01)
 
 
 @given(
@@ -55,12 +55,12 @@ def test_they_have_no_unit_and_see_copies_and_far_samples(n, d, seed, power, hel
     others = (train, test) if held_out else (train,)
     mixed = np.concatenate((train[: n // 2], fresh, fresh[: n // 3] * 20))
     scaled = [2.0**power * x for x in (mixed, *others)]
-    for metric in (nn_ratio, copies, outlier_rate):
+    for metric in (nn_ratio, copy_rate, outlier_rate):
         assert metric(*scaled, device="cpu") == metric(mixed, *others, device="cpu")
-    assert copies(train, *others, device="cpu") == 1
+    assert copy_rate(train, *others, device="cpu") == 1
     assert nn_ratio(train, *others, device="cpu") == 0
     assert outlier_rate(train, *others, device="cpu") == 0
-    assert copies(fresh + 99, *others, device="cpu") == 0
+    assert copy_rate(fresh + 99, *others, device="cpu") == 0
     assert outlier_rate(fresh + 99, *others, device="cpu") == 1
 
 
@@ -69,7 +69,7 @@ def test_memorized_patches_are_copies_of_parts_that_copies_does_not_see(rng):
     train, test, fresh = rng.normal(size=(3, 300, 8, 8)) * contrasts
     made = fresh.copy()
     made[:150, :4, :4] = train[:150, :4, :4]  # one corner of half of them
-    assert copies(made, train, test, device="cpu") < 0.05
+    assert copy_rate(made, train, test, device="cpu") < 0.05
     found = memorized_rate(made, train, test, patch=4, device="cpu")
     assert found == pytest.approx(0.5 / 9 + 0.01, abs=0.02)  # at one of nine positions
     assert memorized_rate(made[:, :, ::-1], train, test, patch=4, device="cpu") < 0.03
@@ -100,10 +100,10 @@ def test_mirror_images_are_found_once_and_turned(rng):
     test = rng.integers(0, 256, (9, 6, 6, 3))
     assert nn_ratio(images, train, test, mirror=True, device="cpu") == 0
     assert nn_ratio(images, train, test) > 0
-    assert copies(images, train, test, mirror=True, device="cpu") == 1
+    assert copy_rate(images, train, test, mirror=True, device="cpu") == 1
     # Four images that are not turned and nine test rows are as near to train: all four
     # are nearer than all nine in one of 715 runs.
-    assert copies(images, train, test, device="cpu") < 1
+    assert copy_rate(images, train, test, device="cpu") < 1
 
 
 def test_what_cannot_be_compared_is_named(rng):
@@ -111,7 +111,7 @@ def test_what_cannot_be_compared_is_named(rng):
     with pytest.raises(
         ValueError, match=r"rows of shape \(20, 4\) have no mirror images"
     ):
-        copies(rows, rows, rows, mirror=True, device="cpu")
+        copy_rate(rows, rows, rows, mirror=True, device="cpu")
     with pytest.raises(
         ValueError, match=r"the median test row is identical .* between test and train"
     ):

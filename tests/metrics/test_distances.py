@@ -20,7 +20,7 @@ from sliceflow.metrics import (
     frechet_distance,
     frechet_distance_pca,
     sliced_wasserstein,
-    two_sample_accuracy,
+    two_sample_score,
 )
 
 sizes = st.integers(1, 40)
@@ -120,25 +120,25 @@ A, B = np.random.default_rng(0).normal(size=(2, 1000, 3))
 
 
 def test_equal_distributions_are_told_apart_by_chance_only():
-    assert two_sample_accuracy(A, B, n_trees=50) == pytest.approx(0.5, abs=0.05)
+    assert two_sample_score(A, B, n_trees=50) == pytest.approx(0.5, abs=0.05)
 
 
 @pytest.mark.parametrize("shift", [0.5, 2.0])
 def test_shifted_gaussians_are_told_apart_as_often_as_is_possible(shift):
     best = LogisticRegression()
     moved = B + np.array([shift, 0, 0])
-    found = two_sample_accuracy(A, moved, classifier=best)
+    found = two_sample_score(A, moved, classifier=best)
     assert found == pytest.approx(norm.cdf(shift / 2), abs=0.04)
-    auc = two_sample_accuracy(A, moved, classifier=best, scoring="roc_auc")
+    auc = two_sample_score(A, moved, classifier=best, scoring="roc_auc")
     assert auc == pytest.approx(norm.cdf(shift / 2**0.5), abs=0.04)
 
 
 def test_equally_many_of_both_are_used_and_few_are_refused():
-    assert two_sample_accuracy(A[:100], B, n_trees=20) == pytest.approx(0.5, abs=0.15)
+    assert two_sample_score(A[:100], B, n_trees=20) == pytest.approx(0.5, abs=0.15)
     with pytest.raises(
         ValueError, match="4 samples and 1000 real rows; pass 5 or more"
     ):
-        two_sample_accuracy(A[:4], B)
+        two_sample_score(A[:4], B)
 
 
 # FID
@@ -187,6 +187,6 @@ def test_a_forest_in_threads_scores_as_one_without(rng, scoring):
     samples, real = rng.normal(size=(2, 60, 3)).round(1)  # with ties
     forest = RandomForestClassifier(20, random_state=0)
     options = dict(scoring=scoring, n_trees=20)
-    in_threads = two_sample_accuracy(samples, real, **options)
-    alone = two_sample_accuracy(samples, real, classifier=forest, **options)
+    in_threads = two_sample_score(samples, real, **options)
+    alone = two_sample_score(samples, real, classifier=forest, **options)
     assert in_threads == alone

@@ -36,7 +36,7 @@ from models import (
 from problems import mixture
 from sliceflow import (
     ImageFlow,
-    PictureOptions,
+    ImageOptions,
     SlicedWassersteinFlow,
     VectorOptions,
     frames,
@@ -516,7 +516,7 @@ def test_wrong_labels_score_lower():
         assert flow.score(x, 1 - y) < 3 * flow.score(x, y)
         is_first = y == 0  # shares of classes do not matter with labels
         assert flow.score(x[is_first], y[is_first]) > 3 * flow.score(x[is_first])
-    joint = vectors(condition="joint", n_steps=20).fit(x, x[:, :1])
+    joint = vectors(condition_mode="joint", n_steps=20).fit(x, x[:, :1])
     assert joint.score(x, np.roll(x[:, :1], 1, axis=0)) < 1.5 * joint.score(x, x[:, :1])
     light = (PICTURES // 2 + 8 * EVEN_AND_ODD[:, None, None]).astype(np.uint8)
     flow = pictures(quality=5).fit(light, EVEN_AND_ODD)
@@ -575,8 +575,8 @@ CONDITIONS = {
     "ignored": (dict(amplifier=0), LABELS),
     "shared maps": ({}, LABELS),
     "per class": (dict(amplifier=math.inf), LABELS),
-    "columns": (dict(condition="joint"), X[:, :2]),
-    "local": (dict(condition="local"), X[:, :2]),
+    "columns": (dict(condition_mode="joint"), X[:, :2]),
+    "local": (dict(condition_mode="local"), X[:, :2]),
 }
 BASES = ["pixels", "cosines", "random"]
 PICTURED = {
@@ -626,7 +626,7 @@ def test_every_basis_transport_and_condition_of_pictures(
     basis, transport, condition, tmp_path
 ):
     changes, labelled = PICTURED[condition]
-    options = PictureOptions(n_knots=16, n_directions=20)
+    options = ImageOptions(n_knots=16, n_directions=20)
     flow = pictures(
         patch_basis=basis, transport=transport, quality=1, options=options, **changes
     )

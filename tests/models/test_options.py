@@ -14,7 +14,7 @@ import sliceflow
 from models import EVEN_AND_ODD, LABELS, PICTURES, X, pictures, vectors
 from sliceflow import (
     ImageFlow,
-    PictureOptions,
+    ImageOptions,
     SlicedWassersteinFlow,
     VectorOptions,
     devices,
@@ -25,7 +25,7 @@ from sliceflow.engine import paper
 from sliceflow.errors import ParameterError
 
 DATA = {SlicedWassersteinFlow: X, ImageFlow: PICTURES}
-OPTIONS = {SlicedWassersteinFlow: VectorOptions, ImageFlow: PictureOptions}
+OPTIONS = {SlicedWassersteinFlow: VectorOptions, ImageFlow: ImageOptions}
 NAN = math.nan
 INF = math.inf
 COUNT = (0, 2.5, "many", True)
@@ -39,10 +39,10 @@ WRONG = {  # names, and values that are refused
         amplifier=(-1, NAN, "10", None),
         entropy=(-0.1, INF, "a"),
         standardize=(1, None),
-        condition=("some", None),
+        condition_mode=("some", None),
         keep_rows=(1, None),
         preset=("Paper", 1, ""),
-        options=({}, "fast", PictureOptions(), VectorOptions),
+        options=({}, "fast", ImageOptions(), VectorOptions),
         verbose=(-1, "loud"),
     ),
     ImageFlow: dict(
@@ -57,7 +57,7 @@ WRONG = {  # names, and values that are refused
         n_clusters=(0, "many", 2.0, True, None),
         keep_rows=(1, None),
         preset=("fast", True),
-        options=({}, 3, VectorOptions(), PictureOptions),
+        options=({}, 3, VectorOptions(), ImageOptions),
         verbose=(-1, None),
     ),
     VectorOptions: dict(
@@ -68,7 +68,7 @@ WRONG = {  # names, and values that are refused
         n_neighbors=(1, 20.0),
         shrinkage=(-1, INF, "auto"),
     ),
-    PictureOptions: dict(
+    ImageOptions: dict(
         start=(0, 1.5, True, "data"),
         locality=(-0.1, INF, "much"),
         start_noise=(-0.1, NAN, None),
@@ -152,7 +152,7 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
 def test_options_are_compared_cloned_and_searched_like_any_parameter():
     for make, kind, data in (
         (vectors, VectorOptions, X),
-        (pictures, PictureOptions, PICTURES),
+        (pictures, ImageOptions, PICTURES),
     ):
         options = kind(taper=0.25, n_knots=16)
         assert make(options=None).plan(data) == make(options=kind()).plan(data)

@@ -72,7 +72,7 @@ KINDS = {
     "tuples": Rows(FLAT, POINTS, TUPLES),
     "labels of any type": Rows(FLAT, POINTS, ANY),
     "classes apart": Rows(lambda: FLAT(amplifier=math.inf), POINTS, NAMES),
-    "joint columns": Rows(lambda: FLAT(condition="joint"), POINTS, COLUMNS),
+    "joint columns": Rows(lambda: FLAT(condition_mode="joint"), POINTS, COLUMNS),
     "local columns": Rows(
         lambda: vectors(n_particles=3), POINTS, COLUMNS[:, :1], least=4
     ),

@@ -232,7 +232,7 @@ class Gallery:
         wanted = _SampleRequest(request, run)
         i = request.integer("index", wanted.n - 1)
         evolution = run.model.evolution(
-            wanted.n, y=wanted.label, random_state=wanted.seed, n_frames=_N_FRAMES
+            wanted.n, y=wanted.label, random_state=wanted.seed, n_snapshots=_N_FRAMES
         )
         frames = np.asarray(evolution)[:, i]
         nearest: list[str] = []

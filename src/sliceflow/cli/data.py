@@ -276,7 +276,7 @@ def make_table_flow(settings: Settings, free_text: tuple[str, ...] = ()) -> Tabl
 
     drop = [*(settings.drop or ()), *free_text]
     return TableFlow(
-        columns=parse_kinds(settings.column, drop),
+        kinds=parse_kinds(settings.column, drop),
         constraints=tuple(settings.constraint or ()),
         random_state=settings.seed,
     )

@@ -333,7 +333,7 @@ def _fit_table(df: Any, kinds: dict[str, str], seed: int) -> TableFlow:
         print_note(note_free_text(name))
     kinds = kinds | dict.fromkeys(free_text, "drop")
     with rows_of_a_file(), all_problems(df, kinds):
-        return TableFlow(columns=kinds, random_state=seed).fit(df)
+        return TableFlow(kinds=kinds, random_state=seed).fit(df)
 
 
 def _load_table_model(run: Path) -> TableFlow:

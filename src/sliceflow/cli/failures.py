@@ -40,7 +40,7 @@ _FLAGS_BY_PARAMETER = {
     "n_steps": "quality",
     "random_state": "seed",
     "constraints": "constraint",
-    "columns": "column",
+    "kinds": "column",
 }
 # Errors of a full disk: no space, too large a file, and a quota (which Windows does not
 # have).

@@ -179,7 +179,7 @@ def _prepare(settings: Settings, ranks: Ranks | None, output: Output) -> _Job:
     if isinstance(estimator, FlowEstimator):
         fit_job = estimator.prepare(rows, labels, ranks=ranks)
     else:
-        with rows_of_a_file(), all_problems(rows, estimator.columns or {}):
+        with rows_of_a_file(), all_problems(rows, estimator.kinds or {}):
             fit_job = estimator.prepare(rows)
     return _Job(settings, train, test, estimator, fit_job, ranks, started_at)
 

@@ -138,11 +138,11 @@ def write_evolution(
     if pictures.ndim == 4:
         side = 6  # colours make a .gif large
     if model.observed is None:
-        frames = model.evolution(side**2, random_state=seed, n_frames=_N_FRAMES)
+        frames = model.evolution(side**2, random_state=seed, n_snapshots=_N_FRAMES)
     else:
         spread = np.linspace(0, len(pictures) - 1, side**2).astype(int)
         completed = model.evolution(
-            1, random_state=seed, n_frames=_N_FRAMES, X=pictures[spread]
+            1, random_state=seed, n_snapshots=_N_FRAMES, X=pictures[spread]
         )
         frames = completed[:, :, 0]
     images = []

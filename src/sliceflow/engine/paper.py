@@ -36,7 +36,7 @@ VECTORS = _VECTORS_AND_PICTURES | {
     # Algorithm 1: θ uniform on the sphere of R^(d+l), redrawn at every step; Sec. 6:
     # H = 10,000 for pictures. Rows of d columns take 64·d directions, at most 10,000
     "frame": "paper",
-    "condition": "joint",  # Sec. 4: one flow of x and y together
+    "condition_mode": "joint",  # Sec. 4: one flow of x and y together
     "entropy": 0.0,  # Sec. 3.4, footnote: the Laplacian term is ignored
     "standardize": False,  # Algorithm 1: unscaled data; the start is N(0, I)
     "n_axis_steps": 0,  # Algorithm 1: random directions only

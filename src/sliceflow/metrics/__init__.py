@@ -1,7 +1,7 @@
 """How good samples are: one report, and the metrics in it one by one.
 
 `report` compares samples of any kind with held-out rows. Distances between
-distributions do not detect copies, so `nn_ratio` and `copies` stand beside them, and
+distributions do not detect copies, so `nn_ratio` and `copy_rate` stand beside them, and
 every metric has its reference, what real rows score. `fid` needs the extra
 ``sliceflow[metrics]``. Searches take ``device="auto"``: a GPU if there is one.
 """
@@ -9,7 +9,7 @@ every metric has its reference, what real rows score. `fid` needs the extra
 from sliceflow.metrics.attacks import Attack, Attacks, attack
 from sliceflow.metrics.calibration import Calibration, calibration
 from sliceflow.metrics.copying import (
-    copies,
+    copy_rate,
     memorized_rate,
     nearest_pictures,
     nn_ratio,
@@ -21,7 +21,7 @@ from sliceflow.metrics.distances import (
     frechet_distance,
     frechet_distance_pca,
     sliced_wasserstein,
-    two_sample_accuracy,
+    two_sample_score,
 )
 from sliceflow.metrics.reports import Metric, Report, report
 from sliceflow.metrics.rows import nearest
@@ -38,7 +38,7 @@ __all__ = [
     "Verdict",
     "attack",
     "calibration",
-    "copies",
+    "copy_rate",
     "coverage",
     "fid",
     "frechet_distance",
@@ -51,5 +51,5 @@ __all__ = [
     "outlier_rate",
     "report",
     "sliced_wasserstein",
-    "two_sample_accuracy",
+    "two_sample_score",
 ]

@@ -72,7 +72,7 @@ def compare_vectors(
     held_out = subsample(test, settings.max_rows)
 
     def measure(x: np.ndarray) -> dict[str, float]:
-        accuracy = distances.two_sample_accuracy(x, held_out, n_trees=N_TREES)
+        accuracy = distances.two_sample_score(x, held_out, n_trees=N_TREES)
         return {
             "sliced distance": distances.sliced_wasserstein(x, held_out),
             "coverage": distances.coverage(x, held_out, device=settings.device),

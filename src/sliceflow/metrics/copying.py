@@ -51,7 +51,8 @@ def nn_ratio(
     """Median distance of samples to the nearest train row, over that of test rows.
 
     1 is ideal. Near 0 the samples are copies of the training rows; above 1 they are far
-    from the data. A median does not see a few copies among many samples: `copies` does.
+    from the data. A median does not see a few copies among many samples; `copy_rate`
+    does.
 
     Parameters
     ----------
@@ -82,7 +83,7 @@ def nn_ratio(
     return median_distance_ratio(sample_distances, real_distances)
 
 
-def copies(
+def copy_rate(
     samples: Any,
     train: Any,
     test: Any = None,
@@ -117,7 +118,7 @@ def copies(
     --------
     >>> train, test, samples = np.random.default_rng(0).normal(size=(3, 1000, 3))
     >>> samples[:100] = train[:100]  # one in ten
-    >>> print(f"{copies(samples, train, test, device='cpu'):.2f}")
+    >>> print(f"{copy_rate(samples, train, test, device='cpu'):.2f}")
     0.11
     """
     sample_distances, real_distances = _train_distances(
@@ -179,9 +180,9 @@ def memorized_rate(
 ) -> float:
     """Share of samples that resemble one train row far more than all others.
 
-    0.01 is ideal: this share of test rows does. It is `copies` by d₁/d₁₀ instead of d₁,
-       the distances to the first and the tenth train row. So it sees copies of rows
-       that are far from all others, such as pictures of high contrast.
+    0.01 is ideal: this share of test rows does. It is `copy_rate` by d₁/d₁₀ instead
+       of d₁, the distances to the first and the tenth train row. So it sees copies of
+       rows that are far from all others, such as pictures of high contrast.
 
     Parameters
     ----------
@@ -343,7 +344,7 @@ def shows_copying(share: float, ratio: float, reference: float = IDEAL_COPIES) -
 
 
 def share_of_copies(sample_distances: Floats, real_distances: Floats) -> float:
-    """The metric `copies`, from distances of samples and real rows to nearest rows."""
+    """`copy_rate`, from distances of samples and real rows to nearest rows."""
     limit = np.quantile(real_distances, IDEAL_COPIES, method="weibull")
     share = float(np.mean(sample_distances < limit))
     tied = float(np.mean(real_distances == limit))

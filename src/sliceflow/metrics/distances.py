@@ -207,7 +207,7 @@ def coverage(samples: Any, real: Any, *, k: int = 5, device: str = "auto") -> fl
     return float(np.mean(sample_distances[:, 0] <= real_distances[:, -1]))
 
 
-def two_sample_accuracy(
+def two_sample_score(
     samples: Any,
     real: Any,
     *,
@@ -246,7 +246,7 @@ def two_sample_accuracy(
     Examples
     --------
     >>> a, b = np.random.default_rng(0).normal(size=(2, 100, 2))
-    >>> two_sample_accuracy(a, b + 9, n_trees=10)
+    >>> two_sample_score(a, b + 9, n_trees=10)
     1.0
     """
     from sklearn.base import clone

@@ -94,7 +94,7 @@ def _component_scores(
         return {
             "FD-PCA32": distances.frechet_distance(x, held_out),
             "coverage": distances.coverage(x, held_out, device=settings.device),
-            "two-sample accuracy": distances.two_sample_accuracy(
+            "two-sample accuracy": distances.two_sample_score(
                 x, held_out, n_trees=N_TREES
             ),
         }

@@ -206,7 +206,7 @@ def _texts(row: pd.Series) -> dict[str, str]:
 def _measure_table(rows: Floats, held_out: _HeldOutTable) -> dict[str, float]:
     """The metrics of rows (n, c) of a table that depend on how many rows there are."""
     categories = held_out.categories
-    detection = distances.two_sample_accuracy(
+    detection = distances.two_sample_score(
         rows,
         held_out.rows,
         classifier=tables.detector(len(rows), categories),

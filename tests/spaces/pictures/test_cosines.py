@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sliceflow import ImageFlow, PictureOptions
+from sliceflow import ImageFlow, ImageOptions
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.pictures.cosines import cosine_basis, cosine_rotation
@@ -89,7 +89,7 @@ def test_cosines_bring_photographs_nearer(rng):
             quality=10,
             patch_basis=patch_basis,
             random_state=0,
-            options=PictureOptions(n_knots=0),
+            options=ImageOptions(n_knots=0),
         )
         return abs(kurtosis(flow.fit(images).particles_) - kurtosis(images))
 

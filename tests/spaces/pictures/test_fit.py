@@ -15,7 +15,7 @@ from sklearn.svm import SVC
 
 from models import DIGIT_LABELS as LABELS
 from models import DIGITS, IMAGES, PICTURES, QUICK, pictures
-from sliceflow import ImageFlow, PictureOptions
+from sliceflow import ImageFlow, ImageOptions
 from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import Histogram
 from sliceflow.spaces.pictures.clusters import kmeans_centers, nearest_center
@@ -242,7 +242,7 @@ def test_a_single_picture_is_copied_and_small_ones_can_be_fitted():
     settings_ = dict(
         n_pixel_values=17, quality=10, n_particles=30, random_state=0, device="cpu"
     )
-    flow = ImageFlow(**settings_, options=PictureOptions(taper=0)).fit(image)
+    flow = ImageFlow(**settings_, options=ImageOptions(taper=0)).fit(image)
     assert np.array_equal(flow.particles_, np.repeat(image, 30, axis=0))
     for shape in ((50, 1, 1), (50, 1, 7), (50, 5, 9)):
         flow = ImageFlow(**settings_ | dict(quality=1)).fit(np.resize(PICTURES, shape))
@@ -280,7 +280,7 @@ def test_clipping_keeps_particles_in_the_range_of_pixels():
         def listener(event):
             largest.append(float(event.particles.abs().max()))
 
-        options = PictureOptions(start_noise=1.0, clip=clip, shrinkage=0)
+        options = ImageOptions(start_noise=1.0, clip=clip, shrinkage=0)
         ImageFlow(**QUICK, options=options).fit(IMAGES, listeners=listener)
         return largest[-1]
 
@@ -304,12 +304,12 @@ def test_a_stage_s_particles_are_freed_when_it_is_done():
 
 
 def test_history_has_the_share_of_maps_that_move():
-    shrunk = ImageFlow(**COUNTED, options=PictureOptions(shrinkage=2.0))
+    shrunk = ImageFlow(**COUNTED, options=ImageOptions(shrinkage=2.0))
     moving = np.array(shrunk.fit(IMAGES).history_["active_fraction"])
     assert moving[0] == 1
     assert moving.min() < 1
     assert moving.max() <= 1
-    not_shrunk = ImageFlow(**COUNTED, options=PictureOptions(shrinkage=0))
+    not_shrunk = ImageFlow(**COUNTED, options=ImageOptions(shrinkage=0))
     assert set(not_shrunk.fit(IMAGES).history_["active_fraction"]) == {1.0}
 
 
@@ -319,6 +319,6 @@ def test_copies_are_warned_of_and_shrinkage_prevents_them():
     with pytest.warns(
         UserWarning, match=r"the particles copy rows of X \(.*\); more shrinkage"
     ):
-        ImageFlow(**settings_, options=PictureOptions(shrinkage=0)).fit(few)
+        ImageFlow(**settings_, options=ImageOptions(shrinkage=0)).fit(few)
     with warnings.catch_warnings(action="error"):
         ImageFlow(**settings_).fit(few)

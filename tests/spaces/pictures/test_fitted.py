@@ -8,7 +8,7 @@ import torch
 
 import sliceflow
 from models import COLOURS, DIGIT_LABELS, IMAGES, PICTURES, QUICK, pictures
-from sliceflow import ImageFlow, PictureOptions
+from sliceflow import ImageFlow, ImageOptions
 from sliceflow.engine.transports import Histogram
 from sliceflow.spaces.pictures.layout import MASKS, Layout
 
@@ -27,22 +27,22 @@ def test_an_evolution_goes_from_noise_to_the_samples(amplifier):
         IMAGES, DIGIT_LABELS
     )
     labels = [3, 1, 4, 1, 5]
-    frames = flow.evolution(5, y=labels, random_state=2, n_frames=5)
+    frames = flow.evolution(5, y=labels, random_state=2, n_snapshots=5)
     assert frames.shape == (5, 5, 8, 8)
     assert frames.dtype == np.uint8
     assert np.array_equal(frames[-1], flow.sample(5, y=labels, random_state=2))
     assert (np.abs(np.diff(frames.astype(int), axis=0)).mean((1, 2, 3)) > 0).all()
     # There are no more frames than steps.
-    assert len(flow.evolution(1, n_frames=1000)) == flow.n_iter_ + 1
+    assert len(flow.evolution(1, n_snapshots=1000)) == flow.n_iter_ + 1
 
 
 def test_evolutions_keep_layouts_and_make_sense(fitted, top):
     for images in (COLOURS, torch.from_numpy(COLOURS)):
         flow = pictures(schedule="1[1] 4[2]", n_pixel_values=256).fit(images)
-        frames = flow.evolution(2, random_state=0, n_frames=3)
+        frames = flow.evolution(2, random_state=0, n_snapshots=3)
         assert type(frames) is type(images)
         assert frames.shape == (3, 2, 4, 4, 3)
-    frames = top.evolution(2, random_state=1, n_frames=4, X=IMAGES[:3])
+    frames = top.evolution(2, random_state=1, n_snapshots=4, X=IMAGES[:3])
     assert frames.shape == (4, 3, 2, 8, 8)
     assert (frames[-1] == top.inpaint(IMAGES[:3], n=2, random_state=1)).all()
     # What is known does not move.
@@ -52,7 +52,10 @@ def test_evolutions_keep_layouts_and_make_sense(fitted, top):
 def test_evolutions_that_make_no_sense_are_refused(fitted, top):
     grey = fitted("grey")
     for call, message in (
-        (lambda: grey.evolution(n_frames=1), "n_frames=1 must be an int of at least 2"),
+        (
+            lambda: grey.evolution(n_snapshots=1),
+            "n_snapshots=1 must be an int of at least 2",
+        ),
         (lambda: grey.evolution(X=PICTURES[:3]), "was fitted without observed="),
         (
             lambda: top.evolution(),
@@ -221,8 +224,8 @@ def test_what_cannot_be_completed_is_refused(fitted, top):
 
 def test_no_knots_keep_no_model():
     settings = QUICK | {"n_particles": 2000}  # enough for a model
-    with_model = ImageFlow(**settings, options=PictureOptions(n_knots=16)).fit(IMAGES)
-    flow = ImageFlow(**settings, options=PictureOptions(n_knots=0)).fit(IMAGES)
+    with_model = ImageFlow(**settings, options=ImageOptions(n_knots=16)).fit(IMAGES)
+    flow = ImageFlow(**settings, options=ImageOptions(n_knots=0)).fit(IMAGES)
     assert np.array_equal(flow.particles_, with_model.particles_)
     for call in (flow.sample, flow.evolution, lambda: flow.score(IMAGES)):
         with pytest.raises(

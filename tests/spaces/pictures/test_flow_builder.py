@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from models import picture_plan
-from sliceflow import PictureOptions
+from sliceflow import ImageOptions
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.flow import FlowState, ParticleStreams, Step, simulate
@@ -25,7 +25,7 @@ HISTOGRAM = Histogram(16)  # of the plan
 def builder(schedule="2[2] 6[3] 6[1]=1", device="cpu", clip=True, **changes):
     """The flow of pictures of 6×6 pixels, two steps a stage."""
     stages = schedules.from_string(schedule, 6, 6, 2)
-    options = PictureOptions(n_directions=30, clip=clip)
+    options = ImageOptions(n_directions=30, clip=clip)
     plan = picture_plan(stages=tuple(stages), options=options, **changes)
     return PictureFlowBuilder(plan, Seed(0), torch.device(device))
 

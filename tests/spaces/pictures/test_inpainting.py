@@ -72,7 +72,7 @@ def test_completions_are_new_and_their_pixels_are_distributed_as_real_ones():
         images[:, 4:].reshape(-1, 32) for images in (done, TRAIN.images, TEST.images)
     ]
     assert 0.8 < metrics.nn_ratio(*halves) < 1.3
-    assert metrics.copies(*halves) < 0.05
+    assert metrics.copy_rate(*halves) < 0.05
 
 
 def walks(n, drawn=False):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from sliceflow import ImageFlow, PictureOptions
+from sliceflow import ImageFlow, ImageOptions
 from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.flow import ParticleStreams
 from sliceflow.engine.random import Seed
@@ -142,10 +142,10 @@ def test_colour_pictures_start_as_mosaics_and_others_as_noise():
     assert mosaic_size(X[..., 0], y) == 0
     assert mosaic_size(X, observed="top") == 0
     assert mosaic_size(X, y, amplifier=10) == 0
-    assert mosaic_size(X, y, options=PictureOptions(start="noise")) == 0
+    assert mosaic_size(X, y, options=ImageOptions(start="noise")) == 0
     assert mosaic_size(X, y, preset="paper") == 0
     assert "mosaics of 4 training pictures" in str(ImageFlow(**SMALL).plan(X, y))
-    mosaics = PictureOptions(start=3)
+    mosaics = ImageOptions(start=3)
     with pytest.raises(ParameterError, match="observed"):
         mosaic_size(X, observed="top", options=mosaics)
     with pytest.raises(ParameterError, match="amplifier=inf"):
@@ -160,7 +160,7 @@ def test_samples_are_of_their_class_and_the_model_keeps_the_pictures(labelled, m
         **SMALL,
         mirror=mirror,
         n_clusters="auto" if labelled else 3,
-        options=PictureOptions(start=4),
+        options=ImageOptions(start=4),
     )
     flow.fit(X, y if labelled else None)
     stored = flow._record.fitted.mosaics.decoded_pictures(flow.plan_.layout)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from models import EVEN_AND_ODD, PICTURES, pictures
-from sliceflow import ImageFlow, PictureOptions
+from sliceflow import ImageFlow, ImageOptions
 from sliceflow.engine.transports import Auto, Histogram, Sorted
 from sliceflow.spaces.pictures.batching import choose_batch_size
 from sliceflow.spaces.pictures.choices import (
@@ -147,7 +147,7 @@ def test_shrinkage_depends_on_steps_and_pictures():
     )
     assert plan.shrinkage == pytest.approx(2.5 * (2 / 25) ** 0.5)
     assert "κ = " in str(plan)
-    off = pictures(options=PictureOptions(shrinkage=0)).plan(PICTURES)
+    off = pictures(options=ImageOptions(shrinkage=0)).plan(PICTURES)
     assert ["shrinkage", "off"] in [line.split() for line in str(off).splitlines()]
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sliceflow import ImageFlow, PictureOptions
+from sliceflow import ImageFlow, ImageOptions
 from sliceflow.spaces.pictures import start_trial
 
 SIDE = 16
@@ -44,7 +44,7 @@ def plan_of_fit(monkeypatch, detections, **options):
         n_particles=20,
         random_state=0,
         device="cpu",
-        options=PictureOptions(**options),
+        options=ImageOptions(**options),
     )
     pictures = squares_and_crosses(start_trial.MIN_PICTURES_OF_TRIAL, rng)
     return flow.fit(pictures).plan_, len(used)

@@ -361,4 +361,4 @@ def test_constants_are_compared_and_filled(rng):
     with pytest.raises(ValueError, match="'cap <= zero' does not hold"):
         flow.set_params(constraints=["cap <= zero"]).fit(frame)
     with pytest.raises(ValueError, match="not a kind of column"):
-        TableFlow(columns={"a": "constant"}).plan(frame)
+        TableFlow(kinds={"a": "constant"}).plan(frame)

@@ -408,7 +408,7 @@ def test_any_table_comes_back(frame, data, tmp_path_factory):
 
     def fitted(rows):
         flow = TableFlow(
-            columns=dict.fromkeys(texts, "category"),
+            kinds=dict.fromkeys(texts, "category"),
             constraints=rules,
             tree_settings=tree_settings,
             random_state=0,

@@ -34,7 +34,7 @@ def test_two_hundred_levels(rng):
     level = np.concatenate([np.full(rng.integers(3, 30), k) for k in range(200)])
     x = level + 0.3 * rng.normal(size=len(level))
     frame = pd.DataFrame({"level": [f"l{k}" for k in level], "x": x})
-    flow = fit(frame, columns={"level": "category"})
+    flow = fit(frame, kinds={"level": "category"})
     with warnings.catch_warnings(action="ignore"):
         for k in (0, 77, 150, 199):
             new = flow.sample(50, random_state=0, given={"level": f"l{k}"})

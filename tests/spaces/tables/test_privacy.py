@@ -191,7 +191,7 @@ def test_rare_levels_of_numbers_become_the_next_level(rng):
     year = rng.choice([2001, 2005], 100)
     year[0] = 2006
     frame = pd.DataFrame({"year": year, "x": rng.normal(size=100)})
-    flow = fit(frame, columns={"year": "category"}, rare_levels="merge")
+    flow = fit(frame, kinds={"year": "category"}, rare_levels="merge")
     assert set(flow.sample(200, random_state=0)["year"]) == {2001, 2005}
 
 

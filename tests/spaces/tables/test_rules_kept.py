@@ -18,7 +18,7 @@ def orders(rng, n):
 
 def test_samples_keep_the_rules_and_broken_rows_are_counted(rng):
     table = orders(rng, 400)
-    flow = TableFlow(columns={"notes": "drop"}, random_state=0).fit(table)
+    flow = TableFlow(kinds={"notes": "drop"}, random_state=0).fit(table)
     texts = [rule.text for rule in flow.rules_]
     assert texts[0] == "total = net + shipping"
     kept = flow.rules_kept(flow.sample(300, random_state=0))  # without notes
@@ -35,7 +35,7 @@ def test_samples_keep_the_rules_and_broken_rows_are_counted(rng):
 def test_numbers_outside_the_range_do_not_count_as_the_end_of_it(rng):
     """At the end, a total that is too large would keep the rule."""
     table = orders(rng, 400)
-    flow = TableFlow(columns={"notes": "drop"}, random_state=0).fit(table)
+    flow = TableFlow(kinds={"notes": "drop"}, random_state=0).fit(table)
     largest = table["total"].idxmax()
     rows = table.loc[[largest, largest]].reset_index(drop=True)
     rows.loc[0, ["net", "total"]] = [70.0, 75.99]

@@ -161,7 +161,7 @@ def test_new_dates_are_written_like_the_others(form, rng):
     times = pd.date_range("2020-01-01 10:30", periods=300, freq="37h")
     texts = times.strftime(form)
     frame = pd.DataFrame({"d": texts, "x": np.arange(300.0)})[rng.random(300) < 0.7]
-    flow = fit(frame, columns={"d": "datetime"})
+    flow = fit(frame, kinds={"d": "datetime"})
     new = flow.sample(300, random_state=0)
     assert flow.kinds_["d"] == "datetime"
     assert not set(new["d"]) <= set(frame["d"])
@@ -202,7 +202,7 @@ def test_compact_dates_stay_dates(dtype, rng):
     with pytest.raises(
         DataError, match=r"holds 20230675, which is a number.* pandas.to_datetime"
     ) as caught:
-        TableFlow(columns={"day": "datetime"}).fit(numbers)
+        TableFlow(kinds={"day": "datetime"}).fit(numbers)
     assert caught.value.column == "day"
 
 
@@ -212,7 +212,7 @@ def test_ambiguous_dates_are_refused_with_a_cure():
         fit(frame)
     assert caught.value.row == 0
     assert caught.value.column == "d"
-    assert fit(frame, columns={"d": "datetime:%d/%m/%Y"}).kinds_["d"] == "datetime"
+    assert fit(frame, kinds={"d": "datetime:%d/%m/%Y"}).kinds_["d"] == "datetime"
 
 
 def test_years_and_running_numbers_stay_numbers():
@@ -308,7 +308,7 @@ def test_integers_that_identify_stay_within_their_dtype(dtype, rng):
 def test_real_values_of_single_rows_are_named_loudly(rng):
     frame = pd.DataFrame({"mail": EMAILS, "x": rng.normal(size=1000)})
     with pytest.warns(UserWarning, match="column 'mail': samples contain real values"):
-        flow = fit(frame, columns={"mail": "category"})
+        flow = fit(frame, kinds={"mail": "category"})
     assert flow.columns_["note"][0].count("REAL VALUES") == 1
 
 
@@ -352,14 +352,14 @@ def test_other_names_and_kinds_are_refused():
     with pytest.raises(ValueError, match="two columns are named 1;"):
         fit(pd.DataFrame([[1, 2]], columns=[1, "1"]))
     with pytest.raises(ParameterError, match="not a kind") as caught:
-        fit(pd.DataFrame({"a": [1, 2]}), columns={"a": "constant"})
+        fit(pd.DataFrame({"a": [1, 2]}), kinds={"a": "constant"})
     assert caught.value.parameter == "columns"
     with pytest.raises(ValueError, match="not a column"):
-        fit(pd.DataFrame({"a": [1, 2]}), columns={"b": "drop"})
+        fit(pd.DataFrame({"a": [1, 2]}), kinds={"b": "drop"})
     with pytest.raises(
         DataError, match="is text such as 'u', not continuous"
     ) as caught:
-        fit(pd.DataFrame({"a": ["u", "v"] * 9}), columns={"a": "continuous"})
+        fit(pd.DataFrame({"a": ["u", "v"] * 9}), kinds={"a": "continuous"})
     assert caught.value.column == "a"
 
 

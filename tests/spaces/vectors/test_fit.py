@@ -142,7 +142,7 @@ def test_a_joint_condition_moves_the_samples(rng):
         size=(1000, 2)
     )
     flow = SlicedWassersteinFlow(
-        n_particles=50, n_steps=150, condition="joint", random_state=0
+        n_particles=50, n_steps=150, condition_mode="joint", random_state=0
     )
     flow.fit(x, y)
     for value in (-0.7, 0.7):
@@ -304,7 +304,7 @@ def test_shrunk_maps_spare_steps_and_keep_columns_exact(amplifier):
     with pytest.raises(
         ValueError, match="does not work with a continuous y; set it to 0"
     ):
-        SlicedWassersteinFlow(condition="joint", options=options).fit(
+        SlicedWassersteinFlow(condition_mode="joint", options=options).fit(
             x[:, :2], x[:, 2:]
         )
 

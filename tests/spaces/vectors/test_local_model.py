@@ -61,9 +61,9 @@ def test_a_far_condition_warns_at_the_users_line(flow):
 
 
 def test_joint_and_the_paper_stay_joint():
-    joint = SlicedWassersteinFlow(n_steps=3, condition="joint", random_state=0).fit(
-        X, Y
-    )
+    joint = SlicedWassersteinFlow(
+        n_steps=3, condition_mode="joint", random_state=0
+    ).fit(X, Y)
     assert joint.plan_.method == "CSWF ξ=10"
     paper = SlicedWassersteinFlow(n_steps=3, preset="paper").plan(X, Y)
     assert paper.method == "CSWF ξ=10"
@@ -114,12 +114,12 @@ def test_a_value_of_a_constant_column_that_was_never_seen_warns():
     ("parameters", "y", "message"),
     [
         (
-            dict(condition="local"),
+            dict(condition_mode="local"),
             LABELS,
             "needs continuous columns in y; pass y of shape",
         ),
-        (dict(condition="local"), None, "needs continuous columns in y"),
-        (dict(condition="joint"), MIXED, "y has labels and columns"),
+        (dict(condition_mode="local"), None, "needs continuous columns in y"),
+        (dict(condition_mode="joint"), MIXED, "y has labels and columns"),
         ({}, MIXED.assign(angle=np.nan), "y contains nan"),
         ({}, MIXED[["kind", "kind"]], "2 columns, all of them labels"),
     ],
@@ -132,7 +132,7 @@ def test_bad_input_is_named(parameters, y, message):
 def test_many_samples_of_a_joint_flow_at_one_condition_warn(rng):
     x = rng.normal(size=(60, 2))
     y = x[:, :1]
-    flow = SlicedWassersteinFlow(n_steps=3, condition="joint", random_state=0)
+    flow = SlicedWassersteinFlow(n_steps=3, condition_mode="joint", random_state=0)
     flow.fit(x, y)
     with pytest.warns(DataWarning, match="gather on a few spots"):
         flow.sample(100, y=[0.5])

@@ -85,7 +85,7 @@ def test_two_moons_are_no_longer_copied():
     assert metrics.nn_ratio(as_they_are.particles_, train, test) < 0.35
     for samples in (flow.particles_, flow.sample(2000, random_state=1)):
         assert 0.85 < metrics.nn_ratio(samples, train, test) < 1.15
-        assert metrics.copies(samples, train, test) < 0.03
+        assert metrics.copy_rate(samples, train, test) < 0.03
         assert metrics.outlier_rate(samples, train, test) < 0.03
     before = metrics.sliced_wasserstein(as_they_are.particles_, test)
     after = metrics.sliced_wasserstein(flow.particles_, test)
@@ -184,14 +184,16 @@ def test_rows_that_do_not_differ_are_drawn_as_they_are(n_steps):
     ids=["few", "columns", "same", "many", "more"],
 )
 def test_auto_is_0_for_a_reason_that_the_plan_says(x, y, why):
-    plan = smoothed(m=20, n_steps=1).set_params(condition="joint").plan(x, y)
+    plan = smoothed(m=20, n_steps=1).set_params(condition_mode="joint").plan(x, y)
     assert plan.bandwidth == 0
     assert f"smoothing  0: {why}" in str(plan)
 
 
 def test_columns_of_a_condition_can_be_smoothed():
     x, _ = moons(200, 0.05)
-    flow = smoothed(0.5, 400, 20, k=8).set_params(condition="joint").fit(x, x[:, :1])
+    flow = (
+        smoothed(0.5, 400, 20, k=8).set_params(condition_mode="joint").fit(x, x[:, :1])
+    )
     assert np.isfinite(flow.particles_).all()
 
 

@@ -25,7 +25,7 @@ from sliceflow.spaces.pictures.inpainting import (
     with_hidden_as_zero,
 )
 from sliceflow.spaces.pictures.layout import Layout, MaskName, Pictures, as_mask
-from sliceflow.spaces.pictures.options import PictureOptions, Precision
+from sliceflow.spaces.pictures.options import ImageOptions, Precision
 from sliceflow.spaces.pictures.parameters import (
     PatchBasis,
     PictureParameters,
@@ -95,7 +95,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
     preset : "paper" or None, default None
         "paper" is the flow of [1]_ as printed. Parameters left at their defaults take
         the paper's values: slow, for comparison.
-    options : PictureOptions or None, default None
+    options : ImageOptions or None, default None
         Rarely changed settings; None takes the defaults.
     verbose : int, default 0
         1 logs how far the fit is, to the logger "sliceflow" of Python's `logging`, or
@@ -135,7 +135,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
 
     _state_types = (FittedPictures, PictureRows)
     plan_: PicturePlan
-    _options_type = PictureOptions
+    _options_type = ImageOptions
 
     def __init__(  # noqa: PLR0913, these are the settings of the model
         self,
@@ -156,7 +156,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         n_clusters: Literal["auto"] | int = "auto",
         keep_rows: bool = False,
         preset: Preset | None = None,
-        options: PictureOptions | None = None,
+        options: ImageOptions | None = None,
         verbose: int = 0,
     ) -> None:
         self.schedule = schedule
@@ -293,7 +293,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         *,
         y: Any = None,
         random_state: RandomState = None,
-        n_frames: int = 20,
+        n_snapshots: int = 20,
         X: Any = None,
     ) -> Pictures:
         """Samples on their way from the start: those of `sample` for the same seed.
@@ -306,7 +306,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
             Labels of the samples, as in `sample`.
         random_state : int, RandomState, Generator or None, default None
             With None, every call gives new samples.
-        n_frames : int, default 20
+        n_snapshots : int, default 20
             How many pictures show each sample on its way, at least 2. There are fewer
             if the model has fewer steps.
         X : k pictures or None, default None
@@ -325,13 +325,15 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         >>> flow = ImageFlow(
         ...     n_particles=500, quality=2, n_pixel_values=17, random_state=0
         ... )
-        >>> frames = flow.fit(images).evolution(3, random_state=1, n_frames=5)
+        >>> frames = flow.fit(images).evolution(3, random_state=1, n_snapshots=5)
         >>> frames.shape
         (5, 3, 8, 8)
         >>> bool((frames[-1] == flow.sample(3, random_state=1)).all())
         True
         """
-        require(is_int(n_frames, 2), "n_frames", n_frames, "an int of at least 2")
+        require(
+            is_int(n_snapshots, 2), "n_snapshots", n_snapshots, "an int of at least 2"
+        )
         fitted = self._fitted_state()
         seed = Seed.from_random_state(random_state)
         if X is not None:
@@ -339,9 +341,9 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
                 raise DataError("y was given, but completions have no labels", "omit y")
             if fitted.observed is None:
                 raise DataError("the model was fitted without observed=", "omit X")
-            return fitted.completions(X, n, seed, n_frames)
+            return fitted.completions(X, n, seed, n_snapshots)
         n, encoded_y = self._encoded_y_for(fitted, n, y, seed)
-        snapshots = fitted.evolution(n, encoded_y, seed, n_frames)
+        snapshots = fitted.evolution(n, encoded_y, seed, n_snapshots)
         if fitted.layout.tensor:
             return torch.stack([torch.as_tensor(x) for x in snapshots])
         return np.stack(snapshots)
@@ -352,7 +354,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         Parameters
         ----------
         precision : "auto", "float32", "float16" or "bfloat16"
-            See `PictureOptions`.
+            See `ImageOptions`.
 
         Returns
         -------
@@ -367,10 +369,10 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         self._record = replace(self._record, fitted=replace(fitted, plan=plan))
         return self
 
-    def _options_or_defaults(self) -> PictureOptions:
-        options: PictureOptions | None = self.options
+    def _options_or_defaults(self) -> ImageOptions:
+        options: ImageOptions | None = self.options
         if options is None:
-            return PictureOptions()
+            return ImageOptions()
         return options
 
     def _adapter(
@@ -391,7 +393,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         parameters["options"] = self._options_or_defaults()
         if self.preset is not None:
             defaults = type(self)().get_params(deep=False)
-            defaults["options"] = PictureOptions()
+            defaults["options"] = ImageOptions()
             parameters = with_preset(parameters, defaults, PICTURES)
         return PictureParameters.from_dict(parameters)
 

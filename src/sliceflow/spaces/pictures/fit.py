@@ -259,5 +259,5 @@ def _copy_warning(task: PictureTask, x: Tensor) -> CopyWarning | None:
         return None
     return CopyWarning(
         f"the particles copy rows of X ({evidence}); more shrinkage than "
-        f"{task.plan.shrinkage:.2g} (PictureOptions), or a lower quality, help"
+        f"{task.plan.shrinkage:.2g} (ImageOptions), or a lower quality, help"
     )

@@ -14,7 +14,7 @@ Precision = Literal["auto", "float32", "float16", "bfloat16"]
 
 
 @dataclass(frozen=True)
-class PictureOptions:
+class ImageOptions:
     """Rarely changed settings of an `ImageFlow`.
 
     Parameters
@@ -54,8 +54,8 @@ class PictureOptions:
 
     Examples
     --------
-    >>> from sliceflow import ImageFlow, PictureOptions
-    >>> flow = ImageFlow(options=PictureOptions(n_knots=0))
+    >>> from sliceflow import ImageFlow, ImageOptions
+    >>> flow = ImageFlow(options=ImageOptions(n_knots=0))
     >>> flow.get_params()["options__n_knots"]
     0
     """

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, get_args
 from sliceflow.arrays import Mask
 from sliceflow.engine.transports import Transport, TransportName
 from sliceflow.spaces.pictures.layout import MaskName
-from sliceflow.spaces.pictures.options import PictureOptions
+from sliceflow.spaces.pictures.options import ImageOptions
 from sliceflow.validation import is_int, is_real, require
 
 # Names for the number of steps of a stage; `choices.QUALITY` has the numbers.
@@ -39,7 +39,7 @@ class PictureParameters:
     patch_basis: Literal["auto"] | PatchBasis
     n_clusters: Literal["auto"] | int
     preset: Preset | None
-    options: PictureOptions
+    options: ImageOptions
 
     @classmethod
     def from_dict(cls, parameters: Mapping[str, Any]) -> Self:

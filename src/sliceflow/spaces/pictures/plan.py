@@ -17,7 +17,7 @@ from sliceflow.engine.transports import (
 from sliceflow.models.plan import Plan
 from sliceflow.saved_types import Between, Count
 from sliceflow.spaces.pictures.layout import Layout
-from sliceflow.spaces.pictures.options import PictureOptions
+from sliceflow.spaces.pictures.options import ImageOptions
 from sliceflow.spaces.pictures.parameters import (
     PatchBasis,
 )
@@ -61,7 +61,7 @@ class PicturePlan(Plan):
     n_knots: Annotated[int, Between(0, 1 << 16)]  # kept per map; 0 keeps no model
     mosaic_size: Annotated[int, Between(0, 1 << 10)]  # pictures of one; 0: noise
     shrinkage: Annotated[float, Between(0)]  # κ of the maps; 0 is off
-    options: PictureOptions  # as given; those above are resolved
+    options: ImageOptions  # as given; those above are resolved
 
     def check_saved(self) -> None:
         """Raise a ValueError if a saved plan contradicts itself."""

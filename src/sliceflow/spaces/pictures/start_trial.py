@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sliceflow.engine.random import Seed
-from sliceflow.metrics.distances import principal_axes, two_sample_accuracy
+from sliceflow.metrics.distances import principal_axes, two_sample_score
 from sliceflow.metrics.rows import as_flat_rows
 from sliceflow.spaces.pictures.parameters import PictureParameters
 from sliceflow.spaces.pictures.plan import PicturePlan
@@ -115,6 +115,4 @@ def _detection(
     mean, axes = principal_axes(as_flat_rows(fitted), N_COMPONENTS)
     sample_components = (as_flat_rows(samples) - mean) @ axes.T
     held_out_components = (as_flat_rows(held_out) - mean) @ axes.T
-    return two_sample_accuracy(
-        sample_components, held_out_components, scoring="roc_auc"
-    )
+    return two_sample_score(sample_components, held_out_components, scoring="roc_auc")

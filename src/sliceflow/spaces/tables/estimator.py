@@ -68,7 +68,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
 
     Parameters
     ----------
-    columns : dict or None, default None
+    kinds : dict or None, default None
         Kinds of columns that the table does not show, by name: "continuous", "integer",
         "boolean", "category", "ordered", "datetime" (or "datetime:%d.%m.%Y" for text),
         "identifier", "drop".
@@ -153,7 +153,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
     def __init__(  # noqa: PLR0913
         self,
         *,
-        columns: Mapping[str, str] | None = None,
+        kinds: Mapping[str, str] | None = None,
         constraints: Sequence[str] = (),
         rules: Literal["auto", "off"] = "auto",
         missing: Literal["model", "fill"] = "model",
@@ -163,7 +163,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         random_state: RandomState = None,
         verbose: int = 0,
     ) -> None:
-        self.columns = columns
+        self.kinds = kinds
         self.constraints = constraints
         self.rules = rules
         self.missing = missing
@@ -189,7 +189,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         if like_fitted:
             known_rows = self._known_rows()
         return TableAdapter(
-            kinds=_checked_kinds(self.columns),
+            kinds=_checked_kinds(self.kinds),
             constraints=tuple(self.constraints),
             search_rules=self.rules == "auto",
             known_rows=known_rows,
@@ -449,16 +449,16 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         return filled_dfs
 
 
-def _checked_kinds(columns: Any) -> Mapping[str, str]:
-    """The parameter `columns` as a mapping; an error if it is not one."""
-    if columns is None:
+def _checked_kinds(kinds: Any) -> Mapping[str, str]:
+    """The parameter `kinds` as a mapping; an error if it is not one."""
+    if kinds is None:
         return {}
-    is_valid = isinstance(columns, Mapping)
-    is_valid = is_valid and all(isinstance(name, str) for name in columns)
+    is_valid = isinstance(kinds, Mapping)
+    is_valid = is_valid and all(isinstance(name, str) for name in kinds)
     what = "None or a dict such as {'zip': 'category'}"
-    require(is_valid, "columns", columns, what)
-    kinds: Mapping[str, str] = columns
-    return kinds
+    require(is_valid, "kinds", kinds, what)
+    checked: Mapping[str, str] = kinds
+    return checked
 
 
 def _checked_tree_settings(given: Any) -> TreeSettings | None:

@@ -96,7 +96,7 @@ def _parse_wanted_kind(
     kind, _, date_format = wanted_kind.partition(":")
     if not _is_user_kind(kind) or (date_format and kind != "datetime"):
         raise ParameterError(
-            "columns",
+            "kinds",
             {name: wanted_kind},
             "is not a kind of column",
             f"use one of {', '.join(KINDS)}, or 'datetime:%d.%m.%Y' for dates as text",

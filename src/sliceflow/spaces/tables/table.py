@@ -404,7 +404,7 @@ def _check_names(rows: TableRows, kinds: Mapping[Any, str]) -> None:
         if name not in texts:
             fact = f"names {name!r}, which is not a column"
             hint = f"there are {format_names(names)}"
-            raise ParameterError("columns", {name: kind}, fact, hint)
+            raise ParameterError("kinds", {name: kind}, fact, hint)
 
 
 def _distinct_row_indices(rows: TableRows) -> Ints:

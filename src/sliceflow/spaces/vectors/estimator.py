@@ -89,7 +89,7 @@ class SlicedWassersteinFlow(
     preset : "paper" or None, default None
         "paper" is Algorithm 1 of Du et al. (2023) as printed. Parameters left at their
         defaults take its values. The data should be near N(0, I) in scale.
-    condition : "auto", "joint" or "local", default "auto"
+    condition_mode : "auto", "joint" or "local", default "auto"
         What to do with a continuous y. "joint" runs one flow of x and y together, as
         the paper. "local" keeps the rows and samples from those near the y that is
         asked for, without steps or maps. "auto" is local unless ξ is 0 or ∞, or several
@@ -152,7 +152,7 @@ class SlicedWassersteinFlow(
         verbose: int = 0,
         standardize: bool = True,
         preset: Literal["paper"] | None = None,
-        condition: ConditionMode = "auto",
+        condition_mode: ConditionMode = "auto",
         keep_rows: bool = False,
         options: VectorOptions | None = None,
     ) -> None:
@@ -167,7 +167,7 @@ class SlicedWassersteinFlow(
         self.verbose = verbose
         self.standardize = standardize
         self.preset = preset
-        self.condition = condition
+        self.condition_mode = condition_mode
         self.keep_rows = keep_rows
         self.options = options
 
@@ -207,8 +207,8 @@ class SlicedWassersteinFlow(
         require(is_amplifier, "amplifier", xi, requirement)
 
         modes = get_args(ConditionMode)
-        is_mode = self.condition in modes
-        require(is_mode, "condition", self.condition, f"one of {modes}")
+        is_mode = self.condition_mode in modes
+        require(is_mode, "condition_mode", self.condition_mode, f"one of {modes}")
         is_entropy = is_real(self.entropy, 0)
         requirement = "a finite number of at least 0"
         require(is_entropy, "entropy", self.entropy, requirement)
@@ -221,7 +221,7 @@ class SlicedWassersteinFlow(
             amplifier=float(xi),
             entropy=float(self.entropy),
             standardize=bool(self.standardize),
-            condition=self.condition,
+            condition_mode=self.condition_mode,
             options=VectorOptions() if self.options is None else self.options,
         )
         if self.preset is None:

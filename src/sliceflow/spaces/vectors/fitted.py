@@ -217,6 +217,6 @@ def _warn_if_one_condition(y: EncodedY) -> None:
     if len(y) < MANY_SAMPLES_OF_ONE_CONDITION:
         return
     if bool((y.values == y.values[0]).all()):
-        fact = f"{len(y)} samples of condition='joint' share one y"
+        fact = f"{len(y)} samples of condition_mode='joint' share one y"
         effect = "they gather on a few spots"
-        warn_user(DataWarning(f"{fact}: {effect}", "fit with condition='local'"))
+        warn_user(DataWarning(f"{fact}: {effect}", "fit with condition_mode='local'"))

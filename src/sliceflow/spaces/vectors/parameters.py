@@ -97,5 +97,5 @@ class VectorParameters:
     amplifier: float
     entropy: float
     standardize: bool
-    condition: ConditionMode
+    condition_mode: ConditionMode
     options: VectorOptions

@@ -443,21 +443,23 @@ def uses_local_conditions(
 
     Raises an error if they must be but cannot. `encoder` is that of y; None without y.
     """
-    mode = parameters.condition
+    mode = parameters.condition_mode
     if encoder is None or isinstance(encoder, LabelEncoder):
         if mode == "local":
             fact = "needs continuous columns in y"
-            raise ParameterError("condition", mode, fact, "pass y of shape (n, l)")
+            raise ParameterError("condition_mode", mode, fact, "pass y of shape (n, l)")
         return False
     if mode == "local" and n_ranks > 1:
         fact = "keeps all rows in one process"
-        hint = "fit in one process, or set condition='joint'"
-        raise ParameterError("condition", mode, fact, hint)
+        hint = "fit in one process, or set condition_mode='joint'"
+        raise ParameterError("condition_mode", mode, fact, hint)
     is_shared = condition_use(parameters.amplifier, encoder.condition_dim) == "shared"
     is_local = mode == "local" or (mode == "auto" and is_shared and n_ranks == 1)
     if isinstance(encoder, MixedEncoder) and not is_local:
-        fact = f"y has labels and columns, which condition={mode!r} cannot fit here"
-        hint = "use condition='local', or pass labels (n,) or columns (n, l)"
+        fact = (
+            f"y has labels and columns, which condition_mode={mode!r} cannot fit here"
+        )
+        hint = "use condition_mode='local', or pass labels (n,) or columns (n, l)"
         raise DataError(fact, hint)
     return is_local
 
