@@ -71,7 +71,7 @@ def test_a_run_of_pictures_holds_all_that_is_promised(digits_run):
         )
         assert set(labels) == set(range(10))
     with Image.open(folder / "evolution.gif") as film:
-        assert film.n_snapshots > 5
+        assert film.n_frames > 5
     found = json.loads((folder / "evaluation.json").read_text())
     assert {"copies", "NN ratio"} <= {row["name"] for row in found["metrics"]}
     assert found["verdict"]["use"]["question"] == "May I use it?"

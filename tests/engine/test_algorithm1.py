@@ -241,7 +241,7 @@ def test_a_picture_stage_follows_algorithm_1_with_patches(
 
     plan = picture_plan(
         layout=layout,
-        condition_dim=width,
+        n_classes=width,
         amplifier=10.0,
         patch_basis="random",
         n_knots=0,

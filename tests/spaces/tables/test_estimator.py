@@ -224,7 +224,7 @@ def test_score_prefers_held_out_rows_of_the_same_kind(flow):
 
 
 def test_parameters_are_checked():
-    for bad in ({"missing": "x"}, {"constraints": "a <= b"}, {"columns": ["a"]}):
+    for bad in ({"missing": "x"}, {"constraints": "a <= b"}, {"kinds": ["a"]}):
         with pytest.raises(ValueError, match=next(iter(bad))):
             TableFlow(**bad).fit(table(30))
     with pytest.raises(ValueError, match="no y"):

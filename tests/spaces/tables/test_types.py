@@ -353,7 +353,7 @@ def test_other_names_and_kinds_are_refused():
         fit(pd.DataFrame([[1, 2]], columns=[1, "1"]))
     with pytest.raises(ParameterError, match="not a kind") as caught:
         fit(pd.DataFrame({"a": [1, 2]}), kinds={"a": "constant"})
-    assert caught.value.parameter == "columns"
+    assert caught.value.parameter == "kinds"
     with pytest.raises(ValueError, match="not a column"):
         fit(pd.DataFrame({"a": [1, 2]}), kinds={"b": "drop"})
     with pytest.raises(
