@@ -141,7 +141,7 @@ def _score_start(splits: Sequence[Split], settings: StartSettings, seed: Seed) -
     """The mean log-density of held-out rows without steps, summed over the splits."""
     score = 0.0
     for split in splits:
-        start = fit_start(split.fitted, settings, seed)
+        start = fit_start(split.fitted, settings, seed, n_mixture_starts=1)
         score += float(start.log_density(split.held_out).mean())
     return score
 
