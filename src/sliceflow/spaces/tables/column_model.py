@@ -244,22 +244,22 @@ class ColumnModel:
             positions = drawn.positions[is_inside]
             is_of_row = drawn.is_of_row[is_inside]
             accepted = cells.propose(row_indices, positions)
-            may_move = rare_numbers.may_move(self.column, positions)
-            to_move = accepted & is_of_row & may_move
-            self._move_numbers(row_indices[to_move], node[to_move], cells, rng)
+            is_rare = rare_numbers.is_rare(self.column, positions)
+            to_move = accepted & is_of_row & is_rare
+            self._move_rare_numbers(row_indices[to_move], node[to_move], cells, rng)
             row_indices = row_indices[~accepted]
             node = node[~accepted]
             if attempt % DRAWS_PER_NODE == DRAWS_PER_NODE - 1:
                 node = self.tree.parent[node]
 
-    def _move_numbers(
+    def _move_rare_numbers(
         self,
         row_indices: Ints,
         node: Ints,
         cells: _NewCells,
         rng: np.random.Generator,
     ) -> None:
-        """Move numbers (`rare_numbers`) that were drawn for rows (k,) from nodes (k,).
+        """Move rare numbers, which were drawn for rows (k,) from nodes (k,).
 
         They stay where they are if no move is allowed.
         """
@@ -267,8 +267,8 @@ class ColumnModel:
             if not len(row_indices):
                 break
             leaf = self._range_of_nodes(node)
-            drawn = cells.positions[row_indices]
-            moved = rare_numbers.move(self.column, drawn, leaf, rng)
+            rare = cells.positions[row_indices]
+            moved = rare_numbers.move(self.column, rare, leaf, rng)
             accepted = cells.propose(row_indices, moved)
             row_indices = row_indices[~accepted]
             node = node[~accepted]

@@ -165,9 +165,9 @@ class NeighbourModel:
         moved[is_known] = column.new_values.quantile_positions(
             known_sorted, probabilities * len(known_sorted)
         )
-        moving = np.flatnonzero(rare_numbers.may_move(column, moved))
-        whole_column = rare_numbers.LevelRange.of_column(column, len(moving))
-        moved[moving] = rare_numbers.move(column, moved[moving], whole_column, rng)
+        rare = np.flatnonzero(rare_numbers.is_rare(column, moved))
+        whole_column = rare_numbers.LevelRange.of_column(column, len(rare))
+        moved[rare] = rare_numbers.move(column, moved[rare], whole_column, rng)
         return moved
 
 

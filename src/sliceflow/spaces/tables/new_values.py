@@ -6,7 +6,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 from sliceflow.arrays import Floats, Mask
 from sliceflow.spaces.tables.formats import MAX_EXACT_FLOAT
@@ -26,12 +25,6 @@ MIN_LEVELS = 10
 # second, is an atom, such as an income of 0: no new values are drawn next to it.
 _ATOM_MIN_ROWS = 3
 _ATOM_MIN_SHARE = 0.0005
-# How many levels on each side say how frequent a level is by chance. With fewer, chance
-# would decide that, too; with more, a level would be compared with numbers far away.
-NEAR_LEVELS = 5
-# Rows by which a level must exceed its neighbours, in standard errors of a count. With
-# two, a few of the hundred levels of a column would do so by accident.
-_MIN_STANDARD_ERRORS = 3
 # If at least this share of levels would be written as they are, new values may be
 # written, too. With a smaller share, more new values would look unlike the others.
 _MIN_SHARE_WRITTEN_ALIKE = 0.8
@@ -47,7 +40,7 @@ class NewValuePolicy:
     | may there be new values at all?             | `are_possible`                |
     | beside which levels may draws be new?       | `free_levels`, `at_free_level`|
     | may any number between levels be?           | `may_fill_gaps`               |
-    | in place of which levels are others drawn?  | `moving_numbers`              |
+    | which levels must samples not show?         | `rare_numbers`                |
     """
 
     def __init__(self, column: Column) -> None:
@@ -81,50 +74,23 @@ class NewValuePolicy:
         These are the levels with few rows. None is free if the column has few distinct
         values or allows no new ones.
         """
-        counts = self._column.level_counts
-        if self._has_few_levels or not self.are_possible:
-            return np.zeros(len(counts), dtype=bool)
-        most_rows = max(_ATOM_MIN_ROWS, _ATOM_MIN_SHARE * counts.sum())
-        return np.asarray(counts <= most_rows)
+        k = self._column.n_levels
+        n = int((~self._column.encoded.missing).sum())
+        few_levels = k < MIN_LEVELS or k <= _MIN_LEVELS_PER_ROW * n
+        if few_levels or not self.are_possible:
+            return np.zeros(k, dtype=bool)
+        return self._column.level_counts <= max(_ATOM_MIN_ROWS, _ATOM_MIN_SHARE * n)
 
     @cached_property
-    def _has_few_levels(self) -> bool:
-        """Whether there are so few levels that nothing is between them."""
-        counts = self._column.level_counts
-        k = len(counts)
-        return bool(k < MIN_LEVELS or k <= _MIN_LEVELS_PER_ROW * counts.sum())
+    def rare_numbers(self) -> Mask:
+        """(k,): True for numbers of too few rows, which samples replace by others.
 
-    @cached_property
-    def moving_numbers(self) -> Mask:
-        """(k,): True for numbers in whose place samples have others near by.
-
-        These are numbers that fewer than `min_count` rows have, and those that more
-        have by chance only. `rare_numbers` moves them. All are False if only observed
-        values may be drawn.
+        `rare_numbers` moves them. All are False if only observed values may be drawn.
         """
         column = self._column
         if not column.is_number or column.observed_only or column.n_levels < 2:
             return np.zeros(column.n_levels, dtype=bool)
-        is_rare = column.level_counts < column.min_count
-        if column.min_count == 1 or self._has_few_levels or not self.may_fill_gaps:
-            return is_rare
-        return is_rare | ~self._heaps
-
-    @cached_property
-    def _heaps(self) -> Mask:
-        """(k,): True for levels that more rows have than levels near by, beyond chance.
-
-        An income of 0 is one, and round prices are. The count of a level is compared
-        with the median count of its neighbours, of which it is a Poisson number.
-        """
-        counts = self._column.level_counts.astype(np.float64)
-        ends_repeated = np.pad(counts, NEAR_LEVELS, mode="symmetric")
-        windows = sliding_window_view(ends_repeated, 2 * NEAR_LEVELS + 1)
-        neighbours = np.delete(windows, NEAR_LEVELS, axis=1)
-        expected = np.median(neighbours, axis=1)
-        by_chance = _MIN_STANDARD_ERRORS * np.sqrt(expected)
-        least_excess = np.maximum(self._column.min_count, by_chance)
-        return np.asarray(counts - expected >= least_excess)
+        return column.level_counts < column.min_count
 
     @cached_property
     def has_full_grid(self) -> bool:
