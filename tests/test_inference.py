@@ -367,3 +367,8 @@ def test_ranks_by_likelihood_are_uniform():
     task = TASKS["SLCP"]
     found = posterior(*task.draw(20_000, 0), bounds=task.bounds, method="likelihood")
     assert found.calibrate(*task.draw(300, 1)).p_values.min() > 0.001
+
+
+def test_bounds_that_are_no_pair_are_named():
+    with pytest.raises(ParameterError, match="bounds=5 is not a pair of bounds"):
+        posterior(THETA, X, bounds=5)

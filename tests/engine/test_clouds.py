@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sliceflow.engine.clouds import ClassOrder, Cloud, sliced_distance
-from sliceflow.engine.encoded_y import ClassIndices, ContinuousY
+from sliceflow.engine.encoded_y import ClassIndices, ContinuousY, MixedY
 from sliceflow.engine.random import Seed
 
 
@@ -45,6 +45,21 @@ def test_the_distance_by_class_is_pots_in_the_shares_of_the_rows():
         cloud(samples, ClassIndices(y_p)), cloud(x, ClassIndices(y)), Seed(0), 40
     )
     assert found == pytest.approx(exact, rel=1e-9)
+
+
+def test_mixed_conditions_have_classes_in_any_order():
+    """The numbers of classes are names: exchanged, the distance is the same."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(200, 3))
+    classes = rng.integers(0, 2, 200)
+    y = torch.from_numpy(np.column_stack((classes, rng.normal(size=200))))
+    exchanged = y.clone()
+    exchanged[:, 0] = 1 - y[:, 0]
+    found = [
+        sliced_distance(cloud(x[:100], MixedY(y[:100])), cloud(x, MixedY(y)), Seed(0))
+        for y in (y, exchanged)
+    ]
+    assert found[0] == pytest.approx(found[1], rel=1e-12)
 
 
 def test_continuous_conditions_are_compared_together_with_x():

@@ -211,3 +211,10 @@ def test_damaged_settings_are_refused(changes):
     SOUND.check_saved()
     with pytest.raises(ValueError, match="local"):
         replace(SOUND, settings=replace(SOUND.settings, **changes)).check_saved()
+
+
+def test_few_rows_of_many_columns_have_no_summary(rng):
+    """All rows are neighbours with a summary, so there is nothing to compare."""
+    x = rng.normal(size=(420, 80))
+    y = rng.normal(size=(420, 5))
+    assert LocalSampler.from_data(x, y).settings.k > 0

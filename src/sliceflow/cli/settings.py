@@ -190,7 +190,7 @@ def _flag(name: str) -> str:
 def parse_kinds(
     columns: list[str] | None, drop: list[str] | None
 ) -> dict[str, str] | None:
-    """Kinds of columns by name, for the parameter `columns` of `TableFlow`.
+    """Kinds of columns by name, for the parameter `kinds` of `TableFlow`.
 
     Parameters
     ----------

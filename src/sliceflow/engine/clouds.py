@@ -17,7 +17,7 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-from sliceflow.engine.encoded_y import ClassIndices, EncodedY
+from sliceflow.engine.encoded_y import ClassIndices, EncodedY, MixedY
 from sliceflow.engine.random import Seed
 from sliceflow.engine.wasserstein import squared_wasserstein
 
@@ -126,7 +126,8 @@ def sliced_distance(
     If both clouds have classes, the data of a class are compared with samples of that
     class only, and W₂² of a class counts by its share of the data. If both have
     continuous conditions y (n, l), pairs (x, y) are compared: projections of y along
-    random vectors of length about 1 are added to those of x.
+    random vectors of length about 1 are added to those of x. Mixed conditions have
+    both.
     """
     theta = seed.normal(n_directions, len(data.x), dtype=data.x.dtype)
     theta = (theta / theta.norm(dim=1, keepdim=True)).to(data.x.device)
@@ -134,19 +135,29 @@ def sliced_distance(
     z_q = theta @ data.x
     if data.y is None or samples.y is None:
         return float(squared_wasserstein(z_p, z_q).mean().sqrt())
-    y_p = samples.y.to(z_p.device).values
-    y_q = data.y.to(z_p.device).values
-    if isinstance(data.y, ClassIndices):
-        total = z_q.new_zeros(n_directions)
-        for c in torch.unique(y_q):
-            class_q = z_q[:, y_q == c]
-            costs = squared_wasserstein(z_p[:, y_p == c], class_q)
-            total += class_q.shape[1] / z_q.shape[1] * costs
-        return float(total.mean().sqrt())
-    condition_dim = y_q.shape[1]
-    theta_y = seed.child("y").normal(n_directions, condition_dim)
-    theta_y = theta_y / math.sqrt(condition_dim)
-    theta_y = theta_y.to(z_p.device)
-    shift_p = (theta_y @ y_p.double().T).to(z_p.dtype)
-    shift_q = (theta_y @ y_q.double().T).to(z_p.dtype)
-    return float(squared_wasserstein(z_p + shift_p, z_q + shift_q).mean().sqrt())
+    classes_p, numbers_p = _classes_and_numbers(samples.y.to(z_p.device))
+    classes_q, numbers_q = _classes_and_numbers(data.y.to(z_p.device))
+    if numbers_p is not None and numbers_q is not None:
+        condition_dim = numbers_q.shape[1]
+        theta_y = seed.child("y").normal(n_directions, condition_dim)
+        theta_y = theta_y / math.sqrt(condition_dim)
+        theta_y = theta_y.to(z_p.device)
+        z_p = z_p + (theta_y @ numbers_p.double().T).to(z_p.dtype)
+        z_q = z_q + (theta_y @ numbers_q.double().T).to(z_q.dtype)
+    if classes_p is None or classes_q is None:
+        return float(squared_wasserstein(z_p, z_q).mean().sqrt())
+    total = z_q.new_zeros(n_directions)
+    for c in torch.unique(classes_q):
+        class_q = z_q[:, classes_q == c]
+        costs = squared_wasserstein(z_p[:, classes_p == c], class_q)
+        total += class_q.shape[1] / z_q.shape[1] * costs
+    return float(total.mean().sqrt())
+
+
+def _classes_and_numbers(y: EncodedY) -> tuple[Tensor | None, Tensor | None]:
+    """The classes (n,) and the standardised columns (n, l) of y; None without them."""
+    if isinstance(y, ClassIndices):
+        return y.values, None
+    if isinstance(y, MixedY):
+        return y.class_indices, y.numbers
+    return None, y.values

@@ -83,10 +83,15 @@ def check_bounds(bounds: Any, theta: Floats) -> tuple[Floats, Floats]:
     """The bounds (d,) that the user gave; parameters (n, d) must be between them."""
     if bounds is None:
         bounds = (-np.inf, np.inf)
-    low, high = bounds
     d = theta.shape[1]
-    low = np.broadcast_to(np.asarray(from_tensor(low), np.float64), d)
-    high = np.broadcast_to(np.asarray(from_tensor(high), np.float64), d)
+    try:
+        low, high = (np.asarray(from_tensor(bound), np.float64) for bound in bounds)
+        low = np.broadcast_to(low, d)
+        high = np.broadcast_to(high, d)
+    except (TypeError, ValueError) as error:
+        fact = "is not a pair of bounds of the parameters"
+        hint = f"pass (low, high): numbers, or arrays of {d}, one for each parameter"
+        raise ParameterError("bounds", bounds, fact, hint) from error
     if not is_between(theta, low, high):
         least = theta.min(axis=0).tolist()
         largest = theta.max(axis=0).tolist()

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
-from sklearn.utils.validation import check_array
+from sklearn.utils.validation import check_array, validate_data
 from torch import Tensor
 
 from sliceflow.dataframes import as_dataframe, check_columns, column_names
@@ -89,6 +89,25 @@ def checked_by_sklearn(X: Any, estimator: object) -> np.ndarray:
         ensure_all_finite=False,
         estimator=estimator,
         input_name="X",
+    )
+    return np.asarray(array)
+
+
+def checked_like_known_rows(
+    X: Any,
+    estimator: object,
+    n_columns: int,
+    names: tuple[Any, ...] | None,
+    dtype: str | list[str],
+) -> np.ndarray:
+    """X after scikit-learn's checks, with the columns of known rows.
+
+    `estimator` is a new one: it takes the attributes with which scikit-learn compares
+    X, and errors name it.
+    """
+    set_columns(estimator, n_columns, names)
+    array = validate_data(
+        estimator, X, dtype=dtype, ensure_all_finite=False, reset=False
     )
     return np.asarray(array)
 

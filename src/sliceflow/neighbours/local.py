@@ -169,8 +169,7 @@ class LocalSampler:
             if summary_is_tried:
                 trial = _with_summary(x, y, held_out=_held_out(n))
                 summary_k, summary_log_likelihood = _choose_k(trial)
-                gain = summary_log_likelihood - log_likelihood
-                if gain.mean() > gain.std() / math.sqrt(len(gain)):
+                if _is_clearly_better(summary_log_likelihood, log_likelihood):
                     sampler = _with_summary(x, y)
                     k = summary_k
         sampler = sampler.with_k(min(k, n))
@@ -390,11 +389,23 @@ def _with_summary(x: Tensor, y: Tensor, held_out: Tensor | None = None) -> Local
     return LocalSampler(x, y, settings)
 
 
+def _is_clearly_better(ours: Tensor, theirs: Tensor) -> bool:
+    """Whether log likelihoods of held-out rows are higher by a standard error.
+
+    False if one of them was not measured, because there are too few rows.
+    """
+    if len(ours) == 0 or len(theirs) == 0:
+        return False
+    gain = ours - theirs
+    return bool(gain.mean() > gain.std() / math.sqrt(len(gain)))
+
+
 def _choose_k(sampler: LocalSampler) -> tuple[int, Tensor]:
     """The least k whose mean log likelihood of held-out rows is near the best.
 
     Near is within half a standard error. k doubles until the mean has fallen twice.
-    Also returns the log likelihoods of the held-out rows.
+    Also returns the log likelihoods of the held-out rows: none if there are so few rows
+    that all of them are neighbours.
     """
     n = len(sampler.x)
     n_columns = sampler.settings.projection.shape[1] + sampler.x.shape[1]

@@ -317,3 +317,12 @@ def test_labels_of_a_model_without_classes_are_refused(fitted, moons):
         fitted.score_samples(moons[0], moons[1])
     with pytest.raises(DataError, match="rows"):
         quick().fit(moons[0], moons[1][:-1])
+
+
+def test_rows_that_wait_are_checked_before_the_first_fit(rng):
+    x = rng.normal(size=(60, 2))
+    density = SlicedDensity(n_steps=1, n_components=1, smoothing=30.0, random_state=0)
+    density.partial_fit(x[:20], refit=False).partial_fit(x[20:], refit=False)
+    with pytest.raises(ValueError, match="3 features"):
+        density.partial_fit(np.zeros((5, 3)), refit=False)
+    assert density.refit().n_features_in_ == 2

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from sklearn.utils import TransformerTags
-from sklearn.utils.validation import check_array, validate_data
+from sklearn.utils.validation import check_array
 from torch import Tensor
 
 from sliceflow.devices import require_memory, resolve_device
@@ -26,6 +26,7 @@ from sliceflow.models.vector_rows import (
     VectorRows,
     as_rows,
     checked_by_sklearn,
+    checked_like_known_rows,
     set_columns,
 )
 from sliceflow.spaces.density.fit import DensityAdapter
@@ -177,16 +178,20 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity]):
         )
 
     def _validate_like_fitted(self, X: Any) -> np.ndarray:
-        """X after scikit-learn's checks, with the columns of the model."""
-        self._fitted_state()
-        array = validate_data(
-            self,
-            X,
-            dtype=["float64", "float32"],
-            ensure_all_finite=False,
-            reset=False,
+        """X after scikit-learn's checks, with the columns of known rows.
+
+        The known rows are those of the model, with rows that were added since.
+        """
+        dtypes = ["float64", "float32"]
+        if self._pending_rows is not None:
+            known = self._pending_rows
+            return checked_like_known_rows(
+                X, type(self)(), known.X.shape[1], known.names, dtypes
+            )
+        fitted = self._fitted_state()
+        return checked_like_known_rows(
+            X, type(self)(), fitted.plan.n_columns, fitted.names, dtypes
         )
-        return np.asarray(array)
 
     def _store(
         self,

@@ -272,8 +272,8 @@ class FittedTable:
     ) -> Floats:
         """Positions (m, d) of at most n plain draws that have what is given.
 
-        None if they would take long or be worse than those of a chain that is fitted to
-        the rows that have it, and if rows were moved to have it.
+        There are none if they would take long, or be worse than draws of a chain that
+        is fitted to the rows that have it, or if rows were moved to have it.
         """
         found = np.empty((0, len(self.table.columns)))
         share = len(conditional.row_positions) / len(self.table.row_positions)

@@ -10,7 +10,6 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from sklearn.utils.validation import validate_data
 
 from sliceflow.devices import resolve_device
 from sliceflow.engine import frames, transports
@@ -24,6 +23,7 @@ from sliceflow.models.vector_rows import (
     VectorRows,
     as_rows,
     checked_by_sklearn,
+    checked_like_known_rows,
     set_columns,
 )
 from sliceflow.spaces.vectors.fit import VectorAdapter
@@ -236,19 +236,16 @@ class SlicedWassersteinFlow(
 
         The known rows are those of the model, with rows that were added since.
         """
-        checked = type(self)()  # takes attributes that scikit-learn compares X with
         if self._pending_rows is not None:
             known = self._pending_rows
             dtype = str(known.X.dtype)
-            set_columns(checked, known.X.shape[1], known.names)
-        else:
-            fitted = self._fitted_state()
-            dtype = fitted.plan.dtype
-            set_columns(checked, fitted.plan.n_columns, fitted.names)
-        array = validate_data(
-            checked, X, dtype=dtype, ensure_all_finite=False, reset=False
+            return checked_like_known_rows(
+                X, type(self)(), known.X.shape[1], known.names, dtype
+            )
+        fitted = self._fitted_state()
+        return checked_like_known_rows(
+            X, type(self)(), fitted.plan.n_columns, fitted.names, fitted.plan.dtype
         )
-        return np.asarray(array)
 
     def _as_rows_like_fitted(self, X: Any) -> np.ndarray:
         return as_rows(X, self._validate_like_fitted)
