@@ -40,9 +40,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # About the cost of a fit, to tell users before it starts: seconds on one thread for
-# each
-# cell that a tree is fitted to and each column that the tree sees; seconds for each
-# cell that is read; and bytes for each cell. Users are told an order of magnitude.
+# each cell that a tree is fitted to and each column that the tree sees; seconds for
+# each cell that is read; and bytes for each cell. Users are told an order of magnitude.
 SECONDS_PER_CELL_AND_PREDICTOR = 1.5e-6
 SECONDS_PER_CELL = 1e-6
 BYTES_PER_CELL = 200
@@ -221,6 +220,15 @@ class FittedTable:
             strategies=self.plan.strategies,
         )
 
+    def _chain_for(self, allow_missing: bool) -> tuple[ChainStep, ...]:
+        """The chain that draws rows with or without missing cells.
+
+        Only nearest rows need a chain of their own to draw none.
+        """
+        if not allow_missing and self.plan.n_neighbors:
+            return tuple(self.fit_chain(allow_missing=False))
+        return self.chain
+
     def sample_bytes(self, n: int = 1) -> int:
         """About how much memory it takes to draw n rows."""
         n_cells = (n + self.plan.n_rows) * max(1, self.plan.n_columns)
@@ -228,9 +236,7 @@ class FittedTable:
 
     def sample(self, n: int, seed: Seed, allow_missing: bool = True) -> pd.DataFrame:
         """A DataFrame of n new rows, with or without missing cells."""
-        chain = self.chain
-        if not allow_missing and self.plan.n_neighbors:
-            chain = tuple(self.fit_chain(allow_missing=False))
+        chain = self._chain_for(allow_missing)
         row_positions = draw_rows(
             self.table, chain, n, seed=seed, fixed={}, allow_missing=allow_missing
         )
@@ -287,9 +293,7 @@ class FittedTable:
             self.plan.strategies,
         ):
             return found
-        chain = self.chain
-        if not allow_missing and self.plan.n_neighbors:
-            chain = tuple(self.fit_chain(allow_missing=False))
+        chain = self._chain_for(allow_missing)
         for round_index in range(MAX_FILTER_ROUNDS):
             drawn = draw_rows(
                 self.table,

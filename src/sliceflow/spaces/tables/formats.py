@@ -202,8 +202,8 @@ def to_scaled_values(
 ) -> tuple[ScaledValues, Fraction | None]:
     """Values (n,) as integers of a unit, and this unit in ones or seconds.
 
-    None is missing. If no unit suits all of them, they come back as floats, and the
-    unit is None. A ValueError says that a value is no time or no number.
+    No value may be missing. If no unit suits all of them, they come back as floats, and
+    the unit is None. A ValueError says that a value is no time or no number.
     """
     if isinstance(text_format, DateFormat):
         return _integers_of_times(text_format.parse(values))
