@@ -67,7 +67,7 @@ def _value_of(model: TableFlow, text: str, name: str, value_text: str) -> Any:
     """The value, list or range of a column that a text stands for."""
     hint = "pass another value"
     try:
-        return model.value_of(name, value_text)
+        return model.parse_given(name, value_text)
     except HintedError as error:
         fact = f"--given {text}: {error.fact}"
         raise UsageError(fact, error.advice or hint) from error

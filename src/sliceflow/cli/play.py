@@ -190,7 +190,7 @@ class TableWork:
         from sliceflow.spaces.tables.files import as_csv
 
         model = self._fitted_model()
-        values = {name: model.value_of(name, text) for name, text in given.items()}
+        values = {name: model.parse_given(name, text) for name, text in given.items()}
         rows = model.sample(n, given=values or None, random_state=seed)
         return as_csv(rows, self._dialect)
 

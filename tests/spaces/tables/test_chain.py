@@ -11,8 +11,8 @@ from sliceflow import TableFlow
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.tables import strategies, tree_tuning, trees
 from sliceflow.spaces.tables.column_model import fit_column_model, uses_ridge
+from sliceflow.spaces.tables.coords import has_value
 from sliceflow.spaces.tables.draft_rows import DraftRows
-from sliceflow.spaces.tables.positions import has_value
 from sliceflow.spaces.tables.predictors import find_predictors
 from sliceflow.spaces.tables.table import Table
 from sliceflow.spaces.tables.table_rows import read_dataframe
@@ -111,10 +111,8 @@ def test_of_many_columns_the_model_sees_the_category_that_tells(rng):
     frame["longitude"] = longitude
     table = read(frame)
     predictors = np.arange(46)
-    assert 0 in find_predictors(table.columns, table.row_positions, 46, predictors)
-    assert 46 in find_predictors(
-        table.columns, table.row_positions, 0, np.arange(1, 47)
-    )
+    assert 0 in find_predictors(table.columns, table.cell_coords, 46, predictors)
+    assert 46 in find_predictors(table.columns, table.cell_coords, 0, np.arange(1, 47))
 
 
 def errors_by_two(frame):
@@ -167,7 +165,7 @@ def test_of_many_columns_trees_see_those_that_matter(rng):
     )
     model = fit_column_model(
         table.columns,
-        table.row_positions,
+        table.cell_coords,
         60,
         np.arange(60),
         seed=Seed(0),
@@ -195,7 +193,7 @@ def test_what_leaves_do_not_allow_is_drawn_from_the_nodes_above_and_not_between_
     table = read(frame)
     model = fit_column_model(
         table.columns,
-        table.row_positions,
+        table.cell_coords,
         1,
         np.array([0]),
         seed=Seed(0),
@@ -204,15 +202,15 @@ def test_what_leaves_do_not_allow_is_drawn_from_the_nodes_above_and_not_between_
     grid_values_at = table.columns[1].grid_values_at
 
     class KnownCells(DraftRows):
-        def allows(self, c, row_indices, positions):
+        def allows(self, c, row_indices, coords):
             assert c == 1
-            return positions >= 0
+            return coords >= 0
 
     class FarCells(DraftRows):
-        def allows(self, c, row_indices, positions):
-            return np.abs(grid_values_at(positions) - 10 * (x[row_indices] % 2)) > 2
+        def allows(self, c, row_indices, coords):
+            return np.abs(grid_values_at(coords) - 10 * (x[row_indices] % 2)) > 2
 
-    blank = np.column_stack((table.row_positions[:, 0], np.full(800, np.nan)))
+    blank = np.column_stack((table.cell_coords[:, 0], np.full(800, np.nan)))
     in_leaf = model.draw(KnownCells(blank), rng)[:, 0]
     assert (np.abs(grid_values_at(in_leaf) - 10 * (x % 2)) < 1).all()
     above = model.draw(FarCells(blank), rng)[:, 0]
@@ -234,12 +232,12 @@ def test_rows_are_compared_by_the_range_of_numbers_and_by_levels(rng):
     low = np.flatnonzero(frame["few"] == 1)
     high = np.flatnonzero(frame["few"] == 9)
     distances = tree_tuning._nearest_distances(
-        table, table.row_positions[low], table.row_positions[high]
+        table, table.cell_coords[low], table.cell_coords[high]
     )
     assert np.allclose(distances, away[np.ix_(low, high)].min(1), atol=1e-5)
     np.fill_diagonal(away, np.inf)
     others = tree_tuning._nearest_distances(
-        table, table.row_positions, table.row_positions, exclude_self=True
+        table, table.cell_coords, table.cell_coords, exclude_self=True
     )
     assert np.allclose(others, away.min(1), atol=1e-5)
 
@@ -269,7 +267,7 @@ def test_levels_of_a_label_among_numbers_have_trees_of_their_own(rng, tmp_path):
     assert flow.plan_.strategies == ("per_level", *["tree"] * 5)
     assert "each level of kind has trees of its own" in str(flow.plan_)
     _, *others = flow._fitted_state().chain
-    z = flow._fitted_state().table.row_positions
+    z = flow._fitted_state().table.cell_coords
     for step in others:
         assert 0 <= step.unexplained <= 1
         for level, model in step.models.items():
@@ -281,9 +279,9 @@ def test_levels_of_a_label_among_numbers_have_trees_of_their_own(rng, tmp_path):
     draft = DraftRows(z.copy(), flow._fitted_state().table.rule_set)
     draft.set_columns([last], np.full((len(z), 1), np.nan))
     draft.set_columns([last], others[-1].draw(draft, rng))
-    has_cell = has_value(draft.row_positions[:, last])  # others are to be drawn again
+    has_cell = has_value(draft.cell_coords[:, last])  # others are to be drawn again
     assert has_cell.mean() > 0.9
-    kept = draft.row_positions[has_cell]
+    kept = draft.cell_coords[has_cell]
     drawn = flow._fitted_state().table.to_dataframe(kept, Seed(0))
     assert (drawn["low"] < drawn["high"]).all()
     new = flow.sample(3000, random_state=1)

@@ -154,9 +154,9 @@ def test_ranges_and_lists(rng):
     assert new["age"].between(30, 40).all()
     assert set(new["plan"]) == {"gold", "silver"}
     assert new["x"].between(26, 44).all()
-    assert repr(flow.value_of("age", "30..40")) == "(30, 40)"  # errors show it
-    assert flow.value_of("plan", "gold|silver") == ["gold", "silver"]
-    assert flow.value_of("age", "30") == 30
+    assert repr(flow.parse_given("age", "30..40")) == "(30, 40)"  # errors show it
+    assert flow.parse_given("plan", "gold|silver") == ["gold", "silver"]
+    assert flow.parse_given("age", "30") == 30
 
 
 def test_values_come_back_as_given(rng):
@@ -304,12 +304,12 @@ def test_open_ranges_and_those_without_their_bounds(rng):
 
     assert drawn("age", (50, None)).min() >= 50
     assert drawn("age", (None, 30)).max() <= 30
-    above = flow.value_of("age", ">50")
+    above = flow.parse_given("age", ">50")
     assert repr(above) == "> 50"
     assert set(drawn("age", above)) <= set(range(51, 60))
-    assert drawn("age", flow.value_of("age", "<= 21")).isin([20, 21]).all()
-    assert drawn("x", flow.value_of("x", "> 0.5")).min() > 0.5
-    assert drawn("cents", flow.value_of("cents", "<-0.995")).max() <= -1
+    assert drawn("age", flow.parse_given("age", "<= 21")).isin([20, 21]).all()
+    assert drawn("x", flow.parse_given("x", "> 0.5")).min() > 0.5
+    assert drawn("cents", flow.parse_given("cents", "<-0.995")).max() <= -1
     with pytest.raises(DataError, match="not a range"):
         drawn("age", (None, None))
 
@@ -325,15 +325,15 @@ def test_given_texts_may_be_iso_dates_and_plain_numbers(rng):
         }
     )
     flow = fit(frame)
-    assert flow.value_of("day", "2024-02-29") == "29.02.2024"
-    assert flow.value_of("day", "29.02.2024") == "29.02.2024"
-    given = {"day": flow.value_of("day", "> 2024-06-30")}
+    assert flow.parse_given("day", "2024-02-29") == "29.02.2024"
+    assert flow.parse_given("day", "29.02.2024") == "29.02.2024"
+    given = {"day": flow.parse_given("day", "> 2024-06-30")}
     months = flow.sample(100, random_state=0, given=given)["day"].str[3:5].astype(int)
     assert months.min() >= 7
-    given = {"net": flow.value_of("net", ">1000")}
+    given = {"net": flow.parse_given("net", ">1000")}
     net = flow.sample(100, random_state=0, given=given)["net"]
     assert net.str.replace("[$,]", "", regex=True).astype(float).min() > 1000
-    assert flow.value_of("income", ">50K") == ">50K"
+    assert flow.parse_given("income", ">50K") == ">50K"
 
 
 def test_given_samples_know_what_rows_without_it_tell(rng):

@@ -9,7 +9,7 @@ from scipy.stats import kstest
 import sliceflow
 from sliceflow import ModelFileError, TableFlow
 from sliceflow.spaces.tables import tree_tuning
-from sliceflow.spaces.tables.neighbours import NeighbourModel
+from sliceflow.spaces.tables.nearest_rows_model import NearestRowsModel
 
 NEAR = (5, 2.0, 20)  # the last is the number of nearest rows
 
@@ -31,7 +31,7 @@ def fit(frame, **parameters):
 
 def test_a_draw_has_the_moments_of_its_formula(rng):
     flow, (model,) = fit(curve(300, rng), tree_settings=NEAR)
-    assert isinstance(model, NeighbourModel)
+    assert isinstance(model, NearestRowsModel)
     row = 7
     k = NEAR[2]
     around = model.scores[model.neighbours[row]].numpy()
@@ -53,7 +53,7 @@ def test_the_nearest_rows_are_those_of_a_plain_search(rng):
     table = flow._fitted_state().table
     x = np.hstack(
         [
-            table.columns[c].features(table.row_positions[:, c])
+            table.columns[c].features(table.cell_coords[:, c])
             for c in model.drawn_indices
         ]
     )

@@ -9,8 +9,8 @@ import numpy as np
 
 from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.spaces.tables.columns import Column
+from sliceflow.spaces.tables.coords import is_missing, is_undrawn
 from sliceflow.spaces.tables.grid import Grid
-from sliceflow.spaces.tables.positions import is_missing, is_undrawn
 from sliceflow.spaces.tables.rules import ComputingRule
 from sliceflow.spaces.tables.solve_rules import compute_column
 
@@ -87,25 +87,25 @@ class CellSources:
 
 def find_sources(
     columns: Sequence[Column],
-    row_positions: Floats,
+    cell_coords: Floats,
     column_index: int,
     predictors: Ints,
     rules: Sequence[ComputingRule],
 ) -> CellSources:
-    """Find out where the cells of a column come from, in rows with positions (n, d).
+    """Find out where the cells of a column come from, in rows with coordinates (n, d).
 
     The sources are rules, if there are any, or else earlier columns that it equals.
     """
-    positions = row_positions[:, column_index]
+    coords = cell_coords[:, column_index]
     if not rules:
-        return find_equal_columns(columns, row_positions, column_index, predictors)
-    sources = CellSources((), np.zeros(len(row_positions), dtype=np.int64))
-    computed = compute_column(rules, columns, row_positions, column_index)
+        return find_equal_columns(columns, cell_coords, column_index, predictors)
+    sources = CellSources((), np.zeros(len(cell_coords), dtype=np.int64))
+    computed = compute_column(rules, columns, cell_coords, column_index)
     follows = ~is_undrawn(computed)
     if not all_rows_keep(rules):
-        follows &= computed == positions
+        follows &= computed == coords
     sources = sources.with_computed(follows)
-    return sources.with_missing(is_missing(positions))
+    return sources.with_missing(is_missing(coords))
 
 
 def all_rows_keep(rules: Sequence[ComputingRule]) -> bool:
@@ -126,7 +126,7 @@ def needs_source_tree(sources: CellSources, rules: Sequence[ComputingRule]) -> b
 
 def find_equal_columns(
     columns: Sequence[Column],
-    row_positions: Floats,
+    cell_coords: Floats,
     column_index: int,
     predictors: Ints,
 ) -> CellSources:
@@ -135,19 +135,19 @@ def find_equal_columns(
     The sources of its cells are as in `CellSources`, but none is `missing`.
     """
     column = columns[column_index]
-    positions = row_positions[:, column_index]
-    source_ids = np.zeros(len(row_positions), dtype=np.int64)
-    is_free = column.new_values.at_free_level(positions)
+    coords = cell_coords[:, column_index]
+    source_ids = np.zeros(len(cell_coords), dtype=np.int64)
+    is_free = column.new_values.at_free_level(coords)
     if not is_free.any():
         return CellSources((), source_ids)
-    grid_values = column.grid_values_at(positions)
+    grid_values = column.grid_values_at(coords)
     is_equal = dict[int, Mask]()
     for c in predictors.tolist():
         other = columns[c]
         same_units = (other.unit is None) == (column.unit is None)
         if other.kind == column.kind and same_units:
             other_values = convert_grid_values(
-                row_positions[:, c], from_grid=other.grid, to_grid=column.grid
+                cell_coords[:, c], from_grid=other.grid, to_grid=column.grid
             )
             is_equal[c] = is_free & (grid_values == other_values)
 
@@ -160,9 +160,9 @@ def find_equal_columns(
     return CellSources(tuple(equal_indices), source_ids)
 
 
-def convert_grid_values(positions: Floats, from_grid: Grid, to_grid: Grid) -> Floats:
-    """The values at positions (m,) of one grid, as grid values (m,) of another."""
-    grid_values = from_grid.positions_to_grid_values(positions)
+def convert_grid_values(coords: Floats, from_grid: Grid, to_grid: Grid) -> Floats:
+    """The values at coordinates (m,) of one grid, as grid values (m,) of another."""
+    grid_values = from_grid.coords_to_grid_values(coords)
     if to_grid.unit is None or from_grid.unit is None:
         return grid_values
     ratio = from_grid.unit / to_grid.unit

@@ -20,7 +20,8 @@ How one cell of a new row gets its value:
 5. When all columns are drawn, `RuleSet.complete` computes what still follows from rules
    and checks them all. A row that breaks one is drawn anew, from 1.
 
-`solve_rules` computes cells, for 2, 4 and 5. `Column.decode` makes values of positions.
+`solve_rules` computes cells, for 2, 4 and 5. `Column.decode` makes values of
+coordinates.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ from sliceflow.spaces.tables.column_model import (
     fit_column_model,
 )
 from sliceflow.spaces.tables.columns import Column
+from sliceflow.spaces.tables.coords import MISSING, UNDRAWN, is_impossible
 from sliceflow.spaces.tables.draft_rows import DraftRows
-from sliceflow.spaces.tables.neighbours import NeighbourModel
-from sliceflow.spaces.tables.positions import MISSING, UNDRAWN, is_impossible
+from sliceflow.spaces.tables.nearest_rows_model import NearestRowsModel
 from sliceflow.spaces.tables.rule_set import RuleSet
 from sliceflow.spaces.tables.table import Table, generator
 from sliceflow.spaces.tables.trees import TreeSettings
@@ -75,7 +76,7 @@ class ChainStep(Protocol):
     def draw(
         self, draft: DraftRows, rng: np.random.Generator, clip: bool = True
     ) -> Floats:
-        """Positions (m, k) of new cells for the m rows of a draft, which is unchanged.
+        """New cells (m, k) for the m rows of a draft, which is unchanged.
 
         `UNDRAWN` where no draw was allowed, and without `clip` where a prediction is
         beyond the ends of the column.
@@ -85,35 +86,35 @@ class ChainStep(Protocol):
 
 def fit_chain(
     table: Table,
-    row_positions: Floats,
-    fixed: Sequence[int],
+    cell_coords: Floats,
+    fixed_indices: Sequence[int],
     *,
     seed: Seed,
     settings: TreeSettings,
     strategies: Sequence[Strategy],
 ) -> Iterator[ChainStep]:
-    """Fit a chain to rows with positions (n, d), one step after the other.
+    """Fit a chain to rows with coordinates (n, d), one step after the other.
 
-    `fixed` columns, by their indices, are not drawn, and not seen. `strategies` has one
+    The columns of `fixed_indices` are not drawn, and not seen. `strategies` has one
     entry for each column of `table.drawing_order`, also for the fixed ones.
     """
-    settings = settings.for_n_rows(len(row_positions))
+    settings = settings.for_n_rows(len(cell_coords))
     drawn = list[int]()
     if settings.n_neighbors:
-        drawn = table.columns_for_neighbours(strategies, fixed)
+        drawn = table.columns_for_neighbours(strategies, fixed_indices)
     if drawn:
-        yield NeighbourModel.from_data(
-            table.columns, row_positions, drawn, settings.n_neighbors
+        yield NearestRowsModel.from_data(
+            table.columns, cell_coords, drawn, settings.n_neighbors
         )
 
-    label = _per_level_label(table, strategies, fixed)
-    rows_of_level = dict[float, Floats]()  # their positions (m, d)
+    label = _per_level_label(table, strategies, fixed_indices)
+    rows_of_level = dict[float, Floats]()  # their coordinates (m, d)
     if label is not None:
-        labels = row_positions[:, label]
+        labels = cell_coords[:, label]
         for level in np.unique(labels).tolist():
-            rows_of_level[level] = row_positions[labels == level]
+            rows_of_level[level] = cell_coords[labels == level]
 
-    not_in_trees = {*fixed, *drawn}
+    not_in_trees = {*fixed_indices, *drawn}
     for c, strategy in zip(table.drawing_order, strategies, strict=True):
         if c in not_in_trees:
             continue
@@ -125,24 +126,24 @@ def fit_chain(
             seed=seed.child("tree", len(drawn)),
             settings=settings,
             strategy=strategy,
-            rules=table.rules_computing(c, (*fixed, *drawn)),
+            rules=table.rules_computing(c, (*fixed_indices, *drawn)),
         )
         if label is not None and label in drawn:
             models = {
-                level: fit(row_positions=rows) for level, rows in rows_of_level.items()
+                level: fit(cell_coords=rows) for level, rows in rows_of_level.items()
             }
             yield PerLevelModel(label, models)
         else:
-            yield fit(row_positions=row_positions)
+            yield fit(cell_coords=cell_coords)
         drawn.append(c)
 
 
 def _per_level_label(
-    table: Table, strategies: Sequence[Strategy], fixed: Sequence[int]
+    table: Table, strategies: Sequence[Strategy], fixed_indices: Sequence[int]
 ) -> int | None:
     """The label whose levels have trees of their own each; None if there is none."""
     for c, strategy in zip(table.drawing_order, strategies, strict=True):
-        if strategy == "per_level" and c not in fixed:
+        if strategy == "per_level" and c not in fixed_indices:
             return c
     return None
 
@@ -167,17 +168,17 @@ def draw_rows(
     n: int,
     *,
     seed: Seed,
-    fixed: Mapping[int, float],
+    fixed_coords: Mapping[int, float],
     allow_missing: bool,
 ) -> Floats:
-    """Positions (n, d) of new rows that keep all rules; an error if there are none.
+    """Coordinates (n, d) of new rows that keep all rules; an error if there are none.
 
-    `fixed` columns have these positions in all rows.
+    `fixed_coords` has the coordinates of columns that are the same in all rows.
     """
     rng = generator(seed.child("rows"))
-    blank_row = _blank_row(table.columns, fixed)
-    is_free = np.isin(np.arange(len(table.columns)), list(fixed), invert=True)
-    row_positions = np.empty((n, len(table.columns)))
+    blank_row = _blank_row(table.columns, fixed_coords)
+    is_free = np.isin(np.arange(len(table.columns)), list(fixed_coords), invert=True)
+    cell_coords = np.empty((n, len(table.columns)))
     unfinished = np.arange(n)  # indices of the rows that are drawn in the next round
     for attempt in range(MAX_DRAW_ROUNDS):
         drawn = np.tile(blank_row, (len(unfinished), 1))
@@ -187,24 +188,24 @@ def draw_rows(
         accepted = table.rule_set.complete(drawn, is_free)
         if is_strict:
             accepted[accepted] = ~table.copies_unique_row(drawn[accepted])
-        row_positions[unfinished[accepted]] = drawn[accepted]
+        cell_coords[unfinished[accepted]] = drawn[accepted]
         unfinished = unfinished[~accepted]
         if not len(unfinished):
-            return row_positions
+            return cell_coords
         refused = drawn[~accepted]
     raise _no_rows_error(table.rule_set, refused, n)
 
 
-def _blank_row(columns: Sequence[Column], fixed: Mapping[int, float]) -> Floats:
-    """The positions (d,) of a row before its columns are drawn.
+def _blank_row(columns: Sequence[Column], fixed_coords: Mapping[int, float]) -> Floats:
+    """The coordinates (d,) of a row before its columns are drawn.
 
-    Columns that the chain draws are `UNDRAWN`. Others have a `fixed` position, the only
-    level of their column, or are missing.
+    Columns that the chain draws are `UNDRAWN`. Others have a coordinate in
+    `fixed_coords`, the only level of their column, or are missing.
     """
     row = np.empty(len(columns))
     for c, column in enumerate(columns):
-        if c in fixed:
-            row[c] = fixed[c]
+        if c in fixed_coords:
+            row[c] = fixed_coords[c]
         elif column.is_modelled:
             row[c] = UNDRAWN
         elif column.n_levels:
@@ -214,14 +215,14 @@ def _blank_row(columns: Sequence[Column], fixed: Mapping[int, float]) -> Floats:
     return row
 
 
-def _no_rows_error(rule_set: RuleSet, row_positions: Floats, n: int) -> DataError:
-    """The error for m of n rows, with positions (m, d), that break a rule each time."""
-    row_positions = np.where(is_impossible(row_positions), UNDRAWN, row_positions)
+def _no_rows_error(rule_set: RuleSet, cell_coords: Floats, n: int) -> DataError:
+    """The error for rows (m, d) of n that break a rule each time."""
+    cell_coords = np.where(is_impossible(cell_coords), UNDRAWN, cell_coords)
     broken = "all constraints"
     for rule in rule_set.rules:
-        if rule_set.broken(rule, row_positions).any():
+        if rule_set.broken(rule, cell_coords).any():
             broken = f"the constraint {rule.text!r}"
             break
-    fact = f"{len(row_positions)} of {n} rows could not keep {broken}"
+    fact = f"{len(cell_coords)} of {n} rows could not keep {broken}"
     hint = "it may contradict given or another constraint: leave one out"
     return DataError(fact, hint)

@@ -26,8 +26,7 @@ from sliceflow.spaces.tables.cell_sources import (
     needs_source_tree,
 )
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.draft_rows import DraftRows
-from sliceflow.spaces.tables.positions import (
+from sliceflow.spaces.tables.coords import (
     MISSING,
     UNDRAWN,
     has_value,
@@ -35,8 +34,13 @@ from sliceflow.spaces.tables.positions import (
     is_missing,
     is_undrawn,
 )
+from sliceflow.spaces.tables.draft_rows import DraftRows
 from sliceflow.spaces.tables.predictors import find_predictors
-from sliceflow.spaces.tables.ridge import RidgeRegression, Scale, values_on_scale
+from sliceflow.spaces.tables.ridge_regression import (
+    RidgeRegression,
+    Scale,
+    values_on_scale,
+)
 from sliceflow.spaces.tables.rules import ComputingRule
 from sliceflow.spaces.tables.solve_rules import compute_column
 from sliceflow.spaces.tables.trees import (
@@ -91,25 +95,25 @@ class _NewCells:
 
     draft: DraftRows
     column_index: int
-    positions: Floats  # (m,); `UNDRAWN` until a proposal is accepted
+    coords: Floats  # (m,); `UNDRAWN` until a proposal is accepted
 
-    def propose(self, row_indices: Ints, positions: Floats) -> Mask:
-        """Set the cells of rows (k,) to positions (k,), where the draft allows these.
+    def propose(self, row_indices: Ints, coords: Floats) -> Mask:
+        """Set the cells of rows (k,) to coordinates (k,), where the draft allows these.
 
         Returns
         -------
         accepted : (k,), which proposals were accepted
         """
-        accepted = self.draft.allows(self.column_index, row_indices, positions)
-        self.positions[row_indices[accepted]] = positions[accepted]
+        accepted = self.draft.allows(self.column_index, row_indices, coords)
+        self.coords[row_indices[accepted]] = coords[accepted]
         return accepted
 
 
 class _NodeDraws(NamedTuple):
-    """Positions that were drawn from nodes of a tree."""
+    """Coordinates that were drawn from nodes of a tree."""
 
-    positions: Floats  # (m,)
-    # (m,), which positions are those of rows, and so may disclose these rows. A
+    coords: Floats  # (m,)
+    # (m,), which coordinates are those of rows, and so may disclose these rows. A
     # prediction of a regression is a number of the table only by accident, and if it
     # moved, a total would no longer be the sum of its parts.
     is_of_row: Mask
@@ -128,7 +132,7 @@ class ColumnModel:
     predictors: Ints  # indices of the columns that its trees see
     regressions: tuple[RidgeRegression, ...]  # its trees see their predictions, too
     tree: Tree  # of the rows whose cells come from the tree
-    values: Floats  # (n,), positions of these cells, or with `is_ridge` residuals
+    values: Floats  # (n,), coordinates of these cells, or with `is_ridge` residuals
     is_ridge: bool  # whether draws are residuals of the last regression
     sources: CellSources  # of all rows
     # Draws the sources of new cells; None if no source has to be drawn
@@ -154,29 +158,29 @@ class ColumnModel:
     def draw(
         self, draft: DraftRows, rng: np.random.Generator, clip: bool = True
     ) -> Floats:
-        """Positions (m, 1) of new cells for the m rows of a draft; see `ChainStep`.
+        """Coordinates (m, 1) of new cells for the m rows of a draft; see `ChainStep`.
 
         In this order, a cell is copied from an equal column or left missing, if such a
         source is drawn for it; computed by a rule; or drawn from the tree.
         """
-        row_positions = draft.row_positions
+        cell_coords = draft.cell_coords
         cells = _NewCells(draft, self.column_index, np.full(len(draft), UNDRAWN))
-        x, predicted = _features(row_positions, self.predictors, self.regressions)
+        x, predicted = _features(cell_coords, self.predictors, self.regressions)
         computed = compute_column(
-            self.rules, self.columns, row_positions, self.column_index
+            self.rules, self.columns, cell_coords, self.column_index
         )
         is_computed = ~is_undrawn(computed)
         if self.source_tree is not None:
             sources = self._draw_sources(self.source_tree, x, rng)
-            self._copy_equal_columns(sources, row_positions, cells)
+            self._copy_equal_columns(sources, cell_coords, cells)
             self._leave_missing(sources, cells)
             if not all_rows_keep(self.rules):
                 is_computed &= sources.computed
         self._take_computed(is_computed, computed, cells)
-        row_indices = np.flatnonzero(is_undrawn(cells.positions) & ~is_computed)
+        row_indices = np.flatnonzero(is_undrawn(cells.coords) & ~is_computed)
         node = self.tree.nodes.apply(x[row_indices])
         self._draw_from_tree(row_indices, node, predicted, cells, rng, clip)
-        return cells.positions[:, None]
+        return cells.coords[:, None]
 
     def _draw_sources(
         self, source_tree: Tree, x: Features, rng: np.random.Generator
@@ -188,17 +192,17 @@ class ColumnModel:
         return self.sources.take(source_tree.row_order[index])
 
     def _copy_equal_columns(
-        self, sources: CellSources, row_positions: Floats, cells: _NewCells
+        self, sources: CellSources, cell_coords: Floats, cells: _NewCells
     ) -> None:
         """Copy cells of earlier columns, where these are the source."""
         for c in sources.equal_indices:
             row_indices = np.flatnonzero(sources.equals(c))
             grid_values = convert_grid_values(
-                row_positions[row_indices, c],
+                cell_coords[row_indices, c],
                 from_grid=self.columns[c].grid,
                 to_grid=self.column.grid,
             )
-            copied = self.column.grid.grid_values_to_positions(grid_values)
+            copied = self.column.grid.grid_values_to_coords(grid_values)
             is_known = has_value(copied)
             cells.propose(row_indices[is_known], copied[is_known])
 
@@ -210,11 +214,11 @@ class ColumnModel:
     def _take_computed(
         self, is_computed: Mask, computed: Floats, cells: _NewCells
     ) -> None:
-        """Set cells to `computed` positions (m,), in rows in which rules compute them.
+        """Set cells to `computed` ones (m,), in rows in which rules compute them.
 
         A computed cell that is not allowed stays undrawn: any other would break a rule.
         """
-        is_possible = ~is_impossible(computed) & is_undrawn(cells.positions)
+        is_possible = ~is_impossible(computed) & is_undrawn(cells.coords)
         row_indices = np.flatnonzero(is_computed & is_possible)
         cells.propose(row_indices, computed[row_indices])
 
@@ -238,13 +242,13 @@ class ColumnModel:
             if not len(row_indices):
                 break
             drawn = self._draw_from_nodes(node, predicted[row_indices], rng, clip)
-            is_inside = ~is_impossible(drawn.positions)
+            is_inside = ~is_impossible(drawn.coords)
             row_indices = row_indices[is_inside]
             node = node[is_inside]
-            positions = drawn.positions[is_inside]
+            coords = drawn.coords[is_inside]
             is_of_row = drawn.is_of_row[is_inside]
-            accepted = cells.propose(row_indices, positions)
-            is_rare = rare_numbers.is_rare(self.column, positions)
+            accepted = cells.propose(row_indices, coords)
+            is_rare = rare_numbers.is_rare(self.column, coords)
             to_move = accepted & is_of_row & is_rare
             self._move_rare_numbers(row_indices[to_move], node[to_move], cells, rng)
             row_indices = row_indices[~accepted]
@@ -267,7 +271,7 @@ class ColumnModel:
             if not len(row_indices):
                 break
             leaf = self._range_of_nodes(node)
-            rare = cells.positions[row_indices]
+            rare = cells.coords[row_indices]
             moved = rare_numbers.move(self.column, rare, leaf, rng)
             accepted = cells.propose(row_indices, moved)
             row_indices = row_indices[~accepted]
@@ -302,7 +306,7 @@ class ColumnModel:
     def _draw_from_nodes(
         self, node: Ints, predicted: Floats, rng: np.random.Generator, clip: bool
     ) -> _NodeDraws:
-        """Positions (m,) of random rows of nodes (m,), or between two of these rows.
+        """Coordinates (m,) of random rows of nodes (m,), or between two of these rows.
 
         With `is_ridge`, draws are residuals, which are added to what the last
         regression predicts, `predicted` (m,). Sums beyond the ends of the column are
@@ -329,12 +333,12 @@ class ColumnModel:
         if self.is_ridge:
             residual = np.where(is_sorted, low + fraction * (high - low), drawn)
             regression = self.regressions[-1]
-            new = regression.to_positions(self.column, predicted + residual, clip)
+            new = regression.to_coords(self.column, predicted + residual, clip)
             return _NodeDraws(new, is_of_row=np.full(len(node), False))
         between = self.column.new_values.interpolate(low, high, fraction, drawn)
-        positions = np.where(is_sorted, between, drawn)
-        is_of_row = (positions == drawn) | (positions == low) | (positions == high)
-        return _NodeDraws(positions, is_of_row)
+        coords = np.where(is_sorted, between, drawn)
+        is_of_row = (coords == drawn) | (coords == low) | (coords == high)
+        return _NodeDraws(coords, is_of_row)
 
 
 @dataclass(frozen=True, eq=False)
@@ -342,7 +346,7 @@ class PerLevelModel:
     """The models of one column, one for each level of a label: no tree mixes levels."""
 
     label_index: int  # the column of the label
-    models: Mapping[float, ColumnModel]  # by the label's positions
+    models: Mapping[float, ColumnModel]  # by the label's coordinates
 
     @property
     def drawn_indices(self) -> list[int]:
@@ -359,17 +363,17 @@ class PerLevelModel:
         self, draft: DraftRows, rng: np.random.Generator, clip: bool = True
     ) -> Floats:
         """Draw each row by the model of its level; see `ColumnModel.draw`."""
-        positions = np.full((len(draft), 1), UNDRAWN)
-        labels = draft.row_positions[:, self.label_index]
+        coords = np.full((len(draft), 1), UNDRAWN)
+        labels = draft.cell_coords[:, self.label_index]
         for level, model in self.models.items():
             of_level = np.flatnonzero(labels == level)
-            positions[of_level] = model.draw(draft.take(of_level), rng, clip)
-        return positions
+            coords[of_level] = model.draw(draft.take(of_level), rng, clip)
+        return coords
 
 
 def fit_column_model(
     columns: Sequence[Column],
-    row_positions: Floats,
+    cell_coords: Floats,
     column_index: int,
     predictors: Ints,
     *,
@@ -378,26 +382,26 @@ def fit_column_model(
     strategy: Strategy = "tree",
     rules: Sequence[ComputingRule] = (),
 ) -> ColumnModel:
-    """Fit the model of a column given `predictors`, to rows with positions (n, d).
+    """Fit the model of a column given `predictors`, to rows with coordinates (n, d).
 
     Cells that follow from `rules` are computed; the tree is of the other rows.
     """
     rng = np.random.default_rng(seed.key)
-    positions = row_positions[:, column_index]
-    predictors = find_predictors(columns, row_positions, column_index, predictors)
+    coords = cell_coords[:, column_index]
+    predictors = find_predictors(columns, cell_coords, column_index, predictors)
     regressions = []
     score_regression = _fit_score_regression(
-        columns, row_positions, column_index, predictors, rng
+        columns, cell_coords, column_index, predictors, rng
     )
     if score_regression is not None:
         regressions.append(score_regression)
 
-    sources = find_sources(columns, row_positions, column_index, predictors, rules)
+    sources = find_sources(columns, cell_coords, column_index, predictors, rules)
     ridge = None
     if uses_ridge(strategy):
         may_regress = sources.from_tree | sources.computed
-        to_regress = np.flatnonzero(may_regress & ~is_missing(positions))
-        sample = row_positions[subsample_indices(to_regress, rng)]
+        to_regress = np.flatnonzero(may_regress & ~is_missing(coords))
+        sample = cell_coords[subsample_indices(to_regress, rng)]
         scale = SCALE_OF_STRATEGY[strategy]
         ridge = RidgeRegression.from_data(
             scale, columns, sample, column_index, predictors
@@ -405,19 +409,19 @@ def fit_column_model(
     if ridge is not None:
         regressions.append(ridge)
         # A missing cell has no residual that the tree could draw.
-        sources = sources.with_missing(is_missing(positions))
+        sources = sources.with_missing(is_missing(coords))
 
-    x, predicted = _features(row_positions, predictors, regressions)
+    x, predicted = _features(cell_coords, predictors, regressions)
     source_tree = None
     if needs_source_tree(sources, rules):
         source_ids = sources.source_ids
         sort_values = source_ids.astype(np.float64)
         source_tree = Tree.from_data(x, source_ids, sort_values, settings, rng)
-    in_tree = _rows_in_tree(sources, positions)
-    values = positions[in_tree]
+    in_tree = _rows_in_tree(sources, coords)
+    values = coords[in_tree]
     if ridge is not None:
         actual = values_on_scale(
-            ridge.scale, columns, row_positions[in_tree], [column_index]
+            ridge.scale, columns, cell_coords[in_tree], [column_index]
         )
         values = actual[:, 0] - predicted[in_tree]
     targets = tree_targets(columns[column_index], values)
@@ -436,21 +440,21 @@ def fit_column_model(
     )
 
 
-def _rows_in_tree(sources: CellSources, positions: Floats) -> Mask:
-    """Which rows (n,) the tree of a column with positions (n,) is fitted to.
+def _rows_in_tree(sources: CellSources, coords: Floats) -> Mask:
+    """Which rows (n,) the tree of a column with coordinates (n,) is fitted to.
 
     It is never empty: constraints may forbid all other sources in a new row.
     """
     if sources.from_tree.any():
         return sources.from_tree
-    if has_value(positions).any():
-        return has_value(positions)
-    return np.full(len(positions), True)
+    if has_value(coords).any():
+        return has_value(coords)
+    return np.full(len(coords), True)
 
 
 def _fit_score_regression(
     columns: Sequence[Column],
-    row_positions: Floats,
+    cell_coords: Floats,
     column_index: int,
     predictors: Ints,
     rng: np.random.Generator,
@@ -461,29 +465,29 @@ def _fit_score_regression(
     few. None for categories, numbers of few levels, and fewer than two predictors.
     """
     column = columns[column_index]
-    has_many_levels = column.is_number and column.n_levels >= MIN_LEVELS_FOR_RIDGE
+    has_many_levels = column.is_quantitative and column.n_levels >= MIN_LEVELS_FOR_RIDGE
     if not has_many_levels or len(predictors) <= 1:
         return None
-    sample = row_positions[subsample_indices(np.arange(len(row_positions)), rng)]
+    sample = cell_coords[subsample_indices(np.arange(len(cell_coords)), rng)]
     return RidgeRegression.from_data("score", columns, sample, column_index, predictors)
 
 
 def _features(
-    row_positions: Floats, predictors: Ints, regressions: Sequence[RidgeRegression]
+    cell_coords: Floats, predictors: Ints, regressions: Sequence[RidgeRegression]
 ) -> tuple[Features, Floats]:
-    """What trees see of rows with positions (m, d), and the last prediction.
+    """What trees see of rows with coordinates (m, d), and the last prediction.
 
-    Features (m, p) are the positions of the predictors and the predictions of all
+    Features (m, p) are the coordinates of the predictors and the predictions of all
     regressions, in single precision, as scikit-learn takes them. What the last
     regression predicts, (m,), is in double; 0 if there is none.
     """
-    x = row_positions[:, predictors]
+    x = cell_coords[:, predictors]
     if len(predictors) == 0:
-        x = np.zeros((len(row_positions), 1))  # a tree of one leaf
-    predictions = [regression.predict(row_positions) for regression in regressions]
+        x = np.zeros((len(cell_coords), 1))  # a tree of one leaf
+    predictions = [regression.predict(cell_coords) for regression in regressions]
     features = np.column_stack((x, *predictions)).astype(np.float32)
     if not predictions:
-        return features, np.zeros(len(row_positions))
+        return features, np.zeros(len(cell_coords))
     return features, predictions[-1]
 
 

@@ -1,21 +1,21 @@
-"""What the columns of a table are, and the coordinates of their cells.
+"""What the columns of a table are, and the forms of their cells.
 
-Each cell has several coordinates. Take a column of five prices:
+Each cell has several forms. Take a column of five prices:
 
-| coordinate   | the cells                        | what for                        |
+| form         | the cells                        | what for                        |
 |--------------|----------------------------------|---------------------------------|
 | value        | $5.00, $2.50, –, $10.00, $2.50   | the user passes and gets values |
 | code         | 2, 1, −1, 0, 1                   | files; texts are sorted as such |
-| position     | 1, 0, −1, 2, 0                   | models; all columns look alike  |
+| coordinate   | 1, 0, −1, 2, 0                   | models; all columns look alike  |
 | scaled value | 500, 250, –, 1000, 250           | exact sums and comparisons      |
 | grid value   | 250, 0, NaN, 750, 0              | regressions, interpolation      |
 | feature      | .52, −.25, −1.28, 1.28, −.25     | distances; scales are alike     |
 
-The *levels* of a column are its different values. The **position** of a cell is the
+The *levels* of a column are its different values. The **coordinate** of a cell is the
 index of its level, from 0: levels of numbers and times ascend, those of categories
-descend by frequency. A missing cell is at −1. A position between two levels is a new
+descend by frequency. A missing cell is at −1. A coordinate between two levels is a new
 value between them: 0.5 has the grid value 125, which is $3.75. New values are drawn
-only where they are plausible (`new_values`). `positions` names the positions of cells
+only where they are plausible (`new_values`). `coords` names the coordinates of cells
 that have no value.
 
 **Scaled values** are integers that count a `unit`, here 1/100. A **grid value** counts
@@ -26,8 +26,8 @@ Floats with many decimals have no unit: their scaled and grid values are the flo
 The **features** of a cell are the normal score of a number, or one axis for each
 frequent level of a category.
 
-`Column.encode` and `Column.decode` convert between values and positions. The `Grid` of
-a column converts between positions, scaled values and grid values.
+`Column.encode` and `Column.decode` convert between values and coordinates. The `Grid`
+of a column converts between coordinates, scaled values and grid values.
 
 Names mean the same in all modules of tables:
 
@@ -35,9 +35,9 @@ Names mean the same in all modules of tables:
 |----------------------------------------|---------------------------------------------|
 | `column`, `columns`                    | a `Column`, all columns of the table        |
 | `c`, `…_index`, `…_indices`            | indices of columns, or of rows if they      |
-| `predictors`, `order`, `fixed`         | are called `row_indices`                    |
-| `row_positions`                        | (n, d), positions of rows, all columns      |
-| `positions`                            | (n,), positions of one column               |
+| `predictors`, `order`                  | are called `row_indices`                    |
+| `cell_coords`                          | (n, d), coordinates of rows, all columns    |
+| `coords`                               | (n,), coordinates of one column             |
 | `codes`, `scaled_values`, `grid_values`| (n,), as above, of one column               |
 | `x`                                    | (n, p), what trees see of rows              |
 | `rows`                                 | `TableRows`: all cells, as the user has them|
@@ -60,6 +60,7 @@ from sliceflow.arrays import Floats, Ints
 from sliceflow.errors import DataError
 from sliceflow.spaces.tables import identifiers
 from sliceflow.spaces.tables.cells import EncodedColumn
+from sliceflow.spaces.tables.coords import MISSING, has_value, is_missing
 from sliceflow.spaces.tables.formats import (
     TIME_UNITS,
     DateFormat,
@@ -68,7 +69,6 @@ from sliceflow.spaces.tables.formats import (
 )
 from sliceflow.spaces.tables.grid import Grid, values_at
 from sliceflow.spaces.tables.new_values import NewValuePolicy
-from sliceflow.spaces.tables.positions import MISSING, has_value, is_missing
 from sliceflow.spaces.tables.stored_levels import OBJECT_OF_TEXT
 from sliceflow.spaces.tables.table_rows import convert_exactly, format_names
 
@@ -88,7 +88,7 @@ UserKind = Literal[
 ]
 Kind = UserKind | Literal["constant"]
 Quantity = Literal["number", "time", "duration"]
-NUMERIC_KINDS = ("continuous", "integer", "datetime")
+QUANTITATIVE_KINDS = ("continuous", "integer", "datetime")
 CATEGORY_KINDS = ("boolean", "category", "ordered")
 KINDS: tuple[str, ...] = get_args(UserKind)
 
@@ -105,8 +105,8 @@ _MIN_PROBABILITY = 1e-6
 class LocatedValues(NamedTuple):
     """The places of some values in a column."""
 
-    positions: Floats  # (m,); that of the nearest end for values outside the range
-    grid_values: Floats  # (m,); those of categories are their positions
+    coords: Floats  # (m,); that of the nearest end for values outside the range
+    grid_values: Floats  # (m,); those of categories are their coordinates
     unseen_values: pd.Series  # those that are no levels, in the dtype of the column
 
 
@@ -114,12 +114,12 @@ class LocatedValues(NamedTuple):
 class Column:
     """The cells of a column and its kind, levels and grid.
 
-    The module explains the coordinates of cells.
+    The module explains the forms of cells.
     """
 
     encoded: EncodedColumn  # the user's cells
     kind: Kind
-    level_codes: Ints  # (k,), the code of the level at each position
+    level_codes: Ints  # (k,), the code of the level at each coordinate
     grid: Grid  # of the levels; empty if the column is left out, or of identifiers
     quantity: Quantity = "number"
     text_format: TextFormat | None = None  # how numbers or times are written as text
@@ -157,20 +157,20 @@ class Column:
         return self.is_category and self.n_levels <= 2
 
     @property
-    def is_number(self) -> bool:
+    def is_quantitative(self) -> bool:
         """Whether this has numbers or times: other values may be between these."""
-        return self.kind in NUMERIC_KINDS
+        return self.kind in QUANTITATIVE_KINDS
 
     @property
     def is_time(self) -> bool:
         """Whether the column has times, which can be compared but not added."""
-        return self.is_number and self.quantity == "time"
+        return self.is_quantitative and self.quantity == "time"
 
     @property
     def is_modelled(self) -> bool:
-        """Whether the model draws its positions.
+        """Whether the model draws its coordinates.
 
-        Positions of constants, and of identifiers that differ in all rows, only tell
+        Coordinates of constants, and of identifiers that differ in all rows, only tell
         which cells are missing: these columns are drawn if there are such cells.
         """
         if self.kind in ("constant", "identifier") and not self.has_pseudonyms:
@@ -179,20 +179,20 @@ class Column:
 
     @cached_property
     def levels(self) -> pd.Series:
-        """The value at each position (k,), as a Series."""
+        """The value at each coordinate (k,), as a Series."""
         return self.encoded.levels.iloc[self.level_codes]
 
     @cached_property
-    def positions(self) -> Floats:
-        """The positions (n,) of the column's own cells."""
-        # Identifiers that do not repeat are all at the position 0.
+    def coords(self) -> Floats:
+        """The coordinates (n,) of the column's own cells."""
+        # Identifiers that do not repeat are all at the coordinate 0.
         other_levels = MISSING
         if self.n_levels:
             other_levels = 0.0
-        position_of_code = np.full(len(self.encoded.levels) + 1, other_levels)
-        position_of_code[self.level_codes] = np.arange(self.n_levels)
-        position_of_code[-1] = MISSING  # the code −1 of a missing cell is this last one
-        return np.asarray(position_of_code[self.encoded.codes])
+        coord_of_code = np.full(len(self.encoded.levels) + 1, other_levels)
+        coord_of_code[self.level_codes] = np.arange(self.n_levels)
+        coord_of_code[-1] = MISSING  # the code −1 of a missing cell is this last one
+        return np.asarray(coord_of_code[self.encoded.codes])
 
     @property
     def unit(self) -> Fraction | None:
@@ -207,9 +207,9 @@ class Column:
         """The grid values (k,) of the levels, ascending."""
         return self.grid.grid_values
 
-    def grid_values_at(self, positions: Floats) -> Floats:
-        """The grid values (m,) at positions (m,); NaN where cells are missing."""
-        return self.grid.positions_to_grid_values(positions)
+    def grid_values_at(self, coords: Floats) -> Floats:
+        """The grid values (m,) at coordinates (m,); NaN where cells are missing."""
+        return self.grid.coords_to_grid_values(coords)
 
     # New values
 
@@ -221,11 +221,11 @@ class Column:
     @cached_property
     def level_counts(self) -> Ints:
         """How many rows have each level: (k,)."""
-        present = self.positions[has_value(self.positions)].astype(np.int64)
+        present = self.coords[has_value(self.coords)].astype(np.int64)
         return np.bincount(present, minlength=self.n_levels)
 
-    def nearest_positions(self, grid_values: Floats) -> Floats:
-        """The positions (m,) of grid values (m,), rounded as values of the column are.
+    def nearest_coords(self, grid_values: Floats) -> Floats:
+        """The coordinates (m,) of grid values (m,), rounded as the column's values are.
 
         A grid value outside the range of the column becomes its lowest or highest
         value.
@@ -233,85 +233,85 @@ class Column:
         lowest = self.level_grid_values[0]
         highest = self.level_grid_values[-1]
         inside = np.clip(grid_values, lowest, highest)
-        return self.grid.grid_values_to_positions(self.grid.round(inside))
+        return self.grid.grid_values_to_coords(self.grid.round(inside))
 
-    # Coordinates that are comparable between columns
+    # Features, which are comparable between columns
 
     @cached_property
     def is_smooth(self) -> bool:
         """Whether this has numbers, none of them frequent, and few missing cells."""
-        counts = np.unique(self.positions, return_counts=True)[1]
+        counts = np.unique(self.coords, return_counts=True)[1]
         most_frequent = counts.max()
         n = counts.sum()
-        return self.is_number and bool(most_frequent <= _MAX_SHARE_IN_SMOOTH_COLUMN * n)
+        return self.is_quantitative and bool(
+            most_frequent <= _MAX_SHARE_IN_SMOOTH_COLUMN * n
+        )
 
     @cached_property
     def _normal_scores(self) -> Floats:
         """The normal scores (k + 1,) of a missing cell and of each level."""
         counts = np.bincount(
-            self.positions.astype(np.int64) + 1, minlength=self.n_levels + 1
+            self.coords.astype(np.int64) + 1, minlength=self.n_levels + 1
         )
         middle_orders = np.cumsum(counts) - counts / 2
         probabilities = middle_orders / counts.sum()
         probabilities = np.clip(probabilities, _MIN_PROBABILITY, 1 - _MIN_PROBABILITY)
         return np.asarray(ndtri(probabilities))
 
-    def features(self, positions: Floats) -> Floats:
-        """Positions (m,) as coordinates (m, a) of a comparable scale.
+    def features(self, coords: Floats) -> Floats:
+        """The features (m, a) of cells with coordinates (m,), on a comparable scale.
 
         A number has one, its normal score. A category has one for each of its frequent
         levels, so that two different levels have a distance of 1.
         """
         if self.is_category:
             levels = np.arange(min(_MAX_ONE_HOT, self.n_levels))
-            return np.asarray((positions[:, None] == levels) / np.sqrt(2))
-        return values_at(self._normal_scores, positions + 1)[:, None]
+            return np.asarray((coords[:, None] == levels) / np.sqrt(2))
+        return values_at(self._normal_scores, coords + 1)[:, None]
 
     # The user's values
 
-    def decode(self, positions: Floats, rng: np.random.Generator) -> pd.Series:
-        """The values (m,) at positions (m,), with the dtype of the column.
+    def decode(self, coords: Floats, rng: np.random.Generator) -> pd.Series:
+        """The values (m,) at coordinates (m,), with the dtype of the column.
 
         Identifiers are new ones, drawn at random. Of those that repeat, each level has
         one.
         """
         if self.kind == "identifier":
-            return self._new_identifiers(positions, rng)
-        level = np.floor(positions).astype(np.int64)
+            return self._new_identifiers(coords, rng)
+        level = np.floor(coords).astype(np.int64)
         code_of_level = np.append(self.level_codes, -1)  # −1 stays −1
         values = self.encoded.to_series(code_of_level[level])
-        is_new = positions != level
+        is_new = coords != level
         if is_new.any():
-            new_values = self.write_values(positions[is_new])
+            new_values = self.write_values(coords[is_new])
             values.iloc[np.flatnonzero(is_new)] = new_values.array
         return values
 
-    def _new_identifiers(
-        self, positions: Floats, rng: np.random.Generator
-    ) -> pd.Series:
+    def _new_identifiers(self, coords: Floats, rng: np.random.Generator) -> pd.Series:
         """Identifiers (m,) that are not in the column, but where cells are missing."""
         import pandas as pd
 
-        known = has_value(positions)
+        known = has_value(coords)
         which = np.arange(int(known.sum()))
         if self.has_pseudonyms:
-            which = np.unique(positions[known], return_inverse=True)[1]
+            which = np.unique(coords[known], return_inverse=True)[1]
         n = int(which.max(initial=-1)) + 1
         new = identifiers.new_identifiers(self.encoded, n, rng)
-        values = np.full(len(positions), None, dtype=object)
+        values = np.full(len(coords), None, dtype=object)
         values[known] = np.array(new, dtype=object)[which]
         series = pd.Series(values, dtype=object).astype(self.encoded.levels.dtype)
         if self.encoded.categorical:
             return series.astype("category")
         return series
 
-    def write_values(self, positions: Floats) -> pd.Series:
-        """The values at positions, written anew even if they are levels."""
+    def write_values(self, coords: Floats) -> pd.Series:
+        """The values at coordinates, written anew even if they are levels."""
         import pandas as pd
 
         value_type = self.encoded.value_type
         unit = self.grid.unit or Fraction(1)
-        scaled_values = self.grid.positions_to_scaled_values(positions)
+        scaled_values = self.grid.coords_to_scaled_values(coords)
         values: Any = scaled_values
         if value_type == "Decimal":
             exponent = 1 - len(str(unit.denominator))  # −2 if the unit is 1/100
@@ -338,18 +338,18 @@ class Column:
         """
         value_type = self.encoded.value_type
         as_texts = value_type != "str" and all(isinstance(v, str) for v in values)
-        position_of = self._position_of_level
+        coord_of = self._coord_of_level
         if as_texts:
-            position_of = {str(level): p for level, p in position_of.items()}
-        positions = np.array(
-            [position_of.get(value, MISSING) for value in values.tolist()],
+            coord_of = {str(level): p for level, p in coord_of.items()}
+        coords = np.array(
+            [coord_of.get(value, MISSING) for value in values.tolist()],
             dtype=np.float64,
         )
-        grid_values = self.grid.positions_to_grid_values(positions)
-        unseen_indices = np.flatnonzero(is_missing(positions))
+        grid_values = self.grid.coords_to_grid_values(coords)
+        unseen_indices = np.flatnonzero(is_missing(coords))
         unseen_values = values.iloc[unseen_indices]
         if not len(unseen_indices):
-            return LocatedValues(positions, grid_values, unseen_values)
+            return LocatedValues(coords, grid_values, unseen_values)
         dtype = self.encoded.levels.dtype
         try:
             unseen_values = self._convert_unseen_values(unseen_values, as_texts)
@@ -366,25 +366,25 @@ class Column:
                 str(error),
                 column=self.name,
             ) from error
-        positions[unseen_indices] = np.interp(
+        coords[unseen_indices] = np.interp(
             grid_values[unseen_indices], self.grid.grid_values, np.arange(self.n_levels)
         )
-        return LocatedValues(positions, grid_values, unseen_values)
+        return LocatedValues(coords, grid_values, unseen_values)
 
     @property
-    def _position_of_level(self) -> dict[Any, int]:
-        """The position of each level, and of levels that are merged into another."""
+    def _coord_of_level(self) -> dict[Any, int]:
+        """The coordinate of each level, and of levels that are merged into another."""
         levels = self.levels.tolist()
-        position_of = {level: position for position, level in enumerate(levels)}
+        coord_of = {level: coord for coord, level in enumerate(levels)}
         for level, merged_into in self.merged_levels.items():
-            position_of[level] = position_of[merged_into]
-        return position_of
+            coord_of[level] = coord_of[merged_into]
+        return coord_of
 
     def _convert_unseen_values(self, values: pd.Series, as_texts: bool) -> pd.Series:
         """Values that are no levels, or texts for them, in the dtype of the column."""
         import pandas as pd
 
-        if not self.is_number:
+        if not self.is_quantitative:
             raise ValueError(f"it has {format_names(self.levels.tolist())}")
         dtype = self.encoded.levels.dtype
         value_type = self.encoded.value_type
@@ -405,32 +405,32 @@ class Column:
         new_as_missing: bool = False,
         outside_as_missing: bool = False,
     ) -> Floats:
-        """The positions (m,) of other cells (m,) of this column.
+        """The coordinates (m,) of other cells (m,) of this column.
 
         A `DataError` names a value that the column cannot have. With `new_as_missing`,
-        a level of a category that is not known is at the position of missing cells.
+        a level of a category that is not known is at the coordinate of missing cells.
         With `outside_as_missing`, so is a number outside the range of the column; else
         it is at the nearest end.
         """
-        if self.kind == "identifier" or not (self.is_category or self.is_number):
+        if self.kind == "identifier" or not (self.is_category or self.is_quantitative):
             return np.where(cells.missing, MISSING, 0.0)
         present = ~cells.missing
         if new_as_missing and self.is_category:
             known = {str(level) for level in self.levels.tolist()}
             is_known = np.array([str(level) in known for level in cells.levels])
             present[present] = is_known[cells.codes[present]]
-        positions = np.full(len(cells.codes), MISSING)
+        coords = np.full(len(cells.codes), MISSING)
         if not present.any():
-            return positions
+            return coords
         used_codes, which = np.unique(cells.codes[present], return_inverse=True)
         located = self.locate(cells.levels.iloc[used_codes])
-        used_positions = located.positions
-        if outside_as_missing and self.is_number:
+        used_coords = located.coords
+        if outside_as_missing and self.is_quantitative:
             is_outside = located.grid_values < self.grid.grid_values[0]
             is_outside |= located.grid_values > self.grid.grid_values[-1]
-            used_positions = np.where(is_outside, MISSING, used_positions)
-        positions[present] = used_positions[which]
-        return positions
+            used_coords = np.where(is_outside, MISSING, used_coords)
+        coords[present] = used_coords[which]
+        return coords
 
     # A row of the table `columns_`
 
@@ -455,7 +455,7 @@ class Column:
             if self.has_pseudonyms:
                 new = "a new one for each,"
             return f"{self.identifier_reason}: {new} like {example}"
-        if self.is_number:
+        if self.is_quantitative:
             return f"{self.levels.iloc[0]} to {self.levels.iloc[-1]}"
         note = format_names(self.levels.tolist()) or "all missing"
         if self.discloses_rows:

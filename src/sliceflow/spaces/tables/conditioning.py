@@ -18,13 +18,13 @@ import numpy as np
 from sliceflow.arrays import Floats, Mask
 from sliceflow.errors import DataError, ParameterError, warn_user
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.formats import to_scaled_values
-from sliceflow.spaces.tables.moved_rows import move_to_values
-from sliceflow.spaces.tables.positions import (
+from sliceflow.spaces.tables.coords import (
     MISSING,
     has_all_values,
     has_value,
 )
+from sliceflow.spaces.tables.formats import to_scaled_values
+from sliceflow.spaces.tables.moved_rows import move_to_values
 from sliceflow.spaces.tables.rules import LinearRule, MembershipRule, Rule
 from sliceflow.spaces.tables.table import Table
 from sliceflow.spaces.tables.table_rows import format_names
@@ -67,7 +67,7 @@ class Bounds:
 class FoundValue(NamedTuple):
     """The place of a user's value in a column."""
 
-    position: float  # of the value, or of the nearest one that the column has
+    coord: float  # of the value, or of the nearest one that the column has
     grid_value: float  # NaN for a missing cell
     series: pd.Series  # of one cell, in the dtype of the column
 
@@ -77,23 +77,23 @@ class GivenRows:
     """What is given, and the rows that have it."""
 
     table: Table  # with a rule for each range and list that is given
-    row_positions: Floats  # (n, d); some are moved to given numbers
-    # By the indices of columns with one given value: its position, and of numbers also
-    # the value itself, as a Series of one cell.
-    fixed: dict[int, float]
+    cell_coords: Floats  # (n, d); some are moved to given numbers
+    # By the indices of columns with one given value: its coordinate, and of numbers
+    # also the value itself, as a Series of one cell.
+    fixed_coords: dict[int, float]
     values: dict[int, pd.Series]
     rules: tuple[Rule, ...] = ()  # of ranges and lists
     is_moved: bool = False  # whether rows were moved
 
-    def holds(self, row_positions: Floats) -> Mask:
-        """Which rows (m,) of positions (m, d) have what is given."""
-        has_given = np.full(len(row_positions), True)
-        for c, position in self.fixed.items():
-            has_given &= row_positions[:, c] == position
+    def holds(self, cell_coords: Floats) -> Mask:
+        """Which rows (m,) of coordinates (m, d) have what is given."""
+        has_given = np.full(len(cell_coords), True)
+        for c, coord in self.fixed_coords.items():
+            has_given &= cell_coords[:, c] == coord
         for rule in self.rules:
-            has_given &= ~self.table.rule_set.broken(rule, row_positions)
+            has_given &= ~self.table.rule_set.broken(rule, cell_coords)
             if isinstance(rule, LinearRule):  # a range has no missing cell
-                has_given &= has_all_values(row_positions, rule.column_indices)
+                has_given &= has_all_values(cell_coords, rule.column_indices)
         return has_given
 
 
@@ -104,7 +104,7 @@ class _Request:
     table: Table
     matches: Mask  # (n,), which rows have all that is given, except rare values
     rules: list[Rule] = field(default_factory=list)  # of ranges and lists
-    fixed: dict[int, float] = field(default_factory=dict)  # positions of values
+    fixed_coords: dict[int, float] = field(default_factory=dict)  # as in `GivenRows`
     values: dict[int, pd.Series] = field(default_factory=dict)  # as in `GivenRows`
     # The grid values that few rows have: nearest rows are moved to them.
     rare_grid_values: dict[int, float] = field(default_factory=dict)
@@ -113,30 +113,30 @@ class _Request:
     def add_range(self, c: int, bounds: tuple[Any, ...] | Bounds) -> None:
         """Ask for cells of column c from a lower to an upper bound."""
         self.rules.extend(_range_rules(self.table.columns[c], c, bounds))
-        self.matches &= has_value(self.table.row_positions[:, c])
+        self.matches &= has_value(self.table.cell_coords[:, c])
 
     def add_list(self, c: int, values: Iterable[Any]) -> None:
         """Ask for cells of column c that have one of the values."""
         column = self.table.columns[c]
-        positions = set[float]()
+        coords = set[float]()
         for value in values:
             found = find_value(column, value)
-            is_missing = found.position == MISSING
-            grid_value = column.grid_values_at(np.array([found.position]))[0]
+            is_missing = found.coord == MISSING
+            grid_value = column.grid_values_at(np.array([found.coord]))[0]
             if is_missing or grid_value == found.grid_value:
-                positions.add(found.position)
+                coords.add(found.coord)
             else:
                 self.notes.append(f"no row has {column.name}={value}")
         text = f"given {column.name}"
-        self.rules.append(MembershipRule(text, (c,), tuple(sorted(positions))))
+        self.rules.append(MembershipRule(text, (c,), tuple(sorted(coords))))
 
     def add_value(self, c: int, value: Any) -> None:
         """Ask for one value in all cells of column c."""
         column = self.table.columns[c]
         found = find_value(column, value)
-        self.fixed[c] = found.position
-        has_same_value = self.table.row_positions[:, c] == found.position
-        if column.is_number and found.position != MISSING:
+        self.fixed_coords[c] = found.coord
+        has_same_value = self.table.cell_coords[:, c] == found.coord
+        if column.is_quantitative and found.coord != MISSING:
             self.values[c] = found.series
             lowest = column.level_grid_values[0]
             highest = column.level_grid_values[-1]
@@ -160,16 +160,16 @@ def condition_on(table: Table, given: Mapping[Any, Any]) -> GivenRows:
     if request.rules:
         table = table.with_rules(request.rules)
         for rule in request.rules:
-            request.matches &= ~table.rule_set.broken(rule, table.row_positions)
+            request.matches &= ~table.rule_set.broken(rule, table.cell_coords)
     n_matches = int(request.matches.sum())
     if n_matches == 0:
         fact = f"no row of the table has given={dict(given)}"
         raise DataError(fact, "leave out what never occurs together")
-    row_positions = table.row_positions[request.matches]
+    cell_coords = table.cell_coords[request.matches]
     notes = request.notes
     if request.rare_grid_values:
-        row_positions, n_near = move_to_values(
-            table, row_positions, request.rare_grid_values, request.fixed
+        cell_coords, n_near = move_to_values(
+            table, cell_coords, request.rare_grid_values, request.fixed_coords
         )
         if n_near < MIN_ROWS:
             notes.append(f"only {n_near} rows of the table are near it")
@@ -181,8 +181,8 @@ def condition_on(table: Table, given: Mapping[Any, Any]) -> GivenRows:
         warn_user(text)
     return GivenRows(
         table,
-        row_positions,
-        request.fixed,
+        cell_coords,
+        request.fixed_coords,
         request.values,
         rules=tuple(request.rules),
         is_moved=bool(request.rare_grid_values),
@@ -194,7 +194,7 @@ def _read_request(table: Table, given: Mapping[Any, Any]) -> _Request:
     if not isinstance(given, Mapping):
         fact = "must be a dict such as {'plan': 'gold', 'age': (30, 40)}"
         raise ParameterError("given", given, fact)
-    request = _Request(table, np.ones(len(table.row_positions), dtype=bool))
+    request = _Request(table, np.ones(len(table.cell_coords), dtype=bool))
     for name, value in given.items():
         c = _column_index(table, name)
         if isinstance(value, tuple | Bounds):
@@ -222,7 +222,7 @@ def _column_index(table: Table, name: Any) -> int:
 def find_value(column: Column, value: Any) -> FoundValue:
     """Find a value, or a text for a value, in a column.
 
-    Numbers outside the range of the column have the position of its nearest end. An
+    Numbers outside the range of the column have the coordinate of its nearest end. An
     error if the column cannot have the value.
     """
     import pandas as pd
@@ -237,13 +237,13 @@ def find_value(column: Column, value: Any) -> FoundValue:
     if encoded.value_type == "datetime" and getattr(value, "tzinfo", None) is None:
         series = series.astype(str)  # a time without zone is on the column's clock
     located = column.locate(series)
-    position = float(located.positions[0])
+    coord = float(located.coords[0])
     found = located.unseen_values
     if not len(found):  # a known level
-        found = column.levels.iloc[[int(position)]].reset_index(drop=True)
+        found = column.levels.iloc[[int(coord)]].reset_index(drop=True)
     if column.observed_only:
-        position = float(np.rint(position))
-    return FoundValue(position, float(located.grid_values[0]), found)
+        coord = float(np.rint(coord))
+    return FoundValue(coord, float(located.grid_values[0]), found)
 
 
 def _range_rules(column: Column, c: int, given: tuple[Any, ...] | Bounds) -> list[Rule]:
@@ -271,7 +271,7 @@ def _as_bounds(column: Column, given: tuple[Any, ...] | Bounds) -> Bounds:
     else:
         ends = given
     known_ends = [end for end in ends if end is not None]
-    is_range = len(ends) == 2 and len(known_ends) > 0 and column.is_number
+    is_range = len(ends) == 2 and len(known_ends) > 0 and column.is_quantitative
     if not is_range or pd.Series(known_ends, dtype=object).isna().any():
         fact = f"given {given} is not a range (low, high) of numbers or times"
         raise DataError(fact, "pass a list", column=column.name)

@@ -18,6 +18,7 @@ from sliceflow.errors import DataError, warn_user
 from sliceflow.models.estimator import Estimator
 from sliceflow.models.protocols import ParticleResult
 from sliceflow.models.saving import FitRecord
+from sliceflow.spaces.tables.coords import has_value, is_missing
 from sliceflow.spaces.tables.files import read_if_path
 from sliceflow.spaces.tables.fit import (
     FittedTable,
@@ -28,7 +29,6 @@ from sliceflow.spaces.tables.fit import (
 )
 from sliceflow.spaces.tables.given_texts import given_value
 from sliceflow.spaces.tables.imputing import fill_missing
-from sliceflow.spaces.tables.positions import has_value, is_missing
 from sliceflow.spaces.tables.rules import is_computing
 from sliceflow.spaces.tables.table import FoundRule, Table, generator
 from sliceflow.spaces.tables.table_rows import TableRows, format_names, read_dataframe
@@ -59,8 +59,8 @@ class TableFlow(Estimator[TableRows, FittedTable]):
     column, each cell given those before it (`sliceflow.spaces.tables.chain`). A cell
     has the value of a similar row, or one between two of them. Smooth numbers of a
     small table may be drawn together, from near rows
-    (`sliceflow.spaces.tables.neighbours`). Sequential trees for synthetic tables are
-    known from synthpop [1]_.
+    (`sliceflow.spaces.tables.nearest_rows_model`). Sequential trees for synthetic
+    tables are known from synthpop [1]_.
 
     There is no network and no training loop: a fit takes seconds, on the CPU. The model
     keeps the rows, and so does its file: treat it like the table. Identifiers and
@@ -273,12 +273,12 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         df = read_if_path(X)
         dropped = [column.name for column in table.columns if column.kind == "drop"]
         missing = {name: None for name in dropped if name not in df}
-        row_positions = table.positions_of(
+        cell_coords = table.coords_of(
             read_dataframe(df.assign(**missing)),
             new_as_missing=True,
             outside_as_missing=True,
         )
-        return table.shares_kept(row_positions)
+        return table.shares_kept(cell_coords)
 
     @property
     def kinds_(self) -> dict[Any, str]:
@@ -357,7 +357,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         sample_features = fitted.features(fitted.sample(n_drawn, seed))
         return -sliced_distance(Cloud(sample_features), Cloud(row_features), Seed(0))
 
-    def value_of(self, name: str, text: str) -> Any:
+    def parse_given(self, name: str, text: str) -> Any:
         """What a text stands for in `given`, as the command line takes it.
 
         ``30..40`` is a range, and so is ``>30`` or ``<=40``; ``a|b`` is a list, and the
@@ -432,18 +432,14 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         seed = Seed.from_random_state(random_state)
         df = read_if_path(X)
         rows = read_dataframe(df).align_columns(table.rows)
-        row_positions = table.positions_of(rows, new_as_missing=True)
+        cell_coords = table.coords_of(rows, new_as_missing=True)
         is_hole = np.column_stack([encoded.missing for encoded in rows.columns])
-        _warn_of_new_levels(table, rows, is_missing(row_positions) & ~is_hole)
-        filled_positions, unfilled = fill_missing(table, row_positions, n, seed)
+        _warn_of_new_levels(table, rows, is_missing(cell_coords) & ~is_hole)
+        filled_coords, unfilled = fill_missing(table, cell_coords, n, seed)
         filled_dfs = []
-        for part_positions in np.split(filled_positions, n):
-            filled_dfs.append(
-                _with_filled_cells(df, table, is_hole, part_positions, seed)
-            )
-        _warn_of_empty_cells(
-            table, filled_dfs, np.unique(unfilled % len(row_positions))
-        )
+        for part_coords in np.split(filled_coords, n):
+            filled_dfs.append(_with_filled_cells(df, table, is_hole, part_coords, seed))
+        _warn_of_empty_cells(table, filled_dfs, np.unique(unfilled % len(cell_coords)))
         if n == 1:
             return filled_dfs[0]
         return filled_dfs
@@ -497,17 +493,17 @@ def _shortened_notes(df: pd.DataFrame) -> list[str]:
 
 
 def _with_filled_cells(
-    df: pd.DataFrame, table: Table, is_hole: Mask, filled_positions: Floats, seed: Seed
+    df: pd.DataFrame, table: Table, is_hole: Mask, filled_coords: Floats, seed: Seed
 ) -> pd.DataFrame:
     """A copy of a DataFrame, whose cells in `is_hole` (m, d) are missing, with these.
 
-    `filled_positions` (m, d) are the positions of the filled rows.
+    `filled_coords` (m, d) are the coordinates of the filled rows.
     """
     filled_df = df.copy()
     names = df.columns.tolist()
     for c in np.flatnonzero(is_hole.any(axis=0)).tolist():
-        holes = np.flatnonzero(is_hole[:, c] & has_value(filled_positions[:, c]))
-        new_cells = table.columns[c].decode(filled_positions[holes, c], generator(seed))
+        holes = np.flatnonzero(is_hole[:, c] & has_value(filled_coords[:, c]))
+        new_cells = table.columns[c].decode(filled_coords[holes, c], generator(seed))
         place = names.index(table.names[c])
         series = _with_new_cells(filled_df.iloc[:, place], holes, new_cells)
         filled_df.isetitem(place, series.array)

@@ -40,7 +40,7 @@ DENOMINATORS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 20, 25, 40, 50, 100, 1000, 10
 
 def find_products(
     columns: Sequence[Column],
-    row_positions: Floats,
+    cell_coords: Floats,
     numbers: NumberColumns,
     derived: set[int],
 ) -> list[ProductRule]:
@@ -55,7 +55,7 @@ def find_products(
         if c in derived or columns[c].n_levels < MIN_LEVELS_OF_PRODUCT:
             continue
         for rule in _find_candidates(columns, numbers, i):
-            evidence = evidence_of(rule, columns, row_positions)
+            evidence = evidence_of(rule, columns, cell_coords)
             if evidence.suffices:
                 rules.append(replace(rule, share=evidence.share))
 

@@ -213,8 +213,8 @@ class FittedTable:
         """Fit the chain that draws rows with or without missing cells."""
         return fit_chain(
             self.table,
-            self.table.row_positions,
-            fixed=(),
+            self.table.cell_coords,
+            fixed_indices=(),
             seed=self.seed,
             settings=self.plan.tree_settings_for(allow_missing),
             strategies=self.plan.strategies,
@@ -237,10 +237,15 @@ class FittedTable:
     def sample(self, n: int, seed: Seed, allow_missing: bool = True) -> pd.DataFrame:
         """A DataFrame of n new rows, with or without missing cells."""
         chain = self._chain_for(allow_missing)
-        row_positions = draw_rows(
-            self.table, chain, n, seed=seed, fixed={}, allow_missing=allow_missing
+        cell_coords = draw_rows(
+            self.table,
+            chain,
+            n,
+            seed=seed,
+            fixed_coords={},
+            allow_missing=allow_missing,
         )
-        return self.table.to_dataframe(row_positions, seed)
+        return self.table.to_dataframe(cell_coords, seed)
 
     def sample_given(
         self, n: int, seed: Seed, given: Mapping[Any, Any], allow_missing: bool = True
@@ -251,13 +256,13 @@ class FittedTable:
         is fitted to the rows that have it (`plain_draws_are_better`).
         """
         conditional = condition_on(self.table, given)
-        row_positions = self._filter_plain_draws(n, seed, conditional, allow_missing)
-        n_lacking = n - len(row_positions)
+        cell_coords = self._filter_plain_draws(n, seed, conditional, allow_missing)
+        n_lacking = n - len(cell_coords)
         if n_lacking:
             chain = fit_chain(
                 conditional.table,
-                conditional.row_positions,
-                fixed=list(conditional.fixed),
+                conditional.cell_coords,
+                fixed_indices=list(conditional.fixed_coords),
                 seed=seed.child("given"),
                 settings=self.plan.tree_settings_for(allow_missing),
                 strategies=self.plan.strategies,
@@ -267,28 +272,28 @@ class FittedTable:
                 list(chain),
                 n_lacking,
                 seed=seed,
-                fixed=conditional.fixed,
+                fixed_coords=conditional.fixed_coords,
                 allow_missing=allow_missing,
             )
-            row_positions = np.concatenate((row_positions, others))
-        return conditional.table.to_dataframe(row_positions, seed, conditional.values)
+            cell_coords = np.concatenate((cell_coords, others))
+        return conditional.table.to_dataframe(cell_coords, seed, conditional.values)
 
     def _filter_plain_draws(
         self, n: int, seed: Seed, conditional: GivenRows, allow_missing: bool
     ) -> Floats:
-        """Positions (m, d) of at most n plain draws that have what is given.
+        """Coordinates (m, d) of at most n plain draws that have what is given.
 
         There are none if they would take long, or be worse than draws of a chain that
         is fitted to the rows that have it, or if rows were moved to have it.
         """
         found = np.empty((0, len(self.table.columns)))
-        share = len(conditional.row_positions) / len(self.table.row_positions)
+        share = len(conditional.cell_coords) / len(self.table.cell_coords)
         if conditional.is_moved or share < MIN_SHARE_TO_FILTER:
             return found
         if not plain_draws_are_better(
             self.table,
             conditional.holds,
-            conditional.fixed,
+            conditional.fixed_coords,
             self.plan.tree_settings_for(allow_missing),
             self.plan.strategies,
         ):
@@ -300,7 +305,7 @@ class FittedTable:
                 chain,
                 math.ceil((n - len(found)) / share),
                 seed=seed.child("plain", round_index),
-                fixed={},
+                fixed_coords={},
                 allow_missing=allow_missing,
             )
             found = np.concatenate((found, drawn[conditional.holds(drawn)]))[:n]
@@ -309,13 +314,13 @@ class FittedTable:
         return found
 
     def features(self, X: Any) -> Tensor:
-        """Comparable coordinates (a, n) of the n rows of a DataFrame."""
-        row_positions = self.table.positions_of(read_dataframe(X))
+        """The features (a, n) of the n rows of a DataFrame."""
+        cell_coords = self.table.coords_of(read_dataframe(X))
         axes = []
         for c in self.table.drawing_order:
-            axes.append(self.table.columns[c].features(row_positions[:, c]).T)
+            axes.append(self.table.columns[c].features(cell_coords[:, c]).T)
         if not axes:
-            axes.append(np.zeros((1, len(row_positions))))
+            axes.append(np.zeros((1, len(cell_coords))))
         return torch.from_numpy(np.vstack(axes))
 
 

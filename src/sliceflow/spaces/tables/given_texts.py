@@ -29,9 +29,9 @@ def given_value(column: Column, text: str) -> Any:
     if is_level:
         return _value(column, text)
     bound = _BOUND.fullmatch(text)
-    if bound and column.is_number:
+    if bound and column.is_quantitative:
         return _range(bound["relation"], _value(column, bound["value"]))
-    if ".." in text and column.is_number:
+    if ".." in text and column.is_quantitative:
         low, high = text.split("..", 1)
         return _value(column, low), _value(column, high)
     if "|" in text:

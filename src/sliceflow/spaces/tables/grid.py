@@ -1,6 +1,6 @@
-"""The levels of a column as numbers on a grid, and conversions between coordinates.
+"""The levels of a column as numbers on a grid, and conversions between their forms.
 
-`columns` explains positions, scaled values and grid values, with an example.
+`columns` explains coordinates, scaled values and grid values, with an example.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from functools import cached_property
 import numpy as np
 
 from sliceflow.arrays import Floats
+from sliceflow.spaces.tables.coords import IMPOSSIBLE, MISSING, is_missing
 from sliceflow.spaces.tables.formats import ScaledValues
-from sliceflow.spaces.tables.positions import IMPOSSIBLE, MISSING, is_missing
 
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """The levels of a column as numbers, and conversions between its coordinates.
+    """The levels of a column as numbers, and conversions between forms of cells.
 
-    Of categories, scaled values and grid values are the positions.
+    Of categories, scaled values and grid values are the coordinates.
     """
 
     # The scaled values (k,) of the levels, ascending: integers that count the unit, as
@@ -44,28 +44,28 @@ class Grid:
         step_counts = (self.scaled_values - self.origin) // self.spacing
         return np.asarray(step_counts.astype(np.float64))
 
-    def positions_to_grid_values(self, positions: Floats) -> Floats:
-        """The grid values (m,) at positions (m,); NaN where cells are missing."""
+    def coords_to_grid_values(self, coords: Floats) -> Floats:
+        """The grid values (m,) at coordinates (m,); NaN where cells are missing."""
         if len(self.grid_values) == 0:
-            return np.full(len(positions), np.nan)
-        grid_values = values_at(self.grid_values, positions)
-        return np.where(is_missing(positions), np.nan, grid_values)
+            return np.full(len(coords), np.nan)
+        grid_values = values_at(self.grid_values, coords)
+        return np.where(is_missing(coords), np.nan, grid_values)
 
-    def grid_values_to_positions(self, grid_values: Floats) -> Floats:
-        """The positions (m,) of grid values (m,); NaN becomes `MISSING`.
+    def grid_values_to_coords(self, grid_values: Floats) -> Floats:
+        """The coordinates (m,) of grid values (m,); NaN becomes `MISSING`.
 
         Grid values outside the range of the levels become `IMPOSSIBLE`.
         """
-        level_positions = np.arange(len(self.grid_values))
-        positions = np.interp(grid_values, self.grid_values, level_positions)
+        level_coords = np.arange(len(self.grid_values))
+        coords = np.interp(grid_values, self.grid_values, level_coords)
         # np.interp may miss a level by a rounding error, and only levels are exact.
-        nearest = np.rint(np.nan_to_num(positions)).astype(np.int64)
+        nearest = np.rint(np.nan_to_num(coords)).astype(np.int64)
         is_level = self.grid_values[nearest] == grid_values
-        positions = np.where(is_level, nearest, positions)
+        coords = np.where(is_level, nearest, coords)
         is_outside = grid_values < self.grid_values[0]
         is_outside |= grid_values > self.grid_values[-1]
-        positions = np.where(is_outside, IMPOSSIBLE, positions)
-        return np.where(np.isnan(grid_values), MISSING, positions)
+        coords = np.where(is_outside, IMPOSSIBLE, coords)
+        return np.where(np.isnan(grid_values), MISSING, coords)
 
     def grid_values_to_scaled_values(self, grid_values: Floats) -> ScaledValues:
         """The scaled values (m,) of grid values (m,), rounded to the grid."""
@@ -95,12 +95,12 @@ class Grid:
         grid_values = [difference / divisor for difference in differences.tolist()]
         return np.array(grid_values, dtype=np.float64)
 
-    def positions_to_scaled_values(self, positions: Floats) -> ScaledValues:
-        """The exact scaled values (m,) at positions (m,) of no missing cells."""
-        level = np.floor(positions).astype(np.int64)
+    def coords_to_scaled_values(self, coords: Floats) -> ScaledValues:
+        """The exact scaled values (m,) at coordinates (m,) of no missing cells."""
+        level = np.floor(coords).astype(np.int64)
         scaled_values = self.scaled_values[level]
-        is_new = positions != level
-        new_values = self.positions_to_grid_values(positions[is_new])
+        is_new = coords != level
+        new_values = self.coords_to_grid_values(coords[is_new])
         scaled_values[is_new] = self.grid_values_to_scaled_values(new_values)
         return scaled_values
 
@@ -111,10 +111,10 @@ class Grid:
         return np.rint(grid_values)
 
 
-def values_at(values: Floats, positions: Floats) -> Floats:
-    """Values (k,) at positions (m,), or on a line between two of them."""
+def values_at(values: Floats, coords: Floats) -> Floats:
+    """Values (k,) at coordinates (m,), or on a line between two of them."""
     with np.errstate(invalid="ignore"):
-        whole = positions.astype(np.int64)
-    if (whole == positions).all():  # the usual case is quick
+        whole = coords.astype(np.int64)
+    if (whole == coords).all():  # the usual case is quick
         return np.asarray(values[whole], dtype=np.float64)
-    return np.interp(positions, np.arange(len(values)), values)
+    return np.interp(coords, np.arange(len(values)), values)

@@ -27,14 +27,14 @@ from sliceflow.engine.random import Seed
 from sliceflow.neighbours.search import build_index, query_index
 from sliceflow.spaces.tables.column_model import ColumnModel, fit_column_model
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.draft_rows import DraftRows
-from sliceflow.spaces.tables.positions import (
+from sliceflow.spaces.tables.coords import (
     UNDRAWN,
     has_value,
     is_impossible,
     is_missing,
     is_undrawn,
 )
+from sliceflow.spaces.tables.draft_rows import DraftRows
 from sliceflow.spaces.tables.rule_set import RuleSet
 from sliceflow.spaces.tables.strategies import choose_strategy
 from sliceflow.spaces.tables.table import Table, generator
@@ -89,68 +89,69 @@ ROUNDS_WITH_DISCOVERED_RULES = 2
 
 
 def fill_missing(
-    table: Table, row_positions: Floats, n: int, seed: Seed
+    table: Table, cell_coords: Floats, n: int, seed: Seed
 ) -> tuple[Floats, Ints]:
-    """Fill the missing cells of rows with positions (m, d), n times.
+    """Fill the missing cells of rows with coordinates (m, d), n times.
 
     Identifiers, and columns without values, stay missing. Models are fitted during the
     first round of fillings, and serve all later rounds.
 
     Returns
     -------
-    positions (n·m, d), one filling below the other; and the indices of rows among these
-    that stay as they were, because each filling broke a constraint
+    cell_coords : (n·m, d), one filling below the other
+    unfilled : the indices of rows among these that stay as they were, because each
+        filling broke a constraint
     """
-    training_positions = _sample_training_rows(table, seed)
+    training_coords = _sample_training_rows(table, seed)
     models = _ImputationModels(
         columns=table.columns,
-        fillable=_fillable_columns(table, training_positions),
-        training_positions=training_positions,
+        fillable=_fillable_columns(table, training_coords),
+        training_coords=training_coords,
         n_copies=int(np.clip(n, MIN_TREES, MAX_TREES)),
         seed=seed,
     )
     rng = generator(seed.child("fill"))
-    filled_positions = np.tile(_with_constants(table.columns, row_positions), (n, 1))
+    filled_coords = np.tile(_with_constants(table.columns, cell_coords), (n, 1))
     rule_set = table.rule_set
-    unfinished = np.flatnonzero(models.holes(filled_positions).any(axis=1))
+    unfinished = np.flatnonzero(models.holes(filled_coords).any(axis=1))
     for attempt in range(MAX_FILL_ROUNDS):
         if not len(unfinished):
             break
         if attempt == ROUNDS_WITH_DISCOVERED_RULES:
             rule_set = _only_constraints(rule_set)
-        to_fill = filled_positions[unfinished]
+        to_fill = filled_coords[unfinished]
         if attempt == 0:
             drawn, keeps_rules = models.fit_and_fill(rule_set, to_fill, rng)
         else:
             drawn, keeps_rules = models.fill(rule_set, to_fill, rng)
-        filled_positions[unfinished[keeps_rules]] = drawn[keeps_rules]
+        filled_coords[unfinished[keeps_rules]] = drawn[keeps_rules]
         unfinished = unfinished[~keeps_rules]
-    return filled_positions, unfinished
+    return filled_coords, unfinished
 
 
 def _sample_training_rows(table: Table, seed: Seed) -> Floats:
-    """Positions (r, d) of the training rows to learn from, in random order."""
+    """Coordinates (r, d) of the training rows to learn from, in random order."""
     n_rows = min(MAX_TRAINING_ROWS, MAX_TRAINING_CELLS // len(table.columns))
-    order = generator(seed.child("some")).permutation(len(table.row_positions))
-    return table.row_positions[order[:n_rows]]
+    order = generator(seed.child("some")).permutation(len(table.cell_coords))
+    return table.cell_coords[order[:n_rows]]
 
 
-def _fillable_columns(table: Table, training_positions: Floats) -> list[int]:
+def _fillable_columns(table: Table, training_coords: Floats) -> list[int]:
     """Indices of columns that can be filled: no identifiers, and some cell is known."""
     fillable = []
     for c in table.drawing_order:
         is_identifier = table.columns[c].kind == "identifier"
-        if not is_identifier and has_value(training_positions[:, c]).any():
+        if not is_identifier and has_value(training_coords[:, c]).any():
             fillable.append(c)
     return fillable
 
 
-def _with_constants(columns: Sequence[Column], row_positions: Floats) -> Floats:
-    """Positions (m, d) in which constant columns have their value in all cells."""
+def _with_constants(columns: Sequence[Column], cell_coords: Floats) -> Floats:
+    """Coordinates (m, d) in which constant columns have their value in all cells."""
     is_constant = [
         column.kind == "constant" and column.n_levels > 0 for column in columns
     ]
-    return np.where(is_constant, 0.0, row_positions)
+    return np.where(is_constant, 0.0, cell_coords)
 
 
 def _only_constraints(rule_set: RuleSet) -> RuleSet:
@@ -169,69 +170,65 @@ class _ImputationModels:
 
     columns: Sequence[Column]  # all columns of the table
     fillable: Sequence[int]  # indices of the columns that models see and draw
-    training_positions: Floats  # (r, d), positions, with holes
+    training_coords: Floats  # (r, d), coordinates, with holes
     n_copies: int  # copies of the training rows, and so models of each column
     seed: Seed
     by_column: dict[int, list[ColumnModel]] = field(default_factory=dict)  # by index
 
-    def holes(self, row_positions: Floats) -> Mask:
-        """Which cells of rows with positions (m, d) are missing and can be filled."""
+    def holes(self, cell_coords: Floats) -> Mask:
+        """Which cells of rows with coordinates (m, d) are missing and can be filled."""
         is_fillable = np.isin(np.arange(len(self.columns)), self.fillable)
-        return is_missing(row_positions) & is_fillable
+        return is_missing(cell_coords) & is_fillable
 
     def fit_and_fill(
-        self, rule_set: RuleSet, row_positions: Floats, rng: np.random.Generator
+        self, rule_set: RuleSet, cell_coords: Floats, rng: np.random.Generator
     ) -> tuple[Floats, Mask]:
-        """Fit the models, and fill rows with positions (m, d) in the same sweeps.
+        """Fit the models, and fill rows with coordinates (m, d) in the same sweeps.
 
         Before a column is drawn again, its models are fitted to the copies of training
         rows as these are filled by then. The copies are swept together with the rows.
 
         Returns the filled rows (m, d), and which of them (m,) keep all rules.
         """
-        copies = np.tile(self.training_positions, (self.n_copies, 1))
+        copies = np.tile(self.training_coords, (self.n_copies, 1))
         with_holes = np.flatnonzero(self.holes(copies).any(axis=1))
         n_swept_copies = len(with_holes)
-        swept_positions = np.concatenate((copies[with_holes], row_positions))
-        holes = self.holes(swept_positions)
+        swept_coords = np.concatenate((copies[with_holes], cell_coords))
+        holes = self.holes(swept_coords)
         indices_with_holes = [c for c in self.fillable if holes[:, c].any()]
-        self._fill_initially(swept_positions, rng)
+        self._fill_initially(swept_coords, rng)
         for sweep in range(N_SWEEPS):
             # Copies without holes never change, so models of the first sweep stay.
             needs_fit = sweep == 0 or n_swept_copies > 0
             for c in indices_with_holes:
                 if needs_fit:
-                    copies[with_holes] = swept_positions[:n_swept_copies]
+                    copies[with_holes] = swept_coords[:n_swept_copies]
                     self._fit(c, copies, self.seed.child("column", c, sweep))
-                _redraw(rule_set, self.by_column[c], swept_positions, holes, rng)
-            swept_positions, keeps_rules = _apply_rules(
-                rule_set, swept_positions, holes
-            )
-        return swept_positions[n_swept_copies:], keeps_rules[n_swept_copies:]
+                _redraw(rule_set, self.by_column[c], swept_coords, holes, rng)
+            swept_coords, keeps_rules = _apply_rules(rule_set, swept_coords, holes)
+        return swept_coords[n_swept_copies:], keeps_rules[n_swept_copies:]
 
     def fill(
-        self, rule_set: RuleSet, row_positions: Floats, rng: np.random.Generator
+        self, rule_set: RuleSet, cell_coords: Floats, rng: np.random.Generator
     ) -> tuple[Floats, Mask]:
-        """Fill rows with positions (m, d) by the models that are fitted.
+        """Fill rows with coordinates (m, d) by the models that are fitted.
 
         Returns the filled rows (m, d), and which of them (m,) keep all rules.
         """
-        swept_positions = row_positions.copy()
-        holes = self.holes(swept_positions)
-        self._fill_initially(swept_positions, rng)
+        swept_coords = cell_coords.copy()
+        holes = self.holes(swept_coords)
+        self._fill_initially(swept_coords, rng)
         for _ in range(N_SWEEPS):
             for models in self.by_column.values():
-                _redraw(rule_set, models, swept_positions, holes, rng)
-            swept_positions, keeps_rules = _apply_rules(
-                rule_set, swept_positions, holes
-            )
-        return swept_positions, keeps_rules
+                _redraw(rule_set, models, swept_coords, holes, rng)
+            swept_coords, keeps_rules = _apply_rules(rule_set, swept_coords, holes)
+        return swept_coords, keeps_rules
 
-    def _fill_initially(self, row_positions: Floats, rng: np.random.Generator) -> None:
+    def _fill_initially(self, cell_coords: Floats, rng: np.random.Generator) -> None:
         """Fill the holes of rows (m, d), in place, from some of the training rows."""
-        donor_positions = self.training_positions[:MAX_DONORS]
+        donor_coords = self.training_coords[:MAX_DONORS]
         _fill_from_near_rows(
-            self.columns, donor_positions, row_positions, self.fillable, rng
+            self.columns, donor_coords, cell_coords, self.fillable, rng
         )
 
     def _fit(self, column_index: int, copies: Floats, seed: Seed) -> None:
@@ -241,20 +238,20 @@ class _ImputationModels:
         """
         others = [c for c in self.fillable if c != column_index]
         predictors = np.array(others, dtype=np.int64)
-        is_known = has_value(self.training_positions[:, column_index])
-        copies = copies.reshape(self.n_copies, *self.training_positions.shape)
+        is_known = has_value(self.training_coords[:, column_index])
+        copies = copies.reshape(self.n_copies, *self.training_coords.shape)
         copies = copies[:, is_known]
         strategy = choose_strategy(
             self.columns, copies[0], column_index, predictors, seed=seed.child("way")
         )
         models = []
-        for t, copy_positions in enumerate(copies):
-            order = generator(seed.child("rows", t)).permutation(len(copy_positions))
-            n_bagged = round(BAGGING_SHARE * len(copy_positions))
-            bag_positions = copy_positions[order[:n_bagged]]
+        for t, copy_coords in enumerate(copies):
+            order = generator(seed.child("rows", t)).permutation(len(copy_coords))
+            n_bagged = round(BAGGING_SHARE * len(copy_coords))
+            bag_coords = copy_coords[order[:n_bagged]]
             model = fit_column_model(
                 self.columns,
-                bag_positions,
+                bag_coords,
                 column_index,
                 predictors,
                 seed=seed.child("grow", t),
@@ -268,11 +265,11 @@ class _ImputationModels:
 def _redraw(
     rule_set: RuleSet,
     models: Sequence[ColumnModel],
-    row_positions: Floats,
+    cell_coords: Floats,
     holes: Mask,
     rng: np.random.Generator,
 ) -> None:
-    """Draw the `holes` (m, d) of one column again, in `row_positions` (m, d), in place.
+    """Draw the `holes` (m, d) of one column again, in `cell_coords` (m, d), in place.
 
     Each is drawn by a random one of the column's models, given all other cells of the
     row. It stays as it was where the rules allow no draw.
@@ -281,42 +278,42 @@ def _redraw(
     rows_with_hole = rng.permutation(np.flatnonzero(holes[:, c]))
     parts = np.array_split(rows_with_hole, len(models))
     for model, row_indices in zip(models, parts, strict=True):
-        before = row_positions[row_indices]
-        known_positions = _with_undrawn_holes(before, holes[row_indices])
-        known_positions[:, c] = UNDRAWN
+        before = cell_coords[row_indices]
+        known_coords = _with_undrawn_holes(before, holes[row_indices])
+        known_coords[:, c] = UNDRAWN
         draft = DraftRows(
-            before, rule_set, allow_missing=False, rule_positions=known_positions
+            before, rule_set, allow_missing=False, rule_coords=known_coords
         )
         drawn = model.draw(draft, rng)[:, 0]
-        row_positions[row_indices, c] = np.where(is_undrawn(drawn), before[:, c], drawn)
+        cell_coords[row_indices, c] = np.where(is_undrawn(drawn), before[:, c], drawn)
 
 
 def _apply_rules(
-    rule_set: RuleSet, row_positions: Floats, holes: Mask
+    rule_set: RuleSet, cell_coords: Floats, holes: Mask
 ) -> tuple[Floats, Mask]:
     """Compute the `holes` (m, d) of rows (m, d) that follow from their other cells.
 
-    Returns the positions (m, d), and which rows (m,) are filled and keep all rules.
+    Returns the coordinates (m, d), and which rows (m,) are filled and keep all rules.
     Holes that cannot be computed stay as they were.
     """
-    completed = _with_undrawn_holes(row_positions, holes)
+    completed = _with_undrawn_holes(cell_coords, holes)
     keeps_rules = rule_set.complete(completed, holes)
     stays = is_undrawn(completed) | is_impossible(completed)
-    return np.where(stays, row_positions, completed), keeps_rules
+    return np.where(stays, cell_coords, completed), keeps_rules
 
 
-def _with_undrawn_holes(row_positions: Floats, holes: Mask) -> Floats:
-    """Positions (m, d) with `UNDRAWN` for holes that are still missing.
+def _with_undrawn_holes(cell_coords: Floats, holes: Mask) -> Floats:
+    """Coordinates (m, d) with `UNDRAWN` for holes that are still missing.
 
     Rules wait for a cell that is not drawn yet, but take a missing one as it is.
     """
-    return np.where(holes & is_missing(row_positions), UNDRAWN, row_positions)
+    return np.where(holes & is_missing(cell_coords), UNDRAWN, cell_coords)
 
 
 def _fill_from_near_rows(
     columns: Sequence[Column],
-    donor_positions: Floats,
-    row_positions: Floats,
+    donor_coords: Floats,
+    cell_coords: Floats,
     fillable: Sequence[int],
     rng: np.random.Generator,
 ) -> None:
@@ -326,12 +323,12 @@ def _fill_from_near_rows(
     one. A number is that of the first donor plus what a regression on the known cells
     expects of the difference between the two rows.
     """
-    donor_points = _points(columns, donor_positions, fillable)
+    donor_points = _points(columns, donor_coords, fillable)
     # Equal rows, of which there are many copies, are looked up once.
-    distinct_positions, index = np.unique(row_positions, axis=0, return_inverse=True)
+    distinct_coords, index = np.unique(cell_coords, axis=0, return_inverse=True)
     index = index.reshape(-1)
-    points = _points(columns, distinct_positions, fillable)
-    k = min(N_NEAREST, len(donor_positions))
+    points = _points(columns, distinct_coords, fillable)
+    k = min(N_NEAREST, len(donor_coords))
     donor_index = build_index(donor_points, metric="nan_euclidean")
     nearest = query_index(donor_index, points, k)[1].numpy()[index]
     nearest = rng.permuted(nearest, axis=1)
@@ -339,26 +336,24 @@ def _fill_from_near_rows(
 
     axis = 0  # the first axis of each column among those of points
     for c in fillable:
-        to_fill = is_missing(row_positions[:, c])
-        level_positions = np.arange(columns[c].n_levels, dtype=np.float64)
-        level_axes = columns[c].features(level_positions)
+        to_fill = is_missing(cell_coords[:, c])
+        level_coords = np.arange(columns[c].n_levels, dtype=np.float64)
+        level_axes = columns[c].features(level_coords)
         # Columns beyond MAX_COLUMNS_COMPARED have no axis.
-        if columns[c].is_number and axis < expected.shape[1]:
+        if columns[c].is_quantitative and axis < expected.shape[1]:
             scores = expected[to_fill, axis]
-            between = np.interp(scores, level_axes[:, 0], level_positions)
-            row_positions[to_fill, c] = np.rint(between)
+            between = np.interp(scores, level_axes[:, 0], level_coords)
+            cell_coords[to_fill, c] = np.rint(between)
         else:
-            row_positions[to_fill, c] = _first_known(
-                donor_positions[nearest[to_fill], c]
-            )
+            cell_coords[to_fill, c] = _first_known(donor_coords[nearest[to_fill], c])
         axis += level_axes.shape[1]
 
 
 def _expected_points(donor_points: Floats, donor: Ints, points: Floats) -> Floats:
-    """Points (m, a) whose missing coordinates (NaN) follow from one donor (m,) each.
+    """Points (m, a) whose missing features (NaN) follow from one donor (m,) each.
 
-    A missing coordinate is that of the donor plus the conditional mean of the
-    difference between both points, given the known coordinates, in the Gaussian of all
+    A missing feature is that of the donor plus the conditional mean of the
+    difference between both points, given the known features, in the Gaussian of all
     donors.
     """
     completed, precision = _fit_gaussian(donor_points)
@@ -367,25 +362,25 @@ def _expected_points(donor_points: Floats, donor: Ints, points: Floats) -> Float
     return np.asarray(of_donor + differences)
 
 
-def _first_known(positions: Floats) -> Floats:
-    """The first position in each row of (m, k) that is not missing, unless all are."""
-    first = np.argmax(has_value(positions), axis=1)
-    return np.asarray(positions[np.arange(len(positions)), first])
+def _first_known(coords: Floats) -> Floats:
+    """The first cell in each row of (m, k) that is not missing, unless all are."""
+    first = np.argmax(has_value(coords), axis=1)
+    return np.asarray(coords[np.arange(len(coords)), first])
 
 
 def _points(
-    columns: Sequence[Column], row_positions: Floats, fillable: Sequence[int]
+    columns: Sequence[Column], cell_coords: Floats, fillable: Sequence[int]
 ) -> Floats:
     """The features (m, a) of the first columns; those of missing cells are NaN."""
     axes = []
     for c in fillable[:MAX_COLUMNS_COMPARED]:
-        features = columns[c].features(row_positions[:, c])
-        axes.append(np.where(is_missing(row_positions[:, [c]]), np.nan, features))
+        features = columns[c].features(cell_coords[:, c])
+        axes.append(np.where(is_missing(cell_coords[:, [c]]), np.nan, features))
     return np.hstack(axes)
 
 
 def _fit_gaussian(points: Floats) -> tuple[Floats, Floats]:
-    """Fit a Gaussian to points (m, a) with missing coordinates (NaN).
+    """Fit a Gaussian to points (m, a) with missing features (NaN).
 
     Returns the points with these replaced by their expectations, and the precision
     matrix (a, a). Expectation maximisation computes in turn the expectations given the
@@ -413,7 +408,7 @@ def _fit_gaussian(points: Floats) -> tuple[Floats, Floats]:
 def _conditional_means(points: Floats, precision: Floats) -> tuple[Floats, Floats]:
     """Points (m, a) of a Gaussian around 0, with NaN replaced by conditional means.
 
-    With the precision matrix P and missing coordinates M, known ones K, the mean is x_M
+    With the precision matrix P and missing features M, known ones K, the mean is x_M
     = −P_MM⁻¹ P_MK x_K, with the covariance P_MM⁻¹. Also returns the mean (a, a) of
     these covariances over all points.
     """

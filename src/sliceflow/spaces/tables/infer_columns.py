@@ -125,7 +125,7 @@ def _identifier_column(
 ) -> Column:
     """The column of identifiers, given `counts`, how many cells each code has.
 
-    Identifiers that repeat have levels, as a category. All others are at the position
+    Identifiers that repeat have levels, as a category. All others are at the coordinate
     0.
     """
     column = replace(
@@ -146,8 +146,10 @@ def _is_constant(encoded: EncodedColumn, used_codes: Ints) -> bool:
 
 def _constant_column(encoded: EncodedColumn, used_codes: Ints) -> Column:
     """A column with one value or none. Constraints may compare with a number."""
-    is_number = encoded.value_type not in ("str", "bool") and not encoded.categorical
-    if len(used_codes) and is_number:
+    is_quantitative = (
+        encoded.value_type not in ("str", "bool") and not encoded.categorical
+    )
+    if len(used_codes) and is_quantitative:
         return _numeric_column(encoded, used_codes, "constant", None)
     return Column(encoded, "constant", used_codes, Grid(np.zeros(len(used_codes))))
 
@@ -167,8 +169,8 @@ def category_column(encoded: EncodedColumn, counts: Ints, kind: Kind | None) -> 
     if kind != "ordered":
         by_frequency = np.argsort(-counts[level_codes], kind="stable")
         level_codes = level_codes[by_frequency]
-    positions = np.arange(len(level_codes), dtype=np.float64)
-    return Column(encoded, kind, level_codes, Grid(positions))
+    coords = np.arange(len(level_codes), dtype=np.float64)
+    return Column(encoded, kind, level_codes, Grid(coords))
 
 
 def _infer_numeric(

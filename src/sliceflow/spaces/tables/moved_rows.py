@@ -16,7 +16,7 @@ import numpy as np
 
 from sliceflow.arrays import Floats, Ints
 from sliceflow.errors import DataError
-from sliceflow.spaces.tables.positions import has_all_values, has_value
+from sliceflow.spaces.tables.coords import has_all_values, has_value
 from sliceflow.spaces.tables.table import Table
 
 # How many rows are moved to a number: an eighth of all, within these limits. More rows
@@ -51,36 +51,36 @@ EQUAL_TOLERANCE = 1e-12
 
 def move_to_values(
     table: Table,
-    row_positions: Floats,
+    cell_coords: Floats,
     grid_values: Mapping[int, float],
-    fixed: Mapping[int, float],
+    fixed_coords: Mapping[int, float],
 ) -> tuple[Floats, int]:
     """Move the nearest of some rows to given numbers.
 
     Parameters
     ----------
     table : the table of the rows
-    row_positions : (n, d), the rows that may be moved
+    cell_coords : (n, d), the rows that may be moved
     grid_values : the given numbers, by the indices of their columns
-    fixed : the positions of the same numbers, or the nearest ones in the table
+    fixed_coords : the coordinates of the same numbers, or the nearest ones in the table
 
     Returns
     -------
-    (k, d), the positions of the nearest rows after they moved; and how many of all rows
-    were near
+    moved : (k, d), the nearest rows after they moved
+    n_near : how many of all rows were near
     """
     for c, grid_value in grid_values.items():
-        _require_exact(table, c, grid_value, fixed[c])
+        _require_exact(table, c, grid_value, fixed_coords[c])
     given = list(grid_values)
-    row_positions = row_positions[has_all_values(row_positions, given)]
-    if not len(row_positions):
+    cell_coords = cell_coords[has_all_values(cell_coords, given)]
+    if not len(cell_coords):
         raise DataError("no row has a value of all given columns at once")
-    differences = _differences_to(table, row_positions, grid_values)
+    differences = _differences_to(table, cell_coords, grid_values)
     distance = np.sqrt((differences**2).sum(axis=1))
-    nearest = np.argsort(distance, kind="stable")[: _n_rows_to_move(len(row_positions))]
+    nearest = np.argsort(distance, kind="stable")[: _n_rows_to_move(len(cell_coords))]
     nearest = nearest[_balanced_rows(differences[nearest])]
-    given_positions = [fixed[c] for c in given]
-    moved = _move_rows(table, row_positions[nearest], given, given_positions)
+    given_coords = [fixed_coords[c] for c in given]
+    moved = _move_rows(table, cell_coords[nearest], given, given_coords)
     return moved, int((distance < NEAR_DISTANCE).sum())
 
 
@@ -106,33 +106,33 @@ def _balanced_rows(differences: Floats) -> Ints:
 
 def _move_rows(
     table: Table,
-    row_positions: Floats,
+    cell_coords: Floats,
     given: Sequence[int],
-    given_positions: Sequence[float],
+    given_coords: Sequence[float],
 ) -> Floats:
-    """Rows (k, d) with other positions in the `given` columns.
+    """Rows (k, d) with other coordinates in the `given` columns.
 
     The other smooth numbers change one after the other, by as much as they depend on
     the given columns and on the numbers that changed before. So a total stays the sum
     of its parts.
     """
-    moved = row_positions.copy()
-    moved[:, given] = given_positions
+    moved = cell_coords.copy()
+    moved[:, given] = given_coords
     changed_columns = list[int]()
     for c in table.drawing_order:
         column = table.columns[c]
-        is_moved = column.new_values.at_free_level(row_positions[:, c])
+        is_moved = column.new_values.at_free_level(cell_coords[:, c])
         if c in given or not is_moved.any():
             continue
         given_numbers = _MovedNumbers.of(
-            table, given, row_positions[is_moved], moved[is_moved]
+            table, given, cell_coords[is_moved], moved[is_moved]
         )
         changed = _MovedNumbers.of(
-            table, changed_columns, row_positions[is_moved], moved[is_moved]
+            table, changed_columns, cell_coords[is_moved], moved[is_moved]
         )
-        before = column.grid_values_at(row_positions[is_moved, c])
+        before = column.grid_values_at(cell_coords[is_moved, c])
         after = before + _predicted_change(before, changed, given_numbers)
-        moved[is_moved, c] = column.nearest_positions(after)
+        moved[is_moved, c] = column.nearest_coords(after)
         changed_columns.append(c)
     return moved
 
@@ -148,18 +148,18 @@ class _MovedNumbers(NamedTuple):
         cls,
         table: Table,
         column_indices: Sequence[int],
-        row_positions: Floats,
+        cell_coords: Floats,
         moved: Floats,
     ) -> _MovedNumbers:
-        """The numbers of p columns in rows at `row_positions` (k, d), and at `moved`.
+        """The numbers of p columns in rows at `cell_coords` (k, d), and at `moved`.
 
         A missing number is 0, the mean of its column.
         """
-        before = np.zeros((len(row_positions), len(column_indices)))
-        after = np.zeros((len(row_positions), len(column_indices)))
+        before = np.zeros((len(cell_coords), len(column_indices)))
+        after = np.zeros((len(cell_coords), len(column_indices)))
         for i, c in enumerate(column_indices):
-            known = has_value(row_positions[:, c])
-            values = table.columns[c].grid_values_at(row_positions[known, c])
+            known = has_value(cell_coords[:, c])
+            values = table.columns[c].grid_values_at(cell_coords[known, c])
             new_values = table.columns[c].grid_values_at(moved[known, c])
             scale = values.std() or 1.0
             before[known, i] = (values - values.mean()) / scale
@@ -236,14 +236,14 @@ class _LeastSquaresChange(NamedTuple):
         return max(0.0, 1 - MIN_F * noise * n_added / explained)
 
 
-def _require_exact(table: Table, c: int, grid_value: float, position: float) -> None:
-    """Raise an error if a constraint needs a given value that has no exact position.
+def _require_exact(table: Table, c: int, grid_value: float, coord: float) -> None:
+    """Raise an error if a constraint needs a given value that has no exact coordinate.
 
-    `position` is that of the nearest value. Without constraints, samples simply have
+    `coord` is that of the nearest value. Without constraints, samples simply have
     the given value itself in place of the nearest one.
     """
     column = table.columns[c]
-    stored = column.grid.round(column.grid_values_at(np.array([position])))[0]
+    stored = column.grid.round(column.grid_values_at(np.array([coord])))[0]
     if abs(stored - grid_value) <= EQUAL_TOLERANCE * abs(grid_value):
         return
     for rule in table.rule_set.rules:
@@ -256,11 +256,11 @@ def _require_exact(table: Table, c: int, grid_value: float, position: float) -> 
 
 
 def _differences_to(
-    table: Table, row_positions: Floats, grid_values: Mapping[int, float]
+    table: Table, cell_coords: Floats, grid_values: Mapping[int, float]
 ) -> Floats:
     """Rows (n, d) minus given values of g columns (n, g), in standard deviations."""
     of_rows = np.column_stack(
-        [table.columns[c].grid_values_at(row_positions[:, c]) for c in grid_values]
+        [table.columns[c].grid_values_at(cell_coords[:, c]) for c in grid_values]
     )
     deviations = of_rows.std(axis=0)
     deviations = np.where(deviations > 0, deviations, 1.0)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sliceflow.arrays import Floats, Mask
+from sliceflow.spaces.tables.coords import has_value
 from sliceflow.spaces.tables.formats import MAX_EXACT_FLOAT
-from sliceflow.spaces.tables.positions import has_value
 
 if TYPE_CHECKING:
     from sliceflow.spaces.tables.columns import Column
@@ -53,7 +53,7 @@ class NewValuePolicy:
         Most levels must be written again as they were, else new ones would look odd.
         """
         column = self._column
-        if not column.is_number or column.observed_only:
+        if not column.is_quantitative or column.observed_only:
             return False
         if np.abs(column.grid.grid_values).max(initial=0) >= MAX_EXACT_FLOAT:
             return False
@@ -88,7 +88,7 @@ class NewValuePolicy:
         `rare_numbers` moves them. All are False if only observed values may be drawn.
         """
         column = self._column
-        if not column.is_number or column.observed_only or column.n_levels < 2:
+        if not column.is_quantitative or column.observed_only or column.n_levels < 2:
             return np.zeros(column.n_levels, dtype=bool)
         return column.level_counts < column.min_count
 
@@ -105,34 +105,34 @@ class NewValuePolicy:
             return False
         return self.has_full_grid or bool(self.free_levels.any())
 
-    def at_free_level(self, positions: Floats) -> Mask:
-        """Which positions (m,) are at a free level, or between it and the next."""
-        levels = np.maximum(positions, 0).astype(np.int64)
-        return has_value(positions) & self.free_levels[levels]
+    def at_free_level(self, coords: Floats) -> Mask:
+        """Which coordinates (m,) are at a free level, or between it and the next."""
+        levels = np.maximum(coords, 0).astype(np.int64)
+        return has_value(coords) & self.free_levels[levels]
 
     def interpolate(
         self, low: Floats, high: Floats, fraction: Floats, fallback: Floats
     ) -> Floats:
-        """Positions of new values between two, all (m,).
+        """Coordinates of new values between two, all (m,).
 
         A `fraction` of 0 is at `low`, 1 at `high`. Where new values may not be, the
-        result is the position `fallback`.
+        result is the coordinate `fallback`.
         """
         grid = self._column.grid
-        low_values = grid.positions_to_grid_values(np.maximum(low, 0))
-        high_values = grid.positions_to_grid_values(np.maximum(high, 0))
+        low_values = grid.coords_to_grid_values(np.maximum(low, 0))
+        high_values = grid.coords_to_grid_values(np.maximum(high, 0))
         grid_values = low_values + fraction * (high_values - low_values)
-        new = grid.grid_values_to_positions(grid.round(grid_values))
+        new = grid.grid_values_to_coords(grid.round(grid_values))
         allowed = self.at_free_level(low) & self.at_free_level(high)
         return np.where(allowed & has_value(new), new, fallback)
 
-    def quantile_positions(self, sorted_positions: Floats, places: Floats) -> Floats:
-        """Quantiles (m,) of sorted positions (n,) at places (m,) from 0 to n.
+    def quantile_coords(self, sorted_coords: Floats, places: Floats) -> Floats:
+        """Quantiles (m,) of sorted coordinates (n,) at places (m,) from 0 to n.
 
-        They are between two of the positions where new values may be.
+        They are between two of the coordinates where new values may be.
         """
-        n = len(sorted_positions)
-        drawn = sorted_positions[np.minimum(places.astype(np.int64), n - 1)]
+        n = len(sorted_coords)
+        drawn = sorted_coords[np.minimum(places.astype(np.int64), n - 1)]
         if not self.free_levels.any():
             return drawn
         # The i-th of n values is in the middle of the places from i to i + 1.
@@ -140,8 +140,8 @@ class NewValuePolicy:
         below = centred.astype(np.int64)
         above = np.minimum(below + 1, n - 1)
         return self.interpolate(
-            low=sorted_positions[below],
-            high=sorted_positions[above],
+            low=sorted_coords[below],
+            high=sorted_coords[above],
             fraction=centred - below,
             fallback=drawn,
         )

@@ -137,8 +137,9 @@ def _find_columns(
                 "constraints", text, f"is wrong: there is no column {name!r}"
             )
         column = columns[known.index(name)]
-        is_number = column.is_number or column.unit is not None  # a constant has a unit
-        if column.kind in ("drop", "identifier") or (numeric and not is_number):
+        has_unit = column.unit is not None  # constants, too
+        is_quantitative = column.is_quantitative or has_unit
+        if column.kind in ("drop", "identifier") or (numeric and not is_quantitative):
             fact = f"is wrong: column {name!r} is of kind {column.kind}"
             if numeric:
                 fact += ", not numbers"

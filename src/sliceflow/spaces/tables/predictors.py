@@ -25,34 +25,34 @@ MAX_GROUPS = 50
 
 def find_predictors(
     columns: Sequence[Column],
-    row_positions: Floats,
+    cell_coords: Floats,
     column_index: int,
     predictors: Ints,
 ) -> Ints:
     """The predictors, or the `MAX_PREDICTORS` that explain most of the column.
 
-    What they explain is their correlation ratio, for rows with positions (n, d).
+    What they explain is their correlation ratio, for rows with coordinates (n, d).
     """
     if len(predictors) <= MAX_PREDICTORS:
         return predictors
-    sample = row_positions[:: max(1, len(row_positions) // N_ROWS_FOR_RATIOS)]
+    sample = cell_coords[:: max(1, len(cell_coords) // N_ROWS_FOR_RATIOS)]
     axes = columns[column_index].features(sample[:, column_index])
     ratios = [correlation_ratio(_groups(sample[:, c]), axes) for c in predictors]
     largest = np.argsort(-np.array(ratios), kind="stable")[:MAX_PREDICTORS]
     return np.sort(predictors[largest])
 
 
-def _groups(positions: Floats) -> Ints:
+def _groups(coords: Floats) -> Ints:
     """Groups (n,) of cells that are alike, numbered from 0.
 
     Each level is a group, and so are missing cells. With many levels, these are joined
     to groups of neighbours with about equally many rows.
     """
-    levels, group = np.unique(positions, return_inverse=True)
+    levels, group = np.unique(coords, return_inverse=True)
     if len(levels) <= MAX_GROUPS:
         return np.asarray(group, dtype=np.int64)
-    order = rankdata(positions) - 0.5
-    return np.asarray(order * MAX_GROUPS / len(positions), dtype=np.int64)
+    order = rankdata(coords) - 0.5
+    return np.asarray(order * MAX_GROUPS / len(coords), dtype=np.int64)
 
 
 def correlation_ratio(group: Ints, axes: Floats) -> float:

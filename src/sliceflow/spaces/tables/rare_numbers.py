@@ -26,7 +26,7 @@ import numpy as np
 
 from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.positions import has_value
+from sliceflow.spaces.tables.coords import has_value
 
 # How many places a rare number moves among the sorted numbers, at most. With fewer, it
 # stays nearer to the number of its row; with many, leaves of trees would be blurred.
@@ -59,23 +59,23 @@ class LevelRange(NamedTuple):
         )
 
 
-def is_rare(column: Column, positions: Floats) -> Mask:
-    """Which positions (m,) are levels of too few rows, which may move."""
+def is_rare(column: Column, coords: Floats) -> Mask:
+    """Which coordinates (m,) are levels of too few rows, which may move."""
     if not column.new_values.rare_numbers.any():
-        return np.zeros(len(positions), dtype=bool)
-    level = np.maximum(positions, 0).astype(np.int64)
-    is_level = has_value(positions) & (level == positions)
+        return np.zeros(len(coords), dtype=bool)
+    level = np.maximum(coords, 0).astype(np.int64)
+    is_level = has_value(coords) & (level == coords)
     return np.asarray(is_level & column.new_values.rare_numbers[level])
 
 
 def move(
-    column: Column, positions: Floats, leaf: LevelRange, rng: np.random.Generator
+    column: Column, coords: Floats, leaf: LevelRange, rng: np.random.Generator
 ) -> Floats:
-    """Positions (m,) near those of rare levels (m,), but never the same.
+    """Coordinates (m,) near those of rare levels (m,), but never the same.
 
     They are in the range of the `leaf`, unless that is one level.
     """
-    level = positions.astype(np.int64)
+    level = coords.astype(np.int64)
     if not column.new_values.may_fill_gaps:
         return _next_frequent_level(column, level, rng)
     run = _runs(column).take(level)
@@ -88,7 +88,7 @@ def move(
 def _move_places(
     column: Column, level: Ints, limits: LevelRange, rng: np.random.Generator
 ) -> Floats:
-    """Positions (m,) a few places below or above levels (m,), on the grid."""
+    """Coordinates (m,) a few places below or above levels (m,), on the grid."""
     counts = column.level_counts
     place_of_level = np.cumsum(counts) - counts / 2
     low = place_of_level[limits.first]
@@ -101,13 +101,13 @@ def _move_places(
     between = np.interp(place, place_of_level, np.arange(column.n_levels))
     grid = column.grid
     before = grid.grid_values[level]
-    after = grid.round(grid.positions_to_grid_values(between))
+    after = grid.round(grid.coords_to_grid_values(between))
     # What rounding moves back goes one step, up or down, inside the limits.
     direction = np.where(between < level, -1.0, 1.0)
     direction = np.where(level >= limits.last, -1.0, direction)
     direction = np.where(level <= limits.first, 1.0, direction)
     after = np.where(after == before, before + direction, after)
-    return grid.grid_values_to_positions(after)
+    return grid.grid_values_to_coords(after)
 
 
 def _runs(column: Column) -> LevelRange:

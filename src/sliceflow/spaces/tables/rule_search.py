@@ -43,29 +43,29 @@ MAX_COLUMNS = 300
 
 
 def find_rules(
-    columns: Sequence[Column], row_positions: Floats, constraints: Sequence[Rule] = ()
+    columns: Sequence[Column], cell_coords: Floats, constraints: Sequence[Rule] = ()
 ) -> list[Rule]:
-    """The rules in rows with positions (n, d), beside the constraints of the user.
+    """The rules in rows with coordinates (n, d), beside the constraints of the user.
 
     A rule about the same columns as a constraint is left out.
     """
     columns = columns[:MAX_COLUMNS]
-    numbers = NumberColumns.read(columns, row_positions)
+    numbers = NumberColumns.read(columns, cell_coords)
     selection = _RuleSelection(list(constraints))
-    sums = find_sums(columns, row_positions, numbers)
+    sums = find_sums(columns, cell_coords, numbers)
     exact_sums = [rules for rules in sums if rules[0].share == 1]
     approximate_sums = [rules[0] for rules in sums if rules[0].share < 1]
     selection.add_sums(exact_sums)
-    products = find_products(columns, row_positions, numbers, selection.derived)
+    products = find_products(columns, cell_coords, numbers, selection.derived)
     exact_products = [rule for rule in products if rule.share == 1]
     approximate_products = [rule for rule in products if rule.share < 1]
     selection.add_all(exact_products)
-    selection.add_all(find_date_parts(columns, row_positions, selection.derived))
-    selection.add_all(find_lookups(columns, row_positions, selection.derived))
+    selection.add_all(find_date_parts(columns, cell_coords, selection.derived))
+    selection.add_all(find_lookups(columns, cell_coords, selection.derived))
     # Sums that some rows break come last: a part of such a sum may be an exact rule.
     selection.add_all(approximate_sums)
     selection.add_all(approximate_products)
-    selection.add_all(find_orders(columns, row_positions, numbers))
+    selection.add_all(find_orders(columns, cell_coords, numbers))
     return selection.found
 
 

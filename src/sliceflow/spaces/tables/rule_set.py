@@ -2,7 +2,7 @@
 
 `rules` has the kinds of rules, one by one. While rows are drawn column by column, some
 of their cells are `UNDRAWN`, and cells that rules cannot compute are `IMPOSSIBLE`
-(`positions`). A model draws only what the rules allow given the columns before
+(`coords`). A model draws only what the rules allow given the columns before
 (`RuleSet.allows`). At the end, `RuleSet.complete` computes the cells that follow from
 others, and a row that breaks a rule is drawn anew. `solve_rules` computes all cells.
 """
@@ -20,12 +20,12 @@ import numpy as np
 from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.formats import MAX_EXACT_FLOAT
-from sliceflow.spaces.tables.positions import (
+from sliceflow.spaces.tables.coords import (
     has_all_values,
     is_impossible,
     is_undrawn,
 )
+from sliceflow.spaces.tables.formats import MAX_EXACT_FLOAT
 from sliceflow.spaces.tables.rules import (
     CombinationRule,
     ComputingRule,
@@ -38,11 +38,11 @@ from sliceflow.spaces.tables.solve_rules import complete_rows
 
 @dataclass(frozen=True, eq=False)
 class RuleSet:
-    """The rules of a table, its columns, and the positions of its rows."""
+    """The rules of a table, its columns, and the coordinates of its rows."""
 
     rules: tuple[Rule, ...]
     columns: Sequence[Column]
-    row_positions: Floats  # (n, d), of the table's own rows, which keep the rules
+    cell_coords: Floats  # (n, d), of the table's own rows, which keep the rules
     # The combinations that occur, by the indices of their columns: they are looked up
     # many times.
     _combinations: dict[tuple[int, ...], Floats] = field(
@@ -57,7 +57,7 @@ class RuleSet:
             if is_computing(rule) and not rule.is_discovered:
                 self._check_range_of_total(rule)
         for rule in self.rules:
-            broken = self.broken(rule, self.row_positions)
+            broken = self.broken(rule, self.cell_coords)
             if broken.any():
                 row = int(np.flatnonzero(broken)[0])
                 raise DataError(
@@ -84,7 +84,7 @@ class RuleSet:
         cells = []
         for c in rule.column_indices:
             column = self.columns[c]
-            value = column.levels.iloc[int(self.row_positions[row, c])]
+            value = column.levels.iloc[int(self.cell_coords[row, c])]
             cells.append(f"{column.name}={value}")
         return ", ".join(cells)
 
@@ -130,40 +130,40 @@ class RuleSet:
     # Which rows keep the rules
 
     def allows(
-        self, row_positions: Floats, c: int, row_indices: Ints, positions: Floats
+        self, cell_coords: Floats, c: int, row_indices: Ints, coords: Floats
     ) -> Mask:
-        """Whether a column may have certain positions, given what is drawn so far.
+        """Whether a column may have certain coordinates, given what is drawn so far.
 
         Cells of other columns that follow from it are computed for the answer, and
         forgotten: no row changes.
 
         Parameters
         ----------
-        row_positions : (m, d), all rows that are being drawn; cells that are not drawn
+        cell_coords : (m, d), all rows that are being drawn; cells that are not drawn
             yet are `UNDRAWN`
         c : the index of the column
         row_indices : (k,), the rows in question
-        positions : (k,), what the column would have in these rows
+        coords : (k,), what the column would have in these rows
         """
         rules = self._rules_affected_by(c)
         if not rules:
             return np.full(len(row_indices), True)
-        trial = row_positions[row_indices]
-        trial[:, c] = positions
+        trial = cell_coords[row_indices]
+        trial[:, c] = coords
         computable = is_undrawn(trial)
         derived = [rule.column_indices[0] for rule in self.computing_rules]
         computable[:, c] = c in derived
         return self._compute_and_check(rules, trial, computable)
 
-    def complete(self, row_positions: Floats, computable: Mask) -> Mask:
+    def complete(self, cell_coords: Floats, computable: Mask) -> Mask:
         """Compute cells of rows (m, d), in place, and check all rules.
 
         Only the cells in `computable` change: (m, d) for each cell, or (d,) for whole
         columns. Returns which rows (m,) keep all rules. A row with a cell that is still
         not drawn, or cannot be computed, does not count as one that does.
         """
-        keeps_rules = self._compute_and_check(self.rules, row_positions, computable)
-        return keeps_rules & ~is_undrawn(row_positions).any(axis=1)
+        keeps_rules = self._compute_and_check(self.rules, cell_coords, computable)
+        return keeps_rules & ~is_undrawn(cell_coords).any(axis=1)
 
     def _rules_affected_by(self, c: int) -> list[Rule]:
         """The rules about column c, or about columns that may be computed from it."""
@@ -174,7 +174,7 @@ class RuleSet:
         return [rule for rule in self.rules if changing & set(rule.column_indices)]
 
     def _compute_and_check(
-        self, rules: Sequence[Rule], row_positions: Floats, computable: Mask
+        self, rules: Sequence[Rule], cell_coords: Floats, computable: Mask
     ) -> Mask:
         """Compute cells of rows (m, d), in place, and check these rules.
 
@@ -182,33 +182,31 @@ class RuleSet:
         row with a cell that is `IMPOSSIBLE` cannot.
         """
         computing_rules = [rule for rule in self.computing_rules if rule in rules]
-        complete_rows(computing_rules, self.columns, row_positions, computable)
-        keeps_rules = np.asarray(~is_impossible(row_positions).any(axis=1))
+        complete_rows(computing_rules, self.columns, cell_coords, computable)
+        keeps_rules = np.asarray(~is_impossible(cell_coords).any(axis=1))
         for rule in rules:
-            keeps_rules[keeps_rules] = ~self.broken(rule, row_positions[keeps_rules])
+            keeps_rules[keeps_rules] = ~self.broken(rule, cell_coords[keeps_rules])
         return keeps_rules
 
-    def broken(self, rule: Rule, row_positions: Floats) -> Mask:
+    def broken(self, rule: Rule, cell_coords: Floats) -> Mask:
         """Which rows (m,) of (m, d) break a rule, as far as they are drawn."""
         if isinstance(rule, MembershipRule):
-            positions = row_positions[:, rule.column_indices[0]]
-            is_listed = np.isin(positions, rule.positions)
-            return ~is_undrawn(positions) & ~is_listed
+            coords = cell_coords[:, rule.column_indices[0]]
+            is_listed = np.isin(coords, rule.coords)
+            return ~is_undrawn(coords) & ~is_listed
         if isinstance(rule, CombinationRule):
-            return self._broken_combinations(rule, row_positions)
+            return self._broken_combinations(rule, cell_coords)
         # A rule with a missing cell holds.
-        row_indices = np.flatnonzero(has_all_values(row_positions, rule.column_indices))
-        broken = np.zeros(len(row_positions), dtype=bool)
-        broken[row_indices] = rule.is_broken(self.columns, row_positions[row_indices])
+        row_indices = np.flatnonzero(has_all_values(cell_coords, rule.column_indices))
+        broken = np.zeros(len(cell_coords), dtype=bool)
+        broken[row_indices] = rule.is_broken(self.columns, cell_coords[row_indices])
         return broken
 
-    def _broken_combinations(
-        self, rule: CombinationRule, row_positions: Floats
-    ) -> Mask:
+    def _broken_combinations(self, rule: CombinationRule, cell_coords: Floats) -> Mask:
         """Which rows (m,) have a combination of drawn cells that does not occur."""
-        combinations = row_positions[:, rule.column_indices]
+        combinations = cell_coords[:, rule.column_indices]
         is_drawn = ~is_undrawn(combinations)
-        broken = np.zeros(len(row_positions), dtype=bool)
+        broken = np.zeros(len(cell_coords), dtype=bool)
         for pattern in np.unique(is_drawn[is_drawn.any(axis=1)], axis=0):
             has_pattern = np.asarray((is_drawn == pattern).all(axis=1))
             drawn_indices = tuple(compress(rule.column_indices, pattern))
@@ -217,11 +215,11 @@ class RuleSet:
         return broken
 
     def _occurs(self, combinations: Floats, column_indices: tuple[int, ...]) -> Mask:
-        """Which combinations of positions (m, k) of some columns are in the table."""
+        """Which combinations of coordinates (m, k) of some columns are in the table."""
         import pandas as pd
 
         if column_indices not in self._combinations:
-            in_table = pd.DataFrame(self.row_positions[:, column_indices])
+            in_table = pd.DataFrame(self.cell_coords[:, column_indices])
             self._combinations[column_indices] = in_table.drop_duplicates().to_numpy()
         known = self._combinations[column_indices]
         df = pd.DataFrame(np.concatenate((known, combinations)))

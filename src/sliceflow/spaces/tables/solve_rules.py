@@ -25,7 +25,7 @@ import numpy as np
 
 from sliceflow.arrays import Floats, Mask
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.positions import (
+from sliceflow.spaces.tables.coords import (
     UNDRAWN,
     has_all_values,
     is_missing,
@@ -37,25 +37,25 @@ from sliceflow.spaces.tables.rules import ComputingRule
 def compute_column(
     rules: Sequence[ComputingRule],
     columns: Sequence[Column],
-    row_positions: Floats,
+    cell_coords: Floats,
     c: int,
 ) -> Floats:
-    """The positions (m,) of column c that follow from the other cells of rows (m, d).
+    """The coordinates (m,) of column c that follow from the other cells of rows (m, d).
 
     The first rule counts of which all other cells are known. `UNDRAWN` if there is
     none, `IMPOSSIBLE` if the column cannot have the value.
     """
-    positions = np.full(len(row_positions), UNDRAWN)
+    coords = np.full(len(cell_coords), UNDRAWN)
     for rule in rules:
-        follows = is_undrawn(positions) & _knows_all_but(rule, row_positions, c)
-        positions[follows] = rule.solve(columns, row_positions[follows], c)
-    return positions
+        follows = is_undrawn(coords) & _knows_all_but(rule, cell_coords, c)
+        coords[follows] = rule.solve(columns, cell_coords[follows], c)
+    return coords
 
 
 def complete_rows(
     rules: Sequence[ComputingRule],
     columns: Sequence[Column],
-    row_positions: Floats,
+    cell_coords: Floats,
     computable: Mask,
 ) -> None:
     """Compute the `computable` cells (m, d) of rows (m, d) by rules, in place.
@@ -70,18 +70,18 @@ def complete_rows(
     in ab = a + b. It is b that does, and is 5.
     """
     # A cell that was drawn as missing stays missing. This also makes a copy (m, d).
-    computable = computable & ~is_missing(row_positions)
+    computable = computable & ~is_missing(cell_coords)
     in_both_orders = [*rules, *reversed(rules)]
-    _compute_determined_cells(in_both_orders, columns, row_positions, computable)
+    _compute_determined_cells(in_both_orders, columns, cell_coords, computable)
     for rule in in_both_orders:
-        _compute_by_rule(rule, columns, row_positions, computable)
-    _compute_determined_cells(in_both_orders, columns, row_positions, computable)
+        _compute_by_rule(rule, columns, cell_coords, computable)
+    _compute_determined_cells(in_both_orders, columns, cell_coords, computable)
 
 
 def _compute_determined_cells(
     rules: Sequence[ComputingRule],
     columns: Sequence[Column],
-    row_positions: Floats,
+    cell_coords: Floats,
     computable: Mask,
 ) -> None:
     """Compute cells of rules of which no other cell may change, in place.
@@ -94,7 +94,7 @@ def _compute_determined_cells(
         is_changed = False
         for rule in rules:
             if _compute_by_rule(
-                rule, columns, row_positions, computable, only_determined=True
+                rule, columns, cell_coords, computable, only_determined=True
             ):
                 is_changed = True
 
@@ -102,7 +102,7 @@ def _compute_determined_cells(
 def _compute_by_rule(
     rule: ComputingRule,
     columns: Sequence[Column],
-    row_positions: Floats,
+    cell_coords: Floats,
     computable: Mask,
     only_determined: bool = False,
 ) -> bool:
@@ -117,23 +117,23 @@ def _compute_by_rule(
     """
     is_changed = False
     for c in rule.computable_indices:
-        may_compute = computable[:, c] & _knows_all_but(rule, row_positions, c)
+        may_compute = computable[:, c] & _knows_all_but(rule, cell_coords, c)
         if only_determined:
             others = _other_indices(rule, c)
             may_compute &= ~computable[:, others].any(axis=1)
         if may_compute.any():
-            positions = rule.solve(columns, row_positions[may_compute], c)
-            before = row_positions[may_compute, c]
-            after = np.where(is_undrawn(positions), before, positions)
-            row_positions[may_compute, c] = after
+            coords = rule.solve(columns, cell_coords[may_compute], c)
+            before = cell_coords[may_compute, c]
+            after = np.where(is_undrawn(coords), before, coords)
+            cell_coords[may_compute, c] = after
             computable[np.ix_(may_compute, np.array(rule.column_indices))] = False
             is_changed = True
     return is_changed
 
 
-def _knows_all_but(rule: ComputingRule, row_positions: Floats, c: int) -> Mask:
+def _knows_all_but(rule: ComputingRule, cell_coords: Floats, c: int) -> Mask:
     """Which rows (m,) have a value in all columns of a rule, column c aside."""
-    return has_all_values(row_positions, _other_indices(rule, c))
+    return has_all_values(cell_coords, _other_indices(rule, c))
 
 
 def _other_indices(rule: ComputingRule, c: int) -> list[int]:

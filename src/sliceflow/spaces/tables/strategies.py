@@ -23,10 +23,10 @@ from sliceflow.spaces.tables.column_model import (
     fit_column_model,
 )
 from sliceflow.spaces.tables.columns import Column
+from sliceflow.spaces.tables.coords import has_value
 from sliceflow.spaces.tables.draft_rows import DraftRows
-from sliceflow.spaces.tables.positions import has_value
 from sliceflow.spaces.tables.predictors import find_predictors
-from sliceflow.spaces.tables.ridge import RidgeRegression
+from sliceflow.spaces.tables.ridge_regression import RidgeRegression
 from sliceflow.spaces.tables.table import Table, generator
 from sliceflow.spaces.tables.trees import MAX_ROWS_PER_TREE, TreeSettings
 
@@ -85,12 +85,12 @@ def choose_strategies(table: Table) -> tuple[Strategy, ...]:
         if table.rows_to_draw(c, table.drawing_order[:k]).sum() < MIN_ROWS_BESIDE_RULES:
             strategies.append("tree")
             continue
-        if _largest_share(table.row_positions[:, c]) > MAX_SHARE_OF_ONE_VALUE:
+        if _largest_share(table.cell_coords[:, c]) > MAX_SHARE_OF_ONE_VALUE:
             strategies.append("tree")
             continue
         strategy = choose_strategy(
             table.columns,
-            table.row_positions,
+            table.cell_coords,
             c,
             order[:k],
             seed=seed.child(k),
@@ -100,9 +100,9 @@ def choose_strategies(table: Table) -> tuple[Strategy, ...]:
     return tuple(strategies)
 
 
-def _largest_share(positions: Floats) -> float:
+def _largest_share(coords: Floats) -> float:
     """The share of the most frequent value among the known ones of a column."""
-    known = positions[has_value(positions)]
+    known = coords[has_value(coords)]
     if len(known) == 0:
         return 0.0
     counts = np.unique(known, return_counts=True)[1]
@@ -111,14 +111,14 @@ def _largest_share(positions: Floats) -> float:
 
 def choose_strategy(
     columns: Sequence[Column],
-    row_positions: Floats,
+    cell_coords: Floats,
     column_index: int,
     predictors: Ints,
     *,
     seed: Seed,
     margin: float = 1.0,
 ) -> Strategy:
-    """The strategy that draws a column best given `predictors`, for positions (n, d).
+    """The strategy that draws a column best given `predictors`, for coordinates (n, d).
 
     It is a regression if the error (CRPS) of that is below `margin` times the error of
     a tree. Each half of the rows judges what was fitted to the other half. If only one
@@ -126,28 +126,28 @@ def choose_strategy(
     the error of filled cells doubled.
     """
     column = columns[column_index]
-    predictors = find_predictors(columns, row_positions, column_index, predictors)
+    predictors = find_predictors(columns, cell_coords, column_index, predictors)
     few_levels = column.n_levels < MIN_LEVELS_FOR_RIDGE
     if not column.new_values.are_possible or few_levels or not len(predictors):
         return "tree"
     rng = generator(seed)
-    known = np.flatnonzero(has_value(row_positions[:, column_index]))
+    known = np.flatnonzero(has_value(cell_coords[:, column_index]))
     sample = known[rng.permutation(len(known))[: 2 * MAX_ROWS_PER_TRIAL]]
-    first, second = np.array_split(row_positions[sample], 2)
+    first, second = np.array_split(cell_coords[sample], 2)
     trials = [
         _Trial(
             columns,
             column_index,
             predictors,
-            fitted_positions=first,
-            held_out_positions=second,
+            fitted_coords=first,
+            held_out_coords=second,
         ),
         _Trial(
             columns,
             column_index,
             predictors,
-            fitted_positions=second,
-            held_out_positions=first,
+            fitted_coords=second,
+            held_out_coords=first,
         ),
     ]
     errors = dict[RidgeStrategy, float]()
@@ -173,8 +173,8 @@ class _Trial:
     columns: Sequence[Column]  # all columns of the table
     column_index: int  # the one that is drawn
     predictors: Ints  # the indices of those that it is drawn from
-    fitted_positions: Floats  # (n, d), positions of the rows to fit
-    held_out_positions: Floats  # (m, d), and of those that judge
+    fitted_coords: Floats  # (n, d), coordinates of the rows to fit
+    held_out_coords: Floats  # (m, d), and of those that judge
 
     def cdf_error(self, strategy: RidgeStrategy) -> float:
         """The mean of |u(ŷ) − u(y)| for predictions ŷ of a regression; u is `_cdf`.
@@ -184,14 +184,14 @@ class _Trial:
         regression = RidgeRegression.from_data(
             SCALE_OF_STRATEGY[strategy],
             self.columns,
-            self.fitted_positions,
+            self.fitted_coords,
             self.column_index,
             self.predictors,
         )
         if regression is None:
             return np.inf
-        predicted = regression.to_positions(
-            self.columns[self.column_index], regression.predict(self.held_out_positions)
+        predicted = regression.to_coords(
+            self.columns[self.column_index], regression.predict(self.held_out_coords)
         )
         return float(np.abs(self._cdf(predicted) - self._true_cdf).mean())
 
@@ -201,20 +201,18 @@ class _Trial:
         E|u(Y) − u(y)| − ½ E|u(Y) − u(Y′)|, where u is `_cdf`; Y and Y′ are two draws
         for each held-out cell y.
         """
-        settings = TreeSettings.from_coarseness(0).for_n_rows(
-            len(self.fitted_positions)
-        )
+        settings = TreeSettings.from_coarseness(0).for_n_rows(len(self.fitted_coords))
         model = fit_column_model(
             self.columns,
-            self.fitted_positions,
+            self.fitted_coords,
             self.column_index,
             self.predictors,
             seed=seed,
             settings=settings,
             strategy=strategy,
         )
-        first = self._cdf(model.draw(DraftRows(self.held_out_positions), rng)[:, 0])
-        second = self._cdf(model.draw(DraftRows(self.held_out_positions), rng)[:, 0])
+        first = self._cdf(model.draw(DraftRows(self.held_out_coords), rng)[:, 0])
+        second = self._cdf(model.draw(DraftRows(self.held_out_coords), rng)[:, 0])
         error = np.mean(
             [np.abs(first - self._true_cdf), np.abs(second - self._true_cdf)]
         )
@@ -223,13 +221,13 @@ class _Trial:
 
     @cached_property
     def _true_cdf(self) -> Floats:
-        return self._cdf(self.held_out_positions[:, self.column_index])
+        return self._cdf(self.held_out_coords[:, self.column_index])
 
-    def _cdf(self, positions: Floats) -> Floats:
-        """The empirical distribution function of fitted rows at positions (m,)."""
-        known = np.sort(self.fitted_positions[:, self.column_index])
-        n_below = np.searchsorted(known, positions, "left")
-        n_up_to = np.searchsorted(known, positions, "right")
+    def _cdf(self, coords: Floats) -> Floats:
+        """The empirical distribution function of fitted rows at coordinates (m,)."""
+        known = np.sort(self.fitted_coords[:, self.column_index])
+        n_below = np.searchsorted(known, coords, "left")
+        n_up_to = np.searchsorted(known, coords, "right")
         return (n_below + n_up_to) / (2 * len(known))
 
 
@@ -239,22 +237,20 @@ def _find_label(table: Table) -> int | None:
     It is the only category of a table of numbers, has two frequent levels, and can be
     predicted well from the numbers.
     """
-    numeric = [c for c in table.drawing_order if table.columns[c].is_number]
-    others = [c for c in table.drawing_order if not table.columns[c].is_number]
+    numeric = [c for c in table.drawing_order if table.columns[c].is_quantitative]
+    others = [c for c in table.drawing_order if not table.columns[c].is_quantitative]
     if len(others) != 1 or not numeric:
         return None
     label = others[0]
     if (
         not table.columns[label].is_binary
-        or len(table.row_positions) > 2 * MAX_ROWS_PER_TREE
+        or len(table.cell_coords) > 2 * MAX_ROWS_PER_TREE
     ):
         return None
-    counts = np.unique(table.row_positions[:, label], return_counts=True)[1]
+    counts = np.unique(table.cell_coords[:, label], return_counts=True)[1]
     if len(counts) != 2 or counts.min() < MIN_ROWS_PER_LEVEL:
         return None
-    sample = table.row_positions[
-        :: max(1, len(table.row_positions) // N_ROWS_FOR_LABEL)
-    ]
+    sample = table.cell_coords[:: max(1, len(table.cell_coords) // N_ROWS_FOR_LABEL)]
     scores = cross_val_score(
         DecisionTreeClassifier(
             min_samples_leaf=MIN_SAMPLES_LEAF_FOR_LABEL, random_state=0

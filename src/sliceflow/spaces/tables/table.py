@@ -20,11 +20,11 @@ from sliceflow.spaces.tables.column_model import (
     uses_ridge,
 )
 from sliceflow.spaces.tables.columns import Column
+from sliceflow.spaces.tables.coords import has_all_values, has_value, is_undrawn
 from sliceflow.spaces.tables.infer_columns import infer_column
 from sliceflow.spaces.tables.parse_constraints import parse_constraint
-from sliceflow.spaces.tables.positions import has_all_values, has_value, is_undrawn
 from sliceflow.spaces.tables.rare_levels import merge_rare_levels
-from sliceflow.spaces.tables.ridge import RidgeRegression
+from sliceflow.spaces.tables.ridge_regression import RidgeRegression
 from sliceflow.spaces.tables.rule_search import find_rules
 from sliceflow.spaces.tables.rule_set import RuleSet
 from sliceflow.spaces.tables.rules import (
@@ -99,7 +99,7 @@ class Table:
     rows: TableRows  # as the user passed them
     columns: tuple[Column, ...]  # their kinds, levels and grids
     rule_set: RuleSet  # the rules that hold in every row
-    row_positions: Floats  # (n, d), the positions of all cells
+    cell_coords: Floats  # (n, d), the coordinates of all cells
     approximate_rules: tuple[ComputingRule, ...] = ()  # these hold in nearly every row
     # What `columns_for_neighbours` returned, because it is called many times.
     _neighbour_columns: dict[
@@ -139,14 +139,14 @@ class Table:
             if merges_rare_levels:
                 column = merge_rare_levels(column)
             columns.append(column)
-        row_positions = np.column_stack([column.positions for column in columns])
+        cell_coords = np.column_stack([column.coords for column in columns])
         rules = [parse_constraint(text, columns) for text in constraints]
-        no_rules = RuleSet((), columns, row_positions)
-        table = cls(rows, tuple(columns), no_rules, row_positions).with_rules(rules)
+        no_rules = RuleSet((), columns, cell_coords)
+        table = cls(rows, tuple(columns), no_rules, cell_coords).with_rules(rules)
         table.rule_set.check_rows()
         if not search_rules:
             return table
-        found = find_rules(columns, row_positions, rules)
+        found = find_rules(columns, cell_coords, rules)
         approximate_rules = [
             rule for rule in found if rule.share < 1 and is_computing(rule)
         ]
@@ -167,7 +167,7 @@ class Table:
         for c, column in enumerate(self.columns):
             observed_only = column.observed_only or c in newly_observed_only
             columns.append(replace(column, observed_only=observed_only))
-        rule_set = RuleSet((*self.rule_set.rules, *more), columns, self.row_positions)
+        rule_set = RuleSet((*self.rule_set.rules, *more), columns, self.cell_coords)
         return replace(self, columns=tuple(columns), rule_set=rule_set)
 
     @cached_property
@@ -206,7 +206,7 @@ class Table:
                 found.append(FoundRule(rule.text, rule.share, names))
         return found
 
-    def shares_kept(self, row_positions: Floats) -> dict[str, float]:
+    def shares_kept(self, cell_coords: Floats) -> dict[str, float]:
         """The share of rows (m, d) that keep each of `found_rules`, by its text.
 
         Rows with a missing cell in the columns of a rule do not count for it. If no
@@ -219,7 +219,7 @@ class Table:
                 continue
             if not isinstance(rule, LinearRule | LookupRule | ProductRule):
                 continue
-            known = row_positions[has_all_values(row_positions, rule.column_indices)]
+            known = cell_coords[has_all_values(cell_coords, rule.column_indices)]
             shares[rule.text] = 1.0
             if len(known) > 0:
                 broken = rule.is_broken(self.columns, known)
@@ -251,12 +251,12 @@ class Table:
     def rows_to_draw(self, c: int, known: Iterable[int]) -> Mask:
         """Which rows (n,) have a cell of column c that no exact rule computes."""
         rules = self.rule_set.rules_computing(c, {*known, *self._constant_indices})
-        return is_undrawn(compute_column(rules, self.columns, self.row_positions, c))
+        return is_undrawn(compute_column(rules, self.columns, self.cell_coords, c))
 
     def columns_for_neighbours(
-        self, strategies: Sequence[Strategy], fixed: Sequence[int] = ()
+        self, strategies: Sequence[Strategy], fixed_indices: Sequence[int] = ()
     ) -> list[int]:
-        """Columns that can be drawn from nearest rows, except the `fixed` ones.
+        """Columns that can be drawn from nearest rows, except those of `fixed_indices`.
 
         These are categories, and smooth numbers that do not follow from other columns.
         No rule may compute them, or compare them with each other. The list is empty if
@@ -265,22 +265,22 @@ class Table:
         Parameters
         ----------
         strategies : one for each column of `drawing_order`
-        fixed : indices of columns that are given
+        fixed_indices : indices of columns that are given
         """
-        key = (tuple(strategies), tuple(fixed))
+        key = (tuple(strategies), tuple(fixed_indices))
         if key not in self._neighbour_columns:
-            usable = self._find_columns_for_neighbours(strategies, fixed)
+            usable = self._find_columns_for_neighbours(strategies, fixed_indices)
             self._neighbour_columns[key] = usable
         return list(self._neighbour_columns[key])
 
     def _find_columns_for_neighbours(
-        self, strategies: Sequence[Strategy], fixed: Sequence[int]
+        self, strategies: Sequence[Strategy], fixed_indices: Sequence[int]
     ) -> list[int]:
         usable = list[int]()
         for k, (c, strategy) in enumerate(
             zip(self.drawing_order, strategies, strict=True)
         ):
-            if c in fixed or self._is_bound_by_rule(c, usable):
+            if c in fixed_indices or self._is_bound_by_rule(c, usable):
                 continue
             column = self.columns[c]
             is_usable = column.is_category
@@ -317,81 +317,81 @@ class Table:
         """
         c = self.drawing_order[k]
         sources = find_equal_columns(
-            self.columns, self.row_positions, c, np.array(earlier, dtype=np.int64)
+            self.columns, self.cell_coords, c, np.array(earlier, dtype=np.int64)
         )
         if sources.from_equal_column.mean() > MAX_EQUAL_SHARE_OF_NEIGHBOURS:
             return True
         if not uses_ridge(strategy):
             return False
-        known_positions = self.row_positions[has_value(self.row_positions[:, c])]
+        known_coords = self.cell_coords[has_value(self.cell_coords[:, c])]
         before = np.array(self.drawing_order[:k], dtype=np.int64)
         scale = SCALE_OF_STRATEGY[strategy]
         regression = RidgeRegression.from_data(
-            scale, self.columns, known_positions, c, before
+            scale, self.columns, known_coords, c, before
         )
-        return regression is not None and regression.is_exact(known_positions, c)
+        return regression is not None and regression.is_exact(known_coords, c)
 
     @cached_property
     def unique_rows(self) -> set[bytes]:
-        """The rows that occur once, as bytes of their positions.
+        """The rows that occur once, as bytes of their coordinates.
 
         A new row that equals one of them is a copy. Empty if most rows occur more than
         once: then equal rows are usual, and no copies.
         """
-        counts = Counter(row.tobytes() for row in self.row_positions)
+        counts = Counter(row.tobytes() for row in self.cell_coords)
         unique = {row for row, count in counts.items() if count == 1}
-        if 2 * len(unique) <= len(self.row_positions):
+        if 2 * len(unique) <= len(self.cell_coords):
             return set()
         return unique
 
-    def copies_unique_row(self, row_positions: Floats) -> Mask:
-        """Which rows of positions (m, d) copy a row that occurs once."""
+    def copies_unique_row(self, cell_coords: Floats) -> Mask:
+        """Which rows of coordinates (m, d) copy a row that occurs once."""
         return np.array(
-            [row.tobytes() in self.unique_rows for row in row_positions], dtype=bool
+            [row.tobytes() in self.unique_rows for row in cell_coords], dtype=bool
         )
 
-    def positions_of(
+    def coords_of(
         self,
         rows: TableRows,
         *,
         new_as_missing: bool = False,
         outside_as_missing: bool = False,
     ) -> Floats:
-        """The positions (m, d) of other rows. An error names a value that cannot be.
+        """The coordinates (m, d) of other rows. An error names a value that cannot be.
 
         With `new_as_missing`, new levels of categories count as missing cells, and with
         `outside_as_missing`, numbers outside the range of their column.
         """
         others = rows.align_columns(self.rows).columns
-        positions = []
+        coords = []
         for column, encoded in zip(self.columns, others, strict=True):
-            column_positions = column.encode(
+            column_coords = column.encode(
                 encoded,
                 new_as_missing=new_as_missing,
                 outside_as_missing=outside_as_missing,
             )
-            positions.append(column_positions)
-        return np.column_stack(positions)
+            coords.append(column_coords)
+        return np.column_stack(coords)
 
     def to_dataframe(
         self,
-        row_positions: Floats,
+        cell_coords: Floats,
         seed: Seed,
         given: Mapping[int, pd.Series] | None = None,
     ) -> pd.DataFrame:
-        """A DataFrame of rows with positions (m, d).
+        """A DataFrame of rows with coordinates (m, d).
 
         `given` columns have one value in all rows, which is passed as a Series of one.
         """
         named_columns = []
         for c, column in enumerate(self.columns):
             if given and c in given:
-                series = given[c].repeat(len(row_positions)).reset_index(drop=True)
+                series = given[c].repeat(len(cell_coords)).reset_index(drop=True)
                 named_columns.append((column.name, series))
             elif column.kind != "drop":
                 rng = generator(seed.child("identifiers", c))
                 named_columns.append(
-                    (column.name, column.decode(row_positions[:, c], rng))
+                    (column.name, column.decode(cell_coords[:, c], rng))
                 )
         return make_dataframe(self.rows, named_columns)
 

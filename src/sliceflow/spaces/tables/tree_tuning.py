@@ -27,8 +27,8 @@ from sliceflow.metrics.tables import BoostingSettings, boosted_trees
 from sliceflow.neighbours.distance_ratios import MIN_DISTANCE_RATIO, log_distance_ratio
 from sliceflow.spaces.tables.chain import draw_chain, fit_chain
 from sliceflow.spaces.tables.column_model import Strategy
+from sliceflow.spaces.tables.coords import has_value
 from sliceflow.spaces.tables.draft_rows import DraftRows
-from sliceflow.spaces.tables.positions import has_value
 from sliceflow.spaces.tables.table import Table, generator
 from sliceflow.spaces.tables.trees import TreeSettings
 
@@ -118,7 +118,7 @@ CHOICE_SEED = Seed(0).child("detail")
 
 def choose_tree_settings(table: Table, strategies: Sequence[Strategy]) -> TreeSettings:
     """The finest trees whose draws copy no rows, and how many nearest rows, if any."""
-    n = len(table.row_positions)
+    n = len(table.cell_coords)
     if n < MIN_ROWS_TO_CHOOSE or not table.drawing_order:
         return TreeSettings.from_coarseness(1).for_n_rows(n)
     if n >= 2 * MIN_ROWS_PER_HALF:
@@ -126,7 +126,7 @@ def choose_tree_settings(table: Table, strategies: Sequence[Strategy]) -> TreeSe
         return TreeSettings.from_coarseness(coarseness).for_n_rows(n)
 
     row_distances = _nearest_distances(
-        table, table.row_positions, table.row_positions, exclude_self=True
+        table, table.cell_coords, table.cell_coords, exclude_self=True
     )
     settings = _choose_trees_of_few_rows(table, strategies, row_distances)
     if not may_use_neighbours(table, strategies):
@@ -143,7 +143,7 @@ def may_use_neighbours(table: Table, strategies: Sequence[Strategy]) -> bool:
     A constraint may compare any columns, and near rows would break it.
     """
     is_small = (
-        len(table.row_positions) < MAX_ROWS_FOR_NEIGHBOURS
+        len(table.cell_coords) < MAX_ROWS_FOR_NEIGHBOURS
         and len(table.drawing_order) <= MAX_COLUMNS_COMPARED
     )
     is_asked = any(not rule.is_discovered for rule in table.rule_set.rules)
@@ -155,7 +155,7 @@ def may_use_neighbours(table: Table, strategies: Sequence[Strategy]) -> bool:
 def plain_draws_are_better(
     table: Table,
     holds: Callable[[Floats], Mask],
-    fixed: Mapping[int, float],
+    fixed_coords: Mapping[int, float],
     settings: TreeSettings,
     strategies: Sequence[Strategy],
 ) -> bool:
@@ -170,25 +170,30 @@ def plain_draws_are_better(
     Parameters
     ----------
     table, settings, strategies : of all rows
-    holds : which rows (m,) of positions (m, d) have the condition
-    fixed : positions that the condition fixes, by the indices of their columns
+    holds : which rows (m,) of coordinates (m, d) have the condition
+    fixed_coords : coordinates that the condition fixes, by the indices of their columns
     """
-    n_matches = int(holds(table.row_positions).sum())
+    n_matches = int(holds(table.cell_coords).sum())
     if n_matches < MIN_ROWS_TO_COMPARE:
         return True
     settings = settings._replace(n_neighbors=settings.n_neighbors // 2)
-    share = n_matches / len(table.row_positions)
-    compared = [c for c in table.drawing_order if c not in fixed]
+    share = n_matches / len(table.cell_coords)
+    compared = [c for c in table.drawing_order if c not in fixed_coords]
     gains = []
     for seed in range(max(1, ROWS_COMPARED // n_matches)):
         rng = generator(CHOICE_SEED.child("given", seed))
-        first, second = np.array_split(rng.permutation(table.row_positions), 2)
+        first, second = np.array_split(rng.permutation(table.cell_coords), 2)
         for fitted, held_out in ((first, second), (second, first)):
             rows = held_out[holds(held_out)][:, compared]
             n_draws = math.ceil(len(rows) / share)
             plain = _trial_draws(table, fitted, n_draws, settings, strategies)
             refitted = _trial_draws(
-                table, fitted[holds(fitted)], len(rows), settings, strategies, fixed
+                table,
+                fitted[holds(fitted)],
+                len(rows),
+                settings,
+                strategies,
+                fixed_coords,
             )
             auc_of_plain = _detector_auc(rows, plain[holds(plain)][:, compared])
             auc_of_refitted = _detector_auc(
@@ -205,10 +210,10 @@ def _coarseness_by_halves(table: Table, strategies: Sequence[Strategy]) -> float
     of some rows of a large table. Of the share p of draws that are nearer to their own
     half, the excess is p − ½.
     """
-    n = len(table.row_positions)
+    n = len(table.cell_coords)
     size = min(MAX_ROWS_PER_HALF, n // 2)
     row_indices = generator(CHOICE_SEED).permutation(n)[: 2 * size]
-    first, second = np.split(table.row_positions[row_indices], 2)
+    first, second = np.split(table.cell_coords[row_indices], 2)
     is_nearer = torch.cat(
         [
             _nearer_to_own(table, first, second, strategies),
@@ -237,8 +242,8 @@ def _coarseness_for_all_rows(excess_of_half: float, n_half: int, n: int) -> floa
 
 def _nearer_to_own(
     table: Table,
-    own_positions: Floats,
-    other_positions: Floats,
+    own_coords: Floats,
+    other_coords: Floats,
     strategies: Sequence[Strategy],
 ) -> Tensor:
     """1 for each draw that is nearer to its own rows than to others, else −1.
@@ -247,10 +252,10 @@ def _nearer_to_own(
     both.
     """
     settings = TreeSettings.from_coarseness(0.5)
-    n_draws = DRAWS_PER_ROW * len(own_positions)
-    draws = _trial_draws(table, own_positions, n_draws, settings, strategies)
-    to_others = _nearest_distances(table, draws, other_positions)
-    to_own = _nearest_distances(table, draws, own_positions)
+    n_draws = DRAWS_PER_ROW * len(own_coords)
+    draws = _trial_draws(table, own_coords, n_draws, settings, strategies)
+    to_others = _nearest_distances(table, draws, other_coords)
+    to_own = _nearest_distances(table, draws, own_coords)
     return (to_others - to_own).sign()
 
 
@@ -277,7 +282,7 @@ def _choose_trees_of_few_rows(
     if (middle_excess <= 0) != (extreme_excess <= 0):
         share = middle_excess / (middle_excess - extreme_excess)
         coarseness = 0.5 + (extreme - 0.5) * share
-    return TreeSettings.from_coarseness(coarseness).for_n_rows(len(table.row_positions))
+    return TreeSettings.from_coarseness(coarseness).for_n_rows(len(table.cell_coords))
 
 
 def _smallest_neighbourhood(
@@ -290,7 +295,7 @@ def _smallest_neighbourhood(
 
     Found by bisection: more nearest rows give draws that are farther away.
     """
-    candidates = [k for k in N_NEIGHBORS_TRIED if 2 * k <= len(table.row_positions)]
+    candidates = [k for k in N_NEIGHBORS_TRIED if 2 * k <= len(table.cell_coords)]
 
     def is_far_enough(k: int) -> bool:
         with_neighbours = settings._replace(n_neighbors=k)
@@ -313,9 +318,9 @@ def _neighbours_are_better(
     only_trees = settings._replace(n_neighbors=0)
     with_neighbours = settings._replace(n_neighbors=k // 2)
     gain = 0.0
-    for seed in range(max(1, ROWS_COMPARED // len(table.row_positions))):
+    for seed in range(max(1, ROWS_COMPARED // len(table.cell_coords))):
         rng = generator(CHOICE_SEED.child("near", seed))
-        first, second = np.array_split(rng.permutation(table.row_positions), 2)
+        first, second = np.array_split(rng.permutation(table.cell_coords), 2)
         for fitted, held_out in ((first, second), (second, first)):
             auc_of_trees = _trial_auc(table, fitted, held_out, only_trees, strategies)
             auc_of_neighbours = _trial_auc(
@@ -327,41 +332,41 @@ def _neighbours_are_better(
 
 def _trial_auc(
     table: Table,
-    fitted_positions: Floats,
-    held_out_positions: Floats,
+    fitted_coords: Floats,
+    held_out_coords: Floats,
     settings: TreeSettings,
     strategies: Sequence[Strategy],
 ) -> float:
     """How well a detector tells draws of a chain of fitted rows from other rows."""
     draws = _trial_draws(
-        table, fitted_positions, len(held_out_positions), settings, strategies
+        table, fitted_coords, len(held_out_coords), settings, strategies
     )
     return _detector_auc(
-        held_out_positions[:, table.drawing_order], draws[:, table.drawing_order]
+        held_out_coords[:, table.drawing_order], draws[:, table.drawing_order]
     )
 
 
 def _trial_draws(
     table: Table,
-    row_positions: Floats,
+    cell_coords: Floats,
     n_draws: int,
     settings: TreeSettings,
     strategies: Sequence[Strategy],
-    fixed: Mapping[int, float] | None = None,
+    fixed_coords: Mapping[int, float] | None = None,
 ) -> Floats:
-    """Positions (n_draws, d) drawn by a chain that is fitted to rows (n, d).
+    """Coordinates (n_draws, d) drawn by a chain that is fitted to rows (n, d).
 
     Constraints are ignored. Only the first columns of a wide table are drawn; others
-    are 0, but for those that have a `fixed` position.
+    are 0, but for those that have one in `fixed_coords`.
     """
-    fixed = fixed or {}
-    draws = np.zeros((n_draws, row_positions.shape[1]))
-    draws[:, list(fixed)] = list(fixed.values())
+    fixed_coords = fixed_coords or {}
+    draws = np.zeros((n_draws, cell_coords.shape[1]))
+    draws[:, list(fixed_coords)] = list(fixed_coords.values())
     rng = generator(CHOICE_SEED.child("draws"))
     chain = fit_chain(
         table,
-        row_positions,
-        [*table.drawing_order[MAX_COLUMNS_COMPARED:], *fixed],
+        cell_coords,
+        [*table.drawing_order[MAX_COLUMNS_COMPARED:], *fixed_coords],
         seed=CHOICE_SEED,
         settings=settings,
         strategies=strategies,
@@ -381,22 +386,22 @@ def _nearness_excess(
     It is the logarithm of the least allowed ratio of distances minus that of the actual
     ratio, of draws to rows over `row_distances` (n,), which are between rows.
     """
-    n_draws = TRIAL_DRAWS_PER_ROW * len(table.row_positions)
-    draws = _trial_draws(table, table.row_positions, n_draws, settings, strategies)
-    draw_distances = _nearest_distances(table, draws, table.row_positions)
+    n_draws = TRIAL_DRAWS_PER_ROW * len(table.cell_coords)
+    draws = _trial_draws(table, table.cell_coords, n_draws, settings, strategies)
+    draw_distances = _nearest_distances(table, draws, table.cell_coords)
     log_ratio = log_distance_ratio(
         draw_distances, row_distances, offset=DISTANCE_OF_EQUAL_ROWS
     )
     return math.log(MIN_DISTANCE_RATIO) - log_ratio
 
 
-def _detector_auc(row_positions: Floats, draws: Floats) -> float:
+def _detector_auc(cell_coords: Floats, draws: Floats) -> float:
     """The area under the ROC curve of boosted trees that tell draws from rows.
 
-    ½ if they cannot. Rows are positions (n, p), and draws (m, p).
+    ½ if they cannot. Rows are coordinates (n, p), and draws (m, p).
     """
-    x = np.concatenate((row_positions, draws))
-    y = np.repeat((0, 1), (len(row_positions), len(draws)))
+    x = np.concatenate((cell_coords, draws))
+    y = np.repeat((0, 1), (len(cell_coords), len(draws)))
     no_categories = [False] * x.shape[1]
     detector = boosted_trees(no_categories, DETECTOR_SETTINGS)
     folds = StratifiedKFold(3, shuffle=True, random_state=0)
@@ -405,8 +410,8 @@ def _detector_auc(row_positions: Floats, draws: Floats) -> float:
 
 def _nearest_distances(
     table: Table,
-    row_positions: Floats,
-    other_positions: Floats,
+    cell_coords: Floats,
+    other_coords: Floats,
     exclude_self: bool = False,
 ) -> Tensor:
     """Distances (m,) of rows (m, d) to the nearest of other rows (n, d).
@@ -423,35 +428,33 @@ def _nearest_distances(
         else:
             max_distances.append(LEVEL_DISTANCE)
     return for_device("cpu").nearest_distance(
-        _comparable_points(table, column_indices, row_positions),
-        _comparable_points(table, column_indices, other_positions),
+        _comparable_points(table, column_indices, cell_coords),
+        _comparable_points(table, column_indices, other_coords),
         torch.tensor(max_distances),
         exclude_self,
     )
 
 
 def _comparable_points(
-    table: Table, column_indices: Sequence[int], row_positions: Floats
+    table: Table, column_indices: Sequence[int], cell_coords: Floats
 ) -> Tensor:
     """Points (m, p) of p columns of rows (m, d), for `_nearest_distances`.
 
     Different levels are at least `LEVEL_DISTANCE` apart.
     """
-    points = LEVEL_DISTANCE * row_positions[:, column_indices].astype(np.float32)
+    points = LEVEL_DISTANCE * cell_coords[:, column_indices].astype(np.float32)
     for i, c in enumerate(column_indices):
         if _is_compared_by_range(table, c):
             column = table.columns[c]
             from_lowest = (
-                column.grid_values_at(row_positions[:, c]) - column.level_grid_values[0]
+                column.grid_values_at(cell_coords[:, c]) - column.level_grid_values[0]
             )
             share = from_lowest / np.ptp(column.level_grid_values)
-            points[:, i] = np.where(
-                has_value(row_positions[:, c]), share, MISSING_SHARE
-            )
+            points[:, i] = np.where(has_value(cell_coords[:, c]), share, MISSING_SHARE)
     return torch.from_numpy(points)
 
 
 def _is_compared_by_range(table: Table, c: int) -> bool:
     """Whether a column counts for distances by its numbers, not as levels."""
     column = table.columns[c]
-    return column.is_number and column.n_levels > MAX_LEVELS_OF_NUMBER
+    return column.is_quantitative and column.n_levels > MAX_LEVELS_OF_NUMBER

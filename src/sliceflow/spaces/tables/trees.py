@@ -154,7 +154,7 @@ def tree_targets(column: Column, values: Floats) -> Targets:
     for each of the most frequent levels. For a number, they are functions (n, k) of its
     place in the order of all numbers.
     """
-    if column.is_number:
+    if column.is_quantitative:
         u = (rankdata(values) - 0.5) / len(values)
         cosines = np.cos(np.pi * np.arange(1, N_COSINES + 1) * u[:, None])
         return np.column_stack((cosines, NORMAL_SCORE_WEIGHT * ndtri(u)))

@@ -66,27 +66,25 @@ class RidgeRegression:
         cls,
         scale: Scale,
         columns: Sequence[Column],
-        row_positions: Floats,
+        cell_coords: Floats,
         target_index: int,
         predictors: Ints,
     ) -> RidgeRegression | None:
-        """Regress a column on `predictors`, for rows of positions (n, d).
+        """Regress a column on `predictors`, for rows of coordinates (n, d).
 
         The target has no missing cells. None if there are too few rows.
         """
-        values = values_on_scale(scale, columns, row_positions, predictors)
+        values = values_on_scale(scale, columns, cell_coords, predictors)
         with warnings.catch_warnings(action="ignore"):  # a column may be all missing
             means = np.nan_to_num(np.nanmean(values, axis=0))
             deviations = np.nan_to_num(np.nanstd(values, axis=0))
         deviations[deviations <= 0] = 1
         standardised = (values - means) / deviations
-        regressors = _regressors(
-            scale, columns, row_positions, predictors, standardised
-        )
+        regressors = _regressors(scale, columns, cell_coords, predictors, standardised)
         n_rows, n_regressors = regressors.shape
         if scale != "score" and n_rows < MIN_ROWS_PER_REGRESSOR * n_regressors:
             return None
-        target = values_on_scale(scale, columns, row_positions, [target_index])[:, 0]
+        target = values_on_scale(scale, columns, cell_coords, [target_index])[:, 0]
         regressor_means = regressors.mean(axis=0)
         intercept = float(target.mean())
         coefficients = _solve_ridge(
@@ -105,11 +103,11 @@ class RidgeRegression:
             intercept,
         )
 
-    def predict(self, row_positions: Floats) -> Floats:
-        """Predictions (m,), on the scale of the regression, for positions (m, d)."""
-        n_blocks = len(row_positions) // ROWS_PER_BLOCK + 1
+    def predict(self, cell_coords: Floats) -> Floats:
+        """Predictions (m,), on the scale of the regression, for coordinates (m, d)."""
+        n_blocks = len(cell_coords) // ROWS_PER_BLOCK + 1
         predictions = []
-        for block in np.array_split(row_positions, n_blocks):
+        for block in np.array_split(cell_coords, n_blocks):
             values = values_on_scale(self.scale, self.columns, block, self.predictors)
             standardised = (values - self.means) / self.deviations
             regressors = _regressors(
@@ -118,8 +116,8 @@ class RidgeRegression:
             predictions.append((regressors - self.regressor_means) @ self.coefficients)
         return self.intercept + np.concatenate(predictions)
 
-    def to_positions(self, column: Column, values: Floats, clip: bool = True) -> Floats:
-        """The positions of values (m,) that are on the scale of the regression.
+    def to_coords(self, column: Column, values: Floats, clip: bool = True) -> Floats:
+        """The coordinates of values (m,) that are on the scale of the regression.
 
         Values outside the range of the column become its lowest or highest value, or
         `IMPOSSIBLE` without `clip`.
@@ -129,18 +127,16 @@ class RidgeRegression:
             exponentials = np.exp(np.minimum(values, MAX_LOGARITHM))
             grid_values = exponentials - _log_offset(column)
         if clip:
-            return column.nearest_positions(grid_values)
-        return column.grid.grid_values_to_positions(column.grid.round(grid_values))
+            return column.nearest_coords(grid_values)
+        return column.grid.grid_values_to_coords(column.grid.round(grid_values))
 
-    def is_exact(self, row_positions: Floats, target_index: int) -> bool:
+    def is_exact(self, cell_coords: Floats, target_index: int) -> bool:
         """Whether errors are tiny, as those of a total that is computed from parts."""
         column = self.columns[target_index]
         predicted = column.grid_values_at(
-            self.to_positions(column, self.predict(row_positions))
+            self.to_coords(column, self.predict(cell_coords))
         )
-        errors = np.abs(
-            predicted - column.grid_values_at(row_positions[:, target_index])
-        )
+        errors = np.abs(predicted - column.grid_values_at(cell_coords[:, target_index]))
         return bool(np.median(errors) <= EXACT_ERROR * column.level_grid_values.std())
 
 
@@ -153,7 +149,7 @@ def _solve_ridge(x: Floats, y: Floats, penalty: float) -> Floats:
 def values_on_scale(
     scale: Scale,
     columns: Sequence[Column],
-    row_positions: Floats,
+    cell_coords: Floats,
     column_indices: Iterable[int],
 ) -> Floats:
     """The cells (m, p) of the numeric ones of some columns; missing ones are NaN.
@@ -163,18 +159,18 @@ def values_on_scale(
     values = []
     for c in column_indices:
         column = columns[c]
-        if not column.is_number:
+        if not column.is_quantitative:
             continue
-        positions = row_positions[:, c]
+        coords = cell_coords[:, c]
         if scale == "score":
-            values.append(column.features(positions)[:, 0])
+            values.append(column.features(coords)[:, 0])
         elif scale == "log":
-            grid_values = column.grid_values_at(positions)
+            grid_values = column.grid_values_at(coords)
             values.append(np.log(grid_values + _log_offset(column)))
         else:
-            values.append(column.grid_values_at(positions))
+            values.append(column.grid_values_at(coords))
     if not values:
-        return np.empty((len(row_positions), 0))
+        return np.empty((len(cell_coords), 0))
     return np.column_stack(values)
 
 
@@ -194,11 +190,11 @@ def _log_offset(column: Column) -> float:
 def _regressors(
     scale: Scale,
     columns: Sequence[Column],
-    row_positions: Floats,
+    cell_coords: Floats,
     predictors: Ints,
     standardised: Floats,
 ) -> Floats:
-    """The regressors (m, q) of rows with positions (m, d).
+    """The regressors (m, q) of rows with coordinates (m, d).
 
     These are the `standardised` numbers, with the mean for a missing one, the axes of
     categories, and the products of numbers if these are few.
@@ -208,8 +204,8 @@ def _regressors(
     )
     parts = [numbers]
     for c in predictors:
-        if not columns[c].is_number:
-            parts.append(columns[c].features(row_positions[:, c]))
+        if not columns[c].is_quantitative:
+            parts.append(columns[c].features(cell_coords[:, c]))
     n_numbers = numbers.shape[1]
     if scale != "score" and n_numbers <= MAX_COLUMNS_WITH_PRODUCTS:
         first, second = np.triu_indices(n_numbers)

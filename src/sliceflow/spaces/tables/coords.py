@@ -1,7 +1,7 @@
-"""Positions of cells (`columns` explains them), and the positions of cells without one.
+"""The coordinates of cells (`columns` explains them), and those of cells without value.
 
-A position from 0 to k − 1, for k levels, is a value: a level if it is whole, else a new
-value between two levels. Three other numbers say that there is no value:
+A coordinate from 0 to k − 1, for k levels, is a value: a level if it is whole, else a
+new value between two levels. Three other numbers say that there is no value:
 
 | constant     | the cell                                                   |
 |--------------|------------------------------------------------------------|
@@ -24,26 +24,26 @@ UNDRAWN = np.nan
 IMPOSSIBLE = np.inf
 
 
-def has_value(positions: Floats) -> Mask:
+def has_value(coords: Floats) -> Mask:
     """Which cells have a value: a level, or a new one between two levels."""
-    return (positions >= 0) & np.isfinite(positions)
+    return (coords >= 0) & np.isfinite(coords)
 
 
-def has_all_values(row_positions: Floats, column_indices: Sequence[int]) -> Mask:
+def has_all_values(cell_coords: Floats, column_indices: Sequence[int]) -> Mask:
     """Which rows (m,) of (m, d) have a value in all of some columns."""
-    return np.asarray(has_value(row_positions[:, list(column_indices)]).all(axis=1))
+    return np.asarray(has_value(cell_coords[:, list(column_indices)]).all(axis=1))
 
 
-def is_missing(positions: Floats) -> Mask:
+def is_missing(coords: Floats) -> Mask:
     """Which cells are missing."""
-    return positions < 0
+    return coords < 0
 
 
-def is_undrawn(positions: Floats) -> Mask:
+def is_undrawn(coords: Floats) -> Mask:
     """Which cells are not drawn yet: (…)."""
-    return np.isnan(positions)
+    return np.isnan(coords)
 
 
-def is_impossible(positions: Floats) -> Mask:
+def is_impossible(coords: Floats) -> Mask:
     """Which cells should have a value that their column cannot have."""
-    return np.isinf(positions)
+    return np.isinf(coords)

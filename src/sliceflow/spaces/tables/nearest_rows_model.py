@@ -27,8 +27,8 @@ from sliceflow.neighbours.sampling import local_noise
 from sliceflow.neighbours.search import build_index, query_index
 from sliceflow.spaces.tables import rare_numbers
 from sliceflow.spaces.tables.columns import Column
+from sliceflow.spaces.tables.coords import has_value, is_missing
 from sliceflow.spaces.tables.draft_rows import DraftRows
-from sliceflow.spaces.tables.positions import has_value, is_missing
 
 # The weight of the random row itself, in neighbours: the 4 in h² = k/(k + 4). With a
 # larger weight, draws are nearer to rows; with a smaller one, they blur details that
@@ -52,12 +52,12 @@ MIN_VARIANCE = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
-class NeighbourModel:
+class NearestRowsModel:
     """The first step of a chain: it draws several columns together."""
 
     columns: Sequence[Column]  # all columns of the table
     drawn_indices: list[int]  # the indices of those that are drawn
-    drawn_positions: Floats  # (n, p), their positions
+    drawn_coords: Floats  # (n, p), their coordinates
     scores: Tensor  # (n, q), normal scores of the smooth numbers among them
     neighbours: Tensor  # (n, k), the rows nearest to each row, itself among them
     unexplained: float  # share of the variance of scores that is within neighbourhoods
@@ -66,22 +66,22 @@ class NeighbourModel:
     def from_data(
         cls,
         columns: Sequence[Column],
-        row_positions: Floats,
+        cell_coords: Floats,
         drawn_indices: list[int],
         k: int,
-    ) -> NeighbourModel:
+    ) -> NearestRowsModel:
         """Find the k rows nearest to each row of (n, d), by the drawn columns."""
-        axes = [columns[c].features(row_positions[:, c]) for c in drawn_indices]
+        axes = [columns[c].features(cell_coords[:, c]) for c in drawn_indices]
         points = torch.from_numpy(_weighted_by_explained(np.hstack(axes)))
-        neighbours = query_index(
-            build_index(points), points, min(k, len(row_positions))
-        )[1]
+        neighbours = query_index(build_index(points), points, min(k, len(cell_coords)))[
+            1
+        ]
 
         smooth_axes = []
         for c, axis in zip(drawn_indices, axes, strict=True):
             if columns[c].is_smooth:
                 smooth_axes.append(
-                    np.where(is_missing(row_positions[:, [c]]), np.nan, axis)
+                    np.where(is_missing(cell_coords[:, [c]]), np.nan, axis)
                 )
         scores = torch.from_numpy(np.hstack(smooth_axes))
         # A missing number counts as the mean of the neighbours.
@@ -94,7 +94,7 @@ class NeighbourModel:
         return cls(
             columns,
             list(drawn_indices),
-            row_positions[:, drawn_indices],
+            cell_coords[:, drawn_indices],
             scores,
             neighbours,
             unexplained,
@@ -103,7 +103,7 @@ class NeighbourModel:
     def draw(
         self, draft: DraftRows, rng: np.random.Generator, clip: bool = True
     ) -> Floats:
-        """Positions (m, p) of the drawn columns, for the m rows of a draft.
+        """Coordinates (m, p) of the drawn columns, for the m rows of a draft.
 
         This is the first step of a chain, so it reads nothing from the draft, and does
         not ask what is allowed: whole rows are checked once they are drawn. Numbers are
@@ -111,21 +111,21 @@ class NeighbourModel:
         table has, and those beyond m are left out.
         """
         n_draws = len(draft)
-        n_rows = len(self.drawn_positions)
+        n_rows = len(self.drawn_coords)
         m = max(n_draws, n_rows)
         n_rounds = math.ceil(m / n_rows)
         orders = [rng.permutation(n_rows) for _ in range(n_rounds)]
         row_indices = np.concatenate(orders)[:m]
-        new_positions = self.drawn_positions[row_indices]
+        new_coords = self.drawn_coords[row_indices]
         scores = self._draw_scores(row_indices, rng)
         score_index = 0
         for i, c in enumerate(self.drawn_indices):
             if self.columns[c].is_smooth:
-                new_positions[:, i] = self._move_to_distribution(
-                    i, new_positions[:, i], scores[:, score_index], rng
+                new_coords[:, i] = self._move_to_distribution(
+                    i, new_coords[:, i], scores[:, score_index], rng
                 )
                 score_index += 1
-        return new_positions[:n_draws]
+        return new_coords[:n_draws]
 
     def _draw_scores(self, row_indices: Ints, rng: np.random.Generator) -> Floats:
         """Normal scores (m, q), drawn from the Gaussians around rows (m,)."""
@@ -147,22 +147,22 @@ class NeighbourModel:
     def _move_to_distribution(
         self,
         i: int,
-        positions: Floats,
+        coords: Floats,
         scores: Floats,
         rng: np.random.Generator,
     ) -> Floats:
-        """Positions (m,) in the order of `scores`, distributed as drawn column i.
+        """Coordinates (m,) in the order of `scores`, distributed as drawn column i.
 
-        Cells that are missing in `positions` stay so.
+        Cells that are missing in `coords` stay so.
         """
-        moved = positions.copy()
-        is_known = has_value(positions)
-        own_positions = self.drawn_positions[:, i]
-        known_sorted = np.sort(own_positions[has_value(own_positions)])
+        moved = coords.copy()
+        is_known = has_value(coords)
+        own_coords = self.drawn_coords[:, i]
+        known_sorted = np.sort(own_coords[has_value(own_coords)])
         order = rankdata(scores[is_known], method="ordinal")
         probabilities = (order - rng.random(len(order))) / max(1, len(order))
         column = self.columns[self.drawn_indices[i]]
-        moved[is_known] = column.new_values.quantile_positions(
+        moved[is_known] = column.new_values.quantile_coords(
             known_sorted, probabilities * len(known_sorted)
         )
         rare = np.flatnonzero(rare_numbers.is_rare(column, moved))
