@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import sliceflow
 from sliceflow import TableFlow
 from sliceflow.spaces.tables import tree_tuning
-from sliceflow.spaces.tables.column_model import uses_ridge
+from sliceflow.spaces.tables.strategies import uses_ridge
 
 
 def table(n=300, seed=0):

@@ -80,10 +80,6 @@ class CellSources:
         source_ids = np.where(computed, self._computed_id, self.source_ids)
         return replace(self, source_ids=source_ids)
 
-    def take(self, row_indices: Ints) -> CellSources:
-        """The sources of the cells of some rows (m,)."""
-        return replace(self, source_ids=self.source_ids[row_indices])
-
 
 def find_sources(
     columns: Sequence[Column],

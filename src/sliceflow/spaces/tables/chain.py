@@ -35,16 +35,14 @@ import numpy as np
 from sliceflow.arrays import Floats
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError
-from sliceflow.spaces.tables.column_model import (
-    PerLevelModel,
-    Strategy,
-    fit_column_model,
-)
+from sliceflow.spaces.tables.column_model import fit_column_model
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.coords import MISSING, UNDRAWN, is_impossible
 from sliceflow.spaces.tables.draft_rows import DraftRows
 from sliceflow.spaces.tables.nearest_rows_model import NearestRowsModel
+from sliceflow.spaces.tables.per_level_model import PerLevelModel
 from sliceflow.spaces.tables.rule_set import RuleSet
+from sliceflow.spaces.tables.strategies import Strategy
 from sliceflow.spaces.tables.table import Table, generator
 from sliceflow.spaces.tables.trees import TreeSettings
 

@@ -21,12 +21,12 @@ from sliceflow.models.estimator import FitResult
 from sliceflow.models.plan import Plan
 from sliceflow.saved_types import Between, Count, Label
 from sliceflow.spaces.tables.chain import ChainStep, draw_rows, fit_chain
-from sliceflow.spaces.tables.column_model import Strategy, uses_ridge
+from sliceflow.spaces.tables.choose_strategies import choose_strategies
 from sliceflow.spaces.tables.conditioning import GivenRows, condition_on
 from sliceflow.spaces.tables.events import ColumnEvent
 from sliceflow.spaces.tables.files import read_if_path
 from sliceflow.spaces.tables.rare_levels import rare_level_codes
-from sliceflow.spaces.tables.strategies import choose_strategies
+from sliceflow.spaces.tables.strategies import Strategy, uses_ridge
 from sliceflow.spaces.tables.table import Table
 from sliceflow.spaces.tables.table_rows import TableRows, format_names, read_dataframe
 from sliceflow.spaces.tables.tree_tuning import (

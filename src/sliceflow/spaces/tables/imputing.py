@@ -25,6 +25,7 @@ import numpy as np
 from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.engine.random import Seed
 from sliceflow.neighbours.search import build_index, query_index
+from sliceflow.spaces.tables.choose_strategies import choose_strategy
 from sliceflow.spaces.tables.column_model import ColumnModel, fit_column_model
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.coords import (
@@ -36,7 +37,6 @@ from sliceflow.spaces.tables.coords import (
 )
 from sliceflow.spaces.tables.draft_rows import DraftRows
 from sliceflow.spaces.tables.rule_set import RuleSet
-from sliceflow.spaces.tables.strategies import choose_strategy
 from sliceflow.spaces.tables.table import Table, generator
 from sliceflow.spaces.tables.trees import TreeSettings
 

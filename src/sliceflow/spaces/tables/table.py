@@ -14,11 +14,6 @@ from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.engine.random import Seed
 from sliceflow.errors import ParameterError
 from sliceflow.spaces.tables.cell_sources import find_equal_columns
-from sliceflow.spaces.tables.column_model import (
-    SCALE_OF_STRATEGY,
-    Strategy,
-    uses_ridge,
-)
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.coords import has_all_values, has_value, is_undrawn
 from sliceflow.spaces.tables.infer_columns import infer_column
@@ -36,6 +31,11 @@ from sliceflow.spaces.tables.rules import (
     is_computing,
 )
 from sliceflow.spaces.tables.solve_rules import compute_column
+from sliceflow.spaces.tables.strategies import (
+    SCALE_OF_STRATEGY,
+    Strategy,
+    uses_ridge,
+)
 from sliceflow.spaces.tables.table_rows import TableRows, format_names, make_dataframe
 
 if TYPE_CHECKING:

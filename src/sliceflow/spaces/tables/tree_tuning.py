@@ -26,9 +26,9 @@ from sliceflow.kernels import for_device
 from sliceflow.metrics.tables import BoostingSettings, boosted_trees
 from sliceflow.neighbours.distance_ratios import MIN_DISTANCE_RATIO, log_distance_ratio
 from sliceflow.spaces.tables.chain import draw_chain, fit_chain
-from sliceflow.spaces.tables.column_model import Strategy
 from sliceflow.spaces.tables.coords import has_value
 from sliceflow.spaces.tables.draft_rows import DraftRows
+from sliceflow.spaces.tables.strategies import Strategy
 from sliceflow.spaces.tables.table import Table, generator
 from sliceflow.spaces.tables.trees import TreeSettings
 

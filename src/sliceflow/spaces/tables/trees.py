@@ -9,6 +9,7 @@ that gain hardly more than a split of pure noise would.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -19,10 +20,11 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.spaces.tables.columns import Column
+from sliceflow.spaces.tables.coords import is_missing
 
 # A tree is fitted to at most this many rows; all rows are in its leaves. With 15,000,
-# samples of
-# Adult are told from rows more easily (C2ST .915 for .997; benchmarks/RESULTS.md).
+# samples of Adult are told from rows more easily (C2ST .915 for .997;
+# benchmarks/RESULTS.md).
 MAX_ROWS_PER_TREE = 50_000
 
 # In a small table, leaves are made smaller until a tree can have this many of them. But
@@ -45,6 +47,9 @@ MAX_CLASSES = 30
 
 # The least impurity that is divided by: that of a constant target is 0.
 MIN_IMPURITY = 1e-12
+
+# The largest uniform random number: 1 itself would be beyond the last value of a leaf.
+MAX_UNIFORM = 1 - 1e-12
 
 
 # Features of rows (m, p), in single precision, as scikit-learn's trees take them.
@@ -94,14 +99,25 @@ class TreeSettings(NamedTuple):
         return self._replace(min_samples_leaf=min(self.min_samples_leaf, limit))
 
 
+class DrawnValues(NamedTuple):
+    """Values that were drawn from nodes of a tree, and the two around each draw."""
+
+    values: Floats  # (m,), each of a random row of its node
+    # (m,), the values of the leaf between which the draw is. They say nothing in a node
+    # above leaves, whose values are not sorted.
+    below: Floats
+    above: Floats
+    fraction: Floats  # (m,), how far from `below` to `above` the draw is, from 0 to 1
+
+
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """A tree whose leaves hold rows: those of each node are a range of `row_order`."""
+    """A tree whose leaves hold values: those of each node are a range of `values`."""
 
     nodes: TreeNodes
-    row_order: Ints  # (n,), row indices by leaf, and by values within a leaf
+    values: Floats  # (n,), by leaf, and ascending within a leaf
     node_start: Ints  # (nodes,), where the range of each node begins
-    node_size: Ints  # (nodes,), how many rows each node has
+    node_size: Ints  # (nodes,), how many values each node has
     parent: Ints  # (nodes,), the node above each node; 0 for the root
     residual_impurity: float = 1.0  # share of the root's impurity that leaves have
 
@@ -116,8 +132,8 @@ class Tree:
     ) -> Tree:
         """Split rows by their features x (n, p), so that `targets` are alike in leaves.
 
-        Targets are classes (n,), or numbers (n, k); see `tree_targets`.
-        Within a leaf, rows are sorted by `values` (n,).
+        Targets are classes (n,), or numbers (n, k); see `tree_targets`. The leaves hold
+        the `values` (n,) of their rows.
         """
         sample = subsample_indices(np.arange(len(values)), rng)
         nodes = _fit_nodes(x[sample], targets[sample], settings)
@@ -129,16 +145,77 @@ class Tree:
         node_end = np.searchsorted(sorted_leaf, subtree_end)
         return cls(
             nodes,
-            row_order,
+            values[row_order],
             node_start,
             node_end - node_start,
             parent,
             _residual_impurity(nodes),
         )
 
+    def find_leaves(self, x: Features) -> Ints:
+        """The leaf (m,) of each row of features (m, p)."""
+        return self.nodes.apply(x)
+
     def is_leaf(self, node: Ints) -> Mask:
         """Which of the nodes (m,) are leaves."""
         return self.nodes.children_left[node] < 0
+
+    def draw(self, node: Ints, rng: np.random.Generator) -> DrawnValues:
+        """Draw a random value of each node (m,), and say which values are next to it.
+
+        Draws from one node are spread over its values: none is drawn more often than
+        its share.
+        """
+        start = self.node_start[node]
+        size = self.node_size[node]
+        place = _stratified_uniforms(node, rng) * size
+        # The i-th value is in the middle of the places from i to i + 1.
+        centred = np.clip(place - 0.5, 0, size - 1)
+        below = centred.astype(np.int64)
+        above = np.minimum(below + 1, size - 1)
+        return DrawnValues(
+            values=self.values[start + place.astype(np.int64)],
+            below=self.values[start + below],
+            above=self.values[start + above],
+            fraction=centred - below,
+        )
+
+    def leaf_range(self, node: Ints) -> tuple[Floats, Floats]:
+        """The lowest and the highest value (m,) of leaves (m,) that hold coordinates.
+
+        Missing cells do not count, unless a leaf has nothing else. Of nodes above
+        leaves, these are just two of the values.
+        """
+        start = self.node_start[node]
+        lowest = self.values[start + self._n_missing[node]]
+        highest = self.values[start + self.node_size[node] - 1]
+        return lowest, highest
+
+    @cached_property
+    def _n_missing(self) -> Ints:
+        """How many values of each node are missing, at most all but one: (nodes,)."""
+        n_before = np.append(0, np.cumsum(is_missing(self.values)))
+        n_missing = n_before[self.node_start + self.node_size]
+        n_missing = n_missing - n_before[self.node_start]
+        return np.asarray(np.minimum(n_missing, self.node_size - 1))
+
+
+def _stratified_uniforms(node: Ints, rng: np.random.Generator) -> Floats:
+    """Uniform random numbers in [0, 1) for nodes (m,), stratified within equal nodes.
+
+    Of k equal nodes, one has a number in each of [0, 1/k), [1/k, 2/k), …: so no row of
+    a leaf is drawn more often than its share.
+    """
+    order = np.lexsort((rng.random(len(node)), node))
+    group_start = np.flatnonzero(np.diff(node[order], prepend=-1))
+    group_size = np.diff(group_start, append=len(node))
+    index_in_group = np.arange(len(node)) - np.repeat(group_start, group_size)
+    size = np.repeat(group_size, group_size)
+    uniforms = np.empty(len(node))
+    # Rounding could give 1.
+    stratified = (index_in_group + rng.random(len(node))) / size
+    uniforms[order] = np.minimum(stratified, MAX_UNIFORM)
+    return uniforms
 
 
 def subsample_indices(row_indices: Ints, rng: np.random.Generator) -> Ints:

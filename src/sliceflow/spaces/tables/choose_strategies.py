@@ -1,0 +1,267 @@
+"""Which strategy draws each column: a tree, a ridge regression, or trees per level.
+
+The training rows choose, by cross-validation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from sklearn.model_selection import StratifiedKFold, cross_val_score
+from sklearn.tree import DecisionTreeClassifier
+
+from sliceflow.arrays import Floats, Ints
+from sliceflow.engine.random import Seed
+from sliceflow.spaces.tables.column_model import (
+    MIN_LEVELS_FOR_RIDGE,
+    fit_column_model,
+)
+from sliceflow.spaces.tables.columns import Column
+from sliceflow.spaces.tables.coords import has_value
+from sliceflow.spaces.tables.draft_rows import DraftRows
+from sliceflow.spaces.tables.predictors import find_predictors
+from sliceflow.spaces.tables.ridge_regression import RidgeRegression
+from sliceflow.spaces.tables.strategies import (
+    SCALE_OF_STRATEGY,
+    RidgeStrategy,
+    Strategy,
+)
+from sliceflow.spaces.tables.table import Table, generator
+from sliceflow.spaces.tables.trees import MAX_ROWS_PER_TREE, TreeSettings
+
+# The most rows that judge strategies, and the most that these are fitted to. It limits
+# the time of large tables.
+MAX_ROWS_PER_TRIAL = 4_000
+
+# A regression is a candidate if its predictions are wrong by at most this on average,
+# where u(y), the distribution function of the column, is compared instead of y. Columns
+# that follow closely from others have such a regression. With a larger limit, more
+# columns are tried, which takes time.
+MAX_CDF_ERROR = 0.05
+
+# To draw new rows, the error of a regression must be below this share of the error of
+# leaves. Where the two are close, a detector tells draws of regressions from rows more
+# easily than draws from leaves (with a share of .9, its AUC is .589 instead of .562 on
+# the table economics, and .611 instead of .588 on mpg).
+RIDGE_MARGIN = 0.8
+
+# A regression predicts numbers near a frequent value, such as 0, but hardly ever that
+# value itself. If one value has more than this share of the rows, leaves draw new rows:
+# samples of the table CreditCard, of whose expenditures a quarter are 0, are told from
+# held-out rows with an AUC of .60 instead of .71. With a smaller share, columns that
+# are rounded would lose their regressions.
+MAX_SHARE_OF_ONE_VALUE = 0.05
+
+# If a rule computes a column in all but fewer rows than this, a tree draws the others,
+# because a choice would only take time.
+MIN_ROWS_BESIDE_RULES = 20
+
+# A label has trees of its own for each level if a tree of the numbers predicts it with
+# at least this area under the ROC curve, and each level has this many rows. It does on
+# the table Magic, whose utility (benchmarks/RESULTS.md) is then .942 instead of .932.
+# With fewer rows, trees of one level would have few leaves. With a lower AUC, the label
+# would tell trees little, and they would lose half of their rows.
+MIN_LABEL_AUC = 0.8
+MIN_ROWS_PER_LEVEL = 500
+
+# About how many rows the tree is fitted to that predicts the label, and the least rows
+# of its leaves. More rows and smaller leaves would take longer, and the AUC only has to
+# be above or below a limit.
+N_ROWS_FOR_LABEL = 10_000
+MIN_SAMPLES_LEAF_FOR_LABEL = 50
+
+
+def choose_strategies(table: Table) -> tuple[Strategy, ...]:
+    """The strategy of each column of the chain, in the order of the chain."""
+    order = np.array(table.drawing_order, dtype=np.int64)
+    seed = Seed(0).child("ways")
+    label = _find_label(table)
+    strategies = list[Strategy]()
+    for k, c in enumerate(table.drawing_order):
+        if c == label:
+            strategies.append("per_level")
+            continue
+        if table.rows_to_draw(c, table.drawing_order[:k]).sum() < MIN_ROWS_BESIDE_RULES:
+            strategies.append("tree")
+            continue
+        if _largest_share(table.cell_coords[:, c]) > MAX_SHARE_OF_ONE_VALUE:
+            strategies.append("tree")
+            continue
+        strategy = choose_strategy(
+            table.columns,
+            table.cell_coords,
+            c,
+            order[:k],
+            seed=seed.child(k),
+            margin=RIDGE_MARGIN,
+        )
+        strategies.append(strategy)
+    return tuple(strategies)
+
+
+def _largest_share(coords: Floats) -> float:
+    """The share of the most frequent value among the known ones of a column."""
+    known = coords[has_value(coords)]
+    if len(known) == 0:
+        return 0.0
+    counts = np.unique(known, return_counts=True)[1]
+    return float(counts.max() / len(known))
+
+
+def choose_strategy(
+    columns: Sequence[Column],
+    cell_coords: Floats,
+    column_index: int,
+    predictors: Ints,
+    *,
+    seed: Seed,
+    margin: float = 1.0,
+) -> Strategy:
+    """The strategy that draws a column best given `predictors`, for coordinates (n, d).
+
+    It is a regression if the error (CRPS) of that is below `margin` times the error of
+    a tree. Each half of the rows judges what was fitted to the other half. If only one
+    half judged, the choice would be luck where the two are close: on one table in six,
+    the error of filled cells doubled.
+    """
+    column = columns[column_index]
+    predictors = find_predictors(columns, cell_coords, column_index, predictors)
+    few_levels = column.n_levels < MIN_LEVELS_FOR_RIDGE
+    if not column.new_values.are_possible or few_levels or not len(predictors):
+        return "tree"
+    rng = generator(seed)
+    known = np.flatnonzero(has_value(cell_coords[:, column_index]))
+    sample = known[rng.permutation(len(known))[: 2 * MAX_ROWS_PER_TRIAL]]
+    first, second = np.array_split(cell_coords[sample], 2)
+    trials = [
+        _Trial(
+            columns,
+            column_index,
+            predictors,
+            fitted_coords=first,
+            held_out_coords=second,
+        ),
+        _Trial(
+            columns,
+            column_index,
+            predictors,
+            fitted_coords=second,
+            held_out_coords=first,
+        ),
+    ]
+    errors = dict[RidgeStrategy, float]()
+    for strategy in SCALE_OF_STRATEGY:
+        errors[strategy] = sum(trial.cdf_error(strategy) for trial in trials) / 2
+    best = min(errors, key=lambda strategy: errors[strategy])
+    if errors[best] > MAX_CDF_ERROR:
+        return "tree"
+    ridge_crps = sum(trial.crps(best, seed, rng) for trial in trials)
+    tree_crps = sum(trial.crps("tree", seed, rng) for trial in trials)
+    if ridge_crps < margin * tree_crps:
+        return best
+    return "tree"
+
+
+@dataclass(frozen=True, eq=False)
+class _Trial:
+    """A trial of strategies of a column on two halves of the rows.
+
+    Strategies are fitted to one half, and judged by the other.
+    """
+
+    columns: Sequence[Column]  # all columns of the table
+    column_index: int  # the one that is drawn
+    predictors: Ints  # the indices of those that it is drawn from
+    fitted_coords: Floats  # (n, d), coordinates of the rows to fit
+    held_out_coords: Floats  # (m, d), and of those that judge
+
+    def cdf_error(self, strategy: RidgeStrategy) -> float:
+        """The mean of |u(ŷ) − u(y)| for predictions ŷ of a regression; u is `_cdf`.
+
+        Infinite if there are too few rows for a regression.
+        """
+        regression = RidgeRegression.from_data(
+            SCALE_OF_STRATEGY[strategy],
+            self.columns,
+            self.fitted_coords,
+            self.column_index,
+            self.predictors,
+        )
+        if regression is None:
+            return np.inf
+        predicted = regression.to_coords(
+            self.columns[self.column_index], regression.predict(self.held_out_coords)
+        )
+        return float(np.abs(self._cdf(predicted) - self._true_cdf).mean())
+
+    def crps(self, strategy: Strategy, seed: Seed, rng: np.random.Generator) -> float:
+        """The continuous ranked probability score of a strategy; lower is better.
+
+        E|u(Y) − u(y)| − ½ E|u(Y) − u(Y′)|, where u is `_cdf`; Y and Y′ are two draws
+        for each held-out cell y.
+        """
+        settings = TreeSettings.from_coarseness(0).for_n_rows(len(self.fitted_coords))
+        model = fit_column_model(
+            self.columns,
+            self.fitted_coords,
+            self.column_index,
+            self.predictors,
+            seed=seed,
+            settings=settings,
+            strategy=strategy,
+        )
+        first = self._cdf(model.draw(DraftRows(self.held_out_coords), rng)[:, 0])
+        second = self._cdf(model.draw(DraftRows(self.held_out_coords), rng)[:, 0])
+        error = np.mean(
+            [np.abs(first - self._true_cdf), np.abs(second - self._true_cdf)]
+        )
+        difference_of_draws = np.abs(first - second).mean()
+        return float(error - difference_of_draws / 2)
+
+    @cached_property
+    def _true_cdf(self) -> Floats:
+        return self._cdf(self.held_out_coords[:, self.column_index])
+
+    def _cdf(self, coords: Floats) -> Floats:
+        """The empirical distribution function of fitted rows at coordinates (m,)."""
+        known = np.sort(self.fitted_coords[:, self.column_index])
+        n_below = np.searchsorted(known, coords, "left")
+        n_up_to = np.searchsorted(known, coords, "right")
+        return (n_below + n_up_to) / (2 * len(known))
+
+
+def _find_label(table: Table) -> int | None:
+    """The label whose levels shall have trees of their own; None if there is none.
+
+    It is the only category of a table of numbers, has two frequent levels, and can be
+    predicted well from the numbers.
+    """
+    numeric = [c for c in table.drawing_order if table.columns[c].is_quantitative]
+    others = [c for c in table.drawing_order if not table.columns[c].is_quantitative]
+    if len(others) != 1 or not numeric:
+        return None
+    label = others[0]
+    if (
+        not table.columns[label].is_binary
+        or len(table.cell_coords) > 2 * MAX_ROWS_PER_TREE
+    ):
+        return None
+    counts = np.unique(table.cell_coords[:, label], return_counts=True)[1]
+    if len(counts) != 2 or counts.min() < MIN_ROWS_PER_LEVEL:
+        return None
+    sample = table.cell_coords[:: max(1, len(table.cell_coords) // N_ROWS_FOR_LABEL)]
+    scores = cross_val_score(
+        DecisionTreeClassifier(
+            min_samples_leaf=MIN_SAMPLES_LEAF_FOR_LABEL, random_state=0
+        ),
+        sample[:, numeric],
+        sample[:, label],
+        cv=StratifiedKFold(2),
+        scoring="roc_auc",
+    )
+    if scores.mean() < MIN_LABEL_AUC:
+        return None
+    return label

@@ -1,0 +1,83 @@
+"""Draws of a column's cells from the nodes of its tree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from sliceflow.arrays import Floats, Ints, Mask
+from sliceflow.spaces.tables.columns import Column
+from sliceflow.spaces.tables.rare_numbers import LevelRange
+from sliceflow.spaces.tables.ridge_regression import RidgeRegression
+from sliceflow.spaces.tables.trees import DrawnValues, Tree
+
+
+class DrawnCells(NamedTuple):
+    """Cells that were drawn from nodes of a tree."""
+
+    coords: Floats  # (m,)
+    # (m,), which cells are those of rows, and so may disclose these rows. A prediction
+    # of a regression is a number of the table only by accident, and if it moved, a
+    # total would no longer be the sum of its parts.
+    is_of_row: Mask
+
+
+@dataclass(frozen=True, eq=False)
+class NodeSampler:
+    """Draws cells of one column from the nodes of its tree.
+
+    Without a regression, the tree has coordinates: a cell has the one of a random row
+    of its node, or in a leaf one between two rows. With a regression, the tree has
+    residuals: a cell is what the regression predicts, plus a residual.
+    """
+
+    column: Column
+    tree: Tree
+    regression: RidgeRegression | None = None
+
+    def draw(
+        self, node: Ints, predicted: Floats, rng: np.random.Generator, clip: bool
+    ) -> DrawnCells:
+        """Cells drawn from nodes (m,).
+
+        The regression, if there is one, predicts `predicted` (m,). Sums beyond the ends
+        of the column are `IMPOSSIBLE`, or with `clip` at the nearest end.
+        """
+        drawn = self.tree.draw(node, rng)
+        is_leaf = self.tree.is_leaf(node)
+        if self.regression is not None:
+            between = drawn.below + drawn.fraction * (drawn.above - drawn.below)
+            residual = np.where(is_leaf, between, drawn.values)
+            coords = self.regression.to_coords(self.column, predicted + residual, clip)
+            return DrawnCells(coords, is_of_row=np.full(len(node), False))
+        if not self.column.new_values.free_levels.any():
+            return DrawnCells(drawn.values, is_of_row=np.full(len(node), True))
+        coords = self._interpolate(drawn, is_leaf)
+        is_of_row = coords == drawn.values
+        is_of_row |= (coords == drawn.below) | (coords == drawn.above)
+        return DrawnCells(coords, is_of_row)
+
+    def _interpolate(self, drawn: DrawnValues, is_leaf: Mask) -> Floats:
+        """Coordinates (m,) between two rows of leaves, where new values may be."""
+        between = self.column.new_values.interpolate(
+            low=drawn.below,
+            high=drawn.above,
+            fraction=drawn.fraction,
+            fallback=drawn.values,
+        )
+        return np.where(is_leaf, between, drawn.values)
+
+    def level_range(self, node: Ints) -> LevelRange:
+        """The lowest and the highest level among the rows of each node (m,).
+
+        Rows of a node above leaves are not sorted, so its range is that of the column.
+        """
+        lowest, highest = self.tree.leaf_range(node)
+        whole = LevelRange.of_column(self.column, len(node))
+        is_leaf = self.tree.is_leaf(node)
+        return LevelRange(
+            first=np.where(is_leaf, lowest, whole.first).astype(np.int64),
+            last=np.where(is_leaf, highest, whole.last).astype(np.int64),
+        )

@@ -1,0 +1,43 @@
+"""The models of a column for each level of a label, so that no tree mixes levels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from sliceflow.arrays import Floats
+from sliceflow.spaces.tables.column_model import ColumnModel
+from sliceflow.spaces.tables.coords import UNDRAWN
+from sliceflow.spaces.tables.draft_rows import DraftRows
+
+
+@dataclass(frozen=True, eq=False)
+class PerLevelModel:
+    """The models of one column, one for each level of a label."""
+
+    label_index: int  # the column of the label
+    models: Mapping[float, ColumnModel]  # by the label's coordinates
+
+    @property
+    def drawn_indices(self) -> list[int]:
+        """The index of the column, as a list. All models draw the same column."""
+        first_model = next(iter(self.models.values()))
+        return first_model.drawn_indices
+
+    @property
+    def unexplained(self) -> float:
+        """The mean of what the models of the levels leave unexplained."""
+        return float(np.mean([model.unexplained for model in self.models.values()]))
+
+    def draw(
+        self, draft: DraftRows, rng: np.random.Generator, clip: bool = True
+    ) -> Floats:
+        """Draw each row by the model of its level; see `ColumnModel.draw`."""
+        coords = np.full((len(draft), 1), UNDRAWN)
+        labels = draft.cell_coords[:, self.label_index]
+        for level, model in self.models.items():
+            of_level = np.flatnonzero(labels == level)
+            coords[of_level] = model.draw(draft.take(of_level), rng, clip)
+        return coords
