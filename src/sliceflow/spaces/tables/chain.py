@@ -13,15 +13,62 @@ How one cell of a new row gets its value:
 2. `ColumnModel.draw` draws where the cell comes from (`CellSources`): it equals an
    earlier column, is missing, follows from a rule, or comes from the tree.
 3. From the tree, it takes the value of a random row in the leaf of the new row, or one
-   between two rows (`_draw_from_nodes`). A rare number is moved (`rare_numbers`).
-4. Each such value is only a proposal. `DraftRows.allows` asks `RuleSet.allows`, which
-   completes a copy of the row as far as rules compute it, and says whether some rule is
-   broken already. If so, the model draws again, and then from the nodes above.
+   between two rows (`NodeSampler.draw`). A rare number is moved (`rare_numbers`).
+4. Each such value is only a proposal. `NewCells` asks `DraftRows.allows`, which asks
+   `RuleSet.allows`. This completes a copy of the row as far as rules compute it, and
+   says whether some rule is broken already. If so, `NewCells` draws again from the
+   leaf, and then from the nodes above.
 5. When all columns are drawn, `RuleSet.complete` computes what still follows from rules
    and checks them all. A row that breaks one is drawn anew, from 1.
 
 `solve_rules` computes cells, for 2, 4 and 5. `Column.decode` makes values of
-coordinates.
+coordinates, which `columns` explains.
+
+Examples
+--------
+A table of three rows. Of the plans, gold and basic have the coordinates 0 and 1; of the
+seats, 1, 3 and 5 have 0, 1 and 2:
+
+>>> import pandas as pd
+>>> from sliceflow.spaces.tables.table_rows import read_dataframe
+>>> df = pd.DataFrame({"plan": ["gold", "basic", "gold"], "seats": [5, 1, 3]})
+>>> table = Table.from_rows(read_dataframe(df), kinds={}, constraints=[])
+>>> table.cell_coords
+array([[0., 2.],
+       [1., 0.],
+       [0., 1.]])
+
+The tree of the seats splits the rows by their plan. Its leaves hold coordinates: 1 and
+2 are in the leaf of gold, and 0 is in that of basic:
+
+>>> plan_model, seats_model = fit_chain(
+...     table,
+...     table.cell_coords,
+...     fixed_indices=[],
+...     seed=Seed(0),
+...     settings=TreeSettings(min_samples_leaf=1, ccp_factor=0),
+...     strategies=["tree", "tree"],
+... )
+>>> seats_model.sampler.tree.values
+array([1., 2., 0.])
+
+Two new rows, of gold and basic, get seats from their leaves:
+
+>>> rng = np.random.default_rng(0)
+>>> rows = np.array([[0, UNDRAWN], [1, UNDRAWN]])
+>>> seats_model.draw(DraftRows(rows), rng)
+array([[1.],
+       [0.]])
+
+If a rule allows only one seat, the leaf of gold has no such value, and the cell is
+drawn from the node above it:
+
+>>> from sliceflow.spaces.tables.rules import MembershipRule
+>>> one_seat = MembershipRule("one seat", column_indices=(1,), coords=(0.0,))
+>>> rule_set = table.with_rules([one_seat]).rule_set
+>>> seats_model.draw(DraftRows(rows, rule_set), rng)
+array([[0.],
+       [0.]])
 """
 
 from __future__ import annotations
