@@ -1,5 +1,6 @@
 """`TableFlow` as an estimator: fits, plans, files, rows added and forgotten."""
 
+import copy
 import warnings
 from dataclasses import replace
 from datetime import date
@@ -222,13 +223,25 @@ def test_score_prefers_held_out_rows_of_the_same_kind(flow):
 
 
 def test_parameters_are_checked():
-    for bad in ({"missing": "x"}, {"constraints": "a <= b"}, {"kinds": ["a"]}):
+    for bad in (
+        {"missing": "x"},
+        {"constraints": "a <= b"},
+        {"kinds": ["a"]},
+        {"verbose": -1},
+        {"verbose": "yes"},
+    ):
         with pytest.raises(ValueError, match=next(iter(bad))):
             TableFlow(**bad).fit(table(30))
     with pytest.raises(ValueError, match="no y"):
         TableFlow().fit(table(30), np.zeros(30))
     with pytest.raises(ValueError, match="n="):
         TableFlow(random_state=0).fit(table(30)).sample(0)
+
+
+def test_how_missing_cells_are_drawn_is_checked_for_samples_too(flow):
+    misspelt = copy.deepcopy(flow).set_params(missing="filled")
+    with pytest.raises(ValueError, match="missing='filled'"):
+        misspelt.sample(3)
 
 
 DAYS = st.dates(date(2000, 1, 1), date(2030, 1, 1))

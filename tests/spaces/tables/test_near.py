@@ -8,7 +8,9 @@ from scipy.stats import kstest
 
 import sliceflow
 from sliceflow import ModelFileError, TableFlow
+from sliceflow.spaces.tables import fit as tables_fit
 from sliceflow.spaces.tables import tree_tuning
+from sliceflow.spaces.tables.chain import fit_chain
 from sliceflow.spaces.tables.nearest_rows_model import NearestRowsModel
 
 NEAR = (5, 2.0, 20)  # the last is the number of nearest rows
@@ -186,6 +188,21 @@ def test_near_rows_are_conditional_and_filled(rng):
     assert (
         flow.sample(50, random_state=0, given={"side": "left"}).notna().all(axis=None)
     )
+
+
+def test_the_chain_of_rows_without_missing_cells_is_fitted_once(rng, monkeypatch):
+    flow, _ = fit(curve(60, rng), tree_settings=(5, 2.0, 8), missing="fill")
+    n_fits = 0
+
+    def counting(*args, **options):
+        nonlocal n_fits
+        n_fits += 1
+        return fit_chain(*args, **options)
+
+    monkeypatch.setattr(tables_fit, "fit_chain", counting)
+    first = flow.sample(20, random_state=0)
+    assert flow.sample(20, random_state=0).equals(first)
+    assert n_fits == 1
 
 
 def test_a_file_whose_rows_cannot_be_near_is_refused(rng, tmp_path, monkeypatch):

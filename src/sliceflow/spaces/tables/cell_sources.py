@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sliceflow.arrays import Floats, Ints, Mask
+from sliceflow.arrays import Ints, Mask
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import is_missing, is_undrawn
+from sliceflow.spaces.tables.coords import Coords, GridValues, is_missing, is_undrawn
 from sliceflow.spaces.tables.grid import Grid
 from sliceflow.spaces.tables.rules import ComputingRule
 from sliceflow.spaces.tables.solve_rules import compute_column
@@ -83,7 +83,7 @@ class CellSources:
 
 def find_sources(
     columns: Sequence[Column],
-    cell_coords: Floats,
+    cell_coords: Coords,
     column_index: int,
     predictors: Ints,
     rules: Sequence[ComputingRule],
@@ -122,7 +122,7 @@ def needs_source_tree(sources: CellSources, rules: Sequence[ComputingRule]) -> b
 
 def find_equal_columns(
     columns: Sequence[Column],
-    cell_coords: Floats,
+    cell_coords: Coords,
     column_index: int,
     predictors: Ints,
 ) -> CellSources:
@@ -156,7 +156,7 @@ def find_equal_columns(
     return CellSources(tuple(equal_indices), source_ids)
 
 
-def convert_grid_values(coords: Floats, from_grid: Grid, to_grid: Grid) -> Floats:
+def convert_grid_values(coords: Coords, from_grid: Grid, to_grid: Grid) -> GridValues:
     """The values at coordinates (m,) of one grid, as grid values (m,) of another."""
     grid_values = from_grid.coords_to_grid_values(coords)
     if to_grid.unit is None or from_grid.unit is None:
@@ -164,4 +164,4 @@ def convert_grid_values(coords: Floats, from_grid: Grid, to_grid: Grid) -> Float
     ratio = from_grid.unit / to_grid.unit
     scale = float(from_grid.spacing * ratio)
     shift = float(from_grid.origin * ratio - to_grid.origin)
-    return (grid_values * scale + shift) / to_grid.spacing
+    return GridValues((grid_values * scale + shift) / to_grid.spacing)

@@ -79,12 +79,11 @@ from typing import Protocol
 
 import numpy as np
 
-from sliceflow.arrays import Floats
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError
 from sliceflow.spaces.tables.column_model import fit_column_model
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import MISSING, UNDRAWN, is_impossible
+from sliceflow.spaces.tables.coords import MISSING, UNDRAWN, Coords, is_impossible
 from sliceflow.spaces.tables.draft_rows import DraftRows
 from sliceflow.spaces.tables.nearest_rows_model import NearestRowsModel
 from sliceflow.spaces.tables.per_level_model import PerLevelModel
@@ -120,7 +119,7 @@ class ChainStep(Protocol):
 
     def draw(
         self, draft: DraftRows, rng: np.random.Generator, clip: bool = True
-    ) -> Floats:
+    ) -> Coords:
         """New cells (m, k) for the m rows of a draft, which is unchanged.
 
         `UNDRAWN` where no draw was allowed, and without `clip` where a prediction is
@@ -131,7 +130,7 @@ class ChainStep(Protocol):
 
 def fit_chain(
     table: Table,
-    cell_coords: Floats,
+    cell_coords: Coords,
     fixed_indices: Sequence[int],
     *,
     seed: Seed,
@@ -153,7 +152,7 @@ def fit_chain(
         )
 
     label = _per_level_label(table, strategies, fixed_indices)
-    rows_of_level = dict[float, Floats]()  # their coordinates (m, d)
+    rows_of_level = dict[float, Coords]()  # their coordinates (m, d)
     if label is not None:
         labels = cell_coords[:, label]
         for level in np.unique(labels).tolist():
@@ -215,7 +214,7 @@ def draw_rows(
     seed: Seed,
     fixed_coords: Mapping[int, float],
     allow_missing: bool,
-) -> Floats:
+) -> Coords:
     """Coordinates (n, d) of new rows that keep all rules; an error if there are none.
 
     `fixed_coords` has the coordinates of columns that are the same in all rows.
@@ -223,10 +222,10 @@ def draw_rows(
     rng = generator(seed.child("rows"))
     blank_row = _blank_row(table.columns, fixed_coords)
     is_free = np.isin(np.arange(len(table.columns)), list(fixed_coords), invert=True)
-    cell_coords = np.empty((n, len(table.columns)))
+    cell_coords = Coords(np.empty((n, len(table.columns))))
     unfinished = np.arange(n)  # indices of the rows that are drawn in the next round
     for attempt in range(MAX_DRAW_ROUNDS):
-        drawn = np.tile(blank_row, (len(unfinished), 1))
+        drawn = Coords(np.tile(blank_row, (len(unfinished), 1)))
         is_strict = attempt < MAX_STRICT_ROUNDS
         draft = DraftRows(drawn, table.rule_set, allow_missing)
         draw_chain(chain, draft, rng, clip=not is_strict)
@@ -241,13 +240,13 @@ def draw_rows(
     raise _no_rows_error(table.rule_set, refused, n)
 
 
-def _blank_row(columns: Sequence[Column], fixed_coords: Mapping[int, float]) -> Floats:
+def _blank_row(columns: Sequence[Column], fixed_coords: Mapping[int, float]) -> Coords:
     """The coordinates (d,) of a row before its columns are drawn.
 
     Columns that the chain draws are `UNDRAWN`. Others have a coordinate in
     `fixed_coords`, the only level of their column, or are missing.
     """
-    row = np.empty(len(columns))
+    row = Coords(np.empty(len(columns)))
     for c, column in enumerate(columns):
         if c in fixed_coords:
             row[c] = fixed_coords[c]
@@ -260,12 +259,12 @@ def _blank_row(columns: Sequence[Column], fixed_coords: Mapping[int, float]) -> 
     return row
 
 
-def _no_rows_error(rule_set: RuleSet, cell_coords: Floats, n: int) -> DataError:
+def _no_rows_error(rule_set: RuleSet, cell_coords: Coords, n: int) -> DataError:
     """The error for rows (m, d) of n that break a rule each time."""
-    cell_coords = np.where(is_impossible(cell_coords), UNDRAWN, cell_coords)
+    drawn = np.where(is_impossible(cell_coords), UNDRAWN, cell_coords)
     broken = "all constraints"
     for rule in rule_set.rules:
-        if rule_set.broken(rule, cell_coords).any():
+        if rule_set.broken(rule, Coords(drawn)).any():
             broken = f"the constraint {rule.text!r}"
             break
     fact = f"{len(cell_coords)} of {n} rows could not keep {broken}"

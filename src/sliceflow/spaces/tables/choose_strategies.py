@@ -20,7 +20,7 @@ from sliceflow.spaces.tables.column_model import (
     fit_column_model,
 )
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import has_value
+from sliceflow.spaces.tables.coords import Coords, has_value, split_in_halves
 from sliceflow.spaces.tables.draft_rows import DraftRows
 from sliceflow.spaces.tables.predictors import find_predictors
 from sliceflow.spaces.tables.ridge_regression import RidgeRegression
@@ -102,7 +102,7 @@ def choose_strategies(table: Table) -> tuple[Strategy, ...]:
     return tuple(strategies)
 
 
-def _largest_share(coords: Floats) -> float:
+def _largest_share(coords: Coords) -> float:
     """The share of the most frequent value among the known ones of a column."""
     known = coords[has_value(coords)]
     if len(known) == 0:
@@ -113,7 +113,7 @@ def _largest_share(coords: Floats) -> float:
 
 def choose_strategy(
     columns: Sequence[Column],
-    cell_coords: Floats,
+    cell_coords: Coords,
     column_index: int,
     predictors: Ints,
     *,
@@ -135,7 +135,7 @@ def choose_strategy(
     rng = generator(seed)
     known = np.flatnonzero(has_value(cell_coords[:, column_index]))
     sample = known[rng.permutation(len(known))[: 2 * MAX_ROWS_PER_TRIAL]]
-    first, second = np.array_split(cell_coords[sample], 2)
+    first, second = split_in_halves(cell_coords[sample])
     trials = [
         _Trial(
             columns,
@@ -175,8 +175,8 @@ class _Trial:
     columns: Sequence[Column]  # all columns of the table
     column_index: int  # the one that is drawn
     predictors: Ints  # the indices of those that it is drawn from
-    fitted_coords: Floats  # (n, d), coordinates of the rows to fit
-    held_out_coords: Floats  # (m, d), and of those that judge
+    fitted_coords: Coords  # (n, d), coordinates of the rows to fit
+    held_out_coords: Coords  # (m, d), and of those that judge
 
     def cdf_error(self, strategy: RidgeStrategy) -> float:
         """The mean of |u(ŷ) − u(y)| for predictions ŷ of a regression; u is `_cdf`.
@@ -225,7 +225,7 @@ class _Trial:
     def _true_cdf(self) -> Floats:
         return self._cdf(self.held_out_coords[:, self.column_index])
 
-    def _cdf(self, coords: Floats) -> Floats:
+    def _cdf(self, coords: Coords) -> Floats:
         """The empirical distribution function of fitted rows at coordinates (m,)."""
         known = np.sort(self.fitted_coords[:, self.column_index])
         n_below = np.searchsorted(known, coords, "left")

@@ -29,6 +29,7 @@ from sliceflow.spaces.tables.cell_sources import (
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.coords import (
     MISSING,
+    Coords,
     has_value,
     is_impossible,
     is_missing,
@@ -51,8 +52,8 @@ from sliceflow.spaces.tables.strategies import (
     uses_ridge,
 )
 from sliceflow.spaces.tables.trees import (
-    Features,
     Tree,
+    TreeFeatures,
     TreeSettings,
     subsample_indices,
     tree_targets,
@@ -100,7 +101,7 @@ class ColumnModel:
 
     def draw(
         self, draft: DraftRows, rng: np.random.Generator, clip: bool = True
-    ) -> Floats:
+    ) -> Coords:
         """Coordinates (m, 1) of new cells for the m rows of a draft; see `ChainStep`.
 
         In this order, a cell is copied from an equal column or left missing, if such a
@@ -133,7 +134,7 @@ class ColumnModel:
         return cells.coords[:, None]
 
     def _draw_sources(
-        self, source_tree: Tree, x: Features, rng: np.random.Generator
+        self, source_tree: Tree, x: TreeFeatures, rng: np.random.Generator
     ) -> CellSources:
         """Sources of m new cells, given features x (m, p)."""
         leaf = source_tree.find_leaves(x)
@@ -141,7 +142,7 @@ class ColumnModel:
         return CellSources(self.sources.equal_indices, source_ids)
 
     def _copy_equal_columns(
-        self, sources: CellSources, cell_coords: Floats, cells: NewCells
+        self, sources: CellSources, cell_coords: Coords, cells: NewCells
     ) -> None:
         """Copy cells of earlier columns, where these are the source."""
         for c in sources.equal_indices:
@@ -159,10 +160,10 @@ class ColumnModel:
 def _leave_missing(sources: CellSources, cells: NewCells) -> None:
     """Set cells to missing, where that is the source."""
     row_indices = np.flatnonzero(sources.missing)
-    cells.propose(row_indices, np.full(len(row_indices), MISSING))
+    cells.propose(row_indices, Coords(np.full(len(row_indices), MISSING)))
 
 
-def _take_computed(is_computed: Mask, computed: Floats, cells: NewCells) -> None:
+def _take_computed(is_computed: Mask, computed: Coords, cells: NewCells) -> None:
     """Set cells to `computed` ones (m,), in rows in which rules compute them.
 
     A computed cell that is not allowed stays undrawn: any other would break a rule.
@@ -174,7 +175,7 @@ def _take_computed(is_computed: Mask, computed: Floats, cells: NewCells) -> None
 
 def fit_column_model(
     columns: Sequence[Column],
-    cell_coords: Floats,
+    cell_coords: Coords,
     column_index: int,
     predictors: Ints,
     *,
@@ -220,7 +221,7 @@ def fit_column_model(
             x, source_ids, source_ids.astype(np.float64), settings, rng
         )
     in_tree = _rows_in_tree(sources, coords)
-    values = coords[in_tree]
+    values: Floats = coords[in_tree]
     if ridge is not None:
         actual = values_on_scale(
             ridge.scale, columns, cell_coords[in_tree], [column_index]
@@ -242,7 +243,7 @@ def fit_column_model(
 
 def _fit_score_regression(
     columns: Sequence[Column],
-    cell_coords: Floats,
+    cell_coords: Coords,
     column_index: int,
     predictors: Ints,
     rng: np.random.Generator,
@@ -262,7 +263,7 @@ def _fit_score_regression(
 def _fit_to_sample(
     scale: Scale,
     columns: Sequence[Column],
-    cell_coords: Floats,
+    cell_coords: Coords,
     column_index: int,
     predictors: Ints,
     rng: np.random.Generator,
@@ -275,15 +276,15 @@ def _fit_to_sample(
 
 
 def _see_rows(
-    cell_coords: Floats, predictors: Ints, regressions: Sequence[RidgeRegression]
-) -> tuple[Features, Floats]:
+    cell_coords: Coords, predictors: Ints, regressions: Sequence[RidgeRegression]
+) -> tuple[TreeFeatures, Floats]:
     """What trees see of rows with coordinates (m, d), and the last prediction.
 
     Features (m, p) are the coordinates of the predictors and the predictions of all
     regressions, in single precision, as scikit-learn takes them. What the last
     regression predicts, (m,), is in double; 0 if there is none.
     """
-    x = cell_coords[:, predictors]
+    x: Floats = cell_coords[:, predictors]
     if len(predictors) == 0:
         x = np.zeros((len(cell_coords), 1))  # a tree of one leaf
     predictions = [regression.predict(cell_coords) for regression in regressions]
@@ -293,7 +294,7 @@ def _see_rows(
     return features, predictions[-1]
 
 
-def _rows_in_tree(sources: CellSources, coords: Floats) -> Mask:
+def _rows_in_tree(sources: CellSources, coords: Coords) -> Mask:
     """Which rows (n,) the tree of a column with coordinates (n,) is fitted to.
 
     It is never empty: constraints may forbid all other sources in a new row.

@@ -60,7 +60,13 @@ from sliceflow.arrays import Floats, Ints
 from sliceflow.errors import DataError
 from sliceflow.spaces.tables import identifiers
 from sliceflow.spaces.tables.cells import EncodedColumn
-from sliceflow.spaces.tables.coords import MISSING, has_value, is_missing
+from sliceflow.spaces.tables.coords import (
+    MISSING,
+    Coords,
+    GridValues,
+    has_value,
+    is_missing,
+)
 from sliceflow.spaces.tables.formats import (
     TIME_UNITS,
     DateFormat,
@@ -102,11 +108,22 @@ _MAX_ONE_HOT = 12
 _MIN_PROBABILITY = 1e-6
 
 
+def middle_probabilities(counts: Ints) -> Floats:
+    """The probabilities (k,) in the middle of ascending values with these counts (k,).
+
+    Examples
+    --------
+    >>> middle_probabilities(np.array([1, 1, 2]))
+    array([0.125, 0.375, 0.75 ])
+    """
+    return np.asarray((np.cumsum(counts) - counts / 2) / counts.sum())
+
+
 class LocatedValues(NamedTuple):
     """The places of some values in a column."""
 
-    coords: Floats  # (m,); that of the nearest end for values outside the range
-    grid_values: Floats  # (m,); those of categories are their coordinates
+    coords: Coords  # (m,); that of the nearest end for values outside the range
+    grid_values: GridValues  # (m,); those of categories are their coordinates
     unseen_values: pd.Series  # those that are no levels, in the dtype of the column
 
 
@@ -183,7 +200,7 @@ class Column:
         return self.encoded.levels.iloc[self.level_codes]
 
     @cached_property
-    def coords(self) -> Floats:
+    def coords(self) -> Coords:
         """The coordinates (n,) of the column's own cells."""
         # Identifiers that do not repeat are all at the coordinate 0.
         other_levels = MISSING
@@ -192,7 +209,7 @@ class Column:
         coord_of_code = np.full(len(self.encoded.levels) + 1, other_levels)
         coord_of_code[self.level_codes] = np.arange(self.n_levels)
         coord_of_code[-1] = MISSING  # the code −1 of a missing cell is this last one
-        return np.asarray(coord_of_code[self.encoded.codes])
+        return Coords(coord_of_code[self.encoded.codes])
 
     @property
     def unit(self) -> Fraction | None:
@@ -203,11 +220,11 @@ class Column:
         return self.grid.unit
 
     @property
-    def level_grid_values(self) -> Floats:
+    def level_grid_values(self) -> GridValues:
         """The grid values (k,) of the levels, ascending."""
         return self.grid.grid_values
 
-    def grid_values_at(self, coords: Floats) -> Floats:
+    def grid_values_at(self, coords: Coords) -> GridValues:
         """The grid values (m,) at coordinates (m,); NaN where cells are missing."""
         return self.grid.coords_to_grid_values(coords)
 
@@ -224,7 +241,7 @@ class Column:
         present = self.coords[has_value(self.coords)].astype(np.int64)
         return np.bincount(present, minlength=self.n_levels)
 
-    def nearest_coords(self, grid_values: Floats) -> Floats:
+    def nearest_coords(self, grid_values: GridValues) -> Coords:
         """The coordinates (m,) of grid values (m,), rounded as the column's values are.
 
         A grid value outside the range of the column becomes its lowest or highest
@@ -232,7 +249,7 @@ class Column:
         """
         lowest = self.level_grid_values[0]
         highest = self.level_grid_values[-1]
-        inside = np.clip(grid_values, lowest, highest)
+        inside = GridValues(np.clip(grid_values, lowest, highest))
         return self.grid.grid_values_to_coords(self.grid.round(inside))
 
     # Features, which are comparable between columns
@@ -253,12 +270,11 @@ class Column:
         counts = np.bincount(
             self.coords.astype(np.int64) + 1, minlength=self.n_levels + 1
         )
-        middle_orders = np.cumsum(counts) - counts / 2
-        probabilities = middle_orders / counts.sum()
+        probabilities = middle_probabilities(counts)
         probabilities = np.clip(probabilities, _MIN_PROBABILITY, 1 - _MIN_PROBABILITY)
         return np.asarray(ndtri(probabilities))
 
-    def features(self, coords: Floats) -> Floats:
+    def features(self, coords: Coords) -> Floats:
         """The features (m, a) of cells with coordinates (m,), on a comparable scale.
 
         A number has one, its normal score. A category has one for each of its frequent
@@ -271,14 +287,11 @@ class Column:
 
     # The user's values
 
-    def decode(self, coords: Floats, rng: np.random.Generator) -> pd.Series:
+    def decode(self, coords: Coords) -> pd.Series:
         """The values (m,) at coordinates (m,), with the dtype of the column.
 
-        Identifiers are new ones, drawn at random. Of those that repeat, each level has
-        one.
+        The values of identifiers are real ones: `draw_identifiers` makes up others.
         """
-        if self.kind == "identifier":
-            return self._new_identifiers(coords, rng)
         level = np.floor(coords).astype(np.int64)
         code_of_level = np.append(self.level_codes, -1)  # −1 stays −1
         values = self.encoded.to_series(code_of_level[level])
@@ -288,8 +301,11 @@ class Column:
             values.iloc[np.flatnonzero(is_new)] = new_values.array
         return values
 
-    def _new_identifiers(self, coords: Floats, rng: np.random.Generator) -> pd.Series:
-        """Identifiers (m,) that are not in the column, but where cells are missing."""
+    def draw_identifiers(self, coords: Coords, rng: np.random.Generator) -> pd.Series:
+        """New identifiers (m,), at random; missing where coordinates (m,) are.
+
+        None is in the column. Of identifiers that repeat, each level has a new one.
+        """
         import pandas as pd
 
         known = has_value(coords)
@@ -305,7 +321,7 @@ class Column:
             return series.astype("category")
         return series
 
-    def write_values(self, coords: Floats) -> pd.Series:
+    def write_values(self, coords: Coords) -> pd.Series:
         """The values at coordinates, written anew even if they are levels."""
         import pandas as pd
 
@@ -341,10 +357,8 @@ class Column:
         coord_of = self._coord_of_level
         if as_texts:
             coord_of = {str(level): p for level, p in coord_of.items()}
-        coords = np.array(
-            [coord_of.get(value, MISSING) for value in values.tolist()],
-            dtype=np.float64,
-        )
+        found = [coord_of.get(value, MISSING) for value in values.tolist()]
+        coords = Coords(np.array(found, dtype=np.float64))
         grid_values = self.grid.coords_to_grid_values(coords)
         unseen_indices = np.flatnonzero(is_missing(coords))
         unseen_values = values.iloc[unseen_indices]
@@ -404,7 +418,7 @@ class Column:
         *,
         new_as_missing: bool = False,
         outside_as_missing: bool = False,
-    ) -> Floats:
+    ) -> Coords:
         """The coordinates (m,) of other cells (m,) of this column.
 
         A `DataError` names a value that the column cannot have. With `new_as_missing`,
@@ -413,13 +427,13 @@ class Column:
         it is at the nearest end.
         """
         if self.kind == "identifier" or not (self.is_category or self.is_quantitative):
-            return np.where(cells.missing, MISSING, 0.0)
+            return Coords(np.where(cells.missing, MISSING, 0.0))
         present = ~cells.missing
         if new_as_missing and self.is_category:
             known = {str(level) for level in self.levels.tolist()}
             is_known = np.array([str(level) in known for level in cells.levels])
             present[present] = is_known[cells.codes[present]]
-        coords = np.full(len(cells.codes), MISSING)
+        coords = Coords(np.full(len(cells.codes), MISSING))
         if not present.any():
             return coords
         used_codes, which = np.unique(cells.codes[present], return_inverse=True)
@@ -428,7 +442,7 @@ class Column:
         if outside_as_missing and self.is_quantitative:
             is_outside = located.grid_values < self.grid.grid_values[0]
             is_outside |= located.grid_values > self.grid.grid_values[-1]
-            used_coords = np.where(is_outside, MISSING, used_coords)
+            used_coords = Coords(np.where(is_outside, MISSING, used_coords))
         coords[present] = used_coords[which]
         return coords
 

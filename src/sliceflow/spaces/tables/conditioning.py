@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from sliceflow.arrays import Floats, Mask
+from sliceflow.arrays import Mask
 from sliceflow.errors import DataError, ParameterError, warn_user
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.coords import (
     MISSING,
+    Coords,
     has_all_values,
     has_value,
 )
@@ -77,7 +78,7 @@ class GivenRows:
     """What is given, and the rows that have it."""
 
     table: Table  # with a rule for each range and list that is given
-    cell_coords: Floats  # (n, d); some are moved to given numbers
+    cell_coords: Coords  # (n, d); some are moved to given numbers
     # By the indices of columns with one given value: its coordinate, and of numbers
     # also the value itself, as a Series of one cell.
     fixed_coords: dict[int, float]
@@ -85,7 +86,7 @@ class GivenRows:
     rules: tuple[Rule, ...] = ()  # of ranges and lists
     is_moved: bool = False  # whether rows were moved
 
-    def holds(self, cell_coords: Floats) -> Mask:
+    def holds(self, cell_coords: Coords) -> Mask:
         """Which rows (m,) of coordinates (m, d) have what is given."""
         has_given = np.full(len(cell_coords), True)
         for c, coord in self.fixed_coords.items():
@@ -122,7 +123,7 @@ class _Request:
         for value in values:
             found = find_value(column, value)
             is_missing = found.coord == MISSING
-            grid_value = column.grid_values_at(np.array([found.coord]))[0]
+            grid_value = column.grid_values_at(Coords(np.array([found.coord])))[0]
             if is_missing or grid_value == found.grid_value:
                 coords.add(found.coord)
             else:

@@ -13,10 +13,32 @@ new value between two levels. Three other numbers say that there is no value:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NewType, Self
 
 import numpy as np
 
 from sliceflow.arrays import Floats, Mask
+
+# Two kinds of floats that must not be mixed. These are classes instead of `NewType`s
+# because a column of coordinates shall have the type of coordinates, too.
+if TYPE_CHECKING:
+
+    class _Cells(np.ndarray[tuple[Any, ...], np.dtype[np.float64]]):
+        """Floats whose rows, columns and cells keep their type."""
+
+        def __new__(cls, values: Floats) -> Self: ...
+        def __getitem__(self, key: Any) -> Self: ...
+
+    class Coords(_Cells):
+        """Coordinates: levels, values between levels, and the constants above."""
+
+    class GridValues(_Cells):
+        """Grid values; missing cells are NaN."""
+
+else:
+    # When the code runs, both are arrays like any other.
+    Coords = NewType("Coords", np.ndarray)
+    GridValues = NewType("GridValues", np.ndarray)
 
 # −1, as the code of a missing cell: as a feature, it is next to the lowest level.
 MISSING = -1.0
@@ -24,26 +46,32 @@ UNDRAWN = np.nan
 IMPOSSIBLE = np.inf
 
 
-def has_value(coords: Floats) -> Mask:
+def split_in_halves(cell_coords: Coords) -> tuple[Coords, Coords]:
+    """The first and the second half of rows (n, d); an odd row is in the first."""
+    first, second = np.array_split(cell_coords, 2)
+    return Coords(first), Coords(second)
+
+
+def has_value(coords: Coords) -> Mask:
     """Which cells have a value: a level, or a new one between two levels."""
     return (coords >= 0) & np.isfinite(coords)
 
 
-def has_all_values(cell_coords: Floats, column_indices: Sequence[int]) -> Mask:
+def has_all_values(cell_coords: Coords, column_indices: Sequence[int]) -> Mask:
     """Which rows (m,) of (m, d) have a value in all of some columns."""
     return np.asarray(has_value(cell_coords[:, list(column_indices)]).all(axis=1))
 
 
-def is_missing(coords: Floats) -> Mask:
+def is_missing(coords: Coords) -> Mask:
     """Which cells are missing."""
     return coords < 0
 
 
-def is_undrawn(coords: Floats) -> Mask:
+def is_undrawn(coords: Coords) -> Mask:
     """Which cells are not drawn yet: (…)."""
     return np.isnan(coords)
 
 
-def is_impossible(coords: Floats) -> Mask:
+def is_impossible(coords: Coords) -> Mask:
     """Which cells should have a value that their column cannot have."""
     return np.isinf(coords)

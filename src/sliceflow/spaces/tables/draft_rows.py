@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sliceflow.arrays import Floats, Ints, Mask
-from sliceflow.spaces.tables.coords import is_missing
+from sliceflow.arrays import Ints, Mask
+from sliceflow.spaces.tables.coords import Coords, is_missing
 from sliceflow.spaces.tables.rule_set import RuleSet
 
 
@@ -27,10 +27,10 @@ class DraftRows:
 
     def __init__(
         self,
-        cell_coords: Floats,
+        cell_coords: Coords,
         rule_set: RuleSet | None = None,
         allow_missing: bool = True,
-        rule_coords: Floats | None = None,
+        rule_coords: Coords | None = None,
     ) -> None:
         if rule_coords is None:
             rule_coords = cell_coords
@@ -42,7 +42,7 @@ class DraftRows:
     def __len__(self) -> int:
         return len(self.cell_coords)
 
-    def allows(self, c: int, row_indices: Ints, coords: Floats) -> Mask:
+    def allows(self, c: int, row_indices: Ints, coords: Coords) -> Mask:
         """Which coordinates (k,) column c may have in these rows (k,).
 
         Rules see the columns that are drawn by now; others are `UNDRAWN`. No row
@@ -57,7 +57,7 @@ class DraftRows:
             self._rule_coords, c, row_indices, coords
         )
 
-    def set_columns(self, column_indices: Sequence[int], coords: Floats) -> None:
+    def set_columns(self, column_indices: Sequence[int], coords: Coords) -> None:
         """Give k columns their coordinates (m, k), in all rows."""
         self.cell_coords[:, column_indices] = coords
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 import numpy as np
 import torch
 
-from sliceflow.arrays import Floats, Ints, Mask
+from sliceflow.arrays import Ints, Mask
 from sliceflow.devices import require_memory
 from sliceflow.engine.clouds import Cloud, sliced_distance
 from sliceflow.engine.random import RandomState, Seed
@@ -18,7 +18,7 @@ from sliceflow.errors import DataError, warn_user
 from sliceflow.models.estimator import Estimator
 from sliceflow.models.protocols import ParticleResult
 from sliceflow.models.saving import FitRecord
-from sliceflow.spaces.tables.coords import has_value, is_missing
+from sliceflow.spaces.tables.coords import Coords, has_value, is_missing
 from sliceflow.spaces.tables.files import read_if_path
 from sliceflow.spaces.tables.fit import (
     FittedTable,
@@ -30,10 +30,10 @@ from sliceflow.spaces.tables.fit import (
 from sliceflow.spaces.tables.given_texts import given_value
 from sliceflow.spaces.tables.imputing import fill_missing
 from sliceflow.spaces.tables.rules import is_computing
-from sliceflow.spaces.tables.table import FoundRule, Table, generator
+from sliceflow.spaces.tables.table import FoundRule, Table
 from sliceflow.spaces.tables.table_rows import TableRows, format_names, read_dataframe
 from sliceflow.spaces.tables.trees import TreeSettings
-from sliceflow.validation import is_int, is_real, require
+from sliceflow.validation import is_bool, is_int, is_real, require
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -175,8 +175,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
 
     def _adapter(self, like_fitted: bool = False) -> TableAdapter:
         """The adapter that reads and plans rows, for the current parameters."""
-        is_known = self.missing in ("model", "fill")
-        require(is_known, "missing", self.missing, "'model' or 'fill'")
+        self._allows_missing()
         is_list = not isinstance(self.constraints, str)
         what = "a list of expressions such as ['a <= b']"
         require(is_list, "constraints", self.constraints, what)
@@ -185,6 +184,9 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         require(is_count, "min_count", self.min_count, "an int of at least 1")
         is_known = self.rare_levels in get_args(RareLevels)
         require(is_known, "rare_levels", self.rare_levels, "'warn', 'keep' or 'merge'")
+        is_verbosity = is_bool(self.verbose) or is_int(self.verbose, 0)
+        what = "a bool, or an int of at least 0"
+        require(is_verbosity, "verbose", self.verbose, what)
         known_rows = None
         if like_fitted:
             known_rows = self._known_rows()
@@ -197,6 +199,12 @@ class TableFlow(Estimator[TableRows, FittedTable]):
             min_count=int(self.min_count),
             rare_levels=self.rare_levels,
         )
+
+    def _allows_missing(self) -> bool:
+        """Whether samples have missing cells; an error if `missing` is no choice."""
+        is_known = self.missing in ("model", "fill")
+        require(is_known, "missing", self.missing, "'model' or 'fill'")
+        return self.missing == "model"
 
     def _store(
         self,
@@ -320,7 +328,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         n = int(n)
         fitted: FittedTable = self._fitted_state()
         seed = Seed.from_random_state(random_state)
-        allow_missing = self.missing == "model"
+        allow_missing = self._allows_missing()
         require_memory(
             fitted.sample_bytes(n),
             torch.device("cpu"),
@@ -438,7 +446,8 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         filled_coords, unfilled = fill_missing(table, cell_coords, n, seed)
         filled_dfs = []
         for part_coords in np.split(filled_coords, n):
-            filled_dfs.append(_with_filled_cells(df, table, is_hole, part_coords, seed))
+            filled_df = _with_filled_cells(df, table, is_hole, Coords(part_coords))
+            filled_dfs.append(filled_df)
         _warn_of_empty_cells(table, filled_dfs, np.unique(unfilled % len(cell_coords)))
         if n == 1:
             return filled_dfs[0]
@@ -493,7 +502,7 @@ def _shortened_notes(df: pd.DataFrame) -> list[str]:
 
 
 def _with_filled_cells(
-    df: pd.DataFrame, table: Table, is_hole: Mask, filled_coords: Floats, seed: Seed
+    df: pd.DataFrame, table: Table, is_hole: Mask, filled_coords: Coords
 ) -> pd.DataFrame:
     """A copy of a DataFrame, whose cells in `is_hole` (m, d) are missing, with these.
 
@@ -503,7 +512,7 @@ def _with_filled_cells(
     names = df.columns.tolist()
     for c in np.flatnonzero(is_hole.any(axis=0)).tolist():
         holes = np.flatnonzero(is_hole[:, c] & has_value(filled_coords[:, c]))
-        new_cells = table.columns[c].decode(filled_coords[holes, c], generator(seed))
+        new_cells = table.columns[c].decode(filled_coords[holes, c])
         place = names.index(table.names[c])
         series = _with_new_cells(filled_df.iloc[:, place], holes, new_cells)
         filled_df.isetitem(place, series.array)

@@ -15,7 +15,7 @@ import numpy as np
 from sliceflow.arrays import Floats
 from sliceflow.dependencies import find_dependencies
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import has_all_values, has_value, is_missing
+from sliceflow.spaces.tables.coords import Coords, has_all_values, has_value, is_missing
 from sliceflow.spaces.tables.rules import DatePart, LookupRule, lookup_keys
 
 # A number determines others only if at most this share of its rows have rare numbers.
@@ -25,7 +25,7 @@ MAX_RARE_SHARE = 0.1
 
 
 def find_lookups(
-    columns: Sequence[Column], cell_coords: Floats, derived: set[int]
+    columns: Sequence[Column], cell_coords: Coords, derived: set[int]
 ) -> list[LookupRule]:
     """The rules of functional dependencies, but for columns that others derive."""
     usable = [
@@ -57,7 +57,7 @@ def _would_disclose_rows(column: Column) -> bool:
 
 
 def find_date_parts(
-    columns: Sequence[Column], cell_coords: Floats, derived: set[int]
+    columns: Sequence[Column], cell_coords: Coords, derived: set[int]
 ) -> list[LookupRule]:
     """Columns that follow from a part of a time, as a month from a date."""
     rules = []
@@ -74,7 +74,7 @@ def find_date_parts(
     return rules
 
 
-def _date_part_keys(column: Column, coords: Floats) -> dict[DatePart, Floats]:
+def _date_part_keys(column: Column, coords: Coords) -> dict[DatePart, Floats]:
     """The parts (n,) of the times at coordinates (n,); NaN where cells are missing."""
     known = has_value(coords)
     keys = dict[DatePart, Floats]()
@@ -84,7 +84,7 @@ def _date_part_keys(column: Column, coords: Floats) -> dict[DatePart, Floats]:
     return keys
 
 
-def _best_date_part(coords: Floats, keys: dict[DatePart, Floats]) -> DatePart | None:
+def _best_date_part(coords: Coords, keys: dict[DatePart, Floats]) -> DatePart | None:
     """The part with the fewest values from which coordinates (n,) follow, if any."""
     cells = np.where(is_missing(coords), np.nan, coords)
     fewest = np.inf
@@ -107,7 +107,7 @@ def _is_determined_by(dependent: Floats, determinant: Floats) -> bool:
 
 def _lookup_rule(
     columns: Sequence[Column],
-    cell_coords: Floats,
+    cell_coords: Coords,
     dependent: int,
     determinant: int,
     part: DatePart | None,

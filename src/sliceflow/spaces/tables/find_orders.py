@@ -9,7 +9,7 @@ import numpy as np
 
 from sliceflow.arrays import Floats
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import has_all_values
+from sliceflow.spaces.tables.coords import Coords, has_all_values
 from sliceflow.spaces.tables.rule_evidence import MIN_ROWS, NumberColumns, RuleEvidence
 from sliceflow.spaces.tables.rules import LinearRule
 
@@ -26,7 +26,7 @@ MIN_SHARE_NEAR_EQUAL = 0.2
 
 
 def find_orders(
-    columns: Sequence[Column], cell_coords: Floats, numbers: NumberColumns
+    columns: Sequence[Column], cell_coords: Coords, numbers: NumberColumns
 ) -> list[LinearRule]:
     """Orders a ≤ b that all rows keep, without those that follow from others.
 
@@ -60,7 +60,7 @@ def _larger_than_any(
 
 
 def _find_larger_columns(
-    columns: Sequence[Column], cell_coords: Floats, numbers: NumberColumns
+    columns: Sequence[Column], cell_coords: Coords, numbers: NumberColumns
 ) -> dict[int, set[int]]:
     """For each column, by index, the others that are at least as large, by a rule."""
     has_levels = [

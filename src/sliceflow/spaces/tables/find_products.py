@@ -14,6 +14,7 @@ import numpy as np
 
 from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.spaces.tables.columns import Column
+from sliceflow.spaces.tables.coords import Coords
 from sliceflow.spaces.tables.rule_evidence import NumberColumns, evidence_of
 from sliceflow.spaces.tables.rules import FLOAT_TOLERANCE, ProductRule
 
@@ -40,7 +41,7 @@ DENOMINATORS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 20, 25, 40, 50, 100, 1000, 10
 
 def find_products(
     columns: Sequence[Column],
-    cell_coords: Floats,
+    cell_coords: Coords,
     numbers: NumberColumns,
     derived: set[int],
 ) -> list[ProductRule]:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from sliceflow.arrays import Floats, Ints
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import has_all_values
+from sliceflow.spaces.tables.coords import Coords, has_all_values
 from sliceflow.spaces.tables.rule_evidence import (
     MIN_ROWS,
     MIN_SHARE,
@@ -74,7 +74,7 @@ class _CandidateSum(NamedTuple):
 
 
 def find_sums(
-    columns: Sequence[Column], cell_coords: Floats, numbers: NumberColumns
+    columns: Sequence[Column], cell_coords: Coords, numbers: NumberColumns
 ) -> list[list[LinearRule]]:
     """Sums that are rules, each in all its orientations, the most natural first.
 
@@ -98,7 +98,7 @@ def find_sums(
 
 
 def _judge_relation(
-    columns: Sequence[Column], cell_coords: Floats, relation: WholeRelation
+    columns: Sequence[Column], cell_coords: Coords, relation: WholeRelation
 ) -> _CandidateSum | None:
     """The sum of a relation, if enough rows keep it; else None."""
     totals = _possible_totals(columns, relation)
@@ -281,7 +281,7 @@ def _possible_totals(columns: Sequence[Column], relation: WholeRelation) -> list
 
 def _linear_rule(
     columns: Sequence[Column],
-    cell_coords: Floats,
+    cell_coords: Coords,
     relation: WholeRelation,
     total: int,
 ) -> LinearRule:

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.arrays import Floats
 from sliceflow.devices import require_memory
 from sliceflow.engine import events
 from sliceflow.engine.random import Seed
@@ -23,6 +22,7 @@ from sliceflow.saved_types import Between, Count, Label
 from sliceflow.spaces.tables.chain import ChainStep, draw_rows, fit_chain
 from sliceflow.spaces.tables.choose_strategies import choose_strategies
 from sliceflow.spaces.tables.conditioning import GivenRows, condition_on
+from sliceflow.spaces.tables.coords import Coords
 from sliceflow.spaces.tables.events import ColumnEvent
 from sliceflow.spaces.tables.files import read_if_path
 from sliceflow.spaces.tables.rare_levels import rare_level_codes
@@ -220,13 +220,18 @@ class FittedTable:
             strategies=self.plan.strategies,
         )
 
+    @cached_property
+    def _chain_of_trees(self) -> tuple[ChainStep, ...]:
+        """The chain that draws rows without missing cells, if `chain` cannot."""
+        return tuple(self.fit_chain(allow_missing=False))
+
     def _chain_for(self, allow_missing: bool) -> tuple[ChainStep, ...]:
         """The chain that draws rows with or without missing cells.
 
         Only nearest rows need a chain of their own to draw none.
         """
         if not allow_missing and self.plan.n_neighbors:
-            return tuple(self.fit_chain(allow_missing=False))
+            return self._chain_of_trees
         return self.chain
 
     def sample_bytes(self, n: int = 1) -> int:
@@ -275,18 +280,18 @@ class FittedTable:
                 fixed_coords=conditional.fixed_coords,
                 allow_missing=allow_missing,
             )
-            cell_coords = np.concatenate((cell_coords, others))
+            cell_coords = Coords(np.concatenate((cell_coords, others)))
         return conditional.table.to_dataframe(cell_coords, seed, conditional.values)
 
     def _filter_plain_draws(
         self, n: int, seed: Seed, conditional: GivenRows, allow_missing: bool
-    ) -> Floats:
+    ) -> Coords:
         """Coordinates (m, d) of at most n plain draws that have what is given.
 
         There are none if they would take long, or be worse than draws of a chain that
         is fitted to the rows that have it, or if rows were moved to have it.
         """
-        found = np.empty((0, len(self.table.columns)))
+        found = Coords(np.empty((0, len(self.table.columns))))
         share = len(conditional.cell_coords) / len(self.table.cell_coords)
         if conditional.is_moved or share < MIN_SHARE_TO_FILTER:
             return found
@@ -308,7 +313,8 @@ class FittedTable:
                 fixed_coords={},
                 allow_missing=allow_missing,
             )
-            found = np.concatenate((found, drawn[conditional.holds(drawn)]))[:n]
+            matching = drawn[conditional.holds(drawn)]
+            found = Coords(np.concatenate((found, matching)))[:n]
             if len(found) == n:
                 break
         return found

@@ -12,7 +12,13 @@ from functools import cached_property
 import numpy as np
 
 from sliceflow.arrays import Floats
-from sliceflow.spaces.tables.coords import IMPOSSIBLE, MISSING, is_missing
+from sliceflow.spaces.tables.coords import (
+    IMPOSSIBLE,
+    MISSING,
+    Coords,
+    GridValues,
+    is_missing,
+)
 from sliceflow.spaces.tables.formats import ScaledValues
 
 
@@ -37,21 +43,21 @@ class Grid:
         return int(self.scaled_values[0])
 
     @cached_property
-    def grid_values(self) -> Floats:
+    def grid_values(self) -> GridValues:
         """The grid values (k,) of the levels, ascending."""
         if self.unit is None:
-            return self.scaled_values
+            return GridValues(self.scaled_values)
         step_counts = (self.scaled_values - self.origin) // self.spacing
-        return np.asarray(step_counts.astype(np.float64))
+        return GridValues(step_counts.astype(np.float64))
 
-    def coords_to_grid_values(self, coords: Floats) -> Floats:
+    def coords_to_grid_values(self, coords: Coords) -> GridValues:
         """The grid values (m,) at coordinates (m,); NaN where cells are missing."""
         if len(self.grid_values) == 0:
-            return np.full(len(coords), np.nan)
+            return GridValues(np.full(len(coords), np.nan))
         grid_values = values_at(self.grid_values, coords)
-        return np.where(is_missing(coords), np.nan, grid_values)
+        return GridValues(np.where(is_missing(coords), np.nan, grid_values))
 
-    def grid_values_to_coords(self, grid_values: Floats) -> Floats:
+    def grid_values_to_coords(self, grid_values: GridValues) -> Coords:
         """The coordinates (m,) of grid values (m,); NaN becomes `MISSING`.
 
         Grid values outside the range of the levels become `IMPOSSIBLE`.
@@ -65,9 +71,9 @@ class Grid:
         is_outside = grid_values < self.grid_values[0]
         is_outside |= grid_values > self.grid_values[-1]
         coords = np.where(is_outside, IMPOSSIBLE, coords)
-        return np.where(np.isnan(grid_values), MISSING, coords)
+        return Coords(np.where(np.isnan(grid_values), MISSING, coords))
 
-    def grid_values_to_scaled_values(self, grid_values: Floats) -> ScaledValues:
+    def grid_values_to_scaled_values(self, grid_values: GridValues) -> ScaledValues:
         """The scaled values (m,) of grid values (m,), rounded to the grid."""
         if self.unit is None:
             return grid_values
@@ -77,7 +83,7 @@ class Grid:
 
     def scaled_values_to_grid_values(
         self, scaled_values: ScaledValues, unit: Fraction | None
-    ) -> Floats:
+    ) -> GridValues:
         """The grid values (m,) of values (m,) that count any unit; None for floats.
 
         Grid values of what is not on the grid are not whole.
@@ -87,15 +93,15 @@ class Grid:
         denominator = ratio.denominator
         if self.unit is None or unit is None:
             values = scaled_values * float(numerator) / float(denominator)
-            return np.asarray((values - self.origin) / self.spacing)
+            return GridValues((values - self.origin) / self.spacing)
         # Python's integers divide exactly, and round once.
         differences = scaled_values.astype(object) * numerator
         differences = differences - self.origin * denominator
         divisor = denominator * self.spacing
         grid_values = [difference / divisor for difference in differences.tolist()]
-        return np.array(grid_values, dtype=np.float64)
+        return GridValues(np.array(grid_values, dtype=np.float64))
 
-    def coords_to_scaled_values(self, coords: Floats) -> ScaledValues:
+    def coords_to_scaled_values(self, coords: Coords) -> ScaledValues:
         """The exact scaled values (m,) at coordinates (m,) of no missing cells."""
         level = np.floor(coords).astype(np.int64)
         scaled_values = self.scaled_values[level]
@@ -104,17 +110,17 @@ class Grid:
         scaled_values[is_new] = self.grid_values_to_scaled_values(new_values)
         return scaled_values
 
-    def round(self, grid_values: Floats) -> Floats:
+    def round(self, grid_values: GridValues) -> GridValues:
         """The nearest grid values (m,) that the column can have."""
         if self.unit is None:
             return grid_values
-        return np.rint(grid_values)
+        return GridValues(np.rint(grid_values))
 
 
-def values_at(values: Floats, coords: Floats) -> Floats:
-    """Values (k,) at coordinates (m,), or on a line between two of them."""
+def values_at(values: Floats, places: Floats) -> Floats:
+    """Values (k,) at places (m,): at indices, or on a line between two of these."""
     with np.errstate(invalid="ignore"):
-        whole = coords.astype(np.int64)
-    if (whole == coords).all():  # the usual case is quick
+        whole = places.astype(np.int64)
+    if (whole == places).all():  # the usual case is quick
         return np.asarray(values[whole], dtype=np.float64)
-    return np.interp(coords, np.arange(len(values)), values)
+    return np.interp(places, np.arange(len(values)), values)

@@ -30,6 +30,7 @@ from sliceflow.spaces.tables.column_model import ColumnModel, fit_column_model
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.coords import (
     UNDRAWN,
+    Coords,
     has_value,
     is_impossible,
     is_missing,
@@ -89,8 +90,8 @@ ROUNDS_WITH_DISCOVERED_RULES = 2
 
 
 def fill_missing(
-    table: Table, cell_coords: Floats, n: int, seed: Seed
-) -> tuple[Floats, Ints]:
+    table: Table, cell_coords: Coords, n: int, seed: Seed
+) -> tuple[Coords, Ints]:
     """Fill the missing cells of rows with coordinates (m, d), n times.
 
     Identifiers, and columns without values, stay missing. Models are fitted during the
@@ -111,7 +112,8 @@ def fill_missing(
         seed=seed,
     )
     rng = generator(seed.child("fill"))
-    filled_coords = np.tile(_with_constants(table.columns, cell_coords), (n, 1))
+    to_fill = _with_constants(table.columns, cell_coords)
+    filled_coords = Coords(np.tile(to_fill, (n, 1)))
     rule_set = table.rule_set
     unfinished = np.flatnonzero(models.holes(filled_coords).any(axis=1))
     for attempt in range(MAX_FILL_ROUNDS):
@@ -129,14 +131,14 @@ def fill_missing(
     return filled_coords, unfinished
 
 
-def _sample_training_rows(table: Table, seed: Seed) -> Floats:
+def _sample_training_rows(table: Table, seed: Seed) -> Coords:
     """Coordinates (r, d) of the training rows to learn from, in random order."""
     n_rows = min(MAX_TRAINING_ROWS, MAX_TRAINING_CELLS // len(table.columns))
     order = generator(seed.child("some")).permutation(len(table.cell_coords))
     return table.cell_coords[order[:n_rows]]
 
 
-def _fillable_columns(table: Table, training_coords: Floats) -> list[int]:
+def _fillable_columns(table: Table, training_coords: Coords) -> list[int]:
     """Indices of columns that can be filled: no identifiers, and some cell is known."""
     fillable = []
     for c in table.drawing_order:
@@ -146,12 +148,12 @@ def _fillable_columns(table: Table, training_coords: Floats) -> list[int]:
     return fillable
 
 
-def _with_constants(columns: Sequence[Column], cell_coords: Floats) -> Floats:
+def _with_constants(columns: Sequence[Column], cell_coords: Coords) -> Coords:
     """Coordinates (m, d) in which constant columns have their value in all cells."""
     is_constant = [
         column.kind == "constant" and column.n_levels > 0 for column in columns
     ]
-    return np.where(is_constant, 0.0, cell_coords)
+    return Coords(np.where(is_constant, 0.0, cell_coords))
 
 
 def _only_constraints(rule_set: RuleSet) -> RuleSet:
@@ -170,19 +172,19 @@ class _ImputationModels:
 
     columns: Sequence[Column]  # all columns of the table
     fillable: Sequence[int]  # indices of the columns that models see and draw
-    training_coords: Floats  # (r, d), coordinates, with holes
+    training_coords: Coords  # (r, d), coordinates, with holes
     n_copies: int  # copies of the training rows, and so models of each column
     seed: Seed
     by_column: dict[int, list[ColumnModel]] = field(default_factory=dict)  # by index
 
-    def holes(self, cell_coords: Floats) -> Mask:
+    def holes(self, cell_coords: Coords) -> Mask:
         """Which cells of rows with coordinates (m, d) are missing and can be filled."""
         is_fillable = np.isin(np.arange(len(self.columns)), self.fillable)
         return is_missing(cell_coords) & is_fillable
 
     def fit_and_fill(
-        self, rule_set: RuleSet, cell_coords: Floats, rng: np.random.Generator
-    ) -> tuple[Floats, Mask]:
+        self, rule_set: RuleSet, cell_coords: Coords, rng: np.random.Generator
+    ) -> tuple[Coords, Mask]:
         """Fit the models, and fill rows with coordinates (m, d) in the same sweeps.
 
         Before a column is drawn again, its models are fitted to the copies of training
@@ -190,10 +192,10 @@ class _ImputationModels:
 
         Returns the filled rows (m, d), and which of them (m,) keep all rules.
         """
-        copies = np.tile(self.training_coords, (self.n_copies, 1))
+        copies = Coords(np.tile(self.training_coords, (self.n_copies, 1)))
         with_holes = np.flatnonzero(self.holes(copies).any(axis=1))
         n_swept_copies = len(with_holes)
-        swept_coords = np.concatenate((copies[with_holes], cell_coords))
+        swept_coords = Coords(np.concatenate((copies[with_holes], cell_coords)))
         holes = self.holes(swept_coords)
         indices_with_holes = [c for c in self.fillable if holes[:, c].any()]
         self._fill_initially(swept_coords, rng)
@@ -209,8 +211,8 @@ class _ImputationModels:
         return swept_coords[n_swept_copies:], keeps_rules[n_swept_copies:]
 
     def fill(
-        self, rule_set: RuleSet, cell_coords: Floats, rng: np.random.Generator
-    ) -> tuple[Floats, Mask]:
+        self, rule_set: RuleSet, cell_coords: Coords, rng: np.random.Generator
+    ) -> tuple[Coords, Mask]:
         """Fill rows with coordinates (m, d) by the models that are fitted.
 
         Returns the filled rows (m, d), and which of them (m,) keep all rules.
@@ -224,14 +226,14 @@ class _ImputationModels:
             swept_coords, keeps_rules = _apply_rules(rule_set, swept_coords, holes)
         return swept_coords, keeps_rules
 
-    def _fill_initially(self, cell_coords: Floats, rng: np.random.Generator) -> None:
+    def _fill_initially(self, cell_coords: Coords, rng: np.random.Generator) -> None:
         """Fill the holes of rows (m, d), in place, from some of the training rows."""
         donor_coords = self.training_coords[:MAX_DONORS]
         _fill_from_near_rows(
             self.columns, donor_coords, cell_coords, self.fillable, rng
         )
 
-    def _fit(self, column_index: int, copies: Floats, seed: Seed) -> None:
+    def _fit(self, column_index: int, copies: Coords, seed: Seed) -> None:
         """Fit the models of a column to copies (n_copies · r, d) of training rows.
 
         Rows whose cell of the column was a hole are left out.
@@ -239,8 +241,8 @@ class _ImputationModels:
         others = [c for c in self.fillable if c != column_index]
         predictors = np.array(others, dtype=np.int64)
         is_known = has_value(self.training_coords[:, column_index])
-        copies = copies.reshape(self.n_copies, *self.training_coords.shape)
-        copies = copies[:, is_known]
+        shape = (self.n_copies, *self.training_coords.shape)
+        copies = Coords(copies.reshape(shape))[:, is_known]
         strategy = choose_strategy(
             self.columns, copies[0], column_index, predictors, seed=seed.child("way")
         )
@@ -265,7 +267,7 @@ class _ImputationModels:
 def _redraw(
     rule_set: RuleSet,
     models: Sequence[ColumnModel],
-    cell_coords: Floats,
+    cell_coords: Coords,
     holes: Mask,
     rng: np.random.Generator,
 ) -> None:
@@ -289,8 +291,8 @@ def _redraw(
 
 
 def _apply_rules(
-    rule_set: RuleSet, cell_coords: Floats, holes: Mask
-) -> tuple[Floats, Mask]:
+    rule_set: RuleSet, cell_coords: Coords, holes: Mask
+) -> tuple[Coords, Mask]:
     """Compute the `holes` (m, d) of rows (m, d) that follow from their other cells.
 
     Returns the coordinates (m, d), and which rows (m,) are filled and keep all rules.
@@ -299,21 +301,22 @@ def _apply_rules(
     completed = _with_undrawn_holes(cell_coords, holes)
     keeps_rules = rule_set.complete(completed, holes)
     stays = is_undrawn(completed) | is_impossible(completed)
-    return np.where(stays, cell_coords, completed), keeps_rules
+    return Coords(np.where(stays, cell_coords, completed)), keeps_rules
 
 
-def _with_undrawn_holes(cell_coords: Floats, holes: Mask) -> Floats:
+def _with_undrawn_holes(cell_coords: Coords, holes: Mask) -> Coords:
     """Coordinates (m, d) with `UNDRAWN` for holes that are still missing.
 
     Rules wait for a cell that is not drawn yet, but take a missing one as it is.
     """
-    return np.where(holes & is_missing(cell_coords), UNDRAWN, cell_coords)
+    is_open = holes & is_missing(cell_coords)
+    return Coords(np.where(is_open, UNDRAWN, cell_coords))
 
 
 def _fill_from_near_rows(
     columns: Sequence[Column],
-    donor_coords: Floats,
-    cell_coords: Floats,
+    donor_coords: Coords,
+    cell_coords: Coords,
     fillable: Sequence[int],
     rng: np.random.Generator,
 ) -> None:
@@ -327,7 +330,7 @@ def _fill_from_near_rows(
     # Equal rows, of which there are many copies, are looked up once.
     distinct_coords, index = np.unique(cell_coords, axis=0, return_inverse=True)
     index = index.reshape(-1)
-    points = _points(columns, distinct_coords, fillable)
+    points = _points(columns, Coords(distinct_coords), fillable)
     k = min(N_NEAREST, len(donor_coords))
     donor_index = build_index(donor_points, metric="nan_euclidean")
     nearest = query_index(donor_index, points, k)[1].numpy()[index]
@@ -337,7 +340,7 @@ def _fill_from_near_rows(
     axis = 0  # the first axis of each column among those of points
     for c in fillable:
         to_fill = is_missing(cell_coords[:, c])
-        level_coords = np.arange(columns[c].n_levels, dtype=np.float64)
+        level_coords = Coords(np.arange(columns[c].n_levels, dtype=np.float64))
         level_axes = columns[c].features(level_coords)
         # Columns beyond MAX_COLUMNS_COMPARED have no axis.
         if columns[c].is_quantitative and axis < expected.shape[1]:
@@ -362,14 +365,14 @@ def _expected_points(donor_points: Floats, donor: Ints, points: Floats) -> Float
     return np.asarray(of_donor + differences)
 
 
-def _first_known(coords: Floats) -> Floats:
+def _first_known(coords: Coords) -> Coords:
     """The first cell in each row of (m, k) that is not missing, unless all are."""
     first = np.argmax(has_value(coords), axis=1)
-    return np.asarray(coords[np.arange(len(coords)), first])
+    return coords[np.arange(len(coords)), first]
 
 
 def _points(
-    columns: Sequence[Column], cell_coords: Floats, fillable: Sequence[int]
+    columns: Sequence[Column], cell_coords: Coords, fillable: Sequence[int]
 ) -> Floats:
     """The features (m, a) of the first columns; those of missing cells are NaN."""
     axes = []

@@ -16,7 +16,7 @@ import numpy as np
 
 from sliceflow.arrays import Floats, Ints
 from sliceflow.errors import DataError
-from sliceflow.spaces.tables.coords import has_all_values, has_value
+from sliceflow.spaces.tables.coords import Coords, GridValues, has_all_values, has_value
 from sliceflow.spaces.tables.table import Table
 
 # How many rows are moved to a number: an eighth of all, within these limits. More rows
@@ -51,10 +51,10 @@ EQUAL_TOLERANCE = 1e-12
 
 def move_to_values(
     table: Table,
-    cell_coords: Floats,
+    cell_coords: Coords,
     grid_values: Mapping[int, float],
     fixed_coords: Mapping[int, float],
-) -> tuple[Floats, int]:
+) -> tuple[Coords, int]:
     """Move the nearest of some rows to given numbers.
 
     Parameters
@@ -106,10 +106,10 @@ def _balanced_rows(differences: Floats) -> Ints:
 
 def _move_rows(
     table: Table,
-    cell_coords: Floats,
+    cell_coords: Coords,
     given: Sequence[int],
     given_coords: Sequence[float],
-) -> Floats:
+) -> Coords:
     """Rows (k, d) with other coordinates in the `given` columns.
 
     The other smooth numbers change one after the other, by as much as they depend on
@@ -132,7 +132,7 @@ def _move_rows(
         )
         before = column.grid_values_at(cell_coords[is_moved, c])
         after = before + _predicted_change(before, changed, given_numbers)
-        moved[is_moved, c] = column.nearest_coords(after)
+        moved[is_moved, c] = column.nearest_coords(GridValues(after))
         changed_columns.append(c)
     return moved
 
@@ -148,8 +148,8 @@ class _MovedNumbers(NamedTuple):
         cls,
         table: Table,
         column_indices: Sequence[int],
-        cell_coords: Floats,
-        moved: Floats,
+        cell_coords: Coords,
+        moved: Coords,
     ) -> _MovedNumbers:
         """The numbers of p columns in rows at `cell_coords` (k, d), and at `moved`.
 
@@ -243,7 +243,7 @@ def _require_exact(table: Table, c: int, grid_value: float, coord: float) -> Non
     the given value itself in place of the nearest one.
     """
     column = table.columns[c]
-    stored = column.grid.round(column.grid_values_at(np.array([coord])))[0]
+    stored = column.grid.round(column.grid_values_at(Coords(np.array([coord]))))[0]
     if abs(stored - grid_value) <= EQUAL_TOLERANCE * abs(grid_value):
         return
     for rule in table.rule_set.rules:
@@ -256,7 +256,7 @@ def _require_exact(table: Table, c: int, grid_value: float, coord: float) -> Non
 
 
 def _differences_to(
-    table: Table, cell_coords: Floats, grid_values: Mapping[int, float]
+    table: Table, cell_coords: Coords, grid_values: Mapping[int, float]
 ) -> Floats:
     """Rows (n, d) minus given values of g columns (n, g), in standard deviations."""
     of_rows = np.column_stack(

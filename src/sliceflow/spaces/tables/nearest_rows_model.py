@@ -27,7 +27,7 @@ from sliceflow.neighbours.sampling import local_noise
 from sliceflow.neighbours.search import build_index, query_index
 from sliceflow.spaces.tables import rare_numbers
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import has_value, is_missing
+from sliceflow.spaces.tables.coords import Coords, has_value, is_missing
 from sliceflow.spaces.tables.draft_rows import DraftRows
 
 # The weight of the random row itself, in neighbours: the 4 in h² = k/(k + 4). With a
@@ -57,7 +57,7 @@ class NearestRowsModel:
 
     columns: Sequence[Column]  # all columns of the table
     drawn_indices: list[int]  # the indices of those that are drawn
-    drawn_coords: Floats  # (n, p), their coordinates
+    drawn_coords: Coords  # (n, p), their coordinates
     scores: Tensor  # (n, q), normal scores of the smooth numbers among them
     neighbours: Tensor  # (n, k), the rows nearest to each row, itself among them
     unexplained: float  # share of the variance of scores that is within neighbourhoods
@@ -66,7 +66,7 @@ class NearestRowsModel:
     def from_data(
         cls,
         columns: Sequence[Column],
-        cell_coords: Floats,
+        cell_coords: Coords,
         drawn_indices: list[int],
         k: int,
     ) -> NearestRowsModel:
@@ -102,7 +102,7 @@ class NearestRowsModel:
 
     def draw(
         self, draft: DraftRows, rng: np.random.Generator, clip: bool = True
-    ) -> Floats:
+    ) -> Coords:
         """Coordinates (m, p) of the drawn columns, for the m rows of a draft.
 
         This is the first step of a chain, so it reads nothing from the draft, and does
@@ -147,10 +147,10 @@ class NearestRowsModel:
     def _move_to_distribution(
         self,
         i: int,
-        coords: Floats,
+        coords: Coords,
         scores: Floats,
         rng: np.random.Generator,
-    ) -> Floats:
+    ) -> Coords:
         """Coordinates (m,) in the order of `scores`, distributed as drawn column i.
 
         Cells that are missing in `coords` stay so.
@@ -158,7 +158,7 @@ class NearestRowsModel:
         moved = coords.copy()
         is_known = has_value(coords)
         own_coords = self.drawn_coords[:, i]
-        known_sorted = np.sort(own_coords[has_value(own_coords)])
+        known_sorted = Coords(np.sort(own_coords[has_value(own_coords)]))
         order = rankdata(scores[is_known], method="ordinal")
         probabilities = (order - rng.random(len(order))) / max(1, len(order))
         column = self.columns[self.drawn_indices[i]]

@@ -8,7 +8,7 @@ import numpy as np
 
 from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.spaces.tables import rare_numbers
-from sliceflow.spaces.tables.coords import UNDRAWN, is_impossible, is_undrawn
+from sliceflow.spaces.tables.coords import UNDRAWN, Coords, is_impossible, is_undrawn
 from sliceflow.spaces.tables.draft_rows import DraftRows
 from sliceflow.spaces.tables.node_sampler import NodeSampler
 
@@ -73,7 +73,7 @@ class NewCells:
         rng: np.random.Generator,
         clip: bool,
     ) -> None:
-        self.coords = np.full(len(draft), UNDRAWN)
+        self.coords = Coords(np.full(len(draft), UNDRAWN))
         self._draft = draft
         self._column_index = column_index
         self._sampler = sampler
@@ -86,7 +86,7 @@ class NewCells:
         """Which cells (m,) have no accepted proposal."""
         return is_undrawn(self.coords)
 
-    def propose(self, row_indices: Ints, coords: Floats) -> Mask:
+    def propose(self, row_indices: Ints, coords: Coords) -> Mask:
         """Set the cells of rows (k,) to coordinates (k,), where the draft allows these.
 
         Returns which proposals (k,) were accepted.

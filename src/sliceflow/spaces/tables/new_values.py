@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sliceflow.arrays import Floats, Mask
-from sliceflow.spaces.tables.coords import has_value
+from sliceflow.spaces.tables.coords import Coords, GridValues, has_value
 from sliceflow.spaces.tables.formats import MAX_EXACT_FLOAT
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class NewValuePolicy:
         stride = max(1, column.n_levels // _MAX_LEVELS_WRITTEN)
         level_indices = np.arange(0, column.n_levels, stride)
         levels = column.levels.iloc[level_indices]
-        written_levels = column.write_values(level_indices.astype(np.float64))
+        written_levels = column.write_values(Coords(level_indices.astype(np.float64)))
         is_alike = [
             str(written) == str(level)
             for written, level in zip(written_levels, levels, strict=True)
@@ -105,28 +105,28 @@ class NewValuePolicy:
             return False
         return self.has_full_grid or bool(self.free_levels.any())
 
-    def at_free_level(self, coords: Floats) -> Mask:
+    def at_free_level(self, coords: Coords) -> Mask:
         """Which coordinates (m,) are at a free level, or between it and the next."""
         levels = np.maximum(coords, 0).astype(np.int64)
         return has_value(coords) & self.free_levels[levels]
 
     def interpolate(
-        self, low: Floats, high: Floats, fraction: Floats, fallback: Floats
-    ) -> Floats:
+        self, low: Coords, high: Coords, fraction: Floats, fallback: Coords
+    ) -> Coords:
         """Coordinates of new values between two, all (m,).
 
         A `fraction` of 0 is at `low`, 1 at `high`. Where new values may not be, the
         result is the coordinate `fallback`.
         """
         grid = self._column.grid
-        low_values = grid.coords_to_grid_values(np.maximum(low, 0))
-        high_values = grid.coords_to_grid_values(np.maximum(high, 0))
+        low_values = grid.coords_to_grid_values(Coords(np.maximum(low, 0)))
+        high_values = grid.coords_to_grid_values(Coords(np.maximum(high, 0)))
         grid_values = low_values + fraction * (high_values - low_values)
-        new = grid.grid_values_to_coords(grid.round(grid_values))
+        new = grid.grid_values_to_coords(grid.round(GridValues(grid_values)))
         allowed = self.at_free_level(low) & self.at_free_level(high)
-        return np.where(allowed & has_value(new), new, fallback)
+        return Coords(np.where(allowed & has_value(new), new, fallback))
 
-    def quantile_coords(self, sorted_coords: Floats, places: Floats) -> Floats:
+    def quantile_coords(self, sorted_coords: Coords, places: Floats) -> Coords:
         """Quantiles (m,) of sorted coordinates (n,) at places (m,) from 0 to n.
 
         They are between two of the coordinates where new values may be.

@@ -9,6 +9,7 @@ import numpy as np
 
 from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.spaces.tables.columns import Column
+from sliceflow.spaces.tables.coords import Coords
 from sliceflow.spaces.tables.rare_numbers import LevelRange
 from sliceflow.spaces.tables.ridge_regression import RidgeRegression
 from sliceflow.spaces.tables.trees import DrawnValues, Tree
@@ -17,7 +18,7 @@ from sliceflow.spaces.tables.trees import DrawnValues, Tree
 class DrawnCells(NamedTuple):
     """Cells that were drawn from nodes of a tree."""
 
-    coords: Floats  # (m,)
+    coords: Coords  # (m,)
     # (m,), which cells are those of rows, and so may disclose these rows. A prediction
     # of a regression is a number of the table only by accident, and if it moved, a
     # total would no longer be the sum of its parts.
@@ -53,21 +54,22 @@ class NodeSampler:
             coords = self.regression.to_coords(self.column, predicted + residual, clip)
             return DrawnCells(coords, is_of_row=np.full(len(node), False))
         if not self.column.new_values.free_levels.any():
-            return DrawnCells(drawn.values, is_of_row=np.full(len(node), True))
+            coords = Coords(drawn.values)
+            return DrawnCells(coords, is_of_row=np.full(len(node), True))
         coords = self._interpolate(drawn, is_leaf)
         is_of_row = coords == drawn.values
         is_of_row |= (coords == drawn.below) | (coords == drawn.above)
         return DrawnCells(coords, is_of_row)
 
-    def _interpolate(self, drawn: DrawnValues, is_leaf: Mask) -> Floats:
+    def _interpolate(self, drawn: DrawnValues, is_leaf: Mask) -> Coords:
         """Coordinates (m,) between two rows of leaves, where new values may be."""
         between = self.column.new_values.interpolate(
-            low=drawn.below,
-            high=drawn.above,
+            low=Coords(drawn.below),
+            high=Coords(drawn.above),
             fraction=drawn.fraction,
-            fallback=drawn.values,
+            fallback=Coords(drawn.values),
         )
-        return np.where(is_leaf, between, drawn.values)
+        return Coords(np.where(is_leaf, between, drawn.values))
 
     def level_range(self, node: Ints) -> LevelRange:
         """The lowest and the highest level among the rows of each node (m,).

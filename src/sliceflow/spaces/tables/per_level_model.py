@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sliceflow.arrays import Floats
 from sliceflow.spaces.tables.column_model import ColumnModel
-from sliceflow.spaces.tables.coords import UNDRAWN
+from sliceflow.spaces.tables.coords import UNDRAWN, Coords
 from sliceflow.spaces.tables.draft_rows import DraftRows
 
 
@@ -33,9 +32,9 @@ class PerLevelModel:
 
     def draw(
         self, draft: DraftRows, rng: np.random.Generator, clip: bool = True
-    ) -> Floats:
+    ) -> Coords:
         """Draw each row by the model of its level; see `ColumnModel.draw`."""
-        coords = np.full((len(draft), 1), UNDRAWN)
+        coords = Coords(np.full((len(draft), 1), UNDRAWN))
         labels = draft.cell_coords[:, self.label_index]
         for level, model in self.models.items():
             of_level = np.flatnonzero(labels == level)

@@ -9,6 +9,7 @@ from scipy.stats import rankdata
 
 from sliceflow.arrays import Floats, Ints
 from sliceflow.spaces.tables.columns import Column
+from sliceflow.spaces.tables.coords import Coords
 
 # The most columns that a model sees: of more, it sees those with the largest
 # correlation ratios. So the time of a wide table grows with its columns and not with
@@ -25,7 +26,7 @@ MAX_GROUPS = 50
 
 def find_predictors(
     columns: Sequence[Column],
-    cell_coords: Floats,
+    cell_coords: Coords,
     column_index: int,
     predictors: Ints,
 ) -> Ints:
@@ -42,7 +43,7 @@ def find_predictors(
     return np.sort(predictors[largest])
 
 
-def _groups(coords: Floats) -> Ints:
+def _groups(coords: Coords) -> Ints:
     """Groups (n,) of cells that are alike, numbered from 0.
 
     Each level is a group, and so are missing cells. With many levels, these are joined

@@ -24,9 +24,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sliceflow.arrays import Floats, Ints, Mask
+from sliceflow.arrays import Ints, Mask
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import has_value
+from sliceflow.spaces.tables.coords import Coords, GridValues, has_value
 
 # How many places a rare number moves among the sorted numbers, at most. With fewer, it
 # stays nearer to the number of its row; with many, leaves of trees would be blurred.
@@ -59,7 +59,7 @@ class LevelRange(NamedTuple):
         )
 
 
-def is_rare(column: Column, coords: Floats) -> Mask:
+def is_rare(column: Column, coords: Coords) -> Mask:
     """Which coordinates (m,) are levels of too few rows, which may move."""
     if not column.new_values.rare_numbers.any():
         return np.zeros(len(coords), dtype=bool)
@@ -69,8 +69,8 @@ def is_rare(column: Column, coords: Floats) -> Mask:
 
 
 def move(
-    column: Column, coords: Floats, leaf: LevelRange, rng: np.random.Generator
-) -> Floats:
+    column: Column, coords: Coords, leaf: LevelRange, rng: np.random.Generator
+) -> Coords:
     """Coordinates (m,) near those of rare levels (m,), but never the same.
 
     They are in the range of the `leaf`, unless that is one level.
@@ -87,7 +87,7 @@ def move(
 
 def _move_places(
     column: Column, level: Ints, limits: LevelRange, rng: np.random.Generator
-) -> Floats:
+) -> Coords:
     """Coordinates (m,) a few places below or above levels (m,), on the grid."""
     counts = column.level_counts
     place_of_level = np.cumsum(counts) - counts / 2
@@ -101,12 +101,12 @@ def _move_places(
     between = np.interp(place, place_of_level, np.arange(column.n_levels))
     grid = column.grid
     before = grid.grid_values[level]
-    after = grid.round(grid.coords_to_grid_values(between))
+    after = grid.round(grid.coords_to_grid_values(Coords(between)))
     # What rounding moves back goes one step, up or down, inside the limits.
     direction = np.where(between < level, -1.0, 1.0)
     direction = np.where(level >= limits.last, -1.0, direction)
     direction = np.where(level <= limits.first, 1.0, direction)
-    after = np.where(after == before, before + direction, after)
+    after = GridValues(np.where(after == before, before + direction, after))
     return grid.grid_values_to_coords(after)
 
 
@@ -130,7 +130,7 @@ def _runs(column: Column) -> LevelRange:
 
 def _next_frequent_level(
     column: Column, level: Ints, rng: np.random.Generator
-) -> Floats:
+) -> Coords:
     """The next frequent level (m,) below or above levels (m,), at random.
 
     If no level is frequent, it is the next level.
@@ -144,4 +144,4 @@ def _next_frequent_level(
     goes_up = rng.random(len(level)) < 0.5
     goes_up = (goes_up | (below < 0)) & (above < len(targets))
     chosen = np.where(goes_up, above, below)
-    return targets[chosen].astype(np.float64)
+    return Coords(targets[chosen].astype(np.float64))

@@ -17,6 +17,7 @@ import numpy as np
 
 from sliceflow.arrays import Floats, Ints
 from sliceflow.spaces.tables.columns import Column
+from sliceflow.spaces.tables.coords import Coords, GridValues
 
 Scale = Literal["score", "grid_value", "log"]
 
@@ -66,7 +67,7 @@ class RidgeRegression:
         cls,
         scale: Scale,
         columns: Sequence[Column],
-        cell_coords: Floats,
+        cell_coords: Coords,
         target_index: int,
         predictors: Ints,
     ) -> RidgeRegression | None:
@@ -103,11 +104,12 @@ class RidgeRegression:
             intercept,
         )
 
-    def predict(self, cell_coords: Floats) -> Floats:
+    def predict(self, cell_coords: Coords) -> Floats:
         """Predictions (m,), on the scale of the regression, for coordinates (m, d)."""
         n_blocks = len(cell_coords) // ROWS_PER_BLOCK + 1
         predictions = []
-        for block in np.array_split(cell_coords, n_blocks):
+        for part in np.array_split(cell_coords, n_blocks):
+            block = Coords(part)
             values = values_on_scale(self.scale, self.columns, block, self.predictors)
             standardised = (values - self.means) / self.deviations
             regressors = _regressors(
@@ -116,7 +118,7 @@ class RidgeRegression:
             predictions.append((regressors - self.regressor_means) @ self.coefficients)
         return self.intercept + np.concatenate(predictions)
 
-    def to_coords(self, column: Column, values: Floats, clip: bool = True) -> Floats:
+    def to_coords(self, column: Column, values: Floats, clip: bool = True) -> Coords:
         """The coordinates of values (m,) that are on the scale of the regression.
 
         Values outside the range of the column become its lowest or highest value, or
@@ -127,10 +129,11 @@ class RidgeRegression:
             exponentials = np.exp(np.minimum(values, MAX_LOGARITHM))
             grid_values = exponentials - _log_offset(column)
         if clip:
-            return column.nearest_coords(grid_values)
-        return column.grid.grid_values_to_coords(column.grid.round(grid_values))
+            return column.nearest_coords(GridValues(grid_values))
+        on_grid = column.grid.round(GridValues(grid_values))
+        return column.grid.grid_values_to_coords(on_grid)
 
-    def is_exact(self, cell_coords: Floats, target_index: int) -> bool:
+    def is_exact(self, cell_coords: Coords, target_index: int) -> bool:
         """Whether errors are tiny, as those of a total that is computed from parts."""
         column = self.columns[target_index]
         predicted = column.grid_values_at(
@@ -149,7 +152,7 @@ def _solve_ridge(x: Floats, y: Floats, penalty: float) -> Floats:
 def values_on_scale(
     scale: Scale,
     columns: Sequence[Column],
-    cell_coords: Floats,
+    cell_coords: Coords,
     column_indices: Iterable[int],
 ) -> Floats:
     """The cells (m, p) of the numeric ones of some columns; missing ones are NaN.
@@ -190,7 +193,7 @@ def _log_offset(column: Column) -> float:
 def _regressors(
     scale: Scale,
     columns: Sequence[Column],
-    cell_coords: Floats,
+    cell_coords: Coords,
     predictors: Ints,
     standardised: Floats,
 ) -> Floats:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sliceflow.arrays import SMALLEST_POSITIVE, Floats, Ints
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import has_all_values, has_value
+from sliceflow.spaces.tables.coords import Coords, has_all_values, has_value
 from sliceflow.spaces.tables.formats import MAX_EXACT_FLOAT
 from sliceflow.spaces.tables.rules import LinearRule, ProductRule
 
@@ -37,7 +37,7 @@ class NumberColumns:
     values: Floats  # (n, p); NaN where cells are missing
 
     @classmethod
-    def read(cls, columns: Sequence[Column], cell_coords: Floats) -> NumberColumns:
+    def read(cls, columns: Sequence[Column], cell_coords: Coords) -> NumberColumns:
         """The columns of plain numbers: neither times nor durations."""
         indices = [
             c
@@ -48,7 +48,7 @@ class NumberColumns:
 
     @classmethod
     def read_columns(
-        cls, columns: Sequence[Column], cell_coords: Floats, indices: Sequence[int]
+        cls, columns: Sequence[Column], cell_coords: Coords, indices: Sequence[int]
     ) -> NumberColumns:
         """The given columns, except those whose integers are too large for floats."""
         usable = [
@@ -107,7 +107,7 @@ def _share_of_equal_pairs(a: NDArray[Any], b: NDArray[Any]) -> float:
 
 
 def evidence_of(
-    rule: LinearRule | ProductRule, columns: Sequence[Column], cell_coords: Floats
+    rule: LinearRule | ProductRule, columns: Sequence[Column], cell_coords: Coords
 ) -> RuleEvidence:
     """How many rows keep a rule that computes its first column."""
     known_coords = cell_coords[has_all_values(cell_coords, rule.column_indices)]

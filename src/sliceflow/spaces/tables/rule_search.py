@@ -28,8 +28,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from sliceflow.arrays import Floats
 from sliceflow.spaces.tables.columns import Column
+from sliceflow.spaces.tables.coords import Coords
 from sliceflow.spaces.tables.find_lookups import find_date_parts, find_lookups
 from sliceflow.spaces.tables.find_orders import find_orders
 from sliceflow.spaces.tables.find_products import find_products
@@ -43,7 +43,7 @@ MAX_COLUMNS = 300
 
 
 def find_rules(
-    columns: Sequence[Column], cell_coords: Floats, constraints: Sequence[Rule] = ()
+    columns: Sequence[Column], cell_coords: Coords, constraints: Sequence[Rule] = ()
 ) -> list[Rule]:
     """The rules in rows with coordinates (n, d), beside the constraints of the user.
 

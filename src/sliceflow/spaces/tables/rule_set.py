@@ -17,10 +17,11 @@ from itertools import compress
 
 import numpy as np
 
-from sliceflow.arrays import Floats, Ints, Mask
+from sliceflow.arrays import Ints, Mask
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.coords import (
+    Coords,
     has_all_values,
     is_impossible,
     is_undrawn,
@@ -42,10 +43,10 @@ class RuleSet:
 
     rules: tuple[Rule, ...]
     columns: Sequence[Column]
-    cell_coords: Floats  # (n, d), of the table's own rows, which keep the rules
+    cell_coords: Coords  # (n, d), of the table's own rows, which keep the rules
     # The combinations that occur, by the indices of their columns: they are looked up
     # many times.
-    _combinations: dict[tuple[int, ...], Floats] = field(
+    _combinations: dict[tuple[int, ...], Coords] = field(
         default_factory=dict, init=False
     )
 
@@ -130,7 +131,7 @@ class RuleSet:
     # Which rows keep the rules
 
     def allows(
-        self, cell_coords: Floats, c: int, row_indices: Ints, coords: Floats
+        self, cell_coords: Coords, c: int, row_indices: Ints, coords: Coords
     ) -> Mask:
         """Whether a column may have certain coordinates, given what is drawn so far.
 
@@ -155,7 +156,7 @@ class RuleSet:
         computable[:, c] = c in derived
         return self._compute_and_check(rules, trial, computable)
 
-    def complete(self, cell_coords: Floats, computable: Mask) -> Mask:
+    def complete(self, cell_coords: Coords, computable: Mask) -> Mask:
         """Compute cells of rows (m, d), in place, and check all rules.
 
         Only the cells in `computable` change: (m, d) for each cell, or (d,) for whole
@@ -174,7 +175,7 @@ class RuleSet:
         return [rule for rule in self.rules if changing & set(rule.column_indices)]
 
     def _compute_and_check(
-        self, rules: Sequence[Rule], cell_coords: Floats, computable: Mask
+        self, rules: Sequence[Rule], cell_coords: Coords, computable: Mask
     ) -> Mask:
         """Compute cells of rows (m, d), in place, and check these rules.
 
@@ -188,7 +189,7 @@ class RuleSet:
             keeps_rules[keeps_rules] = ~self.broken(rule, cell_coords[keeps_rules])
         return keeps_rules
 
-    def broken(self, rule: Rule, cell_coords: Floats) -> Mask:
+    def broken(self, rule: Rule, cell_coords: Coords) -> Mask:
         """Which rows (m,) of (m, d) break a rule, as far as they are drawn."""
         if isinstance(rule, MembershipRule):
             coords = cell_coords[:, rule.column_indices[0]]
@@ -202,7 +203,7 @@ class RuleSet:
         broken[row_indices] = rule.is_broken(self.columns, cell_coords[row_indices])
         return broken
 
-    def _broken_combinations(self, rule: CombinationRule, cell_coords: Floats) -> Mask:
+    def _broken_combinations(self, rule: CombinationRule, cell_coords: Coords) -> Mask:
         """Which rows (m,) have a combination of drawn cells that does not occur."""
         combinations = cell_coords[:, rule.column_indices]
         is_drawn = ~is_undrawn(combinations)
@@ -214,13 +215,14 @@ class RuleSet:
             broken[has_pattern] = ~self._occurs(drawn, drawn_indices)
         return broken
 
-    def _occurs(self, combinations: Floats, column_indices: tuple[int, ...]) -> Mask:
+    def _occurs(self, combinations: Coords, column_indices: tuple[int, ...]) -> Mask:
         """Which combinations of coordinates (m, k) of some columns are in the table."""
         import pandas as pd
 
         if column_indices not in self._combinations:
             in_table = pd.DataFrame(self.cell_coords[:, column_indices])
-            self._combinations[column_indices] = in_table.drop_duplicates().to_numpy()
+            distinct = in_table.drop_duplicates().to_numpy()
+            self._combinations[column_indices] = Coords(distinct)
         known = self._combinations[column_indices]
         df = pd.DataFrame(np.concatenate((known, combinations)))
         # Groups are numbered as they appear, so those of known combinations come first.

@@ -31,6 +31,7 @@ from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.coords import (
     IMPOSSIBLE,
     UNDRAWN,
+    Coords,
     has_value,
     is_undrawn,
 )
@@ -78,7 +79,7 @@ class LinearRule:
         total, *parts = self.column_indices
         return (total, *reversed(parts))
 
-    def is_broken(self, columns: Sequence[Column], cell_coords: Floats) -> Mask:
+    def is_broken(self, columns: Sequence[Column], cell_coords: Coords) -> Mask:
         """Which rows (m,) of (m, d), without missing cells, break the rule."""
         difference = self.difference(columns, cell_coords)
         if self.relation == "<":
@@ -92,7 +93,7 @@ class LinearRule:
         ]
         return np.asarray(np.abs(difference) > FLOAT_TOLERANCE * np.max(sizes, axis=0))
 
-    def solve(self, columns: Sequence[Column], cell_coords: Floats, c: int) -> Floats:
+    def solve(self, columns: Sequence[Column], cell_coords: Coords, c: int) -> Coords:
         """The coordinates (m,) of a column that follow from the others.
 
         They are `IMPOSSIBLE` where the column cannot have the value.
@@ -108,7 +109,7 @@ class LinearRule:
         return coords_of_values(column, int(np.sign(weight)) * difference, unit)
 
     def _term(
-        self, columns: Sequence[Column], c: int, cell_coords: Floats
+        self, columns: Sequence[Column], c: int, cell_coords: Coords
     ) -> ScaledValues:
         """weight·column, in units of the rule, for rows (m, d): (m,)."""
         column = columns[c]
@@ -126,7 +127,7 @@ class LinearRule:
     def difference(
         self,
         columns: Sequence[Column],
-        cell_coords: Floats,
+        cell_coords: Coords,
         without: int | None = None,
     ) -> ScaledValues:
         """Σ weight·column − bound (m,) for rows (m, d), `without` one column."""
@@ -165,7 +166,7 @@ class ProductRule:
         once = [c for c in reversed(factors) if factors.count(c) == 1]
         return (product, *once)
 
-    def is_broken(self, columns: Sequence[Column], cell_coords: Floats) -> Mask:
+    def is_broken(self, columns: Sequence[Column], cell_coords: Coords) -> Mask:
         """Which rows (m,) of (m, d), without missing cells, break the rule.
 
         A division by 0 breaks no rule.
@@ -186,7 +187,7 @@ class ProductRule:
         is_off = np.asarray(error > denominator, dtype=bool)
         return np.asarray(is_off & (denominator != 0), dtype=bool)
 
-    def solve(self, columns: Sequence[Column], cell_coords: Floats, c: int) -> Floats:
+    def solve(self, columns: Sequence[Column], cell_coords: Coords, c: int) -> Coords:
         """The coordinates (m,) of a column that follow from the others.
 
         They are `IMPOSSIBLE` where the column cannot have the value, and `UNDRAWN`
@@ -196,14 +197,14 @@ class ProductRule:
             return self._solve_product(columns, cell_coords)
         return self._solve_factor(columns, cell_coords, c)
 
-    def _solve_product(self, columns: Sequence[Column], cell_coords: Floats) -> Floats:
+    def _solve_product(self, columns: Sequence[Column], cell_coords: Coords) -> Coords:
         column = columns[self.column_indices[0]]
         if not self._is_exact(columns):
             values = self._float_product(columns, cell_coords)
             if column.unit is not None:
                 values = np.rint(values / float(column.unit)) * float(column.unit)
             coords = coords_of_values(column, values, None)
-            return np.where(np.isfinite(values), coords, UNDRAWN)
+            return Coords(np.where(np.isfinite(values), coords, UNDRAWN))
         numerator, denominator = self._fractions(columns, cell_coords)
         is_defined = denominator != 0
         safe_denominator = np.where(is_defined, denominator, 1)
@@ -212,11 +213,11 @@ class ProductRule:
         is_tie = (2 * numerator + safe_denominator) % (2 * safe_denominator) == 0
         quotient = quotient - (is_tie & (quotient % 2 == 1))
         coords = coords_of_values(column, quotient, column.unit)
-        return np.where(is_defined, coords, UNDRAWN)
+        return Coords(np.where(is_defined, coords, UNDRAWN))
 
     def _solve_factor(
-        self, columns: Sequence[Column], cell_coords: Floats, c: int
-    ) -> Floats:
+        self, columns: Sequence[Column], cell_coords: Coords, c: int
+    ) -> Coords:
         """A factor from the product; the nearest value that the column can have."""
         exponent = self.exponents[self.column_indices[1:].index(c)]
         product = _float_values(
@@ -235,7 +236,7 @@ class ProductRule:
         coords[inside] = np.where(
             self.is_broken(columns, solved[inside]), IMPOSSIBLE, coords[inside]
         )
-        return np.where(np.isfinite(values), coords, UNDRAWN)
+        return Coords(np.where(np.isfinite(values), coords, UNDRAWN))
 
     def _is_exact(self, columns: Sequence[Column]) -> bool:
         """Whether all columns count a unit."""
@@ -244,7 +245,7 @@ class ProductRule:
     def _float_product(
         self,
         columns: Sequence[Column],
-        cell_coords: Floats,
+        cell_coords: Coords,
         without: int | None = None,
     ) -> Floats:
         """The product (m,), as floats, of all columns but one; NaN or ∞ after 1/0."""
@@ -259,7 +260,7 @@ class ProductRule:
         return product
 
     def _fractions(
-        self, columns: Sequence[Column], cell_coords: Floats
+        self, columns: Sequence[Column], cell_coords: Coords
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """Numerators and denominators ≥ 0 (m,) of the product, in units of column₀."""
         unit_of_product = columns[self.column_indices[0]].unit
@@ -296,7 +297,7 @@ class LookupRule:
     text: str
     column_indices: tuple[int, int]  # the dependent and its determinant
     keys: Floats  # (k,), ascending
-    coords: Floats  # (k,), of the dependent
+    coords: Coords  # (k,), of the dependent
     date_part: DatePart | None = None
     one_to_one: bool = False
     share: float = 1.0
@@ -313,14 +314,14 @@ class LookupRule:
         """The column that can be computed: the dependent."""
         return self.column_indices[:1]
 
-    def is_broken(self, columns: Sequence[Column], cell_coords: Floats) -> Mask:
+    def is_broken(self, columns: Sequence[Column], cell_coords: Coords) -> Mask:
         """Which rows (m,) of (m, d) have another value than the one of their key."""
         dependent = self.column_indices[0]
         expected = self.solve(columns, cell_coords, dependent)
         differs = expected != cell_coords[:, dependent]
         return np.asarray(~is_undrawn(expected) & differs)
 
-    def solve(self, columns: Sequence[Column], cell_coords: Floats, c: int) -> Floats:
+    def solve(self, columns: Sequence[Column], cell_coords: Coords, c: int) -> Coords:
         """The coordinates (m,) of the dependent; `UNDRAWN` for an unknown key."""
         determinant = self.column_indices[1]
         keys = lookup_keys(
@@ -328,7 +329,8 @@ class LookupRule:
         )
         place = np.searchsorted(self.keys, keys)
         place = np.minimum(place, len(self.keys) - 1)
-        return np.where(self.keys[place] == keys, self.coords[place], UNDRAWN)
+        is_known = self.keys[place] == keys
+        return Coords(np.where(is_known, self.coords[place], UNDRAWN))
 
 
 @dataclass(frozen=True)
@@ -370,7 +372,7 @@ def is_computing(rule: Rule) -> TypeGuard[ComputingRule]:
 
 def coords_of_values(
     column: Column, scaled_values: ScaledValues, unit: Fraction | None
-) -> Floats:
+) -> Coords:
     """The coordinates (m,) of values (m,) that count any unit; None for floats.
 
     They are `IMPOSSIBLE` where the column cannot have the value.
@@ -382,16 +384,16 @@ def coords_of_values(
         tolerance = _GRID_TOLERANCE
     coords = column.grid.grid_values_to_coords(on_grid)
     is_on_grid = np.abs(on_grid - grid_values) <= tolerance
-    return np.where(is_on_grid, coords, IMPOSSIBLE)
+    return Coords(np.where(is_on_grid, coords, IMPOSSIBLE))
 
 
-def _float_values(column: Column, coords: Floats) -> Floats:
+def _float_values(column: Column, coords: Coords) -> Floats:
     """The values (m,) at coordinates (m,) of no missing cells, as floats."""
     scaled_values = column.grid.coords_to_scaled_values(coords)
     return scaled_values.astype(np.float64) * float(column.unit or 1)
 
 
-def lookup_keys(column: Column, coords: Floats, part: DatePart | None) -> Floats:
+def lookup_keys(column: Column, coords: Coords, part: DatePart | None) -> Floats:
     """What dependents of a column follow from: its coordinates, or a part of its times.
 
     Parts are on the clock of the column's own zone.
@@ -399,15 +401,15 @@ def lookup_keys(column: Column, coords: Floats, part: DatePart | None) -> Floats
     if part is None:
         return coords
     levels, which = np.unique(coords, return_inverse=True)
-    return _date_parts(column, levels, part)[which]
+    return _date_parts(column, Coords(levels), part)[which]
 
 
-def _date_parts(column: Column, coords: Floats, part: DatePart) -> Floats:
+def _date_parts(column: Column, coords: Coords, part: DatePart) -> Floats:
     """The parts (m,) of the times at coordinates (m,), as floats."""
     import pandas as pd
 
     if column.encoded.value_type == "datetime":
-        times = column.decode(coords, np.random.default_rng(0))
+        times = column.decode(coords)
     else:
         unit = column.unit
         assert unit is not None, "times count a unit"

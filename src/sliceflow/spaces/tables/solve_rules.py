@@ -23,10 +23,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sliceflow.arrays import Floats, Mask
+from sliceflow.arrays import Mask
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.coords import (
     UNDRAWN,
+    Coords,
     has_all_values,
     is_missing,
     is_undrawn,
@@ -37,15 +38,15 @@ from sliceflow.spaces.tables.rules import ComputingRule
 def compute_column(
     rules: Sequence[ComputingRule],
     columns: Sequence[Column],
-    cell_coords: Floats,
+    cell_coords: Coords,
     c: int,
-) -> Floats:
+) -> Coords:
     """The coordinates (m,) of column c that follow from the other cells of rows (m, d).
 
     The first rule counts of which all other cells are known. `UNDRAWN` if there is
     none, `IMPOSSIBLE` if the column cannot have the value.
     """
-    coords = np.full(len(cell_coords), UNDRAWN)
+    coords = Coords(np.full(len(cell_coords), UNDRAWN))
     for rule in rules:
         follows = is_undrawn(coords) & _knows_all_but(rule, cell_coords, c)
         coords[follows] = rule.solve(columns, cell_coords[follows], c)
@@ -55,7 +56,7 @@ def compute_column(
 def complete_rows(
     rules: Sequence[ComputingRule],
     columns: Sequence[Column],
-    cell_coords: Floats,
+    cell_coords: Coords,
     computable: Mask,
 ) -> None:
     """Compute the `computable` cells (m, d) of rows (m, d) by rules, in place.
@@ -81,7 +82,7 @@ def complete_rows(
 def _compute_determined_cells(
     rules: Sequence[ComputingRule],
     columns: Sequence[Column],
-    cell_coords: Floats,
+    cell_coords: Coords,
     computable: Mask,
 ) -> None:
     """Compute cells of rules of which no other cell may change, in place.
@@ -102,7 +103,7 @@ def _compute_determined_cells(
 def _compute_by_rule(
     rule: ComputingRule,
     columns: Sequence[Column],
-    cell_coords: Floats,
+    cell_coords: Coords,
     computable: Mask,
     only_determined: bool = False,
 ) -> bool:
@@ -131,7 +132,7 @@ def _compute_by_rule(
     return is_changed
 
 
-def _knows_all_but(rule: ComputingRule, cell_coords: Floats, c: int) -> Mask:
+def _knows_all_but(rule: ComputingRule, cell_coords: Coords, c: int) -> Mask:
     """Which rows (m,) have a value in all columns of a rule, column c aside."""
     return has_all_values(cell_coords, _other_indices(rule, c))
 

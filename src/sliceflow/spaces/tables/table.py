@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sliceflow.arrays import Floats, Ints, Mask
+from sliceflow.arrays import Ints, Mask
 from sliceflow.engine.random import Seed
 from sliceflow.errors import ParameterError
 from sliceflow.spaces.tables.cell_sources import find_equal_columns
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import has_all_values, has_value, is_undrawn
+from sliceflow.spaces.tables.coords import Coords, has_all_values, has_value, is_undrawn
 from sliceflow.spaces.tables.infer_columns import infer_column
 from sliceflow.spaces.tables.parse_constraints import parse_constraint
 from sliceflow.spaces.tables.rare_levels import merge_rare_levels
@@ -99,7 +99,7 @@ class Table:
     rows: TableRows  # as the user passed them
     columns: tuple[Column, ...]  # their kinds, levels and grids
     rule_set: RuleSet  # the rules that hold in every row
-    cell_coords: Floats  # (n, d), the coordinates of all cells
+    cell_coords: Coords  # (n, d), the coordinates of all cells
     approximate_rules: tuple[ComputingRule, ...] = ()  # these hold in nearly every row
     # What `columns_for_neighbours` returned, because it is called many times.
     _neighbour_columns: dict[
@@ -139,7 +139,7 @@ class Table:
             if merges_rare_levels:
                 column = merge_rare_levels(column)
             columns.append(column)
-        cell_coords = np.column_stack([column.coords for column in columns])
+        cell_coords = Coords(np.column_stack([column.coords for column in columns]))
         rules = [parse_constraint(text, columns) for text in constraints]
         no_rules = RuleSet((), columns, cell_coords)
         table = cls(rows, tuple(columns), no_rules, cell_coords).with_rules(rules)
@@ -206,7 +206,7 @@ class Table:
                 found.append(FoundRule(rule.text, rule.share, names))
         return found
 
-    def shares_kept(self, cell_coords: Floats) -> dict[str, float]:
+    def shares_kept(self, cell_coords: Coords) -> dict[str, float]:
         """The share of rows (m, d) that keep each of `found_rules`, by its text.
 
         Rows with a missing cell in the columns of a rule do not count for it. If no
@@ -344,7 +344,7 @@ class Table:
             return set()
         return unique
 
-    def copies_unique_row(self, cell_coords: Floats) -> Mask:
+    def copies_unique_row(self, cell_coords: Coords) -> Mask:
         """Which rows of coordinates (m, d) copy a row that occurs once."""
         return np.array(
             [row.tobytes() in self.unique_rows for row in cell_coords], dtype=bool
@@ -356,7 +356,7 @@ class Table:
         *,
         new_as_missing: bool = False,
         outside_as_missing: bool = False,
-    ) -> Floats:
+    ) -> Coords:
         """The coordinates (m, d) of other rows. An error names a value that cannot be.
 
         With `new_as_missing`, new levels of categories count as missing cells, and with
@@ -371,11 +371,11 @@ class Table:
                 outside_as_missing=outside_as_missing,
             )
             coords.append(column_coords)
-        return np.column_stack(coords)
+        return Coords(np.column_stack(coords))
 
     def to_dataframe(
         self,
-        cell_coords: Floats,
+        cell_coords: Coords,
         seed: Seed,
         given: Mapping[int, pd.Series] | None = None,
     ) -> pd.DataFrame:
@@ -389,11 +389,18 @@ class Table:
                 series = given[c].repeat(len(cell_coords)).reset_index(drop=True)
                 named_columns.append((column.name, series))
             elif column.kind != "drop":
-                rng = generator(seed.child("identifiers", c))
-                named_columns.append(
-                    (column.name, column.decode(cell_coords[:, c], rng))
+                series = _decode(
+                    column, cell_coords[:, c], seed.child("identifiers", c)
                 )
+                named_columns.append((column.name, series))
         return make_dataframe(self.rows, named_columns)
+
+
+def _decode(column: Column, coords: Coords, seed: Seed) -> pd.Series:
+    """The values (m,) of new rows; identifiers are made up."""
+    if column.kind == "identifier":
+        return column.draw_identifiers(coords, generator(seed))
+    return column.decode(coords)
 
 
 def _check_names(rows: TableRows, kinds: Mapping[Any, str]) -> None:

@@ -26,7 +26,7 @@ from sliceflow.kernels import for_device
 from sliceflow.metrics.tables import BoostingSettings, boosted_trees
 from sliceflow.neighbours.distance_ratios import MIN_DISTANCE_RATIO, log_distance_ratio
 from sliceflow.spaces.tables.chain import draw_chain, fit_chain
-from sliceflow.spaces.tables.coords import has_value
+from sliceflow.spaces.tables.coords import Coords, has_value, split_in_halves
 from sliceflow.spaces.tables.draft_rows import DraftRows
 from sliceflow.spaces.tables.strategies import Strategy
 from sliceflow.spaces.tables.table import Table, generator
@@ -154,7 +154,7 @@ def may_use_neighbours(table: Table, strategies: Sequence[Strategy]) -> bool:
 
 def plain_draws_are_better(
     table: Table,
-    holds: Callable[[Floats], Mask],
+    holds: Callable[[Coords], Mask],
     fixed_coords: Mapping[int, float],
     settings: TreeSettings,
     strategies: Sequence[Strategy],
@@ -182,7 +182,7 @@ def plain_draws_are_better(
     gains = []
     for seed in range(max(1, ROWS_COMPARED // n_matches)):
         rng = generator(CHOICE_SEED.child("given", seed))
-        first, second = np.array_split(rng.permutation(table.cell_coords), 2)
+        first, second = split_in_halves(Coords(rng.permutation(table.cell_coords)))
         for fitted, held_out in ((first, second), (second, first)):
             rows = held_out[holds(held_out)][:, compared]
             n_draws = math.ceil(len(rows) / share)
@@ -213,7 +213,7 @@ def _coarseness_by_halves(table: Table, strategies: Sequence[Strategy]) -> float
     n = len(table.cell_coords)
     size = min(MAX_ROWS_PER_HALF, n // 2)
     row_indices = generator(CHOICE_SEED).permutation(n)[: 2 * size]
-    first, second = np.split(table.cell_coords[row_indices], 2)
+    first, second = split_in_halves(table.cell_coords[row_indices])
     is_nearer = torch.cat(
         [
             _nearer_to_own(table, first, second, strategies),
@@ -242,8 +242,8 @@ def _coarseness_for_all_rows(excess_of_half: float, n_half: int, n: int) -> floa
 
 def _nearer_to_own(
     table: Table,
-    own_coords: Floats,
-    other_coords: Floats,
+    own_coords: Coords,
+    other_coords: Coords,
     strategies: Sequence[Strategy],
 ) -> Tensor:
     """1 for each draw that is nearer to its own rows than to others, else −1.
@@ -320,7 +320,7 @@ def _neighbours_are_better(
     gain = 0.0
     for seed in range(max(1, ROWS_COMPARED // len(table.cell_coords))):
         rng = generator(CHOICE_SEED.child("near", seed))
-        first, second = np.array_split(rng.permutation(table.cell_coords), 2)
+        first, second = split_in_halves(Coords(rng.permutation(table.cell_coords)))
         for fitted, held_out in ((first, second), (second, first)):
             auc_of_trees = _trial_auc(table, fitted, held_out, only_trees, strategies)
             auc_of_neighbours = _trial_auc(
@@ -332,8 +332,8 @@ def _neighbours_are_better(
 
 def _trial_auc(
     table: Table,
-    fitted_coords: Floats,
-    held_out_coords: Floats,
+    fitted_coords: Coords,
+    held_out_coords: Coords,
     settings: TreeSettings,
     strategies: Sequence[Strategy],
 ) -> float:
@@ -348,19 +348,19 @@ def _trial_auc(
 
 def _trial_draws(
     table: Table,
-    cell_coords: Floats,
+    cell_coords: Coords,
     n_draws: int,
     settings: TreeSettings,
     strategies: Sequence[Strategy],
     fixed_coords: Mapping[int, float] | None = None,
-) -> Floats:
+) -> Coords:
     """Coordinates (n_draws, d) drawn by a chain that is fitted to rows (n, d).
 
     Constraints are ignored. Only the first columns of a wide table are drawn; others
     are 0, but for those that have one in `fixed_coords`.
     """
     fixed_coords = fixed_coords or {}
-    draws = np.zeros((n_draws, cell_coords.shape[1]))
+    draws = Coords(np.zeros((n_draws, cell_coords.shape[1])))
     draws[:, list(fixed_coords)] = list(fixed_coords.values())
     rng = generator(CHOICE_SEED.child("draws"))
     chain = fit_chain(
@@ -395,7 +395,7 @@ def _nearness_excess(
     return math.log(MIN_DISTANCE_RATIO) - log_ratio
 
 
-def _detector_auc(cell_coords: Floats, draws: Floats) -> float:
+def _detector_auc(cell_coords: Coords, draws: Floats) -> float:
     """The area under the ROC curve of boosted trees that tell draws from rows.
 
     ½ if they cannot. Rows are coordinates (n, p), and draws (m, p).
@@ -410,8 +410,8 @@ def _detector_auc(cell_coords: Floats, draws: Floats) -> float:
 
 def _nearest_distances(
     table: Table,
-    cell_coords: Floats,
-    other_coords: Floats,
+    cell_coords: Coords,
+    other_coords: Coords,
     exclude_self: bool = False,
 ) -> Tensor:
     """Distances (m,) of rows (m, d) to the nearest of other rows (n, d).
@@ -436,7 +436,7 @@ def _nearest_distances(
 
 
 def _comparable_points(
-    table: Table, column_indices: Sequence[int], cell_coords: Floats
+    table: Table, column_indices: Sequence[int], cell_coords: Coords
 ) -> Tensor:
     """Points (m, p) of p columns of rows (m, d), for `_nearest_distances`.
 

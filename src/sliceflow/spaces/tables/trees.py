@@ -15,12 +15,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
-from scipy.stats import rankdata
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from sliceflow.arrays import Floats, Ints, Mask
-from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import is_missing
+from sliceflow.spaces.tables.columns import Column, middle_probabilities
+from sliceflow.spaces.tables.coords import Coords, is_missing
 
 # A tree is fitted to at most this many rows; all rows are in its leaves. With 15,000,
 # samples of Adult are told from rows more easily (C2ST .915 for .997;
@@ -52,8 +51,8 @@ MIN_IMPURITY = 1e-12
 MAX_UNIFORM = 1 - 1e-12
 
 
-# Features of rows (m, p), in single precision, as scikit-learn's trees take them.
-Features = NDArray[np.float32]
+# What trees see of rows (m, p), in single precision, as scikit-learn's trees take them.
+TreeFeatures = NDArray[np.float32]
 
 # What a tree is fitted to: classes (n,), or numbers (n, k).
 Targets = Ints | Floats
@@ -71,7 +70,7 @@ class TreeNodes(Protocol):
     impurity: Floats
     n_node_samples: Ints
 
-    def apply(self, X: Features) -> Ints:
+    def apply(self, X: TreeFeatures) -> Ints:
         """The leaf (m,) of each row of features (m, p) in single precision."""
         ...
 
@@ -124,7 +123,7 @@ class Tree:
     @classmethod
     def from_data(
         cls,
-        x: Features,
+        x: TreeFeatures,
         targets: Targets,
         values: Floats,
         settings: TreeSettings,
@@ -152,7 +151,7 @@ class Tree:
             _residual_impurity(nodes),
         )
 
-    def find_leaves(self, x: Features) -> Ints:
+    def find_leaves(self, x: TreeFeatures) -> Ints:
         """The leaf (m,) of each row of features (m, p)."""
         return self.nodes.apply(x)
 
@@ -180,7 +179,7 @@ class Tree:
             fraction=centred - below,
         )
 
-    def leaf_range(self, node: Ints) -> tuple[Floats, Floats]:
+    def leaf_range(self, node: Ints) -> tuple[Coords, Coords]:
         """The lowest and the highest value (m,) of leaves (m,) that hold coordinates.
 
         Missing cells do not count, unless a leaf has nothing else. Of nodes above
@@ -189,12 +188,12 @@ class Tree:
         start = self.node_start[node]
         lowest = self.values[start + self._n_missing[node]]
         highest = self.values[start + self.node_size[node] - 1]
-        return lowest, highest
+        return Coords(lowest), Coords(highest)
 
     @cached_property
     def _n_missing(self) -> Ints:
         """How many values of each node are missing, at most all but one: (nodes,)."""
-        n_before = np.append(0, np.cumsum(is_missing(self.values)))
+        n_before = np.append(0, np.cumsum(is_missing(Coords(self.values))))
         n_missing = n_before[self.node_start + self.node_size]
         n_missing = n_missing - n_before[self.node_start]
         return np.asarray(np.minimum(n_missing, self.node_size - 1))
@@ -232,7 +231,8 @@ def tree_targets(column: Column, values: Floats) -> Targets:
     place in the order of all numbers.
     """
     if column.is_quantitative:
-        u = (rankdata(values) - 0.5) / len(values)
+        _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+        u = middle_probabilities(counts)[inverse]
         cosines = np.cos(np.pi * np.arange(1, N_COSINES + 1) * u[:, None])
         return np.column_stack((cosines, NORMAL_SCORE_WEIGHT * ndtri(u)))
     levels, counts = np.unique(values, return_counts=True)
@@ -242,7 +242,7 @@ def tree_targets(column: Column, values: Floats) -> Targets:
     return np.asarray(values[:, None] == most_frequent, dtype=np.float64)
 
 
-def _fit_nodes(x: Features, targets: Targets, settings: TreeSettings) -> TreeNodes:
+def _fit_nodes(x: TreeFeatures, targets: Targets, settings: TreeSettings) -> TreeNodes:
     """The `tree_` of scikit-learn for features x (n, p) and targets (n,) or (n, k)."""
     ccp_alpha = settings.ccp_factor / len(x) * _impurity(targets)
     estimator_type = DecisionTreeClassifier
