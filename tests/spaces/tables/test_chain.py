@@ -13,7 +13,7 @@ from sliceflow.spaces.tables import choose_strategies, tree_tuning, trees
 from sliceflow.spaces.tables.column_model import fit_column_model
 from sliceflow.spaces.tables.coords import has_value
 from sliceflow.spaces.tables.draft_rows import DraftRows
-from sliceflow.spaces.tables.predictors import find_predictors
+from sliceflow.spaces.tables.predictors import limit_predictors
 from sliceflow.spaces.tables.strategies import uses_ridge
 from sliceflow.spaces.tables.table import Table
 from sliceflow.spaces.tables.table_rows import read_dataframe
@@ -111,9 +111,8 @@ def test_of_many_columns_the_model_sees_the_category_that_tells(rng):
     frame.insert(0, "town", [f"t{v:02}" for v in town])
     frame["longitude"] = longitude
     table = read(frame)
-    predictors = np.arange(46)
-    assert 0 in find_predictors(table.columns, table.cell_coords, 46, predictors)
-    assert 46 in find_predictors(table.columns, table.cell_coords, 0, np.arange(1, 47))
+    assert 0 in limit_predictors(table.column_data(46, range(46))).predictors
+    assert 46 in limit_predictors(table.column_data(0, range(1, 47))).predictors
 
 
 def errors_by_two(frame):
@@ -164,14 +163,8 @@ def test_of_many_columns_trees_see_those_that_matter(rng):
     table = read(
         pd.DataFrame(np.column_stack((x, -x[:, 59] + 0.1 * rng.normal(size=300))))
     )
-    model = fit_column_model(
-        table.columns,
-        table.cell_coords,
-        60,
-        np.arange(60),
-        seed=Seed(0),
-        settings=FINE,
-    )
+    data = table.column_data(60, range(60))
+    model = fit_column_model(data, seed=Seed(0), settings=FINE)
     assert 59 in model.predictors
 
 
@@ -193,12 +186,7 @@ def test_what_leaves_do_not_allow_is_drawn_from_the_nodes_above_and_not_between_
     frame = pd.DataFrame({"x": x, "y": 10 * (x % 2) + 0.1 * rng.normal(size=800)})
     table = read(frame)
     model = fit_column_model(
-        table.columns,
-        table.cell_coords,
-        1,
-        np.array([0]),
-        seed=Seed(0),
-        settings=FINE,
+        table.column_data(1, predictors=[0]), seed=Seed(0), settings=FINE
     )
     grid_values_at = table.columns[1].grid_values_at
 

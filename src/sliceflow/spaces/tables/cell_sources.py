@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sliceflow.arrays import Ints, Mask
-from sliceflow.spaces.tables.columns import Column
+from sliceflow.spaces.tables.column_data import ColumnData
 from sliceflow.spaces.tables.coords import Coords, GridValues, is_missing, is_undrawn
 from sliceflow.spaces.tables.grid import Grid
 from sliceflow.spaces.tables.rules import ComputingRule
@@ -81,27 +81,20 @@ class CellSources:
         return replace(self, source_ids=source_ids)
 
 
-def find_sources(
-    columns: Sequence[Column],
-    cell_coords: Coords,
-    column_index: int,
-    predictors: Ints,
-    rules: Sequence[ComputingRule],
-) -> CellSources:
-    """Find out where the cells of a column come from, in rows with coordinates (n, d).
+def find_sources(data: ColumnData, rules: Sequence[ComputingRule]) -> CellSources:
+    """Find out where the cells (n,) of a column come from.
 
     The sources are rules, if there are any, or else earlier columns that it equals.
     """
-    coords = cell_coords[:, column_index]
     if not rules:
-        return find_equal_columns(columns, cell_coords, column_index, predictors)
-    sources = CellSources((), np.zeros(len(cell_coords), dtype=np.int64))
-    computed = compute_column(rules, columns, cell_coords, column_index)
+        return find_equal_columns(data)
+    sources = CellSources((), np.zeros(len(data), dtype=np.int64))
+    computed = compute_column(rules, data.columns, data.cell_coords, data.column_index)
     follows = ~is_undrawn(computed)
     if not all_rows_keep(rules):
-        follows &= computed == coords
+        follows &= computed == data.coords
     sources = sources.with_computed(follows)
-    return sources.with_missing(is_missing(coords))
+    return sources.with_missing(is_missing(data.coords))
 
 
 def all_rows_keep(rules: Sequence[ComputingRule]) -> bool:
@@ -120,30 +113,24 @@ def needs_source_tree(sources: CellSources, rules: Sequence[ComputingRule]) -> b
     return not sources.from_tree.all()
 
 
-def find_equal_columns(
-    columns: Sequence[Column],
-    cell_coords: Coords,
-    column_index: int,
-    predictors: Ints,
-) -> CellSources:
-    """The earlier columns that a smooth number equals in some rows (n, d).
+def find_equal_columns(data: ColumnData) -> CellSources:
+    """The predictors that a smooth number equals in some rows.
 
     The sources of its cells are as in `CellSources`, but none is `missing`.
     """
-    column = columns[column_index]
-    coords = cell_coords[:, column_index]
-    source_ids = np.zeros(len(cell_coords), dtype=np.int64)
-    is_free = column.new_values.at_free_level(coords)
+    column = data.column
+    source_ids = np.zeros(len(data), dtype=np.int64)
+    is_free = column.new_values.at_free_level(data.coords)
     if not is_free.any():
         return CellSources((), source_ids)
-    grid_values = column.grid_values_at(coords)
+    grid_values = column.grid_values_at(data.coords)
     is_equal = dict[int, Mask]()
-    for c in predictors.tolist():
-        other = columns[c]
+    for c in data.predictors.tolist():
+        other = data.columns[c]
         same_units = (other.unit is None) == (column.unit is None)
         if other.kind == column.kind and same_units:
             other_values = convert_grid_values(
-                cell_coords[:, c], from_grid=other.grid, to_grid=column.grid
+                data.cell_coords[:, c], from_grid=other.grid, to_grid=column.grid
             )
             is_equal[c] = is_free & (grid_values == other_values)
 

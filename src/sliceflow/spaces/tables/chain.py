@@ -162,11 +162,9 @@ def fit_chain(
     for c, strategy in zip(table.drawing_order, strategies, strict=True):
         if c in not_in_trees:
             continue
+        data = table.column_data(c, predictors=drawn).with_rows(cell_coords)
         fit = partial(
             fit_column_model,
-            table.columns,
-            column_index=c,
-            predictors=np.array(drawn, dtype=np.int64),
             seed=seed.child("tree", len(drawn)),
             settings=settings,
             strategy=strategy,
@@ -174,11 +172,12 @@ def fit_chain(
         )
         if label is not None and label in drawn:
             models = {
-                level: fit(cell_coords=rows) for level, rows in rows_of_level.items()
+                level: fit(data.with_rows(rows))
+                for level, rows in rows_of_level.items()
             }
             yield PerLevelModel(label, models)
         else:
-            yield fit(cell_coords=cell_coords)
+            yield fit(data)
         drawn.append(c)
 
 

@@ -5,7 +5,6 @@ The training rows choose, by cross-validation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,16 +12,16 @@ import numpy as np
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.tree import DecisionTreeClassifier
 
-from sliceflow.arrays import Floats, Ints
+from sliceflow.arrays import Floats
 from sliceflow.engine.random import Seed
+from sliceflow.spaces.tables.column_data import ColumnData
 from sliceflow.spaces.tables.column_model import (
     MIN_LEVELS_FOR_RIDGE,
     fit_column_model,
 )
-from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.coords import Coords, has_value, split_in_halves
 from sliceflow.spaces.tables.draft_rows import DraftRows
-from sliceflow.spaces.tables.predictors import find_predictors
+from sliceflow.spaces.tables.predictors import limit_predictors
 from sliceflow.spaces.tables.ridge_regression import RidgeRegression
 from sliceflow.spaces.tables.strategies import (
     SCALE_OF_STRATEGY,
@@ -76,7 +75,6 @@ MIN_SAMPLES_LEAF_FOR_LABEL = 50
 
 def choose_strategies(table: Table) -> tuple[Strategy, ...]:
     """The strategy of each column of the chain, in the order of the chain."""
-    order = np.array(table.drawing_order, dtype=np.int64)
     seed = Seed(0).child("ways")
     label = _find_label(table)
     strategies = list[Strategy]()
@@ -90,14 +88,8 @@ def choose_strategies(table: Table) -> tuple[Strategy, ...]:
         if _largest_share(table.cell_coords[:, c]) > MAX_SHARE_OF_ONE_VALUE:
             strategies.append("tree")
             continue
-        strategy = choose_strategy(
-            table.columns,
-            table.cell_coords,
-            c,
-            order[:k],
-            seed=seed.child(k),
-            margin=RIDGE_MARGIN,
-        )
+        data = table.column_data(c, predictors=table.drawing_order[:k])
+        strategy = choose_strategy(data, seed=seed.child(k), margin=RIDGE_MARGIN)
         strategies.append(strategy)
     return tuple(strategies)
 
@@ -111,46 +103,26 @@ def _largest_share(coords: Coords) -> float:
     return float(counts.max() / len(known))
 
 
-def choose_strategy(
-    columns: Sequence[Column],
-    cell_coords: Coords,
-    column_index: int,
-    predictors: Ints,
-    *,
-    seed: Seed,
-    margin: float = 1.0,
-) -> Strategy:
-    """The strategy that draws a column best given `predictors`, for coordinates (n, d).
+def choose_strategy(data: ColumnData, *, seed: Seed, margin: float = 1.0) -> Strategy:
+    """The strategy that draws a column best given its predictors.
 
     It is a regression if the error (CRPS) of that is below `margin` times the error of
     a tree. Each half of the rows judges what was fitted to the other half. If only one
     half judged, the choice would be luck where the two are close: on one table in six,
     the error of filled cells doubled.
     """
-    column = columns[column_index]
-    predictors = find_predictors(columns, cell_coords, column_index, predictors)
+    column = data.column
+    data = limit_predictors(data)
     few_levels = column.n_levels < MIN_LEVELS_FOR_RIDGE
-    if not column.new_values.are_possible or few_levels or not len(predictors):
+    if not column.new_values.are_possible or few_levels or not len(data.predictors):
         return "tree"
     rng = generator(seed)
-    known = np.flatnonzero(has_value(cell_coords[:, column_index]))
+    known = np.flatnonzero(has_value(data.coords))
     sample = known[rng.permutation(len(known))[: 2 * MAX_ROWS_PER_TRIAL]]
-    first, second = split_in_halves(cell_coords[sample])
+    first, second = split_in_halves(data.cell_coords[sample])
     trials = [
-        _Trial(
-            columns,
-            column_index,
-            predictors,
-            fitted_coords=first,
-            held_out_coords=second,
-        ),
-        _Trial(
-            columns,
-            column_index,
-            predictors,
-            fitted_coords=second,
-            held_out_coords=first,
-        ),
+        _Trial(data.with_rows(first), held_out_coords=second),
+        _Trial(data.with_rows(second), held_out_coords=first),
     ]
     errors = dict[RidgeStrategy, float]()
     for strategy in SCALE_OF_STRATEGY:
@@ -172,28 +144,19 @@ class _Trial:
     Strategies are fitted to one half, and judged by the other.
     """
 
-    columns: Sequence[Column]  # all columns of the table
-    column_index: int  # the one that is drawn
-    predictors: Ints  # the indices of those that it is drawn from
-    fitted_coords: Coords  # (n, d), coordinates of the rows to fit
-    held_out_coords: Coords  # (m, d), and of those that judge
+    fitted: ColumnData  # the rows to fit
+    held_out_coords: Coords  # (m, d), the rows that judge
 
     def cdf_error(self, strategy: RidgeStrategy) -> float:
         """The mean of |u(ŷ) − u(y)| for predictions ŷ of a regression; u is `_cdf`.
 
         Infinite if there are too few rows for a regression.
         """
-        regression = RidgeRegression.from_data(
-            SCALE_OF_STRATEGY[strategy],
-            self.columns,
-            self.fitted_coords,
-            self.column_index,
-            self.predictors,
-        )
+        regression = RidgeRegression.from_data(SCALE_OF_STRATEGY[strategy], self.fitted)
         if regression is None:
             return np.inf
         predicted = regression.to_coords(
-            self.columns[self.column_index], regression.predict(self.held_out_coords)
+            self.fitted.column, regression.predict(self.held_out_coords)
         )
         return float(np.abs(self._cdf(predicted) - self._true_cdf).mean())
 
@@ -203,14 +166,10 @@ class _Trial:
         E|u(Y) − u(y)| − ½ E|u(Y) − u(Y′)|, where u is `_cdf`; Y and Y′ are two draws
         for each held-out cell y.
         """
-        settings = TreeSettings.from_coarseness(0).for_n_rows(len(self.fitted_coords))
         model = fit_column_model(
-            self.columns,
-            self.fitted_coords,
-            self.column_index,
-            self.predictors,
+            self.fitted,
             seed=seed,
-            settings=settings,
+            settings=TreeSettings.from_coarseness(0).for_n_rows(len(self.fitted)),
             strategy=strategy,
         )
         first = self._cdf(model.draw(DraftRows(self.held_out_coords), rng)[:, 0])
@@ -223,11 +182,11 @@ class _Trial:
 
     @cached_property
     def _true_cdf(self) -> Floats:
-        return self._cdf(self.held_out_coords[:, self.column_index])
+        return self._cdf(self.held_out_coords[:, self.fitted.column_index])
 
     def _cdf(self, coords: Coords) -> Floats:
         """The empirical distribution function of fitted rows at coordinates (m,)."""
-        known = np.sort(self.fitted_coords[:, self.column_index])
+        known = np.sort(self.fitted.coords)
         n_below = np.searchsorted(known, coords, "left")
         n_up_to = np.searchsorted(known, coords, "right")
         return (n_below + n_up_to) / (2 * len(known))

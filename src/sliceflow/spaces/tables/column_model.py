@@ -26,6 +26,7 @@ from sliceflow.spaces.tables.cell_sources import (
     find_sources,
     needs_source_tree,
 )
+from sliceflow.spaces.tables.column_data import ColumnData
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.coords import (
     MISSING,
@@ -38,11 +39,11 @@ from sliceflow.spaces.tables.coords import (
 from sliceflow.spaces.tables.draft_rows import DraftRows
 from sliceflow.spaces.tables.new_cells import NewCells
 from sliceflow.spaces.tables.node_sampler import NodeSampler
-from sliceflow.spaces.tables.predictors import find_predictors
+from sliceflow.spaces.tables.predictors import limit_predictors
 from sliceflow.spaces.tables.ridge_regression import (
     RidgeRegression,
     Scale,
-    values_on_scale,
+    target_on_scale,
 )
 from sliceflow.spaces.tables.rules import ComputingRule
 from sliceflow.spaces.tables.solve_rules import compute_column
@@ -174,67 +175,53 @@ def _take_computed(is_computed: Mask, computed: Coords, cells: NewCells) -> None
 
 
 def fit_column_model(
-    columns: Sequence[Column],
-    cell_coords: Coords,
-    column_index: int,
-    predictors: Ints,
+    data: ColumnData,
     *,
     seed: Seed,
     settings: TreeSettings,
     strategy: Strategy = "tree",
     rules: Sequence[ComputingRule] = (),
 ) -> ColumnModel:
-    """Fit the model of a column given `predictors`, to rows with coordinates (n, d).
+    """Fit the model of a column given its predictors.
 
     Cells that follow from `rules` are computed; the tree is of the other rows.
     """
     rng = np.random.default_rng(seed.key)
-    coords = cell_coords[:, column_index]
-    predictors = find_predictors(columns, cell_coords, column_index, predictors)
-    score_regression = _fit_score_regression(
-        columns, cell_coords, column_index, predictors, rng
-    )
-    sources = find_sources(columns, cell_coords, column_index, predictors, rules)
+    data = limit_predictors(data)
+    score_regression = _fit_score_regression(data, rng)
+    sources = find_sources(data, rules)
     ridge = None
     if uses_ridge(strategy):
-        may_regress = (sources.from_tree | sources.computed) & ~is_missing(coords)
-        ridge = _fit_to_sample(
-            SCALE_OF_STRATEGY[strategy],
-            columns,
-            cell_coords[may_regress],
-            column_index,
-            predictors,
-            rng,
-        )
+        may_regress = sources.from_tree | sources.computed
+        known = data.take(may_regress & ~is_missing(data.coords))
+        ridge = _fit_to_sample(SCALE_OF_STRATEGY[strategy], known, rng)
     if ridge is not None:
         # A missing cell has no residual that the tree could draw.
-        sources = sources.with_missing(is_missing(coords))
+        sources = sources.with_missing(is_missing(data.coords))
     regressions = tuple(
         regression for regression in (score_regression, ridge) if regression is not None
     )
 
-    x, predicted = _see_rows(cell_coords, predictors, regressions)
+    x, predicted = _see_rows(data.cell_coords, data.predictors, regressions)
     source_tree = None
     if needs_source_tree(sources, rules):
         source_ids = sources.source_ids
         source_tree = Tree.from_data(
             x, source_ids, source_ids.astype(np.float64), settings, rng
         )
-    in_tree = _rows_in_tree(sources, coords)
-    values: Floats = coords[in_tree]
+    in_tree = _rows_in_tree(sources, data.coords)
+    values: Floats = data.coords[in_tree]
     if ridge is not None:
-        actual = values_on_scale(
-            ridge.scale, columns, cell_coords[in_tree], [column_index]
-        )
-        values = actual[:, 0] - predicted[in_tree]
-    targets = tree_targets(columns[column_index], values)
+        actual = target_on_scale(ridge.scale, data.take(in_tree))
+        values = actual - predicted[in_tree]
+    targets = tree_targets(data.column, values)
     tree = Tree.from_data(x[in_tree], targets, values, settings, rng)
     return ColumnModel(
-        columns=columns,
-        column_index=column_index,
-        predictors=predictors,
+        columns=data.columns,
+        column_index=data.column_index,
+        predictors=data.predictors,
         regressions=regressions,
-        sampler=NodeSampler(columns[column_index], tree, ridge),
+        sampler=NodeSampler(data.column, tree, ridge),
         sources=sources,
         source_tree=source_tree,
         rules=tuple(rules),
@@ -242,37 +229,27 @@ def fit_column_model(
 
 
 def _fit_score_regression(
-    columns: Sequence[Column],
-    cell_coords: Coords,
-    column_index: int,
-    predictors: Ints,
-    rng: np.random.Generator,
+    data: ColumnData, rng: np.random.Generator
 ) -> RidgeRegression | None:
     """A regression of normal scores, whose predictions are a feature of the trees.
 
     A tree needs many splits to find a sum of several columns; of this feature it needs
     few. None for categories, numbers of few levels, and fewer than two predictors.
     """
-    column = columns[column_index]
-    has_many_levels = column.n_levels >= MIN_LEVELS_FOR_RIDGE
-    if not column.is_quantitative or not has_many_levels or len(predictors) <= 1:
+    has_many_levels = data.column.n_levels >= MIN_LEVELS_FOR_RIDGE
+    if not data.column.is_quantitative or not has_many_levels:
         return None
-    return _fit_to_sample("score", columns, cell_coords, column_index, predictors, rng)
+    if len(data.predictors) <= 1:
+        return None
+    return _fit_to_sample("score", data, rng)
 
 
 def _fit_to_sample(
-    scale: Scale,
-    columns: Sequence[Column],
-    cell_coords: Coords,
-    column_index: int,
-    predictors: Ints,
-    rng: np.random.Generator,
+    scale: Scale, data: ColumnData, rng: np.random.Generator
 ) -> RidgeRegression | None:
     """A regression fitted to some of the rows; None if these are too few."""
-    sample = subsample_indices(np.arange(len(cell_coords)), rng)
-    return RidgeRegression.from_data(
-        scale, columns, cell_coords[sample], column_index, predictors
-    )
+    sample = subsample_indices(np.arange(len(data)), rng)
+    return RidgeRegression.from_data(scale, data.take(sample))
 
 
 def _see_rows(

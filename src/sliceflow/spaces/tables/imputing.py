@@ -26,6 +26,7 @@ from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.engine.random import Seed
 from sliceflow.neighbours.search import build_index, query_index
 from sliceflow.spaces.tables.choose_strategies import choose_strategy
+from sliceflow.spaces.tables.column_data import ColumnData
 from sliceflow.spaces.tables.column_model import ColumnModel, fit_column_model
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.coords import (
@@ -243,19 +244,14 @@ class _ImputationModels:
         is_known = has_value(self.training_coords[:, column_index])
         shape = (self.n_copies, *self.training_coords.shape)
         copies = Coords(copies.reshape(shape))[:, is_known]
-        strategy = choose_strategy(
-            self.columns, copies[0], column_index, predictors, seed=seed.child("way")
-        )
+        data = ColumnData(self.columns, copies[0], column_index, predictors)
+        strategy = choose_strategy(data, seed=seed.child("way"))
         models = []
         for t, copy_coords in enumerate(copies):
             order = generator(seed.child("rows", t)).permutation(len(copy_coords))
             n_bagged = round(BAGGING_SHARE * len(copy_coords))
-            bag_coords = copy_coords[order[:n_bagged]]
             model = fit_column_model(
-                self.columns,
-                bag_coords,
-                column_index,
-                predictors,
+                data.with_rows(copy_coords[order[:n_bagged]]),
                 seed=seed.child("grow", t),
                 settings=TREE_SETTINGS,
                 strategy=strategy,

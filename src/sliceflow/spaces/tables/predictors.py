@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from scipy.stats import rankdata
 
 from sliceflow.arrays import Floats, Ints
-from sliceflow.spaces.tables.columns import Column
+from sliceflow.spaces.tables.column_data import ColumnData
 from sliceflow.spaces.tables.coords import Coords
 
 # The most columns that a model sees: of more, it sees those with the largest
@@ -24,23 +24,22 @@ N_ROWS_FOR_RATIOS = 2_000
 MAX_GROUPS = 50
 
 
-def find_predictors(
-    columns: Sequence[Column],
-    cell_coords: Coords,
-    column_index: int,
-    predictors: Ints,
-) -> Ints:
-    """The predictors, or the `MAX_PREDICTORS` that explain most of the column.
+def limit_predictors(data: ColumnData) -> ColumnData:
+    """The data with at most `MAX_PREDICTORS`: those that explain most of the column.
 
-    What they explain is their correlation ratio, for rows with coordinates (n, d).
+    What they explain is their correlation ratio.
     """
-    if len(predictors) <= MAX_PREDICTORS:
-        return predictors
-    sample = cell_coords[:: max(1, len(cell_coords) // N_ROWS_FOR_RATIOS)]
-    axes = columns[column_index].features(sample[:, column_index])
-    ratios = [correlation_ratio(_groups(sample[:, c]), axes) for c in predictors]
+    if len(data.predictors) <= MAX_PREDICTORS:
+        return data
+    stride = max(1, len(data) // N_ROWS_FOR_RATIOS)
+    sample = data.with_rows(data.cell_coords[::stride])
+    axes = data.column.features(sample.coords)
+    ratios = [
+        correlation_ratio(_groups(sample.cell_coords[:, c]), axes)
+        for c in data.predictors
+    ]
     largest = np.argsort(-np.array(ratios), kind="stable")[:MAX_PREDICTORS]
-    return np.sort(predictors[largest])
+    return replace(data, predictors=np.sort(data.predictors[largest]))
 
 
 def _groups(coords: Coords) -> Ints:

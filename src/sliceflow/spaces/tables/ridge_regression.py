@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 
 from sliceflow.arrays import Floats, Ints
+from sliceflow.spaces.tables.column_data import ColumnData
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.coords import Coords, GridValues
 
@@ -66,15 +67,15 @@ class RidgeRegression:
     def from_data(
         cls,
         scale: Scale,
-        columns: Sequence[Column],
-        cell_coords: Coords,
-        target_index: int,
-        predictors: Ints,
+        data: ColumnData,
     ) -> RidgeRegression | None:
-        """Regress a column on `predictors`, for rows of coordinates (n, d).
+        """Regress a column without missing cells on its predictors.
 
-        The target has no missing cells. None if there are too few rows.
+        None if there are too few rows.
         """
+        columns = data.columns
+        cell_coords = data.cell_coords
+        predictors = data.predictors
         values = values_on_scale(scale, columns, cell_coords, predictors)
         with warnings.catch_warnings(action="ignore"):  # a column may be all missing
             means = np.nan_to_num(np.nanmean(values, axis=0))
@@ -85,7 +86,7 @@ class RidgeRegression:
         n_rows, n_regressors = regressors.shape
         if scale != "score" and n_rows < MIN_ROWS_PER_REGRESSOR * n_regressors:
             return None
-        target = values_on_scale(scale, columns, cell_coords, [target_index])[:, 0]
+        target = target_on_scale(scale, data)
         regressor_means = regressors.mean(axis=0)
         intercept = float(target.mean())
         coefficients = _solve_ridge(
@@ -133,13 +134,13 @@ class RidgeRegression:
         on_grid = column.grid.round(GridValues(grid_values))
         return column.grid.grid_values_to_coords(on_grid)
 
-    def is_exact(self, cell_coords: Coords, target_index: int) -> bool:
+    def is_exact(self, data: ColumnData) -> bool:
         """Whether errors are tiny, as those of a total that is computed from parts."""
-        column = self.columns[target_index]
+        column = data.column
         predicted = column.grid_values_at(
-            self.to_coords(column, self.predict(cell_coords))
+            self.to_coords(column, self.predict(data.cell_coords))
         )
-        errors = np.abs(predicted - column.grid_values_at(cell_coords[:, target_index]))
+        errors = np.abs(predicted - column.grid_values_at(data.coords))
         return bool(np.median(errors) <= EXACT_ERROR * column.level_grid_values.std())
 
 
@@ -147,6 +148,13 @@ def _solve_ridge(x: Floats, y: Floats, penalty: float) -> Floats:
     """(xᵀx + penalty·I)⁻¹ xᵀy: coefficients (q,) for centred x (n, q) and y (n,)."""
     gram = x.T @ x + penalty * np.eye(x.shape[1])
     return np.asarray(np.linalg.solve(gram, x.T @ y), dtype=np.float64)
+
+
+def target_on_scale(scale: Scale, data: ColumnData) -> Floats:
+    """The cells (n,) of the column that is regressed."""
+    return values_on_scale(scale, data.columns, data.cell_coords, [data.column_index])[
+        :, 0
+    ]
 
 
 def values_on_scale(

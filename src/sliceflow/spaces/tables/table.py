@@ -14,6 +14,7 @@ from sliceflow.arrays import Ints, Mask
 from sliceflow.engine.random import Seed
 from sliceflow.errors import ParameterError
 from sliceflow.spaces.tables.cell_sources import find_equal_columns
+from sliceflow.spaces.tables.column_data import ColumnData
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.coords import Coords, has_all_values, has_value, is_undrawn
 from sliceflow.spaces.tables.infer_columns import infer_column
@@ -66,9 +67,9 @@ class FoundRule:
         The names of its columns, the derived one first.
     """
 
-    text: str  # in words, such as "total = net + tax"
-    share: float  # of the rows with all its cells that keep it
-    columns: tuple[Any, ...]  # the names of its columns, the derived one first
+    text: str
+    share: float
+    columns: tuple[Any, ...]
 
     def __repr__(self) -> str:
         """Such as "total = net + tax (all rows)"."""
@@ -316,20 +317,20 @@ class Table:
         regression on all columns before it predicts it without an error.
         """
         c = self.drawing_order[k]
-        sources = find_equal_columns(
-            self.columns, self.cell_coords, c, np.array(earlier, dtype=np.int64)
-        )
+        sources = find_equal_columns(self.column_data(c, earlier))
         if sources.from_equal_column.mean() > MAX_EQUAL_SHARE_OF_NEIGHBOURS:
             return True
         if not uses_ridge(strategy):
             return False
-        known_coords = self.cell_coords[has_value(self.cell_coords[:, c])]
-        before = np.array(self.drawing_order[:k], dtype=np.int64)
-        scale = SCALE_OF_STRATEGY[strategy]
-        regression = RidgeRegression.from_data(
-            scale, self.columns, known_coords, c, before
-        )
-        return regression is not None and regression.is_exact(known_coords, c)
+        data = self.column_data(c, self.drawing_order[:k])
+        known = data.take(has_value(data.coords))
+        regression = RidgeRegression.from_data(SCALE_OF_STRATEGY[strategy], known)
+        return regression is not None and regression.is_exact(known)
+
+    def column_data(self, c: int, predictors: Sequence[int]) -> ColumnData:
+        """What a model of column c, drawn from `predictors`, is fitted to."""
+        predictor_indices = np.array(predictors, dtype=np.int64)
+        return ColumnData(self.columns, self.cell_coords, c, predictor_indices)
 
     @cached_property
     def unique_rows(self) -> set[bytes]:

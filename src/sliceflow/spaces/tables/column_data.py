@@ -1,0 +1,41 @@
+"""What the model of one column is fitted to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sliceflow.arrays import Ints, Mask
+from sliceflow.spaces.tables.columns import Column
+from sliceflow.spaces.tables.coords import Coords
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnData:
+    """A column to model, the columns that it is drawn from, and rows of all columns."""
+
+    columns: Sequence[Column]  # all columns of the table
+    cell_coords: Coords  # (n, d), the rows
+    column_index: int  # the column to model
+    predictors: Ints  # (p,), the indices of the columns that it is drawn from
+
+    def __len__(self) -> int:
+        return len(self.cell_coords)
+
+    @property
+    def column(self) -> Column:
+        """The column to model."""
+        return self.columns[self.column_index]
+
+    @property
+    def coords(self) -> Coords:
+        """The cells (n,) of the column to model."""
+        return self.cell_coords[:, self.column_index]
+
+    def take(self, rows: Ints | Mask) -> ColumnData:
+        """The same columns, with some of the rows."""
+        return replace(self, cell_coords=self.cell_coords[rows])
+
+    def with_rows(self, cell_coords: Coords) -> ColumnData:
+        """The same columns, with other rows (m, d)."""
+        return replace(self, cell_coords=cell_coords)
