@@ -21,18 +21,18 @@ def parse_given(model: TableFlow, texts: Sequence[str]) -> dict[str, Any]:
 
     Two bounds of a column become one range.
     """
-    from sliceflow.spaces.tables.conditioning import Bounds
+    from sliceflow.spaces.tables.conditioning import ValueRange
 
     names = [str(column) for column in model.feature_names_in_]
     given: dict[str, Any] = {}
     for text in texts:
         name, value_text = split_given(text, names)
-        value = _value_of(model, text, name, value_text)
+        value = _parse_given(model, text, name, value_text)
         if name not in given:
             given[name] = value
             continue
         both = None
-        if isinstance(given[name], Bounds) and isinstance(value, Bounds):
+        if isinstance(given[name], ValueRange) and isinstance(value, ValueRange):
             both = _joined(given[name], value)
         if both is None:
             fact = f"--given {text}: {name} is given twice"
@@ -63,7 +63,7 @@ def split_given(text: str, names: Sequence[str]) -> tuple[str, str]:
     raise UsageError(fact, did_you_mean(name, names))
 
 
-def _value_of(model: TableFlow, text: str, name: str, value_text: str) -> Any:
+def _parse_given(model: TableFlow, text: str, name: str, value_text: str) -> Any:
     """The value, list or range of a column that a text stands for."""
     hint = "pass another value"
     try:
@@ -77,10 +77,10 @@ def _value_of(model: TableFlow, text: str, name: str, value_text: str) -> Any:
 
 def _joined(one: Any, other: Any) -> Any:
     """The range between a lower and an upper bound; None if there are not both."""
-    from sliceflow.spaces.tables.conditioning import Bounds
+    from sliceflow.spaces.tables.conditioning import ValueRange
 
     if one.low is None:
         one, other = other, one
     if one.high is not None or other.low is not None:
         return None
-    return Bounds(one.low, other.high, one.with_low, other.with_high)
+    return ValueRange(one.low, other.high, one.with_low, other.with_high)

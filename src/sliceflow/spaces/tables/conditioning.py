@@ -44,7 +44,7 @@ MIN_ROWS_TO_SHARE = 50
 
 
 @dataclass(frozen=True)
-class Bounds:
+class ValueRange:
     """A range of numbers or times. A bound that is None is open.
 
     In `given`, a tuple (low, high) is short for a range that contains its bounds.
@@ -111,9 +111,9 @@ class _Request:
     rare_grid_values: dict[int, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)  # for a warning
 
-    def add_range(self, c: int, bounds: tuple[Any, ...] | Bounds) -> None:
-        """Ask for cells of column c from a lower to an upper bound."""
-        self.rules.extend(_range_rules(self.table.columns[c], c, bounds))
+    def add_range(self, c: int, given: tuple[Any, ...] | ValueRange) -> None:
+        """Ask for cells of column c in a range."""
+        self.rules.extend(_range_rules(self.table.columns[c], c, given))
         self.matches &= has_value(self.table.cell_coords[:, c])
 
     def add_list(self, c: int, values: Iterable[Any]) -> None:
@@ -198,7 +198,7 @@ def _read_request(table: Table, given: Mapping[Any, Any]) -> _Request:
     request = _Request(table, np.ones(len(table.cell_coords), dtype=bool))
     for name, value in given.items():
         c = _column_index(table, name)
-        if isinstance(value, tuple | Bounds):
+        if isinstance(value, tuple | ValueRange):
             request.add_range(c, value)
         elif isinstance(value, list | set | frozenset | np.ndarray):
             request.add_list(c, value)
@@ -247,9 +247,11 @@ def find_value(column: Column, value: Any) -> FoundValue:
     return FoundValue(coord, float(located.grid_values[0]), found)
 
 
-def _range_rules(column: Column, c: int, given: tuple[Any, ...] | Bounds) -> list[Rule]:
+def _range_rules(
+    column: Column, c: int, given: tuple[Any, ...] | ValueRange
+) -> list[Rule]:
     """The rules low ≤ column and column ≤ high, or with < for what is not included."""
-    bounds = _as_bounds(column, given)
+    bounds = _as_range(column, given)
     text = f"given {column.name}={given}"
     rules: list[Rule] = []
     if bounds.low is not None:
@@ -263,11 +265,11 @@ def _range_rules(column: Column, c: int, given: tuple[Any, ...] | Bounds) -> lis
     return rules
 
 
-def _as_bounds(column: Column, given: tuple[Any, ...] | Bounds) -> Bounds:
+def _as_range(column: Column, given: tuple[Any, ...] | ValueRange) -> ValueRange:
     """The range that is given; an error if it is not a range of numbers or times."""
     import pandas as pd
 
-    if isinstance(given, Bounds):
+    if isinstance(given, ValueRange):
         ends: tuple[Any, ...] = (given.low, given.high)
     else:
         ends = given
@@ -276,9 +278,9 @@ def _as_bounds(column: Column, given: tuple[Any, ...] | Bounds) -> Bounds:
     if not is_range or pd.Series(known_ends, dtype=object).isna().any():
         fact = f"given {given} is not a range (low, high) of numbers or times"
         raise DataError(fact, "pass a list", column=column.name)
-    if isinstance(given, Bounds):
+    if isinstance(given, ValueRange):
         return given
-    return Bounds(*ends)
+    return ValueRange(*ends)
 
 
 _Rounding = Callable[[Fraction], int]

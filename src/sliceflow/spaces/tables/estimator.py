@@ -27,7 +27,7 @@ from sliceflow.spaces.tables.fit import (
     TableHistory,
     TablePlan,
 )
-from sliceflow.spaces.tables.given_texts import given_value
+from sliceflow.spaces.tables.given_texts import parse_given
 from sliceflow.spaces.tables.imputing import fill_missing
 from sliceflow.spaces.tables.rules import is_computing
 from sliceflow.spaces.tables.table import FoundRule, Table
@@ -386,7 +386,7 @@ class TableFlow(Estimator[TableRows, FittedTable]):
         """
         table: Table = self._fitted_state().table
         texts = [str(column.name) for column in table.columns]
-        return given_value(table.columns[texts.index(name)], text)
+        return parse_given(table.columns[texts.index(name)], text)
 
     @overload
     def impute(

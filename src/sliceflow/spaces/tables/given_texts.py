@@ -9,7 +9,7 @@ import numpy as np
 
 from sliceflow.number_formats import PLAIN_NUMBER, NumberFormat
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.conditioning import Bounds, find_value
+from sliceflow.spaces.tables.conditioning import ValueRange, find_value
 from sliceflow.spaces.tables.formats import DateFormat
 
 # A bound such as ">= 100": its relation, and the value after it.
@@ -17,7 +17,7 @@ _BOUND = re.compile(r"(?P<relation><=|>=|<|>)\s*(?P<value>.+)")
 _ISO_DATES = DateFormat("%Y-%m-%dT%H:%M:%S")
 
 
-def given_value(column: Column, text: str) -> Any:
+def parse_given(column: Column, text: str) -> Any:
     """What a text stands for in `given`: a value, a list, a range, or None.
 
     A text that is a value of the column stands for it, even if it looks like a range.
@@ -39,12 +39,12 @@ def given_value(column: Column, text: str) -> Any:
     return _value(column, text)
 
 
-def _range(relation: str, value: Any) -> Bounds:
+def _range(relation: str, value: Any) -> ValueRange:
     """The range of all that has this relation to a value."""
     is_included = relation.endswith("=")
     if relation.startswith(">"):
-        return Bounds(low=value, with_low=is_included)
-    return Bounds(high=value, with_high=is_included)
+        return ValueRange(low=value, with_low=is_included)
+    return ValueRange(high=value, with_high=is_included)
 
 
 def _value(column: Column, text: str) -> Any:

@@ -3,8 +3,8 @@
 The rows nearest to the given numbers are taken. Their other numbers change by as much
 as least-squares regressions on the given numbers predict, if that is more than noise.
 
-These regressions have no penalty, unlike those of `ridge`: an F ratio judges them, and
-it needs the rank of the regressors and their residuals.
+These regressions have no penalty, unlike those of `ridge_regression`: an F ratio judges
+them, and it needs the rank of the regressors and their residuals.
 """
 
 from __future__ import annotations

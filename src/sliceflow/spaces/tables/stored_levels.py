@@ -58,8 +58,7 @@ OBJECT_TYPES: dict[type, ValueType] = {
 }
 
 # Errors that pandas and numpy raise for values or dtypes that do not fit together.
-# numpy
-# evaluates some names of dtypes as Python, hence the SyntaxError.
+# numpy evaluates some names of dtypes as Python, hence the SyntaxError.
 PANDAS_ERRORS = (
     ValueError,
     TypeError,
