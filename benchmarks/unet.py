@@ -1,7 +1,7 @@
 """A small network beside the flow: samples after the same time, on the same machine.
 
     python benchmarks/unet.py cifar10 --data-root DATA --device cuda --fid-weights NPZ
-    python benchmarks/unet.py digits --width 16 --seconds 5 10 --quality 10
+    python benchmarks/unet.py digits --width 16 --seconds 5 10 --steps-per-stage 10
 
 The network is a U-Net with self-attention at a quarter of the resolution, trained by
 flow matching (Lipman et al. 2023): x_t = (1 − t)·noise + t·picture, and the network
@@ -351,13 +351,13 @@ def run_flows(
         "random_state": args.seed,
     }
     started_at = time.perf_counter()
-    ImageFlow(quality=1, **settings).fit(train.images)  # compiles
+    ImageFlow(steps_per_stage=1, **settings).fit(train.images)  # compiles
     compiling = time.perf_counter() - started_at
-    for quality in sorted(args.quality):
+    for n_steps in sorted(args.steps_per_stage):
         started_at = time.perf_counter()
-        flow = ImageFlow(quality=quality, **settings).fit(train.images)
+        flow = ImageFlow(steps_per_stage=n_steps, **settings).fit(train.images)
         row = {
-            "model": f"sliceflow, {flow.plan_.method}, {quality} steps per stage",
+            "model": f"sliceflow, {flow.plan_.method}, {n_steps} steps per stage",
             "training s": time.perf_counter() - started_at,
             "compiling s": compiling,
             "sampling s": 0.0,
@@ -402,7 +402,11 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--seconds", type=float, nargs="+", default=[15, 60, 180], help="of training"
     )
     parser.add_argument(
-        "--quality", type=int, nargs="+", default=[3, 8, 25], help="steps per stage"
+        "--steps-per-stage",
+        type=int,
+        nargs="+",
+        default=[3, 8, 25],
+        help="of the flows",
     )
     parser.add_argument(
         "--width", type=int, default=128, help="channels of the network's first level"

@@ -83,7 +83,7 @@ def compare_pictures(
     images = train.images[:MAX_PICTURES]
     settings = {
         "n_pixel_values": train.n_pixel_values,
-        "quality": scale.steps,
+        "steps_per_stage": scale.steps,
         "n_particles": scale.particles,
         "random_state": 0,
     }

@@ -31,7 +31,7 @@ from sklearn.svm import SVC
 
 from sliceflow import ImageFlow, SlicedWassersteinFlow, __version__, metrics
 from sliceflow.datasets import Pictures, load
-from sliceflow.spaces.pictures.layout import MASKS
+from sliceflow.spaces.pictures.layout import KNOWN_PARTS
 
 COLOURS = ("#0072B2", "#E69F00")  # Okabe and Ito: told apart by every kind of eye
 VERBOSE = int(sys.stderr.isatty())  # progress bars, for people only
@@ -152,7 +152,7 @@ def digits(out: Path, train: Pictures, test: Pictures) -> tuple[Path, str]:
     n_pixel_values = train.n_pixel_values
     settings = {
         "n_pixel_values": n_pixel_values,
-        "quality": STEPS_PER_STAGE,
+        "steps_per_stage": STEPS_PER_STAGE,
         "random_state": 0,
         "verbose": VERBOSE,
     }
@@ -214,8 +214,8 @@ def inpainting(out: Path, train: Pictures, test: Pictures) -> Path:
     """Complete the lower halves of test digits, six times each."""
     flow = ImageFlow(
         n_pixel_values=train.n_pixel_values,
-        observed="top",
-        quality=15,
+        known="top",
+        steps_per_stage=15,
         n_particles=N_SAMPLES,
         random_state=0,
         verbose=VERBOSE,
@@ -224,7 +224,7 @@ def inpainting(out: Path, train: Pictures, test: Pictures) -> Path:
     _, first_of_class = np.unique(test.labels, return_index=True)
     given = test.images[first_of_class]
     completed = flow.inpaint(given, n=N_COMPLETIONS, random_state=1)
-    known = MASKS["top"](8, 8)
+    known = KNOWN_PARTS["top"](8, 8)
     names = [str(label) for label in range(10)]
     panels = completions(given, completed, known, names)
     title = "Test digits: the top half is given, the checked half is hidden"

@@ -44,7 +44,7 @@ def arguments(doc: str) -> argparse.Namespace:
     parser.add_argument(
         "--device", default="auto", help="cpu, cuda, or auto: a GPU if there is one"
     )
-    parser.add_argument("--quality", type=int, default=10, help="steps per stage")
+    parser.add_argument("--steps-per-stage", type=int, default=10)
     parser.add_argument("--n-particles", type=int, default=2000)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def read(args: argparse.Namespace) -> tuple[Pictures, Pictures]:
 def settings(args: argparse.Namespace) -> dict:
     """What every fit of an example is given."""
     return {
-        "quality": args.quality,
+        "steps_per_stage": args.steps_per_stage,
         "n_particles": args.n_particles,
         "device": args.device,
     }
@@ -127,7 +127,7 @@ def fit(
     )
     if resolve_device(flow.device).type == "cuda":
         # Compile all kernels, and find the memory, before the clock starts.
-        clone(flow).set_params(quality=1).fit(train.images, labels)
+        clone(flow).set_params(steps_per_stage=1).fit(train.images, labels)
     started_at = time.perf_counter()
     flow.fit(train.images, labels)
     seconds = time.perf_counter() - started_at

@@ -91,8 +91,8 @@ class PaperRun:
 
         The command line decides, else the scale, else the set.
         """
-        quality = first_given(
-            self.args.quality,
+        steps_per_stage = first_given(
+            self.args.steps_per_stage,
             self.scale.steps,
             gallery.STEPS.get(dataset, USUAL_STEPS),
         )
@@ -102,7 +102,7 @@ class PaperRun:
             gallery.PARTICLES.get(dataset, USUAL_PARTICLES),
         )
         return {
-            "quality": quality,
+            "steps_per_stage": steps_per_stage,
             "n_particles": n_particles,
             "device": self.args.device,
         }

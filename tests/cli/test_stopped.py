@@ -163,7 +163,7 @@ def test_two_fits_do_not_write_to_one_folder_and_a_killed_one_can_be_replaced(
 def test_fits_killed_at_random_moments_end_with_the_same_file(kind, people, tmp_path):
     source = [people]
     if kind == "pictures":
-        source = ["digits", "--quality", "4", "--particles", "1000"]
+        source = ["digits", "--steps-per-stage", "4", "--particles", "1000"]
         source += ["--checkpoint-every", "0"]
     words = ["fit", *source, "--quiet", "--out"]
     whole = started([*words, tmp_path / "whole"], sign="*")

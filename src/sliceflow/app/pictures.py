@@ -119,7 +119,7 @@ class _SampleRequest:
     """A request of the tab Pictures: how many samples, which class and which seed."""
 
     def __init__(self, request: Request, run: OpenRun) -> None:
-        if run.model.observed is not None:
+        if run.model.known is not None:
             fact = f"{run.name} completes pictures, and makes none"
             raise DataError(fact, "see the tab Complete")
         self.label: Any = None
@@ -190,11 +190,11 @@ class Gallery:
     @_with_open_run
     def about(self, request: Request, run: OpenRun) -> JsonObject:
         """Size, classes and known part of a model, and pictures to complete."""
-        from sliceflow.spaces.pictures.layout import as_mask
+        from sliceflow.spaces.pictures.layout import as_known
 
-        observed = None
-        if run.model.observed is not None:
-            observed = as_mask(run.model.observed, run.layout).astype(int).tolist()
+        known = None
+        if run.model.known is not None:
+            known = as_known(run.model.known, run.layout).astype(int).tolist()
         examples: list[str] = []
         data = run.train
         if run.test is not None:
@@ -207,7 +207,7 @@ class Gallery:
             "width": run.layout.width,
             "height": run.layout.height,
             "classes": [str(label) for label in getattr(run.model, "classes_", ())],
-            "observed": observed,
+            "known": known,
             "examples": examples,
             "data": run.why_no_data,
         }
@@ -256,22 +256,22 @@ class Gallery:
 
     @_with_open_run
     def completed(self, request: Request, run: OpenRun) -> JsonObject:
-        """Completions of a picture, of which the white part of the mask is known."""
+        """Completions of a picture, of which the white pixels of `known` are known."""
         head, _, text = str(request.json.get("picture")).partition("base64,")
         if not head.startswith("data:image/"):
             raise DataError("there is no picture", "choose or upload one")
         picture = self._decode(base64.b64decode(text), run.layout)
-        mask = None
-        if run.model.observed is None:  # else the model has a mask of its own
-            mask = np.asarray(request.json.get("mask"), dtype=bool)
+        known = None
+        if run.model.known is None:  # else the model has a known part of its own
+            known = np.asarray(request.json.get("known"), dtype=bool)
         try:
             completions = run.model.inpaint(
-                picture, mask, n=_N_COMPLETIONS, random_state=request.seed
+                picture, known, n=_N_COMPLETIONS, random_state=request.seed
             )
         except ParameterError as error:
             if error.parameter != "keep_rows":
                 raise
-            hint = "fit it with --keep-rows, or for one mask with --observed"
+            hint = "fit it with --keep-rows, or for one part with --known"
             raise DataError(f"{run.name} {error.fact}", hint) from error
         return {"pictures": run.as_addresses(completions[0])}
 

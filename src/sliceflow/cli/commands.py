@@ -46,7 +46,8 @@ _FLAGS = {
     "sample.out": "File or folder to write; - prints rows of a table.",
     "impute.out": "File to write; - prints the table.",
     "fit.out": "Run folder; default: runs/NAME.",
-    "quality": "draft, standard, best, or the number of steps per stage.",
+    "quality": "draft, standard or best: more steps in each stage.",
+    "steps_per_stage": "The number of steps in each stage; default: by --quality.",
     "particles": "Number of particles; default: by the data.",
     "conditional": "Fit pictures by class; default: if they have labels, as those in "
     "subfolders do.",
@@ -57,9 +58,8 @@ _FLAGS = {
     "missing": "A word for missing cells, such as 'not asked'; repeatable.",
     "constraint": 'What holds between columns, such as "start <= end"; repeatable.',
     "size": "Crop the middle square of pictures and resize it to this side.",
-    "observed": "The known part of pictures to complete: "
-    "top, bottom, left, right, border, center.",
-    "mask": "A picture of the known part instead: white is known, black is completed.",
+    "known": "The known part of pictures to complete: top, bottom, left, right, "
+    "border, center, or a picture in which white is known and black is completed.",
     "mirror": "Also fit the mirror images.",
     "keep_rows": "Keep the pictures in the model, to complete any part.",
     "skip_broken": "Leave out pictures that cannot be read.",
@@ -96,8 +96,8 @@ _FLAGS = {
 _SHORT_FLAGS = {"n": "-n", "quiet": "-q"}
 # What the help shows as the value of a flag, where its type does not say it.
 _METAVARS = {
-    "observed": "<part>",
-    "mask": "<path>",
+    "known": "<part or path>",
+    "quality": "<quality>",
     "data_root": "<path>",
     "out": "<path>",
     "run_and_table": "[RUN] TABLE",

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from sliceflow import datasets
+from sliceflow.arrays import Mask
 from sliceflow.cli.failures import CommandError, UsageError
 from sliceflow.cli.messy_tables import find_free_text, note_free_text
 from sliceflow.cli.settings import (
     DATASET_NAMES,
     PICTURES,
     TABLE,
-    Part,
     Settings,
     parse_kinds,
 )
@@ -25,7 +25,7 @@ from sliceflow.wording import did_you_mean
 
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, TableFlow
-    from sliceflow.spaces.pictures.parameters import Quality
+    from sliceflow.spaces.pictures.layout import KnownPart
 
 # With fewer rows, none is held out: a tenth of them would be too few to measure with.
 _MIN_ROWS_TO_HOLD_OUT = 100
@@ -35,7 +35,7 @@ _MIN_ROWS_TO_HOLD_OUT = 100
 _MIN_PICTURES_OF_A_CLASS = 10
 # The most channels of a picture in a file: red, green, blue and opacity.
 _MAX_CHANNELS = 4
-# Pixels of a mask count as white from this value on.
+# Pixels of a picture of the known part count as white from this value on.
 _WHITE = 128
 _DATASET_HINTS = {
     datasets.BrokenPictureError: "fix or remove that file, or pass --skip-broken",
@@ -156,7 +156,7 @@ def _with_labels_to_fit(pictures: Data, settings: Settings) -> Data:
     pictures. A model that completes pictures has no classes.
     """
     labels = pictures.labels
-    completes = settings.observed is not None or settings.mask is not None
+    completes = settings.known is not None
     if labels is None or settings.conditional:
         return pictures
     if completes or settings.conditional is False:
@@ -286,20 +286,16 @@ def make_image_flow(settings: Settings, data: Data) -> ImageFlow:
     """The estimator of pictures."""
     from sliceflow import ImageFlow
 
-    quality: Quality | int
-    if settings.quality.isascii() and settings.quality.isdigit():
-        quality = int(settings.quality)
-    else:
-        quality = cast("Quality", settings.quality)  # `ImageFlow` checks it
-    observed: Part | np.ndarray | None = settings.observed
-    if settings.mask is not None:
+    known: KnownPart | Mask | None = None
+    if settings.known is not None:
         height, width = data.x.shape[1:3]
-        observed = read_mask(settings.mask, height, width)
+        known = read_known(settings.known, height, width)
     return ImageFlow(
-        quality=quality,
+        quality=settings.quality,
+        steps_per_stage=settings.steps_per_stage,
         n_particles=settings.particles,
         keep_rows=settings.keep_rows,
-        observed=observed,
+        known=known,
         n_pixel_values=data.n_pixel_values,
         mirror=settings.mirror,
         device=settings.device,
@@ -307,24 +303,33 @@ def make_image_flow(settings: Settings, data: Data) -> ImageFlow:
     )
 
 
-def read_mask(file: str, height: int, width: int) -> np.ndarray:
-    """(height, width) booleans, True where the picture in a file is white."""
+def read_known(text: str, height: int, width: int) -> KnownPart | Mask:
+    """The known part that --known says: its name, or booleans (height, width).
+
+    The booleans are True where the picture in a file is white.
+    """
     from PIL import Image, UnidentifiedImageError
 
+    from sliceflow.spaces.pictures.layout import KNOWN_PARTS
+
+    if text in KNOWN_PARTS:
+        return cast("KnownPart", text)
+
+    file = Path(text).expanduser()
     hint = (
-        f"pass a picture of {width}x{height}, "
+        f"pass {', '.join(KNOWN_PARTS)}, or a picture of {width}x{height}, "
         "white where pixels are known and black elsewhere"
     )
     try:
-        with Image.open(Path(file).expanduser()) as picture:
+        with Image.open(file) as picture:
             known = np.asarray(picture.convert("L")) >= _WHITE
     except (UnidentifiedImageError, OSError, SyntaxError) as error:
-        raise UsageError(f"--mask {file} cannot be read: {error}", hint) from error
+        raise UsageError(f"--known {text} cannot be read: {error}", hint) from error
     if known.shape != (height, width):
-        fact = f"--mask {file} is {known.shape[1]}x{known.shape[0]}, another size"
+        fact = f"--known {text} is {known.shape[1]}x{known.shape[0]}, another size"
         raise UsageError(fact, hint)
     if known.all():
-        raise UsageError(f"--mask {file} is all white", hint)
+        raise UsageError(f"--known {text} is all white", hint)
     if not known.any():
-        raise UsageError(f"--mask {file} is all black", hint)
+        raise UsageError(f"--known {text} is all black", hint)
     return known

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sliceflow.app.pictures import as_bytes, class_named
-from sliceflow.cli.data import read_mask
+from sliceflow.cli.data import read_known
 from sliceflow.cli.failures import (
     CommandError,
     UsageError,
@@ -34,7 +34,7 @@ from sliceflow.cli.run_folder import (
     read_description,
     write_or_print,
 )
-from sliceflow.cli.settings import PICTURES, TABLE, Part, parse_kinds
+from sliceflow.cli.settings import PICTURES, TABLE, parse_kinds
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.number_formats import TABLE_ENDINGS
 from sliceflow.validation import from_tensor
@@ -84,7 +84,7 @@ def sample(
     else:
         is_image_flow = isinstance(model, ImageFlow)
         _check_request(PICTURES if is_image_flow else _VECTORS, out, label, given)
-        if isinstance(model, ImageFlow) and model.observed is not None:
+        if isinstance(model, ImageFlow) and model.known is not None:
             fact = f"{run} completes pictures, and makes none"
             raise UsageError(fact, "use sliceflow inpaint")
         _sample_flow(model, out, n, _find_class(model, label, run), seed)
@@ -144,8 +144,7 @@ def inpaint(  # noqa: PLR0913, a parameter for each flag
     run: Path,
     picture: Path,
     out: Path,
-    observed: Part | None = None,
-    mask: str | None = None,
+    known: str | None = None,
     label: str | None = None,
     n: int = 8,
     resize: bool = False,
@@ -155,13 +154,10 @@ def inpaint(  # noqa: PLR0913, a parameter for each flag
 ) -> Result:
     """Complete pictures of which only a part is known.
 
-    A model fitted with --observed or --mask completes that part. One that keeps its
+    A model fitted with --known completes that part. One that keeps its
     pictures (colour pictures, or --keep-rows) completes any part: pass it here.
     """
     check_new(out, force=force)
-    if observed is not None and mask is not None:
-        hint = "pass --observed top, or --mask m.png"
-        raise UsageError("the known part is given twice", hint)
     _check_ending(out, _ENDINGS_OF_PICTURES)
     not_of_pictures = UsageError(
         f"{run} is not a model of pictures", "sliceflow impute fills tables"
@@ -177,32 +173,30 @@ def inpaint(  # noqa: PLR0913, a parameter for each flag
     if not isinstance(model, ImageFlow):
         raise not_of_pictures
     layout = model.plan_.layout
-    known: str | np.ndarray | None = observed
-    if mask is not None:
-        known = read_mask(mask, layout.height, layout.width)
-    if known is None and model.observed is None:
+    known_part = None
+    if known is not None:
+        known_part = read_known(known, layout.height, layout.width)
+    elif model.known is None:
         fact = f"{run} was not fitted for one known part"
-        hint = (
-            "pass the known part with --observed top (or left, border, …), "
-            "or with --mask mask.png"
-        )
+        hint = "pass --known top (or left, border, …), or --known picture.png"
         raise UsageError(fact, hint)
     pictures = read_pictures(picture, layout, resize=resize)
     y = _find_class(model, label, run)
     try:
-        completed = model.inpaint(pictures, known, n=n, y=y, random_state=seed)
+        completed = model.inpaint(pictures, known_part, n=n, y=y, random_state=seed)
     except ParameterError as error:
         if error.parameter != "keep_rows":
             raise
         hint = (
             "sliceflow fit … --keep-rows keeps the pictures, for any part; "
-            "sliceflow fit … --observed fits one part"
+            "sliceflow fit … --known fits one part"
         )
         raise CommandError(f"{run} {error.fact}", hint) from error
     completions = np.asarray(completed)
     if out.suffix.lower() == ".png":
-        part = model.observed if known is None else known
-        _write_completions(out, pictures, part, completions, layout)
+        if known_part is None:
+            known_part = model.known
+        _write_completions(out, pictures, known_part, completions, layout)
     else:
         flat = completions.reshape(-1, *completions.shape[2:])
         write_pictures(out, flat, layout, None)
@@ -229,11 +223,11 @@ def _write_completions(
     What is not known is grey. `pictures` are (k, h, w[, c]), `completions` (k, n, h,
     w[, c]).
     """
-    from sliceflow.spaces.pictures.layout import as_mask
+    from sliceflow.spaces.pictures.layout import as_known
 
     grey = 0.5 if layout.n_pixel_values is None else layout.n_pixel_values // 2
     hidden = pictures.astype(completions.dtype)  # a copy
-    hidden[:, ~as_mask(known, layout)] = grey
+    hidden[:, ~as_known(known, layout)] = grey
     rows = np.concatenate((hidden[:, None], completions), axis=1)
     write_image(out, make_grid(as_bytes(rows, layout.n_pixel_values)), optimize=True)
 

@@ -407,7 +407,7 @@ def draw_samples(
     seed = settings.seed
     if not isinstance(model, ImageFlow):
         return Samples(model.sample(n, random_state=seed), None)
-    if model.observed is not None:
+    if model.known is not None:
         pictures = _spread(train.x if test is None else test.x, _MAX_PICTURES)
         completions = np.asarray(model.inpaint(pictures, random_state=seed))
         return Samples(completions[:, 0], None)

@@ -137,7 +137,7 @@ def write_evolution(
     side = 8
     if pictures.ndim == 4:
         side = 6  # colours make a .gif large
-    if model.observed is None:
+    if model.known is None:
         frames = model.evolution(side**2, random_state=seed, n_snapshots=_N_FRAMES)
     else:
         spread = np.linspace(0, len(pictures) - 1, side**2).astype(int)

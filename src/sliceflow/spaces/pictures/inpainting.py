@@ -85,19 +85,19 @@ class PictureClasses(NamedTuple):
 def complete_pictures(
     layout: Layout,
     X: NDArray[Any],
-    mask: Mask,
+    known: Mask,
     training_pixels: NDArray[Any],
     *,
     n: int,
     seed: Seed,
     classes: PictureClasses | None = None,
 ) -> NDArray[Any]:
-    """Complete pictures from the pixels that a mask marks as known.
+    """Complete pictures from their known pixels.
 
     Parameters
     ----------
     X : pictures (m, h, w[, c]); the hidden pixels are any in range
-    mask : (h, w), True where a pixel is known
+    known : (h, w), True where a pixel is known
     training_pixels : (N, c, h, w) as `Layout.read` returns them, at least 10
     n : completions of each picture
     classes : if given, a completion learns only from pictures of its class
@@ -106,7 +106,7 @@ def complete_pictures(
     -------
     (m, n, h, w[, c])
     """
-    _check_mask(mask)
+    _check_known(known)
     if len(training_pixels) < MIN_TRAINING_PICTURES:
         raise DataError(
             f"there are {len(training_pixels)} pictures to learn from",
@@ -116,14 +116,14 @@ def complete_pictures(
     brightest = 1
     if layout.n_pixel_values is not None:
         brightest = layout.n_pixel_values - 1
-    known = np.tile(mask.ravel(), c)  # of the values of a picture
+    is_known = np.tile(known.ravel(), c)  # of the values of a picture
     pixels = layout.read(X).reshape(len(X), -1)
     training_rows = training_pixels.reshape(len(training_pixels), -1)
     rows = pixels.astype(np.float32) / np.float32(brightest)
     training_rows = training_rows.astype(np.float32) / np.float32(brightest)
 
-    completer = _Completer(training_rows, known, layout.shape, seed.child("tones"))
-    hidden = np.empty((len(rows), n, int((~known).sum())))
+    completer = _Completer(training_rows, is_known, layout.shape, seed.child("tones"))
+    hidden = np.empty((len(rows), n, int((~is_known).sum())))
     if classes is None:
         classes = PictureClasses(
             np.zeros(len(rows), int), np.zeros(len(training_rows), int)
@@ -136,16 +136,16 @@ def complete_pictures(
     if layout.n_pixel_values is not None:
         hidden = (hidden * brightest).round()
     completed = np.repeat(pixels[:, None], n, 1)
-    completed[..., ~known] = hidden.clip(0, brightest)
+    completed[..., ~is_known] = hidden.clip(0, brightest)
     channels_last = completed.reshape(-1, c, h, w).transpose(0, 2, 3, 1)
     return channels_last.astype(X.dtype).reshape(len(rows), n, *X.shape[1:])
 
 
-def _check_mask(mask: Mask) -> None:
-    if mask.all():
-        raise DataError("every pixel is known in mask", "pass some of them, not all")
-    if not mask.any():
-        raise DataError("no pixel is known in mask", "pass some of them, not all")
+def _check_known(known: Mask) -> None:
+    if known.all():
+        raise DataError("every pixel is known", "hide the pixels to complete")
+    if not known.any():
+        raise DataError("no pixel is known", "draw new pictures with sample")
 
 
 def with_hidden_as_zero(X: Any, known: Mask) -> NDArray[Any]:
@@ -155,13 +155,13 @@ def with_hidden_as_zero(X: Any, known: Mask) -> NDArray[Any]:
     True where a pixel is not hidden. Pictures of another size are returned as they are,
     for `Layout.read` to say what is wrong.
     """
-    has_size_of_mask = np.shape(X)[1:3] == known.shape
-    if has_size_of_mask and isinstance(X, np.ma.MaskedArray):
+    fits = np.shape(X)[1:3] == known.shape
+    if fits and isinstance(X, np.ma.MaskedArray):
         known_is_masked = np.ma.getmaskarray(X)[:, known].any()
         if not known_is_masked:
             X = X.filled(0)
     pictures: NDArray[Any] = np.array(as_array(X))
-    if has_size_of_mask:
+    if fits:
         pictures[:, ~known] = 0
     return pictures
 

@@ -95,6 +95,7 @@ class StartTrial:
             n_clusters=1,
             n_particles=N_TRIAL_PARTICLES,
             quality="draft",
+            steps_per_stage=None,
         )
 
 
