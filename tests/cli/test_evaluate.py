@@ -152,7 +152,7 @@ def test_attacks_are_in_the_verdict_the_report_and_the_file(table_run, tmp_path)
     names = [attack["name"] for attack in found["attacks"]["attacks"]]
     assert names[-1] == "shadow models, outliers"
     assert found["attacks"]["counts"]["members"] == 100
-    share = [finding["text"] for finding in found["verdict"]["share"]["findings"]]
+    share = [finding["text"] for finding in found["verdict"]["sharing"]["findings"]]
     assert any("attack succeeds" in text for text in share)
     page = (run / "report.html").read_text()
     assert "<h2>Attacks</h2>" in page

@@ -66,22 +66,21 @@ class Attack:
         Such as "density ratio".
     meaning : str
         When the attack takes a row for a fitted one.
-    samples : AttackScore
-        How well the attack does with the samples: `auc`, `found_at_1_percent` and
-        `found_at_01_percent`, each with a `value` and its 95 % interval, `low` to
+    score : AttackScore
+        How well the attack does with the samples: `auc`, `tpr_at_fpr_1pct` and
+        `tpr_at_fpr_0_1pct`, each with a `value` and its 95 % interval, `low` to
         `high`, and a `p_value`.
-    fresh : AttackScore
+    null_score : AttackScore
         How well the attack does with fresh rows: what chance finds.
-    growth : dict
+    auc_by_n_samples : dict
         The AUC with more samples, by their number. Empty if no model was given.
     """
 
     name: str
     meaning: str
-    samples: AttackScore
-    fresh: AttackScore
-    # The AUC with more samples, by their number; empty if no model was given
-    growth: Mapping[int, float]
+    score: AttackScore
+    null_score: AttackScore
+    auc_by_n_samples: Mapping[int, float]
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ class Attacks:
     def __str__(self) -> str:
         larger_counts: set[int] = set()
         for attack_result in self.attacks:
-            larger_counts.update(attack_result.growth)
+            larger_counts.update(attack_result.auc_by_n_samples)
         sample_counts = sorted(larger_counts)
         rows = [
             [
@@ -153,9 +152,9 @@ class Attacks:
         out = asdict(self)
         out["attacks"] = list(out["attacks"])
         for attack_result in out["attacks"]:
-            growth = attack_result["growth"]
-            attack_result["growth"] = {str(n): auc for n, auc in growth.items()}
-            for score in (attack_result["samples"], attack_result["fresh"]):
+            aucs = attack_result["auc_by_n_samples"]
+            attack_result["auc_by_n_samples"] = {str(n): auc for n, auc in aucs.items()}
+            for score in (attack_result["score"], attack_result["null_score"]):
                 for name, value in score.items():
                     if isinstance(value, Estimate):
                         score[name] = value._asdict()
@@ -165,23 +164,23 @@ class Attacks:
 
 def _table_row(attack_result: Attack, sample_counts: list[int]) -> list[str]:
     """The cells of an attack in the table; `sample_counts` are the last columns."""
-    with_samples = attack_result.samples
-    with_fresh = attack_result.fresh
-    auc = with_samples.auc
-    share = with_samples.found_at_1_percent
+    score = attack_result.score
+    null_score = attack_result.null_score
+    auc = score.auc
+    found = score.tpr_at_fpr_1pct
     cells = [
         attack_result.name,
         f"{auc.value:.3f}",
         f"{auc.low:.2f}–{auc.high:.2f}",
-        f"{share.value:.1%}",
-        f"{share.low:.1%}–{share.high:.1%}",
-        f"{with_samples.found_at_01_percent.value:.1%}",
-        f"{with_fresh.auc.value:.3f}",
-        f"{with_fresh.found_at_1_percent.value:.1%}",
+        f"{found.value:.1%}",
+        f"{found.low:.1%}–{found.high:.1%}",
+        f"{score.tpr_at_fpr_0_1pct.value:.1%}",
+        f"{null_score.auc.value:.3f}",
+        f"{null_score.tpr_at_fpr_1pct.value:.1%}",
     ]
-    growth = attack_result.growth
+    aucs = attack_result.auc_by_n_samples
     for n in sample_counts:
-        cells.append(f"{growth[n]:.3f}" if n in growth else "")
+        cells.append(f"{aucs[n]:.3f}" if n in aucs else "")
     return cells
 
 
@@ -266,7 +265,7 @@ def attack(
     --------
     >>> train, held_out = np.random.default_rng(0).normal(size=(2, 200, 3))
     >>> found = attack(train, train, held_out, device="cpu")  # samples that are copies
-    >>> found["distance difference"].samples.auc.value
+    >>> found["distance difference"].score.auc.value
     1.0
     """
     is_model = hasattr(model_or_samples, "sample") and hasattr(model_or_samples, "fit")
@@ -386,17 +385,19 @@ def _attack_samples(
     attacks = []
     for name, (score, meaning) in ATTACK_SCORES.items():
         settings.notify(f"attacking by {name}")
-        growth = {}
+        auc_by_n_samples = {}
         for larger_set in more_samples:
             more_known = knowledge._replace(samples=larger_set)
             result = _run_attack(score, more_known, members, others)
-            growth[len(larger_set)] = result.auc.value
+            auc_by_n_samples[len(larger_set)] = result.auc.value
         attack_result = Attack(
             name=name,
             meaning=meaning.format(hidden=hidden),
-            samples=_run_attack(score, knowledge, members, others),
-            fresh=_run_attack(score, knowledge, members, others, with_fresh_rows=True),
-            growth=growth,
+            score=_run_attack(score, knowledge, members, others),
+            null_score=_run_attack(
+                score, knowledge, members, others, with_fresh_rows=True
+            ),
+            auc_by_n_samples=auc_by_n_samples,
         )
         attacks.append(attack_result)
     return attacks, hidden
@@ -474,4 +475,4 @@ def _attack_outliers(
     pool = pd.concat([train, held_out], ignore_index=True)
     score, by_chance = shadows.run(model, pool, statistics, as_input)
     meaning = "likelihood ratio of the rows farthest from others, by shadow models"
-    return Attack(SHADOW_ATTACK, meaning, score, by_chance, growth={})
+    return Attack(SHADOW_ATTACK, meaning, score, by_chance, auc_by_n_samples={})

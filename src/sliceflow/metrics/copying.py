@@ -43,12 +43,12 @@ _MIN_NN_RATIO = 0.7
 def nn_ratio(
     samples: Any,
     train: Any,
-    test: Any = None,
+    held_out: Any = None,
     *,
     mirror: bool = False,
     device: str = "auto",
 ) -> float:
-    """Median distance of samples to the nearest train row, over that of test rows.
+    """Median distance to the nearest train row, of samples over that of held-out rows.
 
     1 is ideal. Near 0 the samples are copies of the training rows; above 1 they are far
     from the data. A median does not see a few copies among many samples; `copy_rate`
@@ -58,7 +58,7 @@ def nn_ratio(
     ----------
     samples, train : (n, d) and (N, d), or pictures
         The samples, and the rows that were fitted.
-    test : (m, d) or None, default None
+    held_out : (m, d) or None, default None
         Held-out rows. None takes every train row in its turn, and its distance to the
         others.
     mirror : bool, default False
@@ -73,12 +73,12 @@ def nn_ratio(
 
     Examples
     --------
-    >>> train, test = np.random.default_rng(0).normal(size=(2, 200, 3))
-    >>> nn_ratio(train[:50], train, test, device="cpu")  # copies
+    >>> train, held_out = np.random.default_rng(0).normal(size=(2, 200, 3))
+    >>> nn_ratio(train[:50], train, held_out, device="cpu")  # copies
     0.0
     """
     sample_distances, real_distances = _train_distances(
-        samples, train, test, mirror, device
+        samples, train, held_out, mirror, device
     )
     return median_distance_ratio(sample_distances, real_distances)
 
@@ -86,23 +86,23 @@ def nn_ratio(
 def copy_rate(
     samples: Any,
     train: Any,
-    test: Any = None,
+    held_out: Any = None,
     *,
     mirror: bool = False,
     device: str = "auto",
 ) -> float:
-    """Share of samples nearer to a train row than the nearest 1 % of test rows are.
+    """Share of samples nearer to a train row than the nearest 1 % of held-out rows.
 
     It is the share of samples with d(x) < q, where q is the 1 % quantile of d over the
-    n test rows. 0.01 is ideal, and 1 means that all samples are copies. New real rows
-    score on average 0.01; 1/(n + 1) if there are n < 99 test rows; 2/(N + 1) if there
-    are no test rows and N < 199 training rows.
+    n held-out rows. 0.01 is ideal, and 1 means that all samples are copies. New real
+    rows score on average 0.01; 1/(n + 1) if there are n < 99 held-out rows; 2/(N + 1)
+    if there are no held-out rows and N < 199 training rows.
 
     Parameters
     ----------
     samples, train : (n, d) and (N, d), or pictures
         The samples, and the rows that were fitted.
-    test : (m, d) or None, default None
+    held_out : (m, d) or None, default None
         Held-out rows. None takes every train row in its turn, and its distance to the
         others.
     mirror : bool, default False
@@ -116,13 +116,13 @@ def copy_rate(
 
     Examples
     --------
-    >>> train, test, samples = np.random.default_rng(0).normal(size=(3, 1000, 3))
+    >>> train, held_out, samples = np.random.default_rng(0).normal(size=(3, 1000, 3))
     >>> samples[:100] = train[:100]  # one in ten
-    >>> print(f"{copy_rate(samples, train, test, device='cpu'):.2f}")
+    >>> print(f"{copy_rate(samples, train, held_out, device='cpu'):.2f}")
     0.11
     """
     sample_distances, real_distances = _train_distances(
-        samples, train, test, mirror, device
+        samples, train, held_out, mirror, device
     )
     return share_of_copies(sample_distances, real_distances)
 
@@ -130,21 +130,21 @@ def copy_rate(
 def outlier_rate(
     samples: Any,
     train: Any,
-    test: Any = None,
+    held_out: Any = None,
     *,
     mirror: bool = False,
     device: str = "auto",
 ) -> float:
-    """Share of samples farther from all train rows than any test row.
+    """Share of samples farther from all train rows than any held-out row.
 
-    It is the share of samples with d(x) > max d over the n test rows. Near 0 is ideal:
-    new real rows score 1/(n + 1) on average.
+    It is the share of samples with d(x) > max d over the n held-out rows. Near 0 is
+    ideal: new real rows score 1/(n + 1) on average.
 
     Parameters
     ----------
     samples, train : (n, d) and (N, d), or pictures
         The samples, and the rows that were fitted.
-    test : (m, d) or None, default None
+    held_out : (m, d) or None, default None
         Held-out rows. None takes every train row in its turn, and its distance to the
         others.
     mirror : bool, default False
@@ -158,13 +158,13 @@ def outlier_rate(
 
     Examples
     --------
-    >>> train, test, samples = np.random.default_rng(0).normal(size=(3, 500, 3))
+    >>> train, held_out, samples = np.random.default_rng(0).normal(size=(3, 500, 3))
     >>> samples[:50] += 20
-    >>> print(f"{outlier_rate(samples, train, test, device='cpu'):.2f}")
+    >>> print(f"{outlier_rate(samples, train, held_out, device='cpu'):.2f}")
     0.10
     """
     sample_distances, real_distances = _train_distances(
-        samples, train, test, mirror, device
+        samples, train, held_out, mirror, device
     )
     return float(np.mean(sample_distances > real_distances.max()))
 
@@ -172,7 +172,7 @@ def outlier_rate(
 def memorized_rate(
     samples: Any,
     train: Any,
-    test: Any,
+    held_out: Any,
     *,
     mirror: bool = False,
     patch: int | None = None,
@@ -180,17 +180,17 @@ def memorized_rate(
 ) -> float:
     """Share of samples that resemble one train row far more than all others.
 
-    0.01 is ideal: this share of test rows does. It is `copy_rate` by d₁/d₁₀ instead
-       of d₁, the distances to the first and the tenth train row. So it sees copies of
-       rows that are far from all others, such as pictures of high contrast.
+    0.01 is ideal: this share of held-out rows does. It is `copy_rate` by d₁/d₁₀ instead
+    of d₁, where d₁ and d₁₀ are the distances to the first and the tenth train row. So
+    it sees copies of rows that are far from all others, such as pictures of high
+    contrast.
 
     Parameters
     ----------
     samples, train : (n, d) and (N, d), or pictures
         The samples, and the rows that were fitted.
-    test : (m, d) or None
-        Held-out rows. None takes every train row in its turn, and its distance to the
-        others.
+    held_out : (m, d)
+        Held-out rows.
     mirror : bool, default False
         Mirror images of train rows count as train rows.
     patch : int or None, default None
@@ -208,10 +208,10 @@ def memorized_rate(
     --------
     >>> rng = np.random.default_rng(0)
     >>> rows = rng.normal(size=(3, 1000, 8)) * rng.exponential(size=(3, 1000, 1))
-    >>> train, test, samples = rows
+    >>> train, held_out, samples = rows
     >>> far = np.abs(train).sum(1).argsort()[-50:]
     >>> samples[:50] = train[far] + 0.1 * rng.normal(size=(50, 8))  # nearly copies
-    >>> print(f"{memorized_rate(samples, train, test, device='cpu'):.2f}")
+    >>> print(f"{memorized_rate(samples, train, held_out, device='cpu'):.2f}")
     0.06
     """
     train = np.concatenate(_with_mirror_images(train, mirror))
@@ -220,7 +220,7 @@ def memorized_rate(
             f"memorized_rate needs {N_COMPARED_NEIGHBOURS} train rows or more, "
             f"but there are {len(train)}"
         )
-    rows = np.concatenate((from_tensor(samples), from_tensor(test)))
+    rows = np.concatenate((from_tensor(samples), from_tensor(held_out)))
     if patch is None:
         ratios = _neighbour_ratios(rows, train, device)
         return share_of_copies(ratios[: len(samples)], ratios[len(samples) :])
@@ -316,11 +316,11 @@ def evidence_of_copying(pairs: Sequence[tuple[Any, Any]], device: str = "cpu") -
             continue
         rows = from_tensor(rows)
         particles = from_tensor(particles)
-        some_rows = rows[:: math.ceil(len(rows) / n_per_pair)]
-        some_particles = particles[:: math.ceil(len(particles) / n_per_pair)]
+        compared_rows = rows[:: math.ceil(len(rows) / n_per_pair)]
+        compared_particles = particles[:: math.ceil(len(particles) / n_per_pair)]
         # The nearest of two rows is the row itself.
-        row_parts.append(nearest(some_rows, rows, 2, device=device)[0][:, 1])
-        particle_parts.append(nearest(some_particles, rows, device=device)[0][:, 0])
+        row_parts.append(nearest(compared_rows, rows, 2, device=device)[0][:, 1])
+        particle_parts.append(nearest(compared_particles, rows, device=device)[0][:, 0])
     if not row_parts:
         return ""
     row_distances = np.concatenate(row_parts)
@@ -381,19 +381,21 @@ def nearest_distances(
 
 
 def _train_distances(
-    samples: Any, train: Any, test: Any, mirror: bool, device: str
+    samples: Any, train: Any, held_out: Any, mirror: bool, device: str
 ) -> tuple[NDArray[Any], Floats]:
     """Distances to the nearest train row, of samples (n,) and of real rows (m,)."""
-    if test is None:
+    if held_out is None:
         real_distances = nearest_distances(
             train, train, mirror=mirror, device=device, leave_out_itself=True
         )
         real_name = "train"
         duplicates = "in train"
     else:
-        real_distances = nearest_distances(test, train, mirror=mirror, device=device)
-        real_name = "test"
-        duplicates = "between test and train"
+        real_distances = nearest_distances(
+            held_out, train, mirror=mirror, device=device
+        )
+        real_name = "held-out"
+        duplicates = "between held_out and train"
     if np.median(real_distances) == 0:
         raise DataError(
             f"the median {real_name} row is identical to a train row: no distance can "

@@ -145,7 +145,7 @@ class Report:
     metrics : tuple of Metric
         All metrics.
     counts : dict
-        The numbers of "samples", "train" and "test" rows.
+        The numbers of "samples", "train" and "held_out" rows.
     max_rows : int
         The most rows of each that were compared.
     details : Details
@@ -197,7 +197,7 @@ class Report:
         """How many rows there are, and how many of them were compared."""
         note = (
             f"{self.counts['samples']} samples, {self.counts['train']} training rows "
-            f"and {self.counts['test']} held-out rows"
+            f"and {self.counts['held_out']} held-out rows"
         )
         if max(self.counts.values()) > self.max_rows:
             note += f", of each at most {self.max_rows}"
@@ -218,7 +218,7 @@ class Report:
 def report(
     samples: Any,
     train: Any,
-    test: Any,
+    held_out: Any,
     *,
     y: Hashable | Sequence[ArrayLike] | None = None,
     kind: Kind | Literal["auto"] = "auto",
@@ -237,11 +237,11 @@ def report(
 
     Parameters
     ----------
-    samples, train, test : arrays (n, d), pictures (n, h, w[, c]), or DataFrames
+    samples, train, held_out : arrays (n, d), pictures (n, h, w[, c]), or DataFrames
         The samples, the rows that were fitted, and held-out rows.
     y : column name, three arrays of classes, or None, default None
         For DataFrames, the column that `utility` predicts; None takes the last that
-        varies. For arrays, the classes of (samples, train, test); None leaves
+        varies. For arrays, the classes of (samples, train, held_out); None leaves
         `recognised` out.
     kind : "vectors", "pictures", "tables" or "auto", default "auto"
         The kind of data. "auto" sees it from the shapes.
@@ -256,8 +256,8 @@ def report(
 
     Examples
     --------
-    >>> train, test, samples = np.random.default_rng(0).normal(size=(3, 400, 2))
-    >>> print(report(samples, train, test, device="cpu").verdict.use)
+    >>> train, held_out, samples = np.random.default_rng(0).normal(size=(3, 400, 2))
+    >>> print(report(samples, train, held_out, device="cpu").verdict.use)
     May I use it? Green: a classifier hardly tells samples from held-out rows \
 (two-sample accuracy 0.49, of real rows 0.54); samples cover 97% of held-out rows \
 (real ones 98%)
@@ -268,15 +268,16 @@ def report(
     if kind == "auto":
         kind = _infer_kind(train)
     if kind == "tables":
-        for name, table in (("samples", samples), ("train", train), ("test", test)):
+        tables = {"samples": samples, "train": train, "held_out": held_out}
+        for name, table in tables.items():
             is_dataframe = hasattr(table, "columns")
             require(is_dataframe, name, type(table), "a DataFrame, as train is")
     else:
         shape = np.shape(train)[1:]
         samples = _as_array(samples, "samples", kind, shape)
         train = _as_array(train, "train", kind, shape)
-        test = _as_array(test, "test", kind, shape)
-    counts = {"samples": len(samples), "train": len(train), "test": len(test)}
+        held_out = _as_array(held_out, "held_out", kind, shape)
+    counts = {"samples": len(samples), "train": len(train), "held_out": len(held_out)}
     if min(counts.values()) < _MIN_ROWS:
         fact = f"there are too few rows, {counts}"
         raise DataError(fact, f"pass {_MIN_ROWS} or more of each")
@@ -287,13 +288,13 @@ def report(
     settings = ComparisonSettings(max_rows, device, notify)
     details = Details()
     if kind == "tables":
-        scores, details = compare_tables(samples, train, test, y, settings)
+        scores, details = compare_tables(samples, train, held_out, y, settings)
     elif kind == "pictures":
         labels = _as_labels(y, counts)
-        scores = compare_pictures(samples, train, test, labels, settings)
+        scores = compare_pictures(samples, train, held_out, labels, settings)
     else:
         labels = _as_labels(y, counts)
-        scores = compare_vectors(samples, train, test, labels, settings)
+        scores = compare_vectors(samples, train, held_out, labels, settings)
     return Report(kind, _as_metrics(scores, details), counts, max_rows, details)
 
 
@@ -321,13 +322,13 @@ def _as_labels(y: Any, counts: Mapping[str, int]) -> ClassLabels | None:
     """Three arrays of classes from what the user passed; None if there are none."""
     if y is None:
         return None
-    fact = "y must be (of samples, of train, of test), a class for each row"
+    fact = "y must be (of samples, of train, of held_out), a class for each row"
     if isinstance(y, str) or len(y) != 3:
         raise DataError(fact)
     labels = ClassLabels(
         samples=np.asarray(from_tensor(y[0])),
         train=np.asarray(from_tensor(y[1])),
-        test=np.asarray(from_tensor(y[2])),
+        held_out=np.asarray(from_tensor(y[2])),
     )
     if [len(part) for part in labels] != list(counts.values()):
         raise DataError(fact)

@@ -21,7 +21,7 @@ from sliceflow.metrics.membership import (
     Estimate,
     area_under_curve,
     central_interval,
-    share_found,
+    true_positive_rate,
 )
 from sliceflow.metrics.rows import nearest
 from sliceflow.metrics.table_encoding import as_points, encode_tables
@@ -185,8 +185,8 @@ def _as_attack_score(values: Floats, draws: Floats, p_value: float) -> AttackSco
     estimates: list[Estimate] = []
     for value, column in zip(values.tolist(), draws.T, strict=True):
         estimates.append(central_interval(value, column))
-    auc, found_at_1_percent, found_at_01_percent = estimates
-    return AttackScore(auc, found_at_1_percent, found_at_01_percent, p_value)
+    auc, tpr_at_fpr_1pct, tpr_at_fpr_0_1pct = estimates
+    return AttackScore(auc, tpr_at_fpr_1pct, tpr_at_fpr_0_1pct, p_value)
 
 
 def _measure_scores(scores: Floats, is_member: Mask) -> Floats:
@@ -196,8 +196,8 @@ def _measure_scores(scores: Floats, is_member: Mask) -> Floats:
     return np.array(
         [
             area_under_curve(members, others),
-            share_found(members, others, 0.01),
-            share_found(members, others, 0.001),
+            true_positive_rate(members, others, 0.01),
+            true_positive_rate(members, others, 0.001),
         ]
     )
 

@@ -117,20 +117,20 @@ class Verdict:
     ----------
     use : Answer
         May the samples be used in place of real rows?
-    share : Answer
+    sharing : Answer
         May the samples be shared without telling of single rows?
     """
 
     use: Answer
-    share: Answer
+    sharing: Answer
 
     def __str__(self) -> str:
-        return f"{self.use}\n{self.share}"
+        return f"{self.use}\n{self.sharing}"
 
     @property
     def summary(self) -> str:
         """Both grades in a few words, such as "use green, share amber"."""
-        return f"use {self.use.grade}, share {self.share.grade}"
+        return f"use {self.use.grade}, share {self.sharing.grade}"
 
     def to_dict(self) -> dict[str, Any]:
         """The verdict as a dict that JSON can hold."""
@@ -172,8 +172,8 @@ def judge(
     --------
     >>> import numpy as np
     >>> from sliceflow import metrics
-    >>> train, test = np.random.default_rng(0).normal(size=(2, 400, 2))
-    >>> found = metrics.report(train, train, test, device="cpu")  # copies
+    >>> train, held_out = np.random.default_rng(0).normal(size=(2, 400, 2))
+    >>> found = metrics.report(train, train, held_out, device="cpu")  # copies
     >>> metrics.judge(found).summary
     'use green, share red'
     """
@@ -184,25 +184,25 @@ def judge(
         *_judge_rules(report),
         *_judge_utility(report),
     ]
-    share = [
+    sharing = [
         *_judge_copies(report),
         *_judge_values(report),
         *_judge_attacks(report, attacks),
     ]
-    n_test = report.counts["test"]
-    if n_test < MIN_PRECISE_ROWS:
+    n_held_out = report.counts["held_out"]
+    if n_held_out < MIN_PRECISE_ROWS:
         use.append(
-            Finding("amber", f"with {n_test} held-out rows all numbers are rough")
+            Finding("amber", f"with {n_held_out} held-out rows all numbers are rough")
         )
     n_train = report.counts["train"]
     if report.kind == "tables" and n_train < _MIN_TABLE_ROWS:
         text = (
             f"with {n_train} rows, fewer than {_MIN_TABLE_ROWS}, single rows stand out"
         )
-        share.append(Finding("amber", text))
-    share.extend(Finding("note", note) for note in notes)
+        sharing.append(Finding("amber", text))
+    sharing.extend(Finding("note", note) for note in notes)
     return Verdict(
-        use=_answer("May I use it?", use), share=_answer("May I share it?", share)
+        use=_answer("May I use it?", use), sharing=_answer("May I share it?", sharing)
     )
 
 
@@ -385,10 +385,10 @@ def _judge_attacks(report: Report, attacks: Attacks | None) -> list[Finding]:
     for attack in attacks.attacks:
         grade = _grade_attack(attack)
         if grade != "green":
-            score = attack.samples
+            score = attack.score
             text = (
                 f"an attack succeeds, {attack.name}: AUC {score.auc.value:.2f}, it "
-                f"finds {score.found_at_1_percent.value:.1%} of the members at 1 % "
+                f"finds {score.tpr_at_fpr_1pct.value:.1%} of the members at 1 % "
                 "false positives"
             )
             findings.append(Finding(grade, text))
@@ -400,7 +400,7 @@ def _judge_attacks(report: Report, attacks: Attacks | None) -> list[Finding]:
 
 def _grade_attack(attack: Attack) -> Grade:
     """Green if an attack finds no more than it may, or no more than chance."""
-    if not attack.samples.is_beyond_chance:
+    if not attack.score.is_beyond_chance:
         return "green"
     auc_limits = _ATTACK_AUC
     found_limits = _ATTACK_FOUND
@@ -408,7 +408,7 @@ def _grade_attack(attack: Attack) -> Grade:
         auc_limits = _SHADOW_AUC
         found_limits = _SHADOW_FOUND
     grades = (
-        _grade(attack.samples.auc.value, auc_limits),
-        _grade(attack.samples.found_at_1_percent.value, found_limits),
+        _grade(attack.score.auc.value, auc_limits),
+        _grade(attack.score.tpr_at_fpr_1pct.value, found_limits),
     )
     return min(grades, key=_GRADES.index)
