@@ -43,7 +43,7 @@ from report import (
 from scores import copies, distances_to, frechet, nn_ratio
 
 from sliceflow import ImageFlow, datasets
-from sliceflow.datasets import Pictures
+from sliceflow.datasets import PictureSet
 from sliceflow.devices import resolve_device
 from sliceflow.spaces.pictures.layout import KNOWN_PARTS
 
@@ -82,7 +82,7 @@ def copy_nearest(X: np.ndarray, known: np.ndarray, train: np.ndarray) -> np.ndar
 
 
 def methods(
-    train: Pictures, test: Pictures, args: argparse.Namespace
+    train: PictureSet, test: PictureSet, args: argparse.Namespace
 ) -> Iterator[tuple[str, Callable[[], np.ndarray]]]:
     """The name of every method, and a call that completes the test pictures."""
     part = PARTS_OF_SETS[train.name]

@@ -31,7 +31,7 @@ from report import (
 )
 
 from sliceflow import ImageFlow
-from sliceflow.datasets import Pictures
+from sliceflow.datasets import PictureSet
 from sliceflow.devices import resolve_device
 
 HEADER = (
@@ -48,7 +48,7 @@ HEADER = (
 N_CLASSES_OF_DIGITS = 10
 
 
-def load_pictures(args: argparse.Namespace) -> tuple[Pictures, Pictures]:
+def load_pictures(args: argparse.Namespace) -> tuple[PictureSet, PictureSet]:
     """Digits (labels 0 to 9) and clothes (10 to 19), to fit and held out."""
     if args.data_root is None:
         train, test = load_split("digits")
@@ -59,17 +59,17 @@ def load_pictures(args: argparse.Namespace) -> tuple[Pictures, Pictures]:
     return join(digits_train, clothes_train), join(digits_test, clothes_test)
 
 
-def join(digits: Pictures, clothes: Pictures) -> Pictures:
+def join(digits: PictureSet, clothes: PictureSet) -> PictureSet:
     """Both sets as one; the clothes have the labels after the digits'."""
     assert digits.labels is not None
     assert clothes.labels is not None
     images = np.concatenate((digits.images, clothes.images))
     labels = np.concatenate((digits.labels, clothes.labels + N_CLASSES_OF_DIGITS))
-    return Pictures(images, labels, 256, "MNIST and Fashion-MNIST")
+    return PictureSet(images, labels, 256, "MNIST and Fashion-MNIST")
 
 
 def select_classes(
-    train: Pictures, classes: Iterable[int]
+    train: PictureSet, classes: Iterable[int]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Pictures and labels of these classes, one class after the other."""
     assert train.labels is not None

@@ -63,7 +63,7 @@ from sklearn.svm import SVC
 from table_sets import SETS, halves, load_table
 
 from sliceflow import ImageFlow, SlicedWassersteinFlow, datasets
-from sliceflow.datasets import Pictures
+from sliceflow.datasets import PictureSet
 
 Args = argparse.Namespace
 Job = Callable[[int, Args], Row]  # from a seed to a row
@@ -228,7 +228,7 @@ def measure_table(name: str, seed: int, args: Args) -> Row:
 @cache
 def load_pictures(
     name: str, root: str | None, quick: bool = False
-) -> tuple[Pictures, Pictures]:
+) -> tuple[PictureSet, PictureSet]:
     """Pictures to fit and pictures held out, of NAME.npz or of a set by its name."""
     folder = root or os.environ.get("SLICEFLOW_DATA")
     if folder is not None and Path(folder, f"{name}.npz").exists():
@@ -245,11 +245,13 @@ def load_pictures(
     return train, test
 
 
-def read_npz(path: Path) -> tuple[Pictures, Pictures]:
+def read_npz(path: Path) -> tuple[PictureSet, PictureSet]:
     """Training and test pictures of one file; it may have no labels."""
     with np.load(path) as file:
-        train = Pictures(file["train_images"], file.get("train_labels"), 256, path.stem)
-        test = Pictures(file["test_images"], file.get("test_labels"), 256, path.stem)
+        train = PictureSet(
+            file["train_images"], file.get("train_labels"), 256, path.stem
+        )
+        test = PictureSet(file["test_images"], file.get("test_labels"), 256, path.stem)
     return train, test
 
 
@@ -417,7 +419,7 @@ def measure_completions(
 
 
 def recogniser(
-    train: Pictures, device: str, args: Args
+    train: PictureSet, device: str, args: Args
 ) -> Callable[[np.ndarray, np.ndarray], float]:
     """A function from pictures and labels to the share that a classifier recognises."""
     if train.name != "digits":

@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sliceflow import ImageFlow, ImageOptions
-from sliceflow.datasets import Pictures
+from sliceflow.datasets import PictureSet
 from sliceflow.devices import resolve_device
 
 SETS = ("digits", "mnist", "fashion-mnist", "cifar10")
@@ -205,7 +205,7 @@ class Trainer:
 
     def __init__(
         self,
-        train: Pictures,
+        train: PictureSet,
         mirror: bool,
         width: int,
         batch_size: int,
@@ -339,7 +339,7 @@ def wait(device: torch.device) -> None:
 
 
 def run_flows(
-    args: argparse.Namespace, train: Pictures, mirror: bool, device: torch.device
+    args: argparse.Namespace, train: PictureSet, mirror: bool, device: torch.device
 ) -> Iterator[tuple[Row, np.ndarray]]:
     """Samples of the flow without labels, by steps per stage."""
     settings: dict[str, Any] = {
@@ -366,7 +366,7 @@ def run_flows(
 
 
 def run_networks(
-    args: argparse.Namespace, train: Pictures, mirror: bool, device: torch.device
+    args: argparse.Namespace, train: PictureSet, mirror: bool, device: torch.device
 ) -> Iterator[tuple[Row, np.ndarray]]:
     """Samples of the network after each time."""
     started_at = time.perf_counter()

@@ -30,7 +30,7 @@ from sklearn.datasets import make_moons
 from sklearn.svm import SVC
 
 from sliceflow import ImageFlow, SlicedWassersteinFlow, __version__, metrics
-from sliceflow.datasets import Pictures, load
+from sliceflow.datasets import PictureSet, load
 from sliceflow.spaces.pictures.layout import KNOWN_PARTS
 
 COLOURS = ("#0072B2", "#E69F00")  # Okabe and Ito: told apart by every kind of eye
@@ -144,7 +144,7 @@ def moons(out: Path) -> Path:
     return out / "moons.png"
 
 
-def digits(out: Path, train: Pictures, test: Pictures) -> tuple[Path, str]:
+def digits(out: Path, train: PictureSet, test: PictureSet) -> tuple[Path, str]:
     """Fit digits by class; draw real ones beside samples, and measure the samples.
 
     Returns the path of the picture, and the table of measured quality.
@@ -210,7 +210,7 @@ def digits(out: Path, train: Pictures, test: Pictures) -> tuple[Path, str]:
     return path, quality(numbers, len(train.images), len(test.images), seconds)
 
 
-def inpainting(out: Path, train: Pictures, test: Pictures) -> Path:
+def inpainting(out: Path, train: PictureSet, test: PictureSet) -> Path:
     """Complete the lower halves of test digits, six times each."""
     flow = ImageFlow(
         n_pixel_values=train.n_pixel_values,

@@ -29,7 +29,7 @@ from grids import Panel, by_class, completions, sheet
 from runs import class_names, fit, name, samples
 
 from sliceflow import ImageFlow, __version__
-from sliceflow.datasets import Pictures, load
+from sliceflow.datasets import PictureSet, load
 from sliceflow.devices import resolve_device
 from sliceflow.spaces.pictures.layout import KNOWN_PARTS
 
@@ -50,8 +50,8 @@ GIVEN = {"top": "the top half", "left": "the left half", "border": "all but the 
 
 def unconditional(
     path: Path,
-    train: Pictures,
-    test: Pictures,
+    train: PictureSet,
+    test: PictureSet,
     settings: dict,
     shape: tuple[int, int] = (8, 16),
 ) -> dict:
@@ -67,8 +67,8 @@ def unconditional(
 
 def conditional(
     path: Path,
-    train: Pictures,
-    test: Pictures,
+    train: PictureSet,
+    test: PictureSet,
     settings: dict,
     measure: Callable[[np.ndarray, np.ndarray], dict] | None = None,
 ) -> dict:
@@ -85,8 +85,8 @@ def conditional(
 
 def inpainting(
     path: Path,
-    train: Pictures,
-    test: Pictures,
+    train: PictureSet,
+    test: PictureSet,
     settings: dict,
     given: str,
     measure: Callable[[ImageFlow], dict] | None = None,
@@ -134,7 +134,7 @@ PICTURES = {  # which set, and who draws it
 @cache
 def read(
     dataset: str, root: Path, n: int | None, whole: bool
-) -> tuple[Pictures, Pictures]:
+) -> tuple[PictureSet, PictureSet]:
     """At most n training pictures, and test pictures.
 
     CelebA's last pictures are its test pictures. They are held out, unless n is None
@@ -150,18 +150,18 @@ def read(
 
 
 @cache
-def stored(dataset: str, split: str, root: Path) -> Pictures:
+def stored(dataset: str, split: str, root: Path) -> PictureSet:
     """A set as it is on the disk."""
     return load(dataset, split, root)
 
 
-def part(pictures: Pictures, first: int, last: int | None) -> Pictures:
+def part(pictures: PictureSet, first: int, last: int | None) -> PictureSet:
     """Some of the pictures."""
     labels = pictures.labels
     if labels is not None:
         labels = labels[first:last]
     images = pictures.images[first:last]
-    return Pictures(images, labels, pictures.n_pixel_values, pictures.name)
+    return PictureSet(images, labels, pictures.n_pixel_values, pictures.name)
 
 
 def machine(device: torch.device) -> dict:

@@ -17,7 +17,7 @@ from grids import BLUE, INK, Panel, sheet
 from nearest import nn_ratio
 from runs import arguments, name, read, rows, samples, settings
 
-from sliceflow.datasets import Pictures
+from sliceflow.datasets import PictureSet
 from sliceflow.metrics import frechet_distance_pca
 from sliceflow.spaces.pictures.schedules import auto, from_string
 
@@ -39,7 +39,7 @@ def schedules(height: int, width: int) -> dict[str, str]:
     }
 
 
-def random_rows(pictures: Pictures, n: int, rng: np.random.Generator) -> np.ndarray:
+def random_rows(pictures: PictureSet, n: int, rng: np.random.Generator) -> np.ndarray:
     """n pictures at random, as rows.
 
     A set has an order: MNIST's digits come in cycles of ten, and by writers.
@@ -53,7 +53,7 @@ def grid(images: np.ndarray) -> np.ndarray:
     return images[:48].reshape(8, 6, *images.shape[1:])
 
 
-def draw(path: Path, train: Pictures, test: Pictures, settings: dict) -> dict:
+def draw(path: Path, train: PictureSet, test: PictureSet, settings: dict) -> dict:
     """Fit three flows, draw and measure their particles."""
     h, w = train.images.shape[1:3]
     steps_per_stage = settings["steps_per_stage"]

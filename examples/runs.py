@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.base import clone
 
 from sliceflow import ImageFlow, ImageOptions
-from sliceflow.datasets import Pictures, load
+from sliceflow.datasets import PictureSet, load
 from sliceflow.devices import resolve_device
 
 NAMES = {
@@ -51,7 +51,7 @@ def arguments(doc: str) -> argparse.Namespace:
     return args
 
 
-def read(args: argparse.Namespace) -> tuple[Pictures, Pictures]:
+def read(args: argparse.Namespace) -> tuple[PictureSet, PictureSet]:
     """The training and the test pictures."""
     train = load(args.dataset, "train", args.data_root)
     test = load(args.dataset, "test", args.data_root)
@@ -67,12 +67,12 @@ def settings(args: argparse.Namespace) -> dict:
     }
 
 
-def name(pictures: Pictures) -> str:
+def name(pictures: PictureSet) -> str:
     """What a set is called."""
     return NAMES[pictures.name]
 
 
-def class_names(pictures: Pictures) -> list[str]:
+def class_names(pictures: PictureSet) -> list[str]:
     """What its classes are called, in the order of their labels."""
     if pictures.name in CLASSES:
         return CLASSES[pictures.name].split()
@@ -84,7 +84,7 @@ def rows(images: np.ndarray, n_pixel_values: int) -> np.ndarray:
     return images.reshape(len(images), -1) / ((n_pixel_values - 1) / 2) - 1
 
 
-def mirrored(pictures: Pictures) -> bool:
+def mirrored(pictures: PictureSet) -> bool:
     """Whether the mirror image of a picture could be in the set as well.
 
     Things and faces, which are in colour; not digits.
@@ -111,7 +111,7 @@ class Cost:
 
 
 def fit(
-    train: Pictures,
+    train: PictureSet,
     labels: np.ndarray | None = None,
     *,
     n_knots: str | int = "auto",
@@ -135,7 +135,7 @@ def fit(
 
 
 @cache
-def samples(train: Pictures, **settings: object) -> tuple[np.ndarray, Cost]:
+def samples(train: PictureSet, **settings: object) -> tuple[np.ndarray, Cost]:
     """2000 batched samples without labels, and what they cost.
 
     The same ones when asked again: several pictures of the gallery show them.

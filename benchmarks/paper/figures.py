@@ -17,7 +17,7 @@ from report import Row
 from runs import class_names, name
 
 from sliceflow import ImageFlow
-from sliceflow.datasets import Pictures
+from sliceflow.datasets import PictureSet
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.pictures.layout import KNOWN_PARTS
 from sliceflow.spaces.pictures.pyramid import PyramidSubspace
@@ -165,7 +165,7 @@ def figure5(run: PaperRun) -> list[Row]:
     return run.finish(rows)
 
 
-def measure_completions(run: PaperRun, train: Pictures, test: Pictures) -> Row:
+def measure_completions(run: PaperRun, train: PictureSet, test: PictureSet) -> Row:
     """Completions of a set's test pictures, drawn and scored."""
     part = PARTS_OF_SETS[train.name]
     known = KNOWN_PARTS[part](*test.images.shape[1:3])

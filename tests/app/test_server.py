@@ -388,11 +388,11 @@ class TestPictures:
         asked = {"run": 0, "label": "", "seed": 1, "n": 3}
         last = with_runs.said("samples", asked)["pictures"]
         found = with_runs.said("chosen", asked | {"index": 2})
-        assert found["frames"][-1] == last[2]
-        assert found["frames"][0] != last[2]
+        assert found["snapshots"][-1] == last[2]
+        assert found["snapshots"][0] != last[2]
         assert len(found["nearest"]) == 5
         alone = with_runs.said("chosen", asked | {"run": 1, "index": 2})
-        assert alone["frames"] == found["frames"]
+        assert alone["snapshots"] == found["snapshots"]
         assert "name its run folder" in alone["data"]
 
     def test_neighbours_may_be_few_and_mirrored(self):

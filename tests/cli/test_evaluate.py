@@ -12,7 +12,7 @@ pytest.importorskip("typer")
 
 from running import done, inside, refused
 from sliceflow import TableFlow
-from sliceflow.cli import evaluate, report
+from sliceflow.cli import measures, report
 from sliceflow.datasets import load
 
 
@@ -202,7 +202,7 @@ def test_the_default_target_is_something_that_one_would_predict(columns, target)
     }
     frame = pd.DataFrame({name: cells[what] for name, what in columns.items()})
     model = TableFlow(random_state=0).fit(frame)
-    assert evaluate.default_target(model.columns_) == target
+    assert measures.choose_target(model.columns_) == target
 
 
 def test_ranges_of_the_report_are_those_of_numbers_and_dates():

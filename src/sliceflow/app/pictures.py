@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # How many pictures fit on the page.
 _MAX_SAMPLES = 100
-_N_FRAMES = 32  # pictures in the film that shows a sample on its way
+_N_SNAPSHOTS = 32  # of a sample on its way
 _N_NEIGHBOURS = 5
 _N_EXAMPLES = 8
 _N_COMPLETIONS = 8
@@ -68,11 +68,11 @@ def as_image(pixels: NDArray[Any]) -> Image:
     return Image.fromarray(np.ascontiguousarray(pixels))
 
 
-class Pictures(Protocol):
+class RunPictures(Protocol):
     """The data of a run: pictures (n, h, w[, c])."""
 
     @property
-    def x(self) -> Any: ...
+    def x(self) -> NDArray[Any]: ...
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Run:
 
     name: str
     load: Callable[[], BaseEstimator]
-    read: Callable[[], tuple[Pictures, Pictures | None]]
+    read: Callable[[], tuple[RunPictures, RunPictures | None]]
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ class OpenRun:
     index: int
     name: str
     model: ImageFlow
-    train: Pictures | None
-    test: Pictures | None
+    train: RunPictures | None
+    held_out: RunPictures | None
     why_no_data: str
 
     @property
@@ -178,13 +178,15 @@ class Gallery:
                 fact = f"{run.name} is not a model of pictures"
                 raise DataError(fact, "draw from it with sliceflow sample")
             train = None
-            test = None
+            held_out = None
             why_no_data = ""
             try:
-                train, test = run.read()
+                train, held_out = run.read()
             except Exception as error:
                 why_no_data = str(error)
-            self._open_run = OpenRun(index, run.name, model, train, test, why_no_data)
+            self._open_run = OpenRun(
+                index, run.name, model, train, held_out, why_no_data
+            )
             return self._open_run
 
     @_with_open_run
@@ -196,13 +198,11 @@ class Gallery:
         if run.model.known is not None:
             known = as_known(run.model.known, run.layout).astype(int).tolist()
         examples: list[str] = []
-        data = run.train
-        if run.test is not None:
-            data = run.test
-        if data is not None:
-            n = min(len(data.x), _N_EXAMPLES)
-            evenly_spaced = np.linspace(0, len(data.x) - 1, n).astype(int)
-            examples = run.as_addresses(data.x[evenly_spaced])
+        shown = run.held_out or run.train
+        if shown is not None:
+            n = min(len(shown.x), _N_EXAMPLES)
+            evenly_spaced = np.linspace(0, len(shown.x) - 1, n).astype(int)
+            examples = run.as_addresses(shown.x[evenly_spaced])
         return {
             "width": run.layout.width,
             "height": run.layout.height,
@@ -231,19 +231,19 @@ class Gallery:
 
         wanted = _SampleRequest(request, run)
         i = request.integer("index", wanted.n - 1)
-        evolution = run.model.evolution(
-            wanted.n, y=wanted.label, random_state=wanted.seed, n_snapshots=_N_FRAMES
+        evolutions = run.model.evolution(
+            wanted.n, y=wanted.label, random_state=wanted.seed, n_snapshots=_N_SNAPSHOTS
         )
-        frames = np.asarray(evolution)[:, i]
+        snapshots = np.asarray(evolutions)[:, i]
         nearest: list[str] = []
         if run.train is not None:
             k = min(_N_NEIGHBOURS, len(run.train.x))
             neighbours, _ = metrics.nearest_pictures(
-                frames[-1:], run.train.x, k, mirror=run.model.mirror
+                snapshots[-1:], run.train.x, k, mirror=run.model.mirror
             )
             nearest = run.as_addresses(neighbours[0])
         return {
-            "frames": run.as_addresses(frames),
+            "snapshots": run.as_addresses(snapshots),
             "nearest": nearest,
             "data": run.why_no_data,
         }

@@ -106,14 +106,14 @@ class Data:
             text += f" in {len(np.unique(self.labels))} classes"
         return text
 
-    def summary(self, test: Data | None) -> dict[str, Any]:
+    def summary(self, held_out: Data | None) -> dict[str, Any]:
         """The data as config.json and the report describe them."""
         return {
             "name": self.name,
             "kind": self.kind,
             "what": self.description,
             "columns": self.columns,
-            "held_out": 0 if test is None else len(test.x),
+            "held_out": 0 if held_out is None else len(held_out.x),
             "notes": list(self.notes),
             "dialect": None if self.dialect is None else asdict(self.dialect),
         }
@@ -139,13 +139,13 @@ def read_data(settings: Settings, root: str | None = None) -> tuple[Data, Data |
     pictures = _with_labels_to_fit(_read_pictures(settings, "train", root), settings)
     if settings.source in DATASET_NAMES:
         try:
-            test = _read_pictures(settings, "test", root)
+            held_out = _read_pictures(settings, "test", root)
         except CommandError:  # CelebA without its list of splits, or a missing file
             pass
         else:
             if pictures.labels is None:
-                test = replace(test, labels=None)
-            return pictures, test
+                held_out = replace(held_out, labels=None)
+            return pictures, held_out
     return hold_out(pictures, settings.holdout)
 
 
@@ -256,8 +256,8 @@ def hold_out(data: Data, share: float) -> tuple[Data, Data | None]:
         return data, None
     order = np.random.default_rng(0).permutation(n)
     train = data.take(np.sort(order[n_held_out:]))
-    test = data.take(np.sort(order[:n_held_out]))
-    return train, test
+    held_out = data.take(np.sort(order[:n_held_out]))
+    return train, held_out
 
 
 def make_estimator(settings: Settings, data: Data) -> ImageFlow | TableFlow:

@@ -146,7 +146,7 @@ class TableWork:
         set_stage: Callable[[int], None],
     ) -> JsonObject:
         """Fit all rows, and measure as ``sliceflow evaluate`` does."""
-        from sliceflow.cli import evaluate, report
+        from sliceflow.cli import evaluate, measures, report
 
         columns = [f"{column}={kind}" for column, kind in kinds.items()]
         settings = Settings(
@@ -161,28 +161,25 @@ class TableWork:
         seconds = time.monotonic() - started_at
         set_stage(2)
         whole = Data(PurePath(name).stem, TABLE, self._df)
-        train, test = hold_out(whole, settings.holdout)
-        samples = evaluate.draw_samples(model, settings, train, test)
+        train, held_out = hold_out(whole, settings.holdout)
         silent = Output(silent=True, progress=False)
+        run = measures.FittedRun(settings, model, train, held_out, silent)
+        samples = measures.draw_samples(run)
         attacks = None
-        if is_attacked and test is not None:
+        if is_attacked and held_out is not None:
             set_stage(3)
-            attacks = evaluate.attack_half(
-                model, settings, train, evaluate.N_SHADOWS, silent
-            )
+            attacks = evaluate.attack_half(run, evaluate.N_SHADOWS)
         set_stage(4)
-        measures = evaluate.measure_fit(
-            model, settings, train, test, samples, silent, attacks
-        )
+        measured = measures.measure_fit(run, samples, attacks)
         self._model = model
         config = {
-            "data": train.summary(test),
+            "data": train.summary(held_out),
             "command": settings.command,
             "seconds": seconds,
         }
         return {
-            "report": report.render(config, measures.json, model, train, samples),
-            "verdict": measures.json["verdict"],
+            "report": report.render(config, measured.json, model, train, samples),
+            "verdict": measured.json["verdict"],
         }
 
     def sample(self, n: int, seed: int, given: dict[str, str]) -> bytes:

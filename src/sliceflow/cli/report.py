@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from sliceflow import ImageFlow, TableFlow
     from sliceflow.app.server import JsonObject
-    from sliceflow.cli.evaluate import Samples
+    from sliceflow.cli.measures import Samples
 
 # Two columns, and their association in held-out rows and in samples.
 Pair = tuple[str, str, float, float]

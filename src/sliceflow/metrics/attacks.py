@@ -101,8 +101,8 @@ class Attacks:
     """
 
     attacks: tuple[Attack, ...]
-    counts: Mapping[str, int]  # of samples, members, others, shadow models, outliers
-    hidden: str  # the column of attribute disclosure
+    counts: Mapping[str, int]
+    hidden: str
 
     def __getitem__(self, name: str) -> Attack:
         return {result.name: result for result in self.attacks}[name]

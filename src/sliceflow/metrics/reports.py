@@ -126,8 +126,8 @@ class Metric:
     """
 
     name: str
-    value: float  # of the samples
-    reference: float  # of real rows in their place
+    value: float
+    reference: float
     ideal: str
     meaning: str
 
@@ -160,8 +160,8 @@ class Report:
 
     kind: Kind
     metrics: tuple[Metric, ...]
-    counts: Mapping[str, int]  # of samples, training rows and held-out rows
-    max_rows: int  # of each of these, at most, were compared
+    counts: Mapping[str, int]
+    max_rows: int
     details: Details = field(default_factory=Details, repr=False)
 
     def __getitem__(self, name: str) -> Metric:

@@ -102,7 +102,7 @@ class Answer:
 
     question: str
     grade: Grade
-    findings: tuple[Finding, ...]  # the worst first
+    findings: tuple[Finding, ...]
 
     def __str__(self) -> str:
         texts = "; ".join(finding.text for finding in self.findings)

@@ -66,7 +66,7 @@ const Pictures = (() => {
   const { find, ask, attempt, onOpen } = App;
   const STATUS = "pictures-status";
   let hasSamples = false;
-  let frames = []; // the chosen sample on its way
+  let snapshots = []; // the chosen sample on its way
 
   onOpen.pictures = () => {
     if (hasSamples) {
@@ -105,10 +105,10 @@ const Pictures = (() => {
   function followSample(wanted, index) {
     attempt(STATUS, "Following it from its start.", async () => {
       const answer = await ask("chosen", { ...wanted, index });
-      frames = answer.frames;
+      snapshots = answer.snapshots;
       find("chosen").hidden = false;
-      find("time").max = frames.length - 1;
-      find("time").value = frames.length - 1;
+      find("time").max = snapshots.length - 1;
+      find("time").value = snapshots.length - 1;
       showFrame();
       const hasNeighbours = answer.nearest.length > 0;
       find("nearest-text").textContent = hasNeighbours
@@ -122,7 +122,7 @@ const Pictures = (() => {
 
   /** Show the frame that the slider says. */
   function showFrame() {
-    const last = frames.length - 1;
+    const last = snapshots.length - 1;
     const index = Number(find("time").value);
     const share = `${Math.round((100 * index) / last)} %`;
     let text = `${share} of the steps`;
@@ -131,7 +131,7 @@ const Pictures = (() => {
     } else if (index === last) {
       text = "the sample";
     }
-    find("way").src = frames[index];
+    find("way").src = snapshots[index];
     find("way-text").textContent = text;
     document.querySelector("output[for=time]").textContent = share;
   }

@@ -74,7 +74,7 @@ class PictureTask:
         """
         task = self
         if self.start_trial is not None:
-            task = self.start_trial.choose(self)
+            task = self.start_trial.run(self)
         running = RunningPictures(task)
         return run_flow(running, listeners, self.ranks, self.checkpoints)
 
