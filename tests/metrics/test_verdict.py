@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from sliceflow import metrics
-from sliceflow.metrics.attacks import Attack, Attacks
+from sliceflow.metrics.attack_results import Attack, Attacks
 from sliceflow.metrics.membership import AttackScore, Estimate
 from sliceflow.metrics.reports import Metric, Report
 from sliceflow.metrics.rules import KeptRule
