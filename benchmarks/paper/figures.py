@@ -19,7 +19,7 @@ from runs import class_names, name
 from sliceflow import ImageFlow
 from sliceflow.datasets import PictureSet
 from sliceflow.engine.random import Seed
-from sliceflow.spaces.pictures.layout import KNOWN_PARTS
+from sliceflow.spaces.pictures.known_parts import KNOWN_PARTS
 from sliceflow.spaces.pictures.pyramid import PyramidSubspace
 from sliceflow.spaces.pictures.tiles import Tiles
 

@@ -192,7 +192,7 @@ class Gallery:
     @_with_open_run
     def about(self, request: Request, run: OpenRun) -> JsonObject:
         """Size, classes and known part of a model, and pictures to complete."""
-        from sliceflow.spaces.pictures.layout import as_known
+        from sliceflow.spaces.pictures.known_parts import as_known
 
         known = None
         if run.model.known is not None:

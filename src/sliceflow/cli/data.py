@@ -25,7 +25,7 @@ from sliceflow.wording import did_you_mean
 
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, TableFlow
-    from sliceflow.spaces.pictures.layout import KnownPart
+    from sliceflow.spaces.pictures.known_parts import KnownPart
 
 # With fewer rows, none is held out: a tenth of them would be too few to measure with.
 _MIN_ROWS_TO_HOLD_OUT = 100
@@ -310,7 +310,7 @@ def read_known(text: str, height: int, width: int) -> KnownPart | Mask:
     """
     from PIL import Image, UnidentifiedImageError
 
-    from sliceflow.spaces.pictures.layout import KNOWN_PARTS
+    from sliceflow.spaces.pictures.known_parts import KNOWN_PARTS
 
     if text in KNOWN_PARTS:
         return cast("KnownPart", text)

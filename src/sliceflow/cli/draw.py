@@ -223,7 +223,7 @@ def _write_completions(
     What is not known is grey. `pictures` are (k, h, w[, c]), `completions` (k, n, h,
     w[, c]).
     """
-    from sliceflow.spaces.pictures.layout import as_known
+    from sliceflow.spaces.pictures.known_parts import as_known
 
     grey = 0.5 if layout.n_pixel_values is None else layout.n_pixel_values // 2
     hidden = pictures.astype(completions.dtype)  # a copy

@@ -10,7 +10,8 @@ import sliceflow
 from models import COLOURS, DIGIT_LABELS, IMAGES, PICTURES, QUICK, pictures
 from sliceflow import ImageFlow, ImageOptions
 from sliceflow.engine.transports import Histogram
-from sliceflow.spaces.pictures.layout import KNOWN_PARTS, Layout
+from sliceflow.spaces.pictures.known_parts import KNOWN_PARTS
+from sliceflow.spaces.pictures.layout import Layout
 
 
 @pytest.fixture(scope="module")

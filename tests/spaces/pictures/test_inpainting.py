@@ -11,12 +11,9 @@ from sliceflow import metrics
 from sliceflow.datasets import load
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.pictures import inpainting
-from sliceflow.spaces.pictures.inpainting import (
-    PictureClasses,
-    complete_pictures,
-    with_hidden_as_zero,
-)
-from sliceflow.spaces.pictures.layout import Layout, as_known
+from sliceflow.spaces.pictures.inpainting import PictureClasses, complete_pictures
+from sliceflow.spaces.pictures.known_parts import as_known, with_hidden_as_zero
+from sliceflow.spaces.pictures.layout import Layout
 
 TRAIN = load("digits", "train")
 TEST = load("digits", "test")

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from sliceflow.engine.random import Seed
-from sliceflow.spaces.pictures.layout import KNOWN_PARTS, Layout, as_known
+from sliceflow.spaces.pictures.known_parts import KNOWN_PARTS, as_known
+from sliceflow.spaces.pictures.layout import Layout
 
 
 def columns(layout, images):

@@ -26,7 +26,8 @@ from sliceflow.spaces.pictures.batching import (
     choose_batch_size,
 )
 from sliceflow.spaces.pictures.fit import PictureTask
-from sliceflow.spaces.pictures.layout import Layout, as_known
+from sliceflow.spaces.pictures.known_parts import as_known
+from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.parameters import PictureParameters
 from sliceflow.spaces.pictures.plan import PicturePlan
 from sliceflow.spaces.pictures.rows import PictureData, PictureRows

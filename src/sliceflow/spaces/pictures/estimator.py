@@ -19,12 +19,13 @@ from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.pictures.adapter import PictureAdapter
 from sliceflow.spaces.pictures.fitted import FittedPictures
-from sliceflow.spaces.pictures.inpainting import (
-    PictureClasses,
-    complete_pictures,
+from sliceflow.spaces.pictures.inpainting import PictureClasses, complete_pictures
+from sliceflow.spaces.pictures.known_parts import (
+    KnownPart,
+    as_known,
     with_hidden_as_zero,
 )
-from sliceflow.spaces.pictures.layout import KnownPart, Layout, PictureArray, as_known
+from sliceflow.spaces.pictures.layout import Layout, PictureArray
 from sliceflow.spaces.pictures.options import ImageOptions, Precision
 from sliceflow.spaces.pictures.parameters import (
     PatchBasis,

@@ -26,7 +26,7 @@ from sliceflow.spaces.pictures.flow_builder import (
     PictureFlowBuilder,
     replay_with_snapshots,
 )
-from sliceflow.spaces.pictures.inpainting import with_hidden_as_zero
+from sliceflow.spaces.pictures.known_parts import with_hidden_as_zero
 from sliceflow.spaces.pictures.layout import Layout, PictureArray
 from sliceflow.spaces.pictures.mosaics import (
     Mosaics,

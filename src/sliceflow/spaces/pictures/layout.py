@@ -9,9 +9,9 @@ uniform in (0, 1); floats in [0, 1] become 2v − 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from sliceflow.arrays import Mask
 from sliceflow.engine.random import Seed
-from sliceflow.errors import DataError, ParameterError
+from sliceflow.errors import DataError
 from sliceflow.saved_types import Between
 from sliceflow.spaces.pictures.schedules import MAX_SIDE
 from sliceflow.validation import check_finite, from_tensor, unmasked
@@ -305,60 +305,3 @@ def _n_values_of(dtype: np.dtype) -> int:
     if dtype.kind == "b":
         return 2
     return int(np.iinfo(dtype).max) + 1
-
-
-# The part of a picture that is known, by name: booleans (h, w), True where it is.
-
-KnownPart = Literal["top", "bottom", "left", "right", "border", "center"]
-
-
-def _top(h: int, w: int) -> Mask:
-    known = np.zeros((h, w), bool)
-    known[: h // 2] = True
-    return known
-
-
-def _left(h: int, w: int) -> Mask:
-    known = np.zeros((h, w), bool)
-    known[:, : w // 2] = True
-    return known
-
-
-def _center(h: int, w: int) -> Mask:
-    known = np.zeros((h, w), bool)
-    known[h // 4 : h - h // 4, w // 4 : w - w // 4] = True
-    return known
-
-
-KNOWN_PARTS: dict[str, Callable[[int, int], Mask]] = {
-    "top": _top,
-    "bottom": lambda h, w: ~_top(h, w),
-    "left": _left,
-    "right": lambda h, w: ~_left(h, w),
-    "border": lambda h, w: ~_center(h, w),  # the center is hidden
-    "center": _center,  # the border is hidden
-}
-
-
-def as_known(known: Any, layout: Layout) -> Mask:
-    """The parameter `known`, a name or an array, as booleans (h, w).
-
-    They are True where a pixel is known.
-    """
-    h = layout.height
-    w = layout.width
-    if isinstance(known, str):
-        if known not in KNOWN_PARTS:
-            raise ParameterError(
-                "known",
-                known,
-                f"is not one of {sorted(KNOWN_PARTS)}, nor an array of booleans",
-            )
-        return KNOWN_PARTS[known](h, w)
-    array: NDArray[Any] = np.asarray(unmasked(known, "known"))
-    if array.shape != (h, w) or array.dtype != bool:
-        raise DataError(
-            f"known has shape {array.shape} and dtype {array.dtype}",
-            f"pass an ({h}, {w}) array of booleans, True where a pixel is known",
-        )
-    return array

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self, get_args
 
 from sliceflow.arrays import Mask
 from sliceflow.engine.transports import Transport, TransportName
-from sliceflow.spaces.pictures.layout import KnownPart
+from sliceflow.spaces.pictures.known_parts import KnownPart
 from sliceflow.spaces.pictures.options import ImageOptions
 from sliceflow.validation import is_int, is_real, require
 
