@@ -14,7 +14,7 @@ from typing import Any, get_args
 import typer
 
 from sliceflow import __version__
-from sliceflow.cli import draw, evaluate, fit, info, play
+from sliceflow.cli import evaluate, fit, impute, info, inpaint, play, sample
 from sliceflow.cli.failures import Output, UsageError, exit_on_error
 from sliceflow.cli.results import Result
 from sliceflow.cli.settings import DATASET_NAMES, FLAGS_FOR, Settings
@@ -212,9 +212,9 @@ def _add_command(function: Callable[..., Result | None], *output_flags: str) -> 
 
 
 _add_command(fit.fit, "json", "quiet", "debug")
-_add_command(draw.sample, "json", "quiet", "debug")
-_add_command(draw.inpaint, "json", "quiet", "debug")
-_add_command(draw.impute, "json", "quiet", "debug")
+_add_command(sample.sample, "json", "quiet", "debug")
+_add_command(inpaint.inpaint, "json", "quiet", "debug")
+_add_command(impute.impute, "json", "quiet", "debug")
 _add_command(evaluate.evaluate, "json", "quiet", "debug")
 _add_command(info.info, "json", "debug")
 _add_command(play.play, "debug")
