@@ -16,15 +16,11 @@ from sliceflow.engine.flow import condition_use
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, DataWarning, warn_user
-from sliceflow.models.particles import (
-    ParticleConditions,
-)
+from sliceflow.models.particles import ParticleConditions
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.rows import RowConditions
 from sliceflow.spaces.pictures import choices, schedules
-from sliceflow.spaces.pictures.batching import (
-    choose_batch_size,
-)
+from sliceflow.spaces.pictures.batching import choose_batch_size
 from sliceflow.spaces.pictures.fit import PictureTask
 from sliceflow.spaces.pictures.known_parts import as_known
 from sliceflow.spaces.pictures.layout import Layout
@@ -92,23 +88,12 @@ class PictureAdapter:
             amplifier, parameters.transport, m, data.n, data.n_classes
         )
 
-        has_model = parameters.options.n_knots != 0
-        particle_conditions = ParticleConditions()
+        particle_conditions = self._particle_conditions(data, m, amplifier, seed)
         n_flow_particles = m
-        if has_model:
+        if particle_conditions.used_y is not None:
+            n_flow_particles = len(particle_conditions.used_y)
+        elif self._keeps_model:
             n_flow_particles = max(m, MIN_PARTICLES)
-        if data.conditions is not None:
-            conditions_seed = seed.child("conditions")
-            particle_conditions = ParticleConditions.in_proportion(
-                data.conditions,
-                m,
-                condition_use(amplifier, data.n_classes),
-                conditions_seed,
-                conditions_seed.child("mixed"),
-                has_model,
-            )
-            if particle_conditions.used_y is not None:
-                n_flow_particles = len(particle_conditions.used_y)
 
         known = None
         if parameters.known is not None:
@@ -127,6 +112,27 @@ class PictureAdapter:
             seed,
             self.ranks,
             start_trial,
+        )
+
+    @property
+    def _keeps_model(self) -> bool:
+        """Whether the fit keeps its maps, to draw samples later."""
+        return self.parameters.options.n_knots != 0
+
+    def _particle_conditions(
+        self, data: PictureData, m: int, amplifier: float, seed: Seed
+    ) -> ParticleConditions:
+        """The classes or clusters of the particles, in the data's proportions."""
+        if data.conditions is None:
+            return ParticleConditions()
+        conditions_seed = seed.child("conditions")
+        return ParticleConditions.in_proportion(
+            data.conditions,
+            m,
+            condition_use(amplifier, data.n_classes),
+            conditions_seed,
+            conditions_seed.child("mixed"),
+            self._keeps_model,
         )
 
     def _choose_particles(self, data: PictureData) -> int:
