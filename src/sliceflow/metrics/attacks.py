@@ -8,7 +8,7 @@ fitted, and says of other rows whether they were fitted.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from sliceflow.metrics.attack_scores import (
     verbatim_values,
 )
 from sliceflow.metrics.membership import AttackScore, score_attack
-from sliceflow.metrics.rows import as_flat_rows
+from sliceflow.metrics.rows import RowsLike, as_flat_rows
 from sliceflow.metrics.shadows import GenerativeModel, ShadowAttack
 from sliceflow.metrics.table_encoding import choose_target, encode_tables
 from sliceflow.validation import is_int, require
@@ -52,15 +52,15 @@ _N_OUTLIERS = 40
 
 
 def attack(
-    model_or_samples: Any,
-    train: Any,
-    held_out: Any,
+    model_or_samples: GenerativeModel | pd.DataFrame | RowsLike,
+    train: pd.DataFrame | RowsLike,
+    held_out: pd.DataFrame | RowsLike,
     *,
     y: Hashable | None = None,
     n_shadows: int | None = None,
     seed: int = 0,
     device: str = "auto",
-    notify: Callable[[str], object] = lambda what: None,
+    notify: Callable[[str], None] = lambda text: None,
 ) -> Attacks:
     """Attack samples: tell the rows that were fitted from others of the same kind.
 
@@ -135,18 +135,15 @@ def attack(
     >>> found["distance difference"].score.auc.value
     1.0
     """
-    is_model = hasattr(model_or_samples, "sample") and hasattr(model_or_samples, "fit")
+    is_model = isinstance(model_or_samples, GenerativeModel)
     n_shadows = _resolve_n_shadows(n_shadows, is_model)
     settings = _Settings(y, seed, str(resolve_device(device)), notify)
     train_df = _as_dataframe(train, "train")
     held_out_df = _as_dataframe(held_out, "held_out")
-    sample_sets = [model_or_samples]
-    if is_model:
-        n = min(len(train_df), _MAX_SAMPLES)
-        sample_sets = []
-        for factor in (1, *_GROWTH):
-            sample_sets.append(model_or_samples.sample(factor * n, random_state=seed))
-    sample_dfs = [_as_dataframe(samples, "samples") for samples in sample_sets]
+    if isinstance(model_or_samples, GenerativeModel):
+        sample_dfs = _draw_samples(model_or_samples, len(train_df), seed)
+    else:
+        sample_dfs = [_as_dataframe(model_or_samples, "samples")]
     sizes = {
         "samples": len(sample_dfs[0]),
         "train": len(train_df),
@@ -161,12 +158,13 @@ def attack(
     attacks, hidden = _attack_samples(sample_dfs, train_df, held_out_df, settings)
 
     n_outliers = 0
-    if n_shadows:
+    if n_shadows and isinstance(model_or_samples, GenerativeModel):
         n_outliers = min(_N_OUTLIERS, len(train_df) // 2)
         shadows = ShadowAttack(n_shadows, n_outliers, seed, settings.device, notify)
+        takes_arrays = not _is_table(train)
         attacks.append(
             _attack_outliers(
-                shadows, model_or_samples, train_df, held_out_df, not _is_table(train)
+                shadows, model_or_samples, train_df, held_out_df, takes_arrays
             )
         )
     return Attacks(
@@ -180,6 +178,18 @@ def attack(
         },
         hidden=hidden,
     )
+
+
+def _draw_samples(
+    model: GenerativeModel, n_train: int, seed: int
+) -> list[pd.DataFrame]:
+    """As many samples as fitted rows, and larger sets that show how attacks grow."""
+    n = min(n_train, _MAX_SAMPLES)
+    sample_dfs = []
+    for factor in (1, *_GROWTH):
+        samples = model.sample(factor * n, random_state=seed)
+        sample_dfs.append(_as_dataframe(samples, "samples"))
+    return sample_dfs
 
 
 def _resolve_n_shadows(n_shadows: int | None, is_model: bool) -> int:
@@ -200,20 +210,19 @@ class _Settings(NamedTuple):
     hidden: Hashable | None  # the column to guess; None takes the last that varies
     seed: int
     device: str
-    notify: Callable[[str], object]
+    notify: Callable[[str], None]
 
 
-def _is_table(x: Any) -> bool:
+def _is_table(x: object) -> bool:
     return hasattr(x, "columns")
 
 
-def _as_dataframe(x: Any, name: str) -> pd.DataFrame:
+def _as_dataframe(x: pd.DataFrame | RowsLike, name: str) -> pd.DataFrame:
     """A DataFrame as it is, or one of an array (n, d)."""
     import pandas as pd
 
     if _is_table(x):
-        df: pd.DataFrame = x
-        return df.reset_index(drop=True)
+        return cast("pd.DataFrame", x).reset_index(drop=True)
     if np.ndim(x) != 2:
         fact = f"{name} has the shape {np.shape(x)}"
         raise DataError(fact, "pass a DataFrame or rows (n, d)")
@@ -309,16 +318,16 @@ def _attack_outliers(
     model: GenerativeModel,
     train: pd.DataFrame,
     held_out: pd.DataFrame,
-    is_array: bool,
+    takes_arrays: bool,
 ) -> Attack:
     """The attack by shadow models on outliers.
 
-    If `is_array`, the model takes arrays and not DataFrames.
+    `takes_arrays` is whether the model takes arrays and not DataFrames.
     """
     import pandas as pd
 
     def as_input(df: pd.DataFrame) -> Any:
-        return df.to_numpy() if is_array else df
+        return df.to_numpy() if takes_arrays else df
 
     # What `ShadowAttack` calls statistics: three scores of each outlier.
     def statistics(samples: Any, pool: pd.DataFrame, outliers: Ints) -> Floats:

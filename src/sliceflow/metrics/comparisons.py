@@ -50,7 +50,7 @@ class ComparisonSettings:
 
     max_rows: int  # of samples, training rows and held-out rows each
     device: str
-    notify: Callable[[str], object]
+    notify: Callable[[str], None]
 
 
 def compare_vectors(

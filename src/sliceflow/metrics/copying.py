@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sliceflow.arrays import Floats
 from sliceflow.errors import DataError
-from sliceflow.metrics.rows import nearest
+from sliceflow.metrics.rows import RowsLike, nearest
 from sliceflow.neighbours.distance_ratios import median_distance_ratio
 from sliceflow.validation import from_tensor, require
 
@@ -41,9 +41,9 @@ _MIN_NN_RATIO = 0.7
 
 
 def nn_ratio(
-    samples: Any,
-    train: Any,
-    held_out: Any = None,
+    samples: RowsLike,
+    train: RowsLike,
+    held_out: RowsLike | None = None,
     *,
     mirror: bool = False,
     device: str = "auto",
@@ -84,9 +84,9 @@ def nn_ratio(
 
 
 def copy_rate(
-    samples: Any,
-    train: Any,
-    held_out: Any = None,
+    samples: RowsLike,
+    train: RowsLike,
+    held_out: RowsLike | None = None,
     *,
     mirror: bool = False,
     device: str = "auto",
@@ -128,9 +128,9 @@ def copy_rate(
 
 
 def outlier_rate(
-    samples: Any,
-    train: Any,
-    held_out: Any = None,
+    samples: RowsLike,
+    train: RowsLike,
+    held_out: RowsLike | None = None,
     *,
     mirror: bool = False,
     device: str = "auto",
@@ -170,9 +170,9 @@ def outlier_rate(
 
 
 def memorized_rate(
-    samples: Any,
-    train: Any,
-    held_out: Any,
+    samples: RowsLike,
+    train: RowsLike,
+    held_out: RowsLike,
     *,
     mirror: bool = False,
     patch: int | None = None,
@@ -220,10 +220,18 @@ def memorized_rate(
             f"memorized_rate needs {N_COMPARED_NEIGHBOURS} train rows or more, "
             f"but there are {len(train)}"
         )
-    rows = np.concatenate((from_tensor(samples), from_tensor(held_out)))
+    samples = np.asarray(from_tensor(samples))
+    n_samples = len(samples)
+    rows = np.concatenate((samples, from_tensor(held_out)))
+
+    def rate(compared: NDArray[Any], fitted: NDArray[Any]) -> float:
+        distances, _ = nearest(compared, fitted, N_COMPARED_NEIGHBOURS, device=device)
+        tenth = np.maximum(distances[:, -1], np.finfo(float).tiny)
+        ratios = distances[:, 0] / tenth
+        return share_of_copies(ratios[:n_samples], ratios[n_samples:])
+
     if patch is None:
-        ratios = _neighbour_ratios(rows, train, device)
-        return share_of_copies(ratios[: len(samples)], ratios[len(samples) :])
+        return rate(rows, train)
     height, width = (0, 0)  # of rows that are no pictures
     if train.ndim > 2:
         height, width = train.shape[1:3]
@@ -233,17 +241,8 @@ def memorized_rate(
     for top in (0, (height - patch) // 2, height - patch):
         for left in (0, (width - patch) // 2, width - patch):
             part = np.s_[:, top : top + patch, left : left + patch]
-            ratios = _neighbour_ratios(rows[part], train[part], device)
-            rate = share_of_copies(ratios[: len(samples)], ratios[len(samples) :])
-            rates.append(rate)
+            rates.append(rate(rows[part], train[part]))
     return float(np.mean(rates))
-
-
-def _neighbour_ratios(rows: Any, train: Floats, device: str) -> Floats:
-    """Distances to the nearest train row over those to the tenth, (n,)."""
-    distances, _ = nearest(rows, train, N_COMPARED_NEIGHBOURS, device=device)
-    tenth = np.maximum(distances[:, -1], np.finfo(float).tiny)
-    return np.asarray(distances[:, 0] / tenth)
 
 
 def nearest_pictures(
@@ -357,8 +356,8 @@ def share_of_copies(sample_distances: Floats, real_distances: Floats) -> float:
 
 
 def nearest_distances(
-    rows: Any,
-    train: Any,
+    rows: RowsLike,
+    train: RowsLike,
     *,
     mirror: bool = False,
     device: str = "auto",
@@ -381,7 +380,11 @@ def nearest_distances(
 
 
 def _train_distances(
-    samples: Any, train: Any, held_out: Any, mirror: bool, device: str
+    samples: RowsLike,
+    train: RowsLike,
+    held_out: RowsLike | None,
+    mirror: bool,
+    device: str,
 ) -> tuple[NDArray[Any], Floats]:
     """Distances to the nearest train row, of samples (n,) and of real rows (m,)."""
     if held_out is None:
@@ -406,7 +409,7 @@ def _train_distances(
     return sample_distances, real_distances
 
 
-def _with_mirror_images(rows: Any, mirror: bool) -> list[NDArray[Any]]:
+def _with_mirror_images(rows: RowsLike, mirror: bool) -> list[NDArray[Any]]:
     """The rows and, with `mirror`, their mirror images."""
     rows = np.asarray(from_tensor(rows))
     if not mirror:

@@ -13,7 +13,7 @@ from sliceflow.arrays import Floats
 from sliceflow.devices import resolve_device
 from sliceflow.engine.wasserstein import squared_wasserstein
 from sliceflow.errors import DataError
-from sliceflow.metrics.rows import as_flat_rows, nearest, require_same_width
+from sliceflow.metrics.rows import RowsLike, as_flat_rows, nearest, require_same_width
 from sliceflow.validation import from_tensor
 
 # Directions whose projections are in memory at a time. More take more memory; fewer
@@ -30,8 +30,8 @@ _MIN_ROWS = _N_FOLDS
 
 
 def sliced_wasserstein(
-    a: Any,
-    b: Any,
+    a: RowsLike,
+    b: RowsLike,
     *,
     n_directions: int = 1000,
     seed: int = 0,
@@ -76,7 +76,7 @@ def sliced_wasserstein(
     return float(np.sqrt(total / len(directions)))
 
 
-def _as_float64(a: Any, b: Any) -> tuple[Floats, Floats]:
+def _as_float64(a: RowsLike, b: RowsLike) -> tuple[Floats, Floats]:
     """Two samples as rows of equally many float64 numbers."""
     a = as_flat_rows(a, "a").astype(np.float64)
     b = as_flat_rows(b, "b").astype(np.float64)
@@ -84,7 +84,7 @@ def _as_float64(a: Any, b: Any) -> tuple[Floats, Floats]:
     return a, b
 
 
-def frechet_distance(a: Any, b: Any) -> float:
+def frechet_distance(a: RowsLike, b: RowsLike) -> float:
     """Squared 2-Wasserstein distance between the Gaussians fitted to two samples.
 
     FD = |μ_a − μ_b|² + tr Σ_a + tr Σ_b − 2·tr (Σ_a Σ_b)^½
@@ -123,7 +123,7 @@ def frechet_distance(a: Any, b: Any) -> float:
 
 
 def frechet_distance_pca(
-    samples: Any, held_out: Any, train: Any, n_components: int = 32
+    samples: RowsLike, held_out: RowsLike, train: RowsLike, n_components: int = 32
 ) -> float:
     """Fréchet distance of samples to held-out rows, in principal components.
 
@@ -177,7 +177,9 @@ def _covariance_root(x: Floats) -> Floats:
     return np.asarray(deviations[:, None] * vectors.T)
 
 
-def coverage(samples: Any, held_out: Any, *, k: int = 5, device: str = "auto") -> float:
+def coverage(
+    samples: RowsLike, held_out: RowsLike, *, k: int = 5, device: str = "auto"
+) -> float:
     """Share of held-out rows that have a sample near (Naeem et al., ICML 2020).
 
     1/m · Σ_i [min_j |y_j − x_i| ≤ r_k(x_i)] with samples y, held-out rows x, and r_k
@@ -211,8 +213,8 @@ def coverage(samples: Any, held_out: Any, *, k: int = 5, device: str = "auto") -
 
 
 def two_sample_score(
-    samples: Any,
-    held_out: Any,
+    samples: RowsLike,
+    held_out: RowsLike,
     *,
     classifier: Any = None,
     scoring: str = "accuracy",
@@ -258,12 +260,12 @@ def two_sample_score(
     from sklearn.model_selection import StratifiedKFold
 
     rng = np.random.default_rng(seed)
+    samples = np.asarray(from_tensor(samples))
+    held_out = np.asarray(from_tensor(held_out))
     n = min(len(samples), len(held_out))
     if n < _MIN_ROWS:
         fact = f"there are {len(samples)} samples and {len(held_out)} held-out rows"
         raise DataError(fact, f"pass {_MIN_ROWS} or more")
-    samples = np.asarray(from_tensor(samples))
-    held_out = np.asarray(from_tensor(held_out))
     compared_samples = samples[rng.permutation(len(samples))[:n]]
     compared_held_out = held_out[rng.permutation(len(held_out))[:n]]
     X = np.concatenate((compared_samples, compared_held_out))

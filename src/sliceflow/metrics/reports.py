@@ -5,9 +5,9 @@ Every metric stands beside its reference, which is what real rows score.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from sliceflow.metrics.comparisons import (
     compare_vectors,
 )
 from sliceflow.metrics.picture_comparison import compare_pictures
-from sliceflow.metrics.rows import as_flat_rows
+from sliceflow.metrics.rows import RowsLike, as_flat_rows
 from sliceflow.metrics.table_comparison import Details, compare_tables
 from sliceflow.metrics.tables import MIN_COMMON_COUNT
 from sliceflow.metrics.text_tables import format_table
@@ -29,6 +29,7 @@ from sliceflow.metrics.verdict import Verdict, judge
 from sliceflow.validation import from_tensor, require
 
 if TYPE_CHECKING:
+    import pandas as pd
     from numpy.typing import ArrayLike
 
 Kind = Literal["vectors", "pictures", "tables"]
@@ -216,14 +217,14 @@ class Report:
 
 
 def report(
-    samples: Any,
-    train: Any,
-    held_out: Any,
+    samples: pd.DataFrame | RowsLike,
+    train: pd.DataFrame | RowsLike,
+    held_out: pd.DataFrame | RowsLike,
     *,
     y: Hashable | Sequence[ArrayLike] | None = None,
     kind: Kind | Literal["auto"] = "auto",
     device: str = "auto",
-    notify: Callable[[str], object] = lambda what: None,
+    notify: Callable[[str], None] = lambda text: None,
 ) -> Report:
     """Compare samples with held-out rows, and see whether they copy training rows.
 
@@ -267,38 +268,53 @@ def report(
     require(kind in ("auto", *kinds), "kind", kind, allowed)
     if kind == "auto":
         kind = _infer_kind(train)
+    settings = _choose_settings(device, notify)
     if kind == "tables":
-        tables = {"samples": samples, "train": train, "held_out": held_out}
-        for name, table in tables.items():
-            is_dataframe = hasattr(table, "columns")
-            require(is_dataframe, name, type(table), "a DataFrame, as train is")
+        tables = (
+            _as_table(samples, "samples"),
+            _as_table(train, "train"),
+            _as_table(held_out, "held_out"),
+        )
+        counts = _count_rows(tables)
+        scores, details = compare_tables(*tables, y, settings)
     else:
-        shape = np.shape(train)[1:]
-        samples = _as_array(samples, "samples", kind, shape)
-        train = _as_array(train, "train", kind, shape)
-        held_out = _as_array(held_out, "held_out", kind, shape)
-    counts = {"samples": len(samples), "train": len(train), "held_out": len(held_out)}
+        shape = np.shape(from_tensor(train))[1:]
+        arrays = (
+            _as_array(samples, "samples", kind, shape),
+            _as_array(train, "train", kind, shape),
+            _as_array(held_out, "held_out", kind, shape),
+        )
+        counts = _count_rows(arrays)
+        labels = _as_labels(y, counts)
+        details = Details()
+        if kind == "pictures":
+            scores = compare_pictures(*arrays, labels, settings)
+        else:
+            scores = compare_vectors(*arrays, labels, settings)
+    metrics = _as_metrics(scores, details)
+    return Report(kind, metrics, counts, settings.max_rows, details)
+
+
+def _choose_settings(device: str, notify: Callable[[str], None]) -> ComparisonSettings:
+    """How many rows are compared, by the device."""
+    resolved = str(resolve_device(device))
+    max_rows = _MAX_ROWS_ON_GPU
+    if resolved == "cpu":
+        max_rows = _MAX_ROWS_ON_CPU
+    return ComparisonSettings(max_rows, resolved, notify)
+
+
+def _count_rows(tables: Sequence[Sized]) -> dict[str, int]:
+    """The numbers of samples, training rows and held-out rows, if they are enough."""
+    names = ("samples", "train", "held_out")
+    counts = {name: len(table) for name, table in zip(names, tables, strict=True)}
     if min(counts.values()) < _MIN_ROWS:
         fact = f"there are too few rows, {counts}"
         raise DataError(fact, f"pass {_MIN_ROWS} or more of each")
-    device = str(resolve_device(device))
-    max_rows = _MAX_ROWS_ON_GPU
-    if device == "cpu":
-        max_rows = _MAX_ROWS_ON_CPU
-    settings = ComparisonSettings(max_rows, device, notify)
-    details = Details()
-    if kind == "tables":
-        scores, details = compare_tables(samples, train, held_out, y, settings)
-    elif kind == "pictures":
-        labels = _as_labels(y, counts)
-        scores = compare_pictures(samples, train, held_out, labels, settings)
-    else:
-        labels = _as_labels(y, counts)
-        scores = compare_vectors(samples, train, held_out, labels, settings)
-    return Report(kind, _as_metrics(scores, details), counts, max_rows, details)
+    return counts
 
 
-def _infer_kind(train: Any) -> Kind:
+def _infer_kind(train: pd.DataFrame | RowsLike) -> Kind:
     """The kind of data: "tables" of DataFrames, "vectors" of rows, else "pictures"."""
     if hasattr(train, "columns"):
         return "tables"
@@ -307,7 +323,16 @@ def _infer_kind(train: Any) -> Kind:
     return "pictures"
 
 
-def _as_array(x: Any, name: str, kind: Kind, shape: tuple[int, ...]) -> NDArray[Any]:
+def _as_table(table: pd.DataFrame | RowsLike, name: str) -> pd.DataFrame:
+    """A DataFrame as it is; a `ParameterError` for anything else."""
+    is_dataframe = hasattr(table, "columns")
+    require(is_dataframe, name, type(table), "a DataFrame, as train is")
+    return cast("pd.DataFrame", table)
+
+
+def _as_array(
+    x: pd.DataFrame | RowsLike, name: str, kind: Kind, shape: tuple[int, ...]
+) -> NDArray[Any]:
     """Vectors or pictures as an array; a `DataError` unless rows have this shape."""
     array = np.asarray(from_tensor(x))
     as_flat_rows(array, name)  # refuses what are no finite numbers
@@ -318,12 +343,14 @@ def _as_array(x: Any, name: str, kind: Kind, shape: tuple[int, ...]) -> NDArray[
     return array
 
 
-def _as_labels(y: Any, counts: Mapping[str, int]) -> ClassLabels | None:
+def _as_labels(
+    y: Hashable | Sequence[ArrayLike] | None, counts: Mapping[str, int]
+) -> ClassLabels | None:
     """Three arrays of classes from what the user passed; None if there are none."""
     if y is None:
         return None
     fact = "y must be (of samples, of train, of held_out), a class for each row"
-    if isinstance(y, str) or len(y) != 3:
+    if isinstance(y, str) or not isinstance(y, Sequence) or len(y) != 3:
         raise DataError(fact)
     labels = ClassLabels(
         samples=np.asarray(from_tensor(y[0])),

@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -43,6 +43,7 @@ _N_BOOTSTRAPS = 200
 _VARIANCE_FLOOR = 0.01
 
 
+@runtime_checkable
 class GenerativeModel(Protocol):
     """A model that shadow models can attack: it is cloned, fitted and sampled."""
 
@@ -64,7 +65,7 @@ class ShadowAttack:
     n_outliers: int  # rows that are attacked
     seed: int
     device: str
-    notify: Callable[[str], object]  # is called with texts on the progress
+    notify: Callable[[str], None]  # is called with texts on the progress
 
     def run(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
@@ -94,7 +94,7 @@ def compare_tables(
     samples: pd.DataFrame,
     train: pd.DataFrame,
     held_out: pd.DataFrame,
-    target: object,
+    target: Hashable | None,
     settings: ComparisonSettings,
 ) -> tuple[Scores, Details]:
     """The metrics of tables.
