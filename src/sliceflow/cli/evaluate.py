@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sliceflow.cli.data import Data, make_table_flow, read_data
+from sliceflow.cli.data import Data, TableData, make_table_flow, read_data
 from sliceflow.cli.failures import CommandError, Output, UsageError
 from sliceflow.cli.held_out import count_common_rows, read_held_out
 from sliceflow.cli.measures import (
@@ -79,7 +79,9 @@ def _measure_against(
 ) -> Result:
     """Compare samples of a run with other data in place of its held-out rows."""
     train = fitted_run.train
-    fitted = replace(train, x=train.fitted_rows, full_table=None)
+    fitted = train
+    if isinstance(train, TableData):
+        fitted = replace(train, x=train.fitted_rows, full_table=None)
     held_out = read_held_out(fitted_run.settings, against, data_root, fitted)
     note = f"held-out rows are those of {against}"
     n_fitted = count_common_rows(held_out, fitted)
@@ -106,7 +108,7 @@ def _check_attack(settings: Settings, against: str | None, shadows: int) -> None
 
 def _check_held_out(held_out: Data | None) -> None:
     """Refuse --attack where nothing is measured."""
-    if held_out is None or len(held_out.x) < MIN_HELD_OUT_ROWS:
+    if held_out is None or held_out.n_rows < MIN_HELD_OUT_ROWS:
         fact = "--attack is for runs that are measured, and too few rows were held out"
         raise CommandError(fact, "sliceflow fit --holdout, for 100 rows or more")
 
@@ -134,11 +136,13 @@ def attack_half(run: FittedRun, shadows: int) -> Attacks:
     settings = run.settings
     model = run.model
     assert isinstance(model, TableFlow), "only tables are attacked"
-    shuffled = run.train.fitted_rows.sample(frac=1, random_state=settings.seed)
+    train = run.train
+    assert isinstance(train, TableData), "only tables are attacked"
+    shuffled = train.fitted_rows.sample(frac=1, random_state=settings.seed)
     half = len(shuffled) // 2
     fitted = shuffled.iloc[:half].reset_index(drop=True)
     others = shuffled.iloc[half:].reset_index(drop=True)
-    attacked = make_table_flow(settings, run.train.free_text).set_params(
+    attacked = make_table_flow(settings, train.free_text).set_params(
         tree_settings=model.plan_.tree_settings
     )
     attacked.fit(fitted, listeners=progress_bars(run.output))

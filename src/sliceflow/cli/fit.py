@@ -16,7 +16,13 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from sliceflow.app.server import JsonObject
-from sliceflow.cli.data import Data, make_estimator, read_data
+from sliceflow.cli.data import (
+    Data,
+    PictureData,
+    TableData,
+    make_estimator,
+    read_data,
+)
 from sliceflow.cli.failures import (
     CommandError,
     Output,
@@ -163,7 +169,7 @@ def _prepare(settings: Settings, ranks: Ranks | None, output: Output) -> _Job:
     train, held_out = read_data(settings)
     _say_what_was_read(train, held_out, output, _is_first(ranks))
     rows = train.fitted_rows
-    labels = train.labels
+    labels = train.labels if isinstance(train, PictureData) else None
     if ranks is not None:
         if settings.kind == TABLE:
             fact = "a table is fitted by one process, not by several"
@@ -179,8 +185,10 @@ def _prepare(settings: Settings, ranks: Ranks | None, output: Output) -> _Job:
     if isinstance(estimator, FlowEstimator):
         fit_job = estimator.prepare(rows, labels, ranks=ranks)
     else:
-        with rows_of_a_file(), all_problems(rows, estimator.kinds or {}):
-            fit_job = estimator.prepare(rows)
+        assert isinstance(train, TableData), "other data are fitted by a flow"
+        table = train.fitted_rows
+        with rows_of_a_file(), all_problems(table, estimator.kinds or {}):
+            fit_job = estimator.prepare(table)
     return _Job(settings, train, held_out, estimator, fit_job, ranks, started_at)
 
 
@@ -188,9 +196,9 @@ def _say_what_was_read(
     train: Data, held_out: Data | None, output: Output, is_first: bool
 ) -> None:
     """Print how many rows there are, and what was left out of the data."""
-    n_held_out = "none" if held_out is None else len(held_out.x)
+    n_held_out = "none" if held_out is None else held_out.n_rows
     text = f"{train.name}: {train.description} to fit, {n_held_out} to measure with"
-    if train.full_table is not None:
+    if isinstance(train, TableData) and train.full_table is not None:
         text += ", by a second fit without them"
     output.say(text)
     if is_first:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sliceflow.cli.data import Data, read_data
+from sliceflow.cli.data import Data, PictureData, TableData, read_data
 from sliceflow.cli.failures import CommandError, UsageError
 from sliceflow.cli.settings import DATASET_NAMES, TABLE, Settings
 
@@ -31,8 +31,10 @@ def read_held_out(
         )
         hint = "pass data like those that were fitted: size, pixel values, columns"
         raise UsageError(fact, hint)
-    if train.kind == TABLE:
+    if isinstance(held_out, TableData) and isinstance(train, TableData):
         return replace(held_out, x=held_out.x[list(train.x.columns)])
+    assert isinstance(held_out, PictureData), "both are tables, or both pictures"
+    assert isinstance(train, PictureData), "both are tables, or both pictures"
     pictures = held_out.x.astype(train.x.dtype)
     return replace(held_out, x=pictures, n_pixel_values=train.n_pixel_values)
 
@@ -51,10 +53,10 @@ def _settings_of_held_out(settings: Settings, against: str) -> Settings:
 
 def _are_alike(held_out: Data, train: Data) -> bool:
     """Whether data have the columns, or the size and kind of pixels, of others."""
-    if held_out.kind != train.kind:
-        return False
-    if train.kind == TABLE:
+    if isinstance(held_out, TableData) and isinstance(train, TableData):
         return set(train.columns) <= set(held_out.columns)
+    if not (isinstance(held_out, PictureData) and isinstance(train, PictureData)):
+        return False
     if held_out.x.shape[1:] != train.x.shape[1:]:
         return False
     has_whole_pixels = train.x.dtype.kind != "f"
@@ -71,7 +73,8 @@ def count_common_rows(held_out: Data, train: Data) -> int:
 
 def _hashable_rows(data: Data) -> list[Hashable]:
     """The rows of a table as texts, or pictures as bytes."""
-    if data.kind == TABLE:
+    if isinstance(data, TableData):
         texts = data.x.astype(object).map(str).to_numpy()
         return [tuple(row) for row in texts]
+    assert isinstance(data, PictureData), "data are a table or pictures"
     return [picture.tobytes() for picture in np.ascontiguousarray(data.x)]

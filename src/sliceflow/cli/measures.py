@@ -14,7 +14,7 @@ import numpy as np
 
 from sliceflow.app.pictures import as_bytes
 from sliceflow.cli import report
-from sliceflow.cli.data import Data, make_table_flow
+from sliceflow.cli.data import Data, PictureData, TableData, make_table_flow
 from sliceflow.cli.failures import Output
 from sliceflow.cli.grids import (
     arrange_by_class,
@@ -26,7 +26,7 @@ from sliceflow.cli.grids import (
 from sliceflow.cli.progress import progress_bars
 from sliceflow.cli.results import Result
 from sliceflow.cli.run_folder import RunFolder
-from sliceflow.cli.settings import TABLE, Settings
+from sliceflow.cli.settings import Settings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -135,19 +135,20 @@ def _write_samples(run: FittedRun, samples: Samples, folder: RunFolder) -> Path 
     from sliceflow.spaces.tables.files import write_table
 
     animation = None
-    if isinstance(run.model, ImageFlow):
-        _write_pictures(folder, run.train, samples)
+    train = run.train
+    if isinstance(run.model, ImageFlow) and isinstance(train, PictureData):
+        _write_pictures(folder, train, samples)
         run.output.say(f"wrote {folder / 'samples.png'}")
         animation = folder / "evolution.gif"
-        write_evolution(run.model, run.train.x, animation, run.settings.seed)
-    else:
-        write_table(samples.x, folder / "samples.csv", run.train.dialect)
+        write_evolution(run.model, train.x, animation, run.settings.seed)
+    elif isinstance(train, TableData):
+        write_table(samples.x, folder / "samples.csv", train.dialect)
         run.output.say(f"wrote {folder / 'samples.csv'}")
     write_table(pd.DataFrame(run.model.history_), folder / "history.csv")
     return animation
 
 
-def _write_pictures(folder: RunFolder, train: Data, samples: Samples) -> None:
+def _write_pictures(folder: RunFolder, train: PictureData, samples: Samples) -> None:
     """Write samples of pictures as arrays and as a grid."""
     write_arrays(folder / "samples.npz", samples.labels, images=samples.x)
     pixels = as_bytes(samples.x, train.n_pixel_values)
@@ -166,10 +167,10 @@ def estimate_seconds(
 
     if held_out is None or resolve_device(device).type != "cpu":
         return None
-    n_train = len(train.x)
-    n_held_out = len(held_out.x)
+    n_train = train.n_rows
+    n_held_out = held_out.n_rows
     n_compared = min(n_train, _MAX_PICTURES) + min(n_held_out, _MAX_PICTURES)
-    if train.kind == TABLE:
+    if not isinstance(train, PictureData):
         n_cells = n_compared * len(train.columns)
         return fit_seconds + _SECONDS_OF_TABLE + _SECONDS_PER_CELL * n_cells
     n_values = math.prod(train.x.shape[1:])
@@ -216,34 +217,25 @@ def measure_fit(
     if attacks is None:
         notes.append("sliceflow evaluate --attack attacks them")
     evidence = Evidence(attacks, tuple(notes))
-    if run.train.full_table is None or run.held_out is None:
+    train = run.train
+    assert isinstance(train, TableData), "its model is one of a table"
+    if train.full_table is None or run.held_out is None:
         return measure(run, samples, evidence=evidence)
-    second_run, second_model = _fit_without_held_out(run, model)
-    samples = draw_samples(second_run)
-    rules = _model_rules(second_model, samples.x, len(second_run.train.x))
-    evidence = evidence._replace(rules=rules)
-    note = "measured by a second fit, without the held-out rows"
-    return measure(second_run, samples, note, evidence)
-
-
-def _fit_without_held_out(
-    run: FittedRun, model: TableFlow
-) -> tuple[FittedRun, TableFlow]:
-    """A run like this one, whose model has not seen the held-out rows; and the model.
-
-    Its trees are as fine as those of the first model.
-    """
-    assert run.held_out is not None, "the caller has checked this"
-    n_held_out = len(run.held_out.x)
+    n_held_out = run.held_out.n_rows
     run.output.say(
         f"fitting again without the {n_held_out} held-out rows, to measure with them"
     )
-    train = replace(run.train, full_table=None)
-    second = make_table_flow(run.settings, train.free_text).set_params(
+    second_model = make_table_flow(run.settings, train.free_text).set_params(
         tree_settings=model.plan_.tree_settings
     )
-    second.fit(train.x, listeners=progress_bars(run.output))
-    return run._replace(model=second, train=train), second
+    second_model.fit(train.x, listeners=progress_bars(run.output))
+    second_train = replace(train, full_table=None)
+    second_run = run._replace(model=second_model, train=second_train)
+    samples = draw_samples(second_run)
+    rules = _model_rules(second_model, samples.x, train.n_rows)
+    evidence = evidence._replace(rules=rules)
+    note = "measured by a second fit, without the held-out rows"
+    return measure(second_run, samples, note, evidence)
 
 
 def _model_rules(model: TableFlow, samples: Any, n_rows: int) -> tuple[KeptRule, ...]:
@@ -303,8 +295,11 @@ def draw_samples(run: FittedRun) -> Samples:
     seed = run.settings.seed
     if not isinstance(model, ImageFlow):
         return Samples(model.sample(n, random_state=seed), None)
+    assert isinstance(train, PictureData), "the model is one of pictures"
     if model.known is not None:
-        to_complete = train if run.held_out is None else run.held_out
+        to_complete = train
+        if isinstance(run.held_out, PictureData):
+            to_complete = run.held_out
         pictures = _spread(to_complete.x, _MAX_PICTURES)
         completions = np.asarray(model.inpaint(pictures, random_state=seed))
         return Samples(completions[:, 0], None)
@@ -330,7 +325,7 @@ def measure(
     """What `metrics.report` finds; `note` says which rows were measured."""
     from sliceflow import metrics
 
-    n_held_out = 0 if run.held_out is None else len(run.held_out.x)
+    n_held_out = 0 if run.held_out is None else run.held_out.n_rows
     if run.held_out is None or n_held_out < MIN_HELD_OUT_ROWS:
         return _not_measured(n_held_out)
     found = _with_rules(_compare(run, run.held_out, samples), evidence.rules)
@@ -362,7 +357,7 @@ def _compare(run: FittedRun, held_out: Data, samples: Samples) -> Report:
     train = run.train
     device = str(resolve_device(run.settings.device))
     notify = run.output.say
-    if train.kind == TABLE:
+    if isinstance(train, TableData) and isinstance(held_out, TableData):
         # Samples are without the columns that were dropped.
         names = [name for name in train.x.columns if name in samples.x]
         return metrics.report(
@@ -374,6 +369,8 @@ def _compare(run: FittedRun, held_out: Data, samples: Samples) -> Report:
             device=device,
             notify=notify,
         )
+    assert isinstance(train, PictureData), "runs fit pictures or tables"
+    assert isinstance(held_out, PictureData), "they are held out of the pictures"
     labels = None
     if samples.labels is not None and held_out.labels is not None:
         assert train.labels is not None, "samples have the labels of training pictures"

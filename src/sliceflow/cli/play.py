@@ -16,11 +16,12 @@ from sliceflow.app.pictures import Gallery, Run
 from sliceflow.app.server import JsonObject, PlayServer, Route
 from sliceflow.app.tables import TableTab
 from sliceflow.cli.data import (
-    Data,
+    PictureData,
+    TableData,
     hold_out,
     make_image_flow,
     make_table_flow,
-    read_data,
+    read_picture_data,
 )
 from sliceflow.cli.failures import (
     CommandError,
@@ -31,7 +32,7 @@ from sliceflow.cli.failures import (
 )
 from sliceflow.cli.grids import read_pictures
 from sliceflow.cli.run_folder import RunFolder, load_model, model_file
-from sliceflow.cli.settings import TABLE, Settings
+from sliceflow.cli.settings import Settings
 from sliceflow.errors import DataError
 from sliceflow.number_formats import Dialect
 
@@ -160,7 +161,7 @@ class TableWork:
             raise _as_page_error(error) from error
         seconds = time.monotonic() - started_at
         set_stage(2)
-        whole = Data(PurePath(name).stem, TABLE, self._df)
+        whole = TableData(PurePath(name).stem, self._df)
         train, held_out = hold_out(whole, settings.holdout)
         silent = Output(silent=True, progress=False)
         run = measures.FittedRun(settings, model, train, held_out, silent)
@@ -263,10 +264,10 @@ def _offer_digits(device: str) -> Run:
     )
 
     def load() -> ImageFlow:
-        train, _ = read_data(settings)
+        train, _ = read_picture_data(settings)
         return make_image_flow(settings, train).fit(train.x, train.labels)
 
-    return Run("digits, fitted now", load, lambda: read_data(settings))
+    return Run("digits, fitted now", load, lambda: read_picture_data(settings))
 
 
 def find_runs(folder: Path) -> list[Path]:
@@ -284,12 +285,12 @@ def offer_run(path: Path, device: str = "auto") -> Run:
     """A run folder or a model file, which must exist, for the page."""
     model_file(path)
 
-    def read() -> tuple[Data, Data | None]:
+    def read() -> tuple[PictureData, PictureData | None]:
         if not path.is_dir():
             raise ValueError(
                 "a model file does not say where they are; name its run folder"
             )
-        return read_data(Settings.from_folder(RunFolder(path)))
+        return read_picture_data(Settings.from_folder(RunFolder(path)))
 
     return Run(str(path), lambda: load_model(path, device), read)
 
