@@ -54,9 +54,9 @@ def sample(
     if description.columns:
         for text in given or ():
             split_given(text, description.columns)
-    # This imports torch: errors that need no model came before.
+    # This takes long: errors that need no model came before.
     model = load_model(run, device)
-    from sliceflow import ImageFlow, TableFlow
+    from sliceflow import TableFlow
 
     if isinstance(model, TableFlow):
         _check_request(TABLE, out, label, given)
@@ -65,6 +65,8 @@ def sample(
         if is_stdout(out):
             return None
     else:
+        from sliceflow import ImageFlow  # imports torch, which a table does not need
+
         is_image_flow = isinstance(model, ImageFlow)
         _check_request(PICTURES if is_image_flow else _VECTORS, out, label, given)
         if isinstance(model, ImageFlow) and model.known is not None:

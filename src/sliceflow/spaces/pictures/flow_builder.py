@@ -201,8 +201,8 @@ class PictureFlowBuilder:
             return transport
         # The bins that are used cover [−1, 1], the range of pixels. Those left over lie
         # beyond it.
-        end = 2 * n_bins / (bins_per_value * n_values) - 1
-        return AlignedHistogram(n_bins, transport.max_samples, (-1.0, end))
+        high = 2 * n_bins / (bins_per_value * n_values) - 1
+        return AlignedHistogram(n_bins, transport.max_samples, (-1.0, high))
 
 
 def _frame_seed_path(i: int) -> tuple[str | int, ...]:
