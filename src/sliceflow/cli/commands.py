@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 import typer
@@ -173,15 +173,8 @@ def _add_command(function: Callable[..., Result | None], *output_flags: str) -> 
     output_flags : those of "json", "quiet" and "debug" that the command has
     """
     name = function.__name__
-    parameters = dict(inspect.signature(function, eval_str=True).parameters)
-    takes_output = parameters.pop("output", None) is not None
-    if parameters.pop("flags", None):  # **flags of a fit are its settings
-        of_settings = inspect.signature(Settings, eval_str=True).parameters
-        parameters = dict(of_settings) | parameters
-    for flag in output_flags:
-        parameters[flag] = inspect.Parameter(
-            flag, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=bool
-        )
+    takes_output = "output" in inspect.signature(function).parameters
+    parameters = _parameters_of_command(function, output_flags)
     typer_parameters = [
         _as_typer_parameter(name, parameter) for parameter in parameters.values()
     ]
@@ -196,12 +189,8 @@ def _add_command(function: Callable[..., Result | None], *output_flags: str) -> 
             if takes_output:
                 values["output"] = Output(silent=quiet or as_json, progress=not quiet)
             result = function(**values)
-            if result is None:
-                return
-            if as_json:
-                print(json.dumps(result.json, indent=2, ensure_ascii=False), flush=True)
-            elif not quiet:
-                print(result.text, flush=True)
+            if result is not None:
+                _print_result(result, as_json, quiet)
 
     command.__name__ = name
     command.__doc__ = function.__doc__
@@ -209,6 +198,29 @@ def _add_command(function: Callable[..., Result | None], *output_flags: str) -> 
     signature = inspect.Signature(typer_parameters)
     command.__signature__ = signature  # type: ignore[attr-defined]
     app.command()(command)
+
+
+def _parameters_of_command(
+    function: Callable[..., Result | None], output_flags: Sequence[str]
+) -> dict[str, inspect.Parameter]:
+    """The arguments and flags of a command, by name."""
+    parameters = dict(inspect.signature(function, eval_str=True).parameters)
+    parameters.pop("output", None)
+    if parameters.pop("flags", None):  # **flags of a fit are its settings
+        settings = inspect.signature(Settings, eval_str=True).parameters
+        parameters = dict(settings) | parameters
+    for flag in output_flags:
+        parameters[flag] = inspect.Parameter(
+            flag, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=bool
+        )
+    return parameters
+
+
+def _print_result(result: Result, as_json: bool, quiet: bool) -> None:
+    if as_json:
+        print(json.dumps(result.json, indent=2, ensure_ascii=False), flush=True)
+    elif not quiet:
+        print(result.text, flush=True)
 
 
 _add_command(fit.fit, "json", "quiet", "debug")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,12 @@ from sliceflow.errors import DataError
 from sliceflow.metrics.rows import RowsLike, nearest
 from sliceflow.neighbours.distance_ratios import median_distance_ratio
 from sliceflow.validation import from_tensor, require
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    # Rows (n, d) of a fit, and the particles (m, d) that it moved.
+    RowsAndParticles: TypeAlias = tuple[NDArray[Any] | Tensor, NDArray[Any] | Tensor]
 
 # By definition, the share of new real rows that count as copies.
 IDEAL_COPIES = 0.01
@@ -296,7 +302,7 @@ def nearest_pictures(
     return candidates[nearest_indices], np.take_along_axis(distances, chosen, 1)
 
 
-def evidence_of_copying(pairs: Sequence[tuple[Any, Any]], device: str = "cpu") -> str:
+def evidence_of_copying(pairs: Sequence[RowsAndParticles], device: str = "cpu") -> str:
     """Evidence that particles copy rows, such as "copies 0.20, NN ratio 0.61".
 
     The text is empty if there is no evidence, if there are too few particles or rows to
@@ -307,23 +313,14 @@ def evidence_of_copying(pairs: Sequence[tuple[Any, Any]], device: str = "cpu") -
     m = sum(len(particles) for _, particles in pairs)
     if not 2 * _MAX_COPIES_RATIO <= n <= _MAX_WARNED_ROWS or m < _MIN_WARNED_PARTICLES:
         return ""
-    n_per_pair = math.ceil(_N_WARNED_PARTICLES / len(pairs))
-    particle_parts = []
-    row_parts = []
-    for rows, particles in pairs:
-        if len(rows) < 2:
-            continue
-        rows = from_tensor(rows)
-        particles = from_tensor(particles)
-        compared_rows = rows[:: math.ceil(len(rows) / n_per_pair)]
-        compared_particles = particles[:: math.ceil(len(particles) / n_per_pair)]
-        # The nearest of two rows is the row itself.
-        row_parts.append(nearest(compared_rows, rows, 2, device=device)[0][:, 1])
-        particle_parts.append(nearest(compared_particles, rows, device=device)[0][:, 0])
-    if not row_parts:
+    # A single row has no other row to compare with.
+    compared = [pair for pair in pairs if len(pair[0]) >= 2]
+    if not compared:
         return ""
-    row_distances = np.concatenate(row_parts)
-    particle_distances = np.concatenate(particle_parts)
+    n_per_pair = math.ceil(_N_WARNED_PARTICLES / len(pairs))
+    distances = [_distances_to_rows(pair, n_per_pair, device) for pair in compared]
+    row_distances = np.concatenate([of_rows for of_rows, _ in distances])
+    particle_distances = np.concatenate([of_particles for _, of_particles in distances])
     if np.median(row_distances) == 0:
         return ""
     share = share_of_copies(particle_distances, row_distances)
@@ -332,6 +329,20 @@ def evidence_of_copying(pairs: Sequence[tuple[Any, Any]], device: str = "cpu") -
     if not shows_copying(share, ratio, reference):
         return ""
     return f"copies {share:.2f}, NN ratio {ratio:.2f}"
+
+
+def _distances_to_rows(
+    pair: RowsAndParticles, n: int, device: str
+) -> tuple[Floats, Floats]:
+    """Distances of about n rows to other rows, and of n particles to rows."""
+    rows = from_tensor(pair[0])
+    particles = from_tensor(pair[1])
+    compared_rows = rows[:: math.ceil(len(rows) / n)]
+    compared_particles = particles[:: math.ceil(len(particles) / n)]
+    # The nearest of two rows is the row itself.
+    row_distances, _ = nearest(compared_rows, rows, 2, device=device)
+    particle_distances, _ = nearest(compared_particles, rows, device=device)
+    return row_distances[:, 1], particle_distances[:, 0]
 
 
 def shows_copying(share: float, ratio: float, reference: float = IDEAL_COPIES) -> bool:
