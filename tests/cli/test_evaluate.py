@@ -214,4 +214,4 @@ def test_ranges_of_the_report_are_those_of_numbers_and_dates():
     assert [low, high] == [round(numbers.min(), 2), round(numbers.max(), 2)]
     texts = pd.Series([f"{day:%d.%m.%Y}" for day in days])
     plot = report._plot_column("day", texts, texts)
-    assert plot["ends"] == ["09.05.2023", "03.03.2024"]
+    assert plot["ends"] == ("09.05.2023", "03.03.2024")

@@ -14,6 +14,7 @@ from sliceflow.spaces.pictures import inpainting
 from sliceflow.spaces.pictures.inpainting import PictureClasses, complete_pictures
 from sliceflow.spaces.pictures.known_parts import as_known, with_hidden_as_zero
 from sliceflow.spaces.pictures.layout import Layout
+from sliceflow.spaces.pictures.seams import Seam
 
 TRAIN = load("digits", "train")
 TEST = load("digits", "test")
@@ -96,7 +97,7 @@ def test_completions_continue_the_known_pixels(drawn):
 def seam_of(rows, smooth):
     """The seam of pictures of 4×3 pixels, of which the upper half is known."""
     row, _ = np.mgrid[:4, :3]
-    return inpainting._Seam(rows, (row < 2).ravel(), (1, 4, 3), smooth)
+    return Seam(rows, (row < 2).ravel(), (1, 4, 3), smooth)
 
 
 def test_a_constant_difference_at_the_seam_is_spread_over_all_hidden_pixels():
