@@ -8,7 +8,7 @@ import webbrowser
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -37,6 +37,8 @@ from sliceflow.errors import DataError
 from sliceflow.number_formats import Dialect
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from sliceflow import ImageFlow, TableFlow
     from sliceflow.spaces.pictures.layout import Layout
 
@@ -116,7 +118,7 @@ class TableWork:
     """What the process of the tab Table does: the pipeline of ``sliceflow fit``."""
 
     def __init__(self) -> None:
-        self._df: Any = None
+        self._df: pd.DataFrame | None = None
         self._dialect = Dialect()
         self._model: TableFlow | None = None
         # Imported now, so that the first fit is fast. A missing package raises an error
@@ -131,12 +133,12 @@ class TableWork:
         file = read_file(path)
         self._df = file.df
         self._dialect = file.dialect
-        columns = describe_columns(self._df)
+        columns = describe_columns(file.df)
         for note in file.notes:
             for column in columns:
                 if column["column"] == str(note.column):
                     column["note"] = f"{note.fact}; {column['note']}"
-        return {"columns": columns, "rows": len(self._df)}
+        return {"columns": columns, "rows": len(file.df)}
 
     def fit(
         self,
@@ -153,15 +155,16 @@ class TableWork:
         settings = Settings(
             name, column=columns or None, constraint=constraints or None
         )
+        df = self._table()
         started_at = time.monotonic()
         set_stage(1)
         try:
-            model = make_table_flow(settings).fit(self._df)
+            model = make_table_flow(settings).fit(df)
         except DataError as error:
             raise _as_page_error(error) from error
         seconds = time.monotonic() - started_at
         set_stage(2)
-        whole = TableData(PurePath(name).stem, self._df)
+        whole = TableData(PurePath(name).stem, df)
         train, held_out = hold_out(whole, settings.holdout)
         silent = Output(silent=True, progress=False)
         run = measures.FittedRun(settings, model, train, held_out, silent)
@@ -196,8 +199,13 @@ class TableWork:
         """The table with its missing cells filled, as CSV."""
         from sliceflow.spaces.tables.files import as_csv
 
-        filled = self._fitted_model().impute(self._df, random_state=seed)
+        filled = self._fitted_model().impute(self._table(), random_state=seed)
         return as_csv(filled, self._dialect)
+
+    def _table(self) -> pd.DataFrame:
+        if self._df is None:
+            raise ValueError("there is no table; read one first")
+        return self._df
 
     def _fitted_model(self) -> TableFlow:
         if self._model is None:
@@ -211,7 +219,7 @@ def _as_page_error(error: DataError) -> CommandError:
     return CommandError(fact_in_file(error), join_advice(error.hint, "choose", choices))
 
 
-def describe_columns(df: Any) -> list[JsonObject]:
+def describe_columns(df: pd.DataFrame) -> list[JsonObject]:
     """What every column was understood as.
 
     A column that cannot be used is to be left out, and its note says why.
