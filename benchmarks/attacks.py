@@ -88,10 +88,11 @@ def table_lines(row: Row) -> list[list[str]]:
     """The lines of a table in the Markdown table."""
     lines = []
     for attack in row["attacks"]:
-        samples = attack["samples"]
-        auc = samples["auc"]
-        found = samples["found_at_1_percent"]
-        growth = list(attack["growth"].values())
+        score = attack["score"]
+        null_score = attack["null_score"]
+        auc = score["auc"]
+        found = score["tpr_at_fpr_1pct"]
+        more_aucs = list(attack["auc_by_n_samples"].values())
         lines.append(
             [
                 row["table"],
@@ -101,10 +102,10 @@ def table_lines(row: Row) -> list[list[str]]:
                 f"{auc['low']:.2f}–{auc['high']:.2f}",
                 f"{100 * found['value']:.1f}",
                 f"{100 * found['low']:.1f}–{100 * found['high']:.1f}",
-                f"{100 * samples['found_at_01_percent']['value']:.1f}",
-                f"{attack['fresh']['auc']['value']:.3f}",
-                f"{100 * attack['fresh']['found_at_1_percent']['value']:.1f}",
-                f"{growth[-1]:.3f}" if growth else "",
+                f"{100 * score['tpr_at_fpr_0_1pct']['value']:.1f}",
+                f"{null_score['auc']['value']:.3f}",
+                f"{100 * null_score['tpr_at_fpr_1pct']['value']:.1f}",
+                f"{more_aucs[-1]:.3f}" if more_aucs else "",
             ]
         )
     return lines

@@ -8,9 +8,9 @@ Known is what the paper's figure 5 shows: the top half (digits, MNIST), the left
 
 real        the test pictures themselves: the floor of every number
 copied      the hidden part of the training picture whose known part is nearest
-inpaint     ``inpaint(X, mask)`` of a model that keeps its pictures; with labels, if
+inpaint     ``inpaint(X, known)`` of a model that keeps its pictures; with labels, if
             they are given
-observed    a flow of the hidden pixels, ``ImageFlow(observed=…)``
+known       a flow of the hidden pixels, ``ImageFlow(known=…)``
 
 FD, recognised, NN ratio and copies are those of `judge.py`, the last two of hidden
 parts.
@@ -43,9 +43,9 @@ from report import (
 from scores import copies, distances_to, frechet, nn_ratio
 
 from sliceflow import ImageFlow, datasets
-from sliceflow.datasets import Pictures
+from sliceflow.datasets import PictureSet
 from sliceflow.devices import resolve_device
-from sliceflow.spaces.pictures.layout import MASKS
+from sliceflow.spaces.pictures.known_parts import KNOWN_PARTS
 
 HEADER = (
     "set",
@@ -58,7 +58,7 @@ HEADER = (
     "seam",
     "seconds",
 )
-KNOWN_PARTS = {  # by set: the name of a mask
+PARTS_OF_SETS = {  # by set: the part that is known
     "digits": "top",
     "mnist": "top",
     "fashion-mnist": "left",
@@ -82,25 +82,25 @@ def copy_nearest(X: np.ndarray, known: np.ndarray, train: np.ndarray) -> np.ndar
 
 
 def methods(
-    train: Pictures, test: Pictures, args: argparse.Namespace
+    train: PictureSet, test: PictureSet, args: argparse.Namespace
 ) -> Iterator[tuple[str, Callable[[], np.ndarray]]]:
     """The name of every method, and a call that completes the test pictures."""
-    mask = KNOWN_PARTS[train.name]
-    known = MASKS[mask](*train.images.shape[1:3])
+    part = PARTS_OF_SETS[train.name]
+    known = KNOWN_PARTS[part](*train.images.shape[1:3])
     settings: dict[str, Any] = {
         "n_pixel_values": train.n_pixel_values,
         "random_state": args.seed,
         "device": args.device,
-        "quality": args.quality,
+        "steps_per_stage": args.steps_per_stage,
     }
 
     def inpaint(y: np.ndarray | None, y_train: np.ndarray | None) -> np.ndarray:
         flow = ImageFlow(keep_rows=True, **settings).fit(train.images, y_train)
-        completed = flow.inpaint(test.images, mask, y=y, random_state=args.seed)
+        completed = flow.inpaint(test.images, part, y=y, random_state=args.seed)
         return np.asarray(completed[:, 0])
 
-    def observed() -> np.ndarray:
-        flow = ImageFlow(observed=mask, **settings).fit(train.images)
+    def flow_of_hidden() -> np.ndarray:
+        flow = ImageFlow(known=part, **settings).fit(train.images)
         completed = flow.inpaint(test.images, random_state=args.seed)
         return np.asarray(completed[:, 0])
 
@@ -109,7 +109,7 @@ def methods(
     yield "inpaint", lambda: inpaint(None, None)
     if train.labels is not None:
         yield "inpaint, labels", lambda: inpaint(test.labels, train.labels)
-    yield "observed", observed
+    yield "known", flow_of_hidden
 
 
 def speckle(images: np.ndarray, hidden: np.ndarray) -> float:
@@ -151,7 +151,7 @@ def measure_set(name: str, args: argparse.Namespace) -> Iterator[Row]:
     cache = args.out.parent / "networks"
     judge = Judge(train, other_test, args.device, cache=cache, epochs=args.epochs)
     test_features = judge.network.features(other_test.images)
-    hidden = ~MASKS[KNOWN_PARTS[name]](*train.images.shape[1:3])
+    hidden = ~KNOWN_PARTS[PARTS_OF_SETS[name]](*train.images.shape[1:3])
     hidden_train = train.images[:, hidden]
     hidden_test = completed_test.images[:, hidden]
     real_distances = distances_to(hidden_test, hidden_train, device=args.device)
@@ -180,11 +180,11 @@ def measure_set(name: str, args: argparse.Namespace) -> Iterator[Row]:
 def main(arguments: Sequence[str] | None = None) -> list[Row]:
     """Complete the test pictures of every set by every method."""
     parser = script_parser(__doc__)
-    without_digits = [name for name in KNOWN_PARTS if name != "digits"]
+    without_digits = [name for name in PARTS_OF_SETS if name != "digits"]
     parser.add_argument(
         "--sets",
         nargs="+",
-        choices=tuple(KNOWN_PARTS),
+        choices=tuple(PARTS_OF_SETS),
         default=without_digits,
         metavar="SET",
     )
@@ -197,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Row]:
     parser.add_argument(
         "--train", type=int, help="pictures to learn from; all unless set"
     )
-    parser.add_argument("--quality", type=int, default=8, help="steps per stage")
+    parser.add_argument("--steps-per-stage", type=int, default=8, help="of the flow")
     parser.add_argument("--epochs", type=int, help="of the network that judges")
     add_device_argument(parser)
     parser.add_argument("--seed", type=int, default=0)

@@ -39,7 +39,7 @@ from report import (
 from scores import distances_to, nn_ratio, sliced_distance
 from sklearn.datasets import make_moons
 
-from sliceflow.datasets import Pictures
+from sliceflow.datasets import PictureSet
 from sliceflow.devices import resolve_device
 from sliceflow.engine.batches import Target, make_batches
 from sliceflow.engine.clouds import Cloud
@@ -74,7 +74,7 @@ def load_rows(
     return picture_rows(train), picture_rows(test), tiles
 
 
-def picture_rows(pictures: Pictures) -> np.ndarray:
+def picture_rows(pictures: PictureSet) -> np.ndarray:
     """Pictures as rows (n, c·h·w) of numbers in [-1, 1]."""
     x = pictures.images
     if x.ndim == 4:

@@ -387,7 +387,7 @@ def picture_flow(**changes: Any) -> ImageFlow:
     """Four stages of two steps, of 200 particles, not fitted yet."""
     settings: dict[str, Any] = {
         "schedule": "1[1] 3[3] 8[8,3]",
-        "quality": 2,
+        "steps_per_stage": 2,
         "n_particles": 200,
         "n_pixel_values": 17,
         "random_state": SEED,
@@ -423,7 +423,7 @@ def pictures_grey() -> Outcome:
 def pictures_auto_schedule() -> Outcome:
     """The schedule that is chosen for the size of the pictures."""
     X, _ = small_digits()
-    return pictures_of(X, schedule="auto", quality=1)
+    return pictures_of(X, schedule="auto", steps_per_stage=1)
 
 
 @case
@@ -488,9 +488,9 @@ def pictures_colour_from_noise() -> Outcome:
 
 @case
 def pictures_observed() -> Outcome:
-    """A flow for one mask, which moves the hidden pixels."""
+    """A flow for one known part, which moves the hidden pixels."""
     X, _ = small_digits()
-    flow = picture_flow(observed="top").fit(X[:-4])
+    flow = picture_flow(known="top").fit(X[:-4])
     completed = flow.inpaint(X[-4:], n=3, random_state=DRAW_SEED)
     return Outcome(flow, [completed])
 

@@ -1,7 +1,7 @@
 """Fashion-MNIST joins MNIST: a model of digits is given clothes, and forgets some.
 
     python benchmarks/joining.py --data-root DATA --device cuda
-    python benchmarks/joining.py --rows 300 --quality 1        # digits only, on a CPU
+    python benchmarks/joining.py --rows 300 --steps-per-stage 1  # digits, on a CPU
 
 Digits are fitted by class. Then `partial_fit` adds the clothes of one class after
 another, without a refit in between; one `refit` fits all. `forget` removes a class
@@ -31,7 +31,7 @@ from report import (
 )
 
 from sliceflow import ImageFlow
-from sliceflow.datasets import Pictures
+from sliceflow.datasets import PictureSet
 from sliceflow.devices import resolve_device
 
 HEADER = (
@@ -48,7 +48,7 @@ HEADER = (
 N_CLASSES_OF_DIGITS = 10
 
 
-def load_pictures(args: argparse.Namespace) -> tuple[Pictures, Pictures]:
+def load_pictures(args: argparse.Namespace) -> tuple[PictureSet, PictureSet]:
     """Digits (labels 0 to 9) and clothes (10 to 19), to fit and held out."""
     if args.data_root is None:
         train, test = load_split("digits")
@@ -59,17 +59,17 @@ def load_pictures(args: argparse.Namespace) -> tuple[Pictures, Pictures]:
     return join(digits_train, clothes_train), join(digits_test, clothes_test)
 
 
-def join(digits: Pictures, clothes: Pictures) -> Pictures:
+def join(digits: PictureSet, clothes: PictureSet) -> PictureSet:
     """Both sets as one; the clothes have the labels after the digits'."""
     assert digits.labels is not None
     assert clothes.labels is not None
     images = np.concatenate((digits.images, clothes.images))
     labels = np.concatenate((digits.labels, clothes.labels + N_CLASSES_OF_DIGITS))
-    return Pictures(images, labels, 256, "MNIST and Fashion-MNIST")
+    return PictureSet(images, labels, 256, "MNIST and Fashion-MNIST")
 
 
 def select_classes(
-    train: Pictures, classes: Iterable[int]
+    train: PictureSet, classes: Iterable[int]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Pictures and labels of these classes, one class after the other."""
     assert train.labels is not None
@@ -90,13 +90,6 @@ def file_bytes(flow: ImageFlow) -> bytes:
         return path.read_bytes()
 
 
-def parse_quality(text: str) -> str | int:
-    """A preset, or steps per stage."""
-    if text.isdigit():
-        return int(text)
-    return text
-
-
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The options of the command line."""
     parser = script_parser(__doc__)
@@ -104,12 +97,8 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--data-root", type=Path, help="folder of the sets; digits without it"
     )
     parser.add_argument("--rows", type=int, help="pictures of each set; all unless set")
-    parser.add_argument(
-        "--quality",
-        type=parse_quality,
-        default="standard",
-        help="a preset, or steps per stage",
-    )
+    parser.add_argument("--quality", default="standard", help="draft, standard or best")
+    parser.add_argument("--steps-per-stage", type=int, help="in place of --quality")
     add_device_argument(parser)
     parser.add_argument("--epochs", type=int, help="of the network that judges")
     parser.add_argument("--out", type=Path, default=Path("runs/joining"))
@@ -126,6 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Row]:
     judge = Judge(train, test, str(device), cache=cache, epochs=args.epochs)
     settings: dict[str, Any] = {
         "quality": args.quality,
+        "steps_per_stage": args.steps_per_stage,
         "n_pixel_values": train.n_pixel_values,
         "device": str(device),
         "random_state": 0,

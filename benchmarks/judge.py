@@ -12,7 +12,7 @@ import numpy as np
 from networks import Classifier, inception768, train_classifier
 from scores import copies, distances_to, frechet, nn_ratio
 
-from sliceflow.datasets import Pictures, load
+from sliceflow.datasets import PictureSet, load
 
 __all__ = ["Judge", "load_split", "slice_pictures"]
 
@@ -23,19 +23,19 @@ MAX_FACES_HELD_OUT = 500  # of CelebA's pictures, which have no test set here
 
 
 def slice_pictures(
-    pictures: Pictures, start: int | None = None, stop: int | None = None
-) -> Pictures:
+    pictures: PictureSet, start: int | None = None, stop: int | None = None
+) -> PictureSet:
     """Pictures `start` to `stop` of a set, with their labels."""
     labels = pictures.labels
     if labels is not None:
         labels = labels[start:stop]
     images = pictures.images[start:stop]
-    return Pictures(images, labels, pictures.n_pixel_values, pictures.name)
+    return PictureSet(images, labels, pictures.n_pixel_values, pictures.name)
 
 
 def load_split(
     name: str, root: str | os.PathLike[str] | None = None, n: int | None = None
-) -> tuple[Pictures, Pictures]:
+) -> tuple[PictureSet, PictureSet]:
     """At most n pictures to fit, and pictures held out.
 
     Faces have no test set: their last tenth, or the last 500, are held out.
@@ -66,8 +66,8 @@ class Judge:
 
     def __init__(
         self,
-        train: Pictures,
-        test: Pictures,
+        train: PictureSet,
+        test: PictureSet,
         device: str = "cpu",
         *,
         cache: str | os.PathLike[str] | None = None,
@@ -164,11 +164,11 @@ class Judge:
         return self._inception(self.train.images)
 
 
-def _of_classes(pictures: Pictures, classes: np.ndarray) -> Pictures:
+def _of_classes(pictures: PictureSet, classes: np.ndarray) -> PictureSet:
     """The labelled pictures of some classes."""
     assert pictures.labels is not None, f"{pictures.name} has no labels"
     chosen = np.isin(pictures.labels, classes)
-    return Pictures(
+    return PictureSet(
         pictures.images[chosen],
         pictures.labels[chosen],
         pictures.n_pixel_values,

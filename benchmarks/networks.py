@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from sliceflow.datasets import Pictures
+from sliceflow.datasets import PictureSet
 
 __all__ = ["Classifier", "inception768", "train_classifier"]
 
@@ -76,8 +76,8 @@ class Classifier:
 
 
 def train_classifier(
-    train: Pictures,
-    test: Pictures,
+    train: PictureSet,
+    test: PictureSet,
     *,
     epochs: int | None = None,
     width: int | None = None,

@@ -63,7 +63,7 @@ from sklearn.svm import SVC
 from table_sets import SETS, halves, load_table
 
 from sliceflow import ImageFlow, SlicedWassersteinFlow, datasets
-from sliceflow.datasets import Pictures
+from sliceflow.datasets import PictureSet
 
 Args = argparse.Namespace
 Job = Callable[[int, Args], Row]  # from a seed to a row
@@ -228,7 +228,7 @@ def measure_table(name: str, seed: int, args: Args) -> Row:
 @cache
 def load_pictures(
     name: str, root: str | None, quick: bool = False
-) -> tuple[Pictures, Pictures]:
+) -> tuple[PictureSet, PictureSet]:
     """Pictures to fit and pictures held out, of NAME.npz or of a set by its name."""
     folder = root or os.environ.get("SLICEFLOW_DATA")
     if folder is not None and Path(folder, f"{name}.npz").exists():
@@ -245,11 +245,13 @@ def load_pictures(
     return train, test
 
 
-def read_npz(path: Path) -> tuple[Pictures, Pictures]:
+def read_npz(path: Path) -> tuple[PictureSet, PictureSet]:
     """Training and test pictures of one file; it may have no labels."""
     with np.load(path) as file:
-        train = Pictures(file["train_images"], file.get("train_labels"), 256, path.stem)
-        test = Pictures(file["test_images"], file.get("test_labels"), 256, path.stem)
+        train = PictureSet(
+            file["train_images"], file.get("train_labels"), 256, path.stem
+        )
+        test = PictureSet(file["test_images"], file.get("test_labels"), 256, path.stem)
     return train, test
 
 
@@ -262,12 +264,12 @@ def measure_digits(seed: int, args: Args) -> Row:
     """Small pictures by class, on a CPU."""
     train, test = load_pictures("digits", args.data_root)
     assert train.labels is not None
-    quality: str | int = "standard"
+    steps_per_stage = None
     if args.quick:
-        quality = 1
+        steps_per_stage = 1
     flow = ImageFlow(
         n_pixel_values=train.n_pixel_values,
-        quality=quality,
+        steps_per_stage=steps_per_stage,
         random_state=seed,
         device="cpu",
     )
@@ -300,7 +302,7 @@ def measure_mnist_on_cpu(quality: str, seed: int, args: Args) -> Row:
     train, test = load_pictures("mnist", args.data_root, args.quick)
     settings: dict[str, Any] = {"quality": quality}
     if args.quick:
-        settings["quality"] = 1
+        settings["steps_per_stage"] = 1
     flow = ImageFlow(random_state=seed, device="cpu", **settings)
     _, row = timed(lambda: flow.fit(train.images, train.labels))
     row |= {"particles": len(flow.particles_), "model_mb": file_megabytes(flow)}
@@ -371,7 +373,7 @@ def _classifier_features(
 
 
 def measure_completions(
-    name: str, mask: str, device: str, seed: int, args: Args
+    name: str, part: str, device: str, seed: int, args: Args
 ) -> Row:
     """The hidden lower halves of held-out pictures, with and without labels."""
     train, test = load_pictures(name, args.data_root, args.quick)
@@ -397,7 +399,7 @@ def measure_completions(
         )
         flow.fit(train.images, y_train)
         completions, numbers = timed(
-            lambda: flow.inpaint(images, mask, y=y, random_state=seed)
+            lambda: flow.inpaint(images, part, y=y, random_state=seed)
         )
         completed = completions[:, 0]
         hidden = as_rows(completed[:, height // 2 :])
@@ -417,7 +419,7 @@ def measure_completions(
 
 
 def recogniser(
-    train: Pictures, device: str, args: Args
+    train: PictureSet, device: str, args: Args
 ) -> Callable[[np.ndarray, np.ndarray], float]:
     """A function from pictures and labels to the share that a classifier recognises."""
     if train.name != "digits":
@@ -462,7 +464,7 @@ def measure_gpu_pictures(name: str, by_class: bool, seed: int, args: Args) -> Ro
             raise Skipped(f"{name} has no labels")
     settings: dict[str, Any] = {"random_state": seed, "device": args.device}
     if args.quick:
-        settings |= {"quality": 1, "n_particles": 60}
+        settings |= {"steps_per_stage": 1, "n_particles": 60}
     first_flow = ImageFlow(**settings).fit(train.images, y)
     flow, row = timed(lambda: ImageFlow(**settings).fit(train.images, y))
     row["same_bits"] = bool(np.array_equal(first_flow.particles_, flow.particles_))

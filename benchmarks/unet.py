@@ -1,7 +1,7 @@
 """A small network beside the flow: samples after the same time, on the same machine.
 
     python benchmarks/unet.py cifar10 --data-root DATA --device cuda --fid-weights NPZ
-    python benchmarks/unet.py digits --width 16 --seconds 5 10 --quality 10
+    python benchmarks/unet.py digits --width 16 --seconds 5 10 --steps-per-stage 10
 
 The network is a U-Net with self-attention at a quarter of the resolution, trained by
 flow matching (Lipman et al. 2023): x_t = (1 − t)·noise + t·picture, and the network
@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sliceflow import ImageFlow, ImageOptions
-from sliceflow.datasets import Pictures
+from sliceflow.datasets import PictureSet
 from sliceflow.devices import resolve_device
 
 SETS = ("digits", "mnist", "fashion-mnist", "cifar10")
@@ -205,7 +205,7 @@ class Trainer:
 
     def __init__(
         self,
-        train: Pictures,
+        train: PictureSet,
         mirror: bool,
         width: int,
         batch_size: int,
@@ -339,7 +339,7 @@ def wait(device: torch.device) -> None:
 
 
 def run_flows(
-    args: argparse.Namespace, train: Pictures, mirror: bool, device: torch.device
+    args: argparse.Namespace, train: PictureSet, mirror: bool, device: torch.device
 ) -> Iterator[tuple[Row, np.ndarray]]:
     """Samples of the flow without labels, by steps per stage."""
     settings: dict[str, Any] = {
@@ -351,13 +351,13 @@ def run_flows(
         "random_state": args.seed,
     }
     started_at = time.perf_counter()
-    ImageFlow(quality=1, **settings).fit(train.images)  # compiles
+    ImageFlow(steps_per_stage=1, **settings).fit(train.images)  # compiles
     compiling = time.perf_counter() - started_at
-    for quality in sorted(args.quality):
+    for n_steps in sorted(args.steps_per_stage):
         started_at = time.perf_counter()
-        flow = ImageFlow(quality=quality, **settings).fit(train.images)
+        flow = ImageFlow(steps_per_stage=n_steps, **settings).fit(train.images)
         row = {
-            "model": f"sliceflow, {flow.plan_.method}, {quality} steps per stage",
+            "model": f"sliceflow, {flow.plan_.method}, {n_steps} steps per stage",
             "training s": time.perf_counter() - started_at,
             "compiling s": compiling,
             "sampling s": 0.0,
@@ -366,7 +366,7 @@ def run_flows(
 
 
 def run_networks(
-    args: argparse.Namespace, train: Pictures, mirror: bool, device: torch.device
+    args: argparse.Namespace, train: PictureSet, mirror: bool, device: torch.device
 ) -> Iterator[tuple[Row, np.ndarray]]:
     """Samples of the network after each time."""
     started_at = time.perf_counter()
@@ -402,7 +402,11 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--seconds", type=float, nargs="+", default=[15, 60, 180], help="of training"
     )
     parser.add_argument(
-        "--quality", type=int, nargs="+", default=[3, 8, 25], help="steps per stage"
+        "--steps-per-stage",
+        type=int,
+        nargs="+",
+        default=[3, 8, 25],
+        help="of the flows",
     )
     parser.add_argument(
         "--width", type=int, default=128, help="channels of the network's first level"

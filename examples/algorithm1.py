@@ -24,7 +24,7 @@ from grids import BLUE, INK, ORANGE, Panel, sheet
 from sklearn.datasets import make_moons
 
 from sliceflow import ImageFlow, ImageOptions, SlicedWassersteinFlow, metrics
-from sliceflow.datasets import MissingSetError, Pictures, load
+from sliceflow.datasets import MissingSetError, PictureSet, load
 from sliceflow.wording import format_duration
 
 N_MOONS = 2000
@@ -77,13 +77,13 @@ def compare_moons(out: Path, particles: int) -> list[Compared]:
 
 
 def compare_pictures(
-    out: Path, train: Pictures, test: Pictures, scale: Scale
+    out: Path, train: PictureSet, test: PictureSet, scale: Scale
 ) -> list[Compared]:
     """Fit pictures with both, and draw their samples beside the data."""
     images = train.images[:MAX_PICTURES]
     settings = {
         "n_pixel_values": train.n_pixel_values,
-        "quality": scale.steps,
+        "steps_per_stage": scale.steps,
         "n_particles": scale.particles,
         "random_state": 0,
     }

@@ -16,7 +16,7 @@ from grids import BLUE, Panel, by_class, sheet
 from runs import arguments, class_names, fit, name, read, rows, settings
 from sklearn.svm import SVC
 
-from sliceflow.datasets import Pictures
+from sliceflow.datasets import PictureSet
 
 AMPLIFIERS = (0, 2, 5, 10)  # those of the paper
 N_TRAIN = 10_000  # pictures that the classifier learns from; more would take long
@@ -26,7 +26,7 @@ N_JUDGED = 1000  # samples of each flow: the share is known to a percent or two
 Classifier = Callable[[np.ndarray], np.ndarray]
 
 
-def support_vector_machine(train: Pictures) -> Classifier:
+def support_vector_machine(train: PictureSet) -> Classifier:
     """A classifier of real pictures."""
     X = rows(train.images[:N_TRAIN], train.n_pixel_values)
     svm = SVC().fit(X, train.labels[:N_TRAIN])
@@ -40,8 +40,8 @@ def recognised(judge: Classifier, images: np.ndarray, labels: np.ndarray) -> flo
 
 def draw(
     path: Path,
-    train: Pictures,
-    test: Pictures,
+    train: PictureSet,
+    test: PictureSet,
     settings: dict,
     judge: Classifier | None = None,
 ) -> dict:

@@ -30,8 +30,8 @@ from sklearn.datasets import make_moons
 from sklearn.svm import SVC
 
 from sliceflow import ImageFlow, SlicedWassersteinFlow, __version__, metrics
-from sliceflow.datasets import Pictures, load
-from sliceflow.spaces.pictures.layout import MASKS
+from sliceflow.datasets import PictureSet, load
+from sliceflow.spaces.pictures.known_parts import KNOWN_PARTS
 
 COLOURS = ("#0072B2", "#E69F00")  # Okabe and Ito: told apart by every kind of eye
 VERBOSE = int(sys.stderr.isatty())  # progress bars, for people only
@@ -144,7 +144,7 @@ def moons(out: Path) -> Path:
     return out / "moons.png"
 
 
-def digits(out: Path, train: Pictures, test: Pictures) -> tuple[Path, str]:
+def digits(out: Path, train: PictureSet, test: PictureSet) -> tuple[Path, str]:
     """Fit digits by class; draw real ones beside samples, and measure the samples.
 
     Returns the path of the picture, and the table of measured quality.
@@ -152,7 +152,7 @@ def digits(out: Path, train: Pictures, test: Pictures) -> tuple[Path, str]:
     n_pixel_values = train.n_pixel_values
     settings = {
         "n_pixel_values": n_pixel_values,
-        "quality": STEPS_PER_STAGE,
+        "steps_per_stage": STEPS_PER_STAGE,
         "random_state": 0,
         "verbose": VERBOSE,
     }
@@ -210,12 +210,12 @@ def digits(out: Path, train: Pictures, test: Pictures) -> tuple[Path, str]:
     return path, quality(numbers, len(train.images), len(test.images), seconds)
 
 
-def inpainting(out: Path, train: Pictures, test: Pictures) -> Path:
+def inpainting(out: Path, train: PictureSet, test: PictureSet) -> Path:
     """Complete the lower halves of test digits, six times each."""
     flow = ImageFlow(
         n_pixel_values=train.n_pixel_values,
-        observed="top",
-        quality=15,
+        known="top",
+        steps_per_stage=15,
         n_particles=N_SAMPLES,
         random_state=0,
         verbose=VERBOSE,
@@ -224,7 +224,7 @@ def inpainting(out: Path, train: Pictures, test: Pictures) -> Path:
     _, first_of_class = np.unique(test.labels, return_index=True)
     given = test.images[first_of_class]
     completed = flow.inpaint(given, n=N_COMPLETIONS, random_state=1)
-    known = MASKS["top"](8, 8)
+    known = KNOWN_PARTS["top"](8, 8)
     names = [str(label) for label in range(10)]
     panels = completions(given, completed, known, names)
     title = "Test digits: the top half is given, the checked half is hidden"

@@ -29,9 +29,9 @@ from grids import Panel, by_class, completions, sheet
 from runs import class_names, fit, name, samples
 
 from sliceflow import ImageFlow, __version__
-from sliceflow.datasets import Pictures, load
+from sliceflow.datasets import PictureSet, load
 from sliceflow.devices import resolve_device
-from sliceflow.spaces.pictures.layout import MASKS
+from sliceflow.spaces.pictures.known_parts import KNOWN_PARTS
 
 STEPS = {"mnist": 50, "fashion-mnist": 50, "cifar10": 50, "celeba": 30}  # per stage
 PARTICLES = {
@@ -50,8 +50,8 @@ GIVEN = {"top": "the top half", "left": "the left half", "border": "all but the 
 
 def unconditional(
     path: Path,
-    train: Pictures,
-    test: Pictures,
+    train: PictureSet,
+    test: PictureSet,
     settings: dict,
     shape: tuple[int, int] = (8, 16),
 ) -> dict:
@@ -67,8 +67,8 @@ def unconditional(
 
 def conditional(
     path: Path,
-    train: Pictures,
-    test: Pictures,
+    train: PictureSet,
+    test: PictureSet,
     settings: dict,
     measure: Callable[[np.ndarray, np.ndarray], dict] | None = None,
 ) -> dict:
@@ -85,14 +85,14 @@ def conditional(
 
 def inpainting(
     path: Path,
-    train: Pictures,
-    test: Pictures,
+    train: PictureSet,
+    test: PictureSet,
     settings: dict,
     given: str,
     measure: Callable[[ImageFlow], dict] | None = None,
 ) -> dict:
     """Test pictures, one of each class, of which a part is given; six completions."""
-    flow, cost = fit(train, observed=given, n_knots=64, **settings)
+    flow, cost = fit(train, known=given, n_knots=64, **settings)
     if test.labels is None:
         pictures = test.images[:10]
         row_names = []
@@ -102,7 +102,7 @@ def inpainting(
         row_names = class_names(test)
     completed = flow.inpaint(pictures, n=6, random_state=1)
     h, w = pictures.shape[1:3]
-    panels = completions(pictures, completed, MASKS[given](h, w), row_names)
+    panels = completions(pictures, completed, KNOWN_PARTS[given](h, w), row_names)
     title = f"{name(train)}, test pictures of which {GIVEN[given]} is given: {cost}"
     sheet(path, panels, train.n_pixel_values, title)
     results = {"fits": [cost]}
@@ -134,7 +134,7 @@ PICTURES = {  # which set, and who draws it
 @cache
 def read(
     dataset: str, root: Path, n: int | None, whole: bool
-) -> tuple[Pictures, Pictures]:
+) -> tuple[PictureSet, PictureSet]:
     """At most n training pictures, and test pictures.
 
     CelebA's last pictures are its test pictures. They are held out, unless n is None
@@ -150,18 +150,18 @@ def read(
 
 
 @cache
-def stored(dataset: str, split: str, root: Path) -> Pictures:
+def stored(dataset: str, split: str, root: Path) -> PictureSet:
     """A set as it is on the disk."""
     return load(dataset, split, root)
 
 
-def part(pictures: Pictures, first: int, last: int | None) -> Pictures:
+def part(pictures: PictureSet, first: int, last: int | None) -> PictureSet:
     """Some of the pictures."""
     labels = pictures.labels
     if labels is not None:
         labels = labels[first:last]
     images = pictures.images[first:last]
-    return Pictures(images, labels, pictures.n_pixel_values, pictures.name)
+    return PictureSet(images, labels, pictures.n_pixel_values, pictures.name)
 
 
 def machine(device: torch.device) -> dict:
@@ -180,16 +180,20 @@ def machine(device: torch.device) -> dict:
 
 def fit_settings(args: argparse.Namespace, dataset: str) -> dict:
     """What every fit of a set is given."""
-    quality = STEPS[dataset]
+    steps_per_stage = STEPS[dataset]
     n_particles = PARTICLES[dataset]
     if args.small:
-        quality = SMALL_STEPS
+        steps_per_stage = SMALL_STEPS
         n_particles = SMALL_PARTICLES
-    if args.quality is not None:
-        quality = args.quality
+    if args.steps_per_stage is not None:
+        steps_per_stage = args.steps_per_stage
     if args.n_particles is not None:
         n_particles = args.n_particles
-    return {"quality": quality, "n_particles": n_particles, "device": args.device}
+    return {
+        "steps_per_stage": steps_per_stage,
+        "n_particles": n_particles,
+        "device": args.device,
+    }
 
 
 def make(which: str, args: argparse.Namespace) -> dict:
@@ -237,7 +241,7 @@ def main() -> None:
         metavar="NAME",
         help=", ".join(PICTURES),
     )
-    parser.add_argument("--quality", type=int, help=f"steps per stage; {STEPS}")
+    parser.add_argument("--steps-per-stage", type=int, help=f"default: {STEPS}")
     parser.add_argument("--n-particles", type=int, help=f"{PARTICLES}")
     parser.add_argument(
         "--device", default="auto", help="cpu, cuda, or auto: a GPU if there is one"

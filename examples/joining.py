@@ -1,7 +1,7 @@
 """Clothes join digits: a model learns new classes without the old ones, and forgets.
 
     python examples/joining.py --out examples-out
-    python examples/joining.py --data-root DATA --device cuda --quality 8
+    python examples/joining.py --data-root DATA --device cuda --steps-per-stage 8
 
 writes `joining.png`: samples after a fit of the first classes, after `partial_fit` of
 the others, and after `forget` of one. The model keeps its rows, so forgetting leaves no
@@ -47,7 +47,7 @@ def main() -> None:
     first_classes = labels < n_classes // 2
     last_class = labels == labels.max()
     flow = ImageFlow(
-        quality=args.quality,
+        steps_per_stage=args.steps_per_stage,
         n_particles=args.n_particles,
         n_pixel_values=n_pixel_values,
         keep_rows=True,  # so that rows can be added and forgotten

@@ -17,7 +17,7 @@ from grids import BLUE, INK, Panel, sheet
 from nearest import nn_ratio
 from runs import arguments, name, read, rows, samples, settings
 
-from sliceflow.datasets import Pictures
+from sliceflow.datasets import PictureSet
 from sliceflow.metrics import frechet_distance_pca
 from sliceflow.spaces.pictures.schedules import auto, from_string
 
@@ -39,7 +39,7 @@ def schedules(height: int, width: int) -> dict[str, str]:
     }
 
 
-def random_rows(pictures: Pictures, n: int, rng: np.random.Generator) -> np.ndarray:
+def random_rows(pictures: PictureSet, n: int, rng: np.random.Generator) -> np.ndarray:
     """n pictures at random, as rows.
 
     A set has an order: MNIST's digits come in cycles of ten, and by writers.
@@ -53,14 +53,15 @@ def grid(images: np.ndarray) -> np.ndarray:
     return images[:48].reshape(8, 6, *images.shape[1:])
 
 
-def draw(path: Path, train: Pictures, test: Pictures, settings: dict) -> dict:
+def draw(path: Path, train: PictureSet, test: PictureSet, settings: dict) -> dict:
     """Fit three flows, draw and measure their particles."""
     h, w = train.images.shape[1:3]
-    quality = settings["quality"]
+    steps_per_stage = settings["steps_per_stage"]
     rng = np.random.default_rng(0)
     test_rows = random_rows(test, N_TEST, rng)
     train_rows = random_rows(train, N_TRAIN, rng)
-    n_steps = sum(stage.n_steps for stage in from_string(auto(h, w), h, w, quality))
+    stages = from_string(auto(h, w), h, w, steps_per_stage)
+    n_steps = sum(stage.n_steps for stage in stages)
 
     reference = frechet_distance_pca(train_rows[:N_TEST], test_rows, train_rows)
     panels = [Panel(grid(train.images), "real", INK, note=f"FD-PCA32 {reference:.2f}")]
@@ -72,7 +73,7 @@ def draw(path: Path, train: Pictures, test: Pictures, settings: dict) -> dict:
         if schedule != auto(h, w):
             n_stages = len(from_string(schedule, h, w))
             changes["schedule"] = schedule
-            changes["quality"] = max(1, round(n_steps / n_stages))
+            changes["steps_per_stage"] = max(1, round(n_steps / n_stages))
         images, cost = samples(train, **settings | changes)
         sample_rows = rows(images, train.n_pixel_values)
         distance = frechet_distance_pca(sample_rows, test_rows, train_rows)

@@ -15,7 +15,7 @@ from grids import BLUE, INK, Panel, sheet
 from runs import arguments, mirrored, name, read, samples, settings
 
 from sliceflow import metrics
-from sliceflow.datasets import Pictures
+from sliceflow.datasets import PictureSet
 
 N_ROWS = 10  # pictures shown
 N_NEAREST = 5  # of each
@@ -23,7 +23,7 @@ MAX_COMPARED = 2000  # enough for two digits of the NN ratio
 
 
 def nn_ratio(
-    images: np.ndarray, train: Pictures, test: Pictures, device: str = "auto"
+    images: np.ndarray, train: PictureSet, test: PictureSet, device: str = "auto"
 ) -> float:
     """`sliceflow.metrics.nn_ratio` of at most 2000 pictures, as they were fitted."""
     return metrics.nn_ratio(
@@ -36,7 +36,7 @@ def nn_ratio(
 
 
 def panels_beside_nearest(
-    images: np.ndarray, title: str, colour: str, train: Pictures, device: str
+    images: np.ndarray, title: str, colour: str, train: PictureSet, device: str
 ) -> list[Panel]:
     """Pictures with their distance to the nearest training picture, and these."""
     images = images[:N_ROWS]
@@ -52,7 +52,7 @@ def panels_beside_nearest(
     ]
 
 
-def draw(path: Path, train: Pictures, test: Pictures, settings: dict) -> dict:
+def draw(path: Path, train: PictureSet, test: PictureSet, settings: dict) -> dict:
     """Fit, find the neighbours, draw them."""
     device = settings["device"]
     images, cost = samples(train, **settings)

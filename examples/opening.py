@@ -35,14 +35,12 @@ def main() -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("examples-out"), help="folder to write to"
     )
-    parser.add_argument(
-        "--quality", type=int, default=30, help="steps per stage of the digits"
-    )
+    parser.add_argument("--steps-per-stage", type=int, default=30, help="of the digits")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
 
     moons = moons_frames()
-    digits = digits_frames(args.quality)
+    digits = digits_frames(args.steps_per_stage)
     frames = []
     for k in range(N_FRAMES):
         # The first steps are the longest: the moons run through them slowly.
@@ -106,10 +104,10 @@ def draw_points(
     return picture.resize((SIDE, SIDE), Image.Resampling.LANCZOS)
 
 
-def digits_frames(quality: int) -> list[Image.Image]:
+def digits_frames(steps_per_stage: int) -> list[Image.Image]:
     """36 digits of ten classes on their way from noise."""
     digits = load_digits()
-    flow = ImageFlow(n_pixel_values=17, quality=quality, random_state=0)
+    flow = ImageFlow(n_pixel_values=17, steps_per_stage=steps_per_stage, random_state=0)
     flow.fit(digits.images.astype("uint8"), digits.target)
     y = np.arange(N_DIGITS) * 10 // N_DIGITS
     frames = flow.evolution(N_DIGITS, y=y, random_state=1, n_snapshots=N_FRAMES)

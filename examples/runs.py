@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.base import clone
 
 from sliceflow import ImageFlow, ImageOptions
-from sliceflow.datasets import Pictures, load
+from sliceflow.datasets import PictureSet, load
 from sliceflow.devices import resolve_device
 
 NAMES = {
@@ -44,14 +44,14 @@ def arguments(doc: str) -> argparse.Namespace:
     parser.add_argument(
         "--device", default="auto", help="cpu, cuda, or auto: a GPU if there is one"
     )
-    parser.add_argument("--quality", type=int, default=10, help="steps per stage")
+    parser.add_argument("--steps-per-stage", type=int, default=10)
     parser.add_argument("--n-particles", type=int, default=2000)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     return args
 
 
-def read(args: argparse.Namespace) -> tuple[Pictures, Pictures]:
+def read(args: argparse.Namespace) -> tuple[PictureSet, PictureSet]:
     """The training and the test pictures."""
     train = load(args.dataset, "train", args.data_root)
     test = load(args.dataset, "test", args.data_root)
@@ -61,18 +61,18 @@ def read(args: argparse.Namespace) -> tuple[Pictures, Pictures]:
 def settings(args: argparse.Namespace) -> dict:
     """What every fit of an example is given."""
     return {
-        "quality": args.quality,
+        "steps_per_stage": args.steps_per_stage,
         "n_particles": args.n_particles,
         "device": args.device,
     }
 
 
-def name(pictures: Pictures) -> str:
+def name(pictures: PictureSet) -> str:
     """What a set is called."""
     return NAMES[pictures.name]
 
 
-def class_names(pictures: Pictures) -> list[str]:
+def class_names(pictures: PictureSet) -> list[str]:
     """What its classes are called, in the order of their labels."""
     if pictures.name in CLASSES:
         return CLASSES[pictures.name].split()
@@ -84,7 +84,7 @@ def rows(images: np.ndarray, n_pixel_values: int) -> np.ndarray:
     return images.reshape(len(images), -1) / ((n_pixel_values - 1) / 2) - 1
 
 
-def mirrored(pictures: Pictures) -> bool:
+def mirrored(pictures: PictureSet) -> bool:
     """Whether the mirror image of a picture could be in the set as well.
 
     Things and faces, which are in colour; not digits.
@@ -111,7 +111,7 @@ class Cost:
 
 
 def fit(
-    train: Pictures,
+    train: PictureSet,
     labels: np.ndarray | None = None,
     *,
     n_knots: str | int = "auto",
@@ -127,7 +127,7 @@ def fit(
     )
     if resolve_device(flow.device).type == "cuda":
         # Compile all kernels, and find the memory, before the clock starts.
-        clone(flow).set_params(quality=1).fit(train.images, labels)
+        clone(flow).set_params(steps_per_stage=1).fit(train.images, labels)
     started_at = time.perf_counter()
     flow.fit(train.images, labels)
     seconds = time.perf_counter() - started_at
@@ -135,7 +135,7 @@ def fit(
 
 
 @cache
-def samples(train: Pictures, **settings: object) -> tuple[np.ndarray, Cost]:
+def samples(train: PictureSet, **settings: object) -> tuple[np.ndarray, Cost]:
     """2000 batched samples without labels, and what they cost.
 
     The same ones when asked again: several pictures of the gallery show them.

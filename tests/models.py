@@ -29,7 +29,9 @@ EVEN_AND_ODD = np.arange(50) % 2
 DIGITS = load_digits()
 IMAGES = DIGITS.images.astype(np.uint8)[:300]
 DIGIT_LABELS = DIGITS.target[:300]
-QUICK = dict(schedule="1[1] 3[3] 8[8,3]", n_pixel_values=17, quality=2, n_particles=300)
+QUICK = dict(
+    schedule="1[1] 3[3] 8[8,3]", n_pixel_values=17, steps_per_stage=2, n_particles=300
+)
 QUICK |= dict(random_state=0, device="cpu")  # an `ImageFlow` of these digits
 
 
@@ -43,7 +45,7 @@ def vectors(n_axis_steps: int = 2, **changes: Any) -> SlicedWassersteinFlow:
 def pictures(n_knots: int = 16, **changes: Any) -> ImageFlow:
     """Three levels of two steps, of 60 particles, not fitted yet."""
     settings = dict(
-        schedule="1[1] 3[2] 5[3]", n_particles=60, quality=2, n_pixel_values=17
+        schedule="1[1] 3[2] 5[3]", n_particles=60, steps_per_stage=2, n_pixel_values=17
     )
     settings |= dict(
         random_state=3, device="cpu", options=ImageOptions(n_knots=n_knots)
@@ -73,7 +75,7 @@ def picture_plan(**changes: Any) -> PicturePlan:
 
 def draws(flow: Any, n: int = 7, seed: int | None = 5) -> np.ndarray:
     """n samples, or completions, as an array."""
-    if getattr(flow, "observed", None) is not None:
+    if getattr(flow, "known", None) is not None:
         return np.asarray(flow.inpaint(PICTURES[:n], random_state=seed))
     return np.asarray(flow.sample(n, random_state=seed))
 
@@ -165,7 +167,7 @@ PARTS: dict[
     ),
     "clusters": (lambda: pictures(4, transport=FEW_BINS, n_clusters=3), (PICTURES,)),
     "colour": (lambda: pictures(schedule="1[1] 4[2]", n_pixel_values=256), (COLOURS,)),
-    "masked": (lambda: pictures(observed="top"), (PICTURES,)),
+    "masked": (lambda: pictures(known="top"), (PICTURES,)),
     "kept": (lambda: pictures(keep_rows=True), (PICTURES, EVEN_AND_ODD)),
 }
 FITTED: dict[str, Callable[[], Any]] = {

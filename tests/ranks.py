@@ -39,7 +39,7 @@ vectors = dict(
 pictures = dict(
     schedule="1[1] 3[2] 8[5,3]",
     n_particles=803,
-    quality=2,
+    steps_per_stage=2,
     n_pixel_values=17,
     random_state=3,
     device="cpu",
@@ -73,7 +73,7 @@ CASES = {
         {},
     ),
     "clusters": (lambda: ImageFlow(**pictures, n_clusters=3), (PICTURES,), {}),
-    "masked": (lambda: ImageFlow(**pictures, observed="top"), (PICTURES,), {}),
+    "masked": (lambda: ImageFlow(**pictures, known="top"), (PICTURES,), {}),
     "a stage ended": (
         lambda: ImageFlow(**pictures),
         (PICTURES,),
@@ -122,7 +122,7 @@ def result(flow, ranks=Ranks()):  # noqa: B008
     }
     if flow.particle_conditions_ is not None:
         out["conditions"] = ranks.gather(flow.particle_conditions_)
-    if getattr(flow, "observed", None) is not None:
+    if getattr(flow, "known", None) is not None:
         out["samples"] = flow.inpaint(PICTURES[:5], n=2, random_state=0)
     else:
         out["samples"] = flow.sample(50, random_state=0)

@@ -16,7 +16,7 @@ COMMAND = Path(sys.executable).with_name(
     "sliceflow.exe" if os.name == "nt" else "sliceflow"
 )
 # Flags of a fit of pictures that is as short as can be.
-FEW = ("--quality", "2", "--particles", "300")
+FEW = ("--steps-per-stage", "2", "--particles", "300")
 
 
 @contextlib.contextmanager

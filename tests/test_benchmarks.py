@@ -294,7 +294,7 @@ def test_real_rows_stand_still_with_shrinkage(tmp_path):
 
 @pytest.mark.slow
 def test_clothes_join_digits_and_forgetting_leaves_no_trace(tmp_path):
-    words = f"--rows 200 --quality 1 --epochs 1 --out {tmp_path / 'joining'}"
+    words = f"--rows 200 --steps-per-stage 1 --epochs 1 --out {tmp_path / 'joining'}"
     rows = joining.main(words.split())
     assert [row["classes"] for row in rows] == [5, 10, 9]
     assert rows[-1]["same file"]
@@ -302,10 +302,10 @@ def test_clothes_join_digits_and_forgetting_leaves_no_trace(tmp_path):
 
 @pytest.mark.slow
 def test_every_way_to_complete_is_measured(tmp_path):
-    size = "--sets digits --n 40 --train 200 --quality 1 --epochs 1"
+    size = "--sets digits --n 40 --train 200 --steps-per-stage 1 --epochs 1"
     rows = completions.main([*size.split(), "--out", str(tmp_path / "completions")])
     by_method = {row["method"]: row for row in rows}
-    expected = ["real", "copied", "inpaint", "inpaint, labels", "observed"]
+    expected = ["real", "copied", "inpaint", "inpaint, labels", "known"]
     assert list(by_method) == expected
     copied = by_method["copied"]
     assert (copied["NN ratio"], copied["copies"]) == (0, 1)
@@ -315,7 +315,7 @@ def test_every_way_to_complete_is_measured(tmp_path):
 
 @pytest.mark.slow
 def test_the_network_and_the_flow_are_compared(tmp_path):
-    size = "digits --rows 200 --samples 60 --quality 1 --epochs 1"
+    size = "digits --rows 200 --samples 60 --steps-per-stage 1 --epochs 1"
     network = "--width 8 --batch 8 --seconds 0.1 0.2 --heun 1"
     words = [*size.split(), *network.split(), "--out", str(tmp_path / "unet")]
     rows = unet.main(words)

@@ -33,7 +33,7 @@ def test_short_fits_are_recognised_and_not_copied(split):
     train, test = split
     settings = dict(n_particles=1000, n_steps=60, transport="histogram", random_state=0)
     vectors = SlicedWassersteinFlow(**settings).fit(*train)
-    pictures = digits_as_pictures(1000, 0, quality=4)
+    pictures = digits_as_pictures(1000, 0, steps_per_stage=4)
     judge = SVC(C=10).fit(*train)
     for samples, labels in (
         (vectors.particles_, vectors.particle_conditions_),
@@ -70,10 +70,10 @@ def test_offline_samples_are_as_good_as_batched_ones(split):
     assert offline_distance <= 1.2 * batched_distance
 
 
-def digits_as_pictures(n_particles, seed, quality=30):
+def digits_as_pictures(n_particles, seed, steps_per_stage=30):
     """Samples as rows, and their labels."""
     train = load("digits", "train")
-    settings = dict(n_pixel_values=17, quality=quality, device="cpu")
+    settings = dict(n_pixel_values=17, steps_per_stage=steps_per_stage, device="cpu")
     flow = ImageFlow(n_particles=n_particles, random_state=seed, **settings)
     flow.fit(train.images, train.labels)
     return rows(flow.particles_), flow.particle_conditions_

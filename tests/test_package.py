@@ -125,7 +125,16 @@ def test_the_installed_wheel_runs(dist, tmp_path):
     )
     assert "flow.js" in ran(sys.executable, "-c", files, **how)
     # The report has a template, which must have come along.
-    words = ("fit", "digits", "--quality", "1", "--particles", "300", "--out", "run")
+    words = (
+        "fit",
+        "digits",
+        "--steps-per-stage",
+        "1",
+        "--particles",
+        "300",
+        "--out",
+        "run",
+    )
     ran(sys.executable, "-m", "sliceflow", *words, **how)
     assert (tmp_path / "run" / "report.html").stat().st_size > 1000
 
@@ -205,7 +214,9 @@ EXTRAS = {  # what each is for: Python, and what it prints; or the command
         (CLASSES + "print(sliceflow.TableFlow().fit(x).sample(7).shape)", "(7, 2)")
     ],
     "excel": [("import openpyxl, pandas", "")],
-    "cli": [(("fit", "digits", "--quality", "1", "--out", "run", "--quiet"), "")],
+    "cli": [
+        (("fit", "digits", "--steps-per-stage", "1", "--out", "run", "--quiet"), "")
+    ],
     "app": [(SERVED, "sliceflow play")],
     "metrics": [
         (VERSION, "0.")
@@ -213,7 +224,8 @@ EXTRAS = {  # what each is for: Python, and what it prints; or the command
     "demo": [
         (
             NUMBERS
-            + "sliceflow.ImageFlow(quality=1, verbose=1).fit(x); import matplotlib",
+            + "sliceflow.ImageFlow(steps_per_stage=1, verbose=1).fit(x); "
+            + "import matplotlib",
             "",
         )
     ],

@@ -45,7 +45,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     add_device_argument(parser)
     parser.add_argument(
-        "--quality", type=int, help="steps per stage; else the scale's and the set's"
+        "--steps-per-stage", type=int, help="else the scale's and the set's"
     )
     parser.add_argument("--n-particles", type=int)
     parser.add_argument(

@@ -16,7 +16,7 @@ from judge import Judge, load_split, slice_pictures
 from report import Row, table_of_rows, write_report
 
 from sliceflow import ImageFlow
-from sliceflow.datasets import Pictures
+from sliceflow.datasets import PictureSet
 
 __all__ = ["SCALES", "PaperRun", "Scale"]
 
@@ -81,7 +81,7 @@ class PaperRun:
             return list(paper_sets)
         return ["digits"]
 
-    def read(self, dataset: str) -> tuple[Pictures, Pictures]:
+    def read(self, dataset: str) -> tuple[PictureSet, PictureSet]:
         """Training and test pictures, as many as the scale allows."""
         train, test = load_split(dataset, self.args.data_root, self.scale.pictures)
         return train, slice_pictures(test, stop=self.scale.pictures)
@@ -91,8 +91,8 @@ class PaperRun:
 
         The command line decides, else the scale, else the set.
         """
-        quality = first_given(
-            self.args.quality,
+        steps_per_stage = first_given(
+            self.args.steps_per_stage,
             self.scale.steps,
             gallery.STEPS.get(dataset, USUAL_STEPS),
         )
@@ -102,12 +102,12 @@ class PaperRun:
             gallery.PARTICLES.get(dataset, USUAL_PARTICLES),
         )
         return {
-            "quality": quality,
+            "steps_per_stage": steps_per_stage,
             "n_particles": n_particles,
             "device": self.args.device,
         }
 
-    def judge(self, train: Pictures, test: Pictures) -> Judge:
+    def judge(self, train: PictureSet, test: PictureSet) -> Judge:
         """The judge of this set's samples, the same for every table and figure."""
         args = self.args
         key = (args.out, args.device, args.fid_weights, args.scale, train.name)
@@ -125,7 +125,7 @@ class PaperRun:
         return _judges[key]
 
     def fit(
-        self, train: Pictures, labels: np.ndarray | None = None, **settings: Any
+        self, train: PictureSet, labels: np.ndarray | None = None, **settings: Any
     ) -> tuple[ImageFlow, Row]:
         """A flow, and the beginning of its row: set, particles, steps and seconds."""
         flow, cost = runs.fit(train, labels, **self.settings(train.name) | settings)
@@ -137,7 +137,7 @@ class PaperRun:
         }
         return flow, row
 
-    def path(self, label: str, train: Pictures | None = None) -> Path:
+    def path(self, label: str, train: PictureSet | None = None) -> Path:
         """Where a picture goes: .jpg for photographs, else .png."""
         suffix = "png"
         if train is not None and train.images.ndim == 4:

@@ -17,9 +17,9 @@ from report import Row
 from runs import class_names, name
 
 from sliceflow import ImageFlow
-from sliceflow.datasets import Pictures
+from sliceflow.datasets import PictureSet
 from sliceflow.engine.random import Seed
-from sliceflow.spaces.pictures.layout import MASKS
+from sliceflow.spaces.pictures.known_parts import KNOWN_PARTS
 from sliceflow.spaces.pictures.pyramid import PyramidSubspace
 from sliceflow.spaces.pictures.tiles import Tiles
 
@@ -35,7 +35,7 @@ LEVELS = ((28, 7), (28, 3), (14, 7), (14, 3), (7, 3), (4, 4))  # resolution, pat
 # Figure 3: at most as many samples as FID is usually measured with.
 MAX_OFFLINE_SAMPLES = 50_000
 # Figure 5: the parts of pictures that are known, and how many are completed.
-KNOWN_PARTS = {
+PARTS_OF_SETS = {
     "digits": "top",
     "mnist": "top",
     "fashion-mnist": "left",
@@ -165,10 +165,10 @@ def figure5(run: PaperRun) -> list[Row]:
     return run.finish(rows)
 
 
-def measure_completions(run: PaperRun, train: Pictures, test: Pictures) -> Row:
+def measure_completions(run: PaperRun, train: PictureSet, test: PictureSet) -> Row:
     """Completions of a set's test pictures, drawn and scored."""
-    part = KNOWN_PARTS[train.name]
-    known = MASKS[part](*test.images.shape[1:3])
+    part = PARTS_OF_SETS[train.name]
+    known = KNOWN_PARTS[part](*test.images.shape[1:3])
     images = test.images[:N_COMPLETED]
     labels = test.labels
     if labels is not None:

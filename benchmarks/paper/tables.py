@@ -59,7 +59,11 @@ def table2(run: PaperRun) -> list[Row]:
 def as_printed(run: PaperRun, n_directions: int) -> dict[str, Any]:
     """Settings of the paper's method as printed, with fewer steps."""
     options = ImageOptions(n_knots=0, n_directions=n_directions)
-    return {"preset": "paper", "options": options, "quality": run.choose(1, 3, 30)}
+    return {
+        "preset": "paper",
+        "options": options,
+        "steps_per_stage": run.choose(1, 3, 30),
+    }
 
 
 def table3(run: PaperRun) -> list[Row]:
@@ -73,7 +77,7 @@ def table3(run: PaperRun) -> list[Row]:
         row["method"] = f"as printed, H = {h:,}"
         rows.append(row | judge.score(flow.particles_))
     for n_steps in run.choose([1, 2], [3, 8, 30], [3, 8, 30, 100]):
-        flow, row = run.fit(train, quality=n_steps, n_knots=0)
+        flow, row = run.fit(train, steps_per_stage=n_steps, n_knots=0)
         row["method"] = f"ours, {n_steps} a stage"
         rows.append(row | judge.score(flow.particles_))
     note = "The paper's FID on CIFAR-10: H = 1000 90.8, 5000 68.1, 10,000 59.7."

@@ -351,8 +351,13 @@ def with_runs(digits_run, tmp_path_factory):
     alone = tmp_path_factory.mktemp("alone") / "digits.sliceflow"
     alone.write_bytes((folder / "model.sliceflow").read_bytes())
     top = alone.with_name("top.sliceflow")
-    how = {"n_pixel_values": 17, "quality": 1, "n_particles": 300, "random_state": 0}
-    ImageFlow(**how, observed="top").fit(load("digits").images[:300]).save(top)
+    how = {
+        "n_pixel_values": 17,
+        "steps_per_stage": 1,
+        "n_particles": 300,
+        "random_state": 0,
+    }
+    ImageFlow(**how, known="top").fit(load("digits").images[:300]).save(top)
     asked = Asked([folder, alone, top])
     yield asked
     asked.close()
@@ -370,7 +375,7 @@ class TestPictures:
 
         assert len(with_runs.said("runs")["runs"]) == 3
         about = with_runs.said("about", {"run": 0})
-        assert (about["width"], about["height"], about["observed"]) == (8, 8, None)
+        assert (about["width"], about["height"], about["known"]) == (8, 8, None)
         assert about["classes"] == [str(i) for i in range(10)]
         assert len(about["examples"]) == 8
         found = with_runs.said("samples", {"run": 0, "label": "3", "seed": 5, "n": 4})
@@ -383,11 +388,11 @@ class TestPictures:
         asked = {"run": 0, "label": "", "seed": 1, "n": 3}
         last = with_runs.said("samples", asked)["pictures"]
         found = with_runs.said("chosen", asked | {"index": 2})
-        assert found["frames"][-1] == last[2]
-        assert found["frames"][0] != last[2]
+        assert found["snapshots"][-1] == last[2]
+        assert found["snapshots"][0] != last[2]
         assert len(found["nearest"]) == 5
         alone = with_runs.said("chosen", asked | {"run": 1, "index": 2})
-        assert alone["frames"] == found["frames"]
+        assert alone["snapshots"] == found["snapshots"]
         assert "name its run folder" in alone["data"]
 
     def test_neighbours_may_be_few_and_mirrored(self):
@@ -396,9 +401,9 @@ class TestPictures:
         images[0, :, 0] = 255
         images[1, 0] = 255
         images[2, 3] = 255
-        flow = ImageFlow(n_particles=300, quality=1, mirror=True, random_state=0).fit(
-            images
-        )
+        flow = ImageFlow(
+            n_particles=300, steps_per_stage=1, mirror=True, random_state=0
+        ).fit(images)
         copy = images[:1, :, ::-1]
         flow.evolution = lambda *_, **__: np.stack((np.zeros_like(copy), copy))
         data = SimpleNamespace(x=images)
@@ -425,29 +430,29 @@ class TestPictures:
         assert words in with_runs.error("samples", good | asked)
 
     def test_completions_keep_what_is_known(self, with_runs):
-        mask = np.zeros((8, 8), bool)
-        mask[:, :5] = True
+        known = np.zeros((8, 8), bool)
+        known[:, :5] = True
         picture = with_runs.said("about", {"run": 0})["examples"][3]
-        asked = {"run": 0, "picture": picture, "mask": mask.tolist(), "seed": 0}
+        asked = {"run": 0, "picture": picture, "known": known.tolist(), "seed": 0}
         done = np.array(
             [pixels(p) for p in with_runs.said("complete", asked)["pictures"]]
         )
-        assert (done[:, mask] == pixels(picture)[mask]).all()
+        assert (done[:, known] == pixels(picture)[known]).all()
         assert len(np.unique(done.reshape(len(done), -1), axis=0)) > 1
         alone = with_runs.said("complete", asked | {"run": 1})[
             "pictures"
         ]  # it keeps its pictures
         assert np.array_equal([pixels(p) for p in alone], done)
         assert "every pixel is known" in with_runs.error(
-            "complete", asked | {"mask": [[True] * 8] * 8}
+            "complete", asked | {"known": [[True] * 8] * 8}
         )
-        assert "mask has shape" in with_runs.error(
-            "complete", asked | {"mask": [[True]]}
+        assert "known has shape" in with_runs.error(
+            "complete", asked | {"known": [[True]]}
         )
 
-    def test_a_model_with_a_mask_completes_by_itself(self, with_runs):
+    def test_a_model_with_a_known_part_completes_by_itself(self, with_runs):
         about = with_runs.said("about", {"run": 2})
-        known = np.array(about["observed"], bool)
+        known = np.array(about["known"], bool)
         assert known[:4].all()
         assert not known[4:].any()
         picture = with_runs.said("about", {"run": 0})["examples"][0]

@@ -18,7 +18,7 @@ from sliceflow.datasets import load
 def top_run(tmp_path_factory):
     """A model that completes the lower half of digits."""
     folder = tmp_path_factory.mktemp("top") / "run"
-    done("fit", "digits", "--observed", "top", *FEW, "--out", folder)
+    done("fit", "digits", "--known", "top", *FEW, "--out", folder)
     return folder
 
 
@@ -58,7 +58,7 @@ def test_samples_come_as_grid_folder_and_array(digits_run, tmp_path):
 def test_a_class_may_have_any_name(tmp_path):
     images = np.arange(8 * 16).reshape(8, 4, 4).astype(np.uint8)
     names = np.array(["a; x", "b"] * 4)
-    flow = sliceflow.ImageFlow(quality=1, n_particles=20, random_state=0)
+    flow = sliceflow.ImageFlow(steps_per_stage=1, n_particles=20, random_state=0)
     model = tmp_path / "names.sliceflow"
     flow.fit(images, names).save(model)
     words = ("sample", model, "--n", 3, "--out", tmp_path / "x.npz", "--label")
@@ -172,10 +172,9 @@ def test_a_model_that_keeps_its_pictures_completes_any_part(tmp_path):
     done("fit", tmp_path / "colours.npz", *FEW, "--out", run)
     assert "mosaics of" in (run / "report.html").read_text()
     words = ("inpaint", run, tmp_path / "given.npy", "--n", 3, "--out", out, "--force")
-    refused(inside(*words), 2, "one known part", "--observed", "--mask")
-    refused(inside(*words, "--observed", "left", "--mask", "m.png"), 2, "given twice")
+    refused(inside(*words), 2, "one known part", "--known top", "--known picture.png")
     refused(
-        inside(*words, "--observed", "left", "--label", "2"),
+        inside(*words, "--known", "left", "--label", "2"),
         2,
         "fitted without classes",
         "--conditional",
@@ -183,8 +182,8 @@ def test_a_model_that_keeps_its_pictures_completes_any_part(tmp_path):
     known = Image.new("L", (6, 6), 255)
     known.paste(0, (2, 2, 4, 4))
     known.save(tmp_path / "hole.png")
-    for part in (("--mask", tmp_path / "hole.png"), ("--observed", "border")):
-        done(*words, *part)
+    for part in (tmp_path / "hole.png", "border"):
+        done(*words, "--known", part)
         with np.load(out) as arrays:
             drawn = arrays["images"].reshape(2, 3, 6, 6, 3).astype(int)
         assert (drawn[:, :, 0] == images[:2, None, 0]).all()
@@ -193,10 +192,10 @@ def test_a_model_that_keeps_its_pictures_completes_any_part(tmp_path):
 
 def test_a_model_that_keeps_none_says_how_to_keep_them(digit, tmp_path):
     flow = sliceflow.ImageFlow(
-        n_pixel_values=17, quality=1, n_particles=300, random_state=0
+        n_pixel_values=17, steps_per_stage=1, n_particles=300, random_state=0
     )
     flow.fit(load("digits").images[:300]).save(tmp_path / "none.sliceflow")
-    words = ("inpaint", tmp_path / "none.sliceflow", digit[1], "--observed", "left")
+    words = ("inpaint", tmp_path / "none.sliceflow", digit[1], "--known", "left")
     words = (*words, "--out", tmp_path / "x.png")
     refused(inside(*words), 1, "--keep-rows")
 
@@ -205,13 +204,13 @@ def test_a_model_that_keeps_none_says_how_to_keep_them(digit, tmp_path):
     ("size", "value", "said"),
     [((8, 8), 255, "is all white"), ((9, 8), 0, "is 9x8"), (None, 0, "cannot")],
 )
-def test_a_mask_that_is_none_is_refused(tmp_path, size, value, said):
-    path = tmp_path / "mask.png"
+def test_a_picture_that_marks_no_known_part_is_refused(tmp_path, size, value, said):
+    path = tmp_path / "known.png"
     path.write_text("no picture") if size is None else Image.new("L", size, value).save(
         path
     )
     refused(
-        inside("fit", "digits", *FEW, "--mask", path, "--out", tmp_path / "x"),
+        inside("fit", "digits", *FEW, "--known", path, "--out", tmp_path / "x"),
         2,
         said,
         "white",

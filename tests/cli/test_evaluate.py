@@ -12,7 +12,7 @@ pytest.importorskip("typer")
 
 from running import done, inside, refused
 from sliceflow import TableFlow
-from sliceflow.cli import evaluate, report
+from sliceflow.cli import measures, report
 from sliceflow.datasets import load
 
 
@@ -152,7 +152,7 @@ def test_attacks_are_in_the_verdict_the_report_and_the_file(table_run, tmp_path)
     names = [attack["name"] for attack in found["attacks"]["attacks"]]
     assert names[-1] == "shadow models, outliers"
     assert found["attacks"]["counts"]["members"] == 100
-    share = [finding["text"] for finding in found["verdict"]["share"]["findings"]]
+    share = [finding["text"] for finding in found["verdict"]["sharing"]["findings"]]
     assert any("attack succeeds" in text for text in share)
     page = (run / "report.html").read_text()
     assert "<h2>Attacks</h2>" in page
@@ -202,7 +202,7 @@ def test_the_default_target_is_something_that_one_would_predict(columns, target)
     }
     frame = pd.DataFrame({name: cells[what] for name, what in columns.items()})
     model = TableFlow(random_state=0).fit(frame)
-    assert evaluate.default_target(model.columns_) == target
+    assert measures.choose_target(model.columns_) == target
 
 
 def test_ranges_of_the_report_are_those_of_numbers_and_dates():
@@ -214,4 +214,4 @@ def test_ranges_of_the_report_are_those_of_numbers_and_dates():
     assert [low, high] == [round(numbers.min(), 2), round(numbers.max(), 2)]
     texts = pd.Series([f"{day:%d.%m.%Y}" for day in days])
     plot = report._plot_column("day", texts, texts)
-    assert plot["ends"] == ["09.05.2023", "03.03.2024"]
+    assert plot["ends"] == ("09.05.2023", "03.03.2024")

@@ -55,7 +55,7 @@ from sliceflow.errors import (
         (
             ("fit", "digits", "--quality", "fine"),
             2,
-            ("--quality fine", "number of steps"),
+            ("--quality", "fine", "standard"),
         ),
         (("fit", "digits", "--particles", "0"), 2, ("--particles", "--help")),
         (
@@ -69,7 +69,7 @@ from sliceflow.errors import (
             ("--device toaster", "--device cpu"),
         ),
         (("fit", "digits", "--size", "16"), 2, ("--size", "leave it out")),
-        (("fit", "digits", "--observed", "half"), 2, ("--observed", "'half'")),
+        (("fit", "digits", "--known", "half"), 2, ("--known half", "border")),
         (("fit", "digits", "--target", "x"), 2, ("--target", "--conditional")),
         (
             ("fit", "digits", "--holdout", "0.2"),
@@ -95,14 +95,14 @@ from sliceflow.errors import (
             ("/proc/run cannot be written to", "--out"),
         ),
         (
-            ("fit", "digits", "--conditional", "--observed", "top"),
+            ("fit", "digits", "--conditional", "--known", "top"),
             2,
             ("exclude", "choose"),
         ),
         (
-            ("fit", "numbers.csv", "--mask", "m.png"),
+            ("fit", "numbers.csv", "--known", "m.png"),
             2,
-            ("--mask is for pictures", "leave it out"),
+            ("--known is for pictures", "leave it out"),
         ),
         (
             ("fit", "numbers.csv", "--conditional"),
@@ -272,7 +272,11 @@ def test_few_rows_are_fitted_and_not_measured(tmp_path):
             {"column"},
             "column 'a b': is odd|pass --column 'a b=category' or --column 'a b=drop'",
         ),
-        (NotEnoughMemoryError("too much"), {"particles"}, "--particles or --quality"),
+        (
+            NotEnoughMemoryError("too much"),
+            {"particles"},
+            "--particles or --steps-per-stage",
+        ),
         (NotEnoughMemoryError("too much"), {"n"}, "--n"),
         (OSError(2, "not there", "a.txt"), set(), "a.txt: not there"),
         (

@@ -75,7 +75,7 @@ def test_a_run_of_pictures_holds_all_that_is_promised(digits_run):
     found = json.loads((folder / "evaluation.json").read_text())
     assert {"copies", "NN ratio"} <= {row["name"] for row in found["metrics"]}
     assert found["verdict"]["use"]["question"] == "May I use it?"
-    assert found["verdict"]["share"]["grade"] in ("green", "amber", "red")
+    assert found["verdict"]["sharing"]["grade"] in ("green", "amber", "red")
     assert config["start"] == "noise"
     assert said.stdout.startswith(
         "reading digits\n"

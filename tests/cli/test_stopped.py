@@ -21,7 +21,7 @@ pytest.importorskip("typer")
 from models import interrupt
 from running import FEW, command, done, environment, inside, refused
 from sliceflow import ImageFlow
-from sliceflow.cli import evaluate
+from sliceflow.cli import measures
 from sliceflow.cli.failures import CommandError
 from sliceflow.cli.run_folder import LOCK, RunFolder
 
@@ -163,7 +163,7 @@ def test_two_fits_do_not_write_to_one_folder_and_a_killed_one_can_be_replaced(
 def test_fits_killed_at_random_moments_end_with_the_same_file(kind, people, tmp_path):
     source = [people]
     if kind == "pictures":
-        source = ["digits", "--quality", "4", "--particles", "1000"]
+        source = ["digits", "--steps-per-stage", "4", "--particles", "1000"]
         source += ["--checkpoint-every", "0"]
     words = ["fit", *source, "--quiet", "--out"]
     whole = started([*words, tmp_path / "whole"], sign="*")
@@ -232,7 +232,7 @@ def test_a_fit_on_a_full_disk_says_so_and_is_finished_with_space(
     tmp_path, digits_run, monkeypatch
 ):
     run = tmp_path / "run"
-    draw = evaluate.draw_samples
+    draw = measures.draw_samples
     words = ("fit", "digits", *FEW, "--conditional", "--keep-rows", "--out", run)
     with full_disk(20_000):
         said = inside(*words, "--quiet", "--checkpoint-every", "0")
@@ -248,9 +248,9 @@ def test_a_fit_on_a_full_disk_says_so_and_is_finished_with_space(
         return drawn
 
     with ExitStack() as resources:
-        monkeypatch.setattr(evaluate, "draw_samples", full)
+        monkeypatch.setattr(measures, "draw_samples", full)
         refused(inside(*words), 1, f"{run}/samples.npz: File too large", "free some")
-    monkeypatch.setattr(evaluate, "draw_samples", draw)
+    monkeypatch.setattr(measures, "draw_samples", draw)
     assert sorted(path.name for path in run.iterdir()) == [
         "config.json",
         "model.sliceflow",
@@ -316,7 +316,7 @@ def test_a_run_that_was_killed_later_is_finished_by_resume(
             estimator = "TableFlow" if kind == "table" else "ImageFlow"
             patch.setattr(f"sliceflow.{estimator}.save", die)
         else:
-            patch.setattr(evaluate, moment, die)
+            patch.setattr(measures, moment, die)
         with pytest.raises(Killed):
             inside(*words, "--out", run)
     shutil.rmtree(run, ignore_errors=True)

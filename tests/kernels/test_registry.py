@@ -82,7 +82,9 @@ def test_what_a_gpu_fits_others_sample(transport, amplifier, monkeypatch):
 
     images, labels = load_digits(n_class=2, return_X_y=True)
     images = images.reshape(-1, 4, 2, 4, 2).mean(axis=(2, 4)).round().astype(np.uint8)
-    options = dict(schedule="3[3] 4[4]", quality=1, n_particles=400, n_pixel_values=17)
+    options = dict(
+        schedule="3[3] 4[4]", steps_per_stage=1, n_particles=400, n_pixel_values=17
+    )
     options |= dict(patch_basis="pixels", random_state=0, transport=transport)
     options |= {} if amplifier is None else {"amplifier": amplifier}
     y, asked = ((), None) if amplifier is None else ((labels,), labels[:20])

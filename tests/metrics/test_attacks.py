@@ -13,7 +13,7 @@ from sliceflow import metrics
 from sliceflow.metrics.membership import (
     area_under_curve,
     score_attack,
-    share_found,
+    true_positive_rate,
 )
 from sliceflow.metrics.shadows import _score_statistics
 
@@ -65,12 +65,12 @@ def test_copies_are_found_by_every_attack(rng):
     found = metrics.attack(train, train, table(rng), y="income", device="cpu")
     assert len(found.attacks) == 5
     for one in found.attacks:
-        assert one.samples.auc.low > 0.6, one.name
-        assert one.samples.is_beyond_chance, one.name
+        assert one.score.auc.low > 0.6, one.name
+        assert one.score.is_beyond_chance, one.name
     for name in ("distance difference", "verbatim values"):
-        assert found[name].samples.auc.value > 0.95
-    nearest = found["distance difference"].samples
-    assert nearest.found_at_1_percent.value > 0.9
+        assert found[name].score.auc.value > 0.95
+    nearest = found["distance difference"].score
+    assert nearest.tpr_at_fpr_1pct.value > 0.9
 
 
 def test_fresh_rows_are_not_found_out(rng):
@@ -78,11 +78,11 @@ def test_fresh_rows_are_not_found_out(rng):
     samples, train, held_out = table(rng), table(rng), table(rng)
     found = metrics.attack(samples, train, held_out, device="cpu")
     for one in found.attacks:
-        for success in (one.samples, one.fresh):
+        for success in (one.score, one.null_score):
             standard_error = (success.auc.high - success.auc.low) / (2 * 1.96)
             assert abs(success.auc.value - 0.5) < 5 * standard_error, one.name
             assert success.p_value > 1e-4
-            assert success.found_at_1_percent.value < 0.1
+            assert success.tpr_at_fpr_1pct.value < 0.1
 
 
 def test_shadow_models_find_rows_that_come_back(rng):
@@ -93,12 +93,12 @@ def test_shadow_models_find_rows_that_come_back(rng):
         Copier(0.4).fit(train), train, held_out, n_shadows=16, notify=said.append
     )
     shadow = found["shadow models, outliers"]
-    assert shadow.samples.auc.low > 0.5
-    assert shadow.samples.auc.value > 0.55
-    assert abs(shadow.fresh.auc.value - 0.5) < 0.03
+    assert shadow.score.auc.low > 0.5
+    assert shadow.score.auc.value > 0.55
+    assert abs(shadow.null_score.auc.value - 0.5) < 0.03
     assert any(text.startswith("shadow model 1 of 16, about") for text in said)
     assert found.counts["outliers"] == 40
-    assert sorted(found["forest"].growth) == [2 * N, 4 * N]
+    assert sorted(found["forest"].auc_by_n_samples) == [2 * N, 4 * N]
 
 
 def test_shadow_models_of_fresh_rows_find_nothing(rng):
@@ -120,7 +120,7 @@ def test_more_of_the_fitted_rows_in_samples_are_found_more_often(rng):
     for n_copies in (0, 150, 300):
         samples = pd.concat([train[:n_copies], table(rng, N - n_copies)])
         found = metrics.attack(samples, train, held_out, device="cpu")
-        aucs.append(found["verbatim values"].samples.auc.value)
+        aucs.append(found["verbatim values"].score.auc.value)
     assert aucs[0] < aucs[1] - 0.05
     assert aucs[1] < aucs[2] - 0.05
 
@@ -135,7 +135,7 @@ def test_numbers_are_those_of_others(rng):
     )
     false_rate, true_rate, _ = roc_curve(truth, scores, drop_intermediate=False)
     best = true_rate[false_rate < 7 / 700].max()
-    assert share_found(members, others, 0.01) == pytest.approx(best)
+    assert true_positive_rate(members, others, 0.01) == pytest.approx(best)
 
 
 def test_intervals_cover_and_p_values_are_uniform_or_larger(rng):
@@ -150,11 +150,11 @@ def test_intervals_cover_and_p_values_are_uniform_or_larger(rng):
     assert np.mean(np.array(p_values) < 0.05) < 0.2
 
 
-def test_the_share_found_by_chance_is_beta_binomial(rng):
+def test_the_true_positive_rate_by_chance_is_beta_binomial(rng):
     found = []
     for _ in range(2000):
         members, others = rng.random(20), rng.random(150)
-        found.append(20 * share_found(members, others, 0.01))
+        found.append(20 * true_positive_rate(members, others, 0.01))
     expected = betabinom(20, 1, 150).mean()
     error = betabinom(20, 1, 150).std() / np.sqrt(2000)
     assert abs(np.mean(found) - expected) < 5 * error
@@ -170,7 +170,7 @@ def test_attacks_print_a_table_and_are_json(rng):
     ]
     assert "with 60 others all numbers are rough" in lines[-1]
     told = json.loads(json.dumps(found.to_dict()))
-    assert set(told["attacks"][0]["samples"]["auc"]) == {"value", "low", "high"}
+    assert set(told["attacks"][0]["score"]["auc"]) == {"value", "low", "high"}
     assert found.hidden == "column 2"
     with pytest.raises(KeyError):
         found["no such attack"]

@@ -113,7 +113,8 @@ def test_what_cannot_be_compared_is_named(rng):
     ):
         copy_rate(rows, rows, rows, mirror=True, device="cpu")
     with pytest.raises(
-        ValueError, match=r"the median test row is identical .* between test and train"
+        ValueError,
+        match=r"the median held-out row is identical .* between held_out and train",
     ):
         nn_ratio(rows, rows, rows, device="cpu")
     with pytest.raises(

@@ -136,7 +136,7 @@ def test_shifted_gaussians_are_told_apart_as_often_as_is_possible(shift):
 def test_equally_many_of_both_are_used_and_few_are_refused():
     assert two_sample_score(A[:100], B, n_trees=20) == pytest.approx(0.5, abs=0.15)
     with pytest.raises(
-        ValueError, match="4 samples and 1000 real rows; pass 5 or more"
+        ValueError, match="4 samples and 1000 held-out rows; pass 5 or more"
     ):
         two_sample_score(A[:4], B)
 

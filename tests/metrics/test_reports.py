@@ -68,14 +68,14 @@ def test_fresh_vectors_score_as_real_rows_and_each_fault_moves_its_number(fresh)
     assert copied["sliced distance"].value == pytest.approx(
         fresh["sliced distance"].reference, rel=0.2
     )
-    assert copied.verdict.share.grade == "red"
+    assert copied.verdict.sharing.grade == "red"
     assert "samples copy training rows (copies 1, NN ratio 0)" in str(
-        copied.verdict.share
+        copied.verdict.sharing
     )
     assert wide.verdict.use.grade == "red"
     assert "easily tells samples" in str(wide.verdict.use)
     assert fresh.verdict.use.grade == "green"
-    assert "samples are no copies" in str(fresh.verdict.share)
+    assert "samples are no copies" in str(fresh.verdict.sharing)
 
 
 def test_columns_count_alike_whatever_their_units(fresh):
@@ -135,7 +135,7 @@ def test_pictures_have_numbers_of_their_own(rng):
     noisy = train + rng.integers(-20, 21, train.shape)  # copies under noise
     bad = report(noisy, train, test, device="cpu")
     assert bad["copies, thumbnails"].value > 0.9
-    assert str(bad.verdict.share).startswith(
+    assert str(bad.verdict.sharing).startswith(
         "May I share it? Red: samples copy training rows (copies"
     )
     pasted = new.copy()
@@ -167,7 +167,7 @@ def test_fresh_tables_score_as_real_rows():
     assert found.details["target"] == "kind"
     assert "AUC of kind in held-out rows" in found["utility"].meaning
     assert set(found.details["columns"]) == {"a", "b", "town", "land", "kind"}
-    assert "no real value of id, which identify a row" in str(found.verdict.share)
+    assert "no real value of id, which identify a row" in str(found.verdict.sharing)
     rules = [rule.text for rule in found.details["rules"]]
     assert rules == ["land follows from town"]
     assert len(found.details["riskiest"]) == 3
@@ -195,12 +195,12 @@ def test_bad_tables_are_found_out(rng):
     ].value > 0.1
     assert found["utility"].value < found["utility"].reference - 0.15
     assert 0.2 < found["rules kept"].value < 0.6
-    assert found.verdict.use.grade == found.verdict.share.grade == "red"
+    assert found.verdict.use.grade == found.verdict.sharing.grade == "red"
     assert "1 of 1 rules is lost: land follows from town" in str(found.verdict.use)
-    assert "REAL VALUES of id" in str(found.verdict.share)
+    assert "REAL VALUES of id" in str(found.verdict.sharing)
     copied = report(train, train, test)
     assert copied["copies"].value == copied["exact copies"].value == 1
-    assert copied.verdict.share.grade == "red"
+    assert copied.verdict.sharing.grade == "red"
     sample, row, ratio = copied.details["riskiest"][0]
     assert sample == row
     assert ratio == 0
@@ -218,7 +218,7 @@ def test_copies_are_searched_among_all_rows_of_a_table():
     found = report(new, train, test)
     assert found["exact copies"].value == pytest.approx(0.1, abs=0.02)
     assert found["copies"].value == pytest.approx(0.11, abs=0.02)
-    assert found.counts == {"samples": 2500, "train": 6000, "test": 500}
+    assert found.counts == {"samples": 2500, "train": 6000, "held_out": 500}
     assert found.note.endswith("500 held-out rows, of each at most 2000")
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from sliceflow import metrics
-from sliceflow.metrics.attacks import Attack, Attacks
+from sliceflow.metrics.attack_results import Attack, Attacks
 from sliceflow.metrics.membership import AttackScore, Estimate
 from sliceflow.metrics.reports import Metric, Report
 from sliceflow.metrics.rules import KeptRule
@@ -39,7 +39,7 @@ def made(pair=PAIR, rule=RULE, n=1000, **scores):
         "revealed": {"id": 0.0},
         "target": "b",
     }
-    counts = {"samples": n, "train": n, "test": n}
+    counts = {"samples": n, "train": n, "held_out": n}
     return Report("tables", tuple(found), counts, 2000, details)
 
 
@@ -57,7 +57,7 @@ def attacked(auc=0.51, found=0.01, p_value=0.001, name="forest"):
 def test_good_samples_that_withstand_attacks_are_green():
     assert metrics.judge(made(), attacked()).summary == "use green, share green"
     assert made().verdict.summary == "use green, share amber"
-    assert "nobody has attacked" in str(made().verdict.share)
+    assert "nobody has attacked" in str(made().verdict.sharing)
 
 
 @pytest.mark.parametrize(
@@ -106,15 +106,17 @@ def test_mosaics_that_a_classifier_knows_are_called_collages():
     ],
 )
 def test_what_leaks_is_never_green_to_share(change, attack, grade, said):
-    answer = metrics.judge(made(**change), attacked(**attack)).share
+    answer = metrics.judge(made(**change), attacked(**attack)).sharing
     assert answer.grade == grade
     assert said in answer.findings[0].text
 
 
 def test_what_chance_finds_is_no_success():
-    assert metrics.judge(made(), attacked(auc=0.6, p_value=0.2)).share.grade == "green"
+    assert (
+        metrics.judge(made(), attacked(auc=0.6, p_value=0.2)).sharing.grade == "green"
+    )
     shadow = attacked(auc=0.58, found=0.05, name="shadow models, outliers")
-    assert metrics.judge(made(), shadow).share.grade == "green"
+    assert metrics.judge(made(), shadow).sharing.grade == "green"
 
 
 def test_a_rule_that_real_rows_break_as_often_is_not_lost():
@@ -124,10 +126,10 @@ def test_a_rule_that_real_rows_break_as_often_is_not_lost():
 
 def test_notes_come_last_and_change_nothing():
     verdict = metrics.judge(made(), attacked(), notes=["the model file has your rows"])
-    assert verdict.share.grade == "green"
-    assert verdict.share.findings[-1].text == "the model file has your rows"
+    assert verdict.sharing.grade == "green"
+    assert verdict.sharing.findings[-1].text == "the model file has your rows"
     told = json.loads(json.dumps(verdict.to_dict()))
-    assert told["share"]["findings"][-1]["grade"] == "note"
+    assert told["sharing"]["findings"][-1]["grade"] == "note"
     assert str(verdict).splitlines()[1].startswith("May I share it? Green: ")
 
 

@@ -154,10 +154,8 @@ def test_a_checkpoint_of_another_fit_is_refused_and_named(tmp_path):
         fit(tmp_path, n_steps=9)
     assert path.exists()
     stopped(tmp_path / "masked", kind="masked")
-    with pytest.raises(
-        CheckpointMismatchError, match="observed was 'top' and is 'left'"
-    ):
-        fit(tmp_path / "masked", "masked", observed="left")
+    with pytest.raises(CheckpointMismatchError, match="known was 'top' and is 'left'"):
+        fit(tmp_path / "masked", "masked", known="left")
 
 
 def test_the_identity_of_a_fit_is_all_that_its_result_depends_on():

@@ -41,7 +41,7 @@ def pictures() -> Case:
     flow = ImageFlow(
         n_pixel_values=17,
         n_particles=60,
-        quality=1,
+        steps_per_stage=1,
         keep_rows=True,
         random_state=0,
         device="cpu",

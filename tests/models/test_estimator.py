@@ -519,7 +519,7 @@ def test_wrong_labels_score_lower():
     joint = vectors(condition_mode="joint", n_steps=20).fit(x, x[:, :1])
     assert joint.score(x, np.roll(x[:, :1], 1, axis=0)) < 1.5 * joint.score(x, x[:, :1])
     light = (PICTURES // 2 + 8 * EVEN_AND_ODD[:, None, None]).astype(np.uint8)
-    flow = pictures(quality=5).fit(light, EVEN_AND_ODD)
+    flow = pictures(steps_per_stage=5).fit(light, EVEN_AND_ODD)
     assert flow.score(light, 1 - EVEN_AND_ODD) < 2 * flow.score(light, EVEN_AND_ODD)
 
 
@@ -585,7 +585,7 @@ PICTURED = {
     "shared maps": (dict(amplifier=10.0), True),
     "per class": (dict(amplifier=math.inf), True),
     "clusters": (dict(n_clusters=2), False),
-    "observed": (dict(observed="top"), False),
+    "known": (dict(known="top"), False),
 }
 
 
@@ -628,7 +628,11 @@ def test_every_basis_transport_and_condition_of_pictures(
     changes, labelled = PICTURED[condition]
     options = ImageOptions(n_knots=16, n_directions=20)
     flow = pictures(
-        patch_basis=basis, transport=transport, quality=1, options=options, **changes
+        patch_basis=basis,
+        transport=transport,
+        steps_per_stage=1,
+        options=options,
+        **changes,
     )
     data = (PICTURES, EVEN_AND_ODD) if labelled else (PICTURES,)
     if transport != "histogram" and condition in ("per class", "clusters"):

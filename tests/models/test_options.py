@@ -48,7 +48,8 @@ WRONG = {  # names, and values that are refused
     ImageFlow: dict(
         schedule=(None, 3),
         n_particles=COUNT,
-        quality=("good", 0, True, 1.5),
+        quality=("good", 3, None),
+        steps_per_stage=(0, True, 1.5, "standard"),
         amplifier=(-1, NAN, -INF, "none"),
         n_pixel_values=(1, 17.0),
         mirror=(1, None),
@@ -109,7 +110,7 @@ def test_every_parameter_and_option_has_wrong_values_above():
     elsewhere = {
         "device",
         "random_state",
-        "observed",
+        "known",
     }  # below, and in the tests of layouts
     for kind, table in WRONG.items():
         assert set(inspect.signature(kind).parameters) - elsewhere == set(table)
@@ -146,7 +147,10 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
     assert np.array_equal(
         loaded.sample(5, random_state=0), flow.sample(5, random_state=0)
     )
-    assert len(pictures(**settings, quality=np.int64(1)).fit(PICTURES).particles_) == 40
+    assert (
+        len(pictures(**settings, steps_per_stage=np.int64(1)).fit(PICTURES).particles_)
+        == 40
+    )
 
 
 def test_options_are_compared_cloned_and_searched_like_any_parameter():

@@ -89,7 +89,7 @@ KINDS = {
         GREY,
         NUMBERS,
     ),
-    "a mask": Rows(lambda: pictures(**small, observed="left"), GREY),
+    "a known part": Rows(lambda: pictures(**small, known="left"), GREY),
     "colour": Rows(
         lambda: pictures(**small | {"n_pixel_values": 256}),
         COLOURS,

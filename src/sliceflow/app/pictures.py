@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # How many pictures fit on the page.
 _MAX_SAMPLES = 100
-_N_FRAMES = 32  # pictures in the film that shows a sample on its way
+_N_SNAPSHOTS = 32  # of a sample on its way
 _N_NEIGHBOURS = 5
 _N_EXAMPLES = 8
 _N_COMPLETIONS = 8
@@ -68,11 +68,11 @@ def as_image(pixels: NDArray[Any]) -> Image:
     return Image.fromarray(np.ascontiguousarray(pixels))
 
 
-class Pictures(Protocol):
+class RunPictures(Protocol):
     """The data of a run: pictures (n, h, w[, c])."""
 
     @property
-    def x(self) -> Any: ...
+    def x(self) -> NDArray[Any]: ...
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Run:
 
     name: str
     load: Callable[[], BaseEstimator]
-    read: Callable[[], tuple[Pictures, Pictures | None]]
+    read: Callable[[], tuple[RunPictures, RunPictures | None]]
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ class OpenRun:
     index: int
     name: str
     model: ImageFlow
-    train: Pictures | None
-    test: Pictures | None
+    train: RunPictures | None
+    held_out: RunPictures | None
     why_no_data: str
 
     @property
@@ -119,7 +119,7 @@ class _SampleRequest:
     """A request of the tab Pictures: how many samples, which class and which seed."""
 
     def __init__(self, request: Request, run: OpenRun) -> None:
-        if run.model.observed is not None:
+        if run.model.known is not None:
             fact = f"{run.name} completes pictures, and makes none"
             raise DataError(fact, "see the tab Complete")
         self.label: Any = None
@@ -178,36 +178,36 @@ class Gallery:
                 fact = f"{run.name} is not a model of pictures"
                 raise DataError(fact, "draw from it with sliceflow sample")
             train = None
-            test = None
+            held_out = None
             why_no_data = ""
             try:
-                train, test = run.read()
+                train, held_out = run.read()
             except Exception as error:
                 why_no_data = str(error)
-            self._open_run = OpenRun(index, run.name, model, train, test, why_no_data)
+            self._open_run = OpenRun(
+                index, run.name, model, train, held_out, why_no_data
+            )
             return self._open_run
 
     @_with_open_run
     def about(self, request: Request, run: OpenRun) -> JsonObject:
         """Size, classes and known part of a model, and pictures to complete."""
-        from sliceflow.spaces.pictures.layout import as_mask
+        from sliceflow.spaces.pictures.known_parts import as_known
 
-        observed = None
-        if run.model.observed is not None:
-            observed = as_mask(run.model.observed, run.layout).astype(int).tolist()
+        known = None
+        if run.model.known is not None:
+            known = as_known(run.model.known, run.layout).astype(int).tolist()
         examples: list[str] = []
-        data = run.train
-        if run.test is not None:
-            data = run.test
-        if data is not None:
-            n = min(len(data.x), _N_EXAMPLES)
-            evenly_spaced = np.linspace(0, len(data.x) - 1, n).astype(int)
-            examples = run.as_addresses(data.x[evenly_spaced])
+        shown = run.held_out or run.train
+        if shown is not None:
+            n = min(len(shown.x), _N_EXAMPLES)
+            evenly_spaced = np.linspace(0, len(shown.x) - 1, n).astype(int)
+            examples = run.as_addresses(shown.x[evenly_spaced])
         return {
             "width": run.layout.width,
             "height": run.layout.height,
             "classes": [str(label) for label in getattr(run.model, "classes_", ())],
-            "observed": observed,
+            "known": known,
             "examples": examples,
             "data": run.why_no_data,
         }
@@ -231,19 +231,19 @@ class Gallery:
 
         wanted = _SampleRequest(request, run)
         i = request.integer("index", wanted.n - 1)
-        evolution = run.model.evolution(
-            wanted.n, y=wanted.label, random_state=wanted.seed, n_snapshots=_N_FRAMES
+        evolutions = run.model.evolution(
+            wanted.n, y=wanted.label, random_state=wanted.seed, n_snapshots=_N_SNAPSHOTS
         )
-        frames = np.asarray(evolution)[:, i]
+        snapshots = np.asarray(evolutions)[:, i]
         nearest: list[str] = []
         if run.train is not None:
             k = min(_N_NEIGHBOURS, len(run.train.x))
             neighbours, _ = metrics.nearest_pictures(
-                frames[-1:], run.train.x, k, mirror=run.model.mirror
+                snapshots[-1:], run.train.x, k, mirror=run.model.mirror
             )
             nearest = run.as_addresses(neighbours[0])
         return {
-            "frames": run.as_addresses(frames),
+            "snapshots": run.as_addresses(snapshots),
             "nearest": nearest,
             "data": run.why_no_data,
         }
@@ -256,22 +256,22 @@ class Gallery:
 
     @_with_open_run
     def completed(self, request: Request, run: OpenRun) -> JsonObject:
-        """Completions of a picture, of which the white part of the mask is known."""
+        """Completions of a picture, of which the white pixels of `known` are known."""
         head, _, text = str(request.json.get("picture")).partition("base64,")
         if not head.startswith("data:image/"):
             raise DataError("there is no picture", "choose or upload one")
         picture = self._decode(base64.b64decode(text), run.layout)
-        mask = None
-        if run.model.observed is None:  # else the model has a mask of its own
-            mask = np.asarray(request.json.get("mask"), dtype=bool)
+        known = None
+        if run.model.known is None:  # else the model has a known part of its own
+            known = np.asarray(request.json.get("known"), dtype=bool)
         try:
             completions = run.model.inpaint(
-                picture, mask, n=_N_COMPLETIONS, random_state=request.seed
+                picture, known, n=_N_COMPLETIONS, random_state=request.seed
             )
         except ParameterError as error:
             if error.parameter != "keep_rows":
                 raise
-            hint = "fit it with --keep-rows, or for one mask with --observed"
+            hint = "fit it with --keep-rows, or for one part with --known"
             raise DataError(f"{run.name} {error.fact}", hint) from error
         return {"pictures": run.as_addresses(completions[0])}
 

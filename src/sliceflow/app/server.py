@@ -29,7 +29,7 @@ from sliceflow.errors import HintedError
 # A JSON object; its values have no common type.
 JsonObject = dict[str, Any]
 
-# The most bytes of a request. A mask of 1,000×1,000 pixels is about 5 MB of JSON.
+# The most bytes of a request. The known part of 1,000×1,000 pixels is 5 MB of JSON.
 JSON_LIMIT = 16 << 20
 # A browser opens six connections at a time.
 MAX_CONNECTIONS = 32

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 import typer
 
 from sliceflow import __version__
-from sliceflow.cli import draw, evaluate, fit, info, play
+from sliceflow.cli import evaluate, fit, impute, info, inpaint, play, sample
 from sliceflow.cli.failures import Output, UsageError, exit_on_error
 from sliceflow.cli.results import Result
 from sliceflow.cli.settings import DATASET_NAMES, FLAGS_FOR, Settings
@@ -46,7 +46,8 @@ _FLAGS = {
     "sample.out": "File or folder to write; - prints rows of a table.",
     "impute.out": "File to write; - prints the table.",
     "fit.out": "Run folder; default: runs/NAME.",
-    "quality": "draft, standard, best, or the number of steps per stage.",
+    "quality": "draft, standard or best: more steps in each stage.",
+    "steps_per_stage": "The number of steps in each stage; default: by --quality.",
     "particles": "Number of particles; default: by the data.",
     "conditional": "Fit pictures by class; default: if they have labels, as those in "
     "subfolders do.",
@@ -57,9 +58,8 @@ _FLAGS = {
     "missing": "A word for missing cells, such as 'not asked'; repeatable.",
     "constraint": 'What holds between columns, such as "start <= end"; repeatable.',
     "size": "Crop the middle square of pictures and resize it to this side.",
-    "observed": "The known part of pictures to complete: "
-    "top, bottom, left, right, border, center.",
-    "mask": "A picture of the known part instead: white is known, black is completed.",
+    "known": "The known part of pictures to complete: top, bottom, left, right, "
+    "border, center, or a picture in which white is known and black is completed.",
     "mirror": "Also fit the mirror images.",
     "keep_rows": "Keep the pictures in the model, to complete any part.",
     "skip_broken": "Leave out pictures that cannot be read.",
@@ -96,8 +96,8 @@ _FLAGS = {
 _SHORT_FLAGS = {"n": "-n", "quiet": "-q"}
 # What the help shows as the value of a flag, where its type does not say it.
 _METAVARS = {
-    "observed": "<part>",
-    "mask": "<path>",
+    "known": "<part or path>",
+    "quality": "<quality>",
     "data_root": "<path>",
     "out": "<path>",
     "run_and_table": "[RUN] TABLE",
@@ -173,15 +173,8 @@ def _add_command(function: Callable[..., Result | None], *output_flags: str) -> 
     output_flags : those of "json", "quiet" and "debug" that the command has
     """
     name = function.__name__
-    parameters = dict(inspect.signature(function, eval_str=True).parameters)
-    takes_output = parameters.pop("output", None) is not None
-    if parameters.pop("flags", None):  # **flags of a fit are its settings
-        of_settings = inspect.signature(Settings, eval_str=True).parameters
-        parameters = dict(of_settings) | parameters
-    for flag in output_flags:
-        parameters[flag] = inspect.Parameter(
-            flag, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=bool
-        )
+    takes_output = "output" in inspect.signature(function).parameters
+    parameters = _parameters_of_command(function, output_flags)
     typer_parameters = [
         _as_typer_parameter(name, parameter) for parameter in parameters.values()
     ]
@@ -196,12 +189,8 @@ def _add_command(function: Callable[..., Result | None], *output_flags: str) -> 
             if takes_output:
                 values["output"] = Output(silent=quiet or as_json, progress=not quiet)
             result = function(**values)
-            if result is None:
-                return
-            if as_json:
-                print(json.dumps(result.json, indent=2, ensure_ascii=False), flush=True)
-            elif not quiet:
-                print(result.text, flush=True)
+            if result is not None:
+                _print_result(result, as_json, quiet)
 
     command.__name__ = name
     command.__doc__ = function.__doc__
@@ -211,10 +200,33 @@ def _add_command(function: Callable[..., Result | None], *output_flags: str) -> 
     app.command()(command)
 
 
+def _parameters_of_command(
+    function: Callable[..., Result | None], output_flags: Sequence[str]
+) -> dict[str, inspect.Parameter]:
+    """The arguments and flags of a command, by name."""
+    parameters = dict(inspect.signature(function, eval_str=True).parameters)
+    parameters.pop("output", None)
+    if parameters.pop("flags", None):  # **flags of a fit are its settings
+        settings = inspect.signature(Settings, eval_str=True).parameters
+        parameters = dict(settings) | parameters
+    for flag in output_flags:
+        parameters[flag] = inspect.Parameter(
+            flag, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=bool
+        )
+    return parameters
+
+
+def _print_result(result: Result, as_json: bool, quiet: bool) -> None:
+    if as_json:
+        print(json.dumps(result.json, indent=2, ensure_ascii=False), flush=True)
+    elif not quiet:
+        print(result.text, flush=True)
+
+
 _add_command(fit.fit, "json", "quiet", "debug")
-_add_command(draw.sample, "json", "quiet", "debug")
-_add_command(draw.inpaint, "json", "quiet", "debug")
-_add_command(draw.impute, "json", "quiet", "debug")
+_add_command(sample.sample, "json", "quiet", "debug")
+_add_command(inpaint.inpaint, "json", "quiet", "debug")
+_add_command(impute.impute, "json", "quiet", "debug")
 _add_command(evaluate.evaluate, "json", "quiet", "debug")
 _add_command(info.info, "json", "debug")
 _add_command(play.play, "debug")

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import numpy as np
 
 from sliceflow import datasets
+from sliceflow.arrays import Mask
 from sliceflow.cli.failures import CommandError, UsageError
 from sliceflow.cli.messy_tables import find_free_text, note_free_text
 from sliceflow.cli.settings import (
     DATASET_NAMES,
     PICTURES,
     TABLE,
-    Part,
     Settings,
     parse_kinds,
 )
@@ -24,8 +24,10 @@ from sliceflow.number_formats import Dialect
 from sliceflow.wording import did_you_mean
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from sliceflow import ImageFlow, TableFlow
-    from sliceflow.spaces.pictures.parameters import Quality
+    from sliceflow.spaces.pictures.known_parts import KnownPart
 
 # With fewer rows, none is held out: a tenth of them would be too few to measure with.
 _MIN_ROWS_TO_HOLD_OUT = 100
@@ -35,7 +37,7 @@ _MIN_ROWS_TO_HOLD_OUT = 100
 _MIN_PICTURES_OF_A_CLASS = 10
 # The most channels of a picture in a file: red, green, blue and opacity.
 _MAX_CHANNELS = 4
-# Pixels of a mask count as white from this value on.
+# Pixels of a picture of the known part count as white from this value on.
 _WHITE = 128
 _DATASET_HINTS = {
     datasets.BrokenPictureError: "fix or remove that file, or pass --skip-broken",
@@ -53,51 +55,88 @@ _DATASET_HINTS = {
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Pictures or a table, as they were read.
+    """Pictures or a table, as they were read: `PictureData` or `TableData`.
 
     Parameters
     ----------
     name : such as "digits"
-    kind : "pictures" or "table"
-    x : pictures (n, h, w[, c]), or a pandas DataFrame
-    labels : the classes (n,) of pictures, or None
-    n_pixel_values : integer pixels are below this number
     notes : texts that say what was left out of the data
-    dialect : how the text file of a table is written
-    free_text : columns of a table that are left out, because they hold free text
-    full_table : the table of which `x` is a part. The model is fitted to all of it, and
-    measured by a second fit to `x` alone. None for pictures
     """
 
     name: str
-    kind: str
-    x: Any
-    labels: np.ndarray | None = None
-    n_pixel_values: int = 256
-    notes: tuple[str, ...] = ()
-    dialect: Dialect | None = None
-    free_text: tuple[str, ...] = ()
-    full_table: Any = None
+    notes: tuple[str, ...] = field(default=(), kw_only=True)
 
     @property
-    def fitted_rows(self) -> Any:
+    def kind(self) -> str:
+        """What the data are: "pictures" or "table"."""
+        raise NotImplementedError
+
+    @property
+    def n_rows(self) -> int:
+        """The number of pictures, or of rows of the table."""
+        raise NotImplementedError
+
+    @property
+    def fitted_rows(self) -> np.ndarray | pd.DataFrame:
         """The rows to which the model is fitted."""
-        if self.full_table is None:
-            return self.x
-        return self.full_table
+        raise NotImplementedError
 
     @property
     def columns(self) -> list[str]:
         """The names of a table's columns; pictures have none."""
-        if self.kind != TABLE:
-            return []
-        return [str(name) for name in self.x.columns]
+        return []
 
     @property
     def description(self) -> str:
         """The data in words, such as "1297 pictures of 8×8 in 10 classes"."""
-        if self.kind == TABLE:
-            return f"{len(self.fitted_rows)} rows of {len(self.columns)} columns"
+        raise NotImplementedError
+
+    def summary(self, held_out: Data | None) -> dict[str, Any]:
+        """The data as config.json and the report describe them."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "what": self.description,
+            "columns": self.columns,
+            "held_out": 0 if held_out is None else held_out.n_rows,
+            "notes": list(self.notes),
+            "dialect": None,
+        }
+
+    def take(self, rows: np.ndarray) -> Self:
+        """The data of these rows only."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class PictureData(Data):
+    """Pictures, as they were read.
+
+    Parameters
+    ----------
+    x : pictures (n, h, w[, c])
+    labels : their classes (n,), or None
+    n_pixel_values : integer pixels are below this number
+    """
+
+    x: np.ndarray
+    labels: np.ndarray | None = None
+    n_pixel_values: int = 256
+
+    @property
+    def kind(self) -> str:
+        return PICTURES
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.x)
+
+    @property
+    def fitted_rows(self) -> np.ndarray:
+        return self.x
+
+    @property
+    def description(self) -> str:
         height, width = self.x.shape[1:3]
         text = f"{len(self.x)} pictures of {height}×{width}"
         if self.x.ndim == 4:
@@ -106,25 +145,62 @@ class Data:
             text += f" in {len(np.unique(self.labels))} classes"
         return text
 
-    def summary(self, test: Data | None) -> dict[str, Any]:
-        """The data as config.json and the report describe them."""
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "what": self.description,
-            "columns": self.columns,
-            "held_out": 0 if test is None else len(test.x),
-            "notes": list(self.notes),
-            "dialect": None if self.dialect is None else asdict(self.dialect),
-        }
-
-    def take(self, rows: np.ndarray) -> Data:
-        """The data of these rows only. For a table, `full_table` keeps all rows."""
-        if self.kind == TABLE:
-            part = self.x.iloc[rows].reset_index(drop=True)
-            return replace(self, x=part, full_table=self.x)
+    def take(self, rows: np.ndarray) -> Self:
         labels = None if self.labels is None else self.labels[rows]
         return replace(self, x=self.x[rows], labels=labels)
+
+
+@dataclass(frozen=True, eq=False)
+class TableData(Data):
+    """A table, as it was read.
+
+    Parameters
+    ----------
+    x : the rows
+    dialect : how the text file of the table is written
+    free_text : columns that are left out, because they hold free text
+    full_table : the table of which `x` is a part. The model is fitted to all of it, and
+    measured by a second fit to `x` alone
+    """
+
+    x: pd.DataFrame
+    dialect: Dialect | None = None
+    free_text: tuple[str, ...] = ()
+    full_table: pd.DataFrame | None = None
+
+    @property
+    def kind(self) -> str:
+        return TABLE
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.x)
+
+    @property
+    def fitted_rows(self) -> pd.DataFrame:
+        if self.full_table is None:
+            return self.x
+        return self.full_table
+
+    @property
+    def columns(self) -> list[str]:
+        return [str(name) for name in self.x.columns]
+
+    @property
+    def description(self) -> str:
+        return f"{len(self.fitted_rows)} rows of {len(self.columns)} columns"
+
+    def summary(self, held_out: Data | None) -> dict[str, Any]:
+        dialect = None if self.dialect is None else asdict(self.dialect)
+        return super().summary(held_out) | {"dialect": dialect}
+
+    def take(self, rows: np.ndarray) -> Self:
+        """The data of these rows only; `full_table` keeps all rows."""
+        part = self.x.iloc[rows].reset_index(drop=True)
+        return replace(self, x=part, full_table=self.x)
+
+
+AnyData = TypeVar("AnyData", bound=Data)
 
 
 def read_data(settings: Settings, root: str | None = None) -> tuple[Data, Data | None]:
@@ -136,27 +212,34 @@ def read_data(settings: Settings, root: str | None = None) -> tuple[Data, Data |
     settings.check()
     if settings.kind == TABLE:
         return hold_out(_read_table(settings), settings.holdout)
+    return read_picture_data(settings, root)
+
+
+def read_picture_data(
+    settings: Settings, root: str | None = None
+) -> tuple[PictureData, PictureData | None]:
+    """The pictures to fit and to measure with, as `read_data` returns them."""
     pictures = _with_labels_to_fit(_read_pictures(settings, "train", root), settings)
     if settings.source in DATASET_NAMES:
         try:
-            test = _read_pictures(settings, "test", root)
+            held_out = _read_pictures(settings, "test", root)
         except CommandError:  # CelebA without its list of splits, or a missing file
             pass
         else:
             if pictures.labels is None:
-                test = replace(test, labels=None)
-            return pictures, test
+                held_out = replace(held_out, labels=None)
+            return pictures, held_out
     return hold_out(pictures, settings.holdout)
 
 
-def _with_labels_to_fit(pictures: Data, settings: Settings) -> Data:
+def _with_labels_to_fit(pictures: PictureData, settings: Settings) -> PictureData:
     """The pictures, with labels only if they are to be fitted by class.
 
     That is so with --conditional. Without this flag, it is so if every class has enough
     pictures. A model that completes pictures has no classes.
     """
     labels = pictures.labels
-    completes = settings.observed is not None or settings.mask is not None
+    completes = settings.known is not None
     if labels is None or settings.conditional:
         return pictures
     if completes or settings.conditional is False:
@@ -174,7 +257,7 @@ def _with_labels_to_fit(pictures: Data, settings: Settings) -> Data:
     return replace(pictures, labels=None, notes=(*pictures.notes, note))
 
 
-def _read_table(settings: Settings) -> Data:
+def _read_table(settings: Settings) -> TableData:
     """The table of a file, which must have the columns that flags name."""
     from sliceflow.spaces.tables.files import read_file
 
@@ -192,9 +275,8 @@ def _read_table(settings: Settings) -> Data:
     free_text = find_free_text(file.df, kinds)
     notes = [note.where + note.fact for note in file.notes]
     notes += [note_free_text(name) for name in free_text]
-    return Data(
+    return TableData(
         path.stem,
-        TABLE,
         file.df,
         notes=tuple(notes),
         dialect=file.dialect,
@@ -202,7 +284,7 @@ def _read_table(settings: Settings) -> Data:
     )
 
 
-def _read_pictures(settings: Settings, split: str, root: str | None) -> Data:
+def _read_pictures(settings: Settings, split: str, root: str | None) -> PictureData:
     """Pictures by name or path, with a note on those that were skipped."""
     try:
         with warnings.catch_warnings(record=True) as caught:
@@ -230,9 +312,8 @@ def _read_pictures(settings: Settings, split: str, root: str | None) -> Data:
             "put the pictures into one subfolder per class, or leave --conditional out"
         )
         raise UsageError(fact, hint)
-    return Data(
+    return PictureData(
         name=pictures.name,
-        kind=PICTURES,
         x=images,
         labels=pictures.labels,
         n_pixel_values=pictures.n_pixel_values,
@@ -248,16 +329,16 @@ def _dataset_hint(error: Exception) -> str:
     raise error
 
 
-def hold_out(data: Data, share: float) -> tuple[Data, Data | None]:
+def hold_out(data: AnyData, share: float) -> tuple[AnyData, AnyData | None]:
     """The rows to fit, and a random share held out, or None if there are too few."""
-    n = len(data.x)
+    n = data.n_rows
     n_held_out = round(share * n)
     if n_held_out == 0 or n < _MIN_ROWS_TO_HOLD_OUT:
         return data, None
     order = np.random.default_rng(0).permutation(n)
     train = data.take(np.sort(order[n_held_out:]))
-    test = data.take(np.sort(order[:n_held_out]))
-    return train, test
+    held_out = data.take(np.sort(order[:n_held_out]))
+    return train, held_out
 
 
 def make_estimator(settings: Settings, data: Data) -> ImageFlow | TableFlow:
@@ -265,8 +346,9 @@ def make_estimator(settings: Settings, data: Data) -> ImageFlow | TableFlow:
     from sliceflow.devices import resolve_device
 
     resolve_device(settings.device)  # an error for one that does not exist
-    if data.kind == TABLE:
+    if isinstance(data, TableData):
         return make_table_flow(settings, data.free_text)
+    assert isinstance(data, PictureData), "data are a table or pictures"
     return make_image_flow(settings, data)
 
 
@@ -282,24 +364,20 @@ def make_table_flow(settings: Settings, free_text: tuple[str, ...] = ()) -> Tabl
     )
 
 
-def make_image_flow(settings: Settings, data: Data) -> ImageFlow:
+def make_image_flow(settings: Settings, data: PictureData) -> ImageFlow:
     """The estimator of pictures."""
     from sliceflow import ImageFlow
 
-    quality: Quality | int
-    if settings.quality.isascii() and settings.quality.isdigit():
-        quality = int(settings.quality)
-    else:
-        quality = cast("Quality", settings.quality)  # `ImageFlow` checks it
-    observed: Part | np.ndarray | None = settings.observed
-    if settings.mask is not None:
+    known: KnownPart | Mask | None = None
+    if settings.known is not None:
         height, width = data.x.shape[1:3]
-        observed = read_mask(settings.mask, height, width)
+        known = read_known(settings.known, height, width)
     return ImageFlow(
-        quality=quality,
+        quality=settings.quality,
+        steps_per_stage=settings.steps_per_stage,
         n_particles=settings.particles,
         keep_rows=settings.keep_rows,
-        observed=observed,
+        known=known,
         n_pixel_values=data.n_pixel_values,
         mirror=settings.mirror,
         device=settings.device,
@@ -307,24 +385,33 @@ def make_image_flow(settings: Settings, data: Data) -> ImageFlow:
     )
 
 
-def read_mask(file: str, height: int, width: int) -> np.ndarray:
-    """(height, width) booleans, True where the picture in a file is white."""
+def read_known(text: str, height: int, width: int) -> KnownPart | Mask:
+    """The known part that --known says: its name, or booleans (height, width).
+
+    The booleans are True where the picture in a file is white.
+    """
     from PIL import Image, UnidentifiedImageError
 
+    from sliceflow.spaces.pictures.known_parts import KNOWN_PARTS
+
+    if text in KNOWN_PARTS:
+        return cast("KnownPart", text)
+
+    file = Path(text).expanduser()
     hint = (
-        f"pass a picture of {width}x{height}, "
+        f"pass {', '.join(KNOWN_PARTS)}, or a picture of {width}x{height}, "
         "white where pixels are known and black elsewhere"
     )
     try:
-        with Image.open(Path(file).expanduser()) as picture:
+        with Image.open(file) as picture:
             known = np.asarray(picture.convert("L")) >= _WHITE
     except (UnidentifiedImageError, OSError, SyntaxError) as error:
-        raise UsageError(f"--mask {file} cannot be read: {error}", hint) from error
+        raise UsageError(f"--known {text} cannot be read: {error}", hint) from error
     if known.shape != (height, width):
-        fact = f"--mask {file} is {known.shape[1]}x{known.shape[0]}, another size"
+        fact = f"--known {text} is {known.shape[1]}x{known.shape[0]}, another size"
         raise UsageError(fact, hint)
     if known.all():
-        raise UsageError(f"--mask {file} is all white", hint)
+        raise UsageError(f"--known {text} is all white", hint)
     if not known.any():
-        raise UsageError(f"--mask {file} is all black", hint)
+        raise UsageError(f"--known {text} is all black", hint)
     return known

@@ -37,7 +37,7 @@ _INSTALL_HINTS = dict.fromkeys(OPTIONAL_MODULES, INSTALL_HINT) | {
 # Flags whose names differ from the parameters that they set.
 _FLAGS_BY_PARAMETER = {
     "n_particles": "particles",
-    "n_steps": "quality",
+    "n_steps": "steps_per_stage",
     "random_state": "seed",
     "constraints": "constraint",
     "kinds": "column",
@@ -160,8 +160,8 @@ def _memory_error(error: BaseException, flags: Collection[str]) -> CommandError:
     hint = "pass a smaller --n, several times with different --seed"
     if "particles" in flags:
         hint = (
-            "for pictures lower --particles or --quality, for tables leave columns out "
-            "with --drop; --dry-run estimates the memory that a fit needs"
+            "for pictures lower --particles or --steps-per-stage, for tables leave "
+            "columns out with --drop; --dry-run estimates the memory that a fit needs"
         )
     if isinstance(error, HintedError):
         return CommandError(error.where + error.fact, hint)

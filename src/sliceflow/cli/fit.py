@@ -16,8 +16,13 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from sliceflow.app.server import JsonObject
-from sliceflow.cli import evaluate
-from sliceflow.cli.data import Data, make_estimator, read_data
+from sliceflow.cli.data import (
+    Data,
+    PictureData,
+    TableData,
+    make_estimator,
+    read_data,
+)
 from sliceflow.cli.failures import (
     CommandError,
     Output,
@@ -26,6 +31,7 @@ from sliceflow.cli.failures import (
     rows_of_a_file,
 )
 from sliceflow.cli.info import CORE_PACKAGES, installed_versions
+from sliceflow.cli.measures import FittedRun, estimate_seconds, finish
 from sliceflow.cli.messy_tables import all_problems
 from sliceflow.cli.progress import progress_bars
 from sliceflow.cli.results import Result
@@ -35,7 +41,6 @@ from sliceflow.wording import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, TableFlow
-    from sliceflow.cli.run_folder import Model
     from sliceflow.models.protocols import FitJob
     from sliceflow.models.ranks import Ranks
 
@@ -49,7 +54,7 @@ class _Job:
 
     settings: Settings
     train: Data
-    test: Data | None
+    held_out: Data | None
     estimator: ImageFlow | TableFlow
     fit_job: FitJob[Any, Any]
     ranks: Ranks | None
@@ -127,8 +132,8 @@ def _resume(
         return None
     output.say(f"note: the fit in {folder.path} has ended; measuring it now")
     model = load_model(folder.path, settings.device)
-    train, test = read_data(settings)
-    return _finish(settings, folder, model, train, test, output)
+    train, held_out = read_data(settings)
+    return _finish(FittedRun(settings, model, train, held_out, output), folder)
 
 
 def _start(
@@ -154,16 +159,17 @@ def _start(
         raise explained from error
     if not job.is_first_rank:
         return None
-    return _finish(settings, folder, job.estimator, job.train, job.test, output)
+    fitted_run = FittedRun(settings, job.estimator, job.train, job.held_out, output)
+    return _finish(fitted_run, folder)
 
 
 def _prepare(settings: Settings, ranks: Ranks | None, output: Output) -> _Job:
     """Read the data, choose the estimator, and plan its fit."""
     output.say(f"reading {settings.source}")
-    train, test = read_data(settings)
-    _say_what_was_read(train, test, output, _is_first(ranks))
+    train, held_out = read_data(settings)
+    _say_what_was_read(train, held_out, output, _is_first(ranks))
     rows = train.fitted_rows
-    labels = train.labels
+    labels = train.labels if isinstance(train, PictureData) else None
     if ranks is not None:
         if settings.kind == TABLE:
             fact = "a table is fitted by one process, not by several"
@@ -179,18 +185,20 @@ def _prepare(settings: Settings, ranks: Ranks | None, output: Output) -> _Job:
     if isinstance(estimator, FlowEstimator):
         fit_job = estimator.prepare(rows, labels, ranks=ranks)
     else:
-        with rows_of_a_file(), all_problems(rows, estimator.kinds or {}):
-            fit_job = estimator.prepare(rows)
-    return _Job(settings, train, test, estimator, fit_job, ranks, started_at)
+        assert isinstance(train, TableData), "other data are fitted by a flow"
+        table = train.fitted_rows
+        with rows_of_a_file(), all_problems(table, estimator.kinds or {}):
+            fit_job = estimator.prepare(table)
+    return _Job(settings, train, held_out, estimator, fit_job, ranks, started_at)
 
 
 def _say_what_was_read(
-    train: Data, test: Data | None, output: Output, is_first: bool
+    train: Data, held_out: Data | None, output: Output, is_first: bool
 ) -> None:
     """Print how many rows there are, and what was left out of the data."""
-    n_test = "none" if test is None else len(test.x)
-    text = f"{train.name}: {train.description} to fit, {n_test} to measure with"
-    if train.full_table is not None:
+    n_held_out = "none" if held_out is None else held_out.n_rows
+    text = f"{train.name}: {train.description} to fit, {n_held_out} to measure with"
+    if isinstance(train, TableData) and train.full_table is not None:
         text += ", by a second fit without them"
     output.say(text)
     if is_first:
@@ -226,7 +234,7 @@ def _seconds_to_measure(job: _Job) -> float | None:
         return None
     seconds = job.fit_job.plan.seconds
     device = job.fit_job.plan.device
-    return evaluate.estimate_seconds(job.train, job.test, seconds, device)
+    return estimate_seconds(job.train, job.held_out, seconds, device)
 
 
 def _describe_time(job: _Job) -> list[str]:
@@ -289,7 +297,7 @@ def _describe_run(job: _Job) -> JsonObject:
     return {
         "command": job.settings.command,
         "settings": asdict(job.settings),
-        "data": job.train.summary(job.test),
+        "data": job.train.summary(job.held_out),
         "versions": installed_versions(*CORE_PACKAGES, "Pillow", "pandas"),
         "machine": f"{platform.system()} {platform.machine()}",
         "started": _now(),
@@ -341,20 +349,13 @@ def _explain(
     return CommandError(fact, f"to resume it: {settings.command} --resume")
 
 
-def _finish(
-    settings: Settings,
-    folder: RunFolder,
-    model: Model,
-    train: Data,
-    test: Data | None,
-    output: Output,
-) -> Result:
+def _finish(fitted_run: FittedRun, folder: RunFolder) -> Result:
     """What follows a fit that is written: samples, measures, the report, a summary."""
     try:
-        measures = evaluate.finish(settings, folder, model, train, test, output)
+        measures = finish(fitted_run, folder)
     except KeyboardInterrupt as error:
         fact = "interrupted; the fit itself is done and saved"
-        hint = f"to measure it: {settings.command} --resume"
+        hint = f"to measure it: {fitted_run.settings.command} --resume"
         raise CommandError(fact, hint) from error
     files = folder.files
     found = {

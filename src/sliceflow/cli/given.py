@@ -11,6 +11,7 @@ from sliceflow.wording import did_you_mean
 
 if TYPE_CHECKING:
     from sliceflow import TableFlow
+    from sliceflow.spaces.tables.conditioning import ValueRange
 
 # The relations. Longer ones come first, because ">=" also begins with ">".
 _RELATIONS = ("<=", ">=", "=", "<", ">")
@@ -31,13 +32,13 @@ def parse_given(model: TableFlow, texts: Sequence[str]) -> dict[str, Any]:
         if name not in given:
             given[name] = value
             continue
-        both = None
+        joined = None
         if isinstance(given[name], ValueRange) and isinstance(value, ValueRange):
-            both = _joined(given[name], value)
-        if both is None:
+            joined = _join(given[name], value)
+        if joined is None:
             fact = f"--given {text}: {name} is given twice"
             raise UsageError(fact, f"pass one of them; {name}=a|b is a list")
-        given[name] = both
+        given[name] = joined
     return given
 
 
@@ -75,7 +76,7 @@ def _parse_given(model: TableFlow, text: str, name: str, value_text: str) -> Any
         raise UsageError(f"--given {text}: {error}", hint) from error
 
 
-def _joined(one: Any, other: Any) -> Any:
+def _join(one: ValueRange, other: ValueRange) -> ValueRange | None:
     """The range between a lower and an upper bound; None if there are not both."""
     from sliceflow.spaces.tables.conditioning import ValueRange
 

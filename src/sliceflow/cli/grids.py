@@ -23,7 +23,7 @@ _SHOWN_SIDE = 56
 # Pictures of fewer pixels are enlarged to about this side in an animation, which is a
 # large file.
 _SHOWN_SIDE_OF_ANIMATION = 32
-_N_FRAMES = 40
+_N_SNAPSHOTS = 40
 _FRAME_MILLISECONDS = 90
 _LAST_FRAME_MILLISECONDS = 2000  # the animation pauses at its end
 _WHITE = 255
@@ -137,17 +137,19 @@ def write_evolution(
     side = 8
     if pictures.ndim == 4:
         side = 6  # colours make a .gif large
-    if model.observed is None:
-        frames = model.evolution(side**2, random_state=seed, n_snapshots=_N_FRAMES)
+    if model.known is None:
+        snapshots = model.evolution(
+            side**2, random_state=seed, n_snapshots=_N_SNAPSHOTS
+        )
     else:
         spread = np.linspace(0, len(pictures) - 1, side**2).astype(int)
         completed = model.evolution(
-            1, random_state=seed, n_snapshots=_N_FRAMES, X=pictures[spread]
+            1, random_state=seed, n_snapshots=_N_SNAPSHOTS, X=pictures[spread]
         )
-        frames = completed[:, :, 0]
+        snapshots = completed[:, :, 0]
     images = []
-    for frame in np.asarray(frames):
-        pixels = as_bytes(frame, model.plan_.layout.n_pixel_values)
+    for snapshot in np.asarray(snapshots):
+        pixels = as_bytes(snapshot, model.plan_.layout.n_pixel_values)
         arranged, _ = arrange_by_class(pixels, None, side)
         images.append(make_grid(arranged, _SHOWN_SIDE_OF_ANIMATION, ground=_GREY))
     milliseconds = [_FRAME_MILLISECONDS] * len(images)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sliceflow.cli.data import Data, read_data
+from sliceflow.cli.data import Data, PictureData, TableData, read_data
 from sliceflow.cli.failures import CommandError, UsageError
 from sliceflow.cli.settings import DATASET_NAMES, TABLE, Settings
 
@@ -22,17 +22,21 @@ def read_held_out(
     except CommandError as error:
         fact = f"--against {against}: {error.fact}"
         raise UsageError(fact, "pass data like the fitted ones") from error
-    test = whole if held_out is None else held_out
-    if not _are_alike(test, train):
+    if held_out is None:
+        held_out = whole
+    if not _are_alike(held_out, train):
         fact = (
-            f"--against {against} has {test.description}, the run {train.description}"
+            f"--against {against} has {held_out.description}, "
+            f"the run {train.description}"
         )
         hint = "pass data like those that were fitted: size, pixel values, columns"
         raise UsageError(fact, hint)
-    if train.kind == TABLE:
-        return replace(test, x=test.x[list(train.x.columns)])
-    pictures = test.x.astype(train.x.dtype)
-    return replace(test, x=pictures, n_pixel_values=train.n_pixel_values)
+    if isinstance(held_out, TableData) and isinstance(train, TableData):
+        return replace(held_out, x=held_out.x[list(train.x.columns)])
+    assert isinstance(held_out, PictureData), "both are tables, or both pictures"
+    assert isinstance(train, PictureData), "both are tables, or both pictures"
+    pictures = held_out.x.astype(train.x.dtype)
+    return replace(held_out, x=pictures, n_pixel_values=train.n_pixel_values)
 
 
 def _settings_of_held_out(settings: Settings, against: str) -> Settings:
@@ -47,29 +51,30 @@ def _settings_of_held_out(settings: Settings, against: str) -> Settings:
     return Settings(against, size=size, holdout=0.0)
 
 
-def _are_alike(test: Data, train: Data) -> bool:
+def _are_alike(held_out: Data, train: Data) -> bool:
     """Whether data have the columns, or the size and kind of pixels, of others."""
-    if test.kind != train.kind:
+    if isinstance(held_out, TableData) and isinstance(train, TableData):
+        return set(train.columns) <= set(held_out.columns)
+    if not (isinstance(held_out, PictureData) and isinstance(train, PictureData)):
         return False
-    if train.kind == TABLE:
-        return set(train.columns) <= set(test.columns)
-    if test.x.shape[1:] != train.x.shape[1:]:
+    if held_out.x.shape[1:] != train.x.shape[1:]:
         return False
     has_whole_pixels = train.x.dtype.kind != "f"
-    if has_whole_pixels != (test.x.dtype.kind != "f"):
+    if has_whole_pixels != (held_out.x.dtype.kind != "f"):
         return False
-    return not has_whole_pixels or bool(test.x.max() < train.n_pixel_values)
+    return not has_whole_pixels or bool(held_out.x.max() < train.n_pixel_values)
 
 
-def count_common_rows(test: Data, train: Data) -> int:
-    """How many rows of some data are equal to rows of others."""
+def count_common_rows(held_out: Data, train: Data) -> int:
+    """How many held-out rows are equal to training rows."""
     train_rows = set(_hashable_rows(train))
-    return sum(row in train_rows for row in _hashable_rows(test))
+    return sum(row in train_rows for row in _hashable_rows(held_out))
 
 
 def _hashable_rows(data: Data) -> list[Hashable]:
     """The rows of a table as texts, or pictures as bytes."""
-    if data.kind == TABLE:
+    if isinstance(data, TableData):
         texts = data.x.astype(object).map(str).to_numpy()
         return [tuple(row) for row in texts]
+    assert isinstance(data, PictureData), "data are a table or pictures"
     return [picture.tobytes() for picture in np.ascontiguousarray(data.x)]

@@ -111,8 +111,8 @@ def _describe_model(model: Model) -> JsonObject:
         layout = model.plan_.layout
         colour = "" if layout.shape[0] == 1 else " in colour"
         out["pictures"] = f"{layout.height}×{layout.width}{colour}"
-        is_name = model.observed is None or isinstance(model.observed, str)
-        out["observed"] = model.observed if is_name else "a mask"
+        is_name = model.known is None or isinstance(model.known, str)
+        out["known"] = model.known if is_name else "a part of its own"
     else:
         out["columns"] = model.n_features_in_
     return out

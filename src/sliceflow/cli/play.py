@@ -8,7 +8,7 @@ import webbrowser
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,11 +16,12 @@ from sliceflow.app.pictures import Gallery, Run
 from sliceflow.app.server import JsonObject, PlayServer, Route
 from sliceflow.app.tables import TableTab
 from sliceflow.cli.data import (
-    Data,
+    PictureData,
+    TableData,
     hold_out,
     make_image_flow,
     make_table_flow,
-    read_data,
+    read_picture_data,
 )
 from sliceflow.cli.failures import (
     CommandError,
@@ -31,11 +32,13 @@ from sliceflow.cli.failures import (
 )
 from sliceflow.cli.grids import read_pictures
 from sliceflow.cli.run_folder import RunFolder, load_model, model_file
-from sliceflow.cli.settings import TABLE, Settings
+from sliceflow.cli.settings import Settings
 from sliceflow.errors import DataError
 from sliceflow.number_formats import Dialect
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from sliceflow import ImageFlow, TableFlow
     from sliceflow.spaces.pictures.layout import Layout
 
@@ -115,7 +118,7 @@ class TableWork:
     """What the process of the tab Table does: the pipeline of ``sliceflow fit``."""
 
     def __init__(self) -> None:
-        self._df: Any = None
+        self._df: pd.DataFrame | None = None
         self._dialect = Dialect()
         self._model: TableFlow | None = None
         # Imported now, so that the first fit is fast. A missing package raises an error
@@ -130,12 +133,12 @@ class TableWork:
         file = read_file(path)
         self._df = file.df
         self._dialect = file.dialect
-        columns = describe_columns(self._df)
+        columns = describe_columns(file.df)
         for note in file.notes:
             for column in columns:
                 if column["column"] == str(note.column):
                     column["note"] = f"{note.fact}; {column['note']}"
-        return {"columns": columns, "rows": len(self._df)}
+        return {"columns": columns, "rows": len(file.df)}
 
     def fit(
         self,
@@ -146,43 +149,41 @@ class TableWork:
         set_stage: Callable[[int], None],
     ) -> JsonObject:
         """Fit all rows, and measure as ``sliceflow evaluate`` does."""
-        from sliceflow.cli import evaluate, report
+        from sliceflow.cli import evaluate, measures, report
 
         columns = [f"{column}={kind}" for column, kind in kinds.items()]
         settings = Settings(
             name, column=columns or None, constraint=constraints or None
         )
+        df = self._table()
         started_at = time.monotonic()
         set_stage(1)
         try:
-            model = make_table_flow(settings).fit(self._df)
+            model = make_table_flow(settings).fit(df)
         except DataError as error:
             raise _as_page_error(error) from error
         seconds = time.monotonic() - started_at
         set_stage(2)
-        whole = Data(PurePath(name).stem, TABLE, self._df)
-        train, test = hold_out(whole, settings.holdout)
-        samples = evaluate.draw_samples(model, settings, train, test)
+        whole = TableData(PurePath(name).stem, df)
+        train, held_out = hold_out(whole, settings.holdout)
         silent = Output(silent=True, progress=False)
+        run = measures.FittedRun(settings, model, train, held_out, silent)
+        samples = measures.draw_samples(run)
         attacks = None
-        if is_attacked and test is not None:
+        if is_attacked and held_out is not None:
             set_stage(3)
-            attacks = evaluate.attack_half(
-                model, settings, train, evaluate.N_SHADOWS, silent
-            )
+            attacks = evaluate.attack_half(run, evaluate.N_SHADOWS)
         set_stage(4)
-        measures = evaluate.measure_fit(
-            model, settings, train, test, samples, silent, attacks
-        )
+        measured = measures.measure_fit(run, samples, attacks)
         self._model = model
         config = {
-            "data": train.summary(test),
+            "data": train.summary(held_out),
             "command": settings.command,
             "seconds": seconds,
         }
         return {
-            "report": report.render(config, measures.json, model, train, samples),
-            "verdict": measures.json["verdict"],
+            "report": report.render(config, measured.json, model, train, samples),
+            "verdict": measured.json["verdict"],
         }
 
     def sample(self, n: int, seed: int, given: dict[str, str]) -> bytes:
@@ -198,8 +199,13 @@ class TableWork:
         """The table with its missing cells filled, as CSV."""
         from sliceflow.spaces.tables.files import as_csv
 
-        filled = self._fitted_model().impute(self._df, random_state=seed)
+        filled = self._fitted_model().impute(self._table(), random_state=seed)
         return as_csv(filled, self._dialect)
+
+    def _table(self) -> pd.DataFrame:
+        if self._df is None:
+            raise ValueError("there is no table; read one first")
+        return self._df
 
     def _fitted_model(self) -> TableFlow:
         if self._model is None:
@@ -213,7 +219,7 @@ def _as_page_error(error: DataError) -> CommandError:
     return CommandError(fact_in_file(error), join_advice(error.hint, "choose", choices))
 
 
-def describe_columns(df: Any) -> list[JsonObject]:
+def describe_columns(df: pd.DataFrame) -> list[JsonObject]:
     """What every column was understood as.
 
     A column that cannot be used is to be left out, and its note says why.
@@ -266,10 +272,10 @@ def _offer_digits(device: str) -> Run:
     )
 
     def load() -> ImageFlow:
-        train, _ = read_data(settings)
+        train, _ = read_picture_data(settings)
         return make_image_flow(settings, train).fit(train.x, train.labels)
 
-    return Run("digits, fitted now", load, lambda: read_data(settings))
+    return Run("digits, fitted now", load, lambda: read_picture_data(settings))
 
 
 def find_runs(folder: Path) -> list[Path]:
@@ -287,12 +293,12 @@ def offer_run(path: Path, device: str = "auto") -> Run:
     """A run folder or a model file, which must exist, for the page."""
     model_file(path)
 
-    def read() -> tuple[Data, Data | None]:
+    def read() -> tuple[PictureData, PictureData | None]:
         if not path.is_dir():
             raise ValueError(
                 "a model file does not say where they are; name its run folder"
             )
-        return read_data(Settings.from_folder(RunFolder(path)))
+        return read_picture_data(Settings.from_folder(RunFolder(path)))
 
     return Run(str(path), lambda: load_model(path, device), read)
 

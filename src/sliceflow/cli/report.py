@@ -6,21 +6,22 @@ import base64
 import csv
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from sliceflow.app.pictures import as_bytes
-from sliceflow.cli.data import Data
+from sliceflow.cli.data import Data, PictureData, TableData
 from sliceflow.cli.grids import arrange_by_class, make_grid
 from sliceflow.wording import format_duration
 
 if TYPE_CHECKING:
+    import pandas as pd
     from PIL.Image import Image
 
     from sliceflow import ImageFlow, TableFlow
     from sliceflow.app.server import JsonObject
-    from sliceflow.cli.evaluate import Samples
+    from sliceflow.cli.measures import Samples
 
 # Two columns, and their association in held-out rows and in samples.
 Pair = tuple[str, str, float, float]
@@ -78,9 +79,11 @@ def render(
     environment.filters["seconds"] = format_duration
     if isinstance(model, TableFlow):
         noun = "rows"
+        assert isinstance(train, TableData), "the model is one of a table"
         content = _describe_columns(model, train, samples.x)
     else:
         noun = "pictures"
+        assert isinstance(train, PictureData), "the model is one of pictures"
         content = _describe_pictures(model, train, samples)
     pairs = measures["details"].get("pairs") or []
     html: str = environment.get_template("report.html.j2").render(
@@ -117,7 +120,9 @@ def _format_number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3g}"
 
 
-def _describe_pictures(model: ImageFlow, train: Data, samples: Samples) -> JsonObject:
+def _describe_pictures(
+    model: ImageFlow, train: PictureData, samples: Samples
+) -> JsonObject:
     """A grid of samples for each class, or one of all, and a grid of neighbours."""
     from sliceflow import metrics
 
@@ -138,12 +143,14 @@ def _describe_pictures(model: ImageFlow, train: Data, samples: Samples) -> JsonO
     return content
 
 
-def _grid(pictures: np.ndarray, data: Data) -> Image:
+def _grid(pictures: np.ndarray, data: PictureData) -> Image:
     """Pictures (rows, columns, h, w[, c]) as one picture."""
     return make_grid(as_bytes(pictures, data.n_pixel_values), ground=_GREY)
 
 
-def _describe_columns(model: TableFlow, train: Data, new: Any) -> JsonObject:
+def _describe_columns(
+    model: TableFlow, train: TableData, new: pd.DataFrame
+) -> JsonObject:
     """The first rows of samples, and a small plot for every column."""
     real = train.fitted_rows
     names = [name for name in real.columns if name in new]
@@ -194,40 +201,69 @@ def _heat_map(title: str, names: list[str], values: np.ndarray) -> JsonObject:
     return {"title": title, "names": names, "cells": cells}
 
 
-def _plot_column(name: str, real: Any, new: Any) -> JsonObject:
+class _ComparedShares(NamedTuple):
+    """Shares of real and of new cells, with a label for each, and those of the ends."""
+
+    real: np.ndarray
+    new: np.ndarray
+    labels: list[str]
+    ends: tuple[str, str]
+
+
+def _plot_column(name: str, real: pd.Series, new: pd.Series) -> JsonObject:
     """Bars for the template: shares of real and of new cells, side by side."""
     from sliceflow.metrics.table_encoding import as_numbers
 
     real_numbers, is_category = as_numbers(real)
-    new_numbers, _ = as_numbers(new)
     if not is_category and real.nunique() > _MAX_LEVELS:
-        labels = [""] * _N_BINS
-        edges = _bin_edges(real_numbers)
-        real_shares = _histogram(real_numbers, edges)
-        new_shares = _histogram(new_numbers, edges)
-        # Texts such as "$9.50" are compared as the numbers that they stand for.
-        smallest = real.iloc[int(np.nanargmin(real_numbers))]
-        largest = real.iloc[int(np.nanargmax(real_numbers))]
-        ends = [_shorten(smallest), _shorten(largest)]
+        new_numbers, _ = as_numbers(new)
+        shares = _compare_numbers(real, real_numbers, new_numbers)
     else:
-        labels = _frequent_levels(real, is_category)
-        real_shares = _shares_of_levels(real, labels)
-        new_shares = _shares_of_levels(new, labels)
-        ends = [labels[0], labels[-1]]
-        if real.nunique() > _MAX_LEVELS:
-            ends[1] += f" (the most frequent {_MAX_LEVELS} of {real.nunique()})"
-    highest = max(real_shares.max(), new_shares.max(), 1e-9)  # never 0
+        shares = _compare_levels(real, new, is_category)
+    highest = max(shares.real.max(), shares.new.max(), 1e-9)  # never 0
     scale = _PLOT_HEIGHT / float(highest)
     return {
         "name": name,
         "bars": [
-            _bars(scale * real_shares, labels),
-            _bars(scale * new_shares, labels),
+            _bars(scale * shares.real, shares.labels),
+            _bars(scale * shares.new, shares.labels),
         ],
-        "width": _PLOT_WIDTH / len(labels),
-        "ends": ends,
+        "width": _PLOT_WIDTH / len(shares.labels),
+        "ends": shares.ends,
         "missing": [float(real.isna().mean()), float(new.isna().mean())],
     }
+
+
+def _compare_numbers(
+    real: pd.Series, real_numbers: np.ndarray, new_numbers: np.ndarray
+) -> _ComparedShares:
+    """Histograms of a column of numbers."""
+    edges = _bin_edges(real_numbers)
+    # Texts such as "$9.50" are compared as the numbers that they stand for.
+    smallest = real.iloc[int(np.nanargmin(real_numbers))]
+    largest = real.iloc[int(np.nanargmax(real_numbers))]
+    return _ComparedShares(
+        real=_histogram(real_numbers, edges),
+        new=_histogram(new_numbers, edges),
+        labels=[""] * _N_BINS,
+        ends=(_shorten(smallest), _shorten(largest)),
+    )
+
+
+def _compare_levels(
+    real: pd.Series, new: pd.Series, is_category: bool
+) -> _ComparedShares:
+    """The shares of the most frequent values of a column."""
+    labels = _frequent_levels(real, is_category)
+    last = labels[-1]
+    if real.nunique() > _MAX_LEVELS:
+        last += f" (the most frequent {_MAX_LEVELS} of {real.nunique()})"
+    return _ComparedShares(
+        real=_shares_of_levels(real, labels),
+        new=_shares_of_levels(new, labels),
+        labels=labels,
+        ends=(labels[0], last),
+    )
 
 
 def _bin_edges(numbers: np.ndarray) -> np.ndarray:
@@ -245,7 +281,7 @@ def _histogram(numbers: np.ndarray, edges: np.ndarray) -> np.ndarray:
     return np.asarray(counts / max(1, len(finite)))
 
 
-def _frequent_levels(column: Any, is_category: bool) -> list[str]:
+def _frequent_levels(column: pd.Series, is_category: bool) -> list[str]:
     """The most frequent values of a column as texts; numbers in order."""
     levels = list(column.value_counts().index[:_MAX_LEVELS])
     if not is_category:
@@ -253,7 +289,7 @@ def _frequent_levels(column: Any, is_category: bool) -> list[str]:
     return [str(level) for level in levels] or [""]
 
 
-def _shares_of_levels(column: Any, labels: list[str]) -> np.ndarray:
+def _shares_of_levels(column: pd.Series, labels: list[str]) -> np.ndarray:
     """The share of the cells of a column that each label has."""
     texts = column.astype(str)
     return np.array([(texts == label).mean() for label in labels])

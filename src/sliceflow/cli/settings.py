@@ -15,16 +15,17 @@ from sliceflow.number_formats import TABLE_ENDINGS
 DATASET_NAMES = ("digits", *SETS)
 PICTURES = "pictures"
 TABLE = "table"
-Part = Literal["top", "bottom", "left", "right", "border", "center"]
+# As in `spaces.pictures.parameters`, which would import torch.
+Quality = Literal["draft", "standard", "best"]
 
 # Flags that do nothing for other data, by the data that they are for.
 FLAGS_FOR = {
     "pictures": (
         "quality",
+        "steps_per_stage",
         "particles",
         "conditional",
-        "observed",
-        "mask",
+        "known",
         "mirror",
         "keep_rows",
         "checkpoint_every",
@@ -59,11 +60,11 @@ class Settings:
     holdout: float = 0.1
     checkpoint_every: float = 60.0
     no_measure: bool = False
-    quality: str = "standard"
+    quality: Quality = "standard"
+    steps_per_stage: int | None = None
     particles: int | None = None
     conditional: bool | None = None
-    observed: Part | None = None
-    mask: str | None = None
+    known: str | None = None
     mirror: bool = False
     keep_rows: bool = False
     size: int | None = None
@@ -158,7 +159,7 @@ class Settings:
     def _check_flags_are_compatible(self) -> None:
         """Refuse two flags that exclude each other."""
         exclusive = []
-        for name in ("conditional", "observed", "mask"):
+        for name in ("conditional", "known"):
             if getattr(self, name):
                 exclusive.append(_flag(name))
         if self.target is not None and self.drop and self.target in self.drop:

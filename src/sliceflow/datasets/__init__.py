@@ -28,7 +28,7 @@ __all__ = [
     "DatasetError",
     "MissingSetError",
     "MixedSizesError",
-    "Pictures",
+    "PictureSet",
     "available",
     "load",
 ]
@@ -43,7 +43,7 @@ _N_PIXEL_VALUES = {"bool": 2, "int8": 128}
 
 
 @dataclass(frozen=True, eq=False)
-class Pictures:
+class PictureSet:
     """Pictures as they are stored, and their labels.
 
     Attributes
@@ -58,9 +58,9 @@ class Pictures:
         The name of the set, or of the file or folder.
     """
 
-    images: NDArray[Any]  # (n, h, w[, c])
-    labels: NDArray[Any] | None  # (n,)
-    n_pixel_values: int  # whole pixels are 0 to n_pixel_values - 1
+    images: NDArray[Any]
+    labels: NDArray[Any] | None
+    n_pixel_values: int
     name: str
 
 
@@ -71,7 +71,7 @@ def load(
     *,
     size: int | None = None,
     skip_broken: bool = False,
-) -> Pictures:
+) -> PictureSet:
     """Load the pictures of a named set, a folder, or an .npy or .npz file.
 
     Parameters
@@ -93,7 +93,7 @@ def load(
 
     Returns
     -------
-    pictures : Pictures
+    pictures : PictureSet
 
     Raises
     ------
@@ -150,7 +150,9 @@ def available(root: str | os.PathLike[str] | None = None) -> dict[str, bool]:
     return complete
 
 
-def _load_path(path: Path, split: str, size: int | None, skip_broken: bool) -> Pictures:
+def _load_path(
+    path: Path, split: str, size: int | None, skip_broken: bool
+) -> PictureSet:
     """The pictures of a folder or of a file of arrays."""
     if not path.exists():
         known = ", ".join(_NAMES)
@@ -162,18 +164,18 @@ def _load_path(path: Path, split: str, size: int | None, skip_broken: bool) -> P
         raise DatasetError(fact, file=path)
     if path.is_dir():
         images, labels = folders.read(path, size, skip_broken)
-        return Pictures(images, labels, 256, path.resolve().name)
+        return PictureSet(images, labels, 256, path.resolve().name)
     if path.suffix not in (".npy", ".npz"):
         fact = "is not a folder of pictures, an .npy or an .npz file"
         raise DatasetError(fact, file=path)
     images, labels = arrays.read(path)
     n_pixel_values = _N_PIXEL_VALUES.get(images.dtype.name, 256)
-    return Pictures(images, labels, n_pixel_values, path.stem)
+    return PictureSet(images, labels, n_pixel_values, path.stem)
 
 
 def _load_named(
     name: str, split: str, root: Path, size: int | None, skip_broken: bool
-) -> Pictures:
+) -> PictureSet:
     """The pictures of a named set, whose files are below `root`."""
     splits: tuple[str, ...] = ("train", "test")
     if name != "digits":
@@ -188,15 +190,15 @@ def _load_named(
         if size is None:
             size = _FACE_SIZE
         faces = folders.read_faces(files, split, size, skip_broken)
-        return Pictures(faces, None, 256, name)
+        return PictureSet(faces, None, 256, name)
     if name == "cifar10":
         images, labels = cifar.read(files)
     else:
         images, labels = arrays.read_idx(files)
-    return Pictures(images, labels, 256, name)
+    return PictureSet(images, labels, 256, name)
 
 
-def _load_digits(split: str) -> Pictures:
+def _load_digits(split: str) -> PictureSet:
     """Scikit-learn's digits, split in the same way for everybody."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
@@ -211,5 +213,5 @@ def _load_digits(split: str) -> Pictures:
         random_state=0,
     )
     if split == "train":
-        return Pictures(train_images, train_labels, 17, "digits")
-    return Pictures(test_images, test_labels, 17, "digits")
+        return PictureSet(train_images, train_labels, 17, "digits")
+    return PictureSet(test_images, test_labels, 17, "digits")

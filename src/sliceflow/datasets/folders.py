@@ -39,32 +39,35 @@ def read(
 
     With a `size`, the middle square of each, resized to this side.
     """
-    files = _picture_files(path)
-    class_files = []
-    for folder in sorted(path.iterdir()):
-        if folder.is_dir() and not folder.name.startswith("."):
-            class_files += _picture_files(folder)
-    suffixes = ", ".join(SUFFIXES)
-    if files and class_files:
-        raise DatasetError(
-            f"holds both pictures and folders of pictures ({suffixes} in it or one "
-            "folder per class)",
-            file=path,
-        )
-    if not files and not class_files:
-        fact = f"holds no pictures ({suffixes} in it or one folder per class)"
-        raise DatasetError(fact, file=path)
+    files, has_classes = _find_files(path)
 
     def fit(image: Image) -> Image:
         if size is None:
             return image
         return _middle_square(image, min(image.size), size)
 
-    if files:
-        images, _ = _decode_all(files, fit, skip_broken)
+    images, decoded = _decode_all(files, fit, skip_broken)
+    if not has_classes:
         return images, None
-    images, decoded = _decode_all(class_files, fit, skip_broken)
     return images, np.array([file.parent.name for file in decoded])
+
+
+def _find_files(path: Path) -> tuple[list[Path], bool]:
+    """The pictures in a folder or in its subfolders, and whether these are classes."""
+    files = _picture_files(path)
+    class_files = []
+    for folder in sorted(path.iterdir()):
+        if folder.is_dir() and not folder.name.startswith("."):
+            class_files += _picture_files(folder)
+    where = f"({', '.join(SUFFIXES)} in it or one folder per class)"
+    if files and class_files:
+        fact = f"holds both pictures and folders of pictures {where}"
+        raise DatasetError(fact, file=path)
+    if not files and not class_files:
+        raise DatasetError(f"holds no pictures {where}", file=path)
+    if class_files:
+        return class_files, True
+    return files, False
 
 
 def _picture_files(folder: Path) -> list[Path]:

@@ -46,7 +46,7 @@ PICTURES = _VECTORS_AND_PICTURES | {
     "schedule": "paper",  # Table 2
     # Sec. 6: K = 10,000 to 20,000 steps in all; 300 for each of the 35, 38 or 45 stages
     # of Table 2 are 10,500, 11,400 and 13,500
-    "quality": 300,
+    "steps_per_stage": 300,
     "patch_basis": "random",  # Sec. 5.1: locally-connected projections
     # Sec. 6: H = 10,000, for 784 values and more; small pictures take as many per value
     "n_directions": "auto",

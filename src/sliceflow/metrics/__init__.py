@@ -6,7 +6,8 @@ every metric has its reference, what real rows score. `fid` needs the extra
 ``sliceflow[metrics]``. Searches take ``device="auto"``: a GPU if there is one.
 """
 
-from sliceflow.metrics.attacks import Attack, Attacks, attack
+from sliceflow.metrics.attack_results import Attack, Attacks
+from sliceflow.metrics.attacks import attack
 from sliceflow.metrics.calibration import Calibration, calibration
 from sliceflow.metrics.copying import (
     copy_rate,
@@ -23,9 +24,10 @@ from sliceflow.metrics.distances import (
     sliced_wasserstein,
     two_sample_score,
 )
+from sliceflow.metrics.findings import Finding
 from sliceflow.metrics.reports import Metric, Report, report
 from sliceflow.metrics.rows import nearest
-from sliceflow.metrics.verdict import Answer, Finding, Verdict, judge
+from sliceflow.metrics.verdict import Answer, Verdict, judge
 
 __all__ = [
     "Answer",

@@ -7,15 +7,15 @@ fitted, and says of other rows whether they were fitted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
 from sliceflow.arrays import Floats, Ints
 from sliceflow.devices import resolve_device
 from sliceflow.errors import DataError
+from sliceflow.metrics.attack_results import SHADOW_ATTACK, Attack, Attacks
 from sliceflow.metrics.attack_scores import (
     ATTACK_SCORES,
     Knowledge,
@@ -24,11 +24,10 @@ from sliceflow.metrics.attack_scores import (
     distance_difference,
     verbatim_values,
 )
-from sliceflow.metrics.membership import AttackScore, Estimate, score_attack
-from sliceflow.metrics.rows import as_flat_rows
+from sliceflow.metrics.membership import AttackScore, score_attack
+from sliceflow.metrics.rows import RowsLike, as_flat_rows
 from sliceflow.metrics.shadows import GenerativeModel, ShadowAttack
 from sliceflow.metrics.table_encoding import choose_target, encode_tables
-from sliceflow.metrics.text_tables import format_table
 from sliceflow.validation import is_int, require
 
 if TYPE_CHECKING:
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 
 # With fewer members or held-out rows, an attack says nothing.
 _MIN_ROWS = 30
-# With fewer held-out rows, 1 % of false positives cannot be counted.
-MIN_PRECISE_ROWS = 100
 # The most members and held-out rows that are attacked: with these, 1 % is 20 rows.
 _MAX_ROWS = 2_000
 # The most samples that are drawn of a model at first; attacks on twice and four times
@@ -53,148 +50,17 @@ _GROWTH = (2, 4)
 _N_SHADOWS = 60
 _N_OUTLIERS = 40
 
-SHADOW_ATTACK = "shadow models, outliers"
-
-
-@dataclass(frozen=True)
-class Attack:
-    """The result of one attack, on samples and on fresh real rows in their place.
-
-    Attributes
-    ----------
-    name : str
-        Such as "density ratio".
-    meaning : str
-        When the attack takes a row for a fitted one.
-    samples : AttackScore
-        How well the attack does with the samples: `auc`, `found_at_1_percent` and
-        `found_at_01_percent`, each with a `value` and its 95 % interval, `low` to
-        `high`, and a `p_value`.
-    fresh : AttackScore
-        How well the attack does with fresh rows: what chance finds.
-    growth : dict
-        The AUC with more samples, by their number. Empty if no model was given.
-    """
-
-    name: str
-    meaning: str
-    samples: AttackScore
-    fresh: AttackScore
-    # The AUC with more samples, by their number; empty if no model was given
-    growth: Mapping[int, float]
-
-
-@dataclass(frozen=True)
-class Attacks:
-    """The results of all attacks. `attack` makes it; `print` shows a table.
-
-    ``attacks["density ratio"]`` is one `Attack`.
-
-    Attributes
-    ----------
-    attacks : tuple of Attack
-        One result for each attack.
-    counts : dict
-        The numbers of "samples", "members", "others", "shadows" (shadow models) and
-        "outliers".
-    hidden : str
-        The column that attribute disclosure guesses.
-    """
-
-    attacks: tuple[Attack, ...]
-    counts: Mapping[str, int]  # of samples, members, others, shadow models, outliers
-    hidden: str  # the column of attribute disclosure
-
-    def __getitem__(self, name: str) -> Attack:
-        return {result.name: result for result in self.attacks}[name]
-
-    def __str__(self) -> str:
-        larger_counts: set[int] = set()
-        for attack_result in self.attacks:
-            larger_counts.update(attack_result.growth)
-        sample_counts = sorted(larger_counts)
-        rows = [
-            [
-                "",
-                "AUC",
-                "(95 %)",
-                "found at 1 %",
-                "(95 %)",
-                "at 0.1 %",
-                "fresh rows: AUC",
-                "at 1 %",
-                *[f"AUC, {n} samples" for n in sample_counts],
-            ]
-        ]
-        for attack_result in self.attacks:
-            rows.append(_table_row(attack_result, sample_counts))
-        right_aligned = [column > 0 for column in range(len(rows[0]))]
-        return f"{format_table(rows, right_aligned)}\n{self.note}"
-
-    @property
-    def note(self) -> str:
-        """How many rows were attacked, and what chance would find."""
-        counts = self.counts
-        note = (
-            f"{counts['samples']} samples, {counts['members']} members and "
-            f"{counts['others']} others; the hidden column is {self.hidden}; "
-            "chance has an AUC of 0.5, and finds 1 % and 0.1 %"
-        )
-        if counts["shadows"]:
-            note += (
-                f"; {counts['shadows']} shadow models and {counts['outliers']} outliers"
-            )
-        if counts["others"] < MIN_PRECISE_ROWS:
-            note += f"; with {counts['others']} others all numbers are rough"
-        return note
-
-    def to_dict(self) -> dict[str, Any]:
-        """The results as a dict that JSON can hold."""
-        out = asdict(self)
-        out["attacks"] = list(out["attacks"])
-        for attack_result in out["attacks"]:
-            growth = attack_result["growth"]
-            attack_result["growth"] = {str(n): auc for n, auc in growth.items()}
-            for score in (attack_result["samples"], attack_result["fresh"]):
-                for name, value in score.items():
-                    if isinstance(value, Estimate):
-                        score[name] = value._asdict()
-        out["note"] = self.note
-        return out
-
-
-def _table_row(attack_result: Attack, sample_counts: list[int]) -> list[str]:
-    """The cells of an attack in the table; `sample_counts` are the last columns."""
-    with_samples = attack_result.samples
-    with_fresh = attack_result.fresh
-    auc = with_samples.auc
-    share = with_samples.found_at_1_percent
-    cells = [
-        attack_result.name,
-        f"{auc.value:.3f}",
-        f"{auc.low:.2f}–{auc.high:.2f}",
-        f"{share.value:.1%}",
-        f"{share.low:.1%}–{share.high:.1%}",
-        f"{with_samples.found_at_01_percent.value:.1%}",
-        f"{with_fresh.auc.value:.3f}",
-        f"{with_fresh.found_at_1_percent.value:.1%}",
-    ]
-    growth = attack_result.growth
-    for n in sample_counts:
-        cells.append(f"{growth[n]:.3f}" if n in growth else "")
-    return cells
-
 
 def attack(
-    model_or_samples: Any,
-    train: Any,
-    held_out: Any,
+    model_or_samples: GenerativeModel | pd.DataFrame | RowsLike,
+    train: pd.DataFrame | RowsLike,
+    held_out: pd.DataFrame | RowsLike,
     *,
     y: Hashable | None = None,
     n_shadows: int | None = None,
     seed: int = 0,
     device: str = "auto",
-    notify: Callable[[str], object] = lambda what: None,
+    notify: Callable[[str], None] = lambda text: None,
 ) -> Attacks:
     """Attack samples: tell the rows that were fitted from others of the same kind.
 
@@ -266,21 +132,18 @@ def attack(
     --------
     >>> train, held_out = np.random.default_rng(0).normal(size=(2, 200, 3))
     >>> found = attack(train, train, held_out, device="cpu")  # samples that are copies
-    >>> found["distance difference"].samples.auc.value
+    >>> found["distance difference"].score.auc.value
     1.0
     """
-    is_model = hasattr(model_or_samples, "sample") and hasattr(model_or_samples, "fit")
+    is_model = isinstance(model_or_samples, GenerativeModel)
     n_shadows = _resolve_n_shadows(n_shadows, is_model)
     settings = _Settings(y, seed, str(resolve_device(device)), notify)
     train_df = _as_dataframe(train, "train")
     held_out_df = _as_dataframe(held_out, "held_out")
-    sample_sets = [model_or_samples]
-    if is_model:
-        n = min(len(train_df), _MAX_SAMPLES)
-        sample_sets = []
-        for factor in (1, *_GROWTH):
-            sample_sets.append(model_or_samples.sample(factor * n, random_state=seed))
-    sample_dfs = [_as_dataframe(samples, "samples") for samples in sample_sets]
+    if isinstance(model_or_samples, GenerativeModel):
+        sample_dfs = _draw_samples(model_or_samples, len(train_df), seed)
+    else:
+        sample_dfs = [_as_dataframe(model_or_samples, "samples")]
     sizes = {
         "samples": len(sample_dfs[0]),
         "train": len(train_df),
@@ -295,12 +158,13 @@ def attack(
     attacks, hidden = _attack_samples(sample_dfs, train_df, held_out_df, settings)
 
     n_outliers = 0
-    if n_shadows:
+    if n_shadows and isinstance(model_or_samples, GenerativeModel):
         n_outliers = min(_N_OUTLIERS, len(train_df) // 2)
         shadows = ShadowAttack(n_shadows, n_outliers, seed, settings.device, notify)
+        takes_arrays = not _is_table(train)
         attacks.append(
             _attack_outliers(
-                shadows, model_or_samples, train_df, held_out_df, not _is_table(train)
+                shadows, model_or_samples, train_df, held_out_df, takes_arrays
             )
         )
     return Attacks(
@@ -314,6 +178,18 @@ def attack(
         },
         hidden=hidden,
     )
+
+
+def _draw_samples(
+    model: GenerativeModel, n_train: int, seed: int
+) -> list[pd.DataFrame]:
+    """As many samples as fitted rows, and larger sets that show how attacks grow."""
+    n = min(n_train, _MAX_SAMPLES)
+    sample_dfs = []
+    for factor in (1, *_GROWTH):
+        samples = model.sample(factor * n, random_state=seed)
+        sample_dfs.append(_as_dataframe(samples, "samples"))
+    return sample_dfs
 
 
 def _resolve_n_shadows(n_shadows: int | None, is_model: bool) -> int:
@@ -334,20 +210,19 @@ class _Settings(NamedTuple):
     hidden: Hashable | None  # the column to guess; None takes the last that varies
     seed: int
     device: str
-    notify: Callable[[str], object]
+    notify: Callable[[str], None]
 
 
-def _is_table(x: Any) -> bool:
+def _is_table(x: object) -> bool:
     return hasattr(x, "columns")
 
 
-def _as_dataframe(x: Any, name: str) -> pd.DataFrame:
+def _as_dataframe(x: pd.DataFrame | RowsLike, name: str) -> pd.DataFrame:
     """A DataFrame as it is, or one of an array (n, d)."""
     import pandas as pd
 
     if _is_table(x):
-        df: pd.DataFrame = x
-        return df.reset_index(drop=True)
+        return cast("pd.DataFrame", x).reset_index(drop=True)
     if np.ndim(x) != 2:
         fact = f"{name} has the shape {np.shape(x)}"
         raise DataError(fact, "pass a DataFrame or rows (n, d)")
@@ -386,17 +261,19 @@ def _attack_samples(
     attacks = []
     for name, (score, meaning) in ATTACK_SCORES.items():
         settings.notify(f"attacking by {name}")
-        growth = {}
+        auc_by_n_samples = {}
         for larger_set in more_samples:
             more_known = knowledge._replace(samples=larger_set)
             result = _run_attack(score, more_known, members, others)
-            growth[len(larger_set)] = result.auc.value
+            auc_by_n_samples[len(larger_set)] = result.auc.value
         attack_result = Attack(
             name=name,
             meaning=meaning.format(hidden=hidden),
-            samples=_run_attack(score, knowledge, members, others),
-            fresh=_run_attack(score, knowledge, members, others, with_fresh_rows=True),
-            growth=growth,
+            score=_run_attack(score, knowledge, members, others),
+            null_score=_run_attack(
+                score, knowledge, members, others, with_fresh_rows=True
+            ),
+            auc_by_n_samples=auc_by_n_samples,
         )
         attacks.append(attack_result)
     return attacks, hidden
@@ -441,16 +318,16 @@ def _attack_outliers(
     model: GenerativeModel,
     train: pd.DataFrame,
     held_out: pd.DataFrame,
-    is_array: bool,
+    takes_arrays: bool,
 ) -> Attack:
     """The attack by shadow models on outliers.
 
-    If `is_array`, the model takes arrays and not DataFrames.
+    `takes_arrays` is whether the model takes arrays and not DataFrames.
     """
     import pandas as pd
 
     def as_input(df: pd.DataFrame) -> Any:
-        return df.to_numpy() if is_array else df
+        return df.to_numpy() if takes_arrays else df
 
     # What `ShadowAttack` calls statistics: three scores of each outlier.
     def statistics(samples: Any, pool: pd.DataFrame, outliers: Ints) -> Floats:
@@ -474,4 +351,4 @@ def _attack_outliers(
     pool = pd.concat([train, held_out], ignore_index=True)
     score, by_chance = shadows.run(model, pool, statistics, as_input)
     meaning = "likelihood ratio of the rows farthest from others, by shadow models"
-    return Attack(SHADOW_ATTACK, meaning, score, by_chance, growth={})
+    return Attack(SHADOW_ATTACK, meaning, score, by_chance, auc_by_n_samples={})

@@ -9,12 +9,12 @@ others here, as in both papers.)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from sliceflow.arrays import Floats, Ints
 from sliceflow.errors import DataError
+from sliceflow.metrics.rows import RowsLike
 from sliceflow.validation import from_tensor, require
 
 # Samples whose p-value is below this do not pass, as is usual.
@@ -133,7 +133,7 @@ class Calibration:
 
 
 def calibration(
-    samples: Any, truth: Any, *, first: str | None = None, seed: int = 0
+    samples: RowsLike, truth: RowsLike, *, first: str | None = None, seed: int = 0
 ) -> Calibration:
     """Test whether conditional samples cover the truth as often as they should.
 

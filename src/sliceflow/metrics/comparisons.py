@@ -41,7 +41,7 @@ class ClassLabels(NamedTuple):
 
     samples: np.ndarray  # (n,)
     train: np.ndarray  # (N,)
-    test: np.ndarray  # (m,)
+    held_out: np.ndarray  # (m,)
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,13 @@ class ComparisonSettings:
 
     max_rows: int  # of samples, training rows and held-out rows each
     device: str
-    notify: Callable[[str], object]
+    notify: Callable[[str], None]
 
 
 def compare_vectors(
     samples: np.ndarray,
     train: np.ndarray,
-    test: np.ndarray,
+    held_out: np.ndarray,
     labels: ClassLabels | None,
     settings: ComparisonSettings,
 ) -> Scores:
@@ -68,21 +68,23 @@ def compare_vectors(
     unit = np.where(deviation > 0, deviation, 1)
     samples = samples / unit
     train = train / unit
-    test = test / unit
-    held_out = subsample(test, settings.max_rows)
+    held_out = held_out / unit
+    compared = subsample(held_out, settings.max_rows)
 
     def measure(x: np.ndarray) -> dict[str, float]:
-        accuracy = distances.two_sample_score(x, held_out, n_trees=N_TREES)
+        accuracy = distances.two_sample_score(x, compared, n_trees=N_TREES)
         return {
-            "sliced distance": distances.sliced_wasserstein(x, held_out),
-            "coverage": distances.coverage(x, held_out, device=settings.device),
+            "sliced distance": distances.sliced_wasserstein(x, compared),
+            "coverage": distances.coverage(x, compared, device=settings.device),
             "two-sample accuracy": accuracy,
         }
 
     scores = with_references(measure, samples, train, settings)
-    scores |= copy_scores(samples, [train], test, settings)
+    scores |= copy_scores(samples, [train], held_out, settings)
     if labels is not None:
-        scores["recognised"] = recognised_score(samples, train, test, labels, settings)
+        scores["recognised"] = recognised_score(
+            samples, train, held_out, labels, settings
+        )
     return scores
 
 
@@ -105,7 +107,7 @@ def with_references(
 def copy_scores(
     samples: np.ndarray,
     train_blocks: Iterable[np.ndarray],
-    test: np.ndarray,
+    held_out: np.ndarray,
     settings: ComparisonSettings,
     mirror: bool = False,
 ) -> Scores:
@@ -114,32 +116,32 @@ def copy_scores(
     If most held-out rows are equal to a training row, the result has exact copies only.
     """
     samples = subsample(samples, settings.max_rows)
-    test = subsample(test, settings.max_rows)
-    rows = np.concatenate((samples, test))
+    held_out = subsample(held_out, settings.max_rows)
+    rows = np.concatenate((samples, held_out))
     block_distances = [
         copying.nearest_distances(rows, block, mirror=mirror, device=settings.device)
         for block in train_blocks
     ]
     row_distances = np.min(block_distances, axis=0)
     sample_distances = row_distances[: len(samples)]
-    test_distances = row_distances[len(samples) :]
+    held_out_distances = row_distances[len(samples) :]
     scores = {
         "exact copies": Score(
             float((sample_distances < _EQUAL_DISTANCE).mean()),
-            float((test_distances < _EQUAL_DISTANCE).mean()),
+            float((held_out_distances < _EQUAL_DISTANCE).mean()),
         )
     }
-    if np.median(test_distances) == 0:
+    if np.median(held_out_distances) == 0:
         return scores
     # The reference of the ratio is one half of the held-out rows against the other.
-    other_half = max(float(np.median(test_distances[1::2])), np.finfo(float).tiny)
+    other_half = max(float(np.median(held_out_distances[1::2])), np.finfo(float).tiny)
     scores["NN ratio"] = Score(
-        median_distance_ratio(sample_distances, test_distances),
-        float(np.median(test_distances[::2]) / other_half),
+        median_distance_ratio(sample_distances, held_out_distances),
+        float(np.median(held_out_distances[::2]) / other_half),
     )
     scores["copies"] = Score(
-        copying.share_of_copies(sample_distances, test_distances),
-        copies_reference(len(test_distances)),
+        copying.share_of_copies(sample_distances, held_out_distances),
+        copies_reference(len(held_out_distances)),
     )
     return scores
 
@@ -152,7 +154,7 @@ def copies_reference(n: int) -> float:
 def recognised_score(
     samples: np.ndarray,
     train: np.ndarray,
-    test: np.ndarray,
+    held_out: np.ndarray,
     labels: ClassLabels,
     settings: ComparisonSettings,
 ) -> Score:
@@ -169,4 +171,4 @@ def recognised_score(
         elected = classes[votes.sum(axis=1).argmax(axis=1)]
         return float(np.mean(elected == scored_labels))
 
-    return Score(accuracy(samples, labels.samples), accuracy(test, labels.test))
+    return Score(accuracy(samples, labels.samples), accuracy(held_out, labels.held_out))

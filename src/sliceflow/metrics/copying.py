@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sliceflow.arrays import Floats
 from sliceflow.errors import DataError
-from sliceflow.metrics.rows import nearest
+from sliceflow.metrics.rows import RowsLike, nearest
 from sliceflow.neighbours.distance_ratios import median_distance_ratio
 from sliceflow.validation import from_tensor, require
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    # Rows (n, d) of a fit, and the particles (m, d) that it moved.
+    RowsAndParticles: TypeAlias = tuple[NDArray[Any] | Tensor, NDArray[Any] | Tensor]
 
 # By definition, the share of new real rows that count as copies.
 IDEAL_COPIES = 0.01
@@ -41,14 +47,14 @@ _MIN_NN_RATIO = 0.7
 
 
 def nn_ratio(
-    samples: Any,
-    train: Any,
-    test: Any = None,
+    samples: RowsLike,
+    train: RowsLike,
+    held_out: RowsLike | None = None,
     *,
     mirror: bool = False,
     device: str = "auto",
 ) -> float:
-    """Median distance of samples to the nearest train row, over that of test rows.
+    """Median distance to the nearest train row, of samples over that of held-out rows.
 
     1 is ideal. Near 0 the samples are copies of the training rows; above 1 they are far
     from the data. A median does not see a few copies among many samples; `copy_rate`
@@ -58,7 +64,7 @@ def nn_ratio(
     ----------
     samples, train : (n, d) and (N, d), or pictures
         The samples, and the rows that were fitted.
-    test : (m, d) or None, default None
+    held_out : (m, d) or None, default None
         Held-out rows. None takes every train row in its turn, and its distance to the
         others.
     mirror : bool, default False
@@ -73,36 +79,36 @@ def nn_ratio(
 
     Examples
     --------
-    >>> train, test = np.random.default_rng(0).normal(size=(2, 200, 3))
-    >>> nn_ratio(train[:50], train, test, device="cpu")  # copies
+    >>> train, held_out = np.random.default_rng(0).normal(size=(2, 200, 3))
+    >>> nn_ratio(train[:50], train, held_out, device="cpu")  # copies
     0.0
     """
     sample_distances, real_distances = _train_distances(
-        samples, train, test, mirror, device
+        samples, train, held_out, mirror, device
     )
     return median_distance_ratio(sample_distances, real_distances)
 
 
 def copy_rate(
-    samples: Any,
-    train: Any,
-    test: Any = None,
+    samples: RowsLike,
+    train: RowsLike,
+    held_out: RowsLike | None = None,
     *,
     mirror: bool = False,
     device: str = "auto",
 ) -> float:
-    """Share of samples nearer to a train row than the nearest 1 % of test rows are.
+    """Share of samples nearer to a train row than the nearest 1 % of held-out rows.
 
     It is the share of samples with d(x) < q, where q is the 1 % quantile of d over the
-    n test rows. 0.01 is ideal, and 1 means that all samples are copies. New real rows
-    score on average 0.01; 1/(n + 1) if there are n < 99 test rows; 2/(N + 1) if there
-    are no test rows and N < 199 training rows.
+    n held-out rows. 0.01 is ideal, and 1 means that all samples are copies. New real
+    rows score on average 0.01; 1/(n + 1) if there are n < 99 held-out rows; 2/(N + 1)
+    if there are no held-out rows and N < 199 training rows.
 
     Parameters
     ----------
     samples, train : (n, d) and (N, d), or pictures
         The samples, and the rows that were fitted.
-    test : (m, d) or None, default None
+    held_out : (m, d) or None, default None
         Held-out rows. None takes every train row in its turn, and its distance to the
         others.
     mirror : bool, default False
@@ -116,35 +122,35 @@ def copy_rate(
 
     Examples
     --------
-    >>> train, test, samples = np.random.default_rng(0).normal(size=(3, 1000, 3))
+    >>> train, held_out, samples = np.random.default_rng(0).normal(size=(3, 1000, 3))
     >>> samples[:100] = train[:100]  # one in ten
-    >>> print(f"{copy_rate(samples, train, test, device='cpu'):.2f}")
+    >>> print(f"{copy_rate(samples, train, held_out, device='cpu'):.2f}")
     0.11
     """
     sample_distances, real_distances = _train_distances(
-        samples, train, test, mirror, device
+        samples, train, held_out, mirror, device
     )
     return share_of_copies(sample_distances, real_distances)
 
 
 def outlier_rate(
-    samples: Any,
-    train: Any,
-    test: Any = None,
+    samples: RowsLike,
+    train: RowsLike,
+    held_out: RowsLike | None = None,
     *,
     mirror: bool = False,
     device: str = "auto",
 ) -> float:
-    """Share of samples farther from all train rows than any test row.
+    """Share of samples farther from all train rows than any held-out row.
 
-    It is the share of samples with d(x) > max d over the n test rows. Near 0 is ideal:
-    new real rows score 1/(n + 1) on average.
+    It is the share of samples with d(x) > max d over the n held-out rows. Near 0 is
+    ideal: new real rows score 1/(n + 1) on average.
 
     Parameters
     ----------
     samples, train : (n, d) and (N, d), or pictures
         The samples, and the rows that were fitted.
-    test : (m, d) or None, default None
+    held_out : (m, d) or None, default None
         Held-out rows. None takes every train row in its turn, and its distance to the
         others.
     mirror : bool, default False
@@ -158,21 +164,21 @@ def outlier_rate(
 
     Examples
     --------
-    >>> train, test, samples = np.random.default_rng(0).normal(size=(3, 500, 3))
+    >>> train, held_out, samples = np.random.default_rng(0).normal(size=(3, 500, 3))
     >>> samples[:50] += 20
-    >>> print(f"{outlier_rate(samples, train, test, device='cpu'):.2f}")
+    >>> print(f"{outlier_rate(samples, train, held_out, device='cpu'):.2f}")
     0.10
     """
     sample_distances, real_distances = _train_distances(
-        samples, train, test, mirror, device
+        samples, train, held_out, mirror, device
     )
     return float(np.mean(sample_distances > real_distances.max()))
 
 
 def memorized_rate(
-    samples: Any,
-    train: Any,
-    test: Any,
+    samples: RowsLike,
+    train: RowsLike,
+    held_out: RowsLike,
     *,
     mirror: bool = False,
     patch: int | None = None,
@@ -180,17 +186,17 @@ def memorized_rate(
 ) -> float:
     """Share of samples that resemble one train row far more than all others.
 
-    0.01 is ideal: this share of test rows does. It is `copy_rate` by d₁/d₁₀ instead
-       of d₁, the distances to the first and the tenth train row. So it sees copies of
-       rows that are far from all others, such as pictures of high contrast.
+    0.01 is ideal: this share of held-out rows does. It is `copy_rate` by d₁/d₁₀ instead
+    of d₁, where d₁ and d₁₀ are the distances to the first and the tenth train row. So
+    it sees copies of rows that are far from all others, such as pictures of high
+    contrast.
 
     Parameters
     ----------
     samples, train : (n, d) and (N, d), or pictures
         The samples, and the rows that were fitted.
-    test : (m, d) or None
-        Held-out rows. None takes every train row in its turn, and its distance to the
-        others.
+    held_out : (m, d)
+        Held-out rows.
     mirror : bool, default False
         Mirror images of train rows count as train rows.
     patch : int or None, default None
@@ -208,10 +214,10 @@ def memorized_rate(
     --------
     >>> rng = np.random.default_rng(0)
     >>> rows = rng.normal(size=(3, 1000, 8)) * rng.exponential(size=(3, 1000, 1))
-    >>> train, test, samples = rows
+    >>> train, held_out, samples = rows
     >>> far = np.abs(train).sum(1).argsort()[-50:]
     >>> samples[:50] = train[far] + 0.1 * rng.normal(size=(50, 8))  # nearly copies
-    >>> print(f"{memorized_rate(samples, train, test, device='cpu'):.2f}")
+    >>> print(f"{memorized_rate(samples, train, held_out, device='cpu'):.2f}")
     0.06
     """
     train = np.concatenate(_with_mirror_images(train, mirror))
@@ -220,10 +226,18 @@ def memorized_rate(
             f"memorized_rate needs {N_COMPARED_NEIGHBOURS} train rows or more, "
             f"but there are {len(train)}"
         )
-    rows = np.concatenate((from_tensor(samples), from_tensor(test)))
+    samples = np.asarray(from_tensor(samples))
+    n_samples = len(samples)
+    rows = np.concatenate((samples, from_tensor(held_out)))
+
+    def rate(compared: NDArray[Any], fitted: NDArray[Any]) -> float:
+        distances, _ = nearest(compared, fitted, N_COMPARED_NEIGHBOURS, device=device)
+        tenth = np.maximum(distances[:, -1], np.finfo(float).tiny)
+        ratios = distances[:, 0] / tenth
+        return share_of_copies(ratios[:n_samples], ratios[n_samples:])
+
     if patch is None:
-        ratios = _neighbour_ratios(rows, train, device)
-        return share_of_copies(ratios[: len(samples)], ratios[len(samples) :])
+        return rate(rows, train)
     height, width = (0, 0)  # of rows that are no pictures
     if train.ndim > 2:
         height, width = train.shape[1:3]
@@ -233,17 +247,8 @@ def memorized_rate(
     for top in (0, (height - patch) // 2, height - patch):
         for left in (0, (width - patch) // 2, width - patch):
             part = np.s_[:, top : top + patch, left : left + patch]
-            ratios = _neighbour_ratios(rows[part], train[part], device)
-            rate = share_of_copies(ratios[: len(samples)], ratios[len(samples) :])
-            rates.append(rate)
+            rates.append(rate(rows[part], train[part]))
     return float(np.mean(rates))
-
-
-def _neighbour_ratios(rows: Any, train: Floats, device: str) -> Floats:
-    """Distances to the nearest train row over those to the tenth, (n,)."""
-    distances, _ = nearest(rows, train, N_COMPARED_NEIGHBOURS, device=device)
-    tenth = np.maximum(distances[:, -1], np.finfo(float).tiny)
-    return np.asarray(distances[:, 0] / tenth)
 
 
 def nearest_pictures(
@@ -297,7 +302,7 @@ def nearest_pictures(
     return candidates[nearest_indices], np.take_along_axis(distances, chosen, 1)
 
 
-def evidence_of_copying(pairs: Sequence[tuple[Any, Any]], device: str = "cpu") -> str:
+def evidence_of_copying(pairs: Sequence[RowsAndParticles], device: str = "cpu") -> str:
     """Evidence that particles copy rows, such as "copies 0.20, NN ratio 0.61".
 
     The text is empty if there is no evidence, if there are too few particles or rows to
@@ -308,23 +313,14 @@ def evidence_of_copying(pairs: Sequence[tuple[Any, Any]], device: str = "cpu") -
     m = sum(len(particles) for _, particles in pairs)
     if not 2 * _MAX_COPIES_RATIO <= n <= _MAX_WARNED_ROWS or m < _MIN_WARNED_PARTICLES:
         return ""
-    n_per_pair = math.ceil(_N_WARNED_PARTICLES / len(pairs))
-    particle_parts = []
-    row_parts = []
-    for rows, particles in pairs:
-        if len(rows) < 2:
-            continue
-        rows = from_tensor(rows)
-        particles = from_tensor(particles)
-        some_rows = rows[:: math.ceil(len(rows) / n_per_pair)]
-        some_particles = particles[:: math.ceil(len(particles) / n_per_pair)]
-        # The nearest of two rows is the row itself.
-        row_parts.append(nearest(some_rows, rows, 2, device=device)[0][:, 1])
-        particle_parts.append(nearest(some_particles, rows, device=device)[0][:, 0])
-    if not row_parts:
+    # A single row has no other row to compare with.
+    compared = [pair for pair in pairs if len(pair[0]) >= 2]
+    if not compared:
         return ""
-    row_distances = np.concatenate(row_parts)
-    particle_distances = np.concatenate(particle_parts)
+    n_per_pair = math.ceil(_N_WARNED_PARTICLES / len(pairs))
+    distances = [_distances_to_rows(pair, n_per_pair, device) for pair in compared]
+    row_distances = np.concatenate([of_rows for of_rows, _ in distances])
+    particle_distances = np.concatenate([of_particles for _, of_particles in distances])
     if np.median(row_distances) == 0:
         return ""
     share = share_of_copies(particle_distances, row_distances)
@@ -333,6 +329,20 @@ def evidence_of_copying(pairs: Sequence[tuple[Any, Any]], device: str = "cpu") -
     if not shows_copying(share, ratio, reference):
         return ""
     return f"copies {share:.2f}, NN ratio {ratio:.2f}"
+
+
+def _distances_to_rows(
+    pair: RowsAndParticles, n: int, device: str
+) -> tuple[Floats, Floats]:
+    """Distances of about n rows to other rows, and of n particles to rows."""
+    rows = from_tensor(pair[0])
+    particles = from_tensor(pair[1])
+    compared_rows = rows[:: math.ceil(len(rows) / n)]
+    compared_particles = particles[:: math.ceil(len(particles) / n)]
+    # The nearest of two rows is the row itself.
+    row_distances, _ = nearest(compared_rows, rows, 2, device=device)
+    particle_distances, _ = nearest(compared_particles, rows, device=device)
+    return row_distances[:, 1], particle_distances[:, 0]
 
 
 def shows_copying(share: float, ratio: float, reference: float = IDEAL_COPIES) -> bool:
@@ -357,8 +367,8 @@ def share_of_copies(sample_distances: Floats, real_distances: Floats) -> float:
 
 
 def nearest_distances(
-    rows: Any,
-    train: Any,
+    rows: RowsLike,
+    train: RowsLike,
     *,
     mirror: bool = False,
     device: str = "auto",
@@ -381,19 +391,25 @@ def nearest_distances(
 
 
 def _train_distances(
-    samples: Any, train: Any, test: Any, mirror: bool, device: str
+    samples: RowsLike,
+    train: RowsLike,
+    held_out: RowsLike | None,
+    mirror: bool,
+    device: str,
 ) -> tuple[NDArray[Any], Floats]:
     """Distances to the nearest train row, of samples (n,) and of real rows (m,)."""
-    if test is None:
+    if held_out is None:
         real_distances = nearest_distances(
             train, train, mirror=mirror, device=device, leave_out_itself=True
         )
         real_name = "train"
         duplicates = "in train"
     else:
-        real_distances = nearest_distances(test, train, mirror=mirror, device=device)
-        real_name = "test"
-        duplicates = "between test and train"
+        real_distances = nearest_distances(
+            held_out, train, mirror=mirror, device=device
+        )
+        real_name = "held-out"
+        duplicates = "between held_out and train"
     if np.median(real_distances) == 0:
         raise DataError(
             f"the median {real_name} row is identical to a train row: no distance can "
@@ -404,7 +420,7 @@ def _train_distances(
     return sample_distances, real_distances
 
 
-def _with_mirror_images(rows: Any, mirror: bool) -> list[NDArray[Any]]:
+def _with_mirror_images(rows: RowsLike, mirror: bool) -> list[NDArray[Any]]:
     """The rows and, with `mirror`, their mirror images."""
     rows = np.asarray(from_tensor(rows))
     if not mirror:

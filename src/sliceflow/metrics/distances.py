@@ -13,7 +13,7 @@ from sliceflow.arrays import Floats
 from sliceflow.devices import resolve_device
 from sliceflow.engine.wasserstein import squared_wasserstein
 from sliceflow.errors import DataError
-from sliceflow.metrics.rows import as_flat_rows, nearest, require_same_width
+from sliceflow.metrics.rows import RowsLike, as_flat_rows, nearest, require_same_width
 from sliceflow.validation import from_tensor
 
 # Directions whose projections are in memory at a time. More take more memory; fewer
@@ -30,8 +30,8 @@ _MIN_ROWS = _N_FOLDS
 
 
 def sliced_wasserstein(
-    a: Any,
-    b: Any,
+    a: RowsLike,
+    b: RowsLike,
     *,
     n_directions: int = 1000,
     seed: int = 0,
@@ -76,7 +76,7 @@ def sliced_wasserstein(
     return float(np.sqrt(total / len(directions)))
 
 
-def _as_float64(a: Any, b: Any) -> tuple[Floats, Floats]:
+def _as_float64(a: RowsLike, b: RowsLike) -> tuple[Floats, Floats]:
     """Two samples as rows of equally many float64 numbers."""
     a = as_flat_rows(a, "a").astype(np.float64)
     b = as_flat_rows(b, "b").astype(np.float64)
@@ -84,7 +84,7 @@ def _as_float64(a: Any, b: Any) -> tuple[Floats, Floats]:
     return a, b
 
 
-def frechet_distance(a: Any, b: Any) -> float:
+def frechet_distance(a: RowsLike, b: RowsLike) -> float:
     """Squared 2-Wasserstein distance between the Gaussians fitted to two samples.
 
     FD = |μ_a − μ_b|² + tr Σ_a + tr Σ_b − 2·tr (Σ_a Σ_b)^½
@@ -123,15 +123,16 @@ def frechet_distance(a: Any, b: Any) -> float:
 
 
 def frechet_distance_pca(
-    samples: Any, test: Any, train: Any, n_components: int = 32
+    samples: RowsLike, held_out: RowsLike, train: RowsLike, n_components: int = 32
 ) -> float:
-    """Fréchet distance of samples to test rows in principal components of train rows.
+    """Fréchet distance of samples to held-out rows, in principal components.
 
-    Only the leading components are seen: a shift along another one is not.
+    The components are those of the train rows. Only the leading ones are seen: a shift
+    along another one is not.
 
     Parameters
     ----------
-    samples, test, train : (n, d), (m, d) and (N, d)
+    samples, held_out, train : (n, d), (m, d) and (N, d)
         The samples, held-out rows to compare them with, and the rows whose components
         are taken.
     n_components : int, default 32
@@ -149,8 +150,8 @@ def frechet_distance_pca(
     """
     mean, axes = principal_axes(as_flat_rows(train, "train"), n_components)
     samples = as_flat_rows(samples, "samples")
-    test = as_flat_rows(test, "test")
-    return frechet_distance((samples - mean) @ axes.T, (test - mean) @ axes.T)
+    held_out = as_flat_rows(held_out, "held_out")
+    return frechet_distance((samples - mean) @ axes.T, (held_out - mean) @ axes.T)
 
 
 def principal_axes(rows: NDArray[Any], n: int) -> tuple[Floats, Floats]:
@@ -176,19 +177,21 @@ def _covariance_root(x: Floats) -> Floats:
     return np.asarray(deviations[:, None] * vectors.T)
 
 
-def coverage(samples: Any, real: Any, *, k: int = 5, device: str = "auto") -> float:
-    """Share of real rows that have a sample near (Naeem et al., ICML 2020).
+def coverage(
+    samples: RowsLike, held_out: RowsLike, *, k: int = 5, device: str = "auto"
+) -> float:
+    """Share of held-out rows that have a sample near (Naeem et al., ICML 2020).
 
-    1/m · Σ_i [min_j |y_j − x_i| ≤ r_k(x_i)] with samples y, real rows x, and r_k the
-    distance to the k-th nearest other real row. As many new real rows score about 1 −
-    2⁻ᵏ, which is .97 for k = 5.
+    1/m · Σ_i [min_j |y_j − x_i| ≤ r_k(x_i)] with samples y, held-out rows x, and r_k
+    the distance to the k-th nearest other held-out row. As many new real rows score
+    about 1 − 2⁻ᵏ, which is .97 for k = 5.
 
     Parameters
     ----------
-    samples, real : (n, d) and (m, d), or pictures
+    samples, held_out : (n, d) and (m, d), or pictures
         The samples, and held-out rows.
     k : int, default 5
-        Which of the nearest other real rows says how far "near" is.
+        Which of the nearest other held-out rows says how far "near" is.
     device : "cpu", "cuda" or "auto", default "auto"
         Where nearest rows are searched.
 
@@ -202,32 +205,34 @@ def coverage(samples: Any, real: Any, *, k: int = 5, device: str = "auto") -> fl
     >>> round(coverage(a, b, device="cpu"), 2)
     0.97
     """
-    real_distances, _ = nearest(real, real, k, device=device, leave_out_itself=True)
-    sample_distances, _ = nearest(real, samples, device=device)
-    return float(np.mean(sample_distances[:, 0] <= real_distances[:, -1]))
+    held_out_distances, _ = nearest(
+        held_out, held_out, k, device=device, leave_out_itself=True
+    )
+    sample_distances, _ = nearest(held_out, samples, device=device)
+    return float(np.mean(sample_distances[:, 0] <= held_out_distances[:, -1]))
 
 
 def two_sample_score(
-    samples: Any,
-    real: Any,
+    samples: RowsLike,
+    held_out: RowsLike,
     *,
     classifier: Any = None,
     scoring: str = "accuracy",
     n_trees: int = 200,
     seed: int = 0,
 ) -> float:
-    """Classifier two-sample test (C2ST): can samples be told from real rows?
+    """Classifier two-sample test (C2ST): can samples be told from held-out rows?
 
-    It is the cross-validated score of a classifier that tells samples from real rows:
-    its accuracy, or what `scoring` names. Accuracy and AUC are 0.5 if it cannot, which
-    is ideal, and 1 if it always can. Equally many of both are used (a random subset of
-    the larger), in five shuffled folds; 1,000 or more in three, which find as much. A
-    random forest detects what distances do not: values that never occur, columns that
-    never vary. See Lopez-Paz and Oquab, ICLR 2017.
+    It is the cross-validated score of a classifier that tells samples from held-out
+    rows: its accuracy, or what `scoring` names. Accuracy and AUC are 0.5 if it cannot,
+    which is ideal, and 1 if it always can. Equally many of both are used (a random
+    subset of the larger), in five shuffled folds; 1,000 or more in three, which find as
+    much. A random forest detects what distances do not: values that never occur,
+    columns that never vary. See Lopez-Paz and Oquab, ICLR 2017.
 
     Parameters
     ----------
-    samples, real : (n, d) and (m, d)
+    samples, held_out : (n, d) and (m, d)
         The samples, and held-out rows.
     classifier : classifier of scikit-learn or None, default None
         None takes a random forest.
@@ -255,13 +260,15 @@ def two_sample_score(
     from sklearn.model_selection import StratifiedKFold
 
     rng = np.random.default_rng(seed)
-    n = min(len(samples), len(real))
+    samples = np.asarray(from_tensor(samples))
+    held_out = np.asarray(from_tensor(held_out))
+    n = min(len(samples), len(held_out))
     if n < _MIN_ROWS:
-        fact = f"there are {len(samples)} samples and {len(real)} real rows"
+        fact = f"there are {len(samples)} samples and {len(held_out)} held-out rows"
         raise DataError(fact, f"pass {_MIN_ROWS} or more")
-    some_samples = np.asarray(from_tensor(samples))[rng.permutation(len(samples))[:n]]
-    some_real = np.asarray(from_tensor(real))[rng.permutation(len(real))[:n]]
-    X = np.concatenate((some_samples, some_real))
+    compared_samples = samples[rng.permutation(len(samples))[:n]]
+    compared_held_out = held_out[rng.permutation(len(held_out))[:n]]
+    X = np.concatenate((compared_samples, compared_held_out))
     y = np.repeat([0, 1], n)
     is_forest = classifier is None
     if is_forest:
@@ -296,7 +303,7 @@ def fid(
     torch-fidelity, the field's reference, computes it; the extra ``sliceflow[metrics]``
     installs it, and it downloads the network on first use. FID depends on the counts:
     the usual one compares 50,000 samples with all training pictures. Real rows score
-    ``fid(test, train)``.
+    ``fid(held_out, train)``.
 
     Parameters
     ----------

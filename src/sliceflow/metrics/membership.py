@@ -13,8 +13,7 @@ from sliceflow.arrays import Floats
 # What intervals cover: the usual level.
 _CONFIDENCE = 0.95
 # With a p-value below this, an attack does better than chance. Five or six attacks are
-# made at a time: at a level
-# of .05 one of four harmless generators would be accused.
+# made at a time: at a level of .05 one of four harmless generators would be accused.
 MAX_P_VALUE = 0.01
 
 
@@ -31,10 +30,10 @@ class AttackScore:
     """How well an attack tells members from others."""
 
     auc: Estimate  # ½ is chance
-    # The share of members that are found where 1 % and .1 % of the others are taken
-    # for members, too.
-    found_at_1_percent: Estimate
-    found_at_01_percent: Estimate
+    # The true positive rates, shares of members that are found, at false positive rates
+    # of 1 % and .1 %, shares of others that are taken for members.
+    tpr_at_fpr_1pct: Estimate
+    tpr_at_fpr_0_1pct: Estimate
     p_value: float  # of the test that the attack guesses
 
     @property
@@ -52,16 +51,16 @@ def score_attack(members: Floats, others: Floats) -> AttackScore:
     """
     from scipy.stats import mannwhitneyu
 
-    n_found, j = _count_found(members, others, 0.01)
-    n_found_strictly, _ = _count_found(members, others, 0.001)
+    n_found_at_1pct, j = _count_found(members, others, 0.01)
+    n_found_at_0_1pct, _ = _count_found(members, others, 0.001)
     tests = (
-        _chance_of_finding(n_found, len(members), j, len(others)),
+        _chance_of_finding(n_found_at_1pct, len(members), j, len(others)),
         float(mannwhitneyu(members, others, alternative="greater").pvalue),
     )
     return AttackScore(
         auc=_auc_with_interval(members, others),
-        found_at_1_percent=share_with_interval(n_found, len(members)),
-        found_at_01_percent=share_with_interval(n_found_strictly, len(members)),
+        tpr_at_fpr_1pct=share_with_interval(n_found_at_1pct, len(members)),
+        tpr_at_fpr_0_1pct=share_with_interval(n_found_at_0_1pct, len(members)),
         p_value=min(1.0, 2 * min(tests)),
     )
 
@@ -76,9 +75,9 @@ def area_under_curve(members: Floats, others: Floats) -> float:
     return float((ranks[:m].sum() - m * (m + 1) / 2) / (m * n))
 
 
-def share_found(members: Floats, others: Floats, false_positives: float) -> float:
-    """The share of members with a higher score than all but so many of the others."""
-    n_found, _ = _count_found(members, others, false_positives)
+def true_positive_rate(members: Floats, others: Floats, max_fpr: float) -> float:
+    """The share of members above the limit that at most `max_fpr` of others exceed."""
+    n_found, _ = _count_found(members, others, max_fpr)
     return n_found / len(members)
 
 
@@ -98,16 +97,14 @@ def _auc_with_interval(members: Floats, others: Floats) -> Estimate:
     return Estimate(auc, max(0.0, auc - margin), min(1.0, auc + margin))
 
 
-def _count_found(
-    members: Floats, others: Floats, false_positives: float
-) -> tuple[int, int]:
+def _count_found(members: Floats, others: Floats, max_fpr: float) -> tuple[int, int]:
     """How many members are above a limit, and its place j among the others.
 
     The limit is the j-th largest score of the n others. Of fresh rows a share of
-    j/(n + 1) is above it, which is at most `false_positives`. Where n is too small for
+    j/(n + 1) is above it, which is at most `max_fpr`. Where n is too small for
     that, the limit is the largest score.
     """
-    j = max(1, math.floor(false_positives * (len(others) + 1)))
+    j = max(1, math.floor(max_fpr * (len(others) + 1)))
     limit = np.partition(others, -j)[-j]
     return int((members > limit).sum()), j
 

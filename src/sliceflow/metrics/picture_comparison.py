@@ -39,7 +39,7 @@ _MAX_PICTURES_OF_PATCHES_ON_CPU = 250
 def compare_pictures(
     samples: np.ndarray,
     train: np.ndarray,
-    test: np.ndarray,
+    held_out: np.ndarray,
     labels: ClassLabels | None,
     settings: ComparisonSettings,
 ) -> Scores:
@@ -47,12 +47,12 @@ def compare_pictures(
 
     Mirror images of training pictures count as copies.
     """
-    scores = _component_scores(samples, train, test, labels, settings)
+    scores = _component_scores(samples, train, held_out, labels, settings)
     search_settings = _limited_on_cpu(settings, MAX_PICTURES_SEARCHED_ON_CPU)
-    scores |= copy_scores(samples, [train], test, search_settings, mirror=True)
-    scores |= _thumbnail_scores(samples, train, test, search_settings)
+    scores |= copy_scores(samples, [train], held_out, search_settings, mirror=True)
+    scores |= _thumbnail_scores(samples, train, held_out, search_settings)
     patch_settings = _limited_on_cpu(settings, _MAX_PICTURES_OF_PATCHES_ON_CPU)
-    memorized = _memorized_halves(samples, train, test, patch_settings)
+    memorized = _memorized_halves(samples, train, held_out, patch_settings)
     scores["memorized, halves"] = memorized
     return scores
 
@@ -67,7 +67,7 @@ def _limited_on_cpu(settings: ComparisonSettings, max_rows: int) -> ComparisonSe
 def _component_scores(
     samples: np.ndarray,
     train: np.ndarray,
-    test: np.ndarray,
+    held_out: np.ndarray,
     labels: ClassLabels | None,
     settings: ComparisonSettings,
 ) -> Scores:
@@ -87,22 +87,22 @@ def _component_scores(
 
     sample_components = components(samples)
     train_components = components(train)
-    test_components = components(test)
-    held_out = subsample(test_components, settings.max_rows)
+    held_out_components = components(held_out)
+    compared = subsample(held_out_components, settings.max_rows)
 
     def measure(x: np.ndarray) -> dict[str, float]:
         return {
-            "FD-PCA32": distances.frechet_distance(x, held_out),
-            "coverage": distances.coverage(x, held_out, device=settings.device),
+            "FD-PCA32": distances.frechet_distance(x, compared),
+            "coverage": distances.coverage(x, compared, device=settings.device),
             "two-sample accuracy": distances.two_sample_score(
-                x, held_out, n_trees=N_TREES
+                x, compared, n_trees=N_TREES
             ),
         }
 
     scores = with_references(measure, sample_components, train_components, settings)
     if labels is not None:
         scores["recognised"] = recognised_score(
-            sample_components, train_components, test_components, labels, settings
+            sample_components, train_components, held_out_components, labels, settings
         )
     return scores
 
@@ -110,7 +110,7 @@ def _component_scores(
 def _thumbnail_scores(
     samples: np.ndarray,
     train: np.ndarray,
-    test: np.ndarray,
+    held_out: np.ndarray,
     settings: ComparisonSettings,
 ) -> Scores:
     """Copies among thumbnails, which noise does not hide; none of small pictures."""
@@ -122,7 +122,7 @@ def _thumbnail_scores(
     scores = copy_scores(
         _thumbnails(samples, factor),
         [_thumbnails(train, factor)],
-        _thumbnails(test, factor),
+        _thumbnails(held_out, factor),
         settings,
         mirror=True,
     )
@@ -134,13 +134,13 @@ def _thumbnail_scores(
 def _memorized_halves(
     samples: np.ndarray,
     train: np.ndarray,
-    test: np.ndarray,
+    held_out: np.ndarray,
     settings: ComparisonSettings,
 ) -> Score:
     """The share of patches, of half a side, that match one training picture."""
     settings.notify("searching for patches that are copies")
     side = min(train.shape[1:3])
-    held_out = subsample(test, settings.max_rows)
+    held_out = subsample(held_out, settings.max_rows)
     memorized = copying.memorized_rate(
         subsample(samples, settings.max_rows),
         train,

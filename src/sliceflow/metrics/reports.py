@@ -5,9 +5,9 @@ Every metric stands beside its reference, which is what real rows score.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from sliceflow.metrics.comparisons import (
     compare_vectors,
 )
 from sliceflow.metrics.picture_comparison import compare_pictures
-from sliceflow.metrics.rows import as_flat_rows
+from sliceflow.metrics.rows import RowsLike, as_flat_rows
 from sliceflow.metrics.table_comparison import Details, compare_tables
 from sliceflow.metrics.tables import MIN_COMMON_COUNT
 from sliceflow.metrics.text_tables import format_table
@@ -29,6 +29,7 @@ from sliceflow.metrics.verdict import Verdict, judge
 from sliceflow.validation import from_tensor, require
 
 if TYPE_CHECKING:
+    import pandas as pd
     from numpy.typing import ArrayLike
 
 Kind = Literal["vectors", "pictures", "tables"]
@@ -126,8 +127,8 @@ class Metric:
     """
 
     name: str
-    value: float  # of the samples
-    reference: float  # of real rows in their place
+    value: float
+    reference: float
     ideal: str
     meaning: str
 
@@ -145,7 +146,7 @@ class Report:
     metrics : tuple of Metric
         All metrics.
     counts : dict
-        The numbers of "samples", "train" and "test" rows.
+        The numbers of "samples", "train" and "held_out" rows.
     max_rows : int
         The most rows of each that were compared.
     details : Details
@@ -160,8 +161,8 @@ class Report:
 
     kind: Kind
     metrics: tuple[Metric, ...]
-    counts: Mapping[str, int]  # of samples, training rows and held-out rows
-    max_rows: int  # of each of these, at most, were compared
+    counts: Mapping[str, int]
+    max_rows: int
     details: Details = field(default_factory=Details, repr=False)
 
     def __getitem__(self, name: str) -> Metric:
@@ -197,7 +198,7 @@ class Report:
         """How many rows there are, and how many of them were compared."""
         note = (
             f"{self.counts['samples']} samples, {self.counts['train']} training rows "
-            f"and {self.counts['test']} held-out rows"
+            f"and {self.counts['held_out']} held-out rows"
         )
         if max(self.counts.values()) > self.max_rows:
             note += f", of each at most {self.max_rows}"
@@ -216,14 +217,14 @@ class Report:
 
 
 def report(
-    samples: Any,
-    train: Any,
-    test: Any,
+    samples: pd.DataFrame | RowsLike,
+    train: pd.DataFrame | RowsLike,
+    held_out: pd.DataFrame | RowsLike,
     *,
     y: Hashable | Sequence[ArrayLike] | None = None,
     kind: Kind | Literal["auto"] = "auto",
     device: str = "auto",
-    notify: Callable[[str], object] = lambda what: None,
+    notify: Callable[[str], None] = lambda text: None,
 ) -> Report:
     """Compare samples with held-out rows, and see whether they copy training rows.
 
@@ -237,11 +238,11 @@ def report(
 
     Parameters
     ----------
-    samples, train, test : arrays (n, d), pictures (n, h, w[, c]), or DataFrames
+    samples, train, held_out : arrays (n, d), pictures (n, h, w[, c]), or DataFrames
         The samples, the rows that were fitted, and held-out rows.
     y : column name, three arrays of classes, or None, default None
         For DataFrames, the column that `utility` predicts; None takes the last that
-        varies. For arrays, the classes of (samples, train, test); None leaves
+        varies. For arrays, the classes of (samples, train, held_out); None leaves
         `recognised` out.
     kind : "vectors", "pictures", "tables" or "auto", default "auto"
         The kind of data. "auto" sees it from the shapes.
@@ -256,8 +257,8 @@ def report(
 
     Examples
     --------
-    >>> train, test, samples = np.random.default_rng(0).normal(size=(3, 400, 2))
-    >>> print(report(samples, train, test, device="cpu").verdict.use)
+    >>> train, held_out, samples = np.random.default_rng(0).normal(size=(3, 400, 2))
+    >>> print(report(samples, train, held_out, device="cpu").verdict.use)
     May I use it? Green: a classifier hardly tells samples from held-out rows \
 (two-sample accuracy 0.49, of real rows 0.54); samples cover 97% of held-out rows \
 (real ones 98%)
@@ -267,37 +268,53 @@ def report(
     require(kind in ("auto", *kinds), "kind", kind, allowed)
     if kind == "auto":
         kind = _infer_kind(train)
+    settings = _choose_settings(device, notify)
     if kind == "tables":
-        for name, table in (("samples", samples), ("train", train), ("test", test)):
-            is_dataframe = hasattr(table, "columns")
-            require(is_dataframe, name, type(table), "a DataFrame, as train is")
+        tables = (
+            _as_table(samples, "samples"),
+            _as_table(train, "train"),
+            _as_table(held_out, "held_out"),
+        )
+        counts = _count_rows(tables)
+        scores, details = compare_tables(*tables, y, settings)
     else:
-        shape = np.shape(train)[1:]
-        samples = _as_array(samples, "samples", kind, shape)
-        train = _as_array(train, "train", kind, shape)
-        test = _as_array(test, "test", kind, shape)
-    counts = {"samples": len(samples), "train": len(train), "test": len(test)}
+        shape = np.shape(from_tensor(train))[1:]
+        arrays = (
+            _as_array(samples, "samples", kind, shape),
+            _as_array(train, "train", kind, shape),
+            _as_array(held_out, "held_out", kind, shape),
+        )
+        counts = _count_rows(arrays)
+        labels = _as_labels(y, counts)
+        details = Details()
+        if kind == "pictures":
+            scores = compare_pictures(*arrays, labels, settings)
+        else:
+            scores = compare_vectors(*arrays, labels, settings)
+    metrics = _as_metrics(scores, details)
+    return Report(kind, metrics, counts, settings.max_rows, details)
+
+
+def _choose_settings(device: str, notify: Callable[[str], None]) -> ComparisonSettings:
+    """How many rows are compared, by the device."""
+    resolved = str(resolve_device(device))
+    max_rows = _MAX_ROWS_ON_GPU
+    if resolved == "cpu":
+        max_rows = _MAX_ROWS_ON_CPU
+    return ComparisonSettings(max_rows, resolved, notify)
+
+
+def _count_rows(tables: Sequence[Sized]) -> dict[str, int]:
+    """The numbers of samples, training rows and held-out rows, if they are enough."""
+    names = ("samples", "train", "held_out")
+    counts = {name: len(table) for name, table in zip(names, tables, strict=True)}
     if min(counts.values()) < _MIN_ROWS:
         fact = f"there are too few rows, {counts}"
         raise DataError(fact, f"pass {_MIN_ROWS} or more of each")
-    device = str(resolve_device(device))
-    max_rows = _MAX_ROWS_ON_GPU
-    if device == "cpu":
-        max_rows = _MAX_ROWS_ON_CPU
-    settings = ComparisonSettings(max_rows, device, notify)
-    details = Details()
-    if kind == "tables":
-        scores, details = compare_tables(samples, train, test, y, settings)
-    elif kind == "pictures":
-        labels = _as_labels(y, counts)
-        scores = compare_pictures(samples, train, test, labels, settings)
-    else:
-        labels = _as_labels(y, counts)
-        scores = compare_vectors(samples, train, test, labels, settings)
-    return Report(kind, _as_metrics(scores, details), counts, max_rows, details)
+    return counts
 
 
-def _infer_kind(train: Any) -> Kind:
+def _infer_kind(train: pd.DataFrame | RowsLike) -> Kind:
     """The kind of data: "tables" of DataFrames, "vectors" of rows, else "pictures"."""
     if hasattr(train, "columns"):
         return "tables"
@@ -306,7 +323,16 @@ def _infer_kind(train: Any) -> Kind:
     return "pictures"
 
 
-def _as_array(x: Any, name: str, kind: Kind, shape: tuple[int, ...]) -> NDArray[Any]:
+def _as_table(table: pd.DataFrame | RowsLike, name: str) -> pd.DataFrame:
+    """A DataFrame as it is; a `ParameterError` for anything else."""
+    is_dataframe = hasattr(table, "columns")
+    require(is_dataframe, name, type(table), "a DataFrame, as train is")
+    return cast("pd.DataFrame", table)
+
+
+def _as_array(
+    x: pd.DataFrame | RowsLike, name: str, kind: Kind, shape: tuple[int, ...]
+) -> NDArray[Any]:
     """Vectors or pictures as an array; a `DataError` unless rows have this shape."""
     array = np.asarray(from_tensor(x))
     as_flat_rows(array, name)  # refuses what are no finite numbers
@@ -317,17 +343,19 @@ def _as_array(x: Any, name: str, kind: Kind, shape: tuple[int, ...]) -> NDArray[
     return array
 
 
-def _as_labels(y: Any, counts: Mapping[str, int]) -> ClassLabels | None:
+def _as_labels(
+    y: Hashable | Sequence[ArrayLike] | None, counts: Mapping[str, int]
+) -> ClassLabels | None:
     """Three arrays of classes from what the user passed; None if there are none."""
     if y is None:
         return None
-    fact = "y must be (of samples, of train, of test), a class for each row"
-    if isinstance(y, str) or len(y) != 3:
+    fact = "y must be (of samples, of train, of held_out), a class for each row"
+    if isinstance(y, str) or not isinstance(y, Sequence) or len(y) != 3:
         raise DataError(fact)
     labels = ClassLabels(
         samples=np.asarray(from_tensor(y[0])),
         train=np.asarray(from_tensor(y[1])),
-        test=np.asarray(from_tensor(y[2])),
+        held_out=np.asarray(from_tensor(y[2])),
     )
     if [len(part) for part in labels] != list(counts.values()):
         raise DataError(fact)

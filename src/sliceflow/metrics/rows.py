@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +13,21 @@ from sliceflow.errors import DataError
 from sliceflow.neighbours.search import nearest_rows
 from sliceflow.validation import from_tensor, is_int, require
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+    from torch import Tensor
 
-def as_flat_rows(x: Any, name: str = "x") -> NDArray[Any]:
+# Rows (n, d) or pictures (n, h, w[, c]) as users have them.
+RowsLike: TypeAlias = Union["ArrayLike", "Tensor"]
+
+
+def as_flat_rows(x: RowsLike, name: str = "x") -> NDArray[Any]:
     """`x` as rows (n, d) of finite numbers; pictures are flattened, the type stays."""
-    x = np.asarray(from_tensor(x))
-    if x.ndim < 2 or x.size == 0:
-        fact = f"{name} has the shape {x.shape}"
+    array = np.asarray(from_tensor(x))
+    if array.ndim < 2 or array.size == 0:
+        fact = f"{name} has the shape {array.shape}"
         raise DataError(fact, "pass rows (n, d) or pictures (n, h, w[, c])")
-    rows: NDArray[Any] = x.reshape(len(x), -1)
+    rows: NDArray[Any] = array.reshape(len(array), -1)
     if rows.dtype.kind not in "biuf":
         raise DataError(f"{name} holds {rows.dtype}, not numbers")
     if rows.dtype.kind == "f":
@@ -48,8 +55,8 @@ def subsample(x: NDArray[Any], n: int, seed: int = 0) -> NDArray[Any]:
 
 
 def nearest(
-    rows: Any,
-    data: Any,
+    rows: RowsLike,
+    data: RowsLike,
     k: int = 1,
     *,
     device: str = "auto",

@@ -47,10 +47,10 @@ class Rule(NamedTuple):
 
 
 class KeptRule(NamedTuple):
-    """A rule, and the shares of held-out rows and of samples that obey it."""
+    """A rule, and the shares of real rows and of samples that obey it."""
 
     text: str
-    real_share: float  # of held-out rows
+    real_share: float  # of held-out rows; if a model found the rule, of fitted ones
     sample_share: float
     n_rows: int  # how many real rows are evidence for the rule
 

@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from sliceflow.metrics.membership import (
     Estimate,
     area_under_curve,
     central_interval,
-    share_found,
+    true_positive_rate,
 )
 from sliceflow.metrics.rows import nearest
 from sliceflow.metrics.table_encoding import as_points, encode_tables
@@ -43,6 +43,7 @@ _N_BOOTSTRAPS = 200
 _VARIANCE_FLOOR = 0.01
 
 
+@runtime_checkable
 class GenerativeModel(Protocol):
     """A model that shadow models can attack: it is cloned, fitted and sampled."""
 
@@ -64,7 +65,7 @@ class ShadowAttack:
     n_outliers: int  # rows that are attacked
     seed: int
     device: str
-    notify: Callable[[str], object]  # is called with texts on the progress
+    notify: Callable[[str], None]  # is called with texts on the progress
 
     def run(
         self,
@@ -185,8 +186,8 @@ def _as_attack_score(values: Floats, draws: Floats, p_value: float) -> AttackSco
     estimates: list[Estimate] = []
     for value, column in zip(values.tolist(), draws.T, strict=True):
         estimates.append(central_interval(value, column))
-    auc, found_at_1_percent, found_at_01_percent = estimates
-    return AttackScore(auc, found_at_1_percent, found_at_01_percent, p_value)
+    auc, tpr_at_fpr_1pct, tpr_at_fpr_0_1pct = estimates
+    return AttackScore(auc, tpr_at_fpr_1pct, tpr_at_fpr_0_1pct, p_value)
 
 
 def _measure_scores(scores: Floats, is_member: Mask) -> Floats:
@@ -196,8 +197,8 @@ def _measure_scores(scores: Floats, is_member: Mask) -> Floats:
     return np.array(
         [
             area_under_curve(members, others),
-            share_found(members, others, 0.01),
-            share_found(members, others, 0.001),
+            true_positive_rate(members, others, 0.01),
+            true_positive_rate(members, others, 0.001),
         ]
     )
 

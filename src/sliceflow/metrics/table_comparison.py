@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
@@ -93,53 +93,53 @@ class _HeldOutTable:
 def compare_tables(
     samples: pd.DataFrame,
     train: pd.DataFrame,
-    test: pd.DataFrame,
-    target: object,
+    held_out: pd.DataFrame,
+    target: Hashable | None,
     settings: ComparisonSettings,
 ) -> tuple[Scores, Details]:
     """The metrics of tables.
 
     `target` is the column that `utility` predicts; None takes the last one that varies.
     """
-    encoded = encode_tables(samples, train, test)
+    encoded = encode_tables(samples, train, held_out)
     names = encoded.names
     categories = encoded.categories
-    all_samples, all_train, all_test = encoded.rows
+    all_samples, all_train, all_held_out = encoded.rows
     sample_rows = subsample(all_samples, settings.max_rows)
     train_rows = subsample(all_train, settings.max_rows)
-    test_rows = subsample(all_test, settings.max_rows)
+    held_out_rows = subsample(all_held_out, settings.max_rows)
     target_name = choose_target(target, names, train_rows)
-    n_associated = min(len(sample_rows), len(train_rows), len(test_rows))
-    held_out = _HeldOutTable(
-        rows=test_rows,
+    n_associated = min(len(sample_rows), len(train_rows), len(held_out_rows))
+    held_out_table = _HeldOutTable(
+        rows=held_out_rows,
         categories=categories,
         target=names.index(target_name),
         n_associated=n_associated,
-        associations=_associations(test_rows, categories, n_associated),
+        associations=_associations(held_out_rows, categories, n_associated),
     )
 
     def measure(rows: Floats) -> dict[str, float]:
-        return _measure_table(rows, held_out)
+        return _measure_table(rows, held_out_table)
 
     scores = with_references(measure, sample_rows, train_rows, settings)
     scores |= _table_copy_scores(
-        sample_rows, all_train, test_rows, categories, settings
+        sample_rows, all_train, held_out_rows, categories, settings
     )
     rules = rules_to_check(train_rows, names, categories)
     scores["rules kept"] = Score(
-        rules_kept(rules, sample_rows), rules_kept(rules, test_rows)
+        rules_kept(rules, sample_rows), rules_kept(rules, held_out_rows)
     )
     rare = tables.rare_value_share(sample_rows, all_train, categories)
     if not math.isnan(rare):
-        real_rare = tables.rare_value_share(test_rows, all_train, categories)
-        scores["rare values"] = Score(rare, real_rare)
+        held_out_rare = tables.rare_value_share(held_out_rows, all_train, categories)
+        scores["rare values"] = Score(rare, held_out_rare)
     sample_associations = _associations(sample_rows, categories, n_associated)
     details = Details(
         target=target_name,
-        columns=dict(zip(names, _shapes(sample_rows, held_out), strict=True)),
-        pairs=_compare_pairs(names, held_out.associations, sample_associations),
+        columns=dict(zip(names, _shapes(sample_rows, held_out_table), strict=True)),
+        pairs=_compare_pairs(names, held_out_table.associations, sample_associations),
         lost_pairs=_lost_pairs(names, train_rows, sample_rows, categories),
-        rules=measure_rules(rules, len(train_rows), test_rows, sample_rows),
+        rules=measure_rules(rules, len(train_rows), held_out_rows, sample_rows),
         revealed=encoded.revealed,
         riskiest=_riskiest_samples(samples, train, encoded, settings),
     )
@@ -241,7 +241,7 @@ def _associations(rows: Floats, categories: Sequence[bool], n: int) -> Floats:
 def _table_copy_scores(
     samples: Floats,
     train: Floats,
-    test: Floats,
+    held_out: Floats,
     categories: Sequence[bool],
     settings: ComparisonSettings,
 ) -> Scores:
@@ -252,7 +252,7 @@ def _table_copy_scores(
 
     n_blocks = math.ceil(len(train) / _MAX_POINT_ROWS)
     train_blocks = (points(block) for block in np.array_split(train, n_blocks))
-    return copy_scores(points(samples), train_blocks, points(test), settings)
+    return copy_scores(points(samples), train_blocks, points(held_out), settings)
 
 
 def _compare_pairs(

@@ -5,8 +5,8 @@ Columns become numbers (dates count days) or codes of categories; NaN is a missi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -38,7 +38,7 @@ class EncodedTables(NamedTuple):
     revealed: dict[str, float]
 
 
-def encode_tables(*dfs: Any) -> EncodedTables:
+def encode_tables(*dfs: pd.DataFrame) -> EncodedTables:
     """Samples, training rows and others, all DataFrames, as numbers.
 
     Columns in which nearly every text is different are left out.
@@ -67,7 +67,7 @@ def encode_tables(*dfs: Any) -> EncodedTables:
     return EncodedTables(names, categories, rows, revealed)
 
 
-def _require_same_columns(dfs: Sequence[Any]) -> None:
+def _require_same_columns(dfs: Sequence[pd.DataFrame]) -> None:
     """Raise an error unless all are DataFrames of pandas with the same columns."""
     import pandas as pd
 
@@ -209,7 +209,7 @@ def _category_axes(codes: Floats, known: Floats) -> Floats:
     return np.where(missing[:, None], 0.0, one_hot)
 
 
-def choose_target(target: object, names: Sequence[str], rows: Floats) -> str:
+def choose_target(target: Hashable | None, names: Sequence[str], rows: Floats) -> str:
     """The column to predict: the user's, or the last of rows (n, c) that varies."""
     if target is not None:
         name = str(target)

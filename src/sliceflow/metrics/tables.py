@@ -33,7 +33,7 @@ MIN_COMMON_COUNT = 5
 _MIN_UTILITY_ROWS = 5
 
 
-def column_shape(real: Floats, samples: Floats, is_category: bool) -> float:
+def column_shape(held_out: Floats, samples: Floats, is_category: bool) -> float:
     """The agreement of the distributions of two columns, from 0 to 1.
 
     For numbers it is 1 − the Kolmogorov–Smirnov distance, for categories 1 − the total
@@ -41,26 +41,29 @@ def column_shape(real: Floats, samples: Floats, is_category: bool) -> float:
     of the shares of missing cells counts if it is larger.
     """
     if is_category:
-        return 1 - _total_variation(real, samples)
+        return 1 - _total_variation(held_out, samples)
     from scipy.stats import ks_2samp
 
-    missing_real = np.isnan(real)
+    missing_held_out = np.isnan(held_out)
     missing_samples = np.isnan(samples)
-    difference = abs(float(missing_real.mean()) - float(missing_samples.mean()))
-    if missing_real.all() or missing_samples.all():
+    difference = abs(float(missing_held_out.mean()) - float(missing_samples.mean()))
+    if missing_held_out.all() or missing_samples.all():
         return 1 - difference
-    test = ks_2samp(real[~missing_real], samples[~missing_samples], method="asymp")
-    return 1 - max(difference, float(test.statistic))
+    comparison = ks_2samp(
+        held_out[~missing_held_out], samples[~missing_samples], method="asymp"
+    )
+    return 1 - max(difference, float(comparison.statistic))
 
 
-def _total_variation(real: Floats, samples: Floats) -> float:
+def _total_variation(held_out: Floats, samples: Floats) -> float:
     """Half the sum of the differences of the shares of all codes, NaN among them."""
-    real = np.where(np.isnan(real), -1, real)
+    held_out = np.where(np.isnan(held_out), -1, held_out)
     samples = np.where(np.isnan(samples), -1, samples)
-    codes = np.union1d(real, samples)
-    real_counts = np.bincount(np.searchsorted(codes, real), minlength=len(codes))
+    codes = np.union1d(held_out, samples)
+    held_out_codes = np.searchsorted(codes, held_out)
+    held_out_counts = np.bincount(held_out_codes, minlength=len(codes))
     sample_counts = np.bincount(np.searchsorted(codes, samples), minlength=len(codes))
-    differences = real_counts / len(real) - sample_counts / len(samples)
+    differences = held_out_counts / len(held_out) - sample_counts / len(samples)
     return 0.5 * float(np.abs(differences).sum())
 
 
@@ -171,24 +174,24 @@ def _binnable(x: Floats, max_values: Floats) -> Floats:
 
 
 def utility(
-    learn: Floats, test: Floats, categories: Sequence[bool], target: int
+    learn: Floats, held_out: Floats, categories: Sequence[bool], target: int
 ) -> float:
-    """How well a column of test rows is predicted after learning from other rows.
+    """How well a column of held-out rows is predicted after learning from other rows.
 
     R² of numbers, AUC of categories, both by boosted trees; NaN if it cannot be learnt.
 
     Parameters
     ----------
-    learn, test : rows to learn from (n, c), and rows to predict (m, c)
+    learn, held_out : rows to learn from (n, c), and rows to predict (m, c)
     categories : which of the c columns hold codes
     target : the index of the column that is predicted
     """
     from sklearn.metrics import r2_score, roc_auc_score
 
     learn = learn[~np.isnan(learn[:, target])]
-    test = test[~np.isnan(test[:, target])]
+    held_out = held_out[~np.isnan(held_out[:, target])]
     others = np.arange(len(categories)) != target
-    if not others.any() or min(len(learn), len(test)) < _MIN_UTILITY_ROWS:
+    if not others.any() or min(len(learn), len(held_out)) < _MIN_UTILITY_ROWS:
         return float("nan")
     is_category = categories[target]
     other_categories = [bool(c) for c in np.asarray(categories)[others]]
@@ -196,19 +199,19 @@ def utility(
     trees = boosted_trees(other_categories, settings, regress=not is_category)
     if not is_category:
         trees.fit(learn[:, others], learn[:, target])
-        return float(r2_score(test[:, target], trees.predict(test[:, others])))
+        return float(r2_score(held_out[:, target], trees.predict(held_out[:, others])))
     # Classes of one row cannot be learnt, and those that are not tested have no AUC.
     classes, counts = np.unique(learn[:, target], return_counts=True)
-    classes = np.intersect1d(classes[counts >= 2], test[:, target])
+    classes = np.intersect1d(classes[counts >= 2], held_out[:, target])
     if len(classes) < 2:
         return float("nan")
     learn = learn[np.isin(learn[:, target], classes)]
-    test = test[np.isin(test[:, target], classes)]
+    held_out = held_out[np.isin(held_out[:, target], classes)]
     trees.fit(learn[:, others], learn[:, target])
-    probabilities = trees.predict_proba(test[:, others])
+    probabilities = trees.predict_proba(held_out[:, others])
     if len(classes) == 2:
         probabilities = probabilities[:, 1]
-    return float(roc_auc_score(test[:, target], probabilities, multi_class="ovr"))
+    return float(roc_auc_score(held_out[:, target], probabilities, multi_class="ovr"))
 
 
 def rare_value_share(rows: Floats, train: Floats, categories: Sequence[bool]) -> float:

@@ -86,7 +86,7 @@ def test_cosines_bring_photographs_nearer(rng):
         flow = ImageFlow(
             schedule="1[1] 2[2] 4[4] 8[8,5,3]",
             n_particles=3000,
-            quality=10,
+            steps_per_stage=10,
             patch_basis=patch_basis,
             random_state=0,
             options=ImageOptions(n_knots=0),
@@ -102,5 +102,7 @@ def test_drawings_get_pixels_and_photographs_cosines(grey, expected, rng):
     is_grey = rng.random((60, 6, 6)) < grey
     black_and_white = 255 * (rng.random((60, 6, 6)) < 0.5)
     images = np.where(is_grey, 128, black_and_white).astype(np.uint8)
-    flow = ImageFlow(schedule="1[1] 6[3]", n_particles=100, quality=1, random_state=0)
+    flow = ImageFlow(
+        schedule="1[1] 6[3]", n_particles=100, steps_per_stage=1, random_state=0
+    )
     assert flow.fit(images).plan_.patch_basis == expected

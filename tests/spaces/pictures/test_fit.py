@@ -37,7 +37,7 @@ def shades(sizes=(150, 150), seed=0):
 SHADES = dict(
     schedule="1[1] 5[5,2]",
     n_particles=300,
-    quality=4,
+    steps_per_stage=4,
     transport=Histogram(64),
     random_state=0,
     device="cpu",
@@ -49,7 +49,7 @@ SHADES = dict(
 
 @pytest.mark.parametrize("settings_", [QUICK, COUNTED], ids=["shared", "per_class"])
 def test_digits_show_their_label(settings_):
-    flow = ImageFlow(**settings_ | dict(quality=8, n_particles=1000))
+    flow = ImageFlow(**settings_ | dict(steps_per_stage=8, n_particles=1000))
     flow.fit(IMAGES, LABELS)
     judge = SVC().fit(IMAGES.reshape(300, -1), LABELS)
     particles = flow.particles_.reshape(1000, -1)
@@ -73,7 +73,7 @@ def test_without_amplifier_the_flow_is_the_unconditional_one(transport):
 @pytest.mark.parametrize("n_rare", [1, 5])
 def test_a_rare_class_is_sampled_as_itself(n_rare, amplifier):
     images, labels = shades((1000, n_rare))
-    flow = ImageFlow(**SHADES | dict(quality=10), amplifier=amplifier).fit(
+    flow = ImageFlow(**SHADES | dict(steps_per_stage=10), amplifier=amplifier).fit(
         images, labels
     )
     for label in (0, 1):
@@ -87,7 +87,7 @@ def test_steps_that_look_at_few_columns_give_nearly_what_all_give():
     expected_brightness = np.array([40, 125, 210])
     at_once = Histogram(64, max_samples=None)
     in_batches = Histogram(64, max_samples=60)
-    for changes in (dict(amplifier=math.inf), dict(amplifier=10.0, quality=8)):
+    for changes in (dict(amplifier=math.inf), dict(amplifier=10.0, steps_per_stage=8)):
         settings_ = SHADES | changes
         whole = ImageFlow(**settings_ | dict(transport=at_once)).fit(images, labels)
         batched = ImageFlow(**settings_ | dict(transport=in_batches))
@@ -104,7 +104,11 @@ def test_parts_have_all_classes_and_every_picture_is_seen():
     images = np.tile(DIGITS.images.astype(np.uint8), (7, 1, 1))[:12_000]
     labels = np.tile(DIGITS.target, 7)[:12_000]
     flow = ImageFlow(
-        quality=1, n_pixel_values=17, n_particles=500, random_state=0, device="cpu"
+        steps_per_stage=1,
+        n_pixel_values=17,
+        n_particles=500,
+        random_state=0,
+        device="cpu",
     )
     job = flow.prepare(images, labels).task
     assert job.plan.batch_size == 10_000
@@ -134,9 +138,9 @@ def test_labels_are_one_per_picture(labels):
 
 def test_what_does_not_go_together_is_refused():
     with pytest.raises(
-        ValueError, match="labels or observed pixels, not both; choose one"
+        ValueError, match="labels or known pixels, not both; choose one"
     ):
-        ImageFlow(**QUICK, observed="top").fit(IMAGES, LABELS)
+        ImageFlow(**QUICK, known="top").fit(IMAGES, LABELS)
     with pytest.raises(ValueError, match="n_particles=9 must be at least 10"):
         ImageFlow(**QUICK | dict(n_particles=9)).fit(IMAGES, LABELS)
 
@@ -229,7 +233,7 @@ def test_one_cluster_is_none_and_mirror_images_have_clusters_of_their_own():
 def test_mirror_images_are_fitted_too():
     images = np.zeros((100, 6, 6), np.uint8)
     images[:, :, :2] = 16  # all ink on the left
-    flow = ImageFlow(**BARS | dict(quality=10), mirror=True).fit(
+    flow = ImageFlow(**BARS | dict(steps_per_stage=10), mirror=True).fit(
         images, np.arange(100) % 2
     )
     right = flow.particles_[:, :, 4:].mean((1, 2)) > 8
@@ -240,12 +244,18 @@ def test_mirror_images_are_fitted_too():
 def test_a_single_picture_is_copied_and_small_ones_can_be_fitted():
     image = PICTURES[:1, :4]
     settings_ = dict(
-        n_pixel_values=17, quality=10, n_particles=30, random_state=0, device="cpu"
+        n_pixel_values=17,
+        steps_per_stage=10,
+        n_particles=30,
+        random_state=0,
+        device="cpu",
     )
     flow = ImageFlow(**settings_, options=ImageOptions(taper=0)).fit(image)
     assert np.array_equal(flow.particles_, np.repeat(image, 30, axis=0))
     for shape in ((50, 1, 1), (50, 1, 7), (50, 5, 9)):
-        flow = ImageFlow(**settings_ | dict(quality=1)).fit(np.resize(PICTURES, shape))
+        flow = ImageFlow(**settings_ | dict(steps_per_stage=1)).fit(
+            np.resize(PICTURES, shape)
+        )
         assert flow.sample(3).shape == (3, *shape[1:])
 
 
@@ -258,7 +268,7 @@ def test_pixels_end_on_the_values_of_the_data_in_their_shares(labels, rng):
     settings_ = dict(
         schedule="1[1] 6[3,2] 6[1]=1", n_particles=2000, transport="histogram"
     )
-    flow = ImageFlow(**settings_, quality=8, random_state=0, device="cpu").fit(
+    flow = ImageFlow(**settings_, steps_per_stage=8, random_state=0, device="cpu").fit(
         x, labels
     )
     for samples, tolerance in (
@@ -315,7 +325,9 @@ def test_history_has_the_share_of_maps_that_move():
 
 def test_copies_are_warned_of_and_shrinkage_prevents_them():
     few = DIGITS.images.astype(np.uint8)[DIGITS.target == 3][:40]
-    settings_ = QUICK | dict(n_particles=1000, quality=40, transport="histogram")
+    settings_ = QUICK | dict(
+        n_particles=1000, steps_per_stage=40, transport="histogram"
+    )
     with pytest.warns(
         UserWarning, match=r"the particles copy rows of X \(.*\); more shrinkage"
     ):

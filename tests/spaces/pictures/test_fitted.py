@@ -1,4 +1,4 @@
-"""Fitted pictures: evolutions, completions by the flow of a mask, chunks."""
+"""Fitted pictures: evolutions, completions by a flow, chunks."""
 
 import math
 
@@ -10,12 +10,13 @@ import sliceflow
 from models import COLOURS, DIGIT_LABELS, IMAGES, PICTURES, QUICK, pictures
 from sliceflow import ImageFlow, ImageOptions
 from sliceflow.engine.transports import Histogram
-from sliceflow.spaces.pictures.layout import MASKS, Layout
+from sliceflow.spaces.pictures.known_parts import KNOWN_PARTS
+from sliceflow.spaces.pictures.layout import Layout
 
 
 @pytest.fixture(scope="module")
 def top():
-    return ImageFlow(**QUICK, observed="top").fit(IMAGES)
+    return ImageFlow(**QUICK, known="top").fit(IMAGES)
 
 
 # Evolutions
@@ -56,10 +57,10 @@ def test_evolutions_that_make_no_sense_are_refused(fitted, top):
             lambda: grey.evolution(n_snapshots=1),
             "n_snapshots=1 must be an int of at least 2",
         ),
-        (lambda: grey.evolution(X=PICTURES[:3]), "was fitted without observed="),
+        (lambda: grey.evolution(X=PICTURES[:3]), "was fitted without known="),
         (
             lambda: top.evolution(),
-            r"completes pictures \(observed=…\); call inpaint\(X\)",
+            r"completes pictures \(known=…\); call inpaint\(X\)",
         ),
         (lambda: top.evolution(y=3, X=IMAGES[:3]), "y was given"),
     ):
@@ -73,21 +74,21 @@ def test_evolutions_that_make_no_sense_are_refused(fitted, top):
 @pytest.mark.parametrize("colour", [False, True])
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 @pytest.mark.parametrize(
-    "mask", ["left", "center", np.arange(16).reshape(4, 4) % 3 > 0], ids=str
+    "part", ["left", "center", np.arange(16).reshape(4, 4) % 3 > 0], ids=str
 )
-def test_observed_pixels_come_back_bit_for_bit(mask, dtype, colour):
+def test_known_pixels_come_back_bit_for_bit(part, dtype, colour):
     images = COLOURS
     if not colour:
         images = COLOURS[..., 0]
     if dtype == "float32":
         images = (images / 255).astype(dtype)
-    flow = pictures(schedule="1[1] 4[3]", n_pixel_values=256, observed=mask).fit(
+    flow = pictures(schedule="1[1] 4[3]", n_pixel_values=256, known=part).fit(
         images[:30]
     )
     done = flow.inpaint(images[30:], n=3, random_state=0)
     assert done.dtype == images.dtype
     assert done.shape == (10, 3, *images.shape[1:])
-    known = MASKS[mask](4, 4) if isinstance(mask, str) else mask
+    known = KNOWN_PARTS[part](4, 4) if isinstance(part, str) else part
     given = images[30:, None].repeat(3, axis=1)
     assert np.array_equal(done[:, :, known], given[:, :, known])
     assert not np.array_equal(done[:, :, ~known], given[:, :, ~known])
@@ -106,36 +107,40 @@ def test_hidden_pixels_are_ignored_and_may_be_masked(top):
         top.inpaint(np.ma.masked_array(IMAGES[:5], mask=~hidden.mask))
 
 
-def test_particles_have_the_observed_pixels_of_the_pictures(top):
+def test_particles_have_the_known_pixels_of_the_pictures(top):
 
     def sorted_top_halves(x):
         return sorted(x[:, :4].reshape(300, -1).tolist())
 
     in_batches = Histogram(32, max_samples=100)
-    batched = ImageFlow(**QUICK, observed="top", transport=in_batches).fit(IMAGES)
+    batched = ImageFlow(**QUICK, known="top", transport=in_batches).fit(IMAGES)
     for flow in (top, batched):
         assert sorted_top_halves(flow.particles_) == sorted_top_halves(IMAGES)
 
 
-def test_masks_of_everything_and_of_nothing():
-    everything = ImageFlow(**QUICK, observed=np.ones((8, 8), bool)).fit(IMAGES)
+def test_everything_known_and_nothing_known():
+    everything = ImageFlow(**QUICK, known=np.ones((8, 8), bool)).fit(IMAGES)
     assert np.array_equal(
         everything.inpaint(IMAGES[:9], n=2), IMAGES[:9, None].repeat(2, axis=1)
     )
     plain = ImageFlow(**QUICK).fit(IMAGES)
-    nothing = ImageFlow(**QUICK, observed=np.zeros((8, 8), bool)).fit(IMAGES)
+    nothing = ImageFlow(**QUICK, known=np.zeros((8, 8), bool)).fit(IMAGES)
     assert np.array_equal(nothing.particles_, plain.particles_)
     done = nothing.inpaint(IMAGES[:5], random_state=0)[:, 0]
     assert np.array_equal(done, plain.sample(5, random_state=0))
 
 
-def test_the_observed_half_tells_about_the_other():
+def test_the_known_half_tells_about_the_other():
     left = np.random.default_rng(0).integers(0, 2, (400, 1, 1)) * 15
     images = np.broadcast_to(left, (400, 4, 4)).astype(np.uint8)
     settings = dict(
-        n_pixel_values=16, quality=20, n_particles=600, random_state=0, device="cpu"
+        n_pixel_values=16,
+        steps_per_stage=20,
+        n_particles=600,
+        random_state=0,
+        device="cpu",
     )
-    flow = ImageFlow(**settings, observed="left").fit(images[:300])
+    flow = ImageFlow(**settings, known="left").fit(images[:300])
     done = flow.inpaint(images[300:], random_state=0)[:, 0]
     is_light = done[:, :, 2:].mean((1, 2)) > 7.5
     should_be_light = images[300:, 0, 0] > 7
@@ -148,9 +153,7 @@ def test_tensors_of_any_type_are_completed(dtype):
     images = torch.from_numpy(COLOURS).to(kind)
     if kind.is_floating_point:
         images = (images / 255).requires_grad_()
-    flow = pictures(schedule="1[1] 4[3]", n_pixel_values=256, observed="top").fit(
-        images
-    )
+    flow = pictures(schedule="1[1] 4[3]", n_pixel_values=256, known="top").fit(images)
     done = flow.inpaint(images[:4], n=2)
     assert done.dtype == (torch.float32 if dtype == "bfloat16" else kind)
     given = images[:4, :2].detach().to(done.dtype)
@@ -198,24 +201,24 @@ def test_what_cannot_be_completed_is_refused(fitted, top):
     for call, message in (
         (
             lambda: grey.inpaint(PICTURES[:2]),
-            "pass mask=, what is known of the pictures",
+            "pass the known part of the pictures",
         ),
         (
             lambda: grey.inpaint(PICTURES[:2], "top"),
-            "keeps no pictures, but a mask needs them; fit it with keep_rows=True",
+            "which completing any part needs; fit it with keep_rows=True",
         ),
-        (lambda: colour.inpaint(COLOURS[:2], "middle"), "mask='middle' is not one of"),
+        (lambda: colour.inpaint(COLOURS[:2], "middle"), "known='middle' is not one of"),
         (
             lambda: colour.inpaint(COLOURS[:2], "left", y=1),
             "was fitted without y; omit y",
         ),
         (
             lambda: top.inpaint(IMAGES[:2], "left"),
-            "has its own mask and no labels; omit mask",
+            "was fitted with known=, and without labels; omit known",
         ),
         (
             lambda: top.inpaint(IMAGES[:2], y=1),
-            "has its own mask and no labels; omit y",
+            "was fitted with known=, and without labels; omit y",
         ),
     ):
         with pytest.raises(ValueError, match=message):

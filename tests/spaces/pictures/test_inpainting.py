@@ -11,30 +11,28 @@ from sliceflow import metrics
 from sliceflow.datasets import load
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.pictures import inpainting
-from sliceflow.spaces.pictures.inpainting import (
-    PictureClasses,
-    complete_pictures,
-    with_hidden_as_zero,
-)
-from sliceflow.spaces.pictures.layout import Layout, as_mask
+from sliceflow.spaces.pictures.inpainting import PictureClasses, complete_pictures
+from sliceflow.spaces.pictures.known_parts import as_known, with_hidden_as_zero
+from sliceflow.spaces.pictures.layout import Layout
+from sliceflow.spaces.pictures.seams import Seam
 
 TRAIN = load("digits", "train")
 TEST = load("digits", "test")
 TOP = np.arange(8)[:, None] < np.full((1, 8), 4)
-FREE = np.random.default_rng(0).random((8, 8)) < 0.6  # any mask will do
+FREE = np.random.default_rng(0).random((8, 8)) < 0.6  # any part will do
 
 
-def completed(X, mask, train, seed=0, n_pixel_values=17, n=1, y=None, train_y=None):
+def completed(X, known, train, seed=0, n_pixel_values=17, n=1, y=None, train_y=None):
     """Completions as `ImageFlow.inpaint` asks for them."""
     layout = Layout.infer(train, n_pixel_values)
-    known = as_mask(mask, layout, "mask")
+    is_known = as_known(known, layout)
     classes = None
     if y is not None:
         classes = PictureClasses(np.asarray(y), np.asarray(train_y))
     return complete_pictures(
         layout,
-        with_hidden_as_zero(X, known),
-        known,
+        with_hidden_as_zero(X, is_known),
+        is_known,
         layout.read(train),
         n=n,
         seed=Seed(seed),
@@ -48,15 +46,15 @@ def judge():
     return lambda images, labels: (svc.predict(images.reshape(-1, 64)) == labels).mean()
 
 
-@pytest.mark.parametrize("mask", ["top", FREE], ids=["top", "free"])
-def test_known_pixels_are_kept_and_digits_stay_what_they_are(judge, mask):
+@pytest.mark.parametrize("part", ["top", FREE], ids=["top", "free"])
+def test_known_pixels_are_kept_and_digits_stay_what_they_are(judge, part):
     images = TEST.images[:150]
     labels = TEST.labels[:150]
-    done = completed(images, mask, TRAIN.images, n=2)
+    done = completed(images, part, TRAIN.images, n=2)
     assert done.shape == (len(images), 2, 8, 8)
     assert done.dtype == np.uint8
     assert done.max() <= 16
-    known = TOP if isinstance(mask, str) else mask
+    known = TOP if isinstance(part, str) else part
     assert (done[:, :, known] == images[:, None, known]).all()
     assert (done[:, 0] != done[:, 1]).any()
     # Half of the pixels of a digit do not say all of it; real ones reach .99.
@@ -99,7 +97,7 @@ def test_completions_continue_the_known_pixels(drawn):
 def seam_of(rows, smooth):
     """The seam of pictures of 4×3 pixels, of which the upper half is known."""
     row, _ = np.mgrid[:4, :3]
-    return inpainting._Seam(rows, (row < 2).ravel(), (1, 4, 3), smooth)
+    return Seam(rows, (row < 2).ravel(), (1, 4, 3), smooth)
 
 
 def test_a_constant_difference_at_the_seam_is_spread_over_all_hidden_pixels():
@@ -218,12 +216,12 @@ def test_few_pictures_and_a_constant_part_work():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"mask": np.ones((8, 8), bool)}, "every pixel is known in mask"),
-        ({"mask": np.zeros((8, 8), bool)}, "no pixel is known in mask"),
+        ({"known": np.ones((8, 8), bool)}, "every pixel is known; hide"),
+        ({"known": np.zeros((8, 8), bool)}, "no pixel is known; draw"),
         ({"train": TRAIN.images[:5]}, "5 pictures to learn from; pass at least 10"),
     ],
 )
 def test_bad_input_is_named(changed, message):
-    given = {"X": TEST.images[:3], "mask": "top", "train": TRAIN.images} | changed
+    given = {"X": TEST.images[:3], "known": "top", "train": TRAIN.images} | changed
     with pytest.raises(ValueError, match=message):
         completed(**given)

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from sliceflow.engine.random import Seed
-from sliceflow.spaces.pictures.layout import MASKS, Layout, as_mask
+from sliceflow.spaces.pictures.known_parts import KNOWN_PARTS, as_known
+from sliceflow.spaces.pictures.layout import Layout
 
 
 def columns(layout, images):
@@ -121,11 +122,12 @@ def test_mirror_images_follow_the_pictures(shape):
     assert np.array_equal(written, np.concatenate((images, images[:, :, ::-1])))
 
 
-@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("name", KNOWN_PARTS)
 @pytest.mark.parametrize("channels", [None, 3])
-def test_masks_by_name_cover_what_they_say(name, channels):
+def test_known_parts_cover_what_they_say(name, channels):
     layout = Layout(8, 12, channels, "uint8", 256)
-    mask = layout.observed_mask(as_mask(name, layout), "cpu").view(-1, 8, 12).numpy()
+    column = layout.repeat_for_channels(as_known(name, layout), "cpu")
+    is_known = column.view(-1, 8, 12).numpy()
     row, column = np.mgrid[:8, :12]
     inner = (row >= 2) & (row < 6) & (column >= 3) & (column < 9)
     halves = {
@@ -134,19 +136,19 @@ def test_masks_by_name_cover_what_they_say(name, channels):
         "left": column < 6,
         "right": column >= 6,
     }
-    known = halves | {"border": ~inner, "center": inner}
-    assert len(mask) == (channels or 1)
-    assert all(np.array_equal(channel, known[name]) for channel in mask)
+    expected = halves | {"border": ~inner, "center": inner}
+    assert len(is_known) == (channels or 1)
+    assert all(np.array_equal(channel, expected[name]) for channel in is_known)
 
 
-def test_masks_and_their_opposites_share_the_pixels_of_odd_pictures():
+def test_known_parts_and_their_opposites_share_the_pixels_of_odd_pictures():
     layout = Layout(7, 5, None, "uint8", 256)
     for a, b in (("top", "bottom"), ("left", "right"), ("border", "center")):
-        assert np.array_equal(as_mask(a, layout), ~as_mask(b, layout))
+        assert np.array_equal(as_known(a, layout), ~as_known(b, layout))
     random = np.random.default_rng(0).random((7, 5)) < 0.5
-    for mask in (random, random.tolist(), torch.from_numpy(random)):
-        assert np.array_equal(as_mask(mask, layout), random)
-    assert layout.observed_mask(np.zeros((7, 5), bool), "cpu") is None
+    for known in (random, random.tolist(), torch.from_numpy(random)):
+        assert np.array_equal(as_known(known, layout), random)
+    assert layout.repeat_for_channels(np.zeros((7, 5), bool), "cpu") is None
 
 
 def zeros(*shape, dtype=np.uint8):
@@ -213,12 +215,12 @@ def test_pictures_of_another_kind_than_the_models_are_refused():
 
 
 @pytest.mark.parametrize(
-    "mask",
+    "known",
     [np.ones((8, 7), bool), np.ones((8, 8, 3), bool), np.ones((8, 8), int), "middle"],
     ids=str,
 )
-def test_masks_that_do_not_fit_are_refused(mask):
+def test_known_parts_that_do_not_fit_are_refused(known):
     with pytest.raises(
-        ValueError, match=r"pass an \(8, 8\) mask of booleans|is not one of .*'center'"
+        ValueError, match=r"pass an \(8, 8\) array of booleans|is not one of .*'center'"
     ):
-        as_mask(mask, Layout(8, 8, None, "uint8", 256))
+        as_known(known, Layout(8, 8, None, "uint8", 256))

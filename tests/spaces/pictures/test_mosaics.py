@@ -30,7 +30,7 @@ MOSAICS = Mosaics(
 )
 SMALL = dict(
     schedule="2[2] 4[3]",
-    quality=2,
+    steps_per_stage=2,
     transport="histogram",
     n_particles=400,
     device="cpu",
@@ -140,14 +140,14 @@ def test_colour_pictures_start_as_mosaics_and_others_as_noise():
     assert mosaic_size(X) == 4
     assert mosaic_size(X, y, amplifier=0) == 4
     assert mosaic_size(X[..., 0], y) == 0
-    assert mosaic_size(X, observed="top") == 0
+    assert mosaic_size(X, known="top") == 0
     assert mosaic_size(X, y, amplifier=10) == 0
     assert mosaic_size(X, y, options=ImageOptions(start="noise")) == 0
     assert mosaic_size(X, y, preset="paper") == 0
     assert "mosaics of 4 training pictures" in str(ImageFlow(**SMALL).plan(X, y))
     mosaics = ImageOptions(start=3)
-    with pytest.raises(ParameterError, match="observed"):
-        mosaic_size(X, observed="top", options=mosaics)
+    with pytest.raises(ParameterError, match="known"):
+        mosaic_size(X, known="top", options=mosaics)
     with pytest.raises(ParameterError, match="amplifier=inf"):
         mosaic_size(X, y, amplifier=10.0, options=mosaics)
 

@@ -19,7 +19,7 @@ from sliceflow.spaces.pictures.choices import (
 
 
 @pytest.mark.parametrize(
-    ("quality", "steps"), [("draft", 2), ("standard", 8), ("best", 25), (7, 7)]
+    ("quality", "steps"), [("draft", 2), ("standard", 8), ("best", 25)]
 )
 def test_quality_is_more_steps_where_all_pictures_share_maps(quality, steps):
     images = np.full((400, 2, 2), 200, np.uint8)
@@ -31,18 +31,20 @@ def test_quality_is_more_steps_where_all_pictures_share_maps(quality, steps):
         transport="histogram",
         device="cpu",
     )
-    joint = steps if quality == 7 else 6 * steps
     flow = ImageFlow(**settings)
     assert flow.plan(images, labels).n_steps == steps
-    assert flow.plan(images).n_steps == joint
-    assert ImageFlow(**settings, amplifier=10.0).plan(images, labels).n_steps == joint
-    assert ImageFlow(**settings, observed="top").plan(images).n_steps == joint
+    assert flow.plan(images).n_steps == 6 * steps
+    assert (
+        ImageFlow(**settings, amplifier=10.0).plan(images, labels).n_steps == 6 * steps
+    )
+    assert ImageFlow(**settings, known="top").plan(images).n_steps == 6 * steps
     colours = np.full((400, 2, 2, 3), 200, np.uint8)  # they start as mosaics
     assert flow.plan(colours).n_steps == steps
+    assert flow.set_params(steps_per_stage=7).plan(images).n_steps == 7
 
 
 def test_stages_are_those_of_the_schedule():
-    plan = ImageFlow(schedule="paper", quality=1, device="cpu").plan(
+    plan = ImageFlow(schedule="paper", steps_per_stage=1, device="cpu").plan(
         np.zeros((20, 28, 28), np.uint8)
     )
     assert len(plan.stages) == 35
@@ -69,7 +71,9 @@ def test_the_default_number_of_particles_is_a_multiple_of_the_pictures():
         (6000, True, 12_000),
         (6000, False, 12_000),
     ):
-        flow = ImageFlow(quality=1, schedule="1[1]", mirror=mirror, device="cpu")
+        flow = ImageFlow(
+            steps_per_stage=1, schedule="1[1]", mirror=mirror, device="cpu"
+        )
         assert flow.plan(np.zeros((n, 2, 2), np.uint8)).n_particles == m
 
 
@@ -106,24 +110,24 @@ def test_there_are_as_many_clusters_as_pictures_allow():
     photograph = (3, 32, 32)
     tiny = (1, 8, 8)
 
-    def chosen(transport, quality, m, n, shape, mirror=False):
-        flow = ImageFlow(transport=transport, quality=quality, mirror=mirror)
+    def chosen(transport, steps, m, n, shape, mirror=False):
+        flow = ImageFlow(transport=transport, steps_per_stage=steps, mirror=mirror)
         parameters = flow._adapter().parameters
         return choose_clusters(parameters, m, n, shape, torch.device("cuda"))
 
-    for transport, quality, m, n, shape, expected in (
-        ("auto", "standard", 10_000, 60_000, digit, 30),
-        ("auto", "best", 10_000, 60_000, digit, 20),
-        ("auto", "draft", 10_000, 100_000, photograph, 25),
-        ("auto", "best", 10_000, 10_000, photograph, 5),
-        ("auto", "draft", 10_000, 60_000, tiny, 4),
+    for transport, steps, m, n, shape, expected in (
+        ("auto", None, 10_000, 60_000, digit, 30),
+        ("auto", 25, 10_000, 60_000, digit, 20),
+        ("auto", 3, 10_000, 100_000, photograph, 25),
+        ("auto", 25, 10_000, 10_000, photograph, 5),
+        ("auto", 3, 10_000, 60_000, tiny, 4),
         ("auto", 1, 10_000, 1999, digit, 1),
         ("auto", 1, 12, 60_000, digit, 12),
         ("sorted", 1, 10_000, 60_000, digit, 1),
         (Histogram(8), 1, 100, 60_000, digit, 30),
         (Auto(threshold=10**6), 1, 10_000, 60_000, digit, 1),
     ):
-        assert chosen(transport, quality, m, n, shape) == expected
+        assert chosen(transport, steps, m, n, shape) == expected
     n_faces = 9_000  # and as many mirror images, which are not different
     assert chosen("auto", 25, 10_000, 2 * n_faces, photograph, mirror=True) == 4
 
@@ -176,7 +180,7 @@ def test_memory_decides_how_many_columns_a_step_looks_at(monkeypatch):
         (pictures(n_particles=10**12), PICTURES),
         (pictures(transport=Histogram(10**9)), PICTURES),
         (
-            ImageFlow(schedule="80[80]", n_particles=4, quality=1),
+            ImageFlow(schedule="80[80]", n_particles=4, steps_per_stage=1),
             np.zeros((2, 80, 80, 3), np.uint8),
         ),
     ],

@@ -40,7 +40,7 @@ def plan_of_fit(monkeypatch, detections, **options):
     monkeypatch.setattr(start_trial, "_detection", detection)
     flow = ImageFlow(
         schedule="4[4]",
-        quality=1,
+        steps_per_stage=1,
         n_particles=20,
         random_state=0,
         device="cpu",

@@ -66,7 +66,7 @@ const Pictures = (() => {
   const { find, ask, attempt, onOpen } = App;
   const STATUS = "pictures-status";
   let hasSamples = false;
-  let frames = []; // the chosen sample on its way
+  let snapshots = []; // the chosen sample on its way
 
   onOpen.pictures = () => {
     if (hasSamples) {
@@ -105,10 +105,10 @@ const Pictures = (() => {
   function followSample(wanted, index) {
     attempt(STATUS, "Following it from its start.", async () => {
       const answer = await ask("chosen", { ...wanted, index });
-      frames = answer.frames;
+      snapshots = answer.snapshots;
       find("chosen").hidden = false;
-      find("time").max = frames.length - 1;
-      find("time").value = frames.length - 1;
+      find("time").max = snapshots.length - 1;
+      find("time").value = snapshots.length - 1;
       showFrame();
       const hasNeighbours = answer.nearest.length > 0;
       find("nearest-text").textContent = hasNeighbours
@@ -122,7 +122,7 @@ const Pictures = (() => {
 
   /** Show the frame that the slider says. */
   function showFrame() {
-    const last = frames.length - 1;
+    const last = snapshots.length - 1;
     const index = Number(find("time").value);
     const share = `${Math.round((100 * index) / last)} %`;
     let text = `${share} of the steps`;
@@ -131,7 +131,7 @@ const Pictures = (() => {
     } else if (index === last) {
       text = "the sample";
     }
-    find("way").src = frames[index];
+    find("way").src = snapshots[index];
     find("way-text").textContent = text;
     document.querySelector("output[for=time]").textContent = share;
   }
@@ -146,7 +146,7 @@ const Pictures = (() => {
   find("time").addEventListener("input", showFrame);
 })();
 
-/* The tab Complete: a picture, a mask that is painted, and completions. */
+/* The tab Complete: a picture whose hidden part is painted, and completions. */
 (() => {
   const { find, ask, attempt, checkSize, onOpen } = App;
   const STATUS = "complete-status";
@@ -178,9 +178,9 @@ const Pictures = (() => {
 
   async function openModel() {
     about = await ask("about", { run: find("complete-run").value });
-    const hasOwnMask = about.observed !== null;
+    const hasOwnPart = about.known !== null;
     for (const id of ["hide-bottom", "show-all", "show-brush"]) {
-      find(id).disabled = hasOwnMask;
+      find(id).disabled = hasOwnPart;
     }
     canvas.width = about.width;
     canvas.height = about.height;
@@ -188,14 +188,14 @@ const Pictures = (() => {
     const choose = (i) => usePicture(about.examples[i]);
     Pictures.showChoices("examples", about.examples, describe, choose);
     find("completions").replaceChildren();
-    known = hasOwnMask ? about.observed.map((row) => row.map(Boolean)) : upperHalf();
+    known = hasOwnPart ? about.known.map((row) => row.map(Boolean)) : upperHalf();
     picture = null;
     if (about.examples.length) {
       find("examples").firstChild.click();
     }
     paint();
-    if (hasOwnMask) {
-      return "This model completes what is hidden here; it was fitted with this mask.";
+    if (hasOwnPart) {
+      return "This model completes what is hidden here; it was fitted for this part.";
     }
     return (
       about.data ||
@@ -203,7 +203,7 @@ const Pictures = (() => {
     );
   }
 
-  /** A mask of which the upper half is known. */
+  /** The upper half is known. */
   function upperHalf() {
     const rows = [];
     for (let y = 0; y < about.height; y++) {
@@ -243,7 +243,7 @@ const Pictures = (() => {
 
   /** Hide the pixels around one, or show them if the brush does that. */
   function touch(x, y) {
-    if (!about || about.observed !== null) {
+    if (!about || about.known !== null) {
       return;
     }
     const radius = Math.round(about.width / 20);
@@ -357,7 +357,7 @@ const Pictures = (() => {
       const { pictures } = await ask("complete", {
         run: find("complete-run").value,
         picture,
-        mask: known,
+        known,
         seed: find("complete-seed").value,
       });
       const describe = (i) => (i === 0 ? "The original" : `Completion ${i}`);

@@ -47,7 +47,7 @@
 
   /** Show the answers of a verdict, each with its worst finding; the report has all. */
   function showVerdict(verdict) {
-    const answers = verdict ? [verdict.use, verdict.share] : [];
+    const answers = verdict ? [verdict.use, verdict.sharing] : [];
     find("verdict").replaceChildren(...answers.map(makeAnswer));
   }
 

@@ -16,17 +16,14 @@ from sliceflow.engine.flow import condition_use
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, DataWarning, warn_user
-from sliceflow.models.particles import (
-    ParticleConditions,
-)
+from sliceflow.models.particles import ParticleConditions
 from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.models.rows import RowConditions
 from sliceflow.spaces.pictures import choices, schedules
-from sliceflow.spaces.pictures.batching import (
-    choose_batch_size,
-)
+from sliceflow.spaces.pictures.batching import choose_batch_size
 from sliceflow.spaces.pictures.fit import PictureTask
-from sliceflow.spaces.pictures.layout import Layout, as_mask
+from sliceflow.spaces.pictures.known_parts import as_known
+from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.parameters import PictureParameters
 from sliceflow.spaces.pictures.plan import PicturePlan
 from sliceflow.spaces.pictures.rows import PictureData, PictureRows
@@ -49,9 +46,9 @@ class PictureAdapter:
 
     def read(self, X: Any, y: Any) -> PictureRows:
         """The user's pictures and labels, checked."""
-        if y is not None and self.parameters.observed is not None:
+        if y is not None and self.parameters.known is not None:
             raise DataError(
-                "a flow can use labels or observed pixels, not both", "choose one"
+                "a flow can use labels or known pixels, not both", "choose one"
             )
         layout = self.layout
         if layout is None:
@@ -91,27 +88,16 @@ class PictureAdapter:
             amplifier, parameters.transport, m, data.n, data.n_classes
         )
 
-        has_model = parameters.options.n_knots != 0
-        particle_conditions = ParticleConditions()
+        particle_conditions = self._particle_conditions(data, m, amplifier, seed)
         n_flow_particles = m
-        if has_model:
+        if particle_conditions.used_y is not None:
+            n_flow_particles = len(particle_conditions.used_y)
+        elif self._keeps_model:
             n_flow_particles = max(m, MIN_PARTICLES)
-        if data.conditions is not None:
-            conditions_seed = seed.child("conditions")
-            particle_conditions = ParticleConditions.in_proportion(
-                data.conditions,
-                m,
-                condition_use(amplifier, data.n_classes),
-                conditions_seed,
-                conditions_seed.child("mixed"),
-                has_model,
-            )
-            if particle_conditions.used_y is not None:
-                n_flow_particles = len(particle_conditions.used_y)
 
         known = None
-        if parameters.observed is not None:
-            known = as_mask(parameters.observed, data.layout).copy()
+        if parameters.known is not None:
+            known = as_known(parameters.known, data.layout).copy()
         plan = self._plan(data, m, n_flow_particles, amplifier)
         plan = replace(plan, batch_size=choose_batch_size(plan, self.device))
         self._require_memory(plan, data)
@@ -126,6 +112,27 @@ class PictureAdapter:
             seed,
             self.ranks,
             start_trial,
+        )
+
+    @property
+    def _keeps_model(self) -> bool:
+        """Whether the fit keeps its maps, to draw samples later."""
+        return self.parameters.options.n_knots != 0
+
+    def _particle_conditions(
+        self, data: PictureData, m: int, amplifier: float, seed: Seed
+    ) -> ParticleConditions:
+        """The classes or clusters of the particles, in the data's proportions."""
+        if data.conditions is None:
+            return ParticleConditions()
+        conditions_seed = seed.child("conditions")
+        return ParticleConditions.in_proportion(
+            data.conditions,
+            m,
+            condition_use(amplifier, data.n_classes),
+            conditions_seed,
+            conditions_seed.child("mixed"),
+            self._keeps_model,
         )
 
     def _choose_particles(self, data: PictureData) -> int:
@@ -143,9 +150,9 @@ class PictureAdapter:
     def _with_clusters(self, data: PictureData, m: int, seed: Seed) -> PictureData:
         """The pictures with clusters, or the same pictures if they get none.
 
-        Pictures with labels or with observed pixels have no clusters.
+        Pictures with labels or with known pixels have no clusters.
         """
-        if data.conditions is not None or self.parameters.observed is not None:
+        if data.conditions is not None or self.parameters.known is not None:
             return data
         k = choices.choose_clusters(
             self.parameters, m, data.n, data.layout.shape, self.device
@@ -162,13 +169,16 @@ class PictureAdapter:
         options = parameters.options
         layout = data.layout
         n_classes = data.n_classes
-        is_observed = parameters.observed is not None
+        completes = parameters.known is not None
         use = condition_use(amplifier, n_classes)
         mosaic_size = choices.choose_mosaic_size(
-            options.start, layout, use == "shared", is_observed
+            options.start, layout, use == "shared", completes
         )
-        is_joint = use != "separate" and mosaic_size == 0
-        n_steps = choices.steps_per_stage(parameters.quality, is_joint, self.device)
+        n_steps = choices.choose_steps_per_stage(
+            parameters,
+            shared_from_noise=use != "separate" and mosaic_size == 0,
+            device=self.device,
+        )
 
         n_points = data.n + n_flow_particles
         n_distinct_per_map = float(data.n)
@@ -185,7 +195,7 @@ class PictureAdapter:
             mirror=data.mirrored,
             n_particles=m,
             n_flow_particles=n_flow_particles,
-            condition_kind=_condition_kind(data, is_observed),
+            condition_kind=_condition_kind(data, completes),
             n_classes=n_classes,
             amplifier=amplifier,
             stages=self._stages(layout, n_steps),
@@ -225,7 +235,7 @@ class PictureAdapter:
             f"pictures of {plan.layout.dimension} "
             f"values and a model of {plan.n_steps} steps need"
         )
-        hint = "lower n_particles, quality or n_knots (0 keeps no model)"
+        hint = "lower n_particles, steps_per_stage or n_knots (0 keeps no model)"
         nbytes = plan.fit_bytes(n_local, m_local)
         require_memory(nbytes, self.device, what, hint)
 
@@ -258,11 +268,11 @@ def _as_labels(y: Any, n: int) -> NDArray[Any]:
 
 
 def _condition_kind(
-    data: PictureData, is_observed: bool
-) -> Literal["none", "labels", "clusters", "observed"]:
+    data: PictureData, completes: bool
+) -> Literal["none", "labels", "clusters", "known"]:
     """Which kind of y the flow is conditioned on."""
-    if is_observed:
-        return "observed"
+    if completes:
+        return "known"
     if data.conditions is None:
         return "none"
     if data.conditions.encoder.is_inferred:

@@ -32,14 +32,14 @@ from sliceflow.validation import require
 # Steps per stage. 25 instead of 8 bring FID-768 of MNIST from .016 to .007, but
 # samples that look like a training picture from 1.0 to 3.9 % and the file from 59 to
 # 140 MB (benchmarks/RESULTS.md).
-QUALITY: dict[Quality, int] = {"draft": 3, "standard": 8, "best": 25}
+STEPS_OF_QUALITY: dict[Quality, int] = {"draft": 3, "standard": 8, "best": 25}
 # Steps are multiplied by this if all pictures share maps and particles start as noise:
 # such maps have more to do.
-JOINT_STEPS_FACTOR = 6
+SHARED_FROM_NOISE_FACTOR = 6
 # Steps per stage of "draft" on a CPU, where a fit takes minutes.
 CPU_DRAFT_STEPS = 2
 # The most particles on a CPU, unless the user says how many: time is proportional to
-# them. A number of steps instead of a name counts as "best".
+# them. `steps_per_stage` counts as "best".
 CPU_MAX_PARTICLES: dict[Quality, int] = {
     "draft": 10_000,
     "standard": 20_000,
@@ -124,18 +124,18 @@ def choose_directions(n_directions: Literal["auto"] | int, layout: Layout) -> in
 
 
 def choose_mosaic_size(
-    start: Start | int, layout: Layout, shared: bool, observed: bool
+    start: Start | int, layout: Layout, shared: bool, completes: bool
 ) -> int:
     """The number of pictures of the mosaics that particles start as; 0 is noise.
 
-    `shared` is whether classes share maps, `observed` whether some pixels are known.
+    `shared` is whether classes share maps, `completes` whether some pixels are known.
     """
     if start == "noise":
         return 0
     reason = None
     hint = "use start='noise'"
-    if observed:
-        reason = "does not work with observed pixels"
+    if completes:
+        reason = "does not work with known pixels"
     elif shared:
         # A map of all classes would not know from which of them a particle started.
         reason = "does not work if classes share maps"
@@ -151,18 +151,20 @@ def choose_mosaic_size(
     return int(start)
 
 
-def steps_per_stage(quality: Quality | int, joint: bool, device: torch.device) -> int:
+def choose_steps_per_stage(
+    parameters: PictureParameters, shared_from_noise: bool, device: torch.device
+) -> int:
     """The number of steps of each stage.
 
-    `joint` says whether all pictures share maps and particles start as noise.
+    `shared_from_noise` is whether all pictures share maps and particles start as noise.
     """
-    if not isinstance(quality, str):
-        return int(quality)
-    n_steps = QUALITY[quality]
-    if quality == "draft" and device.type == "cpu":
+    if parameters.steps_per_stage is not None:
+        return int(parameters.steps_per_stage)
+    n_steps = STEPS_OF_QUALITY[parameters.quality]
+    if parameters.quality == "draft" and device.type == "cpu":
         n_steps = CPU_DRAFT_STEPS
-    if joint:
-        n_steps *= JOINT_STEPS_FACTOR
+    if shared_from_noise:
+        n_steps *= SHARED_FROM_NOISE_FACTOR
     return n_steps
 
 
@@ -180,15 +182,11 @@ def choose_particles(
         twice_the_pictures = n
     m = default_particles(twice_the_pictures)
     if device.type == "cpu" and parameters.preset is None:
-        m = min(m, _cpu_max_particles(parameters.quality))
+        quality = parameters.quality
+        if parameters.steps_per_stage is not None:
+            quality = "best"
+        m = min(m, CPU_MAX_PARTICLES[quality])
     return m
-
-
-def _cpu_max_particles(quality: Quality | int) -> int:
-    """The most particles on a CPU; a number of steps counts as "best"."""
-    if isinstance(quality, str):
-        return CPU_MAX_PARTICLES[quality]
-    return CPU_MAX_PARTICLES["best"]
 
 
 def choose_amplifier(
@@ -240,7 +238,9 @@ def choose_clusters(
         if parameters.mirror:
             n_different = n // 2
         if shape[0] == 1:
-            n_steps = steps_per_stage(parameters.quality, False, device)
+            n_steps = choose_steps_per_stage(
+                parameters, shared_from_noise=False, device=device
+            )
             n_clusters = _max_grey_clusters(n_different, shape, n_steps)
         else:
             n_clusters = min(

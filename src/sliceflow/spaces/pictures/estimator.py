@@ -1,4 +1,4 @@
-"""`ImageFlow`: generative models of pictures, with class labels or observed pixels."""
+"""`ImageFlow`: generative models of pictures, with class labels or known pixels."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from sliceflow.models.ranks import SINGLE, Ranks
 from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.pictures.adapter import PictureAdapter
 from sliceflow.spaces.pictures.fitted import FittedPictures
-from sliceflow.spaces.pictures.inpainting import (
-    PictureClasses,
-    complete_pictures,
+from sliceflow.spaces.pictures.inpainting import PictureClasses, complete_pictures
+from sliceflow.spaces.pictures.known_parts import (
+    KnownPart,
+    as_known,
     with_hidden_as_zero,
 )
-from sliceflow.spaces.pictures.layout import Layout, MaskName, Pictures, as_mask
+from sliceflow.spaces.pictures.layout import Layout, PictureArray
 from sliceflow.spaces.pictures.options import ImageOptions, Precision
 from sliceflow.spaces.pictures.parameters import (
     PatchBasis,
@@ -54,10 +55,11 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         Number of particles to keep. None takes twice the number of pictures (without
         mirror images), or the smallest multiple of this that is at least 10,000. The
         fit may move more.
-    quality : str or int, default "standard"
-        "draft", "standard" or "best", or the number of steps per stage. The names are
-        3, 8 and 25 steps, or 18, 48 and 150 if all pictures share maps and particles
-        start as noise. On a CPU "draft" is 2 steps, or 12.
+    quality : "draft", "standard" or "best", default "standard"
+        3, 8 or 25 steps in each stage, or 18, 48 or 150 if all pictures share maps and
+        particles start as noise. On a CPU "draft" is 2 steps, or 12.
+    steps_per_stage : int or None, default None
+        The number of steps in each stage. None takes that of `quality`.
     amplifier : "auto" or float, default "auto"
         ξ, how strongly the flow separates classes. 0 ignores the labels; ∞ fits
         separate maps for each class. "auto" is ∞ if classes have at least 100 pictures
@@ -71,10 +73,10 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         "auto" uses a GPU if there is one.
     random_state : int, RandomState, Generator or None, default None
         The same seed and machine give the same bits.
-    observed : str, (h, w) array of bool or None, default None
-        The pixels known in every picture, for `inpaint`: an (h, w) mask of booleans, or
-        one of "top", "bottom", "left", "right", "border" (the centre is missing),
-        "center".
+    known : str, (h, w) array of bool or None, default None
+        The pixels known in every picture, for `inpaint`: an (h, w) array, True where a
+        pixel is known (`numpy.ma` and OpenCV mark what is hidden), or one of "top",
+        "bottom", "left", "right", "border" (the centre is missing), "center".
     transport : str or transport, default "auto"
         How to solve each direction: "auto" (histograms of 128 bins, or 1024 if classes
         share maps; sorted for small clouds), "sorted", "histogram" or "interpolated",
@@ -87,7 +89,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         Divides pictures without labels into this many clusters, each with its own maps;
         1 turns clustering off. "auto" is 25 for colour pictures, 30 for grey ones, and
         fewer if clusters would be small, because small clusters are copied; 1 with
-        sorted transport or a mask.
+        sorted transport or known pixels.
     keep_rows : bool, default False
         Write the pictures into the model's file, too, so that pictures can be added and
         removed after it is loaded, and completed from any part (`inpaint`). In memory,
@@ -128,7 +130,9 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
     >>> from sklearn.datasets import load_digits
     >>> from sliceflow import ImageFlow
     >>> digits = load_digits()
-    >>> flow = ImageFlow(quality=3, n_particles=500, n_pixel_values=17, random_state=0)
+    >>> flow = ImageFlow(
+    ...     steps_per_stage=3, n_particles=500, n_pixel_values=17, random_state=0
+    ... )
     >>> flow.fit(digits.images.astype("uint8"), digits.target).sample(5, y=3).shape
     (5, 8, 8)
     """
@@ -142,14 +146,15 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         *,
         schedule: str = "auto",
         n_particles: int | None = None,
-        quality: Quality | int = "standard",
+        quality: Quality = "standard",
+        steps_per_stage: int | None = None,
         amplifier: Literal["auto"] | float = "auto",
         n_pixel_values: int = 256,
         mirror: bool = False,
         device: str | torch.device = "auto",
         random_state: RandomState = None,
-        observed: (
-            MaskName | Annotated[np.ndarray, ArraySpec("h w", torch.bool)] | None
+        known: (
+            KnownPart | Annotated[np.ndarray, ArraySpec("h w", torch.bool)] | None
         ) = None,
         transport: transports.TransportName | transports.SavedTransport = "auto",
         patch_basis: Literal["auto"] | PatchBasis = "auto",
@@ -162,12 +167,13 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         self.schedule = schedule
         self.n_particles = n_particles
         self.quality = quality
+        self.steps_per_stage = steps_per_stage
         self.amplifier = amplifier
         self.n_pixel_values = n_pixel_values
         self.mirror = mirror
         self.device = device
         self.random_state = random_state
-        self.observed = observed
+        self.known = known
         self.transport = transport
         self.patch_basis = patch_basis
         self.n_clusters = n_clusters
@@ -179,30 +185,30 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
     def inpaint(
         self,
         X: Any,
-        mask: Any = None,
+        known: Any = None,
         *,
         n: int = 1,
         y: Any = None,
         random_state: RandomState = None,
-    ) -> Pictures:
+    ) -> PictureArray:
         """Complete pictures from the part of them that is known.
 
-        A model that was fitted with `observed` moves the hidden pixels by its flow. A
+        A model that was fitted with `known` moves the hidden pixels by its flow. A
         model that keeps its pictures (colour, or ``keep_rows=True``) completes from any
-        `mask`, by similar pictures.
+        `known` part, by similar pictures.
 
         Parameters
         ----------
         X : k pictures, as in `fit`
             Hidden pixels are ignored and may be masked (`numpy.ma`) or NaN.
-        mask : str, (h, w) array of bool or None, default None
-            What is known: a mask, or a name as in `observed`. None for models that were
-            fitted with `observed`.
+        known : str, (h, w) array of bool or None, default None
+            The known pixels, as in the parameter `known` of the model: True where a
+            pixel is known, or a name. None for models that were fitted with `known`.
         n : int, default 1
             Completions of each picture.
         y : labels, one label or None, default None
-            With `mask` and a model of classes: the class of every picture, or one class
-            for all.
+            With `known` and a model of classes: the class of every picture, or one
+            class for all.
         random_state : int, RandomState, Generator or None, default None
             With None, every call gives new completions.
 
@@ -214,16 +220,16 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         Raises
         ------
         ParameterError
-            If a `mask` needs pictures that the model does not keep.
+            If `known` needs pictures that the model does not keep.
         DataError
-            If X, `mask` or y do not fit the model.
+            If X, `known` or y do not fit the model.
 
         Examples
         --------
         >>> from sklearn.datasets import load_digits
         >>> images = load_digits().images.astype("uint8")
         >>> flow = ImageFlow(
-        ...     n_pixel_values=17, quality=1, n_particles=500, keep_rows=True
+        ...     n_pixel_values=17, steps_per_stage=1, n_particles=500, keep_rows=True
         ... )
         >>> flow = flow.fit(images[:1000])
         >>> flow.inpaint(images[1000:1002], "left", n=3, random_state=0).shape
@@ -232,30 +238,30 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         fitted: FittedPictures = self._fitted_state()
         require(is_int(n, 1), "n", n, "an int of at least 1")
         seed = Seed.from_random_state(random_state)
-        if fitted.observed is None:
-            return self._inpaint_by_similar_pictures(fitted, X, mask, n, y, seed)
-        for name, value in (("mask", mask), ("y", y)):
+        if fitted.known is None:
+            return self._inpaint_by_similar_pictures(fitted, X, known, n, y, seed)
+        for name, value in (("known", known), ("y", y)):
             if value is not None:
                 raise DataError(
-                    "a model with observed= has its own mask and no labels",
+                    "the model was fitted with known=, and without labels",
                     f"omit {name}",
                 )
         return fitted.completions(X, n, seed)[0]
 
     def _inpaint_by_similar_pictures(
-        self, fitted: FittedPictures, X: Any, mask: Any, n: int, y: Any, seed: Seed
-    ) -> Pictures:
+        self, fitted: FittedPictures, X: Any, known: Any, n: int, y: Any, seed: Seed
+    ) -> PictureArray:
         """Completions from the pictures that the model keeps, in the user's format.
 
         The parameters are those of `inpaint`.
         """
-        if mask is None:
+        if known is None:
             raise DataError(
-                "a model without observed= does not know which pixels are known",
-                "pass mask=, what is known of the pictures, such as mask='left'",
+                "the model was fitted without known=",
+                "pass the known part of the pictures, such as known='left'",
             )
-        known = as_mask(mask, fitted.layout, "mask")
-        pictures = with_hidden_as_zero(X, known)
+        is_known = as_known(known, fitted.layout)
+        pictures = with_hidden_as_zero(X, is_known)
         training_pixels = self._kept_pictures(fitted)
         classes = None
         if y is not None:
@@ -263,7 +269,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         completed = complete_pictures(
             fitted.layout,
             pictures,
-            known,
+            is_known,
             training_pixels,
             n=n,
             seed=seed,
@@ -282,8 +288,8 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
             raise ParameterError(
                 "keep_rows",
                 self.keep_rows,
-                "keeps no pictures, but a mask needs them",
-                "fit it with keep_rows=True, or for one mask with observed=",
+                "keeps no pictures, which completing any part needs",
+                "fit it with keep_rows=True, or for one part with known=",
             )
         return fitted.layout.read(fitted.mosaics.decoded_pictures(fitted.layout))
 
@@ -295,7 +301,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         random_state: RandomState = None,
         n_snapshots: int = 20,
         X: Any = None,
-    ) -> Pictures:
+    ) -> PictureArray:
         """Samples on their way from the start: those of `sample` for the same seed.
 
         Parameters
@@ -310,25 +316,25 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
             How many pictures show each sample on its way, at least 2. There are fewer
             if the model has fewer steps.
         X : k pictures or None, default None
-            For a model with `observed`: pictures to complete, each n times, as by
+            For a model with `known`: pictures to complete, each n times, as by
             `inpaint`.
 
         Returns
         -------
-        frames : (frames, n, h, w[, c]), or with X (frames, k, n, h, w[, c])
-            The first frame is the start, the last one the samples.
+        snapshots : (s, n, h, w[, c]), or with X (s, k, n, h, w[, c])
+            The first snapshot is the start, the last one the samples.
 
         Examples
         --------
         >>> from sklearn.datasets import load_digits
         >>> images = load_digits().images.astype("uint8")
         >>> flow = ImageFlow(
-        ...     n_particles=500, quality=2, n_pixel_values=17, random_state=0
+        ...     n_particles=500, steps_per_stage=2, n_pixel_values=17, random_state=0
         ... )
-        >>> frames = flow.fit(images).evolution(3, random_state=1, n_snapshots=5)
-        >>> frames.shape
+        >>> snapshots = flow.fit(images).evolution(3, random_state=1, n_snapshots=5)
+        >>> snapshots.shape
         (5, 3, 8, 8)
-        >>> bool((frames[-1] == flow.sample(3, random_state=1)).all())
+        >>> bool((snapshots[-1] == flow.sample(3, random_state=1)).all())
         True
         """
         require(
@@ -339,8 +345,8 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         if X is not None:
             if y is not None:
                 raise DataError("y was given, but completions have no labels", "omit y")
-            if fitted.observed is None:
-                raise DataError("the model was fitted without observed=", "omit X")
+            if fitted.known is None:
+                raise DataError("the model was fitted without known=", "omit X")
             return fitted.completions(X, n, seed, n_snapshots)
         n, encoded_y = self._encoded_y_for(fitted, n, y, seed)
         snapshots = fitted.evolution(n, encoded_y, seed, n_snapshots)

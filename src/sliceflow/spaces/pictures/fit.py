@@ -57,7 +57,7 @@ class PictureTask:
     plan: PicturePlan
     data: PictureData  # with mirror images and clusters
     particle_conditions: ParticleConditions
-    observed: Mask | None  # (h, w), True where a pixel is known
+    known: Mask | None  # (h, w), True where a pixel is known
     seed: Seed
     ranks: Ranks
     start_trial: StartTrial | None  # decides where the particles of few pictures start
@@ -74,7 +74,7 @@ class PictureTask:
         """
         task = self
         if self.start_trial is not None:
-            task = self.start_trial.choose(self)
+            task = self.start_trial.run(self)
         running = RunningPictures(task)
         return run_flow(running, listeners, self.ranks, self.checkpoints)
 
@@ -107,15 +107,15 @@ class RunningPictures:
         if plan.mosaic_size:
             self.stored_pixels = stored_pictures(data, task.ranks)
 
-        observed_mask = data.layout.observed_mask(task.observed, data.device)
-        self.particles = self._initial_particles(observed_mask)
-        builder = PictureFlowBuilder(plan, task.seed, data.device, observed_mask)
+        is_known = data.layout.repeat_for_channels(task.known, data.device)
+        self.particles = self._initial_particles(is_known)
+        builder = PictureFlowBuilder(plan, task.seed, data.device, is_known)
         self.flow = builder.flow(self._inverse_sample_sizes())
         if task.ranks.size > 1:
             self.flow = across_ranks(self.flow, task.ranks)
 
-    def _initial_particles(self, observed_mask: Tensor | None) -> Cloud:
-        """This rank's particles at their start, with observed values where known."""
+    def _initial_particles(self, is_known: Tensor | None) -> Cloud:
+        """This rank's particles at their start, with the known pixels of pictures."""
         plan = self.task.plan
         device = self.task.data.device
         y = None
@@ -127,9 +127,9 @@ class RunningPictures:
         x = initial_particles(
             plan, mosaics, self.shard.count, y, self.particle_rng, device
         )
-        if observed_mask is not None:
-            observed = _encode_observed(self.task, self.shard)
-            x = torch.where(observed_mask, observed, x)
+        if is_known is not None:
+            encoded = _encode_to_complete(self.task, self.shard)
+            x = torch.where(is_known, encoded, x)
         return self.task.particle_conditions.cloud(x, self.shard)
 
     def _inverse_sample_sizes(self) -> tuple[float, ...]:
@@ -204,7 +204,7 @@ class RunningPictures:
             seed=task.seed,
             steps=tuple(step.without_identity_maps() for step in state.model_steps),
             conditions=data.conditions,
-            observed=task.observed,
+            known=task.known,
             pixels=self.stored_pixels,
             device=data.device,
         )
@@ -218,7 +218,7 @@ class RunningPictures:
         )
 
 
-def _encode_observed(task: PictureTask, shard: Shard) -> Tensor:
+def _encode_to_complete(task: PictureTask, shard: Shard) -> Tensor:
     """The values (d, n) of the pictures that this rank's particles complete.
 
     Their known pixels do not move. Kept particles use each picture equally often, and
@@ -245,9 +245,9 @@ def _copy_warning(task: PictureTask, x: Tensor) -> CopyWarning | None:
     """A warning if the particles x (d, n) copy pictures, else None.
 
     Two kinds of fits are not checked. On several ranks, none has all pictures. And
-    particles with observed pixels are copies where these are known.
+    particles with known pixels copy these.
     """
-    if task.ranks.size > 1 or task.observed is not None:
+    if task.ranks.size > 1 or task.known is not None:
         return None
     layout = replace(task.data.layout, tensor=False)
     particles = np.asarray(layout.write(x)).reshape(x.shape[1], -1)

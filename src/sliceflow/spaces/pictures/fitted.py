@@ -26,8 +26,8 @@ from sliceflow.spaces.pictures.flow_builder import (
     PictureFlowBuilder,
     replay_with_snapshots,
 )
-from sliceflow.spaces.pictures.inpainting import with_hidden_as_zero
-from sliceflow.spaces.pictures.layout import Layout, Pictures
+from sliceflow.spaces.pictures.known_parts import with_hidden_as_zero
+from sliceflow.spaces.pictures.layout import Layout, PictureArray
 from sliceflow.spaces.pictures.mosaics import (
     Mosaics,
     build_mosaics,
@@ -55,7 +55,7 @@ class FittedPictures(HasConditions):
     # The classes or clusters of the pictures, also of mirror images
     conditions: RowConditions | None = None
     # (h, w), True where a pixel is known
-    observed: Annotated[np.ndarray, ArraySpec("h w", torch.bool)] | None = None
+    known: Annotated[np.ndarray, ArraySpec("h w", torch.bool)] | None = None
     # The pictures of which mosaics are made; None if particles start as noise
     pixels: (
         Annotated[Tensor, ArraySpec("n c h w", torch.uint8, differences=3)] | None
@@ -76,12 +76,12 @@ class FittedPictures(HasConditions):
             raise ValueError(
                 f"the pictures have {self.n_classes} classes, the plan {plan.n_classes}"
             )
-        if (self.observed is not None) != (plan.condition_kind == "observed"):
-            raise ValueError("observed pixels and condition do not fit")
+        if (self.known is not None) != (plan.condition_kind == "known"):
+            raise ValueError("known pixels and condition do not fit")
         picture_size = plan.layout.shape[1:]
-        if self.observed is not None and self.observed.shape != picture_size:
+        if self.known is not None and self.known.shape != picture_size:
             raise ValueError(
-                f"observed pixels have shape {self.observed.shape}, not {picture_size}"
+                f"known pixels have shape {self.known.shape}, not {picture_size}"
             )
 
     def _check_stored_pictures(self) -> None:
@@ -162,7 +162,7 @@ class FittedPictures(HasConditions):
         """The pixels of the user's pictures as columns (d, n)."""
         return self.layout.to_points(torch.from_numpy(self.layout.read(X)))
 
-    def sample(self, n: int, y: EncodedY | None, seed: Seed) -> Pictures:
+    def sample(self, n: int, y: EncodedY | None, seed: Seed) -> PictureArray:
         """n samples of the classes `y`, in the user's layout."""
         return self.evolution(n, y, seed)[0]
 
@@ -173,8 +173,8 @@ class FittedPictures(HasConditions):
         y: EncodedY | None,
         seed: Seed,
         n_snapshots: int = 1,
-        observed_pixels: Tensor | None = None,
-    ) -> list[Pictures]:
+        to_complete: Tensor | None = None,
+    ) -> list[PictureArray]:
         """n samples on their way from the start to the end, in the user's layout.
 
         Parameters
@@ -183,41 +183,39 @@ class FittedPictures(HasConditions):
         y : their class indices, or None
         seed : of the samples
         n_snapshots : how often each sample is recorded on its way; 1 is only the end
-        observed_pixels : for a model with observed pixels, pictures to complete as
+        to_complete : for a model with known pixels, pictures to complete as
             columns (d, k) of pixels; each is completed n/k times
 
         Returns
         -------
         a list of snapshots, each with all n pictures; the last one has the samples
         """
-        self._check_can_sample(observed_pixels)
-        observed_mask = self.layout.observed_mask(self.observed, self.device)
-        flow = PictureFlowBuilder(
-            self.plan, self.seed, self.device, observed_mask
-        ).flow()
+        self._check_can_sample(to_complete)
+        is_known = self.layout.repeat_for_channels(self.known, self.device)
+        flow = PictureFlowBuilder(self.plan, self.seed, self.device, is_known).flow()
         passes = []
         samples_per_pass = self._samples_per_pass()
         for part in chunks(n, samples_per_pass):
             particle_rng = ParticleStreams(seed.child("particles"), part.start)
             particles = self._initial_cloud(part, y, particle_rng)
-            if observed_mask is not None and observed_pixels is not None:
-                observed = self._encode_observed(observed_pixels, part, n, seed)
-                particles.x = torch.where(observed_mask, observed, particles.x)
+            if is_known is not None and to_complete is not None:
+                encoded = self._encode_to_complete(to_complete, part, n, seed)
+                particles.x = torch.where(is_known, encoded, particles.x)
             snapshots = replay_with_snapshots(
                 flow, self.steps, particles, particle_rng, n_snapshots
             )
             passes.append([self.layout.write(x) for x in snapshots])
         return [self._joined(parts) for parts in zip(*passes, strict=True)]
 
-    def _check_can_sample(self, observed_pixels: Tensor | None) -> None:
+    def _check_can_sample(self, to_complete: Tensor | None) -> None:
         if not self.steps:
             raise DataError(
                 "it was fitted with n_knots=0, which keeps no maps",
                 "fit with n_knots > 0",
             )
-        if self.observed is not None and observed_pixels is None:
+        if self.known is not None and to_complete is None:
             raise DataError(
-                "this model completes pictures (observed=…)", "call inpaint(X)"
+                "this model completes pictures (known=…)", "call inpaint(X)"
             )
 
     def _initial_cloud(
@@ -234,23 +232,23 @@ class FittedPictures(HasConditions):
         )
         return Cloud(x, part_y)
 
-    def _encode_observed(
-        self, observed_pixels: Tensor, part: slice, n: int, seed: Seed
+    def _encode_to_complete(
+        self, to_complete: Tensor, part: slice, n: int, seed: Seed
     ) -> Tensor:
         """The encoded pictures (d, m) that some of the n samples complete.
 
         Samples of the same picture follow each other.
         """
-        n_per_picture = n // observed_pixels.shape[1]
-        samples = torch.arange(part.start, part.stop, device=observed_pixels.device)
+        n_per_picture = n // to_complete.shape[1]
+        samples = torch.arange(part.start, part.stop, device=to_complete.device)
         return self.layout.encode(
-            observed_pixels[:, samples // n_per_picture],
+            to_complete[:, samples // n_per_picture],
             seed.child("observed", 0),
             n_total=n,
             index_slices=[part],
         )
 
-    def _joined(self, parts: Sequence[Pictures]) -> Pictures:
+    def _joined(self, parts: Sequence[PictureArray]) -> PictureArray:
         """Pictures of several passes as one array or tensor."""
         if len(parts) == 1:
             return parts[0]
@@ -258,19 +256,21 @@ class FittedPictures(HasConditions):
             return torch.cat([torch.as_tensor(part) for part in parts])
         return np.concatenate(parts)
 
-    def completions(self, X: Any, n: int, seed: Seed, n_snapshots: int = 1) -> Pictures:
+    def completions(
+        self, X: Any, n: int, seed: Seed, n_snapshots: int = 1
+    ) -> PictureArray:
         """Complete each of k pictures X n times, and record the pictures on their way.
 
         Returns
         -------
         (snapshots, k, n, h, w[, c]); the last snapshot has the completions
         """
-        known = self.observed
+        known = self.known
         assert known is not None  # the caller has checked this
         given = with_hidden_as_zero(X, known)
-        observed_pixels = self._pixel_points(given).to(self.device)
-        k = observed_pixels.shape[1]
-        snapshots = self.evolution(k * n, None, seed, n_snapshots, observed_pixels)
+        to_complete = self._pixel_points(given).to(self.device)
+        k = to_complete.shape[1]
+        snapshots = self.evolution(k * n, None, seed, n_snapshots, to_complete)
         completed = np.stack([np.asarray(pictures) for pictures in snapshots])
         # Encoding rounds the values; copy the exact ones.
         exact = given.astype(self.layout.dtype)[:, known]

@@ -38,14 +38,14 @@ class PictureFlowBuilder:
     """Builds the flow through the resolutions of a pyramid, for fitting and sampling.
 
     A stage moves the coefficients of its resolution; at its end the change is upsampled
-    and added to the pixels. With observed pixels, every step is upsampled instead, and
-    does not move the observed pixels.
+    and added to the pixels. With known pixels, every step is upsampled instead, and
+    does not move the known pixels.
     """
 
     plan: PicturePlan
     seed: Seed  # of the fit
     device: torch.device
-    observed_mask: Tensor | None = None  # (d, 1), True where a pixel is observed
+    is_known: Tensor | None = None  # (d, 1), True where a pixel is known
 
     def flow(self, inverse_sample_sizes: tuple[float, ...] = ()) -> FlowSpec:
         """The engine's flow; a fit shrinks its maps by their noise."""
@@ -130,10 +130,8 @@ class PictureFlowBuilder:
 
         frame: FrameKind = self.frame_kind(i)
         subspace = replace(coefficients, clip=clip)
-        if self.observed_mask is not None:
-            frame = MaskedFrameKind(
-                coefficients, self.frame_kind(i), self.observed_mask
-            )
+        if self.is_known is not None:
+            frame = MaskedFrameKind(coefficients, self.frame_kind(i), self.is_known)
             subspace = replace(subspace, height=height, width=width)
         return Stage(
             name=stage.name,
@@ -203,8 +201,8 @@ class PictureFlowBuilder:
             return transport
         # The bins that are used cover [−1, 1], the range of pixels. Those left over lie
         # beyond it.
-        end = 2 * n_bins / (bins_per_value * n_values) - 1
-        return AlignedHistogram(n_bins, transport.max_samples, (-1.0, end))
+        high = 2 * n_bins / (bins_per_value * n_values) - 1
+        return AlignedHistogram(n_bins, transport.max_samples, (-1.0, high))
 
 
 def _frame_seed_path(i: int) -> tuple[str | int, ...]:

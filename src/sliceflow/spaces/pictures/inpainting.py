@@ -20,8 +20,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import coo_matrix
-from scipy.sparse.linalg import SuperLU, splu
 from sklearn.decomposition import PCA
 from torch import Tensor
 
@@ -31,7 +29,8 @@ from sliceflow.errors import DataError
 from sliceflow.neighbours.features import FeatureMap, project, ridge
 from sliceflow.neighbours.local import LocalSampler, LocalSettings
 from sliceflow.neighbours.sampling import sample_neighbourhoods
-from sliceflow.spaces.pictures.layout import Layout, as_array
+from sliceflow.spaces.pictures.layout import Layout
+from sliceflow.spaces.pictures.seams import DRAWS_PER_COMPLETION, Seam
 
 # With fewer training pictures, completion is refused: they do not say how hidden pixels
 # vary.
@@ -61,13 +60,6 @@ N_TONE_PICTURES = 200
 # Added from quantile to quantile, so that they increase, as `numpy.interp` wants them.
 TONE_INCREMENT = 1e-9
 
-# A completion is one of this many draws, chosen by how well it continues the known
-# pixels.
-DRAWS_PER_COMPLETION = 8
-# The temperature t of this choice: about how many neighbouring differences say the
-# same, so that their squares count as one. With a larger t the choice is more random.
-# There is no record of other values.
-SEAM_CORRELATION = 3.0
 # Training pictures in which differences of neighbouring pixels are measured, and by
 # which drawings are recognised.
 N_MEASURED_PICTURES = 2_000
@@ -85,19 +77,19 @@ class PictureClasses(NamedTuple):
 def complete_pictures(
     layout: Layout,
     X: NDArray[Any],
-    mask: Mask,
+    known: Mask,
     training_pixels: NDArray[Any],
     *,
     n: int,
     seed: Seed,
     classes: PictureClasses | None = None,
 ) -> NDArray[Any]:
-    """Complete pictures from the pixels that a mask marks as known.
+    """Complete pictures from their known pixels.
 
     Parameters
     ----------
     X : pictures (m, h, w[, c]); the hidden pixels are any in range
-    mask : (h, w), True where a pixel is known
+    known : (h, w), True where a pixel is known
     training_pixels : (N, c, h, w) as `Layout.read` returns them, at least 10
     n : completions of each picture
     classes : if given, a completion learns only from pictures of its class
@@ -106,64 +98,42 @@ def complete_pictures(
     -------
     (m, n, h, w[, c])
     """
-    _check_mask(mask)
-    if len(training_pixels) < MIN_TRAINING_PICTURES:
-        raise DataError(
-            f"there are {len(training_pixels)} pictures to learn from",
-            f"pass at least {MIN_TRAINING_PICTURES}",
-        )
+    _check(known, len(training_pixels))
     c, h, w = layout.shape
     brightest = 1
     if layout.n_pixel_values is not None:
         brightest = layout.n_pixel_values - 1
-    known = np.tile(mask.ravel(), c)  # of the values of a picture
+    is_known = np.tile(known.ravel(), c)  # of the values of a picture
     pixels = layout.read(X).reshape(len(X), -1)
-    training_rows = training_pixels.reshape(len(training_pixels), -1)
     rows = pixels.astype(np.float32) / np.float32(brightest)
+    training_rows = training_pixels.reshape(len(training_pixels), -1)
     training_rows = training_rows.astype(np.float32) / np.float32(brightest)
-
-    completer = _Completer(training_rows, known, layout.shape, seed.child("tones"))
-    hidden = np.empty((len(rows), n, int((~known).sum())))
     if classes is None:
         classes = PictureClasses(
             np.zeros(len(rows), int), np.zeros(len(training_rows), int)
         )
-    for i, class_index in enumerate(np.unique(classes.given)):
-        given = np.flatnonzero(classes.given == class_index)
-        training = np.flatnonzero(classes.training == class_index)
-        hidden[given] = completer.draw(rows[given], n, training, seed.child("class", i))
 
+    completer = _Completer(training_rows, is_known, layout.shape, seed.child("tones"))
+    hidden = completer.draw_by_class(rows, n, classes, seed)
     if layout.n_pixel_values is not None:
         hidden = (hidden * brightest).round()
     completed = np.repeat(pixels[:, None], n, 1)
-    completed[..., ~known] = hidden.clip(0, brightest)
+    completed[..., ~is_known] = hidden.clip(0, brightest)
     channels_last = completed.reshape(-1, c, h, w).transpose(0, 2, 3, 1)
     return channels_last.astype(X.dtype).reshape(len(rows), n, *X.shape[1:])
 
 
-def _check_mask(mask: Mask) -> None:
-    if mask.all():
-        raise DataError("every pixel is known in mask", "pass some of them, not all")
-    if not mask.any():
-        raise DataError("no pixel is known in mask", "pass some of them, not all")
-
-
-def with_hidden_as_zero(X: Any, known: Mask) -> NDArray[Any]:
-    """A copy of the user's pictures whose hidden pixels are 0.
-
-    Hidden pixels may be anything before: NaN, masked, out of range. `known` (h, w) is
-    True where a pixel is not hidden. Pictures of another size are returned as they are,
-    for `Layout.read` to say what is wrong.
-    """
-    has_size_of_mask = np.shape(X)[1:3] == known.shape
-    if has_size_of_mask and isinstance(X, np.ma.MaskedArray):
-        known_is_masked = np.ma.getmaskarray(X)[:, known].any()
-        if not known_is_masked:
-            X = X.filled(0)
-    pictures: NDArray[Any] = np.array(as_array(X))
-    if has_size_of_mask:
-        pictures[:, ~known] = 0
-    return pictures
+def _check(known: Mask, n_training: int) -> None:
+    """Raise a `DataError` where nothing is to be completed, or nothing says how."""
+    if known.all():
+        raise DataError("every pixel is known", "hide the pixels to complete")
+    if not known.any():
+        raise DataError("no pixel is known", "draw new pictures with sample")
+    if n_training < MIN_TRAINING_PICTURES:
+        raise DataError(
+            f"there are {n_training} pictures to learn from",
+            f"pass at least {MIN_TRAINING_PICTURES}",
+        )
 
 
 class _Completer:
@@ -188,7 +158,7 @@ class _Completer:
         are_drawings = bool(is_extreme.mean() >= MIN_EXTREME_SHARE_OF_DRAWINGS)
         hidden = rows[:, ~known]
         self.known = known
-        self.seam = _Seam(measured, known, shape, smooth=not are_drawings)
+        self.seam = Seam(measured, known, shape, smooth=not are_drawings)
 
         self.known_pca = _fit_pca(rows[:, known], N_KNOWN_COMPONENTS)
         self.hidden_pca = _fit_pca(hidden, N_HIDDEN_COMPONENTS)
@@ -202,6 +172,17 @@ class _Completer:
         if not are_drawings:
             self.detail = hidden - self.hidden_pca.inverse_transform(self.x.numpy())
         self.tones = self._fit_tones(hidden, seed)
+
+    def draw_by_class(
+        self, rows: NDArray[Any], n: int, classes: PictureClasses, seed: Seed
+    ) -> Floats:
+        """Hidden pixels (m, n, hidden) of pictures (m, d), by those of their class."""
+        hidden = np.empty((len(rows), n, int((~self.known).sum())))
+        for i, class_index in enumerate(np.unique(classes.given)):
+            given = np.flatnonzero(classes.given == class_index)
+            training = np.flatnonzero(classes.training == class_index)
+            hidden[given] = self.draw(rows[given], n, training, seed.child("class", i))
+        return hidden
 
     def draw(self, rows: NDArray[Any], n: int, training: Ints, seed: Seed) -> Floats:
         """Hidden pixels (m, n, hidden) of pictures (m, d).
@@ -272,96 +253,6 @@ class _Completer:
         real_quantiles = np.quantile(hidden[chosen.numpy()], probabilities)
         increasing = drawn_quantiles + TONE_INCREMENT * np.arange(N_TONE_QUANTILES)
         return increasing, real_quantiles
-
-
-class _Seam:
-    """Where known and hidden pixels meet.
-
-    Pair k of pixels side by side has the known pixel outside[k], an index among all
-    pixels, and the hidden one hidden[k], an index among hidden pixels.
-    """
-
-    def __init__(
-        self,
-        rows: NDArray[Any],
-        known: Mask,
-        shape: tuple[int, int, int],
-        smooth: bool,
-    ) -> None:
-        first, second = _neighbouring_pixels(shape)
-        meets = known[first] != known[second]
-        outside = np.where(known[first], first, second)[meets]
-        inside = np.where(known[first], second, first)[meets]
-        hidden_index = (~known).cumsum() - 1
-        self.outside = outside
-        self.hidden = hidden_index[inside]
-
-        # σ² of the differences, in real pictures; a little more, never zero.
-        differences = rows[:, outside] - rows[:, inside]
-        self.mean_square = float(np.square(differences).mean()) + 1e-12
-
-        self.solver: SuperLU | None = None  # of photographs
-        if smooth:
-            is_inner = ~known[first] & ~known[second]
-            self.solver = _laplace_solver(
-                hidden_index[first[is_inner]],
-                hidden_index[second[is_inner]],
-                self.hidden,
-                int((~known).sum()),
-            )
-
-    def choose(self, rows: NDArray[Any], at_seam: Floats, seed: Seed) -> Ints:
-        """The indices (m, n) of draws that continue the known pixels of rows (m, d).
-
-        One in eight is drawn in proportion to exp(−Σe²/(2tσ²)), for differences e at
-        the seam. `at_seam` (m, 8n, pairs) has the hidden pixels of draws there.
-        """
-        squares = np.square(at_seam - rows[:, None, self.outside]).sum(2)
-        log_weight = -squares / (2 * SEAM_CORRELATION * self.mean_square)
-        # With Gumbel's noise the largest is a draw in proportion to the weights.
-        uniform = seed.uniform(*log_weight.shape).numpy()
-        log_weight -= np.log(-np.log(uniform))
-        m, n_draws = log_weight.shape
-        groups = log_weight.reshape(m, -1, DRAWS_PER_COMPLETION)
-        group_starts = np.arange(0, n_draws, DRAWS_PER_COMPLETION)
-        return np.asarray(group_starts + groups.argmax(2))
-
-    def blend(self, rows: NDArray[Any], pixels: Floats) -> Floats:
-        """Hidden pixels (m, n, hidden) of photographs, joined to rows (m, d).
-
-        Laplace's equation spreads the differences at the seam, as in Pérez, Gangnet and
-        Blake (2003), "Poisson image editing". In drawings that would be fog.
-        """
-        if self.solver is None:
-            return pixels
-        differences = rows[:, None, self.outside] - pixels[..., self.hidden]
-        m, n, n_pairs = differences.shape
-        right_side = np.zeros((pixels.shape[2], m * n))
-        np.add.at(right_side, self.hidden, differences.reshape(-1, n_pairs).T)
-        correction = self.solver.solve(right_side).T.reshape(pixels.shape)
-        return np.asarray(pixels + correction)
-
-
-def _neighbouring_pixels(shape: tuple[int, int, int]) -> tuple[Ints, Ints]:
-    """All pairs of pixels side by side, one above or left of the other, as indices."""
-    index = np.arange(np.prod(shape)).reshape(shape)
-    first = np.concatenate((index[:, :-1].ravel(), index[:, :, :-1].ravel()))
-    second = np.concatenate((index[:, 1:].ravel(), index[:, :, 1:].ravel()))
-    return first, second
-
-
-def _laplace_solver(i: Ints, j: Ints, at_seam: Ints, n: int) -> SuperLU:
-    """Solves the discrete Laplace equation on n hidden pixels.
-
-    Pixels i and j are side by side. Those `at_seam`, as often as they are listed, have
-    a known neighbour, where the solution is given.
-    """
-    degree = np.bincount(np.concatenate((i, j, at_seam)), minlength=n)
-    diagonal = np.arange(n)
-    values = np.concatenate((degree, -np.ones(2 * len(i))))
-    rows = np.concatenate((diagonal, i, j))
-    columns = np.concatenate((diagonal, j, i))
-    return splu(coo_matrix((values, (rows, columns)), (n, n)).tocsc())
 
 
 def _condition_slopes(view: FeatureMap, known_scores: Tensor, x: Tensor) -> Tensor:

@@ -9,9 +9,9 @@ uniform in (0, 1); floats in [0, 1] become 2v − 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from sliceflow.arrays import Mask
 from sliceflow.engine.random import Seed
-from sliceflow.errors import DataError, ParameterError
+from sliceflow.errors import DataError
 from sliceflow.saved_types import Between
 from sliceflow.spaces.pictures.schedules import MAX_SIDE
 from sliceflow.validation import check_finite, from_tensor, unmasked
@@ -42,7 +42,7 @@ DTYPES = (
 
 # Pictures as the user has them: (n, h, w) or (n, h, w, c), and with more axes before
 # these where there are several of each.
-Pictures = NDArray[Any] | Tensor
+PictureArray = NDArray[Any] | Tensor
 
 # Limits on the numbers of a saved model, so that a damaged file is refused early.
 MAX_CHANNELS = 1 << 10
@@ -225,7 +225,7 @@ class Layout:
         x += u.clamp_(max=1 - self.n_pixel_values * 2.0**-22)
         return x.mul_(2 / self.n_pixel_values).sub_(1)
 
-    def write(self, x: Tensor) -> Pictures:
+    def write(self, x: Tensor) -> PictureArray:
         """Columns (d, n) of values to pictures in the user's type and shape."""
         check_finite(x, "use an amplifier and start_noise closer to the defaults")
         values = self.n_pixel_values
@@ -241,7 +241,7 @@ class Layout:
         channels_last = pixels.view(*self.shape, x.shape[1]).permute(3, 1, 2, 0)
         return self.to_user_format(channels_last.contiguous().cpu().numpy())
 
-    def to_user_format(self, array: NDArray[Any]) -> Pictures:
+    def to_user_format(self, array: NDArray[Any]) -> PictureArray:
         """Pictures (n, H, W, C) in the user's type and shape."""
         array = array.astype(self.dtype, copy=False)
         if self.channels is None:
@@ -255,16 +255,18 @@ class Layout:
         mirrored = pixels.view(*self.shape, -1).flip(2).reshape(pixels.shape)
         return torch.cat((pixels, mirrored), dim=1)
 
-    def observed_mask(self, mask: Mask | None, device: torch.device) -> Tensor | None:
-        """A mask (H, W) of known pixels, repeated for every channel: (C·H·W, 1).
+    def repeat_for_channels(
+        self, known: Mask | None, device: torch.device
+    ) -> Tensor | None:
+        """Which pixels (H, W) are known, repeated for every channel: (C·H·W, 1).
 
         It is True for the values of a column that belong to a known pixel. None if
-        there is no mask, or if no pixel is known.
+        `known` is None, or if no pixel is known.
         """
-        if mask is None or not mask.any():
+        if known is None or not known.any():
             return None
-        observed_pixels = torch.tensor(mask, device=device).view(1, -1)
-        return observed_pixels.repeat(self.shape[0], 1).view(-1, 1)
+        known_pixels = torch.tensor(known, device=device).view(1, -1)
+        return known_pixels.repeat(self.shape[0], 1).view(-1, 1)
 
 
 def as_array(X: Any) -> NDArray[Any]:
@@ -303,58 +305,3 @@ def _n_values_of(dtype: np.dtype) -> int:
     if dtype.kind == "b":
         return 2
     return int(np.iinfo(dtype).max) + 1
-
-
-# Masks by name: booleans (h, w), True where a pixel is known.
-
-MaskName = Literal["top", "bottom", "left", "right", "border", "center"]
-
-
-def _top(h: int, w: int) -> Mask:
-    mask = np.zeros((h, w), bool)
-    mask[: h // 2] = True
-    return mask
-
-
-def _left(h: int, w: int) -> Mask:
-    mask = np.zeros((h, w), bool)
-    mask[:, : w // 2] = True
-    return mask
-
-
-def _center(h: int, w: int) -> Mask:
-    mask = np.zeros((h, w), bool)
-    mask[h // 4 : h - h // 4, w // 4 : w - w // 4] = True
-    return mask
-
-
-MASKS: dict[str, Callable[[int, int], Mask]] = {
-    "top": _top,
-    "bottom": lambda h, w: ~_top(h, w),
-    "left": _left,
-    "right": lambda h, w: ~_left(h, w),
-    "border": lambda h, w: ~_center(h, w),  # the center is hidden
-    "center": _center,  # the border is hidden
-}
-
-
-def as_mask(mask: Any, layout: Layout, parameter: str = "observed") -> Mask:
-    """A mask (h, w) of booleans, True where a pixel is known, from a name or an array.
-
-    `parameter` is what the user calls it, for errors.
-    """
-    h = layout.height
-    w = layout.width
-    if isinstance(mask, str):
-        if mask not in MASKS:
-            raise ParameterError(
-                parameter, mask, f"is not one of {sorted(MASKS)}, nor a mask"
-            )
-        return MASKS[mask](h, w)
-    array: NDArray[Any] = np.asarray(unmasked(mask, parameter))
-    if array.shape != (h, w) or array.dtype != bool:
-        raise DataError(
-            f"{parameter} has shape {array.shape} and dtype {array.dtype}",
-            f"pass an ({h}, {w}) mask of booleans, True where a pixel is known",
-        )
-    return array

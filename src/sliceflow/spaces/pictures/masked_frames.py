@@ -1,4 +1,4 @@
-"""Frames that complete pictures: they move hidden pixels, and never observed ones."""
+"""Frames that complete pictures: they move hidden pixels, and never known ones."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from sliceflow.spaces.pictures.tiles import RandomPatches, Tiles
 
 @dataclass(frozen=True)
 class MaskedFrameKind:
-    """Frames on the coefficients of a subspace that never move observed pixels."""
+    """Frames on the coefficients of a subspace that never move known pixels."""
 
     subspace: PyramidSubspace
     kind: Tiles | RandomPatches  # on the coefficients of the subspace
-    observed_mask: Tensor  # (d, 1), True where a pixel never moves
+    is_known: Tensor  # (d, 1), True where a pixel never moves
 
     def count_directions(self, d: int) -> int:
         """The directions of the frame on coefficients; d is the number of pixels."""
@@ -35,9 +35,9 @@ class MaskedFrameKind:
         condition_dim: int = 0,
         data: Tensor | None = None,
     ) -> MaskedFrame:
-        """The frame of a step. What is observed is the only condition."""
+        """The frame of a step. What is known is the only condition."""
         return MaskedFrame(
-            self.subspace, self.kind.make_frame(seed, step_index, x), self.observed_mask
+            self.subspace, self.kind.make_frame(seed, step_index, x), self.is_known
         )
 
 
@@ -46,12 +46,12 @@ class MaskedFrame:
     """A frame on coefficients that acts on pixels: z = ΘUᵀx, and dx = M·UΘᵀdz.
 
     U extends coefficients of the subspace to pixels, Θ are directions on coefficients,
-    and M is 0 where a pixel is observed: these pixels never move.
+    and M is 0 where a pixel is known: these pixels never move.
     """
 
     subspace: PyramidSubspace
     frame: Frame  # on the coefficients of the subspace
-    observed_mask: Tensor  # (d, 1)
+    is_known: Tensor  # (d, 1)
     theta_to_store: None = None  # no directions to store: the frame can be drawn again
 
     def count_directions(self, d: int) -> int:
@@ -59,7 +59,7 @@ class MaskedFrame:
         return self.frame.count_directions(self.subspace.dimension)
 
     def amplified(self, amplifier: float) -> Self:
-        """The frame itself: what is observed is the only condition."""
+        """The frame itself: what is known is the only condition."""
         return self
 
     def project(self, cloud: Cloud, indices: Indices = None) -> Tensor:
@@ -69,12 +69,12 @@ class MaskedFrame:
         return self.frame.project(replace(cloud, x=coefficients))
 
     def lift(self, dz: Tensor) -> Tensor:
-        """dx (d, n) of dz (h, n); 0 where a pixel is observed."""
-        return self.subspace.extend(self.frame.lift(dz)) * ~self.observed_mask
+        """dx (d, n) of dz (h, n); 0 where a pixel is known."""
+        return self.subspace.extend(self.frame.lift(dz)) * ~self.is_known
 
     def move(self, cloud: Cloud, transport_map: TransportMap, step_size: float) -> None:
         """Move the hidden pixels of pictures, in place."""
         before = self.subspace.restrict(cloud.x)
         after = before.clone()
         self.frame.move(replace(cloud, x=after), transport_map, step_size)
-        cloud.x += self.subspace.extend(after.sub_(before)) * ~self.observed_mask
+        cloud.x += self.subspace.extend(after.sub_(before)) * ~self.is_known

@@ -22,7 +22,7 @@ class ImageOptions:
     start : "auto", "noise" or int, default "auto"
         Where particles start. With an int s, they start as mosaics, which are sums of s
         random pictures of their class; then classes must not share maps, and the model
-        keeps the pictures. "auto" is 4 for colour pictures without a mask, else
+        keeps the pictures. "auto" is 4 for colour pictures without `known`, else
         "noise"; of 200 to 3,000 colour pictures, a trial on held-out ones chooses
         between the two.
     locality : float, default 2

@@ -9,11 +9,11 @@ from typing import Any, Literal, Self, get_args
 
 from sliceflow.arrays import Mask
 from sliceflow.engine.transports import Transport, TransportName
-from sliceflow.spaces.pictures.layout import MaskName
+from sliceflow.spaces.pictures.known_parts import KnownPart
 from sliceflow.spaces.pictures.options import ImageOptions
 from sliceflow.validation import is_int, is_real, require
 
-# Names for the number of steps of a stage; `choices.QUALITY` has the numbers.
+# Names for the number of steps of a stage; `choices.STEPS_OF_QUALITY` has the numbers.
 Quality = Literal["draft", "standard", "best"]
 # The directions of a patch; "random" stands for the paper's random patches, not tiles.
 PatchBasis = Literal["pixels", "cosines", "random"]
@@ -30,11 +30,12 @@ class PictureParameters:
 
     schedule: str
     n_particles: int | None
-    quality: Quality | int
+    quality: Quality
+    steps_per_stage: int | None
     amplifier: Literal["auto"] | float
     n_pixel_values: int
     mirror: bool
-    observed: MaskName | Mask | None
+    known: KnownPart | Mask | None
     transport: TransportName | Transport
     patch_basis: Literal["auto"] | PatchBasis
     n_clusters: Literal["auto"] | int
@@ -51,10 +52,11 @@ class PictureParameters:
             schedule=parameters["schedule"],
             n_particles=parameters["n_particles"],
             quality=parameters["quality"],
+            steps_per_stage=parameters["steps_per_stage"],
             amplifier=parameters["amplifier"],
             n_pixel_values=parameters["n_pixel_values"],
             mirror=bool(parameters["mirror"]),
-            observed=parameters["observed"],
+            known=parameters["known"],
             transport=parameters["transport"],
             patch_basis=parameters["patch_basis"],
             n_clusters=parameters["n_clusters"],
@@ -70,15 +72,16 @@ def require_valid_parameters(parameters: Mapping[str, Any]) -> None:
         require(ok, name, parameters[name], requirement)
 
     qualities = get_args(Quality)
-    quality = parameters["quality"]
-    if isinstance(quality, str):
-        quality_ok = quality in qualities
-    else:
-        quality_ok = is_int(quality, 1)
     require_parameter(
         "quality",
-        quality_ok,
-        f"one of {list(qualities)} or a number of steps per stage",
+        parameters["quality"] in qualities,
+        f"one of {list(qualities)}; steps_per_stage= takes a number",
+    )
+    steps_per_stage = parameters["steps_per_stage"]
+    require_parameter(
+        "steps_per_stage",
+        steps_per_stage is None or is_int(steps_per_stage, 1),
+        "None or an int of at least 1",
     )
     require_parameter(
         "schedule",

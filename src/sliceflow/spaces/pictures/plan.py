@@ -49,7 +49,7 @@ class PicturePlan(Plan):
     n_particles: Count  # that the estimator keeps
     # Particles that the fit moves: more than it keeps may improve the model.
     n_flow_particles: Count
-    condition_kind: Literal["none", "labels", "clusters", "observed"]
+    condition_kind: Literal["none", "labels", "clusters", "known"]
     n_classes: Count  # number of classes or clusters
     amplifier: Annotated[float, Between(0, math.inf)]  # ξ; 0 without conditions
     stages: tuple[PictureStage, ...]
@@ -86,7 +86,7 @@ class PicturePlan(Plan):
     @property
     def method(self) -> str:
         """The method: SWF, CSWF with its ξ, per class, clusters or completion."""
-        if self.condition_kind == "observed":
+        if self.condition_kind == "known":
             return "completion"
         if self.condition_kind == "clusters":
             return "clusters"
@@ -180,8 +180,8 @@ class PicturePlan(Plan):
             return f"{self.n_classes} classes"
         if self.condition_kind == "clusters":
             return f"{self.n_classes} clusters"
-        if self.condition_kind == "observed":
-            return "observed pixels"
+        if self.condition_kind == "known":
+            return "known pixels"
         return ""
 
     def _particles_in_words(self) -> str:

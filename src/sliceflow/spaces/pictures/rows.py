@@ -27,7 +27,7 @@ from sliceflow.spaces.pictures.clusters import (
     kmeans_centers,
     nearest_center,
 )
-from sliceflow.spaces.pictures.layout import Layout, Pictures
+from sliceflow.spaces.pictures.layout import Layout, PictureArray
 from sliceflow.spaces.pictures.pyramid import PyramidSubspace
 
 PIXEL_DTYPES = (torch.uint8, torch.int32, torch.float32, torch.float64)
@@ -76,12 +76,12 @@ class PictureRows(ArrayRows):
         return replace(self, pixels=values, conditions=row_conditions)
 
     @property
-    def pictures(self) -> Pictures:
+    def pictures(self) -> PictureArray:
         """The pictures as the user passed them: (n, h, w) or (n, h, w, c)."""
         channels_last = self.pixels.transpose(0, 2, 3, 1)
         return self.layout.to_user_format(np.ascontiguousarray(channels_last))
 
-    def in_users_form(self, device: torch.device) -> tuple[Pictures, Any]:
+    def in_users_form(self, device: torch.device) -> tuple[PictureArray, Any]:
         """X and y as the user passed them."""
         return self.pictures, self.y
 

@@ -40,8 +40,8 @@ HELD_OUT_SHARE = 0.3
 # enough: the second trial, which takes longer, is left out.
 GOOD_DETECTION = 0.7
 # The AUC of samples that start as noise must be lower by this. Noise copies pictures
-# more often, so
-# it should win clearly. The AUC of some hundred pictures has an error of about .03.
+# more often, so it should win clearly. The AUC of some hundred pictures has an error of
+# about .03.
 MIN_GAIN = 0.1
 # Pictures are compared in this many principal components, as FD-PCA32 does.
 N_COMPONENTS = 32
@@ -55,7 +55,7 @@ class StartTrial:
     rows: PictureRows
     seed: Seed
 
-    def choose(self, task: PictureTask) -> PictureTask:
+    def run(self, task: PictureTask) -> PictureTask:
         """The fit with mosaics, as it was planned, or planned anew with noise."""
         trial_seed = self.seed.child("start")
         shuffled = np.argsort(trial_seed.normal(len(self.rows), 1).numpy().ravel())
@@ -95,6 +95,7 @@ class StartTrial:
             n_clusters=1,
             n_particles=N_TRIAL_PARTICLES,
             quality="draft",
+            steps_per_stage=None,
         )
 
 

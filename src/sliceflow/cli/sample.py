@@ -1,0 +1,123 @@
+"""``sliceflow sample``: new pictures, vectors, or rows of a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sliceflow.cli.failures import UsageError
+from sliceflow.cli.given import parse_given, split_given
+from sliceflow.cli.grids import write_arrays, write_pictures
+from sliceflow.cli.outputs import PICTURE_ENDINGS, check_ending, find_class
+from sliceflow.cli.results import Result
+from sliceflow.cli.run_folder import (
+    check_new,
+    is_stdout,
+    load_model,
+    read_description,
+    write_or_print,
+)
+from sliceflow.cli.settings import PICTURES, TABLE
+from sliceflow.number_formats import TABLE_ENDINGS
+from sliceflow.validation import from_tensor
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from sliceflow import ImageFlow, SlicedWassersteinFlow, TableFlow
+
+_VECTOR_ENDINGS = (".npz",)
+_VECTORS = "vectors"
+
+
+def sample(
+    run: Path,
+    out: Path,
+    n: int = 64,
+    label: str | None = None,
+    given: list[str] | None = None,
+    device: str = "auto",
+    seed: int = 0,
+    force: bool = False,
+) -> Result | None:
+    """Draw new samples from a model: pictures, vectors, or rows of a table.
+
+    The ending of --out chooses the format: a .png grid, an .npz, a folder of pictures;
+    for tables .csv, .tsv, .parquet, .xlsx. Rows of a table also go to stdout, as
+    --out - asks for.
+    """
+    check_new(out, force=force)
+    description = read_description(run)
+    _check_request(description.kind, out, label, given)
+    if description.columns:
+        for text in given or ():
+            split_given(text, description.columns)
+    # This takes long: errors that need no model came before.
+    model = load_model(run, device)
+    from sliceflow import TableFlow
+
+    if isinstance(model, TableFlow):
+        _check_request(TABLE, out, label, given)
+        rows = _draw_rows(model, n, given or [], seed)
+        write_or_print(rows, out, description.dialect)
+        if is_stdout(out):
+            return None
+    else:
+        from sliceflow import ImageFlow  # imports torch, which a table does not need
+
+        is_image_flow = isinstance(model, ImageFlow)
+        _check_request(PICTURES if is_image_flow else _VECTORS, out, label, given)
+        if isinstance(model, ImageFlow) and model.known is not None:
+            fact = f"{run} completes pictures, and makes none"
+            raise UsageError(fact, "use sliceflow inpaint")
+        _sample_flow(model, out, n, find_class(model, label, run), seed)
+    found = {
+        "out": str(out),
+        "n": n,
+        "label": label,
+        "given": given or [],
+        "seed": seed,
+    }
+    return Result(found, f"wrote {n} samples to {out}")
+
+
+def _check_request(
+    kind: str, out: Path, label: str | None, given: list[str] | None
+) -> None:
+    """Refuse an ending and flags that are not for models of this kind.
+
+    The kind is empty if it is not known yet.
+    """
+    if not kind:
+        return
+    if kind == TABLE:
+        check_ending(out, TABLE_ENDINGS)
+        if label is not None:
+            fact = "--label is for classes; this is a table"
+            raise UsageError(fact, "pass --given column=value")
+        return
+    check_ending(out, PICTURE_ENDINGS if kind == PICTURES else _VECTOR_ENDINGS)
+    if given:
+        raise UsageError("--given is for tables", "pass --label for a class")
+
+
+def _draw_rows(model: TableFlow, n: int, given: list[str], seed: int) -> pd.DataFrame:
+    """A DataFrame of n new rows, all of which have what is given."""
+    conditions = parse_given(model, given)
+    return model.sample(n, given=conditions or None, random_state=seed)
+
+
+def _sample_flow(
+    model: SlicedWassersteinFlow | ImageFlow, out: Path, n: int, label: Any, seed: int
+) -> None:
+    """Write n new pictures or vectors, of one class or of all."""
+    from sliceflow import ImageFlow
+
+    samples, labels = model.sample(n, y=label, random_state=seed, return_y=True)
+    x = np.asarray(from_tensor(samples))
+    if isinstance(model, ImageFlow):
+        write_pictures(out, x, model.plan_.layout, labels)
+    else:
+        write_arrays(out, labels, x=x)

@@ -1,0 +1,115 @@
+"""The seam of a completion, where known and hidden pixels meet.
+
+Of several draws, one is taken that continues the known pixels. In photographs, the
+remaining step at the seam is spread over the hidden pixels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_matrix
+from scipy.sparse.linalg import SuperLU, splu
+
+from sliceflow.arrays import Floats, Ints, Mask
+from sliceflow.engine.random import Seed
+
+# A completion is one of this many draws, chosen by how well it continues the known
+# pixels.
+DRAWS_PER_COMPLETION = 8
+# The temperature t of this choice: about how many neighbouring differences say the
+# same, so that their squares count as one. With a larger t the choice is more random.
+# There is no record of other values.
+SEAM_CORRELATION = 3.0
+
+
+class Seam:
+    """Where known and hidden pixels meet.
+
+    Pair k of pixels side by side has the known pixel outside[k], an index among all
+    pixels, and the hidden one hidden[k], an index among hidden pixels.
+    """
+
+    def __init__(
+        self,
+        rows: NDArray[Any],
+        known: Mask,
+        shape: tuple[int, int, int],
+        smooth: bool,
+    ) -> None:
+        first, second = _neighbouring_pixels(shape)
+        meets = known[first] != known[second]
+        outside = np.where(known[first], first, second)[meets]
+        inside = np.where(known[first], second, first)[meets]
+        hidden_index = (~known).cumsum() - 1
+        self.outside = outside
+        self.hidden = hidden_index[inside]
+
+        # σ² of the differences, in real pictures; a little more, never zero.
+        differences = rows[:, outside] - rows[:, inside]
+        self.mean_square = float(np.square(differences).mean()) + 1e-12
+
+        self.solver: SuperLU | None = None  # of photographs
+        if smooth:
+            is_inner = ~known[first] & ~known[second]
+            self.solver = _laplace_solver(
+                hidden_index[first[is_inner]],
+                hidden_index[second[is_inner]],
+                self.hidden,
+                int((~known).sum()),
+            )
+
+    def choose(self, rows: NDArray[Any], at_seam: Floats, seed: Seed) -> Ints:
+        """The indices (m, n) of draws that continue the known pixels of rows (m, d).
+
+        One in eight is drawn in proportion to exp(−Σe²/(2tσ²)), for differences e at
+        the seam. `at_seam` (m, 8n, pairs) has the hidden pixels of draws there.
+        """
+        squares = np.square(at_seam - rows[:, None, self.outside]).sum(2)
+        log_weight = -squares / (2 * SEAM_CORRELATION * self.mean_square)
+        # With Gumbel's noise the largest is a draw in proportion to the weights.
+        uniform = seed.uniform(*log_weight.shape).numpy()
+        log_weight -= np.log(-np.log(uniform))
+        m, n_draws = log_weight.shape
+        groups = log_weight.reshape(m, -1, DRAWS_PER_COMPLETION)
+        group_starts = np.arange(0, n_draws, DRAWS_PER_COMPLETION)
+        return np.asarray(group_starts + groups.argmax(2))
+
+    def blend(self, rows: NDArray[Any], pixels: Floats) -> Floats:
+        """Hidden pixels (m, n, hidden) of photographs, joined to rows (m, d).
+
+        Laplace's equation spreads the differences at the seam, as in Pérez, Gangnet and
+        Blake (2003), "Poisson image editing". In drawings that would be fog.
+        """
+        if self.solver is None:
+            return pixels
+        differences = rows[:, None, self.outside] - pixels[..., self.hidden]
+        m, n, n_pairs = differences.shape
+        right_side = np.zeros((pixels.shape[2], m * n))
+        np.add.at(right_side, self.hidden, differences.reshape(-1, n_pairs).T)
+        correction = self.solver.solve(right_side).T.reshape(pixels.shape)
+        return np.asarray(pixels + correction)
+
+
+def _neighbouring_pixels(shape: tuple[int, int, int]) -> tuple[Ints, Ints]:
+    """All pairs of pixels side by side, one above or left of the other, as indices."""
+    index = np.arange(np.prod(shape)).reshape(shape)
+    first = np.concatenate((index[:, :-1].ravel(), index[:, :, :-1].ravel()))
+    second = np.concatenate((index[:, 1:].ravel(), index[:, :, 1:].ravel()))
+    return first, second
+
+
+def _laplace_solver(i: Ints, j: Ints, at_seam: Ints, n: int) -> SuperLU:
+    """Solves the discrete Laplace equation on n hidden pixels.
+
+    Pixels i and j are side by side. Those `at_seam`, as often as they are listed, have
+    a known neighbour, where the solution is given.
+    """
+    degree = np.bincount(np.concatenate((i, j, at_seam)), minlength=n)
+    diagonal = np.arange(n)
+    values = np.concatenate((degree, -np.ones(2 * len(i))))
+    rows = np.concatenate((diagonal, i, j))
+    columns = np.concatenate((diagonal, j, i))
+    return splu(coo_matrix((values, (rows, columns)), (n, n)).tocsc())
