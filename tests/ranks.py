@@ -18,7 +18,7 @@ from sklearn.datasets import load_digits
 
 from sliceflow import ImageFlow, SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine.transports import Histogram
-from sliceflow.models.ranks import Ranks, joined
+from sliceflow.models.ranks import Communicator, joined
 
 DIGITS = load_digits()
 PICTURES = DIGITS.images[:300].astype(np.uint8)
@@ -112,7 +112,7 @@ def fitted(name, ranks=None, **options):
     return make().fit(*arrays, **options, ranks=ranks)
 
 
-def result(flow, ranks=Ranks()):  # noqa: B008
+def result(flow, ranks=Communicator()):  # noqa: B008
     """What must be the same: all particles, their conditions, the history, offline
     samples.
     """

@@ -32,7 +32,7 @@ QUICK = (  # the others fit for many seconds
 MODULES = ("datasets", "inference", "metrics")
 NAMES = ("errors.NotEnoughMemoryError", "errors.ParameterError")
 NAMES += ("errors.DataError", "errors.DataWarning")
-NAMES += ("ranks.LostRankError", "ranks.Ranks", "ranks.joined")
+NAMES += ("ranks.LostRankError", "ranks.Communicator", "ranks.joined")
 
 
 def blocks(page: Path) -> list[str]:

@@ -6,6 +6,7 @@ import torch
 
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.validation import (
+    as_callables,
     check_finite,
     from_tensor,
     is_int,
@@ -57,3 +58,19 @@ def test_tensors_become_arrays_and_other_things_stay():
     assert from_tensor(torch.ones(2, dtype=torch.bfloat16)).dtype == np.float32
     assert from_tensor(torch.ones(2, requires_grad=True)).tolist() == [1, 1]
     assert from_tensor("x") == "x"
+
+
+@pytest.mark.parametrize(
+    ("listeners", "count"),
+    [(print, 1), ((print,), 1), ([print, len], 2), (iter([print]), 1), (None, 0)],
+)
+def test_one_callable_several_or_none_may_be_given(listeners, count):
+    assert len(as_callables(listeners, "listeners")) == count
+
+
+@pytest.mark.parametrize("listeners", [3, (print, 3)])
+def test_what_cannot_be_called_is_refused(listeners):
+    with pytest.raises(
+        ValueError, match=r"listeners=.*3.* must be a callable, a tuple of several, or"
+    ):
+        as_callables(listeners, "listeners")

@@ -2,8 +2,8 @@
 
 from sliceflow.engine.events import (
     Event,
+    EventListener,
     History,
-    Listener,
     Listeners,
     Progress,
     ProgressEvent,
@@ -11,8 +11,8 @@ from sliceflow.engine.events import (
 
 __all__ = [
     "Event",
+    "EventListener",
     "History",
-    "Listener",
     "Listeners",
     "Progress",
     "ProgressEvent",

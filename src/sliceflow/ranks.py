@@ -1,17 +1,17 @@
 """Ranks: one fit on many devices and machines."""
 
 from sliceflow.models.ranks import (
+    Communicator,
     LostRankError,
     RankMismatchError,
-    Ranks,
     joined,
     under_torchrun,
 )
 
 __all__ = [
+    "Communicator",
     "LostRankError",
     "RankMismatchError",
-    "Ranks",
     "joined",
     "under_torchrun",
 ]

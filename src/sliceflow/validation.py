@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from sliceflow.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+CallableT = TypeVar("CallableT", bound=Callable[..., Any])
 
 
 def require(ok: bool, name: str, value: object, requirement: str) -> None:
@@ -53,6 +55,21 @@ def is_real(value: object, low: float, high: float = sys.float_info.max) -> bool
     if isinstance(value, bool) or not isinstance(value, Real):
         return False
     return low <= float(value) <= high
+
+
+def as_callables(
+    value: CallableT | Iterable[CallableT] | None, name: str
+) -> tuple[CallableT, ...]:
+    """What a user passes as one callable, several or None; as a tuple."""
+    if value is None:
+        return ()
+    if callable(value):
+        return (value,)
+    requirement = "a callable, a tuple of several, or None"
+    require(isinstance(value, Iterable), name, value, requirement)
+    several = tuple(value)
+    require(all(callable(one) for one in several), name, several, requirement)
+    return several
 
 
 def duplicates(values: Sequence[Any]) -> list[Any]:

@@ -46,7 +46,7 @@ def ours(particles, data, seed, kappa=0.0, **conditions):
     stages = [Stage("flow", Orthogonal(), 20, Sorted(), taper=0.5, n_knots=0)]
     stages += [Stage("axis", Axis(), 2, Sorted(), matches_marginals=True)]
     flow = FlowSpec(stages, Seed(seed), **conditions)
-    rates = inverse_sample_sizes(
+    inverse_sizes = inverse_sample_sizes(
         particles.x.shape[1],
         data.x.shape[1],
         y_p=particles.y,
@@ -77,7 +77,7 @@ def ours(particles, data, seed, kappa=0.0, **conditions):
             step["offsets"] = frame.theta_y.tolist()
         case["steps"].append(step)
 
-    fitted = shrunk_flow(flow, kappa, rates) if kappa else flow
+    fitted = shrunk_flow(flow, kappa, inverse_sizes) if kappa else flow
     simulate(
         fitted,
         particles,

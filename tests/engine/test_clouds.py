@@ -5,8 +5,13 @@ import ot
 import pytest
 import torch
 
-from sliceflow.engine.clouds import ClassOrder, Cloud, sliced_distance
-from sliceflow.engine.encoded_y import ClassIndices, ContinuousY, MixedY
+from sliceflow.engine.clouds import Cloud, sliced_distance
+from sliceflow.engine.encoded_y import (
+    ClassIndices,
+    ContinuousY,
+    MixedY,
+    SeparateClasses,
+)
 from sliceflow.engine.random import Seed
 
 
@@ -15,14 +20,20 @@ def cloud(x, y=None):
 
 
 def test_points_are_sorted_by_class_and_brought_back():
-    y = ClassIndices(torch.tensor([2, 0, 2, 0, 3]))
+    y = SeparateClasses(torch.tensor([2, 0, 2, 0, 3]), n_classes=5)
     x = torch.arange(10.0).view(2, 5)
-    by_class = ClassOrder.from_class_indices(y, n_classes=5)
-    by_class_x = by_class.sort(x)
-    assert by_class_x.y.values.tolist() == [0, 0, 2, 2, 3]
-    assert by_class_x.x[0].tolist() == [1, 3, 0, 2, 4]  # in their order in each class
-    assert by_class_x.class_slices.starts == (0, 2, 2, 4, 5, 5)
-    assert torch.equal(by_class.unsort(by_class_x.x), x)
+    by_class = Cloud(x, y).sorted_by_class()
+    assert by_class.y.values.tolist() == [0, 0, 2, 2, 3]
+    assert by_class.x[0].tolist() == [1, 3, 0, 2, 4]  # in their order in each class
+    assert by_class.class_slices.starts == (0, 2, 2, 4, 5, 5)
+    assert torch.equal(by_class.in_user_order(), x)
+    assert torch.equal(by_class.in_user_order(10 * by_class.x), 10 * x)
+
+
+def test_points_whose_classes_share_maps_stay_in_order():
+    labelled = Cloud(torch.zeros(2, 3), ClassIndices(torch.tensor([2, 0, 1])))
+    assert labelled.sorted_by_class() is labelled
+    assert labelled.in_user_order() is labelled.x
 
 
 def test_the_distance_by_class_is_pots_in_the_shares_of_the_rows():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sliceflow.engine.batches import Batch, Target
 from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.engine.compression import compress_map
-from sliceflow.engine.encoded_y import ClassIndices
+from sliceflow.engine.encoded_y import ClassIndices, SeparateClasses
 from sliceflow.engine.flow import FlowSpec, ParticleStreams, replay, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
@@ -132,7 +132,8 @@ def test_thin_maps_move_fresh_particles_of_a_class_as_its_own_thin_maps_do(
 
 def class_indices(slices):
     sizes = torch.tensor(slices.starts).diff()
-    return ClassIndices(torch.arange(len(slices)).repeat_interleave(sizes))
+    indices = torch.arange(len(slices)).repeat_interleave(sizes)
+    return SeparateClasses(indices, len(slices))
 
 
 @SORTING
@@ -142,23 +143,22 @@ def test_every_class_is_shrunk_by_its_own_noise(transport, problem, strength):
     h = len(z_p)
     y_p = class_indices(slices_p)
     y_q = class_indices(slices_q)
-    rates = inverse_sample_sizes(
+    inverse_sizes = inverse_sample_sizes(
         len(y_p),
         len(y_q),
         y_p=y_p,
         y_q=y_q,
-        n_classes=len(slices_p),
     )
     batch = Batch(class_slices=(slices_p, slices_q))
-    fit = Shrunk(transport, strength, rates).fit(z_p, z_q, batch)
+    fit = Shrunk(transport, strength, inverse_sizes).fit(z_p, z_q, batch)
     for c, points_p, points_q in each_class(slices_p, slices_q):
         if is_empty(points_p) or is_empty(points_q):
             assert not fit.dz[:, points_p].any()
             continue
         own_p = z_p[:, points_p]
         own_q = z_q[:, points_q]
-        own_rates = inverse_sample_sizes(own_p.shape[1], own_q.shape[1])
-        alone = Shrunk(transport, strength, own_rates).fit(own_p, own_q)
+        own_inverse_sizes = inverse_sample_sizes(own_p.shape[1], own_q.shape[1])
+        alone = Shrunk(transport, strength, own_inverse_sizes).fit(own_p, own_q)
         n_knots = alone.maps.knots.shape[1]
         rows = slice(c * h, (c + 1) * h)
         assert torch.equal(fit.maps.values[rows, :n_knots], alone.maps.values)

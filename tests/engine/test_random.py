@@ -18,7 +18,7 @@ def test_a_row_does_not_depend_on_the_rows_around_it(rows, columns, start):
     seed = Seed(3).child("x")
     for draw in (seed.normal, seed.uniform):
         whole = draw(start + rows, columns)
-        assert torch.equal(whole[start:], draw(rows, columns, start=start))
+        assert torch.equal(whole[start:], draw(rows, columns, first_row=start))
 
 
 def test_chunks_leave_no_seam(monkeypatch):

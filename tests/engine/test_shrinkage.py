@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sliceflow.engine.batches import Batch, Target
 from sliceflow.engine.clouds import ClassSlices, Cloud
-from sliceflow.engine.encoded_y import ClassIndices
+from sliceflow.engine.encoded_y import ClassIndices, SeparateClasses
 from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
@@ -33,10 +33,12 @@ def normal(*shape, seed=0):
     return torch.from_numpy(np.random.default_rng(seed).normal(size=shape))
 
 
-def shrunk(transport, z_p, z_q, kappa, **rates):
+def shrunk(transport, z_p, z_q, kappa, **inverse_sizes):
     m = z_p.shape[1]
     n = z_q.shape[1]
-    return Shrunk(transport, kappa, inverse_sample_sizes(m, n, **rates)).fit(z_p, z_q)
+    return Shrunk(transport, kappa, inverse_sample_sizes(m, n, **inverse_sizes)).fit(
+        z_p, z_q
+    )
 
 
 @BOTH
@@ -86,10 +88,10 @@ def test_weights_mini_batches_and_mirror_images_count_as_fewer_rows():
     )
     assert inverse_sample_sizes(200, 400, max_samples=100) == (1 / 100 + 1 / 100,)
     assert inverse_sample_sizes(200, 400, distinct_share=0.5) == (1 / 200 + 1 / 200,)
-    assert (
-        inverse_sample_sizes(200, 200, y_p=labels, y_q=few, n_classes=3)[1]
-        == 1 / 100 + 1 / 10
-    )
+    separate = SeparateClasses(labels.values, 3)
+    few_separate = SeparateClasses(few.values, 3)
+    by_class = inverse_sample_sizes(200, 200, y_p=separate, y_q=few_separate)
+    assert by_class[1] == 1 / 100 + 1 / 10
 
 
 def test_every_class_has_its_own_noise():
@@ -97,10 +99,14 @@ def test_every_class_has_its_own_noise():
     p = torch.cat((z[0][:, :30], z[1][:, :300]), 1)
     q = torch.cat((z[0][:, 30:], z[1][:, 300:]), 1)
     class_slices = (ClassSlices((0, 30, 330)),) * 2
-    y = ClassIndices(torch.tensor([0] * 30 + [1] * 300))
+    y = SeparateClasses(torch.tensor([0] * 30 + [1] * 300), 2)
     bins = Histogram(32, max_samples=None)
-    rates = inverse_sample_sizes(330, 330, y_p=y, y_q=y, n_classes=2)
-    table = Shrunk(bins, 3.0, rates).fit(p, q, Batch(class_slices=class_slices)).maps
+    inverse_sizes = inverse_sample_sizes(330, 330, y_p=y, y_q=y)
+    table = (
+        Shrunk(bins, 3.0, inverse_sizes)
+        .fit(p, q, Batch(class_slices=class_slices))
+        .maps
+    )
     for c, (own, other) in enumerate(
         (((p[:, :30]), q[:, :30]), (p[:, 30:], q[:, 30:]))
     ):
@@ -123,8 +129,8 @@ def test_where_classes_share_maps_their_gaps_are_no_noise():
     )
     kappa = Sorted().fit(z_p, z_q).cost / (within * (2 / 4000))
     assert 2 < kappa.mean() < 4  # as for one class
-    rates = inverse_sample_sizes(4000, 4000, y_p=y, y_q=y)
-    fit = Shrunk(Sorted(), 3.0, rates, n_shared_classes=10).fit(
+    inverse_sizes = inverse_sample_sizes(4000, 4000, y_p=y, y_q=y)
+    fit = Shrunk(Sorted(), 3.0, inverse_sizes, n_shared_classes=10).fit(
         z_p, z_q, Batch(data_y=y)
     )
     assert 0.2 < fit.active_fraction < 0.8

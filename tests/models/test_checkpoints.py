@@ -11,7 +11,7 @@ import torch
 from models import PARTS, full_disk, saved
 from sliceflow.engine.random import Seed
 from sliceflow.models.checkpoints import CheckpointMismatchError
-from sliceflow.models.file import ModelFileError
+from sliceflow.models.file import ModelFileError, load
 from sliceflow.models.fingerprint import digest, fingerprint
 
 SEED = Seed(3)
@@ -212,3 +212,16 @@ def test_a_full_disk_is_a_warning_and_the_last_checkpoint_stays(
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["fit.checkpoint"]
     assert saved(fit(tmp_path)) == saved(fitted("vectors"))
+
+
+def test_a_checkpoint_is_read_once(tmp_path, monkeypatch):
+    stopped(tmp_path)
+    n_read = []
+
+    def counted(*arguments):
+        n_read.append(1)
+        return load(*arguments)
+
+    monkeypatch.setattr("sliceflow.models.checkpoints.load", counted)
+    fit(tmp_path)
+    assert len(n_read) == 1

@@ -120,7 +120,7 @@ def test_labels_that_are_not_distinct_or_of_their_type_are_refused(
     dtype, labels, message
 ):
     classes = {"class": "labels", "dtype": dtype, "labels": labels}
-    tree = {"class": "LabelEncoder", "classes": classes, "is_inferred": False}
+    tree = {"class": "LabelEncoder", "classes": classes, "are_clusters": False}
     header = msgspec.msgpack.encode(tree)
     with pytest.raises(ValueError, match=message):
         codec.decode(conditions.LabelEncoder, header, {})
@@ -193,14 +193,14 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path, changes, message):
 
 
 def test_noise_and_starts_count_in_what_particles_reach():
-    def reach(entropy=0.0, start=1.0):
+    def reach(entropy=0.0, start_std=1.0):
         flow = FlowSpec([Stage("flow", frames.Random(5), 8)], Seed(0), entropy=entropy)
         return checked_max_norm(
-            flow, steps(), lambda i, k: 5, 7, torch.float32, start=start
+            flow, steps(), lambda i, k: 5, 7, torch.float32, start_std=start_std
         )
 
     assert reach() < 1e4
-    for far in ({"entropy": 1e75}, {"start": 1e37}):
+    for far in ({"entropy": 1e75}, {"start_std": 1e37}):
         with pytest.raises(ValueError, match="may not stay finite"):
             reach(**far)
 
@@ -271,7 +271,7 @@ def test_hostile_headers_are_refused(tmp_path, header):
 
 
 def test_labels_nested_too_deep_are_refused(tmp_path):
-    start = msgspec.msgpack.encode({"class": "LabelEncoder", "is_inferred": False})[1:]
+    start = msgspec.msgpack.encode({"class": "LabelEncoder", "are_clusters": False})[1:]
     labels = msgspec.msgpack.encode({"class": "labels", "dtype": "|O", "labels": [0]})[
         :-1
     ]

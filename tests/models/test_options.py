@@ -223,7 +223,7 @@ def test_plans_of_the_preset_are_the_papers():
     plan = SlicedWassersteinFlow(preset="paper", n_steps=3, device="cpu").plan(
         X, LABELS
     )
-    assert (plan.method, plan.frame) == ("CSWF ξ=10", frames.Random(192))
+    assert (plan.method, plan.frame_kind) == ("CSWF ξ=10", frames.Random(192))
     assert (plan.transport, plan.standardize, plan.bandwidth) == (
         transports.Interpolated(),
         False,
@@ -233,7 +233,7 @@ def test_plans_of_the_preset_are_the_papers():
     wide = SlicedWassersteinFlow(preset="paper", n_particles=50).plan(
         np.arange(50.0 * 200).reshape(50, 200)
     )
-    assert wide.frame == frames.Random(
+    assert wide.frame_kind == frames.Random(
         10_000
     )  # no more, however many columns there are
     plan = ImageFlow(preset="paper", n_pixel_values=17, device="cpu").plan(

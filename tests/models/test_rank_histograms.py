@@ -17,7 +17,7 @@ from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import Shrunk
 from sliceflow.engine.transports import Histogram, Interpolated, Sorted
 from sliceflow.models.distributed import DistributedHistogram, across_ranks
-from sliceflow.models.ranks import Ranks
+from sliceflow.models.ranks import Communicator
 
 
 class Threads:
@@ -105,7 +105,7 @@ def test_one_rank_is_a_plain_fit_and_several_count():
         Stage("b", Axis(), 2, Sorted(), matches_marginals=True),
     ]
     flow = FlowSpec(stages, Seed(0))
-    assert across_ranks(flow, Ranks()) is flow
+    assert across_ranks(flow, Communicator()) is flow
     several = Threads(2)
     first, last = across_ranks(flow, several).stages
     assert first.transport == replace(

@@ -16,7 +16,7 @@ import ranks as fits
 import sliceflow
 from models import vectors
 from sliceflow.models.fingerprint import require_same_parameters
-from sliceflow.models.ranks import LostRankError, Ranks, joined
+from sliceflow.models.ranks import Communicator, LostRankError, joined
 
 LOOP = {
     "linux": "lo",
@@ -144,19 +144,22 @@ def test_a_dead_rank_ends_the_job_and_the_fit_goes_on_in_one_process(killed):
 
 @given(st.integers(0, 1000), st.integers(1, 20))
 def test_shares_are_all_there_is_and_nearly_equal(total, size):
-    shares = [Ranks(r, size).shard(total) for r in range(size)]
+    shares = [Communicator(r, size).shard(total) for r in range(size)]
     assert [i for s in shares for i in range(total)[s.slice]] == list(range(total))
     assert max(s.count for s in shares) - min(s.count for s in shares) <= 1
     rows = np.arange(total)
     assert np.array_equal(
-        np.concatenate([Ranks(r, size).local_share(rows) for r in range(size)]), rows
+        np.concatenate([Communicator(r, size).local_share(rows) for r in range(size)]),
+        rows,
     )
 
 
 def answering(monkeypatch, *answers):
     """Ranks of which the others answered so, seen from the first."""
-    monkeypatch.setattr(Ranks, "all_gather", lambda self, value: [value, *answers])
-    return Ranks(0, 1 + len(answers))
+    monkeypatch.setattr(
+        Communicator, "all_gather", lambda self, value: [value, *answers]
+    )
+    return Communicator(0, 1 + len(answers))
 
 
 def test_ranks_without_rows_and_other_parameters_are_named(monkeypatch):
@@ -175,11 +178,16 @@ def test_ranks_without_rows_and_other_parameters_are_named(monkeypatch):
 
 def test_what_changes_no_particle_may_differ_from_rank_to_rank(monkeypatch):
     facts = []
-    monkeypatch.setattr(Ranks, "require_equal", lambda self, of: facts.append(of))
+    monkeypatch.setattr(
+        Communicator, "require_equal", lambda self, of: facts.append(of)
+    )
 
     def agree(**changes):
         require_same_parameters(
-            Ranks(0, 2), "flow", vectors(**changes).get_params(), torch.device("cpu")
+            Communicator(0, 2),
+            "flow",
+            vectors(**changes).get_params(),
+            torch.device("cpu"),
         )
 
     agree(random_state=np.random.RandomState(0))
@@ -211,7 +219,7 @@ def test_a_rank_that_is_gone_is_said_to_be_lost_and_other_errors_stay(
     monkeypatch.setattr(torch.distributed, "all_reduce", fail)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(LostRankError if error in LOST else type(error)) as caught:
-        Ranks(0, 2).maximum(1)
+        Communicator(0, 2).max_int(1)
     assert (caught.value is error) == (error in OTHER)
     assert signal.getsignal(signal.SIGTERM) == before
 

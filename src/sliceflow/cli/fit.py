@@ -42,7 +42,7 @@ from sliceflow.wording import format_bytes, format_duration
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, TableFlow
     from sliceflow.models.protocols import FitJob
-    from sliceflow.models.ranks import Ranks
+    from sliceflow.models.ranks import Communicator
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ class _Job:
     held_out: Data | None
     estimator: ImageFlow | TableFlow
     fit_job: FitJob[Any, Any]
-    ranks: Ranks | None
+    ranks: Communicator | None
     started_at: float
 
     @property
@@ -99,7 +99,7 @@ def fit(
             return _start(settings, folder, ranks, output, replace=force)
 
 
-def _join_ranks(device: str) -> AbstractContextManager[Ranks | None]:
+def _join_ranks(device: str) -> AbstractContextManager[Communicator | None]:
     """The ranks that torchrun started; None without it: torch is not imported yet."""
     if "RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":
         return nullcontext()
@@ -108,13 +108,13 @@ def _join_ranks(device: str) -> AbstractContextManager[Ranks | None]:
     return joined(device)
 
 
-def _is_first(ranks: Ranks | None) -> bool:
+def _is_first(ranks: Communicator | None) -> bool:
     """Whether this process prints and writes: the only one, or the first of several."""
     return ranks is None or ranks.is_main
 
 
 def _resume(
-    settings: Settings, folder: RunFolder, ranks: Ranks | None, output: Output
+    settings: Settings, folder: RunFolder, ranks: Communicator | None, output: Output
 ) -> Result | None:
     """Continue an interrupted run: its fit, or only its measures."""
     if _is_first(ranks):
@@ -139,7 +139,7 @@ def _resume(
 def _start(
     settings: Settings,
     folder: RunFolder,
-    ranks: Ranks | None,
+    ranks: Communicator | None,
     output: Output,
     *,
     replace: bool,
@@ -163,7 +163,7 @@ def _start(
     return _finish(fitted_run, folder)
 
 
-def _prepare(settings: Settings, ranks: Ranks | None, output: Output) -> _Job:
+def _prepare(settings: Settings, ranks: Communicator | None, output: Output) -> _Job:
     """Read the data, choose the estimator, and plan its fit."""
     output.say(f"reading {settings.source}")
     train, held_out = read_data(settings)

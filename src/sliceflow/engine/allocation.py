@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from sliceflow.engine.encoded_y import ClassIndices, EncodedY
+from sliceflow.engine.encoded_y import ClassIndices, EncodedY, SeparateClasses
 from sliceflow.engine.random import Seed
 
 # The fewest particles of a fit. Maps of fewer particles are too noisy for offline
@@ -61,18 +62,17 @@ def even_indices(n: int, m: int, seed: Seed) -> Tensor:
     return indices[seed.child("order").permutation(m)]
 
 
-def extra_y(*, y_p: EncodedY, y_q: EncodedY, per_class: bool, seed: Seed) -> EncodedY:
+def extra_y(*, y_p: EncodedY, y_q: EncodedY, seed: Seed) -> EncodedY:
     """The conditions of particles that a fit adds where the requested ones are too few.
 
     Maps of few particles are too noisy for offline samples. So a fit has at least
-    `MIN_PARTICLES`, and at least 200 of every class in the data, or 2√M of M. With
-    `per_class`, each class has its own maps, and at least 1,000 particles.
+    `MIN_PARTICLES`, and at least 200 of every class in the data, or 2√M of M. Classes
+    with separate maps have at least 1,000.
 
     Parameters
     ----------
     y_p : the y of the requested particles
     y_q : the y of the data
-    per_class : whether each class has its own maps
     seed : draws which data give their conditions
     """
     m = len(y_p)
@@ -82,7 +82,7 @@ def extra_y(*, y_p: EncodedY, y_q: EncodedY, per_class: bool, seed: Seed) -> Enc
         return y_q.take(even_indices(n, n_particles - m, seed))
     class_sizes = y_q.sizes()
     n_classes = int((class_sizes > 0).sum())
-    if per_class:
+    if isinstance(y_q, SeparateClasses):
         least = _MIN_OF_OWN_CLASS
     else:
         least = max(
@@ -98,4 +98,4 @@ def extra_y(*, y_p: EncodedY, y_q: EncodedY, per_class: bool, seed: Seed) -> Enc
     present = y_p.sizes(len(class_sizes))
     missing = (wanted - present).clamp(min=0)
     class_indices = torch.arange(len(class_sizes))
-    return ClassIndices(torch.repeat_interleave(class_indices, missing))
+    return replace(y_q, values=torch.repeat_interleave(class_indices, missing))

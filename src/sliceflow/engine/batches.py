@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.clouds import ClassSlices, Cloud, Indices
-from sliceflow.engine.encoded_y import ClassIndices, EncodedY
+from sliceflow.engine.encoded_y import ClassIndices, EncodedY, SeparateClasses
 from sliceflow.engine.random import Seed
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class Target:
         """The data of a step, in the subspace of its stage, and the batch to fit to."""
         data = self._permuted_data(step)
         batch = self.batches.batch(step.steps_before, data.y)
-        per_class = step.flow.condition_use == "separate"
+        per_class = step.spec.condition_use == "separate"
         if per_class and batch.class_slices is None:  # all points
             slices_p = step.particles.class_slices
             slices_q = data.class_slices
@@ -182,28 +182,19 @@ def make_batches(
     *,
     y_p: EncodedY | None = None,
     y_q: EncodedY | None = None,
-    n_separate_classes: int = 0,
 ) -> Batches:
     """Batches of at most `max_samples` of m particles and of n data, in one process.
 
     `y_p` and `y_q` are the conditions of particles and data, if the flow uses
-    them. Every batch then has as many data as particles of each condition. If
-    `n_separate_classes` have maps of their own, every batch has an equal share of each,
-    and the particles are sorted by class.
+    them. Every batch then has as many data as particles of each condition. If these are
+    `SeparateClasses`, every batch has an equal share of each, and the particles are
+    sorted by class.
     """
     if y_p is not None and y_q is not None:
         y_p = y_p.to(device)
         y_q = y_q.to(device)
-        if n_separate_classes:
-            assert isinstance(y_p, ClassIndices), "only classes have separate maps"
-            assert isinstance(y_q, ClassIndices), "only classes have separate maps"
-            return _make_batches_per_class(
-                max_samples,
-                seed,
-                y_p=y_p,
-                y_q=y_q,
-                n_classes=n_separate_classes,
-            )
+        if isinstance(y_p, SeparateClasses) and isinstance(y_q, SeparateClasses):
+            return _make_batches_per_class(max_samples, seed, y_p=y_p, y_q=y_q)
     if max_samples is None or max(m, n) <= max_samples:
         return weighted_batches(slice(None), device, y_p=y_p, y_q=y_q)
     parts_p = _equal_parts(m, max_samples)
@@ -232,9 +223,8 @@ def _make_batches_per_class(
     max_samples: int | None,
     seed: Seed,
     *,
-    y_p: ClassIndices,
-    y_q: ClassIndices,
-    n_classes: int,
+    y_p: SeparateClasses,
+    y_q: SeparateClasses,
 ) -> Batches:
     """Batches for classes that have their own maps; the particles are sorted by class.
 
@@ -242,8 +232,8 @@ def _make_batches_per_class(
     """
     m = len(y_p)
     n = len(y_q)
-    slices_p = ClassSlices.from_class_indices(y_p, n_classes)
-    slices_q = ClassSlices.from_class_indices(y_q, n_classes)
+    slices_p = ClassSlices.from_class_indices(y_p, y_p.n_classes)
+    slices_q = ClassSlices.from_class_indices(y_q, y_q.n_classes)
     if max_samples is None or max(m, n) <= max_samples:
         order = torch.argsort(y_q.values, stable=True)
         return Batches(data_order=order, class_slices=[(slices_p, slices_q)])

@@ -17,7 +17,7 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-from sliceflow.engine.encoded_y import ClassIndices, EncodedY, MixedY
+from sliceflow.engine.encoded_y import ClassIndices, EncodedY, MixedY, SeparateClasses
 from sliceflow.engine.random import Seed
 from sliceflow.engine.wasserstein import squared_wasserstein
 
@@ -70,6 +70,9 @@ class Cloud:
     # The slice of the points of each class, if each class has its own maps. The points
     # are then sorted by class.
     class_slices: ClassSlices | None = None
+    # Where the points stand that a caller knows in another order: the column (n,) of
+    # each of them. None if the orders are the same.
+    user_columns: Tensor | None = None
 
     def part(self, indices: Indices) -> Cloud:
         """Some of the points.
@@ -85,6 +88,26 @@ class Cloud:
             class_slices = self.class_slices.part(indices)
         return Cloud(self.x[:, indices], y, class_slices)
 
+    def sorted_by_class(self) -> Cloud:
+        """A copy, sorted by class, if classes have separate maps; else the cloud."""
+        if not isinstance(self.y, SeparateClasses):
+            return self
+        by_class = ClassOrder.from_class_indices(self.y, self.y.n_classes)
+        return Cloud(
+            self.x[:, by_class.order],
+            self.y.take(by_class.order),
+            by_class.class_slices,
+            by_class.inverse,
+        )
+
+    def in_user_order(self, x: Tensor | None = None) -> Tensor:
+        """The points (d, n), or a snapshot x of them, in the order before sorting."""
+        if x is None:
+            x = self.x
+        if self.user_columns is None:
+            return x
+        return x[:, self.user_columns]
+
 
 @dataclass(frozen=True)
 class ClassOrder:
@@ -93,7 +116,6 @@ class ClassOrder:
     Within a class, points keep their order.
     """
 
-    y: ClassIndices  # sorted
     order: Tensor  # (n,) sorted point i was point order[i] before
     inverse: Tensor  # (n,) point i of before is sorted point inverse[i]
     class_slices: ClassSlices
@@ -101,18 +123,9 @@ class ClassOrder:
     @classmethod
     def from_class_indices(cls, y: ClassIndices, n_classes: int) -> ClassOrder:
         """The order that sorts points of these classes."""
-        sorted_indices, order = y.values.sort(stable=True)
-        sorted_y = ClassIndices(sorted_indices)
-        class_slices = ClassSlices.from_class_indices(sorted_y, n_classes)
-        return cls(sorted_y, order, order.argsort(), class_slices)
-
-    def sort(self, x: Tensor) -> Cloud:
-        """Points x (d, n) in the order of their classes, as a cloud."""
-        return Cloud(x[:, self.order], self.y, self.class_slices)
-
-    def unsort(self, x: Tensor) -> Tensor:
-        """Sorted points (d, n) in the order that they had before."""
-        return x[:, self.inverse]
+        order = y.values.argsort(stable=True)
+        class_slices = ClassSlices.from_class_indices(y, n_classes)
+        return cls(order, order.argsort(), class_slices)
 
 
 def sliced_distance(

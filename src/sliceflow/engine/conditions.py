@@ -57,7 +57,7 @@ class LabelEncoder:
 
     kind: ClassVar[Literal["labels"]] = "labels"
     classes: Annotated[np.ndarray, Label]  # (C,)
-    is_inferred: bool = False  # whether the classes are clusters, found by the fit
+    are_clusters: bool = False  # whether the classes are clusters, found by the fit
 
     def check_saved(self) -> None:
         """Raise a ValueError unless there are labels and all differ."""
@@ -136,7 +136,7 @@ class ContinuousEncoder:
     mean: Annotated[np.ndarray, ArraySpec("l", torch.float64)]
     scale: Annotated[np.ndarray, ArraySpec("l", torch.float64)]
     kind: ClassVar[Literal["continuous"]] = "continuous"
-    is_inferred: ClassVar[bool] = False
+    are_clusters: ClassVar[bool] = False
 
     def check_saved(self) -> None:
         """Raise a ValueError unless there are columns, with positive scales."""
@@ -185,7 +185,7 @@ class MixedEncoder:
     continuous: ContinuousEncoder  # of the other columns
     labelled: tuple[bool, ...]
     kind: ClassVar[Literal["mixed"]] = "mixed"
-    is_inferred: ClassVar[bool] = False
+    are_clusters: ClassVar[bool] = False
 
     @classmethod
     def from_data(cls, y: np.ndarray) -> MixedEncoder:
@@ -298,7 +298,7 @@ def encode_y(
     DataError
         If the model was fitted without y, or y does not fit it or n.
     """
-    if encoder is None or encoder.is_inferred:
+    if encoder is None or encoder.are_clusters:
         raise DataError("y was given but the model was fitted without y", "omit y")
     if hasattr(y, "__array__"):  # of any library
         y = as_array(y)

@@ -1,8 +1,10 @@
 """Encoded conditions: the y of n points, as the engine uses it.
 
 `ClassIndices` encode labels, `ContinuousY` columns of numbers, and `MixedY` both
-together. Everywhere `y_p` is the y of particles, which have the distribution p, and
-`y_q` that of data, which have q. Nothing writes to a y: conditions do not move.
+together. What a flow does with y is in the type, too: it sees no y, a y that shifts
+projections if all points share the maps, or `SeparateClasses`. Everywhere `y_p` is the
+y of particles, which have the distribution p, and `y_q` that of data, which have q.
+Nothing writes to a y: conditions do not move.
 """
 
 from __future__ import annotations
@@ -59,6 +61,13 @@ class ClassIndices(_PointValues):
     def shift(self, z: Tensor, theta: Tensor) -> Tensor:
         """z (h, n) plus theta[:, c] for the points of class c; theta is (h, C)."""
         return kernels.for_tensor(z).add_class_offsets(z, theta, self.values)
+
+
+@dataclass(frozen=True)
+class SeparateClasses(ClassIndices):
+    """Labels in a flow with ξ = ∞, where each of `n_classes` has maps of its own."""
+
+    n_classes: int
 
 
 @dataclass(frozen=True)

@@ -10,21 +10,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from sliceflow.validation import require
+from sliceflow.engine.model_steps import ModelStep
 
 __all__ = [
     "Event",
     "EventListener",
     "History",
-    "Listener",
     "Listeners",
     "Progress",
     "ProgressEvent",
@@ -66,6 +64,8 @@ class Event:
         The fraction of maps that are not the identity; None without shrinkage.
     stage_steps : int, default 0
         The most steps that the stage may have.
+    model_step : ModelStep or None, default None
+        The step as the model stores it; None if the model does not.
 
     Examples
     --------
@@ -92,6 +92,8 @@ class Event:
     # The fraction of maps that are not the identity; None without shrinkage.
     active_fraction: Tensor | None = None
     stage_steps: int = 0  # the most steps that the stage may have
+    # The step as the model stores it; None if the model does not.
+    model_step: ModelStep | None = None
 
     def describe(self) -> str:
         """Such as "stage flow, sliced distance 0.12". This waits for a GPU."""
@@ -138,11 +140,9 @@ class EventListener(Protocol[EventT_contra]):
     def __call__(self, event: EventT_contra, /) -> bool | None: ...
 
 
-# What users pass as `listeners`. The kind of fit decides which events a listener gets.
-Listener = EventListener[Any]
-Listeners = Listener | Iterable[Listener] | None
-# What users pass as `listeners` to the fit of a flow.
-FlowListeners = EventListener[Event] | Iterable[EventListener[Event]] | None
+# What users pass as `listeners`: ``Listeners[Event]`` to the fit of a flow.
+Listeners = EventListener[EventT] | Iterable[EventListener[EventT]] | None
+FlowListener = EventListener[Event]
 
 
 class _RecordedStep(NamedTuple):
@@ -251,35 +251,10 @@ class Progress:
         LOGGER.info("%s, %s", step, event.describe())
 
 
-def as_listeners(listeners: Listeners) -> tuple[Listener, ...]:
-    """The listeners that a user passes, as a tuple: one, several or None."""
-    what = "a callable, a tuple of several, or None"
-    if listeners is None:
-        return ()
-    if callable(listeners):
-        return (listeners,)
-    require(isinstance(listeners, Iterable), "listeners", listeners, what)
-    several = tuple(listeners)
-    require(all(callable(one) for one in several), "listeners", several, what)
-    return several
-
-
 def notify(listeners: Sequence[EventListener[EventT]], event: EventT) -> bool:
     """Call all listeners; return whether any of them ends the stage."""
     answers = [listener(event) for listener in listeners]
     return any(answers)
-
-
-@contextmanager
-def closing(listeners: Sequence[Listener]) -> Iterator[None]:
-    """Call ``close()`` on the listeners that have it, even after an error."""
-    try:
-        yield
-    finally:
-        for listener in listeners:
-            close = getattr(listener, "close", None)
-            if close is not None:
-                close()
 
 
 def now() -> float:

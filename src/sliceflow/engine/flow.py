@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -33,16 +34,16 @@ from torch import Tensor
 
 from sliceflow.arrays import chunks
 from sliceflow.engine.batches import StepTarget
-from sliceflow.engine.clouds import ClassOrder, Cloud
+from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compression import compress_map
-from sliceflow.engine.encoded_y import ClassIndices
+from sliceflow.engine.encoded_y import ClassIndices, EncodedY, SeparateClasses
 from sliceflow.engine.events import Event, EventListener, notify, now
 from sliceflow.engine.frames import DenseFrame, Frame
 from sliceflow.engine.maps import TransportMap
 from sliceflow.engine.model_steps import CompressedMap, ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.engine.rotations import freeing_rotation_pools
-from sliceflow.engine.schedule import Stage, Subspace
+from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import MapFit
 
 # What a flow does with y: it ignores y, all conditions share maps whose projections y
@@ -67,14 +68,19 @@ _NUMBERS_PER_DRAW = 1 << 26
 _MIN_CHUNK = 256
 
 
+def do_nothing() -> None:
+    """What `simulate` calls after a step if nothing is to be saved."""
+
+
 def simulate(
-    flow: FlowSpec,
+    spec: FlowSpec,
     particles: Cloud,
     target: StepTarget,
-    particle_rng: ParticleStreams | None = None,
+    particle_noise: ParticleStreams | None = None,
     *,
     listeners: Sequence[EventListener[Event]] = (),
     state: FlowState | None = None,
+    after_step: Callable[[], None] = do_nothing,
 ) -> list[ModelStep]:
     """Move the particles onto the target, in place, and return the model's steps.
 
@@ -84,53 +90,53 @@ def simulate(
 
     Parameters
     ----------
-    flow : the stages, the seed of the frames, and the amplifier of the condition
+    spec : the stages, the seed of the frames, and the amplifier of the condition
     particles : the points to move, x (d, M)
     target : the data, and which particles and data each step is fitted to
-    particle_rng : the random numbers of the particles, for the entropy term; None if no
-        step adds noise
+    particle_noise : the random numbers of the particles, for the entropy term; None if
+        no step adds noise
     listeners : called after every step
     state : the progress of an earlier simulation to resume, with the `particles` as
-        they were then. `FlowState.advance` updates it after every step, and decides
-        whether the stage goes on
+        they were then. `FlowState.advance` updates it after every step
+    after_step : called when the state tells all of a step: it can be saved now
     """
     if state is None:
         state = FlowState()
     state.started_at = now() - state.seconds
-    stages = flow.iter_stages(particles, state.stage_index)
     with freeing_rotation_pools():
-        for stage_index, stage_particles in stages:
-            subspace = flow.stages[stage_index].subspace
-            state.enter_stage(stage_index, subspace, stage_particles)
-            while state.step_index < flow.stages[stage_index].n_steps:
-                step = Step(
-                    flow=flow,
-                    stage_index=stage_index,
-                    step_index=state.step_index,
-                    steps_before=state.steps_done,
-                    particles=stage_particles,
-                    particles_before_stage=particles,
-                )
-                data, batch = target.at(step)
-                frame = step.make_frame(data)
-                z_p = frame.project(step.particles, batch.particle_indices)
-                z_q = frame.project(data, batch.data_indices)
-                fit = step.stage.transport.fit(z_p, z_q, batch)
-                if batch.uses_all_particles:
-                    step.move(frame, fit.maps, particle_rng, z=z_p, dz=fit.dz)
-                else:
-                    step.move(frame, fit.maps, particle_rng)
-                state.model_steps += step.model_steps(frame, fit.maps)
-                state.advance(step, fit, listeners)
+        for stage_index in spec.stage_indices(state.stage_index):
+            with spec.in_subspace(stage_index, particles) as moving:
+                state.enter_stage(stage_index, spec.stages[stage_index], moving)
+                while not state.stage_is_over:
+                    step = Step(
+                        spec=spec,
+                        stage_index=stage_index,
+                        step_index=state.step_index,
+                        steps_before=state.steps_done,
+                        particles=moving,
+                        particles_before_stage=particles,
+                    )
+                    data, batch = target.at(step)
+                    frame = step.make_frame(data)
+                    z_p = frame.project(step.particles, batch.particle_indices)
+                    z_q = frame.project(data, batch.data_indices)
+                    fit = step.stage.transport.fit(z_p, z_q, batch)
+                    if batch.uses_all_particles:
+                        step.move(frame, fit.maps, particle_noise, z=z_p, dz=fit.dz)
+                    else:
+                        step.move(frame, fit.maps, particle_noise)
+                    model_step = step.stored_step(frame, fit.maps)
+                    state.advance(step, fit, model_step, listeners)
+                    after_step()
             state.leave_stage()
     return state.model_steps
 
 
 def replay(
-    flow: FlowSpec,
+    spec: FlowSpec,
     steps: Sequence[ModelStep],
     particles: Cloud,
-    particle_rng: ParticleStreams,
+    particle_noise: ParticleStreams,
     snapshots_after: Collection[int] = (),
 ) -> list[Tensor]:
     """Move other particles, in place, by the steps of a model.
@@ -143,21 +149,20 @@ def replay(
     snapshots, one after each of these numbers of steps: copies of the particles (d, n),
     in their own order
     """
-    if flow.condition_use != "separate" or particles.class_slices is not None:
-        return _replay_in_order(flow, steps, particles, particle_rng, snapshots_after)
-    assert isinstance(particles.y, ClassIndices), "only classes have separate maps"
-    class_order = ClassOrder.from_class_indices(particles.y, flow.condition_dim)
-    by_class = class_order.sort(particles.x)
-    snapshots = _replay_in_order(flow, steps, by_class, particle_rng, snapshots_after)
-    particles.x.copy_(class_order.unsort(by_class.x))
-    return [class_order.unsort(x) for x in snapshots]
+    if spec.condition_use != "separate" or particles.class_slices is not None:
+        return _replay_in_order(spec, steps, particles, particle_noise, snapshots_after)
+    y = used_y(particles.y, spec.condition_use, spec.condition_dim)
+    by_class = Cloud(particles.x, y).sorted_by_class()
+    snapshots = _replay_in_order(spec, steps, by_class, particle_noise, snapshots_after)
+    particles.x.copy_(by_class.in_user_order())
+    return [by_class.in_user_order(x) for x in snapshots]
 
 
 def _replay_in_order(
-    flow: FlowSpec,
+    spec: FlowSpec,
     steps: Sequence[ModelStep],
     particles: Cloud,
-    particle_rng: ParticleStreams,
+    particle_noise: ParticleStreams,
     snapshots_after: Collection[int],
 ) -> list[Tensor]:
     """Move particles that are sorted by class if each class has its own maps."""
@@ -166,21 +171,22 @@ def _replay_in_order(
         steps_of_stage.setdefault(model_step.stage_index, []).append(model_step)
     snapshots = []
     steps_done = 0
-    for stage_index, stage_particles in flow.iter_stages(particles):
-        for model_step in steps_of_stage.get(stage_index, []):
-            step = Step(
-                flow=flow,
-                stage_index=stage_index,
-                step_index=model_step.step_index,
-                steps_before=steps_done,
-                particles=stage_particles,
-                particles_before_stage=particles,
-            )
-            frame = step.make_frame(theta=model_step.theta)
-            step.move(frame, model_step.expanded(), particle_rng)
-            steps_done += 1
-            if steps_done in snapshots_after:
-                snapshots.append(step.current_points())
+    for stage_index in spec.stage_indices():
+        with spec.in_subspace(stage_index, particles) as moving:
+            for model_step in steps_of_stage.get(stage_index, []):
+                step = Step(
+                    spec=spec,
+                    stage_index=stage_index,
+                    step_index=model_step.step_index,
+                    steps_before=steps_done,
+                    particles=moving,
+                    particles_before_stage=particles,
+                )
+                frame = step.make_frame(theta=model_step.theta)
+                step.move(frame, model_step.expanded(), particle_noise)
+                steps_done += 1
+                if steps_done in snapshots_after:
+                    snapshots.append(step.current_points())
     return snapshots
 
 
@@ -195,6 +201,23 @@ def condition_use(amplifier: float, condition_dim: int) -> ConditionUse:
     if math.isinf(amplifier):
         return "separate"
     return "shared"
+
+
+def used_y(
+    y: EncodedY | None, use: ConditionUse, condition_dim: int
+) -> EncodedY | None:
+    """The y that a flow sees, for its use of y.
+
+    It is None without y, or if the flow ignores y. Classes with maps of their own are
+    `SeparateClasses`.
+    """
+    if y is None or use == "none":
+        return None
+    if use == "shared":
+        return y
+    if not isinstance(y, ClassIndices):
+        raise TypeError(f"only classes have separate maps, not a {type(y).__name__}")
+    return SeparateClasses(y.values, condition_dim)
 
 
 @dataclass(frozen=True)
@@ -226,40 +249,38 @@ class FlowSpec:
             return self.condition_dim
         return 0
 
-    def iter_stages(
-        self, particles: Cloud, first: int = 0
-    ) -> Iterator[tuple[int, Cloud]]:
-        """The index of each stage that runs, and the particles in its subspace.
-
-        Stages before `first` have run already.
-
-        In the whole space these are `particles` themselves. In any other subspace they
-        are a copy of the particles' coordinates there. The body of the caller's loop
-        moves this copy in place; `particles` stay as they were. When the caller asks
-        for the next stage, this generator goes on after its `yield`: it adds the change
-        of the coordinates to ``particles.x``. So a loop that is left early changes
-        nothing in the whole space.
-        """
+    def stage_indices(self, first: int = 0) -> range:
+        """The stages that run; those before `first` have run already."""
         stage_range = self.stage_range
         if stage_range is None:
             stage_range = range(len(self.stages))
-        for stage_index in range(max(first, stage_range.start), stage_range.stop):
-            subspace = self.stages[stage_index].subspace
-            if subspace.is_whole:
-                yield stage_index, particles
-            else:
-                before = subspace.restrict(particles.x)
-                stage_particles = replace(particles, x=before.clone())
-                yield stage_index, stage_particles
-                particles.x += subspace.extend(stage_particles.x - before)
-            subspace.finish(particles.x)
+        return range(max(first, stage_range.start), stage_range.stop)
+
+    @contextmanager
+    def in_subspace(self, stage_index: int, particles: Cloud) -> Iterator[Cloud]:
+        """The particles in the subspace of a stage, to move in place in a `with` block.
+
+        In the whole space these are `particles` themselves. In any other subspace they
+        are a copy of the particles' coordinates there, and `particles` stay as they
+        were until the block ends: then they move as far as the coordinates did. A block
+        that an error ends changes nothing in the whole space.
+        """
+        subspace = self.stages[stage_index].subspace
+        if subspace.is_whole:
+            yield particles
+        else:
+            before = subspace.restrict(particles.x)
+            moving = replace(particles, x=before.clone())
+            yield moving
+            particles.x += subspace.extend(moving.x - before)
+        subspace.finish(particles.x)
 
 
 @dataclass(frozen=True)
 class Step:
     """One step of a flow, and the particles that it moves."""
 
-    flow: FlowSpec
+    spec: FlowSpec
     stage_index: int
     step_index: int  # in its stage
     steps_before: int  # steps done before, in all stages
@@ -269,7 +290,7 @@ class Step:
     @property
     def stage(self) -> Stage:
         """The stage of the step."""
-        return self.flow.stages[self.stage_index]
+        return self.spec.stages[self.stage_index]
 
     def make_frame(
         self, data: Cloud | None = None, theta: Tensor | None = None
@@ -287,18 +308,18 @@ class Step:
         if not frame_seed_path:
             frame_seed_path = ("frame", self.stage_index)
         return self.stage.frame_kind.make_frame(
-            self.flow.seed.child(*frame_seed_path),
+            self.spec.seed.child(*frame_seed_path),
             self.step_index,
             x,
-            self.flow.shared_condition_dim,
+            self.spec.shared_condition_dim,
             None if data is None else data.x,
-        ).amplified(self.flow.amplifier)
+        ).amplified(self.spec.amplifier)
 
     def move(
         self,
         frame: Frame,
         transport_map: TransportMap,
-        particle_rng: ParticleStreams | None,
+        particle_noise: ParticleStreams | None,
         z: Tensor | None = None,
         dz: Tensor | None = None,
     ) -> None:
@@ -315,13 +336,13 @@ class Step:
             self.particles.x.add_(frame.lift(dz), alpha=step_size)
         else:
             self._move_in_chunks(frame, transport_map, step_size)
-        if self.flow.entropy > 0 and not self.stage.matches_marginals:
-            assert particle_rng is not None, "noise takes random numbers"
-            self._add_noise(particle_rng, step_size)
+        if self.spec.entropy > 0 and not self.stage.matches_marginals:
+            assert particle_noise is not None, "noise takes random numbers"
+            self._add_noise(particle_noise, step_size)
 
     def _is_worth_keeping(self, z: Tensor) -> bool:
         """Whether projections are kept to be read again: a GPU computes them faster."""
-        return z.device.type == "cpu" and z.nbytes <= self.flow.projection_bytes
+        return z.device.type == "cpu" and z.nbytes <= self.spec.projection_bytes
 
     def _move_in_chunks(
         self, frame: Frame, transport_map: TransportMap, step_size: float
@@ -330,37 +351,37 @@ class Step:
         d, n = self.particles.x.shape
         values_per_particle = max(frame.count_directions(d), d)
         bytes_per_particle = self.particles.x.itemsize * values_per_particle
-        chunk_size = max(_MIN_CHUNK, self.flow.projection_bytes // bytes_per_particle)
+        chunk_size = max(_MIN_CHUNK, self.spec.projection_bytes // bytes_per_particle)
         for part in chunks(n, chunk_size):
             frame.move(self.particles.part(part), transport_map, step_size)
 
-    def _add_noise(self, particle_rng: ParticleStreams, step_size: float) -> None:
+    def _add_noise(self, particle_noise: ParticleStreams, step_size: float) -> None:
         """Add the noise √(2λη)·ε of the entropy term, with η = step_size·d."""
         x = self.particles.x
         eta = step_size * len(x)
         epsilon = torch.empty_like(x)
-        particle_rng.fill(epsilon, "entropy", self.stage_index, self.step_index)
-        x.add_(epsilon, alpha=math.sqrt(2 * self.flow.entropy * eta))
+        particle_noise.fill(epsilon, "entropy", self.stage_index, self.step_index)
+        x.add_(epsilon, alpha=math.sqrt(2 * self.spec.entropy * eta))
 
-    def model_steps(self, frame: Frame, transport_map: TransportMap) -> list[ModelStep]:
-        """The steps that a model stores: none, or this one with compressed maps."""
+    def stored_step(
+        self, frame: Frame, transport_map: TransportMap
+    ) -> ModelStep | None:
+        """The step with compressed maps, for the model; None if it stores no steps."""
         stage = self.stage
         if stage.n_knots == 0:
-            return []
+            return None
         model_map: TransportMap | CompressedMap = transport_map
         if stage.n_knots is not None:
             model_map = compress_map(
                 transport_map,
                 stage.n_knots,
                 max_displacement=stage.max_displacement,
-                shared=self.flow.shared_condition_dim > 0,
+                shared=self.spec.shared_condition_dim > 0,
                 resolve_tails=stage.matches_marginals,
             )
-        return [
-            ModelStep(
-                self.stage_index, self.step_index, model_map, frame.theta_to_store
-            )
-        ]
+        return ModelStep(
+            self.stage_index, self.step_index, model_map, frame.theta_to_store
+        )
 
     def current_points(self) -> Tensor:
         """A copy of the particles (d, n) in the whole space, as they are now."""
@@ -376,7 +397,8 @@ class FlowState:
     """The progress of a simulation: where it starts, and its state after each step."""
 
     stage_index: int = 0  # the stage of the next step
-    step_index: int = 0  # the next step; after the last one, their number
+    step_index: int = 0  # the next step of the stage
+    stage_is_over: bool = False  # by its last step, or because it ends early
     steps_done: int = 0  # in all stages
     steps_skipped: int = 0  # of stages that ended early
     seconds: float = 0.0  # time spent, also before the simulation was resumed
@@ -384,46 +406,51 @@ class FlowState:
     # The particles (k, M) in the subspace of the stage, for checkpoints; None if that
     # is the whole space. During a stage this is the tensor that the steps move.
     coordinates: Tensor | None = None
-    after_step: Callable[[], None] = lambda: None
     started_at: float = 0.0  # the time `now()` would have been at 0 seconds
 
-    def enter_stage(
-        self, stage_index: int, subspace: Subspace, stage_particles: Cloud
-    ) -> None:
+    def enter_stage(self, stage_index: int, stage: Stage, moving: Cloud) -> None:
         """Begin a stage, or resume it: then set the particles to where they were.
 
-        `stage_particles` are the particles in the `subspace` of the stage; see
-        `FlowSpec.iter_stages`.
+        `moving` are the particles in the subspace of the stage; see
+        `FlowSpec.in_subspace`.
         """
         self.stage_index = stage_index
+        if stage.n_steps == 0:
+            self.stage_is_over = True
         if self.coordinates is not None:  # an earlier simulation ended in this stage
-            stage_particles.x.copy_(self.coordinates)
+            moving.x.copy_(self.coordinates)
         self.coordinates = None
-        if not subspace.is_whole:
-            self.coordinates = stage_particles.x
+        if not stage.subspace.is_whole:
+            self.coordinates = moving.x
 
     def leave_stage(self) -> None:
         """Go on to the first step of the next stage."""
         self.stage_index += 1
         self.step_index = 0
+        self.stage_is_over = False
         self.coordinates = None
 
     def advance(
-        self, step: Step, fit: MapFit, listeners: Sequence[EventListener[Event]]
+        self,
+        step: Step,
+        fit: MapFit,
+        model_step: ModelStep | None,
+        listeners: Sequence[EventListener[Event]],
     ) -> None:
-        """Count a step and notify the listeners.
+        """Count a step, store it if a model has it, and notify the listeners.
 
-        `step_index` becomes the next step of the stage. It becomes the number of its
-        steps, which ends the stage, if the stage has converged or a listener returned
-        True.
+        The stage is over after its last step, or early if nearly all maps are the
+        identity or a listener returns True.
         """
+        if model_step is not None:
+            self.model_steps.append(model_step)
         self.step_index = step.step_index + 1
         self.steps_done += 1
         self.seconds = now() - self.started_at
 
         steps_left = step.stage.n_steps - self.step_index
         converged = self._has_converged(fit)
-        steps_planned = sum(stage.n_steps for stage in step.flow.stages)
+        steps_planned = sum(stage.n_steps for stage in step.spec.stages)
         steps_total = steps_planned - self.steps_skipped
         if converged:
             steps_total -= steps_left
@@ -438,11 +465,12 @@ class FlowState:
             particles=step.particles.x,
             active_fraction=fit.active_fraction,
             stage_steps=step.stage.n_steps,
+            model_step=model_step,
         )
-        if notify(listeners, event) or converged:
+        ends_early = notify(listeners, event) or converged
+        if ends_early:
             self.steps_skipped += steps_left
-            self.step_index = step.stage.n_steps
-        self.after_step()
+        self.stage_is_over = ends_early or steps_left == 0
 
     def _has_converged(self, fit: MapFit) -> bool:
         """Whether nearly all maps are the identity; False in steps without a check."""
@@ -474,12 +502,12 @@ class ParticleStreams:
         seed = self.seed.child(*names)
         d, n = x.shape
         chunk_size = max(_MIN_CHUNK, _NUMBERS_PER_DRAW // d)
-        for part in chunks(n, chunk_size):
-            points = x[:, part]
+        for begin in range(0, n, chunk_size):
+            points = x[:, begin : begin + chunk_size]
             numbers = seed.normal(
                 points.shape[1],
                 d,
-                start=self.first + part.start,
+                first_row=self.first + begin,
                 dtype=x.dtype,
                 device=x.device,
             )

@@ -22,7 +22,12 @@ from torch import Tensor
 
 from sliceflow.engine.conditions import add_condition_shift
 from sliceflow.engine.random import Seed
-from sliceflow.engine.rotations import rotation, rotation_bytes
+from sliceflow.engine.rotations import (
+    MAX_FRESH_DIMENSION,
+    POOL_SIZE,
+    rotation,
+    rotations_per_draw,
+)
 from sliceflow.validation import is_int, require
 
 if TYPE_CHECKING:
@@ -178,6 +183,18 @@ def frame_bytes(kind: FrameKind, d: int, condition_dim: int, itemsize: int) -> i
     return h * (d + condition_dim) * bytes_per_number
 
 
+def rotation_bytes(d: int, itemsize: int) -> int:
+    """Peak memory to draw the `rotation` of a step, with the pool and the result."""
+    if d <= MAX_FRESH_DIMENSION:
+        return 0
+    pool = POOL_SIZE * 8
+    making_the_pool = 4 * 8  # normal numbers, Q, R, and Q with signs, of one rotation
+    # A, A·D, B and A·D·B in float64; rounded; padded.
+    multiplying = rotations_per_draw(d) * (4 * 8 + 2 * itemsize)
+    result = 2 * itemsize
+    return d * d * (pool + max(making_the_pool, multiplying) + result)
+
+
 @dataclass(frozen=True)
 class Random:
     """H independent directions, the paper's choice (Algorithm 1).
@@ -324,7 +341,9 @@ class MaxSliced:
             raise ValueError("max-sliced directions are fitted to particles and data")
         d = len(x)
         n = min(_MAX_SLICED_SAMPLES, x.shape[1], data.shape[1])
-        u = seed.child("compared").uniform(2, n, start=2 * step_index, device=x.device)
+        u = seed.child("compared").uniform(
+            2, n, first_row=2 * step_index, device=x.device
+        )
         x = x[:, (u[0] * x.shape[1]).long()]
         y = data[:, (u[1] * data.shape[1]).long()]
         theta = rotation(seed, step_index, d, x.device, x.dtype)

@@ -290,7 +290,7 @@ class LeastNormal:
         d, n = x.shape
         compared = x
         if n > _MAX_COMPARED:
-            u = seed.child("compared").uniform(1, _MAX_COMPARED, start=step_index)
+            u = seed.child("compared").uniform(1, _MAX_COMPARED, first_row=step_index)
             compared = x[:, (u[0] * n).long().to(x.device)]
         candidates = []
         for number in range(self.n_candidates):

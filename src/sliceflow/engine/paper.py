@@ -18,10 +18,13 @@ by step. What still differs:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import Field, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from sliceflow.engine import transports
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 N_DIRECTIONS = 10_000  # Sec. 6: H
 
@@ -58,29 +61,41 @@ PICTURES = _VECTORS_AND_PICTURES | {
 }
 
 
+class HasOptions(Protocol):
+    """The parameters of an estimator: a dataclass, with `options` that are another."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def options(self) -> DataclassInstance: ...
+
+
+ParametersT = TypeVar("ParametersT", bound=HasOptions)
+SettingsT = TypeVar("SettingsT", bound="DataclassInstance")
+
+
 def with_preset(
-    parameters: Mapping[str, Any],
-    defaults: Mapping[str, Any],
-    settings: Mapping[str, Any],
-) -> dict[str, Any]:
+    parameters: ParametersT, defaults: ParametersT, preset: Mapping[str, object]
+) -> ParametersT:
     """The parameters, in which a preset replaces those left at their default.
 
-    `parameters` and `defaults` are those of an estimator, by name, with `options` that
-    are not None. A setting of the preset that is not a parameter is a field of the
-    options.
+    A setting of the preset that is not a parameter is one of the options.
     """
-    resolved = dict(parameters)
-    options = parameters["options"]
-    changes = {}
-    for name, value in settings.items():
-        if name in defaults:
-            if _equal(parameters[name], defaults[name]):
-                resolved[name] = value
-        elif getattr(options, name) == getattr(defaults["options"], name):
-            changes[name] = value
-    resolved["options"] = replace(options, **changes)
-    return resolved
+    own = {field.name for field in fields(parameters)}
+    of_parameters = {name: value for name, value in preset.items() if name in own}
+    of_options = {name: value for name, value in preset.items() if name not in own}
+    options = _with_changed_defaults(parameters.options, defaults.options, of_options)
+    changed = _with_changed_defaults(parameters, defaults, of_parameters)
+    return replace(changed, options=options)
 
 
-def _equal(value: Any, other: Any) -> bool:
-    return value is other or bool(value == other)
+def _with_changed_defaults(
+    settings: SettingsT, defaults: SettingsT, changed_defaults: Mapping[str, object]
+) -> SettingsT:
+    """The settings, where those equal to their default have another value."""
+    changes = {
+        name: value
+        for name, value in changed_defaults.items()
+        if getattr(settings, name) == getattr(defaults, name)
+    }
+    return replace(settings, **changes)

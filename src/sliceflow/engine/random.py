@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.arrays import chunks
 from sliceflow.errors import ParameterError
 
 # At most this many numbers are converted at a time, which bounds the temporary int64
@@ -93,14 +92,14 @@ class Seed:
         rows: int,
         columns: int,
         *,
-        start: int = 0,
+        first_row: int = 0,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
         part: slice | None = None,
     ) -> Tensor:
         """(rows, columns) numbers in (0, 1), or a `part` of the columns.
 
-        They are multiples of 2⁻³². Row i depends on `start + i` alone.
+        They are multiples of 2⁻³². Row i depends on `first_row + i` alone.
         """
         uniform = kernels.for_device(device).uniform
 
@@ -109,7 +108,7 @@ class Seed:
         ) -> Tensor:
             return uniform(first, n, key, device, dtype)
 
-        return self._numbers(draw, rows, columns, start, dtype, device, part)
+        return self._numbers(draw, rows, columns, first_row, dtype, device, part)
 
     def uniform_part(
         self,
@@ -133,7 +132,7 @@ class Seed:
             numbers = self.uniform(
                 end - first,
                 _WORDS_PER_COUNTER,
-                start=row * quads + first,
+                first_row=row * quads + first,
                 dtype=dtype,
             )
             out[row] = numbers.view(-1)[part.start - skipped : part.stop - skipped]
@@ -144,16 +143,16 @@ class Seed:
         rows: int,
         columns: int,
         *,
-        start: int = 0,
+        first_row: int = 0,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> Tensor:
         """(rows, columns) standard normal numbers, by Box and Muller in float64.
 
-        Row i depends on `start + i` alone.
+        Row i depends on `first_row + i` alone.
         """
         draw = kernels.for_device(device).normal
-        return self._numbers(draw, rows, columns, start, dtype, device)
+        return self._numbers(draw, rows, columns, first_row, dtype, device)
 
     def laplace(self, rows: int, columns: int, device: torch.device | str) -> Tensor:
         """(rows, columns) Laplace numbers of variance 1/columns, in float64.
@@ -169,12 +168,12 @@ class Seed:
         return torch.argsort(self._words(n, 1, 0, "cpu")[:, 0], stable=True)
 
     def _words(
-        self, rows: int, columns: int, start: int, device: torch.device | str
+        self, rows: int, columns: int, first_row: int, device: torch.device | str
     ) -> Tensor:
-        """(rows, 4·⌈columns/4⌉) 32-bit words; row i depends on `start + i` alone."""
+        """(rows, 4·⌈columns/4⌉) 32-bit words; row i depends on first_row + i alone."""
         quads = math.ceil(columns / _WORDS_PER_COUNTER)
         kernel = kernels.for_device(device)
-        words = kernel.philox(start * quads, rows * quads, self.key, device)
+        words = kernel.philox(first_row * quads, rows * quads, self.key, device)
         return words.view(rows, _WORDS_PER_COUNTER * quads)
 
     def _numbers(
@@ -182,7 +181,7 @@ class Seed:
         draw: Callable[[int, int, tuple[int, int], torch.device | str], Tensor],
         rows: int,
         columns: int,
-        start: int,
+        first_row: int,
         dtype: torch.dtype,
         device: torch.device | str,
         part: slice | None = None,
@@ -198,9 +197,9 @@ class Seed:
         quads = math.ceil(columns / _WORDS_PER_COUNTER)
         rows_per_chunk = max(1, _NUMBERS_PER_CHUNK // max(1, columns))
         key = self.key
-        for chunk in chunks(rows, rows_per_chunk):
-            n = chunk.stop - chunk.start
-            numbers = draw((start + chunk.start) * quads, n * quads, key, device)
+        for begin in range(0, rows, rows_per_chunk):
+            n = min(rows_per_chunk, rows - begin)
+            numbers = draw((first_row + begin) * quads, n * quads, key, device)
             numbers = numbers.view(n, _WORDS_PER_COUNTER * quads)
-            out[chunk] = numbers[:, part]
+            out[begin : begin + n] = numbers[:, part]
         return out

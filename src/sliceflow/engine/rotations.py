@@ -14,10 +14,10 @@ from sliceflow.engine.random import Seed
 
 # Up to this dimension each step draws its own rotation. For larger ones a QR
 # decomposition costs as much as the step, and a rotation is a product of pooled ones.
-_MAX_FRESH_DIMENSION = 16
+MAX_FRESH_DIMENSION = 16
 # Rotations in a pool. Pairs of them with random signs make 64·2^d rotations; a larger
 # pool takes more memory and QR decompositions, and makes rotations more independent.
-_POOL_SIZE = 8
+POOL_SIZE = 8
 # The random numbers of this many steps are drawn together, because drawing for a single
 # step costs
 # more than the rest of a small step. Row `step_index` of a stream belongs to that step,
@@ -63,14 +63,14 @@ def _rotation_block(
     """The rotations of some steps of a stage: (number of steps, side, side)."""
     first = steps.start
     n_steps = len(steps)
-    if d <= _MAX_FRESH_DIMENSION:
-        normal = seed.child("x").normal(n_steps * d, d, start=first * d)
+    if d <= MAX_FRESH_DIMENSION:
+        normal = seed.child("x").normal(n_steps * d, d, first_row=first * d)
         rotations = uniform_rotations(normal.view(n_steps, d, d))
         return zero_padded(rotations.to(device, dtype), side)
     pool = _rotation_pool(seed.root, d, device)
-    pair = seed.child("pair").uniform(n_steps, 2, start=first) * _POOL_SIZE
+    pair = seed.child("pair").uniform(n_steps, 2, first_row=first) * POOL_SIZE
     pair = pair.long().to(device)
-    uniform = seed.child("signs").uniform(n_steps, d, start=first, device=device)
+    uniform = seed.child("signs").uniform(n_steps, d, first_row=first, device=device)
     signs = torch.sign(uniform - 0.5)
     rotations = torch.bmm(pool[pair[:, 0]] * signs[:, None, :], pool[pair[:, 1]])
     return zero_padded(rotations.to(dtype), side)
@@ -81,12 +81,12 @@ def steps_drawn_together(step_index: int, d: int) -> range:
 
     The rotation of a step does not depend on the others: this only saves time.
     """
-    n_steps = _rotations_per_draw(d)
+    n_steps = rotations_per_draw(d)
     first = step_index // n_steps * n_steps
     return range(first, first + n_steps)
 
 
-def _rotations_per_draw(d: int) -> int:
+def rotations_per_draw(d: int) -> int:
     """Number of rotations of R^d that are drawn together."""
     return max(1, min(_STEPS_PER_DRAW, _MAX_ROTATION_NUMBERS // (d * d)))
 
@@ -98,8 +98,8 @@ def _rotation_pool(root: int, d: int, device: torch.device | str) -> Tensor:
     They are computed on the CPU, one at a time: QR needs three times the memory of its
     result.
     """
-    pool = torch.empty((_POOL_SIZE, d, d), dtype=torch.float64, device=device)
-    for k in range(_POOL_SIZE):
+    pool = torch.empty((POOL_SIZE, d, d), dtype=torch.float64, device=device)
+    for k in range(POOL_SIZE):
         normal = Seed(root).child("pool", d, k).normal(d, d)
         pool[k] = uniform_rotations(normal[None])[0]
     return pool
@@ -112,18 +112,6 @@ def freeing_rotation_pools() -> Iterator[None]:
         yield
     finally:
         _rotation_pool.trim()
-
-
-def rotation_bytes(d: int, itemsize: int) -> int:
-    """Peak memory to draw the `rotation` of a step, with the pool and the result."""
-    if d <= _MAX_FRESH_DIMENSION:
-        return 0
-    pool = _POOL_SIZE * 8
-    making_the_pool = 4 * 8  # normal numbers, Q, R, and Q with signs, of one rotation
-    # A, A·D, B and A·D·B in float64; rounded; padded.
-    multiplying = _rotations_per_draw(d) * (4 * 8 + 2 * itemsize)
-    result = 2 * itemsize
-    return d * d * (pool + max(making_the_pool, multiplying) + result)
 
 
 def uniform_rotations(normal: Tensor) -> Tensor:
@@ -153,6 +141,6 @@ def step_uniform(seed: Seed, step_index: int, n: int) -> list[float]:
 def _uniform_block(seed: Seed, block: int, n: int) -> list[list[float]]:
     """The rows of `step_uniform` for the steps of a block."""
     numbers: list[list[float]] = seed.uniform(
-        _STEPS_PER_DRAW, n, start=block * _STEPS_PER_DRAW
+        _STEPS_PER_DRAW, n, first_row=block * _STEPS_PER_DRAW
     ).tolist()
     return numbers

@@ -15,7 +15,7 @@ from torch import Tensor
 from sliceflow import kernels
 from sliceflow.engine.batches import ALL_POINTS, Batch, row_weights
 from sliceflow.engine.clouds import ClassSlices
-from sliceflow.engine.encoded_y import ClassIndices, EncodedY
+from sliceflow.engine.encoded_y import ClassIndices, EncodedY, SeparateClasses
 from sliceflow.engine.flow import FlowSpec
 from sliceflow.engine.maps import GridMap, KnotMap
 from sliceflow.engine.schedule import Stage
@@ -98,18 +98,18 @@ class Shrunk:
 
 
 def shrunk_flow(
-    flow: FlowSpec, strength: float, inverse_sizes: tuple[float, ...]
+    spec: FlowSpec, strength: float, inverse_sizes: tuple[float, ...]
 ) -> FlowSpec:
     """The flow with shrunk maps, except in the stages that match marginals."""
     stages: list[Stage] = []
-    for stage in flow.stages:
+    for stage in spec.stages:
         if stage.matches_marginals:
             stages.append(stage)
         else:
-            n_shared = flow.shared_condition_dim
+            n_shared = spec.shared_condition_dim
             shrunk = Shrunk(stage.transport, strength, inverse_sizes, n_shared)
             stages.append(replace(stage, transport=shrunk))
-    return replace(flow, stages=stages)
+    return replace(spec, stages=stages)
 
 
 def inverse_sample_sizes(
@@ -118,7 +118,6 @@ def inverse_sample_sizes(
     *,
     y_p: EncodedY | None = None,
     y_q: EncodedY | None = None,
-    n_classes: int = 0,
     max_samples: int | None = None,
     distinct_share: float = 1.0,
 ) -> tuple[float, ...]:
@@ -127,25 +126,21 @@ def inverse_sample_sizes(
     Parameters
     ----------
     m, n : the numbers of particles and data
-    y_p, y_q : the conditions of particles and data, if there are any
-    n_classes : the number of classes that have maps of their own, each with its own
-        number; 0 if all share the maps
+    y_p, y_q : the conditions of particles and data, if the flow uses them
     max_samples : how many particles and data one step uses; None is all of them
     distinct_share : the share of different data, such as ½ if half of them are mirror
         images
 
     Returns
     -------
-    inverse_sizes : (1,), or (C,) if `n_classes` is not 0
+    inverse_sizes : (1,), or (C,), one for each class, if they have separate maps
     """
     share_p = _share_of_batch(m, max_samples)
     share_q = _share_of_batch(n, max_samples) * distinct_share
     if y_p is not None and y_q is not None:
-        if n_classes:
-            assert isinstance(y_p, ClassIndices), "only classes have separate maps"
-            assert isinstance(y_q, ClassIndices), "only classes have separate maps"
-            sizes_p = y_p.sizes(n_classes).tolist()
-            sizes_q = y_q.sizes(n_classes).tolist()
+        if isinstance(y_p, SeparateClasses) and isinstance(y_q, SeparateClasses):
+            sizes_p = y_p.sizes(y_p.n_classes).tolist()
+            sizes_q = y_q.sizes(y_q.n_classes).tolist()
             return tuple(
                 _inverse_size(share_p * size_p, share_q * size_q)
                 for size_p, size_q in zip(sizes_p, sizes_q, strict=True)

@@ -11,7 +11,7 @@ from sliceflow.arrays import Floats, Mask, chunks
 from sliceflow.engine.conditions import ContinuousEncoder
 from sliceflow.engine.random import Seed
 from sliceflow.neighbours.local import LocalSampler
-from sliceflow.spaces.vectors.units import Units
+from sliceflow.spaces.vectors.units import ColumnScaler
 
 __all__ = ["NeighbourSampler"]
 
@@ -33,7 +33,7 @@ class NeighbourSampler:
     def __init__(self, theta: Floats, x: Floats, low: Floats, high: Floats) -> None:
         self.low = low
         self.high = high
-        self._units = Units.from_data(theta, standardize=True)
+        self._units = ColumnScaler.from_data(theta, standardize=True)
         self._x_encoder = ContinuousEncoder.from_data(x)
         self._local_sampler = LocalSampler.from_data(
             self._units.encode(theta), self._x_encoder.encode(x).values

@@ -105,11 +105,13 @@ class Kernels(Protocol):
         values: Tensor,
         counts: Tensor,
         cost: Tensor,
-        rate: Tensor,
+        threshold: Tensor,
         variance: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]: ...
 
-    def shrink_factor(self, cost: Tensor, rate: Tensor, variance: Tensor) -> Tensor: ...
+    def shrink_factor(
+        self, cost: Tensor, threshold: Tensor, variance: Tensor
+    ) -> Tensor: ...
 
     def displace_grid(
         self,

@@ -121,20 +121,20 @@ def over_rows(
 
 
 @_inline
-def _finite_rate(lo, hi, n_bins):
+def _bins_per_unit(lo, hi, n_bins):
     """Bins per unit; 0 if the range is empty, too small to divide by, or not finite."""
-    rate = n_bins / (hi - lo)
-    return rate if rate < np.inf and rate > 0 else 0.0
+    bins_per_unit = n_bins / (hi - lo)
+    return bins_per_unit if bins_per_unit < np.inf and bins_per_unit > 0 else 0.0
 
 
 @_inline
-def _bin(v, start, rate, n_bins):
+def _bin(v, start, bins_per_unit, n_bins):
     """The bin of the value v, within 0 and n_bins − 1.
 
     The bin of NaN is 0, because no comparison with NaN holds. The bin is unsigned, so
     that numba need not test for negative indices.
     """
-    position = (v - start) * rate
+    position = (v - start) * bins_per_unit
     position = position if position > 0.0 else 0.0
     return np.uintp(position if position < n_bins - 1.0 else n_bins - 1.0)
 
@@ -390,7 +390,7 @@ def match_sorted(z_p: Tensor, z_q: Tensor, w_q: Tensor | None = None) -> Tensor:
 
 
 @_jit
-def _knots_before_cells(knots, lo, rate, n_cells):
+def _knots_before_cells(knots, lo, bins_per_unit, n_cells):
     """How many of the ascending knots lie before each cell, (n_cells + 1,).
 
     The cells divide the range of the knots equally. A value in cell c therefore lies at
@@ -400,7 +400,7 @@ def _knots_before_cells(knots, lo, rate, n_cells):
     before = np.empty(n_cells + 1, np.int32)
     c = 0
     for i in range(knots.size):
-        cell = np.intp(_bin(np.float64(knots[i]), lo, rate, n_cells))
+        cell = np.intp(_bin(np.float64(knots[i]), lo, bins_per_unit, n_cells))
         while c <= cell:
             before[c] = i
             c += 1
@@ -435,14 +435,14 @@ def _displace_knots(z, knots, values, out):
         low_end = np.float64(row_values[0])
         high_end = np.float64(row_values[last])
         slope = 1.0 if hi > lo and high_end > low_end else 0.0
-        rate = _finite_rate(lo, hi, n_cells)
-        before = _knots_before_cells(row_knots, lo, rate, n_cells)
+        bins_per_unit = _bins_per_unit(lo, hi, n_cells)
+        before = _knots_before_cells(row_knots, lo, bins_per_unit, n_cells)
         for t in range(n):
             v = np.float64(z[j, t])
             if v <= lo:
                 out[j, t] = low_end + slope * (v - lo) - v
             elif v < hi:
-                cell = np.intp(_bin(v, lo, rate, n_cells))
+                cell = np.intp(_bin(v, lo, bins_per_unit, n_cells))
                 low = max(before[cell] - 1, 0)
                 high = min(before[cell + 1], last)
                 k = _last_knot_below(row_knots, v, low, high)
@@ -480,19 +480,19 @@ def _count_row(row, lo, hi, weights, even, odd, counts):
     """
     n = row.size
     n_bins = counts.size
-    rate = _finite_rate(lo, hi, n_bins)
+    bins_per_unit = _bins_per_unit(lo, hi, n_bins)
     if weights.shape[0]:
         for t in range(n):
-            counts[_bin(row[t], lo, rate, n_bins)] += weights[t]
+            counts[_bin(row[t], lo, bins_per_unit, n_bins)] += weights[t]
         return
     # Two histograms in turn, so that equal neighbours do not wait for each other.
     even[:] = 0
     odd[:] = 0
     for t in range(0, n - 1, 2):
-        even[_bin(row[t], lo, rate, n_bins)] += 1
-        odd[_bin(row[t + 1], lo, rate, n_bins)] += 1
+        even[_bin(row[t], lo, bins_per_unit, n_bins)] += 1
+        odd[_bin(row[t + 1], lo, bins_per_unit, n_bins)] += 1
     if n % 2:
-        even[_bin(row[n - 1], lo, rate, n_bins)] += 1
+        even[_bin(row[n - 1], lo, bins_per_unit, n_bins)] += 1
     for b in range(n_bins):
         counts[b] = even[b] + odd[b]
 
@@ -668,13 +668,13 @@ def compose_histograms(
 def _displace_row(row, start, end, values, out):
     """The displacements `out` of one row by one map."""
     n_bins = values.size - 1
-    rate = _finite_rate(start, end, n_bins)
+    bins_per_unit = _bins_per_unit(start, end, n_bins)
     low_end = np.float64(values[0])
     high_end = np.float64(values[n_bins])
     slope = 1.0 if end > start and high_end > low_end else 0.0
     for t in range(row.size):
         v = np.float64(row[t])
-        position = (v - start) * rate
+        position = (v - start) * bins_per_unit
         if position >= n_bins:
             out[t] = high_end + slope * (v - end) - v
         elif position > 0:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.errors import HintedError, warn_user
 from sliceflow.models.file import ModelFileError, load, save
 from sliceflow.models.protocols import FittedFlowT, RunningFlow
-from sliceflow.models.ranks import LostRankError, Ranks
+from sliceflow.models.ranks import Communicator, LostRankError
 from sliceflow.models.saving import SavedHistory
 from sliceflow.saved_types import FLOAT_DTYPES, ArraySpec, Between, Count
 from sliceflow.validation import is_real, require
@@ -71,6 +71,7 @@ class _SavedState:
     )
     stage_index: Count
     step_index: Count
+    stage_is_over: bool
     steps_done: Count
     steps_skipped: Count
     seconds: Annotated[float, Between()]
@@ -87,10 +88,10 @@ class Checkpoints:
     raises a `CheckpointMismatchError`
     seed : the seed of the fit
     ranks : the ranks of the fit
+    device : the device of the fit
 
     Attributes
     ----------
-    resumes : whether there is a checkpoint
     seed : the checkpoint's seed if there is one, which replaces a random seed
     keep : whether the last checkpoint stays in its folder when the fit ends well
     """
@@ -101,7 +102,8 @@ class Checkpoints:
         every: float,
         fingerprint: dict[str, str],
         seed: Seed,
-        ranks: Ranks,
+        ranks: Communicator,
+        device: torch.device,
     ) -> None:
         what = "a number of seconds, at least 0"
         require(is_real(every, 0), "checkpoint_every", every, what)
@@ -113,46 +115,49 @@ class Checkpoints:
         folder.mkdir(parents=True, exist_ok=True)
         for unfinished in folder.glob(f".{_FILE_NAME}.*.part"):  # of a killed fit
             unfinished.unlink(missing_ok=True)
-        self.resumes = self._path.exists()
         self.seed = seed
-        if self.resumes:
-            self.seed = self._read().seed
+        # The checkpoint that the fit resumes from, until it does; None without one.
+        self._last: _SavedState | None = None
+        if self._path.exists():
+            self._last = self._read(device)
+            self.seed = self._last.seed
         self.keep = False
         self._written_at = 0.0  # the time of the last checkpoint of this run
 
     @contextmanager
-    def protecting(
+    def resuming_and_saving(
         self,
         state: FlowState,
-        flow: RunningFlow[FittedFlowT],
+        running: RunningFlow[FittedFlowT],
         history: events.History,
-    ) -> Iterator[None]:
+    ) -> Iterator[Callable[[], None]]:
         """Restore the last checkpoint, if any, and write more while a flow runs.
 
-        Ctrl-C waits for the end of the step and a last checkpoint. A fit that ends well
-        removes its checkpoint, unless `keep` is true.
+        Gives what `simulate` calls after every step. Ctrl-C waits for the end of the
+        step and a last checkpoint. A fit that ends well removes its checkpoint, unless
+        `keep` is true.
         """
-        if self.resumes:
-            self._restore(state, flow, history)
+        if self._last is not None:
+            _restore(self._last, state, running, history)
+            self._last = None
         ranks = self._ranks
         self._written_at = events.now()
         try:
             with _delayed_ctrl_c(only_first=ranks.size == 1) as ctrl_c:
-                state.after_step = lambda: self._after_step(
-                    state, flow, history, ctrl_c.is_set()
+                yield lambda: self._save_if_due(
+                    state, running, history, ctrl_c.is_set()
                 )
-                yield
         except LostRankError as error:
             raise self._lost_rank_error(error, state) from error
-        if ranks.maximum(int(ctrl_c.is_set())):
+        if ranks.max_int(int(ctrl_c.is_set())):
             raise self._interrupted_error(state)
         if ranks.is_main and not self.keep:
             self._path.unlink(missing_ok=True)
 
-    def _after_step(
+    def _save_if_due(
         self,
         state: FlowState,
-        flow: RunningFlow[FittedFlowT],
+        running: RunningFlow[FittedFlowT],
         history: events.History,
         ctrl_c: bool,
     ) -> None:
@@ -162,12 +167,12 @@ class Checkpoints:
             wanted = _WRITE
         if ctrl_c:
             wanted = _STOP
-        action = self._ranks.maximum(wanted)  # the clocks of ranks differ
+        action = self._ranks.max_int(wanted)  # the clocks of ranks differ
         if action == _STOP:
-            self._write(state, flow, history)
+            self._write(state, running, history)
             raise self._interrupted_error(state)
         if action == _WRITE:
-            self._write_or_warn(state, flow, history)
+            self._write_or_warn(state, running, history)
             self._written_at = events.now()
 
     def _interrupted_error(self, state: FlowState) -> FitInterrupted:
@@ -186,7 +191,7 @@ class Checkpoints:
         fact = f"{error}. The fit ends after {state.steps_done} steps"
         return LostRankError(fact, hint)
 
-    def _read(self, device: torch.device | str = "cpu") -> _SavedState:
+    def _read(self, device: torch.device) -> _SavedState:
         """The last checkpoint; an error if it is damaged or of another fit."""
         try:
             saved = load(self._path, (_SavedState,), device, sys.maxsize)
@@ -206,37 +211,14 @@ class Checkpoints:
             raise CheckpointMismatchError(fact, hint)
         return saved
 
-    def _restore(
-        self,
-        state: FlowState,
-        flow: RunningFlow[FittedFlowT],
-        history: events.History,
-    ) -> None:
-        """Take the particles, the state and the history from the checkpoint."""
-        x = flow.particles.x
-        saved = self._read(x.device)
-        first = flow.particle_rng.first
-        own = slice(first, first + x.shape[1])  # where this rank's particles are
-        x.copy_(torch.from_numpy(saved.x)[:, own])
-        if saved.coordinates is not None:
-            coordinates = torch.from_numpy(saved.coordinates)[:, own]
-            state.coordinates = coordinates.contiguous().to(x.device)
-        state.stage_index = saved.stage_index
-        state.step_index = saved.step_index
-        state.steps_done = saved.steps_done
-        state.steps_skipped = saved.steps_skipped
-        state.seconds = saved.seconds
-        state.model_steps = list(saved.steps)
-        history.before = saved.history.columns()
-
     def _write_or_warn(
         self,
         state: FlowState,
-        flow: RunningFlow[FittedFlowT],
+        running: RunningFlow[FittedFlowT],
         history: events.History,
     ) -> None:
         try:
-            self._write(state, flow, history)
+            self._write(state, running, history)
         except OSError as error:  # a full disk is no reason to lose the fit
             fact = f"no checkpoint could be written to {self._path} ({error})"
             message = f"{fact}; the fit continues with the last one"
@@ -245,12 +227,12 @@ class Checkpoints:
     def _write(
         self,
         state: FlowState,
-        flow: RunningFlow[FittedFlowT],
+        running: RunningFlow[FittedFlowT],
         history: events.History,
     ) -> None:
         """Write a checkpoint. If the main rank cannot, all ranks raise its OSError."""
         failure = ""
-        x = self._gather(flow.particles.x)
+        x = self._gather(running.particles.x)
         coordinates = None
         if state.coordinates is not None:
             coordinates = self._gather(state.coordinates)
@@ -264,6 +246,7 @@ class Checkpoints:
                 coordinates=coordinates,
                 stage_index=state.stage_index,
                 step_index=state.step_index,
+                stage_is_over=state.stage_is_over,
                 steps_done=state.steps_done,
                 steps_skipped=state.steps_skipped,
                 seconds=state.seconds,
@@ -285,6 +268,30 @@ class Checkpoints:
                 needed = part[:, :0]
             parts.append(needed.cpu())
         return torch.cat(parts, 1).numpy()
+
+
+def _restore(
+    saved: _SavedState,
+    state: FlowState,
+    running: RunningFlow[FittedFlowT],
+    history: events.History,
+) -> None:
+    """Take the particles, the state and the history from a checkpoint."""
+    x = running.particles.x
+    first = running.particle_noise.first
+    own = slice(first, first + x.shape[1])  # where this rank's particles are
+    x.copy_(torch.from_numpy(saved.x)[:, own])
+    if saved.coordinates is not None:
+        coordinates = torch.from_numpy(saved.coordinates)[:, own]
+        state.coordinates = coordinates.contiguous().to(x.device)
+    state.stage_index = saved.stage_index
+    state.step_index = saved.step_index
+    state.stage_is_over = saved.stage_is_over
+    state.steps_done = saved.steps_done
+    state.steps_skipped = saved.steps_skipped
+    state.seconds = saved.seconds
+    state.model_steps = list(saved.steps)
+    history.before = saved.history.columns()
 
 
 @contextmanager

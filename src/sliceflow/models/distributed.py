@@ -14,27 +14,27 @@ from sliceflow.engine.flow import FlowSpec
 from sliceflow.engine.shrinkage import Shrunk
 from sliceflow.engine.transports import Counts, Histogram, MapFit, Transport
 from sliceflow.errors import ParameterError
-from sliceflow.models.ranks import Ranks
+from sliceflow.models.ranks import Communicator
 
 # Bins in steps that make columns exact. A single process sorts in these steps.
 _EXACT_BINS = 4096
 
 
-def across_ranks(flow: FlowSpec, ranks: Ranks) -> FlowSpec:
+def across_ranks(spec: FlowSpec, ranks: Communicator) -> FlowSpec:
     """The flow, with transports that fit maps to the clouds of all ranks by histograms.
 
     Stages that make columns exact have finer histograms.
     """
     if ranks.size == 1:
-        return flow
+        return spec
     stages = []
-    for stage in flow.stages:
+    for stage in spec.stages:
         transport = _across_ranks(stage.transport, ranks, stage.matches_marginals)
         stages.append(replace(stage, transport=transport))
-    return replace(flow, stages=stages)
+    return replace(spec, stages=stages)
 
 
-def _across_ranks(transport: Transport, ranks: Ranks, exact: bool) -> Transport:
+def _across_ranks(transport: Transport, ranks: Communicator, exact: bool) -> Transport:
     if isinstance(transport, Shrunk):
         shared = _across_ranks(transport.transport, ranks, exact)
         return replace(transport, transport=shared, sum_over_ranks=ranks.sum)
@@ -55,7 +55,7 @@ class DistributedHistogram:
     """
 
     histogram: Histogram
-    ranks: Ranks
+    ranks: Communicator
     max_samples: None = None
 
     def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> MapFit:

@@ -11,14 +11,15 @@ from __future__ import annotations
 import copy
 import os
 from abc import ABC, abstractmethod
+from contextlib import ExitStack
 from dataclasses import fields, is_dataclass, replace
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Generic, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from sliceflow.engine import events
+from sliceflow.engine.events import EventT, Listeners, Progress
 from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import HintedError, warn_user
 from sliceflow.models.plan import Plan
@@ -35,7 +36,7 @@ from sliceflow.models.protocols import (
 )
 from sliceflow.models.rows import remove_rows
 from sliceflow.models.saving import FitRecord, HasColumns, SavedHistory, save
-from sliceflow.validation import require
+from sliceflow.validation import as_callables, require
 
 if TYPE_CHECKING:
 
@@ -60,11 +61,14 @@ __all__ = ["Estimator", "FitResult", "NoRowsError"]
 _OPTION = "options__"  # how scikit-learn names a field of the parameter `options`
 
 
+OptionsT = TypeVar("OptionsT", bound=Options)
+
+
 class NoRowsError(HintedError, ValueError):
     """Rows cannot be added or removed, because the model does not have its rows."""
 
 
-class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
+class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
     """Base class of all estimators: parameters, plans, progress, files, kept rows.
 
     A subclass has a constructor, whose parameters include `random_state` and `verbose`,
@@ -102,7 +106,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
     _pending_rows: RowsT | None = None
 
     @abstractmethod
-    def _adapter(self, like_fitted: bool = False) -> Adapter[RowsT, FittedT]:
+    def _adapter(self, like_fitted: bool = False) -> Adapter[RowsT, FittedT, EventT]:
         """The adapter that reads rows and plans their fit, for the current parameters.
 
         With `like_fitted`, rows must be of the kind that the model was fitted to.
@@ -115,9 +119,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
         parameters: dict[str, Any] = super().get_params(deep=deep)
         if not deep or self._options_type is None:
             return parameters
-        options = parameters["options"]
-        if options is None:
-            options = self._options_type()
+        options = self._options_or_defaults(self._options_type)
         if is_dataclass(options):
             for field in fields(options):
                 parameters[_OPTION + field.name] = getattr(options, field.name)
@@ -125,26 +127,32 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
 
     def set_params(self, **parameters: Any) -> Self:
         """Set parameters; ``options__NAME=value`` changes one field of `options`."""
+        if self._options_type is None:
+            return super().set_params(**parameters)
+        known = {field.name for field in fields(self._options_type)}
         changes = {}
-        if self._options_type is not None:
-            known = {field.name for field in fields(self._options_type)}
-            for name in [name for name in parameters if name.startswith(_OPTION)]:
-                option = name.removeprefix(_OPTION)
-                if option not in known:
-                    fact = f"Invalid parameter {name!r} for {type(self).__name__}"
-                    raise ValueError(f"{fact}; options have {sorted(known)}")
-                changes[option] = parameters.pop(name)
+        for name in [name for name in parameters if name.startswith(_OPTION)]:
+            option = name.removeprefix(_OPTION)
+            if option not in known:
+                fact = f"Invalid parameter {name!r} for {type(self).__name__}"
+                raise ValueError(f"{fact}; options have {sorted(known)}")
+            changes[option] = parameters.pop(name)
         super().set_params(**parameters)
-        if self._options_type is not None and changes:
-            options: Options | None = self.get_params(deep=False)["options"]
-            if options is None:
-                options = self._options_type()
+        if changes:
+            options = self._options_or_defaults(self._options_type)
             super().set_params(options=replace(options, **changes))
         return self
 
+    def _options_or_defaults(self, options_type: type[OptionsT]) -> OptionsT:
+        """The parameter `options`, or the defaults of its type if it is None."""
+        options: OptionsT | None = vars(self)["options"]
+        if options is None:
+            return options_type()
+        return options
+
     # Fitting
 
-    def fit(self, X: Any, y: Any = None, *, listeners: events.Listeners = ()) -> Self:
+    def fit(self, X: Any, y: Any = None, *, listeners: Listeners[EventT] = ()) -> Self:
         """Fit the rows of X.
 
         Parameters
@@ -164,14 +172,17 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
 
     def _run_job(
         self,
-        job: FitJob[RowsT, FitTask[FittedT]],
-        listeners: events.Listeners,
+        job: FitJob[RowsT, FitTask[FittedT, EventT]],
+        listeners: Listeners[EventT],
     ) -> Self:
         """Run a fit, and store its model. Every `fit` ends here."""
-        all_listeners = list(events.as_listeners(listeners))
+        all_listeners = list(as_callables(listeners, "listeners"))
         if self.verbose and job.ranks.is_main:
-            all_listeners.append(events.Progress())
-        with events.closing(all_listeners):
+            all_listeners.append(Progress())
+        with ExitStack() as at_the_end:
+            for listener in all_listeners:
+                if hasattr(listener, "close"):
+                    at_the_end.callback(listener.close)
             result = job.task.run(all_listeners)
         # With several ranks, no process has all rows, so none can refit them.
         rows = None
@@ -185,7 +196,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
             warn_user(result.warning)
         return self
 
-    def prepare(self, X: Any, y: Any = None) -> FitJob[RowsT, FitTask[FittedT]]:
+    def prepare(self, X: Any, y: Any = None) -> FitJob[RowsT, FitTask[FittedT, EventT]]:
         """Read and plan the rows. `fit` takes the result instead of X and y.
 
         Parameters
@@ -242,7 +253,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
         y: Any = None,
         *,
         refit: bool = True,
-        listeners: events.Listeners = (),
+        listeners: Listeners[EventT] = (),
     ) -> Self:
         """Add rows, then fit all rows again with the same seed.
 
@@ -297,7 +308,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
         y: Any = None,
         *,
         refit: bool = True,
-        listeners: events.Listeners = (),
+        listeners: Listeners[EventT] = (),
     ) -> Self:
         """Remove rows, then fit the others again with the same seed.
 
@@ -342,7 +353,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
         rows = remove_rows(known, adapter.read(X, y))
         return self._fit_rows(adapter, rows, refit, listeners)
 
-    def refit(self, *, listeners: events.Listeners = ()) -> Self:
+    def refit(self, *, listeners: Listeners[EventT] = ()) -> Self:
         """Fit all rows again, with the same seed and the current parameters.
 
         These include rows that were added or removed with ``refit=False``.
@@ -360,10 +371,10 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
 
     def _fit_rows(
         self,
-        adapter: Adapter[RowsT, FittedT],
+        adapter: Adapter[RowsT, FittedT, EventT],
         rows: RowsT,
         refit: bool,
-        listeners: events.Listeners,
+        listeners: Listeners[EventT],
     ) -> Self:
         """Fit these rows with the model's seed, or keep them for a later `refit`.
 
@@ -375,7 +386,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT]):
         listeners : the listeners of the fit
         """
         require(isinstance(refit, bool), "refit", refit, "True or False")
-        events.as_listeners(listeners)  # checks them
+        as_callables(listeners, "listeners")  # checks them
         if not refit:
             self._pending_rows = rows
             return self

@@ -1,8 +1,8 @@
 """`FlowEstimator`: what all flows of particles share.
 
 To follow a fit: `FlowEstimator.fit` → the adapter's `read` and `make_task` →
-`Estimator._run_job` → the task's `run`, which makes a `RunningFlow` → `run_flow` →
-`engine.flow.simulate` → the `finish` of the `RunningFlow`.
+`Estimator._run_job` → the task's `run`, which makes a `RunningFlow` → `run_flow`, at
+the end of this module → `engine.flow.simulate` → the `finish` of the `RunningFlow`.
 """
 
 from __future__ import annotations
@@ -10,19 +10,22 @@ from __future__ import annotations
 import math
 import os
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, get_args, overload
 
 import numpy as np
 import torch
 
 from sliceflow.devices import require_memory
-from sliceflow.engine import conditions, events
+from sliceflow.engine import conditions
 from sliceflow.engine.allocation import stratified_indices
 from sliceflow.engine.clouds import Cloud, sliced_distance
 from sliceflow.engine.encoded_y import EncodedY
+from sliceflow.engine.events import Event, FlowListener, History, Listeners
+from sliceflow.engine.flow import FlowState, do_nothing, simulate
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import RandomState, Seed
 from sliceflow.engine.transports import Transport, TransportName
@@ -32,14 +35,16 @@ from sliceflow.models.estimator import Estimator
 from sliceflow.models.fingerprint import fingerprint, require_same_parameters
 from sliceflow.models.protocols import (
     FitJob,
+    FitResult,
     FittedFlowT,
     FlowAdapter,
     FlowRowsT,
     FlowTask,
     Options,
     ParticleResult,
+    RunningFlow,
 )
-from sliceflow.models.ranks import SINGLE, Ranks
+from sliceflow.models.ranks import SINGLE, Communicator
 from sliceflow.models.saving import FitRecord, save
 from sliceflow.validation import is_bool, is_int, require
 
@@ -60,7 +65,9 @@ def default_particles(n: int) -> int:
     return n * max(1, math.ceil(_DEFAULT_PARTICLES / n))
 
 
-class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, FittedFlowT]):
+class FlowEstimator(
+    Estimator[FlowRowsT, FittedFlowT, Event], Generic[FlowRowsT, FittedFlowT]
+):
     """An estimator that moves particles onto the rows, step by step.
 
     It has particles, conditions, steps, checkpoints, ranks and a device. A subclass
@@ -83,7 +90,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
 
     @abstractmethod
     def _adapter(
-        self, like_fitted: bool = False, ranks: Ranks = SINGLE
+        self, like_fitted: bool = False, ranks: Communicator = SINGLE
     ) -> FlowAdapter[FlowRowsT, FittedFlowT]:
         """The adapter that reads rows and plans their fit, on these ranks."""
 
@@ -129,11 +136,11 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         X: Any,
         y: Any = None,
         *,
-        listeners: events.FlowListeners = (),
+        listeners: Listeners[Event] = (),
         checkpoint_dir: str | os.PathLike[str] | None = None,
         checkpoint_every: float = 60.0,
         keep_checkpoint: bool = False,
-        ranks: Ranks | None = None,
+        ranks: Communicator | None = None,
     ) -> Self:
         """Move particles onto the rows of X.
 
@@ -155,7 +162,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         keep_checkpoint : bool, default False
             Keep the last checkpoint after the fit, so that the fit can be resumed if
             saving the model fails. Delete it yourself after saving.
-        ranks : Ranks or None, default None
+        ranks : Communicator or None, default None
             From `sliceflow.ranks.joined`. All ranks call this with the same parameters
             and their own rows. `particles_` and `particle_conditions_` are this rank's
             share; ``ranks.gather(flow.particles_)`` gives all.
@@ -189,8 +196,9 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         keep: bool,
     ) -> FitJob[FlowRowsT, FlowTask[FittedFlowT]]:
         """Give a prepared fit checkpoints. It resumes from the last one, if any."""
+        device = torch.device(job.plan.device)
         checkpoints = Checkpoints(
-            folder, every, self._fingerprint(job), job.seed, job.ranks
+            folder, every, self._fingerprint(job), job.seed, job.ranks, device
         )
         checkpoints.keep = keep
         task = job.task
@@ -202,7 +210,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         return replace(job, seed=checkpoints.seed, task=task)
 
     def prepare(
-        self, X: Any, y: Any = None, *, ranks: Ranks | None = None
+        self, X: Any, y: Any = None, *, ranks: Communicator | None = None
     ) -> FitJob[FlowRowsT, FlowTask[FittedFlowT]]:
         """Read and plan the rows. `fit` takes the result instead of X and y.
 
@@ -212,7 +220,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
             As in `fit`. If X is already such a result, it is returned.
         y : conditions of the rows or None, default None
             As in `fit`.
-        ranks : Ranks or None, default None
+        ranks : Communicator or None, default None
             As in `fit`.
 
         Returns
@@ -270,10 +278,30 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
             self.particles_ = particles.X
             self.particle_conditions_ = particles.y
         encoder = record.fitted.encoder
-        if isinstance(encoder, conditions.LabelEncoder) and not encoder.is_inferred:
+        if isinstance(encoder, conditions.LabelEncoder) and not encoder.are_clusters:
             self.classes_ = encoder.classes
 
     # Sampling
+
+    @overload
+    def sample(
+        self,
+        n: int = 1,
+        *,
+        y: Any = None,
+        random_state: RandomState = None,
+        return_y: Literal[False] = False,
+    ) -> Any: ...
+
+    @overload
+    def sample(
+        self,
+        n: int = 1,
+        *,
+        y: Any = None,
+        random_state: RandomState = None,
+        return_y: Literal[True],
+    ) -> tuple[Any, Any]: ...
 
     def sample(
         self,
@@ -327,7 +355,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
         if not return_y:
             return rows
         encoder = fitted.encoder
-        if encoded_y is None or encoder is None or encoder.is_inferred:
+        if encoded_y is None or encoder is None or encoder.are_clusters:
             return rows, None
         return rows, conditions.decode_y(encoder, encoded_y)
 
@@ -373,7 +401,7 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
     def _encoded_row_y(self, fitted: FittedFlowT, y: Any, n: int) -> EncodedY | None:
         """The encoded conditions of n rows; None if the model or the user has none."""
         encoder = fitted.encoder
-        if y is None or encoder is None or encoder.is_inferred:
+        if y is None or encoder is None or encoder.are_clusters:
             return None
         row_y: EncodedY = encoder.encode(as_array(y))
         if len(row_y) != n:
@@ -447,3 +475,35 @@ class FlowEstimator(Estimator[FlowRowsT, FittedFlowT], Generic[FlowRowsT, Fitted
             raise AttributeError(
                 f"{type(self).__name__!r} object has no attribute {name!r}"
             )
+
+
+def run_flow(
+    running: RunningFlow[FittedFlowT],
+    listeners: Sequence[FlowListener],
+    ranks: Communicator,
+    checkpoints: Checkpoints | None,
+) -> FitResult[FittedFlowT]:
+    """Move the particles to the end of the flow, and finish the fit.
+
+    With `checkpoints`, this goes on where the last one ended, and writes more.
+    """
+    if ranks.size > 1:
+        listeners = ranks.synchronized(listeners)
+    state = FlowState()
+    history = History()
+    all_listeners: list[FlowListener] = [history, *listeners]
+    saving: AbstractContextManager[Callable[[], None]] = nullcontext(do_nothing)
+    if checkpoints is not None:
+        saving = checkpoints.resuming_and_saving(state, running, history)
+    with saving as save_if_due:
+        simulate(
+            running.spec,
+            running.particles,
+            running.target(),
+            running.particle_noise,
+            listeners=all_listeners,
+            state=state,
+            after_step=save_if_due,
+        )
+        result = running.finish(state, all_listeners)
+    return replace(result, history=history.as_columns())

@@ -77,13 +77,13 @@ class MemoryBudget:
 
 
 def checked_max_norm(
-    flow: FlowSpec,
+    spec: FlowSpec,
     steps: Sequence[ModelStep],
     n_maps: Callable[[int, int], int],
     d: int,
     dtype: torch.dtype,
     y: EncodedY | None = None,
-    start: float = 1.0,
+    start_std: float = 1.0,
 ) -> float:
     """An upper bound of the norm of particles after the steps of a model.
 
@@ -92,13 +92,13 @@ def checked_max_norm(
 
     Parameters
     ----------
-    flow : the flow that the steps belong to
+    spec : the flow that the steps belong to
     steps : the steps of the model
     n_maps : ``n_maps(i, k)`` is the number of maps that step k of stage i must have
     d : the number of columns
     dtype : the dtype of particles
     y : the encoded conditions, if there are any
-    start : the standard deviation of the columns at the start
+    start_std : the standard deviation of the columns at the start
 
     Raises
     ------
@@ -106,8 +106,8 @@ def checked_max_norm(
         Unless these are the first steps of every stage, in order, each with `n_maps`
         maps, and `dtype` can hold what they reach.
     """
-    _check_order(flow, steps)
-    max_norm = LARGEST_NORMAL * start
+    _check_order(spec, steps)
+    max_norm = LARGEST_NORMAL * start_std
     for step in steps:
         step_maps = _n_maps(step.maps)
         expected_maps = n_maps(step.stage_index, step.step_index)
@@ -116,13 +116,13 @@ def checked_max_norm(
                 f"step {step.step_index} of stage {step.stage_index} has {step_maps} "
                 f"maps but needs {expected_maps}"
             )
-        step_size = flow.stages[step.stage_index].step_size
-        noise = math.sqrt(2 * flow.entropy * step_size * d)
+        step_size = spec.stages[step.stage_index].step_size
+        noise = math.sqrt(2 * spec.entropy * step_size * d)
         max_norm += (
             2 * step_size * _largest_value(step.maps) * d + LARGEST_NORMAL * noise
         )
 
-    shift = _condition_shift(flow, y)
+    shift = _condition_shift(spec, y)
     limit = torch.finfo(dtype).max / 4
     # A comparison with NaN is False, so this refuses NaN as well.
     if not (d * max_norm < limit and shift < limit):
@@ -133,15 +133,15 @@ def checked_max_norm(
     return max_norm
 
 
-def _check_order(flow: FlowSpec, steps: Sequence[ModelStep]) -> None:
+def _check_order(spec: FlowSpec, steps: Sequence[ModelStep]) -> None:
     """Raise a ValueError unless these are the first steps of every stage, in order."""
-    steps_done = [0] * len(flow.stages)
+    steps_done = [0] * len(spec.stages)
     last_stage = 0
     for step in steps:
         i = step.stage_index
         k = step.step_index
-        is_known_stage = last_stage <= i < len(flow.stages)
-        if not is_known_stage or k != steps_done[i] or k >= flow.stages[i].n_steps:
+        is_known_stage = last_stage <= i < len(spec.stages)
+        if not is_known_stage or k != steps_done[i] or k >= spec.stages[i].n_steps:
             raise ValueError(
                 f"step {k} of stage {i} is out of order, or beyond the schedule"
             )
@@ -174,12 +174,12 @@ def _largest_value(step_map: TransportMap | CompressedMap) -> float:
     return largest
 
 
-def _condition_shift(flow: FlowSpec, y: EncodedY | None) -> float:
+def _condition_shift(spec: FlowSpec, y: EncodedY | None) -> float:
     """How far the condition can shift projections, if conditions share steps."""
-    if not flow.shared_condition_dim or y is None:
+    if not spec.shared_condition_dim or y is None:
         return 0.0
     if isinstance(y, ContinuousY):
         largest_y = float(y.values.abs().sum(1).amax())
     else:
         largest_y = 1.0
-    return flow.amplifier * LARGEST_CONDITION_COMPONENT * largest_y
+    return spec.amplifier * LARGEST_CONDITION_COMPONENT * largest_y

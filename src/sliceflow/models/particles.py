@@ -9,7 +9,8 @@ flow's order   As the flow moves them. It mixes the added particles among the ot
                of its own, the mixed particles are then stably sorted by class.
 
 `ParticleConditions.flow_index` leads from one to the other: particle i of the user is
-the column ``flow_index[i]`` of the flow.
+the column ``flow_index[i]`` of the flow. `kept_cloud` takes the kept particles out of
+the flow; `Cloud.in_user_order` is the way back.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from torch import Tensor
 from sliceflow.devices import require_memory
 from sliceflow.engine.allocation import extra_y, stratified_indices
 from sliceflow.engine.clouds import ClassOrder, ClassSlices, Cloud
-from sliceflow.engine.encoded_y import ClassIndices, EncodedY
+from sliceflow.engine.encoded_y import EncodedY, SeparateClasses
 from sliceflow.engine.flow import ConditionUse
 from sliceflow.engine.random import Seed
-from sliceflow.models.ranks import Ranks, Shard
+from sliceflow.models.ranks import Communicator, Shard
 from sliceflow.models.rows import RowConditions
 
 # Bytes of a particle's conditions: the index of a row, its shuffled copy and the class,
@@ -84,7 +85,7 @@ class ParticleConditions:
         )
         indices = stratified_indices(rows.encoded_y, n_kept, seed, minimum=1)
         kept_conditions = None
-        if not rows.encoder.is_inferred:
+        if not rows.encoder.are_clusters:
             kept_conditions = rows.y[indices.numpy()]
         row_y = rows.used_y(use)
         if row_y is None:
@@ -93,24 +94,21 @@ class ParticleConditions:
         y = row_y.take(indices)
         flow_index = None
         if has_model:
-            per_class = use == "separate"
-            further = seed.child("further")
-            y = y.joined(extra_y(y_p=y, y_q=row_y, per_class=per_class, seed=further))
+            y = y.joined(extra_y(y_p=y, y_q=row_y, seed=seed.child("further")))
         if len(y) > n_kept:
             mixed = mixing_seed.permutation(len(y))
             y = y.take(mixed)
             flow_index = torch.argsort(mixed)
-        if use != "separate":
+        if not isinstance(y, SeparateClasses):
             return cls(kept_conditions, y, flow_index)
 
-        assert isinstance(y, ClassIndices), "only classes have separate maps"
-        n_classes = rows.encoder.condition_dim
-        by_class = ClassOrder.from_class_indices(y, n_classes)
+        by_class = ClassOrder.from_class_indices(y, y.n_classes)
         if flow_index is None:
             flow_index = by_class.inverse
         else:
             flow_index = by_class.inverse[flow_index]
-        return cls(kept_conditions, by_class.y, flow_index, by_class.class_slices)
+        y = y.take(by_class.order)
+        return cls(kept_conditions, y, flow_index, by_class.class_slices)
 
     def cloud(self, x: Tensor, shard: Shard) -> Cloud:
         """This rank's particles x (d, n), its `shard` of all, with what the flow sees.
@@ -132,15 +130,31 @@ class ParticleConditions:
             return self.used_y.take(slice(n_kept))
         return self.used_y.take(self.flow_index[:n_kept])
 
-    def select_kept(self, x: Tensor, shard: Shard, n_kept: int, ranks: Ranks) -> Tensor:
-        """This rank's part of the kept particles, in the user's order.
+    def kept_cloud(
+        self, x: Tensor, shard: Shard, n_kept: int, ranks: Communicator
+    ) -> Cloud:
+        """This rank's part of the kept particles, with what the flow sees.
 
-        x (d, n) is its `shard` of all particles, in the flow's order.
+        x (d, n) is its `shard` of all particles, in the flow's order. The kept ones are
+        sorted by class if every class has maps of its own, and otherwise in the user's
+        order.
         """
         kept_shard = ranks.shard(n_kept)
+        y = self.kept_used_y(n_kept)
+        if y is not None:
+            y = y.take(kept_shard.slice).to(x.device)
         flow_index = self.flow_index
         if flow_index is None and kept_shard == shard:
-            return x
+            return Cloud(x, y)
         if flow_index is None:
             flow_index = torch.arange(shard.total)
-        return ranks.gather_points(x, flow_index[kept_shard.slice].to(x.device))
+        columns = flow_index[kept_shard.slice].to(x.device)
+        if not isinstance(y, SeparateClasses):
+            return Cloud(ranks.gather_points(x, columns), y)
+        by_class = ClassOrder.from_class_indices(y, y.n_classes)
+        return Cloud(
+            ranks.gather_points(x, columns[by_class.order]),
+            y.take(by_class.order),
+            by_class.class_slices,
+            by_class.inverse,
+        )

@@ -7,7 +7,7 @@ vectors whose conditions are local, take most of the time of their fits, because
 choose settings by trial.
 
 A task that moves particles puts them where its flow begins: that is a `RunningFlow`,
-which `models.running.run_flow` moves.
+which `models.flow_estimator.run_flow` moves.
 """
 
 from __future__ import annotations
@@ -33,11 +33,16 @@ from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.conditions import ConditionEncoder
 from sliceflow.engine.encoded_y import EncodedY
-from sliceflow.engine.events import Listener
+from sliceflow.engine.events import (
+    Event,
+    EventListener,
+    FlowListener,
+    ProgressEvent,
+)
 from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams
 from sliceflow.engine.random import Seed
 from sliceflow.models.plan import Plan
-from sliceflow.models.ranks import SINGLE, Ranks
+from sliceflow.models.ranks import SINGLE, Communicator
 
 if TYPE_CHECKING:
     from sliceflow.models.checkpoints import Checkpoints
@@ -74,7 +79,7 @@ class Rows(Protocol):
 class FlowRows(Rows, Protocol):
     """Training rows of a flow, which checkpoints identify and files may hold."""
 
-    def digests(self, ranks: Ranks) -> dict[str, str]:
+    def digests(self, ranks: Communicator) -> dict[str, str]:
         """Short texts that identify X and y, by which a checkpoint knows its rows."""
 
     def in_users_form(self, device: torch.device) -> tuple[Any, Any]:
@@ -128,6 +133,8 @@ FittedFlowT = TypeVar("FittedFlowT", bound=FittedFlow)
 # for.
 FittedT_co = TypeVar("FittedT_co", bound=Fitted, covariant=True)
 FittedFlowT_co = TypeVar("FittedFlowT_co", bound=FittedFlow, covariant=True)
+# Of the events that the listeners of a fit get.
+EventT_co = TypeVar("EventT_co", bound=ProgressEvent, covariant=True)
 
 
 @dataclass(frozen=True)
@@ -148,18 +155,20 @@ class FitResult(Generic[FittedT_co]):
     particles: ParticleResult | None = None  # of a flow
 
 
-class FitTask(Protocol[FittedT_co]):
+class FitTask(Protocol[FittedT_co, EventT_co]):
     """A fit whose settings are all known, and which has not run yet."""
 
     @property
     def plan(self) -> Plan:
         """What the fit will do. A fitted state has the plan of what it did."""
 
-    def run(self, listeners: Sequence[Listener]) -> FitResult[FittedT_co]:
+    def run(
+        self, listeners: Sequence[EventListener[EventT_co]]
+    ) -> FitResult[FittedT_co]:
         """Run the fit. The listeners get an event after every step."""
 
 
-TaskT_co = TypeVar("TaskT_co", bound=FitTask[Fitted], covariant=True)
+TaskT_co = TypeVar("TaskT_co", bound=FitTask[Fitted, ProgressEvent], covariant=True)
 
 
 @dataclass(frozen=True)
@@ -180,7 +189,7 @@ class FitJob(Generic[RowsT, TaskT_co]):
     rows: RowsT
     seed: Seed
     task: TaskT_co
-    ranks: Ranks = SINGLE
+    ranks: Communicator = SINGLE
     owns_rows: bool = False
 
     @property
@@ -200,7 +209,7 @@ class FitJob(Generic[RowsT, TaskT_co]):
             )
 
 
-class FlowTask(FitTask[FittedFlowT_co], Protocol[FittedFlowT_co]):
+class FlowTask(FitTask[FittedFlowT_co, Event], Protocol[FittedFlowT_co]):
     """A fit of a `FlowEstimator`, which may resume from a checkpoint."""
 
     def with_checkpoints(self, checkpoints: Checkpoints) -> Self:
@@ -212,21 +221,21 @@ class RunningFlow(Protocol[FittedFlowT_co]):
 
     Attributes
     ----------
-    flow : the stages that can be interrupted and resumed
+    spec : the stages that can be interrupted and resumed
     particles : this rank's particles, which move
-    particle_rng : the random numbers of this rank's particles; ``particle_rng.first``
-        is the index of its first particle among those of all ranks
+    particle_noise : the random numbers of this rank's particles; its `first` is the
+        index of the first of them among those of all ranks
     """
 
-    flow: FlowSpec
+    spec: FlowSpec
     particles: Cloud
-    particle_rng: ParticleStreams
+    particle_noise: ParticleStreams
 
     def target(self) -> Target:
         """What the particles move onto. Its data are freed with it."""
 
     def finish(
-        self, state: FlowState, listeners: Sequence[Listener]
+        self, state: FlowState, listeners: Sequence[FlowListener]
     ) -> FitResult[FittedFlowT_co]:
         """The result, without its history, once the particles have arrived.
 
@@ -235,13 +244,13 @@ class RunningFlow(Protocol[FittedFlowT_co]):
         """
 
 
-class Adapter(Protocol[RowsT, FittedT_co]):
+class Adapter(Protocol[RowsT, FittedT_co, EventT_co]):
     """Reads rows and plans their fit, for the parameters of one estimator."""
 
     def read(self, X: Any, y: Any) -> RowsT:
         """The user's rows, checked."""
 
-    def make_task(self, rows: RowsT, seed: Seed) -> FitTask[FittedT_co]:
+    def make_task(self, rows: RowsT, seed: Seed) -> FitTask[FittedT_co, EventT_co]:
         """Plan a fit of these rows. Raises an error if that is impossible.
 
         This may fit trial models, to choose settings by them.
@@ -249,7 +258,7 @@ class Adapter(Protocol[RowsT, FittedT_co]):
 
 
 class FlowAdapter(
-    Adapter[FlowRowsT, FittedFlowT_co], Protocol[FlowRowsT, FittedFlowT_co]
+    Adapter[FlowRowsT, FittedFlowT_co, Event], Protocol[FlowRowsT, FittedFlowT_co]
 ):
     """An adapter of a flow, which may run on several ranks."""
 
@@ -257,6 +266,6 @@ class FlowAdapter(
     def device(self) -> torch.device: ...
 
     @property
-    def ranks(self) -> Ranks: ...
+    def ranks(self) -> Communicator: ...
 
     def make_task(self, rows: FlowRowsT, seed: Seed) -> FlowTask[FittedFlowT_co]: ...

@@ -25,12 +25,18 @@ from torch import Tensor
 
 from sliceflow.dataframes import as_dataframe, column_names
 from sliceflow.devices import resolve_device
-from sliceflow.engine.events import Listener, ProgressEvent, notify
+from sliceflow.engine.events import EventListener, EventT, notify
 from sliceflow.errors import DataError, HintedError, ParameterError
 
-__all__ = ["LostRankError", "RankMismatchError", "Ranks", "joined", "under_torchrun"]
+__all__ = [
+    "Communicator",
+    "LostRankError",
+    "RankMismatchError",
+    "joined",
+    "under_torchrun",
+]
 
-# `Ranks.mean` adds up this many values at a time: 8 MB of float64.
+# `Communicator.mean` adds up this many values at a time: 8 MB of float64.
 VALUES_PER_CHUNK = 1 << 20
 
 ValueT = TypeVar("ValueT")
@@ -89,7 +95,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Ranks:
+class Communicator:
     """The processes of one fit, seen from one of them.
 
     Methods that send messages must be called by all ranks, in the same order. With one
@@ -104,7 +110,7 @@ class Ranks:
 
     Examples
     --------
-    >>> ranks = Ranks(rank=1, size=2)
+    >>> ranks = Communicator(rank=1, size=2)
     >>> ranks.is_main, ranks.local_share([10, 11, 12, 13])
     (False, [12, 13])
     """
@@ -187,7 +193,7 @@ class Ranks:
         """The elementwise minimum of t over all ranks, written into t and returned."""
         return self._reduce(t, dist.ReduceOp.MIN)
 
-    def maximum(self, number: int) -> int:
+    def max_int(self, number: int) -> int:
         """The largest of the ranks' numbers; CPUs send it, without waiting for GPUs."""
         return -int(self.minimum(torch.tensor([-number])))
 
@@ -311,14 +317,16 @@ class Ranks:
         at_high = np.abs(_squared_deviations(high, about))
         return np.asarray(np.maximum(at_low, at_high))
 
-    def synchronized(self, listeners: Sequence[Listener]) -> list[Listener]:
+    def synchronized(
+        self, listeners: Sequence[EventListener[EventT]]
+    ) -> list[EventListener[EventT]]:
         """Listeners that end a stage on all ranks if a listener on any rank ends it."""
-        if self.size == 1 or self.maximum(len(listeners)) == 0:
+        if self.size == 1 or self.max_int(len(listeners)) == 0:
             return list(listeners)
 
-        def any_rank_ends_stage(event: ProgressEvent) -> bool:
+        def any_rank_ends_stage(event: EventT) -> bool:
             ends_stage = notify(listeners, event)
-            return self.maximum(int(ends_stage)) > 0
+            return self.max_int(int(ends_stage)) > 0
 
         return [any_rank_ends_stage]
 
@@ -336,7 +344,7 @@ class Ranks:
             ) from error
 
 
-SINGLE = Ranks()  # a fit in one process
+SINGLE = Communicator()  # a fit in one process
 
 
 def _squared_deviations(rows: np.ndarray, about: np.ndarray | None) -> np.ndarray:
@@ -365,7 +373,7 @@ def under_torchrun() -> bool:
 @contextmanager
 def joined(
     device: str | torch.device = "auto", timeout: float = 600.0
-) -> Iterator[Ranks]:
+) -> Iterator[Communicator]:
     """Connect the ranks that `torchrun` started, as long as the block runs.
 
     Without `torchrun` there is one rank. NCCL connects GPUs: each rank takes the GPU of
@@ -380,7 +388,7 @@ def joined(
 
     Yields
     ------
-    ranks : Ranks
+    ranks : Communicator
 
     Examples
     --------
@@ -393,13 +401,13 @@ def joined(
     (200, 2)
     """
     if not under_torchrun():
-        yield Ranks()
+        yield Communicator()
         return
     backend = _choose_backend(device)
     starts_group = not dist.is_initialized()
     if starts_group:
         dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout))
-    ranks = Ranks(dist.get_rank(), dist.get_world_size())
+    ranks = Communicator(dist.get_rank(), dist.get_world_size())
     with _raising_on_sigterm(ranks):
         yield ranks
     if starts_group:  # not after an error: other ranks may be gone
@@ -421,7 +429,7 @@ def _choose_backend(device: str | torch.device) -> str:
 
 
 @contextmanager
-def _raising_on_sigterm(ranks: Ranks) -> Iterator[None]:
+def _raising_on_sigterm(ranks: Communicator) -> Iterator[None]:
     """Raise a `LostRankError` at SIGTERM inside, so that a fit can name its checkpoint.
 
     Only the main thread can handle signals: in other threads, nothing happens.

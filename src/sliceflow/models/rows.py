@@ -25,12 +25,12 @@ from sliceflow.engine.conditions import (
     infer_encoder,
 )
 from sliceflow.engine.encoded_y import ClassIndices, EncodedY
-from sliceflow.engine.flow import ConditionUse
+from sliceflow.engine.flow import ConditionUse, used_y
 from sliceflow.engine.labels import label_key
 from sliceflow.errors import DataError
 from sliceflow.models.fingerprint import digest
 from sliceflow.models.protocols import RowsT
-from sliceflow.models.ranks import Ranks, Shard
+from sliceflow.models.ranks import Communicator, Shard
 from sliceflow.saved_types import ArraySpec
 
 # The largest standardised condition of a file. Its square is far below 1e308, the end
@@ -102,17 +102,15 @@ class RowConditions:
     def encoded_y(self) -> EncodedY:
         """The conditions as the engine uses them."""
         if isinstance(self.encoder, LabelEncoder):
-            return self.class_indices
+            return self.label_y
         return self.encoder.encode(self.y)
 
     def used_y(self, use: ConditionUse) -> EncodedY | None:
         """The y that a flow sees; None if its use of y is to ignore it."""
-        if use == "none":
-            return None
-        return self.encoded_y
+        return used_y(self.encoded_y, use, self.encoder.condition_dim)
 
     @property
-    def class_indices(self) -> ClassIndices:
+    def label_y(self) -> ClassIndices:
         """The classes of the rows, if y has labels."""
         assert self.class_ids is not None, "y has no labels"
         return ClassIndices(self.class_ids.cpu())  # a file may be loaded on a GPU
@@ -121,10 +119,10 @@ class RowConditions:
     def y(self) -> np.ndarray:
         """The conditions as the user wrote them."""
         if isinstance(self.encoder, LabelEncoder):
-            return self.encoder.decode(self.class_indices)
+            return self.encoder.decode(self.label_y)
         assert self.continuous is not None, "y has numbers"
         if isinstance(self.encoder, MixedEncoder):
-            return self.encoder.joined(self.class_indices, self.continuous)
+            return self.encoder.joined(self.label_y, self.continuous)
         return self.continuous
 
 
@@ -196,11 +194,11 @@ class HasConditions:
         return self.conditions.used_y(use)
 
     @property
-    def class_indices(self) -> ClassIndices | None:
+    def label_y(self) -> ClassIndices | None:
         """The classes of the rows; None without labels."""
         if self.conditions is None or self.conditions.class_ids is None:
             return None
-        return self.conditions.class_indices
+        return self.conditions.label_y
 
     @property
     def n_classes(self) -> int:
@@ -291,7 +289,7 @@ class ArrayRows(HasConditions, ABC):
         """A key of each row and its y."""
         return row_keys(self.values, self.y)
 
-    def digests(self, ranks: Ranks) -> dict[str, str]:
+    def digests(self, ranks: Communicator) -> dict[str, str]:
         """Short texts that identify X and y."""
         return {"X": digest(self.values, ranks, self.shard), "y": digest(self.y)}
 

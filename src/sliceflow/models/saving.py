@@ -4,7 +4,7 @@ A file holds one dataclass; see `codec`. That of an estimator is made from its c
 the parameters from the annotations of its constructor, the rest from `_state_types`,
 the dataclasses of its fitted state and its rows. For an estimator such as
 
-    class Flow(Estimator[FlowRows, FittedFlow]):
+    class Flow(Estimator[FlowRows, FittedFlow, Event]):
         _state_types = (FittedFlow, FlowRows)
 
         def __init__(self, n_steps: int = 100, random_state: Any = None) -> None: ...
@@ -40,6 +40,7 @@ from typing import (
 
 import torch
 
+from sliceflow.engine.events import EventT
 from sliceflow.engine.random import Seed
 from sliceflow.models import file
 from sliceflow.models.protocols import (
@@ -54,7 +55,7 @@ from sliceflow.saved_types import Count
 if TYPE_CHECKING:
     from sliceflow.models.estimator import Estimator
 
-EstimatorT = TypeVar("EstimatorT", bound="Estimator[Any, Any]")
+EstimatorT = TypeVar("EstimatorT", bound="Estimator[Any, Any, Any]")
 
 # Parameters that are not saved: they say how and where to compute, not what was fitted.
 UNSAVED_PARAMETERS = ("device", "random_state", "verbose")
@@ -132,14 +133,16 @@ class _FileTypes(NamedTuple):
 _FILE_TYPES: dict[type, _FileTypes] = {}
 
 
-def _file_types(estimator_type: type[Estimator[RowsT, FittedT]]) -> _FileTypes:
+def _file_types(estimator_type: type[Estimator[RowsT, FittedT, EventT]]) -> _FileTypes:
     """The dataclasses of a class of estimators, made once."""
     if estimator_type not in _FILE_TYPES:
         _FILE_TYPES[estimator_type] = _make_file_types(estimator_type)
     return _FILE_TYPES[estimator_type]
 
 
-def _make_file_types(estimator_type: type[Estimator[RowsT, FittedT]]) -> _FileTypes:
+def _make_file_types(
+    estimator_type: type[Estimator[RowsT, FittedT, EventT]],
+) -> _FileTypes:
     fitted_type, rows_type = estimator_type._state_types
     parameters_type = _parameters_type(estimator_type)
     parts: list[tuple[str, Any]] = [
@@ -169,7 +172,7 @@ def _parameters_type(estimator_type: type) -> type:
 
 
 def save(
-    estimator: Estimator[RowsT, FittedT],
+    estimator: Estimator[RowsT, FittedT, EventT],
     path: str | os.PathLike[str],
     particles: FlowRows | None = None,
 ) -> None:

@@ -324,9 +324,9 @@ class LocalSampler:
         samples = torch.empty(len(y0), n, self.x.shape[1], dtype=torch.float64)
         rows = torch.empty(len(y0), n, dtype=torch.int64)
         conditions_per_batch, n_samples = self._batch_sizes(n)
-        for conditions in chunks(len(y0), conditions_per_batch):
+        for block in chunks(len(y0), conditions_per_batch):
             neighbourhoods = self.neighbourhoods(
-                y0[conditions], max_components=max_components
+                y0[block], max_components=max_components
             )
             for batch in chunks(n, n_samples):
                 batch_seed = seed  # the first batch has the seed itself
@@ -337,10 +337,10 @@ class LocalSampler:
                     batch.stop - batch.start,
                     self.settings.bandwidth,
                     batch_seed,
-                    conditions.start,
+                    block.start,
                 )
-                samples[conditions, batch] = drawn
-                rows[conditions, batch] = neighbourhoods.rows.gather(1, chosen)
+                samples[block, batch] = drawn
+                rows[block, batch] = neighbourhoods.rows.gather(1, chosen)
         # A column of one value stays as it is, to the last bit.
         varies = (self.x != self.x[0]).any(0)
         return torch.where(varies, samples, self.x[0]), rows

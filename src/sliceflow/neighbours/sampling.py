@@ -69,7 +69,7 @@ def sample_neighbourhoods(
     """
     q, k, d = neighbourhoods.x.shape
     n_measured = max(n, MIN_COVARIANCE_DRAWS)
-    u = seed.child("row").uniform(q, n_measured, start=first)
+    u = seed.child("row").uniform(q, n_measured, first_row=first)
     chosen = choose_by_weight(neighbourhoods.weights, u)
     if k == 1:
         return neighbourhoods.x.expand(q, n, d).clone(), chosen[:, :n]
@@ -88,7 +88,7 @@ def sample_neighbourhoods(
 def _draw_noise(noise_rows: Tensor, seed: Seed, first: int) -> Tensor:
     """Gaussian noise (q, n, d), each with the covariance of its rows (q, n, r, d)."""
     q, n, n_rows, _ = noise_rows.shape
-    w = seed.normal(q, n * N_NOISE_ROWS, start=first)
+    w = seed.normal(q, n * N_NOISE_ROWS, first_row=first)
     w = w.view(q, n, 1, N_NOISE_ROWS)[..., :n_rows]
     return local_noise(noise_rows, w)[:, :, 0]
 

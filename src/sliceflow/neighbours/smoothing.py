@@ -72,7 +72,7 @@ class ClassNeighbours:
         draws = torch.empty(n, times, d, dtype=torch.float64)
         block_size = max(1, _MAX_VALUES // (k * (times + d)))
         for block in chunks(n, block_size):
-            w = seed.normal(block.stop - block.start, times * k, start=block.start)
+            w = seed.normal(block.stop - block.start, times * k, first_row=block.start)
             noise = local_noise(self.x[neighbours[block]], w.view(-1, times, k))
             draws[block] = x[block, None] + h * noise
         return draws

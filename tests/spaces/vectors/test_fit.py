@@ -334,3 +334,12 @@ def test_any_number_of_bins_gives_offline_samples_like_the_data(rng):
     ).fit(X)
     samples = flow.sample(4000, random_state=0)
     assert wasserstein_distance(samples[:, 0], X[:, 0]) < 0.2
+
+
+def test_listeners_get_the_stored_steps_and_kept_axis_steps_are_not_stored(rng):
+    events = []
+    flow = vectors(n_steps=2).fit(rng.normal(size=(30, 2)), listeners=events.append)
+    stored = [event.model_step for event in events if event.stage_name == "flow"]
+    assert stored == list(flow._record.fitted.steps[:2])
+    of_axes = [event.model_step for event in events if event.stage_name == "axis"]
+    assert of_axes == [None, None]

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from sliceflow import SlicedWassersteinFlow, load
-from sliceflow.spaces.vectors.units import Units
+from sliceflow.spaces.vectors.units import ColumnScaler
 
 HEAVY = {
     "normal": lambda rng: rng.normal(size=2000),
@@ -72,7 +72,7 @@ def test_units_go_there_and_back(dtype, rng):
         (rng.standard_cauchy(500), rng.normal(5, 2, 500), np.full(500, 7.0)), axis=1
     )
     X = X.astype(dtype)
-    units = Units.from_data(X, standardize=True)
+    units = ColumnScaler.from_data(X, standardize=True)
     back = units.decode(units.encode(X).T)
     assert back.dtype == units.encode(X).dtype
     np.testing.assert_allclose(

@@ -12,7 +12,7 @@ from sklearn.datasets import make_moons
 from sliceflow import SlicedWassersteinFlow, VectorOptions, metrics
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import SINGLE, Shard
-from sliceflow.spaces.vectors.smoothing import Smoother, are_atoms, spread_evenly
+from sliceflow.spaces.vectors.smoother import Smoother, are_atoms, spread_evenly
 
 RNG = np.random.default_rng(0)
 

@@ -48,8 +48,8 @@ def bin_counts(
     With `weights` (n,), the result is the sum of the weights in each bin, up to
     multiples of 2⁻³⁰.
     """
-    rate = _bins_per_unit(lo, hi, n_bins)
-    position = (z.double() - lo[:, None]) * rate[:, None]
+    bins_per_unit = _bins_per_unit(lo, hi, n_bins)
+    position = (z.double() - lo[:, None]) * bins_per_unit[:, None]
     bins = position.nan_to_num(0.0).clamp(0, n_bins - 1).long()
     counts = torch.zeros((z.shape[0], n_bins), dtype=torch.int64, device=z.device)
     # A GPU adds in any order. Integers make the sum the same every time.
@@ -178,17 +178,18 @@ def _mean_squared_displacement(
     return (counts * mean_square).sum(1) / counts.sum(1)
 
 
-def shrink_factor(cost: Tensor, rate: Tensor, variance: Tensor) -> Tensor:
+def shrink_factor(cost: Tensor, threshold: Tensor, variance: Tensor) -> Tensor:
     """The factor f = max(0, 1 − r·σ²/c) of each of h maps, float64 (h,); 0 if c = 0.
 
     Parameters
     ----------
     cost : c (h,), the mean squared displacement of each map
-    rate : r (C,), one for each class, which has h/C of the rows; (1,) without classes
+    threshold : r (C,), one for each class, which has h/C of the rows; (1,) without
+        classes
     variance : σ² (h,)
     """
-    rows_per_rate = len(cost) // len(rate)
-    noise = rate.double().repeat_interleave(rows_per_rate) * variance.double()
+    rows_per_class = len(cost) // len(threshold)
+    noise = threshold.double().repeat_interleave(rows_per_class) * variance.double()
     return torch.where(cost > noise, 1 - noise / cost.double(), 0.0)
 
 
@@ -198,7 +199,7 @@ def shrink(
     values: Tensor,
     counts: Tensor,
     cost: Tensor,
-    rate: Tensor,
+    threshold: Tensor,
     variance: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Maps on a grid, shrunk within their noise: z + f·(T(z) − z).
@@ -210,7 +211,8 @@ def shrink(
     lo, hi, values : the maps (h, B + 1) on [lo, hi], both (h,)
     counts : the particles (h, B) in each bin
     cost : c (h,), the mean squared displacement of each map
-    rate : r (C,), one for each class, which has h/C of the rows; (1,) without classes
+    threshold : r (C,), one for each class, which has h/C of the rows; (1,) without
+        classes
     variance : σ² (h,); None computes it from `counts`, with all particles of a bin in
         its middle
 
@@ -231,7 +233,7 @@ def shrink(
         mean = (p * middle).sum(1) / total
         square = (p * middle.square()).sum(1) / total - mean.square()
         variance = square.clamp(min=0) * ((hi - lo) / n_bins).square()
-    factor = shrink_factor(cost, rate, variance)
+    factor = shrink_factor(cost, threshold, variance)
     positions = torch.lerp(lo[:, None], hi[:, None], edge / n_bins)
     shrunk = torch.lerp(positions, values.double(), factor[:, None])
     return shrunk.to(values.dtype), factor.to(values.dtype)
@@ -272,8 +274,10 @@ def _displace_by_one_map(z: Tensor, lo: Tensor, hi: Tensor, values: Tensor) -> T
 
 def _bins_per_unit(lo: Tensor, hi: Tensor, n_bins: int) -> Tensor:
     """Bins per unit of z, 0 where the range is empty or too small to divide by."""
-    rate = n_bins / (hi - lo)
-    return torch.where(torch.isfinite(rate), rate, torch.zeros_like(rate))
+    bins_per_unit = n_bins / (hi - lo)
+    return torch.where(
+        torch.isfinite(bins_per_unit), bins_per_unit, torch.zeros_like(bins_per_unit)
+    )
 
 
 def _quantile(probability: Tensor, counts: Tensor, lo: Tensor, hi: Tensor) -> Tensor:

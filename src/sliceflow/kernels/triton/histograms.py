@@ -65,12 +65,12 @@ def _count_kernel(
     else:
         start = tl.load(lo + row).to(tl.float32)
         end = tl.load(hi + row).to(tl.float32)
-    rate = bins_per_unit(start, end, BINS)
+    per_unit = bins_per_unit(start, end, BINS)
     total = tl.zeros([BINS], tl.int32)
     for begin in range(0, n, BLOCK):
         point = begin + tl.arange(0, BLOCK)
         v = tl.load(z + point, mask=point < n, other=start)
-        b = bin_at((v - start) * rate, BINS)
+        b = bin_at((v - start) * per_unit, BINS)
         total += tl.histogram(tl.where(point < n, b, 0), BINS)
     bins = tl.arange(0, BINS)
     n_beyond = (BLOCK - n % BLOCK) % BLOCK  # lanes after the last point, in bin 0
@@ -85,9 +85,9 @@ def _add_counts_kernel(
     row = tl.program_id(0).to(tl.int64)
     point = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     start = tl.load(lo + row).to(tl.float32)
-    rate = bins_per_unit(start, tl.load(hi + row).to(tl.float32), BINS)
+    per_unit = bins_per_unit(start, tl.load(hi + row).to(tl.float32), BINS)
     v = tl.load(z + row * stride + point, mask=point < n, other=0.0)
-    b = bin_at((v - start) * rate, BINS)
+    b = bin_at((v - start) * per_unit, BINS)
     tl.atomic_add(counts + row * BINS + b, 1, mask=point < n, sem="relaxed")
 
 
@@ -315,7 +315,16 @@ def compose_histograms(
 
 @triton.jit
 def _shrink_kernel(
-    lo, hi, values, counts, cost, rate, out, factor, rows_per_rate, BINS: tl.constexpr
+    lo,
+    hi,
+    values,
+    counts,
+    cost,
+    threshold,
+    out,
+    factor,
+    rows_per_class,
+    BINS: tl.constexpr,
 ):
     """One map. Moments are taken around the middle bin, in bins."""
     row = tl.program_id(0).to(tl.int64)
@@ -332,7 +341,10 @@ def _shrink_kernel(
     end = tl.load(hi + row).to(tl.float32)
     width = (end - start) / BINS
     noise = (
-        tl.load(rate + row // rows_per_rate).to(tl.float32) * variance * width * width
+        tl.load(threshold + row // rows_per_class).to(tl.float32)
+        * variance
+        * width
+        * width
     )
     moved = tl.load(cost + row).to(tl.float32)
     f = tl.where(moved > noise, 1.0 - noise / moved, 0.0)
@@ -349,12 +361,12 @@ def shrink(
     values: Tensor,
     counts: Tensor,
     cost: Tensor,
-    rate: Tensor,
+    threshold: Tensor,
     variance: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     h, n_bins = counts.shape
     if variance is not None or values.dtype != torch.float32 or n_bins & (n_bins - 1):
-        return reference.shrink(lo, hi, values, counts, cost, rate, variance)
+        return reference.shrink(lo, hi, values, counts, cost, threshold, variance)
     out = torch.empty_like(values)
     factor = torch.empty(h, dtype=torch.float32, device=values.device)
     _shrink_kernel[(h,)](
@@ -363,10 +375,10 @@ def shrink(
         values.contiguous(),
         counts.contiguous(),
         cost,
-        rate,
+        threshold,
         out,
         factor,
-        h // len(rate),
+        h // len(threshold),
         BINS=n_bins,
     )
     return out, factor

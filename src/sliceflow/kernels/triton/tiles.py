@@ -103,8 +103,8 @@ def _displaced(
     """T(z) − z for directions first … first + BM (valid ones) and BN pictures."""
     row = rows + 4 * (first + tl.arange(0, BM))[:, None]
     start = tl.load(row, mask=valid, other=0.0)
-    rate = tl.load(row + 1, mask=valid, other=0.0)
-    position = (z - start) * rate
+    per_unit = tl.load(row + 1, mask=valid, other=0.0)
+    position = (z - start) * per_unit
     position = tl.maximum(position, tl.load(row + 2, mask=valid, other=0.0))
     position = tl.minimum(position, tl.load(row + 3, mask=valid, other=0.0))
     # Flat, so that the threads of a warp look into the same row: their reads meet in

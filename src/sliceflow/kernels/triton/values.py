@@ -68,8 +68,8 @@ def bin_at(position, n_bins):
 def bins_per_unit(lo, hi, n_bins):
     """Bins per unit; 0 if the range is empty, too small to divide by, or not finite."""
     width = hi - lo
-    rate = n_bins / tl.where(width > 0, width, 1.0)
-    return tl.where((width > 0) & (rate < 3.0e38), rate, 0.0)
+    per_unit = n_bins / tl.where(width > 0, width, 1.0)
+    return tl.where((width > 0) & (per_unit < 3.0e38), per_unit, 0.0)
 
 
 def value_range(z: Tensor) -> tuple[Tensor, Tensor]:
@@ -90,13 +90,13 @@ def _pack_kernel(lo, hi, values, rows, words, n_bins, BINS: tl.constexpr):
     end = tl.load(hi + row).to(tl.float32)
     values += row * (n_bins + 1)
     width = (end - start) / n_bins
-    rate = 1.0 / tl.where(width > 0, width, 1.0)
-    rate = tl.where((width > 0) & (rate < 3.0e38), rate, 0.0)
+    per_unit = 1.0 / tl.where(width > 0, width, 1.0)
+    per_unit = tl.where((width > 0) & (per_unit < 3.0e38), per_unit, 0.0)
     # Beyond its ends a map is a rigid shift, for which positions are clamped, or the
     # one point that all of it leads to.
     rigid = tl.load(values + n_bins) > tl.load(values)
     tl.store(rows + 4 * row, start)
-    tl.store(rows + 4 * row + 1, rate)
+    tl.store(rows + 4 * row + 1, per_unit)
     tl.store(rows + 4 * row + 2, tl.where(rigid, 0.0, -3.0e38))
     tl.store(rows + 4 * row + 3, tl.where(rigid, n_bins, 3.0e38))
     b = tl.arange(0, BINS)

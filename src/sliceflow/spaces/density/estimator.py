@@ -16,6 +16,7 @@ from sliceflow.devices import require_memory, resolve_device
 from sliceflow.engine import conditions
 from sliceflow.engine.conditions import LabelEncoder
 from sliceflow.engine.encoded_y import EncodedY
+from sliceflow.engine.events import Event
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import DataError
@@ -36,7 +37,7 @@ from sliceflow.spaces.density.support import Bounds
 from sliceflow.validation import is_bool, is_int, is_real, require
 
 
-class SlicedDensity(Estimator[VectorRows, FittedDensity]):
+class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
     """Density of vectors: how likely rows are, exactly normalised.
 
     The flow goes from data to noise. A Gaussian mixture is mapped to N(0, I) first.

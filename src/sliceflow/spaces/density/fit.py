@@ -218,7 +218,7 @@ class ClassDensitiesTask:
     seed: Seed
 
     def run(
-        self, listeners: Sequence[events.Listener]
+        self, listeners: Sequence[events.FlowListener]
     ) -> FitResult[FittedClassDensities]:
         """Fit the flow of each class, and tell the listeners of every step."""
         history = events.History()
@@ -261,7 +261,7 @@ class ConditionalDensityTask:
     seed: Seed
 
     def run(
-        self, listeners: Sequence[events.Listener]
+        self, listeners: Sequence[events.FlowListener]
     ) -> FitResult[FittedConditionalDensity]:
         """Fit the regression and the flow. There are no steps, so no events."""
         y = self.training.rows.encoded_y
@@ -288,7 +288,7 @@ class ConditionalDensityTask:
 class _Relay:
     """A listener that passes the events of one class on, counted over all classes."""
 
-    listeners: Sequence[events.Listener]
+    listeners: Sequence[events.FlowListener]
     stage_name: str
     class_index: int
     steps_before: int  # of the classes before

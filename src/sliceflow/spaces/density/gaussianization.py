@@ -15,8 +15,8 @@ from torch import Tensor
 from sliceflow.engine import normal
 from sliceflow.engine.batches import AnalyticTarget
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.events import Event, Listener
-from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams, simulate
+from sliceflow.engine.events import Event, FlowListener
+from sliceflow.engine.flow import FlowSpec, ParticleStreams, simulate
 from sliceflow.engine.gaussianizing import LeastNormal, ToNormal
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
@@ -104,7 +104,7 @@ def fit_gaussianization(
     x: Tensor,
     settings: GaussianizationSettings,
     seed: Seed,
-    listeners: Sequence[Listener] = (),
+    listeners: Sequence[FlowListener] = (),
     held_out: Tensor | None = None,
 ) -> Gaussianization:
     """Fit the start, and then the flow, to rows x (n, d).
@@ -123,16 +123,14 @@ def fit_gaussianization(
         ),
         n_knots=None,
     )
-    state = FlowState()
     if held_out is not None:
-        listeners = (*listeners, EarlyStopping(start, state, held_out))
+        listeners = (*listeners, EarlyStopping(start, held_out))
     steps = simulate(
         FlowSpec([stage], seed.child("flow")),
         Cloud(points.contiguous()),
         AnalyticTarget(),
         ParticleStreams(seed.child("noise")),
         listeners=listeners,
-        state=state,
     )
     return Gaussianization(start, tuple(steps))
 
@@ -149,11 +147,10 @@ def fit_normal(x: Tensor, rows_by_class: Sequence[Tensor]) -> Gaussianization:
 class EarlyStopping:
     """A listener that ends a flow when held-out rows stop improving.
 
-    It moves the held-out rows along: the last step of `state` is the one just done.
+    It moves the held-out rows along.
     """
 
     start: StartMap
-    state: FlowState  # of the flow that it listens to
     held_out: Tensor  # (m, d)
     # The mean log-density of the held-out rows, by the number of steps
     curve: list[float] = field(default_factory=list)
@@ -167,9 +164,8 @@ class EarlyStopping:
         self.curve.append(float(log_densities.mean()))
 
     def __call__(self, event: Event) -> bool:
-        self._points, step_log_det = _apply_step(
-            self.state.model_steps[-1], self._points
-        )
+        assert event.model_step is not None, "the flow stores all knots"
+        self._points, step_log_det = _apply_step(event.model_step, self._points)
         self._log_det = self._log_det + step_log_det
         self._record()
         best = int(np.argmax(self.curve))

@@ -17,7 +17,7 @@ from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, DataWarning, warn_user
 from sliceflow.models.particles import ParticleConditions
-from sliceflow.models.ranks import SINGLE, Ranks
+from sliceflow.models.ranks import SINGLE, Communicator
 from sliceflow.models.rows import RowConditions
 from sliceflow.spaces.pictures import choices, schedules
 from sliceflow.spaces.pictures.batching import choose_batch_size
@@ -42,7 +42,7 @@ class PictureAdapter:
     parameters: PictureParameters
     device: torch.device
     layout: Layout | None = None  # the layout of pictures; None infers it from them
-    ranks: Ranks = SINGLE
+    ranks: Communicator = SINGLE
 
     def read(self, X: Any, y: Any) -> PictureRows:
         """The user's pictures and labels, checked."""
@@ -275,6 +275,6 @@ def _condition_kind(
         return "known"
     if data.conditions is None:
         return "none"
-    if data.conditions.encoder.is_inferred:
+    if data.conditions.encoder.are_clusters:
         return "clusters"
     return "labels"

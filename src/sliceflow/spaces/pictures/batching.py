@@ -122,7 +122,6 @@ def divide_among_steps(
         data.device,
         y_p=y_p,
         y_q=y_q,
-        n_separate_classes=plan.n_separate_classes,
     )
 
 

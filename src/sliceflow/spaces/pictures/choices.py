@@ -18,7 +18,7 @@ from sliceflow.engine.transports import (
 )
 from sliceflow.errors import ParameterError
 from sliceflow.models.flow_estimator import default_particles
-from sliceflow.models.ranks import Ranks
+from sliceflow.models.ranks import Communicator
 from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.options import Start
 from sliceflow.spaces.pictures.parameters import (
@@ -325,7 +325,7 @@ def choose_knots(
 
 
 def choose_patch_basis(
-    patch_basis: Literal["auto"] | PatchBasis, data: PictureData, ranks: Ranks
+    patch_basis: Literal["auto"] | PatchBasis, data: PictureData, ranks: Communicator
 ) -> PatchBasis:
     """The basis of the directions of tiles.
 

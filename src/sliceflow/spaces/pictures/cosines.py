@@ -81,7 +81,7 @@ def _rotation_block(
     k = math.prod(tile)
     n_steps = len(steps)
     uniform = seed.child("cosines").uniform(
-        n_steps, 2 * k, start=steps.start, device=device
+        n_steps, 2 * k, first_row=steps.start, device=device
     )
     order = uniform[:, :k].argsort(dim=1, stable=True)
     pool_index = (uniform[:, k:] * N_POOLED_ROTATIONS).long()

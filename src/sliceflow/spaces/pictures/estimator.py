@@ -15,7 +15,7 @@ from sliceflow.engine.paper import PICTURES, with_preset
 from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.flow_estimator import FlowEstimator
-from sliceflow.models.ranks import SINGLE, Ranks
+from sliceflow.models.ranks import SINGLE, Communicator
 from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.pictures.adapter import PictureAdapter
 from sliceflow.spaces.pictures.fitted import FittedPictures
@@ -366,7 +366,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         -------
         self : the estimator
         """
-        options = replace(self._options_or_defaults(), precision=precision)
+        options = replace(self._options_or_defaults(ImageOptions), precision=precision)
         options.require_valid()
         self.set_params(options=options)
         fitted: FittedPictures = self._fitted_state()
@@ -375,14 +375,8 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         self._record = replace(self._record, fitted=replace(fitted, plan=plan))
         return self
 
-    def _options_or_defaults(self) -> ImageOptions:
-        options: ImageOptions | None = self.options
-        if options is None:
-            return ImageOptions()
-        return options
-
     def _adapter(
-        self, like_fitted: bool = False, ranks: Ranks = SINGLE
+        self, like_fitted: bool = False, ranks: Communicator = SINGLE
     ) -> PictureAdapter:
         layout = None
         if like_fitted:
@@ -394,14 +388,14 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
     def _validated_parameters(self) -> PictureParameters:
         """The parameters, checked, after the preset is applied."""
         self._require_shared_parameters(self.options, ("mirror", "keep_rows"))
-        parameters = self.get_params(deep=False)
-        require_valid_parameters(parameters)
-        parameters["options"] = self._options_or_defaults()
-        if self.preset is not None:
-            defaults = type(self)().get_params(deep=False)
-            defaults["options"] = ImageOptions()
-            parameters = with_preset(parameters, defaults, PICTURES)
-        return PictureParameters.from_dict(parameters)
+        by_name = self.get_params(deep=False)
+        require_valid_parameters(by_name)
+        by_name["options"] = self._options_or_defaults(ImageOptions)
+        parameters = PictureParameters.from_dict(by_name)
+        if self.preset is None:
+            return parameters
+        defaults = type(self)()._validated_parameters()
+        return with_preset(parameters, defaults, PICTURES)
 
     def _current_layout(self) -> Layout:
         """The layout of the model's pictures, also if some were added since its fit."""

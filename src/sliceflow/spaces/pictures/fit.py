@@ -19,7 +19,7 @@ from sliceflow.engine.allocation import even_indices
 from sliceflow.engine.batches import Batches, Target
 from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.engine.encoded_y import ClassIndices
-from sliceflow.engine.events import Listener
+from sliceflow.engine.events import FlowListener
 from sliceflow.engine.flow import FlowState, ParticleStreams, Step
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import inverse_sample_sizes
@@ -27,12 +27,10 @@ from sliceflow.errors import CopyWarning
 from sliceflow.metrics.copying import evidence_of_copying
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.distributed import across_ranks
-from sliceflow.models.particles import (
-    ParticleConditions,
-)
+from sliceflow.models.flow_estimator import run_flow
+from sliceflow.models.particles import ParticleConditions
 from sliceflow.models.protocols import FitResult, ParticleResult
-from sliceflow.models.ranks import Ranks, Shard
-from sliceflow.models.running import run_flow
+from sliceflow.models.ranks import Communicator, Shard
 from sliceflow.spaces.pictures.batching import (
     divide_among_stages,
     divide_among_steps,
@@ -59,7 +57,7 @@ class PictureTask:
     particle_conditions: ParticleConditions
     known: Mask | None  # (h, w), True where a pixel is known
     seed: Seed
-    ranks: Ranks
+    ranks: Communicator
     start_trial: StartTrial | None  # decides where the particles of few pictures start
     checkpoints: Checkpoints | None = None
 
@@ -67,7 +65,7 @@ class PictureTask:
         """The same fit, which writes checkpoints and resumes from the last one."""
         return replace(self, checkpoints=checkpoints)
 
-    def run(self, listeners: Sequence[Listener]) -> FitResult[FittedPictures]:
+    def run(self, listeners: Sequence[FlowListener]) -> FitResult[FittedPictures]:
         """Move the particles, or go on where a checkpoint ended, and finish the fit.
 
         Where they start is chosen before, if that is open.
@@ -87,7 +85,7 @@ class RunningPictures:
         data = task.data
         self.task = task
         self.shard = task.ranks.shard(plan.n_flow_particles)  # this rank's particles
-        self.particle_rng = ParticleStreams(
+        self.particle_noise = ParticleStreams(
             task.seed.child("particles"), self.shard.first
         )
         # The y of all particles and of all pictures on the device of the fit; None if
@@ -110,9 +108,9 @@ class RunningPictures:
         is_known = data.layout.repeat_for_channels(task.known, data.device)
         self.particles = self._initial_particles(is_known)
         builder = PictureFlowBuilder(plan, task.seed, data.device, is_known)
-        self.flow = builder.flow(self._inverse_sample_sizes())
+        self.spec = builder.flow(self._inverse_sample_sizes())
         if task.ranks.size > 1:
-            self.flow = across_ranks(self.flow, task.ranks)
+            self.spec = across_ranks(self.spec, task.ranks)
 
     def _initial_particles(self, is_known: Tensor | None) -> Cloud:
         """This rank's particles at their start, with the known pixels of pictures."""
@@ -122,10 +120,10 @@ class RunningPictures:
         if self.particle_y is not None:
             assert isinstance(self.particle_y, ClassIndices), "pictures have labels"
             y = self.particle_y.take(self.shard.slice)
-        classes = self.task.data.class_indices
+        classes = self.task.data.label_y
         mosaics = build_mosaics(plan, self.stored_pixels, classes, device)
         x = initial_particles(
-            plan, mosaics, self.shard.count, y, self.particle_rng, device
+            plan, mosaics, self.shard.count, y, self.particle_noise, device
         )
         if is_known is not None:
             encoded = _encode_to_complete(self.task, self.shard)
@@ -143,7 +141,6 @@ class RunningPictures:
             self.task.data.n,
             y_p=self.particle_y,
             y_q=self.picture_y,
-            n_classes=plan.n_separate_classes,
             max_samples=plan.batch_size,
             distinct_share=distinct,
         )
@@ -191,14 +188,15 @@ class RunningPictures:
         return divide_among_steps(plan, data, seed, y_p=y_p, y_q=y_q)
 
     def finish(
-        self, state: FlowState, listeners: Sequence[Listener]
+        self, state: FlowState, listeners: Sequence[FlowListener]
     ) -> FitResult[FittedPictures]:
         """What the fit gives, without its history."""
         task = self.task
         data = task.data
         m = task.plan.n_particles
         conditions = task.particle_conditions
-        x = conditions.select_kept(self.particles.x, self.shard, m, task.ranks)
+        kept = conditions.kept_cloud(self.particles.x, self.shard, m, task.ranks)
+        x = kept.in_user_order()
         fitted = FittedPictures(
             plan=task.plan,
             seed=task.seed,

@@ -101,7 +101,7 @@ class FittedPictures(HasConditions):
             n_labels = n
             if plan.mirror:
                 n_labels = 2 * n
-            if self.class_indices is None or len(self.class_indices) != n_labels:
+            if self.label_y is None or len(self.label_y) != n_labels:
                 raise ValueError(f"there are not labels for {n} kept pictures")
 
     def _check_steps(self) -> None:
@@ -115,7 +115,7 @@ class FittedPictures(HasConditions):
             d=plan.layout.dimension,
             dtype=torch.float32,
             y=self.encoded_y,
-            start=max(1.0, plan.options.start_noise),
+            start_std=max(1.0, plan.options.start_noise),
         )
         if any(step.theta is not None for step in self.steps):
             raise ValueError(
@@ -129,7 +129,7 @@ class FittedPictures(HasConditions):
     @cached_property
     def mosaics(self) -> Mosaics | None:
         """The mosaics as which particles start; None if they start as noise."""
-        return build_mosaics(self.plan, self.pixels, self.class_indices, self.device)
+        return build_mosaics(self.plan, self.pixels, self.label_y, self.device)
 
     def sample_bytes(self, n: int = 1) -> int:
         """Memory to draw n samples.
@@ -196,13 +196,13 @@ class FittedPictures(HasConditions):
         passes = []
         samples_per_pass = self._samples_per_pass()
         for part in chunks(n, samples_per_pass):
-            particle_rng = ParticleStreams(seed.child("particles"), part.start)
-            particles = self._initial_cloud(part, y, particle_rng)
+            particle_noise = ParticleStreams(seed.child("particles"), part.start)
+            particles = self._initial_cloud(part, y, particle_noise)
             if is_known is not None and to_complete is not None:
                 encoded = self._encode_to_complete(to_complete, part, n, seed)
                 particles.x = torch.where(is_known, encoded, particles.x)
             snapshots = replay_with_snapshots(
-                flow, self.steps, particles, particle_rng, n_snapshots
+                flow, self.steps, particles, particle_noise, n_snapshots
             )
             passes.append([self.layout.write(x) for x in snapshots])
         return [self._joined(parts) for parts in zip(*passes, strict=True)]
@@ -219,7 +219,7 @@ class FittedPictures(HasConditions):
             )
 
     def _initial_cloud(
-        self, part: slice, y: EncodedY | None, particle_rng: ParticleStreams
+        self, part: slice, y: EncodedY | None, particle_noise: ParticleStreams
     ) -> Cloud:
         """The particles of some of the samples where they start."""
         count = part.stop - part.start
@@ -228,7 +228,7 @@ class FittedPictures(HasConditions):
             assert isinstance(y, ClassIndices), "pictures have labels"
             part_y = y.take(part).to(self.device)
         x = initial_particles(
-            self.plan, self.mosaics, count, part_y, particle_rng, self.device
+            self.plan, self.mosaics, count, part_y, particle_noise, self.device
         )
         return Cloud(x, part_y)
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from sliceflow.engine.compression import map_bytes
 from sliceflow.engine.flow import ConditionUse, condition_use
-from sliceflow.engine.rotations import rotation_bytes
+from sliceflow.engine.frames import rotation_bytes
 from sliceflow.engine.transports import (
     Histogram,
     SavedTransport,

@@ -19,7 +19,7 @@ from sliceflow.engine import conditions
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.random import Seed
-from sliceflow.models.ranks import Ranks, Shard
+from sliceflow.models.ranks import Communicator, Shard
 from sliceflow.models.rows import ArrayRows, HasConditions, RowConditions
 from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.pictures.clusters import (
@@ -119,7 +119,7 @@ class PictureData(HasConditions):
         pixels = layout.to_points(torch.from_numpy(rows.pixels).to(device))
         local_y = None
         if labels is not None:
-            local_y = labels.class_indices.take(shard.slice).to(device)
+            local_y = labels.label_y.take(shard.slice).to(device)
         if mirror:
             pixels = layout.with_mirror_images(pixels)
         if mirror and labels is not None and local_y is not None:
@@ -158,7 +158,7 @@ class PictureData(HasConditions):
         ]
         return torch.cat(ranges)
 
-    def with_clusters(self, k: int, seed: Seed, ranks: Ranks) -> Self:
+    def with_clusters(self, k: int, seed: Seed, ranks: Communicator) -> Self:
         """The pictures with k clusters as hidden labels, by k-means on all ranks."""
         stride = max(1, self.n // MAX_KMEANS_PICTURES)
         subset = torch.arange(0, self.n, stride, device=self.device)
@@ -172,7 +172,7 @@ class PictureData(HasConditions):
         classes = torch.cat(
             [torch.from_numpy(ranks.gather(part.numpy())) for part in parts]
         )
-        clusters = conditions.LabelEncoder(np.arange(k), is_inferred=True)
+        clusters = conditions.LabelEncoder(np.arange(k), are_clusters=True)
         return replace(
             self,
             conditions=RowConditions(clusters, classes),
@@ -208,7 +208,7 @@ class PictureData(HasConditions):
         """Histograms of the gradients of pictures (d, n)."""
         return gradient_histograms(x, self.layout.shape)
 
-    def gather_pictures(self, indices: Tensor, ranks: Ranks) -> Tensor:
+    def gather_pictures(self, indices: Tensor, ranks: Communicator) -> Tensor:
         """The pictures (d, m) with these indices among all N, from their ranks."""
         if not self.mirrored or ranks.size == 1:
             return ranks.gather_points(self.pixels, indices)

@@ -19,6 +19,7 @@ from sliceflow.models.estimator import Estimator
 from sliceflow.models.protocols import ParticleResult
 from sliceflow.models.saving import FitRecord
 from sliceflow.spaces.tables.coords import Coords, has_value, is_missing
+from sliceflow.spaces.tables.events import ColumnEvent
 from sliceflow.spaces.tables.files import read_if_path
 from sliceflow.spaces.tables.fit import (
     FittedTable,
@@ -51,7 +52,7 @@ LINE_WIDTH = 79
 MIN_NOTE_WIDTH = 12
 
 
-class TableFlow(Estimator[TableRows, FittedTable]):
+class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
     """Generative model of a table: numbers, categories, dates, missing cells.
 
     This is not a flow of particles. It is a chain of one-dimensional conditional

@@ -399,7 +399,9 @@ class TableTask:
     fitted: FittedTable  # without its chain
     warns_of_rare_levels: bool
 
-    def run(self, listeners: Sequence[events.Listener]) -> FitResult[FittedTable]:
+    def run(
+        self, listeners: Sequence[events.EventListener[ColumnEvent]]
+    ) -> FitResult[FittedTable]:
         """Fit one step of the chain after the other, and tell the listeners of each."""
         started_at = events.now()
         chain: list[ChainStep] = []

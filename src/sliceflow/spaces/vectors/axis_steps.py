@@ -12,7 +12,7 @@ does them again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,9 +20,9 @@ from torch import Tensor
 
 from sliceflow.engine.allocation import extra_y, stratified_indices
 from sliceflow.engine.batches import Target
-from sliceflow.engine.clouds import ClassOrder, Cloud
-from sliceflow.engine.encoded_y import ClassIndices, EncodedY
-from sliceflow.engine.events import Listener
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.encoded_y import EncodedY
+from sliceflow.engine.events import FlowListener
 from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams, replay, simulate
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
@@ -36,40 +36,43 @@ from sliceflow.spaces.vectors.units import as_cloud
 class AxisStepContext:
     """The flow, data and ranks that both sets of axis steps share."""
 
-    flow: FlowSpec  # the stage of the axis steps
+    spec: FlowSpec  # the stage of the axis steps
     data: TrainingData
     cloud: Cloud  # this rank's data, as axis steps see them
 
     @classmethod
     def for_data(cls, data: TrainingData) -> AxisStepContext:
         """The axis steps of a fit to these data, on all ranks."""
-        flow = data.plan.flow_spec(data.seed, data.device, only="axis")
-        return cls(across_ranks(flow, data.ranks), data, data.axis_cloud())
+        spec = data.plan.flow_spec(data.seed, data.device, only="axis")
+        return cls(across_ranks(spec, data.ranks), data, data.axis_cloud())
 
 
 def fit_axis_steps_to_kept(
     context: AxisStepContext,
-    x: Tensor,
+    kept: Cloud,
     y: EncodedY | None,
     state: FlowState,
-    listeners: Sequence[Listener],
-) -> Tensor:
-    """The kept particles (d, n), moved by axis steps that are fitted to them.
+    listeners: Sequence[FlowListener],
+) -> None:
+    """Move the kept particles, in place, by axis steps that are fitted to them.
 
     Parameters
     ----------
     context : the flow and the data
-    x : the particles of this rank, in the user's order
-    y : the y of the particles of all ranks, in the same order, if the flow sees it
+    kept : the kept particles of this rank
+    y : the y of the kept particles of all ranks, if the flow sees it
     state : where the flow ended; steps and seconds are counted on
     listeners : called after each of these steps
     """
+    # No model stores these maps, so they need not be compressed.
+    stages = [replace(stage, n_knots=0) for stage in context.spec.stages]
+    spec = replace(context.spec, stages=stages)
     counted_on = FlowState(
         steps_done=state.steps_done,
         steps_skipped=state.steps_skipped,
         seconds=state.seconds,
     )
-    return _run(context, x, y, counted_on, listeners)
+    _simulate(spec, context, kept, y, counted_on, listeners)
 
 
 def fit_axis_steps_to_fresh(
@@ -78,50 +81,32 @@ def fit_axis_steps_to_fresh(
     """The flow's steps, followed by axis steps that are fitted to fresh particles."""
     fresh, y = _fresh_particles(context.data, steps)
     continued = FlowState(model_steps=list(steps))
-    _run(context, fresh, y, continued, listeners=())
+    _simulate(context.spec, context, fresh, y, continued, listeners=())
     return continued.model_steps
 
 
-def _run(
+def _simulate(
+    spec: FlowSpec,
     context: AxisStepContext,
-    x: Tensor,
+    particles: Cloud,
     y: EncodedY | None,
     state: FlowState,
-    listeners: Sequence[Listener],
-) -> Tensor:
-    """This rank's particles x (d, n) with exact columns, in the same order.
-
-    `y` is that of the particles of all ranks, if the flow sees it.
-    """
-    data = context.data
-    n_classes = data.plan.n_separate_classes
-    particles = Cloud(x)
-    class_order = None
-    if y is not None and n_classes:
-        assert isinstance(y, ClassIndices), "only classes have separate maps"
-        class_order = ClassOrder.from_class_indices(y.to(x.device), n_classes)
-        particles = class_order.sort(x)
-        y = class_order.y
-    elif y is not None:
-        shard = data.ranks.shard(len(y))
-        particles = Cloud(x, y.take(shard.slice).to(x.device))
-    batches = data.batches(x.shape[1], y, AXIS_TRANSPORT.max_samples)
-    simulate(
-        context.flow,
-        particles,
-        Target.from_cloud(context.cloud, batches),
-        listeners=listeners,
-        state=state,
-    )
-    if class_order is None:
-        return particles.x
-    return class_order.unsort(particles.x)
+    listeners: Sequence[FlowListener],
+) -> None:
+    """Make the columns of this rank's particles exact; `y` is that of all ranks."""
+    n_particles = particles.x.shape[1]
+    batches = context.data.batches(n_particles, y, AXIS_TRANSPORT.max_samples)
+    target = Target.from_cloud(context.cloud, batches)
+    simulate(spec, particles, target, listeners=listeners, state=state)
 
 
 def _fresh_particles(
     data: TrainingData, steps: Sequence[ModelStep]
-) -> tuple[Tensor, EncodedY | None]:
-    """This rank's fresh particles (d, n), moved by a model, and the y of all ranks."""
+) -> tuple[Cloud, EncodedY | None]:
+    """This rank's fresh particles, moved by a model, and the y of those of all ranks.
+
+    They are sorted by class if every class has maps of its own.
+    """
     plan = data.plan
     seed = data.seed.child("fresh")
     n_axis_particles = plan.n_axis_particles
@@ -135,12 +120,16 @@ def _fresh_particles(
         shard_y = y.take(shard.slice)
     starts = seed.child("start")
     rows = sobol_normal(shard.first, shard.count, plan.n_columns, starts)
-    fresh = as_cloud(rows.to(plan.torch_dtype), shard_y, data.device)
-    particle_rng = ParticleStreams(seed.child("particles"), shard.first)
+    in_any_order = as_cloud(rows.to(plan.torch_dtype), shard_y, data.device)
+    fresh = in_any_order.sorted_by_class()
+    particle_noise = ParticleStreams(seed.child("particles"), shard.first)
     replay(
-        plan.flow_spec(data.seed, data.device, only="flow"), steps, fresh, particle_rng
+        plan.flow_spec(data.seed, data.device, only="flow"),
+        steps,
+        fresh,
+        particle_noise,
     )
-    return fresh.x, y
+    return fresh, y
 
 
 def _fresh_y(data: TrainingData, row_y: EncodedY, seed: Seed) -> EncodedY:
@@ -148,9 +137,7 @@ def _fresh_y(data: TrainingData, row_y: EncodedY, seed: Seed) -> EncodedY:
     plan = data.plan
     indices = stratified_indices(row_y, plan.n_axis_particles, seed.child("conditions"))
     y = row_y.take(indices)
-    per_class = plan.condition_use == "separate"
-    more = extra_y(y_p=y, y_q=row_y, per_class=per_class, seed=seed)
-    return y.joined(more)
+    return y.joined(extra_y(y_p=y, y_q=row_y, seed=seed))
 
 
 def sobol_normal(first: int, n: int, d: int, seed: Seed) -> Tensor:
@@ -160,7 +147,7 @@ def sobol_normal(first: int, n: int, d: int, seed: Seed) -> Tensor:
     """
     engine = torch.quasirandom.SobolEngine
     if d > engine.MAXDIM:
-        return seed.normal(n, d, start=first)
+        return seed.normal(n, d, first_row=first)
     scramble_seed = int(seed.uniform(1, 1) * 2**31)
     sequence: Any = engine(d, True, scramble_seed)  # type: ignore[no-untyped-call]
     u: Tensor = sequence.fast_forward(first).draw(n, dtype=torch.float64)

@@ -1,6 +1,6 @@
 """The data of a fit of vectors, onto which its particles move.
 
-A flow sees the rows in its own units, or draws along them (`smoothing`). All this is
+A flow sees the rows in its own units, or draws along them (`smoother`). All this is
 computed only when a step needs data, and draws for the axis steps are made when these
 begin. So a plan is quick, and memory holds the data of one stage at a time.
 """
@@ -16,13 +16,13 @@ from torch import Tensor
 
 from sliceflow.engine.batches import Batches, make_batches, weighted_batches
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.encoded_y import EncodedY
+from sliceflow.engine.encoded_y import EncodedY, SeparateClasses
 from sliceflow.engine.random import Seed
-from sliceflow.models.ranks import Ranks, Shard
+from sliceflow.models.ranks import Communicator, Shard
 from sliceflow.models.vector_rows import VectorRows
 from sliceflow.spaces.vectors.plan import VectorPlan
-from sliceflow.spaces.vectors.smoothing import Smoother
-from sliceflow.spaces.vectors.units import Units, as_cloud, encode_classes
+from sliceflow.spaces.vectors.smoother import Smoother
+from sliceflow.spaces.vectors.units import ColumnScaler, as_cloud, encode_classes
 
 
 @dataclass(frozen=True)
@@ -33,24 +33,26 @@ class TrainingData:
     rows: VectorRows
     seed: Seed  # of the fit
     device: torch.device
-    ranks: Ranks
+    ranks: Communicator
 
     @cached_property
-    def units_by_class(self) -> tuple[Units, ...]:
+    def units_by_class(self) -> tuple[ColumnScaler, ...]:
         """The units in which particles move: one for all rows, or one for each class.
 
         Classes may have very different scales: the flow starts from N(0, I), and would
         hardly resolve a class that is much narrower than the others.
         """
-        rows = self.rows
+        X = self.rows.X
+        y = self.used_y
         standardize = self.plan.standardize
-        if not self.plan.n_separate_classes:
-            return (Units.from_data(rows.X, standardize, self.ranks, self.plan.n_rows),)
-        assert rows.class_indices is not None
+        if not isinstance(y, SeparateClasses):
+            return (
+                ColumnScaler.from_data(X, standardize, self.ranks, self.plan.n_rows),
+            )
         units_by_class = []
-        for c in range(self.plan.n_separate_classes):
-            is_of_class = (rows.class_indices.values == c).numpy()
-            units_by_class.append(Units.from_data(rows.X[is_of_class], standardize))
+        for c in range(y.n_classes):
+            is_of_class = (y.values == c).numpy()
+            units_by_class.append(ColumnScaler.from_data(X[is_of_class], standardize))
         return tuple(units_by_class)
 
     @property
@@ -146,5 +148,4 @@ class TrainingData:
             self.device,
             y_p=y_p,
             y_q=self.draws_y,
-            n_separate_classes=self.plan.n_separate_classes,
         )

@@ -17,7 +17,7 @@ from sliceflow.engine.paper import VECTORS, with_preset
 from sliceflow.engine.random import RandomState
 from sliceflow.models.flow_estimator import FlowEstimator
 from sliceflow.models.protocols import ParticleResult
-from sliceflow.models.ranks import SINGLE, Ranks
+from sliceflow.models.ranks import SINGLE, Communicator
 from sliceflow.models.saving import FitRecord
 from sliceflow.models.vector_rows import (
     VectorRows,
@@ -172,7 +172,7 @@ class SlicedWassersteinFlow(
         self.options = options
 
     def _adapter(
-        self, like_fitted: bool = False, ranks: Ranks = SINGLE
+        self, like_fitted: bool = False, ranks: Communicator = SINGLE
     ) -> VectorAdapter:
         validate: Callable[[Any], np.ndarray] = partial(
             checked_by_sklearn, estimator=self
@@ -227,9 +227,7 @@ class SlicedWassersteinFlow(
         if self.preset is None:
             return parameters
         defaults = type(self)()._checked_parameters()
-        return VectorParameters(
-            **with_preset(vars(parameters), vars(defaults), VECTORS)
-        )
+        return with_preset(parameters, defaults, VECTORS)
 
     def _validate_like_fitted(self, X: Any) -> np.ndarray:
         """X after scikit-learn's checks, with the columns and the type of known rows.

@@ -15,8 +15,8 @@ from sliceflow.devices import require_memory
 from sliceflow.engine.batches import Batches, Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.conditions import LabelEncoder
-from sliceflow.engine.encoded_y import EncodedY
-from sliceflow.engine.events import Listener
+from sliceflow.engine.encoded_y import EncodedY, SeparateClasses
+from sliceflow.engine.events import FlowListener
 from sliceflow.engine.flow import (
     FlowState,
     ParticleStreams,
@@ -31,14 +31,11 @@ from sliceflow.errors import CopyWarning, ParameterError
 from sliceflow.metrics.copying import evidence_of_copying
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.distributed import across_ranks
-from sliceflow.models.flow_estimator import default_particles
-from sliceflow.models.particles import (
-    ParticleConditions,
-)
+from sliceflow.models.flow_estimator import default_particles, run_flow
+from sliceflow.models.particles import ParticleConditions
 from sliceflow.models.protocols import FitResult, ParticleResult
-from sliceflow.models.ranks import SINGLE, Ranks
+from sliceflow.models.ranks import SINGLE, Communicator
 from sliceflow.models.rows import RowConditions
-from sliceflow.models.running import run_flow
 from sliceflow.models.vector_rows import VectorRows, as_rows
 from sliceflow.spaces.vectors.axis_steps import (
     AxisStepContext,
@@ -56,7 +53,7 @@ from sliceflow.spaces.vectors.plan import (
     plan_vectors,
     uses_local_conditions,
 )
-from sliceflow.spaces.vectors.units import Units
+from sliceflow.spaces.vectors.units import ColumnScaler
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,7 @@ class VectorAdapter:
     device: torch.device
     # scikit-learn's check of the number and the names of columns
     validate: Callable[[Any], np.ndarray]
-    ranks: Ranks = SINGLE
+    ranks: Communicator = SINGLE
 
     def read(self, X: Any, y: Any) -> VectorRows:
         """The user's rows, checked."""
@@ -119,7 +116,7 @@ class VectorAdapter:
             default = LOCAL_PARTICLES
         n_particles = count_particles(parameters.n_particles, default, encoder, n_ranks)
         if is_local:
-            return LocalVectorTask.choose(
+            return LocalVectorTask.fit_samplers(
                 rows, n_particles, parameters.standardize, seed, self.device
             )
         particle_conditions = ParticleConditions()
@@ -167,7 +164,7 @@ class VectorAdapter:
         This rank has `n_local` rows.
         """
         m_local = self.ranks.shard(plan.n_flow_particles).count
-        n_directions = max_directions(plan.frame, plan.n_columns)
+        n_directions = max_directions(plan.frame_kind, plan.n_columns)
         what = (
             f"n_particles={plan.n_particles}, for which {m_local} move here, with "
             f"{n_local} rows of {plan.n_columns} columns and up to {n_directions} "
@@ -196,7 +193,7 @@ class VectorTask:
         """The same fit, which writes checkpoints and resumes from the last one."""
         return replace(self, checkpoints=checkpoints)
 
-    def run(self, listeners: Sequence[Listener]) -> FitResult[FittedVectors]:
+    def run(self, listeners: Sequence[FlowListener]) -> FitResult[FittedVectors]:
         """Move the particles, or go on where a checkpoint ended, and finish the fit."""
         running = RunningVectors(self)
         return run_flow(running, listeners, self.data.ranks, self.checkpoints)
@@ -216,7 +213,7 @@ class RunningVectors:
 
         # This rank's particles among those of all ranks, at random places.
         self.shard = data.ranks.shard(plan.n_flow_particles)
-        self.particle_rng = ParticleStreams(
+        self.particle_noise = ParticleStreams(
             data.seed.child("particles"), self.shard.first
         )
         x = torch.empty(
@@ -225,16 +222,18 @@ class RunningVectors:
             dtype=plan.torch_dtype,
             device=data.device,
         )
-        self.particle_rng.fill(x, "start")
-        self.particles = task.particle_conditions.cloud(x, self.shard)
+        self.particle_noise.fill(x, "start")
+        self.particles = Cloud(x)
+        if task.particle_conditions.used_y is not None:
+            self.particles = task.particle_conditions.cloud(x, self.shard)
 
         # Maps are shrunk, and fitted to the clouds of all ranks.
-        self.flow = plan.flow_spec(data.seed, data.device, only="flow")
+        self.spec = plan.flow_spec(data.seed, data.device, only="flow")
         if plan.options.shrinkage:
-            rates = self._inverse_sample_sizes()
-            self.flow = shrunk_flow(self.flow, plan.options.shrinkage, rates)
+            inverse_sizes = self._inverse_sample_sizes()
+            self.spec = shrunk_flow(self.spec, plan.options.shrinkage, inverse_sizes)
         if data.ranks.size > 1:
-            self.flow = across_ranks(self.flow, data.ranks)
+            self.spec = across_ranks(self.spec, data.ranks)
 
     def _inverse_sample_sizes(self) -> tuple[float, ...]:
         """Numbers, one for each class, to which the noise of maps is proportional."""
@@ -244,7 +243,6 @@ class RunningVectors:
             plan.n_rows * plan.draws_per_row,
             y_p=self.particle_conditions.used_y,
             y_q=self.data.draws_y,
-            n_classes=plan.n_separate_classes,
             max_samples=plan.transport.max_samples,
             distinct_share=1 / plan.draws_per_row,
         )
@@ -264,7 +262,7 @@ class RunningVectors:
         return self.data.batches(self.shard.count, y_p, max_samples)
 
     def finish(
-        self, state: FlowState, listeners: Sequence[Listener]
+        self, state: FlowState, listeners: Sequence[FlowListener]
     ) -> FitResult[FittedVectors]:
         """Make the columns exact by axis steps, and give the result of the fit.
 
@@ -277,13 +275,14 @@ class RunningVectors:
         m = data.plan.n_particles
         kept_shard = data.ranks.shard(m)
         conditions = self.particle_conditions
-        x = conditions.select_kept(self.particles.x, self.shard, m, data.ranks)
+        kept = conditions.kept_cloud(self.particles.x, self.shard, m, data.ranks)
         kept_y = conditions.kept_used_y(m)
         model = state.model_steps
         if data.plan.n_axis_particles:
             context = AxisStepContext.for_data(data)
-            x = fit_axis_steps_to_kept(context, x, kept_y, state, listeners)
+            fit_axis_steps_to_kept(context, kept, kept_y, state, listeners)
             model = fit_axis_steps_to_fresh(context, state.model_steps)
+        x = kept.in_user_order()
         fitted = self._fitted(model)
         shard_y = None
         if kept_y is not None:
@@ -300,9 +299,9 @@ class RunningVectors:
         data = self.data
         rows = data.rows
         units = data.units_by_class[0]
-        class_units: tuple[Units, ...] = ()
+        class_units: tuple[ColumnScaler, ...] = ()
         if data.plan.n_separate_classes:
-            units = Units.from_data(rows.X, data.plan.standardize)
+            units = ColumnScaler.from_data(rows.X, data.plan.standardize)
             class_units = data.units_by_class
         return FittedVectors(
             plan=data.final_plan(),
@@ -324,11 +323,10 @@ class RunningVectors:
         if data.ranks.size > 1:
             return None
         pairs = [(data.encoded_rows, x.T)]
-        if plan.n_separate_classes and y is not None:
-            row_y = data.rows.class_indices
-            assert row_y is not None
+        row_y = data.used_y
+        if isinstance(row_y, SeparateClasses) and y is not None:
             pairs = []
-            for c in range(plan.n_separate_classes):
+            for c in range(row_y.n_classes):
                 class_rows = data.encoded_rows[row_y.values == c]
                 is_of_class = (y.values == c).to(x.device)
                 pairs.append((class_rows, x[:, is_of_class].T))

@@ -25,7 +25,7 @@ from sliceflow.models.rows import HasConditions, RowConditions
 from sliceflow.models.vector_rows import in_users_form
 from sliceflow.saved_types import Label
 from sliceflow.spaces.vectors.plan import BaseVectorPlan, VectorPlan
-from sliceflow.spaces.vectors.units import Units, as_cloud, decode_classes
+from sliceflow.spaces.vectors.units import ColumnScaler, as_cloud, decode_classes
 from sliceflow.validation import check_finite
 
 # A pass over the steps of a model draws at most this many samples, to bound the memory.
@@ -40,7 +40,7 @@ class BaseFittedVectors(HasConditions):
     """Base class of all fitted states of vectors, of a flow or of local conditions."""
 
     plan: BaseVectorPlan
-    units: Units  # of the columns of all rows
+    units: ColumnScaler  # of the columns of all rows
     conditions: RowConditions | None = None  # of the rows; None without y
     names: tuple[Label, ...] | None = None  # of the columns, if X is a DataFrame
     tensor_device: str | None = None  # of the user's tensor; None for other types
@@ -79,8 +79,8 @@ class BaseFittedVectors(HasConditions):
         return self.units.encode(rows.astype(self.plan.dtype)).T
 
     @property
-    def units_by_class(self) -> tuple[Units, ...]:
-        """The units of samples: one `Units` for each class, or one for all."""
+    def units_by_class(self) -> tuple[ColumnScaler, ...]:
+        """The units of samples: one `ColumnScaler` for each class, or one for all."""
         return (self.units,)
 
     def decode(self, x: Tensor, y: EncodedY | None = None) -> Tensor:
@@ -103,7 +103,9 @@ class FittedVectors(BaseFittedVectors):
 
     plan: VectorPlan
     seed: Seed  # of the fit: the frames of its flow are drawn again
-    class_units: tuple[Units, ...] = ()  # of each class, if classes have their own maps
+    class_units: tuple[
+        ColumnScaler, ...
+    ] = ()  # of each class, if classes have their own maps
     steps: tuple[ModelStep, ...] = ()  # the maps
 
     @property
@@ -131,11 +133,11 @@ class FittedVectors(BaseFittedVectors):
         """Raise a ValueError if maps do not fit the plan, or samples may overflow."""
         plan = self.plan
         d = plan.n_columns
-        flow = plan.flow_spec(self.seed, self.device)
+        spec = plan.flow_spec(self.seed, self.device)
         n_classes = max(1, plan.n_separate_classes)
-        n_maps = [n_classes * s.frame_kind.count_directions(d) for s in flow.stages]
+        n_maps = [n_classes * s.frame_kind.count_directions(d) for s in spec.stages]
         max_norm = checked_max_norm(
-            flow,
+            spec,
             self.steps,
             lambda i, k: n_maps[i],
             d,
@@ -143,7 +145,7 @@ class FittedVectors(BaseFittedVectors):
             self.encoded_y,
         )
         for step in self.steps:
-            is_fitted = isinstance(flow.stages[step.stage_index].frame_kind, MaxSliced)
+            is_fitted = isinstance(spec.stages[step.stage_index].frame_kind, MaxSliced)
             wanted_width = d if is_fitted else 0
             width = 0 if step.theta is None else step.theta.shape[1]
             if width != wanted_width:
@@ -162,7 +164,7 @@ class FittedVectors(BaseFittedVectors):
     # Samples
 
     @property
-    def units_by_class(self) -> tuple[Units, ...]:
+    def units_by_class(self) -> tuple[ColumnScaler, ...]:
         """The units in which particles move: of each class, or one for all."""
         return self.class_units or (self.units,)
 
@@ -184,7 +186,7 @@ class FittedVectors(BaseFittedVectors):
         """n samples with these encoded conditions, in the form of X."""
         if self.plan.condition_kind == "continuous" and y is not None:
             _warn_if_one_condition(y)
-        flow = self.plan.flow_spec(self.seed, self.device)
+        spec = self.plan.flow_spec(self.seed, self.device)
         parts = []
         with freeing_rotation_pools():
             for first in range(0, n, SAMPLES_PER_PASS):
@@ -192,18 +194,22 @@ class FittedVectors(BaseFittedVectors):
                 part_y = None
                 if y is not None:
                     part_y = y.take(slice(first, first + count))
-                particle_rng = ParticleStreams(seed.child("particles"), first)
-                parts.append(self._draw_pass(flow, count, part_y, particle_rng))
+                particle_noise = ParticleStreams(seed.child("particles"), first)
+                parts.append(self._draw_pass(spec, count, part_y, particle_noise))
         return self.in_form(parts[0] if len(parts) == 1 else torch.cat(parts))
 
     def _draw_pass(
-        self, flow: FlowSpec, n: int, y: EncodedY | None, particle_rng: ParticleStreams
+        self,
+        spec: FlowSpec,
+        n: int,
+        y: EncodedY | None,
+        particle_noise: ParticleStreams,
     ) -> Tensor:
         """n samples (n, d) of the flow, in the user's units."""
         x = torch.empty((n, self.plan.n_columns), dtype=self.plan.torch_dtype)
         cloud = as_cloud(x, y, self.device)
-        particle_rng.fill(cloud.x, "start")
-        replay(flow, self.steps, cloud, particle_rng)
+        particle_noise.fill(cloud.x, "start")
+        replay(spec, self.steps, cloud, particle_noise)
         return self.decode(cloud.x, y)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from sliceflow.devices import require_memory
 from sliceflow.engine.allocation import even_indices
 from sliceflow.engine.encoded_y import EncodedY, LocalY, MixedY
-from sliceflow.engine.events import History, Listener
+from sliceflow.engine.events import FlowListener, History
 from sliceflow.engine.random import Seed
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.protocols import FitResult, ParticleResult
@@ -27,7 +27,7 @@ from sliceflow.neighbours.regressions import MAX_COMPONENTS
 from sliceflow.saved_types import Count
 from sliceflow.spaces.vectors.fitted import BaseFittedVectors
 from sliceflow.spaces.vectors.plan import BaseVectorPlan
-from sliceflow.spaces.vectors.units import Units
+from sliceflow.spaces.vectors.units import ColumnScaler
 
 # The default number of particles. Each needs a neighbourhood of its own, so there are
 # fewer than in a flow.
@@ -148,7 +148,7 @@ def _iter_labels(
         yield c, indices, numbers[indices]
 
 
-def _parts(rows: VectorRows, units: Units) -> list[tuple[Tensor, Tensor]]:
+def _parts(rows: VectorRows, units: ColumnScaler) -> list[tuple[Tensor, Tensor]]:
     """x and the continuous y of all rows; with labels in y, of each combination."""
     assert isinstance(rows.encoded_y, LocalY), "local conditions have numbers"
     encoded = units.encode(rows.X).double()
@@ -165,7 +165,7 @@ class LocalVectorTask:
     seed: Seed
 
     @classmethod
-    def choose(
+    def fit_samplers(
         cls,
         rows: VectorRows,
         n_particles: int,
@@ -193,7 +193,7 @@ class LocalVectorTask:
         what = f"{n} rows of {d} columns, kept for conditions, need"
         require_memory(plan.nbytes, device, what, "keep fewer")
 
-        units = Units.from_data(rows.X, standardize)
+        units = ColumnScaler.from_data(rows.X, standardize)
         samplers = tuple(LocalSampler.from_data(x, y) for x, y in _parts(rows, units))
         largest = max(samplers, key=lambda sampler: len(sampler.x))
         fitted = FittedLocalVectors(
@@ -222,7 +222,7 @@ class LocalVectorTask:
         """The task itself: there are no steps to resume."""
         return self
 
-    def run(self, listeners: Sequence[Listener]) -> FitResult[FittedLocalVectors]:
+    def run(self, listeners: Sequence[FlowListener]) -> FitResult[FittedLocalVectors]:
         """Draw the particles. There are no steps, so listeners get no events."""
         y = self.conditions.encoded_y
         X = self.fitted.sample(len(y), y, self.seed.child("particles"))

@@ -22,7 +22,7 @@ from sliceflow.engine.conditions import (
     LabelEncoder,
     MixedEncoder,
 )
-from sliceflow.engine.encoded_y import ClassIndices, EncodedY, LocalY
+from sliceflow.engine.encoded_y import ClassIndices, EncodedY, LocalY, SeparateClasses
 from sliceflow.engine.flow import ConditionUse, FlowSpec, condition_use
 from sliceflow.engine.frames import (
     Axis,
@@ -139,7 +139,7 @@ class VectorPlan(BaseVectorPlan):
     n_flow_particles: Count
     n_axis_particles: Count  # new particles to which the model's axis steps are fitted
     amplifier: Annotated[float, Between(0, math.inf)]  # ξ; 0 without conditions
-    frame: SavedFrameKind
+    frame_kind: SavedFrameKind
     transport: SavedTransport
     n_steps: Annotated[int, Between(0, 1 << 24)]
     entropy: NonNegative
@@ -159,7 +159,7 @@ class VectorPlan(BaseVectorPlan):
     @property
     def n_separate_classes(self) -> int:
         """The number of classes with separate maps; 0 if all rows share maps."""
-        if self.condition_use == "separate" and self.condition_kind == "labels":
+        if self.condition_kind == "labels" and self.condition_use == "separate":
             return self.condition_dim
         return 0
 
@@ -180,7 +180,7 @@ class VectorPlan(BaseVectorPlan):
             stages.append(
                 Stage(
                     "flow",
-                    self.frame,
+                    self.frame_kind,
                     self.n_steps,
                     self.transport,
                     n_knots=self.n_knots,
@@ -247,7 +247,7 @@ class VectorPlan(BaseVectorPlan):
         return f"{self.n_particles}"
 
     def _steps_in_words(self) -> str:
-        steps = f"{self.n_steps} of {self.frame!r}"
+        steps = f"{self.n_steps} of {self.frame_kind!r}"
         if self.options.n_axis_steps:
             steps += f", then {self.options.n_axis_steps} axis steps"
         return steps
@@ -283,7 +283,7 @@ class VectorPlan(BaseVectorPlan):
         """
         d = self.n_columns
         itemsize = self.torch_dtype.itemsize
-        n_directions = max_directions(self.frame, d)
+        n_directions = max_directions(self.frame_kind, d)
         n_classes = max(1, self.n_separate_classes)
         n_data = n * self.draws_per_row
         n_all_data = self.n_rows * self.draws_per_row
@@ -304,7 +304,7 @@ class VectorPlan(BaseVectorPlan):
             n_sorted = self.n_flow_particles - m + n_all_data + self.n_axis_particles
             step_bytes = max(step_bytes, sort_bytes * d * n_sorted)
         if self.n_steps:
-            step_bytes += frame_bytes(self.frame, d, self.condition_dim, itemsize)
+            step_bytes += frame_bytes(self.frame_kind, d, self.condition_dim, itemsize)
         smoothing_bytes = 0
         if self.bandwidth != 0:
             draw_bytes = 4 * 8 * d * n_all_data
@@ -332,7 +332,7 @@ class VectorPlan(BaseVectorPlan):
         if self.transport.max_samples is not None:
             n_projected = min(self.n_flow_particles, self.transport.max_samples)
             n_projected += min(n_data, self.transport.max_samples)
-        n_directions = max_directions(self.frame, self.n_columns)
+        n_directions = max_directions(self.frame_kind, self.n_columns)
         n_values = n_directions * n_projected * self.n_steps
         n_values += 4 * self.n_columns * self.n_axis_particles
         n_values *= max(1, self.n_columns // COLUMNS_OF_CHEAP_PROJECTION)
@@ -381,7 +381,7 @@ def plan_vectors(
     if particle_y is not None:
         n_flow_particles = len(particle_y)
 
-    frame = choose_frame(parameters.frame, d, use, n_ranks)
+    frame_kind = choose_frame_kind(parameters.frame, d, use, n_ranks)
     bandwidth, reason = plan_bandwidth(options.smoothing, rows.X, row_y, n_rows)
     draws_per_row = 1
     n_data = n_rows  # about: the choice of a transport needs no more
@@ -396,9 +396,7 @@ def plan_vectors(
             fact = "does not work with a continuous y"
             kappa = options.shrinkage
             raise ParameterError("shrinkage", kappa, fact, "set it to 0")
-        if use == "separate":
-            assert isinstance(row_y, ClassIndices), "only classes have separate maps"
-            assert isinstance(particle_y, ClassIndices)
+        if isinstance(row_y, SeparateClasses) and isinstance(particle_y, ClassIndices):
             n_per_map = _largest_class(
                 y_p=particle_y,
                 y_q=row_y,
@@ -418,12 +416,12 @@ def plan_vectors(
         n_particles=n_particles,
         n_flow_particles=n_flow_particles,
         n_axis_particles=count_axis_particles(
-            n_flow_particles, frame, d, options.n_axis_steps
+            n_flow_particles, frame_kind, d, options.n_axis_steps
         ),
         condition_kind=condition_kind,
         condition_dim=condition_dim,
         amplifier=amplifier,
-        frame=frame,
+        frame_kind=frame_kind,
         transport=transport,
         n_steps=parameters.n_steps,
         entropy=parameters.entropy,
@@ -510,7 +508,7 @@ def count_knots(n_knots: int, y: EncodedY | None) -> int:
     return max(n_knots, min(wanted, MAX_SHARED_MAP_KNOTS))
 
 
-def choose_frame(
+def choose_frame_kind(
     frame: FrameName | Literal["paper"] | FrameKind,
     d: int,
     use: ConditionUse,
@@ -573,17 +571,17 @@ def _rows_differ(X: np.ndarray, y: ClassIndices | None) -> bool:
 
 
 def count_axis_particles(
-    n_flow_particles: int, frame: FrameKind, d: int, n_axis_steps: int
+    n_flow_particles: int, frame_kind: FrameKind, d: int, n_axis_steps: int
 ) -> int:
     """Fresh particles to which the model's axis steps in d columns are fitted."""
     if n_axis_steps == 0:
         return 0
-    affordable = MAX_FRESH_PROJECTIONS // max_directions(frame, d)
+    affordable = MAX_FRESH_PROJECTIONS // max_directions(frame_kind, d)
     return max(n_flow_particles, min(MAX_AXIS_PARTICLES, affordable))
 
 
-def max_directions(frame: FrameKind, d: int) -> int:
-    """The most directions of a step in d columns, of this frame or along the axes."""
-    if isinstance(frame, MaxSliced):
-        return max(frame.max_directions, d)  # in few columns, more than it takes
-    return max(frame.count_directions(d), d)
+def max_directions(kind: FrameKind, d: int) -> int:
+    """The most directions of a step in d columns, by such a frame or along the axes."""
+    if isinstance(kind, MaxSliced):
+        return max(kind.max_directions, d)  # in few columns, more than it takes
+    return max(kind.count_directions(d), d)

@@ -13,7 +13,7 @@ from torch import Tensor
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import EncodedY
 from sliceflow.errors import DataError
-from sliceflow.models.ranks import SINGLE, Ranks
+from sliceflow.models.ranks import SINGLE, Communicator
 from sliceflow.neighbours.features import heavy_tail
 from sliceflow.saved_types import ArraySpec
 
@@ -25,7 +25,7 @@ _MAX_SINH = 700.0
 
 
 @dataclass(frozen=True)
-class Units:
+class ColumnScaler:
     """The flow's units of columns: (g(x) − shift)/scale.
 
     Columns then have mean 0 and standard deviation 1. g compresses a heavy-tailed
@@ -54,9 +54,9 @@ class Units:
         cls,
         X: np.ndarray,
         standardize: bool,
-        ranks: Ranks = SINGLE,
+        ranks: Communicator = SINGLE,
         n: int | None = None,
-    ) -> Units:
+    ) -> ColumnScaler:
         """The units of the rows X (n, d), or of all ranks, which have n rows in total.
 
         If `standardize` is False, the transformation is the identity.
@@ -127,12 +127,12 @@ class Units:
 
 
 def encode_classes(
-    units_by_class: Sequence[Units], X: np.ndarray, y: EncodedY | None
+    units_by_class: Sequence[ColumnScaler], X: np.ndarray, y: EncodedY | None
 ) -> Tensor:
     """Rows (n, d) in the flow's units, which may differ by class.
 
-    With several `Units`, row i uses the units of its class, ``y.values[i]``; with one,
-    y is ignored.
+    With several scalers, row i uses that of its class, ``y.values[i]``; with one, y is
+    ignored.
     """
     if len(units_by_class) == 1 or y is None:
         return units_by_class[0].encode(X)
@@ -144,7 +144,7 @@ def encode_classes(
 
 
 def decode_classes(
-    units_by_class: Sequence[Units], x: Tensor, y: EncodedY | None
+    units_by_class: Sequence[ColumnScaler], x: Tensor, y: EncodedY | None
 ) -> Tensor:
     """Points (d, n) in the flow's units -> rows (n, d) in the user's units.
 
@@ -167,7 +167,7 @@ def as_cloud(rows: Tensor, y: EncodedY | None, device: torch.device) -> Cloud:
 
 
 def _summary(
-    X: np.ndarray, ranks: Ranks, n: int
+    X: np.ndarray, ranks: Communicator, n: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Minimum, maximum, mean and standard deviation of each column of all ranks."""
     lowest = X.min(axis=0)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sliceflow.engine.encoded_y import EncodedY
 from sliceflow.engine.random import Seed
-from sliceflow.models.ranks import Ranks
+from sliceflow.models.ranks import Communicator
 from sliceflow.neighbours.smoothing import (
     ClassNeighbours,
     choose_smoothing,
@@ -48,7 +48,7 @@ class Smoother:
         rows: Tensor,
         y: EncodedY | None,
         n_neighbors: int,
-        ranks: Ranks,
+        ranks: Communicator,
     ) -> Smoother:
         """Find the neighbours of rows (n, d), and the bandwidth if it is None.
 
