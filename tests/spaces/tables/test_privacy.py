@@ -44,7 +44,10 @@ def test_numbers_of_one_row_do_not_come_back_and_keep_decimals_and_bounds(rng):
     assert set(new["k"]) == {0, 1}
     assert (new["x"].round(2) == new["x"]).all()
     assert new["x"].between(x.min(), x.max()).all()
-    assert not new["x"].isin([x.min(), x.max()]).any()
+    # The next number below the largest is dollars away: no draw meets it by chance. The
+    # smallest is some cents away, and may be met.
+    assert not (new["x"] == x.max()).any()
+    assert (new["x"] == x.min()).mean() < 0.005
     known = fit(frame, min_count=1).sample(2000, random_state=0)
     assert known["x"].isin(x).mean() > new["x"].isin(x).mean()
     quantiles = np.linspace(0.05, 0.95, 10)

@@ -38,6 +38,13 @@ MAX_EXACT_FLOAT = 2**53
 # Floats that need more decimals than these are kept as floats: money has two to four,
 # and coordinates six.
 _MAX_DECIMALS = 6
+# A sum of decimals is a float beside the decimal that is meant: 0.1 + 0.2 is
+# 0.30000000000000004. Up to so many units in the last place of the column's largest
+# number count as such: a sum of five columns has four additions.
+_MAX_ROUNDING_ULPS = 4
+# Such errors must be less than this share of a unit of the last decimal, so that
+# measured floats do not look like decimals by chance.
+_MAX_ROUNDING_SHARE = 1e-3
 
 # numpy's names of the units of time, by their length in seconds.
 TIME_UNITS = {
@@ -239,13 +246,18 @@ def _as_narrow_integers(integers: list[int]) -> ScaledValues:
 
 
 def _integers_of_floats(numbers: Floats) -> tuple[ScaledValues, Fraction | None]:
-    """Floats as integers of their last decimal, if few decimals suffice for all."""
+    """Floats as integers of their last decimal, if few decimals suffice for all.
+
+    Rounding errors of sums are taken away: 0.1 + 0.2 has one decimal.
+    """
     if np.isnan(numbers).any():
         raise ValueError("it is no number")
+    rounding_error = _MAX_ROUNDING_ULPS * np.spacing(np.abs(numbers).max(initial=0))
     for decimals in range(_MAX_DECIMALS + 1):
         scaled = np.rint(numbers * 10.0**decimals)
         if not np.abs(scaled).max(initial=0) < MAX_EXACT_FLOAT:
             break
-        if np.array_equal(scaled / 10.0**decimals, numbers):
+        tolerance = min(rounding_error, _MAX_ROUNDING_SHARE * 10.0**-decimals)
+        if np.abs(scaled / 10.0**decimals - numbers).max(initial=0) <= tolerance:
             return scaled.astype(np.int64), Fraction(1, 10**decimals)
     return numbers, None
