@@ -704,7 +704,7 @@ def densities_of_many_rows() -> Outcome:
 def densities_steps() -> Outcome:
     """Single precision in a DataFrame, and settings that are given."""
     frame = pd.DataFrame(random_rows().astype(np.float32), columns=["a", "b", "c"])
-    return density_of(frame, n_steps=6, n_components=2, smoothing=30.0)
+    return density_of(frame, n_steps=6, n_components=2, penalty=30.0)
 
 
 @case
