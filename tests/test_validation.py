@@ -63,7 +63,7 @@ def test_bounds_that_are_no_pair_are_named(bounds):
 
 @pytest.mark.parametrize("bounds", [([0, 1], 1), (0, [1, float("nan")])])
 def test_bounds_in_the_wrong_order_are_named(bounds):
-    with pytest.raises(ParameterError, match="not below .* index 1 of the columns"):
+    with pytest.raises(ParameterError, match=r"not below .* index 1 of the columns"):
         as_column_bounds(bounds, 2, "columns")
 
 
