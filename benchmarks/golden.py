@@ -35,6 +35,7 @@ from threadpoolctl import threadpool_limits
 from sliceflow import (
     ImageFlow,
     ImageOptions,
+    SlicedDensity,
     SlicedWassersteinFlow,
     TableFlow,
     VectorOptions,
@@ -661,6 +662,96 @@ def posteriors_float32() -> Outcome:
     fitted = posterior(torch.from_numpy(theta).float(), torch.from_numpy(x).float())
     samples = fitted.sample((N_DRAWN,), x=[0.25, 0.25], random_state=DRAW_SEED)
     return Outcome(fitted, [samples])
+
+
+@case
+def posteriors_by_likelihood() -> Outcome:
+    """Chains over parameters, along a likelihood that is fitted to all simulations."""
+    theta, x = simulations()
+    fitted = posterior(theta, x, bounds=(-1, 1), method="likelihood")
+    samples = fitted.sample((N_DRAWN,), x=[0.25, 0.25], random_state=DRAW_SEED)
+    batched = fitted.sample_batched((N_DRAWN,), x[:2], random_state=DRAW_SEED)
+    return Outcome(fitted, [samples, batched])
+
+
+# --- densities -----------------------------------------------------------------------
+
+
+def density_of(X: Any, y: Any = None, y0: Any = None, **changes: Any) -> Outcome:
+    """A density fitted to rows; samples, and log-densities and noise of the rows.
+
+    `y0` is the condition of the samples. None takes those of the data.
+    """
+    model = SlicedDensity(random_state=SEED, device="cpu", **changes).fit(X, y)
+    drawn = model.sample(N_DRAWN, y=y0, random_state=DRAW_SEED)
+    scores = model.score_samples(X, y)
+    return Outcome(model, [drawn, scores, model.transform(X, y)])
+
+
+@case
+def densities_plain() -> Outcome:
+    """All settings chosen by cross-validation."""
+    return density_of(random_rows())
+
+
+@case
+def densities_of_many_rows() -> Outcome:
+    """All settings chosen by one split of the rows."""
+    return density_of(random_rows(1_200))
+
+
+@case
+def densities_steps() -> Outcome:
+    """Single precision in a DataFrame, and settings that are given."""
+    frame = pd.DataFrame(random_rows().astype(np.float32), columns=["a", "b", "c"])
+    return density_of(frame, n_steps=6, n_components=2, penalty=30.0)
+
+
+@case
+def densities_labels() -> Outcome:
+    """Classes with densities of their own, and one of too few rows for that."""
+    y = cyclic_labels()
+    y[:5] = 3
+    model, drawn = density_of(random_rows(), y, n_steps=4)
+    at_class = model.sample(N_DRAWN, y=1, random_state=DRAW_SEED)
+    any_class = model.score_samples(random_rows(20, seed=8))
+    return Outcome(model, [*drawn, at_class, any_class])
+
+
+@case
+def densities_continuous_y() -> Outcome:
+    """Means and scales that follow numbers, and residuals that are not normal."""
+    rng = np.random.default_rng(13)
+    y = rng.uniform(-1, 1, (500, 2))
+    noise = rng.gamma(0.7, 1, (500, 2)) * np.exp(0.5 * y[:, :1])
+    rows = np.sin(3 * y) + noise
+    return density_of(rows, y, y0=[0.2, -0.4])
+
+
+@case
+def densities_bounds() -> Outcome:
+    """Columns between two bounds."""
+    rows = np.random.default_rng(14).beta(0.8, 1.5, (200, 2))
+    return density_of(rows, bounds=(0, 1), n_steps=4)
+
+
+@case
+def densities_mixed_columns() -> Outcome:
+    """Columns with no bound, one and two, a heavy tail, and one with many ties."""
+    rng = np.random.default_rng(15)
+    n = 600
+    columns = [
+        rng.normal(size=n),
+        np.exp(rng.normal(size=n)),
+        -np.exp(rng.normal(size=n)),
+        rng.random(n),
+        rng.standard_cauchy(n),
+        rng.poisson(2, n),
+    ]
+    infinite = np.inf
+    low = [-infinite, 0, -infinite, 0, -infinite, -infinite]
+    high = [infinite, infinite, 0, 1, infinite, infinite]
+    return density_of(np.column_stack(columns), bounds=(low, high), n_steps=4)
 
 
 # --- hashes --------------------------------------------------------------------------

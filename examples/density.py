@@ -27,7 +27,7 @@ def density(out: Path) -> Path:
     X, y = make_moons(N_ROWS, noise=0.1, random_state=0)
     # "auto" would choose about these, in some seconds.
     model = SlicedDensity(
-        n_steps=10, smoothing=100.0, n_components=8, random_state=0, device="cpu"
+        n_steps=10, penalty=100.0, n_components=8, random_state=0, device="cpu"
     )
     model.fit(X)
     horizontal = np.linspace(-1.6, 2.6, N_CELLS)

@@ -372,3 +372,5 @@ def test_ranks_by_likelihood_are_uniform():
 def test_bounds_that_are_no_pair_are_named():
     with pytest.raises(ParameterError, match="bounds=5 is not a pair of bounds"):
         posterior(THETA, X, bounds=5)
+    with pytest.raises(ParameterError, match="not below the upper one, at index 0"):
+        posterior(THETA, X, bounds=(1, 0))

@@ -7,6 +7,7 @@ import torch
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.validation import (
     as_callables,
+    as_column_bounds,
     check_finite,
     from_tensor,
     is_int,
@@ -42,6 +43,28 @@ def test_bools_and_nan_are_no_numbers():
     assert not is_real(float("nan"), 0)
     assert not is_real(True, 0)
     assert not is_real("1", 0)
+
+
+def test_bounds_are_arrays_of_all_columns():
+    low, high = as_column_bounds((0, torch.tensor([1.0, np.inf])), 2, "columns")
+    assert low.tolist() == [0, 0]
+    assert high.tolist() == [1, np.inf]
+    low[0] = -1  # arrays of their own
+    assert low.tolist() == [-1, 0]
+    low, high = as_column_bounds(None, 1, "columns")
+    assert (low.tolist(), high.tolist()) == ([-np.inf], [np.inf])
+
+
+@pytest.mark.parametrize("bounds", [5, (1,), (0, 1, 2), ("a", "b"), ([0, 0], 1), {}])
+def test_bounds_that_are_no_pair_are_named(bounds):
+    with pytest.raises(ParameterError, match="is not a pair of bounds of the rows"):
+        as_column_bounds(bounds, 3, "rows")
+
+
+@pytest.mark.parametrize("bounds", [([0, 1], 1), (0, [1, float("nan")])])
+def test_bounds_in_the_wrong_order_are_named(bounds):
+    with pytest.raises(ParameterError, match=r"not below .* index 1 of the columns"):
+        as_column_bounds(bounds, 2, "columns")
 
 
 def test_masked_values_are_named_by_their_place():

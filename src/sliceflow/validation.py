@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from sliceflow.arrays import Floats
 from sliceflow.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+# One bound for all columns, or one for each; and the lower and upper bounds of columns.
+Bound = float | Sequence[float]
+ColumnBounds = tuple[Bound, Bound]
 
 CallableT = TypeVar("CallableT", bound=Callable[..., Any])
 
@@ -55,6 +60,48 @@ def is_real(value: object, low: float, high: float = sys.float_info.max) -> bool
     if isinstance(value, bool) or not isinstance(value, Real):
         return False
     return low <= float(value) <= high
+
+
+def as_column_bounds(
+    bounds: ColumnBounds | None, n_columns: int, columns: str
+) -> tuple[Floats, Floats]:
+    """The user's `bounds` as arrays (d,), infinite where there are none.
+
+    Parameters
+    ----------
+    bounds : what the user passed as ``bounds``
+    n_columns : d
+    columns : what has the bounds, such as "columns", for errors
+
+    Raises
+    ------
+    ParameterError
+        If it is not a pair of bounds, or if a lower bound is not below its upper one.
+    """
+    if bounds is None:
+        bounds = (-np.inf, np.inf)
+    hint = f"pass (low, high): numbers, or lists of {n_columns}, one for each of the "
+    hint += columns
+    try:
+        lower, upper = bounds
+        low = _as_bound(lower, n_columns)
+        high = _as_bound(upper, n_columns)
+    except (TypeError, ValueError) as error:
+        fact = f"is not a pair of bounds of the {columns}"
+        raise ParameterError("bounds", bounds, fact, hint) from error
+    is_ordered = low < high
+    if not is_ordered.all():
+        column = int(np.argmin(is_ordered))
+        fact = "has a lower bound that is not below the upper one, at index "
+        fact += f"{column} of the {columns}"
+        raise ParameterError("bounds", bounds, fact, hint)
+    return low, high
+
+
+def _as_bound(bound: Any, n_columns: int) -> Floats:
+    """One number, or one for each column, as an array (d,) of its own."""
+    values = np.asarray(from_tensor(bound), dtype=np.float64)
+    return np.broadcast_to(values, (n_columns,)).copy()
 
 
 def as_callables(

@@ -13,9 +13,9 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 
 
-def fitted(values, smoothing=30.0):
+def fitted(values, penalty=30.0):
     z = torch.from_numpy(np.atleast_2d(values))
-    return ToNormal(smoothing, n_knots=32, n_iterations=15).fit(z, z[:, :0]).maps
+    return ToNormal(penalty, n_knots=32, n_iterations=15).fit(z, z[:, :0]).maps
 
 
 def held_out_log_density(one, values):
@@ -55,7 +55,7 @@ def test_normal_values_hardly_move(rng):
     # are 1/√n. Six of these fail in less than one of 1e6 runs.
     n = 1000
     values = rng.normal(size=n)
-    one = fitted(values, smoothing=3000.0)
+    one = fitted(values, penalty=3000.0)
     z = torch.linspace(-2, 2, 50, dtype=torch.float64)[None]
     assert float((one.apply(z)[0] - z).abs().max()) < 6 * 3 / np.sqrt(n)
 
@@ -86,7 +86,7 @@ def test_particles_flow_onto_a_known_target_without_data(rng):
     # normal ones is above 2.6/√4000 = .041 in one of 400,000 sets; at first it is .24.
     x = torch.from_numpy(rng.exponential(size=(2, 4000)) - 1)
     particles = Cloud(x)
-    transport = ToNormal(smoothing=30.0, n_knots=48)
+    transport = ToNormal(penalty=30.0, n_knots=48)
     stage = Stage("flow", LeastNormal(), 15, transport=transport, n_knots=None)
     flow = FlowSpec([stage], Seed(0).child("flow"))
     steps = simulate(flow, particles, AnalyticTarget(), ParticleStreams(Seed(0)))

@@ -65,7 +65,7 @@ def density() -> Case:
     x = np.random.default_rng(0).normal(size=(60, 3))
     estimator = SlicedDensity(
         n_steps=3,
-        smoothing=100.0,
+        penalty=100.0,
         n_components=1,
         keep_rows=True,
         random_state=0,

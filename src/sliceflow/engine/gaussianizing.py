@@ -58,7 +58,7 @@ class ToNormal:
 
     With η = log T′ at the knots, linear in between, a map maximises
 
-        Σᵢ (log φ(T(zᵢ)) + log T′(zᵢ)) − smoothing/2 · Σₖ (ηₖ₊₁ − ηₖ)²/Δ,
+        Σᵢ (log φ(T(zᵢ)) + log T′(zᵢ)) − penalty/2 · Σₖ (ηₖ₊₁ − ηₖ)²/Δ,
 
     where Δ is the mean distance of knots if z is normal. The penalty is 0 for straight
     lines, so few data, or a strong penalty, fit a normal distribution. Therefore noise
@@ -66,14 +66,14 @@ class ToNormal:
 
     Parameters
     ----------
-    smoothing : the weight of the penalty, in units of one datum
-    n_knots : the number of knots; more resolve finer details, if `smoothing` allows it
+    penalty : the weight of roughness, in units of one datum
+    n_knots : the number of knots; more resolve finer details, if `penalty` allows it
     relaxation : the share of the displacement that maps have, above 0. A step of size 1
         does all of that
     n_iterations : iterations of Newton's method
     """
 
-    smoothing: float = 100.0
+    penalty: float = 100.0
     n_knots: int = 32
     relaxation: float = 1.0
     n_iterations: int = 4
@@ -96,7 +96,7 @@ class ToNormal:
         mean = z.mean(1, keepdim=True)
         deviation = z.std(1, keepdim=True).clamp(min=torch.finfo(z.dtype).tiny)
         standardised = (z - mean) / deviation
-        problem = _Likelihood.from_values(standardised, self.n_knots, self.smoothing)
+        problem = _Likelihood.from_values(standardised, self.n_knots, self.penalty)
         first, slopes = problem.maximise(self.n_iterations)
         # The ends belong to the tails: if only these were limited, the density would
         # jump at the outermost datum, and rounding would decide on which side it is.
@@ -117,10 +117,10 @@ class _Likelihood:
     shares: Tensor  # (h, G), the share of the values at each node
     hats: Tensor  # (G, K): T′ at the nodes is hats · slopes at the knots
     integrals: Tensor  # (h, G, K): T − T(first knot) is integrals · slopes
-    penalty: Tensor  # (K + 1, K + 1)
+    penalty_matrix: Tensor  # (K + 1, K + 1)
 
     @classmethod
-    def from_values(cls, z: Tensor, n_knots: int, smoothing: float) -> _Likelihood:
+    def from_values(cls, z: Tensor, n_knots: int, penalty: float) -> _Likelihood:
         """The likelihood of the maps of standardised values z (h, n)."""
         n = z.shape[1]
         max_normal = _expected_max_normal(n)
@@ -131,16 +131,16 @@ class _Likelihood:
         pieces = half_sums * nodes.diff(dim=1)[:, :, None]
         start = pieces.new_zeros(len(z), 1, n_knots)
         differences = torch.eye(n_knots, dtype=z.dtype, device=z.device).diff(dim=0)
-        penalty = z.new_zeros(n_knots + 1, n_knots + 1)
-        per_step = (n_knots - 1) / (2 * max_normal) * smoothing / n
-        penalty[1:, 1:] = per_step * differences.T @ differences
+        penalty_matrix = z.new_zeros(n_knots + 1, n_knots + 1)
+        per_step = (n_knots - 1) / (2 * max_normal) * penalty / n
+        penalty_matrix[1:, 1:] = per_step * differences.T @ differences
         return cls(
             knots,
             nodes,
             _linear_counts(z, nodes) / n,
             hats,
             torch.cat((start, pieces.cumsum(1)), 1),
-            penalty,
+            penalty_matrix,
         )
 
     def maximise(self, n_iterations: int) -> tuple[Tensor, Tensor]:
@@ -175,7 +175,7 @@ class _Likelihood:
         values = parameters[:, :1] + rises
         slopes = knot_slopes @ self.hats.T
         costs = (self.shares * (values.square() / 2 - slopes.log())).sum(1)
-        penalties = ((parameters @ self.penalty) * parameters).sum(1) / 2
+        penalties = ((parameters @ self.penalty_matrix) * parameters).sum(1) / 2
         return costs + penalties, values, slopes
 
     def _derivatives(
@@ -195,8 +195,8 @@ class _Likelihood:
         # Slopes are exponentials: their second derivatives have the gradient's sign.
         bending = cost_gradient.clamp(min=0)
         bending[:, 0] = 0
-        curvature = curvature + torch.diag_embed(bending) + self.penalty
-        return cost_gradient + parameters @ self.penalty, curvature
+        curvature = curvature + torch.diag_embed(bending) + self.penalty_matrix
+        return cost_gradient + parameters @ self.penalty_matrix, curvature
 
 
 def _expected_max_normal(n: int) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 
 from sliceflow.arrays import Floats
 from sliceflow.errors import DataError, ParameterError
-from sliceflow.validation import from_tensor, is_int, require
+from sliceflow.validation import as_column_bounds, from_tensor, is_int, require
 
 # The largest magnitude of parameters and simulations: its square is still a float64.
 MAX_MAGNITUDE = 1e100
@@ -81,24 +81,14 @@ def check_observations(x: Any, n_values: int) -> Floats:
 
 def check_bounds(bounds: Any, theta: Floats) -> tuple[Floats, Floats]:
     """The bounds (d,) that the user gave; parameters (n, d) must be between them."""
-    if bounds is None:
-        bounds = (-np.inf, np.inf)
-    d = theta.shape[1]
-    try:
-        low, high = (np.asarray(from_tensor(bound), np.float64) for bound in bounds)
-        low = np.broadcast_to(low, d)
-        high = np.broadcast_to(high, d)
-    except (TypeError, ValueError) as error:
-        fact = "is not a pair of bounds of the parameters"
-        hint = f"pass (low, high): numbers, or arrays of {d}, one for each parameter"
-        raise ParameterError("bounds", bounds, fact, hint) from error
+    low, high = as_column_bounds(bounds, theta.shape[1], "parameters")
     if not is_between(theta, low, high):
         least = theta.min(axis=0).tolist()
         largest = theta.max(axis=0).tolist()
         raise ParameterError(
             "bounds",
             bounds,
-            "must have low < high with all of theta between",
+            "must have all of theta between",
             f"its columns reach from {least} to {largest}",
         )
     return low, high

@@ -27,7 +27,7 @@ from sliceflow.spaces.density.bases import varying_columns
 from sliceflow.spaces.density.conditional import ConditionalDensity
 from sliceflow.spaces.density.regression import ConditionalMoments
 
-__all__ = ["MIN_SIMULATIONS", "Likelihood"]
+__all__ = ["MIN_SIMULATIONS", "LikelihoodSampler"]
 
 # With fewer simulations, regressions learn too little: half of them would be held out
 # or used up by a dozen coefficients.
@@ -35,12 +35,12 @@ MIN_SIMULATIONS = 50
 # The most simulations at which chains may start. Chains start at those with a high
 # likelihood: with more simulations closer to the posterior, but each observation takes
 # longer.
-MAX_STARTS = 20_000
+MAX_CHAIN_STARTS = 20_000
 
 
 @dataclass(frozen=True)
-class Likelihood:
-    """The likelihood p(x | θ) and the prior of θ, which together give the posterior.
+class LikelihoodSampler:
+    """Draws θ by the likelihood p(x | θ) and the prior of θ, whose product is sampled.
 
     Parameters
     ----------
@@ -49,19 +49,19 @@ class Likelihood:
     prior : the prior of θ
     max_noise_norm2 : the largest |noise|² of a simulation given its own θ, where the
     density maps x to noise, which is N(0, I) if the likelihood is right
-    starts : simulated θ (s, d) at which chains may start
+    chain_starts : simulated θ (s, d) at which chains may start
     """
 
     used_columns: Annotated[np.ndarray, ArraySpec("l", torch.int64, ge=0)]
     density: ConditionalDensity
     prior: Prior
     max_noise_norm2: float
-    starts: Annotated[np.ndarray, ArraySpec("s d", torch.float64)]
+    chain_starts: Annotated[np.ndarray, ArraySpec("s d", torch.float64)]
 
     @classmethod
     def from_data(
         cls, theta: Floats, x: Floats, low: Floats, high: Floats, seed: Seed
-    ) -> Likelihood:
+    ) -> LikelihoodSampler:
         """Fit the likelihood to parameters (n, d) within bounds (d,), and x (n, l)."""
         if len(theta) < MIN_SIMULATIONS:
             raise DataError(
@@ -74,21 +74,21 @@ class Likelihood:
         x = x[:, used_columns]
         density = ConditionalDensity.from_data(x, theta, seed.child("density"))
         order = seed.child("starts").permutation(len(theta)).numpy()
-        chosen = order[:MAX_STARTS]
-        starts = theta[chosen]
-        noise = density.to_noise(x[chosen], density.moments(starts))
+        chosen = order[:MAX_CHAIN_STARTS]
+        chain_starts = theta[chosen]
+        noise = density.to_noise(x[chosen], density.moments(chain_starts))
         return cls(
             used_columns=used_columns,
             density=density,
             prior=Prior.from_data(theta, low, high),
             max_noise_norm2=float(np.square(noise).sum(axis=1).max()),
-            starts=starts,
+            chain_starts=chain_starts,
         )
 
     def check_width(self, d: int, n_values: int) -> None:
         """Raise a ValueError unless it takes d parameters and `n_values` values."""
         is_consistent = (
-            self.starts.shape[1] == d
+            self.chain_starts.shape[1] == d
             and len(self.prior.low) == d
             and self.density.n_columns == len(self.used_columns)
             and int(self.used_columns.max(initial=0)) < n_values
@@ -116,16 +116,16 @@ class Likelihood:
             rows = observed[observation_indices]
             return self.density.log_density(rows, self.density.moments(theta))
 
-        start_log_likelihood = []
+        log_likelihood_at_starts = []
         for row in observed:
-            start_log_likelihood.append(
+            log_likelihood_at_starts.append(
                 self.density.log_density(row[None], self._moments_at_starts)
             )
         samples = sample_tempered(
             log_likelihood,
             self.prior.log_density,
-            self.starts,
-            np.stack(start_log_likelihood),
+            self.chain_starts,
+            np.stack(log_likelihood_at_starts),
             n,
             seed,
         )
@@ -134,7 +134,7 @@ class Likelihood:
 
     @cached_property
     def _moments_at_starts(self) -> ConditionalMoments:
-        return self.density.moments(self.starts)
+        return self.density.moments(self.chain_starts)
 
     def _warn_if_far(self, observed: Floats, samples: Floats) -> None:
         """Warn of an observation (q, l) that none of its samples (q, n, d) explains.

@@ -30,7 +30,7 @@ from sliceflow.inference.checks import (
     is_between,
 )
 from sliceflow.inference.comparison import Comparison, compare
-from sliceflow.inference.likelihood import MIN_SIMULATIONS, Likelihood
+from sliceflow.inference.likelihood import MIN_SIMULATIONS, LikelihoodSampler
 from sliceflow.inference.neighbours import NeighbourSampler
 from sliceflow.metrics.calibration import Calibration, calibration
 from sliceflow.models import file
@@ -82,7 +82,7 @@ class Posterior:
         The type of samples.
     verbose : bool, default False
         Whether to log the progress of samples at many observations.
-    likelihood : Likelihood or None, default None
+    likelihood : LikelihoodSampler or None, default None
         A likelihood that is fitted to the simulations. None takes the nearest
         simulations.
     comparison : Comparison or None, default None
@@ -114,7 +114,7 @@ class Posterior:
         dtype: Dtype = "float64",
         verbose: bool = False,
         *,
-        likelihood: Likelihood | None = None,
+        likelihood: LikelihoodSampler | None = None,
         comparison: Comparison | None = None,
     ) -> None:
         self.theta = theta
@@ -125,7 +125,7 @@ class Posterior:
         self.verbose = verbose
         self.default_x: Floats | None = None
         self.comparison = comparison
-        self._sampler: NeighbourSampler | Likelihood
+        self._sampler: NeighbourSampler | LikelihoodSampler
         if likelihood is None:
             self._sampler = NeighbourSampler(theta, x, low, high)
         else:
@@ -134,7 +134,7 @@ class Posterior:
     @property
     def method(self) -> Method:
         """How samples are drawn: "neighbours" or "likelihood"."""
-        if isinstance(self._sampler, Likelihood):
+        if isinstance(self._sampler, LikelihoodSampler):
             return "likelihood"
         return "neighbours"
 
@@ -329,7 +329,7 @@ class Posterior:
             The file. An existing file is replaced atomically.
         """
         likelihood = None
-        if isinstance(self._sampler, Likelihood):
+        if isinstance(self._sampler, LikelihoodSampler):
             likelihood = self._sampler
         saved = SavedPosterior(
             theta=self.theta,
@@ -401,7 +401,7 @@ class SavedPosterior:
     high: Annotated[np.ndarray, ArraySpec("d", torch.float64, finite=False)]
     default_x: Annotated[np.ndarray, ArraySpec("l", torch.float64)] | None
     dtype: Dtype
-    likelihood: Likelihood | None = None
+    likelihood: LikelihoodSampler | None = None
     comparison: Comparison | None = None
 
     def check_saved(self) -> None:
@@ -495,7 +495,7 @@ def posterior(
         method = comparison.better
     likelihood = None
     if method == "likelihood":
-        likelihood = Likelihood.from_data(theta, x, low, high, LIKELIHOOD_SEED)
+        likelihood = LikelihoodSampler.from_data(theta, x, low, high, LIKELIHOOD_SEED)
     return Posterior(
         theta,
         x,
@@ -521,7 +521,7 @@ def _compare_methods(theta: Floats, x: Floats, low: Floats, high: Floats) -> Com
     for method in ("neighbours", "likelihood"):
         likelihood = None
         if method == "likelihood":
-            likelihood = Likelihood.from_data(
+            likelihood = LikelihoodSampler.from_data(
                 theta[rest], x[rest], low, high, LIKELIHOOD_SEED
             )
         trial = Posterior(theta[rest], x[rest], low, high, likelihood=likelihood)

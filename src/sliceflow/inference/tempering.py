@@ -200,8 +200,8 @@ class ChainMover:
 def sample_tempered(
     log_likelihood: LogLikelihood,
     log_prior: LogDensity,
-    start: Floats,
-    start_log_likelihood: Floats,
+    initial_theta: Floats,
+    initial_log_likelihood: Floats,
     n: int,
     seed: Seed,
 ) -> Floats:
@@ -212,22 +212,24 @@ def sample_tempered(
     log_likelihood : takes parameters (m, d), and for each the index (m,) of an
     observation
     log_prior : takes parameters (m, d)
-    start : draws (s, d) of the prior, some thousands
-    start_log_likelihood : the log-likelihoods (q, s) of these draws at each observation
+    initial_theta : draws (s, d) of the prior, some thousands
+    initial_log_likelihood : of these draws at each observation, (q, s)
     n : the number of samples
     seed : the seed of all moves
     """
-    q = len(start_log_likelihood)
+    q = len(initial_log_likelihood)
     n_chains = min(max(MIN_CHAINS, n), MAX_CHAINS)
     n_chains += n_chains % 2
-    power = _next_power(start_log_likelihood, np.zeros(q), START_SHARE * len(start))
-    chosen = _resample(start_log_likelihood, power, n_chains, seed.child("start"))
-    chains = Chains(
-        start[chosen],
-        np.take_along_axis(start_log_likelihood, chosen, axis=1),
-        log_prior(start)[chosen],
+    power = _next_power(
+        initial_log_likelihood, np.zeros(q), START_SHARE * len(initial_theta)
     )
-    d = start.shape[1]
+    chosen = _resample(initial_log_likelihood, power, n_chains, seed.child("start"))
+    chains = Chains(
+        initial_theta[chosen],
+        np.take_along_axis(initial_log_likelihood, chosen, axis=1),
+        log_prior(initial_theta)[chosen],
+    )
+    d = initial_theta.shape[1]
     mover = ChainMover(log_likelihood, log_prior, q, d, seed.child("moves"))
     mover.move(chains, power, MOVES_PER_POWER, adapt=True)
     n_powers = 0

@@ -23,7 +23,7 @@ from sliceflow.spaces.density.mixture import MixtureMap
 
 
 def quick(**changes):
-    parameters = dict(n_steps=8, smoothing=100.0, n_components=2)
+    parameters = dict(n_steps=8, penalty=100.0, n_components=2)
     parameters |= dict(random_state=0, device="cpu")
     return SlicedDensity(**parameters | changes)
 
@@ -150,11 +150,11 @@ def test_mixtures_are_mapped_to_noise_and_back(d, k, seed):
     factors += np.exp(rng.normal(size=(k, d)))[:, :, None] * np.eye(d)
     weights = rng.dirichlet(np.ones(k))
     means = 3 * rng.normal(size=(k, d))
-    start = MixtureMap(*map(torch.from_numpy, (np.log(weights), means, factors)))
+    mixture = MixtureMap(*map(torch.from_numpy, (np.log(weights), means, factors)))
     # Noise is where rows are: far from the components, float64 cannot tell rows apart.
     noise = torch.from_numpy(rng.normal(size=(d, 50)))
-    x = start.from_noise(noise)
-    t, log_det = start.to_noise(x)
+    x = mixture.from_noise(noise)
+    t, log_det = mixture.to_noise_and_log_det(x)
     np.testing.assert_allclose(t, noise, atol=1e-5)
     log_density = -(t.square() + math.log(2 * math.pi)).sum(0) / 2 + log_det
     parts = [
@@ -237,7 +237,7 @@ def test_data_frames_and_tensors_come_back_as_they_were(rng):
 
 def test_grid_search_takes_the_score(rng):
     X = rng.normal(size=(80, 2))
-    search = GridSearchCV(quick(n_steps=1), {"smoothing": [30.0, 300.0]}, cv=2).fit(X)
+    search = GridSearchCV(quick(n_steps=1), {"penalty": [30.0, 300.0]}, cv=2).fit(X)
     assert np.isfinite(search.best_score_)
 
 
@@ -290,7 +290,9 @@ def test_whole_numbers_are_spread_and_their_density_is_their_probability(rng):
 
 def test_bad_bounds_and_rows_beyond_them_are_refused(rng):
     X = rng.uniform(size=(50, 2))
-    with pytest.raises(ParameterError, match="bounds"):
+    with pytest.raises(ParameterError, match="bounds=5 is not a pair of bounds"):
+        quick(bounds=5).fit(X)
+    with pytest.raises(ParameterError, match="not below the upper one, at index 0"):
         quick(bounds=(1, 0)).fit(X)
     with pytest.raises(ParameterError, match="bounds"):
         quick(bounds=([0, 0, 0], 1)).fit(X)
@@ -300,7 +302,7 @@ def test_bad_bounds_and_rows_beyond_them_are_refused(rng):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"n_steps": -1}, {"smoothing": "much"}, {"verbose": -1}]
+    "changes", [{"n_steps": -1}, {"penalty": "much"}, {"verbose": -1}]
 )
 def test_bad_parameters_are_refused_by_name(changes):
     with pytest.raises(ParameterError, match=next(iter(changes))):
@@ -321,7 +323,7 @@ def test_labels_of_a_model_without_classes_are_refused(fitted, moons):
 
 def test_rows_that_wait_are_checked_before_the_first_fit(rng):
     x = rng.normal(size=(60, 2))
-    density = SlicedDensity(n_steps=1, n_components=1, smoothing=30.0, random_state=0)
+    density = SlicedDensity(n_steps=1, n_components=1, penalty=30.0, random_state=0)
     density.partial_fit(x[:20], refit=False).partial_fit(x[20:], refit=False)
     with pytest.raises(ValueError, match="3 features"):
         density.partial_fit(np.zeros((5, 3)), refit=False)

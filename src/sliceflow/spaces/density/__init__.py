@@ -12,7 +12,7 @@ is numbers (`conditional.py`, `regression.py` and what they use) are in numpy, b
 scipy's splines and LAPACK are; all else is in torch.
 
 *Order.* `SupportTransform` maps rows to columns without bounds. Without y, or with
-classes, a `Gaussianization` (of each class) maps these to noise: a `StartMap`, then
+classes, a `Gaussianization` (of each class) maps these to noise: a `InitialMap`, then
 sliced steps. With y that is numbers, a `ConditionalDensity` does: a
 `TriangularRegression` takes off what y explains, and a `Gaussianization` maps the
 residuals.

@@ -38,7 +38,7 @@ MAX_FLOW_ROWS = 20_000
 HELD_OUT_SHARE = 0.2
 # The settings of a flow that is tried first. If it gains nothing, the search for better
 # settings is left out, which takes some seconds.
-TRIAL_SETTINGS = GaussianizationSettings(n_steps=20, smoothing=100.0)
+TRIAL_SETTINGS = GaussianizationSettings(n_steps=20, penalty=100.0)
 
 
 @dataclass(frozen=True)
@@ -48,22 +48,22 @@ class ConditionalDensity:
     Parameters
     ----------
     regression : what y explains of x
-    flow : the density of the residuals; None if they are N(0, I)
+    residual_density : of the residuals; None if they are N(0, I)
     """
 
     regression: TriangularRegression
-    flow: Gaussianization | None
+    residual_density: Gaussianization | None
 
     @classmethod
     def from_data(cls, x: Floats, y: Floats, seed: Seed) -> ConditionalDensity:
-        """Fit regression and flow to rows x (n, d) given y (n, c).
+        """Fit regression and residual density to rows x (n, d) given y (n, c).
 
         No column of x may be constant.
         """
         regression = TriangularRegression.from_data(x, y, seed.child("regression"))
         order = seed.child("flow rows").permutation(len(x)).numpy()[:MAX_FLOW_ROWS]
         residuals, _ = regression.to_residuals(x[order], regression.moments(y[order]))
-        return cls(regression, _fit_flow(residuals, seed.child("flow")))
+        return cls(regression, _fit_residual_density(residuals, seed.child("flow")))
 
     @property
     def n_columns(self) -> int:
@@ -87,25 +87,27 @@ class ConditionalDensity:
     def log_density(self, x: Floats, moments: ConditionalMoments) -> Floats:
         """log p(x | y) (n,) of rows x (n, d), or of one row (1, d) at all n."""
         residuals, log_det = self.regression.to_residuals(x, moments)
-        return log_det + _log_density(self.flow, residuals)
+        return log_det + _log_density(self.residual_density, residuals)
 
     def to_noise(self, x: Floats, moments: ConditionalMoments) -> Floats:
         """Rows x (n, d) as noise (n, d) near N(0, I)."""
         residuals, _ = self.regression.to_residuals(x, moments)
-        if self.flow is None:
+        if self.residual_density is None:
             return residuals
-        return self.flow.to_noise(torch.from_numpy(residuals))[0].numpy()
+        return self.residual_density.to_noise(torch.from_numpy(residuals)).numpy()
 
     def from_noise(self, noise: Floats, moments: ConditionalMoments) -> Floats:
         """The rows x (n, d) that `to_noise` sends to noise (n, d)."""
         residuals = noise
-        if self.flow is not None:
-            residuals = self.flow.from_noise(torch.from_numpy(noise)).numpy()
+        if self.residual_density is not None:
+            residuals = self.residual_density.from_noise(
+                torch.from_numpy(noise)
+            ).numpy()
         return self.regression.from_residuals(residuals, moments)
 
 
-def _fit_flow(residuals: Floats, seed: Seed) -> Gaussianization | None:
-    """The flow of residuals (n, d), if held-out ones gain by it."""
+def _fit_residual_density(residuals: Floats, seed: Seed) -> Gaussianization | None:
+    """The density of residuals (n, d), if held-out ones gain by it."""
     rows = torch.from_numpy(residuals)
     n_held_out = int(HELD_OUT_SHARE * len(rows))
     held_out = rows[:n_held_out]
@@ -119,10 +121,10 @@ def _fit_flow(residuals: Floats, seed: Seed) -> Gaussianization | None:
     return fit_gaussianization(rows, choose_settings(rows, seed), seed)
 
 
-def _log_density(flow: Gaussianization | None, residuals: Floats) -> Floats:
-    """Log-densities (n,) of residuals (n, d) under the flow, or N(0, I)."""
-    if flow is not None:
-        return flow.log_density(torch.from_numpy(residuals)).numpy()
+def _log_density(density: Gaussianization | None, residuals: Floats) -> Floats:
+    """Log-densities (n,) of residuals (n, d) under a density, or N(0, I)."""
+    if density is not None:
+        return density.log_density(torch.from_numpy(residuals)).numpy()
     # This is `engine.normal.log_density` in numpy, because chains call it thousands of
     # times.
     squares = np.square(residuals).sum(axis=1)

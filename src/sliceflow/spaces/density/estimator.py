@@ -33,8 +33,7 @@ from sliceflow.models.vector_rows import (
 from sliceflow.spaces.density.fit import DensityAdapter
 from sliceflow.spaces.density.fitted import FittedDensity
 from sliceflow.spaces.density.plan import DensityPlan
-from sliceflow.spaces.density.support import Bounds
-from sliceflow.validation import is_bool, is_int, is_real, require
+from sliceflow.validation import ColumnBounds, is_bool, is_int, is_real, require
 
 
 class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
@@ -48,8 +47,8 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
 
     where every step adds Σ log T′ to the last term.
 
-    The mixture, the number of steps and the smoothing are chosen by the likelihood of
-    held-out rows; then all rows are fitted.
+    The mixture, the number of steps and the penalty of rough maps are chosen by the
+    likelihood of held-out rows; then all rows are fitted.
 
     X is an (n, d) array, tensor or DataFrame of finite numbers. A density is of
     continuous columns. If one value fills more than a tenth of a column, the values of
@@ -64,7 +63,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
     ----------
     n_steps : int or "auto", default "auto"
         Steps of the flow.
-    smoothing : float or "auto", default "auto"
+    penalty : float or "auto", default "auto"
         Penalty on how much the slope of a map changes. A larger number gives smoother
         maps.
     n_components : int or "auto", default "auto"
@@ -123,16 +122,16 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         self,
         *,
         n_steps: int | Literal["auto"] = "auto",
-        smoothing: float | Literal["auto"] = "auto",
+        penalty: float | Literal["auto"] = "auto",
         n_components: int | Literal["auto"] = "auto",
-        bounds: Bounds | None = None,
+        bounds: ColumnBounds | None = None,
         device: str | torch.device = "auto",
         random_state: RandomState = None,
         verbose: int = 0,
         keep_rows: bool = False,
     ) -> None:
         self.n_steps = n_steps
-        self.smoothing = smoothing
+        self.penalty = penalty
         self.n_components = n_components
         self.bounds = bounds
         self.device = device
@@ -153,11 +152,11 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
             ok = is_int(self.n_steps, 0)
             require(ok, "n_steps", self.n_steps, "'auto' or an int of at least 0")
             n_steps = int(self.n_steps)
-        smoothing = None
-        if self.smoothing != "auto":
-            ok = is_real(self.smoothing, 0)
-            require(ok, "smoothing", self.smoothing, "'auto' or a number from 0 on")
-            smoothing = float(self.smoothing)
+        penalty = None
+        if self.penalty != "auto":
+            ok = is_real(self.penalty, 0)
+            require(ok, "penalty", self.penalty, "'auto' or a number from 0 on")
+            penalty = float(self.penalty)
         n_components = None
         if self.n_components != "auto":
             ok = is_int(self.n_components, 1)
@@ -175,7 +174,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
             validate = self._validate_like_fitted
         device = resolve_device(self.device)
         return DensityAdapter(
-            self.bounds, n_steps, smoothing, n_components, device, validate
+            self.bounds, n_steps, penalty, n_components, device, validate
         )
 
     def _validate_like_fitted(self, X: Any) -> np.ndarray:
@@ -364,7 +363,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         Examples
         --------
         >>> X = np.random.default_rng(0).normal(size=(100, 2)) + [[5, 0]]
-        >>> density = SlicedDensity(n_steps=0, smoothing=1, n_components=1).fit(X)
+        >>> density = SlicedDensity(n_steps=0, penalty=1, n_components=1).fit(X)
         >>> samples = density.sample(200, random_state=0)
         >>> samples.shape, bool(4.5 < samples[:, 0].mean() < 5.5)
         ((200, 2), True)

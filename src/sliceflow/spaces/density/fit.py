@@ -1,4 +1,4 @@
-"""The fit of a density: how rows are read and planned, and the flows of its classes."""
+"""The fit of a density: how rows are read, planned and fitted, class by class."""
 
 from __future__ import annotations
 
@@ -33,13 +33,12 @@ from sliceflow.spaces.density.gaussianization import fit_gaussianization, fit_no
 from sliceflow.spaces.density.plan import ClassPlan, DensityPlan
 from sliceflow.spaces.density.settings_search import choose_settings
 from sliceflow.spaces.density.support import (
-    Bounds,
     SupportTransform,
-    check_bounds,
     check_has_density,
     check_within_bounds,
     spread_ties,
 )
+from sliceflow.validation import ColumnBounds, as_column_bounds
 
 # A class with fewer rows than this, or than twice its columns, gets a normal
 # distribution with the covariance within all classes: it has too few rows for a
@@ -57,9 +56,9 @@ MIN_ROWS_OF_REGRESSION = 50
 class DensityAdapter:
     """Reads and plans the rows of a `SlicedDensity`."""
 
-    bounds: Bounds | None  # the user's
+    bounds: ColumnBounds | None  # the user's
     n_steps: int | None  # None chooses it
-    smoothing: float | None  # None chooses it
+    penalty: float | None  # None chooses it
     n_components: int | None  # None chooses it
     device: torch.device
     validate: Callable[[Any], np.ndarray]  # scikit-learn's checks of X
@@ -76,7 +75,7 @@ class DensityAdapter:
         conditions = None
         if y is not None:
             conditions = _read_conditions(y, len(array))
-        low, high = check_bounds(self.bounds, array.shape[1])
+        low, high = as_column_bounds(self.bounds, array.shape[1], "columns")
         check_within_bounds(array.astype(np.float64), low, high, names)
         return VectorRows(array, conditions, names, tensor_device)
 
@@ -85,7 +84,7 @@ class DensityAdapter:
     ) -> ClassDensitiesTask | ConditionalDensityTask:
         """Choose the settings of every class, by held-out likelihood."""
         X = rows.X.astype(np.float64)
-        low, high = check_bounds(self.bounds, X.shape[1])
+        low, high = as_column_bounds(self.bounds, X.shape[1], "columns")
         # What was read may be one row of many, or older than the bounds: only all rows
         # of a fit tell whether there is a density.
         check_within_bounds(X, low, high, rows.names)
@@ -110,7 +109,7 @@ class DensityAdapter:
     def _plan_classes(
         self, training: _TrainingRows, encoder: LabelEncoder | None, seed: Seed
     ) -> ClassDensitiesTask:
-        """A flow of each class, or one of all rows."""
+        """A density of each class, or one of all rows."""
         rows_by_class = training.rows_by_class()
         has_classes = len(rows_by_class) > 1
         classes = []
@@ -134,14 +133,14 @@ class DensityAdapter:
         if n < MIN_ROWS_TO_CHOOSE or is_small_class:
             return ClassPlan.normal(n)
         settings = choose_settings(
-            x, seed, self.n_steps, self.smoothing, self.n_components
+            x, seed, self.n_steps, self.penalty, self.n_components
         )
         return ClassPlan.from_settings(n, settings)
 
     def _plan_conditional(
         self, training: _TrainingRows, encoder: ContinuousEncoder, seed: Seed
     ) -> ConditionalDensityTask:
-        """A regression on y, and the flow of what is left over."""
+        """A regression on y, and the density of what is left over."""
         n, d = training.x.shape
         if n < MIN_ROWS_OF_REGRESSION:
             fact = f"there are {n} rows with y that is numbers"
@@ -220,28 +219,28 @@ class ClassDensitiesTask:
     def run(
         self, listeners: Sequence[events.FlowListener]
     ) -> FitResult[FittedClassDensities]:
-        """Fit the flow of each class, and tell the listeners of every step."""
+        """Fit the density of each class, and tell the listeners of every step."""
         history = events.History()
         steps_total = sum(plan.n_steps for plan in self.plan.classes)
         rows_by_class = self.training.rows_by_class()
-        flows = []
+        densities = []
         steps_before = 0
         for c, plan in enumerate(self.plan.classes):
             x = rows_by_class[c]
             if plan.is_normal:
-                flows.append(fit_normal(x, rows_by_class))
+                densities.append(fit_normal(x, rows_by_class))
                 continue
             name = "flow"
             if self.encoder is not None:
                 name = f"class {self.encoder.classes[c]}"
             relay = _Relay((history, *listeners), name, c, steps_before, steps_total)
             seed = self.seed.child("class", c)
-            flows.append(fit_gaussianization(x, plan.settings, seed, [relay]))
+            densities.append(fit_gaussianization(x, plan.settings, seed, [relay]))
             steps_before += plan.n_steps
         fitted = FittedClassDensities(
             plan=self.plan,
             support_transform=self.training.support_transform,
-            flows=tuple(flows),
+            densities=tuple(densities),
             y_encoder=self.encoder,
             names=self.training.rows.names,
             tensor_device=self.training.rows.tensor_device,
@@ -263,7 +262,7 @@ class ConditionalDensityTask:
     def run(
         self, listeners: Sequence[events.FlowListener]
     ) -> FitResult[FittedConditionalDensity]:
-        """Fit the regression and the flow. There are no steps, so no events."""
+        """Fit the regression and the residuals. There are no steps, so no events."""
         y = self.training.rows.encoded_y
         assert y is not None, "rows with an encoder of y have y"
         conditional = ConditionalDensity.from_data(

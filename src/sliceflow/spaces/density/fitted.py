@@ -76,18 +76,18 @@ class BaseFittedDensity:
 class FittedClassDensities(BaseFittedDensity):
     """A density of each class, or one of all rows without y."""
 
-    flows: tuple[Gaussianization, ...]  # one for each class, or one for all rows
+    densities: tuple[Gaussianization, ...]  # of each class, or one of all rows
     y_encoder: LabelEncoder | None = None  # None without y
 
     def check_saved(self) -> None:
         """Raise a ValueError if the parts of a file do not fit together."""
         super().check_saved()
-        n_flows = 1 if self.y_encoder is None else self.y_encoder.n_classes
-        if len(self.flows) != n_flows or len(self.plan.classes) != n_flows:
-            raise ValueError("there is not one flow for each class")
+        n_densities = 1 if self.y_encoder is None else self.y_encoder.n_classes
+        if len(self.densities) != n_densities or len(self.plan.classes) != n_densities:
+            raise ValueError("there is not one density for each class")
         d = self.plan.n_columns
-        if not all(flow.has_columns(d) for flow in self.flows):
-            raise ValueError(f"a flow does not have {d} columns")
+        if not all(density.has_columns(d) for density in self.densities):
+            raise ValueError(f"a density does not have {d} columns")
 
     @property
     def log_priors(self) -> Tensor:
@@ -110,11 +110,11 @@ class FittedClassDensities(BaseFittedDensity):
         """log p(x | class) of rows X (n, d) for each class: (C, n)."""
         x = self._as_tensor(X)
         inside = self.support_transform.contains(x)
-        result = x.new_full((len(self.flows), len(x)), -torch.inf)
+        result = x.new_full((len(self.densities), len(x)), -torch.inf)
         if bool(inside.any()):
             unbounded, log_det = self.support_transform.encode(x[inside])
-            for c, flow in enumerate(self.flows):
-                result[c, inside] = flow.log_density(unbounded) + log_det
+            for c, density in enumerate(self.densities):
+                result[c, inside] = density.log_density(unbounded) + log_det
         return result
 
     def to_noise(self, X: np.ndarray, y: EncodedY | None) -> Tensor:
@@ -125,7 +125,7 @@ class FittedClassDensities(BaseFittedDensity):
         if y is None:
             y = ClassIndices(self._log_joint(X).argmax(0))
         unbounded = self._without_bounds(X)
-        return self._map_by_class(unbounded, y, lambda flow, x: flow.to_noise(x)[0])
+        return self._map_by_class(unbounded, y, Gaussianization.to_noise)
 
     def from_noise(self, noise: Tensor, y: EncodedY | None) -> Tensor:
         """Noise (n, d) of N(0, I) as rows (n, d) of classes y (n,)."""
@@ -135,7 +135,7 @@ class FittedClassDensities(BaseFittedDensity):
                 raise DataError("the model has classes", hint)
             y = ClassIndices(torch.zeros(len(noise), dtype=torch.int64))
         noise = noise.to(self.device, torch.float64)
-        unbounded = self._map_by_class(noise, y, lambda flow, z: flow.from_noise(z))
+        unbounded = self._map_by_class(noise, y, Gaussianization.from_noise)
         return self.support_transform.decode(unbounded)
 
     def _map_by_class(
@@ -144,13 +144,13 @@ class FittedClassDensities(BaseFittedDensity):
         y: EncodedY,
         map_rows: Callable[[Gaussianization, Tensor], Tensor],
     ) -> Tensor:
-        """Rows (n, d), those of each class mapped by its flow, in their order."""
+        """Rows (n, d), those of each class mapped by its density, in their order."""
         result = torch.empty_like(rows)
         class_indices = y.values.to(rows.device)
-        for c, flow in enumerate(self.flows):
+        for c, density in enumerate(self.densities):
             of_class = class_indices == c
             if bool(of_class.any()):
-                result[of_class] = map_rows(flow, rows[of_class])
+                result[of_class] = map_rows(density, rows[of_class])
         return result
 
     def draw_y(self, n: int, seed: Seed) -> EncodedY:

@@ -22,8 +22,12 @@ from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.smooth_maps import SmoothMap
+from sliceflow.spaces.density.initial_map import (
+    InitialMap,
+    fit_initial_map,
+    fit_normal_initial_map,
+)
 from sliceflow.spaces.density.settings import GaussianizationSettings, count_knots
-from sliceflow.spaces.density.start import StartMap, fit_normal_start, fit_start
 
 # A flow ends if this many steps in a row do not make held-out rows more likely.
 PATIENCE = 10
@@ -33,37 +37,42 @@ PATIENCE = 10
 class Gaussianization:
     """A fitted map of rows to N(0, I), with its inverse and its Jacobian.
 
-    The start comes first: it whitens rows and maps a Gaussian mixture to N(0, I). Then
-    come the sliced steps. Each step rotates points, maps every coordinate by a smooth
-    increasing function, and rotates back.
+    The initial map comes first: it whitens rows and maps a Gaussian mixture to N(0, I).
+    Then come the sliced steps. Each step rotates points, maps every coordinate by a
+    smooth increasing function, and rotates back.
     """
 
-    start: StartMap
+    initial_map: InitialMap
     steps: Sequence[ModelStep]
 
-    def to_noise(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def to_noise_and_log_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Rows x (n, d) as noise (n, d) near N(0, I), and log|det ∂noise/∂x| (n,)."""
-        points, log_det = self.start.apply(x)
+        points, log_det = self.initial_map.apply(x)
         for step in self.steps:
             points, step_log_det = _apply_step(step, points)
             log_det = log_det + step_log_det
         return points.T, log_det
+
+    def to_noise(self, x: Tensor) -> Tensor:
+        """Rows x (n, d) as noise (n, d) near N(0, I)."""
+        noise, _ = self.to_noise_and_log_det(x)
+        return noise
 
     def from_noise(self, noise: Tensor) -> Tensor:
         """The rows x (n, d) that `to_noise` sends to noise (n, d)."""
         points = noise.T
         for step in reversed(self.steps):
             points = _invert_step(step, points)
-        return self.start.invert(points)
+        return self.initial_map.invert(points)
 
     def log_density(self, x: Tensor) -> Tensor:
         """log p(x) of rows x (n, d): (n,)."""
-        noise, log_det = self.to_noise(x)
+        noise, log_det = self.to_noise_and_log_det(x)
         return normal.log_density(noise.T) + log_det
 
     def log_densities_by_step(self, x: Tensor) -> Iterator[Tensor]:
         """log p(x) (n,) without any step, after one step, after two, …"""
-        points, log_det = self.start.apply(x)
+        points, log_det = self.initial_map.apply(x)
         yield normal.log_density(points) + log_det
         for step in self.steps:
             points, step_log_det = _apply_step(step, points)
@@ -71,10 +80,10 @@ class Gaussianization:
             yield normal.log_density(points) + log_det
 
     def has_columns(self, d: int) -> bool:
-        """Whether start and steps are of d columns; damaged ones may not be."""
+        """Whether all maps are of d columns; damaged ones may not be."""
         thetas = [step.theta for step in self.steps]
         has_directions = all(t is not None and t.shape == (d, d) for t in thetas)
-        return self.start.has_columns(d) and has_directions
+        return self.initial_map.has_columns(d) and has_directions
 
 
 def _apply_step(step: ModelStep, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -107,24 +116,22 @@ def fit_gaussianization(
     listeners: Sequence[FlowListener] = (),
     held_out: Tensor | None = None,
 ) -> Gaussianization:
-    """Fit the start, and then the flow, to rows x (n, d).
+    """Fit the initial map, and then the flow, to rows x (n, d).
 
     The flow goes from data to noise: its particles are the rows, and its target is
     N(0, I). With `held_out` rows (m, d), it ends when these stop improving.
     """
-    start = fit_start(x, settings.start, seed)
-    points, _ = start.apply(x)
+    initial_map = fit_initial_map(x, settings.initial_map, seed)
+    points, _ = initial_map.apply(x)
     stage = Stage(
         "flow",
         LeastNormal(settings.n_candidates),
         settings.n_steps,
-        transport=ToNormal(
-            settings.smoothing, count_knots(len(x)), settings.relaxation
-        ),
+        transport=ToNormal(settings.penalty, count_knots(len(x)), settings.relaxation),
         n_knots=None,
     )
     if held_out is not None:
-        listeners = (*listeners, EarlyStopping(start, held_out))
+        listeners = (*listeners, EarlyStopping(initial_map, held_out))
     steps = simulate(
         FlowSpec([stage], seed.child("flow")),
         Cloud(points.contiguous()),
@@ -132,7 +139,7 @@ def fit_gaussianization(
         ParticleStreams(seed.child("noise")),
         listeners=listeners,
     )
-    return Gaussianization(start, tuple(steps))
+    return Gaussianization(initial_map, tuple(steps))
 
 
 def fit_normal(x: Tensor, rows_by_class: Sequence[Tensor]) -> Gaussianization:
@@ -140,7 +147,7 @@ def fit_normal(x: Tensor, rows_by_class: Sequence[Tensor]) -> Gaussianization:
 
     Its covariance is that within all classes, whose rows are `rows_by_class`.
     """
-    return Gaussianization(fit_normal_start(x, rows_by_class), steps=())
+    return Gaussianization(fit_normal_initial_map(x, rows_by_class), steps=())
 
 
 @dataclass
@@ -150,13 +157,13 @@ class EarlyStopping:
     It moves the held-out rows along.
     """
 
-    start: StartMap
+    initial_map: InitialMap
     held_out: Tensor  # (m, d)
     # The mean log-density of the held-out rows, by the number of steps
     curve: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._points, self._log_det = self.start.apply(self.held_out)
+        self._points, self._log_det = self.initial_map.apply(self.held_out)
         self._record()
 
     def _record(self) -> None:

@@ -45,7 +45,7 @@ class MixtureMap:
         if len(self.log_weights) < 1 or not bool((diagonals > 0).all()):
             raise ValueError("a mixture has no components, or one without a density")
 
-    def to_noise(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def to_noise_and_log_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Points x (d, n) as noise (d, n), and log|det ∂noise/∂x| (n,)."""
         k, d = self.means.shape
         if k == 1:  # whitening, exact however far out
@@ -90,7 +90,7 @@ class MixtureMap:
         return (log_weights[:, None] + _log_normal(residuals).sum(1)).logsumexp(0)
 
     def from_noise(self, noise: Tensor) -> Tensor:
-        """The points x (d, n) that `to_noise` sends to noise (d, n)."""
+        """The points x (d, n) that `to_noise_and_log_det` sends to noise (d, n)."""
         k, d = self.means.shape
         if k == 1:
             return self.means[0, :, None] + self.cholesky_factors[0] @ noise

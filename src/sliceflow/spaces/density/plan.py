@@ -12,7 +12,7 @@ from sliceflow.models.plan import Plan
 from sliceflow.saved_types import Between, Count
 from sliceflow.spaces.density.settings import (
     GaussianizationSettings,
-    StartSettings,
+    InitialMapSettings,
     count_knots,
 )
 
@@ -31,7 +31,7 @@ class ClassPlan:
 
     n_rows: Count
     n_steps: Count
-    smoothing: Annotated[float, Between(0)]
+    penalty: Annotated[float, Between(0)]
     n_components: Count
     ridge: Annotated[float, Between(0)]
     columns_first: bool = False
@@ -45,10 +45,10 @@ class ClassPlan:
         return cls(
             n_rows=n_rows,
             n_steps=settings.n_steps,
-            smoothing=settings.smoothing,
-            n_components=settings.start.n_components,
-            ridge=settings.start.ridge,
-            columns_first=settings.start.columns_first,
+            penalty=settings.penalty,
+            n_components=settings.initial_map.n_components,
+            ridge=settings.initial_map.ridge,
+            columns_first=settings.initial_map.columns_first,
         )
 
     @classmethod
@@ -57,7 +57,7 @@ class ClassPlan:
         return cls(
             n_rows=n_rows,
             n_steps=0,
-            smoothing=0.0,
+            penalty=0.0,
             n_components=1,
             ridge=0.0,
             is_normal=True,
@@ -66,8 +66,10 @@ class ClassPlan:
     @property
     def settings(self) -> GaussianizationSettings:
         """The settings that the fit of the flow takes."""
-        start = StartSettings(self.n_components, self.ridge, self.columns_first)
-        return GaussianizationSettings(self.n_steps, self.smoothing, start)
+        initial_map = InitialMapSettings(
+            self.n_components, self.ridge, self.columns_first
+        )
+        return GaussianizationSettings(self.n_steps, self.penalty, initial_map)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +101,7 @@ class DensityPlan(Plan):
             ("classes", n_classes),
             ("mixture", _join([plan.n_components for plan in self.classes])),
             ("steps", _join([plan.n_steps for plan in self.classes])),
-            ("smoothing", _join([plan.smoothing for plan in self.classes])),
+            ("penalty", _join([plan.penalty for plan in self.classes])),
             ("knots", _join([count_knots(plan.n_rows) for plan in self.classes])),
         ]
 

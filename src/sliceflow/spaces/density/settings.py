@@ -12,15 +12,15 @@ from dataclasses import dataclass
 # are nearly sums of others.
 RIDGES = (1e-4, 1e-3, 3e-2)
 # A map that is fitted to n rows has 1.5·√n knots, within these limits. Fewer than 12
-# cannot bend where the data do; beyond 48 the smoothing decides, and knots only cost
+# cannot bend where the data do; beyond 48 the penalty decides, and knots only cost
 # time.
 _MIN_KNOTS = 12
 _MAX_KNOTS = 48
 
 
 @dataclass(frozen=True)
-class StartSettings:
-    """How rows are mapped before the steps; see `StartMap`."""
+class InitialMapSettings:
+    """How rows are mapped before the steps; see `InitialMap`."""
 
     n_components: int = 1  # of the Gaussian mixture
     ridge: float = RIDGES[0]  # one of `RIDGES`
@@ -32,8 +32,8 @@ class GaussianizationSettings:
     """How to fit a `Gaussianization`."""
 
     n_steps: int
-    smoothing: float  # of the maps of steps; see `ToNormal`
-    start: StartSettings = StartSettings()
+    penalty: float  # of rough maps; see `ToNormal`
+    initial_map: InitialMapSettings = InitialMapSettings()
     n_candidates: int = 8  # rotations of which a step takes the best; see `LeastNormal`
     relaxation: float = 0.7  # the share of the displacement that maps have
 

@@ -1,7 +1,8 @@
 """The search for the settings of a `Gaussianization`, by held-out likelihood.
 
-First it chooses the start, by its own log-density, which is quick. Then it chooses the
-smoothing and the number of steps, by flows that are fitted to parts of the rows.
+First it chooses the initial map, by its own log-density, which is quick. Then it
+chooses the penalty of rough maps and the number of steps, by flows that are fitted to
+parts of the rows.
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ from torch import Tensor
 from sliceflow.arrays import Floats
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.density.gaussianization import fit_gaussianization
+from sliceflow.spaces.density.initial_map import fit_initial_map
 from sliceflow.spaces.density.settings import (
     RIDGES,
     GaussianizationSettings,
-    StartSettings,
+    InitialMapSettings,
 )
-from sliceflow.spaces.density.start import fit_start
 
-# Smoothings that are tried. Weaker ones follow noise on all sets that were measured.
-SMOOTHINGS = (30.0, 100.0, 300.0)
+# Penalties of rough maps that are tried. Weaker ones follow noise on all sets that
+# were measured.
+PENALTIES = (30.0, 100.0, 300.0)
 # Components of the mixture that the flow may start from, in the order in which they
 # are tried; the search ends when two in a row are no better.
 MIXTURE_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24)
@@ -55,23 +57,23 @@ def choose_settings(
     x: Tensor,
     seed: Seed,
     n_steps: int | None = None,
-    smoothing: float | None = None,
+    penalty: float | None = None,
     n_components: int | None = None,
 ) -> GaussianizationSettings:
     """The settings for rows x (n, d). Arguments that are not None are not chosen."""
     splits = list(_splits(x, seed.child("splits")))
-    start_splits = splits
+    mixture_splits = splits
     if len(x) > _MAX_ROWS_FOR_ALL_FOLDS:
-        start_splits = splits[:_N_FOLDS_OF_MIXTURES]
-    start = _choose_start(start_splits, seed, n_components)
-    if n_steps is not None and smoothing is not None:
-        return GaussianizationSettings(n_steps, smoothing, start)
-    smoothings = SMOOTHINGS if smoothing is None else (smoothing,)
+        mixture_splits = splits[:_N_FOLDS_OF_MIXTURES]
+    initial_map = _choose_initial_map(mixture_splits, seed, n_components)
+    if n_steps is not None and penalty is not None:
+        return GaussianizationSettings(n_steps, penalty, initial_map)
+    penalties = PENALTIES if penalty is None else (penalty,)
     max_steps = MAX_STEPS if n_steps is None else n_steps
     best = -math.inf
-    chosen = GaussianizationSettings(max_steps, SMOOTHINGS[-1], start)
-    for candidate in smoothings:
-        tried = GaussianizationSettings(max_steps, candidate, start)
+    chosen = GaussianizationSettings(max_steps, PENALTIES[-1], initial_map)
+    for candidate in penalties:
+        tried = GaussianizationSettings(max_steps, candidate, initial_map)
         curve = _held_out_curve(splits, tried, seed)
         if n_steps is not None:
             curve = curve[-1:]
@@ -93,19 +95,19 @@ def _splits(x: Tensor, seed: Seed) -> Iterator[Split]:
         yield Split(x[order[~is_held_out]], x[order[is_held_out]])
 
 
-def _choose_start(
+def _choose_initial_map(
     splits: Sequence[Split], seed: Seed, n_components: int | None
-) -> StartSettings:
-    """The start that is likeliest on held-out rows.
+) -> InitialMapSettings:
+    """The initial map that is likeliest on held-out rows.
 
     `n_components` is chosen if it is None.
     """
     sizes = MIXTURE_SIZES if n_components is None else (n_components,)
     best = -math.inf
-    chosen = StartSettings()
+    chosen = InitialMapSettings()
     for columns_first in (False, True):
         for ridge in RIDGES:
-            tried = StartSettings(ridge=ridge, columns_first=columns_first)
+            tried = InitialMapSettings(ridge=ridge, columns_first=columns_first)
             score, tried = _choose_mixture_size(splits, tried, seed, sizes)
             if score > best:
                 best = score
@@ -115,10 +117,10 @@ def _choose_start(
 
 def _choose_mixture_size(
     splits: Sequence[Split],
-    settings: StartSettings,
+    settings: InitialMapSettings,
     seed: Seed,
     sizes: Sequence[int],
-) -> tuple[float, StartSettings]:
+) -> tuple[float, InitialMapSettings]:
     """The best held-out log-density, and the settings with that many components."""
     best = -math.inf
     chosen = settings
@@ -128,7 +130,7 @@ def _choose_mixture_size(
         if n_worse == _MAX_WORSE_SIZES or too_many:
             break
         tried = replace(settings, n_components=n_components)
-        score = _score_start(splits, tried, seed)
+        score = _score_initial_map(splits, tried, seed)
         n_worse += 1
         if score > best:
             best = score
@@ -137,12 +139,14 @@ def _choose_mixture_size(
     return best, chosen
 
 
-def _score_start(splits: Sequence[Split], settings: StartSettings, seed: Seed) -> float:
+def _score_initial_map(
+    splits: Sequence[Split], settings: InitialMapSettings, seed: Seed
+) -> float:
     """The mean log-density of held-out rows without steps, summed over the splits."""
     score = 0.0
     for split in splits:
-        start = fit_start(split.fitted, settings, seed, n_mixture_starts=1)
-        score += float(start.log_density(split.held_out).mean())
+        initial_map = fit_initial_map(split.fitted, settings, seed, n_mixture_starts=1)
+        score += float(initial_map.log_density(split.held_out).mean())
     return score
 
 

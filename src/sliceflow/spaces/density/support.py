@@ -6,7 +6,6 @@ It also refuses rows that have no density, and spreads ties.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -17,7 +16,7 @@ from torch import Tensor
 from sliceflow.arrays import Floats, Mask
 from sliceflow.engine import normal
 from sliceflow.engine.random import Seed
-from sliceflow.errors import DataError, ParameterError
+from sliceflow.errors import DataError
 from sliceflow.neighbours.features import heavy_tail
 from sliceflow.saved_types import ArraySpec, Label
 
@@ -32,11 +31,6 @@ MIN_TIES = 4
 _MAX_EXPONENT = 700.0
 # The least distance of a row from a bound, as a share of the distance of the bounds.
 _MIN_BOUND_DISTANCE = 1e-12
-
-# One bound for all columns, or one for each.
-Bound = float | Sequence[float]
-# Lower and upper bounds of columns.
-Bounds = tuple[Bound, Bound]
 
 
 @dataclass(frozen=True)
@@ -143,25 +137,6 @@ class SupportTransform:
                 u.clamp(-_MAX_EXPONENT, _MAX_EXPONENT)
             )
         return u
-
-
-def check_bounds(bounds: Bounds | None, d: int) -> tuple[Floats, Floats]:
-    """The user's `bounds` as arrays (d,), infinite where there are none."""
-    if bounds is None:
-        return np.full(d, -np.inf), np.full(d, np.inf)
-    hint = f"pass (low, high): numbers, or lists of {d}, one for each column"
-    try:
-        lower, upper = bounds
-        low = np.broadcast_to(np.asarray(lower, dtype=np.float64), (d,)).copy()
-        high = np.broadcast_to(np.asarray(upper, dtype=np.float64), (d,)).copy()
-    except (TypeError, ValueError) as error:
-        fact = "is not a pair of bounds of the columns"
-        raise ParameterError("bounds", bounds, fact, hint) from error
-    if not (low < high).all():
-        column = int(np.argmin(low < high))
-        fact = f"has a lower bound that is not below the upper one, of column {column}"
-        raise ParameterError("bounds", bounds, fact, hint)
-    return low, high
 
 
 def check_within_bounds(

@@ -4,9 +4,9 @@ import numpy as np
 import torch
 
 from sliceflow.engine.random import Seed
-from sliceflow.spaces.density.settings import StartSettings
+from sliceflow.spaces.density.initial_map import fit_initial_map
+from sliceflow.spaces.density.settings import InitialMapSettings
 from sliceflow.spaces.density.settings_search import choose_settings
-from sliceflow.spaces.density.start import fit_start
 
 
 def test_narrow_components_are_not_widened(rng):
@@ -17,13 +17,11 @@ def test_narrow_components_are_not_widened(rng):
     centres = np.repeat([[-1.0, 0, 1], [1.0, 0, -1], [0.0, 1, 0]], 400, axis=0)
     noise = rng.normal(size=centres.shape)
     rows = torch.from_numpy(centres + 0.02 * noise)
-    settings = choose_settings(
-        rows, Seed(0), n_steps=0, smoothing=100.0, n_components=3
-    )
-    start = fit_start(rows, settings.start, Seed(0))
+    settings = choose_settings(rows, Seed(0), n_steps=0, penalty=100.0, n_components=3)
+    initial_map = fit_initial_map(rows, settings.initial_map, Seed(0))
     log_densities = -0.5 * (noise**2 + np.log(2 * np.pi)).sum(1)
     true = log_densities.mean() - 3 * np.log(0.02) - np.log(3)
-    assert abs(float(start.log_density(rows).mean()) - true) < 0.1
+    assert abs(float(initial_map.log_density(rows).mean()) - true) < 0.1
 
 
 def test_a_bad_start_of_the_mixture_is_not_the_last():
@@ -36,9 +34,9 @@ def test_a_bad_start_of_the_mixture_is_not_the_last():
     noise = rng.normal(size=(600, 6))
     rows = means[component] + np.einsum("nij,nj->ni", factors[component], noise)
     x = torch.from_numpy(rows)
-    settings = StartSettings(n_components=6)
+    settings = InitialMapSettings(n_components=6)
     scores = []
     for number in range(6, 10):
-        start = fit_start(x, settings, Seed(number))
-        scores.append(float(start.log_density(x).mean()))
+        initial_map = fit_initial_map(x, settings, Seed(number))
+        scores.append(float(initial_map.log_density(x).mean()))
     assert min(scores) > max(scores) - 0.1

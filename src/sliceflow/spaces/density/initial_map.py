@@ -1,4 +1,4 @@
-"""The start of a density: maps of columns, whitening and a mixture, before steps."""
+"""The initial map of a density: columns, whitening and a mixture, before the steps."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.smooth_maps import SmoothMap
 from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.density.mixture import MixtureMap
-from sliceflow.spaces.density.settings import RIDGES, StartSettings, count_knots
+from sliceflow.spaces.density.settings import RIDGES, InitialMapSettings, count_knots
 
-# The smoothing of the maps of single columns, and the iterations of their fit. They are
+# The penalty of rough maps of single columns, and the iterations of their fit. They are
 # fitted once, and to the end: a step of the flow fits its maps more roughly.
-_COLUMN_SMOOTHING = 30.0
+_COLUMN_PENALTY = 30.0
 _COLUMN_ITERATIONS = 15
 # The least shrinkage of correlations to 0, so that they can be inverted; and the
 # shrinkage for a class of few rows, whose correlations are noisy.
@@ -40,7 +40,7 @@ MIXTURE_STARTS = 3
 
 
 @dataclass(frozen=True)
-class StartMap:
+class InitialMap:
     """The map of rows (n, d) to points (d, n) at which the sliced steps start.
 
     Each column may be mapped to N(0, 1) by itself. Then rows are whitened, x = shift +
@@ -63,7 +63,7 @@ class StartMap:
     def apply(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Rows x (n, d) as points (d, n), and log|det ∂points/∂x| (n,)."""
         white, whitening_log_det = self._whiten(x)
-        points, log_det = self.mixture.to_noise(white)
+        points, log_det = self.mixture.to_noise_and_log_det(white)
         return points, log_det + whitening_log_det
 
     def invert(self, points: Tensor) -> Tensor:
@@ -96,13 +96,13 @@ class StartMap:
         return white, log_det
 
 
-def fit_start(
+def fit_initial_map(
     x: Tensor,
-    settings: StartSettings,
+    settings: InitialMapSettings,
     seed: Seed,
     n_mixture_starts: int = MIXTURE_STARTS,
-) -> StartMap:
-    """Fit the start to rows x (n, d)."""
+) -> InitialMap:
+    """Fit the initial map to rows x (n, d)."""
     column_map = None
     if settings.columns_first:
         column_map = _fit_columns(x)
@@ -116,10 +116,10 @@ def fit_start(
     factor = _correlation_factor(standardised, shrinkage)
     white = torch.linalg.solve_triangular(factor, standardised.T, upper=False)
     mixture = _fit_mixture(white.T, settings, seed, n_mixture_starts)
-    return StartMap(column_map, shift, scale[:, None] * factor, mixture)
+    return InitialMap(column_map, shift, scale[:, None] * factor, mixture)
 
 
-def fit_normal_start(x: Tensor, rows_by_class: Sequence[Tensor]) -> StartMap:
+def fit_normal_initial_map(x: Tensor, rows_by_class: Sequence[Tensor]) -> InitialMap:
     """A normal distribution around rows x (n, d), for a class of few rows.
 
     Its covariance is that within all classes, whose rows are `rows_by_class`; if these
@@ -134,7 +134,7 @@ def fit_normal_start(x: Tensor, rows_by_class: Sequence[Tensor]) -> StartMap:
     d = x.shape[1]
     identity = torch.eye(d, dtype=x.dtype, device=x.device)
     standard_normal = MixtureMap(x.new_zeros(1), x.new_zeros(1, d), identity[None])
-    return StartMap(None, x.mean(0), scale[:, None] * factor, standard_normal)
+    return InitialMap(None, x.mean(0), scale[:, None] * factor, standard_normal)
 
 
 def _correlation_factor(standardised: Tensor, shrinkage: float) -> Tensor:
@@ -150,7 +150,7 @@ def _correlation_factor(standardised: Tensor, shrinkage: float) -> Tensor:
 def _fit_columns(x: Tensor) -> SmoothMap:
     """The maps of each column of rows x (n, d) to N(0, 1)."""
     transport = ToNormal(
-        _COLUMN_SMOOTHING, count_knots(len(x)), n_iterations=_COLUMN_ITERATIONS
+        _COLUMN_PENALTY, count_knots(len(x)), n_iterations=_COLUMN_ITERATIONS
     )
     columns = x.T.contiguous()
     no_data = columns[:, :0]  # the target is N(0, 1), which the transport knows
@@ -160,7 +160,7 @@ def _fit_columns(x: Tensor) -> SmoothMap:
 
 
 def _fit_mixture(
-    white: Tensor, settings: StartSettings, seed: Seed, n_starts: int
+    white: Tensor, settings: InitialMapSettings, seed: Seed, n_starts: int
 ) -> MixtureMap:
     """The mixture of white rows (n, d), the likeliest of `n_starts` fits."""
     if settings.n_components == 1:
