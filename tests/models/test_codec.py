@@ -206,10 +206,10 @@ class Counted:
 
 @dataclass(frozen=True)
 class Maps:
-    knots: Annotated[Tensor, ArraySpec("h k", (torch.float32, torch.float64))]
-    neighbours: Annotated[np.ndarray, ArraySpec("h", torch.int64, ge=0, differences=1)]
+    knots: Annotated[Tensor, ArraySpec("h k", ("float32", "float64"))]
+    neighbours: Annotated[np.ndarray, ArraySpec("h", "int64", ge=0, differences=1)]
     n: int
-    theta: Annotated[Tensor, ArraySpec("h d", torch.float64)] | None = None
+    theta: Annotated[Tensor, ArraySpec("h d", "float64")] | None = None
     note: str = field(default="", metadata={"saved": False})
 
     def check_saved(self):
@@ -224,9 +224,7 @@ class Model:
     transport: Sorted | Counted | None
     labels: tuple[Label, ...]
     parameters: dict[str, float | tuple[int, ...]]
-    pictures: (
-        Annotated[np.ndarray, ArraySpec("n c h w", torch.uint8, differences=3)] | None
-    )
+    pictures: Annotated[np.ndarray, ArraySpec("n c h w", "uint8", differences=3)] | None
 
 
 def maps(k, rng):
@@ -356,7 +354,7 @@ def test_what_does_not_fit_is_named(annotation, tree, message):
     ],
 )
 def test_arrays_that_do_not_fit_are_named(array, message):
-    holder = in_dataclass(Annotated[Tensor, ArraySpec("n", torch.float64)])
+    holder = in_dataclass(Annotated[Tensor, ArraySpec("n", "float64")])
     arrays = {} if array is None else {"value": array}
     tree = {"class": "Holder", "value": {"class": "array"}}
     with pytest.raises(ValueError, match=message):
