@@ -82,20 +82,13 @@ LABEL_FIELDS = {
     tuple[Label, ...]: st.lists(LABELS, max_size=3).map(tuple),
     tuple[Label, ...] | None: st.lists(LABELS, max_size=3).map(tuple) | st.none(),
 }
-DTYPES = {
-    np.float32: torch.float32,
-    np.float64: torch.float64,
-    np.int64: torch.int64,
-    np.uint8: torch.uint8,
-    np.int16: torch.int16,
-    np.bool_: torch.bool,
-}
+DTYPES = ("bool", "float32", "float64", "int16", "int64", "uint8")
 
 
 @st.composite
 def array_kinds(draw):
     """A dataclass with an array, and a strategy of its objects."""
-    dtype = draw(st.sampled_from(sorted(DTYPES, key=str)))
+    dtype = np.dtype(draw(st.sampled_from(DTYPES)))
     differences = 0
     if np.issubdtype(dtype, np.integer):
         differences = draw(st.sampled_from([0, 1]))
@@ -103,7 +96,7 @@ def array_kinds(draw):
     shapes = st.tuples(*[st.integers(0, 3)] * rank)
     values = shapes.flatmap(lambda shape: arrays(dtype, shape))
     dims = " ".join("abc"[:rank])
-    about = ArraySpec(dims, DTYPES[dtype], finite=False, differences=differences)
+    about = ArraySpec(dims, dtype.name, finite=False, differences=differences)
     container = np.ndarray
     if draw(st.booleans()):
         container = Tensor
