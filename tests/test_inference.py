@@ -18,7 +18,7 @@ from sliceflow.errors import DataError, ParameterError
 from sliceflow.inference import posterior, posteriors
 from sliceflow.metrics import nearest, sliced_wasserstein
 from sliceflow.models import file
-from sliceflow.models.limits import MemoryBudget
+from sliceflow.models.memory_budget import MemoryBudget
 
 MOONS = TASKS["two moons"]
 THETA = np.arange(10.0).reshape(5, 2)

@@ -7,11 +7,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-
-import torch
+from typing import TYPE_CHECKING, Literal
 
 from sliceflow.errors import NotEnoughMemoryError, ParameterError
 from sliceflow.wording import format_bytes
+
+if TYPE_CHECKING:
+    import torch
+
+# Functions that need torch import it themselves: it takes seconds, and new rows of a
+# table, whose memory is checked here, do without it.
 
 # Projections of a chunk: 64 MiB stay near the caches of a CPU, 4 GiB keep a GPU busy.
 _MAX_PROJECTION_BYTES_ON_CPU = 1 << 26
@@ -37,6 +42,8 @@ def cpu_slowness() -> float:
 
     It is measured once in a process, on one thread, as busy as the CPU is then.
     """
+    import torch
+
     theta = torch.eye(_TIMED_TILE)
     x = torch.linspace(-1, 1, _TIMED_TILE * _TIMED_POINTS).view(_TIMED_TILE, -1)
     values = torch.linspace(-1, 1, _TIMED_BINS + 1, dtype=torch.float64)
@@ -60,6 +67,8 @@ def one_thread() -> Iterator[None]:
     Several threads add up parts of such a sum, so its last bits would depend on how
     many there are. Products that sum over few columns do not need this.
     """
+    import torch
+
     n_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -73,6 +82,8 @@ def resolve_device(device: str | torch.device) -> torch.device:
 
     "auto" is a GPU if there is one.
     """
+    import torch
+
     if device == "auto" and torch.cuda.is_available():
         return torch.device("cuda")
     if device == "auto":
@@ -97,7 +108,9 @@ def resolve_device(device: str | torch.device) -> torch.device:
     return resolved
 
 
-def require_memory(wanted: int, device: torch.device, what: str, advice: str) -> None:
+def require_memory(
+    wanted: int, device: torch.device | Literal["cpu"], what: str, advice: str
+) -> None:
     """Raise a `NotEnoughMemoryError` if `wanted` bytes can never be allocated.
 
     `what` begins the message, such as "the particles need".
@@ -123,9 +136,11 @@ def projection_bytes(device: torch.device) -> int:
     return min(max_bytes, int(free * _PROJECTION_SHARE))
 
 
-def free_memory(device: torch.device) -> int | None:
+def free_memory(device: torch.device | Literal["cpu"]) -> int | None:
     """Free bytes on the device; None if the system does not say."""
-    if device.type == "cuda":
+    if not isinstance(device, str) and device.type == "cuda":
+        import torch
+
         free_on_device, _ = torch.cuda.mem_get_info(device)
         # Memory that torch has reserved but does not use is free, too.
         reserved = torch.cuda.memory_reserved(device)
@@ -144,6 +159,8 @@ def free_memory(device: torch.device) -> int | None:
 def total_memory(device: torch.device) -> int | None:
     """All bytes of the device; None if the system does not say."""
     if device.type == "cuda":
+        import torch
+
         _, total = torch.cuda.mem_get_info(device)
         return int(total)
     return _bytes_of_pages("SC_PHYS_PAGES")

@@ -6,13 +6,13 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-import torch
-
 from sliceflow.devices import resolve_device
 from sliceflow.errors import ParameterError
 from sliceflow.models.saving import load_estimator
 
 if TYPE_CHECKING:
+    import torch
+
     from sliceflow.spaces.density.estimator import SlicedDensity
     from sliceflow.spaces.pictures.estimator import ImageFlow
     from sliceflow.spaces.pictures.options import Precision
@@ -80,7 +80,9 @@ def load(
     >>> bool(same.all())
     True
     """
-    flow = load_estimator(path, _estimator_type, resolve_device(device), max_memory)
+    if device not in ("auto", "cpu"):  # these need no check, which imports torch
+        device = resolve_device(device)
+    flow = load_estimator(path, _estimator_type, device, max_memory)
     class_name = type(flow).__name__
     if class_name != "TableFlow":  # tables have no parameter `device`
         flow.set_params(device=device)

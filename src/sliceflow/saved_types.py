@@ -9,25 +9,36 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import msgspec
-import torch
 
-FLOAT_DTYPES = (torch.float32, torch.float64)
+# The dtypes of arrays in files, by the names that numpy and torch share.
+DTypeName = Literal[
+    "bool",
+    "uint8",
+    "int16",
+    "int32",
+    "int64",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+]
+FLOAT_DTYPES: tuple[DTypeName, ...] = ("float32", "float64")
 
 
 @dataclass(frozen=True)
 class ArraySpec:
     """The dimensions, the dtype and the values that a saved array must have.
 
-    For example, ``Annotated[Tensor, ArraySpec("h k", torch.float32)]`` is a matrix.
+    For example, ``Annotated[Tensor, ArraySpec("h k", "float32")]`` is a matrix.
 
     Parameters
     ----------
     dims : the names or sizes of the dimensions, separated by spaces. Dimensions of one
     name have the same size in all arrays of one object
-    dtype : the dtype, or several that are allowed
+    dtype : the name of the dtype, or several that are allowed
     ge : the least value that is allowed, or None
     finite : whether NaN and infinities are errors
     differences : the number of last axes along which a file holds differences, which
@@ -36,13 +47,13 @@ class ArraySpec:
     """
 
     dims: str
-    dtype: torch.dtype | tuple[torch.dtype, ...]
+    dtype: DTypeName | tuple[DTypeName, ...]
     ge: float | None = None
     finite: bool = True
     differences: int = 0
 
     @property
-    def dtypes(self) -> tuple[torch.dtype, ...]:
+    def dtypes(self) -> tuple[DTypeName, ...]:
         """All dtypes that are allowed."""
         if isinstance(self.dtype, tuple):
             return self.dtype

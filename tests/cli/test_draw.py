@@ -1,5 +1,8 @@
 """`sliceflow sample`, `inpaint` and `impute`: what they write, and what they refuse."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,7 +11,7 @@ from PIL import Image
 pytest.importorskip("typer")
 
 import sliceflow
-from running import FEW, done, inside, refused
+from running import FEW, done, environment, inside, refused
 from sliceflow.cli.data import read_data
 from sliceflow.cli.settings import Settings
 from sliceflow.datasets import load
@@ -261,3 +264,39 @@ def test_a_model_of_another_kind_is_refused(
     refused(inside(*words), 2, "not a model of pictures", "impute")
     words = ("sample", digits_run[0], "--given", "a=1", "--out", tmp_path / "x.png")
     refused(inside(*words), 2, "--given is for tables", "--label")
+
+
+SAMPLE_WITHOUT_TORCH = """
+import sys
+from sliceflow.cli import main
+main()
+assert "torch" not in sys.modules
+"""
+
+
+def test_rows_of_a_table_are_drawn_without_torch(tmp_path):
+    """It takes seconds to import, and five rows should be there in two."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "plan": rng.choice(["free", "gold"], 60),
+            "seats": rng.integers(1, 9, 60),
+            "fee": rng.normal(size=60).round(2),
+            "start": pd.Timestamp("2024-01-01") + pd.to_timedelta(range(60), "D"),
+        }
+    )
+    frame.loc[3, "fee"] = np.nan
+    flow = sliceflow.TableFlow(tree_settings=(5, 2), random_state=0).fit(frame)
+    model = tmp_path / "table.sliceflow"
+    flow.save(model)
+    words = ["sample", str(model), "-n", "5", "--seed", "3", "--out", "-"]
+    process = subprocess.run(
+        [sys.executable, "-c", SAMPLE_WITHOUT_TORCH, *words],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=120,
+    )
+    assert process.returncode == 0, process.stderr
+    rows = flow.sample(5, random_state=3)
+    assert process.stdout == rows.to_csv(index=False)

@@ -44,7 +44,7 @@ class Small:
     model: tuple[ModelStep, ...]
     condition: conditions.ConditionEncoder | None
     history: SavedHistory
-    rows: Annotated[Tensor, ArraySpec("n d", torch.float64)]
+    rows: Annotated[Tensor, ArraySpec("n d", "float64")]
 
     def check_saved(self):
         flow = FlowSpec([Stage("flow", self.frame, 8)], self.seed)

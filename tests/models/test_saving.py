@@ -34,7 +34,7 @@ from sliceflow import (
     TableFlow,
 )
 from sliceflow.errors import DataError
-from sliceflow.models import codec, file, limits, saving
+from sliceflow.models import codec, file, memory_budget, saving
 
 UNSAVED = {"device", "random_state", "verbose"}
 
@@ -193,7 +193,9 @@ def test_changed_files_are_refused_or_draw_numbers(
     fitted(kind).save(path)
     monkeypatch.setattr(os, "fsync", lambda _: None)
     content = path.read_bytes()
-    kind_name, header, arrays = file.parse(content, limits.MemoryBudget(len(content)))
+    kind_name, header, arrays = file.parse(
+        content, memory_budget.MemoryBudget(len(content))
+    )
     for i in range(n):
         if i % 2:
             tree = change_header(msgspec.msgpack.decode(header), rng)
@@ -234,11 +236,11 @@ def test_a_model_loaded_on_a_gpu_draws_what_the_fitted_one_draws(kind, tmp_path)
 
 def test_a_model_of_usual_fits_may_take_its_memory():
     """That of 9,000 faces takes 18 times its file. A bomb takes far more."""
-    limits.MemoryBudget(61_200_000).take(1_090_669_744)
+    memory_budget.MemoryBudget(61_200_000).take(1_090_669_744)
     with pytest.raises(
         ValueError, match="if you trust the file, load it with max_memory="
     ):
-        limits.MemoryBudget(61_200_000).take(1_000 * 61_200_000)
+        memory_budget.MemoryBudget(61_200_000).take(1_000 * 61_200_000)
 
 
 def test_a_transport_of_the_users_own_cannot_be_saved(tmp_path):

@@ -227,6 +227,9 @@ def load_model(run: Path, device: str = "auto") -> Model:
     except sliceflow.ModelFileError as error:
         hint = "name a file that sliceflow wrote, or fit it again"
         raise CommandError(str(error), hint) from error
+    if isinstance(model, sliceflow.TableFlow):
+        return model
+    # The class of densities imports torch, which a table does not need.
     if isinstance(model, sliceflow.SlicedDensity):
         fact = f"{path} is a density, for which there are no commands"
         raise CommandError(fact, "open it in Python with sliceflow.load")

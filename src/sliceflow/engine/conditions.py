@@ -133,8 +133,8 @@ class ContinuousEncoder:
     A constant column is only centred.
     """
 
-    mean: Annotated[np.ndarray, ArraySpec("l", torch.float64)]
-    scale: Annotated[np.ndarray, ArraySpec("l", torch.float64)]
+    mean: Annotated[np.ndarray, ArraySpec("l", "float64")]
+    scale: Annotated[np.ndarray, ArraySpec("l", "float64")]
     kind: ClassVar[Literal["continuous"]] = "continuous"
     are_clusters: ClassVar[bool] = False
 

@@ -12,12 +12,12 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
-from sliceflow.engine.model_steps import ModelStep
+    from sliceflow.engine.model_steps import ModelStep
 
 __all__ = [
     "Event",
@@ -69,6 +69,7 @@ class Event:
 
     Examples
     --------
+    >>> import torch
     >>> from sliceflow import SlicedWassersteinFlow
     >>> flow = SlicedWassersteinFlow(n_particles=200, n_steps=9)
     >>> def stop_after_three(event):
@@ -168,6 +169,7 @@ class History:
 
     Examples
     --------
+    >>> import torch
     >>> from sliceflow import SlicedWassersteinFlow
     >>> history = History()
     >>> flow = SlicedWassersteinFlow(n_particles=200, n_steps=3)
@@ -216,6 +218,8 @@ class History:
 
 def _read_together(values: Sequence[Tensor | None]) -> list[float]:
     """The numbers of tensors, read by one transfer from a GPU; 1 for None."""
+    import torch  # events of tables, which are no flows, do not need it
+
     known = [value.double() for value in values if value is not None]
     numbers = iter(torch.stack(known).tolist() if known else [])
     return [1.0 if value is None else next(numbers) for value in values]

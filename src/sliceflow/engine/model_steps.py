@@ -36,15 +36,15 @@ class CompressedMap:
     maps among all `n_all` maps. If none are left out, `map_indices` is None.
     """
 
-    lo: Annotated[Tensor, ArraySpec("h", torch.float64)]
-    hi: Annotated[Tensor, ArraySpec("h", torch.float64)]
-    edges: Annotated[Tensor, ArraySpec("h k", torch.int32, differences=1)]
-    quantized_shifts: Annotated[Tensor, ArraySpec("h k", torch.int16, differences=1)]
+    lo: Annotated[Tensor, ArraySpec("h", "float64")]
+    hi: Annotated[Tensor, ArraySpec("h", "float64")]
+    edges: Annotated[Tensor, ArraySpec("h k", "int32", differences=1)]
+    quantized_shifts: Annotated[Tensor, ArraySpec("h k", "int16", differences=1)]
     n_bins: Annotated[int, Between(1, MAX_BINS)]
     exponent: Annotated[int, Between(-1000, 1000)]
     dtype: torch.dtype = torch.float32
     map_indices: (
-        Annotated[Tensor, ArraySpec("h", torch.int64, ge=0, differences=1)] | None
+        Annotated[Tensor, ArraySpec("h", "int64", ge=0, differences=1)] | None
     ) = None
     n_all: Count = 0
 
@@ -57,7 +57,8 @@ class CompressedMap:
     def _check_edges(self) -> None:
         edges = self.edges
         n_knots = edges.shape[1]
-        if not 2 <= n_knots <= MAX_COMPRESSED_KNOTS or self.dtype not in FLOAT_DTYPES:
+        is_float = self.dtype in (torch.float32, torch.float64)
+        if not 2 <= n_knots <= MAX_COMPRESSED_KNOTS or not is_float:
             raise ValueError(f"compressed maps have {n_knots} knots of {self.dtype}")
         from_first = bool((edges[:, 0] == 0).all())
         to_last = bool((edges[:, -1] == self.n_bins).all())

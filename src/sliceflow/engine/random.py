@@ -14,14 +14,20 @@ import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from sliceflow import kernels
 from sliceflow.errors import ParameterError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from sliceflow.kernels import Kernels
+
+# What draws numbers imports torch, and the kernels, itself. They take seconds to
+# import, and a table takes only seeds from here: numpy draws its numbers.
 
 # At most this many numbers are converted at a time, which bounds the temporary int64
 # words to some 100 MB.
@@ -93,22 +99,24 @@ class Seed:
         columns: int,
         *,
         first_row: int = 0,
-        dtype: torch.dtype = torch.float64,
+        dtype: torch.dtype | None = None,
         device: torch.device | str = "cpu",
         part: slice | None = None,
     ) -> Tensor:
         """(rows, columns) numbers in (0, 1), or a `part` of the columns.
 
-        They are multiples of 2⁻³². Row i depends on `first_row + i` alone.
+        They are multiples of 2⁻³². Row i depends on `first_row + i` alone. Without a
+        dtype they are float64.
         """
-        uniform = kernels.for_device(device).uniform
+        uniform = _kernels(device).uniform
+        drawn_dtype = _float64_if_none(dtype)
 
         def draw(
             first: int, n: int, key: tuple[int, int], device: torch.device | str
         ) -> Tensor:
-            return uniform(first, n, key, device, dtype)
+            return uniform(first, n, key, device, drawn_dtype)
 
-        return self._numbers(draw, rows, columns, first_row, dtype, device, part)
+        return self._numbers(draw, rows, columns, first_row, drawn_dtype, device, part)
 
     def uniform_part(
         self,
@@ -116,10 +124,12 @@ class Seed:
         columns: int,
         part: slice,
         *,
-        dtype: torch.dtype = torch.float64,
+        dtype: torch.dtype | None = None,
         device: torch.device | str = "cpu",
     ) -> Tensor:
         """``uniform(rows, columns)[:, part]``, without storing the rest."""
+        import torch
+
         # On a GPU a call per row would cost more than the unused numbers.
         if part == slice(0, columns) or torch.device(device).type != "cpu":
             return self.uniform(rows, columns, dtype=dtype, device=device, part=part)
@@ -127,7 +137,8 @@ class Seed:
         first = part.start // _WORDS_PER_COUNTER
         end = math.ceil(part.stop / _WORDS_PER_COUNTER)
         skipped = _WORDS_PER_COUNTER * first
-        out = torch.empty((rows, part.stop - part.start), dtype=dtype)
+        shape = (rows, part.stop - part.start)
+        out = torch.empty(shape, dtype=_float64_if_none(dtype))
         for row in range(rows):  # the quads of each row that hold the part
             numbers = self.uniform(
                 end - first,
@@ -144,36 +155,39 @@ class Seed:
         columns: int,
         *,
         first_row: int = 0,
-        dtype: torch.dtype = torch.float64,
+        dtype: torch.dtype | None = None,
         device: torch.device | str = "cpu",
     ) -> Tensor:
         """(rows, columns) standard normal numbers, by Box and Muller in float64.
 
-        Row i depends on `first_row + i` alone.
+        Row i depends on `first_row + i` alone. Without a dtype they stay float64.
         """
-        draw = kernels.for_device(device).normal
-        return self._numbers(draw, rows, columns, first_row, dtype, device)
+        draw = _kernels(device).normal
+        drawn_dtype = _float64_if_none(dtype)
+        return self._numbers(draw, rows, columns, first_row, drawn_dtype, device)
 
     def laplace(self, rows: int, columns: int, device: torch.device | str) -> Tensor:
         """(rows, columns) Laplace numbers of variance 1/columns, in float64.
 
         They are −sign(v)·ln(1 − 2|v|)/√(2·columns) with uniform v in (−½, ½).
         """
+        import torch
+
         words = self._words(rows, columns, 0, device)[:, :columns]
         v = (words.double() + 0.5) / 2**32 - 0.5
         return torch.sign(v) * torch.log1p(-2 * v.abs()) / -math.sqrt(2 * columns)
 
     def permutation(self, n: int) -> Tensor:
         """A random order of 0 to n − 1, on the CPU: the same for every device."""
-        return torch.argsort(self._words(n, 1, 0, "cpu")[:, 0], stable=True)
+        return self._words(n, 1, 0, "cpu")[:, 0].argsort(stable=True)
 
     def _words(
         self, rows: int, columns: int, first_row: int, device: torch.device | str
     ) -> Tensor:
         """(rows, 4·⌈columns/4⌉) 32-bit words; row i depends on first_row + i alone."""
         quads = math.ceil(columns / _WORDS_PER_COUNTER)
-        kernel = kernels.for_device(device)
-        words = kernel.philox(first_row * quads, rows * quads, self.key, device)
+        philox = _kernels(device).philox
+        words = philox(first_row * quads, rows * quads, self.key, device)
         return words.view(rows, _WORDS_PER_COUNTER * quads)
 
     def _numbers(
@@ -191,6 +205,8 @@ class Seed:
         `draw` is a kernel: it gives four numbers for each counter. They are drawn by
         blocks of rows, which bounds the memory.
         """
+        import torch
+
         if part is None:
             part = slice(0, columns)
         out = torch.empty((rows, part.stop - part.start), dtype=dtype, device=device)
@@ -203,3 +219,16 @@ class Seed:
             numbers = numbers.view(n, _WORDS_PER_COUNTER * quads)
             out[begin : begin + n] = numbers[:, part]
         return out
+
+
+def _kernels(device: torch.device | str) -> Kernels:
+    """The kernels that draw random numbers on a device."""
+    from sliceflow import kernels
+
+    return kernels.for_device(device)
+
+
+def _float64_if_none(dtype: torch.dtype | None) -> torch.dtype:
+    import torch
+
+    return torch.float64 if dtype is None else dtype

@@ -26,9 +26,9 @@ class SmoothMap:
     in closed form.
     """
 
-    knots: Annotated[Tensor, ArraySpec("h k", torch.float64)]  # ascending
-    slopes: Annotated[Tensor, ArraySpec("h k", torch.float64)]  # T′ at the knots
-    first_values: Annotated[Tensor, ArraySpec("h", torch.float64)]  # T(first knot)
+    knots: Annotated[Tensor, ArraySpec("h k", "float64")]  # ascending
+    slopes: Annotated[Tensor, ArraySpec("h k", "float64")]  # T′ at the knots
+    first_values: Annotated[Tensor, ArraySpec("h", "float64")]  # T(first knot)
 
     def check_saved(self) -> None:
         """Raise a ValueError if these maps cannot be applied."""

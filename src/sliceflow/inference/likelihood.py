@@ -15,7 +15,6 @@ from functools import cached_property
 from typing import Annotated
 
 import numpy as np
-import torch
 
 from sliceflow.arrays import Floats, Ints, chunks
 from sliceflow.engine.random import Seed
@@ -52,11 +51,11 @@ class LikelihoodSampler:
     chain_starts : simulated θ (s, d) at which chains may start
     """
 
-    used_columns: Annotated[np.ndarray, ArraySpec("l", torch.int64, ge=0)]
+    used_columns: Annotated[np.ndarray, ArraySpec("l", "int64", ge=0)]
     density: ConditionalDensity
     prior: Prior
     max_noise_norm2: float
-    chain_starts: Annotated[np.ndarray, ArraySpec("s d", torch.float64)]
+    chain_starts: Annotated[np.ndarray, ArraySpec("s d", "float64")]
 
     @classmethod
     def from_data(

@@ -395,11 +395,11 @@ class Posterior:
 class SavedPosterior:
     """The part of a posterior that a file holds."""
 
-    theta: Annotated[np.ndarray, ArraySpec("n d", torch.float64)]
-    x: Annotated[np.ndarray, ArraySpec("n l", torch.float64)]
-    low: Annotated[np.ndarray, ArraySpec("d", torch.float64, finite=False)]
-    high: Annotated[np.ndarray, ArraySpec("d", torch.float64, finite=False)]
-    default_x: Annotated[np.ndarray, ArraySpec("l", torch.float64)] | None
+    theta: Annotated[np.ndarray, ArraySpec("n d", "float64")]
+    x: Annotated[np.ndarray, ArraySpec("n l", "float64")]
+    low: Annotated[np.ndarray, ArraySpec("d", "float64", finite=False)]
+    high: Annotated[np.ndarray, ArraySpec("d", "float64", finite=False)]
+    default_x: Annotated[np.ndarray, ArraySpec("l", "float64")] | None
     dtype: Dtype
     likelihood: LikelihoodSampler | None = None
     comparison: Comparison | None = None

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
-import torch
 
 from sliceflow.arrays import SMALLEST_POSITIVE, Floats, Mask
 from sliceflow.engine.normal import LOG_TWO_PI
@@ -37,12 +36,12 @@ class Prior:
     of their logarithms
     """
 
-    low: Annotated[np.ndarray, ArraySpec("d", torch.float64, finite=False)]
-    high: Annotated[np.ndarray, ArraySpec("d", torch.float64, finite=False)]
-    is_uniform: Annotated[np.ndarray, ArraySpec("d", torch.bool)]
-    is_logged: Annotated[np.ndarray, ArraySpec("d", torch.bool)]
-    mean: Annotated[np.ndarray, ArraySpec("g", torch.float64)]
-    precision: Annotated[np.ndarray, ArraySpec("g g", torch.float64)]
+    low: Annotated[np.ndarray, ArraySpec("d", "float64", finite=False)]
+    high: Annotated[np.ndarray, ArraySpec("d", "float64", finite=False)]
+    is_uniform: Annotated[np.ndarray, ArraySpec("d", "bool")]
+    is_logged: Annotated[np.ndarray, ArraySpec("d", "bool")]
+    mean: Annotated[np.ndarray, ArraySpec("g", "float64")]
+    precision: Annotated[np.ndarray, ArraySpec("g g", "float64")]
 
     @classmethod
     def from_data(cls, theta: Floats, low: Floats, high: Floats) -> Prior:

@@ -8,8 +8,8 @@ example,
     class Line:
         name: str
         color: Annotated[Shade, Grey | Rgb]  # an object of one of these dataclasses
-        x: Annotated[np.ndarray, ArraySpec("n", torch.float64)]
-        y: Annotated[np.ndarray, ArraySpec("n", torch.float64)] | None = None
+        x: Annotated[np.ndarray, ArraySpec("n", "float64")]
+        y: Annotated[np.ndarray, ArraySpec("n", "float64")] | None = None
 
         def check_saved(self) -> None:
             if self.name == "":
@@ -27,12 +27,14 @@ if its fields contradict each other.
 from __future__ import annotations
 
 import re
+import sys
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from typing import (
+    TYPE_CHECKING,
     Annotated,
     Any,
     ClassVar,
@@ -47,11 +49,15 @@ from typing import (
 
 import msgspec
 import numpy as np
-import torch
-from torch import Tensor
 
+from sliceflow.devices import resolve_device
 from sliceflow.models import packing
-from sliceflow.saved_types import ArraySpec, Label, SelfChecking
+from sliceflow.saved_types import ArraySpec, DTypeName, Label, SelfChecking
+from sliceflow.validation import from_tensor
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 T = TypeVar("T")
 
@@ -61,19 +67,10 @@ MAX_LABEL_BYTES = 1 << 28
 # The most digits of whole numbers beyond 64 bits, such as seeds. Converting a number of
 # a million digits would take long.
 MAX_DIGITS = 1000
-_DTYPES = {
-    "bool": torch.bool,
-    "uint8": torch.uint8,
-    "int16": torch.int16,
-    "int32": torch.int32,
-    "int64": torch.int64,
-    "uint64": torch.uint64,
-    "float16": torch.float16,
-    "float32": torch.float32,
-    "float64": torch.float64,
-}
 # How a header names a dtype of torch.
-_DtypeName = Enum("_DtypeName", {name: name for name in _DTYPES})  # type: ignore[misc]
+_TorchDtype = Enum(  # type: ignore[misc]
+    "_TorchDtype", {name: name for name in get_args(DTypeName)}
+)
 _PLAIN_TYPES = (str, int, float, bool, bytes, types.NoneType)
 # The kinds of dtypes of dates and durations, which numpy counts by integers.
 _DATE_KINDS = "mM"
@@ -101,7 +98,7 @@ def decode(
     arrays: Mapping[str, np.ndarray],
     device: torch.device | str = "cpu",
 ) -> T:
-    """The object of the dataclass `cls`, its tensors on `device`.
+    """The object of the dataclass `cls`, its tensors on `device` (`resolve_device`).
 
     Raises a ValueError that says what does not fit.
     """
@@ -202,7 +199,6 @@ _SCHEMAS: dict[Any, Any] = {
     bool: bool,
     types.NoneType: None,
     bytes: _BytesNode,
-    torch.dtype: _DtypeName,
     Label: _LabelNode,
 }
 
@@ -211,6 +207,8 @@ def _schema(annotation: Any) -> Any:
     """The type by which msgspec checks the nodes of an annotation."""
     if annotation in _SCHEMAS:
         return _SCHEMAS[annotation]
+    if _is_torch_dtype_class(annotation):
+        return _TorchDtype
     if isinstance(annotation, type) and is_dataclass(annotation):
         return _struct(annotation)
     origin = get_origin(annotation)
@@ -228,6 +226,12 @@ def _schema(annotation: Any) -> Any:
     if origin in (dict, Mapping):
         return types.GenericAlias(dict, tuple(map(_schema, arguments)))
     raise TypeError(f"{annotation!r} cannot be written to a file")
+
+
+def _is_torch_dtype_class(kind: object) -> bool:
+    """Whether `kind` is `torch.dtype`, found out without importing torch."""
+    torch = sys.modules.get("torch")  # without it, nothing is of its classes
+    return torch is not None and kind is torch.dtype
 
 
 def _annotated_schema(annotation: Any, kind: Any, about: Any) -> Any:
@@ -294,7 +298,7 @@ def _check_arrays(cls: type, arrays: Mapping[str, np.ndarray]) -> None:
     sizes: dict[str, int] = {}
     for name, array in arrays.items():
         about = _array_kinds(cls)[name].about
-        if _DTYPES.get(array.dtype.name) not in about.dtypes:
+        if array.dtype.name not in about.dtypes:
             raise ValueError(
                 f"{name} has dtype {array.dtype}; it must be one of {about.dtypes}"
             )
@@ -329,7 +333,7 @@ def _object_to_node(
     """The node of a dataclass's object; its arrays are added to `arrays`, by path."""
     cls: type = type(value)
     own_arrays = {
-        name: _as_numpy(getattr(value, name))
+        name: np.asarray(from_tensor(getattr(value, name)))
         for name, kind in _array_kinds(cls).items()
         if isinstance(getattr(value, name), kind.container)
     }
@@ -361,7 +365,7 @@ def _to_node(value: object, path: str, arrays: dict[str, np.ndarray]) -> object:
     """The node of any value but an array or a label."""
     if type(value) in _STRUCTS:
         return _object_to_node(value, path, arrays)
-    if isinstance(value, torch.dtype):
+    if _is_torch_dtype_class(type(value)):
         return str(value).removeprefix("torch.")
     if isinstance(value, tuple | list):
         return [
@@ -403,13 +407,6 @@ def _label_array_to_node(array: np.ndarray, path: str) -> _LabelArrayNode:
     return node
 
 
-def _as_numpy(array: np.ndarray | Tensor) -> np.ndarray:
-    """A tensor on any device, or an array, as an array."""
-    if isinstance(array, Tensor):
-        return array.detach().cpu().numpy()
-    return np.asarray(array)
-
-
 # Reading
 
 
@@ -434,10 +431,10 @@ class _Reader:
             for name in _saved_fields(cls):
                 if name not in arrays:
                     values[name] = self.value(getattr(node, name), _join(path, name))
-                elif _array_kinds(cls)[name].container is Tensor:
-                    values[name] = torch.from_numpy(arrays[name]).to(self.device)
-                else:
+                elif _array_kinds(cls)[name].container is np.ndarray:
                     values[name] = arrays[name]
+                else:
+                    values[name] = self._tensor(arrays[name])
             value = cls(**values)
             _check_object(value)
         except (ValueError, TypeError) as error:
@@ -457,8 +454,8 @@ class _Reader:
                 key: self.value(item, _join(path, str(key)))
                 for key, item in node.items()
             }
-        if isinstance(node, _DtypeName):
-            return _DTYPES[node.value]
+        if isinstance(node, _TorchDtype):
+            return _torch_dtype(node.value)
         if isinstance(node, _LabelArrayNode):
             return _label_array(node)
         return _label(node)
@@ -467,6 +464,19 @@ class _Reader:
         if path not in self.unread:
             raise ValueError(f"the array {path} is missing")
         return packing.unpack(self.unread.pop(path), about.differences)
+
+    def _tensor(self, array: np.ndarray) -> Tensor:
+        import torch  # files of tables have no tensors, and torch takes long to import
+
+        return torch.from_numpy(array).to(resolve_device(self.device))
+
+
+def _torch_dtype(name: str) -> torch.dtype:
+    """The dtype of torch of this name."""
+    import torch  # as above
+
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
 
 
 def _label(node: object) -> object:

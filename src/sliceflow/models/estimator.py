@@ -34,7 +34,7 @@ from sliceflow.models.protocols import (
     ParticleResult,
     RowsT,
 )
-from sliceflow.models.rows import remove_rows
+from sliceflow.models.removal import remove_rows
 from sliceflow.models.saving import FitRecord, HasColumns, SavedHistory, save
 from sliceflow.validation import as_callables, require
 

@@ -13,11 +13,10 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import numpy as np
-import torch
 import zstandard
 from safetensors import SafetensorError
 from safetensors.numpy import load as from_safetensors
@@ -27,7 +26,10 @@ import sliceflow
 from sliceflow.errors import DataError
 from sliceflow.models import codec
 from sliceflow.models.atomic import write_atomically
-from sliceflow.models.limits import MemoryBudget
+from sliceflow.models.memory_budget import MemoryBudget
+
+if TYPE_CHECKING:
+    import torch
 
 T = TypeVar("T")
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, fields
 from html import escape
 from typing import Any
 
-import torch
-
 from sliceflow.devices import cpu_slowness
 from sliceflow.wording import format_bytes, format_duration
 
@@ -57,6 +55,8 @@ class Plan(ABC):
 
     def seconds_for(self, n_values: float, nanoseconds: Mapping[str, float]) -> float:
         """Seconds for so many values, by the cost of one on each kind of device."""
+        import torch  # plans of tables do not need it
+
         device_type = torch.device(self.device).type
         n_threads = 1
         cost = nanoseconds.get(device_type, 1.0)

@@ -26,25 +26,26 @@ from typing import (
 )
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from sliceflow.engine.batches import Target
-from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.conditions import ConditionEncoder
-from sliceflow.engine.encoded_y import EncodedY
 from sliceflow.engine.events import (
     Event,
     EventListener,
     FlowListener,
     ProgressEvent,
 )
-from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams
 from sliceflow.engine.random import Seed
 from sliceflow.models.plan import Plan
 from sliceflow.models.ranks import SINGLE, Communicator
 
 if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from sliceflow.engine.batches import Target
+    from sliceflow.engine.clouds import Cloud
+    from sliceflow.engine.conditions import ConditionEncoder
+    from sliceflow.engine.encoded_y import EncodedY
+    from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams
     from sliceflow.models.checkpoints import Checkpoints
 
 

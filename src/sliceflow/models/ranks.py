@@ -16,17 +16,21 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
-import torch
-import torch.distributed as dist
-from torch import Tensor
 
 from sliceflow.dataframes import as_dataframe, column_names
 from sliceflow.devices import resolve_device
 from sliceflow.engine.events import EventListener, EventT, notify
 from sliceflow.errors import DataError, HintedError, ParameterError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+# Functions that send messages import torch themselves. It takes seconds, and a table,
+# which is fitted in one process, does without it.
 
 __all__ = [
     "Communicator",
@@ -187,20 +191,25 @@ class Communicator:
 
     def sum(self, t: Tensor) -> Tensor:
         """Sum t over all ranks. The sum is written into t, which is returned."""
-        return self._reduce(t, dist.ReduceOp.SUM)
+        return self._reduce(t, "SUM")
 
     def minimum(self, t: Tensor) -> Tensor:
         """The elementwise minimum of t over all ranks, written into t and returned."""
-        return self._reduce(t, dist.ReduceOp.MIN)
+        return self._reduce(t, "MIN")
 
     def max_int(self, number: int) -> int:
         """The largest of the ranks' numbers; CPUs send it, without waiting for GPUs."""
+        import torch
+
         return -int(self.minimum(torch.tensor([-number])))
 
-    def _reduce(self, t: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
-        if self.size > 1:
-            with self._reporting_lost_ranks():
-                dist.all_reduce(t, operation)
+    def _reduce(self, t: Tensor, operation: Literal["SUM", "MIN"]) -> Tensor:
+        if self.size == 1:
+            return t
+        import torch.distributed as dist
+
+        with self._reporting_lost_ranks():
+            dist.all_reduce(t, getattr(dist.ReduceOp, operation))
         return t
 
     def all_gather(self, value: Any) -> list[Any]:
@@ -210,6 +219,8 @@ class Communicator:
         """
         if self.size == 1:
             return [value]
+        import torch.distributed as dist
+
         values: list[Any] = [None] * self.size
         with self._reporting_lost_ranks():
             dist.all_gather_object(values, value)
@@ -229,6 +240,8 @@ class Communicator:
         if self.size == 1:
             yield 0, t
             return
+        import torch.distributed as dist
+
         first = 0
         for rank, count in enumerate(self.all_gather(t.shape[-1])):
             if rank == self.rank:
@@ -251,7 +264,7 @@ class Communicator:
         gathered = t.new_empty(len(t), len(indices))
         for first, part in self.iter_points(t):
             is_in_part = (indices >= first) & (indices < first + part.shape[1])
-            wanted = torch.nonzero(is_in_part)[:, 0]
+            wanted = is_in_part.nonzero()[:, 0]
             gathered[:, wanted] = part[:, indices[wanted] - first]
         return gathered
 
@@ -259,7 +272,9 @@ class Communicator:
         """The rows (n, …) of all ranks, of the same type as `rows`."""
         if self.size == 1:
             return rows
-        if isinstance(rows, Tensor):
+        import torch
+
+        if isinstance(rows, torch.Tensor):
             parts = [part for _, part in self.iter_points(rows.movedim(0, -1))]
             return torch.cat(parts, -1).movedim(-1, 0).contiguous()
         names = column_names(rows)
@@ -294,6 +309,8 @@ class Communicator:
             sums[0] += coarse.astype(np.int64).sum(axis=0)
             sums[1] += fine.astype(np.int64).sum(axis=0)
         if self.size > 1:
+            import torch
+
             sums = self.sum(torch.from_numpy(sums)).numpy()
         coarse_sums, fine_sums = sums.tolist()
         means = []
@@ -310,6 +327,8 @@ class Communicator:
         low = rows.min(axis=0).astype(np.float64)
         high = rows.max(axis=0).astype(np.float64)
         if self.size > 1:
+            import torch
+
             ends = torch.from_numpy(np.stack((low, -high)))
             low, negative_high = self.minimum(ends).numpy()
             high = -negative_high
@@ -333,6 +352,8 @@ class Communicator:
     @contextmanager
     def _reporting_lost_ranks(self) -> Iterator[None]:
         """Turn torch's errors, except a lack of memory, into a `LostRankError`."""
+        import torch
+
         try:
             yield
         except (LostRankError, torch.OutOfMemoryError):
@@ -403,6 +424,8 @@ def joined(
     if not under_torchrun():
         yield Communicator()
         return
+    import torch.distributed as dist
+
     backend = _choose_backend(device)
     starts_group = not dist.is_initialized()
     if starts_group:
@@ -418,6 +441,8 @@ def _choose_backend(device: str | torch.device) -> str:
     """The backend that connects ranks on a device. Ranks on GPUs get theirs here."""
     if resolve_device(device).type != "cuda":
         return "gloo"
+    import torch
+
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     n_devices = torch.cuda.device_count()
     if local_rank >= n_devices:
@@ -447,6 +472,8 @@ def _raising_on_sigterm(ranks: Communicator) -> Iterator[None]:
     try:
         yield
     except LostRankError:
+        import torch.distributed as dist
+
         if dist.is_torchelastic_launched():
             # torchrun sends SIGTERM as soon as any rank has failed. It would end this
             # rank before its error is printed.

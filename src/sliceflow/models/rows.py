@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import Annotated, ClassVar, Self
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from sliceflow.engine.conditions import (
@@ -29,7 +28,6 @@ from sliceflow.engine.flow import ConditionUse, used_y
 from sliceflow.engine.labels import label_key
 from sliceflow.errors import DataError
 from sliceflow.models.fingerprint import digest
-from sliceflow.models.protocols import RowsT
 from sliceflow.models.ranks import Communicator, Shard
 from sliceflow.saved_types import ArraySpec
 
@@ -50,8 +48,8 @@ class RowConditions:
     """
 
     encoder: ConditionEncoder
-    class_ids: Annotated[Tensor, ArraySpec("n", torch.int64, ge=0)] | None = None
-    continuous: Annotated[np.ndarray, ArraySpec("n l", torch.float64)] | None = None
+    class_ids: Annotated[Tensor, ArraySpec("n", "int64", ge=0)] | None = None
+    continuous: Annotated[np.ndarray, ArraySpec("n l", "float64")] | None = None
 
     @classmethod
     def infer(cls, y: np.ndarray, n: int, name: str = "y") -> RowConditions:
@@ -292,27 +290,6 @@ class ArrayRows(HasConditions, ABC):
     def digests(self, ranks: Communicator) -> dict[str, str]:
         """Short texts that identify X and y."""
         return {"X": digest(self.values, ranks, self.shard), "y": digest(self.y)}
-
-
-def remove_rows(rows: RowsT, removed: RowsT) -> RowsT:
-    """The rows without the removed ones; of equal rows, the last are removed first.
-
-    Raises a `DataError` for rows that are not there.
-    """
-    indices_of_key: dict[Hashable, list[int]] = {}
-    for index, key in enumerate(rows.keys()):
-        indices_of_key.setdefault(key, []).append(index)
-    stays = np.ones(len(rows), dtype=bool)
-    for index, key in enumerate(removed.keys()):
-        if not indices_of_key.get(key):
-            fact = "it is not in the model, or X has it more often"
-            hint = "nothing was forgotten. Pass rows with their y, as they were fitted"
-            raise DataError(fact, hint, row=index)
-        stays[indices_of_key[key].pop()] = False
-    if not stays.any():
-        fact = f"this would forget all {len(rows)} rows"
-        raise DataError(fact, "delete the model instead")
-    return rows.take(np.flatnonzero(stays))
 
 
 def row_keys(X: np.ndarray, y: np.ndarray | None) -> list[Hashable]:

@@ -38,8 +38,7 @@ from typing import (
     get_type_hints,
 )
 
-import torch
-
+from sliceflow.devices import resolve_device
 from sliceflow.engine.events import EventT
 from sliceflow.engine.random import Seed
 from sliceflow.models import file
@@ -53,6 +52,8 @@ from sliceflow.models.protocols import (
 from sliceflow.saved_types import Count
 
 if TYPE_CHECKING:
+    import torch
+
     from sliceflow.models.estimator import Estimator
 
 EstimatorT = TypeVar("EstimatorT", bound="Estimator[Any, Any, Any]")
@@ -199,7 +200,7 @@ def save(
 def load_estimator(
     path: str | os.PathLike[str],
     find_estimator_type: Callable[[str], type[EstimatorT]],
-    device: torch.device,
+    device: torch.device | str,
     max_memory: int | None,
 ) -> EstimatorT:
     """The fitted estimator of a file.
@@ -217,12 +218,13 @@ def load_estimator(
     estimator = estimator_type(**vars(saved.parameters))
     fitted = saved.fitted
     if "device" in {field.name for field in fields(fitted)}:
-        fitted = replace(fitted, device=device)
+        fitted = replace(fitted, device=resolve_device(device))
     record = FitRecord(saved.seed, fitted, saved.history.columns(), saved.rows)
     with file.reading(path):
         estimator._adapter()  # checks the parameters
         particles = None
         if saved.particles is not None:
-            particles = ParticleResult(*saved.particles.in_users_form(device))
+            users_particles = saved.particles.in_users_form(resolve_device(device))
+            particles = ParticleResult(*users_particles)
         estimator._store(record, particles)
     return estimator

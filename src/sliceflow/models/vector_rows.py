@@ -24,7 +24,7 @@ from sliceflow.validation import from_tensor, unmasked
 class VectorRows(ArrayRows):
     """The user's rows of numbers and their conditions, checked."""
 
-    X: Annotated[np.ndarray, ArraySpec("n d", (torch.float32, torch.float64))]
+    X: Annotated[np.ndarray, ArraySpec("n d", ("float32", "float64"))]
     conditions: RowConditions | None = None  # of the rows of all ranks; None without y
     names: tuple[Label, ...] | None = None  # of the columns, if X is a DataFrame
     tensor_device: str | None = None  # of the user's tensor; None for other types

@@ -92,7 +92,7 @@ class LocalSettings:
     # h, how far samples go along their neighbours
     bandwidth: Annotated[float, Between(0, 100)]
     # (l + n_features, m): distances are those of features of y, times this
-    projection: Annotated[Tensor, ArraySpec("f m", torch.float64)] = field(repr=False)
+    projection: Annotated[Tensor, ArraySpec("f m", "float64")] = field(repr=False)
     n_features: Count = 0  # the number of random features of y beside its l columns
 
 

@@ -22,7 +22,6 @@ from itertools import combinations
 from typing import Annotated, NamedTuple
 
 import numpy as np
-import torch
 from scipy.interpolate import BSpline
 
 from sliceflow.arrays import Floats, Ints, Mask, chunks
@@ -86,8 +85,8 @@ class Spline:
     coefficients : of B-splines (b, p), for p functions; p may be 0
     """
 
-    knots: Annotated[np.ndarray, ArraySpec("k", torch.float64)]
-    coefficients: Annotated[np.ndarray, ArraySpec("b p", torch.float64)]
+    knots: Annotated[np.ndarray, ArraySpec("k", "float64")]
+    coefficients: Annotated[np.ndarray, ArraySpec("b p", "float64")]
 
     @classmethod
     def from_data(cls, t: Floats, n_intervals: int) -> Spline:
@@ -177,14 +176,14 @@ class SmoothBasis:
     kept_groups : the indices of the groups that are kept, among all
     """
 
-    used_columns: Annotated[np.ndarray, ArraySpec("c", torch.int64)]
-    shift: Annotated[np.ndarray, ArraySpec("c", torch.float64)]
-    scale: Annotated[np.ndarray, ArraySpec("c", torch.float64)]
+    used_columns: Annotated[np.ndarray, ArraySpec("c", "int64")]
+    shift: Annotated[np.ndarray, ArraySpec("c", "float64")]
+    scale: Annotated[np.ndarray, ArraySpec("c", "float64")]
     splines: tuple[Spline, ...]
     product_order: int
-    frequencies: Annotated[np.ndarray, ArraySpec("c r", torch.float64)]
-    phases: Annotated[np.ndarray, ArraySpec("r", torch.float64)]
-    kept_groups: Annotated[np.ndarray, ArraySpec("g", torch.bool)]
+    frequencies: Annotated[np.ndarray, ArraySpec("c r", "float64")]
+    phases: Annotated[np.ndarray, ArraySpec("r", "float64")]
+    kept_groups: Annotated[np.ndarray, ArraySpec("g", "bool")]
 
     @classmethod
     def from_data(cls, y: Floats, seed: Seed) -> SmoothBasis:

@@ -48,8 +48,8 @@ class InitialMap:
     """
 
     column_map: SmoothMap | None  # of each column; None leaves them as they are
-    shift: Annotated[Tensor, ArraySpec("d", torch.float64)]
-    cholesky_factor: Annotated[Tensor, ArraySpec("d d", torch.float64)]
+    shift: Annotated[Tensor, ArraySpec("d", "float64")]
+    cholesky_factor: Annotated[Tensor, ArraySpec("d d", "float64")]
     mixture: MixtureMap
 
     def has_columns(self, d: int) -> bool:

@@ -35,9 +35,9 @@ class MixtureMap:
     factors are lower triangular.
     """
 
-    log_weights: Annotated[Tensor, ArraySpec("k", torch.float64)]
-    means: Annotated[Tensor, ArraySpec("k d", torch.float64)]
-    cholesky_factors: Annotated[Tensor, ArraySpec("k d d", torch.float64)]
+    log_weights: Annotated[Tensor, ArraySpec("k", "float64")]
+    means: Annotated[Tensor, ArraySpec("k d", "float64")]
+    cholesky_factors: Annotated[Tensor, ArraySpec("k d d", "float64")]
 
     def check_saved(self) -> None:
         """Raise a ValueError if the parameters are not those of a mixture."""

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
-import torch
 
 from sliceflow.arrays import SMALLEST_POSITIVE, Floats, Ints, Mask
 from sliceflow.engine.random import Seed
@@ -94,14 +93,14 @@ class TriangularRegression:
     """
 
     basis: SmoothBasis
-    is_logged: Annotated[np.ndarray, ArraySpec("d", torch.bool)]
-    shift: Annotated[np.ndarray, ArraySpec("d", torch.float64)]
-    scale: Annotated[np.ndarray, ArraySpec("d", torch.float64)]
-    mean: Annotated[np.ndarray, ArraySpec("p d", torch.float64)]
-    log_scale: Annotated[np.ndarray, ArraySpec("p d", torch.float64)]
-    log_residual_scale: Annotated[np.ndarray, ArraySpec("p d", torch.float64)]
-    slope_pairs: Annotated[np.ndarray, ArraySpec("r 2", torch.int64, ge=0)]
-    slopes: Annotated[np.ndarray, ArraySpec("p r", torch.float64)]
+    is_logged: Annotated[np.ndarray, ArraySpec("d", "bool")]
+    shift: Annotated[np.ndarray, ArraySpec("d", "float64")]
+    scale: Annotated[np.ndarray, ArraySpec("d", "float64")]
+    mean: Annotated[np.ndarray, ArraySpec("p d", "float64")]
+    log_scale: Annotated[np.ndarray, ArraySpec("p d", "float64")]
+    log_residual_scale: Annotated[np.ndarray, ArraySpec("p d", "float64")]
+    slope_pairs: Annotated[np.ndarray, ArraySpec("r 2", "int64", ge=0)]
+    slopes: Annotated[np.ndarray, ArraySpec("p r", "float64")]
 
     @classmethod
     def from_data(cls, x: Floats, y: Floats, seed: Seed) -> TriangularRegression:

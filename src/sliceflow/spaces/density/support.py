@@ -44,10 +44,10 @@ class SupportTransform:
     """
 
     # The bounds, infinite where there are none
-    low: Annotated[Tensor, ArraySpec("d", torch.float64, finite=False)]
-    high: Annotated[Tensor, ArraySpec("d", torch.float64, finite=False)]
-    tail_center: Annotated[Tensor, ArraySpec("d", torch.float64)]
-    tail_scale: Annotated[Tensor, ArraySpec("d", torch.float64, ge=0)]
+    low: Annotated[Tensor, ArraySpec("d", "float64", finite=False)]
+    high: Annotated[Tensor, ArraySpec("d", "float64", finite=False)]
+    tail_center: Annotated[Tensor, ArraySpec("d", "float64")]
+    tail_scale: Annotated[Tensor, ArraySpec("d", "float64", ge=0)]
 
     def check_saved(self) -> None:
         """Raise a ValueError for bounds that no fit can have."""

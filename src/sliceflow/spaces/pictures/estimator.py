@@ -154,7 +154,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         device: str | torch.device = "auto",
         random_state: RandomState = None,
         known: (
-            KnownPart | Annotated[np.ndarray, ArraySpec("h w", torch.bool)] | None
+            KnownPart | Annotated[np.ndarray, ArraySpec("h w", "bool")] | None
         ) = None,
         transport: transports.TransportName | transports.SavedTransport = "auto",
         patch_basis: Literal["auto"] | PatchBasis = "auto",

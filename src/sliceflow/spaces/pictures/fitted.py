@@ -55,11 +55,11 @@ class FittedPictures(HasConditions):
     # The classes or clusters of the pictures, also of mirror images
     conditions: RowConditions | None = None
     # (h, w), True where a pixel is known
-    known: Annotated[np.ndarray, ArraySpec("h w", torch.bool)] | None = None
+    known: Annotated[np.ndarray, ArraySpec("h w", "bool")] | None = None
     # The pictures of which mosaics are made; None if particles start as noise
-    pixels: (
-        Annotated[Tensor, ArraySpec("n c h w", torch.uint8, differences=3)] | None
-    ) = None
+    pixels: Annotated[Tensor, ArraySpec("n c h w", "uint8", differences=3)] | None = (
+        None
+    )
     device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
     needs_rows = False  # samples need no rows: mosaics store their pictures themselves
 

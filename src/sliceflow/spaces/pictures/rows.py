@@ -21,7 +21,7 @@ from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Communicator, Shard
 from sliceflow.models.rows import ArrayRows, HasConditions, RowConditions
-from sliceflow.saved_types import ArraySpec
+from sliceflow.saved_types import ArraySpec, DTypeName
 from sliceflow.spaces.pictures.clusters import (
     gradient_histograms,
     kmeans_centers,
@@ -30,7 +30,7 @@ from sliceflow.spaces.pictures.clusters import (
 from sliceflow.spaces.pictures.layout import Layout, PictureArray
 from sliceflow.spaces.pictures.pyramid import PyramidSubspace
 
-PIXEL_DTYPES = (torch.uint8, torch.int32, torch.float32, torch.float64)
+PIXEL_DTYPES: tuple[DTypeName, ...] = ("uint8", "int32", "float32", "float64")
 
 # k-means is fitted to about this many pictures, which are more than 600 for each of
 # the at most 30 clusters of "auto". All others are assigned to the nearest center.

@@ -16,7 +16,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-import torch
 
 from sliceflow.arrays import Ints, Mask
 from sliceflow.dataframes import column_kind
@@ -38,7 +37,7 @@ from sliceflow.spaces.tables.stored_levels import (
 if TYPE_CHECKING:
     import pandas as pd
 
-_Codes = Annotated[np.ndarray, ArraySpec("n", torch.int64, ge=-1, differences=1)]
+_Codes = Annotated[np.ndarray, ArraySpec("n", "int64", ge=-1, differences=1)]
 
 
 def require_pandas() -> None:

@@ -85,7 +85,6 @@ from sliceflow.spaces.tables.column_model import fit_column_model
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.coords import MISSING, UNDRAWN, Coords, is_impossible
 from sliceflow.spaces.tables.draft_rows import DraftRows
-from sliceflow.spaces.tables.nearest_rows_model import NearestRowsModel
 from sliceflow.spaces.tables.per_level_model import PerLevelModel
 from sliceflow.spaces.tables.rule_set import RuleSet
 from sliceflow.spaces.tables.strategies import Strategy
@@ -147,6 +146,9 @@ def fit_chain(
     if settings.n_neighbors:
         drawn = table.columns_for_neighbours(strategies, fixed_indices)
     if drawn:
+        # This imports torch, which takes seconds, and trees do without.
+        from sliceflow.spaces.tables.nearest_rows_model import NearestRowsModel
+
         yield NearestRowsModel.from_data(
             table.columns, cell_coords, drawn, settings.n_neighbors
         )

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from sklearn.model_selection import StratifiedKFold, cross_val_score
-from sklearn.tree import DecisionTreeClassifier
 
 from sliceflow.arrays import Floats
 from sliceflow.engine.random import Seed
@@ -212,6 +210,10 @@ def _find_label(table: Table) -> int | None:
     if len(counts) != 2 or counts.min() < MIN_ROWS_PER_LEVEL:
         return None
     sample = table.cell_coords[:: max(1, len(table.cell_coords) // N_ROWS_FOR_LABEL)]
+    # These take long to import, and new rows of a fitted table do not need them.
+    from sklearn.model_selection import StratifiedKFold, cross_val_score
+    from sklearn.tree import DecisionTreeClassifier
+
     scores = cross_val_score(
         DecisionTreeClassifier(
             min_samples_leaf=MIN_SAMPLES_LEAF_FOR_LABEL, random_state=0

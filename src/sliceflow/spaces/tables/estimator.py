@@ -8,11 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import numpy as np
-import torch
 
 from sliceflow.arrays import Ints, Mask
 from sliceflow.devices import require_memory
-from sliceflow.engine.clouds import Cloud, sliced_distance
 from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import DataError, warn_user
 from sliceflow.models.estimator import Estimator
@@ -332,7 +330,7 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
         allow_missing = self._allows_missing()
         require_memory(
             fitted.sample_bytes(n),
-            torch.device("cpu"),
+            "cpu",
             f"n={n} samples need",
             "draw fewer at a time",
         )
@@ -364,7 +362,14 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
         n_rows = row_features.shape[1]
         n_drawn = n_rows * math.ceil(MIN_ROWS_SCORED / n_rows)
         sample_features = fitted.features(fitted.sample(n_drawn, seed))
-        return -sliced_distance(Cloud(sample_features), Cloud(row_features), Seed(0))
+
+        import torch  # it takes seconds, and only the score of a table needs it
+
+        from sliceflow.engine.clouds import Cloud, sliced_distance
+
+        samples = Cloud(torch.from_numpy(sample_features))
+        rows = Cloud(torch.from_numpy(row_features))
+        return -sliced_distance(samples, rows, Seed(0))
 
     def parse_given(self, name: str, text: str) -> Any:
         """What a text stands for in `given`, as the command line takes it.

@@ -9,9 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from sliceflow.arrays import Floats
 from sliceflow.devices import require_memory
 from sliceflow.engine import events
 from sliceflow.engine.random import Seed
@@ -29,15 +28,13 @@ from sliceflow.spaces.tables.rare_levels import rare_level_codes
 from sliceflow.spaces.tables.strategies import Strategy, uses_ridge
 from sliceflow.spaces.tables.table import Table
 from sliceflow.spaces.tables.table_rows import TableRows, format_names, read_dataframe
-from sliceflow.spaces.tables.tree_tuning import (
-    choose_tree_settings,
-    may_use_neighbours,
-    plain_draws_are_better,
-)
 from sliceflow.spaces.tables.trees import MAX_ROWS_PER_TREE, TreeSettings
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# The module `tree_tuning` is imported where settings are chosen: it imports torch,
+# which takes seconds, and plain draws need none of it.
 
 # About the cost of a fit, to tell users before it starts: seconds on one thread for
 # each cell that a tree is fitted to and each column that the tree sees; seconds for
@@ -154,7 +151,11 @@ class TablePlan(Plan):
                 return False
             if strategy == "per_level" and not column.is_binary:
                 return False
-        return not self.n_neighbors or may_use_neighbours(table, self.strategies)
+        if not self.n_neighbors:
+            return True
+        from sliceflow.spaces.tables.tree_tuning import may_use_neighbours
+
+        return may_use_neighbours(table, self.strategies)
 
 
 @dataclass(frozen=True)
@@ -295,6 +296,8 @@ class FittedTable:
         share = len(conditional.cell_coords) / len(self.table.cell_coords)
         if conditional.is_moved or share < MIN_SHARE_TO_FILTER:
             return found
+        from sliceflow.spaces.tables.tree_tuning import plain_draws_are_better
+
         if not plain_draws_are_better(
             self.table,
             conditional.holds,
@@ -319,7 +322,7 @@ class FittedTable:
                 break
         return found
 
-    def features(self, X: Any) -> Tensor:
+    def features(self, X: Any) -> Floats:
         """The features (a, n) of the n rows of a DataFrame."""
         cell_coords = self.table.coords_of(read_dataframe(X))
         axes = []
@@ -327,7 +330,7 @@ class FittedTable:
             axes.append(self.table.columns[c].features(cell_coords[:, c]).T)
         if not axes:
             axes.append(np.zeros((1, len(cell_coords))))
-        return torch.from_numpy(np.vstack(axes))
+        return np.vstack(axes)
 
 
 @dataclass(frozen=True)
@@ -365,6 +368,11 @@ class TableAdapter:
 
     def make_task(self, rows: TableRows, seed: Seed) -> TableTask:
         """Find out what the columns are and how each is drawn."""
+        from sliceflow.spaces.tables.tree_tuning import (
+            choose_tree_settings,
+            may_use_neighbours,
+        )
+
         table = self.infer_table(rows)
         strategies = choose_strategies(table)
         settings = self.tree_settings
@@ -386,7 +394,7 @@ class TableAdapter:
             identifiers=tuple(c.name for c in table.columns if c.kind == "identifier"),
         )
         what = f"{plan.n_rows} rows of {plan.n_columns} columns need"
-        require_memory(plan.nbytes, torch.device("cpu"), what, "fit fewer rows")
+        require_memory(plan.nbytes, "cpu", what, "fit fewer rows")
         warns = self.rare_levels == "warn"
         return TableTask(plan, FittedTable(plan, seed, table), warns)
 

@@ -24,7 +24,6 @@ import numpy as np
 
 from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.engine.random import Seed
-from sliceflow.neighbours.search import build_index, query_index
 from sliceflow.spaces.tables.choose_strategies import choose_strategy
 from sliceflow.spaces.tables.column_data import ColumnData
 from sliceflow.spaces.tables.column_model import ColumnModel, fit_column_model
@@ -328,6 +327,9 @@ def _fill_from_near_rows(
     index = index.reshape(-1)
     points = _points(columns, Coords(distinct_coords), fillable)
     k = min(N_NEAREST, len(donor_coords))
+    # This imports torch, which takes seconds; without missing cells it is not needed.
+    from sliceflow.neighbours.search import build_index, query_index
+
     donor_index = build_index(donor_points, metric="nan_euclidean")
     nearest = query_index(donor_index, points, k)[1].numpy()[index]
     nearest = rng.permuted(nearest, axis=1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from scipy.stats import rankdata
 
 from sliceflow.arrays import Floats, Ints
 from sliceflow.spaces.tables.column_data import ColumnData
@@ -51,6 +50,8 @@ def _groups(coords: Coords) -> Ints:
     levels, group = np.unique(coords, return_inverse=True)
     if len(levels) <= MAX_GROUPS:
         return np.asarray(group, dtype=np.int64)
+    from scipy.stats import rankdata  # few tables need it, and it takes long to import
+
     order = rankdata(coords) - 0.5
     return np.asarray(order * MAX_GROUPS / len(coords), dtype=np.int64)
 

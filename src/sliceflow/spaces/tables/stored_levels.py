@@ -8,7 +8,6 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-import torch
 
 from sliceflow.dataframes import column_kind
 from sliceflow.saved_types import ArraySpec, Label
@@ -16,9 +15,7 @@ from sliceflow.saved_types import ArraySpec, Label
 if TYPE_CHECKING:
     import pandas as pd
 
-LevelValues = Annotated[
-    np.ndarray, ArraySpec("k", (torch.int64, torch.uint64, torch.float64))
-]
+LevelValues = Annotated[np.ndarray, ArraySpec("k", ("int64", "uint64", "float64"))]
 # The kinds of pandas' categories; empty for other columns.
 Categorical = Literal["", "unordered", "ordered"]
 

@@ -34,10 +34,10 @@ class ColumnScaler:
     distance from it. A `tail_scale` of 0 marks all other columns, where g(x) = x.
     """
 
-    shift: Annotated[np.ndarray, ArraySpec("d", torch.float64)]
-    scale: Annotated[np.ndarray, ArraySpec("d", torch.float64)]
-    tail_center: Annotated[np.ndarray, ArraySpec("d", torch.float64)]
-    tail_scale: Annotated[np.ndarray, ArraySpec("d", torch.float64, ge=0)]
+    shift: Annotated[np.ndarray, ArraySpec("d", "float64")]
+    scale: Annotated[np.ndarray, ArraySpec("d", "float64")]
+    tail_center: Annotated[np.ndarray, ArraySpec("d", "float64")]
+    tail_scale: Annotated[np.ndarray, ArraySpec("d", "float64", ge=0)]
 
     def check_saved(self) -> None:
         """Raise a ValueError for units that no fit can have."""
