@@ -88,7 +88,7 @@ def check_bounds(bounds: Any, theta: Floats) -> tuple[Floats, Floats]:
         raise ParameterError(
             "bounds",
             bounds,
-            "must have all of theta between",
+            "must enclose all parameters theta",
             f"its columns reach from {least} to {largest}",
         )
     return low, high
