@@ -224,7 +224,7 @@ def test_changed_files_are_refused_or_draw_numbers(tmp_path, monkeypatch):
         ),
         (
             lambda: posterior(THETA, X, bounds=(0, 3)),
-            r"bounds=\(0, 3\) must have low < high",
+            r"bounds=\(0, 3\) must have all of theta",
         ),
         (
             lambda: posterior(THETA, X).sample((3,)),
