@@ -23,6 +23,7 @@ from sliceflow.models.vector_rows import in_users_form
 from sliceflow.saved_types import Label
 from sliceflow.spaces.density.conditional import ConditionalDensity
 from sliceflow.spaces.density.gaussianization import Gaussianization
+from sliceflow.spaces.density.mixture import MAX_VALUES
 from sliceflow.spaces.density.plan import ARRAYS_PER_STEP, DensityPlan
 from sliceflow.spaces.density.regression import ConditionalMoments
 from sliceflow.spaces.density.support import SupportTransform
@@ -49,8 +50,9 @@ class BaseFittedDensity:
     def sample_bytes(self, n: int = 1) -> int:
         """Memory to draw n samples."""
         sizes = [plan.n_components for plan in self.plan.classes]
-        n_components = max(sizes, default=1)
-        return 8 * n * self.plan.n_columns * (ARRAYS_PER_STEP + n_components)
+        n_values = n * self.plan.n_columns
+        n_of_mixture = min(n_values * max(sizes, default=1), MAX_VALUES)
+        return 8 * (n_values * ARRAYS_PER_STEP + n_of_mixture)
 
     def in_users_form(self, rows: Tensor) -> Any:
         """Rows (n, d) in the form and the dtype of the user's X."""

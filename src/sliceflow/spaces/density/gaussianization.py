@@ -115,13 +115,18 @@ def fit_gaussianization(
     seed: Seed,
     listeners: Sequence[FlowListener] = (),
     held_out: Tensor | None = None,
+    initial_map: InitialMap | None = None,
 ) -> Gaussianization:
     """Fit the initial map, and then the flow, to rows x (n, d).
 
     The flow goes from data to noise: its particles are the rows, and its target is
-    N(0, I). With `held_out` rows (m, d), it ends when these stop improving.
+    N(0, I). With `held_out` rows (m, d), it ends when these stop improving. An
+    `initial_map` that is given is not fitted.
     """
-    initial_map = fit_initial_map(x, settings.initial_map, seed)
+    if initial_map is None:
+        initial_map = fit_initial_map(x, settings.initial_map, seed)
+    if settings.n_steps == 0:
+        return Gaussianization(initial_map, steps=())
     points, _ = initial_map.apply(x)
     stage = Stage(
         "flow",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
@@ -19,7 +19,13 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.smooth_maps import SmoothMap
 from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.density.mixture import MixtureMap
-from sliceflow.spaces.density.settings import RIDGES, InitialMapSettings, count_knots
+from sliceflow.spaces.density.mixture_growth import grow_mixture
+from sliceflow.spaces.density.settings import (
+    MAX_UNGROWN_COMPONENTS,
+    RIDGES,
+    InitialMapSettings,
+    count_knots,
+)
 
 # The penalty of rough maps of single columns, and the iterations of their fit. They are
 # fitted once, and to the end: a step of the flow fits its maps more roughly.
@@ -37,6 +43,11 @@ _MIXTURE_ITERATIONS = 40
 # ended 1.2 nats too low (600 rows of six components in six dimensions). The search of
 # settings averages over splits, and takes one.
 MIXTURE_STARTS = 3
+# With more rows there is one start: three take longer than all else, and the more rows
+# there are, the less the starts differ.
+_MAX_ROWS_OF_MANY_STARTS = 20_000
+# A mixture that will grow begins as one of at most so many rows. All rows fit it later.
+_MAX_ROWS_BEFORE_GROWTH = 20_000
 
 
 @dataclass(frozen=True)
@@ -82,6 +93,11 @@ class InitialMap:
         white, log_det = self._whiten(x)
         return self.mixture.log_density(white) + log_det
 
+    def whiten(self, x: Tensor) -> Tensor:
+        """Rows x (n, d) as rows (n, d) of which the mixture is."""
+        white, _ = self._whiten(x)
+        return white.T.contiguous()
+
     def _whiten(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Rows x (n, d) as points (d, n) before the mixture, and log|det| (n,)."""
         columns = x.T
@@ -100,9 +116,19 @@ def fit_initial_map(
     x: Tensor,
     settings: InitialMapSettings,
     seed: Seed,
-    n_mixture_starts: int = MIXTURE_STARTS,
+    n_mixture_starts: int | None = None,
 ) -> InitialMap:
-    """Fit the initial map to rows x (n, d)."""
+    """Fit the initial map to rows x (n, d).
+
+    `n_mixture_starts` is by the number of rows if it is None. A mixture of more than
+    `MAX_UNGROWN_COMPONENTS` grows from one of that many.
+    """
+    if n_mixture_starts is None:
+        n_mixture_starts = MIXTURE_STARTS
+        if len(x) > _MAX_ROWS_OF_MANY_STARTS:
+            n_mixture_starts = 1
+    if settings.n_components > MAX_UNGROWN_COMPONENTS:
+        return _fit_grown(x, settings, seed)
     column_map = None
     if settings.columns_first:
         column_map = _fit_columns(x)
@@ -117,6 +143,34 @@ def fit_initial_map(
     white = torch.linalg.solve_triangular(factor, standardised.T, upper=False)
     mixture = _fit_mixture(white.T, settings, seed, n_mixture_starts)
     return InitialMap(column_map, shift, scale[:, None] * factor, mixture)
+
+
+def begin_growth(x: Tensor, settings: InitialMapSettings, seed: Seed) -> InitialMap:
+    """An initial map that is to grow, fitted to some of the rows x (n, d)."""
+    order = seed.child("before growth").permutation(len(x)).to(x.device)
+    some = x[order[:_MAX_ROWS_BEFORE_GROWTH]]
+    few = replace(settings, n_components=MAX_UNGROWN_COMPONENTS)
+    return fit_initial_map(some, few, seed, n_mixture_starts=1)
+
+
+def grow_initial_map(
+    initial_map: InitialMap, n_components: int, x: Tensor, ridge: float
+) -> InitialMap:
+    """The map with a larger mixture, at most twice, that is fitted to rows x (n, d)."""
+    mixture = grow_mixture(
+        initial_map.mixture, n_components, initial_map.whiten(x), ridge
+    )
+    return replace(initial_map, mixture=mixture)
+
+
+def _fit_grown(x: Tensor, settings: InitialMapSettings, seed: Seed) -> InitialMap:
+    """A map whose mixture doubles until it has as many components as it should."""
+    initial_map = begin_growth(x, settings, seed)
+    n_components = MAX_UNGROWN_COMPONENTS
+    while n_components < settings.n_components:
+        n_components = min(2 * n_components, settings.n_components)
+        initial_map = grow_initial_map(initial_map, n_components, x, settings.ridge)
+    return initial_map
 
 
 def fit_normal_initial_map(x: Tensor, rows_by_class: Sequence[Tensor]) -> InitialMap:

@@ -9,6 +9,7 @@ Everything here has points, one in each column of a tensor (d, n).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -23,6 +24,8 @@ from sliceflow.saved_types import ArraySpec
 _N_BISECTIONS = 60
 # Steps of Newton's method to the normal quantile of a very small probability.
 _N_QUANTILE_STEPS = 12
+# The most numbers of all components at once, 32 MiB; more points are mapped in chunks.
+MAX_VALUES = 2**22
 # Below this logarithm of a probability, float64 has no quantiles.
 _LEAST_LOG_PROBABILITY = -600.0
 
@@ -47,11 +50,21 @@ class MixtureMap:
 
     def to_noise_and_log_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Points x (d, n) as noise (d, n), and log|det ∂noise/∂x| (n,)."""
-        k, d = self.means.shape
-        if k == 1:  # whitening, exact however far out
+        if len(self.means) == 1:  # whitening, exact however far out
             white = self._whitened(x)
             log_det = -torch.diagonal(self.cholesky_factors[0]).log().sum()
             return white, log_det.expand(x.shape[1])
+        mapped = [self._to_noise_and_log_det(points) for points in self._chunks(x)]
+        noise = torch.cat([points for points, _ in mapped], 1)
+        return noise, torch.cat([log_det for _, log_det in mapped])
+
+    def _chunks(self, points: Tensor) -> Sequence[Tensor]:
+        """Points (d, n) in parts for which arrays of all components are small."""
+        return torch.split(points, max(1, MAX_VALUES // self.means.numel()), dim=1)
+
+    def _to_noise_and_log_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The same, of several components and not too many points."""
+        k, d = self.means.shape
         deviations = x[None] - self.means[:, :, None]  # (k, d, n)
         residuals = torch.linalg.solve_triangular(
             self.cholesky_factors, deviations, upper=False
@@ -81,6 +94,10 @@ class MixtureMap:
 
     def log_density(self, x: Tensor) -> Tensor:
         """log p(x) (n,) of points x (d, n) under the mixture, which takes no map."""
+        return torch.cat([self._log_density(points) for points in self._chunks(x)])
+
+    def _log_density(self, x: Tensor) -> Tensor:
+        """The same, of not too many points."""
         deviations = x[None] - self.means[:, :, None]
         residuals = torch.linalg.solve_triangular(
             self.cholesky_factors, deviations, upper=False
@@ -91,9 +108,13 @@ class MixtureMap:
 
     def from_noise(self, noise: Tensor) -> Tensor:
         """The points x (d, n) that `to_noise_and_log_det` sends to noise (d, n)."""
-        k, d = self.means.shape
-        if k == 1:
+        if len(self.means) == 1:
             return self.means[0, :, None] + self.cholesky_factors[0] @ noise
+        return torch.cat([self._from_noise(part) for part in self._chunks(noise)], 1)
+
+    def _from_noise(self, noise: Tensor) -> Tensor:
+        """The same, of several components and not too many points."""
+        k, d = self.means.shape
         n = noise.shape[1]
         residuals = noise.new_zeros(k, d, n)
         log_weights = self.log_weights[:, None].expand(k, n)

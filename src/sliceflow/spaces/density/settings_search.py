@@ -19,8 +19,14 @@ from torch import Tensor
 from sliceflow.arrays import Floats
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.density.gaussianization import fit_gaussianization
-from sliceflow.spaces.density.initial_map import fit_initial_map
+from sliceflow.spaces.density.initial_map import (
+    InitialMap,
+    begin_growth,
+    fit_initial_map,
+    grow_initial_map,
+)
 from sliceflow.spaces.density.settings import (
+    MAX_UNGROWN_COMPONENTS,
     RIDGES,
     GaussianizationSettings,
     InitialMapSettings,
@@ -31,7 +37,7 @@ from sliceflow.spaces.density.settings import (
 PENALTIES = (30.0, 100.0, 300.0)
 # Components of the mixture that the flow may start from, in the order in which they
 # are tried; the search ends when two in a row are no better.
-MIXTURE_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24)
+MIXTURE_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, MAX_UNGROWN_COMPONENTS)
 _MAX_WORSE_SIZES = 2
 # Up to this many rows, all folds choose the mixture; with more, two of them are enough.
 _MAX_ROWS_FOR_ALL_FOLDS = 400
@@ -40,8 +46,19 @@ _N_FOLDS_OF_MIXTURES = 2
 # the rows is held out, which is as good and five times faster.
 MAX_CROSS_VALIDATED = 1_000
 N_FOLDS = 5
-# The most rows that are used to choose settings, fitted and held out together.
+# The most rows that are used to choose settings other than the size of a growing
+# mixture, fitted and held out together.
 MAX_ROWS_TO_CHOOSE = 20_000
+# If the largest of these mixtures is the best one, it is doubled while that makes rows
+# likelier that are held out: a tenth of at most so many. With fewer rows, the best size
+# would be too small for all of them.
+_MAX_ROWS_TO_GROW = 100_000
+_HELD_OUT_SHARE_TO_GROW = 0.1
+# Rows that every component has, on average: in 8 dimensions it has 45 parameters.
+_MIN_ROWS_PER_COMPONENT = 50
+# A doubling that gains less, in nats, is the last one that is tried. Mixtures of twice
+# the size take twice the time, in all that follows.
+_MIN_GAIN_OF_DOUBLING = 0.02
 # The most steps of a flow, if the number of steps is chosen.
 MAX_STEPS = 150
 
@@ -51,6 +68,23 @@ class Split(NamedTuple):
 
     fitted: Tensor
     held_out: Tensor
+
+
+class Trial(NamedTuple):
+    """A split, and an initial map that is fitted to its rows, or to more."""
+
+    split: Split
+    initial_map: InitialMap
+
+
+class GrownMap(NamedTuple):
+    """The settings of an initial map whose mixture may have grown.
+
+    If it has, there are trials of it for the search of steps.
+    """
+
+    settings: InitialMapSettings
+    trials: Sequence[Trial] | None
 
 
 def choose_settings(
@@ -66,15 +100,25 @@ def choose_settings(
     if len(x) > _MAX_ROWS_FOR_ALL_FOLDS:
         mixture_splits = splits[:_N_FOLDS_OF_MIXTURES]
     initial_map = _choose_initial_map(mixture_splits, seed, n_components)
+    trials = None
+    if n_components is None and initial_map.n_components == MIXTURE_SIZES[-1]:
+        grown = _grow(x, initial_map, seed)
+        initial_map = grown.settings
+        trials = grown.trials
     if n_steps is not None and penalty is not None:
         return GaussianizationSettings(n_steps, penalty, initial_map)
+    if trials is None:
+        trials = [
+            Trial(split, fit_initial_map(split.fitted, initial_map, seed))
+            for split in splits
+        ]
     penalties = PENALTIES if penalty is None else (penalty,)
     max_steps = MAX_STEPS if n_steps is None else n_steps
     best = -math.inf
     chosen = GaussianizationSettings(max_steps, PENALTIES[-1], initial_map)
     for candidate in penalties:
         tried = GaussianizationSettings(max_steps, candidate, initial_map)
-        curve = _held_out_curve(splits, tried, seed)
+        curve = _held_out_curve(trials, tried, seed)
         if n_steps is not None:
             curve = curve[-1:]
         if curve.max() > best:
@@ -150,17 +194,53 @@ def _score_initial_map(
     return score
 
 
+def _grow(x: Tensor, settings: InitialMapSettings, seed: Seed) -> GrownMap:
+    """Double the mixture while it makes held-out ones of the rows x (n, d) likelier."""
+    order = seed.child("rows to grow").permutation(len(x)).to(x.device)
+    order = order[:_MAX_ROWS_TO_GROW]
+    n_held_out = int(_HELD_OUT_SHARE_TO_GROW * len(order))
+    held_out = x[order[:n_held_out]]
+    fitted = x[order[n_held_out:]]
+    n_components = 2 * settings.n_components
+    if len(fitted) < _MIN_ROWS_PER_COMPONENT * n_components:
+        return GrownMap(settings, trials=None)
+    grown = begin_growth(fitted, settings, seed)
+    score = float(grown.log_density(held_out).mean())
+    chosen = None
+    while len(fitted) >= _MIN_ROWS_PER_COMPONENT * n_components:
+        grown = grow_initial_map(grown, n_components, fitted, settings.ridge)
+        before = score
+        score = float(grown.log_density(held_out).mean())
+        if score > before:
+            settings = replace(settings, n_components=n_components)
+            chosen = grown
+        if score < before + _MIN_GAIN_OF_DOUBLING:
+            break
+        n_components *= 2
+    if chosen is None:
+        return GrownMap(settings, trials=None)
+    # The flow is tried on some of the rows that the mixture has seen, as it will be.
+    n_to_fit = MAX_ROWS_TO_CHOOSE * (N_FOLDS - 1) // N_FOLDS
+    n_to_hold_out = MAX_ROWS_TO_CHOOSE // N_FOLDS
+    split = Split(fitted[:n_to_fit], held_out[:n_to_hold_out])
+    return GrownMap(settings, [Trial(split, chosen)])
+
+
 def _held_out_curve(
-    splits: Sequence[Split], settings: GaussianizationSettings, seed: Seed
+    trials: Sequence[Trial], settings: GaussianizationSettings, seed: Seed
 ) -> Floats:
-    """The mean log-density of held-out rows after 0, 1, … steps, over all splits.
+    """The mean log-density of held-out rows after 0, 1, … steps, over all trials.
 
     Flows that end early keep the value that they ended with.
     """
     curves = []
-    for split in splits:
+    for split, initial_map in trials:
         fitted = fit_gaussianization(
-            split.fitted, settings, seed, held_out=split.held_out
+            split.fitted,
+            settings,
+            seed,
+            held_out=split.held_out,
+            initial_map=initial_map,
         )
         curve = [
             float(log_densities.mean())
