@@ -437,9 +437,9 @@ def test_folders_that_are_no_sets_of_pictures_are_refused(tmp_path, monkeypatch)
     (tmp_path / "a.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%EndComments\n")
     refused("none of 1 pictures can be read; the first:", tmp_path, skip_broken=True)
     Image.fromarray(np.full((4, 4), 40_000, np.uint16)).save(tmp_path / "a.png")
-    refused(
-        "a.png cannot be read: its pixels (I;16) have more than 256 levels", tmp_path
-    )
+    # Old versions of Pillow read it as "I", newer ones as "I;16".
+    message = refused("a.png cannot be read: its pixels (I", tmp_path)
+    assert ") have more than 256 levels" in message
     picture(tmp_path / "cats" / "b.png")
     refused(f"{tmp_path} holds both pictures and folders of pictures", tmp_path)
     monkeypatch.setitem(sys.modules, "PIL", None)

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from sliceflow.kernels import Kernels
-
 # What draws numbers imports torch, and the kernels, itself. They take seconds to
 # import, and a table takes only seeds from here: numpy draws its numbers.
 
@@ -108,8 +106,12 @@ class Seed:
         They are multiples of 2⁻³². Row i depends on `first_row + i` alone. Without a
         dtype they are float64.
         """
-        uniform = _kernels(device).uniform
-        drawn_dtype = _float64_if_none(dtype)
+        import torch
+
+        from sliceflow import kernels
+
+        uniform = kernels.for_device(device).uniform
+        drawn_dtype = torch.float64 if dtype is None else dtype
 
         def draw(
             first: int, n: int, key: tuple[int, int], device: torch.device | str
@@ -138,7 +140,7 @@ class Seed:
         end = math.ceil(part.stop / _WORDS_PER_COUNTER)
         skipped = _WORDS_PER_COUNTER * first
         shape = (rows, part.stop - part.start)
-        out = torch.empty(shape, dtype=_float64_if_none(dtype))
+        out = torch.empty(shape, dtype=torch.float64 if dtype is None else dtype)
         for row in range(rows):  # the quads of each row that hold the part
             numbers = self.uniform(
                 end - first,
@@ -162,8 +164,12 @@ class Seed:
 
         Row i depends on `first_row + i` alone. Without a dtype they stay float64.
         """
-        draw = _kernels(device).normal
-        drawn_dtype = _float64_if_none(dtype)
+        import torch
+
+        from sliceflow import kernels
+
+        draw = kernels.for_device(device).normal
+        drawn_dtype = torch.float64 if dtype is None else dtype
         return self._numbers(draw, rows, columns, first_row, drawn_dtype, device)
 
     def laplace(self, rows: int, columns: int, device: torch.device | str) -> Tensor:
@@ -185,8 +191,10 @@ class Seed:
         self, rows: int, columns: int, first_row: int, device: torch.device | str
     ) -> Tensor:
         """(rows, 4·⌈columns/4⌉) 32-bit words; row i depends on first_row + i alone."""
+        from sliceflow import kernels
+
         quads = math.ceil(columns / _WORDS_PER_COUNTER)
-        philox = _kernels(device).philox
+        philox = kernels.for_device(device).philox
         words = philox(first_row * quads, rows * quads, self.key, device)
         return words.view(rows, _WORDS_PER_COUNTER * quads)
 
@@ -219,16 +227,3 @@ class Seed:
             numbers = numbers.view(n, _WORDS_PER_COUNTER * quads)
             out[begin : begin + n] = numbers[:, part]
         return out
-
-
-def _kernels(device: torch.device | str) -> Kernels:
-    """The kernels that draw random numbers on a device."""
-    from sliceflow import kernels
-
-    return kernels.for_device(device)
-
-
-def _float64_if_none(dtype: torch.dtype | None) -> torch.dtype:
-    import torch
-
-    return torch.float64 if dtype is None else dtype

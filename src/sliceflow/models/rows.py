@@ -1,4 +1,4 @@
-"""Training rows: their conditions, and how rows are appended, removed and compared.
+"""Training rows: their conditions, and how rows are appended and compared.
 
 When rows are added or forgotten, all rows that the model then has are fitted
 again, with the same seed. So a model that forgot rows is the model that never saw them.

@@ -71,7 +71,11 @@ def _count_kernel(
         point = begin + tl.arange(0, BLOCK)
         v = tl.load(z + point, mask=point < n, other=start)
         b = bin_at((v - start) * per_unit, BINS)
-        total += tl.histogram(tl.where(point < n, b, 0), BINS)
+        counted = tl.histogram(tl.where(point < n, b, 0), BINS)
+        # The interpreter of Triton 3.4 has int64 numbers here, which it calls int32, so
+        # that a store would write beyond the last bin. A cast to int32 alone would do
+        # nothing. On a GPU the two casts are none.
+        total += counted.to(tl.int64).to(tl.int32)
     bins = tl.arange(0, BINS)
     n_beyond = (BLOCK - n % BLOCK) % BLOCK  # lanes after the last point, in bin 0
     tl.store(counts + row * BINS + bins, total - tl.where(bins == 0, n_beyond, 0))
