@@ -282,7 +282,7 @@ def _fit_estimator(job: _Job, folder: RunFolder, output: Output) -> None:
         output.say(f"columns: {', '.join(kinds)}")
         return
     plan = job.fit_job.plan
-    stages = plan.stages if isinstance(plan, PicturePlan) else ()
+    stages = plan.picture_stages if isinstance(plan, PicturePlan) else ()
     model.fit(
         job.fit_job,
         listeners=progress_bars(output, stages),
