@@ -324,7 +324,7 @@ def _describe_fit(job: _Job) -> JsonObject:
 def _explain(
     error: BaseException, settings: Settings, folder: RunFolder
 ) -> CommandError | None:
-    """The error that ended a fit, with advice on what to do, where that is known."""
+    """The error that ended a fit, with a hint at what to do, where that is known."""
     from sliceflow.models.checkpoints import CheckpointMismatchError, FitInterrupted
     from sliceflow.models.ranks import LostRankError
 
