@@ -32,10 +32,20 @@ from sliceflow.spaces.tables.rules import is_computing
 from sliceflow.spaces.tables.table import FoundRule, Table
 from sliceflow.spaces.tables.table_rows import TableRows, format_names, read_dataframe
 from sliceflow.spaces.tables.trees import TreeSettings
-from sliceflow.validation import is_bool, is_int, is_real, require
+from sliceflow.validation import (
+    is_int,
+    is_real,
+    require,
+    require_choice,
+    require_int,
+    require_verbosity,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# What samples have where the table has missing cells.
+MissingCells = Literal["model", "never"]
 
 # `score` draws at least this many rows, so that the noise of its draws is small even if
 # it compares them with few rows. More would take longer.
@@ -156,7 +166,7 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
         kinds: Mapping[str, str] | None = None,
         constraints: Sequence[str] = (),
         rules: Literal["auto", "off"] = "auto",
-        missing: Literal["model", "never"] = "model",
+        missing: MissingCells = "model",
         tree_settings: tuple[int, float] | tuple[int, float, int] | None = None,
         min_count: int = 5,
         rare_levels: RareLevels = "warn",
@@ -175,35 +185,39 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
 
     def _adapter(self, like_fitted: bool = False) -> TableAdapter:
         """The adapter that reads and plans rows, for the current parameters."""
-        self._allows_missing()
-        is_list = not isinstance(self.constraints, str)
-        what = "a list of expressions such as ['a <= b']"
-        require(is_list, "constraints", self.constraints, what)
-        require(self.rules in ("auto", "off"), "rules", self.rules, "'auto' or 'off'")
-        is_count = is_int(self.min_count, 1)
-        require(is_count, "min_count", self.min_count, "an int of at least 1")
-        is_known = self.rare_levels in get_args(RareLevels)
-        require(is_known, "rare_levels", self.rare_levels, "'warn', 'keep' or 'merge'")
-        is_verbosity = is_bool(self.verbose) or is_int(self.verbose, 0)
-        what = "a bool, or an int of at least 0"
-        require(is_verbosity, "verbose", self.verbose, what)
+        self._require_valid_parameters()
         known_rows = None
         if like_fitted:
             known_rows = self._known_rows()
+        tree_settings = None
+        if self.tree_settings is not None:
+            tree_settings = TreeSettings(*self.tree_settings)
         return TableAdapter(
-            kinds=_checked_kinds(self.kinds),
+            kinds=self.kinds or {},
             constraints=tuple(self.constraints),
             search_rules=self.rules == "auto",
             known_rows=known_rows,
-            tree_settings=_checked_tree_settings(self.tree_settings),
+            tree_settings=tree_settings,
             min_count=int(self.min_count),
             rare_levels=self.rare_levels,
         )
 
+    def _require_valid_parameters(self) -> None:
+        """Raise a `ParameterError` for the first invalid parameter."""
+        _require_kinds(self.kinds)
+        is_list = not isinstance(self.constraints, str)
+        requirement = "a list of expressions such as ['a <= b']"
+        require(is_list, "constraints", self.constraints, requirement)
+        require_choice("rules", self.rules, ("auto", "off"))
+        require_choice("missing", self.missing, get_args(MissingCells))
+        _require_tree_settings(self.tree_settings)
+        require_int("min_count", self.min_count, 1)
+        require_choice("rare_levels", self.rare_levels, get_args(RareLevels))
+        require_verbosity(self.verbose)
+
     def _allows_missing(self) -> bool:
         """Whether samples have missing cells; an error if `missing` is no choice."""
-        is_known = self.missing in ("model", "never")
-        require(is_known, "missing", self.missing, "'model' or 'never'")
+        require_choice("missing", self.missing, get_args(MissingCells))
         return self.missing == "model"
 
     def _store(
@@ -324,7 +338,7 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
         DataError
             If no row can have what is `given`.
         """
-        require(is_int(n, 1), "n", n, "an int of at least 1")
+        require_int("n", n, 1)
         n = int(n)
         fitted: FittedTable = self._fitted_state()
         seed = Seed.from_random_state(random_state)
@@ -441,7 +455,7 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
         >>> bool(filled["a"].notna().all()), filled["a"][1].item()
         (True, 1.0)
         """
-        require(is_int(n, 1), "n", n, "an int of at least 1")
+        require_int("n", n, 1)
         n = int(n)
         table: Table = self._fitted_state().table
         seed = Seed.from_random_state(random_state)
@@ -461,33 +475,26 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
         return filled_dfs
 
 
-def _checked_kinds(kinds: Any) -> Mapping[str, str]:
-    """The parameter `kinds` as a mapping; an error if it is not one."""
-    if kinds is None:
-        return {}
-    is_valid = isinstance(kinds, Mapping)
-    is_valid = is_valid and all(isinstance(name, str) for name in kinds)
-    what = "None or a dict such as {'zip': 'category'}"
-    require(is_valid, "kinds", kinds, what)
-    checked: Mapping[str, str] = kinds
-    return checked
+def _require_kinds(kinds: object) -> None:
+    """Raise a `ParameterError` unless `kinds` is None or a dict with names as keys."""
+    is_valid = kinds is None
+    if isinstance(kinds, Mapping):
+        is_valid = all(isinstance(name, str) for name in kinds)
+    require(is_valid, "kinds", kinds, "None or a dict such as {'zip': 'category'}")
 
 
-def _checked_tree_settings(given: Any) -> TreeSettings | None:
-    """The parameter `tree_settings`; an error if it is neither None nor numbers."""
-    if given is None:
-        return None
-    what = "None or numbers such as (10, 2.5) or (10, 2.5, 20)"
-    is_tuple = isinstance(given, tuple) and len(given) in (2, 3)
-    require(is_tuple, "tree_settings", given, what)
-    settings = TreeSettings(*given)
-    is_valid = (
-        is_int(settings.min_samples_leaf, 1)
-        and is_real(settings.ccp_factor, 0)
-        and is_int(settings.n_neighbors, 0)
-    )
-    require(is_valid, "tree_settings", given, what)
-    return settings
+def _require_tree_settings(tree_settings: object) -> None:
+    """Raise a `ParameterError` unless `tree_settings` is None, or numbers in range."""
+    is_valid = tree_settings is None
+    if isinstance(tree_settings, tuple) and len(tree_settings) in (2, 3):
+        settings = TreeSettings(*tree_settings)
+        is_valid = (
+            is_int(settings.min_samples_leaf, 1)
+            and is_real(settings.ccp_factor, 0)
+            and is_int(settings.n_neighbors, 0)
+        )
+    requirement = "None or numbers such as (10, 2.5) or (10, 2.5, 20)"
+    require(is_valid, "tree_settings", tree_settings, requirement)
 
 
 def _shortened_notes(df: pd.DataFrame) -> list[str]:
