@@ -130,7 +130,7 @@ def test_near_rows_are_chosen_where_they_are_better(rng, monkeypatch):
         factors + 0.3 * rng.normal(size=(300, 6)), columns=list("abcdef")
     )
     with monkeypatch.context() as patch:
-        patch.setattr(tree_tuning, "_trial_auc", trial_auc)
+        patch.setattr(tree_tuning, "trial_auc", trial_auc)
         plan = TableFlow().plan(smooth)
         assert plan.n_neighbors > 0
         assert "near rows and a chain of trees" in str(plan)
@@ -148,9 +148,8 @@ def test_near_rows_are_chosen_where_they_are_better(rng, monkeypatch):
         .n_neighbors
         == 0
     )
-    monkeypatch.setattr(
-        tree_tuning, "MIN_DISTANCE_RATIO", 99.0
-    )  # all draws are too near
+    # All draws are too near.
+    monkeypatch.setattr(tree_tuning, "MIN_DISTANCE_RATIO", 99.0)
     assert TableFlow().plan(smooth).n_neighbors == 0
 
 

@@ -33,8 +33,8 @@ from sliceflow.spaces.tables.trees import MAX_ROWS_PER_TREE, TreeSettings
 if TYPE_CHECKING:
     import pandas as pd
 
-# The module `tree_tuning` is imported where settings are chosen: it imports torch,
-# which takes seconds, and plain draws need none of it.
+# The modules `tree_tuning` and `conditional_draws` are imported where something is
+# chosen: they import torch, which takes seconds, and plain draws need none of it.
 
 # About the cost of a fit, to tell users before it starts: seconds on one thread for
 # each cell that a tree is fitted to and each column that the tree sees; seconds for
@@ -296,7 +296,7 @@ class FittedTable:
         share = len(conditional.cell_coords) / len(self.table.cell_coords)
         if conditional.is_moved or share < MIN_SHARE_TO_FILTER:
             return found
-        from sliceflow.spaces.tables.tree_tuning import plain_draws_are_better
+        from sliceflow.spaces.tables.conditional_draws import plain_draws_are_better
 
         if not plain_draws_are_better(
             self.table,
