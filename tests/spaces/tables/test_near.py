@@ -8,7 +8,7 @@ from scipy.stats import kstest
 
 import sliceflow
 from sliceflow import ModelFileError, TableFlow
-from sliceflow.spaces.tables import fit as tables_fit
+from sliceflow.spaces.tables import fitted as fitted_tables
 from sliceflow.spaces.tables import tree_tuning
 from sliceflow.spaces.tables.chain import fit_chain
 from sliceflow.spaces.tables.nearest_rows_model import NearestRowsModel
@@ -198,7 +198,7 @@ def test_the_chain_of_rows_without_missing_cells_is_fitted_once(rng, monkeypatch
         n_fits += 1
         return fit_chain(*args, **options)
 
-    monkeypatch.setattr(tables_fit, "fit_chain", counting)
+    monkeypatch.setattr(fitted_tables, "fit_chain", counting)
     first = flow.sample(20, random_state=0)
     assert flow.sample(20, random_state=0).equals(first)
     assert n_fits == 1

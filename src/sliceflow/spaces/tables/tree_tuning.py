@@ -234,9 +234,12 @@ def _neighbours_are_better(
     with_neighbours = settings._replace(n_neighbors=k // 2)
     gain = 0.0
     seed = CHOICE_SEED.child("near")
-    for halves in iter_halves(table.cell_coords, seed, len(table.cell_coords)):
-        auc_of_trees = trial_auc(table, *halves, only_trees, strategies)
-        auc_of_neighbours = trial_auc(table, *halves, with_neighbours, strategies)
+    n = len(table.cell_coords)
+    for fitted, held_out in iter_halves(table.cell_coords, seed, n_compared=n):
+        auc_of_trees = trial_auc(table, fitted, held_out, only_trees, strategies)
+        auc_of_neighbours = trial_auc(
+            table, fitted, held_out, with_neighbours, strategies
+        )
         gain += auc_of_trees - auc_of_neighbours
     return gain > 0
 
