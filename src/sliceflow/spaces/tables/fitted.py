@@ -111,7 +111,7 @@ class FittedTable:
         """
         conditional = condition_on(self.table, given)
         cell_coords = Coords(np.empty((0, len(self.table.columns))))
-        if self._may_filter(conditional, allow_missing):
+        if self._prefers_plain_draws(conditional, allow_missing):
             cell_coords = self._filter_draws(n, seed, conditional, allow_missing)
         n_lacking = n - len(cell_coords)
         if n_lacking:
@@ -130,7 +130,7 @@ class FittedTable:
             allow_missing=allow_missing,
         )
 
-    def _may_filter(self, conditional: GivenRows, allow_missing: bool) -> bool:
+    def _prefers_plain_draws(self, conditional: GivenRows, allow_missing: bool) -> bool:
         """Whether samples are plain draws that have what is given.
 
         They are not if that would take long, or be worse than draws of a chain that is
