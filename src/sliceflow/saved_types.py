@@ -37,13 +37,13 @@ class ArraySpec:
     Parameters
     ----------
     dims : the names or sizes of the dimensions, separated by spaces. Dimensions of one
-    name have the same size in all arrays of one object
+        name have the same size in all arrays of one object
     dtype : the name of the dtype, or several that are allowed
     ge : the least value that is allowed, or None
     finite : whether NaN and infinities are errors
     differences : the number of last axes along which a file holds differences, which
-    compress better: 1 for numbers that ascend, 3 for pictures (channels, height,
-    width). With 0 it holds the values themselves
+        compress better: 1 for numbers that ascend, 3 for pictures (channels, height,
+        width). With 0 it holds the values themselves
     """
 
     dims: str

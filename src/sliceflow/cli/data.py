@@ -160,7 +160,7 @@ class TableData(Data):
     dialect : how the text file of the table is written
     free_text : columns that are left out, because they hold free text
     full_table : the table of which `x` is a part. The model is fitted to all of it, and
-    measured by a second fit to `x` alone
+        measured by a second fit to `x` alone
     """
 
     x: pd.DataFrame

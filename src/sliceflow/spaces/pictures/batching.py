@@ -139,7 +139,7 @@ def use_all_points(
     ----------
     y_p, y_q : the classes of the particles and of the pictures of all ranks, or None
     class_slices_p : where the classes are among this rank's particles, if classes have
-    separate maps
+        separate maps
     """
     if class_slices_p is None or data.local_y is None:
         return weighted_batches(data.indices, data.device, y_p=y_p, y_q=y_q)

@@ -197,7 +197,7 @@ class Layout:
         seed : draws the fractions u of integer pixels; None takes u = ½
         n_total : the number of all pictures, if these are only some of them
         index_slices : the indices of these pictures among all, as consecutive slices. A
-        picture's fractions depend only on its index
+            picture's fractions depend only on its index
         """
         x = pixel_points.to(torch.float32)
         if self.n_pixel_values is None:

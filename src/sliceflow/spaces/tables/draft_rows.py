@@ -17,12 +17,12 @@ class DraftRows:
     Parameters
     ----------
     cell_coords : (m, d), the cells that models read; `set_columns` changes it in
-    place
+        place
     rule_set : the rules that the rows must keep; None if there are none
     allow_missing : whether cells may be missing
     rule_coords : (m, d), the cells that rules read. None for `cell_coords` itself.
-    Both differ while holes are filled: models read the last filling of a hole, and
-    rules wait for the next one
+        Both differ while holes are filled: models read the last filling of a hole, and
+        rules wait for the next one
     """
 
     def __init__(

@@ -279,8 +279,9 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
             Number of rows.
         given : dict or None, default None
             What all rows must have, by column: a value, None for missing, a list of
-            values, or a range (low, high), of which one may be None. The chain is
-            fitted again to the rows that have it. A warning says if these are few.
+            values, or a range (low, high), of which one may be None. Samples are plain
+            draws that have it, or those of a chain that is fitted again to the rows
+            that have it. A warning says if these are few.
         random_state : int, RandomState, Generator or None, default None
             With None, every call gives new rows.
 
