@@ -61,16 +61,16 @@ class StartTrial:
         shuffled = np.argsort(trial_seed.normal(len(self.rows), 1).numpy().ravel())
         n_held_out = int(HELD_OUT_SHARE * len(shuffled))
         held_out = self.rows.pixels[shuffled[:n_held_out]]
-        fitted = self.rows.take(shuffled[n_held_out:][:MAX_FITTED_PICTURES])
+        to_fit = self.rows.take(shuffled[n_held_out:][:MAX_FITTED_PICTURES])
 
         def detect(start: int | Literal["noise"]) -> float:
             """The AUC with which samples are told from held-out pictures."""
             parameters = self._trial_parameters(start, task.plan.amplifier)
             adapter = replace(self.adapter, parameters=parameters)
-            result = adapter.make_task(fitted, trial_seed).run(())
+            result = adapter.make_task(to_fit, trial_seed).run(())
             assert result.particles is not None
             samples = adapter.read(result.particles.X, None).pixels
-            return _detection(samples, held_out, fitted.pixels)
+            return _detection(samples, held_out, to_fit.pixels)
 
         with_mosaics = detect(task.plan.mosaic_size)
         if with_mosaics < GOOD_DETECTION:
