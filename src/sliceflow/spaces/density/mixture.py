@@ -61,7 +61,10 @@ class MixtureMap:
         map_points = self._to_noise_and_log_det
         if len(self.means) > MAX_UNGROWN_COMPONENTS:
             map_points = self._to_noise_and_log_det_of_many
-        mapped = [map_points(points) for points in self._chunks(x)]
+        chunks = self._chunks(x)
+        if len(chunks) == 1:
+            return map_points(x)  # in the layout of x, on which products' bits depend
+        mapped = [map_points(points) for points in chunks]
         noise = torch.cat([points for points, _ in mapped], 1)
         return noise, torch.cat([log_det for _, log_det in mapped])
 
@@ -146,7 +149,10 @@ class MixtureMap:
         """The points x (d, n) that `to_noise_and_log_det` sends to noise (d, n)."""
         if len(self.means) == 1:
             return self.means[0, :, None] + self.cholesky_factors[0] @ noise
-        return torch.cat([self._from_noise(part) for part in self._chunks(noise)], 1)
+        chunks = self._chunks(noise)
+        if len(chunks) == 1:
+            return self._from_noise(noise)
+        return torch.cat([self._from_noise(part) for part in chunks], 1)
 
     def _from_noise(self, noise: Tensor) -> Tensor:
         """The same, of several components and not too many points."""
