@@ -555,7 +555,7 @@ def tables_without_missing() -> Outcome:
     """No missing cells are drawn, and kinds of columns are given."""
     kinds = {"age": "category", "written": "drop"}
     frame = mixed_table()
-    return table_of(frame, kinds=kinds, missing="fill", tree_settings=TREES_ONLY)
+    return table_of(frame, kinds=kinds, missing="never", tree_settings=TREES_ONLY)
 
 
 @case

@@ -47,9 +47,10 @@ FLOORS = (
         "caches",
         "dataframes",
         "datasets",
-        "dependencies",
+        "functional_dependencies",
         "saved_types",
         "number_formats",
+        "table_files",
         "wording",
     ),
 )

@@ -135,10 +135,10 @@ def _check_column(column: pd.Series, name: Any) -> None:
         _check_objects(column, name)
         return
     if kind in ("datetime", "timedelta") or str(column.dtype).startswith("period"):
-        advice = _HOW_TO_GET_NUMBERS_FROM_TIMES
+        hint = _HOW_TO_GET_NUMBERS_FROM_TIMES
     else:
-        advice = _HOW_TO_GET_NUMBERS
-    raise DataError(f"X has dtype {column.dtype}", advice, column=name)
+        hint = _HOW_TO_GET_NUMBERS
+    raise DataError(f"X has dtype {column.dtype}", hint, column=name)
 
 
 def _check_objects(column: pd.Series, name: Any) -> None:

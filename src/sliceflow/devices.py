@@ -109,7 +109,7 @@ def resolve_device(device: str | torch.device) -> torch.device:
 
 
 def require_memory(
-    wanted: int, device: torch.device | Literal["cpu"], what: str, advice: str
+    wanted: int, device: torch.device | Literal["cpu"], what: str, hint: str
 ) -> None:
     """Raise a `NotEnoughMemoryError` if `wanted` bytes can never be allocated.
 
@@ -122,7 +122,7 @@ def require_memory(
         f"{what} about {format_bytes(wanted)}"
         f" but {device} has {format_bytes(free)} free"
     )
-    raise NotEnoughMemoryError(fact, advice)
+    raise NotEnoughMemoryError(fact, hint)
 
 
 def projection_bytes(device: torch.device) -> int:

@@ -39,14 +39,14 @@ class HintedError(Exception):
         return ""
 
     @property
-    def advice(self) -> str:
+    def full_hint(self) -> str:
         """What to do about it, as the message ends; empty if nothing is known."""
         return self.hint
 
     def __str__(self) -> str:
         message = self.where + self.fact
-        if self.advice:
-            message += f"; {self.advice}"
+        if self.full_hint:
+            message += f"; {self.full_hint}"
         return message
 
 
@@ -130,7 +130,7 @@ class DataProblem(HintedError):
         return f"{', '.join(places)}: "
 
     @property
-    def advice(self) -> str:
+    def full_hint(self) -> str:
         """The hint and the suggested kinds, as the parameter `kinds` takes them."""
         parts = []
         if self.hint:

@@ -2,9 +2,6 @@
 
 `infer_number_format` finds out how the cells of a column are written. The
 `NumberFormat` reads them as floats, and writes new numbers in the same way.
-
-The endings of files with tables, the words for missing cells and the dialect of text
-files are here as well, because the command line needs them before it imports pandas.
 """
 
 from __future__ import annotations
@@ -23,29 +20,8 @@ from sliceflow.arrays import Floats
 if TYPE_CHECKING:
     import pandas as pd
 
-# Endings of files that are tables.
-TABLE_ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".xlsx", ".xls")
-
-# Cells of a text file that mean a missing value, in lower case.
-MISSING_WORDS = ("", "na", "n/a", "nan", "null", "none", "?", "-", "#n/a")
-# Words that mean a missing value in a column whose other cells are all numbers or
-# dates. In a column of words they may be categories.
-UNKNOWN_WORDS = (
-    *("unknown", "unk", "missing", "not available", "not known", "n.a.", "n.k."),
-    *("--", "...", "tbd"),
-)
-
 # A number as Python writes it: 12, -0.5, .5, 1e-3.
 PLAIN_NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """How a text file separates cells and rows, and writes letters."""
-
-    separator: str = ","
-    encoding: str = "utf-8"
-    line_end: str = "\n"
 
 
 _CURRENCIES = (

@@ -31,7 +31,7 @@ def require(ok: bool, name: str, value: object, requirement: str) -> None:
         raise ParameterError(name, value, f"must be {requirement}")
 
 
-def check_finite(x: Tensor, advice: str) -> None:
+def check_finite(x: Tensor, hint: str) -> None:
     """Raise a `DataError` if results are not all finite."""
     n = int((~x.isfinite()).sum())
     if n == 0:
@@ -40,7 +40,7 @@ def check_finite(x: Tensor, advice: str) -> None:
         f"{n} of {x.numel()} values came out infinite or as NaN, "
         f"beyond what {x.dtype} can hold"
     )
-    raise DataError(fact, advice)
+    raise DataError(fact, hint)
 
 
 def is_bool(value: object) -> bool:

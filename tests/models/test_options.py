@@ -246,7 +246,7 @@ def test_plans_of_the_preset_are_the_papers():
     )
     assert (plan.transport, plan.shrinkage) == (transports.Interpolated(), 0)
     assert plan.n_directions == 13 * plan.layout.dimension
-    assert {stage.n_steps for stage in plan.stages} == {300}
+    assert {stage.n_steps for stage in plan.picture_stages} == {300}
 
 
 def test_the_papers_flow_of_digits_fits_into_a_laptop():

@@ -343,7 +343,7 @@ class _Handler(BaseHTTPRequestHandler):
 def describe_error(error: Exception) -> dict[str, str]:
     """What the page shows of an error: what is wrong, and what to do."""
     if isinstance(error, HintedError):
-        return {"error": error.where + error.fact, "hint": error.advice}
+        return {"error": error.where + error.fact, "hint": error.full_hint}
     is_for_users = isinstance(error, ValueError | ImportError | MemoryError | OSError)
     if is_for_users and str(error):
         return {"error": str(error), "hint": ""}

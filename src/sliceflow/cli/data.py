@@ -20,7 +20,7 @@ from sliceflow.cli.settings import (
     Settings,
     parse_kinds,
 )
-from sliceflow.number_formats import Dialect
+from sliceflow.table_files import Dialect
 from sliceflow.wording import did_you_mean
 
 if TYPE_CHECKING:

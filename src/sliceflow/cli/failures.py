@@ -37,7 +37,6 @@ _INSTALL_HINTS = dict.fromkeys(OPTIONAL_MODULES, INSTALL_HINT) | {
 # Flags whose names differ from the parameters that they set.
 _FLAGS_BY_PARAMETER = {
     "n_particles": "particles",
-    "n_steps": "steps_per_stage",
     "random_state": "seed",
     "constraints": "constraint",
     "kinds": "column",
@@ -172,10 +171,10 @@ def _other_error(error: BaseException) -> CommandError:
     """An error with a hint of its own, or with a general one."""
     check_hint = "check the data and the flags; --help shows what each takes"
     if isinstance(error, DataProblem):
-        hint = advice_with_flags(error) or check_hint
+        hint = hint_with_flags(error) or check_hint
         return CommandError(error.where + error.fact, hint)
     if isinstance(error, HintedError):
-        return CommandError(error.where + error.fact, error.advice or check_hint)
+        return CommandError(error.where + error.fact, error.full_hint or check_hint)
     if isinstance(error, ValueError) and str(error):
         return CommandError(str(error), check_hint)
     if isinstance(error, FileNotFoundError):
@@ -186,15 +185,15 @@ def _other_error(error: BaseException) -> CommandError:
     return CommandError(f"{type(error).__name__}: {error}", debug_hint)
 
 
-def advice_with_flags(problem: DataProblem) -> str:
-    """The advice of an error or a warning, with ``--column`` for suggested kinds."""
+def hint_with_flags(problem: DataProblem) -> str:
+    """The hint of an error or a warning, with ``--column`` for suggested kinds."""
     choices = [
         f"--column '{problem.column}={kind}'" for kind in problem.suggested_kinds
     ]
-    return join_advice(problem.hint, "pass", choices)
+    return join_hints(problem.hint, "pass", choices)
 
 
-def join_advice(hint: str, verb: str, choices: list[str]) -> str:
+def join_hints(hint: str, verb: str, choices: list[str]) -> str:
     """Join a hint and flags, such as "fix the cells, or pass --column 'a=category'".
 
     Either part may be empty.
@@ -228,7 +227,7 @@ def rows_of_a_file() -> Iterator[None]:
     except DataError as error:
         if error.row is None:
             raise
-        hint = advice_with_flags(error) or "fix that row"
+        hint = hint_with_flags(error) or "fix that row"
         raise CommandError(fact_in_file(error), hint) from error
 
 
@@ -247,10 +246,10 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     """Print a warning as one line; it takes the place of `warnings.showwarning`."""
     text = str(message)
     if isinstance(message, DataProblem):
-        advice = advice_with_flags(message)
+        hint = hint_with_flags(message)
         text = message.where + message.fact
-        if advice:
-            text += f"; {advice}"
+        if hint:
+            text += f"; {hint}"
     _print_line("warning:", text)
 
 

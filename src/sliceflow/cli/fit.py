@@ -282,7 +282,7 @@ def _fit_estimator(job: _Job, folder: RunFolder, output: Output) -> None:
         output.say(f"columns: {', '.join(kinds)}")
         return
     plan = job.fit_job.plan
-    stages = plan.stages if isinstance(plan, PicturePlan) else ()
+    stages = plan.picture_stages if isinstance(plan, PicturePlan) else ()
     model.fit(
         job.fit_job,
         listeners=progress_bars(output, stages),
@@ -324,7 +324,7 @@ def _describe_fit(job: _Job) -> JsonObject:
 def _explain(
     error: BaseException, settings: Settings, folder: RunFolder
 ) -> CommandError | None:
-    """The error that ended a fit, with advice on what to do, where that is known."""
+    """The error that ended a fit, with a hint at what to do, where that is known."""
     from sliceflow.models.checkpoints import CheckpointMismatchError, FitInterrupted
     from sliceflow.models.ranks import LostRankError
 

@@ -71,7 +71,7 @@ def _parse_given(model: TableFlow, text: str, name: str, value_text: str) -> Any
         return model.parse_given(name, value_text)
     except HintedError as error:
         fact = f"--given {text}: {error.fact}"
-        raise UsageError(fact, error.advice or hint) from error
+        raise UsageError(fact, error.full_hint or hint) from error
     except ValueError as error:
         raise UsageError(f"--given {text}: {error}", hint) from error
 

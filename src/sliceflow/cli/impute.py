@@ -18,7 +18,7 @@ from sliceflow.cli.run_folder import (
     write_or_print,
 )
 from sliceflow.cli.settings import PICTURES, parse_kinds
-from sliceflow.number_formats import TABLE_ENDINGS
+from sliceflow.table_files import TABLE_ENDINGS
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,7 @@ from sliceflow.app.pictures import class_named
 from sliceflow.cli.failures import UsageError
 from sliceflow.cli.run_folder import is_stdout
 from sliceflow.errors import DataError
-from sliceflow.number_formats import TABLE_ENDINGS
+from sliceflow.table_files import TABLE_ENDINGS
 
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, SlicedWassersteinFlow

@@ -28,13 +28,13 @@ from sliceflow.cli.failures import (
     Output,
     UsageError,
     fact_in_file,
-    join_advice,
+    join_hints,
 )
 from sliceflow.cli.grids import read_pictures
 from sliceflow.cli.run_folder import RunFolder, load_model, model_file
 from sliceflow.cli.settings import Settings
 from sliceflow.errors import DataError
-from sliceflow.number_formats import Dialect
+from sliceflow.table_files import Dialect
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -216,7 +216,7 @@ class TableWork:
 def _as_page_error(error: DataError) -> CommandError:
     """An error about a table in the words of the page, on which kinds are chosen."""
     choices = [f"{kind} for {error.column}" for kind in error.suggested_kinds]
-    return CommandError(fact_in_file(error), join_advice(error.hint, "choose", choices))
+    return CommandError(fact_in_file(error), join_hints(error.hint, "choose", choices))
 
 
 def describe_columns(df: pd.DataFrame) -> list[JsonObject]:

@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 from sliceflow.app.server import JsonObject
 from sliceflow.cli.failures import CommandError, UsageError
 from sliceflow.models.atomic import write_atomically
-from sliceflow.number_formats import Dialect
+from sliceflow.table_files import Dialect
 
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, SlicedWassersteinFlow, TableFlow

@@ -20,7 +20,7 @@ from sliceflow.cli.run_folder import (
     write_or_print,
 )
 from sliceflow.cli.settings import PICTURES, TABLE
-from sliceflow.number_formats import TABLE_ENDINGS
+from sliceflow.table_files import TABLE_ENDINGS
 from sliceflow.validation import from_tensor
 
 if TYPE_CHECKING:

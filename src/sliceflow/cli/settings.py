@@ -10,7 +10,7 @@ from typing import Any, Literal
 from sliceflow.cli.failures import CommandError, UsageError
 from sliceflow.cli.run_folder import RunFolder
 from sliceflow.datasets.sets import SETS
-from sliceflow.number_formats import TABLE_ENDINGS
+from sliceflow.table_files import TABLE_ENDINGS
 
 DATASET_NAMES = ("digits", *SETS)
 PICTURES = "pictures"

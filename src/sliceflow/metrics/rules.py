@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sliceflow.arrays import Floats, Mask
-from sliceflow.dependencies import find_dependencies
+from sliceflow.functional_dependencies import find_dependencies
 
 # Rules are searched among at most this many columns, because every pair is checked.
 _MAX_RULE_COLUMNS = 100

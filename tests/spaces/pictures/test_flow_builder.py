@@ -26,7 +26,7 @@ def builder(schedule="2[2] 6[3] 6[1]=1", device="cpu", clip=True, **changes):
     """The flow of pictures of 6×6 pixels, two steps a stage."""
     stages = schedules.from_string(schedule, 6, 6, 2)
     options = ImageOptions(n_directions=30, clip=clip)
-    plan = picture_plan(stages=tuple(stages), options=options, **changes)
+    plan = picture_plan(picture_stages=tuple(stages), options=options, **changes)
     return PictureFlowBuilder(plan, Seed(0), torch.device(device))
 
 

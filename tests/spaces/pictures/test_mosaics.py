@@ -40,8 +40,8 @@ SMALL = dict(
 
 def values(mosaics, columns=slice(None)):
     """The pictures of mosaics, or some of them, as values in [−1, 1]: (d, n)."""
-    pixels = mosaics.layout.to_points(mosaics.pixels)
-    return mosaics.layout.encode(pixels[:, columns])
+    points = mosaics.layout.to_points(mosaics.pixels)
+    return mosaics.layout.encode(points[:, columns])
 
 
 def shades(n=360, seed=0):
@@ -177,9 +177,9 @@ def test_stored_pictures_that_do_not_fit_the_model_are_refused():
     fitted.check_saved()
     for pixels in (
         None,
-        fitted.pixels[:-1],
-        fitted.pixels[..., :3],
-        fitted.pixels + 60,
+        fitted.mosaic_pixels[:-1],
+        fitted.mosaic_pixels[..., :3],
+        fitted.mosaic_pixels + 60,
     ):
         with pytest.raises(ValueError, match="kept pictures"):
-            replace(fitted, pixels=pixels).check_saved()
+            replace(fitted, mosaic_pixels=pixels).check_saved()

@@ -47,10 +47,10 @@ def test_stages_are_those_of_the_schedule():
     plan = ImageFlow(schedule="paper", steps_per_stage=1, device="cpu").plan(
         np.zeros((20, 28, 28), np.uint8)
     )
-    assert len(plan.stages) == 35
+    assert len(plan.picture_stages) == 35
     flow = pictures().fit(PICTURES)
     assert list(dict.fromkeys(flow.history_["stage"])) == [
-        stage.name for stage in flow.plan_.stages
+        stage.name for stage in flow.plan_.picture_stages
     ]
     for schedule, message in (
         ("1[1] 8x[3]", r"has the entry '8x\[3\]', which is not of the form"),

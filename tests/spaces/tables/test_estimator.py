@@ -53,8 +53,8 @@ def test_samples_have_the_shares_and_means_of_the_table(flow):
     assert means["gold"] > 2 * means["basic"]
     assert len(flow.sample()) == 1
     assert abs(new["note"].isna().mean() - 0.2) < 0.06
-    filling = TableFlow(random_state=0, missing="fill").fit(frame)
-    assert filling.sample(200, random_state=0)["note"].notna().all()
+    never_missing = TableFlow(random_state=0, missing="never").fit(frame)
+    assert never_missing.sample(200, random_state=0)["note"].notna().all()
 
 
 def test_rows_that_occur_once_are_not_copied(flow, rng):
@@ -239,8 +239,8 @@ def test_parameters_are_checked():
 
 
 def test_how_missing_cells_are_drawn_is_checked_for_samples_too(flow):
-    misspelt = copy.deepcopy(flow).set_params(missing="filled")
-    with pytest.raises(ValueError, match="missing='filled'"):
+    misspelt = copy.deepcopy(flow).set_params(missing="fill")
+    with pytest.raises(ValueError, match="missing='fill' must be 'model' or 'never'"):
         misspelt.sample(3)
 
 

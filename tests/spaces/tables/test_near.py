@@ -180,7 +180,7 @@ def test_near_rows_are_conditional_and_filled(rng):
             3, random_state=0, given=frame.loc[0, given].to_dict()
         ).shape == (3, 4)
     assert (
-        flow.set_params(missing="fill")
+        flow.set_params(missing="never")
         .sample(100, random_state=0)
         .notna()
         .all(axis=None)
@@ -191,7 +191,7 @@ def test_near_rows_are_conditional_and_filled(rng):
 
 
 def test_the_chain_of_rows_without_missing_cells_is_fitted_once(rng, monkeypatch):
-    flow, _ = fit(curve(60, rng), tree_settings=(5, 2.0, 8), missing="fill")
+    flow, _ = fit(curve(60, rng), tree_settings=(5, 2.0, 8), missing="never")
     n_fits = 0
 
     def counting(*args, **options):

@@ -198,7 +198,7 @@ class PictureAdapter:
             condition_kind=_condition_kind(data, completes),
             n_classes=n_classes,
             amplifier=amplifier,
-            stages=self._stages(layout, n_steps),
+            picture_stages=self._picture_stages(layout, n_steps),
             patch_basis=choices.choose_patch_basis(
                 parameters.patch_basis, data, self.ranks
             ),
@@ -214,7 +214,7 @@ class PictureAdapter:
             options=options,
         )
 
-    def _stages(
+    def _picture_stages(
         self, layout: Layout, n_steps: int
     ) -> tuple[schedules.PictureStage, ...]:
         """The stages that the parameter `schedule` says."""
@@ -228,7 +228,7 @@ class PictureAdapter:
 
     def _require_memory(self, plan: PicturePlan, data: PictureData) -> None:
         """Raise a `NotEnoughMemoryError` if the device cannot hold the fit."""
-        n_local = data.pixels.shape[1]
+        n_local = data.pixel_points.shape[1]
         m_local = self.ranks.shard(plan.n_flow_particles).count
         what = (
             f"n_particles={plan.n_particles}, for which {m_local} move here, {n_local} "

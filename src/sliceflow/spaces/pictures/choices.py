@@ -334,7 +334,7 @@ def choose_patch_basis(
     if patch_basis != "auto":
         return patch_basis
     stride = max(1, data.n // MAX_PICTURES_FOR_BASIS)
-    subset = data.pixels[:, data.indices % stride == 0].float()
+    subset = data.pixel_points[:, data.indices % stride == 0].float()
     brightest = 1
     if data.layout.n_pixel_values is not None:
         brightest = data.layout.n_pixel_values - 1

@@ -101,9 +101,9 @@ class RunningPictures:
         self.stage_indices = divide_among_stages(plan, data, task.seed.child("batches"))
 
         # The pictures of which mosaics are made; None if particles start as noise.
-        self.stored_pixels: Tensor | None = None
+        self.mosaic_pixels: Tensor | None = None
         if plan.mosaic_size:
-            self.stored_pixels = stored_pictures(data, task.ranks)
+            self.mosaic_pixels = stored_pictures(data, task.ranks)
 
         is_known = data.layout.repeat_for_channels(task.known, data.device)
         self.particles = self._initial_particles(is_known)
@@ -121,7 +121,7 @@ class RunningPictures:
             assert isinstance(self.particle_y, ClassIndices), "pictures have labels"
             y = self.particle_y.take(self.shard.slice)
         classes = self.task.data.label_y
-        mosaics = build_mosaics(plan, self.stored_pixels, classes, device)
+        mosaics = build_mosaics(plan, self.mosaic_pixels, classes, device)
         x = initial_particles(
             plan, mosaics, self.shard.count, y, self.particle_noise, device
         )
@@ -203,7 +203,7 @@ class RunningPictures:
             steps=tuple(step.without_identity_maps() for step in state.model_steps),
             conditions=data.conditions,
             known=task.known,
-            pixels=self.stored_pixels,
+            mosaic_pixels=self.mosaic_pixels,
             device=data.device,
         )
         y = None
@@ -230,9 +230,9 @@ def _encode_to_complete(task: PictureTask, shard: Shard) -> Tensor:
         data.n, shard.total - n_kept, seed.child("further")
     )
     indices = torch.cat((pictures_of_kept, pictures_of_others))[shard.slice]
-    pixels = data.gather_pictures(indices.to(data.device), task.ranks)
+    pixel_points = data.gather_pictures(indices.to(data.device), task.ranks)
     return data.layout.encode(
-        pixels,
+        pixel_points,
         task.seed.child("observed"),
         n_total=shard.total,
         index_slices=[shard.slice],
@@ -249,8 +249,8 @@ def _copy_warning(task: PictureTask, x: Tensor) -> CopyWarning | None:
         return None
     layout = replace(task.data.layout, tensor=False)
     particles = np.asarray(layout.write(x)).reshape(x.shape[1], -1)
-    n = task.data.pixels.shape[1]
-    pixels = task.data.pixels.view(*layout.shape, n)
+    n = task.data.pixel_points.shape[1]
+    pixels = task.data.pixel_points.view(*layout.shape, n)
     rows = pixels.permute(3, 1, 2, 0).reshape(n, -1)
     evidence = evidence_of_copying([(rows, particles)], task.plan.device)
     if not evidence:

@@ -59,7 +59,7 @@ class PictureFlowBuilder:
                 transport, plan.shrinkage, inverse_sample_sizes, n_shared_classes
             )
         return FlowSpec(
-            stages=[self._stage(i, transport) for i in range(len(plan.stages))],
+            stages=[self._stage(i, transport) for i in range(len(plan.picture_stages))],
             seed=self.seed.child("flow"),
             condition_dim=plan.n_classes,
             amplifier=plan.amplifier,
@@ -69,7 +69,7 @@ class PictureFlowBuilder:
     def frame_kind(self, i: int) -> Tiles | RandomPatches:
         """The kind of frames of stage i, on the coefficients of its resolution."""
         plan = self.plan
-        stage = plan.stages[i]
+        stage = plan.picture_stages[i]
         channels, height, width = plan.layout.shape
         if plan.patch_basis == "random":
             return RandomPatches(
@@ -108,7 +108,7 @@ class PictureFlowBuilder:
     def _stage(self, i: int, transport: Transport) -> Stage:
         """Stage i. Single pixels have another transport, whose maps are not shrunk."""
         plan = self.plan
-        stage = plan.stages[i]
+        stage = plan.picture_stages[i]
         channels, height, width = plan.layout.shape
         coefficients = PyramidSubspace(
             channels, height, width, stage.height, stage.width
@@ -171,9 +171,9 @@ class PictureFlowBuilder:
 
         Such a stage makes the distribution of each pixel exact.
         """
-        if i >= len(self.plan.stages) or self.plan.patch_basis == "random":
+        if i >= len(self.plan.picture_stages) or self.plan.patch_basis == "random":
             return False
-        stage = self.plan.stages[i]
+        stage = self.plan.picture_stages[i]
         coefficients = (1, stage.height, stage.width)
         return stage.patch == 1 and coefficients == self.plan.layout.shape
 
@@ -181,7 +181,7 @@ class PictureFlowBuilder:
         """Whether stage i is the last one that is not of single pixels."""
         if self._has_single_pixels(i):
             return False
-        later = range(i + 1, len(self.plan.stages))
+        later = range(i + 1, len(self.plan.picture_stages))
         return all(self._has_single_pixels(k) for k in later)
 
     def _single_pixel_transport(self) -> Transport:

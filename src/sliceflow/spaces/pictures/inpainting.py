@@ -104,8 +104,8 @@ def complete_pictures(
     if layout.n_pixel_values is not None:
         brightest = layout.n_pixel_values - 1
     is_known = np.tile(known.ravel(), c)  # of the values of a picture
-    pixels = layout.read(X).reshape(len(X), -1)
-    rows = pixels.astype(np.float32) / np.float32(brightest)
+    pixel_rows = layout.read(X).reshape(len(X), -1)
+    rows = pixel_rows.astype(np.float32) / np.float32(brightest)
     training_rows = training_pixels.reshape(len(training_pixels), -1)
     training_rows = training_rows.astype(np.float32) / np.float32(brightest)
     if classes is None:
@@ -117,7 +117,7 @@ def complete_pictures(
     hidden = completer.draw_by_class(rows, n, classes, seed)
     if layout.n_pixel_values is not None:
         hidden = (hidden * brightest).round()
-    completed = np.repeat(pixels[:, None], n, 1)
+    completed = np.repeat(pixel_rows[:, None], n, 1)
     completed[..., ~is_known] = hidden.clip(0, brightest)
     channels_last = completed.reshape(-1, c, h, w).transpose(0, 2, 3, 1)
     return channels_last.astype(X.dtype).reshape(len(rows), n, *X.shape[1:])

@@ -183,7 +183,7 @@ class Layout:
 
     def encode(
         self,
-        pixels: Tensor,
+        pixel_points: Tensor,
         seed: Seed | None = None,
         *,
         n_total: int | None = None,
@@ -193,19 +193,19 @@ class Layout:
 
         Parameters
         ----------
-        pixels : columns (d, n), as `to_points` returns them
+        pixel_points : pixels as columns (d, n), as `to_points` returns them
         seed : draws the fractions u of integer pixels; None takes u = ½
         n_total : the number of all pictures, if these are only some of them
         index_slices : the indices of these pictures among all, as consecutive slices. A
         picture's fractions depend only on its index
         """
-        x = pixels.to(torch.float32)
+        x = pixel_points.to(torch.float32)
         if self.n_pixel_values is None:
             return 2 * x - 1
         if seed is None:
             x += 0.5
             return x.mul_(2 / self.n_pixel_values).sub_(1)
-        d, n = pixels.shape
+        d, n = pixel_points.shape
         if n_total is None:
             n_total = n
         if index_slices is None:
@@ -214,7 +214,7 @@ class Layout:
         # has to be transposed.
         fractions = [
             seed.uniform_part(
-                d, n_total, part, dtype=torch.float32, device=pixels.device
+                d, n_total, part, dtype=torch.float32, device=pixel_points.device
             )
             for part in index_slices
         ]
@@ -250,10 +250,10 @@ class Layout:
             return torch.from_numpy(array)
         return array
 
-    def with_mirror_images(self, pixels: Tensor) -> Tensor:
+    def with_mirror_images(self, pixel_points: Tensor) -> Tensor:
         """Columns (d, n) followed by their mirror images, left to right: (d, 2n)."""
-        mirrored = pixels.view(*self.shape, -1).flip(2).reshape(pixels.shape)
-        return torch.cat((pixels, mirrored), dim=1)
+        mirrored = pixel_points.view(*self.shape, -1).flip(2)
+        return torch.cat((pixel_points, mirrored.view_as(pixel_points)), dim=1)
 
     def repeat_for_channels(
         self, known: Mask | None, device: torch.device

@@ -68,7 +68,7 @@ def stored_pictures(data: PictureData, ranks: Communicator) -> Tensor:
     Mirror images are made again when they are needed.
     """
     n_values = data.layout.n_pixel_values
-    rows = ranks.gather(data.pixels[:, : data.shard.count].T)
+    rows = ranks.gather(data.pixel_points[:, : data.shard.count].T)
     if n_values is None:  # floats: a mosaic hardly shows rounding
         rows = (rows * N_STORED_VALUES).floor().clamp(0, N_STORED_VALUES - 1)
     elif n_values > N_STORED_VALUES:
@@ -241,7 +241,7 @@ def _scaled_cosines(n: int) -> Tensor:
 
 def build_mosaics(
     plan: PicturePlan,
-    pixels: Tensor | None,
+    mosaic_pixels: Tensor | None,
     y: ClassIndices | None,
     device: torch.device,
 ) -> Mosaics | None:
@@ -249,10 +249,10 @@ def build_mosaics(
 
     Parameters
     ----------
-    pixels : the stored pictures (n, c, h, w), or None
+    mosaic_pixels : the stored pictures (n, c, h, w), or None
     y : the classes of all N pictures, used if they have separate maps
     """
-    if pixels is None:
+    if mosaic_pixels is None:
         return None
     if plan.n_separate_classes == 0:
         y = None
@@ -260,7 +260,7 @@ def build_mosaics(
         mosaic_size=plan.mosaic_size,
         locality=plan.options.locality,
         layout=stored_layout(plan.layout),
-        pixels=pixels,
+        pixels=mosaic_pixels,
         mirrored=plan.mirror,
         y=y,
         n_classes=max(1, plan.n_separate_classes),

@@ -52,7 +52,7 @@ class PicturePlan(Plan):
     condition_kind: Literal["none", "labels", "clusters", "known"]
     n_classes: Count  # number of classes or clusters
     amplifier: Annotated[float, Between(0, math.inf)]  # ξ; 0 without conditions
-    stages: tuple[PictureStage, ...]
+    picture_stages: tuple[PictureStage, ...]
     patch_basis: PatchBasis
     n_directions: Count  # of a step, if they are random patches
     transport: SavedTransport
@@ -65,7 +65,7 @@ class PicturePlan(Plan):
 
     def check_saved(self) -> None:
         """Raise a ValueError if a saved plan contradicts itself."""
-        for stage in self.stages:
+        for stage in self.picture_stages:
             if stage.height > self.layout.height or stage.width > self.layout.width:
                 raise ValueError(
                     f"a stage is larger than pictures of {self.layout.shape}"
@@ -98,7 +98,7 @@ class PicturePlan(Plan):
 
     @property
     def n_steps(self) -> int:
-        return sum(stage.n_steps for stage in self.stages)
+        return sum(stage.n_steps for stage in self.picture_stages)
 
     @property
     def start(self) -> str:
@@ -119,11 +119,11 @@ class PicturePlan(Plan):
     def directions_per_stage(self) -> list[int]:
         """The most directions of a step, for each stage."""
         if self.patch_basis == "random":
-            return [self.n_directions] * len(self.stages)
+            return [self.n_directions] * len(self.picture_stages)
         c = self.layout.shape[0]
         return [
             Tiles(c, stage.height, stage.width, stage.patch).max_directions
-            for stage in self.stages
+            for stage in self.picture_stages
         ]
 
     @property
@@ -132,7 +132,7 @@ class PicturePlan(Plan):
         directions = self.directions_per_stage
         return sum(
             n_directions * stage.n_steps
-            for n_directions, stage in zip(directions, self.stages, strict=True)
+            for n_directions, stage in zip(directions, self.picture_stages, strict=True)
         )
 
     @property
@@ -142,7 +142,7 @@ class PicturePlan(Plan):
             return 16 * self.n_directions * self.layout.dimension
         largest_tile = max(
             min(stage.patch, stage.height) * min(stage.patch, stage.width)
-            for stage in self.stages
+            for stage in self.picture_stages
         )
         return rotation_bytes(self.layout.shape[0] * largest_tile, 4)
 
@@ -153,7 +153,7 @@ class PicturePlan(Plan):
             ("condition", self._condition_in_words()),
             ("particles", self._particles_in_words()),
             ("start", self.start),
-            ("stages", f"{len(self.stages)}: {' '.join(map(str, self.stages))}"),
+            ("stages", self._stages_in_words()),
             ("steps", self.n_steps),
             ("directions", self._directions_in_words()),
             ("transport", repr(self.transport)),
@@ -188,6 +188,10 @@ class PicturePlan(Plan):
         if self.n_flow_particles > self.n_particles:
             return f"{self.n_particles}, {self.n_flow_particles} moved for the model"
         return f"{self.n_particles}"
+
+    def _stages_in_words(self) -> str:
+        stages = " ".join(str(stage) for stage in self.picture_stages)
+        return f"{len(self.picture_stages)}: {stages}"
 
     def _directions_in_words(self) -> str:
         if self.patch_basis == "random":

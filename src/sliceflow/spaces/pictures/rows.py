@@ -104,7 +104,7 @@ class PictureData(HasConditions):
     """
 
     layout: Layout
-    pixels: Tensor  # (d, n) of this rank, then its mirror images
+    pixel_points: Tensor  # (d, n): this rank's pictures, then their mirror images
     shard: Shard  # this rank's pictures among all, without mirror images
     conditions: RowConditions | None = None  # labels or clusters of all N pictures
     local_y: ClassIndices | None = None  # of this rank's pictures
@@ -116,20 +116,20 @@ class PictureData(HasConditions):
         layout = rows.layout
         shard = rows.shard
         labels = rows.conditions
-        pixels = layout.to_points(torch.from_numpy(rows.pixels).to(device))
+        pixel_points = layout.to_points(torch.from_numpy(rows.pixels).to(device))
         local_y = None
         if labels is not None:
             local_y = labels.label_y.take(shard.slice).to(device)
         if mirror:
-            pixels = layout.with_mirror_images(pixels)
+            pixel_points = layout.with_mirror_images(pixel_points)
         if mirror and labels is not None and local_y is not None:
             labels = labels.take(torch.arange(2 * shard.total) % shard.total)
             local_y = local_y.repeat(2)
-        return cls(layout, pixels, shard, labels, local_y, mirror)
+        return cls(layout, pixel_points, shard, labels, local_y, mirror)
 
     @property
     def device(self) -> torch.device:
-        return self.pixels.device
+        return self.pixel_points.device
 
     @property
     def n(self) -> int:
@@ -164,7 +164,8 @@ class PictureData(HasConditions):
         subset = torch.arange(0, self.n, stride, device=self.device)
         features = self._cluster_features(self.gather_pictures(subset, ranks))
         centers = kmeans_centers(features, k, seed.child("clusters"))
-        local_classes = nearest_center(self._cluster_features(self.pixels), centers)
+        local_features = self._cluster_features(self.pixel_points)
+        local_classes = nearest_center(local_features, centers)
 
         parts = [local_classes.cpu()]
         if self.mirrored:  # pictures of all ranks first, then all mirror images
@@ -179,7 +180,7 @@ class PictureData(HasConditions):
             local_y=ClassIndices(local_classes),
         )
 
-    def _cluster_features(self, pixels: Tensor) -> Tensor:
+    def _cluster_features(self, pixel_points: Tensor) -> Tensor:
         """What k-means compares of columns (d, n): (f, n).
 
         Grey pictures are compared at a coarse resolution, colour pictures by their
@@ -190,7 +191,7 @@ class PictureData(HasConditions):
         if has_colours:
             features_of = self._gradients
         chunk = max(1, MAX_VALUES_PER_CHUNK // self.layout.dimension)
-        parts = torch.split(pixels, chunk, dim=1)
+        parts = torch.split(pixel_points, chunk, dim=1)
         return torch.cat(
             [features_of(self.layout.encode(part)) for part in parts], dim=1
         )
@@ -211,9 +212,9 @@ class PictureData(HasConditions):
     def gather_pictures(self, indices: Tensor, ranks: Communicator) -> Tensor:
         """The pictures (d, m) with these indices among all N, from their ranks."""
         if not self.mirrored or ranks.size == 1:
-            return ranks.gather_points(self.pixels, indices)
+            return ranks.gather_points(self.pixel_points, indices)
         n = self.shard.total
-        pictures, mirror_images = self.pixels.chunk(2, dim=1)
+        pictures, mirror_images = self.pixel_points.chunk(2, dim=1)
         gathered_pictures = ranks.gather_points(pictures, indices % n)
         gathered_mirror_images = ranks.gather_points(mirror_images, indices % n)
         return torch.where(indices < n, gathered_pictures, gathered_mirror_images)
@@ -226,11 +227,12 @@ class PictureData(HasConditions):
         """
         if indices is None:
             x = self.layout.encode(
-                self.pixels, seed, n_total=self.n, index_slices=self.index_slices
+                self.pixel_points, seed, n_total=self.n, index_slices=self.index_slices
             )
             return Cloud(x, self.local_y)
         y = None
         if self.local_y is not None:
             y = self.local_y.take(indices)
-        pixels = kernels.for_tensor(self.pixels).take_points(self.pixels, indices)
-        return Cloud(self.layout.encode(pixels, seed), y)
+        kernel = kernels.for_tensor(self.pixel_points)
+        taken = kernel.take_points(self.pixel_points, indices)
+        return Cloud(self.layout.encode(taken, seed), y)

@@ -9,7 +9,8 @@ at random positions. Both have the interface of the kinds of frames in `engine.f
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -32,18 +33,28 @@ MAX_PLACED_VALUES = 1 << 22
 
 
 @dataclass(frozen=True)
-class TileFrame(DenseFrame):
-    """The tiles of one step.
+class TileFrame:
+    """The tiles of one step: a `Frame` of C·S² directions for each tile.
 
-    `geometry` cuts the pictures, `theta` (C·S², C·S²) rotates the values of each tile.
+    Their Θ (tiles·C·S², C·h·w) has the same rotation for every tile, and is never
+    written out. It is orthogonal, so that lifting divides by no frame bound.
     """
 
-    theta: Tensor
-    geometry: TileGeometry = field(kw_only=True)
+    tile_rotation: Tensor  # (C·S², C·S²), of the values of each tile
+    # (tiles·C·S², l): directions in the space of the condition, if there is one
+    theta_y: Tensor | None
+    geometry: TileGeometry  # how the pictures are cut
+    theta_to_store: None = None  # no directions to store: the frame can be drawn again
 
     def count_directions(self, d: int) -> int:
         """The number of directions: every tile has all, also beyond the border."""
         return self.geometry.n_directions
+
+    def amplified(self, amplifier: float) -> Self:
+        """The frame with the directions of the condition multiplied by ξ."""
+        if self.theta_y is None:
+            return self
+        return replace(self, theta_y=amplifier * self.theta_y)
 
     def project(self, cloud: Cloud, indices: Indices = None) -> Tensor:
         """z = Θx + θ_yᵀy: (C·h·w, n) -> (tiles·C·S², n)."""
@@ -53,7 +64,7 @@ class TileFrame(DenseFrame):
         kernel = kernels.for_tensor(cloud.x)
         return kernel.project_tiles(
             cloud.x,
-            self.theta,
+            self.tile_rotation,
             self.geometry,
             indices,
             self._class_shifts(cloud),
@@ -62,19 +73,20 @@ class TileFrame(DenseFrame):
 
     def lift(self, dz: Tensor) -> Tensor:
         """dx = Θᵀdz: (tiles·C·S², n) -> (C·h·w, n)."""
-        return kernels.for_tensor(dz).lift_tiles(dz, self.theta, self.geometry)
+        return kernels.for_tensor(dz).lift_tiles(dz, self.tile_rotation, self.geometry)
 
     def move(self, cloud: Cloud, transport_map: TransportMap, step_size: float) -> None:
         """x += s·Θᵀ(T(z) − z) in place; a GPU writes only x."""
         if not isinstance(transport_map, GridMap):
-            super().move(cloud, transport_map, step_size)
+            dz = transport_map.displace(self.project(cloud), cloud)
+            cloud.x.add_(self.lift(dz), alpha=step_size)
             return
         class_starts = None
         if cloud.class_slices is not None:
             class_starts = cloud.class_slices.starts
         kernels.for_tensor(cloud.x).move_tiles(
             cloud.x,
-            self.theta,
+            self.tile_rotation,
             self.geometry,
             transport_map.lo,
             transport_map.hi,
@@ -162,11 +174,11 @@ class Tiles:
         padded_size = kernels.for_device(x.device).padded_size(geometry.values_per_tile)
         if self.cosines:
             tile = (self.channels, *geometry.size)
-            theta = cosine_rotation(
+            tile_rotation = cosine_rotation(
                 seed, step_index, tile, x.device, dtype, padded_size
             )
         else:
-            theta = rotation(
+            tile_rotation = rotation(
                 seed, step_index, geometry.values_per_tile, x.device, dtype, padded_size
             )
         theta_y = condition_directions(
@@ -176,7 +188,7 @@ class Tiles:
             x.device,
             dtype,
         )
-        return TileFrame(theta, theta_y, geometry=geometry)
+        return TileFrame(tile_rotation, theta_y, geometry)
 
 
 @dataclass(frozen=True)

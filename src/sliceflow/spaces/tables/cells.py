@@ -176,11 +176,11 @@ def encode_column(column: pd.Series, name: Any) -> EncodedColumn:
         codes, distinct = pd.factorize(column, sort=True)
         return _encode_levels(name, codes.astype(np.int64), pd.Series(distinct))
     except PANDAS_ERRORS as error:
-        advice = "convert it by .astype(str), for example, or drop it"
+        hint = "convert it by .astype(str), for example, or drop it"
         if str(column.dtype).startswith("period"):
-            advice = "convert it by .dt.to_timestamp(), or drop it"
+            hint = "convert it by .dt.to_timestamp(), or drop it"
         raise DataError(
-            f"tables do not support the dtype {column.dtype}", advice, column=name
+            f"tables do not support the dtype {column.dtype}", hint, column=name
         ) from error
 
 

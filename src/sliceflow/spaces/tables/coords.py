@@ -13,7 +13,7 @@ new value between two levels. Three other numbers say that there is no value:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NewType, Self
+from typing import TYPE_CHECKING, Any, NewType, Self, overload
 
 import numpy as np
 
@@ -24,10 +24,15 @@ from sliceflow.arrays import Floats, Mask
 if TYPE_CHECKING:
 
     class _Cells(np.ndarray[tuple[Any, ...], np.dtype[np.float64]]):
-        """Floats whose rows, columns and cells keep their type."""
+        """Floats of which several keep their type; one of them is a float."""
 
         def __new__(cls, values: Floats) -> Self: ...
+        # numpy's own types leave open what an index gives.
+        @overload  # type: ignore[override]
+        def __getitem__(self, key: int | tuple[int, int]) -> float: ...
+        @overload
         def __getitem__(self, key: Any) -> Self: ...
+        def __getitem__(self, key: Any) -> Any: ...
 
     class Coords(_Cells):
         """Coordinates: levels, values between levels, and the constants above."""

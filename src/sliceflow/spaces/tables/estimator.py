@@ -80,9 +80,10 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
         parts of dates, orders, and columns that follow from others; see
         `sliceflow.spaces.tables.rule_search`. A constraint on the same columns counts
         instead. "off" finds none.
-    missing : "model" or "fill", default "model"
-        "model" draws missing cells as often, and together with what, as in the table;
-        "fill" draws none.
+    missing : "model" or "never", default "model"
+        Whether samples have missing cells: "model" draws them as often, and together
+        with what, as in the table; "never" draws none. (`impute` fills those of a
+        table.)
     tree_settings : tuple of two or three numbers, TreeSettings or None, default None
         The tuple has `min_samples_leaf`, the least number of rows of a leaf, and
         `ccp_factor`, what a split must gain, relative to a split of pure noise: with
@@ -155,7 +156,7 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
         kinds: Mapping[str, str] | None = None,
         constraints: Sequence[str] = (),
         rules: Literal["auto", "off"] = "auto",
-        missing: Literal["model", "fill"] = "model",
+        missing: Literal["model", "never"] = "model",
         tree_settings: tuple[int, float] | tuple[int, float, int] | None = None,
         min_count: int = 5,
         rare_levels: RareLevels = "warn",
@@ -201,8 +202,8 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
 
     def _allows_missing(self) -> bool:
         """Whether samples have missing cells; an error if `missing` is no choice."""
-        is_known = self.missing in ("model", "fill")
-        require(is_known, "missing", self.missing, "'model' or 'fill'")
+        is_known = self.missing in ("model", "never")
+        require(is_known, "missing", self.missing, "'model' or 'never'")
         return self.missing == "model"
 
     def _store(

@@ -26,16 +26,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
 
 from sliceflow.errors import DataError, DataWarning, warn_user
 from sliceflow.models.atomic import write_atomically
-from sliceflow.number_formats import (
+from sliceflow.number_formats import PLAIN_NUMBER, infer_number_format
+from sliceflow.spaces.tables.cells import require_pandas
+from sliceflow.spaces.tables.formats import infer_date_formats
+from sliceflow.table_files import (
     MISSING_WORDS,
-    PLAIN_NUMBER,
     TABLE_ENDINGS,
     UNKNOWN_WORDS,
     Dialect,
-    infer_number_format,
 )
-from sliceflow.spaces.tables.cells import require_pandas
-from sliceflow.spaces.tables.formats import infer_date_formats
 from sliceflow.validation import duplicates
 
 if TYPE_CHECKING:

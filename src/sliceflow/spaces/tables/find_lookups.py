@@ -1,7 +1,7 @@
 """Rules that a column follows from another one, or from a part of a time.
 
-A country follows from its town, and a month from a date. `dependencies` finds such
-pairs.
+A country follows from its town, and a month from a date: `functional_dependencies`
+finds such pairs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import get_args
 import numpy as np
 
 from sliceflow.arrays import Floats
-from sliceflow.dependencies import find_dependencies
+from sliceflow.functional_dependencies import find_dependencies
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.coords import Coords, has_all_values, has_value, is_missing
 from sliceflow.spaces.tables.rules import DatePart, LookupRule, lookup_keys

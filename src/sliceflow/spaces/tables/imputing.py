@@ -241,12 +241,14 @@ class _ImputationModels:
         others = [c for c in self.fillable if c != column_index]
         predictors = np.array(others, dtype=np.int64)
         is_known = has_value(self.training_coords[:, column_index])
-        shape = (self.n_copies, *self.training_coords.shape)
-        copies = Coords(copies.reshape(shape))[:, is_known]
-        data = ColumnData(self.columns, copies[0], column_index, predictors)
+        known_copies = [
+            Coords(copy_coords[is_known])
+            for copy_coords in np.split(copies, self.n_copies)
+        ]
+        data = ColumnData(self.columns, known_copies[0], column_index, predictors)
         strategy = choose_strategy(data, seed=seed.child("way"))
         models = []
-        for t, copy_coords in enumerate(copies):
+        for t, copy_coords in enumerate(known_copies):
             order = generator(seed.child("rows", t)).permutation(len(copy_coords))
             n_bagged = round(BAGGING_SHARE * len(copy_coords))
             model = fit_column_model(

@@ -108,12 +108,12 @@ def read_dataframe(df: Any) -> TableRows:
     import pandas as pd
 
     if not isinstance(df, pd.DataFrame):
-        advice = "pass pandas.DataFrame(array)"
+        hint = "pass pandas.DataFrame(array)"
         if hasattr(df, "to_pandas"):
-            advice = "pass frame.to_pandas()"
+            hint = "pass frame.to_pandas()"
         type_name = type(df).__name__
         raise TypeError(
-            f"a table is a pandas DataFrame or a path, not {type_name}; {advice}"
+            f"a table is a pandas DataFrame or a path, not {type_name}; {hint}"
         )
     names = [to_python_type(name) for name in df.columns.tolist()]
     if not names:

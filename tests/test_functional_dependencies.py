@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sliceflow.dependencies import Dependency, find_dependencies
+from sliceflow.functional_dependencies import Dependency, find_dependencies
 
 
 @pytest.fixture
