@@ -18,6 +18,7 @@ import torch
 
 import sliceflow
 from sliceflow import SlicedWassersteinFlow
+from sliceflow.kernels import cpu
 
 PACKAGE = Path(sliceflow.__file__).parent
 PAGE = Path(__file__).parent.parent / "docs" / "architecture.md"
@@ -33,8 +34,14 @@ def functions_until(last: str, call: Callable[[], Any]) -> list[tuple[str, str]]
 
     Each is a pair of its file, such as "engine/flow.py", and its qualified name. Every
     function stands once, in the order of first calls. Comprehensions, lambdas and
-    modules are left out.
+    modules are left out, and so are functions that numba has compiled: Python 3.11
+    sees the first of their calls, newer ones do not.
     """
+    compiled = {
+        ("kernels/cpu.py", name)
+        for name, function in vars(cpu).items()
+        if hasattr(function, "py_func")
+    }
     found: dict[tuple[str, str], None] = {}
 
     def note_call(frame: FrameType, event: str, _: object) -> None:
@@ -44,7 +51,10 @@ def functions_until(last: str, call: Callable[[], Any]) -> list[tuple[str, str]]
             return
         if code.co_name.startswith("<"):
             return
-        found[path.relative_to(PACKAGE).as_posix(), code.co_qualname] = None
+        function = path.relative_to(PACKAGE).as_posix(), code.co_qualname
+        if function in compiled:
+            return
+        found[function] = None
         if code.co_qualname == last:
             sys.setprofile(None)
             raise Arrived

@@ -7,7 +7,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
 from sliceflow.engine.random import Seed
-from sliceflow.spaces.density import mixture, mixture_growth
+from sliceflow.spaces.density import mixture, mixture_growth, settings_search
 from sliceflow.spaces.density.initial_map import fit_initial_map
 from sliceflow.spaces.density.mixture import MixtureMap
 from sliceflow.spaces.density.settings import InitialMapSettings
@@ -117,6 +117,15 @@ def test_mixtures_of_few_or_of_normal_rows_stay(n, rng):
     grown = _grow(rows, settings, Seed(0))
     assert grown.settings == settings
     assert grown.trials is None
+
+
+@pytest.mark.parametrize(("n", "d"), [(2_600, 2), (10_000, 20)])
+def test_rows_are_as_many_as_parameters_before_mixtures_grow(n, d, rng, monkeypatch):
+    """48 components in 20 dimensions have 11,088 parameters."""
+    monkeypatch.setattr(settings_search, "begin_growth", pytest.fail)
+    settings = InitialMapSettings(n_components=24)
+    rows = torch.from_numpy(rng.normal(size=(n, d)))
+    assert _grow(rows, settings, Seed(0)).settings == settings
 
 
 def test_any_number_of_components_can_be_asked_for(rng):
