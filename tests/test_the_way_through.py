@@ -7,9 +7,10 @@ import pytest
 
 from tracing import BLOCK, PAGE, way_of_a_default_fit, with_way
 
-# What a reader passes. A third of them checks parameters and rows, a third resolves the
-# plan, and a sixth draws where the particles start. Small modules and functions that do
-# one thing count here, though they are easier to read than fewer large ones.
+# What a reader passes who skips the choice of the bandwidth, `tracing.DETOUR`. A third
+# checks parameters and rows, a third resolves the plan, and a sixth draws where the
+# particles start. Small modules and functions that do one thing count here, though they
+# are easier to read than fewer large ones.
 MAX_FUNCTIONS = 60
 MAX_FILES = 15
 

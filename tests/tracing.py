@@ -28,19 +28,29 @@ class Arrived(Exception):
     """The function to which calls are followed was entered."""
 
 
+# A detour that a reader may skip: what chooses settings by trial, before the flow.
+DETOUR = "VectorTask.tune"
+
+
 def functions_until(last: str, call: Callable[[], Any]) -> list[tuple[str, str]]:
     """The named functions of the package that `call` enters, up to and with `last`.
 
     Each is a pair of its file, such as "engine/flow.py", and its qualified name. Every
     function stands once, in the order of first calls. Comprehensions, lambdas and
-    modules are left out.
+    modules are left out, and so are `DETOUR` and what it calls.
     """
     found: dict[tuple[str, str], None] = {}
+    detours: list[FrameType] = []
 
     def note_call(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
         path = Path(code.co_filename)
-        if event != "call" or not path.is_relative_to(PACKAGE):
+        if event == "return" and detours and frame is detours[-1]:
+            detours.pop()
+        if event != "call" or detours or not path.is_relative_to(PACKAGE):
+            return
+        if code.co_qualname == DETOUR:
+            detours.append(frame)
             return
         if code.co_name.startswith("<"):
             return
@@ -77,7 +87,8 @@ def as_text(way: list[tuple[str, str]]) -> str:
     names_of_file: dict[str, list[str]] = {}
     for file, name in way:
         names_of_file.setdefault(file, []).append(name.replace(".<locals>", ""))
-    lines = [f"{len(way)} functions in {len(names_of_file)} files"]
+    size = f"{len(way)} functions in {len(names_of_file)} files"
+    lines = [f"{size}, without {DETOUR} and what it calls"]
     for file, names in names_of_file.items():
         lines.append(f"{file}: {', '.join(names)}")
     return "\n".join(lines)

@@ -15,7 +15,7 @@ from sliceflow.engine.conditions import (
     infer_encoder,
 )
 from sliceflow.engine.encoded_y import ClassIndices, ContinuousY
-from sliceflow.engine.flow import condition_use
+from sliceflow.engine.flow import resolve_condition_use
 from sliceflow.engine.labels import as_array
 
 
@@ -157,4 +157,4 @@ def test_a_label_of_another_type_is_unknown():
 def test_the_amplifier_says_what_a_flow_does_with_a_condition(
     amplifier, condition_dim, use
 ):
-    assert condition_use(amplifier, condition_dim) == use
+    assert resolve_condition_use(amplifier, condition_dim) == use

@@ -34,8 +34,8 @@ class KnotMap:
     """Piecewise linear maps with T(knots) = values.
 
     Beyond the first and the last knot, T is a rigid shift. If each class has its own
-    maps, there are C·h rows. `join_classes` makes such maps; the rows of classes with
-    fewer knots repeat their last knot.
+    maps, there are C·h rows. `concatenate_classes` makes such maps; the rows of classes
+    with fewer knots repeat their last knot.
 
     Attributes
     ----------
@@ -94,7 +94,9 @@ class KnotMap:
         return maps
 
 
-def join_classes(maps: Sequence[KnotMap | None], h: int, like: Tensor) -> KnotMap:
+def concatenate_classes(
+    maps: Sequence[KnotMap | None], h: int, like: Tensor
+) -> KnotMap:
     """The maps of each class along h directions, as one `KnotMap` of C·h rows.
 
     Shorter maps are padded with copies of their last knot, which changes no map:

@@ -23,7 +23,7 @@ from sliceflow.engine.maps import (
     GridMap,
     KnotMap,
     TransportMap,
-    join_classes,
+    concatenate_classes,
 )
 from sliceflow.validation import is_int, require
 
@@ -197,7 +197,7 @@ class Sorted:
             n_data.append(class_q.shape[1])
             dz[:, points_p] = class_dz
         return MapFit(
-            join_classes(maps, h, z_p),
+            concatenate_classes(maps, h, z_p),
             torch.cat(costs),
             dz,
             n_data=torch.tensor(n_data, device=z_p.device).repeat_interleave(h),

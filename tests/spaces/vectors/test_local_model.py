@@ -35,7 +35,9 @@ def test_columns_are_local_by_default_and_the_plan_says_so(flow):
     assert "nearest of 400 rows" in text
     assert "by BIC" in text
     assert "exact, of 1 of 1 columns, weighted by relevance" in text
-    assert flow.plan(X, Y).n_local_neighbors == flow.plan_.n_local_neighbors
+    before = flow.plan(X, Y)  # without a trial
+    assert before.n_local_neighbors is None
+    assert "auto nearest of 400 rows" in str(before)
     assert flow.particles_.shape == (200, 2)
     assert np.isin(flow.particle_conditions_.round(9), Y.round(9)).all()
 
