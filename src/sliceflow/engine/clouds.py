@@ -21,6 +21,7 @@ from torch import Tensor
 from sliceflow.engine.encoded_y import ClassIndices, EncodedY, MixedY, SeparateClasses
 from sliceflow.engine.random import Seed
 from sliceflow.engine.wasserstein import squared_wasserstein
+from sliceflow.errors import DataError
 
 # Which points of a cloud: a slice, indices (k,), or None for all of them.
 Indices = slice | Tensor | None
@@ -186,8 +187,12 @@ def sliced_distance(
         return float(squared_wasserstein(z_p, z_q).mean().sqrt())
     total = z_q.new_zeros(n_directions)
     for c in torch.unique(classes_q):
+        class_p = z_p[:, classes_p == c]
         class_q = z_q[:, classes_q == c]
-        costs = squared_wasserstein(z_p[:, classes_p == c], class_q)
+        if class_p.shape[1] == 0:
+            fact = f"there are no samples of class {int(c)}, which the data have"
+            raise DataError(fact, "draw samples with the conditions of the data")
+        costs = squared_wasserstein(class_p, class_q)
         total += class_q.shape[1] / z_q.shape[1] * costs
     return float(total.mean().sqrt())
 

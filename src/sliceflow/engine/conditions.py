@@ -105,7 +105,7 @@ class LabelEncoder:
         try:
             indices = [class_index.get(label_key(label)) for label in labels]
         except TypeError as error:
-            raise ValueError(HASHABLE_HINT) from error
+            raise DataError("y has a label of no hash", HASHABLE_HINT) from error
         if None in indices:
             self._raise_unknown(labels, indices)
         return ClassIndices(torch.tensor(indices, dtype=torch.int64))

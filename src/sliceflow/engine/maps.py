@@ -1,7 +1,8 @@
 """The maps of a step: piecewise linear, one for each direction.
 
 A `KnotMap` is given at arbitrary knots, a `GridMap` on a uniform grid. Both displace
-any projections z (h, n), whatever transport has fitted them.
+any projections z (h, n), whatever transport has fitted them. So does a `SmoothMap`, of
+densities, which is in the module `smooth_maps`.
 
 If each of C classes has its own maps (ξ = ∞), a step fits C·h maps, and everything that
 belongs to maps (knots, counts, costs) has C·h rows, stacked class by class: the first h

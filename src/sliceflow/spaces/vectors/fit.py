@@ -80,11 +80,8 @@ class VectorAdapter:
         self, rows: VectorRows, y: np.ndarray | None
     ) -> VectorRows:
         """This rank's rows with the conditions of all ranks, and their place there."""
-        kind_of_y = "no y"
-        if y is not None:
-            kind_of_y = f"y of {y.dtype.kind} and shape (n, {y.shape[1:]})"
         n, d = rows.X.shape
-        what = f"X of {rows.X.dtype} with {d} columns and {kind_of_y}"
+        what = f"X of {rows.X.dtype} with {d} columns and {describe_y(y)}"
         shard = self.ranks.gather_shard(n, what)
         row_conditions = None
         if y is not None:
@@ -109,7 +106,7 @@ class VectorAdapter:
         n_particles = count_particles(parameters.n_particles, default, encoder, n_ranks)
         if is_local:
             return LocalVectorTask.for_rows(
-                rows, n_particles, parameters.standardize, seed, self.device
+                rows, n_particles, parameters, seed, self.device
             )
         # Maps of few particles would be poor for fresh ones.
         n_moved = max(n_particles, MIN_PARTICLES)
@@ -160,6 +157,16 @@ class VectorAdapter:
             "lower n_particles, the number of columns, directions or bins, or n_knots"
         )
         require_memory(plan.fit_bytes(n_local, m_local), self.device, what, hint)
+
+
+def describe_y(y: np.ndarray | None) -> str:
+    """The kind and the shape of a user's y, which all ranks must share."""
+    if y is None:
+        return "no y"
+    if y.ndim == 1:
+        return f"y of {y.dtype.kind} and shape (n,)"
+    widths = ", ".join(str(width) for width in y.shape[1:])
+    return f"y of {y.dtype.kind} and shape (n, {widths})"
 
 
 @dataclass(frozen=True)

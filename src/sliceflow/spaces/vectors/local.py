@@ -18,6 +18,7 @@ from sliceflow.engine.allocation import even_indices
 from sliceflow.engine.encoded_y import EncodedY, LocalY, MixedY
 from sliceflow.engine.events import FlowListener, History
 from sliceflow.engine.random import Seed
+from sliceflow.errors import DataWarning
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.protocols import FitResult, ParticleResult
 from sliceflow.models.vector_rows import VectorRows
@@ -25,12 +26,22 @@ from sliceflow.neighbours.local import LocalSampler, LocalSettings
 from sliceflow.neighbours.regressions import MAX_COMPONENTS
 from sliceflow.saved_types import Count
 from sliceflow.spaces.vectors.fitted import BaseFittedVectors
+from sliceflow.spaces.vectors.parameters import VectorParameters
 from sliceflow.spaces.vectors.plan import BaseVectorPlan
 from sliceflow.spaces.vectors.units import ColumnScaler
 
 # The default number of particles. Each needs a neighbourhood of its own, so there are
 # fewer than in a flow.
 LOCAL_PARTICLES = 200
+# Parameters that only a flow reads, in the order of the constructor.
+FLOW_PARAMETERS = (
+    "n_steps",
+    "frame",
+    "transport",
+    "amplifier",
+    "entropy",
+    "options",
+)
 # Bytes that the choice of settings takes.
 _CHOICE_BYTES = 1 << 27
 
@@ -166,13 +177,15 @@ class LocalVectorTask:
     rows: VectorRows
     seed: Seed
     device: torch.device
+    # Parameters that the user has set, and that only a flow reads.
+    ignored: tuple[str, ...] = ()
 
     @classmethod
     def for_rows(
         cls,
         rows: VectorRows,
         n_particles: int,
-        standardize: bool,
+        parameters: VectorParameters,
         seed: Seed,
         device: torch.device,
     ) -> LocalVectorTask:
@@ -188,11 +201,11 @@ class LocalVectorTask:
             n_particles=n_particles,
             condition_kind=row_conditions.encoder.kind,
             condition_dim=row_conditions.encoder.condition_dim,
-            standardize=standardize,
+            standardize=parameters.standardize,
         )
         what = f"{n} rows of {d} columns, kept for conditions, need"
         require_memory(plan.nbytes, device, what, "keep fewer")
-        return cls(plan, rows, seed, device)
+        return cls(plan, rows, seed, device, parameters.changed(FLOW_PARAMETERS))
 
     def with_checkpoints(self, checkpoints: Checkpoints) -> LocalVectorTask:
         """The task itself: there are no steps to resume."""
@@ -215,7 +228,18 @@ class LocalVectorTask:
         X = fitted.sample(len(y), y, self.seed.child("particles"))
         no_steps = History().as_columns()
         particles = ParticleResult(X, particle_conditions.y)
-        return FitResult(fitted, no_steps, particles=particles)
+        return FitResult(fitted, no_steps, self._warning(), particles)
+
+    def _warning(self) -> DataWarning | None:
+        """A warning of parameters that do nothing here, if the user has set any."""
+        if not self.ignored:
+            return None
+        have = "has" if len(self.ignored) == 1 else "have"
+        return DataWarning(
+            "y is continuous, so samples come from rows with a similar y and nothing "
+            f"flows: {', '.join(self.ignored)} {have} no effect",
+            "leave out what has none, or set condition_mode='joint'",
+        )
 
     def tune(self) -> FittedLocalVectors:
         """Samplers of the rows, with the settings that are likeliest for rows left out.
