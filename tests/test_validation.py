@@ -13,6 +13,11 @@ from sliceflow.validation import (
     is_int,
     is_real,
     require,
+    require_bool,
+    require_choice,
+    require_int,
+    require_real,
+    require_verbosity,
     unmasked,
 )
 
@@ -22,6 +27,44 @@ def test_what_is_required_is_said_with_the_value():
     with pytest.raises(ParameterError, match="n=0 must be at least 1") as caught:
         require(False, "n", 0, "at least 1")
     assert (caught.value.parameter, caught.value.value) == ("n", 0)
+
+
+@pytest.mark.parametrize(
+    ("check", "requirement"),
+    [
+        (lambda: require_choice("p", "c", ("a", "b")), "'a' or 'b'"),
+        (lambda: require_choice("p", 1, (None, "a", "b")), "None, 'a' or 'b'"),
+        (lambda: require_choice("p", np.ones(2), ("a",)), "'a'"),
+        (lambda: require_bool("p", 1), "True or False"),
+        (lambda: require_int("p", 0, 1), "an int of at least 1"),
+        (lambda: require_int("p", True, 1), "an int of at least 1"),
+        (
+            lambda: require_int("p", "often", 1, others=("auto", None)),
+            "'auto', None or an int of at least 1",
+        ),
+        (lambda: require_real("p", np.inf, 0), "a finite number of at least 0"),
+        (
+            lambda: require_real("p", np.nan, 0, may_be_infinite=True),
+            "a number of at least 0, which may be math.inf",
+        ),
+        (lambda: require_verbosity("much"), "a bool, or an int of at least 0"),
+    ],
+)
+def test_each_check_says_all_that_a_parameter_may_be(check, requirement):
+    with pytest.raises(ParameterError) as caught:
+        check()
+    assert caught.value.fact == f"must be {requirement}"
+
+
+def test_valid_parameters_pass_the_checks():
+    require_choice("p", None, (None, "a"))
+    require_bool("p", np.True_)
+    require_int("p", np.int8(1), 1)
+    require_int("p", "auto", 1, others=("auto",))
+    require_real("p", 0, 0)
+    require_real("p", np.float64("inf"), 0, may_be_infinite=True)
+    require_verbosity(True)
+    require_verbosity(2)
 
 
 def test_results_that_are_not_finite_are_counted():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral, Real
@@ -22,13 +23,89 @@ ColumnBounds = tuple[Bound, Bound]
 CallableT = TypeVar("CallableT", bound=Callable[..., Any])
 
 
-def require(ok: bool, name: str, value: object, requirement: str) -> None:
+def require(
+    ok: bool, name: str, value: object, requirement: str, hint: str = ""
+) -> None:
     """Raise a `ParameterError` with a parameter's name and value, unless `ok`.
 
     `requirement` says what it must be, such as "at least 1".
     """
     if not ok:
-        raise ParameterError(name, value, f"must be {requirement}")
+        raise ParameterError(name, value, f"must be {requirement}", hint)
+
+
+def require_choice(
+    name: str, value: object, choices: Sequence[str | None], hint: str = ""
+) -> None:
+    """Raise a `ParameterError` unless a parameter is one of some words, or None."""
+    requirement = _either(map(repr, choices))
+    require(_is_one_of(value, choices), name, value, requirement, hint)
+
+
+def require_bool(name: str, value: object) -> None:
+    """Raise a `ParameterError` unless a parameter is True or False."""
+    require(is_bool(value), name, value, "True or False")
+
+
+def require_int(
+    name: str,
+    value: object,
+    minimum: int,
+    *,
+    others: Sequence[str | None] = (),
+    hint: str = "",
+) -> None:
+    """Raise a `ParameterError` unless a parameter is an int of at least `minimum`.
+
+    It may also be one of the `others`, such as None or "auto".
+    """
+    is_valid = is_int(value, minimum) or _is_one_of(value, others)
+    requirement = _either([*map(repr, others), f"an int of at least {minimum}"])
+    require(is_valid, name, value, requirement, hint)
+
+
+def require_real(
+    name: str,
+    value: object,
+    minimum: float,
+    *,
+    others: Sequence[str | None] = (),
+    may_be_infinite: bool = False,
+    hint: str = "",
+) -> None:
+    """Raise a `ParameterError` unless a parameter is a number of at least `minimum`.
+
+    It may also be one of the `others`, such as None or "auto".
+    """
+    maximum = sys.float_info.max
+    number = f"a finite number of at least {minimum}"
+    if may_be_infinite:
+        maximum = math.inf
+        number = f"a number of at least {minimum}, which may be math.inf"
+    is_valid = is_real(value, minimum, maximum) or _is_one_of(value, others)
+    requirement = _either([*map(repr, others), number])
+    require(is_valid, name, value, requirement, hint)
+
+
+def require_verbosity(verbose: object) -> None:
+    """Raise a `ParameterError` unless the parameter `verbose` says how much to log."""
+    is_valid = is_bool(verbose) or is_int(verbose, 0)
+    require(is_valid, "verbose", verbose, "a bool, or an int of at least 0")
+
+
+def _is_one_of(value: object, choices: Iterable[str | None]) -> bool:
+    """Whether a value, which may be anything, is one of some words or None."""
+    if value is not None and not isinstance(value, str):
+        return False
+    return value in choices
+
+
+def _either(alternatives: Iterable[str]) -> str:
+    """Alternatives in words: "a", "a or b", "a, b or c"."""
+    *first, last = alternatives
+    if not first:
+        return last
+    return f"{', '.join(first)} or {last}"
 
 
 def check_finite(x: Tensor, hint: str) -> None:

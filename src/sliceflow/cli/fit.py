@@ -7,7 +7,6 @@ the rest.
 from __future__ import annotations
 
 import datetime
-import os
 import platform
 import sys
 import time
@@ -37,32 +36,29 @@ from sliceflow.cli.progress import progress_bars
 from sliceflow.cli.results import Result
 from sliceflow.cli.run_folder import RunFolder, load_model
 from sliceflow.cli.settings import TABLE, Settings
+from sliceflow.models.ranks import Communicator, LostRankError, joined
 from sliceflow.wording import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, TableFlow
     from sliceflow.models.protocols import FitJob
-    from sliceflow.models.ranks import Communicator
 
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """A fit that the command does: data, estimator and ranks.
-
-    `ranks` is None unless torchrun started several processes.
-    """
+    """A fit that the command does: data, estimator and ranks."""
 
     settings: Settings
     train: Data
     held_out: Data | None
     estimator: ImageFlow | TableFlow
     fit_job: FitJob[Any, Any]
-    ranks: Communicator | None
+    ranks: Communicator
     started_at: float
 
     @property
     def is_first_rank(self) -> bool:
-        return _is_first(self.ranks)
+        return self.ranks.is_main
 
 
 def fit(
@@ -84,14 +80,14 @@ def fit(
     # What is wrong with the data comes before anything that is wrong with the folder.
     settings.check()
     folder = RunFolder(settings.folder)
-    with _join_ranks(settings.device) as ranks:
-        if not _is_first(ranks):
+    with joined(settings.device) as ranks:
+        if not ranks.is_main:
             output = Output(silent=True, progress=False)
         if dry_run:
             job = _prepare(settings, ranks, output)
             return _estimate_cost(job) if job.is_first_rank else None
         lock: AbstractContextManager[None] = nullcontext()
-        if _is_first(ranks):
+        if ranks.is_main:
             lock = folder.locked(force=force, resume=resume)
         with lock:
             if resume:
@@ -99,36 +95,20 @@ def fit(
             return _start(settings, folder, ranks, output, replace=force)
 
 
-def _join_ranks(device: str) -> AbstractContextManager[Communicator | None]:
-    """The ranks that torchrun started; None without it: torch is not imported yet."""
-    if "RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":
-        return nullcontext()
-    from sliceflow.models.ranks import joined
-
-    return joined(device)
-
-
-def _is_first(ranks: Communicator | None) -> bool:
-    """Whether this process prints and writes: the only one, or the first of several."""
-    return ranks is None or ranks.is_main
-
-
 def _resume(
-    settings: Settings, folder: RunFolder, ranks: Communicator | None, output: Output
+    settings: Settings, folder: RunFolder, ranks: Communicator, output: Output
 ) -> Result | None:
     """Continue an interrupted run: its fit, or only its measures."""
-    if _is_first(ranks):
+    if ranks.is_main:
         settings.check_resumes(folder)
-    is_fitted = folder.is_fitted
-    if ranks is not None:
-        is_fitted = ranks.broadcast(is_fitted)
+    is_fitted = ranks.broadcast(folder.is_fitted)
     if not is_fitted:
         if settings.kind == TABLE:
             output.say("note: a table has no checkpoints; it is fitted again")
         elif not folder.has_checkpoint:
             output.say("note: there is no checkpoint yet; the fit starts again")
         return _start(settings, folder, ranks, output, replace=False)
-    if not _is_first(ranks):
+    if not ranks.is_main:
         return None
     output.say(f"note: the fit in {folder.path} has ended; measuring it now")
     model = load_model(folder.path, settings.device)
@@ -139,7 +119,7 @@ def _resume(
 def _start(
     settings: Settings,
     folder: RunFolder,
-    ranks: Communicator | None,
+    ranks: Communicator,
     output: Output,
     *,
     replace: bool,
@@ -163,14 +143,14 @@ def _start(
     return _finish(fitted_run, folder)
 
 
-def _prepare(settings: Settings, ranks: Communicator | None, output: Output) -> _Job:
+def _prepare(settings: Settings, ranks: Communicator, output: Output) -> _Job:
     """Read the data, choose the estimator, and plan its fit."""
     output.say(f"reading {settings.source}")
     train, held_out = read_data(settings)
-    _say_what_was_read(train, held_out, output, _is_first(ranks))
+    _say_what_was_read(train, held_out, output, ranks.is_main)
     rows = train.fitted_rows
     labels = train.labels if isinstance(train, PictureData) else None
-    if ranks is not None:
+    if ranks.size > 1:
         if settings.kind == TABLE:
             fact = "a table is fitted by one process, not by several"
             raise UsageError(fact, "run sliceflow fit without torchrun")
@@ -259,8 +239,7 @@ def _run(job: _Job, folder: RunFolder, output: Output, *, replace: bool) -> None
         folder.begin(config, replace=replace)
         for line in _describe_time(job):
             output.say(line)
-    if job.ranks is not None:
-        job.ranks.broadcast("the folder is ready")  # the others wait for it
+    job.ranks.broadcast("the folder is ready")  # other ranks wait for it
     _fit_estimator(job, folder, output)
     if not job.is_first_rank:
         return
@@ -326,7 +305,6 @@ def _explain(
 ) -> CommandError | None:
     """The error that ended a fit, with a hint at what to do, where that is known."""
     from sliceflow.models.checkpoints import CheckpointMismatchError, FitInterrupted
-    from sliceflow.models.ranks import LostRankError
 
     if isinstance(error, LostRankError):
         return CommandError(str(error), f"torchrun … -m {settings.command} --resume")

@@ -21,7 +21,7 @@ from sliceflow.datasets.errors import (
     MixedSizesError,
 )
 from sliceflow.errors import ParameterError
-from sliceflow.validation import is_int, require
+from sliceflow.validation import require_int
 
 __all__ = [
     "BrokenPictureError",
@@ -110,9 +110,7 @@ def load(
     """
     path = Path(name_or_path).expanduser()
     is_named = name_or_path in _NAMES
-    require(
-        size is None or is_int(size, 1), "size", size, "None or an int of at least 1"
-    )
+    require_int("size", size, 1, others=(None,))
     has_own_size = path.is_file()
     if is_named:
         has_own_size = name_or_path != "celeba"

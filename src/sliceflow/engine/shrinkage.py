@@ -5,7 +5,7 @@ This is not in the paper.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -98,12 +98,19 @@ class Shrunk:
 
 
 def shrunk_flow(
-    spec: FlowSpec, strength: float, inverse_sizes: tuple[float, ...]
+    spec: FlowSpec,
+    strength: float,
+    inverse_sizes: tuple[float, ...],
+    exact_stages: Collection[int] = (),
 ) -> FlowSpec:
-    """The flow with shrunk maps, except in the stages that match marginals."""
+    """The flow with shrunk maps, except in stages that make distributions exact.
+
+    These are the stages that match marginals, and those with the indices
+    `exact_stages`.
+    """
     stages: list[Stage] = []
-    for stage in spec.stages:
-        if stage.matches_marginals:
+    for i, stage in enumerate(spec.stages):
+        if stage.matches_marginals or i in exact_stages:
             stages.append(stage)
         else:
             n_shared = spec.shared_condition_dim

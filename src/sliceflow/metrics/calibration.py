@@ -15,7 +15,7 @@ import numpy as np
 from sliceflow.arrays import Floats, Ints
 from sliceflow.errors import DataError
 from sliceflow.metrics.rows import RowsLike
-from sliceflow.validation import from_tensor, require
+from sliceflow.validation import from_tensor, require, require_choice
 
 # Samples whose p-value is below this do not pass, as is usual.
 _MIN_P_VALUE = 0.01
@@ -169,8 +169,7 @@ def calibration(
     """
     samples = np.asarray(from_tensor(samples), np.float64)
     truth = np.asarray(from_tensor(truth), np.float64)
-    allowed = (None, "conditions", "samples")
-    require(first in allowed, "first", first, "'conditions' or 'samples'")
+    require_choice("first", first, (None, "conditions", "samples"))
     given_shapes = f"samples have shape {samples.shape} and truth {truth.shape}"
     if truth.ndim == 1 and samples.ndim == 2:
         samples = samples[..., None]

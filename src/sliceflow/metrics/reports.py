@@ -26,7 +26,7 @@ from sliceflow.metrics.table_comparison import Details, compare_tables
 from sliceflow.metrics.tables import MIN_COMMON_COUNT
 from sliceflow.metrics.text_tables import format_table
 from sliceflow.metrics.verdict import Verdict, judge
-from sliceflow.validation import from_tensor, require
+from sliceflow.validation import from_tensor, require, require_choice
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -263,9 +263,7 @@ def report(
 (two-sample accuracy 0.49, of real rows 0.54); samples cover 97% of held-out rows \
 (real ones 98%)
     """
-    kinds = get_args(Kind)
-    allowed = f"'auto', {', '.join(map(repr, kinds))}"
-    require(kind in ("auto", *kinds), "kind", kind, allowed)
+    require_choice("kind", kind, ("auto", *get_args(Kind)))
     if kind == "auto":
         kind = _infer_kind(train)
     settings = _choose_settings(device, notify)

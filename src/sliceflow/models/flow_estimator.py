@@ -45,7 +45,7 @@ from sliceflow.models.protocols import (
 )
 from sliceflow.models.ranks import SINGLE, Communicator
 from sliceflow.models.saving import FitRecord, save
-from sliceflow.validation import is_bool, is_int, require
+from sliceflow.validation import is_bool, is_int, require, require_verbosity
 
 # The default number of particles, rounded up to a multiple of the number of rows. More
 # take longer, in proportion.
@@ -103,9 +103,7 @@ class FlowEstimator(
         m = self.n_particles
         is_count = m is None or is_int(m, 1)
         require(is_count, "n_particles", m, "None or an int of at least 1")
-        is_verbosity = is_bool(self.verbose) or is_int(self.verbose, 0)
-        requirement = "a bool, or an int of at least 0"
-        require(is_verbosity, "verbose", self.verbose, requirement)
+        require_verbosity(self.verbose)
         for name in flags:
             flag = getattr(self, name)
             require(is_bool(flag), name, flag, "True or False")

@@ -9,11 +9,12 @@ import pytest
 import sliceflow
 from sliceflow import TableFlow
 from sliceflow.engine.random import Seed
-from sliceflow.spaces.tables import choose_strategies, tree_tuning, trees
+from sliceflow.spaces.tables import choose_strategies, trees
 from sliceflow.spaces.tables.column_model import fit_column_model
 from sliceflow.spaces.tables.coords import has_value
 from sliceflow.spaces.tables.draft_rows import DraftRows
 from sliceflow.spaces.tables.predictors import limit_predictors
+from sliceflow.spaces.tables.row_distances import nearest_distances
 from sliceflow.spaces.tables.strategies import uses_ridge
 from sliceflow.spaces.tables.table import Table
 from sliceflow.spaces.tables.table_rows import read_dataframe
@@ -226,12 +227,12 @@ def test_rows_are_compared_by_the_range_of_numbers_and_by_levels(rng):
     table = read(frame)
     low = np.flatnonzero(frame["few"] == 1)
     high = np.flatnonzero(frame["few"] == 9)
-    distances = tree_tuning._nearest_distances(
+    distances = nearest_distances(
         table, table.cell_coords[low], table.cell_coords[high]
     )
     assert np.allclose(distances, away[np.ix_(low, high)].min(1), atol=1e-5)
     np.fill_diagonal(away, np.inf)
-    others = tree_tuning._nearest_distances(
+    others = nearest_distances(
         table, table.cell_coords, table.cell_coords, exclude_self=True
     )
     assert np.allclose(others, away.min(1), atol=1e-5)
@@ -260,7 +261,9 @@ def test_levels_of_a_label_among_numbers_have_trees_of_their_own(rng, tmp_path):
     flow = TableFlow(constraints=["low < high"], random_state=0).fit(frame)
     assert flow.plan_.order[0] == "kind"
     assert flow.plan_.strategies == ("per_level", *["tree"] * 5)
-    assert "each level of kind has trees of its own" in str(flow.plan_)
+    printed = str(flow.plan_)
+    assert "per_level" not in printed
+    assert re.search(r"separate trees +for each level of kind\b", printed)
     _, *others = flow._fitted_state().chain
     z = flow._fitted_state().table.cell_coords
     for step in others:

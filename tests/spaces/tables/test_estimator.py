@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import sliceflow
 from sliceflow import TableFlow
-from sliceflow.spaces.tables import tree_tuning
+from sliceflow.spaces.tables import tree_tuning, trial_draws
 from sliceflow.spaces.tables.strategies import uses_ridge
 
 
@@ -137,13 +137,13 @@ def test_trees_are_as_fine_as_copies_allow(monkeypatch, n, limit, rng):
 
 def test_trees_are_chosen_with_the_strategies_of_the_table(monkeypatch, rng):
     seen = []
-    fit_chain = tree_tuning.fit_chain
+    fit_chain = trial_draws.fit_chain
 
     def fit_and_remember(*arguments, **settings):
         seen.append(settings["strategies"])
         return fit_chain(*arguments, **settings)
 
-    monkeypatch.setattr(tree_tuning, "fit_chain", fit_and_remember)
+    monkeypatch.setattr(trial_draws, "fit_chain", fit_and_remember)
     x = rng.normal(size=400)
     plan = TableFlow().plan(
         pd.DataFrame({"x": x, "y": x + 0.001 * rng.normal(size=400)})

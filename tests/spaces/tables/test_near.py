@@ -8,7 +8,7 @@ from scipy.stats import kstest
 
 import sliceflow
 from sliceflow import ModelFileError, TableFlow
-from sliceflow.spaces.tables import fit as tables_fit
+from sliceflow.spaces.tables import fitted as fitted_tables
 from sliceflow.spaces.tables import tree_tuning
 from sliceflow.spaces.tables.chain import fit_chain
 from sliceflow.spaces.tables.nearest_rows_model import NearestRowsModel
@@ -130,7 +130,7 @@ def test_near_rows_are_chosen_where_they_are_better(rng, monkeypatch):
         factors + 0.3 * rng.normal(size=(300, 6)), columns=list("abcdef")
     )
     with monkeypatch.context() as patch:
-        patch.setattr(tree_tuning, "_trial_auc", trial_auc)
+        patch.setattr(tree_tuning, "trial_auc", trial_auc)
         plan = TableFlow().plan(smooth)
         assert plan.n_neighbors > 0
         assert "near rows and a chain of trees" in str(plan)
@@ -148,9 +148,8 @@ def test_near_rows_are_chosen_where_they_are_better(rng, monkeypatch):
         .n_neighbors
         == 0
     )
-    monkeypatch.setattr(
-        tree_tuning, "MIN_DISTANCE_RATIO", 99.0
-    )  # all draws are too near
+    # All draws are too near.
+    monkeypatch.setattr(tree_tuning, "MIN_DISTANCE_RATIO", 99.0)
     assert TableFlow().plan(smooth).n_neighbors == 0
 
 
@@ -199,7 +198,7 @@ def test_the_chain_of_rows_without_missing_cells_is_fitted_once(rng, monkeypatch
         n_fits += 1
         return fit_chain(*args, **options)
 
-    monkeypatch.setattr(tables_fit, "fit_chain", counting)
+    monkeypatch.setattr(fitted_tables, "fit_chain", counting)
     first = flow.sample(20, random_state=0)
     assert flow.sample(20, random_state=0).equals(first)
     assert n_fits == 1

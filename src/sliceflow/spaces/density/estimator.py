@@ -33,7 +33,14 @@ from sliceflow.models.vector_rows import (
 from sliceflow.spaces.density.fit import DensityAdapter
 from sliceflow.spaces.density.fitted import FittedDensity
 from sliceflow.spaces.density.plan import DensityPlan
-from sliceflow.validation import ColumnBounds, is_bool, is_int, is_real, require
+from sliceflow.validation import (
+    ColumnBounds,
+    is_bool,
+    is_int,
+    is_real,
+    require,
+    require_verbosity,
+)
 
 
 class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
@@ -163,9 +170,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
             what = "'auto' or an int of at least 1"
             require(ok, "n_components", self.n_components, what)
             n_components = int(self.n_components)
-        verbose = self.verbose
-        ok = is_bool(verbose) or is_int(verbose, 0)
-        require(ok, "verbose", verbose, "a bool, or an int of at least 0")
+        require_verbosity(self.verbose)
         require(is_bool(self.keep_rows), "keep_rows", self.keep_rows, "True or False")
         validate: Callable[[Any], np.ndarray] = partial(
             checked_by_sklearn, estimator=self

@@ -36,7 +36,7 @@ from sliceflow.spaces.pictures.parameters import (
 )
 from sliceflow.spaces.pictures.plan import PicturePlan
 from sliceflow.spaces.pictures.rows import PictureRows
-from sliceflow.validation import is_int, require
+from sliceflow.validation import require_int
 
 
 class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
@@ -236,7 +236,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         (2, 3, 8, 8)
         """
         fitted: FittedPictures = self._fitted_state()
-        require(is_int(n, 1), "n", n, "an int of at least 1")
+        require_int("n", n, 1)
         seed = Seed.from_random_state(random_state)
         if fitted.known is None:
             return self._inpaint_by_similar_pictures(fitted, X, known, n, y, seed)
@@ -337,9 +337,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         >>> bool((snapshots[-1] == flow.sample(3, random_state=1)).all())
         True
         """
-        require(
-            is_int(n_snapshots, 2), "n_snapshots", n_snapshots, "an int of at least 2"
-        )
+        require_int("n_snapshots", n_snapshots, 2)
         fitted = self._fitted_state()
         seed = Seed.from_random_state(random_state)
         if X is not None:

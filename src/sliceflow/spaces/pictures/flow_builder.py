@@ -20,7 +20,7 @@ from sliceflow.engine.frames import FrameKind
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.shrinkage import Shrunk
+from sliceflow.engine.shrinkage import shrunk_flow
 from sliceflow.engine.transports import (
     AlignedHistogram,
     Histogram,
@@ -50,21 +50,18 @@ class PictureFlowBuilder:
     def flow(self, inverse_sample_sizes: tuple[float, ...] = ()) -> FlowSpec:
         """The engine's flow; a fit shrinks its maps by their noise."""
         plan = self.plan
-        transport = plan.transport
-        if inverse_sample_sizes and plan.shrinkage:
-            n_shared_classes = 0
-            if plan.condition_use == "shared":
-                n_shared_classes = plan.n_classes
-            transport = Shrunk(
-                transport, plan.shrinkage, inverse_sample_sizes, n_shared_classes
-            )
-        return FlowSpec(
-            stages=[self._stage(i, transport) for i in range(len(plan.picture_stages))],
+        stage_indices = range(len(plan.picture_stages))
+        spec = FlowSpec(
+            stages=[self._stage(i) for i in stage_indices],
             seed=self.seed.child("flow"),
             condition_dim=plan.n_classes,
             amplifier=plan.amplifier,
             projection_bytes=projection_bytes(self.device),
         )
+        if not inverse_sample_sizes or not plan.shrinkage:
+            return spec
+        exact_stages = [i for i in stage_indices if self._has_single_pixels(i)]
+        return shrunk_flow(spec, plan.shrinkage, inverse_sample_sizes, exact_stages)
 
     def frame_kind(self, i: int) -> Tiles | RandomPatches:
         """The kind of frames of stage i, on the coefficients of its resolution."""
@@ -105,14 +102,15 @@ class PictureFlowBuilder:
         precision: torch.dtype = getattr(torch, name)
         return precision
 
-    def _stage(self, i: int, transport: Transport) -> Stage:
-        """Stage i. Single pixels have another transport, whose maps are not shrunk."""
+    def _stage(self, i: int) -> Stage:
+        """Stage i. Single pixels have another transport."""
         plan = self.plan
         stage = plan.picture_stages[i]
         channels, height, width = plan.layout.shape
         coefficients = PyramidSubspace(
             channels, height, width, stage.height, stage.width
         )
+        transport = plan.transport
         n_knots = plan.n_knots
         if self._has_single_pixels(i):
             transport = self._single_pixel_transport()

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from sliceflow.validation import is_bool, is_int, is_real, require
+from sliceflow.validation import (
+    is_real,
+    require,
+    require_bool,
+    require_choice,
+    require_int,
+    require_real,
+)
 
 # The named values of the settings below.
 Start = Literal["auto", "noise"]
@@ -73,44 +80,18 @@ class ImageOptions:
 
     def require_valid(self) -> None:
         """Raise a `sliceflow.errors.ParameterError` for the first invalid setting."""
-
-        def require_setting(name: str, ok: bool, requirement: str) -> None:
-            require(ok, name, getattr(self, name), requirement)
-
-        number = "a finite number of at least 0"
-        require_setting(
-            "start",
-            self.start in get_args(Start) or is_int(self.start, 1),
-            "'auto', 'noise' or an int of at least 1",
+        require_int("start", self.start, 1, others=get_args(Start))
+        require_real("locality", self.locality, 0)
+        require_real("start_noise", self.start_noise, 0)
+        require_bool("clip", self.clip)
+        require_choice(
+            "dequantize_every", self.dequantize_every, get_args(DequantizeEvery)
         )
-        require_setting("locality", is_real(self.locality, 0), number)
-        require_setting("start_noise", is_real(self.start_noise, 0), number)
-        require_setting("clip", is_bool(self.clip), "True or False")
-        require_setting(
-            "dequantize_every",
-            self.dequantize_every in get_args(DequantizeEvery),
-            "'stage' or 'step'",
-        )
-        require_setting(
-            "n_directions",
-            self.n_directions == "auto" or is_int(self.n_directions, 1),
-            "'auto' or an int of at least 1",
-        )
-        require_setting("taper", is_real(self.taper, 0, 1), "a number from 0 to 1")
-        require_setting(
-            "n_knots",
-            self.n_knots == "auto" or is_int(self.n_knots, 0),
-            "'auto' or an int of at least 0",
-        )
-        precisions = get_args(Precision)
-        require_setting(
-            "precision", self.precision in precisions, f"one of {list(precisions)}"
-        )
-        require_setting(
-            "shrinkage",
-            self.shrinkage == "auto" or is_real(self.shrinkage, 0),
-            f"'auto' or {number}",
-        )
+        require_int("n_directions", self.n_directions, 1, others=("auto",))
+        require(is_real(self.taper, 0, 1), "taper", self.taper, "a number from 0 to 1")
+        require_int("n_knots", self.n_knots, 0, others=("auto",))
+        require_choice("precision", self.precision, get_args(Precision))
+        require_real("shrinkage", self.shrinkage, 0, others=("auto",))
 
     def check_saved(self) -> None:
         """Raise a ValueError if a file has an invalid setting."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
@@ -11,7 +10,12 @@ from sliceflow.arrays import Mask
 from sliceflow.engine.transports import Transport, TransportName
 from sliceflow.spaces.pictures.known_parts import KnownPart
 from sliceflow.spaces.pictures.options import ImageOptions
-from sliceflow.validation import is_int, is_real, require
+from sliceflow.validation import (
+    require,
+    require_choice,
+    require_int,
+    require_real,
+)
 
 # Names for the number of steps of a stage; `choices.STEPS_OF_QUALITY` has the numbers.
 Quality = Literal["draft", "standard", "best"]
@@ -67,48 +71,31 @@ class PictureParameters:
 
 def require_valid_parameters(parameters: Mapping[str, Any]) -> None:
     """Raise a `ParameterError` for the first invalid parameter of pictures alone."""
-
-    def require_parameter(name: str, ok: bool, requirement: str) -> None:
-        require(ok, name, parameters[name], requirement)
-
-    qualities = get_args(Quality)
-    require_parameter(
+    require_choice(
         "quality",
-        parameters["quality"] in qualities,
-        f"one of {list(qualities)}; steps_per_stage= takes a number",
+        parameters["quality"],
+        get_args(Quality),
+        "steps_per_stage= takes a number",
     )
-    steps_per_stage = parameters["steps_per_stage"]
-    require_parameter(
-        "steps_per_stage",
-        steps_per_stage is None or is_int(steps_per_stage, 1),
-        "None or an int of at least 1",
+    require_int("steps_per_stage", parameters["steps_per_stage"], 1, others=(None,))
+    schedule = parameters["schedule"]
+    is_text = isinstance(schedule, str)
+    require(is_text, "schedule", schedule, "a string: 'auto', 'paper' or stages")
+    require_int("n_pixel_values", parameters["n_pixel_values"], 2)
+    require_choice(
+        "patch_basis", parameters["patch_basis"], ("auto", *get_args(PatchBasis))
     )
-    require_parameter(
-        "schedule",
-        isinstance(parameters["schedule"], str),
-        "a string: 'auto', 'paper' or stages",
-    )
-    require_parameter(
-        "n_pixel_values",
-        is_int(parameters["n_pixel_values"], 2),
-        "an int of at least 2",
-    )
-    patch_bases = ("auto", *get_args(PatchBasis))
-    require_parameter(
-        "patch_basis",
-        parameters["patch_basis"] in patch_bases,
-        f"one of {list(patch_bases)}",
-    )
-    xi = parameters["amplifier"]
-    is_infinite = isinstance(xi, float) and xi == math.inf
-    require_parameter(
+    require_real(
         "amplifier",
-        xi == "auto" or is_real(xi, 0) or is_infinite,
-        "'auto', or a number of at least 0, which may be math.inf",
+        parameters["amplifier"],
+        0,
+        others=("auto",),
+        may_be_infinite=True,
     )
-    n_clusters = parameters["n_clusters"]
-    require_parameter(
+    require_int(
         "n_clusters",
-        n_clusters == "auto" or is_int(n_clusters, 1),
-        "'auto' or an int of at least 1; 1 turns clustering off",
+        parameters["n_clusters"],
+        1,
+        others=("auto",),
+        hint="1 turns clustering off",
     )

@@ -86,6 +86,10 @@ class GivenRows:
     rules: tuple[Rule, ...] = ()  # of ranges and lists
     is_moved: bool = False  # whether rows were moved
 
+    def share_of(self, table: Table) -> float:
+        """The share of the rows of a table that these are."""
+        return len(self.cell_coords) / len(table.cell_coords)
+
     def holds(self, cell_coords: Coords) -> Mask:
         """Which rows (m,) of coordinates (m, d) have what is given."""
         has_given = np.full(len(cell_coords), True)

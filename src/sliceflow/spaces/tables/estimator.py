@@ -5,34 +5,33 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from sliceflow.arrays import Ints, Mask
 from sliceflow.devices import require_memory
 from sliceflow.engine.random import RandomState, Seed
-from sliceflow.errors import DataError, warn_user
 from sliceflow.models.estimator import Estimator
 from sliceflow.models.protocols import ParticleResult
 from sliceflow.models.saving import FitRecord
-from sliceflow.spaces.tables.coords import Coords, has_value, is_missing
+from sliceflow.spaces.tables.describe_columns import describe_columns
 from sliceflow.spaces.tables.events import ColumnEvent
 from sliceflow.spaces.tables.files import read_if_path
-from sliceflow.spaces.tables.fit import (
-    FittedTable,
-    RareLevels,
-    TableAdapter,
-    TableHistory,
-    TablePlan,
-)
+from sliceflow.spaces.tables.filled_dataframes import fill_dataframe
+from sliceflow.spaces.tables.fit import TableAdapter, TableHistory
+from sliceflow.spaces.tables.fitted import FittedTable
 from sliceflow.spaces.tables.given_texts import parse_given
-from sliceflow.spaces.tables.imputing import fill_missing
-from sliceflow.spaces.tables.rules import is_computing
+from sliceflow.spaces.tables.parameters import (
+    MissingCells,
+    RareLevels,
+    require_missing_cells,
+    require_valid_parameters,
+)
+from sliceflow.spaces.tables.plan import TablePlan
 from sliceflow.spaces.tables.table import FoundRule, Table
-from sliceflow.spaces.tables.table_rows import TableRows, format_names, read_dataframe
+from sliceflow.spaces.tables.table_rows import TableRows, read_dataframe
 from sliceflow.spaces.tables.trees import TreeSettings
-from sliceflow.validation import is_bool, is_int, is_real, require
+from sliceflow.validation import require_int
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,14 +39,6 @@ if TYPE_CHECKING:
 # `score` draws at least this many rows, so that the noise of its draws is small even if
 # it compares them with few rows. More would take longer.
 MIN_ROWS_SCORED = 2_000
-
-# `columns_` is printed in lines of this many characters: in a terminal of 80, pandas
-# leaves out columns in the middle, the kind among them, if lines are longer.
-LINE_WIDTH = 79
-
-# Notes are not cut to fewer characters than this, however wide the other columns are: a
-# few letters would say nothing.
-MIN_NOTE_WIDTH = 12
 
 
 class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
@@ -156,7 +147,7 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
         kinds: Mapping[str, str] | None = None,
         constraints: Sequence[str] = (),
         rules: Literal["auto", "off"] = "auto",
-        missing: Literal["model", "never"] = "model",
+        missing: MissingCells = "model",
         tree_settings: tuple[int, float] | tuple[int, float, int] | None = None,
         min_count: int = 5,
         rare_levels: RareLevels = "warn",
@@ -175,35 +166,26 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
 
     def _adapter(self, like_fitted: bool = False) -> TableAdapter:
         """The adapter that reads and plans rows, for the current parameters."""
-        self._allows_missing()
-        is_list = not isinstance(self.constraints, str)
-        what = "a list of expressions such as ['a <= b']"
-        require(is_list, "constraints", self.constraints, what)
-        require(self.rules in ("auto", "off"), "rules", self.rules, "'auto' or 'off'")
-        is_count = is_int(self.min_count, 1)
-        require(is_count, "min_count", self.min_count, "an int of at least 1")
-        is_known = self.rare_levels in get_args(RareLevels)
-        require(is_known, "rare_levels", self.rare_levels, "'warn', 'keep' or 'merge'")
-        is_verbosity = is_bool(self.verbose) or is_int(self.verbose, 0)
-        what = "a bool, or an int of at least 0"
-        require(is_verbosity, "verbose", self.verbose, what)
+        require_valid_parameters(self.get_params(deep=False))
         known_rows = None
         if like_fitted:
             known_rows = self._known_rows()
+        tree_settings = None
+        if self.tree_settings is not None:
+            tree_settings = TreeSettings(*self.tree_settings)
         return TableAdapter(
-            kinds=_checked_kinds(self.kinds),
+            kinds=self.kinds or {},
             constraints=tuple(self.constraints),
             search_rules=self.rules == "auto",
             known_rows=known_rows,
-            tree_settings=_checked_tree_settings(self.tree_settings),
+            tree_settings=tree_settings,
             min_count=int(self.min_count),
             rare_levels=self.rare_levels,
         )
 
     def _allows_missing(self) -> bool:
         """Whether samples have missing cells; an error if `missing` is no choice."""
-        is_known = self.missing in ("model", "never")
-        require(is_known, "missing", self.missing, "'model' or 'never'")
+        require_missing_cells(self.missing)
         return self.missing == "model"
 
     def _store(
@@ -230,19 +212,7 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
     @property
     def columns_(self) -> pd.DataFrame:
         """What each column was taken for: a DataFrame with one row for each column."""
-        import pandas as pd
-
-        table: Table = self._fitted_state().table
-        described = [column.describe() for column in table.columns]
-        for rule in table.all_rules:
-            if rule.is_discovered and is_computing(rule):
-                derived, *others = rule.column_indices
-                note = described[derived]["note"]
-                names = format_names([table.names[c] for c in others])
-                described[derived]["note"] = f"follows from {names}, {note}"
-        df = pd.DataFrame(described)
-        df["note"] = _shortened_notes(df)
-        return df
+        return describe_columns(self._fitted_state().table)
 
     @property
     def rules_(self) -> list[FoundRule]:
@@ -324,7 +294,7 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
         DataError
             If no row can have what is `given`.
         """
-        require(is_int(n, 1), "n", n, "an int of at least 1")
+        require_int("n", n, 1)
         n = int(n)
         fitted: FittedTable = self._fitted_state()
         seed = Seed.from_random_state(random_state)
@@ -441,142 +411,11 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
         >>> bool(filled["a"].notna().all()), filled["a"][1].item()
         (True, 1.0)
         """
-        require(is_int(n, 1), "n", n, "an int of at least 1")
+        require_int("n", n, 1)
         n = int(n)
         table: Table = self._fitted_state().table
         seed = Seed.from_random_state(random_state)
-        df = read_if_path(X)
-        rows = read_dataframe(df).align_columns(table.rows)
-        cell_coords = table.coords_of(rows, new_as_missing=True)
-        is_hole = np.column_stack([encoded.missing for encoded in rows.columns])
-        _warn_of_new_levels(table, rows, is_missing(cell_coords) & ~is_hole)
-        filled_coords, unfilled = fill_missing(table, cell_coords, n, seed)
-        filled_dfs = []
-        for part_coords in np.split(filled_coords, n):
-            filled_df = _with_filled_cells(df, table, is_hole, Coords(part_coords))
-            filled_dfs.append(filled_df)
-        _warn_of_empty_cells(table, filled_dfs, np.unique(unfilled % len(cell_coords)))
+        filled_dfs = fill_dataframe(table, read_if_path(X), n, seed)
         if n == 1:
             return filled_dfs[0]
         return filled_dfs
-
-
-def _checked_kinds(kinds: Any) -> Mapping[str, str]:
-    """The parameter `kinds` as a mapping; an error if it is not one."""
-    if kinds is None:
-        return {}
-    is_valid = isinstance(kinds, Mapping)
-    is_valid = is_valid and all(isinstance(name, str) for name in kinds)
-    what = "None or a dict such as {'zip': 'category'}"
-    require(is_valid, "kinds", kinds, what)
-    checked: Mapping[str, str] = kinds
-    return checked
-
-
-def _checked_tree_settings(given: Any) -> TreeSettings | None:
-    """The parameter `tree_settings`; an error if it is neither None nor numbers."""
-    if given is None:
-        return None
-    what = "None or numbers such as (10, 2.5) or (10, 2.5, 20)"
-    is_tuple = isinstance(given, tuple) and len(given) in (2, 3)
-    require(is_tuple, "tree_settings", given, what)
-    settings = TreeSettings(*given)
-    is_valid = (
-        is_int(settings.min_samples_leaf, 1)
-        and is_real(settings.ccp_factor, 0)
-        and is_int(settings.n_neighbors, 0)
-    )
-    require(is_valid, "tree_settings", given, what)
-    return settings
-
-
-def _shortened_notes(df: pd.DataFrame) -> list[str]:
-    """The notes of `columns_`, as long as there is room beside the other columns."""
-    width = LINE_WIDTH - len(str(len(df) - 1))  # of the index
-    separator = 2  # spaces before each column
-    for name in df.columns:
-        width -= separator
-        if name != "note":
-            cells = [name, *df[name].astype(str)]
-            width -= max(len(cell) for cell in cells)
-    width = max(MIN_NOTE_WIDTH, width)
-    notes = []
-    for note in df["note"]:
-        if len(note) > width:
-            note = f"{note[: width - 1]}…"
-        notes.append(note)
-    return notes
-
-
-def _with_filled_cells(
-    df: pd.DataFrame, table: Table, is_hole: Mask, filled_coords: Coords
-) -> pd.DataFrame:
-    """A copy of a DataFrame, whose cells in `is_hole` (m, d) are missing, with these.
-
-    `filled_coords` (m, d) are the coordinates of the filled rows.
-    """
-    filled_df = df.copy()
-    names = df.columns.tolist()
-    for c in np.flatnonzero(is_hole.any(axis=0)).tolist():
-        holes = np.flatnonzero(is_hole[:, c] & has_value(filled_coords[:, c]))
-        new_cells = table.columns[c].decode(filled_coords[holes, c])
-        place = names.index(table.names[c])
-        series = _with_new_cells(filled_df.iloc[:, place], holes, new_cells)
-        filled_df.isetitem(place, series.array)
-    return filled_df
-
-
-def _with_new_cells(series: pd.Series, holes: Ints, new_cells: pd.Series) -> pd.Series:
-    """A column of a DataFrame with new cells in the rows with these indices.
-
-    A column without values takes their dtype, and new categories come last.
-    """
-    if series.isna().all():
-        cells = new_cells.set_axis(holes).reindex(range(len(series)))
-        return cells.set_axis(series.index)
-    series = series.copy()
-    if hasattr(series, "cat"):
-        known = series.cat.categories
-        new = [value for value in new_cells.unique() if value not in known]
-        series = series.cat.add_categories(new)
-        new_cells = new_cells.astype(series.dtype)
-    try:
-        series.iloc[holes] = new_cells.array
-    except TypeError as error:
-        fact = f"it has dtype {series.dtype}, and new cells are {new_cells.dtype}"
-        hint = "convert it before impute"
-        raise DataError(fact, hint, column=series.name) from error
-    return series
-
-
-def _warn_of_new_levels(table: Table, rows: TableRows, is_new: Mask) -> None:
-    """Warn of cells (m, d) with a level that the model does not know."""
-    if not is_new.any():
-        return
-    row, c = np.argwhere(is_new)[0].tolist()
-    encoded = rows.columns[c]
-    value = encoded.levels.iloc[encoded.codes[row]]
-    n_rows = int(is_new.any(axis=1).sum())
-    text = (
-        f"{n_rows} rows have values that the model has not seen, such as "
-        f"{encoded.name}={value}: they stay, and tell nothing about other cells"
-    )
-    warn_user(text)
-
-
-def _warn_of_empty_cells(
-    table: Table, filled_dfs: Sequence[pd.DataFrame], unfilled: Ints
-) -> None:
-    """Warn if cells are still missing; constraints allow none in `unfilled` rows."""
-    empty = []
-    for name in table.names:
-        if any(df[name].isna().any() for df in filled_dfs):
-            empty.append(name)
-    if not empty:
-        return
-    reason = "identifiers and columns without values cannot be filled"
-    if len(unfilled):
-        n_rows = len(filled_dfs[0])
-        reason = f"constraints cannot be kept in {len(unfilled)} of {n_rows} rows"
-    text = f"impute left cells of {format_names(empty)} empty: {reason}"
-    warn_user(text)

@@ -13,24 +13,26 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
-import numpy as np
 import torch
-from sklearn.model_selection import StratifiedKFold, cross_val_score
 from torch import Tensor
 
-from sliceflow.arrays import Floats, Mask
-from sliceflow.engine.random import Seed
-from sliceflow.kernels import for_device
-from sliceflow.metrics.tables import BoostingSettings, boosted_trees
 from sliceflow.neighbours.distance_ratios import MIN_DISTANCE_RATIO, log_distance_ratio
-from sliceflow.spaces.tables.chain import draw_chain, fit_chain
-from sliceflow.spaces.tables.coords import Coords, has_value, split_in_halves
-from sliceflow.spaces.tables.draft_rows import DraftRows
+from sliceflow.spaces.tables.coords import Coords, split_in_halves
+from sliceflow.spaces.tables.row_distances import (
+    MAX_COLUMNS_COMPARED,
+    nearest_distances,
+)
 from sliceflow.spaces.tables.strategies import Strategy
 from sliceflow.spaces.tables.table import Table, generator
 from sliceflow.spaces.tables.trees import TreeSettings
+from sliceflow.spaces.tables.trial_draws import (
+    CHOICE_SEED,
+    iter_halves,
+    trial_auc,
+    trial_draws,
+)
 
 # --- tables of many rows -------------------------------------------------------------
 
@@ -79,42 +81,6 @@ MAX_ROWS_FOR_NEIGHBOURS = 1_000
 # The numbers of nearest rows that are tried; each is about 1.5 times the one before.
 N_NEIGHBORS_TRIED = (8, 12, 18, 27, 40, 60, 90, 135)
 
-# Nearest rows are compared with trees by a detector on halves of the rows. A table with
-# fewer rows than this is halved several times, because one score would be luck.
-ROWS_COMPARED = 600
-
-# Two ways to draw rows that have a condition are compared if so many have it. With
-# fewer, the other half would have too few for a detector of three folds.
-MIN_ROWS_TO_COMPARE = 60
-
-# By so much the detector's AUC must be lower for a chain that is fitted again. This is
-# about the standard error of the mean difference of AUCs. Without it, the choice was
-# luck for a level that says nothing about a curve: with two of four seeds, the chain of
-# the few rows that have it was taken, whose errors are two to three times as large.
-MIN_GAIN_OF_REFIT = 0.03
-
-# The detector has few, small trees, because it is fitted dozens of times, and only
-# which of two sets of draws it tells more easily counts.
-DETECTOR_SETTINGS = BoostingSettings(max_iter=20, max_leaf_nodes=8, min_samples_leaf=10)
-
-# --- both ----------------------------------------------------------------------------
-
-# Only the first columns of a wide table are drawn and compared, to save time.
-MAX_COLUMNS_COMPARED = 60
-
-# For distances, a number with at most this many values is compared like a category:
-# grades and counts of children are. With more, ages would count as categories, too.
-MAX_LEVELS_OF_NUMBER = 12
-
-# What two different levels of a category count for a distance: 2, as |x − y| of their
-# one-hot vectors. Numbers count by their place in the range of the column, 0 to 1, and
-# a missing number is at −½, so it is half a range away from the lowest one.
-LEVEL_DISTANCE = 2.0
-MISSING_SHARE = -0.5
-
-# The seed of all random numbers here: the same rows always choose the same settings.
-CHOICE_SEED = Seed(0).child("detail")
-
 
 def choose_tree_settings(table: Table, strategies: Sequence[Strategy]) -> TreeSettings:
     """The finest trees whose draws copy no rows, and how many nearest rows, if any."""
@@ -125,7 +91,7 @@ def choose_tree_settings(table: Table, strategies: Sequence[Strategy]) -> TreeSe
         coarseness = _coarseness_by_halves(table, strategies)
         return TreeSettings.from_coarseness(coarseness).for_n_rows(n)
 
-    row_distances = _nearest_distances(
+    row_distances = nearest_distances(
         table, table.cell_coords, table.cell_coords, exclude_self=True
     )
     settings = _choose_trees_of_few_rows(table, strategies, row_distances)
@@ -150,57 +116,6 @@ def may_use_neighbours(table: Table, strategies: Sequence[Strategy]) -> bool:
     if not is_small or is_asked:
         return False
     return len(table.columns_for_neighbours(strategies)) > 0
-
-
-def plain_draws_are_better(
-    table: Table,
-    holds: Callable[[Coords], Mask],
-    fixed_coords: Mapping[int, float],
-    settings: TreeSettings,
-    strategies: Sequence[Strategy],
-) -> bool:
-    """Whether a detector finds plain draws that have a condition hard to tell.
-
-    They are better unless the other draws are clearly harder to tell: those of a chain
-    that is fitted to the rows that have the condition. Chains are fitted to one half of
-    the rows, and the detector compares their draws with rows of the other half that
-    have the condition. If few have it, nothing is compared, and plain draws are better:
-    they are not close to these few rows.
-
-    Parameters
-    ----------
-    table, settings, strategies : of all rows
-    holds : which rows (m,) of coordinates (m, d) have the condition
-    fixed_coords : coordinates that the condition fixes, by the indices of their columns
-    """
-    n_matches = int(holds(table.cell_coords).sum())
-    if n_matches < MIN_ROWS_TO_COMPARE:
-        return True
-    settings = settings._replace(n_neighbors=settings.n_neighbors // 2)
-    share = n_matches / len(table.cell_coords)
-    compared = [c for c in table.drawing_order if c not in fixed_coords]
-    gains = []
-    for seed in range(max(1, ROWS_COMPARED // n_matches)):
-        rng = generator(CHOICE_SEED.child("given", seed))
-        first, second = split_in_halves(Coords(rng.permutation(table.cell_coords)))
-        for fitted, held_out in ((first, second), (second, first)):
-            rows = held_out[holds(held_out)][:, compared]
-            n_draws = math.ceil(len(rows) / share)
-            plain = _trial_draws(table, fitted, n_draws, settings, strategies)
-            refitted = _trial_draws(
-                table,
-                fitted[holds(fitted)],
-                len(rows),
-                settings,
-                strategies,
-                fixed_coords,
-            )
-            auc_of_plain = _detector_auc(rows, plain[holds(plain)][:, compared])
-            auc_of_refitted = _detector_auc(
-                rows, refitted[holds(refitted)][:, compared]
-            )
-            gains.append(auc_of_plain - auc_of_refitted)
-    return float(np.mean(gains)) < MIN_GAIN_OF_REFIT
 
 
 def _coarseness_by_halves(table: Table, strategies: Sequence[Strategy]) -> float:
@@ -253,9 +168,9 @@ def _nearer_to_own(
     """
     settings = TreeSettings.from_coarseness(0.5)
     n_draws = DRAWS_PER_ROW * len(own_coords)
-    draws = _trial_draws(table, own_coords, n_draws, settings, strategies)
-    to_others = _nearest_distances(table, draws, other_coords)
-    to_own = _nearest_distances(table, draws, own_coords)
+    draws = trial_draws(table, own_coords, n_draws, settings, strategies)
+    to_others = nearest_distances(table, draws, other_coords)
+    to_own = nearest_distances(table, draws, own_coords)
     return (to_others - to_own).sign()
 
 
@@ -318,61 +233,15 @@ def _neighbours_are_better(
     only_trees = settings._replace(n_neighbors=0)
     with_neighbours = settings._replace(n_neighbors=k // 2)
     gain = 0.0
-    for seed in range(max(1, ROWS_COMPARED // len(table.cell_coords))):
-        rng = generator(CHOICE_SEED.child("near", seed))
-        first, second = split_in_halves(Coords(rng.permutation(table.cell_coords)))
-        for fitted, held_out in ((first, second), (second, first)):
-            auc_of_trees = _trial_auc(table, fitted, held_out, only_trees, strategies)
-            auc_of_neighbours = _trial_auc(
-                table, fitted, held_out, with_neighbours, strategies
-            )
-            gain += auc_of_trees - auc_of_neighbours
+    seed = CHOICE_SEED.child("near")
+    n = len(table.cell_coords)
+    for fitted, held_out in iter_halves(table.cell_coords, seed, n_compared=n):
+        auc_of_trees = trial_auc(table, fitted, held_out, only_trees, strategies)
+        auc_of_neighbours = trial_auc(
+            table, fitted, held_out, with_neighbours, strategies
+        )
+        gain += auc_of_trees - auc_of_neighbours
     return gain > 0
-
-
-def _trial_auc(
-    table: Table,
-    fitted_coords: Coords,
-    held_out_coords: Coords,
-    settings: TreeSettings,
-    strategies: Sequence[Strategy],
-) -> float:
-    """How well a detector tells draws of a chain of fitted rows from other rows."""
-    draws = _trial_draws(
-        table, fitted_coords, len(held_out_coords), settings, strategies
-    )
-    return _detector_auc(
-        held_out_coords[:, table.drawing_order], draws[:, table.drawing_order]
-    )
-
-
-def _trial_draws(
-    table: Table,
-    cell_coords: Coords,
-    n_draws: int,
-    settings: TreeSettings,
-    strategies: Sequence[Strategy],
-    fixed_coords: Mapping[int, float] | None = None,
-) -> Coords:
-    """Coordinates (n_draws, d) drawn by a chain that is fitted to rows (n, d).
-
-    Constraints are ignored. Only the first columns of a wide table are drawn; others
-    are 0, but for those that have one in `fixed_coords`.
-    """
-    fixed_coords = fixed_coords or {}
-    draws = Coords(np.zeros((n_draws, cell_coords.shape[1])))
-    draws[:, list(fixed_coords)] = list(fixed_coords.values())
-    rng = generator(CHOICE_SEED.child("draws"))
-    chain = fit_chain(
-        table,
-        cell_coords,
-        [*table.drawing_order[MAX_COLUMNS_COMPARED:], *fixed_coords],
-        seed=CHOICE_SEED,
-        settings=settings,
-        strategies=strategies,
-    )
-    draw_chain(chain, DraftRows(draws), rng)
-    return draws
 
 
 def _nearness_excess(
@@ -387,74 +256,9 @@ def _nearness_excess(
     ratio, of draws to rows over `row_distances` (n,), which are between rows.
     """
     n_draws = TRIAL_DRAWS_PER_ROW * len(table.cell_coords)
-    draws = _trial_draws(table, table.cell_coords, n_draws, settings, strategies)
-    draw_distances = _nearest_distances(table, draws, table.cell_coords)
+    draws = trial_draws(table, table.cell_coords, n_draws, settings, strategies)
+    draw_distances = nearest_distances(table, draws, table.cell_coords)
     log_ratio = log_distance_ratio(
         draw_distances, row_distances, offset=DISTANCE_OF_EQUAL_ROWS
     )
     return math.log(MIN_DISTANCE_RATIO) - log_ratio
-
-
-def _detector_auc(cell_coords: Coords, draws: Floats) -> float:
-    """The area under the ROC curve of boosted trees that tell draws from rows.
-
-    ½ if they cannot. Rows are coordinates (n, p), and draws (m, p).
-    """
-    x = np.concatenate((cell_coords, draws))
-    y = np.repeat((0, 1), (len(cell_coords), len(draws)))
-    no_categories = [False] * x.shape[1]
-    detector = boosted_trees(no_categories, DETECTOR_SETTINGS)
-    folds = StratifiedKFold(3, shuffle=True, random_state=0)
-    return float(cross_val_score(detector, x, y, cv=folds, scoring="roc_auc").mean())
-
-
-def _nearest_distances(
-    table: Table,
-    cell_coords: Coords,
-    other_coords: Coords,
-    exclude_self: bool = False,
-) -> Tensor:
-    """Distances (m,) of rows (m, d) to the nearest of other rows (n, d).
-
-    A distance is Σ|xᵢ − yᵢ| of numbers, as shares of their range, and 2 for each other
-    level. With `exclude_self`, both are the same rows, and the distance is to the
-    nearest one but the row itself.
-    """
-    column_indices = table.drawing_order[:MAX_COLUMNS_COMPARED]
-    max_distances = []
-    for c in column_indices:
-        if _is_compared_by_range(table, c):
-            max_distances.append(math.inf)
-        else:
-            max_distances.append(LEVEL_DISTANCE)
-    return for_device("cpu").nearest_distance(
-        _comparable_points(table, column_indices, cell_coords),
-        _comparable_points(table, column_indices, other_coords),
-        torch.tensor(max_distances),
-        exclude_self,
-    )
-
-
-def _comparable_points(
-    table: Table, column_indices: Sequence[int], cell_coords: Coords
-) -> Tensor:
-    """Points (m, p) of p columns of rows (m, d), for `_nearest_distances`.
-
-    Different levels are at least `LEVEL_DISTANCE` apart.
-    """
-    points = LEVEL_DISTANCE * cell_coords[:, column_indices].astype(np.float32)
-    for i, c in enumerate(column_indices):
-        if _is_compared_by_range(table, c):
-            column = table.columns[c]
-            from_lowest = (
-                column.grid_values_at(cell_coords[:, c]) - column.level_grid_values[0]
-            )
-            share = from_lowest / np.ptp(column.level_grid_values)
-            points[:, i] = np.where(has_value(cell_coords[:, c]), share, MISSING_SHARE)
-    return torch.from_numpy(points)
-
-
-def _is_compared_by_range(table: Table, c: int) -> bool:
-    """Whether a column counts for distances by its numbers, not as levels."""
-    column = table.columns[c]
-    return column.is_quantitative and column.n_levels > MAX_LEVELS_OF_NUMBER

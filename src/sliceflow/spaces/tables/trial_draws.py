@@ -1,0 +1,118 @@
+"""Draws of chains that are fitted only to compare ways to draw rows.
+
+How good draws are, a detector says: boosted trees that tell them from rows which the
+chain has not seen. Two ways to draw rows are compared on halves of the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from sklearn.model_selection import StratifiedKFold, cross_val_score
+
+from sliceflow.arrays import Floats
+from sliceflow.engine.random import Seed
+from sliceflow.metrics.tables import BoostingSettings, boosted_trees
+from sliceflow.spaces.tables.chain import draw_chain, fit_chain
+from sliceflow.spaces.tables.coords import Coords, split_in_halves
+from sliceflow.spaces.tables.draft_rows import DraftRows
+from sliceflow.spaces.tables.row_distances import MAX_COLUMNS_COMPARED
+from sliceflow.spaces.tables.strategies import Strategy
+from sliceflow.spaces.tables.table import Table, generator
+from sliceflow.spaces.tables.trees import TreeSettings
+
+# Two ways to draw rows are compared on so many rows. Where there are fewer, they are
+# halved several times, because one score would be luck.
+ROWS_COMPARED = 600
+
+# The detector has few, small trees, because it is fitted dozens of times, and only
+# which of two sets of draws it tells more easily counts.
+DETECTOR_SETTINGS = BoostingSettings(max_iter=20, max_leaf_nodes=8, min_samples_leaf=10)
+
+# The seed of all trials: the same rows always choose the same settings.
+CHOICE_SEED = Seed(0).child("detail")
+
+
+class Halves(NamedTuple):
+    """Rows of a table, halved at random: coordinates (n/2, d)."""
+
+    fitted: Coords
+    held_out: Coords
+
+
+def iter_halves(cell_coords: Coords, seed: Seed, n_compared: int) -> Iterator[Halves]:
+    """Halve rows (n, d) often enough to compare two ways to draw them.
+
+    Each half is fitted once, and held out once.
+
+    Parameters
+    ----------
+    cell_coords : coordinates of all rows
+    seed : of the halves
+    n_compared : how many of the rows are compared with draws
+    """
+    for i in range(max(1, ROWS_COMPARED // n_compared)):
+        rng = generator(seed.child(i))
+        first, second = split_in_halves(Coords(rng.permutation(cell_coords)))
+        yield Halves(first, second)
+        yield Halves(second, first)
+
+
+def trial_draws(
+    table: Table,
+    cell_coords: Coords,
+    n_draws: int,
+    settings: TreeSettings,
+    strategies: Sequence[Strategy],
+    fixed_coords: Mapping[int, float] | None = None,
+) -> Coords:
+    """Coordinates (n_draws, d) drawn by a chain that is fitted to rows (n, d).
+
+    Constraints are ignored. Only the first columns of a wide table are drawn; others
+    are 0, but for those that have one in `fixed_coords`.
+    """
+    fixed_coords = fixed_coords or {}
+    draws = Coords(np.zeros((n_draws, cell_coords.shape[1])))
+    draws[:, list(fixed_coords)] = list(fixed_coords.values())
+    rng = generator(CHOICE_SEED.child("draws"))
+    chain = fit_chain(
+        table,
+        cell_coords,
+        [*table.drawing_order[MAX_COLUMNS_COMPARED:], *fixed_coords],
+        seed=CHOICE_SEED,
+        settings=settings,
+        strategies=strategies,
+    )
+    draw_chain(chain, DraftRows(draws), rng)
+    return draws
+
+
+def trial_auc(
+    table: Table,
+    fitted_coords: Coords,
+    held_out_coords: Coords,
+    settings: TreeSettings,
+    strategies: Sequence[Strategy],
+) -> float:
+    """How well a detector tells draws of a chain of fitted rows from other rows."""
+    draws = trial_draws(
+        table, fitted_coords, len(held_out_coords), settings, strategies
+    )
+    return detector_auc(
+        held_out_coords[:, table.drawing_order], draws[:, table.drawing_order]
+    )
+
+
+def detector_auc(cell_coords: Coords, draws: Floats) -> float:
+    """The area under the ROC curve of boosted trees that tell draws from rows.
+
+    ½ if they cannot. Rows are coordinates (n, p), and draws (m, p).
+    """
+    x = np.concatenate((cell_coords, draws))
+    y = np.repeat((0, 1), (len(cell_coords), len(draws)))
+    no_categories = [False] * x.shape[1]
+    detector = boosted_trees(no_categories, DETECTOR_SETTINGS)
+    folds = StratifiedKFold(3, shuffle=True, random_state=0)
+    return float(cross_val_score(detector, x, y, cv=folds, scoring="roc_auc").mean())
