@@ -33,8 +33,8 @@ class Arrived(Exception):
     """The function to which calls are followed was entered."""
 
 
-# A detour that a reader may skip: it chooses settings by trial, before the flow. What it
-# calls is counted, and listed, apart.
+# A detour that a reader may skip: it chooses settings by trial, before the flow. What
+# only it calls is counted, and listed, apart.
 DETOUR = "VectorTask.tune"
 
 
@@ -110,7 +110,7 @@ def way_of_a_default_fit() -> Way:
 def as_text(way: Way) -> str:
     """The way, one line for each file, in the order of first calls."""
     lines = [f"{_size(way.direct)}", *_lines(way.direct), ""]
-    lines.append(f"{_size(way.in_detour)} more, which only {DETOUR} reaches")
+    lines.append(f"{_size(way.in_detour)} that only {DETOUR} reaches")
     return "\n".join(lines + _lines(way.in_detour))
 
 
