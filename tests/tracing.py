@@ -11,40 +11,74 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 import sliceflow
 from sliceflow import SlicedWassersteinFlow
+from sliceflow.kernels import cpu
 
 PACKAGE = Path(sliceflow.__file__).parent
 PAGE = Path(__file__).parent.parent / "docs" / "architecture.md"
 BLOCK = re.compile(r"(<!-- trace: begin -->\n).*?(<!-- trace: end -->)", re.DOTALL)
 
 
+# Its file, such as "engine/flow.py", and its qualified name.
+Function = tuple[str, str]
+
+
 class Arrived(Exception):
     """The function to which calls are followed was entered."""
 
 
-def functions_until(last: str, call: Callable[[], Any]) -> list[tuple[str, str]]:
+# A detour that a reader may skip: it chooses settings by trial, before the flow. What
+# only it calls is counted, and listed, apart.
+DETOUR = "VectorTask.tune"
+
+
+class Way(NamedTuple):
+    """The functions on the way, and those that only the detour reaches."""
+
+    direct: list[Function]
+    in_detour: list[Function]
+
+
+def functions_until(last: str, call: Callable[[], Any]) -> Way:
     """The named functions of the package that `call` enters, up to and with `last`.
 
-    Each is a pair of its file, such as "engine/flow.py", and its qualified name. Every
-    function stands once, in the order of first calls. Comprehensions, lambdas and
-    modules are left out.
+    Every function stands once, in the order of first calls. Comprehensions, lambdas and
+    modules are left out, and so are functions that numba has compiled: Python 3.11
+    sees the first of their calls, newer ones do not.
     """
-    found: dict[tuple[str, str], None] = {}
+    compiled = {
+        ("kernels/cpu.py", name)
+        for name, function in vars(cpu).items()
+        if hasattr(function, "py_func")
+    }
+    direct: dict[Function, None] = {}
+    in_detour: dict[Function, None] = {}
+    detours: list[FrameType] = []
 
     def note_call(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
         path = Path(code.co_filename)
+        if event == "return" and detours and frame is detours[-1]:
+            detours.pop()
         if event != "call" or not path.is_relative_to(PACKAGE):
             return
         if code.co_name.startswith("<"):
             return
-        found[path.relative_to(PACKAGE).as_posix(), code.co_qualname] = None
+        function = path.relative_to(PACKAGE).as_posix(), code.co_qualname
+        if function in compiled:
+            return
+        if code.co_qualname == DETOUR:
+            detours.append(frame)
+        if detours:
+            in_detour[function] = None
+        else:
+            direct[function] = None
         if code.co_qualname == last:
             sys.setprofile(None)
             raise Arrived
@@ -53,13 +87,14 @@ def functions_until(last: str, call: Callable[[], Any]) -> list[tuple[str, str]]
     try:
         call()
     except Arrived:
-        return list(found)
+        only_in_detour = [name for name in in_detour if name not in direct]
+        return Way(list(direct), only_in_detour)
     finally:
         sys.setprofile(None)
     raise AssertionError(f"{last} was not called")
 
 
-def way_of_a_default_fit() -> list[tuple[str, str]]:
+def way_of_a_default_fit() -> Way:
     """The functions between the user's `fit` of 500 rows and the first step."""
     X = np.random.default_rng(0).normal(size=(500, 2))
     SlicedWassersteinFlow(n_steps=1, device="cpu").fit(X)  # imports and compiles
@@ -72,15 +107,27 @@ def way_of_a_default_fit() -> list[tuple[str, str]]:
         torch.set_num_threads(n_threads)
 
 
-def as_text(way: list[tuple[str, str]]) -> str:
+def as_text(way: Way) -> str:
     """The way, one line for each file, in the order of first calls."""
+    lines = [f"{_size(way.direct)}", *_lines(way.direct), ""]
+    lines.append(f"{_size(way.in_detour)} that only {DETOUR} reaches")
+    return "\n".join(lines + _lines(way.in_detour))
+
+
+def files_of(functions: list[Function]) -> set[str]:
+    """The files that functions are in."""
+    return {file for file, _ in functions}
+
+
+def _size(functions: list[Function]) -> str:
+    return f"{len(functions)} functions in {len(files_of(functions))} files"
+
+
+def _lines(functions: list[Function]) -> list[str]:
     names_of_file: dict[str, list[str]] = {}
-    for file, name in way:
+    for file, name in functions:
         names_of_file.setdefault(file, []).append(name.replace(".<locals>", ""))
-    lines = [f"{len(way)} functions in {len(names_of_file)} files"]
-    for file, names in names_of_file.items():
-        lines.append(f"{file}: {', '.join(names)}")
-    return "\n".join(lines)
+    return [f"{file}: {', '.join(names)}" for file, names in names_of_file.items()]
 
 
 def with_way(page: str) -> str:

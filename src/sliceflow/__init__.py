@@ -30,7 +30,7 @@ __all__ = [
     "transports",
 ]
 
-__version__ = "0.3.0"
+__version__ = "0.4.0.dev0"
 
 # The module of each public name that is not a module itself.
 _MODULE_OF_NAME = {

@@ -77,7 +77,7 @@ def test_every_point_takes_its_turn(m, n, max_samples):
     assert len(seen_p) >= m - 17 * -(-m // max_samples)
     assert len(seen_q) >= n - 17 * -(-n // max_samples)
     if batches.data_indices is not None:
-        assert sorted(batches.data_order.tolist()) == list(range(n))
+        assert sorted(batches.data_order.forward.tolist()) == list(range(n))
         assert len(pairs) == -(-m // max_samples) * -(-n // max_samples)
 
 
@@ -106,7 +106,7 @@ def test_every_batch_has_as_many_data_as_particles_of_each_class(
         y_q=ClassIndices(classes_q),
     )
     p, q = pair(batches, step)
-    data = classes_q[batches.data_order][q.long()]
+    data = classes_q[batches.data_order.forward][q.long()]
     ours = classes_p if p is None else classes_p[p]
     assert torch.equal(
         torch.bincount(ours, minlength=5), torch.bincount(data, minlength=5)
@@ -122,7 +122,7 @@ def test_continuous_conditions_are_matched_one_to_one():
     for step in range(5):
         p, q = pair(batches, step)
         ours = y[rows][p].sort(dim=0).values
-        theirs = y[batches.data_order][q.long()].sort(dim=0).values
+        theirs = y[batches.data_order.forward][q.long()].sort(dim=0).values
         assert torch.equal(ours, theirs)
 
 
@@ -144,8 +144,8 @@ def test_every_point_is_in_one_batch_of_each_round(labels_p, labels_q, max_sampl
         y_p=SeparateClasses(classes[0], 5),
         y_q=SeparateClasses(classes[1], 5),
     )
-    assert sorted(batches.data_order.tolist()) == list(range(len(labels_q)))
-    classes = classes[0], classes[1][batches.data_order]
+    assert sorted(batches.data_order.forward.tolist()) == list(range(len(labels_q)))
+    classes = classes[0], classes[1][batches.data_order.forward]
     assert bool((classes[1].diff() >= 0).all())
     if max(map(len, classes)) <= max_samples:
         batch = batches.batch(3)

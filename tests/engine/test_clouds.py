@@ -5,7 +5,7 @@ import ot
 import pytest
 import torch
 
-from sliceflow.engine.clouds import Cloud, sliced_distance
+from sliceflow.engine.clouds import Cloud, Permutation, sliced_distance
 from sliceflow.engine.encoded_y import (
     ClassIndices,
     ContinuousY,
@@ -13,6 +13,7 @@ from sliceflow.engine.encoded_y import (
     SeparateClasses,
 )
 from sliceflow.engine.random import Seed
+from sliceflow.errors import DataError
 
 
 def cloud(x, y=None):
@@ -84,3 +85,21 @@ def test_continuous_conditions_are_compared_together_with_x():
     wrong = sliced_distance(shuffled, rows, Seed(0))
     assert right < 0.2
     assert wrong > 3 * right
+
+
+def test_a_class_without_samples_is_named():
+    points = torch.zeros(2, 3, dtype=torch.float64)
+    samples = Cloud(points, ClassIndices(torch.tensor([0, 0, 2])))
+    rows = Cloud(points, ClassIndices(torch.tensor([0, 1, 2])))
+    with pytest.raises(DataError, match="no samples of class 1, which the data have"):
+        sliced_distance(samples, rows, Seed(0))
+
+
+def test_a_permutation_and_its_inverse():
+    y = ClassIndices(torch.tensor([2, 0, 2, 1]))
+    by_class = Permutation.sorting_classes(y)
+    assert by_class.forward.tolist() == [1, 3, 0, 2]
+    assert y.values[by_class.forward][by_class.back].tolist() == [2, 0, 2, 1]
+    reversed_again = by_class.then(Permutation(torch.tensor([3, 2, 1, 0])))
+    assert reversed_again.forward.tolist() == [2, 0, 3, 1]
+    assert Cloud(torch.zeros(1, 4)).permuted(None).order is None

@@ -15,8 +15,9 @@ from sliceflow.engine.conditions import (
     infer_encoder,
 )
 from sliceflow.engine.encoded_y import ClassIndices, ContinuousY
-from sliceflow.engine.flow import condition_use
-from sliceflow.engine.labels import as_array
+from sliceflow.engine.flow import resolve_condition_use
+from sliceflow.engine.labels import as_array, as_finite
+from sliceflow.errors import DataError
 
 
 @pytest.mark.parametrize(
@@ -157,4 +158,15 @@ def test_a_label_of_another_type_is_unknown():
 def test_the_amplifier_says_what_a_flow_does_with_a_condition(
     amplifier, condition_dim, use
 ):
-    assert condition_use(amplifier, condition_dim) == use
+    assert resolve_condition_use(amplifier, condition_dim) == use
+
+
+def test_numbers_that_are_none_are_named_as_the_caller_calls_them():
+    with pytest.raises(DataError, match="theta has a column of numbers"):
+        as_finite(np.array([[1.0, "a"]], dtype=object), "theta")
+
+
+def test_a_label_that_cannot_be_hashed_is_an_error_of_the_data():
+    encoder = LabelEncoder.from_data(np.array(["a", "b"]))
+    with pytest.raises(DataError, match="labels must be hashable"):
+        encoder.encode([["a"], {"b": 1}])

@@ -17,13 +17,13 @@ def test_points_are_taken_repeated_and_joined_in_order(y):
     assert torch.equal(y.take(slice(1, 3)).values, y.values[1:])
     assert torch.equal(y.repeat(2).values, torch.cat((y.values, y.values)))
     assert torch.equal(y.repeat_each(2).take(slice(0, 6, 2)).values, y.values)
-    assert torch.equal(y.joined(y).values, y.repeat(2).values)
+    assert torch.equal(y.concatenate(y).values, y.repeat(2).values)
     assert type(y.take(indices).to("cpu")) is type(y)
 
 
 def test_kinds_are_not_joined():
     with pytest.raises(AssertionError, match="kinds of y differ"):
-        CLASSES.joined(NUMBERS)
+        CLASSES.concatenate(NUMBERS)
 
 
 def test_classes_are_counted():

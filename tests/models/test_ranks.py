@@ -17,6 +17,7 @@ import sliceflow
 from models import vectors
 from sliceflow.models.fingerprint import require_same_parameters
 from sliceflow.models.ranks import Communicator, LostRankError, joined
+from sliceflow.spaces.vectors.fit import describe_y
 
 LOOP = {
     "linux": "lo",
@@ -234,3 +235,9 @@ def test_signals_are_as_before_when_ranks_part_in_error(monkeypatch):
     with pytest.raises(LostRankError, match="was told to end"), joined("cpu"):
         signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_the_shape_of_y_is_written_as_numpy_does():
+    assert describe_y(None) == "no y"
+    assert describe_y(np.zeros(3)) == "y of f and shape (n,)"
+    assert describe_y(np.zeros((3, 2))) == "y of f and shape (n, 2)"

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import sliceflow
 from models import interrupt, pictures, saved, vectors
 from sliceflow.models.estimator import NoRowsError
-from sliceflow.models.rows import RowConditions, join_labels, row_keys
+from sliceflow.models.rows import RowConditions, concatenate_y, row_keys
 from sliceflow.models.vector_rows import VectorRows
 from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.rows import PictureRows
@@ -387,9 +387,9 @@ def test_the_rows_of_a_model_are_its_own_and_one_file_is_of_all_ways_to_them():
 
 
 def test_numbers_are_joined_without_rounding_and_labels_not_with_columns():
-    assert join_labels(np.array([1]), np.array([1.5])).tolist() == [1, 1.5]
+    assert concatenate_y(np.array([1]), np.array([1.5])).tolist() == [1, 1.5]
     with pytest.raises(ValueError, match="pass y of the same kind for all rows"):
-        join_labels(np.array([1]), np.array([[1.0]]))
+        concatenate_y(np.array([1]), np.array([[1.0]]))
 
 
 def test_keys_tell_rows_apart_and_not_types():

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from sliceflow.engine.clouds import ClassSlices, Cloud, Indices
+from sliceflow.engine.clouds import ClassSlices, Cloud, Indices, Permutation
 from sliceflow.engine.encoded_y import ClassIndices, EncodedY, SeparateClasses
 from sliceflow.engine.random import Seed
 
@@ -51,7 +51,7 @@ class Batch:
     # The classes among these particles, and among these data, if each class has its own
     # maps.
     class_slices: tuple[ClassSlices, ClassSlices] | None = None
-    data_y: EncodedY | None = None  # of all data, in the order of the batches
+    all_data_y: EncodedY | None = None  # of all data, in the order of the batches
 
     @property
     def uses_all_particles(self) -> bool:
@@ -74,18 +74,18 @@ class Batches:
     # all.
     particle_indices: Sequence[Indices] | None = None
     data_indices: Sequence[Indices] | None = None
-    # The order (N,) that the data must be brought into; None leaves them as they are.
-    data_order: Tensor | None = None
+    # The order that the data must be brought into; None leaves them as they are.
+    data_order: Permutation | None = None
     # The weights (n,) of the n data that are used, if all batches use the same ones.
     weights: Tensor | None = None
     # Where the classes are among the particles and data of each batch, if each class
     # has its own maps.
     class_slices: Sequence[tuple[ClassSlices, ClassSlices]] | None = None
 
-    def batch(self, steps_before: int, data_y: EncodedY | None = None) -> Batch:
+    def batch(self, steps_before: int, all_data_y: EncodedY | None = None) -> Batch:
         """The batch of the step after `steps_before` steps.
 
-        `data_y` are the conditions of all data, in their `data_order`.
+        `all_data_y` are the conditions of all data, in their `data_order`.
         """
         particle_indices: Indices = None
         data_indices: Indices = None
@@ -97,7 +97,9 @@ class Batches:
             data_indices = self.data_indices[steps_before % len(self.data_indices)]
         if self.class_slices is not None:
             class_slices = self.class_slices[steps_before % len(self.class_slices)]
-        return Batch(particle_indices, data_indices, self.weights, class_slices, data_y)
+        return Batch(
+            particle_indices, data_indices, self.weights, class_slices, all_data_y
+        )
 
 
 class StepTarget(Protocol):
@@ -153,7 +155,7 @@ class Target:
         key = (step.stage_index, step.step_index if self.reloads_every_step else 0)
         if self._loaded is None or self._loaded[0] != key:
             self._loaded = None  # frees the memory first
-            data = self.load_data(step).part(self.batches.data_order)
+            data = self.load_data(step).permuted(self.batches.data_order)
             restricted = replace(data, x=step.stage.subspace.restrict(data.x))
             self._loaded = (key, restricted)
         return self._loaded[1]
@@ -216,7 +218,7 @@ def make_batches(
         for indices in _matching_data(parts_p, groups_p, groups_q):
             data_indices.append(indices.to(device))
     particle_indices = parts_p if len(parts_p) > 1 else None
-    return Batches(particle_indices, data_indices, order.to(device))
+    return Batches(particle_indices, data_indices, Permutation(order.to(device)))
 
 
 def _make_batches_per_class(
@@ -232,15 +234,15 @@ def _make_batches_per_class(
     """
     m = len(y_p)
     n = len(y_q)
-    slices_p = ClassSlices.from_class_indices(y_p, y_p.n_classes)
-    slices_q = ClassSlices.from_class_indices(y_q, y_q.n_classes)
+    slices_p = ClassSlices.from_y(y_p)
+    slices_q = ClassSlices.from_y(y_q)
     if max_samples is None or max(m, n) <= max_samples:
-        order = torch.argsort(y_q.values, stable=True)
-        return Batches(data_order=order, class_slices=[(slices_p, slices_q)])
-    order = seed.child("order").permutation(n).to(y_q.values.device)
-    # Class by class, at random within each.
-    order = order[torch.argsort(y_q.values[order], stable=True)]
+        by_class = Permutation.sorting_classes(y_q)
+        return Batches(data_order=by_class, class_slices=[(slices_p, slices_q)])
     device = y_q.values.device
+    shuffled = Permutation(seed.child("order").permutation(n).to(device))
+    # Class by class, at random within each.
+    by_class = Permutation.sorting_classes(y_q.take(shuffled.forward))
     parts_p, slices_of_parts_p = even_parts(slices_p, max_samples, device)
     parts_q, slices_of_parts_q = even_parts(slices_q, max_samples, device)
     # There are as many turns as it takes until the same two parts meet again.
@@ -249,6 +251,7 @@ def _make_batches_per_class(
         slices_of_part_p = slices_of_parts_p[turn % len(parts_p)]
         slices_of_part_q = slices_of_parts_q[turn % len(parts_q)]
         class_slices.append((slices_of_part_p, slices_of_part_q))
+    order = shuffled.then(by_class)
     return Batches(parts_p, parts_q, order, class_slices=class_slices)
 
 

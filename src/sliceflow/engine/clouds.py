@@ -11,7 +11,8 @@ classes are stacked: row c·h + j is the map of class c along direction j.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate, pairwise
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor
 from sliceflow.engine.encoded_y import ClassIndices, EncodedY, MixedY, SeparateClasses
 from sliceflow.engine.random import Seed
 from sliceflow.engine.wasserstein import squared_wasserstein
+from sliceflow.errors import DataError
 
 # Which points of a cloud: a slice, indices (k,), or None for all of them.
 Indices = slice | Tensor | None
@@ -39,6 +41,11 @@ class ClassSlices:
         """The slices of points of these classes, once they are sorted."""
         sizes = y.sizes(n_classes).tolist()
         return cls(tuple(accumulate(sizes, initial=0)))
+
+    @classmethod
+    def from_y(cls, y: SeparateClasses) -> ClassSlices:
+        """The slices of points with this y, once they are sorted."""
+        return cls.from_class_indices(y, y.n_classes)
 
     def __len__(self) -> int:
         """C, the number of classes."""
@@ -61,18 +68,55 @@ class ClassSlices:
         return ClassSlices(tuple(min(max(s, first), end) - first for s in self.starts))
 
 
+@dataclass(frozen=True)
+class Permutation:
+    """Another order of n points, and the way back.
+
+    Attributes
+    ----------
+    forward : tensor (n,)
+        Point i of the new order was point ``forward[i]``.
+    """
+
+    forward: Tensor
+
+    @classmethod
+    def sorting_classes(cls, y: ClassIndices) -> Permutation:
+        """The order that sorts points by class. In a class, they keep their order."""
+        return cls(y.values.argsort(stable=True))
+
+    @cached_property
+    def back(self) -> Tensor:
+        """The inverse (n,): point i of the old order is ``back[i]`` of the new."""
+        return self.forward.argsort()
+
+    def then(self, following: Permutation) -> Permutation:
+        """This order, and then another one of its points."""
+        return Permutation(self.forward[following.forward])
+
+
 @dataclass
 class Cloud:
-    """Points with their conditions. Steps move the points x; the conditions y stay."""
+    """Points with their conditions. Steps move the points x; the conditions y stay.
 
-    x: Tensor  # (d, n)
-    y: EncodedY | None = None  # their conditions, if there are any
-    # The slice of the points of each class, if each class has its own maps. The points
-    # are then sorted by class.
+    Attributes
+    ----------
+    x : tensor (d, n)
+        The points.
+    y : EncodedY or None, default None
+        Their conditions, if there are any.
+    class_slices : ClassSlices or None, default None
+        The points of each class, if each class has its own maps. The points are then
+        sorted by class.
+    order : Permutation or None, default None
+        How the points were brought from the order in which a caller knows them into
+        this one. None if both are the same.
+    """
+
+    x: Tensor
+    y: EncodedY | None = None
     class_slices: ClassSlices | None = None
-    # Where the points stand that a caller knows in another order: the column (n,) of
-    # each of them. None if the orders are the same.
-    user_columns: Tensor | None = None
+    order: Permutation | None = None
 
     def part(self, indices: Indices) -> Cloud:
         """Some of the points.
@@ -88,44 +132,26 @@ class Cloud:
             class_slices = self.class_slices.part(indices)
         return Cloud(self.x[:, indices], y, class_slices)
 
+    def permuted(self, order: Permutation | None) -> Cloud:
+        """A copy with the points in another order, or the cloud itself for None."""
+        if order is None:
+            return self
+        return replace(self.part(order.forward), order=order)
+
     def sorted_by_class(self) -> Cloud:
         """A copy, sorted by class, if classes have separate maps; else the cloud."""
         if not isinstance(self.y, SeparateClasses):
             return self
-        by_class = ClassOrder.from_class_indices(self.y, self.y.n_classes)
-        return Cloud(
-            self.x[:, by_class.order],
-            self.y.take(by_class.order),
-            by_class.class_slices,
-            by_class.inverse,
-        )
+        by_class = self.permuted(Permutation.sorting_classes(self.y))
+        return replace(by_class, class_slices=ClassSlices.from_y(self.y))
 
     def in_user_order(self, x: Tensor | None = None) -> Tensor:
         """The points (d, n), or a snapshot x of them, in the order before sorting."""
         if x is None:
             x = self.x
-        if self.user_columns is None:
+        if self.order is None:
             return x
-        return x[:, self.user_columns]
-
-
-@dataclass(frozen=True)
-class ClassOrder:
-    """The order that sorts points by class, and the way back to their first order.
-
-    Within a class, points keep their order.
-    """
-
-    order: Tensor  # (n,) sorted point i was point order[i] before
-    inverse: Tensor  # (n,) point i of before is sorted point inverse[i]
-    class_slices: ClassSlices
-
-    @classmethod
-    def from_class_indices(cls, y: ClassIndices, n_classes: int) -> ClassOrder:
-        """The order that sorts points of these classes."""
-        order = y.values.argsort(stable=True)
-        class_slices = ClassSlices.from_class_indices(y, n_classes)
-        return cls(order, order.argsort(), class_slices)
+        return x[:, self.order.back]
 
 
 def sliced_distance(
@@ -161,8 +187,12 @@ def sliced_distance(
         return float(squared_wasserstein(z_p, z_q).mean().sqrt())
     total = z_q.new_zeros(n_directions)
     for c in torch.unique(classes_q):
+        class_p = z_p[:, classes_p == c]
         class_q = z_q[:, classes_q == c]
-        costs = squared_wasserstein(z_p[:, classes_p == c], class_q)
+        if class_p.shape[1] == 0:
+            fact = f"there are no samples of class {int(c)}, which the data have"
+            raise DataError(fact, "draw samples with the conditions of the data")
+        costs = squared_wasserstein(class_p, class_q)
         total += class_q.shape[1] / z_q.shape[1] * costs
     return float(total.mean().sqrt())
 

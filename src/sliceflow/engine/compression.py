@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.engine.maps import GridMap, KnotMap, TransportMap, join_classes
+from sliceflow.engine.maps import GridMap, KnotMap, TransportMap, concatenate_classes
 from sliceflow.engine.model_steps import MAX_COMPRESSED_KNOTS, CompressedMap
 from sliceflow.engine.smooth_maps import SmoothMap
 
@@ -156,7 +156,7 @@ def _compress_sorted(knot_map: KnotMap, n_knots: int, resolve_tails: bool) -> Kn
         else:
             maps.append(_compress_sorted(class_map, n_knots, resolve_tails))
     h = len(knot_map.knots) // len(maps)
-    return join_classes(maps, h, knot_map.knots)
+    return concatenate_classes(maps, h, knot_map.knots)
 
 
 def compress_knots(

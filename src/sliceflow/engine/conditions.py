@@ -105,7 +105,7 @@ class LabelEncoder:
         try:
             indices = [class_index.get(label_key(label)) for label in labels]
         except TypeError as error:
-            raise ValueError(HASHABLE_HINT) from error
+            raise DataError("y has a label of no hash", HASHABLE_HINT) from error
         if None in indices:
             self._raise_unknown(labels, indices)
         return ClassIndices(torch.tensor(indices, dtype=torch.int64))
@@ -229,9 +229,11 @@ class MixedEncoder:
     def decode(self, y: MixedY) -> np.ndarray:
         """The columns (n, L) of an encoded y."""
         numbers = self.continuous.decode(ContinuousY(y.numbers))
-        return self.joined(ClassIndices(y.class_indices), numbers)
+        return self.merge_columns(ClassIndices(y.class_indices), numbers)
 
-    def joined(self, classes: ClassIndices, numbers: np.ndarray | None) -> np.ndarray:
+    def merge_columns(
+        self, classes: ClassIndices, numbers: np.ndarray | None
+    ) -> np.ndarray:
         """y (n, L) from classes, and the numbers (n, l) in their own units."""
         is_label = np.array(self.labelled)
         y = np.empty((len(classes), len(is_label)), dtype=object)

@@ -44,7 +44,7 @@ class _PointValues:
         """The y of each point, repeated before the next point."""
         return replace(self, values=self.values.repeat_interleave(times, 0))
 
-    def joined(self, other: _PointValues) -> Self:
+    def concatenate(self, other: _PointValues) -> Self:
         """The y of these points and, after them, of others; both y are of one kind."""
         assert type(other) is type(self), "kinds of y differ"
         return replace(self, values=torch.cat((self.values, other.values)))

@@ -57,7 +57,7 @@ class Event:
         units of the flow (standardised data). It is a tensor, so that a GPU need not
         wait; ``float(event.distance)`` reads it.
     seconds : float
-        Time since the start of the fit.
+        Time since the first step began.
     particles : tensor (d, M)
         The particles. They belong to the flow: do not write to them.
     active_fraction : tensor or None, default None
@@ -81,19 +81,14 @@ class Event:
 
     stage_name: str
     stage_index: int
-    step_index: int  # the index of the step in its stage
-    steps_done: int  # in all stages
-    steps_total: int  # in all stages, as far as it is known now
-    # The sliced distance before the step, √(mean over directions of W₂²), in the units
-    # of the flow (standardised data). It is a tensor, so that a GPU need not wait;
-    # ``float(event.distance)`` reads it.
+    step_index: int
+    steps_done: int
+    steps_total: int
     distance: Tensor
-    seconds: float  # since the start of the fit
-    particles: Tensor  # (d, M); they belong to the flow: do not write to them
-    # The fraction of maps that are not the identity; None without shrinkage.
+    seconds: float
+    particles: Tensor
     active_fraction: Tensor | None = None
-    stage_steps: int = 0  # the most steps that the stage may have
-    # The step as the model stores it; None if the model does not.
+    stage_steps: int = 0
     model_step: ModelStep | None = None
 
     def describe(self) -> str:
@@ -162,7 +157,7 @@ class History:
 
     Attributes
     ----------
-    events : list of tuple
+    recorded : list of tuple
         Stage, step, distance, active fraction and seconds of each event.
     before : dict of lists
         The columns of an earlier run that was resumed.
@@ -179,7 +174,6 @@ class History:
     """
 
     recorded: list[_RecordedStep] = field(default_factory=list)
-    # The columns of an earlier run that was resumed.
     before: dict[str, list[Any]] = field(default_factory=dict)
 
     def __call__(self, event: Event) -> None:

@@ -151,7 +151,7 @@ def replay(
     """
     if spec.condition_use != "separate" or particles.class_slices is not None:
         return _replay_in_order(spec, steps, particles, particle_noise, snapshots_after)
-    y = used_y(particles.y, spec.condition_use, spec.condition_dim)
+    y = select_y(particles.y, spec.condition_use, spec.condition_dim)
     by_class = Cloud(particles.x, y).sorted_by_class()
     snapshots = _replay_in_order(spec, steps, by_class, particle_noise, snapshots_after)
     particles.x.copy_(by_class.in_user_order())
@@ -190,7 +190,7 @@ def _replay_in_order(
     return snapshots
 
 
-def condition_use(amplifier: float, condition_dim: int) -> ConditionUse:
+def resolve_condition_use(amplifier: float, condition_dim: int) -> ConditionUse:
     """What a flow does with a condition of l = `condition_dim`, for its amplifier ξ.
 
     Without a condition, l = 0, or with ξ = 0, it is the unconditional flow, bit for
@@ -203,10 +203,10 @@ def condition_use(amplifier: float, condition_dim: int) -> ConditionUse:
     return "shared"
 
 
-def used_y(
+def select_y(
     y: EncodedY | None, use: ConditionUse, condition_dim: int
 ) -> EncodedY | None:
-    """The y that a flow sees, for its use of y.
+    """The y that a flow sees, for its use of y: everywhere the name `flow_y`.
 
     It is None without y, or if the flow ignores y. Classes with maps of their own are
     `SeparateClasses`.
@@ -228,7 +228,7 @@ class FlowSpec:
     seed: Seed  # root of the frames' seeds
     # l: the number of classes, or of columns of a continuous condition; 0 for none.
     condition_dim: int = 0
-    amplifier: float = 10.0  # ξ; see `condition_use`
+    amplifier: float = 10.0  # ξ; see `resolve_condition_use`
     # λ of the entropy-regularised flow (Liutkus et al. 2019).
     entropy: float = 0.0
     # Bytes for projections; particles that need more are moved in chunks.
@@ -240,7 +240,7 @@ class FlowSpec:
     @property
     def condition_use(self) -> ConditionUse:
         """What the flow does with the condition."""
-        return condition_use(self.amplifier, self.condition_dim)
+        return resolve_condition_use(self.amplifier, self.condition_dim)
 
     @property
     def shared_condition_dim(self) -> int:

@@ -76,12 +76,9 @@ class DenseFrame:
     [[1.0], [2.0]]
     """
 
-    # (h, d) directions in the space of x, or None for the coordinate axes.
     theta: Tensor | None
-    # (h, l) directions in the space of the condition, if the frame has any.
     theta_y: Tensor | None
-    frame_bound: float = 1.0  # c, where ΘᵀΘ = c·I, exactly or on average
-    # Directions (h, d) that a model must store, because they cannot be drawn again.
+    frame_bound: float = 1.0
     theta_to_store: Tensor | None = None
 
     def count_directions(self, d: int) -> int:

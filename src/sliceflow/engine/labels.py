@@ -122,7 +122,7 @@ def as_finite(y: np.ndarray, name: str = "y") -> np.ndarray:
             y = y.astype(np.float64)
         except (TypeError, ValueError) as error:
             raise DataError(
-                f"y has a column of numbers with a value that is none: {error}"
+                f"{name} has a column of numbers with a value that is none: {error}"
             ) from error
     if y.dtype.kind not in "fiub":
         raise DataError(

@@ -1,7 +1,8 @@
 """The maps of a step: piecewise linear, one for each direction.
 
 A `KnotMap` is given at arbitrary knots, a `GridMap` on a uniform grid. Both displace
-any projections z (h, n), whatever transport has fitted them.
+any projections z (h, n), whatever transport has fitted them. So does a `SmoothMap`, of
+densities, which is in the module `smooth_maps`.
 
 If each of C classes has its own maps (ξ = ∞), a step fits C·h maps, and everything that
 belongs to maps (knots, counts, costs) has C·h rows, stacked class by class: the first h
@@ -34,8 +35,8 @@ class KnotMap:
     """Piecewise linear maps with T(knots) = values.
 
     Beyond the first and the last knot, T is a rigid shift. If each class has its own
-    maps, there are C·h rows. `join_classes` makes such maps; the rows of classes with
-    fewer knots repeat their last knot.
+    maps, there are C·h rows. `concatenate_classes` makes such maps; the rows of classes
+    with fewer knots repeat their last knot.
 
     Attributes
     ----------
@@ -94,7 +95,9 @@ class KnotMap:
         return maps
 
 
-def join_classes(maps: Sequence[KnotMap | None], h: int, like: Tensor) -> KnotMap:
+def concatenate_classes(
+    maps: Sequence[KnotMap | None], h: int, like: Tensor
+) -> KnotMap:
     """The maps of each class along h directions, as one `KnotMap` of C·h rows.
 
     Shorter maps are padded with copies of their last knot, which changes no map:

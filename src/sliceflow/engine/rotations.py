@@ -19,9 +19,8 @@ MAX_FRESH_DIMENSION = 16
 # pool takes more memory and QR decompositions, and makes rotations more independent.
 POOL_SIZE = 8
 # The random numbers of this many steps are drawn together, because drawing for a single
-# step costs
-# more than the rest of a small step. Row `step_index` of a stream belongs to that step,
-# so this changes no result.
+# step costs more than the rest of a small step. Row `step_index` of a stream belongs to
+# that step, so this changes no result.
 _STEPS_PER_DRAW = 32
 # At most this many numbers are in rotations that are drawn together: about 30 MB.
 _MAX_ROTATION_NUMBERS = 1 << 22

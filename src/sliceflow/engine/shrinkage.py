@@ -70,7 +70,7 @@ class Shrunk:
         fit = self.transport.fit(z_p, z_q, batch)
         variance = None
         if self.n_shared_classes:
-            y = batch.data_y
+            y = batch.all_data_y
             assert isinstance(y, ClassIndices), "classes share the maps"
             if batch.data_indices is not None:
                 y = y.take(batch.data_indices)

@@ -23,7 +23,7 @@ from sliceflow.engine.maps import (
     GridMap,
     KnotMap,
     TransportMap,
-    join_classes,
+    concatenate_classes,
 )
 from sliceflow.validation import is_int, require
 
@@ -44,9 +44,8 @@ __all__ = [
 # `Interpolated` sorts this many values at a time, which bounds its memory.
 _MAX_SORTED_VALUES = 1 << 30
 # The most particles and data that a histogram counts in one step. Fewer are faster and
-# worse:
-# 16,384 points a step instead of all raise MNIST's FD from 2.29 to 2.50, and from .20
-# to .70 with labels (benchmarks/RESULTS.md).
+# worse: 16,384 points a step instead of all raise MNIST's FD from 2.29 to 2.50, and
+# from .20 to .70 with labels (benchmarks/RESULTS.md).
 MAX_COUNTED_SAMPLES = 1 << 17
 
 
@@ -64,18 +63,15 @@ class MapFit(NamedTuple):
         maps.
     active_fraction : tensor or None, default None
         The fraction of maps that are not the identity, if maps are shrunk.
+    n_data : tensor (C·h,) or None, default None
+        How many data each map is for, if each class has its own maps; 0 if the class
+        has no particles or no data. None if all data share the maps.
     """
 
     maps: TransportMap
-    # The mean of (T(z) − z)² over the particles, for each map: (h,) or (C·h,).
     cost: Tensor
-    # The displacements (h, M) of the particles, if they are known more exactly than by
-    # the map.
     dz: Tensor | None = None
-    # The fraction of maps that are not the identity, if shrinkage can make them so.
     active_fraction: Tensor | None = None
-    # How many data each map is for, (C·h,), if each class has its own maps; 0 if the
-    # class has no particles or no data. None if all data share the maps.
     n_data: Tensor | None = None
 
     @property
@@ -197,7 +193,7 @@ class Sorted:
             n_data.append(class_q.shape[1])
             dz[:, points_p] = class_dz
         return MapFit(
-            join_classes(maps, h, z_p),
+            concatenate_classes(maps, h, z_p),
             torch.cat(costs),
             dz,
             n_data=torch.tensor(n_data, device=z_p.device).repeat_interleave(h),

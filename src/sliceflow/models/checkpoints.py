@@ -26,7 +26,7 @@ from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.errors import HintedError, warn_user
 from sliceflow.models.file import ModelFileError, load, save
-from sliceflow.models.protocols import FittedFlowT, RunningFlow
+from sliceflow.models.protocols import RunningFlow
 from sliceflow.models.ranks import Communicator, LostRankError
 from sliceflow.models.saving import SavedHistory
 from sliceflow.saved_types import FLOAT_DTYPES, ArraySpec, Between, Count
@@ -128,7 +128,7 @@ class Checkpoints:
     def resuming_and_saving(
         self,
         state: FlowState,
-        running: RunningFlow[FittedFlowT],
+        running: RunningFlow,
         history: events.History,
     ) -> Iterator[Callable[[], None]]:
         """Restore the last checkpoint, if any, and write more while a flow runs.
@@ -157,7 +157,7 @@ class Checkpoints:
     def _save_if_due(
         self,
         state: FlowState,
-        running: RunningFlow[FittedFlowT],
+        running: RunningFlow,
         history: events.History,
         ctrl_c: bool,
     ) -> None:
@@ -214,7 +214,7 @@ class Checkpoints:
     def _write_or_warn(
         self,
         state: FlowState,
-        running: RunningFlow[FittedFlowT],
+        running: RunningFlow,
         history: events.History,
     ) -> None:
         try:
@@ -227,7 +227,7 @@ class Checkpoints:
     def _write(
         self,
         state: FlowState,
-        running: RunningFlow[FittedFlowT],
+        running: RunningFlow,
         history: events.History,
     ) -> None:
         """Write a checkpoint. If the main rank cannot, all ranks raise its OSError."""
@@ -273,7 +273,7 @@ class Checkpoints:
 def _restore(
     saved: _SavedState,
     state: FlowState,
-    running: RunningFlow[FittedFlowT],
+    running: RunningFlow,
     history: events.History,
 ) -> None:
     """Take the particles, the state and the history from a checkpoint."""

@@ -299,7 +299,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
         known = self._known_rows()
         adapter = self._adapter(like_fitted=known is not None)
         new = adapter.read(X, y)
-        rows = _copied(new) if known is None else known.append(new)
+        rows = _copied(new) if known is None else known.concatenate(new)
         return self._fit_rows(adapter, rows, refit, listeners)
 
     def forget(

@@ -2,7 +2,7 @@
 
 To follow a fit: `FlowEstimator.fit` → the adapter's `read` and `make_task` →
 `Estimator._run_job` → the task's `run`, which makes a `RunningFlow` → `run_flow`, at
-the end of this module → `engine.flow.simulate` → the `finish` of the `RunningFlow`.
+the end of this module → `engine.flow.simulate` → back in `run`, the result.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, get_args, overload
 
@@ -35,7 +35,6 @@ from sliceflow.models.estimator import Estimator
 from sliceflow.models.fingerprint import fingerprint, require_same_parameters
 from sliceflow.models.protocols import (
     FitJob,
-    FitResult,
     FittedFlowT,
     FlowAdapter,
     FlowRowsT,
@@ -475,15 +474,34 @@ class FlowEstimator(
             )
 
 
+@dataclass(frozen=True)
+class FlowEnd:
+    """Where a flow has ended, and who hears of steps that may follow.
+
+    Attributes
+    ----------
+    state : after the last step
+    history : of all steps, and of those that follow
+    listeners : the history, and those of the fit
+    """
+
+    state: FlowState
+    history: History
+    listeners: Sequence[FlowListener]
+
+
+@contextmanager
 def run_flow(
-    running: RunningFlow[FittedFlowT],
+    running: RunningFlow,
     listeners: Sequence[FlowListener],
     ranks: Communicator,
     checkpoints: Checkpoints | None,
-) -> FitResult[FittedFlowT]:
-    """Move the particles to the end of the flow, and finish the fit.
+) -> Iterator[FlowEnd]:
+    """Move the particles to the end of the flow; what follows stands in a `with` block.
 
-    With `checkpoints`, this goes on where the last one ended, and writes more.
+    With `checkpoints`, this goes on where the last one ended, and writes more. The last
+    one stays until the block ends. Steps in the block are not in it: a fit that is
+    resumed does them again.
     """
     if ranks.size > 1:
         listeners = ranks.synchronized(listeners)
@@ -503,5 +521,4 @@ def run_flow(
             state=state,
             after_step=save_if_due,
         )
-        result = running.finish(state, all_listeners)
-    return replace(result, history=history.as_columns())
+        yield FlowEnd(state, history, all_listeners)

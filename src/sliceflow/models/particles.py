@@ -1,4 +1,4 @@
-"""The particles of a fit: which conditions they have, and which of them are kept.
+"""The particles of a fit: how many there are, their y, and in which order they move.
 
 The same particles stand in two orders:
 
@@ -8,9 +8,8 @@ flow's order   As the flow moves them. It mixes the added particles among the ot
                because batches and ranks take contiguous parts. If every class has maps
                of its own, the mixed particles are then stably sorted by class.
 
-`ParticleConditions.flow_index` leads from one to the other: particle i of the user is
-the column ``flow_index[i]`` of the flow. `kept_cloud` takes the kept particles out of
-the flow; `Cloud.in_user_order` is the way back.
+`FlowParticles.order` leads from the first to the second and back. `cloud` gives the
+particles to a flow that sees y, and `kept_cloud` takes the kept ones out of it.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ import torch
 from torch import Tensor
 
 from sliceflow.devices import require_memory
-from sliceflow.engine.allocation import extra_y, stratified_indices
-from sliceflow.engine.clouds import ClassOrder, ClassSlices, Cloud
+from sliceflow.engine.allocation import MIN_PARTICLES, extra_y, stratified_indices
+from sliceflow.engine.clouds import ClassSlices, Cloud, Permutation
 from sliceflow.engine.encoded_y import EncodedY, SeparateClasses
 from sliceflow.engine.flow import ConditionUse
 from sliceflow.engine.random import Seed
-from sliceflow.models.ranks import Communicator, Shard
+from sliceflow.models.ranks import Communicator
 from sliceflow.models.rows import RowConditions
 
 # Bytes of a particle's conditions: the index of a row, its shuffled copy and the class,
@@ -36,28 +35,27 @@ _BYTES_PER_CONDITION = 24
 
 
 @dataclass(frozen=True)
-class ParticleConditions:
-    """The conditions of the particles of all ranks.
+class FlowParticles:
+    """The particles of all ranks, without their places.
 
-    A fit may move more particles than it keeps for the user. All fields are None
-    without conditions.
+    Without y there are only numbers of them: ``FlowParticles(n_kept, n_moved)``.
 
     Attributes
     ----------
-    kept_conditions : of the kept particles in the user's order, as the user writes
-        them; None if the user does not know them, as with clusters
-    used_y : what the flow sees, encoded: the y of all moved particles, in the flow's
+    n_kept : how many the user gets
+    n_moved : how many the flow moves: the kept ones, and more for better maps
+    kept_conditions : y of the kept particles in the user's order, as the user writes
+        it; None if the user does not know any, as with clusters
+    flow_y : what the flow sees, encoded: the y of all moved particles, in the flow's
         order; None if it ignores y
-    flow_index : the columns (n,) at which the flow has the particles of the user's
-        order; None if both orders are the same
-    class_slices : the particles of each class in the flow's order, if every class has
-        maps of its own
+    order : from the user's order to the flow's; None if both are the same
     """
 
+    n_kept: int
+    n_moved: int
     kept_conditions: np.ndarray | None = None
-    used_y: EncodedY | None = None
-    flow_index: Tensor | None = None
-    class_slices: ClassSlices | None = None
+    flow_y: EncodedY | None = None
+    order: Permutation | None = None
 
     @classmethod
     def in_proportion(
@@ -68,11 +66,10 @@ class ParticleConditions:
         seed: Seed,
         mixing_seed: Seed,
         has_model: bool = True,
-    ) -> ParticleConditions:
-        """Conditions in the data's proportions for the particles of a fit.
+    ) -> FlowParticles:
+        """Particles with y in the data's proportions, at least one of every class.
 
-        There are `n_kept` kept particles, at least one of every class. `use` is what
-        the flow does with conditions. If the fit `has_model` and uses conditions, more
+        `use` is what the flow does with y. If the fit `has_model` and uses y, more
         particles are added where maps of few particles would be poor for fresh ones.
         Those are mixed among the others: a flow needs a random order.
         """
@@ -87,74 +84,58 @@ class ParticleConditions:
         kept_conditions = None
         if not rows.encoder.are_clusters:
             kept_conditions = rows.y[indices.numpy()]
-        row_y = rows.used_y(use)
+        row_y = rows.flow_y(use)
         if row_y is None:
-            return cls(kept_conditions)
+            n_moved = max(n_kept, MIN_PARTICLES) if has_model else n_kept
+            return cls(n_kept, n_moved, kept_conditions)
 
         y = row_y.take(indices)
-        flow_index = None
         if has_model:
-            y = y.joined(extra_y(y_p=y, y_q=row_y, seed=seed.child("further")))
+            y = y.concatenate(extra_y(y_p=y, y_q=row_y, seed=seed.child("further")))
+        order = None
         if len(y) > n_kept:
-            mixed = mixing_seed.permutation(len(y))
-            y = y.take(mixed)
-            flow_index = torch.argsort(mixed)
-        if not isinstance(y, SeparateClasses):
-            return cls(kept_conditions, y, flow_index)
+            order = Permutation(mixing_seed.permutation(len(y)))
+            y = y.take(order.forward)
+        if isinstance(y, SeparateClasses):
+            by_class = Permutation.sorting_classes(y)
+            order = by_class if order is None else order.then(by_class)
+            y = y.take(by_class.forward)
+        return cls(n_kept, len(y), kept_conditions, y, order)
 
-        by_class = ClassOrder.from_class_indices(y, y.n_classes)
-        if flow_index is None:
-            flow_index = by_class.inverse
-        else:
-            flow_index = by_class.inverse[flow_index]
-        y = y.take(by_class.order)
-        return cls(kept_conditions, y, flow_index, by_class.class_slices)
-
-    def cloud(self, x: Tensor, shard: Shard) -> Cloud:
-        """This rank's particles x (d, n), its `shard` of all, with what the flow sees.
-
-        They are in the flow's order.
-        """
-        if self.used_y is None:
-            return Cloud(x)
-        class_slices = None
-        if self.class_slices is not None:
-            class_slices = self.class_slices.part(shard.slice)
-        return Cloud(x, self.used_y.take(shard.slice).to(x.device), class_slices)
-
-    def kept_used_y(self, n_kept: int) -> EncodedY | None:
-        """The encoded y of the kept particles in the user's order, if it is used."""
-        if self.used_y is None:
+    @property
+    def kept_flow_y(self) -> EncodedY | None:
+        """What the flow sees of the kept particles, in the user's order."""
+        if self.flow_y is None:
             return None
-        if self.flow_index is None:
-            return self.used_y.take(slice(n_kept))
-        return self.used_y.take(self.flow_index[:n_kept])
+        if self.order is None:
+            return self.flow_y.take(slice(self.n_kept))
+        return self.flow_y.take(self.order.back[: self.n_kept])
 
-    def kept_cloud(
-        self, x: Tensor, shard: Shard, n_kept: int, ranks: Communicator
-    ) -> Cloud:
-        """This rank's part of the kept particles, with what the flow sees.
+    def cloud(self, x: Tensor, ranks: Communicator) -> Cloud:
+        """This rank's particles, at x (d, n) in the flow's order, with their `flow_y`.
 
-        x (d, n) is its `shard` of all particles, in the flow's order. The kept ones are
-        sorted by class if every class has maps of its own, and otherwise in the user's
-        order.
+        Of a flow that ignores y, ``Cloud(x)`` are the particles.
         """
-        kept_shard = ranks.shard(n_kept)
-        y = self.kept_used_y(n_kept)
+        assert self.flow_y is not None, "the flow sees y"
+        shard = ranks.shard(self.n_moved).slice
+        class_slices = None
+        if isinstance(self.flow_y, SeparateClasses):
+            class_slices = ClassSlices.from_y(self.flow_y).part(shard)
+        return Cloud(x, self.flow_y.take(shard).to(x.device), class_slices)
+
+    def kept_cloud(self, x: Tensor, ranks: Communicator) -> Cloud:
+        """This rank's part of the kept particles, in the user's order, with their y.
+
+        x (d, n) is where the flow has moved this rank's particles, in its own order.
+        """
+        kept_shard = ranks.shard(self.n_kept)
+        y = self.kept_flow_y
         if y is not None:
             y = y.take(kept_shard.slice).to(x.device)
-        flow_index = self.flow_index
-        if flow_index is None and kept_shard == shard:
+        if self.order is None and kept_shard == ranks.shard(self.n_moved):
             return Cloud(x, y)
-        if flow_index is None:
-            flow_index = torch.arange(shard.total)
-        columns = flow_index[kept_shard.slice].to(x.device)
-        if not isinstance(y, SeparateClasses):
-            return Cloud(ranks.gather_points(x, columns), y)
-        by_class = ClassOrder.from_class_indices(y, y.n_classes)
-        return Cloud(
-            ranks.gather_points(x, columns[by_class.order]),
-            y.take(by_class.order),
-            by_class.class_slices,
-            by_class.inverse,
-        )
+        columns = torch.arange(self.n_moved)
+        if self.order is not None:
+            columns = self.order.back
+        columns = columns[kept_shard.slice].to(x.device)
+        return Cloud(ranks.gather_points(x, columns), y)

@@ -1,10 +1,10 @@
 """What the shared core asks of a kind of data: typed seams that mypy checks.
 
 `Adapter.read` turns the user's X and y into rows, `Adapter.make_task` plans a fit of
-them, and `FitTask.run` runs the fit. Flows are planned quickly: a search among the
-rows, if there is one, waits until the flow loads its data. The plans of tables, and of
-vectors whose conditions are local, take most of the time of their fits, because they
-choose settings by trial.
+them, and `FitTask.run` runs the fit. Flows are planned quickly: settings that take a
+trial stay "auto" in the plan, and `run` begins with choosing them, by the method `tune`
+of the task. Only tables and densities choose settings by trial while they are planned,
+which takes most of the time of their fits.
 
 A task that moves particles puts them where its flow begins: that is a `RunningFlow`,
 which `models.flow_estimator.run_flow` moves.
@@ -30,7 +30,6 @@ import numpy as np
 from sliceflow.engine.events import (
     Event,
     EventListener,
-    FlowListener,
     ProgressEvent,
 )
 from sliceflow.engine.random import Seed
@@ -41,11 +40,11 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from sliceflow.engine.batches import Target
+    from sliceflow.engine.batches import StepTarget
     from sliceflow.engine.clouds import Cloud
     from sliceflow.engine.conditions import ConditionEncoder
     from sliceflow.engine.encoded_y import EncodedY
-    from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams
+    from sliceflow.engine.flow import FlowSpec, ParticleStreams
     from sliceflow.models.checkpoints import Checkpoints
 
 
@@ -67,7 +66,7 @@ class Rows(Protocol):
 
     def __len__(self) -> int: ...
 
-    def append(self, others: Self) -> Self:
+    def concatenate(self, others: Self) -> Self:
         """These rows and then the others."""
 
     def take(self, indices: np.ndarray) -> Self:
@@ -157,7 +156,7 @@ class FitResult(Generic[FittedT_co]):
 
 
 class FitTask(Protocol[FittedT_co, EventT_co]):
-    """A fit whose settings are all known, and which has not run yet."""
+    """A planned fit, which has not run yet."""
 
     @property
     def plan(self) -> Plan:
@@ -166,7 +165,10 @@ class FitTask(Protocol[FittedT_co, EventT_co]):
     def run(
         self, listeners: Sequence[EventListener[EventT_co]]
     ) -> FitResult[FittedT_co]:
-        """Run the fit. The listeners get an event after every step."""
+        """Choose the settings that are still "auto", and run the fit.
+
+        The listeners get an event after every step.
+        """
 
 
 TaskT_co = TypeVar("TaskT_co", bound=FitTask[Fitted, ProgressEvent], covariant=True)
@@ -217,8 +219,10 @@ class FlowTask(FitTask[FittedFlowT_co, Event], Protocol[FittedFlowT_co]):
         """The same fit, which writes checkpoints and resumes from the last one."""
 
 
-class RunningFlow(Protocol[FittedFlowT_co]):
+class RunningFlow(Protocol):
     """A flow whose particles stand at their start, or are on their way.
+
+    `models.flow_estimator.run_flow` moves them.
 
     Attributes
     ----------
@@ -232,17 +236,8 @@ class RunningFlow(Protocol[FittedFlowT_co]):
     particles: Cloud
     particle_noise: ParticleStreams
 
-    def target(self) -> Target:
+    def target(self) -> StepTarget:
         """What the particles move onto. Its data are freed with it."""
-
-    def finish(
-        self, state: FlowState, listeners: Sequence[FlowListener]
-    ) -> FitResult[FittedFlowT_co]:
-        """The result, without its history, once the particles have arrived.
-
-        `state` is that after the last step. This may run further stages, which cannot
-        be resumed; the listeners hear of their steps.
-        """
 
 
 class Adapter(Protocol[RowsT, FittedT_co, EventT_co]):

@@ -24,7 +24,7 @@ from sliceflow.engine.conditions import (
     infer_encoder,
 )
 from sliceflow.engine.encoded_y import ClassIndices, EncodedY
-from sliceflow.engine.flow import ConditionUse, used_y
+from sliceflow.engine.flow import ConditionUse, select_y
 from sliceflow.engine.labels import label_key
 from sliceflow.errors import DataError
 from sliceflow.models.fingerprint import digest
@@ -43,12 +43,12 @@ class RowConditions:
     Attributes
     ----------
     encoder : the kind of y, which encodes and decodes it
-    class_ids : class indices (n,) of labels, or None if y has no labels
+    class_indices : class indices (n,) of labels, or None if y has no labels
     continuous : continuous columns (n, l) as the user wrote them, or None
     """
 
     encoder: ConditionEncoder
-    class_ids: Annotated[Tensor, ArraySpec("n", "int64", ge=0)] | None = None
+    class_indices: Annotated[Tensor, ArraySpec("n", "int64", ge=0)] | None = None
     continuous: Annotated[np.ndarray, ArraySpec("n l", "float64")] | None = None
 
     @classmethod
@@ -67,32 +67,32 @@ class RowConditions:
     @property
     def n(self) -> int:
         """The number of rows."""
-        if self.class_ids is not None:
-            return len(self.class_ids)
+        if self.class_indices is not None:
+            return len(self.class_indices)
         assert self.continuous is not None
         return len(self.continuous)
 
     def take(self, indices: Tensor) -> RowConditions:
         """The conditions of the rows with these indices; the kind of y stays."""
-        class_ids = None
-        if self.class_ids is not None:
-            class_ids = self.class_ids[indices]
+        class_indices = None
+        if self.class_indices is not None:
+            class_indices = self.class_indices[indices]
         continuous = None
         if self.continuous is not None:
             continuous = self.continuous[indices.numpy()]
-        return RowConditions(self.encoder, class_ids, continuous)
+        return RowConditions(self.encoder, class_indices, continuous)
 
     def check_saved(self) -> None:
         """Raise a ValueError if conditions from a file contradict each other."""
         labels, columns = _split_encoder(self.encoder)
-        if (self.class_ids is None) != (labels is None):
+        if (self.class_indices is None) != (labels is None):
             raise ValueError("classes do not fit the kind of condition")
         if (self.continuous is None) != (columns is None):
             raise ValueError("continuous columns do not fit the kind of condition")
         if isinstance(self.encoder, MixedEncoder):
             _check_mixed(self.encoder)
-        if self.class_ids is not None and labels is not None:
-            _check_class_ids(self.class_ids, labels)
+        if self.class_indices is not None and labels is not None:
+            _check_class_indices(self.class_indices, labels)
         if self.continuous is not None and columns is not None:
             _check_continuous(self.continuous, columns)
 
@@ -103,15 +103,15 @@ class RowConditions:
             return self.label_y
         return self.encoder.encode(self.y)
 
-    def used_y(self, use: ConditionUse) -> EncodedY | None:
+    def flow_y(self, use: ConditionUse) -> EncodedY | None:
         """The y that a flow sees; None if its use of y is to ignore it."""
-        return used_y(self.encoded_y, use, self.encoder.condition_dim)
+        return select_y(self.encoded_y, use, self.encoder.condition_dim)
 
     @property
     def label_y(self) -> ClassIndices:
         """The classes of the rows, if y has labels."""
-        assert self.class_ids is not None, "y has no labels"
-        return ClassIndices(self.class_ids.cpu())  # a file may be loaded on a GPU
+        assert self.class_indices is not None, "y has no labels"
+        return ClassIndices(self.class_indices.cpu())  # a file may be loaded on a GPU
 
     @cached_property
     def y(self) -> np.ndarray:
@@ -120,7 +120,7 @@ class RowConditions:
             return self.encoder.decode(self.label_y)
         assert self.continuous is not None, "y has numbers"
         if isinstance(self.encoder, MixedEncoder):
-            return self.encoder.joined(self.label_y, self.continuous)
+            return self.encoder.merge_columns(self.label_y, self.continuous)
         return self.continuous
 
 
@@ -135,9 +135,9 @@ def _split_encoder(
     return None, encoder
 
 
-def _check_class_ids(class_ids: Tensor, labels: LabelEncoder) -> None:
+def _check_class_indices(class_indices: Tensor, labels: LabelEncoder) -> None:
     """Raise a ValueError if a file has class indices without a label."""
-    if len(class_ids) and int(class_ids.max()) >= labels.n_classes:
+    if len(class_indices) and int(class_indices.max()) >= labels.n_classes:
         raise ValueError(f"a class index is not below {labels.n_classes}")
 
 
@@ -185,16 +185,16 @@ class HasConditions:
             return None
         return self.conditions.encoded_y
 
-    def used_y(self, use: ConditionUse) -> EncodedY | None:
+    def flow_y(self, use: ConditionUse) -> EncodedY | None:
         """The y that a flow sees; None without y, or if the flow ignores it."""
         if self.conditions is None:
             return None
-        return self.conditions.used_y(use)
+        return self.conditions.flow_y(use)
 
     @property
     def label_y(self) -> ClassIndices | None:
         """The classes of the rows; None without labels."""
-        if self.conditions is None or self.conditions.class_ids is None:
+        if self.conditions is None or self.conditions.class_indices is None:
             return None
         return self.conditions.label_y
 
@@ -264,10 +264,10 @@ class ArrayRows(HasConditions, ABC):
     def __len__(self) -> int:
         return len(self.values)
 
-    def append(self, others: Self) -> Self:
+    def concatenate(self, others: Self) -> Self:
         """These rows and then the others."""
         values = np.concatenate((self.values, others.values))
-        return self._with_new_kind(values, join_labels(self.y, others.y))
+        return self._with_new_kind(values, concatenate_y(self.y, others.y))
 
     def take(self, indices: np.ndarray) -> Self:
         """A copy of the rows with these indices, in this order."""
@@ -310,7 +310,7 @@ def row_keys(X: np.ndarray, y: np.ndarray | None) -> list[Hashable]:
     return keys
 
 
-def join_labels(
+def concatenate_y(
     first: np.ndarray | None, second: np.ndarray | None
 ) -> np.ndarray | None:
     """The y of earlier and of new rows, one after the other.

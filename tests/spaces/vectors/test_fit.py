@@ -15,7 +15,8 @@ from models import LABELS, X, vectors
 from problems import clouds, gaussian
 from sliceflow import SlicedWassersteinFlow, VectorOptions, frames, metrics, transports
 from sliceflow.engine.random import Seed
-from sliceflow.models.particles import ParticleConditions
+from sliceflow.models.particles import FlowParticles
+from sliceflow.models.ranks import SINGLE
 
 ROWS = VectorOptions(smoothing=0)
 QUICK = dict(n_particles=64, n_steps=5, random_state=0, device="cpu")
@@ -188,40 +189,37 @@ def test_a_rare_class_is_sampled_as_itself(n_rare, changes):
 def test_particle_conditions_have_the_datas_proportions(labels, m, use, seed):
     labels = np.array([0, 1, 2, 3, *labels])
     rows = vectors()._adapter().read(np.zeros((len(labels), 1)), labels)
-    particle_conditions = ParticleConditions.in_proportion(
+    particles = FlowParticles.in_proportion(
         rows.conditions, m, use, Seed(seed), Seed(seed)
     )
-    counts = np.bincount(particle_conditions.kept_conditions, minlength=4)
+    counts = np.bincount(particles.kept_conditions, minlength=4)
     assert counts.sum() == m
     assert counts.min() >= 1
     assert np.abs(counts - m * np.bincount(labels) / len(labels)).max() <= 4
-    kept_y = particle_conditions.kept_used_y(m)
-    assert np.array_equal(
-        rows.encoder.decode(kept_y), particle_conditions.kept_conditions
-    )
-    used_y = particle_conditions.used_y
-    assert len(used_y) >= 1990  # enough for a model, but for rounding
-    has_slices = particle_conditions.class_slices is not None
-    assert has_slices == (use == "separate")
-    if has_slices:
-        for c, points in enumerate(particle_conditions.class_slices.slices):
-            assert (used_y.values[points] == c).all()
+    kept_y = particles.kept_flow_y
+    assert np.array_equal(rows.encoder.decode(kept_y), particles.kept_conditions)
+    flow_y = particles.flow_y
+    assert len(flow_y) >= 1990  # enough for a model, but for rounding
+    assert len(flow_y) == particles.n_moved
+    class_slices = particles.cloud(torch.zeros(1, len(flow_y)), SINGLE).class_slices
+    assert (class_slices is not None) == (use == "separate")
+    if class_slices is not None:
+        for c, points in enumerate(class_slices.slices):
+            assert (flow_y.values[points] == c).all()
 
 
 def test_a_flow_that_ignores_y_does_not_see_it():
     """Users still get the conditions of their particles."""
     labels = np.arange(12) % 3
     rows = vectors()._adapter().read(np.zeros((12, 1)), labels)
-    ignored = ParticleConditions.in_proportion(
-        rows.conditions, 24, "none", Seed(0), Seed(0)
-    )
+    ignored = FlowParticles.in_proportion(rows.conditions, 24, "none", Seed(0), Seed(0))
     assert np.bincount(ignored.kept_conditions).tolist() == [8, 8, 8]
-    assert ignored.used_y is None
-    assert rows.used_y("none") is None
+    assert ignored.flow_y is None
+    assert rows.flow_y("none") is None
     task = vectors(amplifier=0).prepare(np.arange(24.0).reshape(12, 2), labels).task
-    assert task.data.used_y is None
-    assert task.data.draws_y is None
-    assert task.particle_conditions.used_y is None
+    assert task.data.flow_y is None
+    assert task.data.y_q is None
+    assert task.flow_particles.flow_y is None
 
 
 # Classes of their own

@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 import torch
 
-from sliceflow import SlicedWassersteinFlow
+from sliceflow import SlicedWassersteinFlow, VectorOptions
 from sliceflow.errors import DataWarning
+from sliceflow.spaces.vectors.parameters import VectorParameters
 
 RNG = np.random.default_rng(0)
 Y = RNG.uniform(-2, 2, (400, 1))
@@ -35,7 +36,9 @@ def test_columns_are_local_by_default_and_the_plan_says_so(flow):
     assert "nearest of 400 rows" in text
     assert "by BIC" in text
     assert "exact, of 1 of 1 columns, weighted by relevance" in text
-    assert flow.plan(X, Y).n_local_neighbors == flow.plan_.n_local_neighbors
+    before = flow.plan(X, Y)  # without a trial
+    assert before.n_local_neighbors is None
+    assert "auto nearest of 400 rows" in str(before)
     assert flow.particles_.shape == (200, 2)
     assert np.isin(flow.particle_conditions_.round(9), Y.round(9)).all()
 
@@ -139,3 +142,35 @@ def test_many_samples_of_a_joint_flow_at_one_condition_warn(rng):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         flow.sample(y=y)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(n_steps=5),
+        dict(frame="random"),
+        dict(transport="sorted", entropy=0.1),
+        dict(amplifier=3.0),
+        dict(options=VectorOptions(smoothing=0.2)),
+    ],
+    ids=lambda changes: "-".join(changes),
+)
+def test_parameters_of_the_flow_that_local_conditions_ignore_warn(changes):
+    flow = SlicedWassersteinFlow(n_particles=5, random_state=0, **changes)
+    names = ", ".join(changes)
+    with pytest.warns(DataWarning, match=f"{names} ha.* no effect.*'joint'"):
+        flow.fit(X, Y)
+
+
+def test_parameters_that_local_conditions_use_do_not_warn():
+    flow = SlicedWassersteinFlow(
+        n_particles=5, random_state=0, standardize=False, options=VectorOptions()
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        flow.fit(X, Y)
+
+
+def test_default_parameters_are_those_of_the_constructor():
+    defaults = SlicedWassersteinFlow()._checked_parameters()
+    assert defaults == VectorParameters()

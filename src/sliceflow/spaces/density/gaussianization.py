@@ -115,28 +115,37 @@ def fit_gaussianization(
     seed: Seed,
     listeners: Sequence[FlowListener] = (),
     held_out: Tensor | None = None,
-    initial_map: InitialMap | None = None,
 ) -> Gaussianization:
     """Fit the initial map, and then the flow, to rows x (n, d).
 
     The flow goes from data to noise: its particles are the rows, and its target is
-    N(0, I). With `held_out` rows (m, d), it ends when these stop improving. An
-    `initial_map` that is given is not fitted.
+    N(0, I). With `held_out` rows (m, d), it ends when these stop improving.
     """
-    if initial_map is None:
-        initial_map = fit_initial_map(x, settings.initial_map, seed)
+    initial_map = fit_initial_map(x, settings.initial_map, seed)
     if settings.n_steps == 0:
         return Gaussianization(initial_map, steps=())
     points, _ = initial_map.apply(x)
+    if held_out is not None:
+        listeners = (*listeners, EarlyStopping(*initial_map.apply(held_out)))
+    return Gaussianization(initial_map, fit_steps(points, settings, seed, listeners))
+
+
+def fit_steps(
+    points: Tensor,
+    settings: GaussianizationSettings,
+    seed: Seed,
+    listeners: Sequence[FlowListener],
+) -> tuple[ModelStep, ...]:
+    """The steps that take points (d, n), after the initial map, to N(0, I)."""
     stage = Stage(
         "flow",
         LeastNormal(settings.n_candidates),
         settings.n_steps,
-        transport=ToNormal(settings.penalty, count_knots(len(x)), settings.relaxation),
+        transport=ToNormal(
+            settings.penalty, count_knots(points.shape[1]), settings.relaxation
+        ),
         n_knots=None,
     )
-    if held_out is not None:
-        listeners = (*listeners, EarlyStopping(initial_map, held_out))
     steps = simulate(
         FlowSpec([stage], seed.child("flow")),
         Cloud(points.contiguous()),
@@ -144,7 +153,7 @@ def fit_gaussianization(
         ParticleStreams(seed.child("noise")),
         listeners=listeners,
     )
-    return Gaussianization(initial_map, tuple(steps))
+    return tuple(steps)
 
 
 def fit_normal(x: Tensor, rows_by_class: Sequence[Tensor]) -> Gaussianization:
@@ -162,23 +171,22 @@ class EarlyStopping:
     It moves the held-out rows along.
     """
 
-    initial_map: InitialMap
-    held_out: Tensor  # (m, d)
+    points: Tensor  # (d, m), the held-out rows after the initial map and all steps
+    log_det: Tensor  # (m,), the logarithms of the determinants of these
     # The mean log-density of the held-out rows, by the number of steps
     curve: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._points, self._log_det = self.initial_map.apply(self.held_out)
         self._record()
 
     def _record(self) -> None:
-        log_densities = normal.log_density(self._points) + self._log_det
+        log_densities = normal.log_density(self.points) + self.log_det
         self.curve.append(float(log_densities.mean()))
 
     def __call__(self, event: Event) -> bool:
         assert event.model_step is not None, "the flow stores all knots"
-        self._points, step_log_det = _apply_step(event.model_step, self._points)
-        self._log_det = self._log_det + step_log_det
+        self.points, step_log_det = _apply_step(event.model_step, self.points)
+        self.log_det = self.log_det + step_log_det
         self._record()
         best = int(np.argmax(self.curve))
         return len(self.curve) - 1 - best >= PATIENCE

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from sliceflow.engine import normal
 from sliceflow.saved_types import ArraySpec
+from sliceflow.spaces.density.settings import MAX_UNGROWN_COMPONENTS
 
 # Halvings of the interval in which an inverse lies. It begins with a width of a few
 # standard deviations, so it ends below the precision of float64.
@@ -26,6 +27,9 @@ _N_BISECTIONS = 60
 _N_QUANTILE_STEPS = 12
 # The most numbers of all components at once, 32 MiB; more points are mapped in chunks.
 MAX_VALUES = 2**22
+# Of smaller probabilities, and of those as close to 1, logarithms are taken: of 1e-6,
+# six digits are lost in 1 − p, and ten remain.
+_MIN_PROBABILITY = 1e-6
 # Below this logarithm of a probability, float64 has no quantiles.
 _LEAST_LOG_PROBABILITY = -600.0
 
@@ -54,7 +58,13 @@ class MixtureMap:
             white = self._whitened(x)
             log_det = -torch.diagonal(self.cholesky_factors[0]).log().sum()
             return white, log_det.expand(x.shape[1])
-        mapped = [self._to_noise_and_log_det(points) for points in self._chunks(x)]
+        map_points = self._to_noise_and_log_det
+        if len(self.means) > MAX_UNGROWN_COMPONENTS:
+            map_points = self._to_noise_and_log_det_of_many
+        chunks = self._chunks(x)
+        if len(chunks) == 1:
+            return map_points(x)  # in the layout of x, on which products' bits depend
+        mapped = [map_points(points) for points in chunks]
         noise = torch.cat([points for points, _ in mapped], 1)
         return noise, torch.cat([log_det for _, log_det in mapped])
 
@@ -85,6 +95,35 @@ class MixtureMap:
             log_weights = log_densities
         return noise, log_det
 
+    def _to_noise_and_log_det_of_many(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The same, of many components: three times as fast.
+
+        Probabilities have no logarithms here. So points far out take the other way.
+        """
+        k, d = self.means.shape
+        deviations = x[None] - self.means[:, :, None]  # (k, d, n)
+        residuals = torch.linalg.solve_triangular(
+            self.cholesky_factors, deviations, upper=False
+        )
+        weights = self.log_weights.softmax(0)[:, None].expand(k, x.shape[1])
+        noise = torch.empty_like(x)
+        log_det = x.new_zeros(x.shape[1])
+        is_far = torch.zeros(x.shape[1], dtype=torch.bool, device=x.device)
+        for j in range(d):
+            residual = residuals[:, j]
+            log_scale = self.cholesky_factors[:, j, j, None].log()
+            below = (weights * torch.special.ndtr(residual)).sum(0)
+            is_far |= (below < _MIN_PROBABILITY) | (below > 1 - _MIN_PROBABILITY)
+            noise[j] = torch.special.ndtri(below)
+            densities = weights * (_log_normal(residual) - log_scale).exp()
+            density = densities.sum(0)
+            is_far |= density < _MIN_PROBABILITY
+            log_det += density.log() - _log_normal(noise[j])
+            weights = densities / density
+        if bool(is_far.any()):
+            noise[:, is_far], log_det[is_far] = self._to_noise_and_log_det(x[:, is_far])
+        return noise, log_det
+
     def _whitened(self, x: Tensor) -> Tensor:
         """Points x (d, n) as noise (d, n), if there is one component."""
         deviations = x - self.means[0, :, None]
@@ -110,7 +149,10 @@ class MixtureMap:
         """The points x (d, n) that `to_noise_and_log_det` sends to noise (d, n)."""
         if len(self.means) == 1:
             return self.means[0, :, None] + self.cholesky_factors[0] @ noise
-        return torch.cat([self._from_noise(part) for part in self._chunks(noise)], 1)
+        chunks = self._chunks(noise)
+        if len(chunks) == 1:
+            return self._from_noise(noise)
+        return torch.cat([self._from_noise(part) for part in chunks], 1)
 
     def _from_noise(self, noise: Tensor) -> Tensor:
         """The same, of several components and not too many points."""

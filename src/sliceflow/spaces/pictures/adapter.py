@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from sliceflow.devices import require_memory
 from sliceflow.engine.allocation import MIN_PARTICLES
-from sliceflow.engine.flow import condition_use
+from sliceflow.engine.flow import resolve_condition_use
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, DataWarning, warn_user
-from sliceflow.models.particles import ParticleConditions
+from sliceflow.models.particles import FlowParticles
 from sliceflow.models.ranks import SINGLE, Communicator
 from sliceflow.models.rows import RowConditions
 from sliceflow.spaces.pictures import choices, schedules
@@ -88,17 +88,11 @@ class PictureAdapter:
             amplifier, parameters.transport, m, data.n, data.n_classes
         )
 
-        particle_conditions = self._particle_conditions(data, m, amplifier, seed)
-        n_flow_particles = m
-        if particle_conditions.used_y is not None:
-            n_flow_particles = len(particle_conditions.used_y)
-        elif self._keeps_model:
-            n_flow_particles = max(m, MIN_PARTICLES)
-
+        flow_particles = self._flow_particles(data, m, amplifier, seed)
         known = None
         if parameters.known is not None:
             known = as_known(parameters.known, data.layout).copy()
-        plan = self._plan(data, m, n_flow_particles, amplifier)
+        plan = self._plan(data, m, flow_particles.n_moved, amplifier)
         plan = replace(plan, batch_size=choose_batch_size(plan, self.device))
         self._require_memory(plan, data)
         start_trial = None
@@ -107,7 +101,7 @@ class PictureAdapter:
         return PictureTask(
             plan,
             data,
-            particle_conditions,
+            flow_particles,
             known,
             seed,
             self.ranks,
@@ -119,17 +113,18 @@ class PictureAdapter:
         """Whether the fit keeps its maps, to draw samples later."""
         return self.parameters.options.n_knots != 0
 
-    def _particle_conditions(
+    def _flow_particles(
         self, data: PictureData, m: int, amplifier: float, seed: Seed
-    ) -> ParticleConditions:
-        """The classes or clusters of the particles, in the data's proportions."""
+    ) -> FlowParticles:
+        """The particles, with classes or clusters in the data's proportions."""
         if data.conditions is None:
-            return ParticleConditions()
+            n_moved = max(m, MIN_PARTICLES) if self._keeps_model else m
+            return FlowParticles(m, n_moved)
         conditions_seed = seed.child("conditions")
-        return ParticleConditions.in_proportion(
+        return FlowParticles.in_proportion(
             data.conditions,
             m,
-            condition_use(amplifier, data.n_classes),
+            resolve_condition_use(amplifier, data.n_classes),
             conditions_seed,
             conditions_seed.child("mixed"),
             self._keeps_model,
@@ -170,7 +165,7 @@ class PictureAdapter:
         layout = data.layout
         n_classes = data.n_classes
         completes = parameters.known is not None
-        use = condition_use(amplifier, n_classes)
+        use = resolve_condition_use(amplifier, n_classes)
         mosaic_size = choices.choose_mosaic_size(
             options.start, layout, use == "shared", completes
         )

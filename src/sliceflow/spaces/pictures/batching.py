@@ -31,7 +31,7 @@ from sliceflow.engine.batches import (
     make_batches,
     weighted_batches,
 )
-from sliceflow.engine.clouds import ClassSlices
+from sliceflow.engine.clouds import ClassSlices, Permutation
 from sliceflow.engine.encoded_y import EncodedY
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.pictures.plan import PicturePlan
@@ -146,5 +146,5 @@ def use_all_points(
     class_slices_q = ClassSlices.from_class_indices(
         data.local_y, plan.n_separate_classes
     )
-    order = torch.argsort(data.local_y.values, stable=True)
+    order = Permutation.sorting_classes(data.local_y)
     return Batches(data_order=order, class_slices=[(class_slices_p, class_slices_q)])

@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from sliceflow.engine.flow import ConditionUse, condition_use
+from sliceflow.engine.flow import ConditionUse, resolve_condition_use
 from sliceflow.engine.paper import N_DIRECTIONS
 from sliceflow.engine.transports import (
     Auto,
@@ -208,7 +208,7 @@ def choose_amplifier(
             return math.inf
         return SHARED_AMPLIFIER
     xi = float(amplifier)
-    if condition_use(xi, n_classes) == "separate" and not histograms:
+    if resolve_condition_use(xi, n_classes) == "separate" and not histograms:
         raise _needs_histograms("amplifier", xi, m, n, "a finite amplifier such as 10")
     return xi
 

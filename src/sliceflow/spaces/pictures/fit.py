@@ -20,15 +20,15 @@ from sliceflow.engine.batches import Batches, Target
 from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.events import FlowListener
-from sliceflow.engine.flow import FlowState, ParticleStreams, Step
+from sliceflow.engine.flow import ParticleStreams, Step
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import inverse_sample_sizes
 from sliceflow.errors import CopyWarning
 from sliceflow.metrics.copying import evidence_of_copying
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.distributed import across_ranks
-from sliceflow.models.flow_estimator import run_flow
-from sliceflow.models.particles import ParticleConditions
+from sliceflow.models.flow_estimator import FlowEnd, run_flow
+from sliceflow.models.particles import FlowParticles
 from sliceflow.models.protocols import FitResult, ParticleResult
 from sliceflow.models.ranks import Communicator, Shard
 from sliceflow.spaces.pictures.batching import (
@@ -54,7 +54,7 @@ class PictureTask:
 
     plan: PicturePlan
     data: PictureData  # with mirror images and clusters
-    particle_conditions: ParticleConditions
+    flow_particles: FlowParticles
     known: Mask | None  # (h, w), True where a pixel is known
     seed: Seed
     ranks: Communicator
@@ -70,11 +70,16 @@ class PictureTask:
 
         Where they start is chosen before, if that is open.
         """
-        task = self
-        if self.start_trial is not None:
-            task = self.start_trial.run(self)
-        running = RunningPictures(task)
-        return run_flow(running, listeners, self.ranks, self.checkpoints)
+        task = self.tune()
+        flow = RunningPictures(task)
+        with run_flow(flow, listeners, self.ranks, self.checkpoints) as flow_end:
+            return flow.result(flow_end)
+
+    def tune(self) -> PictureTask:
+        """This fit, in which a trial has chosen where particles start."""
+        if self.start_trial is None:
+            return self
+        return self.start_trial.run(self)
 
 
 class RunningPictures:
@@ -90,8 +95,8 @@ class RunningPictures:
         )
         # The y of all particles and of all pictures on the device of the fit; None if
         # the flow ignores it.
-        self.particle_y = task.particle_conditions.used_y
-        self.picture_y = data.used_y(plan.condition_use)
+        self.particle_y = task.flow_particles.flow_y
+        self.picture_y = data.flow_y(plan.condition_use)
         if self.particle_y is not None and self.picture_y is not None:
             self.particle_y = self.particle_y.to(data.device)
             self.picture_y = self.picture_y.to(data.device)
@@ -128,7 +133,9 @@ class RunningPictures:
         if is_known is not None:
             encoded = _encode_to_complete(self.task, self.shard)
             x = torch.where(is_known, encoded, x)
-        return self.task.particle_conditions.cloud(x, self.shard)
+        if y is None:
+            return Cloud(x)
+        return self.task.flow_particles.cloud(x, self.task.ranks)
 
     def _inverse_sample_sizes(self) -> tuple[float, ...]:
         """Numbers, one for each class, to which the noise of maps is proportional."""
@@ -187,32 +194,30 @@ class RunningPictures:
         seed = self.task.seed.child("batches")
         return divide_among_steps(plan, data, seed, y_p=y_p, y_q=y_q)
 
-    def finish(
-        self, state: FlowState, listeners: Sequence[FlowListener]
-    ) -> FitResult[FittedPictures]:
-        """What the fit gives, without its history."""
+    def result(self, flow_end: FlowEnd) -> FitResult[FittedPictures]:
+        """What the fit gives, once the particles have arrived."""
         task = self.task
         data = task.data
-        m = task.plan.n_particles
-        conditions = task.particle_conditions
-        kept = conditions.kept_cloud(self.particles.x, self.shard, m, task.ranks)
-        x = kept.in_user_order()
+        flow_particles = task.flow_particles
+        x = flow_particles.kept_cloud(self.particles.x, task.ranks).x
+        steps = flow_end.state.model_steps
         fitted = FittedPictures(
             plan=task.plan,
             seed=task.seed,
-            steps=tuple(step.without_identity_maps() for step in state.model_steps),
+            steps=tuple(step.without_identity_maps() for step in steps),
             conditions=data.conditions,
             known=task.known,
             mosaic_pixels=self.mosaic_pixels,
             device=data.device,
         )
-        y = None
-        if conditions.kept_conditions is not None:
-            y = conditions.kept_conditions[task.ranks.shard(m).slice]
+        y = flow_particles.kept_conditions
+        if y is not None:
+            y = y[task.ranks.shard(flow_particles.n_kept).slice]
         return FitResult(
             fitted,
-            warning=_copy_warning(task, x),
-            particles=ParticleResult(data.layout.write(x), y),
+            flow_end.history.as_columns(),
+            _copy_warning(task, x),
+            ParticleResult(data.layout.write(x), y),
         )
 
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sliceflow.arrays import chunks
-from sliceflow.engine.clouds import ClassOrder
+from sliceflow.engine.clouds import ClassSlices, Permutation
 from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.flow import ParticleStreams
 from sliceflow.models.ranks import Communicator
@@ -194,9 +194,11 @@ class Mosaics:
         if y is None:
             n = self._points.shape[1]
             y = ClassIndices(torch.zeros(n, dtype=torch.int64))
-        by_class = ClassOrder.from_class_indices(y.to(device), self.n_classes)
-        starts = torch.tensor(by_class.class_slices.starts, device=device)
-        return PicturesByClass(by_class.order, starts[:-1], starts.diff())
+        y = y.to(device)
+        by_class = Permutation.sorting_classes(y)
+        class_slices = ClassSlices.from_class_indices(y, self.n_classes)
+        starts = torch.tensor(class_slices.starts, device=device)
+        return PicturesByClass(by_class.forward, starts[:-1], starts.diff())
 
     @cached_property
     def _class_means(self) -> Tensor:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from sliceflow.engine.compression import map_bytes
-from sliceflow.engine.flow import ConditionUse, condition_use
+from sliceflow.engine.flow import ConditionUse, resolve_condition_use
 from sliceflow.engine.frames import rotation_bytes
 from sliceflow.engine.transports import (
     Histogram,
@@ -74,7 +74,7 @@ class PicturePlan(Plan):
     @property
     def condition_use(self) -> ConditionUse:
         """What the flow does with the classes."""
-        return condition_use(self.amplifier, self.n_classes)
+        return resolve_condition_use(self.amplifier, self.n_classes)
 
     @property
     def n_separate_classes(self) -> int:

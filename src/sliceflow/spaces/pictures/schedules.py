@@ -55,14 +55,14 @@ class PictureStage:
 
 
 # The schedules of the paper's Table 2.
-_COARSE_LEVELS = "1[1] 2[2] 3[3] 4[4] 5[5] 6[6]"
+_COARSE_RESOLUTIONS = "1[1] 2[2] 3[3] 4[4] 5[5] 6[6]"
 _FINE_PATCHES = "15,13,11,9,7,5,3"
 _MNIST = (
-    f"{_COARSE_LEVELS} 7[7,5,3] 11[11,9,7,5,3] 14[14,13,11,9,7,5,3] "
+    f"{_COARSE_RESOLUTIONS} 7[7,5,3] 11[11,9,7,5,3] 14[14,13,11,9,7,5,3] "
     f"21[{_FINE_PATCHES}] 28[{_FINE_PATCHES}]"
 )
 _CIFAR = (
-    f"{_COARSE_LEVELS} 7[7] 8[8,7,5,3] 12[12,11,9,7,5,3] "
+    f"{_COARSE_RESOLUTIONS} 7[7] 8[8,7,5,3] 12[12,11,9,7,5,3] "
     f"16[{_FINE_PATCHES}] 24[{_FINE_PATCHES}] 32[{_FINE_PATCHES}]"
 )
 _CELEBA = f"{_CIFAR} 64[{_FINE_PATCHES}]"

@@ -49,7 +49,7 @@ class TableRows:
     def __len__(self) -> int:
         return self.n
 
-    def append(self, others: TableRows) -> TableRows:
+    def concatenate(self, others: TableRows) -> TableRows:
         """These rows, and others below them."""
         pairs = zip(self.columns, others.align_columns(self).columns, strict=True)
         columns = tuple(_concatenate(above, below) for above, below in pairs)

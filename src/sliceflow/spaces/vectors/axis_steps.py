@@ -27,77 +27,66 @@ from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams, replay, 
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.models.distributed import across_ranks
+from sliceflow.models.flow_estimator import FlowEnd
 from sliceflow.spaces.vectors.data import TrainingData
 from sliceflow.spaces.vectors.plan import AXIS_TRANSPORT
 from sliceflow.spaces.vectors.units import as_cloud
 
 
 @dataclass(frozen=True)
-class AxisStepContext:
-    """The flow, data and ranks that both sets of axis steps share."""
+class AxisSteps:
+    """The axis steps of a fit: their stage, and this rank's data as they see them."""
 
-    spec: FlowSpec  # the stage of the axis steps
+    spec: FlowSpec
     data: TrainingData
-    cloud: Cloud  # this rank's data, as axis steps see them
+    cloud: Cloud
 
     @classmethod
-    def for_data(cls, data: TrainingData) -> AxisStepContext:
+    def for_data(cls, data: TrainingData) -> AxisSteps:
         """The axis steps of a fit to these data, on all ranks."""
         spec = data.plan.flow_spec(data.seed, data.device, only="axis")
         return cls(across_ranks(spec, data.ranks), data, data.axis_cloud())
 
+    def move(self, kept: Cloud, y: EncodedY | None, flow_end: FlowEnd) -> None:
+        """Move the kept particles, in place, by axis steps that are fitted to them.
 
-def fit_axis_steps_to_kept(
-    context: AxisStepContext,
-    kept: Cloud,
-    y: EncodedY | None,
-    state: FlowState,
-    listeners: Sequence[FlowListener],
-) -> None:
-    """Move the kept particles, in place, by axis steps that are fitted to them.
+        Parameters
+        ----------
+        kept : the kept particles of this rank
+        y : the y of the kept particles of all ranks, if the flow sees it
+        flow_end : where the flow ended: steps and seconds are counted on, and its
+            listeners are called after each of these steps
+        """
+        # No model stores these maps, so they need not be compressed.
+        stages = [replace(stage, n_knots=0) for stage in self.spec.stages]
+        spec = replace(self.spec, stages=stages)
+        counted_on = FlowState(
+            steps_done=flow_end.state.steps_done,
+            steps_skipped=flow_end.state.steps_skipped,
+            seconds=flow_end.state.seconds,
+        )
+        self._simulate(spec, kept, y, counted_on, flow_end.listeners)
 
-    Parameters
-    ----------
-    context : the flow and the data
-    kept : the kept particles of this rank
-    y : the y of the kept particles of all ranks, if the flow sees it
-    state : where the flow ended; steps and seconds are counted on
-    listeners : called after each of these steps
-    """
-    # No model stores these maps, so they need not be compressed.
-    stages = [replace(stage, n_knots=0) for stage in context.spec.stages]
-    spec = replace(context.spec, stages=stages)
-    counted_on = FlowState(
-        steps_done=state.steps_done,
-        steps_skipped=state.steps_skipped,
-        seconds=state.seconds,
-    )
-    _simulate(spec, context, kept, y, counted_on, listeners)
+    def append_to(self, steps: Sequence[ModelStep]) -> list[ModelStep]:
+        """The flow's steps, and then axis steps that are fitted to fresh particles."""
+        fresh, y = _fresh_particles(self.data, steps)
+        continued = FlowState(model_steps=list(steps))
+        self._simulate(self.spec, fresh, y, continued, listeners=())
+        return continued.model_steps
 
-
-def fit_axis_steps_to_fresh(
-    context: AxisStepContext, steps: Sequence[ModelStep]
-) -> list[ModelStep]:
-    """The flow's steps, followed by axis steps that are fitted to fresh particles."""
-    fresh, y = _fresh_particles(context.data, steps)
-    continued = FlowState(model_steps=list(steps))
-    _simulate(context.spec, context, fresh, y, continued, listeners=())
-    return continued.model_steps
-
-
-def _simulate(
-    spec: FlowSpec,
-    context: AxisStepContext,
-    particles: Cloud,
-    y: EncodedY | None,
-    state: FlowState,
-    listeners: Sequence[FlowListener],
-) -> None:
-    """Make the columns of this rank's particles exact; `y` is that of all ranks."""
-    n_particles = particles.x.shape[1]
-    batches = context.data.batches(n_particles, y, AXIS_TRANSPORT.max_samples)
-    target = Target.from_cloud(context.cloud, batches)
-    simulate(spec, particles, target, listeners=listeners, state=state)
+    def _simulate(
+        self,
+        spec: FlowSpec,
+        particles: Cloud,
+        y: EncodedY | None,
+        state: FlowState,
+        listeners: Sequence[FlowListener],
+    ) -> None:
+        """Make the columns of this rank's particles exact; `y` is that of all ranks."""
+        n_particles = particles.x.shape[1]
+        batches = self.data.batches(n_particles, y, AXIS_TRANSPORT.max_samples)
+        target = Target.from_cloud(self.cloud, batches)
+        simulate(spec, particles, target, listeners=listeners, state=state)
 
 
 def _fresh_particles(
@@ -111,8 +100,8 @@ def _fresh_particles(
     seed = data.seed.child("fresh")
     n_axis_particles = plan.n_axis_particles
     y = None
-    if data.used_y is not None:
-        y = _fresh_y(data, data.used_y, seed)
+    if data.flow_y is not None:
+        y = _fresh_y(data, data.flow_y, seed)
         n_axis_particles = len(y)
     shard = data.ranks.shard(n_axis_particles)
     shard_y = None
@@ -137,7 +126,7 @@ def _fresh_y(data: TrainingData, row_y: EncodedY, seed: Seed) -> EncodedY:
     plan = data.plan
     indices = stratified_indices(row_y, plan.n_axis_particles, seed.child("conditions"))
     y = row_y.take(indices)
-    return y.joined(extra_y(y_p=y, y_q=row_y, seed=seed))
+    return y.concatenate(extra_y(y_p=y, y_q=row_y, seed=seed))
 
 
 def sobol_normal(first: int, n: int, d: int, seed: Seed) -> Tensor:

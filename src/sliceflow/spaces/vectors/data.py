@@ -1,8 +1,9 @@
 """The data of a fit of vectors, onto which its particles move.
 
-A flow sees the rows in its own units, or draws along them (`smoother`). All this is
-computed only when a step needs data, and draws for the axis steps are made when these
-begin. So a plan is quick, and memory holds the data of one stage at a time.
+A flow sees the rows in its own units, or draws along them (`smoother`). `tune` chooses
+how far they spread, before the flow begins. The draws are made only when a step needs
+data, and those for the axis steps when these begin. So a plan is quick, and memory
+holds the data of one stage at a time.
 """
 
 from __future__ import annotations
@@ -34,6 +35,27 @@ class TrainingData:
     seed: Seed  # of the fit
     device: torch.device
     ranks: Communicator
+    # Draws around the rows of all ranks, after `tune`. None if the flow fits the rows
+    # themselves.
+    smoother: Smoother | None = None
+
+    def tune(self) -> TrainingData:
+        """These data, with the bandwidth that "auto" stands for and rows' neighbours.
+
+        Only the bandwidth takes a trial: `plan_vectors` has resolved all other
+        settings. This is the first thing that a fit does.
+        """
+        if self.plan.bandwidth == 0:
+            return self
+        smoother = Smoother.from_data(
+            self.plan.bandwidth,
+            self.ranks.gather(self.encoded_rows),
+            self.flow_y,
+            self.plan.options.n_neighbors,
+            self.ranks,
+        )
+        plan = replace(self.plan, bandwidth=smoother.bandwidth)
+        return replace(self, plan=plan, smoother=smoother)
 
     @cached_property
     def units_by_class(self) -> tuple[ColumnScaler, ...]:
@@ -43,7 +65,7 @@ class TrainingData:
         hardly resolve a class that is much narrower than the others.
         """
         X = self.rows.X
-        y = self.used_y
+        y = self.flow_y
         standardize = self.plan.standardize
         if not isinstance(y, SeparateClasses):
             return (
@@ -56,45 +78,23 @@ class TrainingData:
         return tuple(units_by_class)
 
     @property
-    def used_y(self) -> EncodedY | None:
-        """The y of the rows of all ranks; None if the flow ignores it."""
-        return self.rows.used_y(self.plan.condition_use)
+    def flow_y(self) -> EncodedY | None:
+        """What the flow sees of y of the rows of all ranks; None if it ignores y."""
+        return self.rows.flow_y(self.plan.condition_use)
 
     @cached_property
     def encoded_rows(self) -> Tensor:
         """This rank's rows (n, d) in the flow's units."""
-        return encode_classes(self.units_by_class, self.rows.X, self.used_y)
-
-    @cached_property
-    def smoother(self) -> Smoother | None:
-        """The `Smoother` that draws around the rows of all ranks.
-
-        None if the flow fits the rows themselves.
-        """
-        if self.plan.bandwidth == 0:
-            return None
-        return Smoother.from_data(
-            self.plan.bandwidth,
-            self.ranks.gather(self.encoded_rows),
-            self.used_y,
-            self.plan.options.n_neighbors,
-            self.ranks,
-        )
-
-    def final_plan(self) -> VectorPlan:
-        """The plan with the bandwidth that "auto" has chosen."""
-        if self.smoother is None:
-            return self.plan
-        return replace(self.plan, bandwidth=self.smoother.bandwidth)
+        return encode_classes(self.units_by_class, self.rows.X, self.flow_y)
 
     # Clouds
 
     @cached_property
-    def draws_y(self) -> EncodedY | None:
-        """The y of the data of all ranks, `used_y` once for each draw."""
-        if self.used_y is None:
+    def y_q(self) -> EncodedY | None:
+        """The y of the data of all ranks: `flow_y` once for each draw of a row."""
+        if self.flow_y is None:
             return None
-        return self.used_y.repeat_each(self.plan.draws_per_row)
+        return self.flow_y.repeat_each(self.plan.draws_per_row)
 
     @property
     def shard(self) -> Shard:
@@ -124,21 +124,21 @@ class TrainingData:
         return self.seed.child("smoothing")
 
     def _cloud(self, rows: Tensor) -> Cloud:
-        """This rank's data (n, d), in the flow's units, with their used y."""
+        """This rank's data (n, d), in the flow's units, with their y."""
         y = None
-        if self.draws_y is not None:
-            y = self.draws_y.take(self.shard.slice)
+        if self.y_q is not None:
+            y = self.y_q.take(self.shard.slice)
         return as_cloud(rows, y, self.device)
 
     def batches(self, m: int, y_p: EncodedY | None, max_samples: int | None) -> Batches:
         """Which of m particles and of these data each step of a stage is fitted to.
 
-        `y_p` is the used y of the particles of all ranks, in the order in which they
+        `y_p` is the `flow_y` of the particles of all ranks, in the order in which they
         move. A step takes at most `max_samples`.
         """
         if self.ranks.size > 1:
             return weighted_batches(
-                self.shard.slice, self.device, y_p=y_p, y_q=self.draws_y
+                self.shard.slice, self.device, y_p=y_p, y_q=self.y_q
             )
         return make_batches(
             m,
@@ -147,5 +147,5 @@ class TrainingData:
             self.seed.child("flow", "batches"),
             self.device,
             y_p=y_p,
-            y_q=self.draws_y,
+            y_q=self.y_q,
         )

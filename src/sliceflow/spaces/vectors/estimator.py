@@ -113,7 +113,7 @@ class SlicedWassersteinFlow(
     history_ : dict of lists
         Columns of equal length, with an entry for each step: `stage`, `step`,
         `distance`, the sliced distance before the step, `active_fraction`, the fraction
-        of maps that move, and `seconds` since the fit began.
+        of maps that move, and `seconds` since the first step began.
     n_iter_ : int
         Steps done, axis steps included.
     n_features_in_ : int
@@ -226,8 +226,7 @@ class SlicedWassersteinFlow(
         )
         if self.preset is None:
             return parameters
-        defaults = type(self)()._checked_parameters()
-        return with_preset(parameters, defaults, VECTORS)
+        return with_preset(parameters, VectorParameters(), VECTORS)
 
     def _validate_like_fitted(self, X: Any) -> np.ndarray:
         """X after scikit-learn's checks, with the columns and the type of known rows.

@@ -1,4 +1,4 @@
-"""The fit of vectors: plan it, move the particles, then make the columns exact."""
+"""The fit of vectors: plan it, tune it, move the particles, make the columns exact."""
 
 from __future__ import annotations
 
@@ -12,17 +12,13 @@ from torch import Tensor
 
 from sliceflow.dataframes import column_names
 from sliceflow.devices import require_memory
+from sliceflow.engine.allocation import MIN_PARTICLES
 from sliceflow.engine.batches import Batches, Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.conditions import LabelEncoder
 from sliceflow.engine.encoded_y import EncodedY, SeparateClasses
-from sliceflow.engine.events import FlowListener
-from sliceflow.engine.flow import (
-    FlowState,
-    ParticleStreams,
-    Step,
-    condition_use,
-)
+from sliceflow.engine.events import FlowListener, History
+from sliceflow.engine.flow import ParticleStreams, Step, resolve_condition_use
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
@@ -32,16 +28,12 @@ from sliceflow.metrics.copying import evidence_of_copying
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.distributed import across_ranks
 from sliceflow.models.flow_estimator import default_particles, run_flow
-from sliceflow.models.particles import ParticleConditions
+from sliceflow.models.particles import FlowParticles
 from sliceflow.models.protocols import FitResult, ParticleResult
 from sliceflow.models.ranks import SINGLE, Communicator
 from sliceflow.models.rows import RowConditions
 from sliceflow.models.vector_rows import VectorRows, as_rows
-from sliceflow.spaces.vectors.axis_steps import (
-    AxisStepContext,
-    fit_axis_steps_to_fresh,
-    fit_axis_steps_to_kept,
-)
+from sliceflow.spaces.vectors.axis_steps import AxisSteps
 from sliceflow.spaces.vectors.data import TrainingData
 from sliceflow.spaces.vectors.fitted import FittedVectors
 from sliceflow.spaces.vectors.local import LOCAL_PARTICLES, LocalVectorTask
@@ -88,11 +80,8 @@ class VectorAdapter:
         self, rows: VectorRows, y: np.ndarray | None
     ) -> VectorRows:
         """This rank's rows with the conditions of all ranks, and their place there."""
-        kind_of_y = "no y"
-        if y is not None:
-            kind_of_y = f"y of {y.dtype.kind} and shape (n, {y.shape[1:]})"
         n, d = rows.X.shape
-        what = f"X of {rows.X.dtype} with {d} columns and {kind_of_y}"
+        what = f"X of {rows.X.dtype} with {d} columns and {describe_y(y)}"
         shard = self.ranks.gather_shard(n, what)
         row_conditions = None
         if y is not None:
@@ -116,36 +105,32 @@ class VectorAdapter:
             default = LOCAL_PARTICLES
         n_particles = count_particles(parameters.n_particles, default, encoder, n_ranks)
         if is_local:
-            return LocalVectorTask.fit_samplers(
-                rows, n_particles, parameters.standardize, seed, self.device
+            return LocalVectorTask.for_rows(
+                rows, n_particles, parameters, seed, self.device
             )
-        particle_conditions = ParticleConditions()
+        # Maps of few particles would be poor for fresh ones.
+        n_moved = max(n_particles, MIN_PARTICLES)
+        flow_particles = FlowParticles(n_particles, n_moved)
         if rows.conditions is not None:
-            particle_conditions = self._particle_conditions(
+            flow_particles = self._particles_with_y(
                 rows.conditions, n_particles, seed.child("conditions")
             )
         plan = plan_vectors(
-            rows,
-            parameters,
-            n_rows,
-            n_particles,
-            particle_conditions,
-            self.device,
-            n_ranks,
+            rows, parameters, n_rows, flow_particles, self.device, n_ranks
         )
         self._require_memory(plan, len(rows.X))
         data = TrainingData(plan, rows, seed, self.device, self.ranks)
-        return VectorTask(data, particle_conditions)
+        return VectorTask(data, flow_particles)
 
-    def _particle_conditions(
+    def _particles_with_y(
         self, row_conditions: RowConditions, n_particles: int, seed: Seed
-    ) -> ParticleConditions:
-        """The conditions of the particles of a flow, in the proportions of the rows.
+    ) -> FlowParticles:
+        """The particles of a flow, with y in the proportions of the rows.
 
         Raises a `ParameterError` if every class must have its own maps but cannot.
         """
         xi = self.parameters.amplifier
-        use = condition_use(xi, row_conditions.encoder.condition_dim)
+        use = resolve_condition_use(xi, row_conditions.encoder.condition_dim)
         if use == "separate" and not isinstance(row_conditions.encoder, LabelEncoder):
             fact = "fits each class separately, but y is continuous"
             hint = "use a finite amplifier, or labels (n,)"
@@ -154,9 +139,7 @@ class VectorAdapter:
             fact = "fits each class separately, which several ranks cannot do"
             hint = "use a finite amplifier, or one process"
             raise ParameterError("amplifier", xi, fact, hint)
-        return ParticleConditions.in_proportion(
-            row_conditions, n_particles, use, seed, seed
-        )
+        return FlowParticles.in_proportion(row_conditions, n_particles, use, seed, seed)
 
     def _require_memory(self, plan: VectorPlan, n_local: int) -> None:
         """Raise a `NotEnoughMemoryError` if the device cannot hold the fit.
@@ -176,12 +159,22 @@ class VectorAdapter:
         require_memory(plan.fit_bytes(n_local, m_local), self.device, what, hint)
 
 
+def describe_y(y: np.ndarray | None) -> str:
+    """The kind and the shape of a user's y, which all ranks must share."""
+    if y is None:
+        return "no y"
+    if y.ndim == 1:
+        return f"y of {y.dtype.kind} and shape (n,)"
+    widths = ", ".join(str(width) for width in y.shape[1:])
+    return f"y of {y.dtype.kind} and shape (n, {widths})"
+
+
 @dataclass(frozen=True)
 class VectorTask:
     """A planned fit of a flow. No particle has moved yet, and no data are loaded."""
 
     data: TrainingData
-    particle_conditions: ParticleConditions
+    flow_particles: FlowParticles
     checkpoints: Checkpoints | None = None
 
     @property
@@ -194,38 +187,64 @@ class VectorTask:
         return replace(self, checkpoints=checkpoints)
 
     def run(self, listeners: Sequence[FlowListener]) -> FitResult[FittedVectors]:
-        """Move the particles, or go on where a checkpoint ended, and finish the fit."""
-        running = RunningVectors(self)
-        return run_flow(running, listeners, self.data.ranks, self.checkpoints)
+        """Choose the bandwidth, move the particles, and make their columns exact.
+
+        The flow goes on where a checkpoint ended, if there is one.
+        """
+        data = self.tune().data
+        flow = RunningVectors(data, self.flow_particles)
+        with run_flow(flow, listeners, data.ranks, self.checkpoints) as flow_end:
+            x = flow.particles.x
+            kept = self.flow_particles.kept_cloud(x, data.ranks).sorted_by_class()
+            model_steps = flow_end.state.model_steps
+            if data.plan.n_axis_particles:
+                axis_steps = AxisSteps.for_data(data)
+                axis_steps.move(kept, self.flow_particles.kept_flow_y, flow_end)
+                model_steps = axis_steps.append_to(model_steps)
+            fitted = _fitted_vectors(data, model_steps)
+            return self._result(fitted, data, kept.in_user_order(), flow_end.history)
+
+    def tune(self) -> VectorTask:
+        """This fit, with the bandwidth that "auto" stands for, which takes a trial."""
+        return replace(self, data=self.data.tune())
+
+    def _result(
+        self, fitted: FittedVectors, data: TrainingData, x: Tensor, history: History
+    ) -> FitResult[FittedVectors]:
+        """The result of the fit, with this rank's kept particles x (d, n)."""
+        shard = data.ranks.shard(self.flow_particles.n_kept).slice
+        flow_y = self.flow_particles.kept_flow_y
+        shard_y = None if flow_y is None else flow_y.take(shard)
+        X = fitted.in_form(fitted.decode(x, shard_y))
+        y = self.flow_particles.kept_conditions
+        if y is not None:
+            y = y[shard]
+        return FitResult(
+            fitted,
+            history.as_columns(),
+            _copy_warning(data, x, flow_y),
+            ParticleResult(X, y),
+        )
 
 
 class RunningVectors:
-    """The fit of vectors while it runs: the particles, and all that moves them.
+    """The flow of vectors while it runs: the particles, and all that moves them."""
 
-    The methods stand in the order in which they run.
-    """
-
-    def __init__(self, task: VectorTask) -> None:
-        data = task.data
+    def __init__(self, data: TrainingData, flow_particles: FlowParticles) -> None:
         plan = data.plan
         self.data = data
-        self.particle_conditions = task.particle_conditions
+        self.flow_particles = flow_particles
 
         # This rank's particles among those of all ranks, at random places.
-        self.shard = data.ranks.shard(plan.n_flow_particles)
-        self.particle_noise = ParticleStreams(
-            data.seed.child("particles"), self.shard.first
-        )
+        shard = data.ranks.shard(plan.n_flow_particles)
+        self.particle_noise = ParticleStreams(data.seed.child("particles"), shard.first)
         x = torch.empty(
-            plan.n_columns,
-            self.shard.count,
-            dtype=plan.torch_dtype,
-            device=data.device,
+            plan.n_columns, shard.count, dtype=plan.torch_dtype, device=data.device
         )
         self.particle_noise.fill(x, "start")
         self.particles = Cloud(x)
-        if task.particle_conditions.used_y is not None:
-            self.particles = task.particle_conditions.cloud(x, self.shard)
+        if flow_particles.flow_y is not None:
+            self.particles = flow_particles.cloud(x, data.ranks)
 
         # Maps are shrunk, and fitted to the clouds of all ranks.
         self.spec = plan.flow_spec(data.seed, data.device, only="flow")
@@ -241,8 +260,8 @@ class RunningVectors:
         return inverse_sample_sizes(
             plan.n_flow_particles,
             plan.n_rows * plan.draws_per_row,
-            y_p=self.particle_conditions.used_y,
-            y_q=self.data.draws_y,
+            y_p=self.flow_particles.flow_y,
+            y_q=self.data.y_q,
             max_samples=plan.transport.max_samples,
             distinct_share=1 / plan.draws_per_row,
         )
@@ -258,81 +277,51 @@ class RunningVectors:
     def _load_batches(self) -> Batches:
         """Which particles and data each step is fitted to."""
         max_samples = self.data.plan.transport.max_samples
-        y_p = self.particle_conditions.used_y
-        return self.data.batches(self.shard.count, y_p, max_samples)
+        n_particles = self.particles.x.shape[1]
+        y_p = self.flow_particles.flow_y
+        return self.data.batches(n_particles, y_p, max_samples)
 
-    def finish(
-        self, state: FlowState, listeners: Sequence[FlowListener]
-    ) -> FitResult[FittedVectors]:
-        """Make the columns exact by axis steps, and give the result of the fit.
 
-        Parameters
-        ----------
-        state : where the flow ended
-        listeners : called after each axis step
-        """
-        data = self.data
-        m = data.plan.n_particles
-        kept_shard = data.ranks.shard(m)
-        conditions = self.particle_conditions
-        kept = conditions.kept_cloud(self.particles.x, self.shard, m, data.ranks)
-        kept_y = conditions.kept_used_y(m)
-        model = state.model_steps
-        if data.plan.n_axis_particles:
-            context = AxisStepContext.for_data(data)
-            fit_axis_steps_to_kept(context, kept, kept_y, state, listeners)
-            model = fit_axis_steps_to_fresh(context, state.model_steps)
-        x = kept.in_user_order()
-        fitted = self._fitted(model)
-        shard_y = None
-        if kept_y is not None:
-            shard_y = kept_y.take(kept_shard.slice)
-        X = fitted.in_form(fitted.decode(x, shard_y))
-        y = None
-        if conditions.kept_conditions is not None:
-            y = conditions.kept_conditions[kept_shard.slice]
-        warning = self._copy_warning(fitted.plan, x, kept_y)
-        return FitResult(fitted, warning=warning, particles=ParticleResult(X, y))
+def _fitted_vectors(
+    data: TrainingData, model_steps: Sequence[ModelStep]
+) -> FittedVectors:
+    """The fitted state, given the steps of the model."""
+    rows = data.rows
+    units = data.units_by_class[0]
+    class_units: tuple[ColumnScaler, ...] = ()
+    if data.plan.n_separate_classes:
+        units = ColumnScaler.from_data(rows.X, data.plan.standardize)
+        class_units = data.units_by_class
+    return FittedVectors(
+        plan=data.plan,
+        seed=data.seed,
+        units=units,
+        class_units=class_units,
+        steps=tuple(model_steps),
+        conditions=rows.conditions,
+        names=rows.names,
+        tensor_device=rows.tensor_device,
+        device=data.device,
+    )
 
-    def _fitted(self, model: Sequence[ModelStep]) -> FittedVectors:
-        """The fitted state, given the steps of the model."""
-        data = self.data
-        rows = data.rows
-        units = data.units_by_class[0]
-        class_units: tuple[ColumnScaler, ...] = ()
-        if data.plan.n_separate_classes:
-            units = ColumnScaler.from_data(rows.X, data.plan.standardize)
-            class_units = data.units_by_class
-        return FittedVectors(
-            plan=data.final_plan(),
-            seed=data.seed,
-            units=units,
-            class_units=class_units,
-            steps=tuple(model),
-            conditions=rows.conditions,
-            names=rows.names,
-            tensor_device=rows.tensor_device,
-            device=data.device,
-        )
 
-    def _copy_warning(
-        self, plan: VectorPlan, x: Tensor, y: EncodedY | None
-    ) -> CopyWarning | None:
-        """A warning if the particles x (d, n) copy rows; None if they do not."""
-        data = self.data
-        if data.ranks.size > 1:
-            return None
-        pairs = [(data.encoded_rows, x.T)]
-        row_y = data.used_y
-        if isinstance(row_y, SeparateClasses) and y is not None:
-            pairs = []
-            for c in range(row_y.n_classes):
-                class_rows = data.encoded_rows[row_y.values == c]
-                is_of_class = (y.values == c).to(x.device)
-                pairs.append((class_rows, x[:, is_of_class].T))
-        evidence = evidence_of_copying(pairs)
-        if not evidence:
-            return None
-        more = f"more smoothing than {plan.bandwidth:.2g} (VectorOptions)"
-        hint = f"{more}, or fewer n_steps, help"
-        return CopyWarning(f"the particles copy rows of X ({evidence}); {hint}")
+def _copy_warning(
+    data: TrainingData, x: Tensor, y: EncodedY | None
+) -> CopyWarning | None:
+    """A warning if the particles x (d, n) copy rows; None if they do not."""
+    if data.ranks.size > 1:
+        return None
+    pairs = [(data.encoded_rows, x.T)]
+    row_y = data.flow_y
+    if isinstance(row_y, SeparateClasses) and y is not None:
+        pairs = []
+        for c in range(row_y.n_classes):
+            class_rows = data.encoded_rows[row_y.values == c]
+            is_of_class = (y.values == c).to(x.device)
+            pairs.append((class_rows, x[:, is_of_class].T))
+    evidence = evidence_of_copying(pairs)
+    if not evidence:
+        return None
+    more = f"more smoothing than {data.plan.bandwidth:.2g} (VectorOptions)"
+    hint = f"{more}, or fewer n_steps, help"
+    return CopyWarning(f"the particles copy rows of X ({evidence}); {hint}")

@@ -18,20 +18,30 @@ from sliceflow.engine.allocation import even_indices
 from sliceflow.engine.encoded_y import EncodedY, LocalY, MixedY
 from sliceflow.engine.events import FlowListener, History
 from sliceflow.engine.random import Seed
+from sliceflow.errors import DataWarning
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.protocols import FitResult, ParticleResult
-from sliceflow.models.rows import RowConditions
 from sliceflow.models.vector_rows import VectorRows
 from sliceflow.neighbours.local import LocalSampler, LocalSettings
 from sliceflow.neighbours.regressions import MAX_COMPONENTS
 from sliceflow.saved_types import Count
 from sliceflow.spaces.vectors.fitted import BaseFittedVectors
+from sliceflow.spaces.vectors.parameters import VectorParameters
 from sliceflow.spaces.vectors.plan import BaseVectorPlan
 from sliceflow.spaces.vectors.units import ColumnScaler
 
 # The default number of particles. Each needs a neighbourhood of its own, so there are
 # fewer than in a flow.
 LOCAL_PARTICLES = 200
+# Parameters that only a flow reads, in the order of the constructor.
+FLOW_PARAMETERS = (
+    "n_steps",
+    "frame",
+    "transport",
+    "amplifier",
+    "entropy",
+    "options",
+)
 # Bytes that the choice of settings takes.
 _CHOICE_BYTES = 1 << 27
 
@@ -40,8 +50,10 @@ _CHOICE_BYTES = 1 << 27
 class LocalVectorPlan(BaseVectorPlan):
     """The plan of a fit with local conditions. It prints as a table."""
 
-    n_local_neighbors: Count = 0  # rows of a neighbourhood
-    distances: str = ""  # which columns of y the distances between neighbours see
+    # The rows of a neighbourhood, and which columns of y the distances between
+    # neighbours see. The fit chooses them: the plan of a fitted model has both.
+    n_local_neighbors: Count | None = None
+    distances: str = "auto"
 
     @property
     def method(self) -> str:
@@ -66,7 +78,9 @@ class LocalVectorPlan(BaseVectorPlan):
         among = f"of {self.n_rows} rows"
         if self.condition_kind == "mixed":
             among = "rows with the same labels"
-        nearest = f"the {self.n_local_neighbors} nearest {among}"
+        nearest = f"the auto nearest {among}"
+        if self.n_local_neighbors is not None:
+            nearest = f"the {self.n_local_neighbors} nearest {among}"
         return [
             *super().summary(),
             ("neighbours", f"{nearest}: likelihood of rows left out"),
@@ -84,8 +98,7 @@ class FittedLocalVectors(BaseFittedVectors):
     plan: LocalVectorPlan
     settings: tuple[LocalSettings, ...]  # of `samplers`
     # One sampler of all rows, or one for each combination of labels in y. A file has
-    # the rows only
-    # once, and `with_rows` puts them here.
+    # the rows only once, and `with_rows` puts them here.
     samplers: tuple[LocalSampler, ...] = field(default=(), metadata={"saved": False})
 
     @property
@@ -160,25 +173,25 @@ def _parts(rows: VectorRows, units: ColumnScaler) -> list[tuple[Tensor, Tensor]]
 class LocalVectorTask:
     """A planned fit of local conditions, which moves nothing: its model is the rows."""
 
-    fitted: FittedLocalVectors
-    conditions: RowConditions  # of the particles
+    plan: LocalVectorPlan
+    rows: VectorRows
     seed: Seed
+    device: torch.device
+    # Parameters that the user has set, and that only a flow reads.
+    ignored: tuple[str, ...] = ()
 
     @classmethod
-    def fit_samplers(
+    def for_rows(
         cls,
         rows: VectorRows,
         n_particles: int,
-        standardize: bool,
+        parameters: VectorParameters,
         seed: Seed,
         device: torch.device,
     ) -> LocalVectorTask:
-        """Keep the rows, and choose the settings of their samplers by trial.
-
-        Particles are samples at conditions of rows, each row's as often as any other's.
-        """
+        """A fit that keeps these rows, if there is memory for it."""
         row_conditions = rows.conditions
-        assert row_conditions is not None
+        assert row_conditions is not None, "local conditions need y"
         n, d = rows.X.shape
         plan = LocalVectorPlan(
             device=str(device),
@@ -188,44 +201,66 @@ class LocalVectorTask:
             n_particles=n_particles,
             condition_kind=row_conditions.encoder.kind,
             condition_dim=row_conditions.encoder.condition_dim,
-            standardize=standardize,
+            standardize=parameters.standardize,
         )
         what = f"{n} rows of {d} columns, kept for conditions, need"
         require_memory(plan.nbytes, device, what, "keep fewer")
-
-        units = ColumnScaler.from_data(rows.X, standardize)
-        samplers = tuple(LocalSampler.from_data(x, y) for x, y in _parts(rows, units))
-        largest = max(samplers, key=lambda sampler: len(sampler.x))
-        fitted = FittedLocalVectors(
-            plan=replace(
-                plan,
-                n_local_neighbors=largest.settings.k,
-                distances=largest.description,
-            ),
-            units=units,
-            conditions=row_conditions,
-            names=rows.names,
-            tensor_device=rows.tensor_device,
-            settings=tuple(sampler.settings for sampler in samplers),
-            samplers=samplers,
-            device=device,
-        )
-        indices = even_indices(n, n_particles, seed.child("conditions"))
-        return cls(fitted, row_conditions.take(indices), seed)
-
-    @property
-    def plan(self) -> LocalVectorPlan:
-        """The plan of the fit."""
-        return self.fitted.plan
+        return cls(plan, rows, seed, device, parameters.changed(FLOW_PARAMETERS))
 
     def with_checkpoints(self, checkpoints: Checkpoints) -> LocalVectorTask:
         """The task itself: there are no steps to resume."""
         return self
 
     def run(self, listeners: Sequence[FlowListener]) -> FitResult[FittedLocalVectors]:
-        """Draw the particles. There are no steps, so listeners get no events."""
-        y = self.conditions.encoded_y
-        X = self.fitted.sample(len(y), y, self.seed.child("particles"))
+        """Choose the settings of the samplers, and draw the particles.
+
+        Particles are samples at conditions of rows, each row's as often as any other's.
+        There are no steps, so listeners get no events.
+        """
+        fitted = self.tune()
+        row_conditions = self.rows.conditions
+        assert row_conditions is not None, "local conditions need y"
+        indices = even_indices(
+            self.plan.n_rows, self.plan.n_particles, self.seed.child("conditions")
+        )
+        particle_conditions = row_conditions.take(indices)
+        y = particle_conditions.encoded_y
+        X = fitted.sample(len(y), y, self.seed.child("particles"))
         no_steps = History().as_columns()
-        particles = ParticleResult(X, self.conditions.y)
-        return FitResult(self.fitted, no_steps, particles=particles)
+        particles = ParticleResult(X, particle_conditions.y)
+        return FitResult(fitted, no_steps, self._warning(), particles)
+
+    def _warning(self) -> DataWarning | None:
+        """A warning of parameters that do nothing here, if the user has set any."""
+        if not self.ignored:
+            return None
+        have = "has" if len(self.ignored) == 1 else "have"
+        return DataWarning(
+            "y is continuous, so samples come from rows with a similar y and nothing "
+            f"flows: {', '.join(self.ignored)} {have} no effect",
+            "leave out what has none, or set condition_mode='joint'",
+        )
+
+    def tune(self) -> FittedLocalVectors:
+        """Samplers of the rows, with the settings that are likeliest for rows left out.
+
+        Trials choose the settings.
+        """
+        rows = self.rows
+        units = ColumnScaler.from_data(rows.X, self.plan.standardize)
+        samplers = tuple(LocalSampler.from_data(x, y) for x, y in _parts(rows, units))
+        largest = max(samplers, key=lambda sampler: len(sampler.x))
+        return FittedLocalVectors(
+            plan=replace(
+                self.plan,
+                n_local_neighbors=largest.settings.k,
+                distances=largest.description,
+            ),
+            units=units,
+            conditions=rows.conditions,
+            names=rows.names,
+            tensor_device=rows.tensor_device,
+            settings=tuple(sampler.settings for sampler in samplers),
+            samplers=samplers,
+            device=self.device,
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -87,15 +87,23 @@ class VectorParameters:
     """The parameters of a `SlicedWassersteinFlow` that a fit needs, checked.
 
     A preset is applied, and `options` are never None. Values of "auto" are not resolved
-    yet: that needs the rows, and happens in `plan`.
+    yet: that needs the rows, and happens in `plan`. The defaults are those of the
+    constructor.
     """
 
-    n_particles: int | None
-    n_steps: int
-    frame: FrameName | Literal["paper"] | FrameKind  # "paper" is that of the preset
-    transport: TransportName | Transport
-    amplifier: float
-    entropy: float
-    standardize: bool
-    condition_mode: ConditionMode
-    options: VectorOptions
+    n_particles: int | None = None
+    n_steps: int = 200
+    frame: FrameName | Literal["paper"] | FrameKind = "orthogonal"  # "paper": a preset
+    transport: TransportName | Transport = "auto"
+    amplifier: float = 10.0
+    entropy: float = 0.0
+    standardize: bool = True
+    condition_mode: ConditionMode = "auto"
+    options: VectorOptions = VectorOptions()
+
+    def changed(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Those of the named parameters that differ from their defaults."""
+        defaults = VectorParameters()
+        return tuple(
+            name for name in names if getattr(self, name) != getattr(defaults, name)
+        )

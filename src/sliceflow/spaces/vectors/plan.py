@@ -15,7 +15,6 @@ import torch
 
 from sliceflow.devices import projection_bytes
 from sliceflow.engine import frames
-from sliceflow.engine.allocation import MIN_PARTICLES
 from sliceflow.engine.compression import MAX_JUMPS
 from sliceflow.engine.conditions import (
     ConditionEncoder,
@@ -23,7 +22,7 @@ from sliceflow.engine.conditions import (
     MixedEncoder,
 )
 from sliceflow.engine.encoded_y import ClassIndices, EncodedY, LocalY, SeparateClasses
-from sliceflow.engine.flow import ConditionUse, FlowSpec, condition_use
+from sliceflow.engine.flow import ConditionUse, FlowSpec, resolve_condition_use
 from sliceflow.engine.frames import (
     Axis,
     FrameKind,
@@ -43,7 +42,7 @@ from sliceflow.engine.transports import (
     resolve_transport,
 )
 from sliceflow.errors import DataError, ParameterError
-from sliceflow.models.particles import ParticleConditions
+from sliceflow.models.particles import FlowParticles
 from sliceflow.models.plan import Plan
 from sliceflow.models.vector_rows import VectorRows
 from sliceflow.saved_types import Between, Count
@@ -154,7 +153,7 @@ class VectorPlan(BaseVectorPlan):
     @property
     def condition_use(self) -> ConditionUse:
         """What the flow does with y."""
-        return condition_use(self.amplifier, self.condition_dim)
+        return resolve_condition_use(self.amplifier, self.condition_dim)
 
     @property
     def n_separate_classes(self) -> int:
@@ -346,8 +345,7 @@ def plan_vectors(
     rows: VectorRows,
     parameters: VectorParameters,
     n_rows: int,
-    n_particles: int,
-    particle_conditions: ParticleConditions,
+    flow_particles: FlowParticles,
     device: torch.device,
     n_ranks: int,
 ) -> VectorPlan:
@@ -358,8 +356,7 @@ def plan_vectors(
     rows : those of this rank
     parameters : those of the estimator
     n_rows : how many rows all ranks have
-    n_particles : how many particles the user gets
-    particle_conditions : the conditions of the particles that the flow moves
+    flow_particles : how many particles the flow moves, and their y
     device, n_ranks : where the fit runs
     """
     options = parameters.options
@@ -374,12 +371,10 @@ def plan_vectors(
         condition_kind = rows.conditions.encoder.kind
         condition_dim = rows.conditions.encoder.condition_dim
         amplifier = parameters.amplifier
-        use = condition_use(amplifier, condition_dim)
-        row_y = rows.conditions.used_y(use)
-    n_flow_particles = max(n_particles, MIN_PARTICLES)
-    particle_y = particle_conditions.used_y
-    if particle_y is not None:
-        n_flow_particles = len(particle_y)
+        use = resolve_condition_use(amplifier, condition_dim)
+        row_y = rows.conditions.flow_y(use)
+    n_flow_particles = flow_particles.n_moved
+    particle_y = flow_particles.flow_y
 
     frame_kind = choose_frame_kind(parameters.frame, d, use, n_ranks)
     bandwidth, reason = plan_bandwidth(options.smoothing, rows.X, row_y, n_rows)
@@ -413,7 +408,7 @@ def plan_vectors(
         n_rows=n_rows,
         n_columns=d,
         dtype=rows.dtype,
-        n_particles=n_particles,
+        n_particles=flow_particles.n_kept,
         n_flow_particles=n_flow_particles,
         n_axis_particles=count_axis_particles(
             n_flow_particles, frame_kind, d, options.n_axis_steps
@@ -451,7 +446,9 @@ def uses_local_conditions(
         fact = "keeps all rows in one process"
         hint = "fit in one process, or set condition_mode='joint'"
         raise ParameterError("condition_mode", mode, fact, hint)
-    is_shared = condition_use(parameters.amplifier, encoder.condition_dim) == "shared"
+    is_shared = (
+        resolve_condition_use(parameters.amplifier, encoder.condition_dim) == "shared"
+    )
     is_local = mode == "local" or (mode == "auto" and is_shared and n_ranks == 1)
     if isinstance(encoder, MixedEncoder) and not is_local:
         fact = (
