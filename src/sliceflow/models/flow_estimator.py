@@ -277,7 +277,7 @@ class FlowEstimator(
             self.particles_ = particles.X
             self.particle_conditions_ = particles.y
         encoder = record.fitted.encoder
-        if isinstance(encoder, conditions.LabelEncoder) and not encoder.are_clusters:
+        if isinstance(encoder, conditions.ClassEncoder) and not encoder.are_clusters:
             self.classes_ = encoder.classes
 
     # Sampling
@@ -381,7 +381,7 @@ class FlowEstimator(
         """
         fitted = self._fitted_state()
         seed = self._seed_copy().child("score")
-        points = fitted.standardized_points(self._as_rows_like_fitted(X))
+        points = fitted.comparable_points(self._as_rows_like_fitted(X))
         n = points.shape[1]
         row_y = self._encoded_row_y(fitted, y, n)
         times = -(-_MIN_SCORED // n)
@@ -389,7 +389,7 @@ class FlowEstimator(
             _, sample_y = self._encoded_y_for(fitted, times * n, None, seed)
         else:
             sample_y = row_y.repeat(times)
-        drawn = fitted.standardized_points(fitted.sample(times * n, sample_y, seed))
+        drawn = fitted.comparable_points(fitted.sample(times * n, sample_y, seed))
         samples = Cloud(drawn, None if row_y is None else sample_y)
         return -sliced_distance(samples, Cloud(points, row_y), Seed(0))
 

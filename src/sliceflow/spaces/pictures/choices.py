@@ -342,7 +342,7 @@ def choose_patch_basis(
     darkest_grey, lightest_grey = GREY_RANGE
     is_grey = (brightness > darkest_grey) & (brightness < lightest_grey)
     counts = torch.tensor([int(is_grey.sum()), subset.numel()])
-    n_grey, n_pixels = ranks.sum(counts).tolist()
+    n_grey, n_pixels = ranks.sum_(counts).tolist()
     if n_grey / n_pixels < MAX_GREY_SHARE_OF_DRAWINGS:
         return "pixels"
     return "cosines"

@@ -20,7 +20,7 @@ from sliceflow.arrays import chunks
 from sliceflow.engine.clouds import Cloud, Indices
 from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.frames import DenseFrame, condition_directions
-from sliceflow.engine.maps import GridMap, TransportMap
+from sliceflow.engine.maps import GridMaps, TransportMaps
 from sliceflow.engine.random import Seed
 from sliceflow.engine.rotations import rotation, step_uniform
 from sliceflow.kernels.geometry import TileGeometry
@@ -64,10 +64,10 @@ class TileFrame(DenseFrame):
         """dx = Θᵀdz: (tiles·C·S², n) -> (C·h·w, n)."""
         return kernels.for_tensor(dz).lift_tiles(dz, self.theta, self.geometry)
 
-    def move(self, cloud: Cloud, transport_map: TransportMap, step_size: float) -> None:
+    def move(self, cloud: Cloud, maps: TransportMaps, step_size: float) -> None:
         """x += s·Θᵀ(T(z) − z) in place; a GPU writes only x."""
-        if not isinstance(transport_map, GridMap):
-            super().move(cloud, transport_map, step_size)
+        if not isinstance(maps, GridMaps):
+            super().move(cloud, maps, step_size)
             return
         class_starts = None
         if cloud.class_slices is not None:
@@ -76,9 +76,9 @@ class TileFrame(DenseFrame):
             cloud.x,
             self.theta,
             self.geometry,
-            transport_map.lo,
-            transport_map.hi,
-            transport_map.values,
+            maps.lo,
+            maps.hi,
+            maps.values,
             step_size,
             self._class_shifts(cloud),
             self._class_indices(cloud),

@@ -120,7 +120,7 @@ class FittedLocalVectors(BaseFittedVectors):
             raise ValueError(
                 f"the rows have {n_columns} columns, not {self.plan.n_columns}"
             )
-        parts = _parts(rows, self.units)
+        parts = _parts(rows, self.scaler)
         if len(parts) != len(self.settings):
             n_settings = len(self.settings)
             raise ValueError(
@@ -161,10 +161,10 @@ def _iter_labels(
         yield c, indices, numbers[indices]
 
 
-def _parts(rows: VectorRows, units: ColumnScaler) -> list[tuple[Tensor, Tensor]]:
+def _parts(rows: VectorRows, scaler: ColumnScaler) -> list[tuple[Tensor, Tensor]]:
     """x and the continuous y of all rows; with labels in y, of each combination."""
     assert isinstance(rows.encoded_y, LocalY), "local conditions have numbers"
-    encoded = units.encode(rows.X).double()
+    encoded = scaler.encode(rows.X).double()
     parts = _iter_labels(rows.encoded_y)
     return [(encoded[indices], y) for _, indices, y in parts]
 
@@ -247,8 +247,8 @@ class LocalVectorTask:
         Trials choose the settings.
         """
         rows = self.rows
-        units = ColumnScaler.from_data(rows.X, self.plan.standardize)
-        samplers = tuple(LocalSampler.from_data(x, y) for x, y in _parts(rows, units))
+        scaler = ColumnScaler.from_data(rows.X, self.plan.standardize)
+        samplers = tuple(LocalSampler.from_data(x, y) for x, y in _parts(rows, scaler))
         largest = max(samplers, key=lambda sampler: len(sampler.x))
         return FittedLocalVectors(
             plan=replace(
@@ -256,7 +256,7 @@ class LocalVectorTask:
                 n_local_neighbors=largest.settings.k,
                 distances=largest.description,
             ),
-            units=units,
+            scaler=scaler,
             conditions=rows.conditions,
             names=rows.names,
             tensor_device=rows.tensor_device,
