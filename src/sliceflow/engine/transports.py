@@ -439,8 +439,17 @@ class Histogram:
         n_classes : the number of classes with maps of their own; 1 if all points share
         maps
         """
-        values, cost = kernels.for_tensor(p.counts).compose_histograms(*p, *q)
-        counts, lo, hi = p
+        counts = p.counts
+        lo = p.lo
+        hi = p.hi
+        values, cost = kernels.for_tensor(counts).compose_histograms(
+            counts_p=counts,
+            lo_p=lo,
+            hi_p=hi,
+            counts_q=q.counts,
+            lo_q=q.lo,
+            hi_q=q.hi,
+        )
         n_data = None
         if n_classes > 1:
             n_data = q.counts.sum(1)

@@ -8,7 +8,6 @@ from typing import Literal
 import torch
 
 from sliceflow.engine.flow import ConditionUse, resolve_condition_use
-from sliceflow.engine.paper import N_DIRECTIONS
 from sliceflow.engine.transports import (
     Auto,
     Histogram,
@@ -18,6 +17,7 @@ from sliceflow.engine.transports import (
 )
 from sliceflow.errors import ParameterError
 from sliceflow.models.flow_estimator import default_particles
+from sliceflow.models.presets import N_DIRECTIONS
 from sliceflow.models.ranks import Communicator
 from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.options import Start

@@ -30,7 +30,6 @@ from sliceflow.engine.frames import (
     SavedFrameKind,
     frame_bytes,
 )
-from sliceflow.engine.paper import N_DIRECTIONS
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import (
@@ -44,6 +43,7 @@ from sliceflow.engine.transports import (
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.particles import FlowParticles
 from sliceflow.models.plan import Plan
+from sliceflow.models.presets import N_DIRECTIONS
 from sliceflow.models.vector_rows import VectorRows
 from sliceflow.saved_types import Between, Count
 from sliceflow.spaces.vectors.parameters import (
