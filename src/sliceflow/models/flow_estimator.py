@@ -14,7 +14,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, get_args, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    Self,
+    TypeVar,
+    get_args,
+    overload,
+)
 
 import numpy as np
 import torch
@@ -64,8 +73,13 @@ def default_particles(n: int) -> int:
     return n * max(1, math.ceil(_DEFAULT_PARTICLES / n))
 
 
+# What users pass as X, and get as samples.
+UserRowsT = TypeVar("UserRowsT")
+
+
 class FlowEstimator(
-    Estimator[FlowRowsT, FittedFlowT, Event], Generic[FlowRowsT, FittedFlowT]
+    Estimator[FlowRowsT, FittedFlowT, Event],
+    Generic[FlowRowsT, FittedFlowT, UserRowsT],
 ):
     """An estimator that moves particles onto the rows, step by step.
 
@@ -84,7 +98,7 @@ class FlowEstimator(
     # Set by a fit. `classes_` exists if y is labels. The particle attributes exist
     # unless the model was loaded from a file saved without particles.
     classes_: np.ndarray
-    particles_: Any
+    particles_: UserRowsT
     particle_conditions_: Any
 
     @abstractmethod
@@ -290,7 +304,7 @@ class FlowEstimator(
         y: Any = None,
         random_state: RandomState = None,
         return_y: Literal[False] = False,
-    ) -> Any: ...
+    ) -> UserRowsT: ...
 
     @overload
     def sample(
@@ -300,7 +314,7 @@ class FlowEstimator(
         y: Any = None,
         random_state: RandomState = None,
         return_y: Literal[True],
-    ) -> tuple[Any, Any]: ...
+    ) -> tuple[UserRowsT, Any]: ...
 
     def sample(
         self,
@@ -309,7 +323,7 @@ class FlowEstimator(
         y: Any = None,
         random_state: RandomState = None,
         return_y: bool = False,
-    ) -> Any:
+    ) -> UserRowsT | tuple[UserRowsT, Any]:
         """Draw fresh samples.
 
         Parameters
@@ -350,7 +364,7 @@ class FlowEstimator(
         fitted = self._fitted_state()
         seed = Seed.from_random_state(random_state)
         n, encoded_y = self._encoded_y_for(fitted, n, y, seed)
-        rows = fitted.sample(n, encoded_y, seed)
+        rows: UserRowsT = fitted.sample(n, encoded_y, seed)
         if not return_y:
             return rows
         encoder = fitted.encoder

@@ -40,7 +40,7 @@ from sliceflow.spaces.pictures.rows import PictureRows
 from sliceflow.validation import is_int, require
 
 
-class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
+class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
     """Generative model for pictures: local directions, from coarse to fine.
 
     Particles start as noise or as mosaics of the pictures. Step by step they move onto

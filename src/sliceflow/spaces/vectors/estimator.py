@@ -42,7 +42,8 @@ from sliceflow.validation import is_int, is_real, require
 
 
 class SlicedWassersteinFlow(
-    FlowEstimator[VectorRows, FittedVectors | FittedLocalVectors]
+    # Users pass arrays, tensors or DataFrames, and get what they passed: `Any`.
+    FlowEstimator[VectorRows, FittedVectors | FittedLocalVectors, Any]
 ):
     """Generative model for vectors: particles moved by sliced optimal transport.
 
