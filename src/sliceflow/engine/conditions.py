@@ -204,7 +204,10 @@ class MixedEncoder:
 
     @property
     def condition_dim(self) -> int:
-        """The number of columns of the encoded y: the class index, and the numbers."""
+        """The number of columns of the encoded y: the class index, and the numbers.
+
+        It is no l of a flow: only local conditions take such a y.
+        """
         return 1 + self.continuous.condition_dim
 
     def encode(self, y: Any) -> MixedY:
