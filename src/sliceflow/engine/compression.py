@@ -59,7 +59,7 @@ def compress_maps(
     resolve_tails : whether to resolve the tails of sorted maps; otherwise they are
         averages
     """
-    if isinstance(maps, SmoothMaps):  # it has few knots as it is
+    if isinstance(maps, SmoothMaps):  # they have few knots as they are
         return maps
     if isinstance(maps, KnotMaps):
         if max_displacement is not None and not resolve_tails:

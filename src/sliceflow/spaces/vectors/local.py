@@ -51,9 +51,9 @@ class LocalVectorPlan(BaseVectorPlan):
     """The plan of a fit with local conditions. It prints as a table."""
 
     # The rows of a neighbourhood, and which columns of y the distances between
-    # neighbours see. The fit chooses them: the plan of a fitted model has both.
+    # neighbours see. None until the fit has chosen them: a fitted model has both.
     n_local_neighbors: Count | None = None
-    distances: str = "auto"
+    distances: str | None = None
 
     @property
     def method(self) -> str:
@@ -78,13 +78,12 @@ class LocalVectorPlan(BaseVectorPlan):
         among = f"of {self.n_rows} rows"
         if self.condition_kind == "mixed":
             among = "rows with the same labels"
-        nearest = f"the auto nearest {among}"
-        if self.n_local_neighbors is not None:
-            nearest = f"the {self.n_local_neighbors} nearest {among}"
+        n_nearest = self.n_local_neighbors or "auto"
+        nearest = f"the {n_nearest} nearest {among}"
         return [
             *super().summary(),
             ("neighbours", f"{nearest}: likelihood of rows left out"),
-            ("distances", f"exact, {self.distances}"),
+            ("distances", f"exact, {self.distances or 'auto'}"),
             ("regressions", f"1 to {MAX_COMPONENTS} in a neighbourhood, by BIC"),
             ("particles", str(self.n_particles)),
             ("model", "keeps all rows"),
