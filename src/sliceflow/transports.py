@@ -1,6 +1,6 @@
 """Transports: one-dimensional maps, for the parameter `transport`."""
 
-from sliceflow.engine.maps import GridMap, KnotMap, TransportMap
+from sliceflow.engine.maps import GridMaps, KnotMaps, TransportMaps
 from sliceflow.engine.transports import (
     Auto,
     Histogram,
@@ -12,12 +12,12 @@ from sliceflow.engine.transports import (
 
 __all__ = [
     "Auto",
-    "GridMap",
+    "GridMaps",
     "Histogram",
     "Interpolated",
-    "KnotMap",
+    "KnotMaps",
     "MapFit",
     "Sorted",
     "Transport",
-    "TransportMap",
+    "TransportMaps",
 ]

@@ -18,7 +18,7 @@ from sliceflow.engine.batches import (
     Batches,
     Target,
     make_batches,
-    row_weights,
+    point_weights,
 )
 from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.engine.encoded_y import ClassIndices, ContinuousY, SeparateClasses
@@ -264,7 +264,7 @@ def test_batches_take_turns_over_all_stages():
 def test_weighted_data_have_the_particles_class_masses(data, particles):
     data = torch.tensor(data)
     particles = torch.tensor(particles)
-    weights = row_weights(y_p=ClassIndices(particles), y_q=ClassIndices(data))
+    weights = point_weights(y_p=ClassIndices(particles), y_q=ClassIndices(data))
     weights = torch.ones(len(data)).double() if weights is None else weights
     for c in set(data.tolist()):
         mass = weights[data == c].sum() / len(data)
@@ -275,7 +275,7 @@ def test_weighted_data_have_the_particles_class_masses(data, particles):
 
 def test_repeated_rows_of_continuous_conditions_are_weighted_and_foreign_ones_are_not():
     rows = ContinuousY(torch.tensor([[0.0], [1.0]]).double())
-    weights = row_weights(y_p=rows.take(torch.tensor([0, 0, 0, 1])), y_q=rows)
+    weights = point_weights(y_p=rows.take(torch.tensor([0, 0, 0, 1])), y_q=rows)
     assert weights.tolist() == [1.5, 0.5]
     other = ContinuousY(torch.tensor([[0.5]]).double())
-    assert row_weights(y_p=other, y_q=rows) is None
+    assert point_weights(y_p=other, y_q=rows) is None

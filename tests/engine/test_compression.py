@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from sliceflow.engine.compression import (
     compress_grid_at_bends,
     compress_grid_evenly,
-    compress_map,
+    compress_maps,
     map_bytes,
 )
-from sliceflow.engine.maps import GridMap, KnotMap
+from sliceflow.engine.maps import GridMaps, KnotMaps
 from sliceflow.engine.transports import Histogram, Sorted
 
 
@@ -52,12 +52,12 @@ def grids(draw):
 @st.composite
 def compressed_maps(draw):
     """Such maps at a few knots."""
-    grid_map = draw(grids())
-    n_knots = draw(st.integers(2, min(grid_map.values.shape[1], 40)))
+    grid_maps = draw(grids())
+    n_knots = draw(st.integers(2, min(grid_maps.values.shape[1], 40)))
     max_displacement = draw(st.sampled_from([1e-3, 1.0, 4.0])) * float(
-        grid_map.values.abs().max() + 1e-30
+        grid_maps.values.abs().max() + 1e-30
     )
-    return compress_grid_at_bends(grid_map, n_knots, max_displacement)
+    return compress_grid_at_bends(grid_maps, n_knots, max_displacement)
 
 
 def bent(n_bins=64, rows=20, seed=0):
@@ -116,17 +116,17 @@ def test_maps_that_move_nothing_are_left_out_and_come_back(compressed, share, se
 
 
 def test_knots_at_bends_are_better_than_even_ones():
-    grid_map, p = bent()
-    whole = grid_map.displace(p)
+    grid_maps, p = bent()
+    whole = grid_maps.displace(p)
 
     def error(other):
         return float((other.displace(p) - whole).square().mean().sqrt())
 
-    few = error(compress_grid_at_bends(grid_map, 13, max_displacement=16.0).to_grid())
-    plain = error(compress_grid_evenly(grid_map, 12))
+    few = error(compress_grid_at_bends(grid_maps, 13, max_displacement=16.0).to_grid())
+    plain = error(compress_grid_evenly(grid_maps, 12))
     assert few < plain / 2
     assert (
-        error(compress_grid_at_bends(grid_map, 33, max_displacement=16.0).to_grid())
+        error(compress_grid_at_bends(grid_maps, 33, max_displacement=16.0).to_grid())
         < few / 1.5
     )
 
@@ -136,23 +136,23 @@ def test_lines_between_knots_leave_the_mean_and_the_spread_as_they_are():
 
     Images would shrink, at every step.
     """
-    grid_map, p = bent()
+    grid_maps, p = bent()
     image = p + compress_grid_at_bends(
-        grid_map, 8, max_displacement=16.0
+        grid_maps, 8, max_displacement=16.0
     ).to_grid().displace(p)
-    wanted = p + grid_map.displace(p)
+    wanted = p + grid_maps.displace(p)
     assert (image.mean(1) - wanted.mean(1)).abs().max() < 0.01
     assert ((image.std(1) / wanted.std(1)) - 1).abs().max() < 0.005
 
 
 def test_shared_maps_and_sorted_ones_keep_eight_times_as_many_knots():
-    grid_map, p = bent(256)
-    assert compress_map(grid_map, 12, 8.0, shared=False).edges.shape == (20, 12)
-    assert compress_map(grid_map, 12, 8.0, shared=True).edges.shape == (20, 96)
-    assert isinstance(compress_map(grid_map, 256, 8.0, shared=False), GridMap)
-    assert isinstance(compress_map(grid_map, 12, None, shared=False), GridMap)
+    grid_maps, p = bent(256)
+    assert compress_maps(grid_maps, 12, 8.0, shared=False).edges.shape == (20, 12)
+    assert compress_maps(grid_maps, 12, 8.0, shared=True).edges.shape == (20, 96)
+    assert isinstance(compress_maps(grid_maps, 256, 8.0, shared=False), GridMaps)
+    assert isinstance(compress_maps(grid_maps, 12, None, shared=False), GridMaps)
     knots = Sorted().fit(p, p + 1).maps
-    assert compress_map(knots, 12, 8.0, shared=False).values.shape[1] == 96
+    assert compress_maps(knots, 12, 8.0, shared=False).values.shape[1] == 96
 
 
 @given(seed=st.integers(0, 2**32 - 1), shift=st.floats(-3, 3))
@@ -163,30 +163,30 @@ def test_compressed_maps_have_rigid_tails(seed, shift):
     """
     rng = np.random.default_rng(seed)
     z_p, z_q = (torch.from_numpy(rng.standard_t(3, size=(2, 4000))) for _ in range(2))
-    grid_map = Histogram(256).fit(z_p, z_q + shift).maps
-    compressed = compress_grid_evenly(grid_map, 256)
+    grid_maps = Histogram(256).fit(z_p, z_q + shift).maps
+    compressed = compress_grid_evenly(grid_maps, 256)
     edge = torch.lerp(
-        grid_map.lo[:, None], grid_map.hi[:, None], torch.linspace(0, 1, 257).double()
+        grid_maps.lo[:, None], grid_maps.hi[:, None], torch.linspace(0, 1, 257).double()
     )
     few = round(4000**0.5 / 4)
     ordered = z_p.sort(dim=1).values
-    width = (grid_map.hi - grid_map.lo)[:, None] / 256
+    width = (grid_maps.hi - grid_maps.lo)[:, None] / 256
     inside = (edge > ordered[:, few + 1, None] + width) & (
         edge < ordered[:, -few - 2, None] - width
     )
-    assert torch.equal(compressed.values[inside], grid_map.values[inside])
+    assert torch.equal(compressed.values[inside], grid_maps.values[inside])
     assert bool((compressed.values.diff(dim=1) >= -1e-12).all())
     assert torch.equal(
         compressed.values,
-        compressed.values.clamp(grid_map.values[:, :1], grid_map.values[:, -1:]),
+        compressed.values.clamp(grid_maps.values[:, :1], grid_maps.values[:, -1:]),
     )
     for row in range(2):
         low = ordered[row, few - 2] - width[row]
         high = ordered[row, -few + 1] + width[row]
         for tail in (edge[row] < low, edge[row] > high):
             moved = (compressed.values - edge)[row][tail]
-            free = (compressed.values[row] > grid_map.values[row, 0]) & (
-                compressed.values[row] < grid_map.values[row, -1]
+            free = (compressed.values[row] > grid_maps.values[row, 0]) & (
+                compressed.values[row] < grid_maps.values[row, -1]
             )
             moved = moved[free[tail]]  # the others stand at the ends of the data
             assert len(moved) == 0 or float(moved.max() - moved.min()) < 1e-9
@@ -196,16 +196,16 @@ def test_compressed_maps_have_rigid_tails(seed, shift):
     ("n_bins", "n_knots"), [(1021, 512), (514, 256), (256, 512), (7, 3), (2, 1), (1, 1)]
 )
 def test_grids_of_any_number_of_bins_keep_many_of_them(n_bins, n_knots):
-    grid_map, z_p = bent(n_bins)
-    grid_map = replace(grid_map, counts=None)  # no rigid tails: the values stay
-    compressed = compress_grid_evenly(grid_map, n_knots)
+    grid_maps, z_p = bent(n_bins)
+    grid_maps = replace(grid_maps, counts=None)  # no rigid tails: the values stay
+    compressed = compress_grid_evenly(grid_maps, n_knots)
     kept = compressed.values.shape[1] - 1
     assert min(n_bins, n_knots) / 2 < kept <= n_knots
     ends = [0, -1]
-    assert torch.equal(compressed.values[:, ends], grid_map.values[:, ends])
+    assert torch.equal(compressed.values[:, ends], grid_maps.values[:, ends])
     assert (compressed.values.diff(dim=1) >= 0).all()
     # Between edges both are lines: what is lost is within the wider bins.
-    error = (compressed.displace(z_p) - grid_map.displace(z_p)).abs().amax(1)
+    error = (compressed.displace(z_p) - grid_maps.displace(z_p)).abs().amax(1)
     largest_rise = compressed.values.diff(dim=1).amax(1)
     assert (error <= largest_rise + 1e-6).all()
 
@@ -213,9 +213,9 @@ def test_grids_of_any_number_of_bins_keep_many_of_them(n_bins, n_knots):
 def test_compressed_maps_keep_their_tails_if_asked():
     knots = torch.linspace(0, 1, 10_000)[None]
     values = torch.tan(1.57 * knots)
-    knot_map = KnotMap(knots, values)
-    plain = compress_map(knot_map, 100, None, shared=False)
-    tails = compress_map(knot_map, 100, None, shared=False, resolve_tails=True)
+    knot_maps = KnotMaps(knots, values)
+    plain = compress_maps(knot_maps, 100, None, shared=False)
+    tails = compress_maps(knot_maps, 100, None, shared=False, resolve_tails=True)
     assert float(plain.values.max()) < 0.6 * float(values.max())
     assert float(tails.values.max()) == float(values.max())
     assert tails.knots.shape[1] <= 100 + 2 * 8
@@ -235,7 +235,7 @@ def test_compressed_maps_keep_their_tails_if_asked():
 def test_a_map_takes_the_memory_that_is_expected_of_it(transport, shared, n_knots):
     z = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 3, 9000))).float()
     n_bins = getattr(transport, "n_bins", None)
-    compressed = compress_map(transport.fit(*z).maps, n_knots, 8.0, shared)
+    compressed = compress_maps(transport.fit(*z).maps, n_knots, 8.0, shared)
     parts = [
         part for part in vars(compressed).values() if isinstance(part, torch.Tensor)
     ]

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from sliceflow.engine.conditions import (
+    ClassEncoder,
     ContinuousEncoder,
-    LabelEncoder,
     add_condition_shift,
     broadcast_condition,
     infer_encoder,
@@ -35,7 +35,7 @@ from sliceflow.errors import DataError
 def test_labels_of_any_hashable_kind(y, classes):
     array = as_array(y)
     labels = infer_encoder(array, len(classes))
-    assert isinstance(labels, LabelEncoder)
+    assert isinstance(labels, ClassEncoder)
     assert labels.encode(array).values.tolist() == classes
 
 
@@ -167,6 +167,6 @@ def test_numbers_that_are_none_are_named_as_the_caller_calls_them():
 
 
 def test_a_label_that_cannot_be_hashed_is_an_error_of_the_data():
-    encoder = LabelEncoder.from_data(np.array(["a", "b"]))
+    encoder = ClassEncoder.from_data(np.array(["a", "b"]))
     with pytest.raises(DataError, match="labels must be hashable"):
         encoder.encode([["a"], {"b": 1}])

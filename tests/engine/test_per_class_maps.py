@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sliceflow.engine.batches import Batch, Target
 from sliceflow.engine.clouds import ClassSlices, Cloud
-from sliceflow.engine.compression import compress_map
+from sliceflow.engine.compression import compress_maps
 from sliceflow.engine.encoded_y import ClassIndices, SeparateClasses
 from sliceflow.engine.flow import FlowSpec, ParticleStreams, replay, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
@@ -114,7 +114,7 @@ def test_thin_maps_move_fresh_particles_of_a_class_as_its_own_thin_maps_do(
 ):
     z_p, z_q, slices_p, slices_q = problem
     fit = transport.fit(z_p, z_q, Batch(class_slices=(slices_p, slices_q)))
-    stored = compress_map(fit.maps, n_knots, None, shared=False, resolve_tails=tails)
+    stored = compress_maps(fit.maps, n_knots, None, shared=False, resolve_tails=tails)
     stored.check_saved()
     fresh = torch.linspace(-3, 3, 50, dtype=z_p.dtype).repeat(len(slices_p))
     fresh = (scale * fresh).expand(len(z_p), -1).contiguous()
@@ -126,7 +126,7 @@ def test_thin_maps_move_fresh_particles_of_a_class_as_its_own_thin_maps_do(
             assert dz[:, points].abs().max() < 1e-12
             continue
         alone = transport.fit(z_p[:, points_p], z_q[:, points_q]).maps
-        own = compress_map(alone, n_knots, None, shared=False, resolve_tails=tails)
+        own = compress_maps(alone, n_knots, None, shared=False, resolve_tails=tails)
         assert torch.equal(dz[:, points], own.displace(fresh[:, points]))
 
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceflow.engine.smooth_maps import SmoothMap
+from sliceflow.engine.smooth_maps import SmoothMaps
 
 SLOPES = st.lists(st.floats(0.01, 50), min_size=2, max_size=8)
 
@@ -14,7 +14,7 @@ SLOPES = st.lists(st.floats(0.01, 50), min_size=2, max_size=8)
 def smooth_map(slopes):
     slopes = torch.tensor([slopes], dtype=torch.float64)
     knots = torch.linspace(-2, 2, slopes.shape[1], dtype=torch.float64)[None]
-    return SmoothMap(knots, slopes, torch.tensor([-1.5], dtype=torch.float64))
+    return SmoothMaps(knots, slopes, torch.tensor([-1.5], dtype=torch.float64))
 
 
 POINTS = torch.linspace(-30, 30, 1001, dtype=torch.float64)[None]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sliceflow.engine.batches import Batch
 from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.engine.frames import Random
-from sliceflow.engine.maps import GridMap, KnotMap
+from sliceflow.engine.maps import GridMaps, KnotMaps
 from sliceflow.engine.transports import Auto, Histogram, Interpolated, Sorted
 
 ALL = [Sorted(), Interpolated(), Histogram(64), Auto(threshold=10)]
@@ -130,9 +130,9 @@ def test_beyond_the_ends_the_map_is_a_rigid_shift_or_one_point(
     transport, factor, slope
 ):
     z_p = torch.linspace(0, 1, 11).double()[None]
-    transport_map = transport.fit(z_p, 5 + factor * z_p).maps
+    maps = transport.fit(z_p, 5 + factor * z_p).maps
     far = torch.tensor([[-100.0, -1.0, 2.0, 50.0]]).double()
-    image = (far + transport_map.displace(far))[0]
+    image = (far + maps.displace(far))[0]
     wanted = [5 - 100 * slope, 5 - slope, 5 + factor + slope, 5 + factor + 49 * slope]
     assert torch.allclose(image, torch.tensor(wanted).double())
 
@@ -159,8 +159,8 @@ def test_integer_weights_are_repetitions(transport, seed):
 
 def test_auto_picks_by_size():
     z = torch.randn(1, 100)
-    assert isinstance(Auto(threshold=200).fit(z, z).maps, KnotMap)
-    assert isinstance(Auto(threshold=199).fit(z, z).maps, GridMap)
+    assert isinstance(Auto(threshold=200).fit(z, z).maps, KnotMaps)
+    assert isinstance(Auto(threshold=199).fit(z, z).maps, GridMaps)
 
 
 @pytest.mark.parametrize("transport", ALL, ids=str)

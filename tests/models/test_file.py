@@ -22,7 +22,7 @@ from models import full_disk
 from sliceflow.engine import conditions, frames, transports
 from sliceflow.engine.compression import compress_grid_at_bends
 from sliceflow.engine.flow import FlowSpec
-from sliceflow.engine.maps import GridMap, KnotMap
+from sliceflow.engine.maps import GridMaps, KnotMaps
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -64,8 +64,8 @@ def steps(n=8):
     grid = torch.linspace(-1, 1, 41).repeat(5, 1)
     bent = grid + 0.2 * torch.sin(3 * grid) * (torch.arange(5) < 3)[:, None]
     low = torch.full((5,), -1.0).double()
-    whole = GridMap(low, -low, bent)
-    tables = [KnotMap(knots, values), whole, compress_grid_at_bends(whole, 9, 1.0)]
+    whole = GridMaps(low, -low, bent)
+    tables = [KnotMaps(knots, values), whole, compress_grid_at_bends(whole, 9, 1.0)]
     theta = torch.eye(5, 7)
     return tuple(
         ModelStep(0, k, tables[k % 3], theta if k == 3 else None) for k in range(n)
@@ -84,7 +84,7 @@ def small(**changes):
         frame=frames.Random(20),
         transport=transports.Histogram(64),
         model=steps(),
-        condition=conditions.LabelEncoder(np.array(["cat", "dog"])),
+        condition=conditions.ClassEncoder(np.array(["cat", "dog"])),
         history=history,
         rows=torch.zeros(3, 7, dtype=torch.float64),
     )
@@ -93,7 +93,7 @@ def small(**changes):
 
 def one_step(knots, values, theta=None):
     """A model of one step with these maps."""
-    return (ModelStep(0, 0, KnotMap(knots, values), theta),)
+    return (ModelStep(0, 0, KnotMaps(knots, values), theta),)
 
 
 @pytest.fixture
@@ -120,10 +120,10 @@ def test_labels_that_are_not_distinct_or_of_their_type_are_refused(
     dtype, labels, message
 ):
     classes = {"class": "labels", "dtype": dtype, "labels": labels}
-    tree = {"class": "LabelEncoder", "classes": classes, "are_clusters": False}
+    tree = {"class": "ClassEncoder", "classes": classes, "are_clusters": False}
     header = msgspec.msgpack.encode(tree)
     with pytest.raises(ValueError, match=message):
-        codec.decode(conditions.LabelEncoder, header, {})
+        codec.decode(conditions.ClassEncoder, header, {})
 
 
 def test_the_file_is_safetensors_compressed_by_zstd(path):
@@ -181,7 +181,7 @@ FAR = torch.full((5, 1), 1e38)
             "not orthonormal",
         ),
         (
-            dict(condition=conditions.LabelEncoder(np.array([3 + 1j]))),
+            dict(condition=conditions.ClassEncoder(np.array([3 + 1j]))),
             "which a file cannot hold",
         ),
     ],
@@ -271,15 +271,15 @@ def test_hostile_headers_are_refused(tmp_path, header):
 
 
 def test_labels_nested_too_deep_are_refused(tmp_path):
-    start = msgspec.msgpack.encode({"class": "LabelEncoder", "are_clusters": False})[1:]
+    start = msgspec.msgpack.encode({"class": "ClassEncoder", "are_clusters": False})[1:]
     labels = msgspec.msgpack.encode({"class": "labels", "dtype": "|O", "labels": [0]})[
         :-1
     ]
     deep = labels + TUPLE_LABEL * 100_000 + b"\x01"
     header = b"\x83" + start + b"\xa7classes" + deep
-    file.write(tmp_path / "x", "LabelEncoder", header, {})
+    file.write(tmp_path / "x", "ClassEncoder", header, {})
     with pytest.raises(ModelFileError):
-        load(tmp_path / "x", (conditions.LabelEncoder,))
+        load(tmp_path / "x", (conditions.ClassEncoder,))
 
 
 def test_a_file_cut_off_or_changed_anywhere_is_refused_or_the_same(path):

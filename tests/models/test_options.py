@@ -21,8 +21,9 @@ from sliceflow import (
     frames,
     transports,
 )
-from sliceflow.engine import paper
 from sliceflow.errors import ParameterError
+from sliceflow.spaces.pictures.paper import paper_parameters
+from sliceflow.spaces.vectors.paper import PAPER
 
 DATA = {SlicedWassersteinFlow: X, ImageFlow: PICTURES}
 OPTIONS = {SlicedWassersteinFlow: VectorOptions, ImageFlow: ImageOptions}
@@ -185,7 +186,10 @@ def adapter_parameters(flow):
 
 @pytest.mark.parametrize(
     ("estimator", "of_paper"),
-    [(SlicedWassersteinFlow, paper.VECTORS), (ImageFlow, paper.PICTURES)],
+    [
+        (SlicedWassersteinFlow, lambda defaults: PAPER),
+        (ImageFlow, paper_parameters),
+    ],
 )
 def test_parameters_left_alone_take_the_papers_values_and_others_win(
     estimator, of_paper
@@ -193,15 +197,10 @@ def test_parameters_left_alone_take_the_papers_values_and_others_win(
     flow = estimator(preset="paper", device="cpu")
     before = flow.get_params()
     resolved = adapter_parameters(flow)
-    for name, value in of_paper.items():
-        found = (
-            resolved[name] if name in resolved else getattr(resolved["options"], name)
-        )
-        assert found == value, name
-    assert {k for k, v in resolved.items() if v is not before[k]} <= {
-        *of_paper,
-        "options",
-    }
+    values = of_paper(estimator()._adapter().parameters)
+    without_preset = [name for name in resolved if name != "preset"]
+    for name in without_preset:
+        assert resolved[name] == getattr(values, name), name
     assert flow.get_params() == before
     given = dict(
         transport="sorted", amplifier=3.0, options=OPTIONS[estimator](taper=0.25)
@@ -229,7 +228,7 @@ def test_plans_of_the_preset_are_the_papers():
         False,
         0,
     )
-    assert [(stage.n_steps, stage.taper) for stage in plan.stages()] == [(3, 0)]
+    assert [(stage.n_steps, stage.taper) for stage in plan.engine_stages()] == [(3, 0)]
     wide = SlicedWassersteinFlow(preset="paper", n_particles=50).plan(
         np.arange(50.0 * 200).reshape(50, 200)
     )

@@ -37,10 +37,10 @@ class Threads:
         self._barrier.wait()
         return out
 
-    def sum(self, part):
+    def sum_(self, part):
         return self._combined(part, lambda parts: parts.sum(0))
 
-    def minimum(self, part):
+    def minimum_(self, part):
         return self._combined(part, lambda parts: parts.amin(0))
 
     def run(self, work):
@@ -112,7 +112,7 @@ def test_one_rank_is_a_plain_fit_and_several_count():
     assert first.transport == replace(
         stages[0].transport,
         transport=DistributedHistogram(Histogram(32), several),
-        sum_over_ranks=several.sum,
+        sum_over_ranks=several.sum_,
     )
     assert last.transport.histogram.n_bins == 4096
     for transport in (Sorted(), Interpolated(), Shrunk(Sorted(), 1.0, (0.1,))):

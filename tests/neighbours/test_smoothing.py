@@ -10,7 +10,10 @@ from sliceflow import metrics
 from sliceflow.engine.encoded_y import ClassIndices, ContinuousY
 from sliceflow.engine.random import Seed
 from sliceflow.neighbours import smoothing
-from sliceflow.neighbours.smoothing import choose_smoothing, find_class_neighbours
+from sliceflow.neighbours.smoothing import (
+    choose_smoothing_bandwidth,
+    find_class_neighbours,
+)
 
 
 @pytest.mark.parametrize("h", [0.3, 1.0, 2.0])
@@ -82,7 +85,7 @@ def test_odd_rows_have_a_strength_and_finite_draws(pairs, n_classes):
     if n_classes:
         y = ClassIndices(torch.arange(len(x)).clamp(max=n_classes))
     groups = find_class_neighbours(x, y, 20)
-    h = choose_smoothing(groups)
+    h = choose_smoothing_bandwidth(groups)
     assert 0 <= h <= 2
     for group in groups:
         draws = group.draw(h or 1.0, 4, Seed(0))
@@ -99,7 +102,7 @@ def test_the_chosen_draws_are_as_far_from_rows_as_rows_are_from_each_other(
     x = torch.from_numpy(np.random.default_rng(n).normal(size=(n, d)))
     y = ClassIndices(torch.arange(n) % 3) if labels else None
     groups = find_class_neighbours(x, y, 20)
-    h = choose_smoothing(groups)
+    h = choose_smoothing_bandwidth(groups)
     ratios = []
     for group in groups:
         draws = group.draw(h, max(1, 12_000 // n), Seed(1)).flatten(0, 1).numpy()

@@ -202,7 +202,7 @@ def make_batches(
     parts_p = _equal_parts(m, max_samples)
     groups = None
     if y_p is not None and y_q is not None:
-        groups = row_groups(y_p=y_p, y_q=y_q)
+        groups = point_groups(y_p=y_p, y_q=y_q)
     order = seed.child("order").permutation(n)
     data_indices: list[Indices] = []
     if groups is None:
@@ -297,7 +297,7 @@ def weighted_batches(
     """
     weights = None
     if y_q is not None and y_p is not None:
-        weights = row_weights(y_p=y_p, y_q=y_q)
+        weights = point_weights(y_p=y_p, y_q=y_q)
     if weights is None:
         return Batches()
     weights = weights[shard]
@@ -325,8 +325,9 @@ def _matching_data(
 ) -> list[Tensor]:
     """For every batch of particles, in turn, as many data of the same conditions.
 
-    `groups_p` (M,) and `groups_q` (N,) are equal where conditions are, as `row_groups`
-    returns them. The results are indices of the data once they are sorted by group.
+    `groups_p` (M,) and `groups_q` (N,) are equal where conditions are, as
+    `point_groups` returns them. The results are indices of the data once they are
+    sorted by group.
     """
     n_groups = int(max(groups_p.max(), groups_q.max())) + 1
     group_size = torch.bincount(groups_q, minlength=n_groups)
@@ -343,7 +344,7 @@ def _matching_data(
     return data_indices
 
 
-def row_groups(*, y_p: EncodedY, y_q: EncodedY) -> tuple[Tensor, Tensor] | None:
+def point_groups(*, y_p: EncodedY, y_q: EncodedY) -> tuple[Tensor, Tensor] | None:
     """Group indices (M,) of particles and (N,) of data: a group has one condition.
 
     The result is None if groups cannot be compared, because data and particles have
@@ -375,7 +376,7 @@ def _distinct_row_indices(rows: Tensor) -> Tensor:
     return indices
 
 
-def row_weights(*, y_p: EncodedY, y_q: EncodedY) -> Tensor | None:
+def point_weights(*, y_p: EncodedY, y_q: EncodedY) -> Tensor | None:
     """Weights (N,) of the data that give every condition the particles' mass.
 
     A row whose condition g is shared by N_g of N rows and M_g of M particles counts
@@ -383,7 +384,7 @@ def row_weights(*, y_p: EncodedY, y_q: EncodedY) -> Tensor | None:
     the gap to another, a jump of size ξ. The result is None if all weights are 1, or if
     conditions cannot be compared.
     """
-    groups = row_groups(y_p=y_p, y_q=y_q)
+    groups = point_groups(y_p=y_p, y_q=y_q)
     if groups is None:
         return None
     groups_p, groups_q = groups

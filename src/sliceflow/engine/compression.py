@@ -1,11 +1,11 @@
 """Compression of the maps that a model stores: few knots, and few bytes for each.
 
-`compress_map` chooses the form. Maps through sorted particles become averages over
+`compress_maps` chooses the form. Maps through sorted particles become averages over
 cells of particles (`compress_knots`). Maps on a grid get a coarser grid
-(`compress_grid_evenly`), or become a `CompressedMap` (`compress_grid_at_bends`): the
+(`compress_grid_evenly`), or become `CompressedMaps` (`compress_grid_at_bends`): the
 displacement D(z) = T(z) − z is then piecewise linear through a few knots, which are
-where the map bends, and is rounded to whole steps. To move particles, a `CompressedMap`
-is turned into a grid again.
+where the map bends, and is rounded to whole steps. To move particles, `CompressedMaps`
+are turned into a grid again.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.engine.maps import GridMap, KnotMap, TransportMap, concatenate_classes
-from sliceflow.engine.model_steps import MAX_COMPRESSED_KNOTS, CompressedMap
-from sliceflow.engine.smooth_maps import SmoothMap
+from sliceflow.engine.maps import GridMaps, KnotMaps, TransportMaps, concatenate_classes
+from sliceflow.engine.model_steps import MAX_COMPRESSED_KNOTS, CompressedMaps
+from sliceflow.engine.smooth_maps import SmoothMaps
 
 # Displacements are stored as int16, as multiples of a rounding step. The largest
 # displacement that is expected has this many steps, 8,191: far finer than the noise of
@@ -39,18 +39,18 @@ _MORE_KNOTS_IF_SHARED = 8
 _FAR_BEYOND = 16
 
 
-def compress_map(
-    transport_map: TransportMap,
+def compress_maps(
+    maps: TransportMaps,
     n_knots: int,
     max_displacement: float | None,
     shared: bool,
     resolve_tails: bool = False,
-) -> TransportMap | CompressedMap:
+) -> TransportMaps | CompressedMaps:
     """Compress fitted maps for a model, to about `n_knots` knots each.
 
     Parameters
     ----------
-    transport_map : the maps as they were fitted
+    maps : the maps as they were fitted
     n_knots : knots of each map; see also `max_displacement`
     max_displacement : an upper bound on how far a value moves. If it is unknown, None,
         knots are spaced evenly. If it is known, maps that classes share and maps of
@@ -59,21 +59,21 @@ def compress_map(
     resolve_tails : whether to resolve the tails of sorted maps; otherwise they are
         averages
     """
-    if isinstance(transport_map, SmoothMap):  # it has few knots as it is
-        return transport_map
-    if isinstance(transport_map, KnotMap):
+    if isinstance(maps, SmoothMaps):  # they have few knots as they are
+        return maps
+    if isinstance(maps, KnotMaps):
         if max_displacement is not None and not resolve_tails:
             n_knots *= _MORE_KNOTS_IF_SHARED
-        return _compress_sorted(transport_map, n_knots, resolve_tails)
+        return _compress_sorted(maps, n_knots, resolve_tails)
     if max_displacement is None:
-        return compress_grid_evenly(transport_map, n_knots)
+        return compress_grid_evenly(maps, n_knots)
     if shared:
         n_knots *= _MORE_KNOTS_IF_SHARED
-    n_bins = transport_map.values.shape[1] - 1
+    n_bins = maps.values.shape[1] - 1
     if n_knots >= n_bins:
-        return compress_grid_evenly(transport_map, n_knots)
+        return compress_grid_evenly(maps, n_knots)
     return compress_grid_at_bends(
-        transport_map, min(max(2, n_knots), MAX_COMPRESSED_KNOTS), max_displacement
+        maps, min(max(2, n_knots), MAX_COMPRESSED_KNOTS), max_displacement
     )
 
 
@@ -91,7 +91,7 @@ def map_bytes(n_knots: int, n_bins: int | None, shared: bool) -> int:
     return 6 * min(max(2, n_knots), MAX_COMPRESSED_KNOTS) + 16  # edges, shifts, range
 
 
-def compress_grid_evenly(grid: GridMap, n_knots: int) -> GridMap:
+def compress_grid_evenly(grid: GridMaps, n_knots: int) -> GridMaps:
     """Maps on a coarser grid of at most `n_knots` bins, with rigid tails.
 
     Its edges are every k-th edge of the first grid, if the least k that leaves few
@@ -108,7 +108,7 @@ def compress_grid_evenly(grid: GridMap, n_knots: int) -> GridMap:
         coarse = values[:, ::stride].contiguous()
     else:
         coarse = _values_at_new_edges(values, n_knots)
-    return GridMap(grid.lo, grid.hi, coarse)
+    return GridMaps(grid.lo, grid.hi, coarse)
 
 
 def _values_at_new_edges(values: Tensor, n_bins: int) -> Tensor:
@@ -121,8 +121,8 @@ def _values_at_new_edges(values: Tensor, n_bins: int) -> Tensor:
 
 
 def compress_grid_at_bends(
-    grid: GridMap, n_knots: int, max_displacement: float
-) -> CompressedMap:
+    grid: GridMaps, n_knots: int, max_displacement: float
+) -> CompressedMaps:
     """The maps of a grid with `n_knots` knots each, where they bend and particles are.
 
     A line through knots a distance δ apart errs by D″δ²/8. Over particles of density p,
@@ -138,30 +138,39 @@ def compress_grid_at_bends(
     lo, hi, edges, quantized_shifts = kernels.for_tensor(grid.values).compress_grid(
         grid.lo, grid.hi, grid.values, counts, n_knots, exponent
     )
-    compressed = CompressedMap(
-        lo, hi, edges, quantized_shifts, n_bins, exponent, grid.values.dtype
+    compressed = CompressedMaps(
+        lo=lo,
+        hi=hi,
+        edges=edges,
+        quantized_shifts=quantized_shifts,
+        n_maps=len(lo),
+        n_bins=n_bins,
+        exponent=exponent,
+        dtype=grid.values.dtype,
     )
     return compressed.with_standard_identity_maps()
 
 
-def _compress_sorted(knot_map: KnotMap, n_knots: int, resolve_tails: bool) -> KnotMap:
+def _compress_sorted(
+    knot_maps: KnotMaps, n_knots: int, resolve_tails: bool
+) -> KnotMaps:
     """Sorted maps with fewer knots; if each class has its own maps, class by class."""
-    if knot_map.knots_per_class is None:
-        compressed = compress_knots(knot_map, n_knots, resolve_tails)
+    if knot_maps.knots_per_class is None:
+        compressed = compress_knots(knot_maps, n_knots, resolve_tails)
         return _flat_far_beyond(compressed) if resolve_tails else compressed
-    maps: list[KnotMap | None] = []
-    for class_map in knot_map.split_classes():
-        if class_map is None:
+    maps: list[KnotMaps | None] = []
+    for class_maps in knot_maps.split_classes():
+        if class_maps is None:
             maps.append(None)
         else:
-            maps.append(_compress_sorted(class_map, n_knots, resolve_tails))
-    h = len(knot_map.knots) // len(maps)
-    return concatenate_classes(maps, h, knot_map.knots)
+            maps.append(_compress_sorted(class_maps, n_knots, resolve_tails))
+    h = len(knot_maps.knots) // len(maps)
+    return concatenate_classes(maps, h, knot_maps.knots)
 
 
 def compress_knots(
-    knot_map: KnotMap, n_knots: int, resolve_tails: bool = False
-) -> KnotMap:
+    knot_maps: KnotMaps, n_knots: int, resolve_tails: bool = False
+) -> KnotMaps:
     """Average over `n_knots` cells with equal numbers of particles.
 
     A map through every particle would follow the sampling noise of single ones.
@@ -171,23 +180,23 @@ def compress_knots(
     atoms, such as 0 and 1, the two particles beside the jump are cells of their own:
     hardly any fresh particle ends up between the atoms.
     """
-    size = knot_map.knots.shape[1]
+    size = knot_maps.knots.shape[1]
     if size <= n_knots:
-        return knot_map
-    bounds = torch.arange(n_knots + 1, device=knot_map.knots.device) * size // n_knots
+        return knot_maps
+    bounds = torch.arange(n_knots + 1, device=knot_maps.knots.device) * size // n_knots
     if resolve_tails:
         bounds = _with_tail_cells(bounds)
-        jumps = _jumps(knot_map.values)
+        jumps = _jumps(knot_maps.values)
         if jumps is not None:
             beside = torch.cat((jumps - 1, jumps, jumps + 1), 1).clamp(0, size)
             row_bounds = torch.cat((bounds.expand(len(beside), -1), beside), 1)
             row_bounds = row_bounds.sort(1).values
-            return KnotMap(
-                _means_of_own_cells(knot_map.knots, row_bounds),
-                _means_of_own_cells(knot_map.values, row_bounds),
+            return KnotMaps(
+                _means_of_own_cells(knot_maps.knots, row_bounds),
+                _means_of_own_cells(knot_maps.values, row_bounds),
             )
-    return KnotMap(
-        _cell_means(knot_map.knots, bounds), _cell_means(knot_map.values, bounds)
+    return KnotMaps(
+        _cell_means(knot_maps.knots, bounds), _cell_means(knot_maps.values, bounds)
     )
 
 
@@ -250,14 +259,14 @@ def _jumps(values: Tensor) -> Tensor | None:
     return torch.where(widest.values > 0, widest.indices + 1, values.shape[1])
 
 
-def _flat_far_beyond(knot_map: KnotMap) -> KnotMap:
+def _flat_far_beyond(knot_maps: KnotMaps) -> KnotMaps:
     """The maps with a knot far beyond each end: nothing leaves the data's range."""
-    knots = knot_map.knots
-    values = knot_map.values
+    knots = knot_maps.knots
+    values = knot_maps.values
     first = knots[:, :1]
     last = knots[:, -1:]
     far = _FAR_BEYOND * (last - first) + 1
-    return KnotMap(
+    return KnotMaps(
         torch.cat((first - far, knots, last + far), 1),
         torch.cat((values[:, :1], values, values[:, -1:]), 1),
     )

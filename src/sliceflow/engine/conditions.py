@@ -49,7 +49,7 @@ def add_condition_shift(z: Tensor, theta: Tensor | None, y: EncodedY | None) -> 
 
 
 @dataclass(frozen=True)
-class LabelEncoder:
+class ClassEncoder:
     """Class labels of any hashable kind, as one-hot vectors.
 
     Labels of different types differ: 1, "1" and True are three classes. But 1.0 is 1.
@@ -68,7 +68,7 @@ class LabelEncoder:
             )
 
     @classmethod
-    def from_data(cls, y: np.ndarray) -> LabelEncoder:
+    def from_data(cls, y: np.ndarray) -> ClassEncoder:
         """The distinct labels of y (n,), sorted if possible, else as they appear."""
         if y.dtype != object:
             return cls(np.unique(y))
@@ -181,7 +181,7 @@ class MixedEncoder:
     a tuple, are its class.
     """
 
-    labels: LabelEncoder  # of the combinations of labels
+    labels: ClassEncoder  # of the combinations of labels
     continuous: ContinuousEncoder  # of the other columns
     labelled: tuple[bool, ...]
     kind: ClassVar[Literal["mixed"]] = "mixed"
@@ -200,11 +200,14 @@ class MixedEncoder:
         combinations = row_tuples(y[:, is_label])
         check_labels(combinations, "y")
         continuous = ContinuousEncoder.from_data(as_finite(y[:, ~is_label]))
-        return cls(LabelEncoder.from_data(combinations), continuous, labelled)
+        return cls(ClassEncoder.from_data(combinations), continuous, labelled)
 
     @property
     def condition_dim(self) -> int:
-        """The number of columns of the encoded y: the class index, and the numbers."""
+        """The number of columns of the encoded y: the class index, and the numbers.
+
+        It is no l of a flow: only local conditions take such a y.
+        """
         return 1 + self.continuous.condition_dim
 
     def encode(self, y: Any) -> MixedY:
@@ -242,7 +245,7 @@ class MixedEncoder:
         return y
 
 
-ConditionEncoder = LabelEncoder | ContinuousEncoder | MixedEncoder
+ConditionEncoder = ClassEncoder | ContinuousEncoder | MixedEncoder
 
 
 def infer_encoder(array: np.ndarray, n_rows: int, name: str = "y") -> ConditionEncoder:
@@ -263,7 +266,7 @@ def infer_encoder(array: np.ndarray, n_rows: int, name: str = "y") -> ConditionE
     if array.ndim == 1:
         check_labels(array, name)
         check_no_fractions(array, name)
-        return LabelEncoder.from_data(array)
+        return ClassEncoder.from_data(array)
     if array.shape[1] == 0:
         raise DataError("y has 0 columns", "leave it out for an unconditional flow")
     if array.dtype == object and not are_numbers(array.flat):
@@ -274,7 +277,7 @@ def infer_encoder(array: np.ndarray, n_rows: int, name: str = "y") -> ConditionE
 def decode_y(encoder: ConditionEncoder, y: EncodedY) -> np.ndarray:
     """y as the user writes it; `encoder` is that of this kind of y."""
     match encoder, y:
-        case LabelEncoder(), ClassIndices():
+        case ClassEncoder(), ClassIndices():
             return encoder.decode(y)
         case ContinuousEncoder(), ContinuousY():
             return encoder.decode(y)
@@ -314,7 +317,7 @@ def encode_y(
 def broadcast_condition(encoder: ConditionEncoder, y: Any, n: int) -> Any:
     """y for n samples: a single condition is repeated n times, an array stays."""
     y = unmasked(y, "y")
-    if isinstance(encoder, LabelEncoder):
+    if isinstance(encoder, ClassEncoder):
         if not _is_one_label(y, encoder):
             return y
         label = y.item() if hasattr(y, "item") else y
@@ -329,7 +332,7 @@ def broadcast_condition(encoder: ConditionEncoder, y: Any, n: int) -> Any:
     return np.tile(array.reshape(1, -1), (n, 1))
 
 
-def _is_one_label(y: Any, encoder: LabelEncoder) -> bool:
+def _is_one_label(y: Any, encoder: ClassEncoder) -> bool:
     """Whether y is a single label, not a sequence of labels."""
     if isinstance(y, (str, bytes)) or np.ndim(y) == 0:
         return True

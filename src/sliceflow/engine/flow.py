@@ -35,12 +35,12 @@ from torch import Tensor
 from sliceflow.arrays import chunks
 from sliceflow.engine.batches import StepTarget
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.compression import compress_map
+from sliceflow.engine.compression import compress_maps
 from sliceflow.engine.encoded_y import ClassIndices, EncodedY, SeparateClasses
 from sliceflow.engine.events import Event, EventListener, notify, now
 from sliceflow.engine.frames import DenseFrame, Frame
-from sliceflow.engine.maps import TransportMap
-from sliceflow.engine.model_steps import CompressedMap, ModelStep
+from sliceflow.engine.maps import TransportMaps
+from sliceflow.engine.model_steps import CompressedMaps, ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.engine.rotations import freeing_rotation_pools
 from sliceflow.engine.schedule import Stage
@@ -114,7 +114,7 @@ def simulate(
                         step_index=state.step_index,
                         steps_before=state.steps_done,
                         particles=moving,
-                        particles_before_stage=particles,
+                        whole_particles=particles,
                     )
                     data, batch = target.at(step)
                     frame = step.make_frame(data)
@@ -180,10 +180,10 @@ def _replay_in_order(
                     step_index=model_step.step_index,
                     steps_before=steps_done,
                     particles=moving,
-                    particles_before_stage=particles,
+                    whole_particles=particles,
                 )
                 frame = step.make_frame(theta=model_step.theta)
-                step.move(frame, model_step.expanded(), particle_noise)
+                step.move(frame, model_step.expanded_maps(), particle_noise)
                 steps_done += 1
                 if steps_done in snapshots_after:
                     snapshots.append(step.current_points())
@@ -285,7 +285,7 @@ class Step:
     step_index: int  # in its stage
     steps_before: int  # steps done before, in all stages
     particles: Cloud  # in the subspace of the stage
-    particles_before_stage: Cloud  # in the whole space, as they were before the stage
+    whole_particles: Cloud  # in the whole space, as they were before the stage
 
     @property
     def stage(self) -> Stage:
@@ -318,7 +318,7 @@ class Step:
     def move(
         self,
         frame: Frame,
-        transport_map: TransportMap,
+        maps: TransportMaps,
         particle_noise: ParticleStreams | None,
         z: Tensor | None = None,
         dz: Tensor | None = None,
@@ -331,11 +331,11 @@ class Step:
         """
         step_size = self.stage.step_size_at(self.step_index)
         if z is not None and dz is None and self._is_worth_keeping(z):
-            dz = transport_map.displace(z, self.particles)
+            dz = maps.displace(z, self.particles)
         if dz is not None:
             self.particles.x.add_(frame.lift(dz), alpha=step_size)
         else:
-            self._move_in_chunks(frame, transport_map, step_size)
+            self._move_in_chunks(frame, maps, step_size)
         if self.spec.entropy > 0 and not self.stage.matches_marginals:
             assert particle_noise is not None, "noise takes random numbers"
             self._add_noise(particle_noise, step_size)
@@ -345,7 +345,7 @@ class Step:
         return z.device.type == "cpu" and z.nbytes <= self.spec.projection_bytes
 
     def _move_in_chunks(
-        self, frame: Frame, transport_map: TransportMap, step_size: float
+        self, frame: Frame, maps: TransportMaps, step_size: float
     ) -> None:
         """Project and move as many particles at a time as fit `projection_bytes`."""
         d, n = self.particles.x.shape
@@ -353,7 +353,7 @@ class Step:
         bytes_per_particle = self.particles.x.itemsize * values_per_particle
         chunk_size = max(_MIN_CHUNK, self.spec.projection_bytes // bytes_per_particle)
         for part in chunks(n, chunk_size):
-            frame.move(self.particles.part(part), transport_map, step_size)
+            frame.move(self.particles.part(part), maps, step_size)
 
     def _add_noise(self, particle_noise: ParticleStreams, step_size: float) -> None:
         """Add the noise √(2λη)·ε of the entropy term, with η = step_size·d."""
@@ -363,29 +363,27 @@ class Step:
         particle_noise.fill(epsilon, "entropy", self.stage_index, self.step_index)
         x.add_(epsilon, alpha=math.sqrt(2 * self.spec.entropy * eta))
 
-    def stored_step(
-        self, frame: Frame, transport_map: TransportMap
-    ) -> ModelStep | None:
+    def stored_step(self, frame: Frame, maps: TransportMaps) -> ModelStep | None:
         """The step with compressed maps, for the model; None if it stores no steps."""
         stage = self.stage
         if stage.n_knots == 0:
             return None
-        model_map: TransportMap | CompressedMap = transport_map
+        model_maps: TransportMaps | CompressedMaps = maps
         if stage.n_knots is not None:
-            model_map = compress_map(
-                transport_map,
+            model_maps = compress_maps(
+                maps,
                 stage.n_knots,
                 max_displacement=stage.max_displacement,
                 shared=self.spec.shared_condition_dim > 0,
                 resolve_tails=stage.matches_marginals,
             )
         return ModelStep(
-            self.stage_index, self.step_index, model_map, frame.theta_to_store
+            self.stage_index, self.step_index, model_maps, frame.theta_to_store
         )
 
     def current_points(self) -> Tensor:
         """A copy of the particles (d, n) in the whole space, as they are now."""
-        x = self.particles_before_stage.x
+        x = self.whole_particles.x
         subspace = self.stage.subspace
         if subspace.is_whole:
             return x.clone()

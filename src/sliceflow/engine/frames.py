@@ -32,7 +32,7 @@ from sliceflow.validation import is_int, require
 
 if TYPE_CHECKING:
     from sliceflow.engine.clouds import Cloud, Indices
-    from sliceflow.engine.maps import TransportMap
+    from sliceflow.engine.maps import TransportMaps
 
 __all__ = [
     "Axis",
@@ -103,9 +103,9 @@ class DenseFrame:
             return dz
         return torch.mm(self.theta.T / self.frame_bound, dz)
 
-    def move(self, cloud: Cloud, transport_map: TransportMap, step_size: float) -> None:
+    def move(self, cloud: Cloud, maps: TransportMaps, step_size: float) -> None:
         """x += s·Θᵀ(T(z) − z)/c in place, with z from `project`."""
-        dz = transport_map.displace(self.project(cloud), cloud)
+        dz = maps.displace(self.project(cloud), cloud)
         cloud.x.add_(self.lift(dz), alpha=step_size)
 
 
@@ -121,9 +121,7 @@ class Frame(Protocol):
     def amplified(self, amplifier: float) -> Self: ...
     def project(self, cloud: Cloud, indices: Indices = None) -> Tensor: ...
     def lift(self, dz: Tensor) -> Tensor: ...
-    def move(
-        self, cloud: Cloud, transport_map: TransportMap, step_size: float
-    ) -> None: ...
+    def move(self, cloud: Cloud, maps: TransportMaps, step_size: float) -> None: ...
 
 
 class FrameKind(Protocol):

@@ -23,7 +23,7 @@ from sliceflow.engine.batches import ALL_POINTS, Batch
 from sliceflow.engine.frames import DenseFrame
 from sliceflow.engine.random import Seed
 from sliceflow.engine.rotations import rotation
-from sliceflow.engine.smooth_maps import SmoothMap
+from sliceflow.engine.smooth_maps import SmoothMaps
 from sliceflow.engine.transports import MapFit
 
 # The largest slope at and beyond the outermost knots, of standardised values. There
@@ -85,13 +85,13 @@ class ToNormal:
 
         Each class has a flow of its own, so no step has maps by class.
         """
-        transport_map = self._fit_map(z_p).relaxed(self.relaxation)
-        dz = transport_map.displace(z_p)
+        maps = self._fit_map(z_p).relaxed(self.relaxation)
+        dz = maps.displace(z_p)
         # The distance that is left before the step, of which the step does a share.
         cost = (dz / self.relaxation).square().mean(1)
-        return MapFit(transport_map, cost, dz)
+        return MapFit(maps, cost, dz)
 
-    def _fit_map(self, z: Tensor) -> SmoothMap:
+    def _fit_map(self, z: Tensor) -> SmoothMaps:
         """The maps T, without relaxation."""
         mean = z.mean(1, keepdim=True)
         deviation = z.std(1, keepdim=True).clamp(min=torch.finfo(z.dtype).tiny)
@@ -102,7 +102,7 @@ class ToNormal:
         # jump at the outermost datum, and rounding would decide on which side it is.
         ends = slopes[:, [0, -1]].clamp(max=MAX_TAIL_SLOPE)
         slopes = torch.cat((ends[:, :1], slopes[:, 1:-1], ends[:, 1:]), 1)
-        return SmoothMap(mean + deviation * problem.knots, slopes / deviation, first)
+        return SmoothMaps(mean + deviation * problem.knots, slopes / deviation, first)
 
 
 @dataclass(frozen=True)

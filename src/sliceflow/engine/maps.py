@@ -1,8 +1,8 @@
 """The maps of a step: piecewise linear, one for each direction.
 
-A `KnotMap` is given at arbitrary knots, a `GridMap` on a uniform grid. Both displace
-any projections z (h, n), whatever transport has fitted them. So does a `SmoothMap`, of
-densities, which is in the module `smooth_maps`.
+`KnotMaps` are given at arbitrary knots, `GridMaps` on a uniform grid. Both displace
+any projections z (h, n), whatever transport has fitted them. So do `SmoothMaps`, of
+densities, which are in the module `smooth_maps`.
 
 If each of C classes has its own maps (ξ = ∞), a step fits C·h maps, and everything that
 belongs to maps (knots, counts, costs) has C·h rows, stacked class by class: the first h
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from sliceflow import kernels
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.smooth_maps import SmoothMap
+from sliceflow.engine.smooth_maps import SmoothMaps
 from sliceflow.saved_types import FLOAT_DTYPES, ArraySpec
 
 # The knots of a file may descend by this share of the largest, because averages of
@@ -31,7 +31,7 @@ _ROUNDING_SLACK = 1e-5
 
 
 @dataclass(frozen=True)
-class KnotMap:
+class KnotMaps:
     """Piecewise linear maps with T(knots) = values.
 
     Beyond the first and the last knot, T is a rigid shift. If each class has its own
@@ -45,7 +45,7 @@ class KnotMap:
 
     Examples
     --------
-    >>> maps = KnotMap(torch.tensor([[0.0, 1.0]]), torch.tensor([[0.0, 3.0]]))
+    >>> maps = KnotMaps(torch.tensor([[0.0, 1.0]]), torch.tensor([[0.0, 3.0]]))
     >>> maps.displace(torch.tensor([[0.5, 2.0]]))  # T is 1.5 and 4
     tensor([[1., 2.]])
     """
@@ -79,11 +79,11 @@ class KnotMap:
 
         return kernels.displace_by_class(z, _class_starts(cloud), displace)
 
-    def split_classes(self) -> list[KnotMap | None]:
+    def split_classes(self) -> list[KnotMaps | None]:
         """The maps of each class, without padding; None for maps that move nothing."""
         assert self.knots_per_class is not None, "classes share these maps"
         h = len(self.knots) // len(self.knots_per_class)
-        maps: list[KnotMap | None] = []
+        maps: list[KnotMaps | None] = []
         for c, n_knots in enumerate(self.knots_per_class):
             rows = kernels.class_rows(c, h)
             if n_knots == 0:
@@ -91,14 +91,14 @@ class KnotMap:
             else:
                 knots = self.knots[rows, :n_knots]
                 values = self.values[rows, :n_knots]
-                maps.append(KnotMap(knots, values))
+                maps.append(KnotMaps(knots, values))
         return maps
 
 
 def concatenate_classes(
-    maps: Sequence[KnotMap | None], h: int, like: Tensor
-) -> KnotMap:
-    """The maps of each class along h directions, as one `KnotMap` of C·h rows.
+    maps: Sequence[KnotMaps | None], h: int, like: Tensor
+) -> KnotMaps:
+    """The maps of each class along h directions, as `KnotMaps` of C·h rows.
 
     Shorter maps are padded with copies of their last knot, which changes no map:
     nothing lies between equal knots. A class with None gets maps that move nothing.
@@ -108,17 +108,17 @@ def concatenate_classes(
     knots = []
     values = []
     knots_per_class = []
-    for class_map in maps:
-        if class_map is None:
+    for class_maps in maps:
+        if class_maps is None:
             knots.append(identity)
             values.append(identity)
             knots_per_class.append(0)
         else:
-            knots.append(class_map.knots)
-            values.append(class_map.values)
-            knots_per_class.append(class_map.knots.shape[1])
+            knots.append(class_maps.knots)
+            values.append(class_maps.values)
+            knots_per_class.append(class_maps.knots.shape[1])
     n_knots = max(class_knots.shape[1] for class_knots in knots)
-    return KnotMap(
+    return KnotMaps(
         torch.cat([_repeat_last(class_knots, n_knots) for class_knots in knots]),
         torch.cat([_repeat_last(class_values, n_knots) for class_values in values]),
         tuple(knots_per_class),
@@ -131,7 +131,7 @@ def _repeat_last(rows: Tensor, n: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class GridMap:
+class GridMaps:
     """Maps on a uniform grid of [lo, hi], which send edge b to values[:, b].
 
     T is linear between the edges of B equal bins, and a rigid shift beyond the ends. If
@@ -146,7 +146,7 @@ class GridMap:
 
     Examples
     --------
-    >>> maps = GridMap(torch.zeros(1), torch.ones(1), torch.tensor([[0.0, 1.0, 3.0]]))
+    >>> maps = GridMaps(torch.zeros(1), torch.ones(1), torch.tensor([[0.0, 1.0, 3.0]]))
     >>> maps.displace(torch.tensor([[0.75]]))  # T is 2
     tensor([[1.2500]])
     """
@@ -177,7 +177,7 @@ class GridMap:
         )
 
 
-TransportMap = KnotMap | GridMap | SmoothMap
+TransportMaps = KnotMaps | GridMaps | SmoothMaps
 
 
 def _class_starts(cloud: Cloud | None) -> Sequence[int] | None:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.engine.maps import GridMap, KnotMap, TransportMap
-from sliceflow.engine.smooth_maps import SmoothMap
+from sliceflow.engine.maps import GridMaps, KnotMaps, TransportMaps
+from sliceflow.engine.smooth_maps import SmoothMaps
 from sliceflow.saved_types import FLOAT_DTYPES, ArraySpec, Between, Count
 
 # The most knots of a compressed map: its two ends, and as many more as one byte can
@@ -24,7 +24,7 @@ _ORTHONORMAL_TOL = 1e-3
 
 
 @dataclass(frozen=True)
-class CompressedMap:
+class CompressedMaps:
     """h maps through K knots each, on the edges of a uniform grid over [lo, hi].
 
     Knot k of a map is at edge `edges[:, k]` of its `n_bins` bins, and moves by
@@ -33,20 +33,20 @@ class CompressedMap:
     the grid's values. If each class has its own maps, h stands for C·h.
 
     Identity maps can be left out. Then `map_indices` (h,) are the indices of the stored
-    maps among all `n_all` maps. If none are left out, `map_indices` is None.
+    maps among all `n_maps` maps. If none are left out, `map_indices` is None.
     """
 
     lo: Annotated[Tensor, ArraySpec("h", "float64")]
     hi: Annotated[Tensor, ArraySpec("h", "float64")]
     edges: Annotated[Tensor, ArraySpec("h k", "int32", differences=1)]
     quantized_shifts: Annotated[Tensor, ArraySpec("h k", "int16", differences=1)]
+    n_maps: Count  # with the identity maps that are left out
     n_bins: Annotated[int, Between(1, MAX_BINS)]
     exponent: Annotated[int, Between(-1000, 1000)]
     dtype: torch.dtype = torch.float32
     map_indices: (
         Annotated[Tensor, ArraySpec("h", "int64", ge=0, differences=1)] | None
     ) = None
-    n_all: Count = 0
 
     def check_saved(self) -> None:
         """Raise a ValueError if these maps cannot be applied."""
@@ -69,12 +69,18 @@ class CompressedMap:
             )
 
     def _check_map_indices(self) -> None:
-        if self.map_indices is None or len(self.map_indices) == 0:
+        if self.map_indices is None:
+            if len(self.lo) != self.n_maps:
+                raise ValueError(
+                    f"there are {len(self.lo)} compressed maps, not {self.n_maps}"
+                )
+            return
+        if len(self.map_indices) == 0:
             return
         ascend = bool((self.map_indices[:-1] < self.map_indices[1:]).all())
-        if not ascend or int(self.map_indices[-1]) >= self.n_all:
+        if not ascend or int(self.map_indices[-1]) >= self.n_maps:
             raise ValueError(
-                f"compressed maps have indices that do not ascend below {self.n_all}"
+                f"compressed maps have indices that do not ascend below {self.n_maps}"
             )
 
     def _check_range(self) -> None:
@@ -89,12 +95,7 @@ class CompressedMap:
                 f"compressed maps reach beyond the numbers of {self.dtype}"
             )
 
-    @property
-    def n_maps(self) -> int:
-        """The number of maps, including the identity maps that are left out."""
-        return len(self.lo) if self.map_indices is None else self.n_all
-
-    def to_grid(self) -> GridMap:
+    def to_grid(self) -> GridMaps:
         """The maps on their whole grid, made to ascend.
 
         The bits are the same on every device.
@@ -109,16 +110,16 @@ class CompressedMap:
             self.exponent,
             self.dtype,
         )
-        return GridMap(maps.lo, maps.hi, values)
+        return GridMaps(maps.lo, maps.hi, values)
 
-    def with_identity_maps(self) -> CompressedMap:
+    def with_identity_maps(self) -> CompressedMaps:
         """The maps with the identity maps that were left out. A GPU need not wait."""
         if self.map_indices is None:
             return self
         map_indices = self.map_indices
 
         def zeros_elsewhere(stored: Tensor) -> Tensor:
-            all_rows = stored.new_zeros(self.n_all, *stored.shape[1:])
+            all_rows = stored.new_zeros(self.n_maps, *stored.shape[1:])
             return all_rows.index_copy_(0, map_indices, stored)
 
         return replace(
@@ -128,10 +129,9 @@ class CompressedMap:
             edges=zeros_elsewhere(self.edges),
             quantized_shifts=zeros_elsewhere(self.quantized_shifts),
             map_indices=None,
-            n_all=0,
         ).with_standard_identity_maps()
 
-    def without_identity_maps(self) -> CompressedMap:
+    def without_identity_maps(self) -> CompressedMaps:
         """The maps without those that are the identity."""
         if self.map_indices is not None:
             return self
@@ -143,10 +143,9 @@ class CompressedMap:
             edges=self.edges[moving],
             quantized_shifts=self.quantized_shifts[moving],
             map_indices=moving,
-            n_all=len(self.lo),
         )
 
-    def with_standard_identity_maps(self) -> CompressedMap:
+    def with_standard_identity_maps(self) -> CompressedMaps:
         """The maps, where identity maps have the range [−1, 1] and evenly spaced knots.
 
         So identity maps need not be stored: `with_identity_maps` makes the same ones.
@@ -173,7 +172,7 @@ class ModelStep:
 
     stage_index: Count
     step_index: Count
-    maps: KnotMap | GridMap | CompressedMap | SmoothMap
+    maps: KnotMaps | GridMaps | CompressedMaps | SmoothMaps
     theta: Annotated[Tensor, ArraySpec("h d", FLOAT_DTYPES)] | None = None
 
     def check_saved(self) -> None:
@@ -188,12 +187,12 @@ class ModelStep:
 
     def without_identity_maps(self) -> ModelStep:
         """The step without identity maps, if its maps are compressed."""
-        if isinstance(self.maps, CompressedMap):
+        if isinstance(self.maps, CompressedMaps):
             return replace(self, maps=self.maps.without_identity_maps())
         return self
 
-    def expanded(self) -> TransportMap:
-        """The step with its maps in the form that moves particles."""
-        if isinstance(self.maps, CompressedMap):
+    def expanded_maps(self) -> TransportMaps:
+        """The maps in the form that moves particles."""
+        if isinstance(self.maps, CompressedMaps):
             return self.maps.to_grid()
         return self.maps

@@ -51,7 +51,7 @@ class Stage:
     # Knots of each map in the model; 0 stores no model, None all knots.
     n_knots: int | None = 512
     # An upper bound on how far one step can move a value. If it is known, maps on a
-    # grid are compressed to knots where they bend; see `compression.compress_map`.
+    # grid are compressed to knots where they bend; see `compression.compress_maps`.
     max_displacement: float | None = None
     # Whether the steps give every coordinate exactly the distribution of the data. Then
     # no noise is added, maps are not shrunk, and compressed maps keep their tails.

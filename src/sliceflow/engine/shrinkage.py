@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.engine.batches import ALL_POINTS, Batch, row_weights
+from sliceflow.engine.batches import ALL_POINTS, Batch, point_weights
 from sliceflow.engine.clouds import ClassSlices
 from sliceflow.engine.encoded_y import ClassIndices, EncodedY, SeparateClasses
 from sliceflow.engine.flow import FlowSpec
-from sliceflow.engine.maps import GridMap, KnotMap
+from sliceflow.engine.maps import GridMaps, KnotMaps
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import MapFit, Transport
 from sliceflow.errors import ParameterError
@@ -79,11 +79,11 @@ class Shrunk:
             )
         thresholds = tuple(self.strength * inverse for inverse in self.inverse_sizes)
         threshold = _on_device(thresholds, fit.cost.device)
-        if isinstance(fit.maps, GridMap) and fit.maps.counts is not None:
+        if isinstance(fit.maps, GridMaps) and fit.maps.counts is not None:
             fit, factor = _shrink_grid(
                 fit, fit.maps, fit.maps.counts, threshold, variance
             )
-        elif isinstance(fit.maps, KnotMap):
+        elif isinstance(fit.maps, KnotMaps):
             slices_p = None if batch.class_slices is None else batch.class_slices[0]
             fit, factor = _shrink_knots(fit, fit.maps, threshold, variance, slices_p)
         else:
@@ -152,7 +152,7 @@ def inverse_sample_sizes(
                 _inverse_size(share_p * size_p, share_q * size_q)
                 for size_p, size_q in zip(sizes_p, sizes_q, strict=True)
             )
-        weights = row_weights(y_p=y_p, y_q=y_q)
+        weights = point_weights(y_p=y_p, y_q=y_q)
         if weights is not None:  # the effective number of weighted data
             n = int(weights.sum() ** 2 / weights.square().sum())
     return (_inverse_size(share_p * m, share_q * n),)
@@ -206,7 +206,7 @@ def _rounded(x: Tensor) -> Tensor:
 
 def _shrink_grid(
     fit: MapFit,
-    grid: GridMap,
+    grid: GridMaps,
     counts: Tensor,
     threshold: Tensor,
     variance: Tensor | None,
@@ -224,7 +224,7 @@ def _shrink_grid(
 
 def _shrink_knots(
     fit: MapFit,
-    knot_map: KnotMap,
+    knot_maps: KnotMaps,
     threshold: Tensor,
     variance: Tensor | None,
     slices_p: ClassSlices | None,
@@ -236,27 +236,27 @@ def _shrink_knots(
     """
     cost = fit.cost.double()
     if variance is None:
-        variance = _knot_variance(knot_map)
+        variance = _knot_variance(knot_maps)
     factor = kernels.for_tensor(cost).shrink_factor(cost, threshold, variance)
-    weight = factor[:, None].to(knot_map.values.dtype)
-    values = torch.lerp(knot_map.knots, knot_map.values, weight)
+    weight = factor[:, None].to(knot_maps.values.dtype)
+    values = torch.lerp(knot_maps.knots, knot_maps.values, weight)
     dz = fit.dz
     if dz is not None:
         dz = _scale(dz, factor, slices_p)
-    return fit._replace(maps=replace(knot_map, values=values), dz=dz), factor
+    return fit._replace(maps=replace(knot_maps, values=values), dz=dz), factor
 
 
-def _knot_variance(knot_map: KnotMap) -> Tensor:
+def _knot_variance(knot_maps: KnotMaps) -> Tensor:
     """The variance (h,) or (C·h,) of each map's knots; 0 if it moves nothing."""
-    if knot_map.knots_per_class is None:
-        return knot_map.knots.double().var(1, correction=0)
-    h = len(knot_map.knots) // len(knot_map.knots_per_class)
+    if knot_maps.knots_per_class is None:
+        return knot_maps.knots.double().var(1, correction=0)
+    h = len(knot_maps.knots) // len(knot_maps.knots_per_class)
     variances = []
-    for class_map in knot_map.split_classes():
-        if class_map is None:
-            variances.append(knot_map.knots.new_zeros(h, dtype=torch.float64))
+    for class_maps in knot_maps.split_classes():
+        if class_maps is None:
+            variances.append(knot_maps.knots.new_zeros(h, dtype=torch.float64))
         else:
-            variances.append(_knot_variance(class_map))
+            variances.append(_knot_variance(class_maps))
     return torch.cat(variances)
 
 

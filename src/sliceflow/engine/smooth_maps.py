@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SmoothMap:
+class SmoothMaps:
     """Maps T, one for each row, whose slopes T′ are linear between knots.
 
     Between knots T is a parabola, and beyond them a straight line. The inverse is known
@@ -90,7 +90,7 @@ class SmoothMap:
         i = torch.searchsorted(edges, values.contiguous()) - 1
         return i.clamp(0, edges.shape[1] - 2)
 
-    def relaxed(self, share: float) -> SmoothMap:
+    def relaxed(self, share: float) -> SmoothMaps:
         """The map (1 − share)·z + share·T(z)."""
         first = (1 - share) * self.knots[:, 0] + share * self.first_values
-        return SmoothMap(self.knots, (1 - share) + share * self.slopes, first)
+        return SmoothMaps(self.knots, (1 - share) + share * self.slopes, first)

@@ -20,9 +20,9 @@ from sliceflow.arrays import chunks
 from sliceflow.engine.batches import ALL_POINTS, Batch
 from sliceflow.engine.clouds import ClassSlices
 from sliceflow.engine.maps import (
-    GridMap,
-    KnotMap,
-    TransportMap,
+    GridMaps,
+    KnotMaps,
+    TransportMaps,
     concatenate_classes,
 )
 from sliceflow.validation import is_int, require
@@ -54,7 +54,7 @@ class MapFit(NamedTuple):
 
     Attributes
     ----------
-    maps : TransportMap
+    maps : TransportMaps
         The maps T.
     cost : tensor (h,) or (C·h,)
         The mean of (T(z) − z)² over the particles, for each map.
@@ -68,7 +68,7 @@ class MapFit(NamedTuple):
         has no particles or no data. None if all data share the maps.
     """
 
-    maps: TransportMap
+    maps: TransportMaps
     cost: Tensor
     dz: Tensor | None = None
     active_fraction: Tensor | None = None
@@ -164,8 +164,8 @@ class Sorted:
         if batch.class_slices is not None:
             slices_p, slices_q = batch.class_slices
             return self._fit_classes(z_p, z_q, slices_p, slices_q)
-        knot_map, cost, dz = self._fit_one_set(z_p, z_q, batch.weights)
-        return MapFit(knot_map, cost, dz)
+        knot_maps, cost, dz = self._fit_one_set(z_p, z_q, batch.weights)
+        return MapFit(knot_maps, cost, dz)
 
     def _fit_classes(
         self, z_p: Tensor, z_q: Tensor, slices_p: ClassSlices, slices_q: ClassSlices
@@ -175,7 +175,7 @@ class Sorted:
         The maps of a class without particles or data move nothing.
         """
         h = len(z_p)
-        maps: list[KnotMap | None] = []
+        maps: list[KnotMaps | None] = []
         costs = []
         n_data = []
         dz = torch.zeros_like(z_p)
@@ -187,8 +187,8 @@ class Sorted:
                 costs.append(z_p.new_zeros(h))
                 n_data.append(0)
                 continue
-            knot_map, cost, class_dz = self._fit_one_set(class_p, class_q)
-            maps.append(knot_map)
+            knot_maps, cost, class_dz = self._fit_one_set(class_p, class_q)
+            maps.append(knot_maps)
             costs.append(cost)
             n_data.append(class_q.shape[1])
             dz[:, points_p] = class_dz
@@ -201,7 +201,7 @@ class Sorted:
 
     def _fit_one_set(
         self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None
-    ) -> tuple[KnotMap, Tensor, Tensor]:
+    ) -> tuple[KnotMaps, Tensor, Tensor]:
         """The maps that all points share, their cost (h,), and displacements (h, M)."""
         kernel = kernels.for_tensor(z_p)
         sorted_weights = None
@@ -214,7 +214,7 @@ class Sorted:
         values = kernel.match_sorted(knots, sorted_q, sorted_weights)
         displacement = values - knots
         dz = torch.empty_like(z_p).scatter_(1, order_p, displacement)
-        return KnotMap(knots, values), displacement.square().mean(1), dz
+        return KnotMaps(knots, values), displacement.square().mean(1), dz
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,7 @@ class Interpolated(Sorted):
 
     def _fit_one_set(
         self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None
-    ) -> tuple[KnotMap, Tensor, Tensor]:
+    ) -> tuple[KnotMaps, Tensor, Tensor]:
         n_rows = max(1, _MAX_SORTED_VALUES // max(z_p.shape[1], z_q.shape[1]))
         if n_rows >= len(z_p):
             return self._fit_rows(z_p, z_q, weights)
@@ -253,17 +253,17 @@ class Interpolated(Sorted):
         costs = []
         displacements = []
         for rows in chunks(len(z_p), n_rows):
-            knot_map, cost, dz = self._fit_rows(z_p[rows], z_q[rows], weights)
-            maps.append(knot_map)
+            knot_maps, cost, dz = self._fit_rows(z_p[rows], z_q[rows], weights)
+            maps.append(knot_maps)
             costs.append(cost)
             displacements.append(dz)
-        knots = torch.cat([knot_map.knots for knot_map in maps])
-        values = torch.cat([knot_map.values for knot_map in maps])
-        return KnotMap(knots, values), torch.cat(costs), torch.cat(displacements)
+        knots = torch.cat([knot_maps.knots for knot_maps in maps])
+        values = torch.cat([knot_maps.values for knot_maps in maps])
+        return KnotMaps(knots, values), torch.cat(costs), torch.cat(displacements)
 
     def _fit_rows(
         self, z_p: Tensor, z_q: Tensor, weights: Tensor | None
-    ) -> tuple[KnotMap, Tensor, Tensor]:
+    ) -> tuple[KnotMaps, Tensor, Tensor]:
         """Fit the maps of some directions, of all points; see `_fit_one_set`."""
         kernel = kernels.for_tensor(z_p)
         sorted_p, order_p = kernel.argsort_rows(z_p)
@@ -286,7 +286,7 @@ class Interpolated(Sorted):
         )
         knots = _interpolate_rows(probabilities, probabilities_p, sorted_p)
         values = _interpolate_rows(probabilities, probabilities_q, sorted_q)
-        return KnotMap(knots, values), cost, dz
+        return KnotMaps(knots, values), cost, dz
 
 
 def _knot_probabilities(
@@ -439,8 +439,17 @@ class Histogram:
         n_classes : the number of classes with maps of their own; 1 if all points share
         maps
         """
-        values, cost = kernels.for_tensor(p.counts).compose_histograms(*p, *q)
-        counts, lo, hi = p
+        counts = p.counts
+        lo = p.lo
+        hi = p.hi
+        values, cost = kernels.for_tensor(counts).compose_histograms(
+            counts_p=counts,
+            lo_p=lo,
+            hi_p=hi,
+            counts_q=q.counts,
+            lo_q=q.lo,
+            hi_q=q.hi,
+        )
         n_data = None
         if n_classes > 1:
             n_data = q.counts.sum(1)
@@ -462,8 +471,8 @@ class Histogram:
                 -1, 1, values.shape[1], dtype=torch.float64, device=values.device
             )
             values[rows] = edges.to(values.dtype)
-        grid_map = GridMap(lo, hi, values.to(dtype), counts)
-        return MapFit(grid_map, cost, n_data=n_data)
+        grid_maps = GridMaps(lo, hi, values.to(dtype), counts)
+        return MapFit(grid_maps, cost, n_data=n_data)
 
 
 @dataclass(frozen=True)

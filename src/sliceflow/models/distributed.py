@@ -37,7 +37,7 @@ def across_ranks(spec: FlowSpec, ranks: Communicator) -> FlowSpec:
 def _across_ranks(transport: Transport, ranks: Communicator, exact: bool) -> Transport:
     if isinstance(transport, Shrunk):
         shared = _across_ranks(transport.transport, ranks, exact)
-        return replace(transport, transport=shared, sum_over_ranks=ranks.sum)
+        return replace(transport, transport=shared, sum_over_ranks=ranks.sum_)
     if exact and not isinstance(transport, Histogram):
         transport = Histogram(_EXACT_BINS)
     if not isinstance(transport, Histogram):
@@ -82,7 +82,7 @@ class DistributedHistogram:
         counts_q = self._count(parts_q, lo[1], hi[1], weights)
 
         dtype = counts_p.dtype
-        sums = self.ranks.sum(torch.cat((counts_p, counts_q)).double())
+        sums = self.ranks.sum_(torch.cat((counts_p, counts_q)).double())
         sums_p = sums[: len(counts_p)].to(dtype)
         sums_q = sums[len(counts_p) :]
         if weights is None:
@@ -107,7 +107,7 @@ class DistributedHistogram:
         lo_q, hi_q = _value_ranges(parts_q)
         lo = torch.stack((lo_p, lo_q))
         hi = torch.stack((hi_p, hi_q))
-        ends = self.ranks.minimum(torch.stack((lo, -hi)))
+        ends = self.ranks.minimum_(torch.stack((lo, -hi)))
         identity_classes = []
         if per_class:
             is_missing = torch.isinf(ends)  # no rank has a value

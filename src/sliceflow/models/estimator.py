@@ -222,8 +222,10 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
     def plan(self, X: Any, y: Any = None) -> Plan:
         """What ``fit(X, y)`` would do, its memory and its time. Print it.
 
-        After a fit, `plan_` has in addition what the fit itself has chosen, such as how
-        far it spreads rows of vectors.
+        The plan of a flow runs no trial. What takes one is "auto" until the fit has
+        chosen it, such as how far rows of vectors are spread; `plan_` has it. Tables
+        and densities choose their settings by trial for the plan already, which takes
+        most of the time of a fit.
 
         Parameters
         ----------

@@ -102,7 +102,7 @@ def digest(
     for index, content in enumerate(_row_contents(array), shard.first):
         row_hash = hashlib.blake2b(b"%d " % index + content, digest_size=7)
         local_sum += int.from_bytes(row_hash.digest())
-    total = int(ranks.sum(torch.tensor([local_sum % _MODULUS]))) % _MODULUS
+    total = int(ranks.sum_(torch.tensor([local_sum % _MODULUS]))) % _MODULUS
     shape = (shard.total, *array.shape[1:])
     return f"{array.dtype} {shape} #{total:016x}"
 

@@ -14,7 +14,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, get_args, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    Self,
+    TypeVar,
+    get_args,
+    overload,
+)
 
 import numpy as np
 import torch
@@ -64,8 +73,13 @@ def default_particles(n: int) -> int:
     return n * max(1, math.ceil(_DEFAULT_PARTICLES / n))
 
 
+# What users pass as X, and get as samples.
+UserRowsT = TypeVar("UserRowsT")
+
+
 class FlowEstimator(
-    Estimator[FlowRowsT, FittedFlowT, Event], Generic[FlowRowsT, FittedFlowT]
+    Estimator[FlowRowsT, FittedFlowT, Event],
+    Generic[FlowRowsT, FittedFlowT, UserRowsT],
 ):
     """An estimator that moves particles onto the rows, step by step.
 
@@ -84,7 +98,7 @@ class FlowEstimator(
     # Set by a fit. `classes_` exists if y is labels. The particle attributes exist
     # unless the model was loaded from a file saved without particles.
     classes_: np.ndarray
-    particles_: Any
+    particles_: UserRowsT
     particle_conditions_: Any
 
     @abstractmethod
@@ -275,7 +289,7 @@ class FlowEstimator(
             self.particles_ = particles.X
             self.particle_conditions_ = particles.y
         encoder = record.fitted.encoder
-        if isinstance(encoder, conditions.LabelEncoder) and not encoder.are_clusters:
+        if isinstance(encoder, conditions.ClassEncoder) and not encoder.are_clusters:
             self.classes_ = encoder.classes
 
     # Sampling
@@ -288,7 +302,7 @@ class FlowEstimator(
         y: Any = None,
         random_state: RandomState = None,
         return_y: Literal[False] = False,
-    ) -> Any: ...
+    ) -> UserRowsT: ...
 
     @overload
     def sample(
@@ -298,7 +312,7 @@ class FlowEstimator(
         y: Any = None,
         random_state: RandomState = None,
         return_y: Literal[True],
-    ) -> tuple[Any, Any]: ...
+    ) -> tuple[UserRowsT, Any]: ...
 
     def sample(
         self,
@@ -307,7 +321,7 @@ class FlowEstimator(
         y: Any = None,
         random_state: RandomState = None,
         return_y: bool = False,
-    ) -> Any:
+    ) -> UserRowsT | tuple[UserRowsT, Any]:
         """Draw fresh samples.
 
         Parameters
@@ -348,7 +362,7 @@ class FlowEstimator(
         fitted = self._fitted_state()
         seed = Seed.from_random_state(random_state)
         n, encoded_y = self._encoded_y_for(fitted, n, y, seed)
-        rows = fitted.sample(n, encoded_y, seed)
+        rows: UserRowsT = fitted.sample(n, encoded_y, seed)
         if not return_y:
             return rows
         encoder = fitted.encoder
@@ -379,7 +393,7 @@ class FlowEstimator(
         """
         fitted = self._fitted_state()
         seed = self._seed_copy().child("score")
-        points = fitted.standardized_points(self._as_rows_like_fitted(X))
+        points = fitted.comparable_points(self._as_rows_like_fitted(X))
         n = points.shape[1]
         row_y = self._encoded_row_y(fitted, y, n)
         times = -(-_MIN_SCORED // n)
@@ -387,7 +401,7 @@ class FlowEstimator(
             _, sample_y = self._encoded_y_for(fitted, times * n, None, seed)
         else:
             sample_y = row_y.repeat(times)
-        drawn = fitted.standardized_points(fitted.sample(times * n, sample_y, seed))
+        drawn = fitted.comparable_points(fitted.sample(times * n, sample_y, seed))
         samples = Cloud(drawn, None if row_y is None else sample_y)
         return -sliced_distance(samples, Cloud(points, row_y), Seed(0))
 

@@ -9,9 +9,9 @@ import torch
 
 from sliceflow.engine.encoded_y import ContinuousY, EncodedY
 from sliceflow.engine.flow import FlowSpec
-from sliceflow.engine.maps import GridMap, KnotMap, TransportMap
-from sliceflow.engine.model_steps import CompressedMap, ModelStep
-from sliceflow.engine.smooth_maps import SmoothMap
+from sliceflow.engine.maps import GridMaps, KnotMaps, TransportMaps
+from sliceflow.engine.model_steps import CompressedMaps, ModelStep
+from sliceflow.engine.smooth_maps import SmoothMaps
 
 # Above all normal numbers of `Seed.normal`: 32 random bits give at most
 # √(2·ln 2³³) = 6.8.
@@ -94,19 +94,19 @@ def _check_order(spec: FlowSpec, steps: Sequence[ModelStep]) -> None:
         steps_done[i] += 1
 
 
-def _n_maps(step_map: TransportMap | CompressedMap) -> int:
+def _n_maps(step_map: TransportMaps | CompressedMaps) -> int:
     """The number of one-dimensional maps in those of a step."""
-    if isinstance(step_map, CompressedMap):
+    if isinstance(step_map, CompressedMaps):
         return step_map.n_maps
     return len(step_map.values)
 
 
-def _largest_value(step_map: TransportMap | CompressedMap) -> float:
+def _largest_value(step_map: TransportMaps | CompressedMaps) -> float:
     """An upper bound of the magnitude of all numbers in the maps of a step."""
-    if isinstance(step_map, KnotMap | SmoothMap):
+    if isinstance(step_map, KnotMaps | SmoothMaps):
         tensors = [step_map.knots, step_map.values]
         largest = 0.0
-    elif isinstance(step_map, GridMap):
+    elif isinstance(step_map, GridMaps):
         tensors = [step_map.lo, step_map.hi, step_map.values]
         largest = 0.0
     else:

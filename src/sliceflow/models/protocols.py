@@ -121,7 +121,7 @@ class FittedFlow(Fitted, Protocol):
     def sample(self, n: int, y: EncodedY | None, seed: Seed) -> Any:
         """n samples in the user's form, with these encoded conditions."""
 
-    def standardized_points(self, X: Any) -> Tensor:
+    def comparable_points(self, X: Any) -> Tensor:
         """The user's rows as points (d, n), in units that make columns comparable."""
 
 

@@ -189,11 +189,11 @@ class Communicator:
 
     # Messages
 
-    def sum(self, t: Tensor) -> Tensor:
+    def sum_(self, t: Tensor) -> Tensor:
         """Sum t over all ranks. The sum is written into t, which is returned."""
         return self._reduce(t, "SUM")
 
-    def minimum(self, t: Tensor) -> Tensor:
+    def minimum_(self, t: Tensor) -> Tensor:
         """The elementwise minimum of t over all ranks, written into t and returned."""
         return self._reduce(t, "MIN")
 
@@ -201,7 +201,7 @@ class Communicator:
         """The largest of the ranks' numbers; CPUs send it, without waiting for GPUs."""
         import torch
 
-        return -int(self.minimum(torch.tensor([-number])))
+        return -int(self.minimum_(torch.tensor([-number])))
 
     def _reduce(self, t: Tensor, operation: Literal["SUM", "MIN"]) -> Tensor:
         if self.size == 1:
@@ -283,12 +283,23 @@ class Communicator:
             return array
         return as_dataframe(array, names)
 
-    def mean(
-        self, rows: np.ndarray, n: int, about: np.ndarray | None = None
-    ) -> np.ndarray:
-        """The mean of each column, or of (rows − about)², over the n rows of all ranks.
+    def mean(self, rows: np.ndarray, n: int) -> np.ndarray:
+        """The mean (d,) of each column over the n rows of all ranks.
 
-        `rows` (k, d) are those of this rank, `about` is (d,), and so is the result.
+        `rows` (k, d) are those of this rank. The bits do not depend on how the rows are
+        spread over ranks.
+        """
+        return self._mean(rows, n, None)
+
+    def mean_square(self, rows: np.ndarray, n: int, about: np.ndarray) -> np.ndarray:
+        """The mean (d,) of (rows − about)² over the n rows of all ranks.
+
+        `rows` (k, d) are those of this rank, `about` is (d,). See `mean`.
+        """
+        return self._mean(rows, n, about)
+
+    def _mean(self, rows: np.ndarray, n: int, about: np.ndarray | None) -> np.ndarray:
+        """The mean of the values or squares that `_squared_deviations` gives.
 
         A sum of floats depends on their order, and a flow amplifies such differences.
         So integers are added, which is exact however the rows are spread over ranks.
@@ -311,7 +322,7 @@ class Communicator:
         if self.size > 1:
             import torch
 
-            sums = self.sum(torch.from_numpy(sums)).numpy()
+            sums = self.sum_(torch.from_numpy(sums)).numpy()
         coarse_sums, fine_sums = sums.tolist()
         means = []
         for coarse_sum, fine_sum in zip(coarse_sums, fine_sums, strict=True):
@@ -323,14 +334,14 @@ class Communicator:
     def _largest_magnitudes(
         self, rows: np.ndarray, about: np.ndarray | None
     ) -> np.ndarray:
-        """The largest magnitude (d,) of the values that `mean` adds up."""
+        """The largest magnitude (d,) of the values that `_mean` adds up."""
         low = rows.min(axis=0).astype(np.float64)
         high = rows.max(axis=0).astype(np.float64)
         if self.size > 1:
             import torch
 
             ends = torch.from_numpy(np.stack((low, -high)))
-            low, negative_high = self.minimum(ends).numpy()
+            low, negative_high = self.minimum_(ends).numpy()
             high = -negative_high
         at_low = np.abs(_squared_deviations(low, about))
         at_high = np.abs(_squared_deviations(high, about))

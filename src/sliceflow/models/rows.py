@@ -17,9 +17,9 @@ import numpy as np
 from torch import Tensor
 
 from sliceflow.engine.conditions import (
+    ClassEncoder,
     ConditionEncoder,
     ContinuousEncoder,
-    LabelEncoder,
     MixedEncoder,
     infer_encoder,
 )
@@ -56,7 +56,7 @@ class RowConditions:
         """The conditions of the user's y of n rows; errors say its `name`."""
         y = _in_narrowest_type(y)
         encoder = infer_encoder(y, n, name)
-        if isinstance(encoder, LabelEncoder):
+        if isinstance(encoder, ClassEncoder):
             return cls(encoder, encoder.encode(y).values)
         if isinstance(encoder, MixedEncoder):
             is_continuous = ~np.array(encoder.labelled)
@@ -99,7 +99,7 @@ class RowConditions:
     @cached_property
     def encoded_y(self) -> EncodedY:
         """The conditions as the engine uses them."""
-        if isinstance(self.encoder, LabelEncoder):
+        if isinstance(self.encoder, ClassEncoder):
             return self.label_y
         return self.encoder.encode(self.y)
 
@@ -116,7 +116,7 @@ class RowConditions:
     @cached_property
     def y(self) -> np.ndarray:
         """The conditions as the user wrote them."""
-        if isinstance(self.encoder, LabelEncoder):
+        if isinstance(self.encoder, ClassEncoder):
             return self.encoder.decode(self.label_y)
         assert self.continuous is not None, "y has numbers"
         if isinstance(self.encoder, MixedEncoder):
@@ -126,16 +126,16 @@ class RowConditions:
 
 def _split_encoder(
     encoder: ConditionEncoder,
-) -> tuple[LabelEncoder | None, ContinuousEncoder | None]:
+) -> tuple[ClassEncoder | None, ContinuousEncoder | None]:
     """The encoders of the labels and of the continuous columns of y."""
     if isinstance(encoder, MixedEncoder):
         return encoder.labels, encoder.continuous
-    if isinstance(encoder, LabelEncoder):
+    if isinstance(encoder, ClassEncoder):
         return encoder, None
     return None, encoder
 
 
-def _check_class_indices(class_indices: Tensor, labels: LabelEncoder) -> None:
+def _check_class_indices(class_indices: Tensor, labels: ClassEncoder) -> None:
     """Raise a ValueError if a file has class indices without a label."""
     if len(class_indices) and int(class_indices.max()) >= labels.n_classes:
         raise ValueError(f"a class index is not below {labels.n_classes}")

@@ -446,7 +446,7 @@ def _log_likelihood(sampler: LocalSampler, held_out: Tensor) -> Tensor:
 
 
 def _choose_bandwidth(sampler: LocalSampler) -> float:
-    """The bandwidth h by `choose_bandwidth`, from the neighbourhoods of some rows."""
+    """The bandwidth by `choose_bandwidth`, from the neighbourhoods of some rows."""
     if sampler.settings.k < 3:
         return sampler.settings.bandwidth
     chosen = Seed(0).child("spread").permutation(len(sampler.x))[:_N_BANDWIDTH_ROWS]
@@ -454,8 +454,8 @@ def _choose_bandwidth(sampler: LocalSampler) -> float:
     inverse_scale = centre_components(neighbourhoods).inverse_scale
     n_draws = 2 * MIN_COVARIANCE_DRAWS
 
-    def draw(h: float) -> list[Tensor]:
-        draws, _ = sample_neighbourhoods(neighbourhoods, n_draws, h, Seed(0))
+    def draw(bandwidth: float) -> list[Tensor]:
+        draws, _ = sample_neighbourhoods(neighbourhoods, n_draws, bandwidth, Seed(0))
         return list(draws * inverse_scale)
 
     bandwidth = choose_bandwidth(list(neighbourhoods.x * inverse_scale), draw)

@@ -58,14 +58,14 @@ def bures_wasserstein_map(source: Tensor, target: Tensor) -> Tensor:
 
 
 def sample_neighbourhoods(
-    neighbourhoods: Neighbourhoods, n: int, h: float, seed: Seed, first: int = 0
+    neighbourhoods: Neighbourhoods, n: int, bandwidth: float, seed: Seed, first: int = 0
 ) -> tuple[Tensor, Tensor]:
     """n new points (q, n, d), and the neighbour (q, n) around which each is drawn.
 
-    A point is an adjusted row, drawn by weight, plus h times a Gaussian of the rows
-    nearest to it. Points are scaled to the covariance that rows have within components.
-    `first` is the index of the first condition, so that draws do not depend on how
-    conditions are divided into batches.
+    A point is an adjusted row, drawn by weight, plus the bandwidth times a Gaussian of
+    the rows nearest to it. Points are scaled to the covariance that rows have within
+    components. `first` is the index of the first condition, so that draws do not depend
+    on how conditions are divided into batches.
     """
     q, k, d = neighbourhoods.x.shape
     n_measured = max(n, MIN_COVARIANCE_DRAWS)
@@ -79,9 +79,9 @@ def sample_neighbourhoods(
     noise_rows = _take_rows(centred.x, nearest.flatten(1)).view(*nearest.shape, d)
 
     noise = _draw_noise(noise_rows[:, :n], seed.child("noise"), first)
-    scaling = _covariance_scaling(neighbourhoods, centred.x, noise_rows, h)
+    scaling = _covariance_scaling(neighbourhoods, centred.x, noise_rows, bandwidth)
     chosen = chosen[:, :n]
-    deviation = (_take_rows(centred.x, chosen) + h * noise) @ scaling
+    deviation = (_take_rows(centred.x, chosen) + bandwidth * noise) @ scaling
     return _take_rows(centred.means, chosen) + deviation, chosen
 
 
@@ -94,12 +94,15 @@ def _draw_noise(noise_rows: Tensor, seed: Seed, first: int) -> Tensor:
 
 
 def _covariance_scaling(
-    neighbourhoods: Neighbourhoods, centred: Tensor, noise_rows: Tensor, h: float
+    neighbourhoods: Neighbourhoods,
+    centred: Tensor,
+    noise_rows: Tensor,
+    bandwidth: float,
 ) -> Tensor:
     """The linear map (q, d, d) that gives draws the covariance of the centred rows.
 
-    Draws are centred rows (q, k, d) plus h times noise, which has the covariance of
-    `noise_rows` (q, m, r, d). What the regressions explained too well is added again
+    Draws are centred rows (q, k, d) plus the bandwidth times noise, with the covariance
+    of `noise_rows` (q, m, r, d). What the regressions explained too well is added again
     (`Neighbourhoods.inflation`).
     """
     n_draws = noise_rows.shape[1]
@@ -108,7 +111,9 @@ def _covariance_scaling(
     deviations = deviations.flatten(1, 2)
     noise_covariance = deviations.mT @ deviations / (n_draws * (n_rows - 1))
     covariance = (neighbourhoods.weights[..., None] * centred).mT @ centred
-    transport = bures_wasserstein_map(covariance + h**2 * noise_covariance, covariance)
+    transport = bures_wasserstein_map(
+        covariance + bandwidth**2 * noise_covariance, covariance
+    )
     return neighbourhoods.inflation[:, None, None] * transport
 
 

@@ -1,8 +1,9 @@
 """Smoothing: new rows along the nearest rows.
 
 A flow that is fitted to the new rows learns the distribution, and copies no row. A draw
-is a row plus h times a Gaussian with the covariance of its k nearest rows of the same
-class. Draws of a class are moved linearly to the mean and covariance of its rows.
+is a row plus h, the bandwidth, times a Gaussian with the covariance of its k nearest
+rows of the same class. Draws of a class are moved linearly to the mean and covariance
+of its rows.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from sliceflow.neighbours.distance_ratios import choose_bandwidth
 from sliceflow.neighbours.sampling import bures_wasserstein_map, local_noise
 from sliceflow.neighbours.search import build_index, query_index
 
-# About this many draws choose h by their distances, whose mean logarithm is then known
-# to a few per cent.
+# About this many draws choose the bandwidth by their distances, whose mean logarithm is
+# then known to a few per cent.
 _N_TRIED_DRAWS = 2_000
 # Values in memory at a time: 32 MiB of float64.
 _MAX_VALUES = 1 << 22
@@ -40,13 +41,13 @@ class ClassNeighbours:
     x: Tensor  # (n, d), float64
     neighbours: Tensor  # (n, k), the nearest rows of each, itself included
 
-    def draw(self, h: float, times: int, seed: Seed, stride: int = 1) -> Tensor:
+    def draw(self, bandwidth: float, times: int, seed: Seed, stride: int = 1) -> Tensor:
         """`times` draws of each row, or of one in `stride`: (n, times, d).
 
         They have the mean and the covariance of these rows.
         """
         x = self.x[::stride]
-        draws = self._along_neighbours(h, times, seed, stride)
+        draws = self._along_neighbours(bandwidth, times, seed, stride)
         deviations = (draws - draws.mean((0, 1))).flatten(0, 1)
         centred = x - x.mean(0)
         if x.shape[1] > _MAX_COVARIANCE_COLUMNS:
@@ -62,9 +63,9 @@ class ClassNeighbours:
         return torch.where(varies, x.mean(0) + deviations.view(draws.shape), x[0])
 
     def _along_neighbours(
-        self, h: float, times: int, seed: Seed, stride: int
+        self, bandwidth: float, times: int, seed: Seed, stride: int
     ) -> Tensor:
-        """Rows plus h times a Gaussian of their neighbours, (n, times, d)."""
+        """Rows plus a Gaussian of their neighbours, times h: (n, times, d)."""
         x = self.x[::stride]
         neighbours = self.neighbours[::stride]
         n, d = x.shape
@@ -74,7 +75,7 @@ class ClassNeighbours:
         for block in chunks(n, block_size):
             w = seed.normal(block.stop - block.start, times * k, first_row=block.start)
             noise = local_noise(self.x[neighbours[block]], w.view(-1, times, k))
-            draws[block] = x[block, None] + h * noise
+            draws[block] = x[block, None] + bandwidth * noise
         return draws
 
 
@@ -103,16 +104,16 @@ def find_class_neighbours(
     return class_neighbours
 
 
-def choose_smoothing(classes: Sequence[ClassNeighbours]) -> float:
+def choose_smoothing_bandwidth(classes: Sequence[ClassNeighbours]) -> float:
     """The least h whose draws are no nearer to rows than rows are to each other."""
     n = sum(len(group.x) for group in classes)
     times = math.ceil(_N_TRIED_DRAWS / n)
     stride = max(1, n // _N_TRIED_DRAWS)
 
-    def draw(h: float) -> list[Tensor]:
+    def draw(bandwidth: float) -> list[Tensor]:
         draws = []
         for i, group in enumerate(classes):
-            group_draws = group.draw(h, times, Seed(0).child(i), stride)
+            group_draws = group.draw(bandwidth, times, Seed(0).child(i), stride)
             draws.append(group_draws.flatten(0, 1))
         return draws
 

@@ -52,7 +52,7 @@ def test_two_heavy_columns_keep_their_dependence(rng):
 
 def test_units_of_heavy_columns_are_saved(fitted, tmp_path):
     _, flow, _ = fitted
-    assert flow._record.fitted.units.heavy_tailed.tolist() == [
+    assert flow._record.fitted.scaler.heavy_tailed.tolist() == [
         False,
         True,
         True,
@@ -72,9 +72,9 @@ def test_units_go_there_and_back(dtype, rng):
         (rng.standard_cauchy(500), rng.normal(5, 2, 500), np.full(500, 7.0)), axis=1
     )
     X = X.astype(dtype)
-    units = ColumnScaler.from_data(X, standardize=True)
-    back = units.decode(units.encode(X).T)
-    assert back.dtype == units.encode(X).dtype
+    scaler = ColumnScaler.from_data(X, standardize=True)
+    back = scaler.decode(scaler.encode(X).T)
+    assert back.dtype == scaler.encode(X).dtype
     np.testing.assert_allclose(
         back.numpy(), X, rtol=1e-5 if dtype == np.float32 else 1e-12, atol=1e-6
     )

@@ -11,7 +11,7 @@ from models import LABELS, X, vectors
 from sliceflow import SlicedWassersteinFlow, VectorOptions, frames, transports
 from sliceflow.engine.encoded_y import ClassIndices, ContinuousY
 from sliceflow.engine.frames import Axis, Orthogonal, Random, frame_bytes
-from sliceflow.spaces.vectors.plan import count_knots
+from sliceflow.spaces.vectors.plan import choose_n_knots
 
 
 @given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 4000), st.booleans())
@@ -42,14 +42,16 @@ def test_the_default_number_of_particles_is_a_multiple_of_the_rows():
 def test_a_rare_class_has_knots():
     rare = ClassIndices(torch.tensor([0] * 990 + [1] * 10))
     rarer = ClassIndices(torch.tensor([0] * 99_990 + [1] * 10))
-    assert count_knots(512, rare) == 3200
-    assert count_knots(512, rarer) == 4096  # no more
-    assert count_knots(512, ContinuousY(torch.zeros(100, 2))) == 512
+    assert choose_n_knots(512, rare) == 3200
+    assert choose_n_knots(512, rarer) == 4096  # no more
+    assert choose_n_knots(512, ContinuousY(torch.zeros(100, 2))) == 512
 
 
 def test_the_stages_end_with_exact_axis_steps():
     flow, axis = (
-        vectors(3, n_steps=20, transport=transports.Histogram(9)).plan(X).stages()
+        vectors(3, n_steps=20, transport=transports.Histogram(9))
+        .plan(X)
+        .engine_stages()
     )
     assert (flow.frame_kind, flow.n_steps, flow.transport) == (
         Orthogonal(),
@@ -63,8 +65,8 @@ def test_the_stages_end_with_exact_axis_steps():
         transports.Sorted(),
     )
     assert (axis.matches_marginals, axis.n_knots, axis.taper) == (True, 16, 0)
-    assert [stage.name for stage in vectors(0).plan(X).stages()] == ["flow"]
-    assert vectors(0, n_steps=0).plan(X).stages() == []
+    assert [stage.name for stage in vectors(0).plan(X).engine_stages()] == ["flow"]
+    assert vectors(0, n_steps=0).plan(X).engine_stages() == []
     assert not hasattr(vectors().plan(X, X[:, :1]), "stages")  # nothing flows
 
 

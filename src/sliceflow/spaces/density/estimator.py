@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sliceflow.devices import require_memory, resolve_device
 from sliceflow.engine import conditions
-from sliceflow.engine.conditions import LabelEncoder
+from sliceflow.engine.conditions import ClassEncoder
 from sliceflow.engine.encoded_y import EncodedY
 from sliceflow.engine.events import Event
 from sliceflow.engine.labels import as_array
@@ -206,7 +206,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         super()._store(record, particles)
         fitted = record.fitted
         self.__dict__.pop("classes_", None)
-        if isinstance(fitted.y_encoder, LabelEncoder):
+        if isinstance(fitted.y_encoder, ClassEncoder):
             self.classes_ = fitted.y_encoder.classes
         set_columns(self, fitted.plan.n_columns, fitted.names)
 

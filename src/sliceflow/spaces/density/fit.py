@@ -13,8 +13,8 @@ from torch import Tensor
 from sliceflow.devices import require_memory
 from sliceflow.engine import events
 from sliceflow.engine.conditions import (
+    ClassEncoder,
     ContinuousEncoder,
-    LabelEncoder,
     MixedEncoder,
 )
 from sliceflow.engine.labels import as_array
@@ -103,11 +103,11 @@ class DensityAdapter:
             encoder = rows.conditions.encoder
         if isinstance(encoder, ContinuousEncoder):
             return self._plan_conditional(training, encoder, seed)
-        assert encoder is None or isinstance(encoder, LabelEncoder)
+        assert encoder is None or isinstance(encoder, ClassEncoder)
         return self._plan_classes(training, encoder, seed)
 
     def _plan_classes(
-        self, training: _TrainingRows, encoder: LabelEncoder | None, seed: Seed
+        self, training: _TrainingRows, encoder: ClassEncoder | None, seed: Seed
     ) -> ClassDensitiesTask:
         """A density of each class, or one of all rows."""
         rows_by_class = training.rows_by_class()
@@ -212,7 +212,7 @@ class ClassDensitiesTask:
 
     plan: DensityPlan
     training: _TrainingRows
-    encoder: LabelEncoder | None
+    encoder: ClassEncoder | None
     device: torch.device
     seed: Seed
 

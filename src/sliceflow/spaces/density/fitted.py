@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.allocation import stratified_indices
-from sliceflow.engine.conditions import ContinuousEncoder, LabelEncoder
+from sliceflow.engine.conditions import ClassEncoder, ContinuousEncoder
 from sliceflow.engine.encoded_y import ClassIndices, EncodedY
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError
@@ -79,7 +79,7 @@ class FittedClassDensities(BaseFittedDensity):
     """A density of each class, or one of all rows without y."""
 
     densities: tuple[Gaussianization, ...]  # of each class, or one of all rows
-    y_encoder: LabelEncoder | None = None  # None without y
+    y_encoder: ClassEncoder | None = None  # None without y
 
     def check_saved(self) -> None:
         """Raise a ValueError if the parts of a file do not fit together."""

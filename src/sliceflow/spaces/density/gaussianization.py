@@ -21,7 +21,7 @@ from sliceflow.engine.gaussianizing import LeastNormal, ToNormal
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.smooth_maps import SmoothMap
+from sliceflow.engine.smooth_maps import SmoothMaps
 from sliceflow.spaces.density.initial_map import (
     InitialMap,
     fit_initial_map,
@@ -104,8 +104,8 @@ def _directions(step: ModelStep) -> Tensor:
     return step.theta
 
 
-def _smooth_map(step: ModelStep) -> SmoothMap:
-    assert isinstance(step.maps, SmoothMap), "the maps of densities are smooth"
+def _smooth_map(step: ModelStep) -> SmoothMaps:
+    assert isinstance(step.maps, SmoothMaps), "the maps of densities are smooth"
     return step.maps
 
 

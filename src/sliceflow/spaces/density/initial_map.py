@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sliceflow.engine.gaussianizing import ToNormal
 from sliceflow.engine.random import Seed
-from sliceflow.engine.smooth_maps import SmoothMap
+from sliceflow.engine.smooth_maps import SmoothMaps
 from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.density.mixture import MixtureMap
 from sliceflow.spaces.density.mixture_growth import grow_mixture
@@ -58,7 +58,7 @@ class InitialMap:
     cholesky_factor·w. Last, a Gaussian mixture of w is mapped to N(0, I).
     """
 
-    column_map: SmoothMap | None  # of each column; None leaves them as they are
+    column_map: SmoothMaps | None  # of each column; None leaves them as they are
     shift: Annotated[Tensor, ArraySpec("d", "float64")]
     cholesky_factor: Annotated[Tensor, ArraySpec("d d", "float64")]
     mixture: MixtureMap
@@ -201,16 +201,16 @@ def _correlation_factor(standardised: Tensor, shrinkage: float) -> Tensor:
     return factor
 
 
-def _fit_columns(x: Tensor) -> SmoothMap:
+def _fit_columns(x: Tensor) -> SmoothMaps:
     """The maps of each column of rows x (n, d) to N(0, 1)."""
     transport = ToNormal(
         _COLUMN_PENALTY, count_knots(len(x)), n_iterations=_COLUMN_ITERATIONS
     )
     columns = x.T.contiguous()
     no_data = columns[:, :0]  # the target is N(0, 1), which the transport knows
-    transport_map = transport.fit(columns, no_data).maps
-    assert isinstance(transport_map, SmoothMap), "this transport makes smooth maps"
-    return transport_map
+    maps = transport.fit(columns, no_data).maps
+    assert isinstance(maps, SmoothMaps), "this transport makes smooth maps"
+    return maps
 
 
 def _fit_mixture(

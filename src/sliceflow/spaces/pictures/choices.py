@@ -8,7 +8,6 @@ from typing import Literal
 import torch
 
 from sliceflow.engine.flow import ConditionUse, resolve_condition_use
-from sliceflow.engine.paper import N_DIRECTIONS
 from sliceflow.engine.transports import (
     Auto,
     Histogram,
@@ -18,6 +17,7 @@ from sliceflow.engine.transports import (
 )
 from sliceflow.errors import ParameterError
 from sliceflow.models.flow_estimator import default_particles
+from sliceflow.models.presets import N_DIRECTIONS
 from sliceflow.models.ranks import Communicator
 from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.options import Start
@@ -342,7 +342,7 @@ def choose_patch_basis(
     darkest_grey, lightest_grey = GREY_RANGE
     is_grey = (brightness > darkest_grey) & (brightness < lightest_grey)
     counts = torch.tensor([int(is_grey.sum()), subset.numel()])
-    n_grey, n_pixels = ranks.sum(counts).tolist()
+    n_grey, n_pixels = ranks.sum_(counts).tolist()
     if n_grey / n_pixels < MAX_GREY_SHARE_OF_DRAWINGS:
         return "pixels"
     return "cosines"

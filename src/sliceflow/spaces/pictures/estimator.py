@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from sliceflow.devices import resolve_device
 from sliceflow.engine import conditions, transports
-from sliceflow.engine.paper import PICTURES, with_preset
 from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.flow_estimator import FlowEstimator
+from sliceflow.models.presets import with_preset
 from sliceflow.models.ranks import SINGLE, Communicator
 from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.pictures.adapter import PictureAdapter
@@ -27,6 +27,7 @@ from sliceflow.spaces.pictures.known_parts import (
 )
 from sliceflow.spaces.pictures.layout import Layout, PictureArray
 from sliceflow.spaces.pictures.options import ImageOptions, Precision
+from sliceflow.spaces.pictures.paper import paper_parameters
 from sliceflow.spaces.pictures.parameters import (
     PatchBasis,
     PictureParameters,
@@ -39,7 +40,7 @@ from sliceflow.spaces.pictures.rows import PictureRows
 from sliceflow.validation import require_int
 
 
-class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
+class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
     """Generative model for pictures: local directions, from coarse to fine.
 
     Particles start as noise or as mosaics of the pictures. Step by step they move onto
@@ -393,7 +394,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures]):
         if self.preset is None:
             return parameters
         defaults = type(self)()._validated_parameters()
-        return with_preset(parameters, defaults, PICTURES)
+        return with_preset(parameters, defaults, paper_parameters(defaults))
 
     def _current_layout(self) -> Layout:
         """The layout of the model's pictures, also if some were added since its fit."""

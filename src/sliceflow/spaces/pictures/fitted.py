@@ -15,7 +15,7 @@ from sliceflow.arrays import chunks
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import ClassIndices, EncodedY
 from sliceflow.engine.flow import ParticleStreams
-from sliceflow.engine.model_steps import CompressedMap, ModelStep
+from sliceflow.engine.model_steps import CompressedMaps, ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.engine.rotations import freeing_rotation_pools
 from sliceflow.errors import DataError
@@ -143,7 +143,7 @@ class FittedPictures(HasConditions):
         pass_bytes = 4 * min(n, self._samples_per_pass()) * (3 * d + n_directions)
         grid_bytes = 0
         for step in self.steps:
-            if isinstance(step.maps, CompressedMap):
+            if isinstance(step.maps, CompressedMaps):
                 n_values = step.maps.n_maps * (step.maps.n_bins + 1)
                 grid_bytes = max(grid_bytes, 24 * n_values)
         return n * picture_bytes + pass_bytes + self.plan.frame_bytes + grid_bytes
@@ -154,7 +154,7 @@ class FittedPictures(HasConditions):
         wanted = MAX_VALUES_PER_PASS // self.layout.dimension
         return max(SAMPLES_PER_PASS, min(MAX_SAMPLES_PER_PASS, wanted))
 
-    def standardized_points(self, X: Any) -> Tensor:
+    def comparable_points(self, X: Any) -> Tensor:
         """The user's pictures as columns (d, n) of values in [−1, 1]."""
         return self.layout.encode(self._pixel_points(X))
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sliceflow.engine.clouds import Cloud, Indices
 from sliceflow.engine.frames import Frame
-from sliceflow.engine.maps import TransportMap
+from sliceflow.engine.maps import TransportMaps
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.pictures.pyramid import PyramidSubspace
 from sliceflow.spaces.pictures.tiles import RandomPatches, Tiles
@@ -72,9 +72,9 @@ class MaskedFrame:
         """dx (d, n) of dz (h, n); 0 where a pixel is known."""
         return self.subspace.extend(self.frame.lift(dz)) * ~self.is_known
 
-    def move(self, cloud: Cloud, transport_map: TransportMap, step_size: float) -> None:
+    def move(self, cloud: Cloud, maps: TransportMaps, step_size: float) -> None:
         """Move the hidden pixels of pictures, in place."""
         before = self.subspace.restrict(cloud.x)
         after = before.clone()
-        self.frame.move(replace(cloud, x=after), transport_map, step_size)
+        self.frame.move(replace(cloud, x=after), maps, step_size)
         cloud.x += self.subspace.extend(after.sub_(before)) * ~self.is_known

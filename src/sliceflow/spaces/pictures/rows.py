@@ -90,7 +90,7 @@ def check_labels(labels: RowConditions | None) -> None:
     """Raise a ValueError for conditions that are no labels."""
     if labels is None:
         return
-    if not isinstance(labels.encoder, conditions.LabelEncoder):
+    if not isinstance(labels.encoder, conditions.ClassEncoder):
         kind = type(labels.encoder).__name__
         raise ValueError(f"pictures have labels, not {kind}")
 
@@ -173,7 +173,7 @@ class PictureData(HasConditions):
         classes = torch.cat(
             [torch.from_numpy(ranks.gather(part.numpy())) for part in parts]
         )
-        clusters = conditions.LabelEncoder(np.arange(k), are_clusters=True)
+        clusters = conditions.ClassEncoder(np.arange(k), are_clusters=True)
         return replace(
             self,
             conditions=RowConditions(clusters, classes),

@@ -21,7 +21,7 @@ from sliceflow.arrays import chunks
 from sliceflow.engine.clouds import Cloud, Indices
 from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.frames import DenseFrame, condition_directions
-from sliceflow.engine.maps import GridMap, TransportMap
+from sliceflow.engine.maps import GridMaps, TransportMaps
 from sliceflow.engine.random import Seed
 from sliceflow.engine.rotations import rotation, step_uniform
 from sliceflow.kernels.geometry import TileGeometry
@@ -75,10 +75,10 @@ class TileFrame:
         """dx = Θᵀdz: (tiles·C·S², n) -> (C·h·w, n)."""
         return kernels.for_tensor(dz).lift_tiles(dz, self.tile_rotation, self.geometry)
 
-    def move(self, cloud: Cloud, transport_map: TransportMap, step_size: float) -> None:
+    def move(self, cloud: Cloud, maps: TransportMaps, step_size: float) -> None:
         """x += s·Θᵀ(T(z) − z) in place; a GPU writes only x."""
-        if not isinstance(transport_map, GridMap):
-            dz = transport_map.displace(self.project(cloud), cloud)
+        if not isinstance(maps, GridMaps):
+            dz = maps.displace(self.project(cloud), cloud)
             cloud.x.add_(self.lift(dz), alpha=step_size)
             return
         class_starts = None
@@ -88,9 +88,9 @@ class TileFrame:
             cloud.x,
             self.tile_rotation,
             self.geometry,
-            transport_map.lo,
-            transport_map.hi,
-            transport_map.values,
+            maps.lo,
+            maps.hi,
+            maps.values,
             step_size,
             self._class_shifts(cloud),
             self._class_indices(cloud),

@@ -58,7 +58,7 @@ class TrainingData:
         return replace(self, plan=plan, smoother=smoother)
 
     @cached_property
-    def units_by_class(self) -> tuple[ColumnScaler, ...]:
+    def scalers_by_class(self) -> tuple[ColumnScaler, ...]:
         """The units in which particles move: one for all rows, or one for each class.
 
         Classes may have very different scales: the flow starts from N(0, I), and would
@@ -71,11 +71,11 @@ class TrainingData:
             return (
                 ColumnScaler.from_data(X, standardize, self.ranks, self.plan.n_rows),
             )
-        units_by_class = []
+        scalers_by_class = []
         for c in range(y.n_classes):
             is_of_class = (y.values == c).numpy()
-            units_by_class.append(ColumnScaler.from_data(X[is_of_class], standardize))
-        return tuple(units_by_class)
+            scalers_by_class.append(ColumnScaler.from_data(X[is_of_class], standardize))
+        return tuple(scalers_by_class)
 
     @property
     def flow_y(self) -> EncodedY | None:
@@ -85,7 +85,7 @@ class TrainingData:
     @cached_property
     def encoded_rows(self) -> Tensor:
         """This rank's rows (n, d) in the flow's units."""
-        return encode_classes(self.units_by_class, self.rows.X, self.flow_y)
+        return encode_classes(self.scalers_by_class, self.rows.X, self.flow_y)
 
     # Clouds
 
@@ -112,7 +112,7 @@ class TrainingData:
         """This rank's data for the axis steps; see `Smoother.draw_for_axes`."""
         if self.smoother is None:
             return self._cloud(self.encoded_rows)
-        heavy_tails = [units.heavy_tailed for units in self.units_by_class]
+        heavy_tails = [scaler.heavy_tailed for scaler in self.scalers_by_class]
         exact = torch.from_numpy(np.any(heavy_tails, axis=0))
         draws = self.smoother.draw_for_axes(
             self.plan.draws_per_row, self._drawing_seed, exact

@@ -13,9 +13,9 @@ import torch
 
 from sliceflow.devices import resolve_device
 from sliceflow.engine import frames, transports
-from sliceflow.engine.paper import VECTORS, with_preset
 from sliceflow.engine.random import RandomState
 from sliceflow.models.flow_estimator import FlowEstimator
+from sliceflow.models.presets import with_preset
 from sliceflow.models.protocols import ParticleResult
 from sliceflow.models.ranks import SINGLE, Communicator
 from sliceflow.models.saving import FitRecord
@@ -29,6 +29,7 @@ from sliceflow.models.vector_rows import (
 from sliceflow.spaces.vectors.fit import VectorAdapter
 from sliceflow.spaces.vectors.fitted import FittedVectors
 from sliceflow.spaces.vectors.local import FittedLocalVectors, LocalVectorPlan
+from sliceflow.spaces.vectors.paper import PAPER
 from sliceflow.spaces.vectors.parameters import (
     FRAME_KINDS,
     ConditionMode,
@@ -41,7 +42,8 @@ from sliceflow.validation import is_int, is_real, require
 
 
 class SlicedWassersteinFlow(
-    FlowEstimator[VectorRows, FittedVectors | FittedLocalVectors]
+    # Users pass arrays, tensors or DataFrames, and get what they passed: `Any`.
+    FlowEstimator[VectorRows, FittedVectors | FittedLocalVectors, Any]
 ):
     """Generative model for vectors: particles moved by sliced optimal transport.
 
@@ -226,7 +228,7 @@ class SlicedWassersteinFlow(
         )
         if self.preset is None:
             return parameters
-        return with_preset(parameters, VectorParameters(), VECTORS)
+        return with_preset(parameters, VectorParameters(), PAPER)
 
     def _validate_like_fitted(self, X: Any) -> np.ndarray:
         """X after scikit-learn's checks, with the columns and the type of known rows.

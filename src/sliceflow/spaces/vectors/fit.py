@@ -15,7 +15,7 @@ from sliceflow.devices import require_memory
 from sliceflow.engine.allocation import MIN_PARTICLES
 from sliceflow.engine.batches import Batches, Target
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.conditions import LabelEncoder
+from sliceflow.engine.conditions import ClassEncoder
 from sliceflow.engine.encoded_y import EncodedY, SeparateClasses
 from sliceflow.engine.events import FlowListener, History
 from sliceflow.engine.flow import ParticleStreams, Step, resolve_condition_use
@@ -40,7 +40,7 @@ from sliceflow.spaces.vectors.local import LOCAL_PARTICLES, LocalVectorTask
 from sliceflow.spaces.vectors.parameters import VectorParameters
 from sliceflow.spaces.vectors.plan import (
     VectorPlan,
-    count_particles,
+    choose_n_particles,
     max_directions,
     plan_vectors,
     uses_local_conditions,
@@ -103,7 +103,9 @@ class VectorAdapter:
         is_local = uses_local_conditions(encoder, parameters, n_ranks)
         if is_local:
             default = LOCAL_PARTICLES
-        n_particles = count_particles(parameters.n_particles, default, encoder, n_ranks)
+        n_particles = choose_n_particles(
+            parameters.n_particles, default, encoder, n_ranks
+        )
         if is_local:
             return LocalVectorTask.for_rows(
                 rows, n_particles, parameters, seed, self.device
@@ -131,7 +133,7 @@ class VectorAdapter:
         """
         xi = self.parameters.amplifier
         use = resolve_condition_use(xi, row_conditions.encoder.condition_dim)
-        if use == "separate" and not isinstance(row_conditions.encoder, LabelEncoder):
+        if use == "separate" and not isinstance(row_conditions.encoder, ClassEncoder):
             fact = "fits each class separately, but y is continuous"
             hint = "use a finite amplifier, or labels (n,)"
             raise ParameterError("amplifier", xi, fact, hint)
@@ -287,16 +289,16 @@ def _fitted_vectors(
 ) -> FittedVectors:
     """The fitted state, given the steps of the model."""
     rows = data.rows
-    units = data.units_by_class[0]
-    class_units: tuple[ColumnScaler, ...] = ()
+    scaler = data.scalers_by_class[0]
+    class_scalers: tuple[ColumnScaler, ...] = ()
     if data.plan.n_separate_classes:
-        units = ColumnScaler.from_data(rows.X, data.plan.standardize)
-        class_units = data.units_by_class
+        scaler = ColumnScaler.from_data(rows.X, data.plan.standardize)
+        class_scalers = data.scalers_by_class
     return FittedVectors(
         plan=data.plan,
         seed=data.seed,
-        units=units,
-        class_units=class_units,
+        scaler=scaler,
+        class_scalers=class_scalers,
         steps=tuple(model_steps),
         conditions=rows.conditions,
         names=rows.names,

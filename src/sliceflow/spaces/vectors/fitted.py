@@ -40,7 +40,7 @@ class BaseFittedVectors(HasConditions):
     """Base class of all fitted states of vectors, of a flow or of local conditions."""
 
     plan: BaseVectorPlan
-    units: ColumnScaler  # of the columns of all rows
+    scaler: ColumnScaler  # of the columns of all rows
     conditions: RowConditions | None = None  # of the rows; None without y
     names: tuple[Label, ...] | None = None  # of the columns, if X is a DataFrame
     tensor_device: str | None = None  # of the user's tensor; None for other types
@@ -56,7 +56,7 @@ class BaseFittedVectors(HasConditions):
             )
         if self.names is not None and len(set(self.names)) != d:
             raise ValueError(f"there are {len(set(self.names))} names for {d} columns")
-        self.units.check_width(d)
+        self.scaler.check_width(d)
 
     def sample_bytes(self, n: int = 1) -> int:
         """Memory to draw n samples.
@@ -73,22 +73,22 @@ class BaseFittedVectors(HasConditions):
         bytes_of_pass = 4 * min(SAMPLES_PER_PASS, n) * d * itemsize
         return n * (2 * d * itemsize + bytes_of_condition) + bytes_of_pass
 
-    def standardized_points(self, X: Any) -> Tensor:
+    def comparable_points(self, X: Any) -> Tensor:
         """The user's rows as points (d, n), in units that make columns comparable."""
         rows = np.asarray(X.detach().cpu() if isinstance(X, Tensor) else X)
-        return self.units.encode(rows.astype(self.plan.dtype)).T
+        return self.scaler.encode(rows.astype(self.plan.dtype)).T
 
     @property
-    def units_by_class(self) -> tuple[ColumnScaler, ...]:
+    def scalers_by_class(self) -> tuple[ColumnScaler, ...]:
         """The units of samples: one `ColumnScaler` for each class, or one for all."""
-        return (self.units,)
+        return (self.scaler,)
 
     def decode(self, x: Tensor, y: EncodedY | None = None) -> Tensor:
         """Columns (d, n) in the model's units -> rows (n, d) in the user's units.
 
         `y` are class indices, if classes have units of their own.
         """
-        rows = decode_classes(self.units_by_class, x, y)
+        rows = decode_classes(self.scalers_by_class, x, y)
         check_finite(rows, "rescale X, drop outliers, or pass float64")
         return rows
 
@@ -103,7 +103,7 @@ class FittedVectors(BaseFittedVectors):
 
     plan: VectorPlan
     seed: Seed  # of the fit: the frames of its flow are drawn again
-    class_units: tuple[
+    class_scalers: tuple[
         ColumnScaler, ...
     ] = ()  # of each class, if classes have their own maps
     steps: tuple[ModelStep, ...] = ()  # the maps
@@ -120,13 +120,13 @@ class FittedVectors(BaseFittedVectors):
         super().check_saved()
         if isinstance(self.encoder, MixedEncoder):
             raise ValueError("a flow has a condition of labels and numbers")
-        if len(self.class_units) != self.plan.n_separate_classes:
-            n_units = len(self.class_units)
+        if len(self.class_scalers) != self.plan.n_separate_classes:
+            n_units = len(self.class_scalers)
             raise ValueError(
                 f"{n_units} classes have units, not {self.plan.n_separate_classes}"
             )
-        for units in self.class_units:
-            units.check_width(self.plan.n_columns)
+        for scaler in self.class_scalers:
+            scaler.check_width(self.plan.n_columns)
         self._check_steps()
 
     def _check_steps(self) -> None:
@@ -152,10 +152,10 @@ class FittedVectors(BaseFittedVectors):
                 raise ValueError(
                     f"step {step.step_index} does not have directions in {d} columns"
                 )
-        for units in self.units_by_class:
-            linear = ~units.heavy_tailed  # `decode` clamps heavy-tailed columns
-            farthest = max_norm * float(units.scale[linear].max(initial=0.0))
-            farthest += float(np.abs(units.shift[linear]).max(initial=0.0))
+        for scaler in self.scalers_by_class:
+            linear = ~scaler.heavy_tailed  # `decode` clamps heavy-tailed columns
+            farthest = max_norm * float(scaler.scale[linear].max(initial=0.0))
+            farthest += float(np.abs(scaler.shift[linear]).max(initial=0.0))
             if not farthest < torch.finfo(plan.torch_dtype).max:
                 end = f"scale and shift can take them to {farthest:.1e}"
                 fact = f"samples may not stay finite: {end}"
@@ -164,15 +164,15 @@ class FittedVectors(BaseFittedVectors):
     # Samples
 
     @property
-    def units_by_class(self) -> tuple[ColumnScaler, ...]:
+    def scalers_by_class(self) -> tuple[ColumnScaler, ...]:
         """The units in which particles move: of each class, or one for all."""
-        return self.class_units or (self.units,)
+        return self.class_scalers or (self.scaler,)
 
     def sample_bytes(self, n: int = 1) -> int:
         """Memory to draw n samples, with that of a frame."""
         plan = self.plan
         bytes_of_frame = 0
-        for stage in plan.stages():
+        for stage in plan.engine_stages():
             of_stage = frame_bytes(
                 stage.frame_kind,
                 plan.n_columns,

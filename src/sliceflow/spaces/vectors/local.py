@@ -51,9 +51,9 @@ class LocalVectorPlan(BaseVectorPlan):
     """The plan of a fit with local conditions. It prints as a table."""
 
     # The rows of a neighbourhood, and which columns of y the distances between
-    # neighbours see. The fit chooses them: the plan of a fitted model has both.
+    # neighbours see. None until the fit has chosen them: a fitted model has both.
     n_local_neighbors: Count | None = None
-    distances: str = "auto"
+    distances: str | None = None
 
     @property
     def method(self) -> str:
@@ -78,13 +78,12 @@ class LocalVectorPlan(BaseVectorPlan):
         among = f"of {self.n_rows} rows"
         if self.condition_kind == "mixed":
             among = "rows with the same labels"
-        nearest = f"the auto nearest {among}"
-        if self.n_local_neighbors is not None:
-            nearest = f"the {self.n_local_neighbors} nearest {among}"
+        n_nearest = self.n_local_neighbors or "auto"
+        nearest = f"the {n_nearest} nearest {among}"
         return [
             *super().summary(),
             ("neighbours", f"{nearest}: likelihood of rows left out"),
-            ("distances", f"exact, {self.distances}"),
+            ("distances", f"exact, {self.distances or 'auto'}"),
             ("regressions", f"1 to {MAX_COMPONENTS} in a neighbourhood, by BIC"),
             ("particles", str(self.n_particles)),
             ("model", "keeps all rows"),
@@ -120,7 +119,7 @@ class FittedLocalVectors(BaseFittedVectors):
             raise ValueError(
                 f"the rows have {n_columns} columns, not {self.plan.n_columns}"
             )
-        parts = _parts(rows, self.units)
+        parts = _parts(rows, self.scaler)
         if len(parts) != len(self.settings):
             n_settings = len(self.settings)
             raise ValueError(
@@ -161,10 +160,10 @@ def _iter_labels(
         yield c, indices, numbers[indices]
 
 
-def _parts(rows: VectorRows, units: ColumnScaler) -> list[tuple[Tensor, Tensor]]:
+def _parts(rows: VectorRows, scaler: ColumnScaler) -> list[tuple[Tensor, Tensor]]:
     """x and the continuous y of all rows; with labels in y, of each combination."""
     assert isinstance(rows.encoded_y, LocalY), "local conditions have numbers"
-    encoded = units.encode(rows.X).double()
+    encoded = scaler.encode(rows.X).double()
     parts = _iter_labels(rows.encoded_y)
     return [(encoded[indices], y) for _, indices, y in parts]
 
@@ -247,8 +246,8 @@ class LocalVectorTask:
         Trials choose the settings.
         """
         rows = self.rows
-        units = ColumnScaler.from_data(rows.X, self.plan.standardize)
-        samplers = tuple(LocalSampler.from_data(x, y) for x, y in _parts(rows, units))
+        scaler = ColumnScaler.from_data(rows.X, self.plan.standardize)
+        samplers = tuple(LocalSampler.from_data(x, y) for x, y in _parts(rows, scaler))
         largest = max(samplers, key=lambda sampler: len(sampler.x))
         return FittedLocalVectors(
             plan=replace(
@@ -256,7 +255,7 @@ class LocalVectorTask:
                 n_local_neighbors=largest.settings.k,
                 distances=largest.description,
             ),
-            units=units,
+            scaler=scaler,
             conditions=rows.conditions,
             names=rows.names,
             tensor_device=rows.tensor_device,

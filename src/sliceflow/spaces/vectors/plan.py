@@ -17,8 +17,8 @@ from sliceflow.devices import projection_bytes
 from sliceflow.engine import frames
 from sliceflow.engine.compression import MAX_JUMPS
 from sliceflow.engine.conditions import (
+    ClassEncoder,
     ConditionEncoder,
-    LabelEncoder,
     MixedEncoder,
 )
 from sliceflow.engine.encoded_y import ClassIndices, EncodedY, LocalY, SeparateClasses
@@ -30,7 +30,6 @@ from sliceflow.engine.frames import (
     SavedFrameKind,
     frame_bytes,
 )
-from sliceflow.engine.paper import N_DIRECTIONS
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import (
@@ -44,6 +43,7 @@ from sliceflow.engine.transports import (
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.particles import FlowParticles
 from sliceflow.models.plan import Plan
+from sliceflow.models.presets import N_DIRECTIONS
 from sliceflow.models.vector_rows import VectorRows
 from sliceflow.saved_types import Between, Count
 from sliceflow.spaces.vectors.parameters import (
@@ -171,7 +171,7 @@ class VectorPlan(BaseVectorPlan):
             return "per class"
         return f"CSWF ξ={self.amplifier:g}"
 
-    def stages(self) -> list[Stage]:
+    def engine_stages(self) -> list[Stage]:
         """The stages: one of the frame, then axis steps that make each column exact."""
         options = self.options
         stages = []
@@ -210,7 +210,7 @@ class VectorPlan(BaseVectorPlan):
         `only` is the name of this stage. There is no stage "flow" without steps of the
         flow, and no stage "axis" without axis steps.
         """
-        stages = self.stages()
+        stages = self.engine_stages()
         stage_range = None
         if only is not None:
             indices = [i for i, stage in enumerate(stages) if stage.name == only]
@@ -398,7 +398,7 @@ def plan_vectors(
                 draws_per_row=n_data / len(row_y),
             )
         else:
-            n_knots = count_knots(n_knots, particle_y)
+            n_knots = choose_n_knots(n_knots, particle_y)
     transport = resolve_transport(
         parameters.transport, n_per_map, n_ranks, HISTOGRAM, AUTO
     )
@@ -410,7 +410,7 @@ def plan_vectors(
         dtype=rows.dtype,
         n_particles=flow_particles.n_kept,
         n_flow_particles=n_flow_particles,
-        n_axis_particles=count_axis_particles(
+        n_axis_particles=choose_n_axis_particles(
             n_flow_particles, frame_kind, d, options.n_axis_steps
         ),
         condition_kind=condition_kind,
@@ -437,7 +437,7 @@ def uses_local_conditions(
     Raises an error if they must be but cannot. `encoder` is that of y; None without y.
     """
     mode = parameters.condition_mode
-    if encoder is None or isinstance(encoder, LabelEncoder):
+    if encoder is None or isinstance(encoder, ClassEncoder):
         if mode == "local":
             fact = "needs continuous columns in y"
             raise ParameterError("condition_mode", mode, fact, "pass y of shape (n, l)")
@@ -459,7 +459,7 @@ def uses_local_conditions(
     return is_local
 
 
-def count_particles(
+def choose_n_particles(
     n_particles: int | None,
     default: int,
     encoder: ConditionEncoder | None,
@@ -472,7 +472,7 @@ def count_particles(
     """
     m = default if n_particles is None else int(n_particles)
     minimum = n_ranks
-    if isinstance(encoder, LabelEncoder):
+    if isinstance(encoder, ClassEncoder):
         minimum = max(minimum, encoder.n_classes)
     requirement = f"at least {minimum}, one for each class and rank"
     require(m >= minimum, "n_particles", m, requirement)
@@ -492,7 +492,7 @@ def _largest_class(
     return int((sizes_p + draws_per_row * sizes_q).max())
 
 
-def count_knots(n_knots: int, y: EncodedY | None) -> int:
+def choose_n_knots(n_knots: int, y: EncodedY | None) -> int:
     """Knots to keep per map, for particles with this y, which share the maps.
 
     More than `n_knots` if a rare class would otherwise get too few.
@@ -567,7 +567,7 @@ def _rows_differ(X: np.ndarray, y: ClassIndices | None) -> bool:
     return bool((X[first_of_class] != X).any())
 
 
-def count_axis_particles(
+def choose_n_axis_particles(
     n_flow_particles: int, frame_kind: FrameKind, d: int, n_axis_steps: int
 ) -> int:
     """Fresh particles to which the model's axis steps in d columns are fitted."""

@@ -20,7 +20,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Communicator
 from sliceflow.neighbours.smoothing import (
     ClassNeighbours,
-    choose_smoothing,
+    choose_smoothing_bandwidth,
     find_class_neighbours,
 )
 
@@ -57,7 +57,7 @@ class Smoother:
         """
         groups = find_class_neighbours(rows, y, n_neighbors)
         if bandwidth is None:
-            bandwidth = choose_smoothing(groups)
+            bandwidth = choose_smoothing_bandwidth(groups)
             if ranks.size > 1:
                 bandwidth = ranks.broadcast(bandwidth)
         return cls(float(bandwidth), rows, groups)

@@ -64,9 +64,9 @@ class ColumnScaler:
         d = X.shape[1]
         if n is None:
             n = len(X)
-        units = cls(np.zeros(d), np.ones(d), np.zeros(d), np.zeros(d))
+        scaler = cls(np.zeros(d), np.ones(d), np.zeros(d), np.zeros(d))
         if not standardize:
-            return units
+            return scaler
         lowest, highest, mean, std = _summary(X, ranks, n)
         with np.errstate(over="ignore", invalid="ignore"):
             farthest = np.maximum(mean - lowest, highest - mean)
@@ -75,9 +75,9 @@ class ColumnScaler:
             column = ranks.gather(np.ascontiguousarray(X[:, j])).astype(np.float64)
             tail = heavy_tail(column)
             if tail is not None:
-                units.tail_center[j], units.tail_scale[j] = tail
-        if units.tail_scale.any():
-            lowest, highest, mean, std = _summary(units.compress(X), ranks, n)
+                scaler.tail_center[j], scaler.tail_scale[j] = tail
+        if scaler.tail_scale.any():
+            lowest, highest, mean, std = _summary(scaler.compress(X), ranks, n)
         is_constant = lowest == highest
         is_wrong = ~is_constant & ~(np.isfinite(std) & (std > 0))
         if is_wrong.any():
@@ -87,7 +87,7 @@ class ColumnScaler:
             raise DataError(fact, "rescale it")
         shift = np.where(is_constant, lowest, mean)
         scale = np.where(is_constant, 1.0, std)
-        return replace(units, shift=shift, scale=scale)
+        return replace(scaler, shift=shift, scale=scale)
 
     @property
     def heavy_tailed(self) -> np.ndarray:
@@ -127,35 +127,35 @@ class ColumnScaler:
 
 
 def encode_classes(
-    units_by_class: Sequence[ColumnScaler], X: np.ndarray, y: EncodedY | None
+    scalers_by_class: Sequence[ColumnScaler], X: np.ndarray, y: EncodedY | None
 ) -> Tensor:
     """Rows (n, d) in the flow's units, which may differ by class.
 
     With several scalers, row i uses that of its class, ``y.values[i]``; with one, y is
     ignored.
     """
-    if len(units_by_class) == 1 or y is None:
-        return units_by_class[0].encode(X)
+    if len(scalers_by_class) == 1 or y is None:
+        return scalers_by_class[0].encode(X)
     encoded = torch.from_numpy(np.empty_like(X))
-    for c, units_of_class in enumerate(units_by_class):
+    for c, scaler_of_class in enumerate(scalers_by_class):
         of_class = y.values == c
-        encoded[of_class] = units_of_class.encode(X[of_class.numpy()])
+        encoded[of_class] = scaler_of_class.encode(X[of_class.numpy()])
     return encoded
 
 
 def decode_classes(
-    units_by_class: Sequence[ColumnScaler], x: Tensor, y: EncodedY | None
+    scalers_by_class: Sequence[ColumnScaler], x: Tensor, y: EncodedY | None
 ) -> Tensor:
     """Points (d, n) in the flow's units -> rows (n, d) in the user's units.
 
     This is the inverse of `encode_classes`.
     """
-    if len(units_by_class) == 1 or y is None:
-        return units_by_class[0].decode(x)
+    if len(scalers_by_class) == 1 or y is None:
+        return scalers_by_class[0].decode(x)
     rows = x.new_empty(x.shape[1], len(x))
-    for c, units_of_class in enumerate(units_by_class):
+    for c, scaler_of_class in enumerate(scalers_by_class):
         of_class = (y.values == c).to(x.device)
-        rows[of_class] = units_of_class.decode(x[:, of_class])
+        rows[of_class] = scaler_of_class.decode(x[:, of_class])
     return rows
 
 
@@ -173,10 +173,10 @@ def _summary(
     lowest = X.min(axis=0)
     highest = X.max(axis=0)
     if ranks.size > 1:
-        ends = ranks.minimum(torch.from_numpy(np.stack((lowest, -highest)))).numpy()
+        ends = ranks.minimum_(torch.from_numpy(np.stack((lowest, -highest)))).numpy()
         lowest = ends[0]
         highest = -ends[1]
     with np.errstate(over="ignore", invalid="ignore"):
         mean = ranks.mean(X, n)
-        std = np.sqrt(ranks.mean(X, n, about=mean))
+        std = np.sqrt(ranks.mean_square(X, n, mean))
     return lowest, highest, mean, std
