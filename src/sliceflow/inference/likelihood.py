@@ -23,14 +23,14 @@ from sliceflow.inference.priors import Prior
 from sliceflow.inference.tempering import sample_tempered
 from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.density.bases import varying_columns
-from sliceflow.spaces.density.conditional import ConditionalDensity
+from sliceflow.spaces.density.conditional import (
+    MIN_CONDITIONAL_ROWS,
+    ConditionalDensity,
+)
 from sliceflow.spaces.density.regression import ConditionalMoments
 
-__all__ = ["MIN_SIMULATIONS", "LikelihoodSampler"]
+__all__ = ["LikelihoodSampler"]
 
-# With fewer simulations, regressions learn too little: half of them would be held out
-# or used up by a dozen coefficients.
-MIN_SIMULATIONS = 50
 # The most simulations at which chains may start. Chains start at those with a high
 # likelihood: with more simulations closer to the posterior, but each observation takes
 # longer.
@@ -62,10 +62,10 @@ class LikelihoodSampler:
         cls, theta: Floats, x: Floats, low: Floats, high: Floats, seed: Seed
     ) -> LikelihoodSampler:
         """Fit the likelihood to parameters (n, d) within bounds (d,), and x (n, l)."""
-        if len(theta) < MIN_SIMULATIONS:
+        if len(theta) < MIN_CONDITIONAL_ROWS:
             raise DataError(
                 f"there are {len(theta)} simulations",
-                f"method='likelihood' needs at least {MIN_SIMULATIONS}",
+                f"method='likelihood' needs at least {MIN_CONDITIONAL_ROWS}",
             )
         used_columns = varying_columns(x)  # the others tell nothing of θ
         if len(used_columns) == 0:

@@ -30,11 +30,12 @@ from sliceflow.inference.checks import (
     is_between,
 )
 from sliceflow.inference.comparison import Comparison, compare
-from sliceflow.inference.likelihood import MIN_SIMULATIONS, LikelihoodSampler
+from sliceflow.inference.likelihood import LikelihoodSampler
 from sliceflow.inference.neighbours import NeighbourSampler
 from sliceflow.metrics.calibration import Calibration, calibration
 from sliceflow.models import file
 from sliceflow.saved_types import ArraySpec
+from sliceflow.spaces.density.conditional import MIN_CONDITIONAL_ROWS
 from sliceflow.validation import from_tensor, require
 
 __all__ = ["Posterior", "load", "posterior"]
@@ -512,7 +513,7 @@ def _compare_methods(theta: Floats, x: Floats, low: Floats, high: Floats) -> Com
     """Fit both methods to some simulations, and compare them on the held-out others."""
     n = len(theta)
     n_held_out = min(HELD_OUT_TO_CHOOSE, n // 5)
-    if n - n_held_out < MIN_SIMULATIONS:
+    if n - n_held_out < MIN_CONDITIONAL_ROWS:
         return Comparison(neighbours=0.0, likelihood=-np.inf, error=0.0, n=0)
     order = LIKELIHOOD_SEED.child("held out").permutation(n).numpy()
     held_out = order[:n_held_out]

@@ -28,6 +28,9 @@ from sliceflow.spaces.density.settings_search import choose_settings
 
 __all__ = ["ConditionalDensity"]
 
+# With fewer rows, a regression on y learns too little: half of them would be held out,
+# or used up by a dozen coefficients.
+MIN_CONDITIONAL_ROWS = 50
 # A flow must make held-out residuals more likely than N(0, I) by this, in nats per
 # row. Less is noise, for which every density would cost more time.
 MIN_FLOW_GAIN = 0.01

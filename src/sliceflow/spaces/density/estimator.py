@@ -51,9 +51,9 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
     likelihood of held-out rows; then all rows are fitted.
 
     X is an (n, d) array, tensor or DataFrame of finite numbers. A density is of
-    continuous columns. If one value fills more than a tenth of a column, the values of
-    that column are spread uniformly over the smallest step between them, with a
-    warning. A constant column is an error.
+    continuous columns. If one value fills more than a tenth of a column, or of its rows
+    in a class, the values of that column are spread uniformly over the smallest step
+    between them, with a warning. A constant column is an error.
 
     y is None, class labels (n,) or numbers (n, l). Each class gets its own density.
     With numbers, mean, scale and correlations of x are first regressed on y, and the
@@ -345,9 +345,9 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         ----------
         n : int, default 1
             Number of samples.
-        y : one condition, n conditions or None, default None
-            One condition is for all samples. None takes classes in the data's
-            proportions.
+        y : one condition, several, or None, default None
+            One condition is for all samples. With several, n must be 1 (one sample of
+            each) or their number. None takes classes in the data's proportions.
         random_state : int, RandomState, Generator or None, default None
             With None, every call gives new samples.
         return_y : bool, default False
@@ -370,13 +370,14 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         """
         fitted = self._fitted_state()
         require(is_int(n, 1), "n", n, "an int of at least 1")
-        encoded_y = self._encode_y(fitted, y, n)
-        hint = "draw fewer at a time"
-        nbytes = fitted.sample_bytes(n)
-        require_memory(nbytes, fitted.device, f"n={n} samples need", hint)
+        self._require_memory(fitted, n)  # before y is allocated
         seed = Seed.from_random_state(random_state)
-        if encoded_y is None:
+        if y is None:
             encoded_y = fitted.draw_y(n, seed.child("conditions"))
+        else:
+            encoded_y = conditions.encode_requested_y(fitted.y_encoder, y, n)
+            n = len(encoded_y)
+            self._require_memory(fitted, n)
         noise = seed.child("noise").normal(n, fitted.plan.n_columns)
         rows = fitted.in_users_form(fitted.from_noise(noise, encoded_y))
         if not return_y:
@@ -384,6 +385,11 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         if fitted.y_encoder is None:
             return rows, None
         return rows, conditions.decode_y(fitted.y_encoder, encoded_y)
+
+    def _require_memory(self, fitted: FittedDensity, n: int) -> None:
+        what = f"n={n} samples need"
+        nbytes = fitted.sample_bytes(n)
+        require_memory(nbytes, fitted.device, what, "draw fewer at a time")
 
     def _encode_y(self, fitted: FittedDensity, y: Any, n: int) -> EncodedY | None:
         """The encoded y of n rows, for one condition or n of them; None without y."""
