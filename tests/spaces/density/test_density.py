@@ -152,13 +152,13 @@ def test_mixtures_are_mapped_to_noise_and_back(d, k, seed):
     means = 3 * rng.normal(size=(k, d))
     mixture = MixtureMap(*map(torch.from_numpy, (np.log(weights), means, factors)))
     # Noise is where rows are: far from the components, float64 cannot tell rows apart.
-    noise = torch.from_numpy(rng.normal(size=(d, 50)))
-    x = mixture.from_noise(noise)
-    t, log_det = mixture.to_noise_and_log_det(x)
+    noise = torch.from_numpy(rng.normal(size=(50, d)))
+    x = mixture.inv(noise)
+    t, ladj = mixture.call_and_ladj(x)
     np.testing.assert_allclose(t, noise, atol=1e-5)
-    log_density = -(t.square() + math.log(2 * math.pi)).sum(0) / 2 + log_det
+    log_density = -(t.square() + math.log(2 * math.pi)).sum(1) / 2 + ladj
     parts = [
-        math.log(weight) + stats.multivariate_normal(mean, f @ f.T).logpdf(x.T.numpy())
+        math.log(weight) + stats.multivariate_normal(mean, f @ f.T).logpdf(x.numpy())
         for weight, mean, f in zip(weights, means, factors, strict=True)
     ]
     parts = np.reshape(parts, (k, 50))

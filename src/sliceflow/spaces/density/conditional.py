@@ -19,12 +19,18 @@ from sliceflow.spaces.density.gaussianization import (
     Gaussianization,
     fit_gaussianization,
 )
+from sliceflow.spaces.density.initial_map import fit_initial_map
 from sliceflow.spaces.density.regression import (
     ConditionalMoments,
     TriangularRegression,
 )
 from sliceflow.spaces.density.settings import GaussianizationSettings
-from sliceflow.spaces.density.settings_search import choose_settings
+from sliceflow.spaces.density.settings_search import (
+    Split,
+    Trial,
+    choose_settings,
+    held_out_curve,
+)
 
 __all__ = ["ConditionalDensity"]
 
@@ -97,15 +103,13 @@ class ConditionalDensity:
         residuals, _ = self.regression.to_residuals(x, moments)
         if self.residual_density is None:
             return residuals
-        return self.residual_density.to_noise(torch.from_numpy(residuals)).numpy()
+        return self.residual_density(torch.from_numpy(residuals)).numpy()
 
     def from_noise(self, noise: Floats, moments: ConditionalMoments) -> Floats:
         """The rows x (n, d) that `to_noise` sends to noise (n, d)."""
         residuals = noise
         if self.residual_density is not None:
-            residuals = self.residual_density.from_noise(
-                torch.from_numpy(noise)
-            ).numpy()
+            residuals = self.residual_density.inv(torch.from_numpy(noise)).numpy()
         return self.regression.from_residuals(residuals, moments)
 
 
@@ -116,9 +120,9 @@ def _fit_residual_density(residuals: Floats, seed: Seed) -> Gaussianization | No
     held_out = rows[:n_held_out]
     fitted = rows[n_held_out:]
     without_flow = float(_log_density(None, residuals[:n_held_out]).mean())
-    trial = fit_gaussianization(fitted, TRIAL_SETTINGS, seed, held_out=held_out)
-    log_densities = trial.log_densities_by_step(held_out)
-    with_flow = max(float(values.mean()) for values in log_densities)
+    initial_map = fit_initial_map(fitted, TRIAL_SETTINGS.initial_map, seed)
+    trial = Trial.from_split(Split(fitted, held_out), initial_map)
+    with_flow = float(held_out_curve([trial], TRIAL_SETTINGS, seed).max())
     if not with_flow - without_flow > MIN_FLOW_GAIN:
         return None
     return fit_gaussianization(rows, choose_settings(rows, seed), seed)

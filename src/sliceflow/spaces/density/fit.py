@@ -89,7 +89,7 @@ class DensityAdapter:
         masks = [group.mask for group in groups]
         X, ties = spread_ties(X, low, high, seed, masks)
         transform = SupportTransform.from_data(X, low, high, self.device)
-        unbounded, _ = transform.encode(torch.from_numpy(X).to(self.device))
+        unbounded, _ = transform.call_and_ladj(torch.from_numpy(X).to(self.device))
         training = _TrainingRows(
             rows=rows,
             support_transform=transform,
@@ -312,7 +312,11 @@ class ConditionalDensityTask:
 
 @dataclass(frozen=True)
 class _Relay:
-    """A listener that passes the events of one class on, counted over all classes."""
+    """A listener that passes the events of one class on, counted over all classes.
+
+    Every class has a flow of its own, of one stage; for the user's listeners, these are
+    the stages of one flow.
+    """
 
     listeners: Sequence[events.FlowListener]
     stage_name: str
@@ -324,7 +328,7 @@ class _Relay:
         counted = replace(
             event,
             stage_name=self.stage_name,
-            stage_index=self.class_index,
+            stage_index=self.class_index,  # a class is a stage for the listeners
             steps_done=self.steps_before + event.steps_done,
             steps_total=self.steps_total,
         )

@@ -13,7 +13,7 @@ from sliceflow.saved_types import Between, Count
 from sliceflow.spaces.density.settings import (
     GaussianizationSettings,
     InitialMapSettings,
-    count_knots,
+    choose_n_knots,
 )
 
 # Nanoseconds for each number of a step, with its candidates; users are told an order
@@ -102,7 +102,7 @@ class DensityPlan(Plan):
             ("mixture", _join([plan.n_components for plan in self.classes])),
             ("steps", _join([plan.n_steps for plan in self.classes])),
             ("penalty", _join([plan.penalty for plan in self.classes])),
-            ("knots", _join([count_knots(plan.n_rows) for plan in self.classes])),
+            ("knots", _join([choose_n_knots(plan.n_rows) for plan in self.classes])),
         ]
 
     @property

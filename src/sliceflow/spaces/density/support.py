@@ -86,17 +86,17 @@ class SupportTransform:
         """Whether rows x (n, d) are within the bounds, (n,)."""
         return ((x > self.low) & (x < self.high)).all(1)
 
-    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def call_and_ladj(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """u = g(x) of rows x (n, d) within the bounds, and log|det ∂u/∂x| (n,)."""
         columns = []
-        log_det = x.new_zeros(len(x))
+        ladj = x.new_zeros(len(x))
         for j in range(x.shape[1]):
-            column, log_slope = self._encode_column(x[:, j], j)
+            column, log_slope = self._map_column(x[:, j], j)
             columns.append(column)
-            log_det = log_det + log_slope
-        return torch.stack(columns, 1), log_det
+            ladj = ladj + log_slope
+        return torch.stack(columns, 1), ladj
 
-    def _encode_column(self, x: Tensor, j: int) -> tuple[Tensor, Tensor]:
+    def _map_column(self, x: Tensor, j: int) -> tuple[Tensor, Tensor]:
         """Column j (n,) as g(x) (n,), and log g′(x) (n,)."""
         low = self.low[j]
         high = self.high[j]
@@ -119,12 +119,12 @@ class SupportTransform:
             return torch.asinh(ratio), -root.log() - scale.log()
         return x, torch.zeros_like(x)
 
-    def decode(self, u: Tensor) -> Tensor:
+    def inv(self, u: Tensor) -> Tensor:
         """The rows x (n, d) with g(x) = u."""
-        columns = [self._decode_column(u[:, j], j) for j in range(u.shape[1])]
+        columns = [self._invert_column(u[:, j], j) for j in range(u.shape[1])]
         return torch.stack(columns, 1)
 
-    def _decode_column(self, u: Tensor, j: int) -> Tensor:
+    def _invert_column(self, u: Tensor, j: int) -> Tensor:
         """The column j (n,) with g(x) = u (n,)."""
         low = self.low[j]
         high = self.high[j]
