@@ -39,10 +39,10 @@ EFFECTIVE_SHARE = 0.7
 # are near a mode by chance must not be the ancestors of all chains.
 START_SHARE = 0.5
 # The numbers of moves at every power, before samples are taken, and between samples of
-# one chain. The
-# four modes of SLCP have equal shares by symmetry. With 4 moves, and a first power that
-# leaves few starts, shares were off by .13 to .58 in total variation (six runs, two
-# observations, 10,000 simulations); with 15, and half of the starts, by .04 to .16.
+# one chain. The four modes of SLCP have equal shares by symmetry. With 4 moves, and a
+# first power that leaves few starts, shares were off by .13 to .58 in total variation
+# (six runs, two observations, 10,000 simulations); with 15, and half of the starts, by
+# .04 to .16.
 MOVES_PER_POWER = 15
 BURN_IN_MOVES = 24
 MOVES_PER_SAMPLE = 10

@@ -56,8 +56,8 @@ def test_a_pass_is_that_of_scikit_learn(rng, monkeypatch):
     monkeypatch.setattr(mixture_growth, "_MAX_VALUES", 1_000)  # in several blocks
     before = random_mixture(3, 2, rng)
     x = torch.from_numpy(rng.normal(size=(500, 2)))
-    sums = mixture_growth._weighted_sums(before, x)
-    after = mixture_growth._from_sums(sums, 2, ridge=1e-3)
+    sums = mixture_growth._e_step(before, x)
+    after = mixture_growth._m_step(sums, 2, ridge=1e-3)
     covariances = before.cholesky_factors @ before.cholesky_factors.mT
     peer = GaussianMixture(
         3,

@@ -71,7 +71,7 @@ class ConditionalDensity:
         """
         regression = TriangularRegression.from_data(x, y, seed.child("regression"))
         order = seed.child("flow rows").permutation(len(x)).numpy()[:MAX_FLOW_ROWS]
-        residuals, _ = regression.to_residuals(x[order], regression.moments(y[order]))
+        residuals, _ = regression.call_and_ladj(x[order], regression.moments(y[order]))
         return cls(regression, _fit_residual_density(residuals, seed.child("flow")))
 
     @property
@@ -95,12 +95,12 @@ class ConditionalDensity:
 
     def log_density(self, x: Floats, moments: ConditionalMoments) -> Floats:
         """log p(x | y) (n,) of rows x (n, d), or of one row (1, d) at all n."""
-        residuals, log_det = self.regression.to_residuals(x, moments)
-        return log_det + _log_density(self.residual_density, residuals)
+        residuals, ladj = self.regression.call_and_ladj(x, moments)
+        return ladj + _log_density(self.residual_density, residuals)
 
     def to_noise(self, x: Floats, moments: ConditionalMoments) -> Floats:
         """Rows x (n, d) as noise (n, d) near N(0, I)."""
-        residuals, _ = self.regression.to_residuals(x, moments)
+        residuals, _ = self.regression.call_and_ladj(x, moments)
         if self.residual_density is None:
             return residuals
         return self.residual_density(torch.from_numpy(residuals)).numpy()
@@ -110,7 +110,7 @@ class ConditionalDensity:
         residuals = noise
         if self.residual_density is not None:
             residuals = self.residual_density.inv(torch.from_numpy(noise)).numpy()
-        return self.regression.from_residuals(residuals, moments)
+        return self.regression.inv(residuals, moments)
 
 
 def _fit_residual_density(residuals: Floats, seed: Seed) -> Gaussianization | None:

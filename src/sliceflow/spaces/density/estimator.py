@@ -147,22 +147,11 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         return tags
 
     def _adapter(self, like_fitted: bool = False) -> DensityAdapter:
-        n_steps = None
-        if self.n_steps != "auto":
-            ok = is_int(self.n_steps, 0)
-            require(ok, "n_steps", self.n_steps, "'auto' or an int of at least 0")
-            n_steps = int(self.n_steps)
         penalty = None
         if self.penalty != "auto":
             ok = is_real(self.penalty, 0)
             require(ok, "penalty", self.penalty, "'auto' or a number from 0 on")
             penalty = float(self.penalty)
-        n_components = None
-        if self.n_components != "auto":
-            ok = is_int(self.n_components, 1)
-            what = "'auto' or an int of at least 1"
-            require(ok, "n_components", self.n_components, what)
-            n_components = int(self.n_components)
         verbose = self.verbose
         ok = is_bool(verbose) or is_int(verbose, 0)
         require(ok, "verbose", verbose, "a bool, or an int of at least 0")
@@ -174,8 +163,22 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
             validate = self._validate_like_fitted
         device = resolve_device(self.device)
         return DensityAdapter(
-            self.bounds, n_steps, penalty, n_components, device, validate
+            bounds=self.bounds,
+            n_steps=self._checked_count("n_steps", least=0),
+            penalty=penalty,
+            n_components=self._checked_count("n_components", least=1),
+            device=device,
+            validate=validate,
         )
+
+    def _checked_count(self, name: str, least: int) -> int | None:
+        """The parameter of that name, which is a count; None if it is "auto"."""
+        value = getattr(self, name)
+        if value == "auto":
+            return None
+        is_count = is_int(value, least)
+        require(is_count, name, value, f"'auto' or an int of at least {least}")
+        return int(value)
 
     def _validate_like_fitted(self, X: Any) -> np.ndarray:
         """X after scikit-learn's checks, with the columns of known rows.

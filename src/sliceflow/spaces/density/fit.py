@@ -57,7 +57,11 @@ MIN_ROWS_TO_CHOOSE = 4
 
 @dataclass(frozen=True)
 class DensityAdapter:
-    """Reads and plans the rows of a `SlicedDensity`."""
+    """Reads the rows of a `SlicedDensity`, and chooses how to fit them.
+
+    Settings are chosen by trial fits, so a plan takes most of the time of a fit, unless
+    all settings are given.
+    """
 
     bounds: ColumnBounds | None  # the user's
     n_steps: int | None  # None chooses it
@@ -78,7 +82,7 @@ class DensityAdapter:
     def make_task(
         self, rows: VectorRows, seed: Seed
     ) -> ClassDensitiesTask | ConditionalDensityTask:
-        """Choose the settings of every class, by held-out likelihood."""
+        """Choose the settings of every class, by trial fits and held-out likelihood."""
         X = rows.X.astype(np.float64)
         low, high = as_column_bounds(self.bounds, X.shape[1], "columns")
         # What was read may be one row of many, or older than the bounds: only all rows
@@ -102,7 +106,7 @@ class DensityAdapter:
         if isinstance(encoder, ContinuousEncoder):
             return self._plan_conditional(training, encoder, seed)
         assert encoder is None or isinstance(encoder, LabelEncoder)
-        return self._plan_classes(training, encoder, seed)
+        return self._choose_classes(training, encoder, seed)
 
     def _fitted_groups(self, rows: VectorRows) -> list[_RowGroup]:
         """All rows, and the rows of every class that gets a flow of its own."""
@@ -119,7 +123,7 @@ class DensityAdapter:
                 groups.append(_RowGroup(f"rows of class {label!r}", mask))
         return groups
 
-    def _plan_classes(
+    def _choose_classes(
         self, training: _TrainingRows, encoder: LabelEncoder | None, seed: Seed
     ) -> ClassDensitiesTask:
         """A density of each class, or one of all rows."""
@@ -127,7 +131,7 @@ class DensityAdapter:
         has_classes = len(rows_by_class) > 1
         classes = []
         for c, x in enumerate(rows_by_class):
-            classes.append(self._plan_class(x, has_classes, seed.child("class", c)))
+            classes.append(self._choose_class(x, has_classes, seed.child("class", c)))
         n, d = training.x.shape
         plan = DensityPlan(
             device=str(self.device),
@@ -139,8 +143,8 @@ class DensityAdapter:
         self._require_memory(plan)
         return ClassDensitiesTask(plan, training, encoder, self.device, seed)
 
-    def _plan_class(self, x: Tensor, is_class: bool, seed: Seed) -> ClassPlan:
-        """The plan of rows x (n, d), which are those of a class or all rows."""
+    def _choose_class(self, x: Tensor, is_class: bool, seed: Seed) -> ClassPlan:
+        """Settings for rows x (n, d), which are those of a class or all rows."""
         n, d = x.shape
         if n < MIN_ROWS_TO_CHOOSE or (is_class and _is_small_class(n, d)):
             return ClassPlan.normal(n)

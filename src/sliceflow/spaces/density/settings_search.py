@@ -119,10 +119,24 @@ def choose_settings(
     if n_steps is not None and penalty is not None:
         return GaussianizationSettings(n_steps, penalty, initial_map)
     if trials is None:
-        trials = [
-            Trial.from_split(split, fit_initial_map(split.fitted, initial_map, seed))
-            for split in splits
-        ]
+        trials = []
+        for split in splits:
+            fitted_map = fit_initial_map(split.fitted, initial_map, seed)
+            trials.append(Trial.from_split(split, fitted_map))
+    return _choose_steps(trials, initial_map, seed, n_steps, penalty)
+
+
+def _choose_steps(
+    trials: Sequence[Trial],
+    initial_map: InitialMapSettings,
+    seed: Seed,
+    n_steps: int | None,
+    penalty: float | None,
+) -> GaussianizationSettings:
+    """The settings with the steps and the penalty that are likeliest in the trials.
+
+    `n_steps` and `penalty` are chosen if they are None.
+    """
     penalties = PENALTIES if penalty is None else (penalty,)
     max_steps = MAX_STEPS if n_steps is None else n_steps
     best = -math.inf
