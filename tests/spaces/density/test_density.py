@@ -19,6 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import sliceflow
 from sliceflow import SlicedDensity
 from sliceflow.errors import DataError, DataWarning, ParameterError
+from sliceflow.spaces.density import fit
 from sliceflow.spaces.density.mixture import MixtureMap
 
 
@@ -298,6 +299,16 @@ def test_a_gpu_gives_the_density_of_the_cpu(moons, fitted):
 
 
 # Bad input
+
+
+def test_memory_is_checked_before_the_trials(monkeypatch, rng):
+    def refuse(*args):
+        raise MemoryError
+
+    monkeypatch.setattr(fit, "choose_settings", pytest.fail)
+    monkeypatch.setattr(fit, "require_memory", refuse)
+    with pytest.raises(MemoryError):
+        SlicedDensity(device="cpu").fit(rng.normal(size=(50, 2)))
 
 
 def test_columns_without_a_density_are_refused_with_a_cure(rng):

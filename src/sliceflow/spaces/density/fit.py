@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.arrays import Mask
+from sliceflow.arrays import Floats, Mask
 from sliceflow.devices import require_memory
 from sliceflow.engine import events
 from sliceflow.engine.conditions import (
@@ -34,7 +34,7 @@ from sliceflow.spaces.density.fitted import (
     FittedConditionalDensity,
 )
 from sliceflow.spaces.density.gaussianization import fit_gaussianization, fit_normal
-from sliceflow.spaces.density.plan import ClassPlan, DensityPlan
+from sliceflow.spaces.density.plan import ClassPlan, DensityPlan, fit_bytes
 from sliceflow.spaces.density.settings_search import choose_settings
 from sliceflow.spaces.density.support import (
     SupportTransform,
@@ -83,23 +83,11 @@ class DensityAdapter:
         self, rows: VectorRows, seed: Seed
     ) -> ClassDensitiesTask | ConditionalDensityTask:
         """Choose the settings of every class, by trial fits and held-out likelihood."""
-        X = rows.X.astype(np.float64)
-        low, high = as_column_bounds(self.bounds, X.shape[1], "columns")
-        # What was read may be one row of many, or older than the bounds: only all rows
-        # of a fit tell whether there is a density.
-        check_within_bounds(X, low, high, rows.names)
-        check_has_density(X, rows.names)
-        groups = self._fitted_groups(rows)
-        masks = [group.mask for group in groups]
-        X, ties = spread_ties(X, low, high, seed, masks)
-        transform = SupportTransform.from_data(X, low, high, self.device)
-        unbounded, _ = transform.call_and_ladj(torch.from_numpy(X).to(self.device))
-        training = _TrainingRows(
-            rows=rows,
-            support_transform=transform,
-            x=unbounded,
-            warning=_tie_warning(ties, groups, rows.names),
-        )
+        n, d = rows.X.shape
+        what = f"{n} rows of {d} columns need"
+        require_memory(fit_bytes(n, d), self.device, what, "fit fewer rows")
+        low, high = as_column_bounds(self.bounds, d, "columns")
+        training = _TrainingRows.from_rows(rows, low, high, self.device, seed)
         encoder = None
         if rows.conditions is not None:
             encoder = rows.conditions.encoder
@@ -107,21 +95,6 @@ class DensityAdapter:
             return self._plan_conditional(training, encoder, seed)
         assert encoder is None or isinstance(encoder, LabelEncoder)
         return self._choose_classes(training, encoder, seed)
-
-    def _fitted_groups(self, rows: VectorRows) -> list[_RowGroup]:
-        """All rows, and the rows of every class that gets a flow of its own."""
-        n, d = rows.X.shape
-        groups = [_RowGroup("rows", np.ones(n, bool))]
-        if rows.conditions is None or rows.conditions.class_ids is None:
-            return groups
-        encoder = rows.conditions.encoder
-        assert isinstance(encoder, LabelEncoder), "other y has no classes only"
-        class_indices = rows.conditions.label_y.values.numpy()
-        for c, label in enumerate(encoder.classes.tolist()):
-            mask = class_indices == c
-            if not _is_small_class(int(mask.sum()), d):
-                groups.append(_RowGroup(f"rows of class {label!r}", mask))
-        return groups
 
     def _choose_classes(
         self, training: _TrainingRows, encoder: LabelEncoder | None, seed: Seed
@@ -140,7 +113,6 @@ class DensityAdapter:
             classes=tuple(classes),
             dtype=training.rows.dtype,
         )
-        self._require_memory(plan)
         return ClassDensitiesTask(plan, training, encoder, self.device, seed)
 
     def _choose_class(self, x: Tensor, is_class: bool, seed: Seed) -> ClassPlan:
@@ -169,12 +141,7 @@ class DensityAdapter:
             dtype=training.rows.dtype,
             n_conditions=encoder.condition_dim,
         )
-        self._require_memory(plan)
         return ConditionalDensityTask(plan, training, encoder, self.device, seed)
-
-    def _require_memory(self, plan: DensityPlan) -> None:
-        what = f"{plan.n_rows} rows of {plan.n_columns} columns need"
-        require_memory(plan.nbytes, self.device, what, "fit fewer rows")
 
 
 @dataclass(frozen=True)
@@ -183,6 +150,21 @@ class _RowGroup:
 
     name: str  # what users call the rows
     mask: Mask  # which of the n rows these are, (n,)
+
+
+def _row_groups(rows: VectorRows) -> list[_RowGroup]:
+    """All rows, and the rows of every class that gets a flow of its own."""
+    n, d = rows.X.shape
+    groups = [_RowGroup("rows", np.ones(n, bool))]
+    conditions = rows.conditions
+    if conditions is None or not isinstance(conditions.encoder, LabelEncoder):
+        return groups
+    class_indices = conditions.label_y.values.numpy()
+    for c, label in enumerate(conditions.encoder.classes.tolist()):
+        mask = class_indices == c
+        if not _is_small_class(int(mask.sum()), d):
+            groups.append(_RowGroup(f"rows of class {label!r}", mask))
+    return groups
 
 
 def _is_small_class(n: int, d: int) -> bool:
@@ -228,6 +210,31 @@ class _TrainingRows:
     support_transform: SupportTransform
     x: Tensor  # (n, d), without bounds and ties
     warning: DataWarning | None  # about ties
+
+    @classmethod
+    def from_rows(
+        cls,
+        rows: VectorRows,
+        low: Floats,
+        high: Floats,
+        device: torch.device,
+        seed: Seed,
+    ) -> _TrainingRows:
+        """The user's rows between bounds (d,); a `DataError` if they have no density.
+
+        What was read may be one row of many, or older than the bounds: only all rows of
+        a fit tell whether there is a density.
+        """
+        X = rows.X.astype(np.float64)
+        check_within_bounds(X, low, high, rows.names)
+        check_has_density(X, rows.names)
+        groups = _row_groups(rows)
+        masks = [group.mask for group in groups]
+        X, ties = spread_ties(X, low, high, seed, masks)
+        transform = SupportTransform.from_data(X, low, high, device)
+        unbounded, _ = transform.call_and_ladj(torch.from_numpy(X).to(device))
+        warning = _tie_warning(ties, groups, rows.names)
+        return cls(rows, transform, unbounded, warning)
 
     def rows_by_class(self) -> list[Tensor]:
         """The rows (n, d) of each class, or all rows."""

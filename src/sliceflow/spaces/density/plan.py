@@ -113,7 +113,7 @@ class DensityPlan(Plan):
     @property
     def nbytes(self) -> int:
         """Memory of the fit, without the input data."""
-        return ARRAYS_PER_STEP * 8 * self.n_rows * self.n_columns
+        return fit_bytes(self.n_rows, self.n_columns)
 
     @property
     def seconds(self) -> float:
@@ -123,6 +123,11 @@ class DensityPlan(Plan):
             n_steps = _STEPS_OF_REGRESSION
         n_values = self.n_rows * self.n_columns * n_steps
         return self.seconds_for(n_values, _NANOSECONDS)
+
+
+def fit_bytes(n: int, d: int) -> int:
+    """Memory to fit rows (n, d), without the rows themselves."""
+    return ARRAYS_PER_STEP * 8 * n * d
 
 
 def _join(values: Sequence[float]) -> str:

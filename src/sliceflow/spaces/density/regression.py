@@ -25,6 +25,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.density.bases import SmoothBasis
 from sliceflow.spaces.density.column_regression import (
+    BasisExpansion,
     ColumnRegression,
     Design,
     ScaleName,
@@ -150,12 +151,10 @@ class TriangularRegression:
             is_logged=is_logged,
             shift=shift,
             scale=scale,
-            mean=np.stack([column.mean.coefficients for column in columns], 1),
-            log_scale=np.stack(
-                [column.log_scale.coefficients for column in columns], 1
-            ),
-            log_residual_scale=np.stack(
-                [column.log_residual_scale.coefficients for column in columns], 1
+            mean=_coefficients([column.mean for column in columns]),
+            log_scale=_coefficients([column.log_scale for column in columns]),
+            log_residual_scale=_coefficients(
+                [column.log_residual_scale for column in columns]
             ),
             slope_pairs=np.array(slope_pairs, int).reshape(-1, 2),
             slopes=np.array(slopes).reshape(-1, p).T,
@@ -194,6 +193,11 @@ class TriangularRegression:
         logs = take_logs(x, self.is_logged)
         ladj = -logs[:, self.is_logged].sum(axis=1) - np.log(self.scale).sum()
         return (logs - self.shift) / self.scale, ladj
+
+
+def _coefficients(functions: Sequence[BasisExpansion]) -> Floats:
+    """The coefficients (p, d) of one function of each of d columns."""
+    return np.stack([function.coefficients for function in functions], 1)
 
 
 def _split(order: Ints) -> tuple[Ints, Ints]:
