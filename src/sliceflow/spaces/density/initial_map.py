@@ -107,12 +107,12 @@ def fit_initial_map(
     `n_mixture_starts` is by the number of rows if it is None. A mixture of more than
     `MAX_UNGROWN_COMPONENTS` grows from one of that many.
     """
+    if settings.n_components > MAX_UNGROWN_COMPONENTS:
+        return _fit_grown(x, settings, seed)
     if n_mixture_starts is None:
         n_mixture_starts = MIXTURE_STARTS
         if len(x) > _MAX_ROWS_OF_MANY_STARTS:
             n_mixture_starts = 1
-    if settings.n_components > MAX_UNGROWN_COMPONENTS:
-        return _fit_grown(x, settings, seed)
     column_map = None
     if settings.columns_first:
         column_map = _fit_columns(x)

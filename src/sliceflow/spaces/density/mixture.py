@@ -83,29 +83,34 @@ class MixtureMap:
         """Points (d, n) in parts for which arrays of all components are small."""
         return torch.split(points, max(1, MAX_VALUES // self.means.numel()), dim=1)
 
+    def _residuals(self, x: Tensor) -> Tensor:
+        """The e (k, d, n) of points x (d, n) if they were of each component."""
+        deviations = x[None] - self.means[:, :, None]
+        residuals: Tensor = torch.linalg.solve_triangular(
+            self.cholesky_factors, deviations, upper=False
+        )
+        return residuals
+
     def _map_points(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Points x (d, n), not too many, as noise (d, n), and the ladj (n,).
 
         Probabilities are logarithms here, so x may be far out.
         """
         k, d = self.means.shape
-        deviations = x[None] - self.means[:, :, None]  # (k, d, n)
-        residuals = torch.linalg.solve_triangular(
-            self.cholesky_factors, deviations, upper=False
-        )
+        residuals = self._residuals(x)
         log_weights = self.log_weights[:, None].expand(k, x.shape[1])
         noise = torch.empty_like(x)
         ladj = x.new_zeros(x.shape[1])
         for j in range(d):
             residual = residuals[:, j]
             log_scale = self.cholesky_factors[:, j, j, None].log()
-            log_densities = log_weights + _log_normal(residual) - log_scale
+            log_densities = log_weights + _normal_log_density(residual) - log_scale
             log_density = log_densities.logsumexp(0)
             total = log_weights.logsumexp(0)
             below = (log_weights + torch.special.log_ndtr(residual)).logsumexp(0)
             above = (log_weights + torch.special.log_ndtr(-residual)).logsumexp(0)
             noise[j] = _normal_quantile(below - total, above - total)
-            ladj += log_density - total - _log_normal(noise[j])
+            ladj += log_density - total - _normal_log_density(noise[j])
             log_weights = log_densities
         return noise, ladj
 
@@ -115,10 +120,7 @@ class MixtureMap:
         Probabilities are no logarithms here. So points far out go to `_map_points`.
         """
         k, d = self.means.shape
-        deviations = x[None] - self.means[:, :, None]  # (k, d, n)
-        residuals = torch.linalg.solve_triangular(
-            self.cholesky_factors, deviations, upper=False
-        )
+        residuals = self._residuals(x)
         weights = self.log_weights.softmax(0)[:, None].expand(k, x.shape[1])
         noise = torch.empty_like(x)
         ladj = x.new_zeros(x.shape[1])
@@ -129,10 +131,10 @@ class MixtureMap:
             below = (weights * torch.special.ndtr(residual)).sum(0)
             is_far |= (below < _MIN_PROBABILITY) | (below > 1 - _MIN_PROBABILITY)
             noise[j] = torch.special.ndtri(below)
-            densities = weights * (_log_normal(residual) - log_scale).exp()
+            densities = weights * (_normal_log_density(residual) - log_scale).exp()
             density = densities.sum(0)
             is_far |= density < _MIN_PROBABILITY
-            ladj += density.log() - _log_normal(noise[j])
+            ladj += density.log() - _normal_log_density(noise[j])
             weights = densities / density
         if bool(is_far.any()):
             noise[:, is_far], ladj[is_far] = self._map_points(x[:, is_far])
@@ -144,13 +146,11 @@ class MixtureMap:
 
     def _log_density(self, x: Tensor) -> Tensor:
         """log p(x) (n,) of points x (d, n), not too many."""
-        deviations = x[None] - self.means[:, :, None]
-        residuals = torch.linalg.solve_triangular(
-            self.cholesky_factors, deviations, upper=False
-        )
+        residuals = self._residuals(x)
         log_scales = torch.diagonal(self.cholesky_factors, dim1=1, dim2=2).log().sum(1)
-        log_weights = self.log_weights - log_scales
-        return (log_weights[:, None] + _log_normal(residuals).sum(1)).logsumexp(0)
+        log_factors = self.log_weights - log_scales
+        log_densities = _normal_log_density(residuals).sum(1)
+        return (log_factors[:, None] + log_densities).logsumexp(0)
 
     def inv(self, z: Tensor) -> Tensor:
         """The rows x (n, d) that `call_and_ladj` sends to noise z (n, d)."""
@@ -177,12 +177,12 @@ class MixtureMap:
             x[j] = _mixture_quantile(noise[j], log_weights, mean, scale)
             residual = (x[j] - mean) / scale
             residuals[:, j] = residual
-            log_weights = log_weights + _log_normal(residual) - scale.log()
+            log_weights = log_weights + _normal_log_density(residual) - scale.log()
             log_weights = log_weights - log_weights.logsumexp(0)
         return x
 
 
-def _log_normal(values: Tensor) -> Tensor:
+def _normal_log_density(values: Tensor) -> Tensor:
     """log of the density of N(0, 1) at each value, in the shape of `values`."""
     return normal.log_density(values[None])
 
