@@ -313,6 +313,14 @@ def test_likelihoods_warn_of_what_no_simulation_is_like(plane):
         plane.sample((10,), x=[300.0, 0.0, 7.0], random_state=0)
 
 
+def test_a_far_observation_is_counted_among_all(plane, monkeypatch):
+    """Not in its batch, of one observation here."""
+    monkeypatch.setattr(posteriors, "OBSERVATIONS_PER_BATCH", 1)
+    x = [[0.0, 0.0, 7.0], [300.0, 0.0, 7.0]]
+    with pytest.warns(UserWarning, match=r"x\[1\] is .* standard deviations from"):
+        plane.sample_batched((10,), x=x, random_state=0)
+
+
 def test_a_likelihood_is_saved_with_its_posterior(plane, tmp_path):
     plane.save(tmp_path / "plane")
     loaded = inference.load(tmp_path / "plane")

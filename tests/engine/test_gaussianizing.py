@@ -19,7 +19,7 @@ def fitted(values, penalty=30.0):
 
 
 def held_out_log_density(one, values):
-    t, log_slopes = one.apply(torch.from_numpy(np.atleast_2d(values)))
+    t, log_slopes = one.call_and_ladj(torch.from_numpy(np.atleast_2d(values)))
     return float((normal.log_density(t) + log_slopes.sum(0)).mean())
 
 
@@ -46,7 +46,7 @@ def test_the_cost_is_the_squared_distance_to_a_normal_also_of_smaller_steps(rng)
 def test_two_separate_groups_get_a_gap(rng):
     values = np.concatenate((rng.normal(-4, 1, 2000), rng.normal(4, 1, 2000)))
     one = fitted(values)
-    _, log_slopes = one.apply(torch.tensor([[0.0, 4.0]], dtype=torch.float64))
+    _, log_slopes = one.call_and_ladj(torch.tensor([[0.0, 4.0]], dtype=torch.float64))
     assert log_slopes[0, 0] < log_slopes[0, 1] - 2
 
 
@@ -57,7 +57,7 @@ def test_normal_values_hardly_move(rng):
     values = rng.normal(size=n)
     one = fitted(values, penalty=3000.0)
     z = torch.linspace(-2, 2, 50, dtype=torch.float64)[None]
-    assert float((one.apply(z)[0] - z).abs().max()) < 6 * 3 / np.sqrt(n)
+    assert float((one.call_and_ladj(z)[0] - z).abs().max()) < 6 * 3 / np.sqrt(n)
 
 
 def test_the_direction_that_is_not_normal_is_found(rng):
@@ -76,8 +76,8 @@ def test_the_slope_does_not_jump_at_the_outermost_datum(rng):
     maps = ToNormal().fit(z, z[:, :0]).maps
     for end, sign in ((z.min(1), -1), (z.max(1), 1)):
         at_the_end = end.values[:, None]
-        _, inside = maps.apply(at_the_end - sign * 1e-9)
-        _, beyond = maps.apply(at_the_end + sign * 1e-9)
+        _, inside = maps.call_and_ladj(at_the_end - sign * 1e-9)
+        _, beyond = maps.call_and_ladj(at_the_end + sign * 1e-9)
         torch.testing.assert_close(inside, beyond, atol=1e-4, rtol=0)
 
 

@@ -314,6 +314,16 @@ def encode_y(
     return encoded
 
 
+def encode_requested_y(encoder: ConditionEncoder | None, y: Any, n: int) -> EncodedY:
+    """The encoded y of the samples that a user asks for, with the user's y and n.
+
+    n = 1, which is the default of users, means as many as y has; other n are those of
+    `encode_y`.
+    """
+    asked_n = n if n > 1 else None
+    return encode_y(encoder, y, asked_n, "samples")
+
+
 def broadcast_condition(encoder: ConditionEncoder, y: Any, n: int) -> Any:
     """y for n samples: a single condition is repeated n times, an array stays."""
     y = unmasked(y, "y")

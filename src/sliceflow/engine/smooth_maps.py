@@ -47,8 +47,12 @@ class SmoothMaps:
         first = self.first_values[:, None]
         return torch.cat((first, first + rises.cumsum(1)), 1)
 
-    def apply(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """T(z) and log T′(z) for z (h, n)."""
+    def call_and_ladj(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """T(z) and log T′(z), both (h, n), for z (h, n).
+
+        The name is zuko's. As in PyTorch, a transform of single numbers has a Jacobian
+        of single numbers.
+        """
         i = self._intervals(self.knots, z)
         left = self.knots.gather(1, i)
         width = self.knots.gather(1, i + 1) - left
@@ -63,9 +67,9 @@ class SmoothMaps:
 
     def displace(self, z: Tensor, cloud: Cloud | None = None) -> Tensor:
         """T(z) − z for projections z (h, n)."""
-        return self.apply(z)[0] - z
+        return self.call_and_ladj(z)[0] - z
 
-    def invert(self, t: Tensor) -> Tensor:
+    def inv(self, t: Tensor) -> Tensor:
         """The z with T(z) = t, for t (h, n)."""
         values = self.values
         i = self._intervals(values, t)

@@ -23,14 +23,14 @@ from sliceflow.inference.priors import Prior
 from sliceflow.inference.tempering import sample_tempered
 from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.density.bases import varying_columns
-from sliceflow.spaces.density.conditional import ConditionalDensity
+from sliceflow.spaces.density.conditional import (
+    MIN_CONDITIONAL_ROWS,
+    ConditionalDensity,
+)
 from sliceflow.spaces.density.regression import ConditionalMoments
 
-__all__ = ["MIN_SIMULATIONS", "LikelihoodSampler"]
+__all__ = ["LikelihoodSampler"]
 
-# With fewer simulations, regressions learn too little: half of them would be held out
-# or used up by a dozen coefficients.
-MIN_SIMULATIONS = 50
 # The most simulations at which chains may start. Chains start at those with a high
 # likelihood: with more simulations closer to the posterior, but each observation takes
 # longer.
@@ -62,10 +62,10 @@ class LikelihoodSampler:
         cls, theta: Floats, x: Floats, low: Floats, high: Floats, seed: Seed
     ) -> LikelihoodSampler:
         """Fit the likelihood to parameters (n, d) within bounds (d,), and x (n, l)."""
-        if len(theta) < MIN_SIMULATIONS:
+        if len(theta) < MIN_CONDITIONAL_ROWS:
             raise DataError(
                 f"there are {len(theta)} simulations",
-                f"method='likelihood' needs at least {MIN_SIMULATIONS}",
+                f"method='likelihood' needs at least {MIN_CONDITIONAL_ROWS}",
             )
         used_columns = varying_columns(x)  # the others tell nothing of θ
         if len(used_columns) == 0:
@@ -105,7 +105,9 @@ class LikelihoodSampler:
         """
         seed = Seed(int(rng.integers(2**31)))
         for part in chunks(len(x), batch_size):
-            yield self.sample(x[part], n, seed.child(part.start))
+            samples = self.sample(x[part], n, seed.child(part.start))
+            self._warn_if_far(x[part], samples, part.start)
+            yield samples
 
     def sample(self, x: Floats, n: int, seed: Seed) -> Floats:
         """Draw n samples of θ given each of q observations x (q, l): (q, n, d)."""
@@ -120,7 +122,7 @@ class LikelihoodSampler:
             log_likelihood_at_starts.append(
                 self.density.log_density(row[None], self._moments_at_starts)
             )
-        samples = sample_tempered(
+        return sample_tempered(
             log_likelihood,
             self.prior.log_density,
             self.chain_starts,
@@ -128,27 +130,28 @@ class LikelihoodSampler:
             n,
             seed,
         )
-        self._warn_if_far(observed, samples)
-        return samples
 
     @cached_property
     def _moments_at_starts(self) -> ConditionalMoments:
         return self.density.moments(self.chain_starts)
 
-    def _warn_if_far(self, observed: Floats, samples: Floats) -> None:
+    def _warn_if_far(self, x: Floats, samples: Floats, start: int) -> None:
         """Warn of an observation (q, l) that none of its samples (q, n, d) explains.
 
         A sample explains an observation if it does so as well as some simulation is
-        explained by its own parameters.
+        explained by its own parameters. `start` is the index of the first observation
+        among the user's.
         """
-        for i, row in enumerate(observed):
+        for i, row in enumerate(x[:, self.used_columns]):
             moments = self.density.moments(samples[i])
             noise = self.density.to_noise(row[None], moments)
             min_norm2 = float(np.square(noise).sum(axis=1).min())
             if min_norm2 > self.max_noise_norm2:
+                distance = f"{min_norm2**0.5:.3g}"
+                known = f"{self.max_noise_norm2**0.5:.3g}"
                 warn_user(
-                    f"x[{i}] is {min_norm2**0.5:.3g} standard deviations from what its "
-                    f"samples would give, where simulations are at most "
-                    f"{self.max_noise_norm2**0.5:.3g}: its samples are extrapolated"
+                    f"x[{start + i}] is {distance} standard deviations from what its "
+                    f"samples would give, where simulations are at most {known}: its "
+                    "samples are extrapolated"
                 )
                 return

@@ -30,11 +30,12 @@ from sliceflow.inference.checks import (
     is_between,
 )
 from sliceflow.inference.comparison import Comparison, compare
-from sliceflow.inference.likelihood import MIN_SIMULATIONS, LikelihoodSampler
+from sliceflow.inference.likelihood import LikelihoodSampler
 from sliceflow.inference.neighbours import NeighbourSampler
 from sliceflow.metrics.calibration import Calibration, calibration
 from sliceflow.models import file
 from sliceflow.saved_types import ArraySpec
+from sliceflow.spaces.density.conditional import MIN_CONDITIONAL_ROWS
 from sliceflow.validation import from_tensor, require
 
 __all__ = ["Posterior", "load", "posterior"]
@@ -251,18 +252,7 @@ class Posterior:
         """
         observation = self._one_observation(x)
         samples = self._sample_all(observation, SAMPLES_FOR_MAP, random_state)[0]
-        n, d = samples.shape
-        width = (samples.std(axis=0) + SMALLEST_POSITIVE) * n ** (-1 / (d + 4))
-        centre = samples.mean(axis=0)
-        scaled = (samples - centre) / width
-        # Every fourth sample is enough to estimate the density at all, and four times
-        # as fast.
-        squared_distances = np.square(scaled[:, None] - scaled[None, ::4]).sum(2)
-        mode = scaled[np.exp(-0.5 * squared_distances).sum(1).argmax()]
-        for _ in range(MEAN_SHIFT_STEPS):
-            weights = np.exp(-0.5 * np.square(scaled - mode).sum(1))
-            mode = weights @ scaled / weights.sum()
-        return self._as_tensor(np.clip(centre + mode * width, self.low, self.high))
+        return self._as_tensor(np.clip(_highest_mode(samples), self.low, self.high))
 
     def calibrate(
         self,
@@ -512,23 +502,22 @@ def _compare_methods(theta: Floats, x: Floats, low: Floats, high: Floats) -> Com
     """Fit both methods to some simulations, and compare them on the held-out others."""
     n = len(theta)
     n_held_out = min(HELD_OUT_TO_CHOOSE, n // 5)
-    if n - n_held_out < MIN_SIMULATIONS:
+    if n - n_held_out < MIN_CONDITIONAL_ROWS:
         return Comparison(neighbours=0.0, likelihood=-np.inf, error=0.0, n=0)
     order = LIKELIHOOD_SEED.child("held out").permutation(n).numpy()
     held_out = order[:n_held_out]
     rest = order[n_held_out:][:MAX_SIMULATIONS_TO_CHOOSE]
-    samples = {}
-    for method in ("neighbours", "likelihood"):
-        likelihood = None
-        if method == "likelihood":
-            likelihood = LikelihoodSampler.from_data(
-                theta[rest], x[rest], low, high, LIKELIHOOD_SEED
-            )
-        trial = Posterior(theta[rest], x[rest], low, high, likelihood=likelihood)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # some are far, which is part of the test
-            samples[method] = trial._sample_all(x[held_out], SAMPLES_TO_CHOOSE, 0)
-    return compare(samples["neighbours"], samples["likelihood"], theta[held_out])
+    simulations = (theta[rest], x[rest], low, high)
+    likelihood = LikelihoodSampler.from_data(*simulations, LIKELIHOOD_SEED)
+    by_neighbours = Posterior(*simulations)
+    by_likelihood = Posterior(*simulations, likelihood=likelihood)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some are far, which is part of the test
+        return compare(
+            by_neighbours._sample_all(x[held_out], SAMPLES_TO_CHOOSE, 0),
+            by_likelihood._sample_all(x[held_out], SAMPLES_TO_CHOOSE, 0),
+            theta[held_out],
+        )
 
 
 def load(path: str | os.PathLike[str], *, max_memory: int | None = None) -> Posterior:
@@ -575,6 +564,21 @@ def load(path: str | os.PathLike[str], *, max_memory: int | None = None) -> Post
         )
     loaded.default_x = saved.default_x
     return loaded
+
+
+def _highest_mode(samples: Floats) -> Floats:
+    """The mode (d,) of samples (n, d) that is highest, by mean shift."""
+    n, d = samples.shape
+    width = (samples.std(axis=0) + SMALLEST_POSITIVE) * n ** (-1 / (d + 4))
+    centre = samples.mean(axis=0)
+    scaled = (samples - centre) / width
+    # Every fourth sample is enough to compare densities, and four times as fast.
+    squared_distances = np.square(scaled[:, None] - scaled[None, ::4]).sum(2)
+    mode = scaled[np.exp(-0.5 * squared_distances).sum(1).argmax()]
+    for _ in range(MEAN_SHIFT_STEPS):
+        weights = np.exp(-0.5 * np.square(scaled - mode).sum(1))
+        mode = weights @ scaled / weights.sum()
+    return np.asarray(centre + mode * width)
 
 
 def _as_generator(random_state: RandomState) -> np.random.Generator:

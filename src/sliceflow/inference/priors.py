@@ -12,9 +12,13 @@ from typing import Annotated
 
 import numpy as np
 
-from sliceflow.arrays import SMALLEST_POSITIVE, Floats, Mask
-from sliceflow.engine.normal import LOG_TWO_PI
+from sliceflow.arrays import SMALLEST_POSITIVE, Floats
 from sliceflow.saved_types import ArraySpec
+from sliceflow.spaces.density.log_normal import (
+    log_normal_score,
+    normal_score,
+    take_logs,
+)
 
 __all__ = ["Prior"]
 
@@ -50,17 +54,14 @@ class Prior:
         is_uniform = np.zeros(d, bool)
         is_logged = np.zeros(d, bool)
         for i, column in enumerate(theta.T):
-            log_densities = {"normal": _normal_log_density(column)}
+            scores = {"normal": normal_score(column)}
             if np.isfinite(high[i] - low[i]):
-                log_densities["uniform"] = -float(np.log(high[i] - low[i]))
-            if column.min() > 0:
-                logs = np.log(column)
-                jacobian = -float(logs.mean())
-                log_densities["log-normal"] = _normal_log_density(logs) + jacobian
-            kind = max(log_densities, key=lambda name: log_densities[name])
+                scores["uniform"] = -float(np.log(high[i] - low[i]))
+            scores["log-normal"] = log_normal_score(column)
+            kind = max(scores, key=lambda name: scores[name])
             is_uniform[i] = kind == "uniform"
             is_logged[i] = kind == "log-normal"
-        gaussian = _take_logs(theta, is_logged)[:, ~is_uniform]
+        gaussian = take_logs(theta, is_logged)[:, ~is_uniform]
         mean = gaussian.mean(axis=0)
         deviation = gaussian - mean
         covariance = deviation.T @ deviation / len(theta)
@@ -73,7 +74,7 @@ class Prior:
         beyond = (theta < self.low) | (theta > self.high)
         outside = np.asarray(beyond.any(axis=1))
         outside |= (theta[:, self.is_logged] <= 0).any(axis=1)
-        values = _take_logs(np.where(outside[:, None], 1.0, theta), self.is_logged)
+        values = take_logs(np.where(outside[:, None], 1.0, theta), self.is_logged)
         deviation = values[:, ~self.is_uniform] - self.mean
         log_density = -0.5 * ((deviation @ self.precision) * deviation).sum(axis=1)
         log_density -= values[:, self.is_logged].sum(axis=1)
@@ -89,15 +90,3 @@ class Prior:
             else:
                 kinds.append("normal")
         return ", ".join(kinds)
-
-
-def _normal_log_density(values: Floats) -> float:
-    """The mean log-density of values (n,) under the Gaussian with their moments."""
-    return -0.5 * (1 + LOG_TWO_PI) - float(np.log(values.std() + SMALLEST_POSITIVE))
-
-
-def _take_logs(theta: Floats, is_logged: Mask) -> Floats:
-    """Parameters (n, d) with logarithms in some columns, `is_logged` (d,)."""
-    values = theta.copy()
-    values[:, is_logged] = np.log(theta[:, is_logged])
-    return values

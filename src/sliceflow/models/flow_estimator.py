@@ -435,8 +435,7 @@ class FlowEstimator(
                 return n, None
             indices = stratified_indices(row_y, n, seed.child("conditions"))
             return n, row_y.take(indices)
-        asked_n = n if n > 1 else None  # n=1, the default, is as many as y has
-        requested = conditions.encode_y(fitted.encoder, y, asked_n, "samples")
+        requested = conditions.encode_requested_y(fitted.encoder, y, n)
         self._require_memory(fitted, len(requested))
         return len(requested), requested
 

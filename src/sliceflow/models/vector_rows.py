@@ -121,6 +121,19 @@ def set_columns(estimator: object, n: int, names: tuple[Any, ...] | None) -> Non
         attributes["feature_names_in_"] = np.array(names, dtype=object)
 
 
+def read_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> VectorRows:
+    """The user's X as rows without conditions, which know its form.
+
+    `validate` is as in `as_rows`.
+    """
+    tensor_device = None
+    if isinstance(X, Tensor):
+        tensor_device = X.device.type
+    return VectorRows(
+        as_rows(X, validate), names=column_names(X), tensor_device=tensor_device
+    )
+
+
 def as_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
     """The user's X as (n, d) finite numbers, float32 or float64.
 

@@ -19,6 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import sliceflow
 from sliceflow import SlicedDensity
 from sliceflow.errors import DataError, DataWarning, ParameterError
+from sliceflow.spaces.density import fit
 from sliceflow.spaces.density.mixture import MixtureMap
 
 
@@ -152,13 +153,13 @@ def test_mixtures_are_mapped_to_noise_and_back(d, k, seed):
     means = 3 * rng.normal(size=(k, d))
     mixture = MixtureMap(*map(torch.from_numpy, (np.log(weights), means, factors)))
     # Noise is where rows are: far from the components, float64 cannot tell rows apart.
-    noise = torch.from_numpy(rng.normal(size=(d, 50)))
-    x = mixture.from_noise(noise)
-    t, log_det = mixture.to_noise_and_log_det(x)
+    noise = torch.from_numpy(rng.normal(size=(50, d)))
+    x = mixture.inv(noise)
+    t, ladj = mixture.call_and_ladj(x)
     np.testing.assert_allclose(t, noise, atol=1e-5)
-    log_density = -(t.square() + math.log(2 * math.pi)).sum(0) / 2 + log_det
+    log_density = -(t.square() + math.log(2 * math.pi)).sum(1) / 2 + ladj
     parts = [
-        math.log(weight) + stats.multivariate_normal(mean, f @ f.T).logpdf(x.T.numpy())
+        math.log(weight) + stats.multivariate_normal(mean, f @ f.T).logpdf(x.numpy())
         for weight, mean, f in zip(weights, means, factors, strict=True)
     ]
     parts = np.reshape(parts, (k, 50))
@@ -214,6 +215,43 @@ def test_a_class_of_few_rows_borrows_the_covariance_of_others(rng):
     assert np.isfinite(density.score_samples(X, y=1)).all()
 
 
+@pytest.mark.parametrize("n_equal", [40, 39])
+def test_a_column_that_is_constant_in_a_class_is_spread_there(n_equal, rng):
+    """In no split of the class's rows may the column be constant, either."""
+    X = rng.normal(size=(600, 3))
+    y = np.where(np.arange(600) < 40, "few", "many")
+    X[:n_equal, 1] = 7.0  # less than a tenth of all rows
+    message = "column 1: many rows of class 'few' have the same value.*the class"
+    with pytest.warns(DataWarning, match=message):
+        density = quick(n_steps="auto", penalty="auto").fit(X, y)
+    of_class = density.score_samples(X, y)
+    other = density.score_samples(X, np.where(y == "few", "many", "few"))
+    assert np.isfinite(of_class).all()
+    assert (of_class[:n_equal] > other[:n_equal]).all()
+    drawn = density.sample(200, y="few", random_state=0)
+    assert np.median(np.abs(drawn[:, 1] - 7)) < 1e-3
+
+
+@pytest.mark.parametrize(("n", "n_equal"), [(4, 3), (4, 2), (5, 3)])
+def test_few_rows_with_equal_values_can_be_split(n, n_equal, rng):
+    X = rng.normal(size=(n, 1))
+    X[:n_equal] = 0
+    with pytest.warns(DataWarning, match="many rows have the same value"):
+        density = SlicedDensity(device="cpu", random_state=0).fit(X)
+    assert np.isfinite(density.score_samples(X)).all()
+
+
+def test_y_says_how_many_samples_are_drawn(moons):
+    """As it does where other flows draw."""
+    density = quick(n_steps=1).fit(*moons)
+    drawn, y = density.sample(y=[0, 1, 0], random_state=0, return_y=True)
+    assert drawn.shape == (3, 2)
+    assert list(y) == [0, 1, 0]
+    assert density.sample(3, y=[0, 1, 0]).shape == (3, 2)
+    with pytest.raises(DataError, match="y has 3 conditions for 2 samples"):
+        density.sample(2, y=[0, 1, 0])
+
+
 # Files, seeds, forms
 
 
@@ -235,6 +273,17 @@ def test_data_frames_and_tensors_come_back_as_they_were(rng):
     assert drawn.dtype == torch.float32
 
 
+def test_only_data_frames_of_pandas_have_names(rng):
+    class Columns(np.ndarray):
+        """An array that looks like a DataFrame, such as one of another library."""
+
+        columns = ("a", "b")
+
+    X = rng.normal(size=(50, 2)).view(Columns)
+    drawn = quick(n_steps=1, n_components=1).fit(X).sample(3, random_state=0)
+    assert type(drawn) is np.ndarray
+
+
 def test_grid_search_takes_the_score(rng):
     X = rng.normal(size=(80, 2))
     search = GridSearchCV(quick(n_steps=1), {"penalty": [30.0, 300.0]}, cv=2).fit(X)
@@ -250,6 +299,16 @@ def test_a_gpu_gives_the_density_of_the_cpu(moons, fitted):
 
 
 # Bad input
+
+
+def test_memory_is_checked_before_the_trials(monkeypatch, rng):
+    def refuse(*args):
+        raise MemoryError
+
+    monkeypatch.setattr(fit, "choose_settings", pytest.fail)
+    monkeypatch.setattr(fit, "require_memory", refuse)
+    with pytest.raises(MemoryError):
+        SlicedDensity(device="cpu").fit(rng.normal(size=(50, 2)))
 
 
 def test_columns_without_a_density_are_refused_with_a_cure(rng):

@@ -56,8 +56,8 @@ def test_a_pass_is_that_of_scikit_learn(rng, monkeypatch):
     monkeypatch.setattr(mixture_growth, "_MAX_VALUES", 1_000)  # in several blocks
     before = random_mixture(3, 2, rng)
     x = torch.from_numpy(rng.normal(size=(500, 2)))
-    sums = mixture_growth._weighted_sums(before, x)
-    after = mixture_growth._from_sums(sums, 2, ridge=1e-3)
+    sums = mixture_growth._e_step(before, x)
+    after = mixture_growth._m_step(sums, 2, ridge=1e-3)
     covariances = before.cholesky_factors @ before.cholesky_factors.mT
     peer = GaussianMixture(
         3,
@@ -77,21 +77,21 @@ def test_a_pass_is_that_of_scikit_learn(rng, monkeypatch):
 def test_many_components_are_mapped_as_few_are(scale, rng):
     """Also points far out, whose probabilities have no float64."""
     many = random_mixture(40, 3, rng)
-    x = torch.from_numpy(scale * rng.normal(size=(3, 200)))
-    noise, log_det = many.to_noise_and_log_det(x)
-    expected, expected_log_det = many._to_noise_and_log_det(x)
-    assert torch.allclose(noise, expected, atol=1e-8, rtol=1e-8)
-    assert torch.allclose(log_det, expected_log_det, atol=1e-7, rtol=1e-8)
+    x = torch.from_numpy(scale * rng.normal(size=(200, 3)))
+    noise, ladj = many.call_and_ladj(x)
+    expected, expected_ladj = many._map_points(x.T)
+    assert torch.allclose(noise, expected.T, atol=1e-8, rtol=1e-8)
+    assert torch.allclose(ladj, expected_ladj, atol=1e-7, rtol=1e-8)
 
 
 def test_chunks_of_points_change_nothing(rng, monkeypatch):
     many = random_mixture(40, 3, rng)
-    noise = torch.from_numpy(rng.normal(size=(3, 50)))
-    whole = (many.from_noise(noise), many.log_density(noise))
+    noise = torch.from_numpy(rng.normal(size=(50, 3)))
+    whole = (many.inv(noise), many.log_density(noise))
     monkeypatch.setattr(mixture, "MAX_VALUES", 40 * 3 * 7)
-    assert torch.allclose(many.from_noise(noise), whole[0], atol=1e-12)
+    assert torch.allclose(many.inv(noise), whole[0], atol=1e-12)
     assert torch.allclose(many.log_density(noise), whole[1], atol=1e-12)
-    back, _ = many.to_noise_and_log_det(whole[0])
+    back, _ = many.call_and_ladj(whole[0])
     assert torch.allclose(back, noise, atol=1e-7)
 
 

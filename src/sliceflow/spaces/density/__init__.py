@@ -5,14 +5,18 @@ its particles are the rows, and its target is N(0, I), which is known and so has
 data. Its steps stop once rows are hardly told from normal ones. To sample, the map is
 inverted. The density of a row is the density of its noise, times the map's Jacobian.
 
-*Shapes.* Rows are (n, d) and noise is (n, d), wherever a name says rows, x or noise.
-Inside a map, *points* are (d, n), as everywhere in the engine. Encoded y is (n,) if it
+*Maps.* Every part is an `InvertibleMap` (`maps.py`) of rows to rows: `call_and_ladj`
+maps and gives the log-determinant, `inv` goes back, and `maps.log_density` adds the
+log-density of the noise.
+
+*Shapes.* Rows and noise are (n, d). *Points* are (d, n), as everywhere in the engine;
+only the inside of a map has points. Encoded y is (n,) if it
 is class indices, and (n, l) if it is numbers. All is float64. The regressions on y that
 is numbers (`conditional.py`, `regression.py` and what they use) are in numpy, because
 scipy's splines and LAPACK are; all else is in torch.
 
 *Order.* `SupportTransform` maps rows to columns without bounds. Without y, or with
-classes, a `Gaussianization` (of each class) maps these to noise: a `InitialMap`, then
+classes, a `Gaussianization` (of each class) maps these to noise: an `InitialMap`, then
 sliced steps. With y that is numbers, a `ConditionalDensity` does: a
 `TriangularRegression` takes off what y explains, and a `Gaussianization` maps the
 residuals.

@@ -133,14 +133,15 @@ class Cosines:
 
     @classmethod
     def empty(cls, n_columns: int) -> Cosines:
-        """None, of so many columns."""
+        """No cosines, of conditions with so many columns."""
         return cls(np.empty((n_columns, 0)), np.empty(0))
 
     @classmethod
     def draw(cls, root: Floats, n_groups_per_band: int, seed: Seed) -> Cosines:
-        """Random ones in all bands, whose frequencies have the covariance root·rootᵀ.
+        """Random cosines in bands of `FREQUENCIES`.
 
-        It is (c, c), and should have a trace of c times the covariance of t.
+        Their frequencies have the covariance root·rootᵀ (c, c). The trace of its
+        product with the covariance of t should be c.
         """
         n_columns = len(root)
         n_per_band = n_groups_per_band * COSINES_PER_GROUP
@@ -150,7 +151,7 @@ class Cosines:
         return cls(root @ (directions * lengths), phases[:, 0])
 
     def take(self, cosines: slice) -> Cosines:
-        """Some of them."""
+        """Some of these cosines."""
         return Cosines(self.frequencies[:, cosines], self.phases[cosines])
 
     def __call__(self, t: Floats) -> Floats:
@@ -158,7 +159,7 @@ class Cosines:
         return np.asarray(np.sqrt(2) * np.cos(t @ self.frequencies + self.phases))
 
     def slopes(self, t: Floats) -> Floats:
-        """The derivative of each by its own phase, (n, r), at t (n, c)."""
+        """The derivative (n, r) of every cosine by its phase, at t (n, c)."""
         return np.asarray(-np.sqrt(2) * np.sin(t @ self.frequencies + self.phases))
 
 
@@ -173,7 +174,7 @@ class SmoothBasis:
     splines : one for each of these columns
     product_order : how many functions of a column enter products
     frequencies, phases : parameters of the cosines, (c, r) and (r,)
-    kept_groups : the indices of the groups that are kept, among all
+    kept_groups : which of all groups are kept
     """
 
     used_columns: Annotated[np.ndarray, ArraySpec("c", "int64")]
@@ -214,7 +215,7 @@ class SmoothBasis:
 
     @property
     def cosines(self) -> Cosines:
-        """The cosines of all its groups."""
+        """The cosines of all groups."""
         return Cosines(self.frequencies, self.phases)
 
     def with_cosines(self, cosines: Cosines) -> SmoothBasis:

@@ -19,15 +19,24 @@ from sliceflow.spaces.density.gaussianization import (
     Gaussianization,
     fit_gaussianization,
 )
+from sliceflow.spaces.density.initial_map import fit_initial_map
 from sliceflow.spaces.density.regression import (
     ConditionalMoments,
     TriangularRegression,
 )
 from sliceflow.spaces.density.settings import GaussianizationSettings
-from sliceflow.spaces.density.settings_search import choose_settings
+from sliceflow.spaces.density.settings_search import (
+    Split,
+    Trial,
+    choose_settings,
+    held_out_curve,
+)
 
 __all__ = ["ConditionalDensity"]
 
+# With fewer rows, a regression on y learns too little: half of them would be held out,
+# or used up by a dozen coefficients.
+MIN_CONDITIONAL_ROWS = 50
 # A flow must make held-out residuals more likely than N(0, I) by this, in nats per
 # row. Less is noise, for which every density would cost more time.
 MIN_FLOW_GAIN = 0.01
@@ -62,7 +71,7 @@ class ConditionalDensity:
         """
         regression = TriangularRegression.from_data(x, y, seed.child("regression"))
         order = seed.child("flow rows").permutation(len(x)).numpy()[:MAX_FLOW_ROWS]
-        residuals, _ = regression.to_residuals(x[order], regression.moments(y[order]))
+        residuals, _ = regression.call_and_ladj(x[order], regression.moments(y[order]))
         return cls(regression, _fit_residual_density(residuals, seed.child("flow")))
 
     @property
@@ -86,24 +95,22 @@ class ConditionalDensity:
 
     def log_density(self, x: Floats, moments: ConditionalMoments) -> Floats:
         """log p(x | y) (n,) of rows x (n, d), or of one row (1, d) at all n."""
-        residuals, log_det = self.regression.to_residuals(x, moments)
-        return log_det + _log_density(self.residual_density, residuals)
+        residuals, ladj = self.regression.call_and_ladj(x, moments)
+        return ladj + _log_density(self.residual_density, residuals)
 
     def to_noise(self, x: Floats, moments: ConditionalMoments) -> Floats:
         """Rows x (n, d) as noise (n, d) near N(0, I)."""
-        residuals, _ = self.regression.to_residuals(x, moments)
+        residuals, _ = self.regression.call_and_ladj(x, moments)
         if self.residual_density is None:
             return residuals
-        return self.residual_density.to_noise(torch.from_numpy(residuals)).numpy()
+        return self.residual_density(torch.from_numpy(residuals)).numpy()
 
     def from_noise(self, noise: Floats, moments: ConditionalMoments) -> Floats:
         """The rows x (n, d) that `to_noise` sends to noise (n, d)."""
         residuals = noise
         if self.residual_density is not None:
-            residuals = self.residual_density.from_noise(
-                torch.from_numpy(noise)
-            ).numpy()
-        return self.regression.from_residuals(residuals, moments)
+            residuals = self.residual_density.inv(torch.from_numpy(noise)).numpy()
+        return self.regression.inv(residuals, moments)
 
 
 def _fit_residual_density(residuals: Floats, seed: Seed) -> Gaussianization | None:
@@ -113,9 +120,9 @@ def _fit_residual_density(residuals: Floats, seed: Seed) -> Gaussianization | No
     held_out = rows[:n_held_out]
     fitted = rows[n_held_out:]
     without_flow = float(_log_density(None, residuals[:n_held_out]).mean())
-    trial = fit_gaussianization(fitted, TRIAL_SETTINGS, seed, held_out=held_out)
-    log_densities = trial.log_densities_by_step(held_out)
-    with_flow = max(float(values.mean()) for values in log_densities)
+    initial_map = fit_initial_map(fitted, TRIAL_SETTINGS.initial_map, seed)
+    trial = Trial.from_split(Split(fitted, held_out), initial_map)
+    with_flow = float(held_out_curve([trial], TRIAL_SETTINGS, seed).max())
     if not with_flow - without_flow > MIN_FLOW_GAIN:
         return None
     return fit_gaussianization(rows, choose_settings(rows, seed), seed)

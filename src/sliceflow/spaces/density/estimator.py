@@ -58,9 +58,9 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
     likelihood of held-out rows; then all rows are fitted.
 
     X is an (n, d) array, tensor or DataFrame of finite numbers. A density is of
-    continuous columns. If one value fills more than a tenth of a column, the values of
-    that column are spread uniformly over the smallest step between them, with a
-    warning. A constant column is an error.
+    continuous columns. If one value fills more than a tenth of a column, or of its rows
+    in a class, the values of that column are spread uniformly over the smallest step
+    between them, with a warning. A constant column is an error.
 
     y is None, class labels (n,) or numbers (n, l). Each class gets its own density.
     With numbers, mean, scale and correlations of x are first regressed on y, and the
@@ -154,22 +154,11 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         return tags
 
     def _adapter(self, like_fitted: bool = False) -> DensityAdapter:
-        n_steps = None
-        if self.n_steps != "auto":
-            ok = is_int(self.n_steps, 0)
-            require(ok, "n_steps", self.n_steps, "'auto' or an int of at least 0")
-            n_steps = int(self.n_steps)
         penalty = None
         if self.penalty != "auto":
             ok = is_real(self.penalty, 0)
             require(ok, "penalty", self.penalty, "'auto' or a number from 0 on")
             penalty = float(self.penalty)
-        n_components = None
-        if self.n_components != "auto":
-            ok = is_int(self.n_components, 1)
-            what = "'auto' or an int of at least 1"
-            require(ok, "n_components", self.n_components, what)
-            n_components = int(self.n_components)
         require_verbosity(self.verbose)
         require(is_bool(self.keep_rows), "keep_rows", self.keep_rows, "True or False")
         validate: Callable[[Any], np.ndarray] = partial(
@@ -179,8 +168,22 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
             validate = self._validate_like_fitted
         device = resolve_device(self.device)
         return DensityAdapter(
-            self.bounds, n_steps, penalty, n_components, device, validate
+            bounds=self.bounds,
+            n_steps=self._checked_count("n_steps", least=0),
+            penalty=penalty,
+            n_components=self._checked_count("n_components", least=1),
+            device=device,
+            validate=validate,
         )
+
+    def _checked_count(self, name: str, least: int) -> int | None:
+        """The parameter of that name, which is a count; None if it is "auto"."""
+        value = getattr(self, name)
+        if value == "auto":
+            return None
+        is_count = is_int(value, least)
+        require(is_count, name, value, f"'auto' or an int of at least {least}")
+        return int(value)
 
     def _validate_like_fitted(self, X: Any) -> np.ndarray:
         """X after scikit-learn's checks, with the columns of known rows.
@@ -350,9 +353,9 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         ----------
         n : int, default 1
             Number of samples.
-        y : one condition, n conditions or None, default None
-            One condition is for all samples. None takes classes in the data's
-            proportions.
+        y : one condition, several, or None, default None
+            One condition is for all samples. With several, n must be 1 (one sample of
+            each) or their number. None takes classes in the data's proportions.
         random_state : int, RandomState, Generator or None, default None
             With None, every call gives new samples.
         return_y : bool, default False
@@ -375,13 +378,14 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         """
         fitted = self._fitted_state()
         require(is_int(n, 1), "n", n, "an int of at least 1")
-        encoded_y = self._encode_y(fitted, y, n)
-        hint = "draw fewer at a time"
-        nbytes = fitted.sample_bytes(n)
-        require_memory(nbytes, fitted.device, f"n={n} samples need", hint)
+        self._require_memory(fitted, n)  # before y is allocated
         seed = Seed.from_random_state(random_state)
-        if encoded_y is None:
+        if y is None:
             encoded_y = fitted.draw_y(n, seed.child("conditions"))
+        else:
+            encoded_y = conditions.encode_requested_y(fitted.y_encoder, y, n)
+            n = len(encoded_y)
+            self._require_memory(fitted, n)
         noise = seed.child("noise").normal(n, fitted.plan.n_columns)
         rows = fitted.in_users_form(fitted.from_noise(noise, encoded_y))
         if not return_y:
@@ -389,6 +393,11 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         if fitted.y_encoder is None:
             return rows, None
         return rows, conditions.decode_y(fitted.y_encoder, encoded_y)
+
+    def _require_memory(self, fitted: FittedDensity, n: int) -> None:
+        what = f"n={n} samples need"
+        nbytes = fitted.sample_bytes(n)
+        require_memory(nbytes, fitted.device, what, "draw fewer at a time")
 
     def _encode_y(self, fitted: FittedDensity, y: Any, n: int) -> EncodedY | None:
         """The encoded y of n rows, for one condition or n of them; None without y."""

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sliceflow.arrays import Floats, Mask
 from sliceflow.devices import require_memory
 from sliceflow.engine import events
 from sliceflow.engine.conditions import (
@@ -22,20 +23,25 @@ from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, DataWarning
 from sliceflow.models.protocols import FitResult
 from sliceflow.models.rows import RowConditions
-from sliceflow.models.vector_rows import VectorRows, as_rows
+from sliceflow.models.vector_rows import VectorRows, read_rows
 from sliceflow.saved_types import Label
-from sliceflow.spaces.density.conditional import ConditionalDensity
+from sliceflow.spaces.density.conditional import (
+    MIN_CONDITIONAL_ROWS,
+    ConditionalDensity,
+)
 from sliceflow.spaces.density.fitted import (
     FittedClassDensities,
     FittedConditionalDensity,
 )
 from sliceflow.spaces.density.gaussianization import fit_gaussianization, fit_normal
-from sliceflow.spaces.density.plan import ClassPlan, DensityPlan
+from sliceflow.spaces.density.plan import ClassPlan, DensityPlan, fit_bytes
 from sliceflow.spaces.density.settings_search import choose_settings
 from sliceflow.spaces.density.support import (
     SupportTransform,
+    Tie,
     check_has_density,
     check_within_bounds,
+    column_label,
     spread_ties,
 )
 from sliceflow.validation import ColumnBounds, as_column_bounds
@@ -47,14 +53,15 @@ MIN_ROWS_OF_CLASS = 20
 # Fewer rows than this, of a class or of all, cannot be split into rows to fit and to
 # hold out.
 MIN_ROWS_TO_CHOOSE = 4
-# With fewer rows, a regression on y learns too little: half of them would be held out,
-# or used up by a dozen coefficients.
-MIN_ROWS_OF_REGRESSION = 50
 
 
 @dataclass(frozen=True)
 class DensityAdapter:
-    """Reads and plans the rows of a `SlicedDensity`."""
+    """Reads the rows of a `SlicedDensity`, and chooses how to fit them.
+
+    Settings are chosen by trial fits, so a plan takes most of the time of a fit, unless
+    all settings are given.
+    """
 
     bounds: ColumnBounds | None  # the user's
     n_steps: int | None  # None chooses it
@@ -65,48 +72,31 @@ class DensityAdapter:
 
     def read(self, X: Any, y: Any) -> VectorRows:
         """The user's rows, checked."""
-        array = as_rows(X, self.validate)
-        names = None
-        if hasattr(X, "columns"):
-            names = tuple(X.columns)
-        tensor_device = None
-        if isinstance(X, Tensor):
-            tensor_device = X.device.type
-        conditions = None
+        rows = read_rows(X, self.validate)
         if y is not None:
-            conditions = _read_conditions(y, len(array))
-        low, high = as_column_bounds(self.bounds, array.shape[1], "columns")
-        check_within_bounds(array.astype(np.float64), low, high, names)
-        return VectorRows(array, conditions, names, tensor_device)
+            rows = replace(rows, conditions=_read_conditions(y, len(rows)))
+        low, high = as_column_bounds(self.bounds, rows.X.shape[1], "columns")
+        check_within_bounds(rows.X.astype(np.float64), low, high, rows.names)
+        return rows
 
     def make_task(
         self, rows: VectorRows, seed: Seed
     ) -> ClassDensitiesTask | ConditionalDensityTask:
-        """Choose the settings of every class, by held-out likelihood."""
-        X = rows.X.astype(np.float64)
-        low, high = as_column_bounds(self.bounds, X.shape[1], "columns")
-        # What was read may be one row of many, or older than the bounds: only all rows
-        # of a fit tell whether there is a density.
-        check_within_bounds(X, low, high, rows.names)
-        check_has_density(X, rows.names)
-        X, tied_columns = spread_ties(X, low, high, seed)
-        transform = SupportTransform.from_data(X, low, high, self.device)
-        unbounded, _ = transform.encode(torch.from_numpy(X).to(self.device))
-        training = _TrainingRows(
-            rows=rows,
-            support_transform=transform,
-            x=unbounded,
-            warning=_tie_warning(tied_columns, rows.names),
-        )
+        """Choose the settings of every class, by trial fits and held-out likelihood."""
+        n, d = rows.X.shape
+        what = f"{n} rows of {d} columns need"
+        require_memory(fit_bytes(n, d), self.device, what, "fit fewer rows")
+        low, high = as_column_bounds(self.bounds, d, "columns")
+        training = _TrainingRows.from_rows(rows, low, high, self.device, seed)
         encoder = None
         if rows.conditions is not None:
             encoder = rows.conditions.encoder
         if isinstance(encoder, ContinuousEncoder):
             return self._plan_conditional(training, encoder, seed)
         assert encoder is None or isinstance(encoder, ClassEncoder)
-        return self._plan_classes(training, encoder, seed)
+        return self._choose_classes(training, encoder, seed)
 
-    def _plan_classes(
+    def _choose_classes(
         self, training: _TrainingRows, encoder: ClassEncoder | None, seed: Seed
     ) -> ClassDensitiesTask:
         """A density of each class, or one of all rows."""
@@ -114,7 +104,7 @@ class DensityAdapter:
         has_classes = len(rows_by_class) > 1
         classes = []
         for c, x in enumerate(rows_by_class):
-            classes.append(self._plan_class(x, has_classes, seed.child("class", c)))
+            classes.append(self._choose_class(x, has_classes, seed.child("class", c)))
         n, d = training.x.shape
         plan = DensityPlan(
             device=str(self.device),
@@ -123,14 +113,12 @@ class DensityAdapter:
             classes=tuple(classes),
             dtype=training.rows.dtype,
         )
-        self._require_memory(plan)
         return ClassDensitiesTask(plan, training, encoder, self.device, seed)
 
-    def _plan_class(self, x: Tensor, is_class: bool, seed: Seed) -> ClassPlan:
-        """The plan of rows x (n, d), which are those of a class or all rows."""
+    def _choose_class(self, x: Tensor, is_class: bool, seed: Seed) -> ClassPlan:
+        """Settings for rows x (n, d), which are those of a class or all rows."""
         n, d = x.shape
-        is_small_class = is_class and n < max(MIN_ROWS_OF_CLASS, 2 * d)
-        if n < MIN_ROWS_TO_CHOOSE or is_small_class:
+        if n < MIN_ROWS_TO_CHOOSE or (is_class and _is_small_class(n, d)):
             return ClassPlan.normal(n)
         settings = choose_settings(
             x, seed, self.n_steps, self.penalty, self.n_components
@@ -142,9 +130,9 @@ class DensityAdapter:
     ) -> ConditionalDensityTask:
         """A regression on y, and the density of what is left over."""
         n, d = training.x.shape
-        if n < MIN_ROWS_OF_REGRESSION:
+        if n < MIN_CONDITIONAL_ROWS:
             fact = f"there are {n} rows with y that is numbers"
-            raise DataError(fact, f"pass at least {MIN_ROWS_OF_REGRESSION} rows")
+            raise DataError(fact, f"pass at least {MIN_CONDITIONAL_ROWS} rows")
         plan = DensityPlan(
             device=str(self.device),
             n_rows=n,
@@ -153,12 +141,35 @@ class DensityAdapter:
             dtype=training.rows.dtype,
             n_conditions=encoder.condition_dim,
         )
-        self._require_memory(plan)
         return ConditionalDensityTask(plan, training, encoder, self.device, seed)
 
-    def _require_memory(self, plan: DensityPlan) -> None:
-        what = f"{plan.n_rows} rows of {plan.n_columns} columns need"
-        require_memory(plan.nbytes, self.device, what, "fit fewer rows")
+
+@dataclass(frozen=True)
+class _RowGroup:
+    """Rows to which a density may be fitted: all, or those of a class."""
+
+    name: str  # what users call the rows
+    mask: Mask  # which of the n rows these are, (n,)
+
+
+def _row_groups(rows: VectorRows) -> list[_RowGroup]:
+    """All rows, and the rows of every class that gets a flow of its own."""
+    n, d = rows.X.shape
+    groups = [_RowGroup("rows", np.ones(n, bool))]
+    conditions = rows.conditions
+    if conditions is None or not isinstance(conditions.encoder, ClassEncoder):
+        return groups
+    class_indices = conditions.label_y.values.numpy()
+    for c, label in enumerate(conditions.encoder.classes.tolist()):
+        mask = class_indices == c
+        if not _is_small_class(int(mask.sum()), d):
+            groups.append(_RowGroup(f"rows of class {label!r}", mask))
+    return groups
+
+
+def _is_small_class(n: int, d: int) -> bool:
+    """Whether a class of n rows (n, d) has too few for a flow of its own."""
+    return n < max(MIN_ROWS_OF_CLASS, 2 * d)
 
 
 def _read_conditions(y: Any, n: int) -> RowConditions:
@@ -175,18 +186,20 @@ def _read_conditions(y: Any, n: int) -> RowConditions:
 
 
 def _tie_warning(
-    tied_columns: Sequence[int], names: tuple[Label, ...] | None
+    ties: Sequence[Tie], groups: Sequence[_RowGroup], names: tuple[Label, ...] | None
 ) -> DataWarning | None:
     """A warning of columns whose values were spread; None if there are none."""
-    if not tied_columns:
+    if not ties:
         return None
-    column = tied_columns[0] if names is None else names[tied_columns[0]]
-    fact = "many rows have the same value, so values were spread over the step between"
-    if len(tied_columns) > 1:
-        fact += f" them (also in {len(tied_columns) - 1} more columns)"
-    else:
-        fact += " them"
-    return DataWarning(fact, "drop it, or pass it as y", column=column)
+    first = ties[0]
+    fact = f"many {groups[first.group].name} have the same value, so values were "
+    fact += "spread over the step between them"
+    if len(ties) > 1:
+        fact += f" (also in {len(ties) - 1} more columns)"
+    hint = "drop it, or pass it as y"
+    if first.group > 0:
+        hint = "drop the column, or the class"
+    return DataWarning(fact, hint, column=column_label(first.column, names))
 
 
 @dataclass(frozen=True)
@@ -197,6 +210,31 @@ class _TrainingRows:
     support_transform: SupportTransform
     x: Tensor  # (n, d), without bounds and ties
     warning: DataWarning | None  # about ties
+
+    @classmethod
+    def from_rows(
+        cls,
+        rows: VectorRows,
+        low: Floats,
+        high: Floats,
+        device: torch.device,
+        seed: Seed,
+    ) -> _TrainingRows:
+        """The user's rows between bounds (d,); a `DataError` if they have no density.
+
+        What was read may be one row of many, or older than the bounds: only all rows of
+        a fit tell whether there is a density.
+        """
+        X = rows.X.astype(np.float64)
+        check_within_bounds(X, low, high, rows.names)
+        check_has_density(X, rows.names)
+        groups = _row_groups(rows)
+        masks = [group.mask for group in groups]
+        X, ties = spread_ties(X, low, high, seed, masks)
+        transform = SupportTransform.from_data(X, low, high, device)
+        unbounded, _ = transform.call_and_ladj(torch.from_numpy(X).to(device))
+        warning = _tie_warning(ties, groups, rows.names)
+        return cls(rows, transform, unbounded, warning)
 
     def rows_by_class(self) -> list[Tensor]:
         """The rows (n, d) of each class, or all rows."""
@@ -285,7 +323,11 @@ class ConditionalDensityTask:
 
 @dataclass(frozen=True)
 class _Relay:
-    """A listener that passes the events of one class on, counted over all classes."""
+    """A listener that passes the events of one class on, counted over all classes.
+
+    Every class has a flow of its own, of one stage; for the user's listeners, these are
+    the stages of one flow.
+    """
 
     listeners: Sequence[events.FlowListener]
     stage_name: str
@@ -297,7 +339,7 @@ class _Relay:
         counted = replace(
             event,
             stage_name=self.stage_name,
-            stage_index=self.class_index,
+            stage_index=self.class_index,  # a class is a stage for the listeners
             steps_done=self.steps_before + event.steps_done,
             steps_total=self.steps_total,
         )

@@ -23,6 +23,7 @@ from sliceflow.models.vector_rows import in_users_form
 from sliceflow.saved_types import Label
 from sliceflow.spaces.density.conditional import ConditionalDensity
 from sliceflow.spaces.density.gaussianization import Gaussianization
+from sliceflow.spaces.density.maps import log_density
 from sliceflow.spaces.density.mixture import MAX_VALUES
 from sliceflow.spaces.density.plan import ARRAYS_PER_STEP, DensityPlan
 from sliceflow.spaces.density.regression import ConditionalMoments
@@ -70,7 +71,7 @@ class BaseFittedDensity:
         if bool(outside.any()):
             row = int(outside.double().argmax())
             raise DataError("it is not within the bounds", "drop the row", row=row)
-        unbounded, _ = self.support_transform.encode(x)
+        unbounded, _ = self.support_transform.call_and_ladj(x)
         return unbounded
 
 
@@ -114,10 +115,16 @@ class FittedClassDensities(BaseFittedDensity):
         inside = self.support_transform.contains(x)
         result = x.new_full((len(self.densities), len(x)), -torch.inf)
         if bool(inside.any()):
-            unbounded, log_det = self.support_transform.encode(x[inside])
-            for c, density in enumerate(self.densities):
-                result[c, inside] = density.log_density(unbounded) + log_det
+            result[:, inside] = log_density(
+                x[inside], self.support_transform, base=self._log_densities_unbounded
+            )
         return result
+
+    def _log_densities_unbounded(self, unbounded: Tensor) -> Tensor:
+        """log p(x | class) of rows (n, d) in columns without bounds: (C, n)."""
+        return torch.stack(
+            [density.log_density(unbounded) for density in self.densities]
+        )
 
     def to_noise(self, X: np.ndarray, y: EncodedY | None) -> Tensor:
         """Rows X (n, d) of classes y (n,) as noise (n, d) of N(0, I).
@@ -127,7 +134,7 @@ class FittedClassDensities(BaseFittedDensity):
         if y is None:
             y = ClassIndices(self._log_joint(X).argmax(0))
         unbounded = self._without_bounds(X)
-        return self._map_by_class(unbounded, y, Gaussianization.to_noise)
+        return self._map_by_class(unbounded, y, Gaussianization.__call__)
 
     def from_noise(self, noise: Tensor, y: EncodedY | None) -> Tensor:
         """Noise (n, d) of N(0, I) as rows (n, d) of classes y (n,)."""
@@ -137,8 +144,8 @@ class FittedClassDensities(BaseFittedDensity):
                 raise DataError("the model has classes", hint)
             y = ClassIndices(torch.zeros(len(noise), dtype=torch.int64))
         noise = noise.to(self.device, torch.float64)
-        unbounded = self._map_by_class(noise, y, Gaussianization.from_noise)
-        return self.support_transform.decode(unbounded)
+        unbounded = self._map_by_class(noise, y, Gaussianization.inv)
+        return self.support_transform.inv(unbounded)
 
     def _map_by_class(
         self,
@@ -183,14 +190,18 @@ class FittedConditionalDensity(BaseFittedDensity):
         """log p(x | y) (n,) of rows X (n, d) given encoded y (n, l)."""
         y = _required(y)
         x = self._as_tensor(X)
-        inside = self.support_transform.contains(x).cpu()
-        result = torch.full((len(x),), -torch.inf, dtype=torch.float64)
+        inside = self.support_transform.contains(x)
+        result = x.new_full((len(x),), -torch.inf)
         if bool(inside.any()):
-            unbounded, log_det = self.support_transform.encode(x[inside])
-            log_density = self.conditional.log_density(
-                unbounded.cpu().numpy(), self._moments(y.take(inside))
+            moments = self._moments(y.take(inside.cpu()))
+
+            def log_density_unbounded(unbounded: Tensor) -> Tensor:
+                values = self.conditional.log_density(unbounded.cpu().numpy(), moments)
+                return torch.from_numpy(values).to(self.device)
+
+            result[inside] = log_density(
+                x[inside], self.support_transform, base=log_density_unbounded
             )
-            result[inside] = torch.from_numpy(log_density) + log_det.cpu()
         return result
 
     def to_noise(self, X: np.ndarray, y: EncodedY | None) -> Tensor:
@@ -205,9 +216,7 @@ class FittedConditionalDensity(BaseFittedDensity):
         moments = self._moments(_required(y))
         noise = noise.to("cpu", torch.float64)
         unbounded = self.conditional.from_noise(noise.numpy(), moments)
-        return self.support_transform.decode(
-            torch.from_numpy(unbounded).to(self.device)
-        )
+        return self.support_transform.inv(torch.from_numpy(unbounded).to(self.device))
 
     def _moments(self, y: EncodedY) -> ConditionalMoments:
         return self.conditional.moments(y.values.cpu().numpy())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
 
 import numpy as np
 import torch
@@ -17,14 +16,19 @@ from torch import Tensor
 from sliceflow.engine.gaussianizing import ToNormal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.smooth_maps import SmoothMaps
-from sliceflow.saved_types import ArraySpec
+from sliceflow.spaces.density.maps import (
+    ColumnwiseMap,
+    Composition,
+    Whitening,
+    log_density,
+)
 from sliceflow.spaces.density.mixture import MixtureMap
 from sliceflow.spaces.density.mixture_growth import grow_mixture
 from sliceflow.spaces.density.settings import (
     MAX_UNGROWN_COMPONENTS,
     RIDGES,
     InitialMapSettings,
-    count_knots,
+    choose_n_knots,
 )
 
 # The penalty of rough maps of single columns, and the iterations of their fit. They are
@@ -52,64 +56,44 @@ _MAX_ROWS_BEFORE_GROWTH = 20_000
 
 @dataclass(frozen=True)
 class InitialMap:
-    """The map of rows (n, d) to points (d, n) at which the sliced steps start.
+    """The map of rows (n, d) to rows (n, d) at which the sliced steps start.
 
-    Each column may be mapped to N(0, 1) by itself. Then rows are whitened, x = shift +
-    cholesky_factor·w. Last, a Gaussian mixture of w is mapped to N(0, I).
+    Each column may be mapped to N(0, 1) by itself. Then rows are whitened. Last, a
+    Gaussian mixture of white rows is mapped to N(0, I).
     """
 
-    column_map: SmoothMaps | None  # of each column; None leaves them as they are
-    shift: Annotated[Tensor, ArraySpec("d", "float64")]
-    cholesky_factor: Annotated[Tensor, ArraySpec("d d", "float64")]
+    column_map: ColumnwiseMap | None  # None leaves columns as they are
+    whitening: Whitening
     mixture: MixtureMap
 
     def has_columns(self, d: int) -> bool:
         """Whether all parts of the map are of d columns."""
-        return (
-            self.cholesky_factor.shape == (d, d)
-            and self.mixture.means.shape[1] == d
-            and len(self.shift) == d
-        )
-
-    def apply(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows x (n, d) as points (d, n), and log|det ∂points/∂x| (n,)."""
-        white, whitening_log_det = self._whiten(x)
-        points, log_det = self.mixture.to_noise_and_log_det(white)
-        return points, log_det + whitening_log_det
-
-    def invert(self, points: Tensor) -> Tensor:
-        """The rows x (n, d) that `apply` sends to points (d, n)."""
-        white = self.mixture.from_noise(points)
-        columns = self.cholesky_factor @ white + self.shift[:, None]
+        has_d_columns = len(self.whitening.shift) == d and self.mixture.n_columns == d
         if self.column_map is not None:
-            columns = self.column_map.invert(columns)
-        return columns.T
+            has_d_columns = has_d_columns and len(self.column_map.maps.knots) == d
+        return has_d_columns
+
+    @property
+    def before_mixture(self) -> Composition:
+        """The map of rows to white rows, of which the mixture is."""
+        if self.column_map is None:
+            return Composition([self.whitening])
+        return Composition([self.column_map, self.whitening])
+
+    def call_and_ladj(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows x (n, d) as rows z (n, d) near N(0, I), and log|det ∂z/∂x| (n,)."""
+        return Composition([self.before_mixture, self.mixture]).call_and_ladj(x)
+
+    def inv(self, z: Tensor) -> Tensor:
+        """The rows x (n, d) that `call_and_ladj` sends to z (n, d)."""
+        return Composition([self.before_mixture, self.mixture]).inv(z)
 
     def log_density(self, x: Tensor) -> Tensor:
         """log p(x) (n,) of rows x (n, d), if no steps follow.
 
-        It is the density of the mixture, which takes no map to noise.
+        The base is the mixture, whose density is known without its map to noise.
         """
-        white, log_det = self._whiten(x)
-        return self.mixture.log_density(white) + log_det
-
-    def whiten(self, x: Tensor) -> Tensor:
-        """Rows x (n, d) as rows (n, d) of which the mixture is."""
-        white, _ = self._whiten(x)
-        return white.T.contiguous()
-
-    def _whiten(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows x (n, d) as points (d, n) before the mixture, and log|det| (n,)."""
-        columns = x.T
-        log_det = -torch.diagonal(self.cholesky_factor).log().sum().expand(len(x))
-        if self.column_map is not None:
-            columns, log_slopes = self.column_map.apply(columns)
-            log_det = log_det + log_slopes.sum(0)
-        deviations = columns - self.shift[:, None]
-        white = torch.linalg.solve_triangular(
-            self.cholesky_factor, deviations, upper=False
-        )
-        return white, log_det
+        return log_density(x, self.before_mixture, base=self.mixture.log_density)
 
 
 def fit_initial_map(
@@ -123,16 +107,16 @@ def fit_initial_map(
     `n_mixture_starts` is by the number of rows if it is None. A mixture of more than
     `MAX_UNGROWN_COMPONENTS` grows from one of that many.
     """
+    if settings.n_components > MAX_UNGROWN_COMPONENTS:
+        return _fit_grown(x, settings, seed)
     if n_mixture_starts is None:
         n_mixture_starts = MIXTURE_STARTS
         if len(x) > _MAX_ROWS_OF_MANY_STARTS:
             n_mixture_starts = 1
-    if settings.n_components > MAX_UNGROWN_COMPONENTS:
-        return _fit_grown(x, settings, seed)
     column_map = None
     if settings.columns_first:
         column_map = _fit_columns(x)
-        x = column_map.apply(x.T)[0].T
+        x, _ = column_map.call_and_ladj(x)
     shift = x.mean(0)
     scale = x.std(0)
     standardised = (x - shift) / scale
@@ -142,7 +126,8 @@ def fit_initial_map(
     factor = _correlation_factor(standardised, shrinkage)
     white = torch.linalg.solve_triangular(factor, standardised.T, upper=False)
     mixture = _fit_mixture(white.T, settings, seed, n_mixture_starts)
-    return InitialMap(column_map, shift, scale[:, None] * factor, mixture)
+    whitening = Whitening(shift, scale[:, None] * factor)
+    return InitialMap(column_map, whitening, mixture)
 
 
 def begin_growth(x: Tensor, settings: InitialMapSettings, seed: Seed) -> InitialMap:
@@ -157,9 +142,8 @@ def grow_initial_map(
     initial_map: InitialMap, n_components: int, x: Tensor, ridge: float
 ) -> InitialMap:
     """The map with a larger mixture, at most twice, that is fitted to rows x (n, d)."""
-    mixture = grow_mixture(
-        initial_map.mixture, n_components, initial_map.whiten(x), ridge
-    )
+    white, _ = initial_map.before_mixture.call_and_ladj(x)
+    mixture = grow_mixture(initial_map.mixture, n_components, white.contiguous(), ridge)
     return replace(initial_map, mixture=mixture)
 
 
@@ -188,7 +172,8 @@ def fit_normal_initial_map(x: Tensor, rows_by_class: Sequence[Tensor]) -> Initia
     d = x.shape[1]
     identity = torch.eye(d, dtype=x.dtype, device=x.device)
     standard_normal = MixtureMap(x.new_zeros(1), x.new_zeros(1, d), identity[None])
-    return InitialMap(None, x.mean(0), scale[:, None] * factor, standard_normal)
+    whitening = Whitening(x.mean(0), scale[:, None] * factor)
+    return InitialMap(None, whitening, standard_normal)
 
 
 def _correlation_factor(standardised: Tensor, shrinkage: float) -> Tensor:
@@ -201,16 +186,16 @@ def _correlation_factor(standardised: Tensor, shrinkage: float) -> Tensor:
     return factor
 
 
-def _fit_columns(x: Tensor) -> SmoothMaps:
+def _fit_columns(x: Tensor) -> ColumnwiseMap:
     """The maps of each column of rows x (n, d) to N(0, 1)."""
     transport = ToNormal(
-        _COLUMN_PENALTY, count_knots(len(x)), n_iterations=_COLUMN_ITERATIONS
+        _COLUMN_PENALTY, choose_n_knots(len(x)), n_iterations=_COLUMN_ITERATIONS
     )
     columns = x.T.contiguous()
     no_data = columns[:, :0]  # the target is N(0, 1), which the transport knows
-    maps = transport.fit(columns, no_data).maps
-    assert isinstance(maps, SmoothMaps), "this transport makes smooth maps"
-    return maps
+    transport_map = transport.fit(columns, no_data).maps
+    assert isinstance(transport_map, SmoothMaps), "this transport makes smooth maps"
+    return ColumnwiseMap(transport_map)
 
 
 def _fit_mixture(

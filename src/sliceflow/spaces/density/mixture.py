@@ -4,7 +4,8 @@ The map of Knothe and Rosenblatt takes the mixture to N(0, I) one coordinate aft
 other: t_j = Φ⁻¹(F_j(x_j | x_1, …, x_{j−1})). The conditional distributions of a mixture
 are known in closed form. With one component this is whitening.
 
-Everything here has points, one in each column of a tensor (d, n).
+Rows are (n, d) outside. Inside, they are points (d, n), whose coordinates are mapped in
+turn.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from sliceflow.engine import normal
 from sliceflow.saved_types import ArraySpec
+from sliceflow.spaces.density.maps import Whitening
 from sliceflow.spaces.density.settings import MAX_UNGROWN_COMPONENTS
 
 # Halvings of the interval in which an inverse lies. It begins with a width of a few
@@ -52,62 +54,76 @@ class MixtureMap:
         if len(self.log_weights) < 1 or not bool((diagonals > 0).all()):
             raise ValueError("a mixture has no components, or one without a density")
 
-    def to_noise_and_log_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Points x (d, n) as noise (d, n), and log|det ∂noise/∂x| (n,)."""
-        if len(self.means) == 1:  # whitening, exact however far out
-            white = self._whitened(x)
-            log_det = -torch.diagonal(self.cholesky_factors[0]).log().sum()
-            return white, log_det.expand(x.shape[1])
-        map_points = self._to_noise_and_log_det
+    @property
+    def n_columns(self) -> int:
+        """d, the number of columns."""
+        return self.means.shape[1]
+
+    def call_and_ladj(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows x (n, d) as noise (n, d), and log|det ∂noise/∂x| (n,)."""
+        if len(self.means) == 1:  # whitening is exact however far out
+            return self._whitening.call_and_ladj(x)
+        map_points = self._map_points
         if len(self.means) > MAX_UNGROWN_COMPONENTS:
-            map_points = self._to_noise_and_log_det_of_many
-        chunks = self._chunks(x)
-        if len(chunks) == 1:
-            return map_points(x)  # in the layout of x, on which products' bits depend
+            map_points = self._map_points_fast
+        chunks = self._chunks(x.T)
+        if len(chunks) == 1:  # in the layout of x, on which the bits of products depend
+            noise, ladj = map_points(x.T)
+            return noise.T, ladj
         mapped = [map_points(points) for points in chunks]
-        noise = torch.cat([points for points, _ in mapped], 1)
-        return noise, torch.cat([log_det for _, log_det in mapped])
+        noise = torch.cat([noise_of_chunk for noise_of_chunk, _ in mapped], 1)
+        return noise.T, torch.cat([ladj_of_chunk for _, ladj_of_chunk in mapped])
+
+    @property
+    def _whitening(self) -> Whitening:
+        """The map of a mixture of one component."""
+        return Whitening(self.means[0], self.cholesky_factors[0])
 
     def _chunks(self, points: Tensor) -> Sequence[Tensor]:
         """Points (d, n) in parts for which arrays of all components are small."""
         return torch.split(points, max(1, MAX_VALUES // self.means.numel()), dim=1)
 
-    def _to_noise_and_log_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The same, of several components and not too many points."""
-        k, d = self.means.shape
-        deviations = x[None] - self.means[:, :, None]  # (k, d, n)
-        residuals = torch.linalg.solve_triangular(
+    def _residuals(self, x: Tensor) -> Tensor:
+        """The e (k, d, n) of points x (d, n) if they were of each component."""
+        deviations = x[None] - self.means[:, :, None]
+        residuals: Tensor = torch.linalg.solve_triangular(
             self.cholesky_factors, deviations, upper=False
         )
+        return residuals
+
+    def _map_points(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Points x (d, n), not too many, as noise (d, n), and the ladj (n,).
+
+        Probabilities are logarithms here, so x may be far out.
+        """
+        k, d = self.means.shape
+        residuals = self._residuals(x)
         log_weights = self.log_weights[:, None].expand(k, x.shape[1])
         noise = torch.empty_like(x)
-        log_det = x.new_zeros(x.shape[1])
+        ladj = x.new_zeros(x.shape[1])
         for j in range(d):
             residual = residuals[:, j]
             log_scale = self.cholesky_factors[:, j, j, None].log()
-            log_densities = log_weights + _log_normal(residual) - log_scale
+            log_densities = log_weights + _normal_log_density(residual) - log_scale
             log_density = log_densities.logsumexp(0)
             total = log_weights.logsumexp(0)
             below = (log_weights + torch.special.log_ndtr(residual)).logsumexp(0)
             above = (log_weights + torch.special.log_ndtr(-residual)).logsumexp(0)
             noise[j] = _normal_quantile(below - total, above - total)
-            log_det += log_density - total - _log_normal(noise[j])
+            ladj += log_density - total - _normal_log_density(noise[j])
             log_weights = log_densities
-        return noise, log_det
+        return noise, ladj
 
-    def _to_noise_and_log_det_of_many(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The same, of many components: three times as fast.
+    def _map_points_fast(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The same as `_map_points` in a third of the time.
 
-        Probabilities have no logarithms here. So points far out take the other way.
+        Probabilities are no logarithms here. So points far out go to `_map_points`.
         """
         k, d = self.means.shape
-        deviations = x[None] - self.means[:, :, None]  # (k, d, n)
-        residuals = torch.linalg.solve_triangular(
-            self.cholesky_factors, deviations, upper=False
-        )
+        residuals = self._residuals(x)
         weights = self.log_weights.softmax(0)[:, None].expand(k, x.shape[1])
         noise = torch.empty_like(x)
-        log_det = x.new_zeros(x.shape[1])
+        ladj = x.new_zeros(x.shape[1])
         is_far = torch.zeros(x.shape[1], dtype=torch.bool, device=x.device)
         for j in range(d):
             residual = residuals[:, j]
@@ -115,47 +131,38 @@ class MixtureMap:
             below = (weights * torch.special.ndtr(residual)).sum(0)
             is_far |= (below < _MIN_PROBABILITY) | (below > 1 - _MIN_PROBABILITY)
             noise[j] = torch.special.ndtri(below)
-            densities = weights * (_log_normal(residual) - log_scale).exp()
+            densities = weights * (_normal_log_density(residual) - log_scale).exp()
             density = densities.sum(0)
             is_far |= density < _MIN_PROBABILITY
-            log_det += density.log() - _log_normal(noise[j])
+            ladj += density.log() - _normal_log_density(noise[j])
             weights = densities / density
         if bool(is_far.any()):
-            noise[:, is_far], log_det[is_far] = self._to_noise_and_log_det(x[:, is_far])
-        return noise, log_det
-
-    def _whitened(self, x: Tensor) -> Tensor:
-        """Points x (d, n) as noise (d, n), if there is one component."""
-        deviations = x - self.means[0, :, None]
-        factor = self.cholesky_factors[0]
-        white: Tensor = torch.linalg.solve_triangular(factor, deviations, upper=False)
-        return white
+            noise[:, is_far], ladj[is_far] = self._map_points(x[:, is_far])
+        return noise, ladj
 
     def log_density(self, x: Tensor) -> Tensor:
-        """log p(x) (n,) of points x (d, n) under the mixture, which takes no map."""
-        return torch.cat([self._log_density(points) for points in self._chunks(x)])
+        """log p(x) (n,) of rows x (n, d): in closed form, faster than by the map."""
+        return torch.cat([self._log_density(points) for points in self._chunks(x.T)])
 
     def _log_density(self, x: Tensor) -> Tensor:
-        """The same, of not too many points."""
-        deviations = x[None] - self.means[:, :, None]
-        residuals = torch.linalg.solve_triangular(
-            self.cholesky_factors, deviations, upper=False
-        )
+        """log p(x) (n,) of points x (d, n), not too many."""
+        residuals = self._residuals(x)
         log_scales = torch.diagonal(self.cholesky_factors, dim1=1, dim2=2).log().sum(1)
-        log_weights = self.log_weights - log_scales
-        return (log_weights[:, None] + _log_normal(residuals).sum(1)).logsumexp(0)
+        log_factors = self.log_weights - log_scales
+        log_densities = _normal_log_density(residuals).sum(1)
+        return (log_factors[:, None] + log_densities).logsumexp(0)
 
-    def from_noise(self, noise: Tensor) -> Tensor:
-        """The points x (d, n) that `to_noise_and_log_det` sends to noise (d, n)."""
+    def inv(self, z: Tensor) -> Tensor:
+        """The rows x (n, d) that `call_and_ladj` sends to noise z (n, d)."""
         if len(self.means) == 1:
-            return self.means[0, :, None] + self.cholesky_factors[0] @ noise
-        chunks = self._chunks(noise)
+            return self._whitening.inv(z)
+        chunks = self._chunks(z.T)
         if len(chunks) == 1:
-            return self._from_noise(noise)
-        return torch.cat([self._from_noise(part) for part in chunks], 1)
+            return self._invert_points(z.T).T
+        return torch.cat([self._invert_points(points) for points in chunks], 1).T
 
-    def _from_noise(self, noise: Tensor) -> Tensor:
-        """The same, of several components and not too many points."""
+    def _invert_points(self, noise: Tensor) -> Tensor:
+        """The points x (d, n) of noise (d, n), not too many."""
         k, d = self.means.shape
         n = noise.shape[1]
         residuals = noise.new_zeros(k, d, n)
@@ -170,12 +177,12 @@ class MixtureMap:
             x[j] = _mixture_quantile(noise[j], log_weights, mean, scale)
             residual = (x[j] - mean) / scale
             residuals[:, j] = residual
-            log_weights = log_weights + _log_normal(residual) - scale.log()
+            log_weights = log_weights + _normal_log_density(residual) - scale.log()
             log_weights = log_weights - log_weights.logsumexp(0)
         return x
 
 
-def _log_normal(values: Tensor) -> Tensor:
+def _normal_log_density(values: Tensor) -> Tensor:
     """log of the density of N(0, 1) at each value, in the shape of `values`."""
     return normal.log_density(values[None])
 

@@ -29,10 +29,10 @@ _SPLIT_DISTANCE = 0.8
 # components after 5 passes at each size come to −3.46 nats on held-out rows in 16
 # seconds, and after 20 to −3.45 in 112.
 _N_PASSES = 5
-# Numbers of a block of rows, with their features and shares: 16 MiB, which was fastest.
+# Numbers of a block of rows, with features and weights: 16 MiB, which was fastest.
 _MAX_VALUES = 2**21
-# Added to the number of rows of a component, which may be 0.
-_MIN_ROWS = 1e-10
+# Added to the summed weights of a component, which may be 0.
+_MIN_WEIGHT = 1e-10
 
 
 def grow_mixture(
@@ -42,7 +42,7 @@ def grow_mixture(
 
     Those with the largest weights are split. `ridge` is added to all variances.
     """
-    return _maximise(_split(mixture, n_components), x, ridge)
+    return _maximise_likelihood(_split(mixture, n_components), x, ridge)
 
 
 def _split(mixture: MixtureMap, n_components: int) -> MixtureMap:
@@ -67,11 +67,11 @@ def _split(mixture: MixtureMap, n_components: int) -> MixtureMap:
     )
 
 
-def _maximise(mixture: MixtureMap, x: Tensor, ridge: float) -> MixtureMap:
-    """The mixture after passes over rows x (n, d) that make them likelier."""
+def _maximise_likelihood(mixture: MixtureMap, x: Tensor, ridge: float) -> MixtureMap:
+    """The mixture after passes of expectation-maximisation over rows x (n, d)."""
     for _ in range(_N_PASSES):
-        sums = _weighted_sums(mixture, x)
-        mixture = _from_sums(sums, x.shape[1], ridge)
+        sums = _e_step(mixture, x)
+        mixture = _m_step(sums, x.shape[1], ridge)
     return mixture
 
 
@@ -96,8 +96,11 @@ def _coefficients(mixture: MixtureMap) -> Tensor:
     return torch.cat((constant[:, None], linear, quadratic), 1).T
 
 
-def _weighted_sums(mixture: MixtureMap, x: Tensor) -> Tensor:
-    """Sums (k, f) of the features of rows x (n, d), by the shares of components."""
+def _e_step(mixture: MixtureMap, x: Tensor) -> Tensor:
+    """Sums (k, f) of the features of rows x (n, d), weighted for each component.
+
+    The weights are the probabilities that a row is of the component.
+    """
     coefficients = _coefficients(mixture)
     n_features, k = coefficients.shape
     sums = x.new_zeros(k, n_features)
@@ -105,14 +108,14 @@ def _weighted_sums(mixture: MixtureMap, x: Tensor) -> Tensor:
         features = _features(block)
         log_joint = features @ coefficients
         highest = log_joint.amax(1, keepdim=True)
-        shares = log_joint.sub_(highest).exp_()
-        sums += shares.T @ (features / shares.sum(1, keepdim=True))
+        weights = log_joint.sub_(highest).exp_()
+        sums += weights.T @ (features / weights.sum(1, keepdim=True))
     return sums
 
 
-def _from_sums(sums: Tensor, d: int, ridge: float) -> MixtureMap:
+def _m_step(sums: Tensor, d: int, ridge: float) -> MixtureMap:
     """The mixture with the moments of weighted sums of features (k, f)."""
-    n_rows = sums[:, 0] + _MIN_ROWS
+    n_rows = sums[:, 0] + _MIN_WEIGHT
     means = sums[:, 1 : d + 1] / n_rows[:, None]
     first, second = torch.triu_indices(d, d, device=sums.device)
     covariances = sums.new_empty(len(sums), d, d)

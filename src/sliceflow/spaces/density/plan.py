@@ -13,7 +13,7 @@ from sliceflow.saved_types import Between, Count
 from sliceflow.spaces.density.settings import (
     GaussianizationSettings,
     InitialMapSettings,
-    count_knots,
+    choose_n_knots,
 )
 
 # Nanoseconds for each number of a step, with its candidates; users are told an order
@@ -102,7 +102,7 @@ class DensityPlan(Plan):
             ("mixture", _join([plan.n_components for plan in self.classes])),
             ("steps", _join([plan.n_steps for plan in self.classes])),
             ("penalty", _join([plan.penalty for plan in self.classes])),
-            ("knots", _join([count_knots(plan.n_rows) for plan in self.classes])),
+            ("knots", _join([choose_n_knots(plan.n_rows) for plan in self.classes])),
         ]
 
     @property
@@ -113,7 +113,7 @@ class DensityPlan(Plan):
     @property
     def nbytes(self) -> int:
         """Memory of the fit, without the input data."""
-        return ARRAYS_PER_STEP * 8 * self.n_rows * self.n_columns
+        return fit_bytes(self.n_rows, self.n_columns)
 
     @property
     def seconds(self) -> float:
@@ -123,6 +123,11 @@ class DensityPlan(Plan):
             n_steps = _STEPS_OF_REGRESSION
         n_values = self.n_rows * self.n_columns * n_steps
         return self.seconds_for(n_values, _NANOSECONDS)
+
+
+def fit_bytes(n: int, d: int) -> int:
+    """Memory to fit rows (n, d), without the rows themselves."""
+    return ARRAYS_PER_STEP * 8 * n * d
 
 
 def _join(values: Sequence[float]) -> str:

@@ -20,11 +20,12 @@ from typing import Annotated
 
 import numpy as np
 
-from sliceflow.arrays import SMALLEST_POSITIVE, Floats, Ints, Mask
+from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.engine.random import Seed
 from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.density.bases import SmoothBasis
 from sliceflow.spaces.density.column_regression import (
+    BasisExpansion,
     ColumnRegression,
     Design,
     ScaleName,
@@ -32,6 +33,11 @@ from sliceflow.spaces.density.column_regression import (
 )
 from sliceflow.spaces.density.group_selection import GroupSelection, ScoreTest
 from sliceflow.spaces.density.learned_directions import learn_directions
+from sliceflow.spaces.density.log_normal import (
+    log_normal_score,
+    normal_score,
+    take_logs,
+)
 
 __all__ = ["ConditionalMoments", "TriangularRegression"]
 
@@ -45,7 +51,8 @@ HELD_OUT_SHARE = 0.2
 class ConditionalMoments:
     """Means, scales and slopes of d columns at n conditions y.
 
-    Rows are standardised here, as in the regressions.
+    At each y they are an affine map of rows, which are standardised here, as in the
+    regressions, to residuals.
 
     Parameters
     ----------
@@ -60,7 +67,7 @@ class ConditionalMoments:
     slopes: Floats
     slope_pairs: Ints
 
-    def to_residuals(self, rows: Floats) -> tuple[Floats, Floats]:
+    def call_and_ladj(self, rows: Floats) -> tuple[Floats, Floats]:
         """Residuals e (n, d) of rows (n, d) or (1, d), and log|det ∂e/∂rows| (n,)."""
         residuals = (rows - self.mean) * np.exp(-self.log_scale)
         for j in range(residuals.shape[1]):
@@ -70,7 +77,7 @@ class ConditionalMoments:
             residuals[:, j] *= np.exp(-self.log_residual_scale[:, j])
         return residuals, -(self.log_scale + self.log_residual_scale).sum(axis=1)
 
-    def from_residuals(self, residuals: Floats) -> Floats:
+    def inv(self, residuals: Floats) -> Floats:
         """The rows (n, d) that have these residuals (n, d)."""
         scaled = residuals * np.exp(self.log_residual_scale)
         for i, (j, k) in enumerate(self.slope_pairs):
@@ -108,8 +115,10 @@ class TriangularRegression:
 
         Columns of x (n, d) must not be constant; y is (n, c).
         """
-        is_logged = _choose_logs(x)
-        logs = _take_logs(x, is_logged)
+        is_logged = np.array(
+            [log_normal_score(column) > normal_score(column) for column in x.T]
+        )
+        logs = take_logs(x, is_logged)
         shift = logs.mean(axis=0)
         scale = logs.std(axis=0)
         standardised = (logs - shift) / scale
@@ -142,12 +151,10 @@ class TriangularRegression:
             is_logged=is_logged,
             shift=shift,
             scale=scale,
-            mean=np.stack([column.mean.coefficients for column in columns], 1),
-            log_scale=np.stack(
-                [column.log_scale.coefficients for column in columns], 1
-            ),
-            log_residual_scale=np.stack(
-                [column.log_residual_scale.coefficients for column in columns], 1
+            mean=_coefficients([column.mean for column in columns]),
+            log_scale=_coefficients([column.log_scale for column in columns]),
+            log_residual_scale=_coefficients(
+                [column.log_residual_scale for column in columns]
             ),
             slope_pairs=np.array(slope_pairs, int).reshape(-1, 2),
             slopes=np.array(slopes).reshape(-1, p).T,
@@ -164,51 +171,33 @@ class TriangularRegression:
             slope_pairs=self.slope_pairs,
         )
 
-    def to_residuals(
+    def call_and_ladj(
         self, x: Floats, moments: ConditionalMoments
     ) -> tuple[Floats, Floats]:
         """Residuals e (n, d) of rows x (n, d), and log|det ∂e/∂x| (n,).
 
         x may also be one row (1, d) for all n conditions.
         """
-        standardised, log_det = self._standardise(x)
-        residuals, log_det_of_residuals = moments.to_residuals(standardised)
-        return residuals, log_det + log_det_of_residuals
+        standardised, ladj = self._standardise(x)
+        residuals, ladj_of_residuals = moments.call_and_ladj(standardised)
+        return residuals, ladj + ladj_of_residuals
 
-    def from_residuals(self, residuals: Floats, moments: ConditionalMoments) -> Floats:
+    def inv(self, residuals: Floats, moments: ConditionalMoments) -> Floats:
         """Rows x (n, d) that have these residuals (n, d)."""
-        rows = moments.from_residuals(residuals) * self.scale + self.shift
+        rows = moments.inv(residuals) * self.scale + self.shift
         rows[:, self.is_logged] = np.exp(rows[:, self.is_logged])
         return np.asarray(rows)
 
     def _standardise(self, x: Floats) -> tuple[Floats, Floats]:
         """Rows x (n, d) in units of the regressions, and log|det| (n,) of that."""
-        logs = _take_logs(x, self.is_logged)
-        log_det = -logs[:, self.is_logged].sum(axis=1) - np.log(self.scale).sum()
-        return (logs - self.shift) / self.scale, log_det
+        logs = take_logs(x, self.is_logged)
+        ladj = -logs[:, self.is_logged].sum(axis=1) - np.log(self.scale).sum()
+        return (logs - self.shift) / self.scale, ladj
 
 
-def _choose_logs(x: Floats) -> Mask:
-    """Which columns (d,) are positive, and closer to a Gaussian as logarithms."""
-    is_logged = np.zeros(x.shape[1], bool)
-    for j, column in enumerate(x.T):
-        if column.min() > 0:
-            logs = np.log(column)
-            # The log-densities of Gaussians with the same moments, less what is equal.
-            gain = (
-                np.log(column.std())
-                - np.log(logs.std() + SMALLEST_POSITIVE)
-                - logs.mean()
-            )
-            is_logged[j] = gain > 0
-    return is_logged
-
-
-def _take_logs(x: Floats, is_logged: Mask) -> Floats:
-    """Rows with logarithms in some columns; 0 and less become a very low logarithm."""
-    logs = x.copy()
-    logs[:, is_logged] = np.log(np.maximum(x[:, is_logged], SMALLEST_POSITIVE))
-    return logs
+def _coefficients(functions: Sequence[BasisExpansion]) -> Floats:
+    """The coefficients (p, d) of one function of each of d columns."""
+    return np.stack([function.coefficients for function in functions], 1)
 
 
 def _split(order: Ints) -> tuple[Ints, Ints]:

@@ -42,6 +42,6 @@ class GaussianizationSettings:
     relaxation: float = 0.7  # the share of the displacement that maps have
 
 
-def count_knots(n: int) -> int:
+def choose_n_knots(n: int) -> int:
     """The knots of a map that is fitted to n rows."""
     return max(_MIN_KNOTS, min(_MAX_KNOTS, round(1.5 * math.sqrt(n))))

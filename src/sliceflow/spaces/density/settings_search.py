@@ -76,15 +76,16 @@ class Split(NamedTuple):
 class Trial(NamedTuple):
     """The rows of a split after an initial map, on which steps are tried."""
 
-    fitted_points: Tensor  # (d, n)
-    held_out_points: Tensor  # (d, m)
-    held_out_log_det: Tensor  # (m,), of the initial map
+    fitted: Tensor  # (n, d)
+    held_out: Tensor  # (m, d)
+    held_out_ladj: Tensor  # (m,), of the initial map
 
     @classmethod
     def from_split(cls, split: Split, initial_map: InitialMap) -> Trial:
         """Map the rows of a split, once for all settings of the steps."""
-        fitted_points, _ = initial_map.apply(split.fitted)
-        return cls(fitted_points, *initial_map.apply(split.held_out))
+        fitted, _ = initial_map.call_and_ladj(split.fitted)
+        held_out, held_out_ladj = initial_map.call_and_ladj(split.held_out)
+        return cls(fitted, held_out, held_out_ladj)
 
 
 class GrownMap(NamedTuple):
@@ -118,17 +119,31 @@ def choose_settings(
     if n_steps is not None and penalty is not None:
         return GaussianizationSettings(n_steps, penalty, initial_map)
     if trials is None:
-        trials = [
-            Trial.from_split(split, fit_initial_map(split.fitted, initial_map, seed))
-            for split in splits
-        ]
+        trials = []
+        for split in splits:
+            fitted_map = fit_initial_map(split.fitted, initial_map, seed)
+            trials.append(Trial.from_split(split, fitted_map))
+    return _choose_steps(trials, initial_map, seed, n_steps, penalty)
+
+
+def _choose_steps(
+    trials: Sequence[Trial],
+    initial_map: InitialMapSettings,
+    seed: Seed,
+    n_steps: int | None,
+    penalty: float | None,
+) -> GaussianizationSettings:
+    """The settings with the steps and the penalty that are likeliest in the trials.
+
+    `n_steps` and `penalty` are chosen if they are None.
+    """
     penalties = PENALTIES if penalty is None else (penalty,)
     max_steps = MAX_STEPS if n_steps is None else n_steps
     best = -math.inf
     chosen = GaussianizationSettings(max_steps, PENALTIES[-1], initial_map)
     for candidate in penalties:
         tried = GaussianizationSettings(max_steps, candidate, initial_map)
-        curve = _held_out_curve(trials, tried, seed)
+        curve = held_out_curve(trials, tried, seed)
         if n_steps is not None:
             curve = curve[-1:]
         if curve.max() > best:
@@ -242,7 +257,7 @@ def _min_rows_per_component(d: int) -> int:
     return max(_MIN_ROWS_PER_COMPONENT, n_parameters)
 
 
-def _held_out_curve(
+def held_out_curve(
     trials: Sequence[Trial], settings: GaussianizationSettings, seed: Seed
 ) -> Floats:
     """The mean log-density of held-out rows after 0, 1, … steps, over all trials.
@@ -251,8 +266,8 @@ def _held_out_curve(
     """
     curves = []
     for trial in trials:
-        held_out = EarlyStopping(trial.held_out_points, trial.held_out_log_det)
-        fit_steps(trial.fitted_points, settings, seed, [held_out])
+        held_out = EarlyStopping(trial.held_out, trial.held_out_ladj)
+        fit_steps(trial.fitted, settings, seed, [held_out])
         curve = held_out.curve
         curve += [curve[-1]] * (settings.n_steps + 1 - len(curve))
         curves.append(curve)

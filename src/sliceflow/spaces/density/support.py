@@ -6,8 +6,9 @@ It also refuses rows that have no density, and spreads ties.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
@@ -25,8 +26,11 @@ MIN_ROWS = 2
 # A column has no density if one value fills more than this share of the rows: a
 # likelihood would grow without limit there. Most rounded measurements are below it.
 MAX_SHARE_OF_ONE_VALUE = 0.1
-# In few rows, this many equal values may be chance.
+# In few rows, fewer equal values than this may be chance.
 MIN_TIES = 4
+# With fewer rows, as few equal values may fill half of them, which is what a fit sees
+# if the others are held out.
+_MIN_ROWS_OF_CHANCE = 2 * MIN_TIES
 # exp and sinh overflow float64 beyond about 710.
 _MAX_EXPONENT = 700.0
 # The least distance of a row from a bound, as a share of the distance of the bounds.
@@ -82,17 +86,17 @@ class SupportTransform:
         """Whether rows x (n, d) are within the bounds, (n,)."""
         return ((x > self.low) & (x < self.high)).all(1)
 
-    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def call_and_ladj(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """u = g(x) of rows x (n, d) within the bounds, and log|det ∂u/∂x| (n,)."""
         columns = []
-        log_det = x.new_zeros(len(x))
+        ladj = x.new_zeros(len(x))
         for j in range(x.shape[1]):
-            column, log_slope = self._encode_column(x[:, j], j)
+            column, log_slope = self._map_column(x[:, j], j)
             columns.append(column)
-            log_det = log_det + log_slope
-        return torch.stack(columns, 1), log_det
+            ladj = ladj + log_slope
+        return torch.stack(columns, 1), ladj
 
-    def _encode_column(self, x: Tensor, j: int) -> tuple[Tensor, Tensor]:
+    def _map_column(self, x: Tensor, j: int) -> tuple[Tensor, Tensor]:
         """Column j (n,) as g(x) (n,), and log g′(x) (n,)."""
         low = self.low[j]
         high = self.high[j]
@@ -115,12 +119,12 @@ class SupportTransform:
             return torch.asinh(ratio), -root.log() - scale.log()
         return x, torch.zeros_like(x)
 
-    def decode(self, u: Tensor) -> Tensor:
+    def inv(self, u: Tensor) -> Tensor:
         """The rows x (n, d) with g(x) = u."""
-        columns = [self._decode_column(u[:, j], j) for j in range(u.shape[1])]
+        columns = [self._invert_column(u[:, j], j) for j in range(u.shape[1])]
         return torch.stack(columns, 1)
 
-    def _decode_column(self, u: Tensor, j: int) -> Tensor:
+    def _invert_column(self, u: Tensor, j: int) -> Tensor:
         """The column j (n,) with g(x) = u (n,)."""
         low = self.low[j]
         high = self.high[j]
@@ -152,7 +156,7 @@ def check_within_bounds(
                 f"{column[row]:g} is not between the bounds {low[j]:g} and {high[j]:g}"
             )
             hint = "widen the bounds, or drop the row"
-            raise DataError(fact, hint, row, _column_name(j, names))
+            raise DataError(fact, hint, row, column_label(j, names))
 
 
 def check_has_density(X: Floats, names: tuple[Label, ...] | None) -> None:
@@ -165,36 +169,56 @@ def check_has_density(X: Floats, names: tuple[Label, ...] | None) -> None:
         column = X[:, j]
         if (column == column[0]).all():
             fact = f"all {n} rows are {column[0]:g}, so there is no density"
-            raise DataError(fact, "drop the column", column=_column_name(j, names))
+            raise DataError(fact, "drop the column", column=column_label(j, names))
 
 
-def _column_name(j: int, names: tuple[Label, ...] | None) -> Label:
+def column_label(j: int, names: tuple[Label, ...] | None) -> Label:
     """What users call column j."""
     if names is None:
         return j
     return names[j]
 
 
+class Tie(NamedTuple):
+    """A column in which one value fills too many rows of a group."""
+
+    column: int
+    group: int  # the first such group
+
+
 def spread_ties(
-    X: Floats, low: Floats, high: Floats, seed: Seed
-) -> tuple[Floats, list[int]]:
+    X: Floats, low: Floats, high: Floats, seed: Seed, groups: Sequence[Mask]
+) -> tuple[Floats, list[Tie]]:
     """Rows X (n, d) without ties, and the columns in which there were many.
 
     A column in which one value fills more than `MAX_SHARE_OF_ONE_VALUE` of the rows has
     no density. Its values are spread: each gets uniform noise as wide as the smallest
     step between two values. Then the density at a value, times that step, is about its
     probability.
+
+    Every group of rows, a mask (n,), gets a density, so none may have ties.
     """
     spread = X.copy()
-    tied_columns = []
+    ties = []
     for j in range(X.shape[1]):
-        values, counts = np.unique(X[:, j], return_counts=True)
-        max_count = int(counts.max())
-        if max_count < MIN_TIES or max_count <= MAX_SHARE_OF_ONE_VALUE * len(X):
+        column = X[:, j]
+        tied_groups = [i for i, group in enumerate(groups) if _has_ties(column[group])]
+        if not tied_groups:
             continue
         noise = seed.child("spread", j).uniform(1, len(X))[0].numpy() - 0.5
-        column = X[:, j] + float(np.diff(values).min()) * noise
-        inside = (column > low[j]) & (column < high[j])
-        spread[:, j] = np.where(inside, column, X[:, j])
-        tied_columns.append(j)
-    return spread, tied_columns
+        moved = column + float(np.diff(np.unique(column)).min()) * noise
+        inside = (moved > low[j]) & (moved < high[j])
+        spread[:, j] = np.where(inside, moved, column)
+        ties.append(Tie(j, tied_groups[0]))
+    return spread, ties
+
+
+def _has_ties(column: Floats) -> bool:
+    """Whether one value fills too many of the rows (n,)."""
+    n = len(column)
+    _, counts = np.unique(column, return_counts=True)
+    max_count = int(counts.max())
+    min_ties = MIN_TIES
+    if n < _MIN_ROWS_OF_CHANCE:
+        min_ties = max(2, n // 2)
+    return max_count >= min_ties and max_count > MAX_SHARE_OF_ONE_VALUE * n

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.dataframes import column_names
 from sliceflow.devices import require_memory
 from sliceflow.engine.allocation import MIN_PARTICLES
 from sliceflow.engine.batches import Batches, Target
@@ -32,7 +31,7 @@ from sliceflow.models.particles import FlowParticles
 from sliceflow.models.protocols import FitResult, ParticleResult
 from sliceflow.models.ranks import SINGLE, Communicator
 from sliceflow.models.rows import RowConditions
-from sliceflow.models.vector_rows import VectorRows, as_rows
+from sliceflow.models.vector_rows import VectorRows, read_rows
 from sliceflow.spaces.vectors.axis_steps import AxisSteps
 from sliceflow.spaces.vectors.data import TrainingData
 from sliceflow.spaces.vectors.fitted import FittedVectors
@@ -60,18 +59,10 @@ class VectorAdapter:
 
     def read(self, X: Any, y: Any) -> VectorRows:
         """The user's rows, checked."""
-        array = as_rows(X, self.validate)
-        names = None
-        if hasattr(X, "columns"):
-            names = column_names(X)
-        tensor_device = None
-        if isinstance(X, Tensor):
-            tensor_device = X.device.type
-        row_conditions = None
+        rows = read_rows(X, self.validate)
         if y is not None:
             y = as_array(y)
-            row_conditions = RowConditions.infer(y, len(array))
-        rows = VectorRows(array, row_conditions, names, tensor_device)
+            rows = replace(rows, conditions=RowConditions.infer(y, len(rows)))
         if self.ranks.size == 1:
             return rows
         return self._with_all_conditions(rows, y)
