@@ -126,12 +126,13 @@ def read_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> VectorRows:
 
     `validate` is as in `as_rows`.
     """
+    names = None
+    if hasattr(X, "columns"):  # a DataFrame, of pandas or of others
+        names = column_names(X)
     tensor_device = None
     if isinstance(X, Tensor):
         tensor_device = X.device.type
-    return VectorRows(
-        as_rows(X, validate), names=column_names(X), tensor_device=tensor_device
-    )
+    return VectorRows(as_rows(X, validate), names=names, tensor_device=tensor_device)
 
 
 def as_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
