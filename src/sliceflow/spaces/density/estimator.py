@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
@@ -333,6 +333,26 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         encoded_y = self._encode_y(fitted, y, len(array))
         rows = fitted.from_noise(torch.from_numpy(array), encoded_y)
         return fitted.in_users_form(rows)
+
+    @overload
+    def sample(
+        self,
+        n: int = 1,
+        *,
+        y: Any = None,
+        random_state: RandomState = None,
+        return_y: Literal[False] = False,
+    ) -> Any: ...
+
+    @overload
+    def sample(
+        self,
+        n: int = 1,
+        *,
+        y: Any = None,
+        random_state: RandomState = None,
+        return_y: Literal[True],
+    ) -> tuple[Any, Any]: ...
 
     def sample(
         self,

@@ -37,6 +37,19 @@ _MAX_EXPONENT = 700.0
 _MIN_BOUND_DISTANCE = 1e-12
 
 
+# The names of columns, if X is a DataFrame.
+Names = tuple[Label, ...] | None
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """Rows to which a density may be fitted: all, or those of a class."""
+
+    name: str  # what users call the rows
+    mask: Mask  # which of the n rows these are, (n,)
+    is_class: bool = False
+
+
 @dataclass(frozen=True)
 class SupportTransform:
     """A change of units after which rows may be anywhere: u = g(x), column by column.
@@ -143,9 +156,7 @@ class SupportTransform:
         return u
 
 
-def check_within_bounds(
-    X: Floats, low: Floats, high: Floats, names: tuple[Label, ...] | None
-) -> None:
+def check_within_bounds(X: Floats, low: Floats, high: Floats, names: Names) -> None:
     """Raise a `DataError` if a row of X (n, d) is not between the bounds (d,)."""
     for j in range(X.shape[1]):
         column = X[:, j]
@@ -159,20 +170,31 @@ def check_within_bounds(
             raise DataError(fact, hint, row, column_label(j, names))
 
 
-def check_has_density(X: Floats, names: tuple[Label, ...] | None) -> None:
-    """Raise a `DataError` if rows X (n, d) are too few, or a column is constant."""
-    n = len(X)
+def check_enough_rows(n: int) -> None:
+    """Raise a `DataError` if n rows are too few for a density."""
     if n < MIN_ROWS:
         fact = f"Found array with {n} sample(s) (n_samples={n})"
         raise DataError(fact, f"a density needs at least {MIN_ROWS} rows")
-    for j in range(X.shape[1]):
-        column = X[:, j]
+
+
+def check_not_constant(X: Floats, group: RowGroup, names: Names) -> None:
+    """Raise a `DataError` if a column of X (n, d) is constant in a group of its rows.
+
+    `names` are those of the columns.
+    """
+    rows = X[group.mask]
+    for j in range(rows.shape[1]):
+        column = rows[:, j]
         if (column == column[0]).all():
-            fact = f"all {n} rows are {column[0]:g}, so there is no density"
-            raise DataError(fact, "drop the column", column=column_label(j, names))
+            fact = f"all {len(rows)} {group.name} are {column[0]:g}, so there is no "
+            fact += "density"
+            hint = "drop the column"
+            if group.is_class:
+                hint += ", or the class"
+            raise DataError(fact, hint, column=column_label(j, names))
 
 
-def column_label(j: int, names: tuple[Label, ...] | None) -> Label:
+def column_label(j: int, names: Names) -> Label:
     """What users call column j."""
     if names is None:
         return j
@@ -183,11 +205,11 @@ class Tie(NamedTuple):
     """A column in which one value fills too many rows of a group."""
 
     column: int
-    group: int  # the first such group
+    group: RowGroup  # the first such group
 
 
 def spread_ties(
-    X: Floats, low: Floats, high: Floats, seed: Seed, groups: Sequence[Mask]
+    X: Floats, low: Floats, high: Floats, seed: Seed, groups: Sequence[RowGroup]
 ) -> tuple[Floats, list[Tie]]:
     """Rows X (n, d) without ties, and the columns in which there were many.
 
@@ -196,13 +218,13 @@ def spread_ties(
     step between two values. Then the density at a value, times that step, is about its
     probability.
 
-    Every group of rows, a mask (n,), gets a density, so none may have ties.
+    Every group of rows may get a density of its own, so none may have ties.
     """
     spread = X.copy()
     ties = []
     for j in range(X.shape[1]):
         column = X[:, j]
-        tied_groups = [i for i, group in enumerate(groups) if _has_ties(column[group])]
+        tied_groups = [group for group in groups if _has_ties(column[group.mask])]
         if not tied_groups:
             continue
         noise = seed.child("spread", j).uniform(1, len(X))[0].numpy() - 0.5
