@@ -232,6 +232,14 @@ def test_a_column_that_is_constant_in_a_class_is_spread_there(n_equal, rng):
     assert np.median(np.abs(drawn[:, 1] - 7)) < 1e-3
 
 
+def test_rounded_columns_of_classes_are_not_spread(rng, recwarn):
+    """With 40 rows in a class, a fifth of them may be equal by rounding."""
+    X = rng.normal(size=(600, 2))
+    X[:8, 1] = 7.0
+    quick(n_steps=1).fit(X, np.arange(600) >= 40)
+    assert not [each for each in recwarn if each.category is DataWarning]
+
+
 def test_a_constant_column_of_a_class_that_cannot_be_spread_is_named(rng):
     """Its values are neighbours in float64, so there is no number between them."""
     X = rng.normal(size=(600, 2))

@@ -51,9 +51,9 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
     likelihood of held-out rows; then all rows are fitted.
 
     X is an (n, d) array, tensor or DataFrame of finite numbers. A density is of
-    continuous columns. If one value fills more than a tenth of a column, or of its rows
-    in a class, the values of that column are spread uniformly over the smallest step
-    between them, with a warning. A constant column is an error.
+    continuous columns. If one value fills more than a tenth of a column, or more than
+    half of it in a class, the values of that column are spread uniformly over the
+    smallest step between them, with a warning. A constant column is an error.
 
     y is None, class labels (n,) or numbers (n, l). Each class gets its own density.
     With numbers, mean, scale and correlations of x are first regressed on y, and the

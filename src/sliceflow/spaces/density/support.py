@@ -26,6 +26,10 @@ MIN_ROWS = 2
 # A column has no density if one value fills more than this share of the rows: a
 # likelihood would grow without limit there. Most rounded measurements are below it.
 MAX_SHARE_OF_ONE_VALUE = 0.1
+# In a class, this share. Classes have fewer rows, of which rounding alone may put a
+# tenth on one value. With more than half of them there, the rows of a split that are
+# fitted might all be equal.
+MAX_SHARE_IN_CLASS = 0.5
 # In few rows, fewer equal values than this may be chance.
 MIN_TIES = 4
 # With fewer rows, as few equal values may fill half of them, which is what a fit sees
@@ -213,10 +217,10 @@ def spread_ties(
 ) -> tuple[Floats, list[Tie]]:
     """Rows X (n, d) without ties, and the columns in which there were many.
 
-    A column in which one value fills more than `MAX_SHARE_OF_ONE_VALUE` of the rows has
-    no density. Its values are spread: each gets uniform noise as wide as the smallest
-    step between two values. Then the density at a value, times that step, is about its
-    probability.
+    A column in which one value fills more than `MAX_SHARE_OF_ONE_VALUE` of the rows, or
+    more than `MAX_SHARE_IN_CLASS` of those of a class, has no density. Its values are
+    spread: each gets uniform noise as wide as the smallest step between two values.
+    Then the density at a value, times that step, is about its probability.
 
     Every group of rows may get a density of its own, so none may have ties.
     """
@@ -224,7 +228,7 @@ def spread_ties(
     ties = []
     for j in range(X.shape[1]):
         column = X[:, j]
-        tied_groups = [group for group in groups if _has_ties(column[group.mask])]
+        tied_groups = [group for group in groups if _has_ties(column, group)]
         if not tied_groups:
             continue
         noise = seed.child("spread", j).uniform(1, len(X))[0].numpy() - 0.5
@@ -235,12 +239,14 @@ def spread_ties(
     return spread, ties
 
 
-def _has_ties(column: Floats) -> bool:
-    """Whether one value fills too many of the rows (n,)."""
-    n = len(column)
-    _, counts = np.unique(column, return_counts=True)
+def _has_ties(column: Floats, group: RowGroup) -> bool:
+    """Whether one value of a column (n,) fills too many rows of a group."""
+    values = column[group.mask]
+    n = len(values)
+    _, counts = np.unique(values, return_counts=True)
     max_count = int(counts.max())
     min_ties = MIN_TIES
     if n < _MIN_ROWS_OF_CHANCE:
         min_ties = max(2, n // 2)
-    return max_count >= min_ties and max_count > MAX_SHARE_OF_ONE_VALUE * n
+    max_share = MAX_SHARE_IN_CLASS if group.is_class else MAX_SHARE_OF_ONE_VALUE
+    return max_count >= min_ties and max_count > max_share * n
