@@ -232,6 +232,24 @@ def test_a_column_that_is_constant_in_a_class_is_spread_there(n_equal, rng):
     assert np.median(np.abs(drawn[:, 1] - 7)) < 1e-3
 
 
+def test_rounded_columns_of_classes_are_not_spread(rng, recwarn):
+    """With 40 rows in a class, a fifth of them may be equal by rounding."""
+    X = rng.normal(size=(600, 2))
+    X[:8, 1] = 7.0
+    quick(n_steps=1).fit(X, np.arange(600) >= 40)
+    assert not [each for each in recwarn if each.category is DataWarning]
+
+
+def test_a_constant_column_of_a_class_that_cannot_be_spread_is_named(rng):
+    """Its values are neighbours in float64, so there is no number between them."""
+    X = rng.normal(size=(600, 2))
+    y = np.where(np.arange(600) < 40, "few", "many")
+    X[:, 1] = 1e17 + 16.0 * np.maximum(np.arange(600) - 39, 0)
+    message = "column 1: all 40 rows of class 'few' are 1e\\+17.*or the class"
+    with pytest.raises(DataError, match=message):
+        quick().fit(X, y)
+
+
 @pytest.mark.parametrize(("n", "n_equal"), [(4, 3), (4, 2), (5, 3)])
 def test_few_rows_with_equal_values_can_be_split(n, n_equal, rng):
     X = rng.normal(size=(n, 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
@@ -58,9 +58,9 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
     likelihood of held-out rows; then all rows are fitted.
 
     X is an (n, d) array, tensor or DataFrame of finite numbers. A density is of
-    continuous columns. If one value fills more than a tenth of a column, or of its rows
-    in a class, the values of that column are spread uniformly over the smallest step
-    between them, with a warning. A constant column is an error.
+    continuous columns. If one value fills more than a tenth of a column, or more than
+    half of it in a class, the values of that column are spread uniformly over the
+    smallest step between them, with a warning. A constant column is an error.
 
     y is None, class labels (n,) or numbers (n, l). Each class gets its own density.
     With numbers, mean, scale and correlations of x are first regressed on y, and the
@@ -338,6 +338,26 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         encoded_y = self._encode_y(fitted, y, len(array))
         rows = fitted.from_noise(torch.from_numpy(array), encoded_y)
         return fitted.in_users_form(rows)
+
+    @overload
+    def sample(
+        self,
+        n: int = 1,
+        *,
+        y: Any = None,
+        random_state: RandomState = None,
+        return_y: Literal[False] = False,
+    ) -> Any: ...
+
+    @overload
+    def sample(
+        self,
+        n: int = 1,
+        *,
+        y: Any = None,
+        random_state: RandomState = None,
+        return_y: Literal[True],
+    ) -> tuple[Any, Any]: ...
 
     def sample(
         self,

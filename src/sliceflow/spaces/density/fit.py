@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.arrays import Floats, Mask
+from sliceflow.arrays import Floats
 from sliceflow.devices import require_memory
 from sliceflow.engine import events
 from sliceflow.engine.conditions import (
@@ -24,7 +24,6 @@ from sliceflow.errors import DataError, DataWarning
 from sliceflow.models.protocols import FitResult
 from sliceflow.models.rows import RowConditions
 from sliceflow.models.vector_rows import VectorRows, read_rows
-from sliceflow.saved_types import Label
 from sliceflow.spaces.density.conditional import (
     MIN_CONDITIONAL_ROWS,
     ConditionalDensity,
@@ -37,9 +36,12 @@ from sliceflow.spaces.density.gaussianization import fit_gaussianization, fit_no
 from sliceflow.spaces.density.plan import ClassPlan, DensityPlan, fit_bytes
 from sliceflow.spaces.density.settings_search import choose_settings
 from sliceflow.spaces.density.support import (
+    Names,
+    RowGroup,
     SupportTransform,
     Tie,
-    check_has_density,
+    check_enough_rows,
+    check_not_constant,
     check_within_bounds,
     column_label,
     spread_ties,
@@ -144,18 +146,10 @@ class DensityAdapter:
         return ConditionalDensityTask(plan, training, encoder, self.device, seed)
 
 
-@dataclass(frozen=True)
-class _RowGroup:
-    """Rows to which a density may be fitted: all, or those of a class."""
-
-    name: str  # what users call the rows
-    mask: Mask  # which of the n rows these are, (n,)
-
-
-def _row_groups(rows: VectorRows) -> list[_RowGroup]:
+def _row_groups(rows: VectorRows) -> list[RowGroup]:
     """All rows, and the rows of every class that gets a flow of its own."""
     n, d = rows.X.shape
-    groups = [_RowGroup("rows", np.ones(n, bool))]
+    groups = [RowGroup("rows", np.ones(n, bool))]
     conditions = rows.conditions
     if conditions is None or not isinstance(conditions.encoder, ClassEncoder):
         return groups
@@ -163,7 +157,7 @@ def _row_groups(rows: VectorRows) -> list[_RowGroup]:
     for c, label in enumerate(conditions.encoder.classes.tolist()):
         mask = class_indices == c
         if not _is_small_class(int(mask.sum()), d):
-            groups.append(_RowGroup(f"rows of class {label!r}", mask))
+            groups.append(RowGroup(f"rows of class {label!r}", mask, is_class=True))
     return groups
 
 
@@ -185,19 +179,17 @@ def _read_conditions(y: Any, n: int) -> RowConditions:
     return conditions
 
 
-def _tie_warning(
-    ties: Sequence[Tie], groups: Sequence[_RowGroup], names: tuple[Label, ...] | None
-) -> DataWarning | None:
+def _tie_warning(ties: Sequence[Tie], names: Names) -> DataWarning | None:
     """A warning of columns whose values were spread; None if there are none."""
     if not ties:
         return None
     first = ties[0]
-    fact = f"many {groups[first.group].name} have the same value, so values were "
+    fact = f"many {first.group.name} have the same value, so values were "
     fact += "spread over the step between them"
     if len(ties) > 1:
         fact += f" (also in {len(ties) - 1} more columns)"
     hint = "drop it, or pass it as y"
-    if first.group > 0:
+    if first.group.is_class:
         hint = "drop the column, or the class"
     return DataWarning(fact, hint, column=column_label(first.column, names))
 
@@ -227,13 +219,15 @@ class _TrainingRows:
         """
         X = rows.X.astype(np.float64)
         check_within_bounds(X, low, high, rows.names)
-        check_has_density(X, rows.names)
+        check_enough_rows(len(X))
         groups = _row_groups(rows)
-        masks = [group.mask for group in groups]
-        X, ties = spread_ties(X, low, high, seed, masks)
+        check_not_constant(X, groups[0], rows.names)
+        X, ties = spread_ties(X, low, high, seed, groups)
+        for group in groups:
+            check_not_constant(X, group, rows.names)
         transform = SupportTransform.from_data(X, low, high, device)
         unbounded, _ = transform.call_and_ladj(torch.from_numpy(X).to(device))
-        warning = _tie_warning(ties, groups, rows.names)
+        warning = _tie_warning(ties, rows.names)
         return cls(rows, transform, unbounded, warning)
 
     def rows_by_class(self) -> list[Tensor]:

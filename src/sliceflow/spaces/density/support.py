@@ -26,6 +26,10 @@ MIN_ROWS = 2
 # A column has no density if one value fills more than this share of the rows: a
 # likelihood would grow without limit there. Most rounded measurements are below it.
 MAX_SHARE_OF_ONE_VALUE = 0.1
+# In a class, this share. Classes have fewer rows, of which rounding alone may put a
+# tenth on one value. With more than half of them there, the rows of a split that are
+# fitted might all be equal.
+MAX_SHARE_IN_CLASS = 0.5
 # In few rows, fewer equal values than this may be chance.
 MIN_TIES = 4
 # With fewer rows, as few equal values may fill half of them, which is what a fit sees
@@ -35,6 +39,19 @@ _MIN_ROWS_OF_CHANCE = 2 * MIN_TIES
 _MAX_EXPONENT = 700.0
 # The least distance of a row from a bound, as a share of the distance of the bounds.
 _MIN_BOUND_DISTANCE = 1e-12
+
+
+# The names of columns, if X is a DataFrame.
+Names = tuple[Label, ...] | None
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """Rows to which a density may be fitted: all, or those of a class."""
+
+    name: str  # what users call the rows
+    mask: Mask  # which of the n rows these are, (n,)
+    is_class: bool = False
 
 
 @dataclass(frozen=True)
@@ -143,9 +160,7 @@ class SupportTransform:
         return u
 
 
-def check_within_bounds(
-    X: Floats, low: Floats, high: Floats, names: tuple[Label, ...] | None
-) -> None:
+def check_within_bounds(X: Floats, low: Floats, high: Floats, names: Names) -> None:
     """Raise a `DataError` if a row of X (n, d) is not between the bounds (d,)."""
     for j in range(X.shape[1]):
         column = X[:, j]
@@ -159,20 +174,31 @@ def check_within_bounds(
             raise DataError(fact, hint, row, column_label(j, names))
 
 
-def check_has_density(X: Floats, names: tuple[Label, ...] | None) -> None:
-    """Raise a `DataError` if rows X (n, d) are too few, or a column is constant."""
-    n = len(X)
+def check_enough_rows(n: int) -> None:
+    """Raise a `DataError` if n rows are too few for a density."""
     if n < MIN_ROWS:
         fact = f"Found array with {n} sample(s) (n_samples={n})"
         raise DataError(fact, f"a density needs at least {MIN_ROWS} rows")
-    for j in range(X.shape[1]):
-        column = X[:, j]
+
+
+def check_not_constant(X: Floats, group: RowGroup, names: Names) -> None:
+    """Raise a `DataError` if a column of X (n, d) is constant in a group of its rows.
+
+    `names` are those of the columns.
+    """
+    rows = X[group.mask]
+    for j in range(rows.shape[1]):
+        column = rows[:, j]
         if (column == column[0]).all():
-            fact = f"all {n} rows are {column[0]:g}, so there is no density"
-            raise DataError(fact, "drop the column", column=column_label(j, names))
+            fact = f"all {len(rows)} {group.name} are {column[0]:g}, so there is no "
+            fact += "density"
+            hint = "drop the column"
+            if group.is_class:
+                hint += ", or the class"
+            raise DataError(fact, hint, column=column_label(j, names))
 
 
-def column_label(j: int, names: tuple[Label, ...] | None) -> Label:
+def column_label(j: int, names: Names) -> Label:
     """What users call column j."""
     if names is None:
         return j
@@ -183,26 +209,26 @@ class Tie(NamedTuple):
     """A column in which one value fills too many rows of a group."""
 
     column: int
-    group: int  # the first such group
+    group: RowGroup  # the first such group
 
 
 def spread_ties(
-    X: Floats, low: Floats, high: Floats, seed: Seed, groups: Sequence[Mask]
+    X: Floats, low: Floats, high: Floats, seed: Seed, groups: Sequence[RowGroup]
 ) -> tuple[Floats, list[Tie]]:
     """Rows X (n, d) without ties, and the columns in which there were many.
 
-    A column in which one value fills more than `MAX_SHARE_OF_ONE_VALUE` of the rows has
-    no density. Its values are spread: each gets uniform noise as wide as the smallest
-    step between two values. Then the density at a value, times that step, is about its
-    probability.
+    A column in which one value fills more than `MAX_SHARE_OF_ONE_VALUE` of the rows, or
+    more than `MAX_SHARE_IN_CLASS` of those of a class, has no density. Its values are
+    spread: each gets uniform noise as wide as the smallest step between two values.
+    Then the density at a value, times that step, is about its probability.
 
-    Every group of rows, a mask (n,), gets a density, so none may have ties.
+    Every group of rows may get a density of its own, so none may have ties.
     """
     spread = X.copy()
     ties = []
     for j in range(X.shape[1]):
         column = X[:, j]
-        tied_groups = [i for i, group in enumerate(groups) if _has_ties(column[group])]
+        tied_groups = [group for group in groups if _has_ties(column, group)]
         if not tied_groups:
             continue
         noise = seed.child("spread", j).uniform(1, len(X))[0].numpy() - 0.5
@@ -213,12 +239,14 @@ def spread_ties(
     return spread, ties
 
 
-def _has_ties(column: Floats) -> bool:
-    """Whether one value fills too many of the rows (n,)."""
-    n = len(column)
-    _, counts = np.unique(column, return_counts=True)
+def _has_ties(column: Floats, group: RowGroup) -> bool:
+    """Whether one value of a column (n,) fills too many rows of a group."""
+    values = column[group.mask]
+    n = len(values)
+    _, counts = np.unique(values, return_counts=True)
     max_count = int(counts.max())
     min_ties = MIN_TIES
     if n < _MIN_ROWS_OF_CHANCE:
         min_ties = max(2, n // 2)
-    return max_count >= min_ties and max_count > MAX_SHARE_OF_ONE_VALUE * n
+    max_share = MAX_SHARE_IN_CLASS if group.is_class else MAX_SHARE_OF_ONE_VALUE
+    return max_count >= min_ties and max_count > max_share * n
