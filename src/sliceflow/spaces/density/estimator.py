@@ -74,7 +74,8 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         Penalty on how much the slope of a map changes. A larger number gives smoother
         maps.
     n_components : int or "auto", default "auto"
-        Components of the Gaussian mixture from which the flow starts.
+        Components of the Gaussian mixture from which the flow starts. A number above
+        that of the rows that a trial fits, about four fifths of them, is an error.
     bounds : tuple (low, high) or None, default None
         The ends of the columns: numbers, or one number for each column, infinite where
         there is no end. Beyond them the density is 0.
