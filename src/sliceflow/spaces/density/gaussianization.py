@@ -14,7 +14,7 @@ from torch import Tensor
 from sliceflow.engine.batches import AnalyticTarget
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.events import Event, FlowListener
-from sliceflow.engine.flow import FlowSpec, ParticleStreams, simulate
+from sliceflow.engine.flow import FlowSpec, simulate
 from sliceflow.engine.gaussianizing import LeastNormal, ToNormal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -113,7 +113,6 @@ def fit_steps(
         FlowSpec([stage], seed.child("flow")),
         Cloud(rows.T.contiguous()),
         AnalyticTarget(),
-        ParticleStreams(seed.child("noise")),
         listeners=listeners,
     )
     return tuple(SlicedMap.from_step(step) for step in steps)

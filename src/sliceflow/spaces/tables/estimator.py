@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -11,7 +10,7 @@ import numpy as np
 
 from sliceflow.devices import require_memory
 from sliceflow.engine.random import RandomState, Seed
-from sliceflow.models.estimator import Estimator
+from sliceflow.models.estimator import Estimator, draws_per_scored_row
 from sliceflow.models.protocols import ParticleResult
 from sliceflow.models.saving import FitRecord
 from sliceflow.spaces.tables.describe_columns import describe_columns
@@ -35,10 +34,6 @@ from sliceflow.validation import require_int
 
 if TYPE_CHECKING:
     import pandas as pd
-
-# `score` draws at least this many rows, so that the noise of its draws is small even if
-# it compares them with few rows. More would take longer.
-MIN_ROWS_SCORED = 2_000
 
 
 class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
@@ -332,7 +327,7 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
         seed = self._seed_copy().child("score")
         row_features = fitted.features(X)
         n_rows = row_features.shape[1]
-        n_drawn = n_rows * math.ceil(MIN_ROWS_SCORED / n_rows)
+        n_drawn = n_rows * draws_per_scored_row(n_rows)
         sample_features = fitted.features(fitted.sample(n_drawn, seed))
 
         import torch  # it takes seconds, and only the score of a table needs it
