@@ -190,13 +190,13 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
     ) -> None:
         """Replace the fitted attributes; the table of a file is read from its rows."""
         fitted = record.fitted
-        if fitted.known_table is None:
+        if fitted.fitted_table is None:
             if record.rows is None:
                 raise ValueError("the table has no rows")
             table = self._adapter().infer_table(record.rows)
             if not fitted.plan.is_compatible_with(table):
                 raise ValueError("the rows do not fit the plan")
-            fitted = replace(fitted, known_table=table)
+            fitted = replace(fitted, fitted_table=table)
         super()._store(replace(record, fitted=fitted))
         names = fitted.table.names
         self.n_features_in_ = len(names)

@@ -133,7 +133,7 @@ class TableTask:
             history["unexplained"].append(event.unexplained)
             history["seconds"].append(event.seconds)
             events.notify(listeners, event)
-        fitted = replace(self.fitted, known_chain=tuple(chain))
+        fitted = replace(self.fitted, fitted_chain=tuple(chain))
         warning = self._warning_of_real_values() or self._warning_of_rare_levels()
         return FitResult(fitted, history, warning)
 
