@@ -166,7 +166,7 @@ def test_trees_are_as_fine_as_they_are_asked_to_be(flow, tmp_path):
     assert coarse.min_samples_leaf < 40  # fewer rows have smaller leaves
     for wrong in (5, (5,), (5, -1), (5, 1, 2.5)):
         with pytest.raises(
-            ValueError, match=r"tree_settings=.* must be None or numbers such as"
+            ValueError, match=r"tree_settings=.* must be None, TreeSettings"
         ):
             TableFlow(tree_settings=wrong).fit(table())
 

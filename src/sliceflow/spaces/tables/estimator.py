@@ -70,13 +70,12 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
         Whether samples have missing cells: "model" draws them as often, and together
         with what, as in the table; "never" draws none. (`impute` fills those of a
         table.)
-    tree_settings : tuple of two or three numbers, TreeSettings or None, default None
-        The tuple has `min_samples_leaf`, the least number of rows of a leaf, and
-        `ccp_factor`, what a split must gain, relative to a split of pure noise: with
-        more of both, trees copy less. A third number is `n_neighbors`, from how many
-        near rows smooth numbers of a small table without constraints are drawn; 0, its
-        default, draws all from trees. None takes the finest trees that copy no rows,
-        and near rows if they are better; ``plan_`` shows what was taken.
+    tree_settings : TreeSettings, tuple or None, default None
+        How fine trees are, such as
+        ``TreeSettings(min_samples_leaf=10, ccp_factor=2.5)``, and from how many near
+        rows smooth numbers are drawn. A tuple has the same numbers: ``(10, 2.5)``. None
+        takes the finest trees that copy no rows, and near rows if they are better;
+        ``plan_`` shows what was taken.
     min_count : int, default 5
         Numbers and times of fewer rows do not come back: where one is drawn, samples
         have another near by, between order statistics of the column and on its grid
@@ -143,6 +142,7 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
         constraints: Sequence[str] = (),
         rules: Literal["auto", "off"] = "auto",
         missing: MissingCells = "model",
+        # `TreeSettings` are such tuples, and a file keeps them as those.
         tree_settings: tuple[int, float] | tuple[int, float, int] | None = None,
         min_count: int = 5,
         rare_levels: RareLevels = "warn",
@@ -238,7 +238,8 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
         >>> import pandas as pd
         >>> net = np.arange(300)
         >>> table = pd.DataFrame({"net": net, "tax": net % 7, "total": net + net % 7})
-        >>> flow = TableFlow(tree_settings=(5, 2)).fit(table)
+        >>> settings = TreeSettings(min_samples_leaf=5, ccp_factor=2)
+        >>> flow = TableFlow(tree_settings=settings).fit(table)
         >>> flow.rules_kept(table.assign(total=0))["total = net + tax"] < 0.01
         True
         """
@@ -401,7 +402,8 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
         --------
         >>> import pandas as pd
         >>> table = pd.DataFrame({"a": np.arange(60.0), "b": np.arange(60) % 3})
-        >>> flow = TableFlow(tree_settings=(5, 2)).fit(table)
+        >>> settings = TreeSettings(min_samples_leaf=5, ccp_factor=2)
+        >>> flow = TableFlow(tree_settings=settings).fit(table)
         >>> holes = table.head(2).assign(a=[np.nan, 1.0])
         >>> filled = flow.impute(holes, random_state=0)
         >>> bool(filled["a"].notna().all()), filled["a"][1].item()
