@@ -233,8 +233,8 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
 
         The plan of a flow runs no trial. What takes one is "auto" until the fit has
         chosen it, such as how far rows of vectors are spread; `plan_` has it. Tables
-        and densities choose their settings by trial for the plan already, which takes
-        most of the time of a fit.
+        and densities choose their settings by trial for the plan already, which may
+        take most of the time of a fit.
 
         Parameters
         ----------

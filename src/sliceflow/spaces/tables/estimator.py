@@ -178,6 +178,38 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
             rare_levels=self.rare_levels,
         )
 
+    def plan(self, X: Any, y: Any = None) -> TablePlan:
+        """What ``fit(X)`` would do, its memory and its time. Print it.
+
+        This takes time: the kinds of columns and the rules are found, and how fine
+        trees are, and which columns a regression predicts, is chosen by trial fits. Of
+        a small table that is most of the time of a fit; of a large one it is less,
+        because trials fit some of its rows. ``fit(X)`` does it again;
+        ``fit(flow.prepare(X))``, whose argument has a `plan`, does it once. The
+        `seconds` of a plan are those that are left.
+
+        Parameters
+        ----------
+        X : DataFrame or path
+            As in `fit`.
+        y : None, default None
+            Tables have no y.
+
+        Returns
+        -------
+        plan : TablePlan
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> table = pd.DataFrame({"a": np.arange(60.0), "b": np.arange(60) % 3})
+        >>> TableFlow(random_state=0).plan(table).n_columns
+        2
+        """
+        plan = super().plan(X, y)
+        assert isinstance(plan, TablePlan), "the task of a table has such a plan"
+        return plan
+
     def _allows_missing(self) -> bool:
         """Whether samples have missing cells; an error if `missing` is no choice."""
         require_missing_cells(self.missing)
