@@ -17,6 +17,7 @@ __all__ = [
     "SlicedDensity",
     "SlicedWassersteinFlow",
     "TableFlow",
+    "TreeSettings",
     "VectorOptions",
     "__version__",
     "datasets",
@@ -40,6 +41,7 @@ _MODULE_OF_NAME = {
     "SlicedDensity": "spaces.density.estimator",
     "SlicedWassersteinFlow": "spaces.vectors.estimator",
     "TableFlow": "spaces.tables.estimator",
+    "TreeSettings": "spaces.tables.trees",
     "VectorOptions": "spaces.vectors.parameters",
     "load": "loading",
 }
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
     from sliceflow.spaces.pictures.estimator import ImageFlow
     from sliceflow.spaces.pictures.options import ImageOptions
     from sliceflow.spaces.tables.estimator import TableFlow
+    from sliceflow.spaces.tables.trees import TreeSettings
     from sliceflow.spaces.vectors.estimator import SlicedWassersteinFlow
     from sliceflow.spaces.vectors.parameters import VectorOptions
 else:  # hidden from the type checker, which would accept any misspelt name

@@ -1,4 +1,4 @@
-"""Types of numpy arrays, chunks of long ones, and the smallest divisor.
+"""Types of numpy arrays, chunks of long ones, and limits of numbers.
 
 Shapes are in docstrings, because types cannot say them.
 """
@@ -21,6 +21,10 @@ Mask: TypeAlias = NDArray[np.bool_]
 # sum of weights, is at least this, or this is added: 0/0 becomes 0, logarithms stay
 # finite, and nothing that is not 0 changes.
 SMALLEST_POSITIVE = 1e-300
+# Where the mean log-density of held-out rows decides, those of single rows are not
+# counted as less than the median minus this, so that one row that nothing foresees does
+# not decide. Chosen by hand: e⁻²⁰ is as good as never.
+MAX_SURPRISE = 20.0
 
 
 def chunks(n: int, size: int) -> Iterator[slice]:

@@ -8,14 +8,18 @@ from sliceflow.engine import normal
 from sliceflow.engine.batches import AnalyticTarget
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.flow import FlowSpec, ParticleStreams, simulate
-from sliceflow.engine.gaussianizing import LeastNormal, ToNormal
+from sliceflow.engine.gaussianizing import GaussianizingTransport, LeastGaussianRotation
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 
 
 def fitted(values, penalty=30.0):
     z = torch.from_numpy(np.atleast_2d(values))
-    return ToNormal(penalty, n_knots=32, n_iterations=15).fit(z, z[:, :0]).maps
+    return (
+        GaussianizingTransport(penalty, n_knots=32, n_iterations=15)
+        .fit(z, z[:, :0])
+        .maps
+    )
 
 
 def held_out_log_density(one, values):
@@ -37,7 +41,7 @@ def test_the_cost_is_the_squared_distance_to_a_normal_also_of_smaller_steps(rng)
     # N(3, 2²) is √(3² + 1²) from N(0, 1); the error of the mean of 4,000 is .03.
     z = torch.from_numpy(rng.normal(3, 2, (1, 4000)))
     for share in (1.0, 0.7, 0.1):
-        fit = ToNormal(relaxation=share, n_iterations=15).fit(z, z[:, :0])
+        fit = GaussianizingTransport(relaxation=share, n_iterations=15).fit(z, z[:, :0])
         assert abs(float(fit.cost.sqrt()) - 10**0.5) < 0.2
         moved = float(fit.dz.square().mean().sqrt())
         assert abs(moved - share * 10**0.5) < 0.2
@@ -64,7 +68,11 @@ def test_the_direction_that_is_not_normal_is_found(rng):
     x = rng.normal(size=(5, 3000))
     x[3] = rng.choice([-1.0, 1.0], 3000) + 0.1 * x[3]  # two narrow groups
     mixing, _ = np.linalg.qr(rng.normal(size=(5, 5)))
-    theta = LeastNormal().make_frame(Seed(0), 0, torch.from_numpy(mixing @ x)).theta
+    theta = (
+        LeastGaussianRotation()
+        .make_frame(Seed(0), 0, torch.from_numpy(mixing @ x))
+        .theta
+    )
     np.testing.assert_allclose(theta @ theta.T, np.eye(5), atol=1e-10)
     alignment = np.abs(theta.numpy() @ mixing[:, 3]).max()
     assert alignment > 0.95  # a random direction has .45 on average
@@ -73,7 +81,7 @@ def test_the_direction_that_is_not_normal_is_found(rng):
 def test_the_slope_does_not_jump_at_the_outermost_datum(rng):
     """Else rounding would decide about the density of the largest value."""
     z = torch.from_numpy(rng.uniform(size=(2, 200)))
-    maps = ToNormal().fit(z, z[:, :0]).maps
+    maps = GaussianizingTransport().fit(z, z[:, :0]).maps
     for end, sign in ((z.min(1), -1), (z.max(1), 1)):
         at_the_end = end.values[:, None]
         _, inside = maps.call_and_ladj(at_the_end - sign * 1e-9)
@@ -86,8 +94,10 @@ def test_particles_flow_onto_a_known_target_without_data(rng):
     # normal ones is above 2.6/√4000 = .041 in one of 400,000 sets; at first it is .24.
     x = torch.from_numpy(rng.exponential(size=(2, 4000)) - 1)
     particles = Cloud(x)
-    transport = ToNormal(penalty=30.0, n_knots=48)
-    stage = Stage("flow", LeastNormal(), 15, transport=transport, n_knots=None)
+    transport = GaussianizingTransport(penalty=30.0, n_knots=48)
+    stage = Stage(
+        "flow", LeastGaussianRotation(), 15, transport=transport, n_knots=None
+    )
     flow = FlowSpec([stage], Seed(0).child("flow"))
     steps = simulate(flow, particles, AnalyticTarget(), ParticleStreams(Seed(0)))
     assert len(steps) == 15

@@ -32,6 +32,7 @@ from sliceflow import (
     SlicedDensity,
     SlicedWassersteinFlow,
     TableFlow,
+    TreeSettings,
 )
 from sliceflow.errors import DataError
 from sliceflow.models import codec, file, memory_budget, saving
@@ -150,7 +151,9 @@ def test_types_of_arrays_come_back(tmp_path):
     assert flow.particles_.dtype == np.float64
 
 
-@pytest.mark.parametrize("tree_settings", [None, (5, 2.0), (5, 2.0, 0)])
+@pytest.mark.parametrize(
+    "tree_settings", [None, (5, 2.0), (5, 2.0, 0), TreeSettings(5, 2.0)]
+)
 def test_every_form_of_tree_settings_is_saved(tree_settings, tmp_path):
     frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 0] > 0})
     flow = TableFlow(tree_settings=tree_settings, random_state=0).fit(frame)

@@ -55,7 +55,7 @@ _DATASET_HINTS = {
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Pictures or a table, as they were read: `PictureData` or `TableData`.
+    """Pictures or a table, as they were read: `PictureInput` or `TableInput`.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ class Data:
 
 
 @dataclass(frozen=True, eq=False)
-class PictureData(Data):
+class PictureInput(Data):
     """Pictures, as they were read.
 
     Parameters
@@ -151,7 +151,7 @@ class PictureData(Data):
 
 
 @dataclass(frozen=True, eq=False)
-class TableData(Data):
+class TableInput(Data):
     """A table, as it was read.
 
     Parameters
@@ -217,7 +217,7 @@ def read_data(settings: Settings, root: str | None = None) -> tuple[Data, Data |
 
 def read_picture_data(
     settings: Settings, root: str | None = None
-) -> tuple[PictureData, PictureData | None]:
+) -> tuple[PictureInput, PictureInput | None]:
     """The pictures to fit and to measure with, as `read_data` returns them."""
     pictures = _with_labels_to_fit(_read_pictures(settings, "train", root), settings)
     if settings.source in DATASET_NAMES:
@@ -232,7 +232,7 @@ def read_picture_data(
     return hold_out(pictures, settings.holdout)
 
 
-def _with_labels_to_fit(pictures: PictureData, settings: Settings) -> PictureData:
+def _with_labels_to_fit(pictures: PictureInput, settings: Settings) -> PictureInput:
     """The pictures, with labels only if they are to be fitted by class.
 
     That is so with --conditional. Without this flag, it is so if every class has enough
@@ -257,7 +257,7 @@ def _with_labels_to_fit(pictures: PictureData, settings: Settings) -> PictureDat
     return replace(pictures, labels=None, notes=(*pictures.notes, note))
 
 
-def _read_table(settings: Settings) -> TableData:
+def _read_table(settings: Settings) -> TableInput:
     """The table of a file, which must have the columns that flags name."""
     from sliceflow.spaces.tables.files import read_file
 
@@ -275,7 +275,7 @@ def _read_table(settings: Settings) -> TableData:
     free_text = find_free_text(file.df, kinds)
     notes = [note.where + note.fact for note in file.notes]
     notes += [note_free_text(name) for name in free_text]
-    return TableData(
+    return TableInput(
         path.stem,
         file.df,
         notes=tuple(notes),
@@ -284,7 +284,7 @@ def _read_table(settings: Settings) -> TableData:
     )
 
 
-def _read_pictures(settings: Settings, split: str, root: str | None) -> PictureData:
+def _read_pictures(settings: Settings, split: str, root: str | None) -> PictureInput:
     """Pictures by name or path, with a note on those that were skipped."""
     try:
         with warnings.catch_warnings(record=True) as caught:
@@ -312,7 +312,7 @@ def _read_pictures(settings: Settings, split: str, root: str | None) -> PictureD
             "put the pictures into one subfolder per class, or leave --conditional out"
         )
         raise UsageError(fact, hint)
-    return PictureData(
+    return PictureInput(
         name=pictures.name,
         x=images,
         labels=pictures.labels,
@@ -346,9 +346,9 @@ def make_estimator(settings: Settings, data: Data) -> ImageFlow | TableFlow:
     from sliceflow.devices import resolve_device
 
     resolve_device(settings.device)  # an error for one that does not exist
-    if isinstance(data, TableData):
+    if isinstance(data, TableInput):
         return make_table_flow(settings, data.free_text)
-    assert isinstance(data, PictureData), "data are a table or pictures"
+    assert isinstance(data, PictureInput), "data are a table or pictures"
     return make_image_flow(settings, data)
 
 
@@ -364,7 +364,7 @@ def make_table_flow(settings: Settings, free_text: tuple[str, ...] = ()) -> Tabl
     )
 
 
-def make_image_flow(settings: Settings, data: PictureData) -> ImageFlow:
+def make_image_flow(settings: Settings, data: PictureInput) -> ImageFlow:
     """The estimator of pictures."""
     from sliceflow import ImageFlow
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sliceflow.cli.data import Data, TableData, make_table_flow, read_data
+from sliceflow.cli.data import Data, TableInput, make_table_flow, read_data
 from sliceflow.cli.failures import CommandError, Output, UsageError
 from sliceflow.cli.held_out import count_common_rows, read_held_out
 from sliceflow.cli.measures import (
@@ -80,7 +80,7 @@ def _measure_against(
     """Compare samples of a run with other data in place of its held-out rows."""
     train = fitted_run.train
     fitted = train
-    if isinstance(train, TableData):
+    if isinstance(train, TableInput):
         fitted = replace(train, x=train.fitted_rows, full_table=None)
     held_out = read_held_out(fitted_run.settings, against, data_root, fitted)
     note = f"held-out rows are those of {against}"
@@ -137,7 +137,7 @@ def attack_half(run: FittedRun, shadows: int) -> Attacks:
     model = run.model
     assert isinstance(model, TableFlow), "only tables are attacked"
     train = run.train
-    assert isinstance(train, TableData), "only tables are attacked"
+    assert isinstance(train, TableInput), "only tables are attacked"
     shuffled = train.fitted_rows.sample(frac=1, random_state=settings.seed)
     half = len(shuffled) // 2
     fitted = shuffled.iloc[:half].reset_index(drop=True)

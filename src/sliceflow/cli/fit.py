@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from sliceflow.app.server import JsonObject
 from sliceflow.cli.data import (
     Data,
-    PictureData,
-    TableData,
+    PictureInput,
+    TableInput,
     make_estimator,
     read_data,
 )
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class _Job:
+class _CommandRun:
     """A fit that the command does: data, estimator and ranks."""
 
     settings: Settings
@@ -84,8 +84,8 @@ def fit(
         if not ranks.is_main:
             output = Output(silent=True, progress=False)
         if dry_run:
-            job = _prepare(settings, ranks, output)
-            return _estimate_cost(job) if job.is_first_rank else None
+            command_run = _prepare(settings, ranks, output)
+            return _estimate_cost(command_run) if command_run.is_first_rank else None
         lock: AbstractContextManager[None] = nullcontext()
         if ranks.is_main:
             lock = folder.locked(force=force, resume=resume)
@@ -125,11 +125,11 @@ def _start(
     replace: bool,
 ) -> Result | None:
     """Fit the data, from the last checkpoint if there is one, and measure the model."""
-    job = _prepare(settings, ranks, output)
+    command_run = _prepare(settings, ranks, output)
     try:
-        _run(job, folder, output, replace=replace)
+        _run(command_run, folder, output, replace=replace)
     except BaseException as error:
-        if job.is_first_rank:
+        if command_run.is_first_rank:
             folder.remove_failed()
         elif isinstance(error, KeyboardInterrupt):
             sys.exit(1)  # the first rank prints the message
@@ -137,19 +137,21 @@ def _start(
         if explained is None:
             raise
         raise explained from error
-    if not job.is_first_rank:
+    if not command_run.is_first_rank:
         return None
-    fitted_run = FittedRun(settings, job.estimator, job.train, job.held_out, output)
+    fitted_run = FittedRun(
+        settings, command_run.estimator, command_run.train, command_run.held_out, output
+    )
     return _finish(fitted_run, folder)
 
 
-def _prepare(settings: Settings, ranks: Communicator, output: Output) -> _Job:
+def _prepare(settings: Settings, ranks: Communicator, output: Output) -> _CommandRun:
     """Read the data, choose the estimator, and plan its fit."""
     output.say(f"reading {settings.source}")
     train, held_out = read_data(settings)
     _say_what_was_read(train, held_out, output, ranks.is_main)
     rows = train.fitted_rows
-    labels = train.labels if isinstance(train, PictureData) else None
+    labels = train.labels if isinstance(train, PictureInput) else None
     if ranks.size > 1:
         if settings.kind == TABLE:
             fact = "a table is fitted by one process, not by several"
@@ -165,11 +167,11 @@ def _prepare(settings: Settings, ranks: Communicator, output: Output) -> _Job:
     if isinstance(estimator, FlowEstimator):
         fit_job = estimator.prepare(rows, labels, ranks=ranks)
     else:
-        assert isinstance(train, TableData), "other data are fitted by a flow"
+        assert isinstance(train, TableInput), "other data are fitted by a flow"
         table = train.fitted_rows
         with rows_of_a_file(), all_problems(table, estimator.kinds or {}):
             fit_job = estimator.prepare(table)
-    return _Job(settings, train, held_out, estimator, fit_job, ranks, started_at)
+    return _CommandRun(settings, train, held_out, estimator, fit_job, ranks, started_at)
 
 
 def _say_what_was_read(
@@ -178,7 +180,7 @@ def _say_what_was_read(
     """Print how many rows there are, and what was left out of the data."""
     n_held_out = "none" if held_out is None else held_out.n_rows
     text = f"{train.name}: {train.description} to fit, {n_held_out} to measure with"
-    if isinstance(train, TableData) and train.full_table is not None:
+    if isinstance(train, TableInput) and train.full_table is not None:
         text += ", by a second fit without them"
     output.say(text)
     if is_first:
@@ -186,44 +188,44 @@ def _say_what_was_read(
             output.say_always(f"note: {note}")  # the fit goes on without these data
 
 
-def _estimate_cost(job: _Job) -> Result:
+def _estimate_cost(command_run: _CommandRun) -> Result:
     """What the fit would do, and what it costs."""
     from sliceflow.devices import free_memory, resolve_device
 
-    plan = job.fit_job.plan
+    plan = command_run.fit_job.plan
     free = free_memory(resolve_device(plan.device))
-    lines = [str(plan), *_describe_time(job)]
+    lines = [str(plan), *_describe_time(command_run)]
     if free is not None:
         lines.append(f"{format_bytes(free)} of memory are free")
     lines.append("nothing was written")
     found = {
-        "kind": job.train.kind,
-        "data": job.train.description,
+        "kind": command_run.train.kind,
+        "data": command_run.train.description,
         "plan": str(plan),
         "bytes": plan.nbytes,
         "free_bytes": free,
         "seconds": plan.seconds,
-        "measure_seconds": _seconds_to_measure(job),
+        "measure_seconds": _seconds_to_measure(command_run),
     }
     return Result(found, "\n".join(lines))
 
 
-def _seconds_to_measure(job: _Job) -> float | None:
+def _seconds_to_measure(command_run: _CommandRun) -> float | None:
     """About how long the measures take; None if there are none, or nobody knows."""
-    if job.settings.no_measure:
+    if command_run.settings.no_measure:
         return None
-    seconds = job.fit_job.plan.seconds
-    device = job.fit_job.plan.device
-    return estimate_seconds(job.train, job.held_out, seconds, device)
+    seconds = command_run.fit_job.plan.seconds
+    device = command_run.fit_job.plan.device
+    return estimate_seconds(command_run.train, command_run.held_out, seconds, device)
 
 
-def _describe_time(job: _Job) -> list[str]:
+def _describe_time(command_run: _CommandRun) -> list[str]:
     """A line with the times of the fit and the measures, as far as they are known."""
     times = []
-    seconds = job.fit_job.plan.seconds
+    seconds = command_run.fit_job.plan.seconds
     if seconds:
         times.append(f"about {format_duration(seconds)} to fit")
-    seconds_to_measure = _seconds_to_measure(job)
+    seconds_to_measure = _seconds_to_measure(command_run)
     if seconds_to_measure is not None:
         measuring = f"about {format_duration(seconds_to_measure)} to measure"
         times.append(f"{measuring} (--no-measure leaves that out)")
@@ -232,68 +234,70 @@ def _describe_time(job: _Job) -> list[str]:
     return [", then ".join(times)]
 
 
-def _run(job: _Job, folder: RunFolder, output: Output, *, replace: bool) -> None:
+def _run(
+    command_run: _CommandRun, folder: RunFolder, output: Output, *, replace: bool
+) -> None:
     """Fit, and write the model. Of several ranks only the first one writes."""
-    config = _describe_run(job)
-    if job.is_first_rank:
+    config = _describe_run(command_run)
+    if command_run.is_first_rank:
         folder.begin(config, replace=replace)
-        for line in _describe_time(job):
+        for line in _describe_time(command_run):
             output.say(line)
-    job.ranks.broadcast("the folder is ready")  # other ranks wait for it
-    _fit_estimator(job, folder, output)
-    if not job.is_first_rank:
+    command_run.ranks.broadcast("the folder is ready")  # other ranks wait for it
+    _fit_estimator(command_run, folder, output)
+    if not command_run.is_first_rank:
         return
-    model = job.estimator
+    model = command_run.estimator
     model.save(folder / "model.sliceflow")
-    folder.write_json("config.json", config | _describe_fit(job))
+    folder.write_json("config.json", config | _describe_fit(command_run))
     folder.remove_checkpoint()
 
 
-def _fit_estimator(job: _Job, folder: RunFolder, output: Output) -> None:
+def _fit_estimator(command_run: _CommandRun, folder: RunFolder, output: Output) -> None:
     """Fit, with a progress bar. Flows write checkpoints; tables are fitted fast."""
     from sliceflow import TableFlow
     from sliceflow.spaces.pictures.plan import PicturePlan
 
-    model = job.estimator
+    model = command_run.estimator
     if isinstance(model, TableFlow):
-        model.fit(job.fit_job, listeners=progress_bars(output))
+        model.fit(command_run.fit_job, listeners=progress_bars(output))
         kinds = [f"{name} ({kind})" for name, kind in model.kinds_.items()]
         output.say(f"columns: {', '.join(kinds)}")
         return
-    plan = job.fit_job.plan
+    plan = command_run.fit_job.plan
     stages = plan.picture_stages if isinstance(plan, PicturePlan) else ()
     model.fit(
-        job.fit_job,
+        command_run.fit_job,
         listeners=progress_bars(output, stages),
         checkpoint_dir=folder.checkpoint,
-        checkpoint_every=job.settings.checkpoint_every,
+        checkpoint_every=command_run.settings.checkpoint_every,
         keep_checkpoint=True,  # until the model is saved: a disk may be full
     )
 
 
-def _describe_run(job: _Job) -> JsonObject:
+def _describe_run(command_run: _CommandRun) -> JsonObject:
     """What config.json says when the fit begins: everything needed to repeat it."""
     return {
-        "command": job.settings.command,
-        "settings": asdict(job.settings),
-        "data": job.train.summary(job.held_out),
+        "command": command_run.settings.command,
+        "settings": asdict(command_run.settings),
+        "data": command_run.train.summary(command_run.held_out),
         "versions": installed_versions(*CORE_PACKAGES, "Pillow", "pandas"),
         "machine": f"{platform.system()} {platform.machine()}",
         "started": _now(),
     }
 
 
-def _describe_fit(job: _Job) -> JsonObject:
+def _describe_fit(command_run: _CommandRun) -> JsonObject:
     """What config.json also says when the fit has ended."""
     from sliceflow import TableFlow
     from sliceflow.devices import resolve_device
 
-    out = {"finished": _now(), "seconds": time.perf_counter() - job.started_at}
-    model = job.estimator
+    out = {"finished": _now(), "seconds": time.perf_counter() - command_run.started_at}
+    model = command_run.estimator
     if isinstance(model, TableFlow):
         return out | {"device": "cpu", "classes": []}
     return out | {
-        "device": str(resolve_device(job.settings.device)),
+        "device": str(resolve_device(command_run.settings.device)),
         "steps": model.n_iter_,
         "start": model.plan_.start,
         "classes": [str(label) for label in getattr(model, "classes_", ())],

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sliceflow.cli.data import Data, PictureData, TableData, read_data
+from sliceflow.cli.data import Data, PictureInput, TableInput, read_data
 from sliceflow.cli.failures import CommandError, UsageError
 from sliceflow.cli.settings import DATASET_NAMES, TABLE, Settings
 
@@ -31,10 +31,10 @@ def read_held_out(
         )
         hint = "pass data like those that were fitted: size, pixel values, columns"
         raise UsageError(fact, hint)
-    if isinstance(held_out, TableData) and isinstance(train, TableData):
+    if isinstance(held_out, TableInput) and isinstance(train, TableInput):
         return replace(held_out, x=held_out.x[list(train.x.columns)])
-    assert isinstance(held_out, PictureData), "both are tables, or both pictures"
-    assert isinstance(train, PictureData), "both are tables, or both pictures"
+    assert isinstance(held_out, PictureInput), "both are tables, or both pictures"
+    assert isinstance(train, PictureInput), "both are tables, or both pictures"
     pictures = held_out.x.astype(train.x.dtype)
     return replace(held_out, x=pictures, n_pixel_values=train.n_pixel_values)
 
@@ -53,9 +53,9 @@ def _settings_of_held_out(settings: Settings, against: str) -> Settings:
 
 def _are_alike(held_out: Data, train: Data) -> bool:
     """Whether data have the columns, or the size and kind of pixels, of others."""
-    if isinstance(held_out, TableData) and isinstance(train, TableData):
+    if isinstance(held_out, TableInput) and isinstance(train, TableInput):
         return set(train.columns) <= set(held_out.columns)
-    if not (isinstance(held_out, PictureData) and isinstance(train, PictureData)):
+    if not (isinstance(held_out, PictureInput) and isinstance(train, PictureInput)):
         return False
     if held_out.x.shape[1:] != train.x.shape[1:]:
         return False
@@ -73,8 +73,8 @@ def count_common_rows(held_out: Data, train: Data) -> int:
 
 def _hashable_rows(data: Data) -> list[Hashable]:
     """The rows of a table as texts, or pictures as bytes."""
-    if isinstance(data, TableData):
+    if isinstance(data, TableInput):
         texts = data.x.astype(object).map(str).to_numpy()
         return [tuple(row) for row in texts]
-    assert isinstance(data, PictureData), "data are a table or pictures"
+    assert isinstance(data, PictureInput), "data are a table or pictures"
     return [picture.tobytes() for picture in np.ascontiguousarray(data.x)]

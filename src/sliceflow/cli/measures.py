@@ -14,7 +14,7 @@ import numpy as np
 
 from sliceflow.app.pictures import as_bytes
 from sliceflow.cli import report
-from sliceflow.cli.data import Data, PictureData, TableData, make_table_flow
+from sliceflow.cli.data import Data, PictureInput, TableInput, make_table_flow
 from sliceflow.cli.failures import Output
 from sliceflow.cli.grids import (
     arrange_by_class,
@@ -136,19 +136,19 @@ def _write_samples(run: FittedRun, samples: Samples, folder: RunFolder) -> Path 
 
     animation = None
     train = run.train
-    if isinstance(run.model, ImageFlow) and isinstance(train, PictureData):
+    if isinstance(run.model, ImageFlow) and isinstance(train, PictureInput):
         _write_pictures(folder, train, samples)
         run.output.say(f"wrote {folder / 'samples.png'}")
         animation = folder / "evolution.gif"
         write_evolution(run.model, train.x, animation, run.settings.seed)
-    elif isinstance(train, TableData):
+    elif isinstance(train, TableInput):
         write_table(samples.x, folder / "samples.csv", train.dialect)
         run.output.say(f"wrote {folder / 'samples.csv'}")
     write_table(pd.DataFrame(run.model.history_), folder / "history.csv")
     return animation
 
 
-def _write_pictures(folder: RunFolder, train: PictureData, samples: Samples) -> None:
+def _write_pictures(folder: RunFolder, train: PictureInput, samples: Samples) -> None:
     """Write samples of pictures as arrays and as a grid."""
     write_arrays(folder / "samples.npz", samples.labels, images=samples.x)
     pixels = as_bytes(samples.x, train.n_pixel_values)
@@ -170,7 +170,7 @@ def estimate_seconds(
     n_train = train.n_rows
     n_held_out = held_out.n_rows
     n_compared = min(n_train, _MAX_PICTURES) + min(n_held_out, _MAX_PICTURES)
-    if not isinstance(train, PictureData):
+    if not isinstance(train, PictureInput):
         n_cells = n_compared * len(train.columns)
         return fit_seconds + _SECONDS_OF_TABLE + _SECONDS_PER_CELL * n_cells
     n_values = math.prod(train.x.shape[1:])
@@ -218,7 +218,7 @@ def measure_fit(
         notes.append("sliceflow evaluate --attack attacks them")
     evidence = Evidence(attacks, tuple(notes))
     train = run.train
-    assert isinstance(train, TableData), "its model is one of a table"
+    assert isinstance(train, TableInput), "its model is one of a table"
     if train.full_table is None or run.held_out is None:
         return measure(run, samples, evidence=evidence)
     n_held_out = run.held_out.n_rows
@@ -295,10 +295,10 @@ def draw_samples(run: FittedRun) -> Samples:
     seed = run.settings.seed
     if not isinstance(model, ImageFlow):
         return Samples(model.sample(n, random_state=seed), None)
-    assert isinstance(train, PictureData), "the model is one of pictures"
+    assert isinstance(train, PictureInput), "the model is one of pictures"
     if model.known is not None:
         to_complete = train
-        if isinstance(run.held_out, PictureData):
+        if isinstance(run.held_out, PictureInput):
             to_complete = run.held_out
         pictures = _spread(to_complete.x, _MAX_PICTURES)
         completions = np.asarray(model.inpaint(pictures, random_state=seed))
@@ -357,7 +357,7 @@ def _compare(run: FittedRun, held_out: Data, samples: Samples) -> Report:
     train = run.train
     device = str(resolve_device(run.settings.device))
     notify = run.output.say
-    if isinstance(train, TableData) and isinstance(held_out, TableData):
+    if isinstance(train, TableInput) and isinstance(held_out, TableInput):
         # Samples are without the columns that were dropped.
         names = [name for name in train.x.columns if name in samples.x]
         return metrics.report(
@@ -369,8 +369,8 @@ def _compare(run: FittedRun, held_out: Data, samples: Samples) -> Report:
             device=device,
             notify=notify,
         )
-    assert isinstance(train, PictureData), "runs fit pictures or tables"
-    assert isinstance(held_out, PictureData), "they are held out of the pictures"
+    assert isinstance(train, PictureInput), "runs fit pictures or tables"
+    assert isinstance(held_out, PictureInput), "they are held out of the pictures"
     labels = None
     if samples.labels is not None and held_out.labels is not None:
         assert train.labels is not None, "samples have the labels of training pictures"

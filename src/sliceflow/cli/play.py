@@ -16,8 +16,8 @@ from sliceflow.app.pictures import Gallery, Run
 from sliceflow.app.server import JsonObject, PlayServer, Route
 from sliceflow.app.tables import TableTab
 from sliceflow.cli.data import (
-    PictureData,
-    TableData,
+    PictureInput,
+    TableInput,
     hold_out,
     make_image_flow,
     make_table_flow,
@@ -164,7 +164,7 @@ class TableWork:
             raise _as_page_error(error) from error
         seconds = time.monotonic() - started_at
         set_stage(2)
-        whole = TableData(PurePath(name).stem, df)
+        whole = TableInput(PurePath(name).stem, df)
         train, held_out = hold_out(whole, settings.holdout)
         silent = Output(silent=True, progress=False)
         run = measures.FittedRun(settings, model, train, held_out, silent)
@@ -293,7 +293,7 @@ def offer_run(path: Path, device: str = "auto") -> Run:
     """A run folder or a model file, which must exist, for the page."""
     model_file(path)
 
-    def read() -> tuple[PictureData, PictureData | None]:
+    def read() -> tuple[PictureInput, PictureInput | None]:
         if not path.is_dir():
             raise ValueError(
                 "a model file does not say where they are; name its run folder"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from sliceflow.app.pictures import as_bytes
-from sliceflow.cli.data import Data, PictureData, TableData
+from sliceflow.cli.data import Data, PictureInput, TableInput
 from sliceflow.cli.grids import arrange_by_class, make_grid
 from sliceflow.wording import format_duration
 
@@ -79,11 +79,11 @@ def render(
     environment.filters["seconds"] = format_duration
     if isinstance(model, TableFlow):
         noun = "rows"
-        assert isinstance(train, TableData), "the model is one of a table"
+        assert isinstance(train, TableInput), "the model is one of a table"
         content = _describe_columns(model, train, samples.x)
     else:
         noun = "pictures"
-        assert isinstance(train, PictureData), "the model is one of pictures"
+        assert isinstance(train, PictureInput), "the model is one of pictures"
         content = _describe_pictures(model, train, samples)
     pairs = measures["details"].get("pairs") or []
     html: str = environment.get_template("report.html.j2").render(
@@ -121,7 +121,7 @@ def _format_number(value: float | None) -> str:
 
 
 def _describe_pictures(
-    model: ImageFlow, train: PictureData, samples: Samples
+    model: ImageFlow, train: PictureInput, samples: Samples
 ) -> JsonObject:
     """A grid of samples for each class, or one of all, and a grid of neighbours."""
     from sliceflow import metrics
@@ -143,13 +143,13 @@ def _describe_pictures(
     return content
 
 
-def _grid(pictures: np.ndarray, data: PictureData) -> Image:
+def _grid(pictures: np.ndarray, data: PictureInput) -> Image:
     """Pictures (rows, columns, h, w[, c]) as one picture."""
     return make_grid(as_bytes(pictures, data.n_pixel_values), ground=_GREY)
 
 
 def _describe_columns(
-    model: TableFlow, train: TableData, new: pd.DataFrame
+    model: TableFlow, train: TableInput, new: pd.DataFrame
 ) -> JsonObject:
     """The first rows of samples, and a small plot for every column."""
     real = train.fitted_rows

@@ -53,7 +53,7 @@ _ICA_ITERATIONS = 10
 
 
 @dataclass(frozen=True)
-class ToNormal:
+class GaussianizingTransport:
     """Fits smooth maps of particles to N(0, 1) by penalised maximum likelihood.
 
     With η = log T′ at the knots, linear in between, a map maximises
@@ -265,7 +265,7 @@ def _linear_counts(z: Tensor, nodes: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class LeastNormal:
+class LeastGaussianRotation:
     """The rotation, of several candidates, along which particles are least normal.
 
     The candidates are `n_candidates` random rotations and the directions of an

@@ -7,16 +7,13 @@ from typing import Literal
 
 import numpy as np
 
-from sliceflow.arrays import SMALLEST_POSITIVE, Floats
+from sliceflow.arrays import MAX_SURPRISE, SMALLEST_POSITIVE, Floats
 
 __all__ = ["Comparison", "compare"]
 
 # The density of samples at a parameter is judged by the distance to the fifth nearest
 # sample. That to the nearest one is noisy, and that to a far one sees no details.
 NEIGHBOUR = 5
-# Log-densities are not counted as less than the median minus this, so that one true
-# parameter that neither method foresees does not decide.
-MAX_SURPRISE = 20.0
 
 
 @dataclass(frozen=True)

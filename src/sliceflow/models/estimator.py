@@ -9,6 +9,7 @@ only flows of particles share.
 from __future__ import annotations
 
 import copy
+import math
 import os
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
@@ -58,10 +59,18 @@ else:
 
 __all__ = ["Estimator", "FitResult", "NoRowsError"]
 
+# `score` draws at least this many samples, so that its own noise is small where there
+# are few rows. More would take longer.
+_MIN_SCORED = 2_000
 _OPTION = "options__"  # how scikit-learn names a field of the parameter `options`
 
 
 OptionsT = TypeVar("OptionsT", bound=Options)
+
+
+def draws_per_scored_row(n: int) -> int:
+    """How many samples `score` draws for each of n rows."""
+    return math.ceil(_MIN_SCORED / n)
 
 
 class NoRowsError(HintedError, ValueError):
@@ -224,8 +233,8 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
 
         The plan of a flow runs no trial. What takes one is "auto" until the fit has
         chosen it, such as how far rows of vectors are spread; `plan_` has it. Tables
-        and densities choose their settings by trial for the plan already, which takes
-        most of the time of a fit.
+        and densities choose their settings by trial for the plan already, which may
+        take most of the time of a fit.
 
         Parameters
         ----------

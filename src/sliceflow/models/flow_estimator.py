@@ -40,7 +40,7 @@ from sliceflow.engine.random import RandomState, Seed
 from sliceflow.engine.transports import Transport, TransportName
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.checkpoints import Checkpoints
-from sliceflow.models.estimator import Estimator
+from sliceflow.models.estimator import Estimator, draws_per_scored_row
 from sliceflow.models.fingerprint import fingerprint, require_same_parameters
 from sliceflow.models.protocols import (
     FitJob,
@@ -59,9 +59,6 @@ from sliceflow.validation import is_bool, is_int, require, require_verbosity
 # The default number of particles, rounded up to a multiple of the number of rows. More
 # take longer, in proportion.
 _DEFAULT_PARTICLES = 10_000
-# `score` draws at least this many samples, so that its own noise is small where there
-# are few rows.
-_MIN_SCORED = 2_000
 _PARTICLE_ATTRIBUTES = ("particles_", "particle_conditions_")
 
 
@@ -396,7 +393,7 @@ class FlowEstimator(
         points = fitted.comparable_points(self._as_rows_like_fitted(X))
         n = points.shape[1]
         row_y = self._encoded_row_y(fitted, y, n)
-        times = -(-_MIN_SCORED // n)
+        times = draws_per_scored_row(n)
         if row_y is None:
             _, sample_y = self._encoded_y_for(fitted, times * n, None, seed)
         else:

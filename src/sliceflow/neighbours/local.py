@@ -17,7 +17,7 @@ import torch
 from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
-from sliceflow.arrays import chunks
+from sliceflow.arrays import MAX_SURPRISE, chunks
 from sliceflow.engine.random import Seed
 from sliceflow.errors import warn_user
 from sliceflow.neighbours.distance_ratios import choose_bandwidth
@@ -52,10 +52,6 @@ _MAX_NEIGHBOURS = 2_000
 # Rows that are held out, and whose likelihood chooses k. Chosen by hand: k is chosen
 # only up to a factor of 2, so few rows are enough.
 _N_HELD_OUT = 150
-# A row's log likelihood is not counted as less than the median minus this, so that one
-# row that no setting foresees does not decide. Chosen by hand: e⁻²⁰ is as good as
-# never.
-_MAX_SURPRISE = 20.0
 # A summary of y is tried from this many columns on: nearest neighbours in fewer columns
 # suffer little from columns that do not matter.
 _MIN_SUMMARY_COLUMNS = 4
@@ -442,7 +438,7 @@ def _log_likelihood(sampler: LocalSampler, held_out: Tensor) -> Tensor:
         )
         batches.append(neighbourhoods.log_density)
     log_likelihood = torch.cat(batches)
-    return log_likelihood.clamp(min=float(log_likelihood.median()) - _MAX_SURPRISE)
+    return log_likelihood.clamp(min=float(log_likelihood.median()) - MAX_SURPRISE)
 
 
 def _choose_bandwidth(sampler: LocalSampler) -> float:

@@ -386,6 +386,24 @@ def test_bad_parameters_are_refused_by_name(changes):
         quick(**changes).fit(np.zeros((9, 2)))
 
 
+@pytest.mark.parametrize("n_components", [40, 48])
+def test_components_that_users_ask_for_are_fitted_by_few_rows(n_components, rng):
+    # Four fifths of the rows are fitted by each trial: 48 here.
+    density = quick(n_steps=1, n_components=n_components)
+    density.fit(rng.normal(size=(60, 2)))
+    assert density.plan_.classes[0].n_components == n_components
+    assert len(density._fitted_state().densities[0].initial_map.mixture.means) == (
+        n_components
+    )
+    assert np.isfinite(density.score_samples(rng.normal(size=(20, 2)))).all()
+
+
+def test_more_components_than_rows_of_a_trial_are_refused(rng):
+    match = "n_components=49 .*must be 'auto' or at most 48 for 60 rows"
+    with pytest.raises(ParameterError, match=match):
+        quick(n_components=49).fit(rng.normal(size=(60, 2)))
+
+
 def test_an_estimator_that_is_not_fitted_says_so():
     with pytest.raises(NotFittedError):
         quick().score_samples([[0.0]])

@@ -166,7 +166,7 @@ def test_trees_are_as_fine_as_they_are_asked_to_be(flow, tmp_path):
     assert coarse.min_samples_leaf < 40  # fewer rows have smaller leaves
     for wrong in (5, (5,), (5, -1), (5, 1, 2.5)):
         with pytest.raises(
-            ValueError, match=r"tree_settings=.* must be None or numbers such as"
+            ValueError, match=r"tree_settings=.* must be None, TreeSettings"
         ):
             TableFlow(tree_settings=wrong).fit(table())
 
@@ -177,7 +177,7 @@ def test_trees_are_as_fine_as_they_are_asked_to_be(flow, tmp_path):
 def test_a_file_says_of_each_column_how_it_is_drawn(flow, strategies):
     model = flow._record
     plan = replace(flow.plan_, strategies=strategies)
-    fitted = replace(model.fitted, known_table=None, plan=plan)
+    fitted = replace(model.fitted, fitted_table=None, plan=plan)
     with pytest.raises(ValueError, match="do not fit the plan"):
         TableFlow()._store(replace(model, fitted=fitted))
 

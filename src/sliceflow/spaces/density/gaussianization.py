@@ -14,8 +14,8 @@ from torch import Tensor
 from sliceflow.engine.batches import AnalyticTarget
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.events import Event, FlowListener
-from sliceflow.engine.flow import FlowSpec, ParticleStreams, simulate
-from sliceflow.engine.gaussianizing import LeastNormal, ToNormal
+from sliceflow.engine.flow import FlowSpec, simulate
+from sliceflow.engine.gaussianizing import GaussianizingTransport, LeastGaussianRotation
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.spaces.density.initial_map import (
@@ -102,9 +102,9 @@ def fit_steps(
     """
     stage = Stage(
         "flow",
-        LeastNormal(settings.n_candidates),
+        LeastGaussianRotation(settings.n_candidates),
         settings.n_steps,
-        transport=ToNormal(
+        transport=GaussianizingTransport(
             settings.penalty, choose_n_knots(len(rows)), settings.relaxation
         ),
         n_knots=None,
@@ -113,7 +113,6 @@ def fit_steps(
         FlowSpec([stage], seed.child("flow")),
         Cloud(rows.T.contiguous()),
         AnalyticTarget(),
-        ParticleStreams(seed.child("noise")),
         listeners=listeners,
     )
     return tuple(SlicedMap.from_step(step) for step in steps)

@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
-from sliceflow.engine.gaussianizing import ToNormal
+from sliceflow.engine.gaussianizing import GaussianizingTransport
 from sliceflow.engine.random import Seed
 from sliceflow.engine.smooth_maps import SmoothMaps
 from sliceflow.spaces.density.maps import (
@@ -188,7 +188,7 @@ def _correlation_factor(standardised: Tensor, shrinkage: float) -> Tensor:
 
 def _fit_columns(x: Tensor) -> ColumnwiseMap:
     """The maps of each column of rows x (n, d) to N(0, 1)."""
-    transport = ToNormal(
+    transport = GaussianizingTransport(
         _COLUMN_PENALTY, choose_n_knots(len(x)), n_iterations=_COLUMN_ITERATIONS
     )
     columns = x.T.contiguous()

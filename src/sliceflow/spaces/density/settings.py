@@ -36,9 +36,10 @@ class GaussianizationSettings:
     """How to fit a `Gaussianization`."""
 
     n_steps: int
-    penalty: float  # of rough maps; see `ToNormal`
+    penalty: float  # of rough maps; see `GaussianizingTransport`
     initial_map: InitialMapSettings = InitialMapSettings()
-    n_candidates: int = 8  # rotations of which a step takes the best; see `LeastNormal`
+    # Rotations of which a step takes the best; see `LeastGaussianRotation`.
+    n_candidates: int = 8
     relaxation: float = 0.7  # the share of the displacement that maps have
 
 

@@ -31,6 +31,7 @@ from sliceflow.spaces.density.settings import (
     GaussianizationSettings,
     InitialMapSettings,
 )
+from sliceflow.validation import require
 
 # Penalties of rough maps that are tried. Weaker ones follow noise on all sets that
 # were measured.
@@ -105,8 +106,19 @@ def choose_settings(
     penalty: float | None = None,
     n_components: int | None = None,
 ) -> GaussianizationSettings:
-    """The settings for rows x (n, d). Arguments that are not None are not chosen."""
+    """The settings for rows x (n, d). Arguments that are not None are not chosen.
+
+    A `ParameterError` says if there are fewer rows to fit than `n_components`.
+    """
     splits = list(_splits(x, seed.child("splits")))
+    n_fitted = min(len(split.fitted) for split in splits)
+    require(
+        n_components is None or n_components <= n_fitted,
+        "n_components",
+        n_components,
+        f"'auto' or at most {n_fitted} for {len(x)} rows",
+        "trials fit only a part of them",
+    )
     mixture_splits = splits
     if len(x) > _MAX_ROWS_FOR_ALL_FOLDS:
         mixture_splits = splits[:_N_FOLDS_OF_MIXTURES]
@@ -171,9 +183,11 @@ def _choose_initial_map(
 
     `n_components` is chosen if it is None.
     """
-    sizes = MIXTURE_SIZES if n_components is None else (n_components,)
+    sizes = _sizes_for(len(splits[0].fitted))
+    if n_components is not None:
+        sizes = [n_components]
     best = -math.inf
-    chosen = InitialMapSettings()
+    chosen = InitialMapSettings(sizes[0])
     for columns_first in (False, True):
         for ridge in RIDGES:
             tried = InitialMapSettings(ridge=ridge, columns_first=columns_first)
@@ -182,6 +196,11 @@ def _choose_initial_map(
                 best = score
                 chosen = tried
     return chosen
+
+
+def _sizes_for(n: int) -> Sequence[int]:
+    """The numbers of components that are tried for n rows: two rows each, or more."""
+    return [size for size in MIXTURE_SIZES if size <= max(1, n // 2)]
 
 
 def _choose_mixture_size(
@@ -195,8 +214,7 @@ def _choose_mixture_size(
     chosen = settings
     n_worse = 0
     for n_components in sizes:
-        too_many = n_components > max(1, len(splits[0].fitted) // 2)
-        if n_worse == _MAX_WORSE_SIZES or too_many:
+        if n_worse == _MAX_WORSE_SIZES:
             break
         tried = replace(settings, n_components=n_components)
         score = _score_initial_map(splits, tried, seed)

@@ -1,8 +1,9 @@
 """Columns that are given: which rows have these cells.
 
 Plain draws that have what is given are the answer (`GivenRows.holds`), or draws of a
-chain of the other columns that is fitted to the rows that have it: `fit` chooses. For a
-number that few rows have, the nearest rows are moved to it (`moved_rows`).
+chain of the other columns that is fitted to the rows that have it: `FittedTable`
+chooses. For a number that few rows have, the nearest rows are moved to it
+(`moved_rows`).
 """
 
 from __future__ import annotations

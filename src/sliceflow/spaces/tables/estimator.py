@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -11,7 +10,7 @@ import numpy as np
 
 from sliceflow.devices import require_memory
 from sliceflow.engine.random import RandomState, Seed
-from sliceflow.models.estimator import Estimator
+from sliceflow.models.estimator import Estimator, draws_per_scored_row
 from sliceflow.models.protocols import ParticleResult
 from sliceflow.models.saving import FitRecord
 from sliceflow.spaces.tables.describe_columns import describe_columns
@@ -35,10 +34,6 @@ from sliceflow.validation import require_int
 
 if TYPE_CHECKING:
     import pandas as pd
-
-# `score` draws at least this many rows, so that the noise of its draws is small even if
-# it compares them with few rows. More would take longer.
-MIN_ROWS_SCORED = 2_000
 
 
 class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
@@ -75,13 +70,12 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
         Whether samples have missing cells: "model" draws them as often, and together
         with what, as in the table; "never" draws none. (`impute` fills those of a
         table.)
-    tree_settings : tuple of two or three numbers, TreeSettings or None, default None
-        The tuple has `min_samples_leaf`, the least number of rows of a leaf, and
-        `ccp_factor`, what a split must gain, relative to a split of pure noise: with
-        more of both, trees copy less. A third number is `n_neighbors`, from how many
-        near rows smooth numbers of a small table without constraints are drawn; 0, its
-        default, draws all from trees. None takes the finest trees that copy no rows,
-        and near rows if they are better; ``plan_`` shows what was taken.
+    tree_settings : TreeSettings, tuple or None, default None
+        How fine trees are, such as
+        ``TreeSettings(min_samples_leaf=10, ccp_factor=2.5)``, and from how many near
+        rows smooth numbers are drawn. A tuple has the same numbers: ``(10, 2.5)``. None
+        takes the finest trees that copy no rows, and near rows if they are better;
+        ``plan_`` shows what was taken.
     min_count : int, default 5
         Numbers and times of fewer rows do not come back: where one is drawn, samples
         have another near by, between order statistics of the column and on its grid
@@ -148,6 +142,7 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
         constraints: Sequence[str] = (),
         rules: Literal["auto", "off"] = "auto",
         missing: MissingCells = "model",
+        # `TreeSettings` are such tuples, and a file keeps them as those.
         tree_settings: tuple[int, float] | tuple[int, float, int] | None = None,
         min_count: int = 5,
         rare_levels: RareLevels = "warn",
@@ -183,6 +178,38 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
             rare_levels=self.rare_levels,
         )
 
+    def plan(self, X: Any, y: Any = None) -> TablePlan:
+        """What ``fit(X)`` would do, its memory and its time. Print it.
+
+        This takes time: the kinds of columns and the rules are found, and how fine
+        trees are, and which columns a regression predicts, is chosen by trial fits. Of
+        a small table that is most of the time of a fit; of a large one it is less,
+        because trials fit some of its rows. ``fit(X)`` does it again;
+        ``fit(flow.prepare(X))``, whose argument has a `plan`, does it once. The
+        `seconds` of a plan are those that are left.
+
+        Parameters
+        ----------
+        X : DataFrame or path
+            As in `fit`.
+        y : None, default None
+            Tables have no y.
+
+        Returns
+        -------
+        plan : TablePlan
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> table = pd.DataFrame({"a": np.arange(60.0), "b": np.arange(60) % 3})
+        >>> TableFlow(random_state=0).plan(table).n_columns
+        2
+        """
+        plan = super().plan(X, y)
+        assert isinstance(plan, TablePlan), "the task of a table has such a plan"
+        return plan
+
     def _allows_missing(self) -> bool:
         """Whether samples have missing cells; an error if `missing` is no choice."""
         require_missing_cells(self.missing)
@@ -195,13 +222,13 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
     ) -> None:
         """Replace the fitted attributes; the table of a file is read from its rows."""
         fitted = record.fitted
-        if fitted.known_table is None:
+        if fitted.fitted_table is None:
             if record.rows is None:
                 raise ValueError("the table has no rows")
             table = self._adapter().infer_table(record.rows)
             if not fitted.plan.is_compatible_with(table):
                 raise ValueError("the rows do not fit the plan")
-            fitted = replace(fitted, known_table=table)
+            fitted = replace(fitted, fitted_table=table)
         super()._store(replace(record, fitted=fitted))
         names = fitted.table.names
         self.n_features_in_ = len(names)
@@ -243,7 +270,8 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
         >>> import pandas as pd
         >>> net = np.arange(300)
         >>> table = pd.DataFrame({"net": net, "tax": net % 7, "total": net + net % 7})
-        >>> flow = TableFlow(tree_settings=(5, 2)).fit(table)
+        >>> settings = TreeSettings(min_samples_leaf=5, ccp_factor=2)
+        >>> flow = TableFlow(tree_settings=settings).fit(table)
         >>> flow.rules_kept(table.assign(total=0))["total = net + tax"] < 0.01
         True
         """
@@ -332,7 +360,7 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
         seed = self._seed_copy().child("score")
         row_features = fitted.features(X)
         n_rows = row_features.shape[1]
-        n_drawn = n_rows * math.ceil(MIN_ROWS_SCORED / n_rows)
+        n_drawn = n_rows * draws_per_scored_row(n_rows)
         sample_features = fitted.features(fitted.sample(n_drawn, seed))
 
         import torch  # it takes seconds, and only the score of a table needs it
@@ -406,7 +434,8 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
         --------
         >>> import pandas as pd
         >>> table = pd.DataFrame({"a": np.arange(60.0), "b": np.arange(60) % 3})
-        >>> flow = TableFlow(tree_settings=(5, 2)).fit(table)
+        >>> settings = TreeSettings(min_samples_leaf=5, ccp_factor=2)
+        >>> flow = TableFlow(tree_settings=settings).fit(table)
         >>> holes = table.head(2).assign(a=[np.nan, 1.0])
         >>> filled = flow.impute(holes, random_state=0)
         >>> bool(filled["a"].notna().all()), filled["a"][1].item()

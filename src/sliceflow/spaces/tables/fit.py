@@ -31,11 +31,11 @@ class TableAdapter:
 
     kinds: Mapping[str, str]  # of columns, as the user gave them
     constraints: Sequence[str]
-    known_rows: TableRows | None = None  # new rows must have the same columns
-    tree_settings: TreeSettings | None = None  # None lets the rows choose
-    search_rules: bool = True  # whether to find rules beside the constraints
-    min_count: int = 1  # numbers of fewer rows are not drawn
-    rare_levels: RareLevels = "keep"  # what becomes of levels of fewer rows
+    known_rows: TableRows | None  # new rows must have the same columns
+    tree_settings: TreeSettings | None  # None lets the rows choose
+    search_rules: bool  # whether to find rules beside the constraints
+    min_count: int  # numbers of fewer rows are not drawn
+    rare_levels: RareLevels  # what becomes of levels of fewer rows
 
     def read(self, X: Any, y: Any) -> TableRows:
         """The rows of a DataFrame, or of the file that a path names; y must be None."""
@@ -133,7 +133,7 @@ class TableTask:
             history["unexplained"].append(event.unexplained)
             history["seconds"].append(event.seconds)
             events.notify(listeners, event)
-        fitted = replace(self.fitted, known_chain=tuple(chain))
+        fitted = replace(self.fitted, fitted_chain=tuple(chain))
         warning = self._warning_of_real_values() or self._warning_of_rare_levels()
         return FitResult(fitted, history, warning)
 

@@ -46,8 +46,8 @@ class FittedTable:
     seed: Seed
     # A state that is read from a file has None here, until `TableFlow` adds the table
     # of the rows.
-    known_table: Table | None = field(default=None, metadata={"saved": False})
-    known_chain: tuple[ChainStep, ...] | None = field(
+    fitted_table: Table | None = field(default=None, metadata={"saved": False})
+    fitted_chain: tuple[ChainStep, ...] | None = field(
         default=None, metadata={"saved": False}
     )
 
@@ -56,15 +56,15 @@ class FittedTable:
     @property
     def table(self) -> Table:
         """The table that was fitted."""
-        if self.known_table is None:
-            raise ValueError("the table of a file is not known yet")
-        return self.known_table
+        if self.fitted_table is None:
+            raise ValueError("the table of a file is not added yet")
+        return self.fitted_table
 
     @cached_property
     def chain(self) -> tuple[ChainStep, ...]:
         """The chain that draws rows with missing cells."""
-        if self.known_chain is not None:
-            return self.known_chain
+        if self.fitted_chain is not None:
+            return self.fitted_chain
         return tuple(self.fit_chain())
 
     def fit_chain(self, allow_missing: bool = True) -> Iterator[ChainStep]:
@@ -109,15 +109,15 @@ class FittedTable:
         They are plain draws that have it, or those of a chain of the other columns that
         is fitted to the rows that have it (`plain_draws_are_better`).
         """
-        conditional = condition_on(self.table, given)
+        given_rows = condition_on(self.table, given)
         cell_coords = Coords(np.empty((0, len(self.table.columns))))
-        if self._prefers_plain_draws(conditional, allow_missing):
-            cell_coords = self._filter_draws(n, seed, conditional, allow_missing)
+        if self._prefers_plain_draws(given_rows, allow_missing):
+            cell_coords = self._filter_draws(n, seed, given_rows, allow_missing)
         n_lacking = n - len(cell_coords)
         if n_lacking:
-            others = self._draw_refitted(n_lacking, seed, conditional, allow_missing)
+            others = self._draw_refitted(n_lacking, seed, given_rows, allow_missing)
             cell_coords = Coords(np.concatenate((cell_coords, others)))
-        return conditional.table.to_dataframe(cell_coords, seed, conditional.values)
+        return given_rows.table.to_dataframe(cell_coords, seed, given_rows.values)
 
     def _draw(self, n: int, seed: Seed, allow_missing: bool) -> Coords:
         """Coordinates (n, d) of n plain draws."""
@@ -130,59 +130,59 @@ class FittedTable:
             allow_missing=allow_missing,
         )
 
-    def _prefers_plain_draws(self, conditional: GivenRows, allow_missing: bool) -> bool:
+    def _prefers_plain_draws(self, given_rows: GivenRows, allow_missing: bool) -> bool:
         """Whether samples are plain draws that have what is given.
 
         They are not if that would take long, or be worse than draws of a chain that is
         fitted to the rows that have it, or if rows were moved to have it.
         """
-        share = conditional.share_of(self.table)
-        if conditional.is_moved or share < MIN_SHARE_TO_FILTER:
+        share = given_rows.share_of(self.table)
+        if given_rows.is_moved or share < MIN_SHARE_TO_FILTER:
             return False
         # It imports torch, which takes seconds, and plain draws need none of it.
         from sliceflow.spaces.tables.conditional_draws import plain_draws_are_better
 
         return plain_draws_are_better(
             self.table,
-            conditional.holds,
-            conditional.fixed_coords,
+            given_rows.holds,
+            given_rows.fixed_coords,
             self.plan.tree_settings_for(allow_missing),
             self.plan.strategies,
         )
 
     def _filter_draws(
-        self, n: int, seed: Seed, conditional: GivenRows, allow_missing: bool
+        self, n: int, seed: Seed, given_rows: GivenRows, allow_missing: bool
     ) -> Coords:
         """Coordinates (m, d) of at most n plain draws that have what is given."""
         found = Coords(np.empty((0, len(self.table.columns))))
-        share = conditional.share_of(self.table)
+        share = given_rows.share_of(self.table)
         for round_index in range(MAX_FILTER_ROUNDS):
             n_draws = math.ceil((n - len(found)) / share)
             drawn = self._draw(n_draws, seed.child("plain", round_index), allow_missing)
-            matching = drawn[conditional.holds(drawn)]
+            matching = drawn[given_rows.holds(drawn)]
             found = Coords(np.concatenate((found, matching)))[:n]
             if len(found) == n:
                 break
         return found
 
     def _draw_refitted(
-        self, n: int, seed: Seed, conditional: GivenRows, allow_missing: bool
+        self, n: int, seed: Seed, given_rows: GivenRows, allow_missing: bool
     ) -> Coords:
         """Coordinates (n, d) drawn by a chain of the rows that have what is given."""
         chain = fit_chain(
-            conditional.table,
-            conditional.cell_coords,
-            fixed_indices=list(conditional.fixed_coords),
+            given_rows.table,
+            given_rows.cell_coords,
+            fixed_indices=list(given_rows.fixed_coords),
             seed=seed.child("given"),
             settings=self.plan.tree_settings_for(allow_missing),
             strategies=self.plan.strategies,
         )
         return draw_rows(
-            conditional.table,
+            given_rows.table,
             list(chain),
             n,
             seed=seed,
-            fixed_coords=conditional.fixed_coords,
+            fixed_coords=given_rows.fixed_coords,
             allow_missing=allow_missing,
         )
 

@@ -51,7 +51,7 @@ def _require_kinds(kinds: object) -> None:
 
 
 def _require_tree_settings(tree_settings: object) -> None:
-    """Raise a `ParameterError` unless `tree_settings` is None, or numbers in range."""
+    """Raise a `ParameterError` unless the parameter is None, or numbers in range."""
     is_valid = tree_settings is None
     if isinstance(tree_settings, tuple) and len(tree_settings) in (2, 3):
         settings = TreeSettings(*tree_settings)
@@ -60,5 +60,5 @@ def _require_tree_settings(tree_settings: object) -> None:
             and is_real(settings.ccp_factor, 0)
             and is_int(settings.n_neighbors, 0)
         )
-    requirement = "None or numbers such as (10, 2.5) or (10, 2.5, 20)"
+    requirement = "None, TreeSettings(10, 2.5), or a tuple such as (10, 2.5)"
     require(is_valid, "tree_settings", tree_settings, requirement)

@@ -76,11 +76,33 @@ class TreeNodes(Protocol):
 
 
 class TreeSettings(NamedTuple):
-    """How fine trees are, and whether smooth numbers are drawn from nearest rows."""
+    """How fine the trees of a `TableFlow` are, and whether near rows draw numbers.
 
-    min_samples_leaf: int  # rows in a leaf, at least
-    ccp_factor: float  # what a split must gain, relative to a split of pure noise
-    n_neighbors: int = 0  # rows that smooth numbers are drawn from; 0 for trees only
+    With larger leaves and splits that must gain more, trees copy less.
+
+    Parameters
+    ----------
+    min_samples_leaf : int
+        The least number of rows of a leaf.
+    ccp_factor : float
+        What a split must gain, relative to a split of pure noise.
+    n_neighbors : int, default 0
+        From how many near rows smooth numbers of a small table without constraints are
+        drawn; 0 draws all from trees.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from sliceflow import TableFlow, TreeSettings
+    >>> table = pd.DataFrame({"a": range(300), "b": [0, 1, 2] * 100})
+    >>> settings = TreeSettings(min_samples_leaf=10, ccp_factor=2.5)
+    >>> TableFlow(tree_settings=settings).plan(table).min_samples_leaf
+    10
+    """
+
+    min_samples_leaf: int
+    ccp_factor: float
+    n_neighbors: int = 0
 
     @classmethod
     def from_coarseness(cls, t: float) -> TreeSettings:
