@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -503,35 +503,34 @@ class FlowEnd:
     listeners: Sequence[FlowListener]
 
 
-@contextmanager
 def run_flow(
     running: RunningFlow,
     listeners: Sequence[FlowListener],
     ranks: Communicator,
     checkpoints: Checkpoints | None,
-) -> Iterator[FlowEnd]:
-    """Move the particles to the end of the flow; what follows stands in a `with` block.
+) -> FlowEnd:
+    """Move the particles to the end of the flow.
 
     With `checkpoints`, this goes on where the last one ended, and writes more. The last
-    one stays until the block ends. Steps in the block are not in it: a fit that is
-    resumed does them again.
+    one stays, for the sake of what follows the flow: `Checkpoints.discard` removes it
+    once the fit is done.
     """
     if ranks.size > 1:
         listeners = ranks.synchronized(listeners)
     state = FlowState()
     history = History()
     all_listeners: list[FlowListener] = [history, *listeners]
-    saving: AbstractContextManager[Callable[[], None]] = nullcontext(do_nothing)
+    after_step: Callable[[], None] = do_nothing
     if checkpoints is not None:
-        saving = checkpoints.resuming_and_saving(state, running, history)
-    with saving as save_if_due:
-        simulate(
-            running.spec,
-            running.particles,
-            running.target(),
-            running.particle_noise,
-            listeners=all_listeners,
-            state=state,
-            after_step=save_if_due,
-        )
-        yield FlowEnd(state, history, all_listeners)
+        checkpoints.resume(state, running, history)
+        after_step = partial(checkpoints.save_if_due, state, running, history)
+    simulate(
+        running.spec,
+        running.particles,
+        running.target(),
+        running.particle_noise,
+        listeners=all_listeners,
+        state=state,
+        after_step=after_step,
+    )
+    return FlowEnd(state, history, all_listeners)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -186,7 +187,11 @@ class VectorTask:
         """
         data = self.tune().data
         flow = RunningVectors(data, self.flow_particles)
-        with run_flow(flow, listeners, data.ranks, self.checkpoints) as flow_end:
+        guard: AbstractContextManager[None] = nullcontext()
+        if self.checkpoints is not None:
+            guard = self.checkpoints.guard()
+        with guard:
+            flow_end = run_flow(flow, listeners, data.ranks, self.checkpoints)
             x = flow.particles.x
             kept = self.flow_particles.kept_cloud(x, data.ranks).sorted_by_class()
             model_steps = flow_end.state.model_steps
@@ -195,7 +200,11 @@ class VectorTask:
                 axis_steps.move(kept, self.flow_particles.kept_flow_y, flow_end)
                 model_steps = axis_steps.append_to(model_steps)
             fitted = _fitted_vectors(data, model_steps)
-            return self._result(fitted, data, kept.in_user_order(), flow_end.history)
+            x = kept.in_user_order()
+            result = self._result(fitted, data, x, flow_end.history)
+        if self.checkpoints is not None:
+            self.checkpoints.discard()
+        return result
 
     def tune(self) -> VectorTask:
         """This fit, with the bandwidth that "auto" stands for, which takes a trial."""
