@@ -31,7 +31,7 @@ import torch
 from sliceflow.devices import require_memory
 from sliceflow.engine import conditions
 from sliceflow.engine.allocation import stratified_indices
-from sliceflow.engine.clouds import Cloud, sliced_distance
+from sliceflow.engine.clouds import sliced_distance
 from sliceflow.engine.encoded_y import EncodedY
 from sliceflow.engine.events import Event, FlowListener, History, Listeners
 from sliceflow.engine.flow import FlowState, do_nothing, simulate
@@ -402,8 +402,7 @@ class FlowEstimator(
         else:
             sample_y = row_y.repeat(times)
         drawn = fitted.comparable_points(fitted.sample(times * n, sample_y, seed))
-        samples = Cloud(drawn, None if row_y is None else sample_y)
-        return -sliced_distance(samples, Cloud(points, row_y), Seed(0))
+        return -sliced_distance(drawn, points, Seed(0), y_p=sample_y, y_q=row_y)
 
     def _as_rows_like_fitted(self, X: Any) -> Any:
         """X, checked to be like the fitted rows."""

@@ -16,7 +16,7 @@ from sliceflow.engine.allocation import MIN_PARTICLES
 from sliceflow.engine.batches import Batches, Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.conditions import ClassEncoder
-from sliceflow.engine.encoded_y import EncodedY, SeparateClasses
+from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
 from sliceflow.engine.events import FlowListener, History
 from sliceflow.engine.flow import ParticleStreams, Step, resolve_condition_use
 from sliceflow.engine.labels import as_array
@@ -307,15 +307,13 @@ def _fitted_vectors(
     )
 
 
-def _copy_warning(
-    data: TrainingData, x: Tensor, y: EncodedY | None
-) -> CopyWarning | None:
+def _copy_warning(data: TrainingData, x: Tensor, y: FlowY | None) -> CopyWarning | None:
     """A warning if the particles x (d, n) copy rows; None if they do not."""
     if data.ranks.size > 1:
         return None
     pairs = [(data.encoded_rows, x.T)]
     row_y = data.flow_y
-    if isinstance(row_y, SeparateClasses) and y is not None:
+    if isinstance(row_y, SeparateClassIndices) and y is not None:
         pairs = []
         for c in range(row_y.n_classes):
             class_rows = data.encoded_rows[row_y.values == c]

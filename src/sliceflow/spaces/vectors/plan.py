@@ -21,7 +21,12 @@ from sliceflow.engine.conditions import (
     ConditionEncoder,
     MixedEncoder,
 )
-from sliceflow.engine.encoded_y import ClassIndices, EncodedY, LocalY, SeparateClasses
+from sliceflow.engine.encoded_y import (
+    ClassIndices,
+    ContinuousY,
+    FlowY,
+    SeparateClassIndices,
+)
 from sliceflow.engine.flow import ConditionUse, FlowSpec, resolve_condition_use
 from sliceflow.engine.frames import (
     Axis,
@@ -391,7 +396,9 @@ def plan_vectors(
             fact = "does not work with a continuous y"
             kappa = options.shrinkage
             raise ParameterError("shrinkage", kappa, fact, "set it to 0")
-        if isinstance(row_y, SeparateClasses) and isinstance(particle_y, ClassIndices):
+        if isinstance(row_y, SeparateClassIndices) and isinstance(
+            particle_y, ClassIndices
+        ):
             n_per_map = _largest_class(
                 y_p=particle_y,
                 y_q=row_y,
@@ -492,7 +499,7 @@ def _largest_class(
     return int((sizes_p + draws_per_row * sizes_q).max())
 
 
-def choose_n_knots(n_knots: int, y: EncodedY | None) -> int:
+def choose_n_knots(n_knots: int, y: FlowY | None) -> int:
     """Knots to keep per map, for particles with this y, which share the maps.
 
     More than `n_knots` if a rare class would otherwise get too few.
@@ -531,7 +538,7 @@ def choose_frame_kind(
 
 
 def plan_bandwidth(
-    option: float | Literal["auto"], X: np.ndarray, y: EncodedY | None, n_rows: int
+    option: float | Literal["auto"], X: np.ndarray, y: FlowY | None, n_rows: int
 ) -> tuple[float | None, str]:
     """The bandwidth that the option `smoothing` gives these rows, and the reason.
 
@@ -541,7 +548,7 @@ def plan_bandwidth(
     """
     if option != "auto":
         return float(option), ""
-    if isinstance(y, LocalY):
+    if isinstance(y, ContinuousY):
         return 0.0, "y is continuous"
     if n_rows < MIN_SMOOTHED_ROWS:
         return 0.0, f"fewer than {MIN_SMOOTHED_ROWS} rows"
