@@ -36,8 +36,9 @@ _PAIRS_PER_BATCH = 4
 # reads aligned addresses faster. In small batches that would leave out too many.
 _MIN_ALIGNED = 256
 _ALIGNMENT = 16
-# Weights of data are multiples of 2⁻⁴⁰. Sums up to 2¹³ are then exact, in any order and
-# on any ranks.
+# Weights of data, which are 1 on average, are multiples of 2⁻⁴⁰: sums of up to 2¹³ are
+# then exact in any order. Histograms, which ranks add up, round them to a coarser unit,
+# so that sums of more are exact, too.
 _WEIGHT_UNIT = 2.0**-40
 
 

@@ -373,11 +373,11 @@ class FlowEstimator(
     def score(self, X: Any, y: Any = None) -> float:
         """Minus the sliced Wasserstein distance of samples to rows: higher is better.
 
-        It is −SW₂ over 100 random directions, in the units of the flow. With y, samples
-        take the rows' conditions: rows of a class are compared with samples of that
-        class, and with continuous y, pairs (x, y) are compared. Pass held-out rows: on
-        the fitted rows the model that copies best would win. `GridSearchCV` and
-        `cross_val_score` use this score.
+        It is −SW₂ over 100 random directions, in units that make columns comparable and
+        that are the same for all classes. With y, samples take the rows' conditions:
+        rows of a class are compared with samples of that class, and with continuous y,
+        pairs (x, y) are compared. Pass held-out rows: on the fitted rows the model that
+        copies best would win. `GridSearchCV` and `cross_val_score` use this score.
 
         Parameters
         ----------

@@ -264,7 +264,7 @@ class RunningVectors:
             plan.n_rows * plan.draws_per_row,
             y_p=self.flow_particles.flow_y,
             y_q=self.data.y_q,
-            max_samples=plan.transport.max_samples,
+            max_samples=plan.batch_size,
             distinct_share=1 / plan.draws_per_row,
         )
 
@@ -278,10 +278,9 @@ class RunningVectors:
 
     def _load_batches(self) -> Batches:
         """Which particles and data each step is fitted to."""
-        max_samples = self.data.plan.transport.max_samples
         n_particles = self.particles.x.shape[1]
         y_p = self.flow_particles.flow_y
-        return self.data.batches(n_particles, y_p, max_samples)
+        return self.data.batches(n_particles, y_p, self.data.plan.batch_size)
 
 
 def _fitted_vectors(
