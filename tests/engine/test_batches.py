@@ -21,7 +21,7 @@ from sliceflow.engine.batches import (
     point_weights,
 )
 from sliceflow.engine.clouds import ClassSlices, Cloud
-from sliceflow.engine.encoded_y import ClassIndices, ContinuousY, SeparateClasses
+from sliceflow.engine.encoded_y import ClassIndices, ContinuousY, SeparateClassIndices
 from sliceflow.engine.flow import FlowSpec, ParticleStreams, simulate
 from sliceflow.engine.frames import Orthogonal
 from sliceflow.engine.random import Seed
@@ -141,8 +141,8 @@ def test_every_point_is_in_one_batch_of_each_round(labels_p, labels_q, max_sampl
         len(classes[1]),
         max_samples,
         Seed(0),
-        y_p=SeparateClasses(classes[0], 5),
-        y_q=SeparateClasses(classes[1], 5),
+        y_p=SeparateClassIndices(classes[0], 5),
+        y_q=SeparateClassIndices(classes[1], 5),
     )
     assert sorted(batches.data_order.forward.tolist()) == list(range(len(labels_q)))
     classes = classes[0], classes[1][batches.data_order.forward]

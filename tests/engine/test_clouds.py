@@ -10,18 +10,18 @@ from sliceflow.engine.encoded_y import (
     ClassIndices,
     ContinuousY,
     MixedY,
-    SeparateClasses,
+    SeparateClassIndices,
 )
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError
 
 
-def cloud(x, y=None):
-    return Cloud(torch.from_numpy(x.T.copy()), y)
+def points(x):
+    return torch.from_numpy(x.T.copy())
 
 
 def test_points_are_sorted_by_class_and_brought_back():
-    y = SeparateClasses(torch.tensor([2, 0, 2, 0, 3]), n_classes=5)
+    y = SeparateClassIndices(torch.tensor([2, 0, 2, 0, 3]), n_classes=5)
     x = torch.arange(10.0).view(2, 5)
     by_class = Cloud(x, y).sorted_by_class()
     assert by_class.y.values.tolist() == [0, 0, 2, 2, 3]
@@ -54,7 +54,12 @@ def test_the_distance_by_class_is_pots_in_the_shares_of_the_rows():
     ]
     exact = np.sqrt((50 * squares[0] + 30 * squares[1]) / 80)
     found = sliced_distance(
-        cloud(samples, ClassIndices(y_p)), cloud(x, ClassIndices(y)), Seed(0), 40
+        points(samples),
+        points(x),
+        Seed(0),
+        40,
+        y_p=ClassIndices(y_p),
+        y_q=ClassIndices(y),
     )
     assert found == pytest.approx(exact, rel=1e-9)
 
@@ -68,7 +73,13 @@ def test_mixed_conditions_have_classes_in_any_order():
     exchanged = y.clone()
     exchanged[:, 0] = 1 - y[:, 0]
     found = [
-        sliced_distance(cloud(x[:100], MixedY(y[:100])), cloud(x, MixedY(y)), Seed(0))
+        sliced_distance(
+            points(x[:100]),
+            points(x),
+            Seed(0),
+            y_p=MixedY(y[:100]),
+            y_q=MixedY(y),
+        )
         for y in (y, exchanged)
     ]
     assert found[0] == pytest.approx(found[1], rel=1e-12)
@@ -79,20 +90,21 @@ def test_continuous_conditions_are_compared_together_with_x():
     rng = np.random.default_rng(2)
     y = torch.from_numpy(rng.normal(size=(1000, 1)))
     x = y.numpy() + 0.1 * rng.normal(size=(1000, 1))
-    rows = cloud(x[:300], ContinuousY(y[:300]))
-    right = sliced_distance(cloud(x, ContinuousY(y)), rows, Seed(0))
-    shuffled = cloud(rng.permutation(x), ContinuousY(y))
-    wrong = sliced_distance(shuffled, rows, Seed(0))
+    rows = points(x[:300])
+    both_y = {"y_p": ContinuousY(y), "y_q": ContinuousY(y[:300])}
+    right = sliced_distance(points(x), rows, Seed(0), **both_y)
+    shuffled = points(rng.permutation(x))
+    wrong = sliced_distance(shuffled, rows, Seed(0), **both_y)
     assert right < 0.2
     assert wrong > 3 * right
 
 
 def test_a_class_without_samples_is_named():
-    points = torch.zeros(2, 3, dtype=torch.float64)
-    samples = Cloud(points, ClassIndices(torch.tensor([0, 0, 2])))
-    rows = Cloud(points, ClassIndices(torch.tensor([0, 1, 2])))
+    x = torch.zeros(2, 3, dtype=torch.float64)
+    y_p = ClassIndices(torch.tensor([0, 0, 2]))
+    y_q = ClassIndices(torch.tensor([0, 1, 2]))
     with pytest.raises(DataError, match="no samples of class 1, which the data have"):
-        sliced_distance(samples, rows, Seed(0))
+        sliced_distance(x, x, Seed(0), y_p=y_p, y_q=y_q)
 
 
 def test_a_permutation_and_its_inverse():

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from sliceflow.engine.encoded_y import ClassIndices, ContinuousY, MixedY
+from sliceflow.engine.flow import select_y
 
 CLASSES = ClassIndices(torch.tensor([2, 0, 2]))
 NUMBERS = ContinuousY(torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
@@ -43,3 +44,11 @@ def test_mixed_y_has_both_parts():
     assert y.class_indices.tolist() == [1, 0]
     assert y.numbers.tolist() == [[0.5], [-0.5]]
     assert isinstance(y.take(slice(1)), MixedY)
+
+
+@pytest.mark.parametrize("use", ["shared", "separate"])
+def test_no_flow_sees_labels_and_numbers(use):
+    y = MixedY(torch.tensor([[1.0, 0.5], [0.0, -0.5]]))
+    with pytest.raises(TypeError, match="no flow takes labels and numbers"):
+        select_y(y, use, condition_dim=3)
+    assert select_y(y, "none", condition_dim=3) is None

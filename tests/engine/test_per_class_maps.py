@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sliceflow.engine.batches import Batch, Target
 from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.engine.compression import compress_maps
-from sliceflow.engine.encoded_y import ClassIndices, SeparateClasses
+from sliceflow.engine.encoded_y import ClassIndices, SeparateClassIndices
 from sliceflow.engine.flow import FlowSpec, ParticleStreams, replay, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
@@ -133,7 +133,7 @@ def test_thin_maps_move_fresh_particles_of_a_class_as_its_own_thin_maps_do(
 def class_indices(slices):
     sizes = torch.tensor(slices.starts).diff()
     indices = torch.arange(len(slices)).repeat_interleave(sizes)
-    return SeparateClasses(indices, len(slices))
+    return SeparateClassIndices(indices, len(slices))
 
 
 @SORTING

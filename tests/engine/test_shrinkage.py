@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sliceflow.engine.batches import Batch, Target
 from sliceflow.engine.clouds import ClassSlices, Cloud
-from sliceflow.engine.encoded_y import ClassIndices, SeparateClasses
+from sliceflow.engine.encoded_y import ClassIndices, SeparateClassIndices
 from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
@@ -88,8 +88,8 @@ def test_weights_mini_batches_and_mirror_images_count_as_fewer_rows():
     )
     assert inverse_sample_sizes(200, 400, max_samples=100) == (1 / 100 + 1 / 100,)
     assert inverse_sample_sizes(200, 400, distinct_share=0.5) == (1 / 200 + 1 / 200,)
-    separate = SeparateClasses(labels.values, 3)
-    few_separate = SeparateClasses(few.values, 3)
+    separate = SeparateClassIndices(labels.values, 3)
+    few_separate = SeparateClassIndices(few.values, 3)
     by_class = inverse_sample_sizes(200, 200, y_p=separate, y_q=few_separate)
     assert by_class[1] == 1 / 100 + 1 / 10
 
@@ -99,7 +99,7 @@ def test_every_class_has_its_own_noise():
     p = torch.cat((z[0][:, :30], z[1][:, :300]), 1)
     q = torch.cat((z[0][:, 30:], z[1][:, 300:]), 1)
     class_slices = (ClassSlices((0, 30, 330)),) * 2
-    y = SeparateClasses(torch.tensor([0] * 30 + [1] * 300), 2)
+    y = SeparateClassIndices(torch.tensor([0] * 30 + [1] * 300), 2)
     bins = Histogram(32, max_samples=None)
     inverse_sizes = inverse_sample_sizes(330, 330, y_p=y, y_q=y)
     table = (

@@ -142,6 +142,24 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path):
     assert "to resume" not in str(caught.value)
 
 
+def test_ctrl_c_after_the_flow_keeps_its_last_checkpoint(tmp_path, fitted):
+    pressed = []
+
+    def press_in_axis_step(event):
+        if event.stage_name == "axis" and not pressed:
+            signal.raise_signal(signal.SIGINT)
+            pressed.append(event.steps_done)
+
+    with pytest.raises(KeyboardInterrupt, match="to resume it, fit again with"):
+        fit(tmp_path, listeners=press_in_axis_step)
+    assert pressed
+    assert (tmp_path / "fit.checkpoint").exists()
+    steps = []
+    assert saved(fit(tmp_path, listeners=steps.append)) == saved(fitted("vectors"))
+    assert {event.stage_name for event in steps} == {"axis"}
+    assert not (tmp_path / "fit.checkpoint").exists()
+
+
 # What does not fit
 
 

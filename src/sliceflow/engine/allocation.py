@@ -8,7 +8,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from sliceflow.engine.encoded_y import ClassIndices, EncodedY, SeparateClasses
+from sliceflow.engine.encoded_y import (
+    ClassIndices,
+    EncodedY,
+    FlowY,
+    SeparateClassIndices,
+)
 from sliceflow.engine.random import Seed
 
 # The fewest particles of a fit. Maps of fewer particles are too noisy for offline
@@ -62,7 +67,7 @@ def even_indices(n: int, m: int, seed: Seed) -> Tensor:
     return indices[seed.child("order").permutation(m)]
 
 
-def extra_y(*, y_p: EncodedY, y_q: EncodedY, seed: Seed) -> EncodedY:
+def extra_y(*, y_p: FlowY, y_q: FlowY, seed: Seed) -> FlowY:
     """The conditions of particles that a fit adds where the requested ones are too few.
 
     Maps of few particles are too noisy for offline samples. So a fit has at least
@@ -82,7 +87,7 @@ def extra_y(*, y_p: EncodedY, y_q: EncodedY, seed: Seed) -> EncodedY:
         return y_q.take(even_indices(n, n_particles - m, seed))
     class_sizes = y_q.sizes()
     n_classes = int((class_sizes > 0).sum())
-    if isinstance(y_q, SeparateClasses):
+    if isinstance(y_q, SeparateClassIndices):
         least = _MIN_OF_OWN_CLASS
     else:
         least = max(

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.clouds import ClassSlices, Cloud, Indices, Permutation
-from sliceflow.engine.encoded_y import ClassIndices, EncodedY, SeparateClasses
+from sliceflow.engine.encoded_y import ClassIndices, FlowY, SeparateClassIndices
 from sliceflow.engine.random import Seed
 
 if TYPE_CHECKING:
@@ -36,8 +36,9 @@ _PAIRS_PER_BATCH = 4
 # reads aligned addresses faster. In small batches that would leave out too many.
 _MIN_ALIGNED = 256
 _ALIGNMENT = 16
-# Weights of data are multiples of 2⁻⁴⁰. Sums up to 2¹³ are then exact, in any order and
-# on any ranks.
+# Weights of data, which are 1 on average, are multiples of 2⁻⁴⁰: sums of up to 2¹³ are
+# then exact in any order. Histograms, which ranks add up, round them to a coarser unit,
+# so that sums of more are exact, too.
 _WEIGHT_UNIT = 2.0**-40
 
 
@@ -51,7 +52,7 @@ class Batch:
     # The classes among these particles, and among these data, if each class has its own
     # maps.
     class_slices: tuple[ClassSlices, ClassSlices] | None = None
-    all_data_y: EncodedY | None = None  # of all data, in the order of the batches
+    all_data_y: FlowY | None = None  # of all data, in the order of the batches
 
     @property
     def uses_all_particles(self) -> bool:
@@ -82,7 +83,7 @@ class Batches:
     # has its own maps.
     class_slices: Sequence[tuple[ClassSlices, ClassSlices]] | None = None
 
-    def batch(self, steps_before: int, all_data_y: EncodedY | None = None) -> Batch:
+    def batch(self, steps_before: int, all_data_y: FlowY | None = None) -> Batch:
         """The batch of the step after `steps_before` steps.
 
         `all_data_y` are the conditions of all data, in their `data_order`.
@@ -182,20 +183,22 @@ def make_batches(
     seed: Seed,
     device: torch.device | str = "cpu",
     *,
-    y_p: EncodedY | None = None,
-    y_q: EncodedY | None = None,
+    y_p: FlowY | None = None,
+    y_q: FlowY | None = None,
 ) -> Batches:
     """Batches of at most `max_samples` of m particles and of n data, in one process.
 
     `y_p` and `y_q` are the conditions of particles and data, if the flow uses
     them. Every batch then has as many data as particles of each condition. If these are
-    `SeparateClasses`, every batch has an equal share of each, and the particles are
-    sorted by class.
+    `SeparateClassIndices`, every batch has an equal share of each, and the particles
+    are sorted by class.
     """
     if y_p is not None and y_q is not None:
         y_p = y_p.to(device)
         y_q = y_q.to(device)
-        if isinstance(y_p, SeparateClasses) and isinstance(y_q, SeparateClasses):
+        if isinstance(y_p, SeparateClassIndices) and isinstance(
+            y_q, SeparateClassIndices
+        ):
             return _make_batches_per_class(max_samples, seed, y_p=y_p, y_q=y_q)
     if max_samples is None or max(m, n) <= max_samples:
         return weighted_batches(slice(None), device, y_p=y_p, y_q=y_q)
@@ -225,8 +228,8 @@ def _make_batches_per_class(
     max_samples: int | None,
     seed: Seed,
     *,
-    y_p: SeparateClasses,
-    y_q: SeparateClasses,
+    y_p: SeparateClassIndices,
+    y_q: SeparateClassIndices,
 ) -> Batches:
     """Batches for classes that have their own maps; the particles are sorted by class.
 
@@ -287,8 +290,8 @@ def weighted_batches(
     shard: Tensor | slice,
     device: torch.device | str,
     *,
-    y_p: EncodedY | None,
-    y_q: EncodedY | None,
+    y_p: FlowY | None,
+    y_q: FlowY | None,
 ) -> Batches:
     """One batch of all points, with data weighted to the particles' shares.
 
@@ -344,7 +347,7 @@ def _matching_data(
     return data_indices
 
 
-def point_groups(*, y_p: EncodedY, y_q: EncodedY) -> tuple[Tensor, Tensor] | None:
+def point_groups(*, y_p: FlowY, y_q: FlowY) -> tuple[Tensor, Tensor] | None:
     """Group indices (M,) of particles and (N,) of data: a group has one condition.
 
     The result is None if groups cannot be compared, because data and particles have
@@ -376,7 +379,7 @@ def _distinct_row_indices(rows: Tensor) -> Tensor:
     return indices
 
 
-def point_weights(*, y_p: EncodedY, y_q: EncodedY) -> Tensor | None:
+def point_weights(*, y_p: FlowY, y_q: FlowY) -> Tensor | None:
     """Weights (N,) of the data that give every condition the particles' mass.
 
     A row whose condition g is shared by N_g of N rows and M_g of M particles counts

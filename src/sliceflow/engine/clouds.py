@@ -18,7 +18,13 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-from sliceflow.engine.encoded_y import ClassIndices, EncodedY, MixedY, SeparateClasses
+from sliceflow.engine.encoded_y import (
+    ClassIndices,
+    EncodedY,
+    FlowY,
+    MixedY,
+    SeparateClassIndices,
+)
 from sliceflow.engine.random import Seed
 from sliceflow.engine.wasserstein import squared_wasserstein
 from sliceflow.errors import DataError
@@ -43,7 +49,7 @@ class ClassSlices:
         return cls(tuple(accumulate(sizes, initial=0)))
 
     @classmethod
-    def from_y(cls, y: SeparateClasses) -> ClassSlices:
+    def from_y(cls, y: SeparateClassIndices) -> ClassSlices:
         """The slices of points with this y, once they are sorted."""
         return cls.from_class_indices(y, y.n_classes)
 
@@ -103,7 +109,7 @@ class Cloud:
     ----------
     x : tensor (d, n)
         The points.
-    y : EncodedY or None, default None
+    y : FlowY or None, default None
         Their conditions, if there are any.
     class_slices : ClassSlices or None, default None
         The points of each class, if each class has its own maps. The points are then
@@ -114,7 +120,7 @@ class Cloud:
     """
 
     x: Tensor
-    y: EncodedY | None = None
+    y: FlowY | None = None
     class_slices: ClassSlices | None = None
     order: Permutation | None = None
 
@@ -140,7 +146,7 @@ class Cloud:
 
     def sorted_by_class(self) -> Cloud:
         """A copy, sorted by class, if classes have separate maps; else the cloud."""
-        if not isinstance(self.y, SeparateClasses):
+        if not isinstance(self.y, SeparateClassIndices):
             return self
         by_class = self.permuted(Permutation.sorting_classes(self.y))
         return replace(by_class, class_slices=ClassSlices.from_y(self.y))
@@ -155,27 +161,34 @@ class Cloud:
 
 
 def sliced_distance(
-    samples: Cloud, data: Cloud, seed: Seed, n_directions: int = 100
+    x_p: Tensor,
+    x_q: Tensor,
+    seed: Seed,
+    n_directions: int = 100,
+    *,
+    y_p: EncodedY | None = None,
+    y_q: EncodedY | None = None,
 ) -> float:
-    """The sliced Wasserstein distance SW₂ between samples (d, M) and data (d, N).
+    """The sliced Wasserstein distance SW₂ between points (d, M) and (d, N).
 
     It is the root of the mean of W₂² over random unit vectors drawn from `seed`; M and
     N may differ.
 
-    If both clouds have classes, the data of a class are compared with samples of that
-    class only, and W₂² of a class counts by its share of the data. If both have
+    If both have classes `y_p` and `y_q`, the points x_q of a class are compared with
+    those x_p of that class only, and W₂² of a class counts by its share of x_q. If both
+    have
     continuous conditions y (n, l), pairs (x, y) are compared: projections of y along
     random vectors of length about 1 are added to those of x. Mixed conditions have
     both.
     """
-    theta = seed.normal(n_directions, len(data.x), dtype=data.x.dtype)
-    theta = (theta / theta.norm(dim=1, keepdim=True)).to(data.x.device)
-    z_p = theta @ samples.x
-    z_q = theta @ data.x
-    if data.y is None or samples.y is None:
+    theta = seed.normal(n_directions, len(x_q), dtype=x_q.dtype)
+    theta = (theta / theta.norm(dim=1, keepdim=True)).to(x_q.device)
+    z_p = theta @ x_p
+    z_q = theta @ x_q
+    if y_p is None or y_q is None:
         return float(squared_wasserstein(z_p, z_q).mean().sqrt())
-    classes_p, numbers_p = _classes_and_numbers(samples.y.to(z_p.device))
-    classes_q, numbers_q = _classes_and_numbers(data.y.to(z_p.device))
+    classes_p, numbers_p = _classes_and_numbers(y_p.to(z_p.device))
+    classes_q, numbers_q = _classes_and_numbers(y_q.to(z_p.device))
     if numbers_p is not None and numbers_q is not None:
         condition_dim = numbers_q.shape[1]
         theta_y = seed.child("y").normal(n_directions, condition_dim)

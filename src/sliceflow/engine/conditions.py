@@ -18,7 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.engine.encoded_y import ClassIndices, ContinuousY, EncodedY, MixedY
+from sliceflow.engine.encoded_y import (
+    ClassIndices,
+    ContinuousY,
+    EncodedY,
+    FlowY,
+    MixedY,
+)
 from sliceflow.engine.labels import (
     HASHABLE_HINT,
     are_numbers,
@@ -36,7 +42,7 @@ from sliceflow.saved_types import ArraySpec, Label
 from sliceflow.validation import unmasked
 
 
-def add_condition_shift(z: Tensor, theta: Tensor | None, y: EncodedY | None) -> Tensor:
+def add_condition_shift(z: Tensor, theta: Tensor | None, y: FlowY | None) -> Tensor:
     """z + ξ·θ_yᵀy for every direction and point, (h, n), with theta = ξ·θ_y (h, l).
 
     A class index stands for a one-hot y, so the offset of class c is theta[:, c].
@@ -44,7 +50,6 @@ def add_condition_shift(z: Tensor, theta: Tensor | None, y: EncodedY | None) -> 
     """
     if theta is None or y is None:
         return z
-    assert not isinstance(y, MixedY), "no flow takes labels and numbers"
     return y.shift(z, theta)
 
 

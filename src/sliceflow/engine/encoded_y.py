@@ -1,10 +1,10 @@
 """Encoded conditions: the y of n points, as the engine uses it.
 
 `ClassIndices` encode labels, `ContinuousY` columns of numbers, and `MixedY` both
-together. What a flow does with y is in the type, too: it sees no y, a y that shifts
-projections if all points share the maps, or `SeparateClasses`. Everywhere `y_p` is the
-y of particles, which have the distribution p, and `y_q` that of data, which have q.
-Nothing writes to a y: conditions do not move.
+together. What a flow does with y is in the type, too: it sees no y, a `FlowY` that
+shifts projections if all points share the maps, or `SeparateClassIndices`. Everywhere
+`y_p` is the y of particles, which have the distribution p, and `y_q` that of data,
+which have q. Nothing writes to a y: conditions do not move.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ClassIndices(_PointValues):
 
 
 @dataclass(frozen=True)
-class SeparateClasses(ClassIndices):
+class SeparateClassIndices(ClassIndices):
     """Labels in a flow with ξ = ∞, where each of `n_classes` has maps of its own."""
 
     n_classes: int
@@ -97,6 +97,15 @@ class MixedY(_PointValues):
         return self.values[:, 1:]
 
 
-EncodedY = ClassIndices | ContinuousY | MixedY
+# What a flow sees of y, as `flow.select_y` gives it; None if it ignores y.
+FlowY = ClassIndices | ContinuousY
 # What local conditions take: y with numbers.
-LocalY = ContinuousY | MixedY
+NumericY = ContinuousY | MixedY
+EncodedY = ClassIndices | ContinuousY | MixedY
+
+
+def separate_classes(y: EncodedY | None) -> SeparateClassIndices | None:
+    """y, if classes have maps of their own; else None."""
+    if isinstance(y, SeparateClassIndices):
+        return y
+    return None

@@ -36,7 +36,13 @@ from sliceflow.arrays import chunks
 from sliceflow.engine.batches import StepTarget
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compression import compress_maps
-from sliceflow.engine.encoded_y import ClassIndices, EncodedY, SeparateClasses
+from sliceflow.engine.encoded_y import (
+    ClassIndices,
+    EncodedY,
+    FlowY,
+    MixedY,
+    SeparateClassIndices,
+)
 from sliceflow.engine.events import Event, EventListener, notify, now
 from sliceflow.engine.frames import DenseFrame, Frame
 from sliceflow.engine.maps import TransportMaps
@@ -203,21 +209,21 @@ def resolve_condition_use(amplifier: float, condition_dim: int) -> ConditionUse:
     return "shared"
 
 
-def select_y(
-    y: EncodedY | None, use: ConditionUse, condition_dim: int
-) -> EncodedY | None:
+def select_y(y: EncodedY | None, use: ConditionUse, condition_dim: int) -> FlowY | None:
     """The y that a flow sees, for its use of y: everywhere the name `flow_y`.
 
     It is None without y, or if the flow ignores y. Classes with maps of their own are
-    `SeparateClasses`.
+    `SeparateClassIndices`.
     """
     if y is None or use == "none":
         return None
+    if isinstance(y, MixedY):
+        raise TypeError("no flow takes labels and numbers")
     if use == "shared":
         return y
     if not isinstance(y, ClassIndices):
         raise TypeError(f"only classes have separate maps, not a {type(y).__name__}")
-    return SeparateClasses(y.values, condition_dim)
+    return SeparateClassIndices(y.values, condition_dim)
 
 
 @dataclass(frozen=True)

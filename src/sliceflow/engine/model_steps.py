@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sliceflow import kernels
 from sliceflow.engine.maps import GridMaps, KnotMaps, TransportMaps
+from sliceflow.engine.rotations import are_orthonormal
 from sliceflow.engine.smooth_maps import SmoothMaps
 from sliceflow.saved_types import FLOAT_DTYPES, ArraySpec, Between, Count
 
@@ -177,12 +178,9 @@ class ModelStep:
 
     def check_saved(self) -> None:
         """Raise a ValueError if the directions are not orthonormal."""
-        theta = self.theta
-        if theta is None:
+        if self.theta is None:
             return
-        identity = torch.eye(len(theta), dtype=theta.dtype, device=theta.device)
-        deviation = (theta @ theta.T - identity).abs()
-        if not bool((deviation < _ORTHONORMAL_TOL).all()):
+        if not are_orthonormal(self.theta, _ORTHONORMAL_TOL):
             raise ValueError("the fitted directions of a step are not orthonormal")
 
     def without_identity_maps(self) -> ModelStep:

@@ -143,3 +143,10 @@ def _uniform_block(seed: Seed, block: int, n: int) -> list[list[float]]:
         _STEPS_PER_DRAW, n, first_row=block * _STEPS_PER_DRAW
     ).tolist()
     return numbers
+
+
+def are_orthonormal(theta: Tensor, tolerance: float) -> bool:
+    """Whether ΘΘᵀ of directions Θ (h, d) is nearer than this to the identity."""
+    identity = torch.eye(len(theta), dtype=theta.dtype, device=theta.device)
+    deviation = (theta @ theta.T - identity).abs()
+    return bool((deviation < tolerance).all())

@@ -15,7 +15,7 @@ from torch import Tensor
 from sliceflow import kernels
 from sliceflow.engine.batches import ALL_POINTS, Batch, point_weights
 from sliceflow.engine.clouds import ClassSlices
-from sliceflow.engine.encoded_y import ClassIndices, EncodedY, SeparateClasses
+from sliceflow.engine.encoded_y import ClassIndices, FlowY, SeparateClassIndices
 from sliceflow.engine.flow import FlowSpec
 from sliceflow.engine.maps import GridMaps, KnotMaps
 from sliceflow.engine.schedule import Stage
@@ -123,8 +123,8 @@ def inverse_sample_sizes(
     m: int,
     n: int,
     *,
-    y_p: EncodedY | None = None,
-    y_q: EncodedY | None = None,
+    y_p: FlowY | None = None,
+    y_q: FlowY | None = None,
     max_samples: int | None = None,
     distinct_share: float = 1.0,
 ) -> tuple[float, ...]:
@@ -145,7 +145,9 @@ def inverse_sample_sizes(
     share_p = _share_of_batch(m, max_samples)
     share_q = _share_of_batch(n, max_samples) * distinct_share
     if y_p is not None and y_q is not None:
-        if isinstance(y_p, SeparateClasses) and isinstance(y_q, SeparateClasses):
+        if isinstance(y_p, SeparateClassIndices) and isinstance(
+            y_q, SeparateClassIndices
+        ):
             sizes_p = y_p.sizes(y_p.n_classes).tolist()
             sizes_q = y_q.sizes(y_q.n_classes).tolist()
             return tuple(

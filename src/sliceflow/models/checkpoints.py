@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,72 +123,75 @@ class Checkpoints:
             self.seed = self._last.seed
         self.keep = False
         self._written_at = 0.0  # the time of the last checkpoint of this run
+        self._state = FlowState()  # of the flow that runs
+        self._ctrl_c = threading.Event()  # set once Ctrl-C is pressed in `guard`
 
     @contextmanager
-    def resuming_and_saving(
-        self,
-        state: FlowState,
-        running: RunningFlow,
-        history: events.History,
-    ) -> Iterator[Callable[[], None]]:
-        """Restore the last checkpoint, if any, and write more while a flow runs.
+    def guard(self) -> Iterator[None]:
+        """Let Ctrl-C wait, in a `with` block, until the fit can be resumed.
 
-        Gives what `simulate` calls after every step. Ctrl-C waits for the end of the
-        step and a last checkpoint. A fit that ends well removes its checkpoint, unless
-        `keep` is true.
+        During the flow it waits for the end of a step and a last checkpoint, and after
+        the flow for the end of the block. The errors say how to resume the fit.
         """
+        ranks = self._ranks
+        try:
+            with _delayed_ctrl_c(only_first=ranks.size == 1) as ctrl_c:
+                self._ctrl_c = ctrl_c
+                yield
+        except LostRankError as error:
+            raise self._lost_rank_error(error) from error
+        if ranks.max_int(int(ctrl_c.is_set())):
+            raise self._interrupted_error()
+
+    def resume(
+        self, state: FlowState, running: RunningFlow, history: events.History
+    ) -> None:
+        """Put a flow where the last checkpoint ended, if there is one."""
         if self._last is not None:
             _restore(self._last, state, running, history)
             self._last = None
-        ranks = self._ranks
+        self._state = state
         self._written_at = events.now()
-        try:
-            with _delayed_ctrl_c(only_first=ranks.size == 1) as ctrl_c:
-                yield lambda: self._save_if_due(
-                    state, running, history, ctrl_c.is_set()
-                )
-        except LostRankError as error:
-            raise self._lost_rank_error(error, state) from error
-        if ranks.max_int(int(ctrl_c.is_set())):
-            raise self._interrupted_error(state)
-        if ranks.is_main and not self.keep:
+
+    def discard(self) -> None:
+        """Remove the checkpoint of a fit that has ended well, unless `keep` is true."""
+        if self._ranks.is_main and not self.keep:
             self._path.unlink(missing_ok=True)
 
-    def _save_if_due(
-        self,
-        state: FlowState,
-        running: RunningFlow,
-        history: events.History,
-        ctrl_c: bool,
+    def save_if_due(
+        self, state: FlowState, running: RunningFlow, history: events.History
     ) -> None:
-        """Write a checkpoint if it is time, or if Ctrl-C was pressed: then raise."""
+        """Write a checkpoint if it is time, or if Ctrl-C was pressed: then raise.
+
+        A flow calls this after every step.
+        """
         wanted = _CONTINUE
         if events.now() - self._written_at >= self._every:
             wanted = _WRITE
-        if ctrl_c:
+        if self._ctrl_c.is_set():
             wanted = _STOP
         action = self._ranks.max_int(wanted)  # the clocks of ranks differ
         if action == _STOP:
             self._write(state, running, history)
-            raise self._interrupted_error(state)
+            raise self._interrupted_error()
         if action == _WRITE:
             self._write_or_warn(state, running, history)
             self._written_at = events.now()
 
-    def _interrupted_error(self, state: FlowState) -> FitInterrupted:
+    def _interrupted_error(self) -> FitInterrupted:
         """The error after Ctrl-C, which says how to resume the fit."""
-        fact = f"the fit was stopped after {state.steps_done} steps"
+        fact = f"the fit was stopped after {self._state.steps_done} steps"
         same = "the same data, the same parameters"
         folder = f"checkpoint_dir={str(self._folder)!r}"
         return FitInterrupted(fact, f"to resume it, fit again with {same} and {folder}")
 
-    def _lost_rank_error(self, error: LostRankError, state: FlowState) -> LostRankError:
+    def _lost_rank_error(self, error: LostRankError) -> LostRankError:
         """The error after the loss of a rank, which says how to resume the fit."""
         hint = "there is no checkpoint yet: start it again"
         if self._path.exists():
             last = f"the last checkpoint is {self._path}"
             hint = f"{last}: start the same fit again, on any ranks"
-        fact = f"{error}. The fit ends after {state.steps_done} steps"
+        fact = f"{error}. The fit ends after {self._state.steps_done} steps"
         return LostRankError(fact, hint)
 
     def _read(self, device: torch.device) -> _SavedState:

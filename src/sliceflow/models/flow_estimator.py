@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -31,7 +31,7 @@ import torch
 from sliceflow.devices import require_memory
 from sliceflow.engine import conditions
 from sliceflow.engine.allocation import stratified_indices
-from sliceflow.engine.clouds import Cloud, sliced_distance
+from sliceflow.engine.clouds import sliced_distance
 from sliceflow.engine.encoded_y import EncodedY
 from sliceflow.engine.events import Event, FlowListener, History, Listeners
 from sliceflow.engine.flow import FlowState, do_nothing, simulate
@@ -370,11 +370,11 @@ class FlowEstimator(
     def score(self, X: Any, y: Any = None) -> float:
         """Minus the sliced Wasserstein distance of samples to rows: higher is better.
 
-        It is −SW₂ over 100 random directions, in the units of the flow. With y, samples
-        take the rows' conditions: rows of a class are compared with samples of that
-        class, and with continuous y, pairs (x, y) are compared. Pass held-out rows: on
-        the fitted rows the model that copies best would win. `GridSearchCV` and
-        `cross_val_score` use this score.
+        It is −SW₂ over 100 random directions, in units that make columns comparable and
+        that are the same for all classes. With y, samples take the rows' conditions:
+        rows of a class are compared with samples of that class, and with continuous y,
+        pairs (x, y) are compared. Pass held-out rows: on the fitted rows the model that
+        copies best would win. `GridSearchCV` and `cross_val_score` use this score.
 
         Parameters
         ----------
@@ -399,8 +399,7 @@ class FlowEstimator(
         else:
             sample_y = row_y.repeat(times)
         drawn = fitted.comparable_points(fitted.sample(times * n, sample_y, seed))
-        samples = Cloud(drawn, None if row_y is None else sample_y)
-        return -sliced_distance(samples, Cloud(points, row_y), Seed(0))
+        return -sliced_distance(drawn, points, Seed(0), y_p=sample_y, y_q=row_y)
 
     def _as_rows_like_fitted(self, X: Any) -> Any:
         """X, checked to be like the fitted rows."""
@@ -500,35 +499,34 @@ class FlowEnd:
     listeners: Sequence[FlowListener]
 
 
-@contextmanager
 def run_flow(
     running: RunningFlow,
     listeners: Sequence[FlowListener],
     ranks: Communicator,
     checkpoints: Checkpoints | None,
-) -> Iterator[FlowEnd]:
-    """Move the particles to the end of the flow; what follows stands in a `with` block.
+) -> FlowEnd:
+    """Move the particles to the end of the flow.
 
     With `checkpoints`, this goes on where the last one ended, and writes more. The last
-    one stays until the block ends. Steps in the block are not in it: a fit that is
-    resumed does them again.
+    one stays, for the sake of what follows the flow: `Checkpoints.discard` removes it
+    once the fit is done.
     """
     if ranks.size > 1:
         listeners = ranks.synchronized(listeners)
     state = FlowState()
     history = History()
     all_listeners: list[FlowListener] = [history, *listeners]
-    saving: AbstractContextManager[Callable[[], None]] = nullcontext(do_nothing)
+    after_step: Callable[[], None] = do_nothing
     if checkpoints is not None:
-        saving = checkpoints.resuming_and_saving(state, running, history)
-    with saving as save_if_due:
-        simulate(
-            running.spec,
-            running.particles,
-            running.target(),
-            running.particle_noise,
-            listeners=all_listeners,
-            state=state,
-            after_step=save_if_due,
-        )
-        yield FlowEnd(state, history, all_listeners)
+        checkpoints.resume(state, running, history)
+        after_step = partial(checkpoints.save_if_due, state, running, history)
+    simulate(
+        running.spec,
+        running.particles,
+        running.target(),
+        running.particle_noise,
+        listeners=all_listeners,
+        state=state,
+        after_step=after_step,
+    )
+    return FlowEnd(state, history, all_listeners)

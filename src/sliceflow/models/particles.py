@@ -23,7 +23,7 @@ from torch import Tensor
 from sliceflow.devices import require_memory
 from sliceflow.engine.allocation import MIN_PARTICLES, extra_y, stratified_indices
 from sliceflow.engine.clouds import ClassSlices, Cloud, Permutation
-from sliceflow.engine.encoded_y import EncodedY, SeparateClasses
+from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
 from sliceflow.engine.flow import ConditionUse
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Communicator
@@ -54,7 +54,7 @@ class FlowParticles:
     n_kept: int
     n_moved: int
     kept_conditions: np.ndarray | None = None
-    flow_y: EncodedY | None = None
+    flow_y: FlowY | None = None
     order: Permutation | None = None
 
     @classmethod
@@ -96,14 +96,14 @@ class FlowParticles:
         if len(y) > n_kept:
             order = Permutation(mixing_seed.permutation(len(y)))
             y = y.take(order.forward)
-        if isinstance(y, SeparateClasses):
+        if isinstance(y, SeparateClassIndices):
             by_class = Permutation.sorting_classes(y)
             order = by_class if order is None else order.then(by_class)
             y = y.take(by_class.forward)
         return cls(n_kept, len(y), kept_conditions, y, order)
 
     @property
-    def kept_flow_y(self) -> EncodedY | None:
+    def kept_flow_y(self) -> FlowY | None:
         """What the flow sees of the kept particles, in the user's order."""
         if self.flow_y is None:
             return None
@@ -119,7 +119,7 @@ class FlowParticles:
         assert self.flow_y is not None, "the flow sees y"
         shard = ranks.shard(self.n_moved).slice
         class_slices = None
-        if isinstance(self.flow_y, SeparateClasses):
+        if isinstance(self.flow_y, SeparateClassIndices):
             class_slices = ClassSlices.from_y(self.flow_y).part(shard)
         return Cloud(x, self.flow_y.take(shard).to(x.device), class_slices)
 

@@ -23,7 +23,7 @@ from sliceflow.engine.conditions import (
     MixedEncoder,
     infer_encoder,
 )
-from sliceflow.engine.encoded_y import ClassIndices, EncodedY
+from sliceflow.engine.encoded_y import ClassIndices, EncodedY, FlowY
 from sliceflow.engine.flow import ConditionUse, select_y
 from sliceflow.engine.labels import label_key
 from sliceflow.errors import DataError
@@ -103,7 +103,7 @@ class RowConditions:
             return self.label_y
         return self.encoder.encode(self.y)
 
-    def flow_y(self, use: ConditionUse) -> EncodedY | None:
+    def flow_y(self, use: ConditionUse) -> FlowY | None:
         """The y that a flow sees; None if its use of y is to ignore it."""
         return select_y(self.encoded_y, use, self.encoder.condition_dim)
 
@@ -185,7 +185,7 @@ class HasConditions:
             return None
         return self.conditions.encoded_y
 
-    def flow_y(self, use: ConditionUse) -> EncodedY | None:
+    def flow_y(self, use: ConditionUse) -> FlowY | None:
         """The y that a flow sees; None without y, or if the flow ignores it."""
         if self.conditions is None:
             return None

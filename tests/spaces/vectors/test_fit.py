@@ -1,6 +1,7 @@
 """Fits of vectors: closed forms, exact columns, conditions, classes, shrunk maps."""
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -16,7 +17,8 @@ from problems import clouds, gaussian
 from sliceflow import SlicedWassersteinFlow, VectorOptions, frames, metrics, transports
 from sliceflow.engine.random import Seed
 from sliceflow.models.particles import FlowParticles
-from sliceflow.models.ranks import SINGLE
+from sliceflow.models.ranks import SINGLE, Communicator, Shard
+from sliceflow.spaces.vectors.fit import RunningVectors
 
 ROWS = VectorOptions(smoothing=0)
 QUICK = dict(n_particles=64, n_steps=5, random_state=0, device="cpu")
@@ -341,3 +343,29 @@ def test_listeners_get_the_stored_steps_and_kept_axis_steps_are_not_stored(rng):
     assert stored == list(flow._record.fitted.steps[:2])
     of_axes = [event.model_step for event in events if event.stage_name == "axis"]
     assert of_axes == [None, None]
+
+
+def test_ranks_use_all_points_whatever_the_limit_of_a_step():
+    """Several ranks make no batches: nothing of a fit depends on `max_samples`."""
+    x = np.random.default_rng(0).normal(size=(500, 3))
+    ranks = Communicator(0, 2)
+    tasks = []
+    for max_samples in (40, None):
+        flow = SlicedWassersteinFlow(
+            n_particles=2000,
+            n_steps=5,
+            transport=transports.Histogram(16, max_samples=max_samples),
+            options=VectorOptions(shrinkage=1.0, smoothing=0),
+            device="cpu",
+        )
+        adapter = flow._adapter(ranks=ranks)
+        rows = flow._adapter().read(x[:250], None)
+        rows = replace(rows, rank_shard=Shard(0, 250, 500))
+        tasks.append(adapter.make_task(rows, Seed(0)))
+    limited, whole = tasks
+    assert limited.plan.nbytes == whole.plan.nbytes
+    assert limited.plan.seconds == whole.plan.seconds
+    (stage,) = RunningVectors(limited.data, limited.flow_particles).spec.stages[:1]
+    assert stage.transport.inverse_sizes == (
+        1 / limited.plan.n_flow_particles + 1 / 500,
+    )

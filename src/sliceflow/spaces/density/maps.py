@@ -15,6 +15,7 @@ from torch import Tensor
 
 from sliceflow.engine import normal
 from sliceflow.engine.model_steps import ModelStep
+from sliceflow.engine.rotations import are_orthonormal
 from sliceflow.engine.smooth_maps import SmoothMaps
 from sliceflow.saved_types import ArraySpec
 
@@ -114,11 +115,9 @@ class SlicedMap:
 
     def check_saved(self) -> None:
         """Raise a ValueError if there are not d orthonormal directions with maps."""
-        theta = self.theta
-        identity = torch.eye(len(theta), dtype=theta.dtype, device=theta.device)
-        if not bool(((theta @ theta.T - identity).abs() < _ORTHONORMAL_TOL).all()):
+        if not are_orthonormal(self.theta, _ORTHONORMAL_TOL):
             raise ValueError("the directions of a step are not orthonormal")
-        if len(self.maps.knots) != len(theta):
+        if len(self.maps.knots) != len(self.theta):
             raise ValueError("a step does not have one map for each direction")
 
     def call_and_ladj(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ which holds the particles, the flow and the pictures that the particles move ont
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -72,8 +73,15 @@ class PictureTask:
         """
         task = self.tune()
         flow = RunningPictures(task)
-        with run_flow(flow, listeners, self.ranks, self.checkpoints) as flow_end:
-            return flow.result(flow_end)
+        guard: AbstractContextManager[None] = nullcontext()
+        if self.checkpoints is not None:
+            guard = self.checkpoints.guard()
+        with guard:
+            flow_end = run_flow(flow, listeners, self.ranks, self.checkpoints)
+            result = flow.result(flow_end)
+        if self.checkpoints is not None:
+            self.checkpoints.discard()
+        return result
 
     def tune(self) -> PictureTask:
         """This fit, in which a trial has chosen where particles start."""

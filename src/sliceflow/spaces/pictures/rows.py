@@ -7,6 +7,7 @@ pictures as columns on the device of the fit, with mirror images and clusters.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -107,7 +108,6 @@ class PictureData(HasConditions):
     pixel_points: Tensor  # (d, n): this rank's pictures, then their mirror images
     shard: Shard  # this rank's pictures among all, without mirror images
     conditions: RowConditions | None = None  # labels or clusters of all N pictures
-    local_y: ClassIndices | None = None  # of this rank's pictures
     mirrored: bool = False  # whether there are mirror images
 
     @classmethod
@@ -117,15 +117,11 @@ class PictureData(HasConditions):
         shard = rows.shard
         labels = rows.conditions
         pixel_points = layout.to_points(torch.from_numpy(rows.pixels).to(device))
-        local_y = None
-        if labels is not None:
-            local_y = labels.label_y.take(shard.slice).to(device)
         if mirror:
             pixel_points = layout.with_mirror_images(pixel_points)
-        if mirror and labels is not None and local_y is not None:
+        if mirror and labels is not None:
             labels = labels.take(torch.arange(2 * shard.total) % shard.total)
-            local_y = local_y.repeat(2)
-        return cls(layout, pixel_points, shard, labels, local_y, mirror)
+        return cls(layout, pixel_points, shard, labels, mirror)
 
     @property
     def device(self) -> torch.device:
@@ -158,6 +154,13 @@ class PictureData(HasConditions):
         ]
         return torch.cat(ranges)
 
+    @cached_property
+    def shard_y(self) -> ClassIndices | None:
+        """The classes of this rank's pictures, on their device; None without any."""
+        if self.label_y is None:
+            return None
+        return self.label_y.take(self.indices.cpu()).to(self.device)
+
     def with_clusters(self, k: int, seed: Seed, ranks: Communicator) -> Self:
         """The pictures with k clusters as hidden labels, by k-means on all ranks."""
         stride = max(1, self.n // MAX_KMEANS_PICTURES)
@@ -177,7 +180,6 @@ class PictureData(HasConditions):
         return replace(
             self,
             conditions=RowConditions(clusters, classes),
-            local_y=ClassIndices(local_classes),
         )
 
     def _cluster_features(self, pixel_points: Tensor) -> Tensor:
@@ -229,10 +231,10 @@ class PictureData(HasConditions):
             x = self.layout.encode(
                 self.pixel_points, seed, n_total=self.n, index_slices=self.index_slices
             )
-            return Cloud(x, self.local_y)
+            return Cloud(x, self.shard_y)
         y = None
-        if self.local_y is not None:
-            y = self.local_y.take(indices)
+        if self.shard_y is not None:
+            y = self.shard_y.take(indices)
         kernel = kernels.for_tensor(self.pixel_points)
         taken = kernel.take_points(self.pixel_points, indices)
         return Cloud(self.layout.encode(taken, seed), y)

@@ -365,10 +365,10 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
 
         import torch  # it takes seconds, and only the score of a table needs it
 
-        from sliceflow.engine.clouds import Cloud, sliced_distance
+        from sliceflow.engine.clouds import sliced_distance
 
-        samples = Cloud(torch.from_numpy(sample_features))
-        rows = Cloud(torch.from_numpy(row_features))
+        samples = torch.from_numpy(sample_features)
+        rows = torch.from_numpy(row_features)
         return -sliced_distance(samples, rows, Seed(0))
 
     def parse_given(self, name: str, text: str) -> Any:

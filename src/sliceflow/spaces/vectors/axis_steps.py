@@ -21,7 +21,7 @@ from torch import Tensor
 from sliceflow.engine.allocation import extra_y, stratified_indices
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.encoded_y import EncodedY
+from sliceflow.engine.encoded_y import FlowY
 from sliceflow.engine.events import FlowListener
 from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams, replay, simulate
 from sliceflow.engine.model_steps import ModelStep
@@ -47,7 +47,7 @@ class AxisSteps:
         spec = data.plan.flow_spec(data.seed, data.device, only="axis")
         return cls(across_ranks(spec, data.ranks), data, data.axis_cloud())
 
-    def move(self, kept: Cloud, y: EncodedY | None, flow_end: FlowEnd) -> None:
+    def move(self, kept: Cloud, y: FlowY | None, flow_end: FlowEnd) -> None:
         """Move the kept particles, in place, by axis steps that are fitted to them.
 
         Parameters
@@ -78,7 +78,7 @@ class AxisSteps:
         self,
         spec: FlowSpec,
         particles: Cloud,
-        y: EncodedY | None,
+        y: FlowY | None,
         state: FlowState,
         listeners: Sequence[FlowListener],
     ) -> None:
@@ -91,7 +91,7 @@ class AxisSteps:
 
 def _fresh_particles(
     data: TrainingData, steps: Sequence[ModelStep]
-) -> tuple[Cloud, EncodedY | None]:
+) -> tuple[Cloud, FlowY | None]:
     """This rank's fresh particles, moved by a model, and the y of those of all ranks.
 
     They are sorted by class if every class has maps of its own.
@@ -121,7 +121,7 @@ def _fresh_particles(
     return fresh, y
 
 
-def _fresh_y(data: TrainingData, row_y: EncodedY, seed: Seed) -> EncodedY:
+def _fresh_y(data: TrainingData, row_y: FlowY, seed: Seed) -> FlowY:
     """Conditions of fresh particles, in proportion, with enough of each class."""
     plan = data.plan
     indices = stratified_indices(row_y, plan.n_axis_particles, seed.child("conditions"))

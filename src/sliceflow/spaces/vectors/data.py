@@ -17,7 +17,11 @@ from torch import Tensor
 
 from sliceflow.engine.batches import Batches, make_batches, weighted_batches
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.encoded_y import EncodedY, SeparateClasses
+from sliceflow.engine.encoded_y import (
+    FlowY,
+    SeparateClassIndices,
+    separate_classes,
+)
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Communicator, Shard
 from sliceflow.models.vector_rows import VectorRows
@@ -67,7 +71,7 @@ class TrainingData:
         X = self.rows.X
         y = self.flow_y
         standardize = self.plan.standardize
-        if not isinstance(y, SeparateClasses):
+        if not isinstance(y, SeparateClassIndices):
             return (
                 ColumnScaler.from_data(X, standardize, self.ranks, self.plan.n_rows),
             )
@@ -78,19 +82,20 @@ class TrainingData:
         return tuple(scalers_by_class)
 
     @property
-    def flow_y(self) -> EncodedY | None:
+    def flow_y(self) -> FlowY | None:
         """What the flow sees of y of the rows of all ranks; None if it ignores y."""
         return self.rows.flow_y(self.plan.condition_use)
 
     @cached_property
     def encoded_rows(self) -> Tensor:
         """This rank's rows (n, d) in the flow's units."""
-        return encode_classes(self.scalers_by_class, self.rows.X, self.flow_y)
+        y = separate_classes(self.flow_y)
+        return encode_classes(self.scalers_by_class, self.rows.X, y)
 
     # Clouds
 
     @cached_property
-    def y_q(self) -> EncodedY | None:
+    def y_q(self) -> FlowY | None:
         """The y of the data of all ranks: `flow_y` once for each draw of a row."""
         if self.flow_y is None:
             return None
@@ -130,7 +135,7 @@ class TrainingData:
             y = self.y_q.take(self.shard.slice)
         return as_cloud(rows, y, self.device)
 
-    def batches(self, m: int, y_p: EncodedY | None, max_samples: int | None) -> Batches:
+    def batches(self, m: int, y_p: FlowY | None, max_samples: int | None) -> Batches:
         """Which of m particles and of these data each step of a stage is fitted to.
 
         `y_p` is the `flow_y` of the particles of all ranks, in the order in which they

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from sliceflow.engine.allocation import MIN_PARTICLES
 from sliceflow.engine.batches import Batches, Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.conditions import ClassEncoder
-from sliceflow.engine.encoded_y import EncodedY, SeparateClasses
+from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
 from sliceflow.engine.events import FlowListener, History
 from sliceflow.engine.flow import ParticleStreams, Step, resolve_condition_use
 from sliceflow.engine.labels import as_array
@@ -186,7 +187,11 @@ class VectorTask:
         """
         data = self.tune().data
         flow = RunningVectors(data, self.flow_particles)
-        with run_flow(flow, listeners, data.ranks, self.checkpoints) as flow_end:
+        guard: AbstractContextManager[None] = nullcontext()
+        if self.checkpoints is not None:
+            guard = self.checkpoints.guard()
+        with guard:
+            flow_end = run_flow(flow, listeners, data.ranks, self.checkpoints)
             x = flow.particles.x
             kept = self.flow_particles.kept_cloud(x, data.ranks).sorted_by_class()
             model_steps = flow_end.state.model_steps
@@ -195,7 +200,11 @@ class VectorTask:
                 axis_steps.move(kept, self.flow_particles.kept_flow_y, flow_end)
                 model_steps = axis_steps.append_to(model_steps)
             fitted = _fitted_vectors(data, model_steps)
-            return self._result(fitted, data, kept.in_user_order(), flow_end.history)
+            x = kept.in_user_order()
+            result = self._result(fitted, data, x, flow_end.history)
+        if self.checkpoints is not None:
+            self.checkpoints.discard()
+        return result
 
     def tune(self) -> VectorTask:
         """This fit, with the bandwidth that "auto" stands for, which takes a trial."""
@@ -255,7 +264,7 @@ class RunningVectors:
             plan.n_rows * plan.draws_per_row,
             y_p=self.flow_particles.flow_y,
             y_q=self.data.y_q,
-            max_samples=plan.transport.max_samples,
+            max_samples=plan.batch_size,
             distinct_share=1 / plan.draws_per_row,
         )
 
@@ -269,10 +278,9 @@ class RunningVectors:
 
     def _load_batches(self) -> Batches:
         """Which particles and data each step is fitted to."""
-        max_samples = self.data.plan.transport.max_samples
         n_particles = self.particles.x.shape[1]
         y_p = self.flow_particles.flow_y
-        return self.data.batches(n_particles, y_p, max_samples)
+        return self.data.batches(n_particles, y_p, self.data.plan.batch_size)
 
 
 def _fitted_vectors(
@@ -298,15 +306,13 @@ def _fitted_vectors(
     )
 
 
-def _copy_warning(
-    data: TrainingData, x: Tensor, y: EncodedY | None
-) -> CopyWarning | None:
+def _copy_warning(data: TrainingData, x: Tensor, y: FlowY | None) -> CopyWarning | None:
     """A warning if the particles x (d, n) copy rows; None if they do not."""
     if data.ranks.size > 1:
         return None
     pairs = [(data.encoded_rows, x.T)]
     row_y = data.flow_y
-    if isinstance(row_y, SeparateClasses) and y is not None:
+    if isinstance(row_y, SeparateClassIndices) and y is not None:
         pairs = []
         for c in range(row_y.n_classes):
             class_rows = data.encoded_rows[row_y.values == c]

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.conditions import MixedEncoder
-from sliceflow.engine.encoded_y import EncodedY
-from sliceflow.engine.flow import FlowSpec, ParticleStreams, replay
+from sliceflow.engine.encoded_y import EncodedY, FlowY, separate_classes
+from sliceflow.engine.flow import FlowSpec, ParticleStreams, replay, select_y
 from sliceflow.engine.frames import MaxSliced, frame_bytes
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
@@ -83,12 +83,12 @@ class BaseFittedVectors(HasConditions):
         """The units of samples: one `ColumnScaler` for each class, or one for all."""
         return (self.scaler,)
 
-    def decode(self, x: Tensor, y: EncodedY | None = None) -> Tensor:
+    def decode(self, x: Tensor, y: FlowY | None = None) -> Tensor:
         """Columns (d, n) in the model's units -> rows (n, d) in the user's units.
 
-        `y` are class indices, if classes have units of their own.
+        `y` is what the flow saw: classes with maps of their own have such units, too.
         """
-        rows = decode_classes(self.scalers_by_class, x, y)
+        rows = decode_classes(self.scalers_by_class, x, separate_classes(y))
         check_finite(rows, "rescale X, drop outliers, or pass float64")
         return rows
 
@@ -186,14 +186,16 @@ class FittedVectors(BaseFittedVectors):
         """n samples with these encoded conditions, in the form of X."""
         if self.plan.condition_kind == "continuous" and y is not None:
             _warn_if_one_condition(y)
-        spec = self.plan.flow_spec(self.seed, self.device)
+        plan = self.plan
+        flow_y = select_y(y, plan.condition_use, plan.condition_dim)
+        spec = plan.flow_spec(self.seed, self.device)
         parts = []
         with freeing_rotation_pools():
             for first in range(0, n, SAMPLES_PER_PASS):
                 count = min(SAMPLES_PER_PASS, n - first)
                 part_y = None
-                if y is not None:
-                    part_y = y.take(slice(first, first + count))
+                if flow_y is not None:
+                    part_y = flow_y.take(slice(first, first + count))
                 particle_noise = ParticleStreams(seed.child("particles"), first)
                 parts.append(self._draw_pass(spec, count, part_y, particle_noise))
         return self.in_form(parts[0] if len(parts) == 1 else torch.cat(parts))
@@ -202,7 +204,7 @@ class FittedVectors(BaseFittedVectors):
         self,
         spec: FlowSpec,
         n: int,
-        y: EncodedY | None,
+        y: FlowY | None,
         particle_noise: ParticleStreams,
     ) -> Tensor:
         """n samples (n, d) of the flow, in the user's units."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sliceflow.devices import require_memory
 from sliceflow.engine.allocation import even_indices
-from sliceflow.engine.encoded_y import EncodedY, LocalY, MixedY
+from sliceflow.engine.encoded_y import EncodedY, MixedY, NumericY
 from sliceflow.engine.events import FlowListener, History
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataWarning
@@ -112,7 +112,7 @@ class FittedLocalVectors(BaseFittedVectors):
         """
         if self.samplers:
             return self
-        if rows is None or not isinstance(rows.encoded_y, LocalY):
+        if rows is None or not isinstance(rows.encoded_y, NumericY):
             raise ValueError("local conditions need rows with a continuous condition")
         n_columns = rows.X.shape[1]
         if n_columns != self.plan.n_columns:
@@ -135,7 +135,7 @@ class FittedLocalVectors(BaseFittedVectors):
 
     def sample(self, n: int, y: EncodedY | None, seed: Seed) -> Any:
         """n samples near the rows with conditions similar to `y`."""
-        assert isinstance(y, LocalY), "local conditions have numbers"
+        assert isinstance(y, NumericY), "local conditions have numbers"
         shape = (n, self.plan.n_columns)
         out = torch.empty(shape, dtype=self.plan.torch_dtype, device=self.device)
         for c, indices, numbers in _iter_labels(y):
@@ -147,7 +147,7 @@ class FittedLocalVectors(BaseFittedVectors):
 
 
 def _iter_labels(
-    y: LocalY,
+    y: NumericY,
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Each combination of labels, the rows that have it, and their continuous y."""
     labels = torch.zeros(len(y), dtype=torch.int64)
@@ -162,7 +162,7 @@ def _iter_labels(
 
 def _parts(rows: VectorRows, scaler: ColumnScaler) -> list[tuple[Tensor, Tensor]]:
     """x and the continuous y of all rows; with labels in y, of each combination."""
-    assert isinstance(rows.encoded_y, LocalY), "local conditions have numbers"
+    assert isinstance(rows.encoded_y, NumericY), "local conditions have numbers"
     encoded = scaler.encode(rows.X).double()
     parts = _iter_labels(rows.encoded_y)
     return [(encoded[indices], y) for _, indices, y in parts]

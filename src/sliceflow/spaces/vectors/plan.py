@@ -21,7 +21,12 @@ from sliceflow.engine.conditions import (
     ConditionEncoder,
     MixedEncoder,
 )
-from sliceflow.engine.encoded_y import ClassIndices, EncodedY, LocalY, SeparateClasses
+from sliceflow.engine.encoded_y import (
+    ClassIndices,
+    ContinuousY,
+    FlowY,
+    SeparateClassIndices,
+)
 from sliceflow.engine.flow import ConditionUse, FlowSpec, resolve_condition_use
 from sliceflow.engine.frames import (
     Axis,
@@ -149,6 +154,9 @@ class VectorPlan(BaseVectorPlan):
     bandwidth: NonNegative | None = 0.0
     smoothing_reason: str = ""  # why "auto" is so; empty if the user set the bandwidth
     draws_per_row: Count = 1  # data of each row: draws along its neighbours, or the row
+    # The most particles, and the most data, of a step of the flow. None is all of them:
+    # always so on several ranks, whose counts add up.
+    batch_size: Count | None = None
 
     @property
     def condition_use(self) -> ConditionUse:
@@ -289,9 +297,8 @@ class VectorPlan(BaseVectorPlan):
         point_bytes = itemsize * d * (m + self.n_axis_particles + n_data)
 
         n_projected = m + n_data
-        if self.transport.max_samples is not None:
-            n_projected = min(m, self.transport.max_samples)
-            n_projected += min(n_data, self.transport.max_samples)
+        if self.batch_size is not None:
+            n_projected = min(m, self.batch_size) + min(n_data, self.batch_size)
         sort_bytes = 16 + 8 * itemsize
         step_bytes = n_directions * sort_bytes * n_projected
         flow_knots = min(self.n_knots, m)
@@ -299,9 +306,13 @@ class VectorPlan(BaseVectorPlan):
             bin_bytes = BYTES_PER_BIN * self.transport.n_bins * n_classes
             step_bytes = n_directions * (3 * n_projected * itemsize + bin_bytes)
             flow_knots = min(self.n_knots, self.transport.n_bins)
-        if self.n_axis_particles:  # the axis steps sort the columns of all ranks
-            n_sorted = self.n_flow_particles - m + n_all_data + self.n_axis_particles
-            step_bytes = max(step_bytes, sort_bytes * d * n_sorted)
+        if self.n_axis_particles:
+            # One process sorts columns in the axis steps, but ranks count their parts.
+            axis_bytes = sort_bytes
+            if self.n_ranks > 1:
+                axis_bytes = 3 * itemsize
+            n_axis_points = n_data + self.n_axis_particles
+            step_bytes = max(step_bytes, axis_bytes * d * n_axis_points)
         if self.n_steps:
             step_bytes += frame_bytes(self.frame_kind, d, self.condition_dim, itemsize)
         smoothing_bytes = 0
@@ -328,9 +339,9 @@ class VectorPlan(BaseVectorPlan):
         """About the time of a fit: that of the projections of all ranks."""
         n_data = self.n_rows * self.draws_per_row
         n_projected = self.n_flow_particles + n_data
-        if self.transport.max_samples is not None:
-            n_projected = min(self.n_flow_particles, self.transport.max_samples)
-            n_projected += min(n_data, self.transport.max_samples)
+        if self.batch_size is not None:
+            n_projected = min(self.n_flow_particles, self.batch_size)
+            n_projected += min(n_data, self.batch_size)
         n_directions = max_directions(self.frame_kind, self.n_columns)
         n_values = n_directions * n_projected * self.n_steps
         n_values += 4 * self.n_columns * self.n_axis_particles
@@ -391,7 +402,9 @@ def plan_vectors(
             fact = "does not work with a continuous y"
             kappa = options.shrinkage
             raise ParameterError("shrinkage", kappa, fact, "set it to 0")
-        if isinstance(row_y, SeparateClasses) and isinstance(particle_y, ClassIndices):
+        if isinstance(row_y, SeparateClassIndices) and isinstance(
+            particle_y, ClassIndices
+        ):
             n_per_map = _largest_class(
                 y_p=particle_y,
                 y_q=row_y,
@@ -402,6 +415,9 @@ def plan_vectors(
     transport = resolve_transport(
         parameters.transport, n_per_map, n_ranks, HISTOGRAM, AUTO
     )
+    batch_size = None
+    if n_ranks == 1:
+        batch_size = transport.max_samples
     return VectorPlan(
         device=str(device),
         n_ranks=n_ranks,
@@ -426,6 +442,7 @@ def plan_vectors(
         bandwidth=bandwidth,
         smoothing_reason=reason,
         draws_per_row=draws_per_row,
+        batch_size=batch_size,
     )
 
 
@@ -492,7 +509,7 @@ def _largest_class(
     return int((sizes_p + draws_per_row * sizes_q).max())
 
 
-def choose_n_knots(n_knots: int, y: EncodedY | None) -> int:
+def choose_n_knots(n_knots: int, y: FlowY | None) -> int:
     """Knots to keep per map, for particles with this y, which share the maps.
 
     More than `n_knots` if a rare class would otherwise get too few.
@@ -531,7 +548,7 @@ def choose_frame_kind(
 
 
 def plan_bandwidth(
-    option: float | Literal["auto"], X: np.ndarray, y: EncodedY | None, n_rows: int
+    option: float | Literal["auto"], X: np.ndarray, y: FlowY | None, n_rows: int
 ) -> tuple[float | None, str]:
     """The bandwidth that the option `smoothing` gives these rows, and the reason.
 
@@ -541,7 +558,7 @@ def plan_bandwidth(
     """
     if option != "auto":
         return float(option), ""
-    if isinstance(y, LocalY):
+    if isinstance(y, ContinuousY):
         return 0.0, "y is continuous"
     if n_rows < MIN_SMOOTHED_ROWS:
         return 0.0, f"fewer than {MIN_SMOOTHED_ROWS} rows"

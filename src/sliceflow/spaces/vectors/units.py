@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.encoded_y import EncodedY
+from sliceflow.engine.encoded_y import ClassIndices, FlowY
 from sliceflow.errors import DataError
 from sliceflow.models.ranks import SINGLE, Communicator
 from sliceflow.neighbours.features import heavy_tail
@@ -127,7 +127,7 @@ class ColumnScaler:
 
 
 def encode_classes(
-    scalers_by_class: Sequence[ColumnScaler], X: np.ndarray, y: EncodedY | None
+    scalers_by_class: Sequence[ColumnScaler], X: np.ndarray, y: ClassIndices | None
 ) -> Tensor:
     """Rows (n, d) in the flow's units, which may differ by class.
 
@@ -144,7 +144,7 @@ def encode_classes(
 
 
 def decode_classes(
-    scalers_by_class: Sequence[ColumnScaler], x: Tensor, y: EncodedY | None
+    scalers_by_class: Sequence[ColumnScaler], x: Tensor, y: ClassIndices | None
 ) -> Tensor:
     """Points (d, n) in the flow's units -> rows (n, d) in the user's units.
 
@@ -159,7 +159,7 @@ def decode_classes(
     return rows
 
 
-def as_cloud(rows: Tensor, y: EncodedY | None, device: torch.device) -> Cloud:
+def as_cloud(rows: Tensor, y: FlowY | None, device: torch.device) -> Cloud:
     """Rows (n, d) and their y in the engine's layout: columns, on the device."""
     if y is not None:
         y = y.to(device)
