@@ -246,7 +246,7 @@ def test_a_picture_stage_follows_algorithm_1_with_patches(
         patch_basis="random",
         n_knots=0,
         n_directions=n_directions,
-        stages=(PictureStage(*level, patch, n_steps),),
+        picture_stages=(PictureStage(*level, patch, n_steps),),
         transport=Interpolated(),
         options=ImageOptions(clip=False, taper=0.0),
     )

@@ -46,7 +46,7 @@ from sliceflow.engine.transports import (
     resolve_transport,
 )
 from sliceflow.errors import DataError, ParameterError
-from sliceflow.models.particles import FlowParticles
+from sliceflow.models.particles import ParticleAllocation
 from sliceflow.models.plan import Plan
 from sliceflow.models.presets import N_DIRECTIONS
 from sliceflow.models.vector_rows import VectorRows
@@ -331,8 +331,8 @@ class VectorPlan(BaseVectorPlan):
     @property
     def nbytes(self) -> int:
         """Memory of the fit on each device, without the input data."""
-        n_local = math.ceil(self.n_rows / self.n_ranks)
-        return self.fit_bytes(n_local, math.ceil(self.n_flow_particles / self.n_ranks))
+        n_shard = math.ceil(self.n_rows / self.n_ranks)
+        return self.fit_bytes(n_shard, math.ceil(self.n_flow_particles / self.n_ranks))
 
     @property
     def seconds(self) -> float:
@@ -356,7 +356,7 @@ def plan_vectors(
     rows: VectorRows,
     parameters: VectorParameters,
     n_rows: int,
-    flow_particles: FlowParticles,
+    allocation: ParticleAllocation,
     device: torch.device,
     n_ranks: int,
 ) -> VectorPlan:
@@ -367,7 +367,7 @@ def plan_vectors(
     rows : those of this rank
     parameters : those of the estimator
     n_rows : how many rows all ranks have
-    flow_particles : how many particles the flow moves, and their y
+    allocation : how many particles the flow moves, and their y
     device, n_ranks : where the fit runs
     """
     options = parameters.options
@@ -384,8 +384,8 @@ def plan_vectors(
         amplifier = parameters.amplifier
         use = resolve_condition_use(amplifier, condition_dim)
         row_y = rows.conditions.flow_y(use)
-    n_flow_particles = flow_particles.n_moved
-    particle_y = flow_particles.flow_y
+    n_flow_particles = allocation.n_moved
+    particle_y = allocation.flow_y
 
     frame_kind = choose_frame_kind(parameters.frame, d, use, n_ranks)
     bandwidth, reason = plan_bandwidth(options.smoothing, rows.X, row_y, n_rows)
@@ -424,7 +424,7 @@ def plan_vectors(
         n_rows=n_rows,
         n_columns=d,
         dtype=rows.dtype,
-        n_particles=flow_particles.n_kept,
+        n_particles=allocation.n_kept,
         n_flow_particles=n_flow_particles,
         n_axis_particles=choose_n_axis_particles(
             n_flow_particles, frame_kind, d, options.n_axis_steps
