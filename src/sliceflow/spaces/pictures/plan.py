@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from sliceflow.engine.compression import map_bytes
 from sliceflow.engine.flow import ConditionUse, resolve_condition_use
-from sliceflow.engine.frames import rotation_bytes
+from sliceflow.engine.frames import Orthogonal, frame_bytes
 from sliceflow.engine.transports import (
     Histogram,
     SavedTransport,
@@ -144,7 +144,7 @@ class PicturePlan(Plan):
             min(stage.patch, stage.height) * min(stage.patch, stage.width)
             for stage in self.picture_stages
         )
-        return rotation_bytes(self.layout.shape[0] * largest_tile, 4)
+        return frame_bytes(Orthogonal(), self.layout.shape[0] * largest_tile, 0, 4)
 
     def summary(self) -> Sequence[tuple[str, object]]:
         """Names and values to print; those with the value "" are left out."""

@@ -84,14 +84,11 @@ class VectorAdapter:
         """Plan a fit of these rows; an error if that is impossible."""
         parameters = self.parameters
         n_ranks = self.ranks.size
-        n_rows = len(rows.X)
-        if n_ranks > 1:
-            n_rows = rows.shard.total
         encoder = None
         if rows.conditions is not None:
             encoder = rows.conditions.encoder
 
-        default = default_particles(n_rows)
+        default = default_particles(rows.n_all_rows)
         is_local = uses_local_conditions(encoder, parameters, n_ranks)
         if is_local:
             default = LOCAL_PARTICLES
@@ -109,7 +106,7 @@ class VectorAdapter:
             allocation = self._particles_with_y(
                 rows.conditions, n_particles, seed.child("conditions")
             )
-        plan = plan_vectors(rows, parameters, n_rows, allocation, self.device, n_ranks)
+        plan = plan_vectors(rows, parameters, allocation, self.device, n_ranks)
         self._require_memory(plan, len(rows.X))
         data = TrainingData(plan, rows, seed, self.device, self.ranks)
         return VectorTask(data, allocation)

@@ -355,7 +355,6 @@ class VectorPlan(BaseVectorPlan):
 def plan_vectors(
     rows: VectorRows,
     parameters: VectorParameters,
-    n_rows: int,
     allocation: ParticleAllocation,
     device: torch.device,
     n_ranks: int,
@@ -364,14 +363,14 @@ def plan_vectors(
 
     Parameters
     ----------
-    rows : those of this rank
+    rows : see `VectorRows` for what is of this rank and what of all
     parameters : those of the estimator
-    n_rows : how many rows all ranks have
     allocation : how many particles the flow moves, and their y
     device, n_ranks : where the fit runs
     """
     options = parameters.options
     d = rows.X.shape[1]
+    n_rows = rows.n_all_rows
 
     condition_kind: ConditionKind = "none"
     condition_dim = 0
@@ -388,7 +387,7 @@ def plan_vectors(
     particle_y = allocation.flow_y
 
     frame_kind = choose_frame_kind(parameters.frame, d, use, n_ranks)
-    bandwidth, reason = plan_bandwidth(options.smoothing, rows.X, row_y, n_rows)
+    bandwidth, reason = plan_bandwidth(options.smoothing, rows, row_y)
     draws_per_row = 1
     n_data = n_rows  # about: the choice of a transport needs no more
     if bandwidth != 0:  # in all there are as many draws as particles
@@ -548,27 +547,28 @@ def choose_frame_kind(
 
 
 def plan_bandwidth(
-    option: float | Literal["auto"], X: np.ndarray, y: FlowY | None, n_rows: int
+    option: float | Literal["auto"], rows: VectorRows, y: FlowY | None
 ) -> tuple[float | None, str]:
     """The bandwidth that the option `smoothing` gives these rows, and the reason.
 
-    X (n, d) are this rank's rows, of `n_rows` in all; `y` is that of all ranks. The
-    bandwidth is 0 if the flow fits the rows themselves, and None if "auto" will choose
-    it from the rows. The reason is why "auto" is so; it is empty if the user chose.
+    `y` is what the flow sees of y of the rows of all ranks. The bandwidth is 0 if the
+    flow fits the rows themselves, and None if "auto" will choose it from the rows. The
+    reason is why "auto" is so; it is empty if the user chose.
     """
     if option != "auto":
         return float(option), ""
     if isinstance(y, ContinuousY):
         return 0.0, "y is continuous"
+    n_rows = rows.n_all_rows
     if n_rows < MIN_SMOOTHED_ROWS:
         return 0.0, f"fewer than {MIN_SMOOTHED_ROWS} rows"
     max_rows = MAX_SMOOTHED_ROWS
-    if X.shape[1] > FEW_COLUMNS:
+    if rows.X.shape[1] > FEW_COLUMNS:
         max_rows = MAX_SMOOTHED_ROWS_OF_MANY_COLUMNS
     if n_rows > max_rows:
         return 0.0, f"more than {max_rows} rows"
     # A rank does not know whether the rows of other ranks differ.
-    if len(X) == n_rows and not _rows_differ(X, y):
+    if len(rows.X) == n_rows and not _rows_differ(rows.X, y):
         return 0.0, "no rows of a class differ"
     return None, "leave-one-out distances of the rows"
 
