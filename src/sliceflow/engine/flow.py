@@ -82,7 +82,7 @@ def simulate(
     spec: FlowSpec,
     particles: Cloud,
     target: StepTarget,
-    particle_noise: ParticleStreams | None = None,
+    particle_streams: ParticleStreams | None = None,
     *,
     listeners: Sequence[EventListener[Event]] = (),
     state: FlowState | None = None,
@@ -99,8 +99,8 @@ def simulate(
     spec : the stages, the seed of the frames, and the amplifier of the condition
     particles : the points to move, x (d, M)
     target : the data, and which particles and data each step is fitted to
-    particle_noise : the random numbers of the particles, for the entropy term; None if
-        no step adds noise
+    particle_streams : the random numbers of the particles, for the entropy term; None
+        if no step adds noise
     listeners : called after every step
     state : the progress of an earlier simulation to resume, with the `particles` as
         they were then. `FlowState.advance` updates it after every step
@@ -128,9 +128,9 @@ def simulate(
                     z_q = frame.project(data, batch.data_indices)
                     fit = step.stage.transport.fit(z_p, z_q, batch)
                     if batch.uses_all_particles:
-                        step.move(frame, fit.maps, particle_noise, z=z_p, dz=fit.dz)
+                        step.move(frame, fit.maps, particle_streams, z=z_p, dz=fit.dz)
                     else:
-                        step.move(frame, fit.maps, particle_noise)
+                        step.move(frame, fit.maps, particle_streams)
                     model_step = step.stored_step(frame, fit.maps)
                     state.advance(step, fit, model_step, listeners)
                     after_step()
@@ -142,7 +142,7 @@ def replay(
     spec: FlowSpec,
     steps: Sequence[ModelStep],
     particles: Cloud,
-    particle_noise: ParticleStreams,
+    particle_streams: ParticleStreams,
     snapshots_after: Collection[int] = (),
 ) -> list[Tensor]:
     """Move other particles, in place, by the steps of a model.
@@ -156,10 +156,14 @@ def replay(
     in their own order
     """
     if spec.condition_use != "separate" or particles.class_slices is not None:
-        return _replay_in_order(spec, steps, particles, particle_noise, snapshots_after)
+        return _replay_in_order(
+            spec, steps, particles, particle_streams, snapshots_after
+        )
     y = select_y(particles.y, spec.condition_use, spec.condition_dim)
     by_class = Cloud(particles.x, y).sorted_by_class()
-    snapshots = _replay_in_order(spec, steps, by_class, particle_noise, snapshots_after)
+    snapshots = _replay_in_order(
+        spec, steps, by_class, particle_streams, snapshots_after
+    )
     particles.x.copy_(by_class.in_user_order())
     return [by_class.in_user_order(x) for x in snapshots]
 
@@ -168,7 +172,7 @@ def _replay_in_order(
     spec: FlowSpec,
     steps: Sequence[ModelStep],
     particles: Cloud,
-    particle_noise: ParticleStreams,
+    particle_streams: ParticleStreams,
     snapshots_after: Collection[int],
 ) -> list[Tensor]:
     """Move particles that are sorted by class if each class has its own maps."""
@@ -189,7 +193,7 @@ def _replay_in_order(
                     whole_particles=particles,
                 )
                 frame = step.make_frame(theta=model_step.theta)
-                step.move(frame, model_step.expanded_maps(), particle_noise)
+                step.move(frame, model_step.expanded_maps(), particle_streams)
                 steps_done += 1
                 if steps_done in snapshots_after:
                     snapshots.append(step.current_points())
@@ -325,7 +329,7 @@ class Step:
         self,
         frame: Frame,
         maps: TransportMaps,
-        particle_noise: ParticleStreams | None,
+        particle_streams: ParticleStreams | None,
         z: Tensor | None = None,
         dz: Tensor | None = None,
     ) -> None:
@@ -343,8 +347,8 @@ class Step:
         else:
             self._move_in_chunks(frame, maps, step_size)
         if self.spec.entropy > 0 and not self.stage.matches_marginals:
-            assert particle_noise is not None, "noise takes random numbers"
-            self._add_noise(particle_noise, step_size)
+            assert particle_streams is not None, "noise takes random numbers"
+            self._add_noise(particle_streams, step_size)
 
     def _is_worth_keeping(self, z: Tensor) -> bool:
         """Whether projections are kept to be read again: a GPU computes them faster."""
@@ -361,18 +365,18 @@ class Step:
         for part in chunks(n, chunk_size):
             frame.move(self.particles.part(part), maps, step_size)
 
-    def _add_noise(self, particle_noise: ParticleStreams, step_size: float) -> None:
+    def _add_noise(self, particle_streams: ParticleStreams, step_size: float) -> None:
         """Add the noise √(2λη)·ε of the entropy term, with η = step_size·d."""
         x = self.particles.x
         eta = step_size * len(x)
         epsilon = torch.empty_like(x)
-        particle_noise.fill(epsilon, "entropy", self.stage_index, self.step_index)
+        particle_streams.fill(epsilon, "entropy", self.stage_index, self.step_index)
         x.add_(epsilon, alpha=math.sqrt(2 * self.spec.entropy * eta))
 
     def stored_step(self, frame: Frame, maps: TransportMaps) -> ModelStep | None:
         """The step with compressed maps, for the model; None if it stores no steps."""
         stage = self.stage
-        if stage.n_knots == 0:
+        if not stage.stores_maps:
             return None
         model_maps: TransportMaps | CompressedMaps = maps
         if stage.n_knots is not None:

@@ -166,28 +166,24 @@ class FrameKind(Protocol):
 
 
 def frame_bytes(kind: FrameKind, d: int, condition_dim: int, itemsize: int) -> int:
-    """Peak memory to draw one frame."""
+    """Peak memory to draw one frame; that of a rotation has its pool and the result."""
     if isinstance(kind, Axis):
         return 0
     if isinstance(kind, Orthogonal):
-        return rotation_bytes(d, itemsize) + 40 * d * condition_dim
+        shift_bytes = 40 * d * condition_dim
+        if d <= MAX_FRESH_DIMENSION:
+            return shift_bytes
+        pool = POOL_SIZE * 8
+        making_the_pool = 4 * 8  # normal numbers, Q, R, and Q with signs, of a rotation
+        # A, A·D, B and A·D·B in float64; rounded; padded.
+        multiplying = rotations_per_draw(d) * (4 * 8 + 2 * itemsize)
+        result = 2 * itemsize
+        return shift_bytes + d * d * (pool + max(making_the_pool, multiplying) + result)
     h = kind.count_directions(d)
     # Four arrays in float64 (drawn, joined, normalised, signed), and two in the type of
     # the particles.
     bytes_per_number = 4 * 8 + 2 * itemsize
     return h * (d + condition_dim) * bytes_per_number
-
-
-def rotation_bytes(d: int, itemsize: int) -> int:
-    """Peak memory to draw the `rotation` of a step, with the pool and the result."""
-    if d <= MAX_FRESH_DIMENSION:
-        return 0
-    pool = POOL_SIZE * 8
-    making_the_pool = 4 * 8  # normal numbers, Q, R, and Q with signs, of one rotation
-    # A, A·D, B and A·D·B in float64; rounded; padded.
-    multiplying = rotations_per_draw(d) * (4 * 8 + 2 * itemsize)
-    result = 2 * itemsize
-    return d * d * (pool + max(making_the_pool, multiplying) + result)
 
 
 @dataclass(frozen=True)

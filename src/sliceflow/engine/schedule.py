@@ -61,6 +61,11 @@ class Stage:
     # path stands for ("frame", index of the stage).
     frame_seed_path: tuple[str | int, ...] = ()
 
+    @property
+    def stores_maps(self) -> bool:
+        """Whether the model has the steps of this stage."""
+        return self.n_knots != 0
+
     def step_size_at(self, step_index: int) -> float:
         """The size of step `step_index`, from 0 to n_steps − 1."""
         if self.taper == 0:

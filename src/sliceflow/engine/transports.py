@@ -31,8 +31,8 @@ __all__ = [
     "AlignedHistogram",
     "Auto",
     "BuiltinTransport",
-    "Counts",
     "Histogram",
+    "Histograms",
     "Interpolated",
     "MapFit",
     "SavedTransport",
@@ -87,7 +87,7 @@ class MapFit(NamedTuple):
         return (total / weights.sum().clamp(min=1)).sqrt()
 
 
-class Counts(NamedTuple):
+class Histograms(NamedTuple):
     """Histograms, with B equal bins of [lo, hi] in each row.
 
     There is a row for each direction, or C·h rows if each class has its own histograms.
@@ -408,13 +408,13 @@ class Histogram:
         z: Tensor,
         weights: Tensor | None = None,
         class_slices: ClassSlices | None = None,
-    ) -> Counts:
+    ) -> Histograms:
         """The histograms of z (h, n), of each direction, or class and direction."""
         starts = () if class_slices is None else class_slices.starts
         counts, lo, hi = kernels.for_tensor(z).histogram(
             z, self.n_bins, weights, starts
         )
-        return Counts(counts, lo, hi)
+        return Histograms(counts, lo, hi)
 
     def bin_range(self, lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
         """The range that the bins cover for values from lo to hi."""
@@ -422,8 +422,8 @@ class Histogram:
 
     def fit_counts(
         self,
-        p: Counts,
-        q: Counts,
+        p: Histograms,
+        q: Histograms,
         dtype: torch.dtype,
         identity_classes: Collection[int] = (),
         n_classes: int = 1,
@@ -490,7 +490,7 @@ class AlignedHistogram(Histogram):
         z: Tensor,
         weights: Tensor | None = None,
         class_slices: ClassSlices | None = None,
-    ) -> Counts:
+    ) -> Histograms:
         kernel = kernels.for_tensor(z)
         if class_slices is None:
             class_slices = ClassSlices((0, z.shape[1]))
@@ -504,8 +504,8 @@ class AlignedHistogram(Histogram):
             counts = kernel.bin_counts(values, lo, hi, self.n_bins, weights)
             if is_empty:
                 counts = torch.zeros_like(counts)
-            parts.append(Counts(counts, lo, hi))
-        return Counts(
+            parts.append(Histograms(counts, lo, hi))
+        return Histograms(
             torch.cat([part.counts for part in parts]),
             torch.cat([part.lo for part in parts]),
             torch.cat([part.hi for part in parts]),

@@ -75,7 +75,7 @@ class NeighbourSampler:
         seed = Seed(int(rng.integers(2**31))).child(0, n)
         samples, _ = self._local_sampler.sample(encoded_x, n, seed)
         points = samples.flatten(0, 1).T
-        return self._units.decode(points).view(samples.shape).numpy()
+        return self._units.decode_points(points).view(samples.shape).numpy()
 
     def _is_outside(self, theta: Floats) -> Mask:
         """Whether any parameter of each sample (…, d) is beyond its bounds: (…)."""

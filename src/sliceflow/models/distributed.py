@@ -12,7 +12,7 @@ from sliceflow import kernels
 from sliceflow.engine.batches import ALL_POINTS, Batch
 from sliceflow.engine.flow import FlowSpec
 from sliceflow.engine.shrinkage import Shrunk
-from sliceflow.engine.transports import Counts, Histogram, MapFit, Transport
+from sliceflow.engine.transports import Histogram, Histograms, MapFit, Transport
 from sliceflow.errors import ParameterError
 from sliceflow.models.ranks import Communicator
 
@@ -88,8 +88,8 @@ class DistributedHistogram:
         if weights is None:
             sums_q = sums_q.to(dtype)
         return self.histogram.fit_counts(
-            Counts(sums_p, lo[0], hi[0]),
-            Counts(sums_q, lo[1], hi[1]),
+            Histograms(sums_p, lo[0], hi[0]),
+            Histograms(sums_q, lo[1], hi[1]),
             z_p.dtype,
             identity_classes,
             len(parts_p),

@@ -524,7 +524,7 @@ def run_flow(
         running.spec,
         running.particles,
         running.target(),
-        running.particle_noise,
+        running.particle_streams,
         listeners=all_listeners,
         state=state,
         after_step=after_step,

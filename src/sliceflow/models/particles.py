@@ -8,8 +8,8 @@ flow's order   As the flow moves them. It mixes the added particles among the ot
                because batches and ranks take contiguous parts. If every class has maps
                of its own, the mixed particles are then stably sorted by class.
 
-`FlowParticles.order` leads from the first to the second and back. `cloud` gives the
-particles to a flow that sees y, and `kept_cloud` takes the kept ones out of it.
+`ParticleAllocation.order` leads from the first to the second and back. `cloud` gives
+the particles to a flow that sees y, and `kept_cloud` takes the kept ones out of it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _BYTES_PER_CONDITION = 24
 
 
 @dataclass(frozen=True)
-class FlowParticles:
-    """The particles of all ranks, without their places.
+class ParticleAllocation:
+    """How many particles all ranks have, and with which y; their places are apart.
 
-    Without y there are only numbers of them: ``FlowParticles(n_kept, n_moved)``.
+    Without y there are only numbers of them: ``ParticleAllocation(n_kept, n_moved)``.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class FlowParticles:
         seed: Seed,
         mixing_seed: Seed,
         has_model: bool = True,
-    ) -> FlowParticles:
+    ) -> ParticleAllocation:
         """Particles with y in the data's proportions, at least one of every class.
 
         `use` is what the flow does with y. If the fit `has_model` and uses y, more

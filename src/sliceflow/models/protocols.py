@@ -228,13 +228,13 @@ class RunningFlow(Protocol):
     ----------
     spec : the stages that can be interrupted and resumed
     particles : this rank's particles, which move
-    particle_noise : the random numbers of this rank's particles; its `first` is the
+    particle_streams : the random numbers of this rank's particles; its `first` is the
         index of the first of them among those of all ranks
     """
 
     spec: FlowSpec
     particles: Cloud
-    particle_noise: ParticleStreams
+    particle_streams: ParticleStreams
 
     def target(self) -> StepTarget:
         """What the particles move onto. Its data are freed with it."""

@@ -22,7 +22,12 @@ from sliceflow.validation import from_tensor, unmasked
 
 @dataclass(frozen=True)
 class VectorRows(ArrayRows):
-    """The user's rows of numbers and their conditions, checked."""
+    """The user's rows of numbers and their conditions, checked.
+
+    On several ranks, X has this rank's rows only, and `rank_shard` says which of all
+    rows these are. But `conditions` are those of the rows of all ranks, because the
+    numbers of particles and their y depend on all. `n_all_rows` counts all rows.
+    """
 
     X: Annotated[np.ndarray, ArraySpec("n d", ("float32", "float64"))]
     conditions: RowConditions | None = None  # of the rows of all ranks; None without y
@@ -41,6 +46,13 @@ class VectorRows(ArrayRows):
     def values(self) -> np.ndarray:
         """This rank's rows (n, d)."""
         return self.X
+
+    @property
+    def n_all_rows(self) -> int:
+        """The number of rows of all ranks."""
+        if self.rank_shard is None:
+            return len(self.X)
+        return self.rank_shard.total
 
     @property
     def dtype(self) -> Literal["float32", "float64"]:

@@ -16,7 +16,7 @@ from models import LABELS, X, vectors
 from problems import clouds, gaussian
 from sliceflow import SlicedWassersteinFlow, VectorOptions, frames, metrics, transports
 from sliceflow.engine.random import Seed
-from sliceflow.models.particles import FlowParticles
+from sliceflow.models.particles import ParticleAllocation
 from sliceflow.models.ranks import SINGLE, Communicator, Shard
 from sliceflow.spaces.vectors.fit import RunningVectors
 
@@ -191,7 +191,7 @@ def test_a_rare_class_is_sampled_as_itself(n_rare, changes):
 def test_particle_conditions_have_the_datas_proportions(labels, m, use, seed):
     labels = np.array([0, 1, 2, 3, *labels])
     rows = vectors()._adapter().read(np.zeros((len(labels), 1)), labels)
-    particles = FlowParticles.in_proportion(
+    particles = ParticleAllocation.in_proportion(
         rows.conditions, m, use, Seed(seed), Seed(seed)
     )
     counts = np.bincount(particles.kept_conditions, minlength=4)
@@ -214,14 +214,16 @@ def test_a_flow_that_ignores_y_does_not_see_it():
     """Users still get the conditions of their particles."""
     labels = np.arange(12) % 3
     rows = vectors()._adapter().read(np.zeros((12, 1)), labels)
-    ignored = FlowParticles.in_proportion(rows.conditions, 24, "none", Seed(0), Seed(0))
+    ignored = ParticleAllocation.in_proportion(
+        rows.conditions, 24, "none", Seed(0), Seed(0)
+    )
     assert np.bincount(ignored.kept_conditions).tolist() == [8, 8, 8]
     assert ignored.flow_y is None
     assert rows.flow_y("none") is None
     task = vectors(amplifier=0).prepare(np.arange(24.0).reshape(12, 2), labels).task
     assert task.data.flow_y is None
     assert task.data.y_q is None
-    assert task.flow_particles.flow_y is None
+    assert task.allocation.flow_y is None
 
 
 # Classes of their own
@@ -365,7 +367,7 @@ def test_ranks_use_all_points_whatever_the_limit_of_a_step():
     limited, whole = tasks
     assert limited.plan.nbytes == whole.plan.nbytes
     assert limited.plan.seconds == whole.plan.seconds
-    (stage,) = RunningVectors(limited.data, limited.flow_particles).spec.stages[:1]
+    (stage,) = RunningVectors(limited.data, limited.allocation).spec.stages[:1]
     assert stage.transport.inverse_sizes == (
         1 / limited.plan.n_flow_particles + 1 / 500,
     )

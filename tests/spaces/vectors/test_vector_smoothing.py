@@ -21,12 +21,12 @@ def moons(n, noise=0.1, seed=0):
     return make_moons(n, noise=noise, random_state=seed)
 
 
-def smooth_rows(x, y=None, h=0.8, times=50, exact=()):
+def smooth_rows(x, y=None, h=0.8, times=50, spread_columns=()):
     """The draws of rows for the flow, and for its axis steps."""
-    is_exact = torch.isin(torch.arange(x.shape[1]), torch.tensor(exact))
+    is_spread = torch.isin(torch.arange(x.shape[1]), torch.tensor(spread_columns))
     smoother = Smoother.from_data(h, x, y, 20, SINGLE)
     for_flow = smoother.draw_for_flow(times, Seed(0))
-    return for_flow, smoother.draw_for_axes(times, Seed(0), is_exact)
+    return for_flow, smoother.draw_for_axes(times, Seed(0), is_spread)
 
 
 def smoothed(h="auto", m=None, n_steps=60, k=20, **more):
@@ -66,7 +66,7 @@ def test_columns_that_draws_would_change_keep_their_distribution(rng):
     assert ((of_flow - quantiles).abs() / quantiles).max() > 2
     assert ((of_axis_steps - quantiles).abs() / quantiles).max() < 0.6
     even = spread_evenly(x, torch.zeros_like(x) > 0, 10)[:, :, 0].flatten()
-    assert torch.equal(smooth_rows(x, times=10, exact=[0])[1][:, 0], even)
+    assert torch.equal(smooth_rows(x, times=10, spread_columns=[0])[1][:, 0], even)
 
 
 def test_atoms_are_values_that_many_rows_share():

@@ -16,7 +16,7 @@ from sliceflow.engine.flow import resolve_condition_use
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, DataWarning, warn_user
-from sliceflow.models.particles import FlowParticles
+from sliceflow.models.particles import ParticleAllocation
 from sliceflow.models.ranks import SINGLE, Communicator
 from sliceflow.models.rows import RowConditions
 from sliceflow.spaces.pictures import choices, schedules
@@ -88,11 +88,11 @@ class PictureAdapter:
             amplifier, parameters.transport, m, data.n, data.n_classes
         )
 
-        flow_particles = self._flow_particles(data, m, amplifier, seed)
+        allocation = self._flow_particles(data, m, amplifier, seed)
         known = None
         if parameters.known is not None:
             known = as_known(parameters.known, data.layout).copy()
-        plan = self._plan(data, m, flow_particles.n_moved, amplifier)
+        plan = self._plan(data, m, allocation.n_moved, amplifier)
         plan = replace(plan, batch_size=choose_batch_size(plan, self.device))
         self._require_memory(plan, data)
         start_trial = None
@@ -101,7 +101,7 @@ class PictureAdapter:
         return PictureTask(
             plan,
             data,
-            flow_particles,
+            allocation,
             known,
             seed,
             self.ranks,
@@ -115,13 +115,13 @@ class PictureAdapter:
 
     def _flow_particles(
         self, data: PictureData, m: int, amplifier: float, seed: Seed
-    ) -> FlowParticles:
+    ) -> ParticleAllocation:
         """The particles, with classes or clusters in the data's proportions."""
         if data.conditions is None:
             n_moved = max(m, MIN_PARTICLES) if self._keeps_model else m
-            return FlowParticles(m, n_moved)
+            return ParticleAllocation(m, n_moved)
         conditions_seed = seed.child("conditions")
-        return FlowParticles.in_proportion(
+        return ParticleAllocation.in_proportion(
             data.conditions,
             m,
             resolve_condition_use(amplifier, data.n_classes),
@@ -223,15 +223,15 @@ class PictureAdapter:
 
     def _require_memory(self, plan: PicturePlan, data: PictureData) -> None:
         """Raise a `NotEnoughMemoryError` if the device cannot hold the fit."""
-        n_local = data.pixel_points.shape[1]
-        m_local = self.ranks.shard(plan.n_flow_particles).count
+        n_shard = data.pixel_points.shape[1]
+        m_shard = self.ranks.shard(plan.n_flow_particles).count
         what = (
-            f"n_particles={plan.n_particles}, for which {m_local} move here, {n_local} "
+            f"n_particles={plan.n_particles}, for which {m_shard} move here, {n_shard} "
             f"pictures of {plan.layout.dimension} "
             f"values and a model of {plan.n_steps} steps need"
         )
         hint = "lower n_particles, steps_per_stage or n_knots (0 keeps no model)"
-        nbytes = plan.fit_bytes(n_local, m_local)
+        nbytes = plan.fit_bytes(n_shard, m_shard)
         require_memory(nbytes, self.device, what, hint)
 
 

@@ -29,7 +29,7 @@ from sliceflow.metrics.copying import evidence_of_copying
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.distributed import across_ranks
 from sliceflow.models.flow_estimator import FlowEnd, run_flow
-from sliceflow.models.particles import FlowParticles
+from sliceflow.models.particles import ParticleAllocation
 from sliceflow.models.protocols import FitResult, ParticleResult
 from sliceflow.models.ranks import Communicator, Shard
 from sliceflow.spaces.pictures.batching import (
@@ -55,7 +55,7 @@ class PictureTask:
 
     plan: PicturePlan
     data: PictureData  # with mirror images and clusters
-    flow_particles: FlowParticles
+    allocation: ParticleAllocation
     known: Mask | None  # (h, w), True where a pixel is known
     seed: Seed
     ranks: Communicator
@@ -98,12 +98,12 @@ class RunningPictures:
         data = task.data
         self.task = task
         self.shard = task.ranks.shard(plan.n_flow_particles)  # this rank's particles
-        self.particle_noise = ParticleStreams(
+        self.particle_streams = ParticleStreams(
             task.seed.child("particles"), self.shard.first
         )
         # The y of all particles and of all pictures on the device of the fit; None if
         # the flow ignores it.
-        self.particle_y = task.flow_particles.flow_y
+        self.particle_y = task.allocation.flow_y
         self.picture_y = data.flow_y(plan.condition_use)
         if self.particle_y is not None and self.picture_y is not None:
             self.particle_y = self.particle_y.to(data.device)
@@ -136,14 +136,14 @@ class RunningPictures:
         classes = self.task.data.label_y
         mosaics = build_mosaics(plan, self.mosaic_pixels, classes, device)
         x = initial_particles(
-            plan, mosaics, self.shard.count, y, self.particle_noise, device
+            plan, mosaics, self.shard.count, y, self.particle_streams, device
         )
         if is_known is not None:
             encoded = _encode_to_complete(self.task, self.shard)
             x = torch.where(is_known, encoded, x)
         if y is None:
             return Cloud(x)
-        return self.task.flow_particles.cloud(x, self.task.ranks)
+        return self.task.allocation.cloud(x, self.task.ranks)
 
     def _inverse_sample_sizes(self) -> tuple[float, ...]:
         """Numbers, one for each class, to which the noise of maps is proportional."""
@@ -206,8 +206,8 @@ class RunningPictures:
         """What the fit gives, once the particles have arrived."""
         task = self.task
         data = task.data
-        flow_particles = task.flow_particles
-        x = flow_particles.kept_cloud(self.particles.x, task.ranks).x
+        allocation = task.allocation
+        x = allocation.kept_cloud(self.particles.x, task.ranks).x
         steps = flow_end.state.model_steps
         fitted = FittedPictures(
             plan=task.plan,
@@ -218,9 +218,9 @@ class RunningPictures:
             mosaic_pixels=self.mosaic_pixels,
             device=data.device,
         )
-        y = flow_particles.kept_conditions
+        y = allocation.kept_conditions
         if y is not None:
-            y = y[task.ranks.shard(flow_particles.n_kept).slice]
+            y = y[task.ranks.shard(allocation.n_kept).slice]
         return FitResult(
             fitted,
             flow_end.history.as_columns(),

@@ -196,13 +196,13 @@ class FittedPictures(HasConditions):
         passes = []
         samples_per_pass = self._samples_per_pass()
         for part in chunks(n, samples_per_pass):
-            particle_noise = ParticleStreams(seed.child("particles"), part.start)
-            particles = self._initial_cloud(part, y, particle_noise)
+            particle_streams = ParticleStreams(seed.child("particles"), part.start)
+            particles = self._initial_cloud(part, y, particle_streams)
             if is_known is not None and to_complete is not None:
                 encoded = self._encode_to_complete(to_complete, part, n, seed)
                 particles.x = torch.where(is_known, encoded, particles.x)
             snapshots = replay_with_snapshots(
-                flow, self.steps, particles, particle_noise, n_snapshots
+                flow, self.steps, particles, particle_streams, n_snapshots
             )
             passes.append([self.layout.write(x) for x in snapshots])
         return [self._joined(parts) for parts in zip(*passes, strict=True)]
@@ -219,7 +219,7 @@ class FittedPictures(HasConditions):
             )
 
     def _initial_cloud(
-        self, part: slice, y: EncodedY | None, particle_noise: ParticleStreams
+        self, part: slice, y: EncodedY | None, particle_streams: ParticleStreams
     ) -> Cloud:
         """The particles of some of the samples where they start."""
         count = part.stop - part.start
@@ -228,7 +228,7 @@ class FittedPictures(HasConditions):
             assert isinstance(y, ClassIndices), "pictures have labels"
             part_y = y.take(part).to(self.device)
         x = initial_particles(
-            self.plan, self.mosaics, count, part_y, particle_noise, self.device
+            self.plan, self.mosaics, count, part_y, particle_streams, self.device
         )
         return Cloud(x, part_y)
 

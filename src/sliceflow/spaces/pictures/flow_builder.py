@@ -213,7 +213,7 @@ def replay_with_snapshots(
     flow: FlowSpec,
     model: Sequence[ModelStep],
     particles: Cloud,
-    particle_noise: ParticleStreams,
+    particle_streams: ParticleStreams,
     n_snapshots: int,
 ) -> list[Tensor]:
     """Move particles by the steps of a model, as `replay`, and record where they are.
@@ -232,6 +232,6 @@ def replay_with_snapshots(
     for k in range(1, n_snapshots - 1):
         recorded_steps.add(round(n_steps * k / (n_snapshots - 1)))
     recorded_steps.discard(n_steps)  # the end is added below
-    snapshots += replay(flow, model, particles, particle_noise, recorded_steps)
+    snapshots += replay(flow, model, particles, particle_streams, recorded_steps)
     snapshots.append(particles.x)
     return snapshots

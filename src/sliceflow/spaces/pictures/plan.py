@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from sliceflow.engine.compression import map_bytes
 from sliceflow.engine.flow import ConditionUse, resolve_condition_use
-from sliceflow.engine.frames import rotation_bytes
+from sliceflow.engine.frames import Orthogonal, frame_bytes
 from sliceflow.engine.transports import (
     Histogram,
     SavedTransport,
@@ -144,7 +144,7 @@ class PicturePlan(Plan):
             min(stage.patch, stage.height) * min(stage.patch, stage.width)
             for stage in self.picture_stages
         )
-        return rotation_bytes(self.layout.shape[0] * largest_tile, 4)
+        return frame_bytes(Orthogonal(), self.layout.shape[0] * largest_tile, 0, 4)
 
     def summary(self) -> Sequence[tuple[str, object]]:
         """Names and values to print; those with the value "" are left out."""
@@ -213,7 +213,7 @@ class PicturePlan(Plan):
             return "none kept"
         return f"{self.n_knots} knots per map"
 
-    def fit_bytes(self, n_local: int, m_local: int) -> int:
+    def fit_bytes(self, n_shard: int, m_shard: int) -> int:
         """Memory of a fit on a rank with n pictures (and mirror images), m particles.
 
         It counts clouds, the work of a step, the model, and stored pictures.
@@ -225,7 +225,7 @@ class PicturePlan(Plan):
         if layout.n_pixel_values is not None:
             pixel_bytes = 1
         # Four copies of the particles and three of the pictures, in float32.
-        clouds = 4 * 4 * d * m_local + (3 * 4 + pixel_bytes) * d * n_local
+        clouds = 4 * 4 * d * m_shard + (3 * 4 + pixel_bytes) * d * n_shard
 
         n_bins = None
         step_bins = 0
@@ -234,7 +234,7 @@ class PicturePlan(Plan):
             step_bins = n_bins
             if layout.n_pixel_values is not None:
                 step_bins = max(n_bins, SINGLE_PIXEL_BINS)
-        n_points = self._points_of_step(m_local) + self._points_of_step(n_local)
+        n_points = self._points_of_step(m_shard) + self._points_of_step(n_shard)
         direction_bytes = 4 * n_points + BYTES_PER_BIN * step_bins * n_classes
         step = max(self.directions_per_stage) * direction_bytes + self.frame_bytes
 
@@ -248,8 +248,8 @@ class PicturePlan(Plan):
     @property
     def nbytes(self) -> int:
         """Memory of the fit on each device, without the input data."""
-        n_local = math.ceil(self.n_pictures / self.n_ranks)
-        return self.fit_bytes(n_local, math.ceil(self.n_flow_particles / self.n_ranks))
+        n_shard = math.ceil(self.n_pictures / self.n_ranks)
+        return self.fit_bytes(n_shard, math.ceil(self.n_flow_particles / self.n_ranks))
 
     @property
     def seconds(self) -> float:

@@ -167,12 +167,12 @@ class PictureData(HasConditions):
         subset = torch.arange(0, self.n, stride, device=self.device)
         features = self._cluster_features(self.gather_pictures(subset, ranks))
         centers = kmeans_centers(features, k, seed.child("clusters"))
-        local_features = self._cluster_features(self.pixel_points)
-        local_classes = nearest_center(local_features, centers)
+        shard_features = self._cluster_features(self.pixel_points)
+        shard_classes = nearest_center(shard_features, centers)
 
-        parts = [local_classes.cpu()]
+        parts = [shard_classes.cpu()]
         if self.mirrored:  # pictures of all ranks first, then all mirror images
-            parts = list(local_classes.cpu().chunk(2))
+            parts = list(shard_classes.cpu().chunk(2))
         classes = torch.cat(
             [torch.from_numpy(ranks.gather(part.numpy())) for part in parts]
         )

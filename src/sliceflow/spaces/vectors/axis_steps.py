@@ -111,12 +111,12 @@ def _fresh_particles(
     rows = sobol_normal(shard.first, shard.count, plan.n_columns, starts)
     in_any_order = as_cloud(rows.to(plan.torch_dtype), shard_y, data.device)
     fresh = in_any_order.sorted_by_class()
-    particle_noise = ParticleStreams(seed.child("particles"), shard.first)
+    particle_streams = ParticleStreams(seed.child("particles"), shard.first)
     replay(
         plan.flow_spec(data.seed, data.device, only="flow"),
         steps,
         fresh,
-        particle_noise,
+        particle_streams,
     )
     return fresh, y
 

@@ -118,9 +118,9 @@ class TrainingData:
         if self.smoother is None:
             return self._cloud(self.encoded_rows)
         heavy_tails = [scaler.heavy_tailed for scaler in self.scalers_by_class]
-        exact = torch.from_numpy(np.any(heavy_tails, axis=0))
+        spread_columns = torch.from_numpy(np.any(heavy_tails, axis=0))
         draws = self.smoother.draw_for_axes(
-            self.plan.draws_per_row, self._drawing_seed, exact
+            self.plan.draws_per_row, self._drawing_seed, spread_columns
         )
         return self._cloud(draws[self.shard.slice])
 

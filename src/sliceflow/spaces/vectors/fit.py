@@ -28,7 +28,7 @@ from sliceflow.metrics.copying import evidence_of_copying
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.distributed import across_ranks
 from sliceflow.models.flow_estimator import default_particles, run_flow
-from sliceflow.models.particles import FlowParticles
+from sliceflow.models.particles import ParticleAllocation
 from sliceflow.models.protocols import FitResult, ParticleResult
 from sliceflow.models.ranks import SINGLE, Communicator
 from sliceflow.models.rows import RowConditions
@@ -84,14 +84,11 @@ class VectorAdapter:
         """Plan a fit of these rows; an error if that is impossible."""
         parameters = self.parameters
         n_ranks = self.ranks.size
-        n_rows = len(rows.X)
-        if n_ranks > 1:
-            n_rows = rows.shard.total
         encoder = None
         if rows.conditions is not None:
             encoder = rows.conditions.encoder
 
-        default = default_particles(n_rows)
+        default = default_particles(rows.n_all_rows)
         is_local = uses_local_conditions(encoder, parameters, n_ranks)
         if is_local:
             default = LOCAL_PARTICLES
@@ -104,21 +101,19 @@ class VectorAdapter:
             )
         # Maps of few particles would be poor for fresh ones.
         n_moved = max(n_particles, MIN_PARTICLES)
-        flow_particles = FlowParticles(n_particles, n_moved)
+        allocation = ParticleAllocation(n_particles, n_moved)
         if rows.conditions is not None:
-            flow_particles = self._particles_with_y(
+            allocation = self._particles_with_y(
                 rows.conditions, n_particles, seed.child("conditions")
             )
-        plan = plan_vectors(
-            rows, parameters, n_rows, flow_particles, self.device, n_ranks
-        )
+        plan = plan_vectors(rows, parameters, allocation, self.device, n_ranks)
         self._require_memory(plan, len(rows.X))
         data = TrainingData(plan, rows, seed, self.device, self.ranks)
-        return VectorTask(data, flow_particles)
+        return VectorTask(data, allocation)
 
     def _particles_with_y(
         self, row_conditions: RowConditions, n_particles: int, seed: Seed
-    ) -> FlowParticles:
+    ) -> ParticleAllocation:
         """The particles of a flow, with y in the proportions of the rows.
 
         Raises a `ParameterError` if every class must have its own maps but cannot.
@@ -133,24 +128,26 @@ class VectorAdapter:
             fact = "fits each class separately, which several ranks cannot do"
             hint = "use a finite amplifier, or one process"
             raise ParameterError("amplifier", xi, fact, hint)
-        return FlowParticles.in_proportion(row_conditions, n_particles, use, seed, seed)
+        return ParticleAllocation.in_proportion(
+            row_conditions, n_particles, use, seed, seed
+        )
 
-    def _require_memory(self, plan: VectorPlan, n_local: int) -> None:
+    def _require_memory(self, plan: VectorPlan, n_shard: int) -> None:
         """Raise a `NotEnoughMemoryError` if the device cannot hold the fit.
 
-        This rank has `n_local` rows.
+        This rank has `n_shard` rows.
         """
-        m_local = self.ranks.shard(plan.n_flow_particles).count
+        m_shard = self.ranks.shard(plan.n_flow_particles).count
         n_directions = max_directions(plan.frame_kind, plan.n_columns)
         what = (
-            f"n_particles={plan.n_particles}, for which {m_local} move here, with "
-            f"{n_local} rows of {plan.n_columns} columns and up to {n_directions} "
+            f"n_particles={plan.n_particles}, for which {m_shard} move here, with "
+            f"{n_shard} rows of {plan.n_columns} columns and up to {n_directions} "
             "directions need"
         )
         hint = (
             "lower n_particles, the number of columns, directions or bins, or n_knots"
         )
-        require_memory(plan.fit_bytes(n_local, m_local), self.device, what, hint)
+        require_memory(plan.fit_bytes(n_shard, m_shard), self.device, what, hint)
 
 
 def describe_y(y: np.ndarray | None) -> str:
@@ -168,7 +165,7 @@ class VectorTask:
     """A planned fit of a flow. No particle has moved yet, and no data are loaded."""
 
     data: TrainingData
-    flow_particles: FlowParticles
+    allocation: ParticleAllocation
     checkpoints: Checkpoints | None = None
 
     @property
@@ -186,18 +183,18 @@ class VectorTask:
         The flow goes on where a checkpoint ended, if there is one.
         """
         data = self.tune().data
-        flow = RunningVectors(data, self.flow_particles)
+        flow = RunningVectors(data, self.allocation)
         guard: AbstractContextManager[None] = nullcontext()
         if self.checkpoints is not None:
             guard = self.checkpoints.guard()
         with guard:
             flow_end = run_flow(flow, listeners, data.ranks, self.checkpoints)
             x = flow.particles.x
-            kept = self.flow_particles.kept_cloud(x, data.ranks).sorted_by_class()
+            kept = self.allocation.kept_cloud(x, data.ranks).sorted_by_class()
             model_steps = flow_end.state.model_steps
             if data.plan.n_axis_particles:
                 axis_steps = AxisSteps.for_data(data)
-                axis_steps.move(kept, self.flow_particles.kept_flow_y, flow_end)
+                axis_steps.move(kept, self.allocation.kept_flow_y, flow_end)
                 model_steps = axis_steps.append_to(model_steps)
             fitted = _fitted_vectors(data, model_steps)
             x = kept.in_user_order()
@@ -214,11 +211,11 @@ class VectorTask:
         self, fitted: FittedVectors, data: TrainingData, x: Tensor, history: History
     ) -> FitResult[FittedVectors]:
         """The result of the fit, with this rank's kept particles x (d, n)."""
-        shard = data.ranks.shard(self.flow_particles.n_kept).slice
-        flow_y = self.flow_particles.kept_flow_y
+        shard = data.ranks.shard(self.allocation.n_kept).slice
+        flow_y = self.allocation.kept_flow_y
         shard_y = None if flow_y is None else flow_y.take(shard)
-        X = fitted.in_form(fitted.decode(x, shard_y))
-        y = self.flow_particles.kept_conditions
+        X = fitted.in_users_form(fitted.decode_points(x, shard_y))
+        y = self.allocation.kept_conditions
         if y is not None:
             y = y[shard]
         return FitResult(
@@ -232,21 +229,23 @@ class VectorTask:
 class RunningVectors:
     """The flow of vectors while it runs: the particles, and all that moves them."""
 
-    def __init__(self, data: TrainingData, flow_particles: FlowParticles) -> None:
+    def __init__(self, data: TrainingData, allocation: ParticleAllocation) -> None:
         plan = data.plan
         self.data = data
-        self.flow_particles = flow_particles
+        self.allocation = allocation
 
         # This rank's particles among those of all ranks, at random places.
         shard = data.ranks.shard(plan.n_flow_particles)
-        self.particle_noise = ParticleStreams(data.seed.child("particles"), shard.first)
+        self.particle_streams = ParticleStreams(
+            data.seed.child("particles"), shard.first
+        )
         x = torch.empty(
             plan.n_columns, shard.count, dtype=plan.torch_dtype, device=data.device
         )
-        self.particle_noise.fill(x, "start")
+        self.particle_streams.fill(x, "start")
         self.particles = Cloud(x)
-        if flow_particles.flow_y is not None:
-            self.particles = flow_particles.cloud(x, data.ranks)
+        if allocation.flow_y is not None:
+            self.particles = allocation.cloud(x, data.ranks)
 
         # Maps are shrunk, and fitted to the clouds of all ranks.
         self.spec = plan.flow_spec(data.seed, data.device, only="flow")
@@ -262,7 +261,7 @@ class RunningVectors:
         return inverse_sample_sizes(
             plan.n_flow_particles,
             plan.n_rows * plan.draws_per_row,
-            y_p=self.flow_particles.flow_y,
+            y_p=self.allocation.flow_y,
             y_q=self.data.y_q,
             max_samples=plan.batch_size,
             distinct_share=1 / plan.draws_per_row,
@@ -279,7 +278,7 @@ class RunningVectors:
     def _load_batches(self) -> Batches:
         """Which particles and data each step is fitted to."""
         n_particles = self.particles.x.shape[1]
-        y_p = self.flow_particles.flow_y
+        y_p = self.allocation.flow_y
         return self.data.batches(n_particles, y_p, self.data.plan.batch_size)
 
 

@@ -83,8 +83,8 @@ class BaseFittedVectors(HasConditions):
         """The units of samples: one `ColumnScaler` for each class, or one for all."""
         return (self.scaler,)
 
-    def decode(self, x: Tensor, y: FlowY | None = None) -> Tensor:
-        """Columns (d, n) in the model's units -> rows (n, d) in the user's units.
+    def decode_points(self, x: Tensor, y: FlowY | None = None) -> Tensor:
+        """Points (d, n) in the model's units -> rows (n, d) in the user's units.
 
         `y` is what the flow saw: classes with maps of their own have such units, too.
         """
@@ -92,7 +92,7 @@ class BaseFittedVectors(HasConditions):
         check_finite(rows, "rescale X, drop outliers, or pass float64")
         return rows
 
-    def in_form(self, rows: Tensor) -> Any:
+    def in_users_form(self, rows: Tensor) -> Any:
         """Rows in the form of the user's X: an array, a tensor or a DataFrame."""
         return in_users_form(rows, self.names, self.tensor_device, self.device)
 
@@ -196,23 +196,23 @@ class FittedVectors(BaseFittedVectors):
                 part_y = None
                 if flow_y is not None:
                     part_y = flow_y.take(slice(first, first + count))
-                particle_noise = ParticleStreams(seed.child("particles"), first)
-                parts.append(self._draw_pass(spec, count, part_y, particle_noise))
-        return self.in_form(parts[0] if len(parts) == 1 else torch.cat(parts))
+                particle_streams = ParticleStreams(seed.child("particles"), first)
+                parts.append(self._draw_pass(spec, count, part_y, particle_streams))
+        return self.in_users_form(parts[0] if len(parts) == 1 else torch.cat(parts))
 
     def _draw_pass(
         self,
         spec: FlowSpec,
         n: int,
         y: FlowY | None,
-        particle_noise: ParticleStreams,
+        particle_streams: ParticleStreams,
     ) -> Tensor:
         """n samples (n, d) of the flow, in the user's units."""
         x = torch.empty((n, self.plan.n_columns), dtype=self.plan.torch_dtype)
         cloud = as_cloud(x, y, self.device)
-        particle_noise.fill(cloud.x, "start")
-        replay(spec, self.steps, cloud, particle_noise)
-        return self.decode(cloud.x, y)
+        particle_streams.fill(cloud.x, "start")
+        replay(spec, self.steps, cloud, particle_streams)
+        return self.decode_points(cloud.x, y)
 
 
 def _warn_if_one_condition(y: EncodedY) -> None:

@@ -142,8 +142,8 @@ class FittedLocalVectors(BaseFittedVectors):
             sampler = self.samplers[c]
             sampler.warn_if_far(numbers, "y", indices)
             x = sampler.sample_each(numbers, seed.child(c))  # float64: small spreads
-            out[indices] = self.decode(x.T).to(out)
-        return self.in_form(out)
+            out[indices] = self.decode_points(x.T).to(out)
+        return self.in_users_form(out)
 
 
 def _iter_labels(
@@ -216,7 +216,7 @@ class LocalVectorTask:
         Particles are samples at conditions of rows, each row's as often as any other's.
         There are no steps, so listeners get no events.
         """
-        fitted = self.tune()
+        fitted = self.fit_samplers()
         row_conditions = self.rows.conditions
         assert row_conditions is not None, "local conditions need y"
         indices = even_indices(
@@ -240,7 +240,7 @@ class LocalVectorTask:
             "leave out what has none, or set condition_mode='joint'",
         )
 
-    def tune(self) -> FittedLocalVectors:
+    def fit_samplers(self) -> FittedLocalVectors:
         """Samplers of the rows, with the settings that are likeliest for rows left out.
 
         Trials choose the settings.

@@ -46,7 +46,7 @@ from sliceflow.engine.transports import (
     resolve_transport,
 )
 from sliceflow.errors import DataError, ParameterError
-from sliceflow.models.particles import FlowParticles
+from sliceflow.models.particles import ParticleAllocation
 from sliceflow.models.plan import Plan
 from sliceflow.models.presets import N_DIRECTIONS
 from sliceflow.models.vector_rows import VectorRows
@@ -331,8 +331,8 @@ class VectorPlan(BaseVectorPlan):
     @property
     def nbytes(self) -> int:
         """Memory of the fit on each device, without the input data."""
-        n_local = math.ceil(self.n_rows / self.n_ranks)
-        return self.fit_bytes(n_local, math.ceil(self.n_flow_particles / self.n_ranks))
+        n_shard = math.ceil(self.n_rows / self.n_ranks)
+        return self.fit_bytes(n_shard, math.ceil(self.n_flow_particles / self.n_ranks))
 
     @property
     def seconds(self) -> float:
@@ -355,8 +355,7 @@ class VectorPlan(BaseVectorPlan):
 def plan_vectors(
     rows: VectorRows,
     parameters: VectorParameters,
-    n_rows: int,
-    flow_particles: FlowParticles,
+    allocation: ParticleAllocation,
     device: torch.device,
     n_ranks: int,
 ) -> VectorPlan:
@@ -364,14 +363,14 @@ def plan_vectors(
 
     Parameters
     ----------
-    rows : those of this rank
+    rows : see `VectorRows` for what is of this rank and what of all
     parameters : those of the estimator
-    n_rows : how many rows all ranks have
-    flow_particles : how many particles the flow moves, and their y
+    allocation : how many particles the flow moves, and their y
     device, n_ranks : where the fit runs
     """
     options = parameters.options
     d = rows.X.shape[1]
+    n_rows = rows.n_all_rows
 
     condition_kind: ConditionKind = "none"
     condition_dim = 0
@@ -384,11 +383,11 @@ def plan_vectors(
         amplifier = parameters.amplifier
         use = resolve_condition_use(amplifier, condition_dim)
         row_y = rows.conditions.flow_y(use)
-    n_flow_particles = flow_particles.n_moved
-    particle_y = flow_particles.flow_y
+    n_flow_particles = allocation.n_moved
+    particle_y = allocation.flow_y
 
     frame_kind = choose_frame_kind(parameters.frame, d, use, n_ranks)
-    bandwidth, reason = plan_bandwidth(options.smoothing, rows.X, row_y, n_rows)
+    bandwidth, reason = plan_bandwidth(options.smoothing, rows, row_y)
     draws_per_row = 1
     n_data = n_rows  # about: the choice of a transport needs no more
     if bandwidth != 0:  # in all there are as many draws as particles
@@ -424,7 +423,7 @@ def plan_vectors(
         n_rows=n_rows,
         n_columns=d,
         dtype=rows.dtype,
-        n_particles=flow_particles.n_kept,
+        n_particles=allocation.n_kept,
         n_flow_particles=n_flow_particles,
         n_axis_particles=choose_n_axis_particles(
             n_flow_particles, frame_kind, d, options.n_axis_steps
@@ -548,27 +547,28 @@ def choose_frame_kind(
 
 
 def plan_bandwidth(
-    option: float | Literal["auto"], X: np.ndarray, y: FlowY | None, n_rows: int
+    option: float | Literal["auto"], rows: VectorRows, y: FlowY | None
 ) -> tuple[float | None, str]:
     """The bandwidth that the option `smoothing` gives these rows, and the reason.
 
-    X (n, d) are this rank's rows, of `n_rows` in all; `y` is that of all ranks. The
-    bandwidth is 0 if the flow fits the rows themselves, and None if "auto" will choose
-    it from the rows. The reason is why "auto" is so; it is empty if the user chose.
+    `y` is what the flow sees of y of the rows of all ranks. The bandwidth is 0 if the
+    flow fits the rows themselves, and None if "auto" will choose it from the rows. The
+    reason is why "auto" is so; it is empty if the user chose.
     """
     if option != "auto":
         return float(option), ""
     if isinstance(y, ContinuousY):
         return 0.0, "y is continuous"
+    n_rows = rows.n_all_rows
     if n_rows < MIN_SMOOTHED_ROWS:
         return 0.0, f"fewer than {MIN_SMOOTHED_ROWS} rows"
     max_rows = MAX_SMOOTHED_ROWS
-    if X.shape[1] > FEW_COLUMNS:
+    if rows.X.shape[1] > FEW_COLUMNS:
         max_rows = MAX_SMOOTHED_ROWS_OF_MANY_COLUMNS
     if n_rows > max_rows:
         return 0.0, f"more than {max_rows} rows"
     # A rank does not know whether the rows of other ranks differ.
-    if len(X) == n_rows and not _rows_differ(X, y):
+    if len(rows.X) == n_rows and not _rows_differ(rows.X, y):
         return 0.0, "no rows of a class differ"
     return None, "leave-one-out distances of the rows"
 

@@ -70,12 +70,12 @@ class Smoother:
             draws[group.indices] = group_draws.to(draws.dtype)
         return draws.flatten(0, 1)
 
-    def draw_for_axes(self, times: int, seed: Seed, exact: Tensor) -> Tensor:
+    def draw_for_axes(self, times: int, seed: Seed, spread_columns: Tensor) -> Tensor:
         """Draws for the axis steps.
 
         A value is replaced by that of its row if it is an atom, an end of the range, or
         outside the range. A column is replaced by evenly spread row values if it is in
-        `exact` (d,), or if a Kolmogorov–Smirnov test rejects its draws.
+        `spread_columns` (d,), or if a Kolmogorov–Smirnov test rejects its draws.
         """
         draws_of_all = self.rows.new_empty(len(self.rows), times, self.rows.shape[1])
         atoms = are_atoms(self.rows)
@@ -90,7 +90,7 @@ class Smoother:
             stays = group_atoms[:, None] | is_outside | is_end
             draws = torch.where(stays, rows, draws)
             even = spread_evenly(group.x, group_atoms, times)
-            is_even = exact | _differs(group.x, draws.flatten(0, 1))
+            is_even = spread_columns | _differs(group.x, draws.flatten(0, 1))
             draws = torch.where(is_even, even, draws)
             draws_of_all[group.indices] = draws.to(draws_of_all.dtype)
         return draws_of_all.flatten(0, 1)

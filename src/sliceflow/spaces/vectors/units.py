@@ -109,8 +109,8 @@ class ColumnScaler:
         standardised = (self.compress(X) - self.shift) / self.scale
         return torch.from_numpy(standardised.astype(X.dtype))
 
-    def decode(self, x: Tensor) -> Tensor:
-        """Columns (d, n) in the flow's units -> rows (n, d) in the user's units."""
+    def decode_points(self, x: Tensor) -> Tensor:
+        """Points (d, n) in the flow's units -> rows (n, d) in the user's units."""
         shift = torch.from_numpy(self.shift).to(x.device)
         scale = torch.from_numpy(self.scale).to(x.device)
         rows = x.T.double() * scale + shift
@@ -151,11 +151,11 @@ def decode_classes(
     This is the inverse of `encode_classes`.
     """
     if len(scalers_by_class) == 1 or y is None:
-        return scalers_by_class[0].decode(x)
+        return scalers_by_class[0].decode_points(x)
     rows = x.new_empty(x.shape[1], len(x))
     for c, scaler_of_class in enumerate(scalers_by_class):
         of_class = (y.values == c).to(x.device)
-        rows[of_class] = scaler_of_class.decode(x[:, of_class])
+        rows[of_class] = scaler_of_class.decode_points(x[:, of_class])
     return rows
 
 
