@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from sklearn.exceptions import NotFittedError
 
 import sliceflow
 from models import COLOURS, DIGIT_LABELS, IMAGES, PICTURES, QUICK, pictures
@@ -17,6 +18,19 @@ from sliceflow.spaces.pictures.layout import Layout
 @pytest.fixture(scope="module")
 def top():
     return ImageFlow(**QUICK, known="top").fit(IMAGES)
+
+
+# Precision
+
+
+def test_another_precision_is_in_the_plan_and_needs_a_fitted_model():
+    flow = ImageFlow(**QUICK)
+    with pytest.raises(NotFittedError):
+        flow.use_precision("float16")
+    assert flow.options is None
+    flow.fit(IMAGES).use_precision("float16")
+    assert flow.options.precision == "float16"
+    assert flow.plan_.options.precision == "float16"
 
 
 # Evolutions

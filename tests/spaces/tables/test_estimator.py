@@ -217,6 +217,12 @@ def test_an_interrupted_fit_leaves_no_model():
     assert not hasattr(flow, "history_")
 
 
+def test_a_file_is_scored_as_its_rows_are(flow, tmp_path):
+    path = tmp_path / "rows.csv"
+    table(200, 5).to_csv(path, index=False)
+    assert flow.score(path) == flow.score(pd.read_csv(path))
+
+
 def test_score_prefers_held_out_rows_of_the_same_kind(flow):
     other = table(200, 5)
     assert flow.score(other) > flow.score(other.assign(spent=other["spent"] * 3))

@@ -152,7 +152,7 @@ def _choose_steps(
     penalties = PENALTIES if penalty is None else (penalty,)
     max_steps = MAX_STEPS if n_steps is None else n_steps
     best = -math.inf
-    chosen = GaussianizationSettings(max_steps, PENALTIES[-1], initial_map)
+    chosen = GaussianizationSettings(max_steps, penalties[-1], initial_map)
     for candidate in penalties:
         tried = GaussianizationSettings(max_steps, candidate, initial_map)
         curve = held_out_curve(trials, tried, seed)

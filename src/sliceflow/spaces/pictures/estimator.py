@@ -346,6 +346,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
                 raise DataError("y was given, but completions have no labels", "omit y")
             if fitted.known is None:
                 raise DataError("the model was fitted without known=", "omit X")
+            require_int("n", n, 1)
             return fitted.completions(X, n, seed, n_snapshots)
         n, encoded_y = self._encoded_y_for(fitted, n, y, seed)
         snapshots = fitted.evolution(n, encoded_y, seed, n_snapshots)
@@ -367,11 +368,12 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
         """
         options = replace(self._options_or_defaults(ImageOptions), precision=precision)
         options.require_valid()
-        self.set_params(options=options)
         fitted: FittedPictures = self._fitted_state()
+        self.set_params(options=options)
         fitted_options = replace(fitted.plan.options, precision=precision)
         plan = replace(fitted.plan, options=fitted_options)
         self._record = replace(self._record, fitted=replace(fitted, plan=plan))
+        self.plan_ = plan
         return self
 
     def _adapter(

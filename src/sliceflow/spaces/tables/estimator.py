@@ -358,7 +358,7 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
         """
         fitted: FittedTable = self._fitted_state()
         seed = self._seed_copy().child("score")
-        row_features = fitted.features(X)
+        row_features = fitted.features(read_if_path(X))
         n_rows = row_features.shape[1]
         n_drawn = n_rows * draws_per_scored_row(n_rows)
         sample_features = fitted.features(fitted.sample(n_drawn, seed))
