@@ -1,11 +1,13 @@
 """Regressions of rows on conditions: against closed forms of Gaussians."""
 
+import warnings
+
 import numpy as np
 import pytest
 
 from sliceflow import SlicedDensity, load
 from sliceflow.engine.random import Seed
-from sliceflow.errors import DataError
+from sliceflow.errors import DataError, DataWarning
 from sliceflow.spaces.density.bases import SmoothBasis
 from sliceflow.spaces.density.regression import TriangularRegression
 from sliceflow.spaces.density.ridge import evidence_ridge
@@ -171,3 +173,12 @@ def test_missing_and_few_conditions_are_named(density, rng):
         density.score_samples(np.zeros((2, 2)), [[1.0, 2.0], [1.0, 2.0]])
     with pytest.raises(DataError, match="there are 20 rows with y that is numbers"):
         SlicedDensity().fit(rng.normal(size=(20, 2)), rng.normal(size=(20, 1)))
+
+
+def test_parameters_that_a_regression_ignores_are_named(rng):
+    x, y, _ = correlated(200, rng)
+    with pytest.warns(DataWarning, match="n_steps, penalty of a flow .* do nothing"):
+        SlicedDensity(n_steps=3, penalty=30.0, random_state=0).plan(x, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        SlicedDensity(random_state=0).plan(x, y)

@@ -20,7 +20,7 @@ from sliceflow.engine.conditions import (
 )
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import Seed
-from sliceflow.errors import DataError, DataWarning
+from sliceflow.errors import DataError, DataWarning, warn_user
 from sliceflow.models.protocols import FitResult
 from sliceflow.models.rows import RowConditions
 from sliceflow.models.vector_rows import VectorRows, read_rows
@@ -135,6 +135,7 @@ class DensityAdapter:
         if n < MIN_CONDITIONAL_ROWS:
             fact = f"there are {n} rows with y that is numbers"
             raise DataError(fact, f"pass at least {MIN_CONDITIONAL_ROWS} rows")
+        self._warn_of_ignored()
         plan = DensityPlan(
             device=str(self.device),
             n_rows=n,
@@ -144,6 +145,20 @@ class DensityAdapter:
             n_conditions=encoder.condition_dim,
         )
         return ConditionalDensityTask(plan, training, encoder, self.device, seed)
+
+    def _warn_of_ignored(self) -> None:
+        """Warn of parameters that the user has set, and a regression does not read."""
+        values = {
+            "n_steps": self.n_steps,
+            "penalty": self.penalty,
+            "n_components": self.n_components,
+        }
+        ignored = [name for name, value in values.items() if value is not None]
+        if ignored:
+            fact = f"y is numbers, so a regression is fitted: {', '.join(ignored)}"
+            warn_user(
+                DataWarning(f"{fact} of a flow without y do nothing", "omit them")
+            )
 
 
 def _row_groups(rows: VectorRows) -> list[RowGroup]:
