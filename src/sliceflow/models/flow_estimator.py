@@ -54,7 +54,13 @@ from sliceflow.models.protocols import (
 )
 from sliceflow.models.ranks import SINGLE, Communicator
 from sliceflow.models.saving import FitRecord, save
-from sliceflow.validation import is_bool, is_int, require, require_verbosity
+from sliceflow.validation import (
+    is_bool,
+    is_int,
+    require,
+    require_int,
+    require_verbosity,
+)
 
 # The default number of particles, rounded up to a multiple of the number of rows. More
 # take longer, in proportion.
@@ -423,7 +429,7 @@ class FlowEstimator(
 
         If y is None, the conditions have the data's proportions.
         """
-        require(is_int(n, 1), "n", n, "an int of at least 1")
+        require_int("n", n, 1)
         self._require_memory(fitted, n)  # before y is allocated
         if y is None:
             row_y = fitted.encoded_y

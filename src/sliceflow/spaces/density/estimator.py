@@ -35,10 +35,9 @@ from sliceflow.spaces.density.fitted import FittedDensity
 from sliceflow.spaces.density.plan import DensityPlan
 from sliceflow.validation import (
     ColumnBounds,
-    is_bool,
-    is_int,
-    is_real,
-    require,
+    require_bool,
+    require_int,
+    require_real,
     require_verbosity,
 )
 
@@ -155,13 +154,20 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         return tags
 
     def _adapter(self, like_fitted: bool = False) -> DensityAdapter:
+        require_int("n_steps", self.n_steps, 0, others=("auto",))
+        require_real("penalty", self.penalty, 0, others=("auto",))
+        require_int("n_components", self.n_components, 1, others=("auto",))
+        require_verbosity(self.verbose)
+        require_bool("keep_rows", self.keep_rows)
+        n_steps = None
+        if self.n_steps != "auto":
+            n_steps = int(self.n_steps)
         penalty = None
         if self.penalty != "auto":
-            ok = is_real(self.penalty, 0)
-            require(ok, "penalty", self.penalty, "'auto' or a number from 0 on")
             penalty = float(self.penalty)
-        require_verbosity(self.verbose)
-        require(is_bool(self.keep_rows), "keep_rows", self.keep_rows, "True or False")
+        n_components = None
+        if self.n_components != "auto":
+            n_components = int(self.n_components)
         validate: Callable[[Any], np.ndarray] = partial(
             checked_by_sklearn, estimator=self
         )
@@ -170,9 +176,9 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         device = resolve_device(self.device)
         return DensityAdapter(
             bounds=self.bounds,
-            n_steps=self._checked_count("n_steps", least=0),
+            n_steps=n_steps,
             penalty=penalty,
-            n_components=self._checked_count("n_components", least=1),
+            n_components=n_components,
             device=device,
             validate=validate,
         )
@@ -208,15 +214,6 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         plan = super().plan(X, y)
         assert isinstance(plan, DensityPlan), "the task of a density has such a plan"
         return plan
-
-    def _checked_count(self, name: str, least: int) -> int | None:
-        """The parameter of that name, which is a count; None if it is "auto"."""
-        value = getattr(self, name)
-        if value == "auto":
-            return None
-        is_count = is_int(value, least)
-        require(is_count, name, value, f"'auto' or an int of at least {least}")
-        return int(value)
 
     def _validate_like_fitted(self, X: Any) -> np.ndarray:
         """X after scikit-learn's checks, with the columns of known rows.
@@ -430,7 +427,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         ((200, 2), True)
         """
         fitted = self._fitted_state()
-        require(is_int(n, 1), "n", n, "an int of at least 1")
+        require_int("n", n, 1)
         self._require_memory(fitted, n)  # before y is allocated
         seed = Seed.from_random_state(random_state)
         if y is None:
