@@ -129,7 +129,7 @@ def measure(frame: pd.DataFrame, condition: Condition, seed: int) -> Row:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         flow = TableFlow(kinds=mixed_columns(frame), random_state=seed).fit(train)
-        filtered = filter_samples(flow, condition, len(truth), n)
+        filtered = filter_samples(flow, condition, len(truth), n, seed)
         given = flow.sample(
             len(filtered),
             random_state=seed,
@@ -145,13 +145,19 @@ def measure(frame: pd.DataFrame, condition: Condition, seed: int) -> Row:
 
 
 def filter_samples(
-    flow: TableFlow, condition: Condition, n: int, n_at_a_time: int
+    flow: TableFlow, condition: Condition, n: int, n_at_a_time: int, seed: int
 ) -> pd.DataFrame:
-    """Up to n plain samples that have a condition."""
+    """Up to n plain samples that have a condition.
+
+    Every seed has random numbers of its own: with the same ones, the luck of one draw
+    would be that of all seeds.
+    """
     kept = []
     n_kept = 0
     for round_index in range(MAX_ROUNDS):
-        samples = flow.sample(n_at_a_time, random_state=round_index)
+        samples = flow.sample(
+            n_at_a_time, random_state=MAX_ROUNDS * (seed + 1) + round_index
+        )
         kept.append(samples[condition.holds(samples)])
         n_kept += len(kept[-1])
         if n_kept >= n:
