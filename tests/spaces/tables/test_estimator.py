@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import sliceflow
 from sliceflow import TableFlow
-from sliceflow.spaces.tables import tree_tuning, trial_draws
+from sliceflow.spaces.tables import trial_draws
 from sliceflow.spaces.tables.strategies import uses_ridge
 
 
@@ -105,37 +105,14 @@ def test_what_columns_are_is_printed_within_a_terminal(flow):
     assert list(flow.columns_["kind"])[:3] == ["identifier", "category", "integer"]
 
 
-def test_the_coarseness_of_trees_solves_the_formula_of_the_excess():
-    def excess(t, n, c):
-        return c * np.exp(-0.8 * t) * n**-0.1
-
-    for c, n in ((0.1, 9_000), (0.13, 40_000)):
-        measured = excess(0.5, 4_500, c)
-        t = tree_tuning._coarseness_for_all_rows(measured, 4_500, n)
-        assert 0 < t < 1
-        assert excess(t, n, c) == pytest.approx(tree_tuning.MAX_NEARER_EXCESS)
-    for measured, t in ((-0.01, 0.0), (0.0, 0.0), (0.4, 1.0)):
-        assert tree_tuning._coarseness_for_all_rows(measured, 4_500, 9_000) == t
-
-
-@pytest.mark.parametrize(
-    ("n", "limit"), [(600, "MIN_DISTANCE_RATIO"), (8_000, "MAX_NEARER_EXCESS")]
-)
-def test_trees_are_as_fine_as_copies_allow(monkeypatch, n, limit, rng):
-    x = rng.normal(size=n)
-    frame = pd.DataFrame({"x": x, "y": np.sin(3 * x) + 0.05 * rng.normal(size=n)})
-    leaves = []
-    for value in (0.01, 9.0):
-        monkeypatch.setattr(tree_tuning, limit, value)
-        leaves.append(TableFlow().plan(frame).min_samples_leaf)
-    assert leaves == ([5, 20] if limit == "MIN_DISTANCE_RATIO" else [20, 5])
-    monkeypatch.undo()
-    noise = TableFlow().plan(pd.DataFrame(rng.normal(size=(n, 4)))).min_samples_leaf
-    assert 5 < noise <= 20
+def test_trees_are_equally_fine_in_all_but_tiny_tables(rng):
+    for n in (600, 8_000):
+        frame = pd.DataFrame(rng.normal(size=(n, 4)))
+        assert TableFlow().plan(frame).tree_settings[:2] == (10, 2.5)
     assert TableFlow().plan(frame[:30]).min_samples_leaf == 3
 
 
-def test_trees_are_chosen_with_the_strategies_of_the_table(monkeypatch, rng):
+def test_near_rows_are_chosen_with_the_strategies_of_the_table(monkeypatch, rng):
     seen = []
     fit_chain = trial_draws.fit_chain
 

@@ -8,8 +8,8 @@ from scipy.stats import kstest
 
 import sliceflow
 from sliceflow import ModelFileError, TableFlow
+from sliceflow.spaces.tables import choose_neighbours
 from sliceflow.spaces.tables import fitted as fitted_tables
-from sliceflow.spaces.tables import tree_tuning
 from sliceflow.spaces.tables.chain import fit_chain
 from sliceflow.spaces.tables.nearest_rows_model import NearestRowsModel
 
@@ -130,7 +130,7 @@ def test_near_rows_are_chosen_where_they_are_better(rng, monkeypatch):
         factors + 0.3 * rng.normal(size=(300, 6)), columns=list("abcdef")
     )
     with monkeypatch.context() as patch:
-        patch.setattr(tree_tuning, "trial_auc", trial_auc)
+        patch.setattr(choose_neighbours, "trial_auc", trial_auc)
         plan = TableFlow().plan(smooth)
         assert plan.n_neighbors > 0
         assert "near rows and a chain of trees" in str(plan)
@@ -149,7 +149,7 @@ def test_near_rows_are_chosen_where_they_are_better(rng, monkeypatch):
         == 0
     )
     # All draws are too near.
-    monkeypatch.setattr(tree_tuning, "MIN_DISTANCE_RATIO", 99.0)
+    monkeypatch.setattr(choose_neighbours, "MIN_DISTANCE_RATIO", 99.0)
     assert TableFlow().plan(smooth).n_neighbors == 0
 
 
@@ -211,6 +211,6 @@ def test_a_file_whose_rows_cannot_be_near_is_refused(rng, tmp_path, monkeypatch)
         sliceflow.load(tmp_path / "m").sample(9, random_state=0),
         flow.sample(9, random_state=0),
     )
-    monkeypatch.setattr(tree_tuning, "MAX_ROWS_FOR_NEIGHBOURS", 50)
+    monkeypatch.setattr(choose_neighbours, "MAX_ROWS_FOR_NEIGHBOURS", 50)
     with pytest.raises(ModelFileError, match="do not fit the plan"):
         sliceflow.load(tmp_path / "m")

@@ -39,6 +39,9 @@ MAX_ROWS_PER_TRIAL = 4_000
 # columns are tried, which takes time.
 MAX_CDF_ERROR = 0.05
 
+# The trees of a trial have half of the rows, and so leaves of half as many as usual.
+TRIAL_TREE_SETTINGS = TreeSettings(min_samples_leaf=5, ccp_factor=2)
+
 # To draw new rows, the error of a regression must be below this share of the error of
 # leaves. Where the two are close, a detector tells draws of regressions from rows more
 # easily than draws from leaves (with a share of .9, its AUC is .589 instead of .562 on
@@ -167,7 +170,7 @@ class _Trial:
         model = fit_column_model(
             self.fitted,
             seed=seed,
-            settings=TreeSettings.from_coarseness(0).for_n_rows(len(self.fitted)),
+            settings=TRIAL_TREE_SETTINGS.for_n_rows(len(self.fitted)),
             strategy=strategy,
         )
         first = self._cdf(model.draw(DraftRows(self.held_out_coords), rng)[:, 0])

@@ -22,7 +22,7 @@ from sliceflow.spaces.tables.rare_levels import rare_level_codes
 from sliceflow.spaces.tables.strategies import Strategy
 from sliceflow.spaces.tables.table import Table
 from sliceflow.spaces.tables.table_rows import TableRows, format_names, read_dataframe
-from sliceflow.spaces.tables.trees import TreeSettings
+from sliceflow.spaces.tables.trees import DEFAULT_TREE_SETTINGS, TreeSettings
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class TableAdapter:
     kinds: Mapping[str, str]  # of columns, as the user gave them
     constraints: Sequence[str]
     known_rows: TableRows | None  # new rows must have the same columns
-    tree_settings: TreeSettings | None  # None lets the rows choose
+    tree_settings: TreeSettings | None  # None takes ours
     search_rules: bool  # whether to find rules beside the constraints
     min_count: int  # numbers of fewer rows are not drawn
     rare_levels: RareLevels  # what becomes of levels of fewer rows
@@ -83,19 +83,22 @@ class TableAdapter:
     def _resolve_tree_settings(
         self, table: Table, strategies: Sequence[Strategy]
     ) -> TreeSettings:
-        """The settings that the user chose, as far as the table allows, or its own."""
+        """The settings that the user chose, as far as the table allows, or ours."""
         # It imports torch, which takes seconds, and plain draws need none of it.
-        from sliceflow.spaces.tables.tree_tuning import (
-            choose_tree_settings,
+        from sliceflow.spaces.tables.choose_neighbours import (
+            choose_n_neighbors,
             may_use_neighbours,
         )
 
-        settings = self.tree_settings
-        if settings is None:
-            settings = choose_tree_settings(table, strategies)
+        n = len(table.cell_coords)
+        if self.tree_settings is None:
+            settings = DEFAULT_TREE_SETTINGS.for_n_rows(n)
+            k = choose_n_neighbors(table, settings, strategies)
+            return settings._replace(n_neighbors=k)
+        settings = self.tree_settings.for_n_rows(n)
         if settings.n_neighbors and not may_use_neighbours(table, strategies):
-            settings = settings._replace(n_neighbors=0)
-        return settings.for_n_rows(len(table.cell_coords))
+            return settings._replace(n_neighbors=0)
+        return settings
 
 
 @dataclass(frozen=True)

@@ -125,6 +125,6 @@ class TablePlan(Plan):
         if not self.n_neighbors:
             return True
         # It imports torch, which takes seconds, and plain draws need none of it.
-        from sliceflow.spaces.tables.tree_tuning import may_use_neighbours
+        from sliceflow.spaces.tables.choose_neighbours import may_use_neighbours
 
         return may_use_neighbours(table, self.strategies)

@@ -104,20 +104,17 @@ class TreeSettings(NamedTuple):
     ccp_factor: float
     n_neighbors: int = 0
 
-    @classmethod
-    def from_coarseness(cls, t: float) -> TreeSettings:
-        """Settings from the finest trees, t = 0, to the coarsest, t = 1.
-
-        Leaves have 5·4ᵗ rows or more, and a split must gain 2 + 0.75·t times what one
-        of noise would. Both ends were set with the five tables of
-        benchmarks/standard_tables.py in view.
-        """
-        return cls(min_samples_leaf=round(5 * 4**t), ccp_factor=round(2 + 0.75 * t, 2))
-
     def for_n_rows(self, n: int) -> TreeSettings:
         """The same settings with smaller leaves if there are few rows."""
         limit = max(MIN_SAMPLES_LEAF, n // MIN_LEAVES_PER_TABLE)
         return self._replace(min_samples_leaf=min(self.min_samples_leaf, limit))
+
+
+# How fine trees are, unless the user says otherwise. Over 20 small tables, finer trees
+# that each table chose for itself, so that draws were just not too near to its rows,
+# were hardly harder to tell from rows, and gave more of them away to attackers; coarser
+# ones were easier to tell (benchmarks/RESULTS.md).
+DEFAULT_TREE_SETTINGS = TreeSettings(min_samples_leaf=10, ccp_factor=2.5)
 
 
 class DrawnValues(NamedTuple):

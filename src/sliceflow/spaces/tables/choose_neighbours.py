@@ -1,0 +1,142 @@
+"""Whether nearest rows draw the smooth numbers of a small table, and how many.
+
+The training rows choose: the fewest nearest rows whose draws are hardly nearer to rows
+than rows are to each other, if a detector finds these draws harder to tell from rows
+than those of trees.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from sliceflow.neighbours.distance_ratios import MIN_DISTANCE_RATIO, log_distance_ratio
+from sliceflow.spaces.tables.row_distances import (
+    MAX_COLUMNS_COMPARED,
+    nearest_distances,
+)
+from sliceflow.spaces.tables.strategies import Strategy
+from sliceflow.spaces.tables.table import Table
+from sliceflow.spaces.tables.trees import TreeSettings
+from sliceflow.spaces.tables.trial_draws import (
+    CHOICE_SEED,
+    iter_halves,
+    trial_auc,
+    trial_draws,
+)
+
+# With fewer rows, distances say too little, and trees draw all columns.
+MIN_ROWS_TO_CHOOSE = 40
+
+# Added to all distances, whose logarithms are compared: equal rows have the distance 0.
+# It is small beside 1, which is the distance between the ends of a number's range.
+DISTANCE_OF_EQUAL_ROWS = 0.01
+
+# Draws of a chain for each row, to compare distances. More would be less noisy, and
+# take longer.
+TRIAL_DRAWS_PER_ROW = 2
+
+# Nearest rows are tried in tables with fewer rows than this. In larger tables trees are
+# as good, and nearest rows would copy (in the table Magic, DCR was .68).
+MAX_ROWS_FOR_NEIGHBOURS = 1_000
+
+# The numbers of nearest rows that are tried; each is about 1.5 times the one before.
+N_NEIGHBORS_TRIED = (8, 12, 18, 27, 40, 60, 90, 135)
+
+
+def choose_n_neighbors(
+    table: Table, settings: TreeSettings, strategies: Sequence[Strategy]
+) -> int:
+    """From how many nearest rows smooth numbers are drawn; 0 if trees draw them.
+
+    `settings` are those of the trees that draw the other columns.
+    """
+    is_large_enough = len(table.cell_coords) >= MIN_ROWS_TO_CHOOSE
+    if not is_large_enough or not may_use_neighbours(table, strategies):
+        return 0
+    k = _smallest_neighbourhood(table, settings, strategies)
+    if k == 0 or not _neighbours_are_better(table, settings, k, strategies):
+        return 0
+    return k
+
+
+def may_use_neighbours(table: Table, strategies: Sequence[Strategy]) -> bool:
+    """Whether nearest rows may draw smooth numbers: in small, free tables.
+
+    A constraint may compare any columns, and near rows would break it.
+    """
+    is_small = (
+        len(table.cell_coords) < MAX_ROWS_FOR_NEIGHBOURS
+        and len(table.drawing_order) <= MAX_COLUMNS_COMPARED
+    )
+    is_asked = any(not rule.is_discovered for rule in table.rule_set.rules)
+    if not is_small or is_asked:
+        return False
+    return len(table.columns_for_neighbours(strategies)) > 0
+
+
+def _smallest_neighbourhood(
+    table: Table, settings: TreeSettings, strategies: Sequence[Strategy]
+) -> int:
+    """The least number of nearest rows whose draws are far enough from rows; 0 if none.
+
+    Found by bisection: more nearest rows give draws that are farther away.
+    """
+    row_distances = nearest_distances(
+        table, table.cell_coords, table.cell_coords, exclude_self=True
+    )
+    candidates = [k for k in N_NEIGHBORS_TRIED if 2 * k <= len(table.cell_coords)]
+
+    def is_far_enough(k: int) -> bool:
+        with_neighbours = settings._replace(n_neighbors=k)
+        return _nearness_excess(table, with_neighbours, strategies, row_distances) <= 0
+
+    index = bisect_left(candidates, True, key=is_far_enough)
+    if index == len(candidates):
+        return 0
+    return candidates[index]
+
+
+def _neighbours_are_better(
+    table: Table, settings: TreeSettings, k: int, strategies: Sequence[Strategy]
+) -> bool:
+    """Whether a detector finds draws from nearest rows harder to tell than from trees.
+
+    Draws are of one half of the rows, with k/2 nearest rows, and the detector compares
+    them with the other half.
+    """
+    only_trees = settings._replace(n_neighbors=0)
+    with_neighbours = settings._replace(n_neighbors=k // 2)
+    gain = 0.0
+    seed = CHOICE_SEED.child("near")
+    n = len(table.cell_coords)
+    for fitted, held_out in iter_halves(table.cell_coords, seed, n_compared=n):
+        auc_of_trees = trial_auc(table, fitted, held_out, only_trees, strategies)
+        auc_of_neighbours = trial_auc(
+            table, fitted, held_out, with_neighbours, strategies
+        )
+        gain += auc_of_trees - auc_of_neighbours
+    return gain > 0
+
+
+def _nearness_excess(
+    table: Table,
+    settings: TreeSettings,
+    strategies: Sequence[Strategy],
+    row_distances: Tensor,
+) -> float:
+    """How much nearer to rows draws are than they may be; positive if too near.
+
+    It is the logarithm of the least allowed ratio of distances minus that of the actual
+    ratio, of draws to rows over `row_distances` (n,), which are between rows.
+    """
+    n_draws = TRIAL_DRAWS_PER_ROW * len(table.cell_coords)
+    draws = trial_draws(table, table.cell_coords, n_draws, settings, strategies)
+    draw_distances = nearest_distances(table, draws, table.cell_coords)
+    log_ratio = log_distance_ratio(
+        draw_distances, row_distances, offset=DISTANCE_OF_EQUAL_ROWS
+    )
+    return math.log(MIN_DISTANCE_RATIO) - log_ratio
