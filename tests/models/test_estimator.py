@@ -78,7 +78,7 @@ def test_constructors_take_keywords_only_and_keep_what_they_are_given(estimator)
         "device",
         "random_state",
         "verbose",
-        "keep_rows",
+        "save_rows",
         "options",
         "preset",
     } <= set(parameters)
@@ -182,7 +182,7 @@ def test_a_fit_does_what_its_plan_says(kind, fitted):
     for field in dataclasses.fields(plan):
         value = getattr(plan, field.name)
         assert value != "auto"
-        assert not isinstance(value, transports.Auto)
+        assert not isinstance(value, transports.AutoTransport)
     lines = str(plan).splitlines()
     assert lines[0].split() == ["method", *plan.method.split()]
     assert plan._repr_html_().count("<tr>") == len(lines)

@@ -94,7 +94,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
       work and returns a `FitResult`.
     - `_store(record, particles)` may be extended to set further attributes.
 
-    ``keep_rows=True``, where there is this parameter, writes the rows to the file.
+    ``save_rows=True``, where there is this parameter, writes the rows to the file.
     Otherwise they are written only if sampling needs them.
     """
 
@@ -105,7 +105,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
     random_state: RandomState
     verbose: int
     # Some subclasses have this parameter; the others never write rows to files.
-    keep_rows: bool = False
+    save_rows: bool = False
     # Set by a fit.
     _record: FitRecord[RowsT, FittedT]
     plan_: Plan
@@ -272,7 +272,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
         bit for bit. If anything fails or is interrupted, the model stays as it was.
 
         This works after any fit: an estimator has its rows in memory. A file or a
-        pickle has them only with ``keep_rows=True``.
+        pickle has them only with ``save_rows=True``.
 
         Parameters
         ----------
@@ -445,8 +445,8 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
             return None
         if self._record.rows is None:
             fact = f"this {type(self).__name__} does not have its rows: its file, or "
-            fact += "pickle, was written without keep_rows=True"
-            raise NoRowsError(fact, "fit all rows again, with keep_rows=True")
+            fact += "pickle, was written without save_rows=True"
+            raise NoRowsError(fact, "fit all rows again, with save_rows=True")
         return self._record.rows
 
     def _needed_rows(self) -> RowsT:
@@ -486,7 +486,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
     @property
     def _files_have_rows(self) -> bool:
         """Whether a file or a pickle holds the rows."""
-        return self.keep_rows or (self._is_fitted and self._record.fitted.needs_rows)
+        return self.save_rows or (self._is_fitted and self._record.fitted.needs_rows)
 
     def _rows_for_file(self) -> RowsT | None:
         """The rows, if a file or a pickle shall hold them."""

@@ -97,7 +97,7 @@ class FlowEstimator(
     transport: TransportName | Transport
     device: str | torch.device
     preset: Literal["paper"] | None
-    keep_rows: bool
+    save_rows: bool
     # Set by a fit. `classes_` exists if y is labels. The particle attributes exist
     # unless the model was loaded from a file saved without particles.
     classes_: np.ndarray
@@ -253,10 +253,10 @@ class FlowEstimator(
             require_same_parameters(
                 ranks, type(self).__name__, parameters, adapter.device
             )
-            if parameters["keep_rows"]:
-                fact = "keeps all rows in one process"
+            if parameters["save_rows"]:
+                fact = "needs all rows in one process"
                 hint = "fit without it, or in one process"
-                raise ParameterError("keep_rows", True, fact, hint)
+                raise ParameterError("save_rows", True, fact, hint)
         rows = adapter.read(X, y)
         seed = Seed.from_random_state(self.random_state)
         if ranks.size > 1:
@@ -459,7 +459,7 @@ class FlowEstimator(
             The file. An existing file is replaced atomically and keeps its permissions.
             A symbolic link is followed. Folders, pipes and devices raise an error.
         particles : bool, default False
-            Also save the batched samples, `particles_` and `particle_conditions_`.
+            Also save `particles_` and `particle_conditions_`.
 
         Raises
         ------

@@ -139,7 +139,7 @@ EventT_co = TypeVar("EventT_co", bound=ProgressEvent, covariant=True)
 
 @dataclass(frozen=True)
 class ParticleResult:
-    """The batched samples of a flow, for the attributes of its estimator."""
+    """The particles at the end of a flow, for the attributes of its estimator."""
 
     X: Any  # in the form of the user's X
     y: Any  # their conditions; None without conditions

@@ -49,20 +49,20 @@ def test_a_rare_class_has_knots():
 
 def test_the_stages_end_with_exact_axis_steps():
     flow, axis = (
-        vectors(3, n_steps=20, transport=transports.Histogram(9))
+        vectors(3, n_steps=20, transport=transports.HistogramTransport(9))
         .plan(X)
         .engine_stages()
     )
     assert (flow.frame_kind, flow.n_steps, flow.transport) == (
         Orthogonal(),
         20,
-        transports.Histogram(9),
+        transports.HistogramTransport(9),
     )
     assert (flow.matches_marginals, flow.n_knots, flow.taper) == (False, 16, 0.5)
     assert (axis.frame_kind, axis.n_steps, axis.transport) == (
         Axis(),
         3,
-        transports.Sorted(),
+        transports.SortedTransport(),
     )
     assert (axis.matches_marginals, axis.n_knots, axis.taper) == (True, 16, 0)
     assert [stage.name for stage in vectors(0).plan(X).engine_stages()] == ["flow"]
@@ -100,12 +100,12 @@ def test_an_estimate_grows_with_all_that_a_fit_has():
         dict(m=30_000),
         dict(n_steps=3000),
         dict(options=VectorOptions(n_knots=1024)),
-        dict(transport=transports.Histogram(1 << 20)),
+        dict(transport=transports.HistogramTransport(1 << 20)),
         dict(frame=frames.Random(5000)),
     ):
         assert estimate(**more) > least, more
     assert (
-        vectors(transport=transports.Sorted()).plan(X).nbytes < 1 << 28
+        vectors(transport=transports.SortedTransport()).plan(X).nbytes < 1 << 28
     )  # no bins are counted
 
 

@@ -85,7 +85,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
     verbose : int, default 0
         1 logs how far the fit is, to the logger "sliceflow" of Python's `logging`, or
         to stderr if no handler shows that.
-    keep_rows : bool, default False
+    save_rows : bool, default False
         Write the rows into the model's file, too, so that rows can be added and removed
         after it is loaded. In memory, an estimator always has its rows.
 
@@ -135,7 +135,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         device: str | torch.device = "auto",
         random_state: RandomState = None,
         verbose: int = 0,
-        keep_rows: bool = False,
+        save_rows: bool = False,
     ) -> None:
         self.n_steps = n_steps
         self.penalty = penalty
@@ -144,7 +144,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
-        self.keep_rows = keep_rows
+        self.save_rows = save_rows
 
     def __sklearn_tags__(self) -> Any:
         """What scikit-learn's tools and checks know of this estimator."""
@@ -158,7 +158,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         require_real("penalty", self.penalty, 0, others=("auto",))
         require_int("n_components", self.n_components, 1, others=("auto",))
         require_verbosity(self.verbose)
-        require_bool("keep_rows", self.keep_rows)
+        require_bool("save_rows", self.save_rows)
         n_steps = None
         if self.n_steps != "auto":
             n_steps = int(self.n_steps)

@@ -88,7 +88,7 @@ class PictureAdapter:
             amplifier, parameters.transport, m, data.n, data.n_classes
         )
 
-        allocation = self._flow_particles(data, m, amplifier, seed)
+        allocation = self._allocate_particles(data, m, amplifier, seed)
         known = None
         if parameters.known is not None:
             known = as_known(parameters.known, data.layout).copy()
@@ -109,16 +109,16 @@ class PictureAdapter:
         )
 
     @property
-    def _keeps_model(self) -> bool:
+    def _stores_maps(self) -> bool:
         """Whether the fit keeps its maps, to draw samples later."""
         return self.parameters.options.n_knots != 0
 
-    def _flow_particles(
+    def _allocate_particles(
         self, data: PictureData, m: int, amplifier: float, seed: Seed
     ) -> ParticleAllocation:
         """The particles, with classes or clusters in the data's proportions."""
         if data.conditions is None:
-            n_moved = max(m, MIN_PARTICLES) if self._keeps_model else m
+            n_moved = max(m, MIN_PARTICLES) if self._stores_maps else m
             return ParticleAllocation(m, n_moved)
         conditions_seed = seed.child("conditions")
         return ParticleAllocation.in_proportion(
@@ -127,7 +127,7 @@ class PictureAdapter:
             resolve_condition_use(amplifier, data.n_classes),
             conditions_seed,
             conditions_seed.child("mixed"),
-            self._keeps_model,
+            self._stores_maps,
         )
 
     def _choose_particles(self, data: PictureData) -> int:

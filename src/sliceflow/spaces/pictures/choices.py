@@ -9,8 +9,8 @@ import torch
 
 from sliceflow.engine.flow import ConditionUse, resolve_condition_use
 from sliceflow.engine.transports import (
-    Auto,
-    Histogram,
+    AutoTransport,
+    HistogramTransport,
     Transport,
     TransportName,
     resolve_transport,
@@ -298,15 +298,15 @@ def choose_picture_transport(
         transport,
         n_points,
         n_ranks,
-        Histogram(n_bins, MAX_POINTS_PER_STEP),
-        Auto(n_bins=n_bins, max_samples=MAX_POINTS_PER_STEP),
+        HistogramTransport(n_bins, MAX_POINTS_PER_STEP),
+        AutoTransport(n_bins=n_bins, max_samples=MAX_POINTS_PER_STEP),
     )
 
 
 def _uses_histograms(transport: TransportName | Transport, n_points: int) -> bool:
     """Whether a fit of `n_points` particles and pictures would use histograms."""
     chosen = choose_picture_transport(transport, "separate", n_points)
-    return isinstance(chosen, Histogram)
+    return isinstance(chosen, HistogramTransport)
 
 
 def choose_knots(

@@ -96,7 +96,7 @@ class SlicedWassersteinFlow(
         the paper. "local" keeps the rows and samples from those near the y that is
         asked for, without steps or maps. "auto" is local unless ξ is 0 or ∞, or several
         ranks take part; labels alone never are.
-    keep_rows : bool, default False
+    save_rows : bool, default False
         Write the rows into the model's file, too, so that rows can be added and removed
         after it is loaded. In memory, an estimator always has its rows.
     options : VectorOptions or None, default None
@@ -105,7 +105,8 @@ class SlicedWassersteinFlow(
     Attributes
     ----------
     particles_ : array, tensor or DataFrame (M, d)
-        The batched samples, in the form of X.
+        The particles at the end of the fit, in the form of X: the paper's *batched
+        samples*.
     particle_conditions_ : array, DataFrame or None
         The conditions of the particles, as the user wrote them.
     classes_ : array
@@ -155,7 +156,7 @@ class SlicedWassersteinFlow(
         standardize: bool = True,
         preset: Literal["paper"] | None = None,
         condition_mode: ConditionMode = "auto",
-        keep_rows: bool = False,
+        save_rows: bool = False,
         options: VectorOptions | None = None,
     ) -> None:
         self.n_particles = n_particles
@@ -170,7 +171,7 @@ class SlicedWassersteinFlow(
         self.standardize = standardize
         self.preset = preset
         self.condition_mode = condition_mode
-        self.keep_rows = keep_rows
+        self.save_rows = save_rows
         self.options = options
 
     def _adapter(
@@ -182,12 +183,12 @@ class SlicedWassersteinFlow(
         if like_fitted:
             validate = self._validate_like_fitted
         return VectorAdapter(
-            self._checked_parameters(), resolve_device(self.device), validate, ranks
+            self._validated_parameters(), resolve_device(self.device), validate, ranks
         )
 
-    def _checked_parameters(self) -> VectorParameters:
+    def _validated_parameters(self) -> VectorParameters:
         """The parameters, checked, after the preset is applied."""
-        self._require_shared_parameters(self.options, ("standardize", "keep_rows"))
+        self._require_shared_parameters(self.options, ("standardize", "save_rows"))
         is_count = is_int(self.n_steps, 0)
         require(is_count, "n_steps", self.n_steps, "an int of at least 0")
 

@@ -103,7 +103,7 @@ class VectorAdapter:
         n_moved = max(n_particles, MIN_PARTICLES)
         allocation = ParticleAllocation(n_particles, n_moved)
         if rows.conditions is not None:
-            allocation = self._particles_with_y(
+            allocation = self._allocate_particles(
                 rows.conditions, n_particles, seed.child("conditions")
             )
         plan = plan_vectors(rows, parameters, allocation, self.device, n_ranks)
@@ -111,7 +111,7 @@ class VectorAdapter:
         data = TrainingData(plan, rows, seed, self.device, self.ranks)
         return VectorTask(data, allocation)
 
-    def _particles_with_y(
+    def _allocate_particles(
         self, row_conditions: RowConditions, n_particles: int, seed: Seed
     ) -> ParticleAllocation:
         """The particles of a flow, with y in the proportions of the rows.

@@ -38,11 +38,11 @@ from sliceflow.engine.frames import (
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import (
-    Auto,
-    Histogram,
-    Interpolated,
+    AutoTransport,
+    HistogramTransport,
+    InterpolatedTransport,
     SavedTransport,
-    Sorted,
+    SortedTransport,
     resolve_transport,
 )
 from sliceflow.errors import DataError, ParameterError
@@ -94,10 +94,10 @@ NANOSECONDS_PER_INTERPOLATED_VALUE = {"cpu": 140.0, "cuda": 2.0}
 COLUMNS_OF_CHEAP_PROJECTION = 100
 
 # The transports that the names "histogram" and "auto" stand for.
-HISTOGRAM = Histogram()
-AUTO = Auto()
+HISTOGRAM = HistogramTransport()
+AUTO = AutoTransport()
 # Axis steps sort, because bins would blur the values of discrete columns.
-AXIS_TRANSPORT = Sorted()
+AXIS_TRANSPORT = SortedTransport()
 
 NonNegative = Annotated[float, Between(0)]
 
@@ -111,7 +111,8 @@ class BaseVectorPlan(Plan):
     dtype: Literal["float32", "float64"]
     n_particles: Count  # particles that the user gets, as `particles_`
     condition_kind: ConditionKind  # the kind of y
-    condition_dim: Count  # number of classes, or of columns of y; 0 without y
+    # The number of classes, or of continuous columns of y; 0 without y.
+    condition_dim: Count
     standardize: bool
 
     @property
@@ -131,7 +132,7 @@ class BaseVectorPlan(Plan):
         if self.condition_kind == "continuous":
             return f"{n} columns"
         if self.condition_kind == "mixed":
-            return f"labels, {n - 1} columns"
+            return f"labels, {n} columns"
         return ""
 
 
@@ -302,7 +303,7 @@ class VectorPlan(BaseVectorPlan):
         sort_bytes = 16 + 8 * itemsize
         step_bytes = n_directions * sort_bytes * n_projected
         flow_knots = min(self.n_knots, m)
-        if isinstance(self.transport, Histogram):
+        if isinstance(self.transport, HistogramTransport):
             bin_bytes = BYTES_PER_BIN * self.transport.n_bins * n_classes
             step_bytes = n_directions * (3 * n_projected * itemsize + bin_bytes)
             flow_knots = min(self.n_knots, self.transport.n_bins)
@@ -347,7 +348,7 @@ class VectorPlan(BaseVectorPlan):
         n_values += 4 * self.n_columns * self.n_axis_particles
         n_values *= max(1, self.n_columns // COLUMNS_OF_CHEAP_PROJECTION)
         nanoseconds = NANOSECONDS_PER_VALUE
-        if isinstance(self.transport, Interpolated):
+        if isinstance(self.transport, InterpolatedTransport):
             nanoseconds = NANOSECONDS_PER_INTERPOLATED_VALUE
         return self.seconds_for(n_values, nanoseconds)
 
