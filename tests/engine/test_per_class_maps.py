@@ -191,7 +191,7 @@ def test_a_flow_with_maps_per_class_is_the_flow_of_each_class_alone(rng):
     particles = Cloud(x.clone(), None, slices_p)
     target = Target.from_cloud(Cloud(data, None, slices_q))
     model = simulate(flow, particles, target, ParticleStreams(Seed(1)))
-    samples = Cloud(fresh.clone(), None, fresh_slices)
+    samples = Cloud(fresh.clone(), class_indices(fresh_slices))
     replay(flow, model, samples, ParticleStreams(Seed(2)))
     unconditional = replace(flow, condition_dim=0)
     for c, points_p, points_q in each_class(slices_p, slices_q):
@@ -217,14 +217,14 @@ def test_particles_in_any_order_are_replayed_as_if_they_were_sorted_by_class(rng
     x = torch.from_numpy(rng.normal(size=(3, 90)))
     data = torch.from_numpy(rng.gamma(2, size=(3, 90)))
     stages = [Stage("flow", Orthogonal(), 4, SortedTransport(), n_knots=32)]
-    flow = FlowSpec(stages, Seed(0), condition_dim=3, amplifier=np.inf, entropy=0.01)
+    flow = FlowSpec(stages, Seed(0), condition_dim=3, amplifier=np.inf)
     model = simulate(
         flow,
         Cloud(x[:, by_class], None, slices),
         Target.from_cloud(Cloud(data, None, slices)),
         ParticleStreams(Seed(1)),
     )
-    in_order = Cloud(x[:, by_class], None, slices)
+    in_order = Cloud(x[:, by_class], class_indices(slices))
     snapshots = replay(flow, model, in_order, ParticleStreams(Seed(2)), {1, 3})
     mixed = Cloud(x.clone(), y)
     mixed_snapshots = replay(flow, model, mixed, ParticleStreams(Seed(2)), {1, 3})
@@ -233,3 +233,28 @@ def test_particles_in_any_order_are_replayed_as_if_they_were_sorted_by_class(rng
     assert torch.equal(mixed.x[:, by_class], in_order.x)
     for snapshot, mixed_snapshot in zip(snapshots, mixed_snapshots, strict=True):
         assert torch.equal(mixed_snapshot[:, by_class], snapshot)
+
+
+def test_the_noise_of_a_particle_does_not_depend_on_the_classes_of_others(rng):
+    """With separate maps, too, for which particles are sorted by class."""
+    y = ClassIndices(torch.arange(90) % 3)
+    other_y = ClassIndices(y.values.clone())
+    other_y.values[:40] = 2
+    data = Cloud(
+        torch.from_numpy(rng.gamma(2, size=(3, 90))), None, slices_of([30] * 3)
+    )
+    stages = [Stage("flow", Orthogonal(), 4, SortedTransport(), n_knots=32)]
+    flow = FlowSpec(stages, Seed(0), condition_dim=3, amplifier=np.inf, entropy=0.01)
+    fitted = Cloud(torch.from_numpy(rng.normal(size=(3, 90))), None, data.class_slices)
+    target = Target.from_cloud(data)
+    model = simulate(flow, fitted, target, ParticleStreams(Seed(1)))
+
+    x = torch.from_numpy(rng.normal(size=(3, 90)))
+    particles = Cloud(x.clone(), y)
+    replay(flow, model, particles, ParticleStreams(Seed(2)))
+    beside_others = Cloud(x.clone(), other_y)
+    replay(flow, model, beside_others, ParticleStreams(Seed(2)))
+    same = y.values == other_y.values
+    assert 30 < int(same.sum()) < 90
+    assert torch.equal(particles.x[:, same], beside_others.x[:, same])
+    assert not torch.equal(particles.x[:, ~same], beside_others.x[:, ~same])

@@ -203,6 +203,20 @@ def test_what_is_prepared_is_fitted_as_planned(kind, fitted):
             other.fit(prepared, y)
 
 
+@pytest.mark.parametrize("changes", [dict(n_particles=31), dict(random_state=8)])
+def test_what_was_prepared_with_other_parameters_is_refused(kind, changes):
+    make, data = PARTS[kind]
+    flow = make()
+    prepared = flow.prepare(*data)
+    before = flow.get_params(deep=False)
+    flow.set_params(**changes)
+    (name,) = changes
+    with pytest.raises(ValueError, match=rf"other parameters \({name}\): prepare it"):
+        flow.fit(prepared)
+    assert not hasattr(flow, "history_")
+    flow.set_params(**before | {"verbose": 1}).fit(prepared)
+
+
 @pytest.mark.parametrize("state", [np.random.RandomState, np.random.default_rng])
 @pytest.mark.parametrize("kind", ["labels", "grey labels"])
 def test_planning_changes_nothing(kind, state):

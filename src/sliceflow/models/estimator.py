@@ -1,7 +1,7 @@
 """`Estimator`: what all estimators share, whether or not they move particles.
 
-`fit` prepares a `FitJob` (rows, seed and a `FitTask`), runs its task and stores the
-model. An estimator keeps its rows in memory: if some are added or removed later, it
+`fit` reads the rows, plans a `FitTask` of them, runs it and stores the model. An
+estimator keeps its rows in memory: if some are added or removed later, it
 fits all rows that it then has, with the same seed. The module `flow_estimator` has what
 only flows of particles share.
 """
@@ -20,21 +20,22 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from sliceflow.engine.events import EventT, Listeners, Progress
+from sliceflow.engine.events import ClosableListener, EventT, Listeners, Progress
 from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import HintedError, warn_user
 from sliceflow.models.plan import Plan
 from sliceflow.models.protocols import (
     Adapter,
-    FitJob,
     FitResult,
     FitTask,
     FittedT,
     HistoryColumns,
     Options,
     ParticleResult,
+    PreparedFit,
     RowsT,
 )
+from sliceflow.models.ranks import SINGLE, Communicator
 from sliceflow.models.removal import remove_rows
 from sliceflow.models.saving import FitRecord, HasColumns, SavedHistory, save
 from sliceflow.validation import as_callables, require
@@ -177,35 +178,57 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
         -------
         self : the fitted estimator
         """
-        return self._run_job(self.prepare(X, y), listeners)
+        return self._run(self._make_task(X, y), listeners)
 
-    def _run_job(
+    def _make_task(self, X: Any, y: Any) -> FitTask[RowsT, FittedT, EventT]:
+        """The planned fit of the user's X and y, which `prepare` may have planned."""
+        if isinstance(X, PreparedFit):
+            task: FitTask[RowsT, FittedT, EventT] = X.task_for(self, y)
+            return task
+        adapter = self._adapter()
+        rows = adapter.read(X, y)
+        return adapter.make_task(rows, Seed.from_random_state(self.random_state))
+
+    def _run(
         self,
-        job: FitJob[RowsT, FitTask[FittedT, EventT]],
+        task: FitTask[RowsT, FittedT, EventT],
         listeners: Listeners[EventT],
+        *,
+        ranks: Communicator = SINGLE,
+        owns_rows: bool = False,
     ) -> Self:
-        """Run a fit, and store its model. Every `fit` ends here."""
+        """Run a fit, and store its model. Every `fit` ends here.
+
+        Parameters
+        ----------
+        task : the planned fit
+        listeners : the user's
+        ranks : those that take part
+        owns_rows : whether no other code changes the rows, so that they need no copy
+        """
         all_listeners = list(as_callables(listeners, "listeners"))
-        if self.verbose and job.ranks.is_main:
+        if self.verbose and ranks.is_main:
             all_listeners.append(Progress())
         with ExitStack() as at_the_end:
             for listener in all_listeners:
-                if hasattr(listener, "close"):
+                if isinstance(listener, ClosableListener):
                     at_the_end.callback(listener.close)
-            result = job.task.run(all_listeners)
+            result = task.run(all_listeners)
         # With several ranks, no process has all rows, so none can refit them.
         rows = None
-        if job.ranks.size == 1:
-            rows = job.rows if job.owns_rows else _copied(job.rows)
+        if ranks.size == 1:
+            rows = task.rows if owns_rows else _copied(task.rows)
         # Attributes are set last, so that a fit that fails leaves the old model
         # unchanged.
-        record = FitRecord(job.seed, result.fitted, result.history, rows)
+        record = FitRecord(task.seed, result.fitted, result.history, rows)
         self._store(record, result.particles)
         if result.warning is not None:
             warn_user(result.warning)
         return self
 
-    def prepare(self, X: Any, y: Any = None) -> FitJob[RowsT, FitTask[FittedT, EventT]]:
+    def prepare(
+        self, X: Any, y: Any = None
+    ) -> PreparedFit[FitTask[RowsT, FittedT, EventT]]:
         """Read and plan the rows. `fit` takes the result instead of X and y.
 
         Parameters
@@ -217,16 +240,12 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
 
         Returns
         -------
-        job : FitJob
-            Its `plan` says what the fit will do.
+        prepared : PreparedFit
+            Its `plan` says what the fit will do. It is for the parameters that the
+            estimator has now.
         """
-        if isinstance(X, FitJob):
-            X.require_fitted_by(self, y)
-            return X
-        adapter = self._adapter()
-        rows = adapter.read(X, y)
-        seed = Seed.from_random_state(self.random_state)
-        return FitJob(self, rows, seed, adapter.make_task(rows, seed))
+        task = self._make_task(X, y)
+        return PreparedFit(self, self.get_params(deep=False), task)
 
     def plan(self, X: Any, y: Any = None) -> Plan:
         """What ``fit(X, y)`` would do, its memory and its time. Print it.
@@ -405,9 +424,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
             seed = self._record.seed
         else:
             seed = Seed.from_random_state(self.random_state)
-        task = adapter.make_task(rows, seed)
-        job = FitJob(self, rows, seed, task, owns_rows=True)
-        return self.fit(job, listeners=listeners)
+        return self._run(adapter.make_task(rows, seed), listeners, owns_rows=True)
 
     # The model
 

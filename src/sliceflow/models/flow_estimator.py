@@ -1,8 +1,8 @@
 """`FlowEstimator`: what all flows of particles share.
 
 To follow a fit: `FlowEstimator.fit` → the adapter's `read` and `make_task` →
-`Estimator._run_job` → the task's `run`, which makes a `RunningFlow` → `run_flow`, at
-the end of this module → `engine.flow.simulate` → back in `run`, the result.
+`Estimator._run` → the task's `run`, which makes a `RunningFlow` → `run_flow`, at the
+end of this module → `engine.flow.simulate` → back in the task's `run`, the result.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import (
@@ -43,13 +44,13 @@ from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.estimator import Estimator, draws_per_scored_row
 from sliceflow.models.fingerprint import fingerprint, require_same_parameters
 from sliceflow.models.protocols import (
-    FitJob,
     FittedFlowT,
     FlowAdapter,
     FlowRowsT,
     FlowTask,
     Options,
     ParticleResult,
+    PreparedFit,
     RunningFlow,
 )
 from sliceflow.models.ranks import SINGLE, Communicator
@@ -192,40 +193,39 @@ class FlowEstimator(
         FitInterrupted
             If Ctrl-C stopped a fit with a `checkpoint_dir`.
         """
-        job = self.prepare(X, y, ranks=ranks)
-        if job.ranks.size > 1:
+        task = self._make_task(X, y, ranks)
+        ranks = task.ranks
+        if ranks.size > 1:
             folder_given = "None" if checkpoint_dir is None else "a folder"
-            job.ranks.require_equal({"checkpoint_dir": folder_given})
+            ranks.require_equal({"checkpoint_dir": folder_given})
         if checkpoint_dir is not None:
-            job = self._open_checkpoints(
-                job, Path(checkpoint_dir), checkpoint_every, keep_checkpoint
+            task = self._open_checkpoints(
+                task, Path(checkpoint_dir), checkpoint_every, keep_checkpoint
             )
-        return self._run_job(job, listeners)
+        return self._run(task, listeners, ranks=ranks)
 
     def _open_checkpoints(
         self,
-        job: FitJob[FlowRowsT, FlowTask[FittedFlowT]],
+        task: FlowTask[FlowRowsT, FittedFlowT],
         folder: Path,
         every: float,
         keep: bool,
-    ) -> FitJob[FlowRowsT, FlowTask[FittedFlowT]]:
-        """Give a prepared fit checkpoints. It resumes from the last one, if any."""
-        device = torch.device(job.plan.device)
+    ) -> FlowTask[FlowRowsT, FittedFlowT]:
+        """The fit with checkpoints. It resumes from the last one, if there is one."""
+        device = torch.device(task.plan.device)
         checkpoints = Checkpoints(
-            folder, every, self._fingerprint(job), job.seed, job.ranks, device
+            folder, every, self._fingerprint(task), task.seed, task.ranks, device
         )
         checkpoints.keep = keep
-        task = job.task
-        if checkpoints.seed != job.seed:
+        if checkpoints.seed != task.seed:
             # The checkpoint is that of a fit with random_state=None.
-            adapter = self._adapter(ranks=job.ranks)
-            task = adapter.make_task(job.rows, checkpoints.seed)
-        task = task.with_checkpoints(checkpoints)
-        return replace(job, seed=checkpoints.seed, task=task)
+            adapter = self._adapter(ranks=task.ranks)
+            task = adapter.make_task(task.rows, checkpoints.seed)
+        return task.with_checkpoints(checkpoints)
 
     def prepare(
         self, X: Any, y: Any = None, *, ranks: Communicator | None = None
-    ) -> FitJob[FlowRowsT, FlowTask[FittedFlowT]]:
+    ) -> PreparedFit[FlowTask[FlowRowsT, FittedFlowT]]:
         """Read and plan the rows. `fit` takes the result instead of X and y.
 
         Parameters
@@ -239,12 +239,20 @@ class FlowEstimator(
 
         Returns
         -------
-        job : FitJob
-            Its `plan` says what the fit will do.
+        prepared : PreparedFit
+            Its `plan` says what the fit will do. It is for the parameters that the
+            estimator has now.
         """
-        if isinstance(X, FitJob):
-            X.require_fitted_by(self, y, ranks)
-            return X
+        task = self._make_task(X, y, ranks)
+        return PreparedFit(self, self.get_params(deep=False), task)
+
+    def _make_task(
+        self, X: Any, y: Any, ranks: Communicator | None = None
+    ) -> FlowTask[FlowRowsT, FittedFlowT]:
+        """The planned fit of the user's X and y, which `prepare` may have planned."""
+        if isinstance(X, PreparedFit):
+            task: FlowTask[FlowRowsT, FittedFlowT] = X.task_for(self, y, ranks)
+            return task
         if ranks is None:
             ranks = SINGLE
         adapter = self._adapter(ranks=ranks)
@@ -261,22 +269,20 @@ class FlowEstimator(
         seed = Seed.from_random_state(self.random_state)
         if ranks.size > 1:
             seed = ranks.broadcast(seed)
-        return FitJob(self, rows, seed, adapter.make_task(rows, seed), ranks)
+        return adapter.make_task(rows, seed)
 
-    def _fingerprint(
-        self, job: FitJob[FlowRowsT, FlowTask[FittedFlowT]]
-    ) -> dict[str, str]:
+    def _fingerprint(self, task: FlowTask[FlowRowsT, FittedFlowT]) -> dict[str, str]:
         """Texts of all that the result of a fit depends on.
 
         A fit resumes from a checkpoint only if both have the same texts.
         """
-        plan = job.plan
+        plan = task.plan
         return fingerprint(
             type(self).__name__,
             self.get_params(deep=False) | plan.settings(),
             torch.device(plan.device),
-            None if self.random_state is None else job.seed,
-            **job.rows.digests(job.ranks),
+            None if self.random_state is None else task.seed,
+            **task.rows.digests(task.ranks),
         )
 
     def _store(
@@ -505,17 +511,18 @@ class FlowEnd:
     listeners: Sequence[FlowListener]
 
 
+@contextmanager
 def run_flow(
     running: RunningFlow,
     listeners: Sequence[FlowListener],
     ranks: Communicator,
     checkpoints: Checkpoints | None,
-) -> FlowEnd:
-    """Move the particles to the end of the flow.
+) -> Iterator[FlowEnd]:
+    """Move the particles to the end of the flow, and finish the fit in a `with` block.
 
-    With `checkpoints`, this goes on where the last one ended, and writes more. The last
-    one stays, for the sake of what follows the flow: `Checkpoints.discard` removes it
-    once the fit is done.
+    With `checkpoints`, this goes on where the last one ended, and writes more. Ctrl-C
+    waits until the fit can be resumed. The last checkpoint is discarded after the
+    block.
     """
     if ranks.size > 1:
         listeners = ranks.synchronized(listeners)
@@ -523,16 +530,21 @@ def run_flow(
     history = History()
     all_listeners: list[FlowListener] = [history, *listeners]
     after_step: Callable[[], None] = do_nothing
+    guard: AbstractContextManager[None] = nullcontext()
     if checkpoints is not None:
         checkpoints.resume(state, running, history)
         after_step = partial(checkpoints.save_if_due, state, running, history)
-    simulate(
-        running.spec,
-        running.particles,
-        running.target(),
-        running.particle_streams,
-        listeners=all_listeners,
-        state=state,
-        after_step=after_step,
-    )
-    return FlowEnd(state, history, all_listeners)
+        guard = checkpoints.guard()
+    with guard:
+        simulate(
+            running.spec,
+            running.particles,
+            running.target(),
+            running.particle_streams,
+            listeners=all_listeners,
+            state=state,
+            after_step=after_step,
+        )
+        yield FlowEnd(state, history, all_listeners)
+    if checkpoints is not None:
+        checkpoints.discard()

@@ -370,7 +370,7 @@ def test_ranks_use_all_points_whatever_the_limit_of_a_step():
     limited, whole = tasks
     assert limited.plan.nbytes == whole.plan.nbytes
     assert limited.plan.seconds == whole.plan.seconds
-    (stage,) = RunningVectors(limited.data, limited.allocation).spec.stages[:1]
+    (stage,) = RunningVectors(limited).spec.stages[:1]
     assert stage.transport.inverse_sizes == (
         1 / limited.plan.n_flow_particles + 1 / 500,
     )

@@ -97,9 +97,10 @@ class PictureAdapter:
         self._require_memory(plan, data)
         start_trial = None
         if needs_trial(plan, self.ranks.size):
-            start_trial = StartTrial(self, rows, seed)
+            start_trial = StartTrial(self)
         return PictureTask(
             plan,
+            rows,
             data,
             allocation,
             known,

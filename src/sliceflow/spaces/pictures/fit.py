@@ -8,7 +8,6 @@ which holds the particles, the flow and the pictures that the particles move ont
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -45,7 +44,7 @@ from sliceflow.spaces.pictures.mosaics import (
     stored_pictures,
 )
 from sliceflow.spaces.pictures.plan import PicturePlan
-from sliceflow.spaces.pictures.rows import PictureData
+from sliceflow.spaces.pictures.rows import PictureData, PictureRows
 from sliceflow.spaces.pictures.start_trial import StartTrial
 
 
@@ -54,7 +53,8 @@ class PictureTask:
     """A planned fit of pictures. No particle has moved yet."""
 
     plan: PicturePlan
-    data: PictureData  # with mirror images and clusters
+    rows: PictureRows  # as the user passed them
+    data: PictureData  # the same, with mirror images and clusters
     allocation: ParticleAllocation
     known: Mask | None  # (h, w), True where a pixel is known
     seed: Seed
@@ -73,14 +73,8 @@ class PictureTask:
         """
         task = self.tune()
         flow = RunningPictures(task)
-        guard: AbstractContextManager[None] = nullcontext()
-        if self.checkpoints is not None:
-            guard = self.checkpoints.guard()
-        with guard:
-            flow_end = run_flow(flow, listeners, self.ranks, self.checkpoints)
+        with run_flow(flow, listeners, self.ranks, self.checkpoints) as flow_end:
             result = flow.result(flow_end)
-        if self.checkpoints is not None:
-            self.checkpoints.discard()
         return result
 
     def tune(self) -> PictureTask:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -170,8 +169,23 @@ class VectorTask:
 
     @property
     def plan(self) -> VectorPlan:
-        """The plan of the fit."""
+        """What the fit will do."""
         return self.data.plan
+
+    @property
+    def rows(self) -> VectorRows:
+        """The user's rows, checked."""
+        return self.data.rows
+
+    @property
+    def seed(self) -> Seed:
+        """The seed of the fit."""
+        return self.data.seed
+
+    @property
+    def ranks(self) -> Communicator:
+        """Those that take part."""
+        return self.data.ranks
 
     def with_checkpoints(self, checkpoints: Checkpoints) -> VectorTask:
         """The same fit, which writes checkpoints and resumes from the last one."""
@@ -182,25 +196,18 @@ class VectorTask:
 
         The flow goes on where a checkpoint ended, if there is one.
         """
-        data = self.tune().data
-        flow = RunningVectors(data, self.allocation)
-        guard: AbstractContextManager[None] = nullcontext()
-        if self.checkpoints is not None:
-            guard = self.checkpoints.guard()
-        with guard:
-            flow_end = run_flow(flow, listeners, data.ranks, self.checkpoints)
-            x = flow.particles.x
-            kept = self.allocation.kept_cloud(x, data.ranks).sorted_by_class()
+        task = self.tune()
+        data = task.data
+        flow = RunningVectors(task)
+        with run_flow(flow, listeners, data.ranks, self.checkpoints) as flow_end:
+            kept = self.allocation.kept_cloud(flow.particles.x, data.ranks)
             model_steps = flow_end.state.model_steps
             if data.plan.n_axis_particles:
                 axis_steps = AxisSteps.for_data(data)
                 axis_steps.move(kept, self.allocation.kept_flow_y, flow_end)
                 model_steps = axis_steps.append_to(model_steps)
             fitted = _fitted_vectors(data, model_steps)
-            x = kept.in_user_order()
-            result = self._result(fitted, data, x, flow_end.history)
-        if self.checkpoints is not None:
-            self.checkpoints.discard()
+            result = self._result(fitted, data, kept.x, flow_end.history)
         return result
 
     def tune(self) -> VectorTask:
@@ -229,10 +236,10 @@ class VectorTask:
 class RunningVectors:
     """The flow of vectors while it runs: the particles, and all that moves them."""
 
-    def __init__(self, data: TrainingData, allocation: ParticleAllocation) -> None:
+    def __init__(self, task: VectorTask) -> None:
+        data = task.data
         plan = data.plan
-        self.data = data
-        self.allocation = allocation
+        self.task = task
 
         # This rank's particles among those of all ranks, at random places.
         shard = data.ranks.shard(plan.n_flow_particles)
@@ -244,8 +251,8 @@ class RunningVectors:
         )
         self.particle_streams.fill(x, "start")
         self.particles = Cloud(x)
-        if allocation.flow_y is not None:
-            self.particles = allocation.cloud(x, data.ranks)
+        if task.allocation.flow_y is not None:
+            self.particles = task.allocation.cloud(x, data.ranks)
 
         # Maps are shrunk, and fitted to the clouds of all ranks.
         self.spec = plan.flow_spec(data.seed, data.device, only="flow")
@@ -257,12 +264,13 @@ class RunningVectors:
 
     def _inverse_sample_sizes(self) -> tuple[float, ...]:
         """Numbers, one for each class, to which the noise of maps is proportional."""
-        plan = self.data.plan
+        data = self.task.data
+        plan = data.plan
         return inverse_sample_sizes(
             plan.n_flow_particles,
             plan.n_rows * plan.draws_per_row,
-            y_p=self.allocation.flow_y,
-            y_q=self.data.y_q,
+            y_p=self.task.allocation.flow_y,
+            y_q=data.y_q,
             max_samples=plan.batch_size,
             distinct_share=1 / plan.draws_per_row,
         )
@@ -273,13 +281,14 @@ class RunningVectors:
 
     def _load_data(self, step: Step) -> Cloud:
         """What the particles move onto before the axis steps: the same in each step."""
-        return self.data.flow_cloud()
+        return self.task.data.flow_cloud()
 
     def _load_batches(self) -> Batches:
         """Which particles and data each step is fitted to."""
+        data = self.task.data
         n_particles = self.particles.x.shape[1]
-        y_p = self.allocation.flow_y
-        return self.data.batches(n_particles, y_p, self.data.plan.batch_size)
+        y_p = self.task.allocation.flow_y
+        return data.batches(n_particles, y_p, data.plan.batch_size)
 
 
 def _fitted_vectors(
