@@ -69,12 +69,21 @@ _DEFAULT_PARTICLES = 10_000
 _PARTICLE_ATTRIBUTES = ("particles_", "particle_conditions_")
 
 
-def default_particles(n: int) -> int:
-    """The smallest multiple of n rows of at least 10,000.
+def choose_n_particles(
+    n_particles: int | None, n_rows: int, n_classes: int, n_ranks: int
+) -> int:
+    """The number of particles to keep: what the user says, or one that fits the rows.
 
-    A multiple uses the conditions of all rows equally often.
+    If `n_particles` is None, it is the smallest multiple of the rows that is at least
+    10,000: a multiple uses the conditions of all rows equally often. Raises a
+    `ParameterError` if the user wants fewer than there are classes or ranks.
     """
-    return n * max(1, math.ceil(_DEFAULT_PARTICLES / n))
+    if n_particles is None:
+        n_particles = n_rows * math.ceil(_DEFAULT_PARTICLES / n_rows)
+    minimum = max(n_classes, n_ranks)
+    requirement = f"at least {minimum}, one for each class and rank"
+    require(n_particles >= minimum, "n_particles", n_particles, requirement)
+    return int(n_particles)
 
 
 # What users pass as X, and get as samples.

@@ -28,7 +28,6 @@ from sliceflow.spaces.pictures.parameters import PictureParameters
 from sliceflow.spaces.pictures.plan import PicturePlan
 from sliceflow.spaces.pictures.rows import PictureData, PictureRows
 from sliceflow.spaces.pictures.start_trial import StartTrial, needs_trial
-from sliceflow.validation import require
 
 # If all integer pixels are in the lowest quarter of the possible values, the user has
 # probably forgotten `n_pixel_values`.
@@ -78,7 +77,9 @@ class PictureAdapter:
         """What a fit of these pictures will do; an error if that is impossible."""
         parameters = self.parameters
         data = PictureData.from_rows(rows, self.device, parameters.mirror)
-        m = self._choose_particles(data)
+        m = choices.choose_particles(
+            parameters, data.n, data.n_classes, self.ranks.size, self.device
+        )
         clustered = self._with_clusters(data, m, seed)
         amplifier = parameters.amplifier
         if clustered is not data:
@@ -130,18 +131,6 @@ class PictureAdapter:
             conditions_seed.child("mixed"),
             self._stores_maps,
         )
-
-    def _choose_particles(self, data: PictureData) -> int:
-        """Choose the number of particles to keep."""
-        m = choices.choose_particles(self.parameters, data.n, self.device)
-        minimum = max(self.ranks.size, data.n_classes)
-        require(
-            m >= minimum,
-            "n_particles",
-            m,
-            f"at least {minimum}, one for each class and rank",
-        )
-        return m
 
     def _with_clusters(self, data: PictureData, m: int, seed: Seed) -> PictureData:
         """The pictures with clusters, or the same pictures if they get none.

@@ -16,7 +16,7 @@ from sliceflow.engine.transports import (
     resolve_transport,
 )
 from sliceflow.errors import ParameterError
-from sliceflow.models.flow_estimator import default_particles
+from sliceflow.models.flow_estimator import choose_n_particles
 from sliceflow.models.presets import N_DIRECTIONS
 from sliceflow.models.ranks import Communicator
 from sliceflow.spaces.pictures.layout import Layout
@@ -169,23 +169,28 @@ def choose_steps_per_stage(
 
 
 def choose_particles(
-    parameters: PictureParameters, n: int, device: torch.device
+    parameters: PictureParameters,
+    n: int,
+    n_classes: int,
+    n_ranks: int,
+    device: torch.device,
 ) -> int:
     """M for n pictures (and mirror images) and the parameters of an estimator.
 
-    On a CPU, where particles take long, there are fewer.
+    By default there are fewer on a CPU, where particles take long.
     """
-    if parameters.n_particles is not None:
-        return int(parameters.n_particles)
     twice_the_pictures = 2 * n
     if parameters.mirror:  # n counts each picture twice already
         twice_the_pictures = n
-    m = default_particles(twice_the_pictures)
-    if device.type == "cpu" and parameters.preset is None:
+    m = choose_n_particles(
+        parameters.n_particles, twice_the_pictures, n_classes, n_ranks
+    )
+    is_default = parameters.n_particles is None and parameters.preset is None
+    if device.type == "cpu" and is_default:
         quality = parameters.quality
         if parameters.steps_per_stage is not None:
             quality = "best"
-        m = min(m, CPU_MAX_PARTICLES[quality])
+        m = min(m, max(n_classes, CPU_MAX_PARTICLES[quality]))
     return m
 
 

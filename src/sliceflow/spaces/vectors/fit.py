@@ -26,7 +26,7 @@ from sliceflow.errors import CopyWarning, ParameterError
 from sliceflow.metrics.copying import evidence_of_copying
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.distributed import across_ranks
-from sliceflow.models.flow_estimator import default_particles, run_flow
+from sliceflow.models.flow_estimator import choose_n_particles, run_flow
 from sliceflow.models.particles import ParticleAllocation
 from sliceflow.models.protocols import FitResult, ParticleResult
 from sliceflow.models.ranks import SINGLE, Communicator
@@ -35,11 +35,10 @@ from sliceflow.models.vector_rows import VectorRows, read_rows
 from sliceflow.spaces.vectors.axis_steps import AxisSteps
 from sliceflow.spaces.vectors.data import TrainingData
 from sliceflow.spaces.vectors.fitted import FittedVectors
-from sliceflow.spaces.vectors.local import LOCAL_PARTICLES, LocalVectorTask
+from sliceflow.spaces.vectors.local import LocalVectorTask
 from sliceflow.spaces.vectors.parameters import VectorParameters
 from sliceflow.spaces.vectors.plan import (
     VectorPlan,
-    choose_n_particles,
     max_directions,
     plan_vectors,
     uses_local_conditions,
@@ -83,21 +82,15 @@ class VectorAdapter:
         """Plan a fit of these rows; an error if that is impossible."""
         parameters = self.parameters
         n_ranks = self.ranks.size
-        encoder = None
+        n_classes = 0
         if rows.conditions is not None:
             encoder = rows.conditions.encoder
-
-        default = default_particles(rows.n_all_rows)
-        is_local = uses_local_conditions(encoder, parameters, n_ranks)
-        if is_local:
-            default = LOCAL_PARTICLES
+            if uses_local_conditions(encoder, parameters, n_ranks):
+                return LocalVectorTask.for_rows(rows, parameters, seed, self.device)
+            n_classes = rows.n_classes
         n_particles = choose_n_particles(
-            parameters.n_particles, default, encoder, n_ranks
+            parameters.n_particles, rows.n_all_rows, n_classes, n_ranks
         )
-        if is_local:
-            return LocalVectorTask.for_rows(
-                rows, n_particles, parameters, seed, self.device
-            )
         # Maps of few particles would be poor for fresh ones.
         n_moved = max(n_particles, MIN_PARTICLES)
         allocation = ParticleAllocation(n_particles, n_moved)

@@ -185,7 +185,6 @@ class LocalVectorTask:
     def for_rows(
         cls,
         rows: VectorRows,
-        n_particles: int,
         parameters: VectorParameters,
         seed: Seed,
         device: torch.device,
@@ -194,6 +193,9 @@ class LocalVectorTask:
         row_conditions = rows.conditions
         assert row_conditions is not None, "local conditions need y"
         n, d = rows.X.shape
+        n_particles = LOCAL_PARTICLES
+        if parameters.n_particles is not None:
+            n_particles = int(parameters.n_particles)
         plan = LocalVectorPlan(
             device=str(device),
             n_rows=n,
