@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from sliceflow.devices import require_memory
 from sliceflow.engine.events import ClosableListener, EventT, Listeners, Progress
 from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import HintedError, warn_user
@@ -28,6 +29,7 @@ from sliceflow.models.protocols import (
     Adapter,
     FitResult,
     FitTask,
+    Fitted,
     FittedT,
     HistoryColumns,
     Options,
@@ -41,6 +43,7 @@ from sliceflow.models.saving import FitRecord, HasColumns, SavedHistory, save
 from sliceflow.validation import as_callables, require
 
 if TYPE_CHECKING:
+    import torch
 
     class BaseEstimator:
         """The used part of scikit-learn's class, which has no types.
@@ -74,6 +77,12 @@ def draws_per_scored_row(n: int) -> int:
     return math.ceil(_MIN_SCORED / n)
 
 
+def require_sample_memory(fitted: Fitted, n: int, device: torch.device) -> None:
+    """Raise a `NotEnoughMemoryError` if n samples do not fit into memory."""
+    nbytes = fitted.sample_bytes(n)
+    require_memory(nbytes, device, f"n={n} samples need", "draw fewer at a time")
+
+
 class NoRowsError(HintedError, ValueError):
     """Rows cannot be added or removed, because the model does not have its rows."""
 
@@ -93,7 +102,8 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
       `FitTask`.
     - A `FitTask` has a `plan`, which users print, and `run(listeners)`, which does the
       work and returns a `FitResult`.
-    - `_store(record, particles)` may be extended to set further attributes.
+    - `_store(record, particles)` may be extended to set further attributes, and
+      `_with_rows(fitted, rows)` to complete a state that was read from a file.
 
     ``save_rows=True``, where there is this parameter, writes the rows to the file.
     Otherwise they are written only if sampling needs them.
@@ -445,14 +455,21 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
         """Replace the fitted attributes by those of a new model.
 
         Fits and files both end here. Only flows have `particles`, and files may be
-        without. A subclass extends this to complete a fitted state that was read from a
-        file (see `Fitted`), and to set more attributes.
+        without. A subclass extends this to set more attributes.
         """
         self.__dict__.pop("_pending_rows", None)
         self._record = record
         self.plan_ = record.fitted.plan
         self.history_ = record.history
         self.n_iter_ = max(map(len, record.history.values()), default=0)
+
+    def _with_rows(self, fitted: FittedT, rows: RowsT | None) -> FittedT:
+        """A fitted state that was read from a file, complete with the file's rows.
+
+        A subclass extends this if samples need the rows: see `Fitted.needs_rows`.
+        Raises a ValueError if they do not fit the state.
+        """
+        return fitted
 
     def _known_rows(self) -> RowsT | None:
         """The model's rows, with pending changes; None before the first fit."""

@@ -29,7 +29,6 @@ from typing import (
 import numpy as np
 import torch
 
-from sliceflow.devices import require_memory
 from sliceflow.engine import conditions
 from sliceflow.engine.allocation import stratified_indices
 from sliceflow.engine.clouds import sliced_distance
@@ -41,9 +40,14 @@ from sliceflow.engine.random import RandomState, Seed
 from sliceflow.engine.transports import Transport, TransportName
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.checkpoints import Checkpoints
-from sliceflow.models.estimator import Estimator, draws_per_scored_row
+from sliceflow.models.estimator import (
+    Estimator,
+    draws_per_scored_row,
+    require_sample_memory,
+)
 from sliceflow.models.fingerprint import fingerprint, require_same_parameters
 from sliceflow.models.protocols import (
+    FittedFlow,
     FittedFlowT,
     FlowAdapter,
     FlowRowsT,
@@ -223,9 +227,8 @@ class FlowEstimator(
         """The fit with checkpoints. It resumes from the last one, if there is one."""
         device = torch.device(task.plan.device)
         checkpoints = Checkpoints(
-            folder, every, self._fingerprint(task), task.seed, task.ranks, device
+            folder, every, self._fingerprint(task), task.seed, task.ranks, device, keep
         )
-        checkpoints.keep = keep
         if checkpoints.seed != task.seed:
             # The checkpoint is that of a fit with random_state=None.
             adapter = self._adapter(ranks=task.ranks)
@@ -377,10 +380,10 @@ class FlowEstimator(
         >>> bool(flow.sample(9, y="right", random_state=0)[:, 0].min() > 50)
         True
         """
-        fitted = self._fitted_state()
+        fitted: FittedFlow[UserRowsT] = self._fitted_state()
         seed = Seed.from_random_state(random_state)
-        n, encoded_y = self._encoded_y_for(fitted, n, y, seed)
-        rows: UserRowsT = fitted.sample(n, encoded_y, seed)
+        n, encoded_y = encode_y_for_samples(fitted, n, y, seed)
+        rows = fitted.sample(n, encoded_y, seed)
         if not return_y:
             return rows
         encoder = fitted.encoder
@@ -413,10 +416,10 @@ class FlowEstimator(
         seed = self._seed_copy().child("score")
         points = fitted.comparable_points(self._as_rows_like_fitted(X))
         n = points.shape[1]
-        row_y = self._encoded_row_y(fitted, y, n)
+        row_y = _encoded_row_y(fitted, y, n)
         times = draws_per_scored_row(n)
         if row_y is None:
-            _, sample_y = self._encoded_y_for(fitted, times * n, None, seed)
+            _, sample_y = encode_y_for_samples(fitted, times * n, None, seed)
         else:
             sample_y = row_y.repeat(times)
         drawn = fitted.comparable_points(fitted.sample(times * n, sample_y, seed))
@@ -425,41 +428,6 @@ class FlowEstimator(
     def _as_rows_like_fitted(self, X: Any) -> Any:
         """X, checked to be like the fitted rows."""
         return X
-
-    def _encoded_row_y(self, fitted: FittedFlowT, y: Any, n: int) -> EncodedY | None:
-        """The encoded conditions of n rows; None if the model or the user has none."""
-        encoder = fitted.encoder
-        if y is None or encoder is None or encoder.are_clusters:
-            return None
-        row_y: EncodedY = encoder.encode(as_array(y))
-        if len(row_y) != n:
-            fact = f"X has {n} rows but y has {len(row_y)}"
-            raise DataError(fact, "pass one y for every row")
-        return row_y
-
-    def _encoded_y_for(
-        self, fitted: FittedFlowT, n: int, y: Any, seed: Seed
-    ) -> tuple[int, EncodedY | None]:
-        """The number of samples, and their encoded conditions.
-
-        If y is None, the conditions have the data's proportions.
-        """
-        require_int("n", n, 1)
-        self._require_memory(fitted, n)  # before y is allocated
-        if y is None:
-            row_y = fitted.encoded_y
-            if row_y is None:
-                return n, None
-            indices = stratified_indices(row_y, n, seed.child("conditions"))
-            return n, row_y.take(indices)
-        requested = conditions.encode_requested_y(fitted.encoder, y, n)
-        self._require_memory(fitted, len(requested))
-        return len(requested), requested
-
-    def _require_memory(self, fitted: FittedFlowT, n: int) -> None:
-        what = f"n={n} samples need"
-        nbytes = fitted.sample_bytes(n)
-        require_memory(nbytes, fitted.device, what, "draw fewer at a time")
 
     # Files
 
@@ -502,6 +470,38 @@ class FlowEstimator(
             raise AttributeError(
                 f"{type(self).__name__!r} object has no attribute {name!r}"
             )
+
+
+def _encoded_row_y(fitted: FittedFlow[Any], y: Any, n: int) -> EncodedY | None:
+    """The encoded conditions of n rows; None if the model or the user has none."""
+    encoder = fitted.encoder
+    if y is None or encoder is None or encoder.are_clusters:
+        return None
+    row_y: EncodedY = encoder.encode(as_array(y))
+    if len(row_y) != n:
+        fact = f"X has {n} rows but y has {len(row_y)}"
+        raise DataError(fact, "pass one y for every row")
+    return row_y
+
+
+def encode_y_for_samples(
+    fitted: FittedFlow[Any], n: int, y: Any, seed: Seed
+) -> tuple[int, EncodedY | None]:
+    """The number of samples, and their encoded conditions.
+
+    If y is None, the conditions have the data's proportions.
+    """
+    require_int("n", n, 1)
+    require_sample_memory(fitted, n, fitted.device)  # before y is allocated
+    if y is None:
+        row_y = fitted.encoded_y
+        if row_y is None:
+            return n, None
+        indices = stratified_indices(row_y, n, seed.child("conditions"))
+        return n, row_y.take(indices)
+    requested = conditions.encode_requested_y(fitted.encoder, y, n)
+    require_sample_memory(fitted, len(requested), fitted.device)
+    return len(requested), requested
 
 
 @dataclass(frozen=True)

@@ -97,8 +97,8 @@ class FlowRows(Rows, Protocol):
 class Fitted(Protocol):
     """A fitted state, which draws samples. A file holds it.
 
-    If `needs_rows`, a file stores the rows once, outside the fitted state. A loaded
-    state cannot draw until `Estimator._store` has attached the rows.
+    If `needs_rows`, a file stores the rows once, outside the fitted state, and
+    `Estimator._with_rows` completes the state when it is read.
     """
 
     @property
@@ -112,7 +112,11 @@ class Fitted(Protocol):
         """Memory to draw n samples."""
 
 
-class FittedFlow(Fitted, Protocol):
+# Samples in the user's form.
+UserRowsT_co = TypeVar("UserRowsT_co", covariant=True)
+
+
+class FittedFlow(Fitted, Protocol[UserRowsT_co]):
     """The fitted state of a flow."""
 
     @property
@@ -126,7 +130,7 @@ class FittedFlow(Fitted, Protocol):
     def encoded_y(self) -> EncodedY | None:
         """The encoded y of the rows."""
 
-    def sample(self, n: int, y: EncodedY | None, seed: Seed) -> Any:
+    def sample(self, n: int, y: EncodedY | None, seed: Seed) -> UserRowsT_co:
         """n samples in the user's form, with these encoded conditions."""
 
     def comparable_points(self, X: Any) -> Tensor:
@@ -136,13 +140,13 @@ class FittedFlow(Fitted, Protocol):
 RowsT = TypeVar("RowsT", bound=Rows)
 FlowRowsT = TypeVar("FlowRowsT", bound=FlowRows)
 FittedT = TypeVar("FittedT", bound=Fitted)
-FittedFlowT = TypeVar("FittedFlowT", bound=FittedFlow)
+FittedFlowT = TypeVar("FittedFlowT", bound=FittedFlow[Any])
 # Covariant: a fit that gives one kind of state will do where one of several is asked
 # for.
 RowsT_co = TypeVar("RowsT_co", bound=Rows, covariant=True)
 FlowRowsT_co = TypeVar("FlowRowsT_co", bound=FlowRows, covariant=True)
 FittedT_co = TypeVar("FittedT_co", bound=Fitted, covariant=True)
-FittedFlowT_co = TypeVar("FittedFlowT_co", bound=FittedFlow, covariant=True)
+FittedFlowT_co = TypeVar("FittedFlowT_co", bound=FittedFlow[Any], covariant=True)
 # Of the events that the listeners of a fit get.
 EventT_co = TypeVar("EventT_co", bound=ProgressEvent, covariant=True)
 

@@ -13,11 +13,11 @@ from sliceflow.devices import resolve_device
 from sliceflow.engine import conditions, transports
 from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import DataError, ParameterError
-from sliceflow.models.flow_estimator import FlowEstimator
+from sliceflow.models.flow_estimator import FlowEstimator, encode_y_for_samples
 from sliceflow.models.presets import with_preset
 from sliceflow.models.ranks import SINGLE, Communicator
 from sliceflow.saved_types import ArraySpec
-from sliceflow.spaces.pictures.adapter import PictureAdapter
+from sliceflow.spaces.pictures.fit import PictureAdapter
 from sliceflow.spaces.pictures.fitted import FittedPictures
 from sliceflow.spaces.pictures.inpainting import PictureClasses, complete_pictures
 from sliceflow.spaces.pictures.known_parts import (
@@ -349,7 +349,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
                 raise DataError("the model was fitted without known=", "omit X")
             require_int("n", n, 1)
             return fitted.completions(X, n, seed, n_snapshots)
-        n, encoded_y = self._encoded_y_for(fitted, n, y, seed)
+        n, encoded_y = encode_y_for_samples(fitted, n, y, seed)
         snapshots = fitted.evolution(n, encoded_y, seed, n_snapshots)
         if fitted.layout.tensor:
             return torch.stack([torch.as_tensor(x) for x in snapshots])

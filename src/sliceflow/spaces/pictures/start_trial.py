@@ -22,8 +22,7 @@ from sliceflow.spaces.pictures.parameters import PictureParameters
 from sliceflow.spaces.pictures.plan import PicturePlan
 
 if TYPE_CHECKING:
-    from sliceflow.spaces.pictures.adapter import PictureAdapter
-    from sliceflow.spaces.pictures.fit import PictureTask
+    from sliceflow.spaces.pictures.fit import PictureAdapter, PictureTask
 
 # With more pictures there is no trial, which would take longer than a fit on a GPU.
 MAX_PICTURES_OF_TRIAL = 3_000

@@ -28,7 +28,7 @@ from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.models.distributed import across_ranks
 from sliceflow.models.flow_estimator import FlowEnd
-from sliceflow.spaces.vectors.data import TrainingData
+from sliceflow.spaces.vectors.data import VectorData
 from sliceflow.spaces.vectors.plan import AXIS_TRANSPORT
 from sliceflow.spaces.vectors.units import as_cloud
 
@@ -38,11 +38,11 @@ class AxisSteps:
     """The axis steps of a fit: their stage, and this rank's data as they see them."""
 
     spec: FlowSpec
-    data: TrainingData
+    data: VectorData
     cloud: Cloud
 
     @classmethod
-    def for_data(cls, data: TrainingData) -> AxisSteps:
+    def for_data(cls, data: VectorData) -> AxisSteps:
         """The axis steps of a fit to these data, on all ranks."""
         spec = data.plan.flow_spec(data.seed, data.device, only="axis")
         return cls(across_ranks(spec, data.ranks), data, data.axis_cloud())
@@ -113,7 +113,7 @@ class AxisSteps:
 
 
 def _fresh_particles(
-    data: TrainingData, steps: Sequence[ModelStep]
+    data: VectorData, steps: Sequence[ModelStep]
 ) -> tuple[Cloud, FlowY | None]:
     """This rank's fresh particles, moved by a model, and the y of all ranks' ones."""
     plan = data.plan
@@ -140,7 +140,7 @@ def _fresh_particles(
     return fresh, y
 
 
-def _fresh_y(data: TrainingData, row_y: FlowY, seed: Seed) -> FlowY:
+def _fresh_y(data: VectorData, row_y: FlowY, seed: Seed) -> FlowY:
     """Conditions of fresh particles, in proportion, with enough of each class."""
     plan = data.plan
     indices = stratified_indices(row_y, plan.n_axis_particles, seed.child("conditions"))

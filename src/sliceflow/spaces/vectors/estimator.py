@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -23,7 +22,7 @@ from sliceflow.models.vector_rows import (
     VectorRows,
     as_rows,
     checked_by_sklearn,
-    checked_like_known_rows,
+    checked_like_fitted,
     set_columns,
 )
 from sliceflow.spaces.vectors.fit import VectorAdapter
@@ -181,7 +180,7 @@ class SlicedWassersteinFlow(
             checked_by_sklearn, estimator=self
         )
         if like_fitted:
-            validate = self._validate_like_fitted
+            validate = partial(checked_like_fitted, estimator=self)
         return VectorAdapter(
             self._validated_parameters(), resolve_device(self.device), validate, ranks
         )
@@ -231,32 +230,20 @@ class SlicedWassersteinFlow(
             return parameters
         return with_preset(parameters, VectorParameters(), PAPER)
 
-    def _validate_like_fitted(self, X: Any) -> np.ndarray:
-        """X after scikit-learn's checks, with the columns and the type of known rows.
-
-        The known rows are those of the model, with rows that were added since.
-        """
-        if self._pending_rows is not None:
-            known = self._pending_rows
-            dtype = str(known.X.dtype)
-            return checked_like_known_rows(
-                X, type(self)(), known.X.shape[1], known.names, dtype
-            )
-        fitted = self._fitted_state()
-        return checked_like_known_rows(
-            X, type(self)(), fitted.plan.n_columns, fitted.names, fitted.plan.dtype
-        )
-
     def _as_rows_like_fitted(self, X: Any) -> np.ndarray:
-        return as_rows(X, self._validate_like_fitted)
+        return as_rows(X, partial(checked_like_fitted, estimator=self))
+
+    def _with_rows(
+        self, fitted: FittedVectors | FittedLocalVectors, rows: VectorRows | None
+    ) -> FittedVectors | FittedLocalVectors:
+        if isinstance(fitted, FittedLocalVectors):
+            return fitted.with_rows(rows)
+        return fitted
 
     def _store(
         self,
         record: FitRecord[VectorRows, FittedVectors | FittedLocalVectors],
         particles: ParticleResult | None = None,
     ) -> None:
-        fitted = record.fitted
-        if isinstance(fitted, FittedLocalVectors):
-            fitted = fitted.with_rows(record.rows)
-        super()._store(replace(record, fitted=fitted), particles)
-        set_columns(self, fitted.plan.n_columns, fitted.names)
+        super()._store(record, particles)
+        set_columns(self, record.fitted.plan.n_columns, record.fitted.names)

@@ -33,7 +33,7 @@ from sliceflow.models.ranks import SINGLE, Communicator
 from sliceflow.models.rows import RowConditions
 from sliceflow.models.vector_rows import VectorRows, read_rows
 from sliceflow.spaces.vectors.axis_steps import AxisSteps
-from sliceflow.spaces.vectors.data import TrainingData
+from sliceflow.spaces.vectors.data import VectorData
 from sliceflow.spaces.vectors.fitted import FittedVectors
 from sliceflow.spaces.vectors.local import LocalVectorTask
 from sliceflow.spaces.vectors.parameters import VectorParameters
@@ -100,7 +100,7 @@ class VectorAdapter:
             )
         plan = plan_vectors(rows, parameters, allocation, self.device, n_ranks)
         self._require_memory(plan, len(rows.X))
-        data = TrainingData(plan, rows, seed, self.device, self.ranks)
+        data = VectorData(plan, rows, seed, self.device, self.ranks)
         return VectorTask(data, allocation)
 
     def _allocate_particles(
@@ -156,7 +156,7 @@ def describe_y(y: np.ndarray | None) -> str:
 class VectorTask:
     """A planned fit of a flow. No particle has moved yet, and no data are loaded."""
 
-    data: TrainingData
+    data: VectorData
     allocation: ParticleAllocation
     checkpoints: Checkpoints | None = None
 
@@ -208,7 +208,7 @@ class VectorTask:
         return replace(self, data=self.data.tune())
 
     def _result(
-        self, fitted: FittedVectors, data: TrainingData, x: Tensor, history: History
+        self, fitted: FittedVectors, data: VectorData, x: Tensor, history: History
     ) -> FitResult[FittedVectors]:
         """The result of the fit, with this rank's kept particles x (d, n)."""
         shard = data.ranks.shard(self.allocation.n_kept).slice
@@ -285,7 +285,7 @@ class RunningVectors:
 
 
 def _fitted_vectors(
-    data: TrainingData, model_steps: Sequence[ModelStep]
+    data: VectorData, model_steps: Sequence[ModelStep]
 ) -> FittedVectors:
     """The fitted state, given the steps of the model."""
     rows = data.rows
@@ -307,7 +307,7 @@ def _fitted_vectors(
     )
 
 
-def _copy_warning(data: TrainingData, x: Tensor, y: FlowY | None) -> CopyWarning | None:
+def _copy_warning(data: VectorData, x: Tensor, y: FlowY | None) -> CopyWarning | None:
     """A warning if the particles x (d, n) copy rows; None if they do not."""
     if data.ranks.size > 1:
         return None

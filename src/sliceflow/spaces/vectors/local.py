@@ -107,12 +107,7 @@ class FittedLocalVectors(BaseFittedVectors):
         return True
 
     def with_rows(self, rows: VectorRows | None) -> FittedLocalVectors:
-        """The state with samplers of the rows.
-
-        This completes a state that was read from a file; any other is complete.
-        """
-        if self.samplers:
-            return self
+        """The state of a file, completed by samplers of its rows."""
         if rows is None or not isinstance(rows.encoded_y, NumericY):
             raise ValueError("local conditions need rows with a continuous condition")
         n_columns = rows.X.shape[1]
