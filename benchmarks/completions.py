@@ -95,7 +95,7 @@ def methods(
     }
 
     def inpaint(y: np.ndarray | None, y_train: np.ndarray | None) -> np.ndarray:
-        flow = ImageFlow(keep_rows=True, **settings).fit(train.images, y_train)
+        flow = ImageFlow(save_rows=True, **settings).fit(train.images, y_train)
         completed = flow.inpaint(test.images, part, y=y, random_state=args.seed)
         return np.asarray(completed[:, 0])
 

@@ -43,7 +43,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 
 N_RANDOM_DIRECTIONS = 1_000  # many times the 64 pixels, as the paper takes
-N_BINS = 256  # of a histogram: the default of `Histogram`
+N_BINS = 256  # of a histogram: the default of `HistogramTransport`
 N_REPEATS = 5  # whose median is reported
 # Steps that are timed together: an orthogonal frame has a sixteenth of the directions,
 # so its steps are shorter.
@@ -180,8 +180,8 @@ def compare_methods(m: int, orthogonal: bool, n_steps: int, repeats: int) -> lis
     x_histogram = start.clone()
     data = torch.from_numpy(rows.T.copy())
     pot_data = torch.from_numpy(rows)
-    sort = transports.Sorted()
-    histogram = transports.Histogram(N_BINS)
+    sort = transports.SortedTransport()
+    histogram = transports.HistogramTransport(N_BINS)
     functions = {
         "POT, autograd": partial(pot_steps, x_pot, pot_data, h, orthogonal, n_steps),
         "numpy, argsort": partial(
@@ -220,7 +220,7 @@ def measure_growth(sizes: Sequence[int], repeats: int) -> list[Row]:
     """Seconds per step with few and many particles."""
     rows = torch.from_numpy(digit_rows().T)
     frame = frames.Orthogonal()
-    histogram = transports.Histogram(N_BINS)
+    histogram = transports.HistogramTransport(N_BINS)
     table = []
     for m in sizes:
         x = noise(len(rows), m)

@@ -48,7 +48,7 @@ from sliceflow.engine.frames import FrameKind, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import inverse_sample_sizes, shrunk_flow
-from sliceflow.engine.transports import Auto, Histogram, Transport
+from sliceflow.engine.transports import AutoTransport, HistogramTransport, Transport
 from sliceflow.spaces.pictures.tiles import Tiles
 
 SETS = ("moons", "digits", "mnist", "fashion-mnist", "cifar10")
@@ -97,9 +97,9 @@ def run_flow(
     """
     x = torch.tensor(particles.T, dtype=torch.float32, device=device)
     target = torch.tensor(data.T, dtype=torch.float32, device=device)
-    transport: Transport = Auto()
+    transport: Transport = AutoTransport()
     if max(len(particles), len(data)) > MAX_ROWS_TO_SORT:
-        transport = Histogram(N_BINS)
+        transport = HistogramTransport(N_BINS)
     flow = FlowSpec([Stage("steps", frame, n_steps, transport, n_knots=0)], Seed(0))
     if kappa > 0:
         flow = shrunk_flow(flow, kappa, inverse_sample_sizes(len(particles), len(data)))

@@ -375,7 +375,7 @@ def vectors_add_and_forget() -> Outcome:
     """Rows of a new class join, some of the first are forgotten."""
     X = random_rows()
     y = cyclic_labels()
-    flow = vector_flow(keep_rows=True).fit(X, y)
+    flow = vector_flow(save_rows=True).fit(X, y)
     flow.partial_fit(random_rows(40, seed=8) + 4, np.full(40, 3), refit=False)
     flow.forget(X[:20], y[:20])
     return Outcome(flow, flow.sample(N_DRAWN, random_state=DRAW_SEED, return_y=True))
@@ -500,7 +500,7 @@ def pictures_observed() -> Outcome:
 def pictures_inpaint() -> Outcome:
     """Any part completed by similar pictures that the model keeps, also of a class."""
     X, y = small_digits()
-    flow = picture_flow(keep_rows=True).fit(X[:-4], y[:-4])
+    flow = picture_flow(save_rows=True).fit(X[:-4], y[:-4])
     left_known = flow.inpaint(X[-4:], "left", n=3, random_state=DRAW_SEED)
     odd_rows = np.arange(8)[:, None] % 2 + np.zeros((8, 8)) > 0
     as_class = flow.inpaint(X[-4:], odd_rows, y=y[-4:], random_state=DRAW_SEED)
@@ -511,7 +511,7 @@ def pictures_inpaint() -> Outcome:
 def pictures_add_and_forget() -> Outcome:
     """Digits join, and others are forgotten."""
     X, y = small_digits()
-    flow = picture_flow(keep_rows=True).fit(X[:100], y[:100])
+    flow = picture_flow(save_rows=True).fit(X[:100], y[:100])
     flow.partial_fit(X[100:], y[100:], refit=False)
     flow.forget(X[:10], y[:10])
     return Outcome(flow, flow.sample(N_DRAWN, random_state=DRAW_SEED, return_y=True))

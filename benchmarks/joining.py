@@ -119,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Row]:
         "n_pixel_values": train.n_pixel_values,
         "device": str(device),
         "random_state": 0,
-        "keep_rows": True,
+        "save_rows": True,
     }
     classes = np.unique(train.labels)
     first_classes = classes[: len(classes) // 2]

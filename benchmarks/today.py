@@ -392,7 +392,7 @@ def measure_completions(
     def complete(y: np.ndarray | None, y_train: np.ndarray | None) -> Row:
         flow = ImageFlow(
             quality="draft",
-            keep_rows=True,
+            save_rows=True,
             n_pixel_values=train.n_pixel_values,
             random_state=seed,
             device=device,

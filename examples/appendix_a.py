@@ -37,7 +37,7 @@ from sliceflow.engine.flow import FlowSpec, ParticleStreams, simulate
 from sliceflow.engine.frames import FrameKind, Orthogonal, Random
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.transports import Sorted
+from sliceflow.engine.transports import SortedTransport
 
 N = 1000  # particles, and data
 # The components are at x = ±SIDE and y = ±NEAR, or ±FAR in row (c).
@@ -92,7 +92,7 @@ def run(
         if event.steps_done in shown_steps:
             moments.append(event.particles.numpy().copy())
 
-    stage = Stage("flow", frame, shown_steps[-1], Sorted(), step_size=dt)
+    stage = Stage("flow", frame, shown_steps[-1], SortedTransport(), step_size=dt)
     n_conditions = 1 if amplifier > 0 else 0
     flow = FlowSpec([stage], Seed(1), condition_dim=n_conditions, amplifier=amplifier)
     batches = make_batches(

@@ -50,7 +50,7 @@ def main() -> None:
         steps_per_stage=args.steps_per_stage,
         n_particles=args.n_particles,
         n_pixel_values=n_pixel_values,
-        keep_rows=True,  # so that rows can be added and forgotten
+        save_rows=True,  # so that rows can be added and forgotten
         device=args.device,
         random_state=0,
     )

@@ -27,7 +27,7 @@ from sliceflow.engine.flow import FlowSpec, ParticleStreams, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import inverse_sample_sizes, shrunk_flow
-from sliceflow.engine.transports import Sorted
+from sliceflow.engine.transports import SortedTransport
 from sliceflow.spaces.pictures.tiles import Tiles
 
 N_STEPS = 200
@@ -48,7 +48,7 @@ def trajectory(
     def keep(event: Event) -> None:
         positions.append(event.particles.clone())
 
-    stage = Stage("tiles", Tiles(1, 8, 8, 4), N_STEPS, Sorted(), n_knots=0)
+    stage = Stage("tiles", Tiles(1, 8, 8, 4), N_STEPS, SortedTransport(), n_knots=0)
     flow = FlowSpec([stage], seed.child("flow"))
     if kappa > 0:
         flow = shrunk_flow(flow, kappa, inverse_sample_sizes(x.shape[1], data.shape[1]))

@@ -100,7 +100,7 @@ def digits_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("digits") / "run"
     with few_trees():
         result = inside(
-            "fit", "digits", "--conditional", "--keep-rows", *FEW, "--out", folder
+            "fit", "digits", "--conditional", "--save-rows", *FEW, "--out", folder
         )
     assert result.returncode == 0, result.stderr
     return folder, result

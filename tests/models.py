@@ -16,7 +16,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from sliceflow import ImageFlow, ImageOptions, SlicedWassersteinFlow, VectorOptions
-from sliceflow.engine.transports import Histogram
+from sliceflow.engine.transports import HistogramTransport
 from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.plan import PicturePlan
 
@@ -66,7 +66,9 @@ def picture_plan(**changes: Any) -> PicturePlan:
         n_knots=12,
     )
     plan |= dict(
-        layout=Layout(6, 6, None, "uint8", 17), transport=Histogram(16), mosaic_size=0
+        layout=Layout(6, 6, None, "uint8", 17),
+        transport=HistogramTransport(16),
+        mosaic_size=0,
     )
     return PicturePlan(
         **plan | dict(shrinkage=0.0, n_directions=30, options=ImageOptions()) | changes
@@ -140,7 +142,7 @@ MIXED = np.array(
     [["odd", x] if i % 2 else ["even", x] for i, x in enumerate(X[:, 0])], dtype=object
 )
 TUPLES = [("a", i % 3, None) for i in range(60)]
-FEW_BINS = Histogram(16)
+FEW_BINS = HistogramTransport(16)
 PARTS: dict[
     str, tuple[Callable[[], Any], tuple[Any, ...]]
 ] = {  # an estimator, and its data
@@ -168,7 +170,7 @@ PARTS: dict[
     "clusters": (lambda: pictures(4, transport=FEW_BINS, n_clusters=3), (PICTURES,)),
     "colour": (lambda: pictures(schedule="1[1] 4[2]", n_pixel_values=256), (COLOURS,)),
     "masked": (lambda: pictures(known="top"), (PICTURES,)),
-    "kept": (lambda: pictures(keep_rows=True), (PICTURES, EVEN_AND_ODD)),
+    "kept": (lambda: pictures(save_rows=True), (PICTURES, EVEN_AND_ODD)),
 }
 FITTED: dict[str, Callable[[], Any]] = {
     kind: lambda make=make, data=data: make().fit(*data)

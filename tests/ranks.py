@@ -17,7 +17,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from sliceflow import ImageFlow, SlicedWassersteinFlow, VectorOptions
-from sliceflow.engine.transports import Histogram
+from sliceflow.engine.transports import HistogramTransport
 from sliceflow.models.ranks import Communicator, joined
 
 DIGITS = load_digits()
@@ -33,7 +33,7 @@ vectors = dict(
     n_steps=8,
     random_state=3,
     device="cpu",
-    transport=Histogram(64),
+    transport=HistogramTransport(64),
     options=VectorOptions(n_knots=32, smoothing=0, n_axis_steps=0),
 )
 pictures = dict(
@@ -43,7 +43,7 @@ pictures = dict(
     n_pixel_values=17,
     random_state=3,
     device="cpu",
-    transport=Histogram(64),
+    transport=HistogramTransport(64),
 )
 
 
@@ -84,7 +84,7 @@ WRONG = {  # what differs from rank to rank
     "other amplifier": lambda rank: dict(amplifier=10.0 + rank),
     "other seed": lambda rank: dict(random_state=rank),
     "other columns": lambda rank: {},
-    "kept rows": lambda rank: dict(keep_rows=True),
+    "kept rows": lambda rank: dict(save_rows=True),
     "own maps": lambda rank: dict(amplifier=math.inf),
 }
 

@@ -76,7 +76,7 @@ def test_the_form_survives_files_and_pickle(tmp_path):
     given = pd.DataFrame(
         columns(single=X[:, 0].astype(np.float32), whole=np.arange(30))
     )
-    flow = fit(given, keep_rows=True)
+    flow = fit(given, save_rows=True)
     flow.save(tmp_path / "flow", particles=True)
     for again in (sliceflow.load(tmp_path / "flow"), pickle.loads(pickle.dumps(flow))):
         assert same(again.sample(5, random_state=1), flow.sample(5, random_state=1))

@@ -1,6 +1,6 @@
 /* The sliced-Wasserstein flow of points in the plane: project, sort, match, move.
 
-   The same algorithm as src/sliceflow/engine/flow.py with the transport `Sorted`: a test
+   The same algorithm as src/sliceflow/engine/flow.py with the transport `SortedTransport`: a test
    compares them. n points are a Float64Array of 2n numbers: all first coordinates, then
    all second ones. Nothing here changes its arguments, draws random numbers or knows the
    page. */

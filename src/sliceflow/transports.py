@@ -2,22 +2,22 @@
 
 from sliceflow.engine.maps import GridMaps, KnotMaps, TransportMaps
 from sliceflow.engine.transports import (
-    Auto,
-    Histogram,
-    Interpolated,
+    AutoTransport,
+    HistogramTransport,
+    InterpolatedTransport,
     MapFit,
-    Sorted,
+    SortedTransport,
     Transport,
 )
 
 __all__ = [
-    "Auto",
+    "AutoTransport",
     "GridMaps",
-    "Histogram",
-    "Interpolated",
+    "HistogramTransport",
+    "InterpolatedTransport",
     "KnotMaps",
     "MapFit",
-    "Sorted",
+    "SortedTransport",
     "Transport",
     "TransportMaps",
 ]

@@ -20,7 +20,7 @@ from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import inverse_sample_sizes, shrunk_flow
-from sliceflow.engine.transports import Sorted
+from sliceflow.engine.transports import SortedTransport
 
 PLAY = Path(__file__).parents[2] / "docs" / "play"
 
@@ -43,8 +43,8 @@ def rows(n, kind):
 
 def ours(particles, data, seed, kappa=0.0, **conditions):
     """A flow of the engine: start, data, and what every step did."""
-    stages = [Stage("flow", Orthogonal(), 20, Sorted(), taper=0.5, n_knots=0)]
-    stages += [Stage("axis", Axis(), 2, Sorted(), matches_marginals=True)]
+    stages = [Stage("flow", Orthogonal(), 20, SortedTransport(), taper=0.5, n_knots=0)]
+    stages += [Stage("axis", Axis(), 2, SortedTransport(), matches_marginals=True)]
     flow = FlowSpec(stages, Seed(seed), **conditions)
     inverse_sizes = inverse_sample_sizes(
         particles.x.shape[1],

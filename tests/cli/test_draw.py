@@ -200,7 +200,7 @@ def test_a_model_that_keeps_none_says_how_to_keep_them(digit, tmp_path):
     flow.fit(load("digits").images[:300]).save(tmp_path / "none.sliceflow")
     words = ("inpaint", tmp_path / "none.sliceflow", digit[1], "--known", "left")
     words = (*words, "--out", tmp_path / "x.png")
-    refused(inside(*words), 1, "--keep-rows")
+    refused(inside(*words), 1, "--save-rows")
 
 
 @pytest.mark.parametrize(

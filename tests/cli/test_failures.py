@@ -110,9 +110,9 @@ from sliceflow.errors import (
             ("--conditional is for pictures", "--given"),
         ),
         (
-            ("fit", "numbers.csv", "--keep-rows"),
+            ("fit", "numbers.csv", "--save-rows"),
             2,
-            ("--keep-rows is for pictures", "leave it out"),
+            ("--save-rows is for pictures", "leave it out"),
         ),
         (
             ("fit", "numbers.csv", "--checkpoint-every", "1"),

@@ -16,7 +16,7 @@ from running import FEW, command, done, environment, inside, refused
 from sliceflow.cli.data import read_data
 from sliceflow.cli.settings import Settings
 from sliceflow.datasets import load
-from sliceflow.spaces.pictures.adapter import PictureAdapter
+from sliceflow.spaces.pictures.fit import PictureAdapter
 from sliceflow.spaces.tables.fit import TableAdapter
 
 

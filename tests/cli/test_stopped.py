@@ -233,7 +233,7 @@ def test_a_fit_on_a_full_disk_says_so_and_is_finished_with_space(
 ):
     run = tmp_path / "run"
     draw = measures.draw_samples
-    words = ("fit", "digits", *FEW, "--conditional", "--keep-rows", "--out", run)
+    words = ("fit", "digits", *FEW, "--conditional", "--save-rows", "--out", run)
     with full_disk(20_000):
         said = inside(*words, "--quiet", "--checkpoint-every", "0")
         warned = said.stderr.splitlines(True)[0]
@@ -263,7 +263,7 @@ def test_a_full_disk_at_the_very_save_keeps_the_checkpoint(
     tmp_path, digits_run, monkeypatch
 ):
     run = tmp_path / "run"
-    words = ["fit", "digits", *FEW, "--keep-rows", "--checkpoint-every", "0"]
+    words = ["fit", "digits", *FEW, "--save-rows", "--checkpoint-every", "0"]
     words += ["--out", run]
 
     def no_space(self, path, **_):

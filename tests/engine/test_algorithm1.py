@@ -22,7 +22,7 @@ from sliceflow.engine.flow import FlowSpec, ParticleStreams, replay, simulate
 from sliceflow.engine.frames import Random
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.transports import Interpolated
+from sliceflow.engine.transports import InterpolatedTransport
 from sliceflow.spaces.pictures.flow_builder import PictureFlowBuilder
 from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.pyramid import PyramidSubspace
@@ -116,7 +116,9 @@ def test_vectors_follow_algorithm_1_step_by_step(condition, xi, eta_over_d):
     n_steps = 6
     n_directions = 40
     d = x.shape[1]
-    stage = Stage("flow", Random(n_directions), n_steps, Interpolated(), eta_over_d)
+    stage = Stage(
+        "flow", Random(n_directions), n_steps, InterpolatedTransport(), eta_over_d
+    )
     flow = FlowSpec([stage], Seed(1), width, xi)
     seen = []
     clouds = [
@@ -147,7 +149,7 @@ def test_vectors_follow_algorithm_1_step_by_step(condition, xi, eta_over_d):
 def test_offline_samples_skip_the_shaded_lines():
     """Fresh particles between the fitted ones, moved by the CDFs that were kept."""
     x, data, y_p, y_q, encoded_p, encoded_q, width = problem("labels")
-    stage = Stage("flow", Random(40), 1, Interpolated(), n_knots=None)
+    stage = Stage("flow", Random(40), 1, InterpolatedTransport(), n_knots=None)
     flow = FlowSpec([stage], Seed(1), width, 10.0)
     particles = Cloud(as_points(x), encoded_p)
     theta = joint(flow, 0, particles)
@@ -247,7 +249,7 @@ def test_a_picture_stage_follows_algorithm_1_with_patches(
         n_knots=0,
         n_directions=n_directions,
         picture_stages=(PictureStage(*level, patch, n_steps),),
-        transport=Interpolated(),
+        transport=InterpolatedTransport(),
         options=ImageOptions(clip=False, taper=0.0),
     )
     mask = torch.from_numpy(known)[:, None] if observed else None

@@ -26,7 +26,7 @@ from sliceflow.engine.flow import FlowSpec, ParticleStreams, simulate
 from sliceflow.engine.frames import Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.transports import Histogram
+from sliceflow.engine.transports import HistogramTransport
 
 
 def pair(batches, turn):
@@ -171,7 +171,10 @@ def test_every_point_is_in_one_batch_of_each_round(labels_p, labels_q, max_sampl
 
 def engine(n_classes, n_steps=6):
     return FlowSpec(
-        [Stage("", Orthogonal(), n_steps, Histogram(32))], Seed(3), n_classes, math.inf
+        [Stage("", Orthogonal(), n_steps, HistogramTransport(32))],
+        Seed(3),
+        n_classes,
+        math.inf,
     )
 
 
@@ -215,7 +218,7 @@ def test_classes_apart_are_one_flow_for_each_class():
 
 def test_data_are_loaded_once_a_stage_or_anew_for_every_step():
     flow = FlowSpec(
-        [Stage(name, Orthogonal(), 2, Histogram(8)) for name in "ab"], Seed(0)
+        [Stage(name, Orthogonal(), 2, HistogramTransport(8)) for name in "ab"], Seed(0)
     )
     for every_step, wanted in (
         (False, [(0, 0), (1, 0)]),
@@ -240,7 +243,7 @@ def test_batches_take_turns_over_all_stages():
     parts = [slice(0, 20), slice(20, 40), slice(40, 60)]
     seen = []
 
-    class Recorded(Histogram):
+    class Recorded(HistogramTransport):
         def fit(self, z_p, z_q, batch):
             seen.append((batch.particle_indices, z_p.shape[1]))
             return super().fit(z_p, z_q, batch)

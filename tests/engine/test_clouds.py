@@ -23,18 +23,12 @@ def points(x):
 def test_points_are_sorted_by_class_and_brought_back():
     y = SeparateClassIndices(torch.tensor([2, 0, 2, 0, 3]), n_classes=5)
     x = torch.arange(10.0).view(2, 5)
-    by_class = Cloud(x, y).sorted_by_class()
+    by_class, order = Cloud(x, y).sorted_by_class()
     assert by_class.y.values.tolist() == [0, 0, 2, 2, 3]
     assert by_class.x[0].tolist() == [1, 3, 0, 2, 4]  # in their order in each class
     assert by_class.class_slices.starts == (0, 2, 2, 4, 5, 5)
-    assert torch.equal(by_class.in_user_order(), x)
-    assert torch.equal(by_class.in_user_order(10 * by_class.x), 10 * x)
-
-
-def test_points_whose_classes_share_maps_stay_in_order():
-    labelled = Cloud(torch.zeros(2, 3), ClassIndices(torch.tensor([2, 0, 1])))
-    assert labelled.sorted_by_class() is labelled
-    assert labelled.in_user_order() is labelled.x
+    assert torch.equal(order.undo(by_class.x), x)
+    assert torch.equal(order.undo(10 * by_class.x), 10 * x)
 
 
 def test_the_distance_by_class_is_pots_in_the_shares_of_the_rows():
@@ -114,4 +108,5 @@ def test_a_permutation_and_its_inverse():
     assert y.values[by_class.forward][by_class.back].tolist() == [2, 0, 2, 1]
     reversed_again = by_class.then(Permutation(torch.tensor([3, 2, 1, 0])))
     assert reversed_again.forward.tolist() == [2, 0, 3, 1]
-    assert Cloud(torch.zeros(1, 4)).permuted(None).order is None
+    in_order = Cloud(torch.zeros(1, 4))
+    assert in_order.permuted(None) is in_order

@@ -15,14 +15,19 @@ from sliceflow.engine.flow import FlowSpec, ParticleStreams, replay, simulate
 from sliceflow.engine.frames import Axis, Orthogonal, Random
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.transports import Auto, Histogram, Interpolated, Sorted
+from sliceflow.engine.transports import (
+    AutoTransport,
+    HistogramTransport,
+    InterpolatedTransport,
+    SortedTransport,
+)
 
 FRAMES = [Orthogonal(), Random(30), Axis()]
 TRANSPORTS = [
-    Sorted(),
-    Interpolated(max_samples=40),
-    Histogram(32, max_samples=50),
-    Auto(threshold=50),
+    SortedTransport(),
+    InterpolatedTransport(max_samples=40),
+    HistogramTransport(32, max_samples=50),
+    AutoTransport(threshold=50),
 ]
 CONDITIONS = {"none": 0, "labels": 3, "columns": 2}  # their condition_dim
 
@@ -51,7 +56,7 @@ def fit(flow, particles, data, noise=NOISE, **options):
 
 
 def one_stage(frame, n_steps, condition_dim=0, **options):
-    stage = Stage("flow", frame, n_steps, Sorted(), **options)
+    stage = Stage("flow", frame, n_steps, SortedTransport(), **options)
     return FlowSpec([stage], Seed(0), condition_dim)
 
 
@@ -80,7 +85,7 @@ def test_every_combination_keeps_the_invariants(frame, transport, condition):
     start, data = clouds(condition)
     error = [(x.mean(1) - data.x.mean(1)).norm() for x in (start.x, results[0])]
     assert error[1] < 0.5 * error[0]
-    if isinstance(frame, Axis) and isinstance(transport, Interpolated):
+    if isinstance(frame, Axis) and isinstance(transport, InterpolatedTransport):
         return  # particles that share a datum are tied, and the paper's CDF jumps there
     # Kept as fitted, a model replayed on the particles' own noise is the simulation
     # again.
@@ -150,7 +155,7 @@ def test_entropy_reaches_the_closed_form_width():
     data = Cloud(sigma * Seed(0).normal(4000, d).T.contiguous())
     particles = Cloud(Seed(1).normal(4000, d).T.contiguous())
     flow = FlowSpec(
-        [Stage("flow", Orthogonal(), 150, Sorted(), 0.1)], Seed(2), entropy=lam
+        [Stage("flow", Orthogonal(), 150, SortedTransport(), 0.1)], Seed(2), entropy=lam
     )
     fit(flow, particles, data, ParticleStreams(Seed(3)))
     wanted = (sigma + np.sqrt(sigma**2 + 4 * lam * d)) / 2
@@ -208,8 +213,15 @@ def test_a_stage_moves_particles_in_its_own_space():
     """
     u = torch.tensor([[0.6, -0.8], [0.8, 0.6], [0.0, 0.0]]).double()
     stages = [
-        Stage("part", Orthogonal(), 4, Sorted(), n_knots=None, subspace=Rotated(u)),
-        Stage("whole", Orthogonal(), 2, Sorted(), n_knots=None),
+        Stage(
+            "part",
+            Orthogonal(),
+            4,
+            SortedTransport(),
+            n_knots=None,
+            subspace=Rotated(u),
+        ),
+        Stage("whole", Orthogonal(), 2, SortedTransport(), n_knots=None),
     ]
     flow = FlowSpec(stages, Seed(0))
     particles, data = clouds(m=40)

@@ -1,4 +1,4 @@
-"""Sorted maps of separate classes: each class moves as if it were alone."""
+"""SortedTransport maps of separate classes: each class moves as if it were alone."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -17,10 +17,16 @@ from sliceflow.engine.flow import FlowSpec, ParticleStreams, replay, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.shrinkage import Shrunk, inverse_sample_sizes
-from sliceflow.engine.transports import Histogram, Interpolated, Sorted
+from sliceflow.engine.shrinkage import ShrunkTransport, inverse_sample_sizes
+from sliceflow.engine.transports import (
+    HistogramTransport,
+    InterpolatedTransport,
+    SortedTransport,
+)
 
-SORTING = pytest.mark.parametrize("transport", [Sorted(), Interpolated()], ids=str)
+SORTING = pytest.mark.parametrize(
+    "transport", [SortedTransport(), InterpolatedTransport()], ids=str
+)
 
 
 @st.composite
@@ -87,7 +93,9 @@ def test_every_class_has_the_maps_that_it_would_have_alone(transport, problem):
 
 
 @pytest.mark.parametrize(
-    "transport", [Sorted(), Interpolated(), Histogram(16)], ids=str
+    "transport",
+    [SortedTransport(), InterpolatedTransport(), HistogramTransport(16)],
+    ids=str,
 )
 def test_classes_count_by_their_data_in_the_distance(transport):
     # Ten data are 3 away, thirty are 1 away; the third class has no data.
@@ -96,7 +104,7 @@ def test_classes_count_by_their_data_in_the_distance(transport):
     z_p = torch.linspace(0, 1, 20, dtype=torch.float64).repeat(2, 3)
     z_q = torch.cat((torch.linspace(3, 4, 10), torch.linspace(1, 2, 30)))
     z_q = z_q.double().expand(2, -1).contiguous()
-    fit = Shrunk(transport, 0.0, (0.1, 0.1, 0.1)).fit(
+    fit = ShrunkTransport(transport, 0.0, (0.1, 0.1, 0.1)).fit(
         z_p, z_q, Batch(class_slices=(slices_p, slices_q))
     )
     assert float(fit.distance) == pytest.approx(((10 * 9 + 30) / 40) ** 0.5, rel=0.03)
@@ -150,7 +158,7 @@ def test_every_class_is_shrunk_by_its_own_noise(transport, problem, strength):
         y_q=y_q,
     )
     batch = Batch(class_slices=(slices_p, slices_q))
-    fit = Shrunk(transport, strength, inverse_sizes).fit(z_p, z_q, batch)
+    fit = ShrunkTransport(transport, strength, inverse_sizes).fit(z_p, z_q, batch)
     for c, points_p, points_q in each_class(slices_p, slices_q):
         if is_empty(points_p) or is_empty(points_q):
             assert not fit.dz[:, points_p].any()
@@ -158,7 +166,9 @@ def test_every_class_is_shrunk_by_its_own_noise(transport, problem, strength):
         own_p = z_p[:, points_p]
         own_q = z_q[:, points_q]
         own_inverse_sizes = inverse_sample_sizes(own_p.shape[1], own_q.shape[1])
-        alone = Shrunk(transport, strength, own_inverse_sizes).fit(own_p, own_q)
+        alone = ShrunkTransport(transport, strength, own_inverse_sizes).fit(
+            own_p, own_q
+        )
         n_knots = alone.maps.knots.shape[1]
         rows = slice(c * h, (c + 1) * h)
         assert torch.equal(fit.maps.values[rows, :n_knots], alone.maps.values)
@@ -174,14 +184,14 @@ def test_a_flow_with_maps_per_class_is_the_flow_of_each_class_alone(rng):
     fresh = torch.from_numpy(rng.normal(size=(3, 90)))
     fresh_slices = ClassSlices((0, 30, 60, 90))
     stages = [
-        Stage("flow", Orthogonal(), 6, Sorted(), n_knots=32),
-        Stage("axes", Axis(), 2, Sorted(), n_knots=32, matches_marginals=True),
+        Stage("flow", Orthogonal(), 6, SortedTransport(), n_knots=32),
+        Stage("axes", Axis(), 2, SortedTransport(), n_knots=32, matches_marginals=True),
     ]
     flow = FlowSpec(stages, Seed(0), condition_dim=3, amplifier=np.inf)
     particles = Cloud(x.clone(), None, slices_p)
     target = Target.from_cloud(Cloud(data, None, slices_q))
     model = simulate(flow, particles, target, ParticleStreams(Seed(1)))
-    samples = Cloud(fresh.clone(), None, fresh_slices)
+    samples = Cloud(fresh.clone(), class_indices(fresh_slices))
     replay(flow, model, samples, ParticleStreams(Seed(2)))
     unconditional = replace(flow, condition_dim=0)
     for c, points_p, points_q in each_class(slices_p, slices_q):
@@ -206,15 +216,15 @@ def test_particles_in_any_order_are_replayed_as_if_they_were_sorted_by_class(rng
     slices = slices_of([30, 30, 30])
     x = torch.from_numpy(rng.normal(size=(3, 90)))
     data = torch.from_numpy(rng.gamma(2, size=(3, 90)))
-    stages = [Stage("flow", Orthogonal(), 4, Sorted(), n_knots=32)]
-    flow = FlowSpec(stages, Seed(0), condition_dim=3, amplifier=np.inf, entropy=0.01)
+    stages = [Stage("flow", Orthogonal(), 4, SortedTransport(), n_knots=32)]
+    flow = FlowSpec(stages, Seed(0), condition_dim=3, amplifier=np.inf)
     model = simulate(
         flow,
         Cloud(x[:, by_class], None, slices),
         Target.from_cloud(Cloud(data, None, slices)),
         ParticleStreams(Seed(1)),
     )
-    in_order = Cloud(x[:, by_class], None, slices)
+    in_order = Cloud(x[:, by_class], class_indices(slices))
     snapshots = replay(flow, model, in_order, ParticleStreams(Seed(2)), {1, 3})
     mixed = Cloud(x.clone(), y)
     mixed_snapshots = replay(flow, model, mixed, ParticleStreams(Seed(2)), {1, 3})
@@ -223,3 +233,28 @@ def test_particles_in_any_order_are_replayed_as_if_they_were_sorted_by_class(rng
     assert torch.equal(mixed.x[:, by_class], in_order.x)
     for snapshot, mixed_snapshot in zip(snapshots, mixed_snapshots, strict=True):
         assert torch.equal(mixed_snapshot[:, by_class], snapshot)
+
+
+def test_the_noise_of_a_particle_does_not_depend_on_the_classes_of_others(rng):
+    """With separate maps, too, for which particles are sorted by class."""
+    y = ClassIndices(torch.arange(90) % 3)
+    other_y = ClassIndices(y.values.clone())
+    other_y.values[:40] = 2
+    data = Cloud(
+        torch.from_numpy(rng.gamma(2, size=(3, 90))), None, slices_of([30] * 3)
+    )
+    stages = [Stage("flow", Orthogonal(), 4, SortedTransport(), n_knots=32)]
+    flow = FlowSpec(stages, Seed(0), condition_dim=3, amplifier=np.inf, entropy=0.01)
+    fitted = Cloud(torch.from_numpy(rng.normal(size=(3, 90))), None, data.class_slices)
+    target = Target.from_cloud(data)
+    model = simulate(flow, fitted, target, ParticleStreams(Seed(1)))
+
+    x = torch.from_numpy(rng.normal(size=(3, 90)))
+    particles = Cloud(x.clone(), y)
+    replay(flow, model, particles, ParticleStreams(Seed(2)))
+    beside_others = Cloud(x.clone(), other_y)
+    replay(flow, model, beside_others, ParticleStreams(Seed(2)))
+    same = y.values == other_y.values
+    assert 30 < int(same.sum()) < 90
+    assert torch.equal(particles.x[:, same], beside_others.x[:, same])
+    assert not torch.equal(particles.x[:, ~same], beside_others.x[:, ~same])

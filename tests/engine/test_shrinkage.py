@@ -17,15 +17,17 @@ from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import (
-    Shrunk,
+    ShrunkTransport,
     inverse_sample_sizes,
     shrunk_flow,
     variance_within,
 )
-from sliceflow.engine.transports import Histogram, Sorted
+from sliceflow.engine.transports import HistogramTransport, SortedTransport
 
 BOTH = pytest.mark.parametrize(
-    "transport", [Sorted(), Histogram(64, max_samples=None)], ids=["sort", "bins"]
+    "transport",
+    [SortedTransport(), HistogramTransport(64, max_samples=None)],
+    ids=["sort", "bins"],
 )
 
 
@@ -36,9 +38,9 @@ def normal(*shape, seed=0):
 def shrunk(transport, z_p, z_q, kappa, **inverse_sizes):
     m = z_p.shape[1]
     n = z_q.shape[1]
-    return Shrunk(transport, kappa, inverse_sample_sizes(m, n, **inverse_sizes)).fit(
-        z_p, z_q
-    )
+    return ShrunkTransport(
+        transport, kappa, inverse_sample_sizes(m, n, **inverse_sizes)
+    ).fit(z_p, z_q)
 
 
 @BOTH
@@ -69,7 +71,7 @@ def test_the_factor_is_that_of_james_and_stein(transport, scale, shift, kappa):
     factor = (shrunk_dz.gather(1, largest) / wanted.gather(1, largest))[:, 0]
     noise = kappa * z_p.var(1, correction=0) * (1 / 500 + 1 / 200)
     expected = (1 - noise / free.cost).clamp(min=0)
-    bins = isinstance(transport, Histogram)
+    bins = isinstance(transport, HistogramTransport)
     assert torch.allclose(factor, expected, atol=0.02 if bins else 1e-9)
     assert torch.allclose(shrunk_dz, factor[:, None] * wanted, atol=1e-9)
     if not bins:
@@ -100,10 +102,10 @@ def test_every_class_has_its_own_noise():
     q = torch.cat((z[0][:, 30:], z[1][:, 300:]), 1)
     class_slices = (ClassSlices((0, 30, 330)),) * 2
     y = SeparateClassIndices(torch.tensor([0] * 30 + [1] * 300), 2)
-    bins = Histogram(32, max_samples=None)
+    bins = HistogramTransport(32, max_samples=None)
     inverse_sizes = inverse_sample_sizes(330, 330, y_p=y, y_q=y)
     table = (
-        Shrunk(bins, 3.0, inverse_sizes)
+        ShrunkTransport(bins, 3.0, inverse_sizes)
         .fit(p, q, Batch(class_slices=class_slices))
         .maps
     )
@@ -127,22 +129,22 @@ def test_where_classes_share_maps_their_gaps_are_no_noise():
     assert torch.allclose(
         within, torch.full((60,), 10.0, dtype=torch.float64), rtol=0.1
     )
-    kappa = Sorted().fit(z_p, z_q).cost / (within * (2 / 4000))
+    kappa = SortedTransport().fit(z_p, z_q).cost / (within * (2 / 4000))
     assert 2 < kappa.mean() < 4  # as for one class
     inverse_sizes = inverse_sample_sizes(4000, 4000, y_p=y, y_q=y)
-    fit = Shrunk(Sorted(), 3.0, inverse_sizes, n_shared_classes=10).fit(
-        z_p, z_q, Batch(all_data_y=y)
-    )
+    fit = ShrunkTransport(
+        SortedTransport(), 3.0, inverse_sizes, n_shared_classes=10
+    ).fit(z_p, z_q, Batch(all_data_y=y))
     assert 0.2 < fit.active_fraction < 0.8
 
 
-def test_exact_stages_are_never_shrunk():
+def test_stages_that_match_marginals_are_never_shrunk():
     stages = [
         Stage("a", Orthogonal(), 2),
-        Stage("b", Axis(), 2, Sorted(), matches_marginals=True),
+        Stage("b", Axis(), 2, SortedTransport(), matches_marginals=True),
     ]
     flow = shrunk_flow(FlowSpec(stages, Seed(0), 3), 2.0, (0.1,))
-    assert flow.stages[0].transport == Shrunk(
+    assert flow.stages[0].transport == ShrunkTransport(
         stages[0].transport, 2.0, (0.1,), n_shared_classes=3
     )
     assert flow.stages[0].transport.max_samples == stages[0].transport.max_samples
@@ -152,7 +154,7 @@ def test_exact_stages_are_never_shrunk():
 def test_a_flow_between_equal_distributions_ends_early():
     x = normal(4, 3000)
     y = normal(4, 3000, seed=1)
-    plain = FlowSpec([Stage("flow", Orthogonal(), 200, Sorted())], Seed(0))
+    plain = FlowSpec([Stage("flow", Orthogonal(), 200, SortedTransport())], Seed(0))
     for kappa, least, max_samples in ((0.0, 200, 200), (6.0, 4, 60)):
         state = FlowState()
         flow = shrunk_flow(plain, kappa, inverse_sample_sizes(3000, 3000))

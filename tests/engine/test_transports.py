@@ -1,6 +1,6 @@
 """One-dimensional transport against POT, closed forms, and itself.
 
-`test_algorithm1.py` writes out the two formulas of `Interpolated`.
+`test_algorithm1.py` writes out the two formulas of `InterpolatedTransport`.
 """
 
 import numpy as np
@@ -14,9 +14,19 @@ from sliceflow.engine.batches import Batch
 from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.engine.frames import Random
 from sliceflow.engine.maps import GridMaps, KnotMaps
-from sliceflow.engine.transports import Auto, Histogram, Interpolated, Sorted
+from sliceflow.engine.transports import (
+    AutoTransport,
+    HistogramTransport,
+    InterpolatedTransport,
+    SortedTransport,
+)
 
-ALL = [Sorted(), Interpolated(), Histogram(64), Auto(threshold=10)]
+ALL = [
+    SortedTransport(),
+    InterpolatedTransport(),
+    HistogramTransport(64),
+    AutoTransport(threshold=10),
+]
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -32,9 +42,9 @@ def transported(transport, z_p, z_q, weights=None):
 @pytest.mark.parametrize(
     ("kind", "parameters"),
     [
-        *((Histogram, {"n_bins": n}) for n in (0, 8.5)),
-        (Sorted, {"max_samples": 0.5}),
-        (Auto, {"threshold": -1}),
+        *((HistogramTransport, {"n_bins": n}) for n in (0, 8.5)),
+        (SortedTransport, {"max_samples": 0.5}),
+        (AutoTransport, {"threshold": -1}),
         (Random, {"n_directions": 0}),
     ],
 )
@@ -50,7 +60,9 @@ def test_sorted_with_equal_counts_is_pots_plan(seed, n):
     z_p = rng.normal(size=n)
     z_q = rng.gamma(2, size=n)
     plan = ot.emd_1d(z_p, z_q)  # a permutation / n
-    assert np.allclose(transported(Sorted(), z_p, z_q), n * plan @ z_q, atol=1e-12)
+    assert np.allclose(
+        transported(SortedTransport(), z_p, z_q), n * plan @ z_q, atol=1e-12
+    )
 
 
 @given(seeds, st.integers(1, 80), st.integers(1, 80), st.booleans())
@@ -66,7 +78,7 @@ def test_sorted_with_unequal_counts_stays_within_one_datum_of_pots_plan(
     z_q = np.sort(rng.gamma(2, size=n))
     w = rng.uniform(0.2, 2, size=n) if weighted else np.ones(n)
     plan = ot.emd_1d(z_p, z_q, np.full(m, 1 / m), w / w.sum())
-    out = transported(Sorted(), z_p, z_q, w if weighted else None)
+    out = transported(SortedTransport(), z_p, z_q, w if weighted else None)
     for k in range(m):
         used = np.flatnonzero(plan[k] > 1e-12)
         low = z_q[max(used[0] - 1, 0)]
@@ -82,12 +94,12 @@ def test_interpolated_puts_a_datum_at_the_share_of_weight_below_it(seed, n):
     total = int(times.sum())
     below = np.concatenate(([0], times.cumsum()[:-1]))
     z_p = np.sort(rng.normal(size=total))  # particle k has the level k/Σw
-    out = transported(Interpolated(), z_p, z_q, times.astype(float))
+    out = transported(InterpolatedTransport(), z_p, z_q, times.astype(float))
     assert np.allclose(out[below], z_q, atol=1e-12)
     assert np.allclose(out, np.interp(np.arange(total), below, z_q), atol=1e-9)
     assert np.allclose(
-        transported(Interpolated(), z_p, z_q, np.full(n, 0.25)),
-        transported(Interpolated(), z_p, z_q),
+        transported(InterpolatedTransport(), z_p, z_q, np.full(n, 0.25)),
+        transported(InterpolatedTransport(), z_p, z_q),
     )
 
 
@@ -122,7 +134,9 @@ def test_maps_are_monotone_everywhere(transport, seed):
     assert bool((image.diff(dim=1) >= -1e-12).all())
 
 
-@pytest.mark.parametrize("transport", [Sorted(), Histogram(64)], ids=str)
+@pytest.mark.parametrize(
+    "transport", [SortedTransport(), HistogramTransport(64)], ids=str
+)
 @pytest.mark.parametrize(
     ("factor", "slope"), [(2.0, 1.0), (1.0, 1.0), (0.25, 1.0), (0.0, 0.0)]
 )
@@ -138,11 +152,13 @@ def test_beyond_the_ends_the_map_is_a_rigid_shift_or_one_point(
 
 
 def test_tied_particles_move_together_to_the_middle_of_their_mass():
-    out = transported(Sorted(), [0.0, 0.0, 0.0, 1.0], [10.0, 20.0, 30.0, 40.0])
+    out = transported(SortedTransport(), [0.0, 0.0, 0.0, 1.0], [10.0, 20.0, 30.0, 40.0])
     assert out.tolist() == [20.0, 20.0, 20.0, 40.0]
 
 
-@pytest.mark.parametrize("transport", [Sorted(), Histogram(2048)], ids=str)
+@pytest.mark.parametrize(
+    "transport", [SortedTransport(), HistogramTransport(2048)], ids=str
+)
 @given(seed=seeds)
 def test_integer_weights_are_repetitions(transport, seed):
     rng = np.random.default_rng(seed)
@@ -159,8 +175,8 @@ def test_integer_weights_are_repetitions(transport, seed):
 
 def test_auto_picks_by_size():
     z = torch.randn(1, 100)
-    assert isinstance(Auto(threshold=200).fit(z, z).maps, KnotMaps)
-    assert isinstance(Auto(threshold=199).fit(z, z).maps, GridMaps)
+    assert isinstance(AutoTransport(threshold=200).fit(z, z).maps, KnotMaps)
+    assert isinstance(AutoTransport(threshold=199).fit(z, z).maps, GridMaps)
 
 
 @pytest.mark.parametrize("transport", ALL, ids=str)
@@ -176,7 +192,7 @@ def test_a_class_that_stays_where_it_is_costs_nothing():
     """It has no data; the others cost what they move."""
     z_p = torch.tensor([[0.0, 1.0, 5.0, 7.0]]).double()
     z_q = torch.tensor([[10.0, 11.0]]).double()
-    fit = Histogram(16).fit(
+    fit = HistogramTransport(16).fit(
         z_p, z_q, Batch(class_slices=(ClassSlices((0, 2, 4)), ClassSlices((0, 2, 2))))
     )
     assert fit.cost.tolist() == pytest.approx([100.0, 0.0], rel=1e-6)

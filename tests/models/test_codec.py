@@ -188,7 +188,7 @@ def test_numbers_of_numpy_are_read_as_those_of_python():
 
 
 @dataclass(frozen=True)
-class Sorted:
+class SortedTransport:
     max_samples: int | None
 
 
@@ -214,7 +214,7 @@ class Maps:
 class Model:
     name: str
     steps: tuple[Maps, ...]
-    transport: Sorted | Counted | None
+    transport: SortedTransport | Counted | None
     labels: tuple[Label, ...]
     parameters: dict[str, float | tuple[int, ...]]
     pictures: Annotated[np.ndarray, ArraySpec("n c h w", "uint8", differences=3)] | None
@@ -263,15 +263,15 @@ KNOTS = torch.zeros(2, 2)
     [
         (Counted(0), r"a file cannot hold this: Expected `int` >= 1 - at `\$.n_bins`"),
         (
-            in_dataclass(Sorted | Counted)(Maps),
+            in_dataclass(SortedTransport | Counted)(Maps),
             "value is <class .*, which a file cannot hold",
         ),
         (
-            in_dataclass(Sorted | Counted)(3),
+            in_dataclass(SortedTransport | Counted)(3),
             r"Expected `object`, got `int` - at `\$.value`",
         ),
         (
-            in_dataclass(Sorted)(Counted(3)),
+            in_dataclass(SortedTransport)(Counted(3)),
             r"Invalid value 'Counted' - at `\$.value.class`",
         ),
         (in_dataclass(tuple[int, ...])((1, True)), r"got `bool` - at `\$.value\[1\]`"),
@@ -299,10 +299,10 @@ def test_what_could_not_be_read_is_not_written(value, message):
 
 
 def test_a_class_of_the_users_own_is_refused_even_by_the_name_of_one_of_ours():
-    encode(in_dataclass(Sorted | Counted)(Counted(3)))
+    encode(in_dataclass(SortedTransport | Counted)(Counted(3)))
     own = make_dataclass("Counted", [("n_bins", int)])
     with pytest.raises(ValueError, match="which a file cannot hold"):
-        encode(in_dataclass(Sorted | Counted)(own(3)))
+        encode(in_dataclass(SortedTransport | Counted)(own(3)))
 
 
 # What does not fit
@@ -317,10 +317,10 @@ def test_a_class_of_the_users_own_is_refused_even_by_the_name_of_one_of_ours():
             {"class": "Counted", "n_bins": 3, "colour": 1},
             "unknown field `colour`",
         ),
-        (Sorted | Counted, {"n_bins": 3}, "missing required field `class`"),
+        (SortedTransport | Counted, {"n_bins": 3}, "missing required field `class`"),
         (Counted, 3, "Expected `object`, got `int`"),
         (Counted, {"class": "Counted", "n_bins": 3.0}, "Expected `int`, got `float`"),
-        (Sorted | Counted, {"class": "Bomb"}, "Invalid value 'Bomb'"),
+        (SortedTransport | Counted, {"class": "Bomb"}, "Invalid value 'Bomb'"),
         (tuple[int, str], [1], "Expected `array` of length 2, got 1"),
         (tuple[int, ...], 1, "Expected `array`, got `int`"),
         (dict[str, int], {1: 1}, "Expected `str`, got `int`"),

@@ -31,7 +31,7 @@ class Case(NamedTuple):
 def vectors() -> Case:
     x = np.random.default_rng(0).normal(size=(60, 3))
     flow = SlicedWassersteinFlow(
-        n_particles=80, n_steps=3, keep_rows=True, random_state=0, device="cpu"
+        n_particles=80, n_steps=3, save_rows=True, random_state=0, device="cpu"
     )
     return Case(flow, x[:40], x[40:])
 
@@ -42,7 +42,7 @@ def pictures() -> Case:
         n_pixel_values=17,
         n_particles=60,
         steps_per_stage=1,
-        keep_rows=True,
+        save_rows=True,
         random_state=0,
         device="cpu",
     )
@@ -67,7 +67,7 @@ def density() -> Case:
         n_steps=3,
         penalty=100.0,
         n_components=1,
-        keep_rows=True,
+        save_rows=True,
         random_state=0,
         device="cpu",
     )

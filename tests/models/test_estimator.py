@@ -78,7 +78,7 @@ def test_constructors_take_keywords_only_and_keep_what_they_are_given(estimator)
         "device",
         "random_state",
         "verbose",
-        "keep_rows",
+        "save_rows",
         "options",
         "preset",
     } <= set(parameters)
@@ -182,7 +182,7 @@ def test_a_fit_does_what_its_plan_says(kind, fitted):
     for field in dataclasses.fields(plan):
         value = getattr(plan, field.name)
         assert value != "auto"
-        assert not isinstance(value, transports.Auto)
+        assert not isinstance(value, transports.AutoTransport)
     lines = str(plan).splitlines()
     assert lines[0].split() == ["method", *plan.method.split()]
     assert plan._repr_html_().count("<tr>") == len(lines)
@@ -201,6 +201,20 @@ def test_what_is_prepared_is_fitted_as_planned(kind, fitted):
     for other, y in ((make(), None), (flow, np.ones(3))):
         with pytest.raises(ValueError, match="was prepared"):
             other.fit(prepared, y)
+
+
+@pytest.mark.parametrize("changes", [dict(n_particles=31), dict(random_state=8)])
+def test_what_was_prepared_with_other_parameters_is_refused(kind, changes):
+    make, data = PARTS[kind]
+    flow = make()
+    prepared = flow.prepare(*data)
+    before = flow.get_params(deep=False)
+    flow.set_params(**changes)
+    (name,) = changes
+    with pytest.raises(ValueError, match=rf"other parameters \({name}\): prepare it"):
+        flow.fit(prepared)
+    assert not hasattr(flow, "history_")
+    flow.set_params(**before | {"verbose": 1}).fit(prepared)
 
 
 @pytest.mark.parametrize("state", [np.random.RandomState, np.random.default_rng])

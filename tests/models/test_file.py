@@ -82,7 +82,7 @@ def small(**changes):
     fields = dict(
         seed=Seed(7, ("frame", 3)),
         frame=frames.Random(20),
-        transport=transports.Histogram(64),
+        transport=transports.HistogramTransport(64),
         model=steps(),
         condition=conditions.ClassEncoder(np.array(["cat", "dog"])),
         history=history,

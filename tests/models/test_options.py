@@ -41,7 +41,7 @@ WRONG = {  # names, and values that are refused
         entropy=(-0.1, INF, "a"),
         standardize=(1, None),
         condition_mode=("some", None),
-        keep_rows=(1, None),
+        save_rows=(1, None),
         preset=("Paper", 1, ""),
         options=({}, "fast", ImageOptions(), VectorOptions),
         verbose=(-1, "loud"),
@@ -57,7 +57,7 @@ WRONG = {  # names, and values that are refused
         transport=("greedy", None),
         patch_basis=("waves", None),
         n_clusters=(0, "many", 2.0, True, None),
-        keep_rows=(1, None),
+        save_rows=(1, None),
         preset=("fast", True),
         options=({}, 3, VectorOptions(), ImageOptions),
         verbose=(-1, None),
@@ -138,7 +138,7 @@ def test_devices_and_seeds_that_do_not_exist_are_named(monkeypatch):
 
 def test_numbers_of_numpy_are_numbers(tmp_path):
     settings = dict(
-        n_particles=np.int64(40), amplifier=np.float64(10), keep_rows=np.bool(True)
+        n_particles=np.int64(40), amplifier=np.float64(10), save_rows=np.bool(True)
     )
     options = VectorOptions(n_knots=np.int32(16), taper=np.float32(0.5))
     flow = vectors(**settings, n_steps=np.int64(2), options=options).fit(X, LABELS)
@@ -224,7 +224,7 @@ def test_plans_of_the_preset_are_the_papers():
     )
     assert (plan.method, plan.frame_kind) == ("CSWF ξ=10", frames.Random(192))
     assert (plan.transport, plan.standardize, plan.bandwidth) == (
-        transports.Interpolated(),
+        transports.InterpolatedTransport(),
         False,
         0,
     )
@@ -243,7 +243,7 @@ def test_plans_of_the_preset_are_the_papers():
         "random",
         0,
     )
-    assert (plan.transport, plan.shrinkage) == (transports.Interpolated(), 0)
+    assert (plan.transport, plan.shrinkage) == (transports.InterpolatedTransport(), 0)
     assert plan.n_directions == 13 * plan.layout.dimension
     assert {stage.n_steps for stage in plan.picture_stages} == {300}
 

@@ -14,9 +14,13 @@ from sliceflow.engine.flow import FlowSpec
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.shrinkage import Shrunk
-from sliceflow.engine.transports import Histogram, Interpolated, Sorted
-from sliceflow.models.distributed import DistributedHistogram, across_ranks
+from sliceflow.engine.shrinkage import ShrunkTransport
+from sliceflow.engine.transports import (
+    HistogramTransport,
+    InterpolatedTransport,
+    SortedTransport,
+)
+from sliceflow.models.distributed import DistributedHistogramTransport, across_ranks
 from sliceflow.models.ranks import Communicator
 
 
@@ -52,7 +56,7 @@ def test_every_class_has_its_own_maps_also_where_a_rank_has_none_of_it():
     """Class 1 is on the second rank alone; class 2 has no data anywhere and stays."""
     z_p = Seed(0).normal(3, 80)
     z_q = Seed(1).normal(3, 60) + 1
-    alone = Histogram(16).fit(
+    alone = HistogramTransport(16).fit(
         z_p,
         z_q,
         Batch(
@@ -65,7 +69,7 @@ def test_every_class_has_its_own_maps_also_where_a_rank_has_none_of_it():
 
     def fit(r):
         batch = Batch(class_slices=tuple(map(ClassSlices, starts[r])))
-        return DistributedHistogram(Histogram(16), ranks).fit(
+        return DistributedHistogramTransport(HistogramTransport(16), ranks).fit(
             z_p[:, columns[r]], z_q.chunk(2, 1)[r], batch
         )
 
@@ -92,7 +96,7 @@ def test_a_rank_whose_data_have_no_particles_sends_nothing():
         data = z_q[:, columns]
         if batch.data_indices is not None:
             data = data[:, batch.data_indices]
-        return DistributedHistogram(Histogram(8), ranks).fit(
+        return DistributedHistogramTransport(HistogramTransport(8), ranks).fit(
             z_p[:, columns], data, batch
         )
 
@@ -102,8 +106,10 @@ def test_a_rank_whose_data_have_no_particles_sends_nothing():
 
 def test_one_rank_is_a_plain_fit_and_several_count():
     stages = [
-        Stage("a", Orthogonal(), 2, Shrunk(Histogram(32), 1.0, (0.1,))),
-        Stage("b", Axis(), 2, Sorted(), matches_marginals=True),
+        Stage(
+            "a", Orthogonal(), 2, ShrunkTransport(HistogramTransport(32), 1.0, (0.1,))
+        ),
+        Stage("b", Axis(), 2, SortedTransport(), matches_marginals=True),
     ]
     flow = FlowSpec(stages, Seed(0))
     assert across_ranks(flow, Communicator()) is flow
@@ -111,11 +117,15 @@ def test_one_rank_is_a_plain_fit_and_several_count():
     first, last = across_ranks(flow, several).stages
     assert first.transport == replace(
         stages[0].transport,
-        transport=DistributedHistogram(Histogram(32), several),
+        transport=DistributedHistogramTransport(HistogramTransport(32), several),
         sum_over_ranks=several.sum_,
     )
     assert last.transport.histogram.n_bins == 4096
-    for transport in (Sorted(), Interpolated(), Shrunk(Sorted(), 1.0, (0.1,))):
+    for transport in (
+        SortedTransport(),
+        InterpolatedTransport(),
+        ShrunkTransport(SortedTransport(), 1.0, (0.1,)),
+    ):
         with pytest.raises(ValueError, match="sorts, which 2 ranks cannot do together"):
             across_ranks(
                 FlowSpec([Stage("a", Orthogonal(), 2, transport)], Seed(0)), several

@@ -111,7 +111,7 @@ def test_any_number_of_ranks_goes_on_where_others_stopped(two):
             "random_state={other} on rank {other} but {rank} on rank {rank}",
         ),
         ("other columns", "rank {other} has X of float64 with {wide} columns"),
-        ("kept rows", "keep_rows=True keeps all rows in one process"),
+        ("kept rows", "save_rows=True needs all rows in one process"),
         ("own maps", "which several ranks cannot do; use a finite amplifier"),
     ],
 )

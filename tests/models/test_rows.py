@@ -37,7 +37,7 @@ ANY = np.array([(1, "1", True)[c] for c in NUMBERS], dtype=object)  # three labe
 COLUMNS = RNG.normal(size=(N, 2)).round(1)
 MIXED = np.array([*zip(NAMES.tolist(), COLUMNS[:, 0], strict=True)], dtype=object)
 # Files have the rows, too. Without axis steps, which take most of the time.
-FLAT = functools.partial(vectors, 0, keep_rows=True)
+FLAT = functools.partial(vectors, 0, save_rows=True)
 
 
 @dataclass
@@ -60,12 +60,12 @@ class Rows:
         return x, y
 
 
-small = dict(schedule="1[1] 4[3]", n_particles=20, keep_rows=True)
+small = dict(schedule="1[1] 4[3]", n_particles=20, save_rows=True)
 KINDS = {
     "vectors": Rows(FLAT, POINTS),
     "float32": Rows(FLAT, POINTS.astype(np.float32)),
     "tensors": Rows(FLAT, POINTS, NUMBERS, torch.from_numpy),
-    "axis steps": Rows(lambda: vectors(keep_rows=True), POINTS, NUMBERS),
+    "axis steps": Rows(lambda: vectors(save_rows=True), POINTS, NUMBERS),
     "DataFrames": Rows(
         FLAT, POINTS, NAMES, lambda rows: pd.DataFrame(rows, columns=["a", "b"])
     ),
@@ -238,17 +238,17 @@ def test_before_a_fit_there_are_no_rows():
 @pytest.mark.parametrize("kind", ["tensors", "local columns", "grey labels", "colour"])
 def test_an_estimator_has_its_rows_after_any_fit(kind):
     rows = KINDS[kind]
-    flow = rows.make().set_params(keep_rows=False).fit(*rows.at(np.arange(9)))
+    flow = rows.make().set_params(save_rows=False).fit(*rows.at(np.arange(9)))
     flow.partial_fit(*rows.at([10, 11])).forget(*rows.at([0, 10]))
     remaining = [*range(1, 9), 11]
-    once = rows.make().set_params(keep_rows=False).fit(*rows.at(remaining))
+    once = rows.make().set_params(save_rows=False).fit(*rows.at(remaining))
     assert saved(flow) == saved(once)
     assert saved(flow.refit()) == saved(once)
 
 
 def test_a_file_and_a_pickle_have_rows_only_if_these_are_kept(tmp_path):
     for make, X in ((FLAT, POINTS), (lambda: pictures(**small), GREY)):
-        flow = make().set_params(keep_rows=False).fit(X)
+        flow = make().set_params(save_rows=False).fit(X)
         flow.save(tmp_path / "model")
         for model in (
             sliceflow.load(tmp_path / "model"),
@@ -256,7 +256,7 @@ def test_a_file_and_a_pickle_have_rows_only_if_these_are_kept(tmp_path):
         ):
             for change in (model.partial_fit, model.forget):
                 with pytest.raises(
-                    NoRowsError, match=r"does not have its rows.*with keep_rows=True$"
+                    NoRowsError, match=r"does not have its rows.*with save_rows=True$"
                 ):
                     change(X[:3])
         keeping = make().fit(X)
@@ -289,23 +289,23 @@ def test_rows_wait_for_a_refit_and_files_do_not_lose_them(kind, tmp_path):
         *rows.at([0, 1])
     )  # a fit begins again
     assert flow._pending_rows is None
-    assert len(flow.set_params(keep_rows=True).fit(*rows.at([0, 1]))._record.rows) == 2
+    assert len(flow.set_params(save_rows=True).fit(*rows.at([0, 1]))._record.rows) == 2
 
 
-@pytest.mark.parametrize("keep_rows", [False, True])
-def test_a_pickle_has_waiting_rows_only_if_rows_are_kept(keep_rows):
-    flow = vectors(0, keep_rows=keep_rows).fit(POINTS[:8])
+@pytest.mark.parametrize("save_rows", [False, True])
+def test_a_pickle_has_waiting_rows_only_if_rows_are_kept(save_rows):
+    flow = vectors(0, save_rows=save_rows).fit(POINTS[:8])
     flow.forget(POINTS[:1], refit=False)
     again = pickle.loads(pickle.dumps(flow))
-    if keep_rows:
+    if save_rows:
         assert saved(again.refit()) == saved(flow.refit())
     else:
         row = POINTS[5].astype(flow.plan_.dtype).tobytes()
         assert row not in pickle.dumps(flow)
         with pytest.raises(NoRowsError, match="does not have its rows"):
             again.refit()
-    waiting = vectors(0, keep_rows=keep_rows).partial_fit(POINTS, refit=False)
-    assert (pickle.loads(pickle.dumps(waiting))._pending_rows is None) != keep_rows
+    waiting = vectors(0, save_rows=save_rows).partial_fit(POINTS, refit=False)
+    assert (pickle.loads(pickle.dumps(waiting))._pending_rows is None) != save_rows
 
 
 def test_columns_by_name_wait_in_one_order():

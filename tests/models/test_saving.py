@@ -114,7 +114,7 @@ def test_rows_are_in_the_file_only_if_they_are_kept(kind, tmp_path):
     make, data = PARTS[kind]
     sizes = []
     for keep in (False, True):
-        flow = make().set_params(keep_rows=keep).fit(*data)
+        flow = make().set_params(save_rows=keep).fit(*data)
         flow.save(tmp_path / "model")
         loaded = sliceflow.load(tmp_path / "model", device="cpu")
         assert flow._record.rows is not None  # in memory, for partial_fit
@@ -134,7 +134,7 @@ def test_types_of_arrays_come_back(tmp_path):
         X,
         X.astype(np.float32),
     ):
-        flow = vectors(0, keep_rows=True).fit(data, LABELS)
+        flow = vectors(0, save_rows=True).fit(data, LABELS)
         flow.save(tmp_path / "model", particles=True)
         loaded = sliceflow.load(tmp_path / "model", device="cpu")
         kept_rows, _ = loaded._record.rows.in_users_form("cpu")
@@ -251,7 +251,7 @@ def test_a_transport_of_the_users_own_cannot_be_saved(tmp_path):
         max_samples = None
 
         def fit(self, *args):
-            return sliceflow.transports.Sorted().fit(*args)
+            return sliceflow.transports.SortedTransport().fit(*args)
 
     flow = SlicedWassersteinFlow(
         n_particles=50, n_steps=1, transport=Own(), random_state=0

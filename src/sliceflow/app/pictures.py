@@ -269,9 +269,9 @@ class Gallery:
                 picture, known, n=_N_COMPLETIONS, random_state=request.seed
             )
         except ParameterError as error:
-            if error.parameter != "keep_rows":
+            if error.parameter != "save_rows":
                 raise
-            hint = "fit it with --keep-rows, or for one part with --known"
+            hint = "fit it with --save-rows, or for one part with --known"
             raise DataError(f"{run.name} {error.fact}", hint) from error
         return {"pictures": run.as_addresses(completions[0])}
 

@@ -61,7 +61,7 @@ _FLAGS = {
     "known": "The known part of pictures to complete: top, bottom, left, right, "
     "border, center, or a picture in which white is known and black is completed.",
     "mirror": "Also fit the mirror images.",
-    "keep_rows": "Keep the pictures in the model, to complete any part.",
+    "save_rows": "Save the pictures with the model, to complete any part.",
     "skip_broken": "Leave out pictures that cannot be read.",
     "data_root": "Folder of the named sets; default: the variable SLICEFLOW_DATA.",
     "holdout": "Share of your own data held out for measuring.",

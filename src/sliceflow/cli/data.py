@@ -376,7 +376,7 @@ def make_image_flow(settings: Settings, data: PictureInput) -> ImageFlow:
         quality=settings.quality,
         steps_per_stage=settings.steps_per_stage,
         n_particles=settings.particles,
-        keep_rows=settings.keep_rows,
+        save_rows=settings.save_rows,
         known=known,
         n_pixel_values=data.n_pixel_values,
         mirror=settings.mirror,

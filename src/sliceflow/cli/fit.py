@@ -41,7 +41,7 @@ from sliceflow.wording import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, TableFlow
-    from sliceflow.models.protocols import FitJob
+    from sliceflow.models.protocols import PreparedFit
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class _CommandRun:
     train: Data
     held_out: Data | None
     estimator: ImageFlow | TableFlow
-    fit_job: FitJob[Any, Any]
+    prepared: PreparedFit[Any]
     ranks: Communicator
     started_at: float
 
@@ -163,15 +163,17 @@ def _prepare(settings: Settings, ranks: Communicator, output: Output) -> _Comman
 
     started_at = time.perf_counter()
     estimator = make_estimator(settings, train)
-    fit_job: FitJob[Any, Any]
+    prepared: PreparedFit[Any]
     if isinstance(estimator, FlowEstimator):
-        fit_job = estimator.prepare(rows, labels, ranks=ranks)
+        prepared = estimator.prepare(rows, labels, ranks=ranks)
     else:
         assert isinstance(train, TableInput), "other data are fitted by a flow"
         table = train.fitted_rows
         with rows_of_a_file(), all_problems(table, estimator.kinds or {}):
-            fit_job = estimator.prepare(table)
-    return _CommandRun(settings, train, held_out, estimator, fit_job, ranks, started_at)
+            prepared = estimator.prepare(table)
+    return _CommandRun(
+        settings, train, held_out, estimator, prepared, ranks, started_at
+    )
 
 
 def _say_what_was_read(
@@ -192,7 +194,7 @@ def _estimate_cost(command_run: _CommandRun) -> Result:
     """What the fit would do, and what it costs."""
     from sliceflow.devices import free_memory, resolve_device
 
-    plan = command_run.fit_job.plan
+    plan = command_run.prepared.plan
     free = free_memory(resolve_device(plan.device))
     lines = [str(plan), *_describe_time(command_run)]
     if free is not None:
@@ -214,15 +216,15 @@ def _seconds_to_measure(command_run: _CommandRun) -> float | None:
     """About how long the measures take; None if there are none, or nobody knows."""
     if command_run.settings.no_measure:
         return None
-    seconds = command_run.fit_job.plan.seconds
-    device = command_run.fit_job.plan.device
+    seconds = command_run.prepared.plan.seconds
+    device = command_run.prepared.plan.device
     return estimate_seconds(command_run.train, command_run.held_out, seconds, device)
 
 
 def _describe_time(command_run: _CommandRun) -> list[str]:
     """A line with the times of the fit and the measures, as far as they are known."""
     times = []
-    seconds = command_run.fit_job.plan.seconds
+    seconds = command_run.prepared.plan.seconds
     if seconds:
         times.append(f"about {format_duration(seconds)} to fit")
     seconds_to_measure = _seconds_to_measure(command_run)
@@ -260,14 +262,14 @@ def _fit_estimator(command_run: _CommandRun, folder: RunFolder, output: Output) 
 
     model = command_run.estimator
     if isinstance(model, TableFlow):
-        model.fit(command_run.fit_job, listeners=progress_bars(output))
+        model.fit(command_run.prepared, listeners=progress_bars(output))
         kinds = [f"{name} ({kind})" for name, kind in model.kinds_.items()]
         output.say(f"columns: {', '.join(kinds)}")
         return
-    plan = command_run.fit_job.plan
+    plan = command_run.prepared.plan
     stages = plan.picture_stages if isinstance(plan, PicturePlan) else ()
     model.fit(
-        command_run.fit_job,
+        command_run.prepared,
         listeners=progress_bars(output, stages),
         checkpoint_dir=folder.checkpoint,
         checkpoint_every=command_run.settings.checkpoint_every,

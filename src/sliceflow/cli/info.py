@@ -122,7 +122,7 @@ def _keeps_rows(model: Model) -> bool:
     """Whether the file of a model contains the rows to which it was fitted."""
     from sliceflow import ImageFlow, TableFlow
 
-    if isinstance(model, TableFlow) or model.keep_rows:
+    if isinstance(model, TableFlow) or model.save_rows:
         return True
     if isinstance(model, ImageFlow):
         return bool(model.plan_.mosaic_size)  # mosaics are made of training pictures

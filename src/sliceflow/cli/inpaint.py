@@ -45,7 +45,7 @@ def inpaint(  # noqa: PLR0913, a parameter for each flag
     """Complete pictures of which only a part is known.
 
     A model fitted with --known completes that part. One that keeps its pictures (colour
-    pictures, or --keep-rows) completes any part: pass it here.
+    pictures, or --save-rows) completes any part: pass it here.
     """
     check_new(out, force=force)
     check_ending(out, PICTURE_ENDINGS)
@@ -62,10 +62,10 @@ def inpaint(  # noqa: PLR0913, a parameter for each flag
     try:
         completed = model.inpaint(pictures, given_part, n=n, y=y, random_state=seed)
     except ParameterError as error:
-        if error.parameter != "keep_rows":
+        if error.parameter != "save_rows":
             raise
         hint = (
-            "sliceflow fit … --keep-rows keeps the pictures, for any part; "
+            "sliceflow fit … --save-rows saves the pictures, for any part; "
             "sliceflow fit … --known fits one part"
         )
         raise CommandError(f"{run} {error.fact}", hint) from error

@@ -267,7 +267,7 @@ def _offer_digits(device: str) -> Run:
         quality="draft",
         particles=2000,
         conditional=True,
-        keep_rows=True,
+        save_rows=True,
         device=device,
     )
 

@@ -27,7 +27,7 @@ FLAGS_FOR = {
         "conditional",
         "known",
         "mirror",
-        "keep_rows",
+        "save_rows",
         "checkpoint_every",
     ),
     "folders and celeba": ("size", "skip_broken"),
@@ -66,7 +66,7 @@ class Settings:
     conditional: bool | None = None
     known: str | None = None
     mirror: bool = False
-    keep_rows: bool = False
+    save_rows: bool = False
     size: int | None = None
     skip_broken: bool = False
     data_root: str | None = None

@@ -100,6 +100,10 @@ class Permutation:
         """This order, and then another one of its points."""
         return Permutation(self.forward[following.forward])
 
+    def undo(self, x: Tensor) -> Tensor:
+        """Points x (d, n) that stand in the new order, in the old one."""
+        return x[:, self.back]
+
 
 @dataclass
 class Cloud:
@@ -114,15 +118,11 @@ class Cloud:
     class_slices : ClassSlices or None, default None
         The points of each class, if each class has its own maps. The points are then
         sorted by class.
-    order : Permutation or None, default None
-        How the points were brought from the order in which a caller knows them into
-        this one. None if both are the same.
     """
 
     x: Tensor
     y: FlowY | None = None
     class_slices: ClassSlices | None = None
-    order: Permutation | None = None
 
     def part(self, indices: Indices) -> Cloud:
         """Some of the points.
@@ -142,22 +142,14 @@ class Cloud:
         """A copy with the points in another order, or the cloud itself for None."""
         if order is None:
             return self
-        return replace(self.part(order.forward), order=order)
+        return self.part(order.forward)
 
-    def sorted_by_class(self) -> Cloud:
-        """A copy, sorted by class, if classes have separate maps; else the cloud."""
-        if not isinstance(self.y, SeparateClassIndices):
-            return self
-        by_class = self.permuted(Permutation.sorting_classes(self.y))
-        return replace(by_class, class_slices=ClassSlices.from_y(self.y))
-
-    def in_user_order(self, x: Tensor | None = None) -> Tensor:
-        """The points (d, n), or a snapshot x of them, in the order before sorting."""
-        if x is None:
-            x = self.x
-        if self.order is None:
-            return x
-        return x[:, self.order.back]
+    def sorted_by_class(self) -> tuple[Cloud, Permutation]:
+        """A copy, sorted by class for separate maps, and the order that sorts it."""
+        assert isinstance(self.y, SeparateClassIndices), "classes have separate maps"
+        order = Permutation.sorting_classes(self.y)
+        by_class = self.permuted(order)
+        return replace(by_class, class_slices=ClassSlices.from_y(self.y)), order
 
 
 def sliced_distance(

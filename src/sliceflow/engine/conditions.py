@@ -209,11 +209,8 @@ class MixedEncoder:
 
     @property
     def condition_dim(self) -> int:
-        """The number of columns of the encoded y: the class index, and the numbers.
-
-        It is no l of a flow: only local conditions take such a y.
-        """
-        return 1 + self.continuous.condition_dim
+        """l, the number of continuous columns; labels divide the rows instead."""
+        return self.continuous.condition_dim
 
     def encode(self, y: Any) -> MixedY:
         """The classes and numbers of y (n, L), or of a sequence of n tuples."""

@@ -12,7 +12,14 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    NamedTuple,
+    Protocol,
+    TypeVar,
+    runtime_checkable,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,6 +27,7 @@ if TYPE_CHECKING:
     from sliceflow.engine.model_steps import ModelStep
 
 __all__ = [
+    "ClosableListener",
     "Event",
     "EventListener",
     "History",
@@ -34,6 +42,14 @@ LOGGER = logging.getLogger("sliceflow")
 # Lines of `Progress` for a fit. Each one waits for the GPU to read the distance; ten
 # are enough to see how fast a fit is.
 N_PROGRESS_LINES = 10
+
+
+@runtime_checkable
+class ClosableListener(Protocol):
+    """A listener with a method that is called when the run ends."""
+
+    def close(self) -> None:
+        """Such as: end the line of a progress bar."""
 
 
 @dataclass(frozen=True)

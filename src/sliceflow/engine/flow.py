@@ -34,7 +34,7 @@ from torch import Tensor
 
 from sliceflow.arrays import chunks
 from sliceflow.engine.batches import StepTarget
-from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.clouds import Cloud, Indices, Permutation
 from sliceflow.engine.compression import compress_maps
 from sliceflow.engine.encoded_y import (
     ClassIndices,
@@ -148,24 +148,25 @@ def replay(
     """Move other particles, in place, by the steps of a model.
 
     They may be in any order. If each class has its own maps, they are sorted by class
-    for the steps and put back after the last one, unless they have `class_slices`.
+    for the steps and put back after the last one.
 
     Returns
     -------
     snapshots, one after each of these numbers of steps: copies of the particles (d, n),
     in their own order
     """
-    if spec.condition_use != "separate" or particles.class_slices is not None:
+    if spec.condition_use != "separate":
         return _replay_in_order(
             spec, steps, particles, particle_streams, snapshots_after
         )
     y = select_y(particles.y, spec.condition_use, spec.condition_dim)
-    by_class = Cloud(particles.x, y).sorted_by_class()
+    by_class, order = Cloud(particles.x, y).sorted_by_class()
+    streams_by_class = replace(particle_streams, order=order)
     snapshots = _replay_in_order(
-        spec, steps, by_class, particle_streams, snapshots_after
+        spec, steps, by_class, streams_by_class, snapshots_after
     )
-    particles.x.copy_(by_class.in_user_order())
-    return [by_class.in_user_order(x) for x in snapshots]
+    particles.x.copy_(order.undo(by_class.x))
+    return [order.undo(x) for x in snapshots]
 
 
 def _replay_in_order(
@@ -495,29 +496,35 @@ class ParticleStreams:
     """Random numbers for particles: where they start, and the noise of the steps.
 
     Particle j uses row ``first + j`` of the streams below `seed`. So its numbers depend
-    neither on how many particles there are, nor on which chunk or rank it belongs to.
+    neither on how many particles there are, nor on which chunk or rank it belongs to,
+    nor on the other particles' classes.
     """
 
     seed: Seed
     first: int = 0  # the index of the first particle among all of a run
+    # The order in which the particles stand, if that is not the one of their indices j.
+    order: Permutation | None = None
 
     def fill(self, x: Tensor, *names: str | int) -> Tensor:
         """Fill x (d, n) with N(0, I) in place, and return it.
 
-        Numbers are drawn from the node `names` below the seed; column j has the numbers
-        of particle j.
+        Numbers are drawn from the node `names` below the seed. Without another `order`,
+        column j has the numbers of particle j.
         """
         seed = self.seed.child(*names)
         d, n = x.shape
         chunk_size = max(_MIN_CHUNK, _NUMBERS_PER_DRAW // d)
         for begin in range(0, n, chunk_size):
-            points = x[:, begin : begin + chunk_size]
+            end = min(begin + chunk_size, n)
             numbers = seed.normal(
-                points.shape[1],
+                end - begin,
                 d,
                 first_row=self.first + begin,
                 dtype=x.dtype,
                 device=x.device,
             )
-            points.copy_(numbers.T)
+            columns: Indices = slice(begin, end)
+            if self.order is not None:
+                columns = self.order.back[begin:end]
+            x[:, columns] = numbers.T
         return x

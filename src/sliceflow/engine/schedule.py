@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from sliceflow.engine.frames import FrameKind
-from sliceflow.engine.transports import Auto, Transport
+from sliceflow.engine.transports import AutoTransport, Transport
 
 
 class Subspace:
@@ -34,7 +34,7 @@ class Subspace:
 
 
 WHOLE_SPACE = Subspace()
-_DEFAULT_TRANSPORT = Auto()
+_DEFAULT_TRANSPORT = AutoTransport()
 
 
 @dataclass(frozen=True)

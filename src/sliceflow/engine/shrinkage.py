@@ -35,7 +35,7 @@ def _no_ranks(sums: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Shrunk:
+class ShrunkTransport:
     """A transport whose maps are shrunk towards the identity, each by its own noise.
 
     A map that is fitted to m particles and n data of the same distribution still moves
@@ -101,20 +101,20 @@ def shrunk_flow(
     spec: FlowSpec,
     strength: float,
     inverse_sizes: tuple[float, ...],
-    exact_stages: Collection[int] = (),
+    unshrunk_stages: Collection[int] = (),
 ) -> FlowSpec:
-    """The flow with shrunk maps, except in stages that make distributions exact.
+    """The flow with shrunk maps.
 
-    These are the stages that match marginals, and those with the indices
-    `exact_stages`.
+    Stages that match marginals keep theirs, and so do those with the indices
+    `unshrunk_stages`.
     """
     stages: list[Stage] = []
     for i, stage in enumerate(spec.stages):
-        if stage.matches_marginals or i in exact_stages:
+        if stage.matches_marginals or i in unshrunk_stages:
             stages.append(stage)
         else:
             n_shared = spec.shared_condition_dim
-            shrunk = Shrunk(stage.transport, strength, inverse_sizes, n_shared)
+            shrunk = ShrunkTransport(stage.transport, strength, inverse_sizes, n_shared)
             stages.append(replace(stage, transport=shrunk))
     return replace(spec, stages=stages)
 

@@ -28,20 +28,20 @@ from sliceflow.engine.maps import (
 from sliceflow.validation import is_int, require
 
 __all__ = [
-    "AlignedHistogram",
-    "Auto",
+    "AlignedHistogramTransport",
+    "AutoTransport",
     "BuiltinTransport",
-    "Histogram",
+    "HistogramTransport",
     "Histograms",
-    "Interpolated",
+    "InterpolatedTransport",
     "MapFit",
     "SavedTransport",
-    "Sorted",
+    "SortedTransport",
     "Transport",
     "TransportName",
 ]
 
-# `Interpolated` sorts this many values at a time, which bounds its memory.
+# `InterpolatedTransport` sorts this many values at a time, which bounds its memory.
 _MAX_SORTED_VALUES = 1 << 30
 # The most particles and data that a histogram counts in one step. Fewer are faster and
 # worse: 16,384 points a step instead of all raise MNIST's FD from 2.29 to 2.50, and
@@ -127,14 +127,14 @@ class Transport(Protocol):
 
 
 @dataclass(frozen=True)
-class Sorted:
+class SortedTransport:
     """Exact transport between the sorted samples, with linear interpolation.
 
     Each sample sits at the middle of its mass, so that any M particles and N data match
     without bias. If M = N, without ties, the k-th particle moves exactly to the k-th
     datum. Tied particles move together. No particle moves into a gap of the data that
-    is far wider than the adjacent gaps. `Interpolated` is the paper's method. The cost
-    is O(M log M + N log N) per direction.
+    is far wider than the adjacent gaps. `InterpolatedTransport` is the paper's method.
+    The cost is O(M log M + N log N) per direction.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ class Sorted:
     Examples
     --------
     >>> z_p, z_q = torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[10.0, 30.0, 20.0]])
-    >>> fit = Sorted().fit(z_p, z_q)
+    >>> fit = SortedTransport().fit(z_p, z_q)
     >>> z_p + fit.dz
     tensor([[30., 10., 20.]])
     >>> z = torch.tensor([[1.5]])
@@ -218,7 +218,7 @@ class Sorted:
 
 
 @dataclass(frozen=True)
-class Interpolated(Sorted):
+class InterpolatedTransport(SortedTransport):
     """The paper's transport: both CDFs interpolate linearly between sorted samples.
 
     With samples z_0 ≤ … ≤ z_{n-1} (the paper's appendix on CDF estimation), T = F_q⁻¹ ∘
@@ -229,7 +229,8 @@ class Interpolated(Sorted):
 
     Where the paper says nothing, F⁻¹ stays at z_{n-1} above (n − 1)/n, and I is the
     last of ties. For weighted data, the fraction of the weight below z_k replaces k/n.
-    `Sorted` has its samples at (k + ½)/n instead, which makes no difference if M = N.
+    `SortedTransport` has its samples at (k + ½)/n instead, which makes no difference if
+    M = N.
 
     Parameters
     ----------
@@ -239,7 +240,7 @@ class Interpolated(Sorted):
     Examples
     --------
     >>> z_p, z_q = torch.tensor([[3.0, 1.0, 2.0, 4.0]]), torch.tensor([[10.0, 20.0]])
-    >>> z_p + Interpolated().fit(z_p, z_q).dz  # F_p is ½, 0, ¼ and ¾
+    >>> z_p + InterpolatedTransport().fit(z_p, z_q).dz  # F_p is ½, 0, ¼ and ¾
     tensor([[20., 10., 15., 20.]])
     """
 
@@ -267,7 +268,7 @@ class Interpolated(Sorted):
         """Fit the maps of some directions, of all points; see `_fit_one_set`."""
         kernel = kernels.for_tensor(z_p)
         sorted_p, order_p = kernel.argsort_rows(z_p)
-        # F of each sorted value: (1, n), or (h, n) if the data have weights.
+        # F_p of each sorted value: (1, M), the same for all directions.
         probabilities_p = _sample_indices(sorted_p) / sorted_p.shape[1]
         if weights is None:
             sorted_q = kernel.sort_rows(z_q)
@@ -356,7 +357,7 @@ def _last_of_ties(z: Tensor, values: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Histogram:
+class HistogramTransport:
     """Transport between histograms: two passes over memory, no sorting.
 
     The cost is linear in M and N. Bins cover [min, max] of each direction. T is exact
@@ -376,7 +377,7 @@ class Histogram:
     Examples
     --------
     >>> z = torch.linspace(0, 1, 1001)[None]
-    >>> fit = Histogram(n_bins=64).fit(z, 2 * z + 1)
+    >>> fit = HistogramTransport(n_bins=64).fit(z, 2 * z + 1)
     >>> bool((fit.maps.displace(z) - (z + 1)).abs().max() < 1e-2)
     True
     """
@@ -476,7 +477,7 @@ class Histogram:
 
 
 @dataclass(frozen=True)
-class AlignedHistogram(Histogram):
+class AlignedHistogramTransport(HistogramTransport):
     """Transport between histograms whose bins cover at least `span`.
 
     If the span is the range of pixels, pixel values stand at the edges of bins, and
@@ -516,13 +517,14 @@ class AlignedHistogram(Histogram):
 
 
 @dataclass(frozen=True)
-class Auto:
-    """`Sorted` for up to `threshold` particles and data in total, else `Histogram`.
+class AutoTransport:
+    """Sorts up to `threshold` particles and data in total, and counts more of them.
 
-    Sorting is exact, and fast enough for few points. Counting takes two passes over
-    memory for any number of them. `Auto` has more bins than `Histogram` by default: it
-    is for vectors, which have few directions, so that finer maps cost little. Pictures
-    have thousands of directions, whose maps would fill the memory.
+    It is a `SortedTransport` or a `HistogramTransport`. Sorting is exact, and fast
+    enough for few points. Counting takes two passes over memory for any number of them.
+    There are more bins than in a `HistogramTransport` by default: this is for vectors,
+    which have few directions, so that finer maps cost little. Pictures have thousands
+    of directions, whose maps would fill the memory.
 
     Parameters
     ----------
@@ -530,13 +532,13 @@ class Auto:
         The most particles and data in total that are sorted. A larger number is exact
         for more points, and slower.
     n_bins : int, default 1024
-        As in `Histogram`.
+        As in `HistogramTransport`.
     max_samples : int or None, default 131072
-        As in `Histogram`.
+        As in `HistogramTransport`.
 
     Examples
     --------
-    >>> transport = Auto(threshold=1000)
+    >>> transport = AutoTransport(threshold=1000)
     >>> type(transport.choose(900)).__name__, type(transport.choose(2000)).__name__
     ('Sorted', 'Histogram')
     """
@@ -548,20 +550,20 @@ class Auto:
     def __post_init__(self) -> None:
         ok = is_int(self.threshold, 0)
         require(ok, "threshold", self.threshold, "an int of at least 0")
-        Histogram(self.n_bins, self.max_samples)  # checks them
+        HistogramTransport(self.n_bins, self.max_samples)  # checks them
 
     def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> MapFit:
         """Fit maps from particles z_p (h, M) to data z_q (h, N); see `Transport`."""
         return self.choose(z_p.shape[1] + z_q.shape[1]).fit(z_p, z_q, batch)
 
-    def choose(self, n: int, n_ranks: int = 1) -> Sorted | Histogram:
+    def choose(self, n: int, n_ranks: int = 1) -> SortedTransport | HistogramTransport:
         """The transport for `n` particles and data in total.
 
         Several ranks always count, because only counts add up over ranks.
         """
         if n <= self.threshold and n_ranks == 1:
-            return Sorted(self.max_samples)
-        return Histogram(self.n_bins, self.max_samples)
+            return SortedTransport(self.max_samples)
+        return HistogramTransport(self.n_bins, self.max_samples)
 
 
 # Names of transports, for the parameter `transport`; see `resolve_transport`.
@@ -572,8 +574,8 @@ def resolve_transport(
     transport: TransportName | Transport,
     n: int,
     n_ranks: int,
-    histogram: Histogram,
-    auto: Auto,
+    histogram: HistogramTransport,
+    auto: AutoTransport,
 ) -> Transport:
     """The transport that a user's parameter names; an object is returned as it is.
 
@@ -586,20 +588,22 @@ def resolve_transport(
     for n points
     """
     if transport == "sorted":
-        return Sorted()
+        return SortedTransport()
     if transport == "interpolated":
-        return Interpolated()
+        return InterpolatedTransport()
     if transport == "histogram":
         return histogram
     if transport == "auto":
         transport = auto
-    if isinstance(transport, Auto):
+    if isinstance(transport, AutoTransport):
         return transport.choose(n, n_ranks)
     assert not isinstance(transport, str), "the names are checked before"
     return transport
 
 
-BuiltinTransport = Sorted | Interpolated | Histogram | Auto
+BuiltinTransport = (
+    SortedTransport | InterpolatedTransport | HistogramTransport | AutoTransport
+)
 # The type of fields in saved dataclasses. A user's own transport runs as well, but
 # cannot be written to a file.
 SavedTransport = Annotated[Transport, BuiltinTransport]

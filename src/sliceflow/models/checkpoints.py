@@ -89,11 +89,11 @@ class Checkpoints:
     seed : the seed of the fit
     ranks : the ranks of the fit
     device : the device of the fit
+    keep : whether the last checkpoint stays in its folder when the fit ends well
 
     Attributes
     ----------
     seed : the checkpoint's seed if there is one, which replaces a random seed
-    keep : whether the last checkpoint stays in its folder when the fit ends well
     """
 
     def __init__(
@@ -104,6 +104,7 @@ class Checkpoints:
         seed: Seed,
         ranks: Communicator,
         device: torch.device,
+        keep: bool,
     ) -> None:
         what = "a number of seconds, at least 0"
         require(is_real(every, 0), "checkpoint_every", every, what)
@@ -111,6 +112,7 @@ class Checkpoints:
         self._every = every
         self._fingerprint = fingerprint
         self._ranks = ranks
+        self._keep = keep
         self._path = folder / _FILE_NAME
         folder.mkdir(parents=True, exist_ok=True)
         for unfinished in folder.glob(f".{_FILE_NAME}.*.part"):  # of a killed fit
@@ -121,7 +123,6 @@ class Checkpoints:
         if self._path.exists():
             self._last = self._read(device)
             self.seed = self._last.seed
-        self.keep = False
         self._written_at = 0.0  # the time of the last checkpoint of this run
         self._state = FlowState()  # of the flow that runs
         self._ctrl_c = threading.Event()  # set once Ctrl-C is pressed in `guard`
@@ -155,7 +156,7 @@ class Checkpoints:
 
     def discard(self) -> None:
         """Remove the checkpoint of a fit that has ended well, unless `keep` is true."""
-        if self._ranks.is_main and not self.keep:
+        if self._ranks.is_main and not self._keep:
             self._path.unlink(missing_ok=True)
 
     def save_if_due(

@@ -11,19 +11,24 @@ from torch import Tensor
 from sliceflow import kernels
 from sliceflow.engine.batches import ALL_POINTS, Batch
 from sliceflow.engine.flow import FlowSpec
-from sliceflow.engine.shrinkage import Shrunk
-from sliceflow.engine.transports import Histogram, Histograms, MapFit, Transport
+from sliceflow.engine.shrinkage import ShrunkTransport
+from sliceflow.engine.transports import (
+    Histograms,
+    HistogramTransport,
+    MapFit,
+    Transport,
+)
 from sliceflow.errors import ParameterError
 from sliceflow.models.ranks import Communicator
 
-# Bins in steps that make columns exact. A single process sorts in these steps.
-_EXACT_BINS = 4096
+# Bins in stages that match marginals. A single process sorts in these steps.
+_MARGINAL_BINS = 4096
 
 
 def across_ranks(spec: FlowSpec, ranks: Communicator) -> FlowSpec:
     """The flow, with transports that fit maps to the clouds of all ranks by histograms.
 
-    Stages that make columns exact have finer histograms.
+    Stages that match marginals have finer histograms.
     """
     if ranks.size == 1:
         return spec
@@ -34,27 +39,29 @@ def across_ranks(spec: FlowSpec, ranks: Communicator) -> FlowSpec:
     return replace(spec, stages=stages)
 
 
-def _across_ranks(transport: Transport, ranks: Communicator, exact: bool) -> Transport:
-    if isinstance(transport, Shrunk):
-        shared = _across_ranks(transport.transport, ranks, exact)
+def _across_ranks(
+    transport: Transport, ranks: Communicator, matches_marginals: bool
+) -> Transport:
+    if isinstance(transport, ShrunkTransport):
+        shared = _across_ranks(transport.transport, ranks, matches_marginals)
         return replace(transport, transport=shared, sum_over_ranks=ranks.sum_)
-    if exact and not isinstance(transport, Histogram):
-        transport = Histogram(_EXACT_BINS)
-    if not isinstance(transport, Histogram):
+    if matches_marginals and not isinstance(transport, HistogramTransport):
+        transport = HistogramTransport(_MARGINAL_BINS)
+    if not isinstance(transport, HistogramTransport):
         fact = f"sorts, which {ranks.size} ranks cannot do together"
         hint = "use transport='histogram' or 'auto', or fit in one process"
         raise ParameterError("transport", transport, fact, hint)
-    return DistributedHistogram(transport, ranks)
+    return DistributedHistogramTransport(transport, ranks)
 
 
 @dataclass(frozen=True)
-class DistributedHistogram:
+class DistributedHistogramTransport:
     """Histograms of clouds of which every rank has a part.
 
     Sums over ranks are exact, so the maps are those of a single process.
     """
 
-    histogram: Histogram
+    histogram: HistogramTransport
     ranks: Communicator
     max_samples: None = None
 

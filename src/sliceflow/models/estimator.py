@@ -1,7 +1,7 @@
 """`Estimator`: what all estimators share, whether or not they move particles.
 
-`fit` prepares a `FitJob` (rows, seed and a `FitTask`), runs its task and stores the
-model. An estimator keeps its rows in memory: if some are added or removed later, it
+`fit` reads the rows, plans a `FitTask` of them, runs it and stores the model. An
+estimator keeps its rows in memory: if some are added or removed later, it
 fits all rows that it then has, with the same seed. The module `flow_estimator` has what
 only flows of particles share.
 """
@@ -20,26 +20,30 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from sliceflow.engine.events import EventT, Listeners, Progress
+from sliceflow.devices import require_memory
+from sliceflow.engine.events import ClosableListener, EventT, Listeners, Progress
 from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import HintedError, warn_user
 from sliceflow.models.plan import Plan
 from sliceflow.models.protocols import (
     Adapter,
-    FitJob,
     FitResult,
     FitTask,
+    Fitted,
     FittedT,
     HistoryColumns,
     Options,
     ParticleResult,
+    PreparedFit,
     RowsT,
 )
+from sliceflow.models.ranks import SINGLE, Communicator
 from sliceflow.models.removal import remove_rows
 from sliceflow.models.saving import FitRecord, HasColumns, SavedHistory, save
 from sliceflow.validation import as_callables, require
 
 if TYPE_CHECKING:
+    import torch
 
     class BaseEstimator:
         """The used part of scikit-learn's class, which has no types.
@@ -73,6 +77,12 @@ def draws_per_scored_row(n: int) -> int:
     return math.ceil(_MIN_SCORED / n)
 
 
+def require_sample_memory(fitted: Fitted, n: int, device: torch.device) -> None:
+    """Raise a `NotEnoughMemoryError` if n samples do not fit into memory."""
+    nbytes = fitted.sample_bytes(n)
+    require_memory(nbytes, device, f"n={n} samples need", "draw fewer at a time")
+
+
 class NoRowsError(HintedError, ValueError):
     """Rows cannot be added or removed, because the model does not have its rows."""
 
@@ -92,9 +102,10 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
       `FitTask`.
     - A `FitTask` has a `plan`, which users print, and `run(listeners)`, which does the
       work and returns a `FitResult`.
-    - `_store(record, particles)` may be extended to set further attributes.
+    - `_store(record, particles)` may be extended to set further attributes, and
+      `_with_rows(fitted, rows)` to complete a state that was read from a file.
 
-    ``keep_rows=True``, where there is this parameter, writes the rows to the file.
+    ``save_rows=True``, where there is this parameter, writes the rows to the file.
     Otherwise they are written only if sampling needs them.
     """
 
@@ -105,7 +116,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
     random_state: RandomState
     verbose: int
     # Some subclasses have this parameter; the others never write rows to files.
-    keep_rows: bool = False
+    save_rows: bool = False
     # Set by a fit.
     _record: FitRecord[RowsT, FittedT]
     plan_: Plan
@@ -177,35 +188,57 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
         -------
         self : the fitted estimator
         """
-        return self._run_job(self.prepare(X, y), listeners)
+        return self._run(self._make_task(X, y), listeners)
 
-    def _run_job(
+    def _make_task(self, X: Any, y: Any) -> FitTask[RowsT, FittedT, EventT]:
+        """The planned fit of the user's X and y, which `prepare` may have planned."""
+        if isinstance(X, PreparedFit):
+            task: FitTask[RowsT, FittedT, EventT] = X.task_for(self, y)
+            return task
+        adapter = self._adapter()
+        rows = adapter.read(X, y)
+        return adapter.make_task(rows, Seed.from_random_state(self.random_state))
+
+    def _run(
         self,
-        job: FitJob[RowsT, FitTask[FittedT, EventT]],
+        task: FitTask[RowsT, FittedT, EventT],
         listeners: Listeners[EventT],
+        *,
+        ranks: Communicator = SINGLE,
+        owns_rows: bool = False,
     ) -> Self:
-        """Run a fit, and store its model. Every `fit` ends here."""
+        """Run a fit, and store its model. Every `fit` ends here.
+
+        Parameters
+        ----------
+        task : the planned fit
+        listeners : the user's
+        ranks : those that take part
+        owns_rows : whether no other code changes the rows, so that they need no copy
+        """
         all_listeners = list(as_callables(listeners, "listeners"))
-        if self.verbose and job.ranks.is_main:
+        if self.verbose and ranks.is_main:
             all_listeners.append(Progress())
         with ExitStack() as at_the_end:
             for listener in all_listeners:
-                if hasattr(listener, "close"):
+                if isinstance(listener, ClosableListener):
                     at_the_end.callback(listener.close)
-            result = job.task.run(all_listeners)
+            result = task.run(all_listeners)
         # With several ranks, no process has all rows, so none can refit them.
         rows = None
-        if job.ranks.size == 1:
-            rows = job.rows if job.owns_rows else _copied(job.rows)
+        if ranks.size == 1:
+            rows = task.rows if owns_rows else _copied(task.rows)
         # Attributes are set last, so that a fit that fails leaves the old model
         # unchanged.
-        record = FitRecord(job.seed, result.fitted, result.history, rows)
+        record = FitRecord(task.seed, result.fitted, result.history, rows)
         self._store(record, result.particles)
         if result.warning is not None:
             warn_user(result.warning)
         return self
 
-    def prepare(self, X: Any, y: Any = None) -> FitJob[RowsT, FitTask[FittedT, EventT]]:
+    def prepare(
+        self, X: Any, y: Any = None
+    ) -> PreparedFit[FitTask[RowsT, FittedT, EventT]]:
         """Read and plan the rows. `fit` takes the result instead of X and y.
 
         Parameters
@@ -217,16 +250,12 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
 
         Returns
         -------
-        job : FitJob
-            Its `plan` says what the fit will do.
+        prepared : PreparedFit
+            Its `plan` says what the fit will do. It is for the parameters that the
+            estimator has now.
         """
-        if isinstance(X, FitJob):
-            X.require_fitted_by(self, y)
-            return X
-        adapter = self._adapter()
-        rows = adapter.read(X, y)
-        seed = Seed.from_random_state(self.random_state)
-        return FitJob(self, rows, seed, adapter.make_task(rows, seed))
+        task = self._make_task(X, y)
+        return PreparedFit(self, self.get_params(deep=False), task)
 
     def plan(self, X: Any, y: Any = None) -> Plan:
         """What ``fit(X, y)`` would do, its memory and its time. Print it.
@@ -272,7 +301,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
         bit for bit. If anything fails or is interrupted, the model stays as it was.
 
         This works after any fit: an estimator has its rows in memory. A file or a
-        pickle has them only with ``keep_rows=True``.
+        pickle has them only with ``save_rows=True``.
 
         Parameters
         ----------
@@ -405,9 +434,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
             seed = self._record.seed
         else:
             seed = Seed.from_random_state(self.random_state)
-        task = adapter.make_task(rows, seed)
-        job = FitJob(self, rows, seed, task, owns_rows=True)
-        return self.fit(job, listeners=listeners)
+        return self._run(adapter.make_task(rows, seed), listeners, owns_rows=True)
 
     # The model
 
@@ -428,14 +455,21 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
         """Replace the fitted attributes by those of a new model.
 
         Fits and files both end here. Only flows have `particles`, and files may be
-        without. A subclass extends this to complete a fitted state that was read from a
-        file (see `Fitted`), and to set more attributes.
+        without. A subclass extends this to set more attributes.
         """
         self.__dict__.pop("_pending_rows", None)
         self._record = record
         self.plan_ = record.fitted.plan
         self.history_ = record.history
         self.n_iter_ = max(map(len, record.history.values()), default=0)
+
+    def _with_rows(self, fitted: FittedT, rows: RowsT | None) -> FittedT:
+        """A fitted state that was read from a file, complete with the file's rows.
+
+        A subclass extends this if samples need the rows: see `Fitted.needs_rows`.
+        Raises a ValueError if they do not fit the state.
+        """
+        return fitted
 
     def _known_rows(self) -> RowsT | None:
         """The model's rows, with pending changes; None before the first fit."""
@@ -445,8 +479,8 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
             return None
         if self._record.rows is None:
             fact = f"this {type(self).__name__} does not have its rows: its file, or "
-            fact += "pickle, was written without keep_rows=True"
-            raise NoRowsError(fact, "fit all rows again, with keep_rows=True")
+            fact += "pickle, was written without save_rows=True"
+            raise NoRowsError(fact, "fit all rows again, with save_rows=True")
         return self._record.rows
 
     def _needed_rows(self) -> RowsT:
@@ -486,7 +520,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
     @property
     def _files_have_rows(self) -> bool:
         """Whether a file or a pickle holds the rows."""
-        return self.keep_rows or (self._is_fitted and self._record.fitted.needs_rows)
+        return self.save_rows or (self._is_fitted and self._record.fitted.needs_rows)
 
     def _rows_for_file(self) -> RowsT | None:
         """The rows, if a file or a pickle shall hold them."""

@@ -1,8 +1,8 @@
 """`FlowEstimator`: what all flows of particles share.
 
 To follow a fit: `FlowEstimator.fit` → the adapter's `read` and `make_task` →
-`Estimator._run_job` → the task's `run`, which makes a `RunningFlow` → `run_flow`, at
-the end of this module → `engine.flow.simulate` → back in `run`, the result.
+`Estimator._run` → the task's `run`, which makes a `RunningFlow` → `run_flow`, at the
+end of this module → `engine.flow.simulate` → back in the task's `run`, the result.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import (
@@ -28,7 +29,6 @@ from typing import (
 import numpy as np
 import torch
 
-from sliceflow.devices import require_memory
 from sliceflow.engine import conditions
 from sliceflow.engine.allocation import stratified_indices
 from sliceflow.engine.clouds import sliced_distance
@@ -40,16 +40,21 @@ from sliceflow.engine.random import RandomState, Seed
 from sliceflow.engine.transports import Transport, TransportName
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.checkpoints import Checkpoints
-from sliceflow.models.estimator import Estimator, draws_per_scored_row
+from sliceflow.models.estimator import (
+    Estimator,
+    draws_per_scored_row,
+    require_sample_memory,
+)
 from sliceflow.models.fingerprint import fingerprint, require_same_parameters
 from sliceflow.models.protocols import (
-    FitJob,
+    FittedFlow,
     FittedFlowT,
     FlowAdapter,
     FlowRowsT,
     FlowTask,
     Options,
     ParticleResult,
+    PreparedFit,
     RunningFlow,
 )
 from sliceflow.models.ranks import SINGLE, Communicator
@@ -68,12 +73,21 @@ _DEFAULT_PARTICLES = 10_000
 _PARTICLE_ATTRIBUTES = ("particles_", "particle_conditions_")
 
 
-def default_particles(n: int) -> int:
-    """The smallest multiple of n rows of at least 10,000.
+def choose_n_particles(
+    n_particles: int | None, n_rows: int, n_classes: int, n_ranks: int
+) -> int:
+    """The number of particles to keep: what the user says, or one that fits the rows.
 
-    A multiple uses the conditions of all rows equally often.
+    If `n_particles` is None, it is the smallest multiple of the rows that is at least
+    10,000: a multiple uses the conditions of all rows equally often. Raises a
+    `ParameterError` if the user wants fewer than there are classes or ranks.
     """
-    return n * max(1, math.ceil(_DEFAULT_PARTICLES / n))
+    if n_particles is None:
+        n_particles = n_rows * math.ceil(_DEFAULT_PARTICLES / n_rows)
+    minimum = max(n_classes, n_ranks)
+    requirement = f"at least {minimum}, one for each class and rank"
+    require(n_particles >= minimum, "n_particles", n_particles, requirement)
+    return int(n_particles)
 
 
 # What users pass as X, and get as samples.
@@ -97,7 +111,7 @@ class FlowEstimator(
     transport: TransportName | Transport
     device: str | torch.device
     preset: Literal["paper"] | None
-    keep_rows: bool
+    save_rows: bool
     # Set by a fit. `classes_` exists if y is labels. The particle attributes exist
     # unless the model was loaded from a file saved without particles.
     classes_: np.ndarray
@@ -192,40 +206,38 @@ class FlowEstimator(
         FitInterrupted
             If Ctrl-C stopped a fit with a `checkpoint_dir`.
         """
-        job = self.prepare(X, y, ranks=ranks)
-        if job.ranks.size > 1:
+        task = self._make_task(X, y, ranks)
+        ranks = task.ranks
+        if ranks.size > 1:
             folder_given = "None" if checkpoint_dir is None else "a folder"
-            job.ranks.require_equal({"checkpoint_dir": folder_given})
+            ranks.require_equal({"checkpoint_dir": folder_given})
         if checkpoint_dir is not None:
-            job = self._open_checkpoints(
-                job, Path(checkpoint_dir), checkpoint_every, keep_checkpoint
+            task = self._open_checkpoints(
+                task, Path(checkpoint_dir), checkpoint_every, keep_checkpoint
             )
-        return self._run_job(job, listeners)
+        return self._run(task, listeners, ranks=ranks)
 
     def _open_checkpoints(
         self,
-        job: FitJob[FlowRowsT, FlowTask[FittedFlowT]],
+        task: FlowTask[FlowRowsT, FittedFlowT],
         folder: Path,
         every: float,
         keep: bool,
-    ) -> FitJob[FlowRowsT, FlowTask[FittedFlowT]]:
-        """Give a prepared fit checkpoints. It resumes from the last one, if any."""
-        device = torch.device(job.plan.device)
+    ) -> FlowTask[FlowRowsT, FittedFlowT]:
+        """The fit with checkpoints. It resumes from the last one, if there is one."""
+        device = torch.device(task.plan.device)
         checkpoints = Checkpoints(
-            folder, every, self._fingerprint(job), job.seed, job.ranks, device
+            folder, every, self._fingerprint(task), task.seed, task.ranks, device, keep
         )
-        checkpoints.keep = keep
-        task = job.task
-        if checkpoints.seed != job.seed:
+        if checkpoints.seed != task.seed:
             # The checkpoint is that of a fit with random_state=None.
-            adapter = self._adapter(ranks=job.ranks)
-            task = adapter.make_task(job.rows, checkpoints.seed)
-        task = task.with_checkpoints(checkpoints)
-        return replace(job, seed=checkpoints.seed, task=task)
+            adapter = self._adapter(ranks=task.ranks)
+            task = adapter.make_task(task.rows, checkpoints.seed)
+        return task.with_checkpoints(checkpoints)
 
     def prepare(
         self, X: Any, y: Any = None, *, ranks: Communicator | None = None
-    ) -> FitJob[FlowRowsT, FlowTask[FittedFlowT]]:
+    ) -> PreparedFit[FlowTask[FlowRowsT, FittedFlowT]]:
         """Read and plan the rows. `fit` takes the result instead of X and y.
 
         Parameters
@@ -239,12 +251,20 @@ class FlowEstimator(
 
         Returns
         -------
-        job : FitJob
-            Its `plan` says what the fit will do.
+        prepared : PreparedFit
+            Its `plan` says what the fit will do. It is for the parameters that the
+            estimator has now.
         """
-        if isinstance(X, FitJob):
-            X.require_fitted_by(self, y, ranks)
-            return X
+        task = self._make_task(X, y, ranks)
+        return PreparedFit(self, self.get_params(deep=False), task)
+
+    def _make_task(
+        self, X: Any, y: Any, ranks: Communicator | None = None
+    ) -> FlowTask[FlowRowsT, FittedFlowT]:
+        """The planned fit of the user's X and y, which `prepare` may have planned."""
+        if isinstance(X, PreparedFit):
+            task: FlowTask[FlowRowsT, FittedFlowT] = X.task_for(self, y, ranks)
+            return task
         if ranks is None:
             ranks = SINGLE
         adapter = self._adapter(ranks=ranks)
@@ -253,30 +273,28 @@ class FlowEstimator(
             require_same_parameters(
                 ranks, type(self).__name__, parameters, adapter.device
             )
-            if parameters["keep_rows"]:
-                fact = "keeps all rows in one process"
+            if parameters["save_rows"]:
+                fact = "needs all rows in one process"
                 hint = "fit without it, or in one process"
-                raise ParameterError("keep_rows", True, fact, hint)
+                raise ParameterError("save_rows", True, fact, hint)
         rows = adapter.read(X, y)
         seed = Seed.from_random_state(self.random_state)
         if ranks.size > 1:
             seed = ranks.broadcast(seed)
-        return FitJob(self, rows, seed, adapter.make_task(rows, seed), ranks)
+        return adapter.make_task(rows, seed)
 
-    def _fingerprint(
-        self, job: FitJob[FlowRowsT, FlowTask[FittedFlowT]]
-    ) -> dict[str, str]:
+    def _fingerprint(self, task: FlowTask[FlowRowsT, FittedFlowT]) -> dict[str, str]:
         """Texts of all that the result of a fit depends on.
 
         A fit resumes from a checkpoint only if both have the same texts.
         """
-        plan = job.plan
+        plan = task.plan
         return fingerprint(
             type(self).__name__,
             self.get_params(deep=False) | plan.settings(),
             torch.device(plan.device),
-            None if self.random_state is None else job.seed,
-            **job.rows.digests(job.ranks),
+            None if self.random_state is None else task.seed,
+            **task.rows.digests(task.ranks),
         )
 
     def _store(
@@ -362,10 +380,10 @@ class FlowEstimator(
         >>> bool(flow.sample(9, y="right", random_state=0)[:, 0].min() > 50)
         True
         """
-        fitted = self._fitted_state()
+        fitted: FittedFlow[UserRowsT] = self._fitted_state()
         seed = Seed.from_random_state(random_state)
-        n, encoded_y = self._encoded_y_for(fitted, n, y, seed)
-        rows: UserRowsT = fitted.sample(n, encoded_y, seed)
+        n, encoded_y = encode_y_for_samples(fitted, n, y, seed)
+        rows = fitted.sample(n, encoded_y, seed)
         if not return_y:
             return rows
         encoder = fitted.encoder
@@ -398,10 +416,10 @@ class FlowEstimator(
         seed = self._seed_copy().child("score")
         points = fitted.comparable_points(self._as_rows_like_fitted(X))
         n = points.shape[1]
-        row_y = self._encoded_row_y(fitted, y, n)
+        row_y = _encoded_row_y(fitted, y, n)
         times = draws_per_scored_row(n)
         if row_y is None:
-            _, sample_y = self._encoded_y_for(fitted, times * n, None, seed)
+            _, sample_y = encode_y_for_samples(fitted, times * n, None, seed)
         else:
             sample_y = row_y.repeat(times)
         drawn = fitted.comparable_points(fitted.sample(times * n, sample_y, seed))
@@ -410,41 +428,6 @@ class FlowEstimator(
     def _as_rows_like_fitted(self, X: Any) -> Any:
         """X, checked to be like the fitted rows."""
         return X
-
-    def _encoded_row_y(self, fitted: FittedFlowT, y: Any, n: int) -> EncodedY | None:
-        """The encoded conditions of n rows; None if the model or the user has none."""
-        encoder = fitted.encoder
-        if y is None or encoder is None or encoder.are_clusters:
-            return None
-        row_y: EncodedY = encoder.encode(as_array(y))
-        if len(row_y) != n:
-            fact = f"X has {n} rows but y has {len(row_y)}"
-            raise DataError(fact, "pass one y for every row")
-        return row_y
-
-    def _encoded_y_for(
-        self, fitted: FittedFlowT, n: int, y: Any, seed: Seed
-    ) -> tuple[int, EncodedY | None]:
-        """The number of samples, and their encoded conditions.
-
-        If y is None, the conditions have the data's proportions.
-        """
-        require_int("n", n, 1)
-        self._require_memory(fitted, n)  # before y is allocated
-        if y is None:
-            row_y = fitted.encoded_y
-            if row_y is None:
-                return n, None
-            indices = stratified_indices(row_y, n, seed.child("conditions"))
-            return n, row_y.take(indices)
-        requested = conditions.encode_requested_y(fitted.encoder, y, n)
-        self._require_memory(fitted, len(requested))
-        return len(requested), requested
-
-    def _require_memory(self, fitted: FittedFlowT, n: int) -> None:
-        what = f"n={n} samples need"
-        nbytes = fitted.sample_bytes(n)
-        require_memory(nbytes, fitted.device, what, "draw fewer at a time")
 
     # Files
 
@@ -459,7 +442,7 @@ class FlowEstimator(
             The file. An existing file is replaced atomically and keeps its permissions.
             A symbolic link is followed. Folders, pipes and devices raise an error.
         particles : bool, default False
-            Also save the batched samples, `particles_` and `particle_conditions_`.
+            Also save `particles_` and `particle_conditions_`.
 
         Raises
         ------
@@ -489,6 +472,38 @@ class FlowEstimator(
             )
 
 
+def _encoded_row_y(fitted: FittedFlow[Any], y: Any, n: int) -> EncodedY | None:
+    """The encoded conditions of n rows; None if the model or the user has none."""
+    encoder = fitted.encoder
+    if y is None or encoder is None or encoder.are_clusters:
+        return None
+    row_y: EncodedY = encoder.encode(as_array(y))
+    if len(row_y) != n:
+        fact = f"X has {n} rows but y has {len(row_y)}"
+        raise DataError(fact, "pass one y for every row")
+    return row_y
+
+
+def encode_y_for_samples(
+    fitted: FittedFlow[Any], n: int, y: Any, seed: Seed
+) -> tuple[int, EncodedY | None]:
+    """The number of samples, and their encoded conditions.
+
+    If y is None, the conditions have the data's proportions.
+    """
+    require_int("n", n, 1)
+    require_sample_memory(fitted, n, fitted.device)  # before y is allocated
+    if y is None:
+        row_y = fitted.encoded_y
+        if row_y is None:
+            return n, None
+        indices = stratified_indices(row_y, n, seed.child("conditions"))
+        return n, row_y.take(indices)
+    requested = conditions.encode_requested_y(fitted.encoder, y, n)
+    require_sample_memory(fitted, len(requested), fitted.device)
+    return len(requested), requested
+
+
 @dataclass(frozen=True)
 class FlowEnd:
     """Where a flow has ended, and who hears of steps that may follow.
@@ -505,17 +520,18 @@ class FlowEnd:
     listeners: Sequence[FlowListener]
 
 
+@contextmanager
 def run_flow(
     running: RunningFlow,
     listeners: Sequence[FlowListener],
     ranks: Communicator,
     checkpoints: Checkpoints | None,
-) -> FlowEnd:
-    """Move the particles to the end of the flow.
+) -> Iterator[FlowEnd]:
+    """Move the particles to the end of the flow, and finish the fit in a `with` block.
 
-    With `checkpoints`, this goes on where the last one ended, and writes more. The last
-    one stays, for the sake of what follows the flow: `Checkpoints.discard` removes it
-    once the fit is done.
+    With `checkpoints`, this goes on where the last one ended, and writes more. Ctrl-C
+    waits until the fit can be resumed. The last checkpoint is discarded after the
+    block.
     """
     if ranks.size > 1:
         listeners = ranks.synchronized(listeners)
@@ -523,16 +539,21 @@ def run_flow(
     history = History()
     all_listeners: list[FlowListener] = [history, *listeners]
     after_step: Callable[[], None] = do_nothing
+    guard: AbstractContextManager[None] = nullcontext()
     if checkpoints is not None:
         checkpoints.resume(state, running, history)
         after_step = partial(checkpoints.save_if_due, state, running, history)
-    simulate(
-        running.spec,
-        running.particles,
-        running.target(),
-        running.particle_streams,
-        listeners=all_listeners,
-        state=state,
-        after_step=after_step,
-    )
-    return FlowEnd(state, history, all_listeners)
+        guard = checkpoints.guard()
+    with guard:
+        simulate(
+            running.spec,
+            running.particles,
+            running.target(),
+            running.particle_streams,
+            listeners=all_listeners,
+            state=state,
+            after_step=after_step,
+        )
+        yield FlowEnd(state, history, all_listeners)
+    if checkpoints is not None:
+        checkpoints.discard()

@@ -65,13 +65,13 @@ class ParticleAllocation:
         use: ConditionUse,
         seed: Seed,
         mixing_seed: Seed,
-        has_model: bool = True,
+        stores_maps: bool = True,
     ) -> ParticleAllocation:
         """Particles with y in the data's proportions, at least one of every class.
 
-        `use` is what the flow does with y. If the fit `has_model` and uses y, more
-        particles are added where maps of few particles would be poor for fresh ones.
-        Those are mixed among the others: a flow needs a random order.
+        `use` is what the flow does with y. If the model `stores_maps` and the flow
+        sees y, more particles are added where maps of few particles would be poor for
+        fresh ones. Those are mixed among the others: a flow needs a random order.
         """
         # The plan counts all memory, but only after conditions are known.
         require_memory(
@@ -86,11 +86,11 @@ class ParticleAllocation:
             kept_conditions = rows.y[indices.numpy()]
         row_y = rows.flow_y(use)
         if row_y is None:
-            n_moved = max(n_kept, MIN_PARTICLES) if has_model else n_kept
+            n_moved = max(n_kept, MIN_PARTICLES) if stores_maps else n_kept
             return cls(n_kept, n_moved, kept_conditions)
 
         y = row_y.take(indices)
-        if has_model:
+        if stores_maps:
             y = y.concatenate(extra_y(y_p=y, y_q=row_y, seed=seed.child("further")))
         order = None
         if len(y) > n_kept:

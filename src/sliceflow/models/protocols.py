@@ -1,7 +1,8 @@
 """What the shared core asks of a kind of data: typed seams that mypy checks.
 
 `Adapter.read` turns the user's X and y into rows, `Adapter.make_task` plans a fit of
-them, and `FitTask.run` runs the fit. Flows are planned quickly: settings that take a
+them: a `FitTask`, whose `run` does it. A `PreparedFit` is a task that a user holds.
+Flows are planned quickly: settings that take a
 trial stay "auto" in the plan, and `run` begins with choosing them, by the method `tune`
 of the task. Only tables and densities choose settings by trial while they are planned,
 which takes most of the time of their fits.
@@ -34,7 +35,7 @@ from sliceflow.engine.events import (
 )
 from sliceflow.engine.random import Seed
 from sliceflow.models.plan import Plan
-from sliceflow.models.ranks import SINGLE, Communicator
+from sliceflow.models.ranks import Communicator
 
 if TYPE_CHECKING:
     import torch
@@ -59,6 +60,13 @@ class Options(Protocol):
 
     def require_valid(self) -> None:
         """Raise a `ParameterError` for the first invalid one."""
+
+
+class HasParameters(Protocol):
+    """An estimator, as scikit-learn knows it."""
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters of the constructor, by name."""
 
 
 class Rows(Protocol):
@@ -89,8 +97,8 @@ class FlowRows(Rows, Protocol):
 class Fitted(Protocol):
     """A fitted state, which draws samples. A file holds it.
 
-    If `needs_rows`, a file stores the rows once, outside the fitted state. A loaded
-    state cannot draw until `Estimator._store` has attached the rows.
+    If `needs_rows`, a file stores the rows once, outside the fitted state, and
+    `Estimator._with_rows` completes the state when it is read.
     """
 
     @property
@@ -104,7 +112,11 @@ class Fitted(Protocol):
         """Memory to draw n samples."""
 
 
-class FittedFlow(Fitted, Protocol):
+# Samples in the user's form.
+UserRowsT_co = TypeVar("UserRowsT_co", covariant=True)
+
+
+class FittedFlow(Fitted, Protocol[UserRowsT_co]):
     """The fitted state of a flow."""
 
     @property
@@ -118,7 +130,7 @@ class FittedFlow(Fitted, Protocol):
     def encoded_y(self) -> EncodedY | None:
         """The encoded y of the rows."""
 
-    def sample(self, n: int, y: EncodedY | None, seed: Seed) -> Any:
+    def sample(self, n: int, y: EncodedY | None, seed: Seed) -> UserRowsT_co:
         """n samples in the user's form, with these encoded conditions."""
 
     def comparable_points(self, X: Any) -> Tensor:
@@ -128,18 +140,20 @@ class FittedFlow(Fitted, Protocol):
 RowsT = TypeVar("RowsT", bound=Rows)
 FlowRowsT = TypeVar("FlowRowsT", bound=FlowRows)
 FittedT = TypeVar("FittedT", bound=Fitted)
-FittedFlowT = TypeVar("FittedFlowT", bound=FittedFlow)
+FittedFlowT = TypeVar("FittedFlowT", bound=FittedFlow[Any])
 # Covariant: a fit that gives one kind of state will do where one of several is asked
 # for.
+RowsT_co = TypeVar("RowsT_co", bound=Rows, covariant=True)
+FlowRowsT_co = TypeVar("FlowRowsT_co", bound=FlowRows, covariant=True)
 FittedT_co = TypeVar("FittedT_co", bound=Fitted, covariant=True)
-FittedFlowT_co = TypeVar("FittedFlowT_co", bound=FittedFlow, covariant=True)
+FittedFlowT_co = TypeVar("FittedFlowT_co", bound=FittedFlow[Any], covariant=True)
 # Of the events that the listeners of a fit get.
 EventT_co = TypeVar("EventT_co", bound=ProgressEvent, covariant=True)
 
 
 @dataclass(frozen=True)
 class ParticleResult:
-    """The batched samples of a flow, for the attributes of its estimator."""
+    """The particles at the end of a flow, for the attributes of its estimator."""
 
     X: Any  # in the form of the user's X
     y: Any  # their conditions; None without conditions
@@ -155,12 +169,20 @@ class FitResult(Generic[FittedT_co]):
     particles: ParticleResult | None = None  # of a flow
 
 
-class FitTask(Protocol[FittedT_co, EventT_co]):
+class FitTask(Protocol[RowsT_co, FittedT_co, EventT_co]):
     """A planned fit, which has not run yet."""
 
     @property
     def plan(self) -> Plan:
         """What the fit will do. A fitted state has the plan of what it did."""
+
+    @property
+    def rows(self) -> RowsT_co:
+        """The user's rows, checked."""
+
+    @property
+    def seed(self) -> Seed:
+        """The seed of the fit."""
 
     def run(
         self, listeners: Sequence[EventListener[EventT_co]]
@@ -171,49 +193,75 @@ class FitTask(Protocol[FittedT_co, EventT_co]):
         """
 
 
-TaskT_co = TypeVar("TaskT_co", bound=FitTask[Fitted, ProgressEvent], covariant=True)
+TaskT_co = TypeVar(
+    "TaskT_co", bound=FitTask[Rows, Fitted, ProgressEvent], covariant=True
+)
 
 
 @dataclass(frozen=True)
-class FitJob(Generic[RowsT, TaskT_co]):
-    """All that a fit needs: what `prepare` gives, and what `fit` takes instead of X.
+class PreparedFit(Generic[TaskT_co]):
+    """What `prepare` gives, and what `fit` takes instead of X.
 
     Attributes
     ----------
     estimator : the one that will be fitted
-    rows : the user's rows, checked
-    seed : of the fit
-    task : what will run; its `plan` says what it does
-    ranks : those that take part
-    owns_rows : whether no other code changes the rows, so that they need no copy
+    parameters : its parameters when the fit was planned
+    task : what will run
     """
 
-    estimator: object
-    rows: RowsT
-    seed: Seed
+    estimator: HasParameters
+    parameters: Mapping[str, object]
     task: TaskT_co
-    ranks: Communicator = SINGLE
-    owns_rows: bool = False
 
     @property
     def plan(self) -> Plan:
         """What the fit will do. Print it."""
         return self.task.plan
 
-    def require_fitted_by(self, estimator: object, *others: object) -> None:
-        """Raise a ValueError for another estimator, or for `others` that are not None.
+    def task_for(self, estimator: object, *others: object) -> TaskT_co:
+        """The task; a ValueError if it is not that of this estimator as it is now.
 
-        `others` are arguments of a fit that only count before it is prepared.
+        `others` are arguments of a fit that only count before it is prepared. They must
+        be None.
         """
         is_given = any(other is not None for other in others)
         if self.estimator is not estimator or is_given:
             raise ValueError(
                 "X was prepared: fit the estimator that did it, without y and ranks"
             )
+        parameters = self.estimator.get_params(deep=False)
+        changed = [
+            name
+            for name, value in parameters.items()
+            if name != "verbose" and not _is_same(value, self.parameters[name])
+        ]
+        if changed:
+            names = ", ".join(changed)
+            raise ValueError(
+                f"X was prepared with other parameters ({names}): prepare it again"
+            )
+        return self.task
 
 
-class FlowTask(FitTask[FittedFlowT_co, Event], Protocol[FittedFlowT_co]):
+def _is_same(value: Any, prepared: Any) -> bool:
+    """Whether a parameter is still what it was; a new array is another one."""
+    if value is prepared:
+        return True
+    try:
+        return bool(value == prepared)
+    except (ValueError, RuntimeError):  # arrays and tensors compare each element
+        return False
+
+
+class FlowTask(
+    FitTask[FlowRowsT_co, FittedFlowT_co, Event],
+    Protocol[FlowRowsT_co, FittedFlowT_co],
+):
     """A fit of a `FlowEstimator`, which may resume from a checkpoint."""
+
+    @property
+    def ranks(self) -> Communicator:
+        """Those that take part."""
 
     def with_checkpoints(self, checkpoints: Checkpoints) -> Self:
         """The same fit, which writes checkpoints and resumes from the last one."""
@@ -246,7 +294,9 @@ class Adapter(Protocol[RowsT, FittedT_co, EventT_co]):
     def read(self, X: Any, y: Any) -> RowsT:
         """The user's rows, checked."""
 
-    def make_task(self, rows: RowsT, seed: Seed) -> FitTask[FittedT_co, EventT_co]:
+    def make_task(
+        self, rows: RowsT, seed: Seed
+    ) -> FitTask[RowsT, FittedT_co, EventT_co]:
         """Plan a fit of these rows. Raises an error if that is impossible.
 
         This may fit trial models, to choose settings by them.
@@ -264,4 +314,6 @@ class FlowAdapter(
     @property
     def ranks(self) -> Communicator: ...
 
-    def make_task(self, rows: FlowRowsT, seed: Seed) -> FlowTask[FittedFlowT_co]: ...
+    def make_task(
+        self, rows: FlowRowsT, seed: Seed
+    ) -> FlowTask[FlowRowsT, FittedFlowT_co]: ...

@@ -2,8 +2,8 @@
 
 A rank is one process of the fit. Every rank has its own particles and rows, and draws
 the same frames from the seed. Only the maps depend on all ranks: these exchange the
-ranges of their projections and then their counts (`DistributedHistogram`), two messages
-in each step. `torchrun` starts the ranks, `joined` connects them, and
+ranges of their projections and then their counts (`DistributedHistogramTransport`), two
+messages in each step. `torchrun` starts the ranks, `joined` connects them, and
 ``fit(…, ranks=ranks)`` does the rest.
 """
 

@@ -219,9 +219,10 @@ def load_estimator(
     fitted = saved.fitted
     if "device" in {field.name for field in fields(fitted)}:
         fitted = replace(fitted, device=resolve_device(device))
-    record = FitRecord(saved.seed, fitted, saved.history.columns(), saved.rows)
     with file.reading(path):
         estimator._adapter()  # checks the parameters
+        fitted = estimator._with_rows(fitted, saved.rows)
+        record = FitRecord(saved.seed, fitted, saved.history.columns(), saved.rows)
         particles = None
         if saved.particles is not None:
             users_particles = saved.particles.in_users_form(resolve_device(device))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from sliceflow.models.ranks import Shard
 from sliceflow.models.rows import ArrayRows, RowConditions
 from sliceflow.saved_types import ArraySpec, Label
 from sliceflow.validation import from_tensor, unmasked
+
+if TYPE_CHECKING:
+    from sliceflow.models.estimator import Estimator
 
 
 @dataclass(frozen=True)
@@ -105,21 +108,35 @@ def checked_by_sklearn(X: Any, estimator: object) -> np.ndarray:
     return np.asarray(array)
 
 
-def checked_like_known_rows(
+def checked_like_fitted(
     X: Any,
-    estimator: object,
-    n_columns: int,
-    names: tuple[Any, ...] | None,
-    dtype: str | list[str],
+    estimator: Estimator[VectorRows, Any, Any],
+    dtypes: Sequence[str] | None = None,
 ) -> np.ndarray:
-    """X after scikit-learn's checks, with the columns of known rows.
+    """X after scikit-learn's checks, with the columns of the rows that are known.
 
-    `estimator` is a new one: it takes the attributes with which scikit-learn compares
-    X, and errors name it.
+    These are the rows of the model, with rows that were added since. The result has one
+    of the `dtypes`, or that of the known rows.
     """
-    set_columns(estimator, n_columns, names)
+    pending = estimator._pending_rows
+    if pending is not None:
+        n_columns = pending.X.shape[1]
+        names = pending.names
+        dtype: str = pending.dtype
+    else:
+        fitted = estimator._fitted_state()
+        n_columns = fitted.plan.n_columns
+        names = fitted.names
+        dtype = fitted.plan.dtype
+    # A new one, because it takes the attributes with which scikit-learn compares X.
+    same_kind = type(estimator)()
+    set_columns(same_kind, n_columns, names)
     array = validate_data(
-        estimator, X, dtype=dtype, ensure_all_finite=False, reset=False
+        same_kind,
+        X,
+        dtype=dtype if dtypes is None else list(dtypes),
+        ensure_all_finite=False,
+        reset=False,
     )
     return np.asarray(array)
 

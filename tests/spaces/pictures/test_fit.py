@@ -17,11 +17,11 @@ from models import DIGIT_LABELS as LABELS
 from models import DIGITS, IMAGES, PICTURES, QUICK, pictures
 from sliceflow import ImageFlow, ImageOptions
 from sliceflow.engine.random import Seed
-from sliceflow.engine.transports import Histogram
+from sliceflow.engine.transports import HistogramTransport
 from sliceflow.spaces.pictures.clusters import kmeans_centers, nearest_center
 from sliceflow.spaces.pictures.fit import RunningPictures
 
-COUNTED = QUICK | dict(transport=Histogram(64), amplifier=math.inf)
+COUNTED = QUICK | dict(transport=HistogramTransport(64), amplifier=math.inf)
 
 
 def shades(sizes=(150, 150), seed=0):
@@ -38,7 +38,7 @@ SHADES = dict(
     schedule="1[1] 5[5,2]",
     n_particles=300,
     steps_per_stage=4,
-    transport=Histogram(64),
+    transport=HistogramTransport(64),
     random_state=0,
     device="cpu",
 )
@@ -59,7 +59,9 @@ def test_digits_show_their_label(settings_):
     assert judge.score(drawn.reshape(300, -1), wanted) > 0.85
 
 
-@pytest.mark.parametrize("transport", ["auto", "sorted", Histogram(64)], ids=str)
+@pytest.mark.parametrize(
+    "transport", ["auto", "sorted", HistogramTransport(64)], ids=str
+)
 def test_without_amplifier_the_flow_is_the_unconditional_one(transport):
     blind = ImageFlow(**QUICK, transport=transport, amplifier=0).fit(IMAGES, LABELS)
     plain = ImageFlow(**QUICK, transport=transport).fit(IMAGES)
@@ -85,8 +87,8 @@ def test_a_rare_class_is_sampled_as_itself(n_rare, amplifier):
 def test_steps_that_look_at_few_columns_give_nearly_what_all_give():
     images, labels = shades((500, 3, 400))
     expected_brightness = np.array([40, 125, 210])
-    at_once = Histogram(64, max_samples=None)
-    in_batches = Histogram(64, max_samples=60)
+    at_once = HistogramTransport(64, max_samples=None)
+    in_batches = HistogramTransport(64, max_samples=60)
     for changes in (dict(amplifier=math.inf), dict(amplifier=10.0, steps_per_stage=8)):
         settings_ = SHADES | changes
         whole = ImageFlow(**settings_ | dict(transport=at_once)).fit(images, labels)
@@ -110,11 +112,11 @@ def test_parts_have_all_classes_and_every_picture_is_seen():
         random_state=0,
         device="cpu",
     )
-    job = flow.prepare(images, labels).task
-    assert job.plan.batch_size == 10_000
+    task = flow.prepare(images, labels).task
+    assert task.plan.batch_size == 10_000
     # Every stage sees all of few pictures.
     assert flow.plan(images[:1797], labels[:1797]).batch_size is None
-    parts = RunningPictures(job).stage_indices
+    parts = RunningPictures(task).stage_indices
     assert len(parts) == 2
     np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(12_000))
     for part in parts:

@@ -10,7 +10,7 @@ from sklearn.exceptions import NotFittedError
 import sliceflow
 from models import COLOURS, DIGIT_LABELS, IMAGES, PICTURES, QUICK, pictures
 from sliceflow import ImageFlow, ImageOptions
-from sliceflow.engine.transports import Histogram
+from sliceflow.engine.transports import HistogramTransport
 from sliceflow.spaces.pictures.known_parts import KNOWN_PARTS
 from sliceflow.spaces.pictures.layout import Layout
 
@@ -126,7 +126,7 @@ def test_particles_have_the_known_pixels_of_the_pictures(top):
     def sorted_top_halves(x):
         return sorted(x[:, :4].reshape(300, -1).tolist())
 
-    in_batches = Histogram(32, max_samples=100)
+    in_batches = HistogramTransport(32, max_samples=100)
     batched = ImageFlow(**QUICK, known="top", transport=in_batches).fit(IMAGES)
     for flow in (top, batched):
         assert sorted_top_halves(flow.particles_) == sorted_top_halves(IMAGES)
@@ -182,7 +182,7 @@ def test_pictures_are_completed_from_any_mask_if_they_are_kept(tmp_path, rng):
     small = dict(schedule="1[1] 4[3]", n_pixel_values=256)
     # Mosaics keep pictures.
     colour = pictures(**small, transport="histogram", amplifier=math.inf)
-    grey = pictures(**small, keep_rows=True)
+    grey = pictures(**small, save_rows=True)
     middle = np.zeros((4, 4), bool)
     middle[:, 2] = True
     test_labels = labels[100:]
@@ -219,7 +219,7 @@ def test_what_cannot_be_completed_is_refused(fitted, top):
         ),
         (
             lambda: grey.inpaint(PICTURES[:2], "top"),
-            "which completing any part needs; fit it with keep_rows=True",
+            "which completing any part needs; fit it with save_rows=True",
         ),
         (lambda: colour.inpaint(COLOURS[:2], "middle"), "known='middle' is not one of"),
         (

@@ -12,14 +12,18 @@ from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.flow import FlowState, ParticleStreams, Step, simulate
 from sliceflow.engine.random import Seed
-from sliceflow.engine.shrinkage import Shrunk
-from sliceflow.engine.transports import AlignedHistogram, Histogram, Sorted
+from sliceflow.engine.shrinkage import ShrunkTransport
+from sliceflow.engine.transports import (
+    AlignedHistogramTransport,
+    HistogramTransport,
+    SortedTransport,
+)
 from sliceflow.spaces.pictures import schedules
 from sliceflow.spaces.pictures.flow_builder import PictureFlowBuilder
 from sliceflow.spaces.pictures.pyramid import PyramidSubspace
 from sliceflow.spaces.pictures.tiles import RandomPatches, Tiles
 
-HISTOGRAM = Histogram(16)  # of the plan
+HISTOGRAM = HistogramTransport(16)  # of the plan
 
 
 def builder(schedule="2[2] 6[3] 6[1]=1", device="cpu", clip=True, **changes):
@@ -55,13 +59,16 @@ def test_stages_have_the_directions_of_their_resolution(patch_basis):
 
 def test_single_pixels_are_exact_and_come_after_everything_else():
     stages = builder(shrinkage=2.0).flow((0.1,)).stages  # coarse, fine, single pixels
-    shrunk = Shrunk(HISTOGRAM, 2.0, (0.1,))
-    aligned = AlignedHistogram(32, HISTOGRAM.max_samples, (-1.0, 64 / 17 - 1))
+    shrunk = ShrunkTransport(HISTOGRAM, 2.0, (0.1,))
+    aligned = AlignedHistogramTransport(32, HISTOGRAM.max_samples, (-1.0, 64 / 17 - 1))
     assert [stage.transport for stage in stages] == [shrunk, shrunk, aligned]
     assert [stage.n_knots for stage in stages] == [12, 12, 512]
     assert [stage.taper for stage in stages] == [0, 0.5, 0]
     assert [stage.subspace.clip for stage in stages] == [False, False, True]
-    assert builder(transport=Sorted()).flow().stages[-1].transport == Sorted()
+    assert (
+        builder(transport=SortedTransport()).flow().stages[-1].transport
+        == SortedTransport()
+    )
     assert [stage.n_knots for stage in builder(n_knots=0).flow().stages] == [0, 0, 0]
     half = [
         stage.frame_kind.precision for stage in builder(device="meta").flow().stages
@@ -70,7 +77,7 @@ def test_single_pixels_are_exact_and_come_after_everything_else():
 
 
 def test_a_coarse_stage_leaves_finer_detail_alone_and_the_last_one_clips():
-    flow = builder(transport=Sorted()).flow()
+    flow = builder(transport=SortedTransport()).flow()
     particles, data = clouds()
     start = particles.x.clone()
     subspace = PyramidSubspace(1, 6, 6, 2, 2)

@@ -8,7 +8,11 @@ import torch
 
 from models import EVEN_AND_ODD, PICTURES, pictures
 from sliceflow import ImageFlow, ImageOptions
-from sliceflow.engine.transports import Auto, Histogram, Sorted
+from sliceflow.engine.transports import (
+    AutoTransport,
+    HistogramTransport,
+    SortedTransport,
+)
 from sliceflow.spaces.pictures.batching import choose_batch_size
 from sliceflow.spaces.pictures.choices import (
     choose_amplifier,
@@ -92,9 +96,9 @@ def test_the_automatic_amplifier_holds_large_classes_apart():
         ("auto", 9000, 199, 10.0),  # a class has less than 100 pictures
         ("histogram", 10, 200, math.inf),
         ("sorted", 90_000, 90_000, 10.0),
-        (Sorted(), 90_000, 90_000, 10.0),
-        (Histogram(8), 10, 2000, math.inf),
-        (Auto(threshold=10**6), 9000, 2000, 10.0),
+        (SortedTransport(), 90_000, 90_000, 10.0),
+        (HistogramTransport(8), 10, 2000, math.inf),
+        (AutoTransport(threshold=10**6), 9000, 2000, 10.0),
     ):
         assert choose_amplifier("auto", transport, m, n, 2) == expected
     assert choose_amplifier(3, "auto", 9000, 9000, 2) == 3.0
@@ -124,8 +128,8 @@ def test_there_are_as_many_clusters_as_pictures_allow():
         ("auto", 1, 10_000, 1999, digit, 1),
         ("auto", 1, 12, 60_000, digit, 12),
         ("sorted", 1, 10_000, 60_000, digit, 1),
-        (Histogram(8), 1, 100, 60_000, digit, 30),
-        (Auto(threshold=10**6), 1, 10_000, 60_000, digit, 1),
+        (HistogramTransport(8), 1, 100, 60_000, digit, 30),
+        (AutoTransport(threshold=10**6), 1, 10_000, 60_000, digit, 1),
     ):
         assert chosen(transport, steps, m, n, shape) == expected
     n_faces = 9_000  # and as many mirror images, which are not different
@@ -158,7 +162,9 @@ def test_shrinkage_depends_on_steps_and_pictures():
 def test_memory_decides_how_many_columns_a_step_looks_at(monkeypatch):
     """The stage has 36 directions at most; a step looks at 4096 columns at least."""
     flow = pictures(
-        transport=Histogram(16, max_samples=50_000), n_particles=60_000, schedule="5[2]"
+        transport=HistogramTransport(16, max_samples=50_000),
+        n_particles=60_000,
+        schedule="5[2]",
     )
     for memory, max_samples, of_gpu in (
         (10**12, 50_000, 50_000),
@@ -178,7 +184,7 @@ def test_memory_decides_how_many_columns_a_step_looks_at(monkeypatch):
     ("flow", "images"),
     [
         (pictures(n_particles=10**12), PICTURES),
-        (pictures(transport=Histogram(10**9)), PICTURES),
+        (pictures(transport=HistogramTransport(10**9)), PICTURES),
         (
             ImageFlow(schedule="80[80]", n_particles=4, steps_per_stage=1),
             np.zeros((2, 80, 80, 3), np.uint8),

@@ -15,7 +15,7 @@ from sliceflow.engine.flow import FlowSpec, ParticleStreams, simulate
 from sliceflow.engine.frames import Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.transports import Sorted
+from sliceflow.engine.transports import SortedTransport
 from sliceflow.spaces.pictures.tiles import RandomPatches, Tiles
 
 
@@ -121,7 +121,9 @@ def test_one_tile_over_the_whole_picture_is_the_vector_engine(
     n = 50
     moved = []
     for kind in (Tiles(channels, height, height, height), Orthogonal()):
-        flow = FlowSpec([Stage("flow", kind, 10, Sorted())], Seed(5), condition_dim)
+        flow = FlowSpec(
+            [Stage("flow", kind, 10, SortedTransport())], Seed(5), condition_dim
+        )
         particles = Cloud(Seed(0).normal(d, m, dtype=torch.float32))
         data = Cloud(0.5 * Seed(1).normal(d, n, dtype=torch.float32) + 1)
         if condition_dim:

@@ -156,7 +156,7 @@ def test_a_file_says_of_each_column_how_it_is_drawn(flow, strategies):
     plan = replace(flow.plan_, strategies=strategies)
     fitted = replace(model.fitted, fitted_table=None, plan=plan)
     with pytest.raises(ValueError, match="do not fit the plan"):
-        TableFlow()._store(replace(model, fitted=fitted))
+        TableFlow()._with_rows(fitted, model.rows)
 
 
 def test_other_orders_of_columns_and_units_of_time_are_the_same_rows(flow):

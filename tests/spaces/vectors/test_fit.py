@@ -92,7 +92,10 @@ def test_degenerate_rows_are_legal():
 
 @pytest.mark.parametrize(
     "transport",
-    [transports.Histogram(64, max_samples=500), transports.Sorted(max_samples=500)],
+    [
+        transports.HistogramTransport(64, max_samples=500),
+        transports.SortedTransport(max_samples=500),
+    ],
 )
 def test_steps_that_look_at_few_columns_end_near_the_data(transport):
     labels = np.repeat([0, 1], 1000)
@@ -233,7 +236,7 @@ def test_a_flow_that_ignores_y_does_not_see_it():
     "changes",
     [
         {},
-        dict(transport=transports.Histogram(16, max_samples=40)),
+        dict(transport=transports.HistogramTransport(16, max_samples=40)),
         dict(frame=frames.Random(7), entropy=0.01),
         dict(standardize=False),
     ],
@@ -331,7 +334,7 @@ def test_any_number_of_bins_gives_offline_samples_like_the_data(rng):
     X = rng.gamma(1, size=(2000, 2))
     flow = flow_of(
         n_steps=20,
-        transport=transports.Histogram(n_bins=1021),
+        transport=transports.HistogramTransport(n_bins=1021),
         options=VectorOptions(n_axis_steps=0, smoothing=0),
     ).fit(X)
     samples = flow.sample(4000, random_state=0)
@@ -356,7 +359,7 @@ def test_ranks_use_all_points_whatever_the_limit_of_a_step():
         flow = SlicedWassersteinFlow(
             n_particles=2000,
             n_steps=5,
-            transport=transports.Histogram(16, max_samples=max_samples),
+            transport=transports.HistogramTransport(16, max_samples=max_samples),
             options=VectorOptions(shrinkage=1.0, smoothing=0),
             device="cpu",
         )
@@ -367,7 +370,7 @@ def test_ranks_use_all_points_whatever_the_limit_of_a_step():
     limited, whole = tasks
     assert limited.plan.nbytes == whole.plan.nbytes
     assert limited.plan.seconds == whole.plan.seconds
-    (stage,) = RunningVectors(limited.data, limited.allocation).spec.stages[:1]
+    (stage,) = RunningVectors(limited).spec.stages[:1]
     assert stage.transport.inverse_sizes == (
         1 / limited.plan.n_flow_particles + 1 / 500,
     )

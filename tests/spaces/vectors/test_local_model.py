@@ -172,5 +172,5 @@ def test_parameters_that_local_conditions_use_do_not_warn():
 
 
 def test_default_parameters_are_those_of_the_constructor():
-    defaults = SlicedWassersteinFlow()._checked_parameters()
+    defaults = SlicedWassersteinFlow()._validated_parameters()
     assert defaults == VectorParameters()

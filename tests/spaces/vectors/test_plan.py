@@ -1,5 +1,6 @@
 """Plans of vectors: numbers of particles and knots, and memory."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -49,20 +50,20 @@ def test_a_rare_class_has_knots():
 
 def test_the_stages_end_with_exact_axis_steps():
     flow, axis = (
-        vectors(3, n_steps=20, transport=transports.Histogram(9))
+        vectors(3, n_steps=20, transport=transports.HistogramTransport(9))
         .plan(X)
         .engine_stages()
     )
     assert (flow.frame_kind, flow.n_steps, flow.transport) == (
         Orthogonal(),
         20,
-        transports.Histogram(9),
+        transports.HistogramTransport(9),
     )
     assert (flow.matches_marginals, flow.n_knots, flow.taper) == (False, 16, 0.5)
     assert (axis.frame_kind, axis.n_steps, axis.transport) == (
         Axis(),
         3,
-        transports.Sorted(),
+        transports.SortedTransport(),
     )
     assert (axis.matches_marginals, axis.n_knots, axis.taper) == (True, 16, 0)
     assert [stage.name for stage in vectors(0).plan(X).engine_stages()] == ["flow"]
@@ -100,12 +101,12 @@ def test_an_estimate_grows_with_all_that_a_fit_has():
         dict(m=30_000),
         dict(n_steps=3000),
         dict(options=VectorOptions(n_knots=1024)),
-        dict(transport=transports.Histogram(1 << 20)),
+        dict(transport=transports.HistogramTransport(1 << 20)),
         dict(frame=frames.Random(5000)),
     ):
         assert estimate(**more) > least, more
     assert (
-        vectors(transport=transports.Sorted()).plan(X).nbytes < 1 << 28
+        vectors(transport=transports.SortedTransport()).plan(X).nbytes < 1 << 28
     )  # no bins are counted
 
 
@@ -113,3 +114,24 @@ def test_only_frames_that_are_drawn_take_memory():
     assert frame_bytes(Axis(), 10**6, 3, 8) == 0
     assert frame_bytes(Orthogonal(), 10, 0, 8) == 0
     assert frame_bytes(Random(10_000), 300, 2, 4) >= 10_000 * 302 * (8 + 4)
+
+
+def test_each_rank_has_its_share_of_the_particles_of_axis_steps():
+    plan = vectors(2, n_particles=4000, n_steps=1).plan(np.zeros((4000, 3)))
+    assert plan.n_axis_particles == 65_536
+    of_two = dataclasses.replace(plan, n_ranks=2)
+    of_four = dataclasses.replace(plan, n_ranks=4)
+    points_elsewhere = plan.n_axis_particles // 4
+    bytes_of_points = points_elsewhere * plan.n_columns * plan.torch_dtype.itemsize
+    assert of_two.fit_bytes(100, 100) - of_four.fit_bytes(100, 100) >= bytes_of_points
+
+
+def test_a_plan_counts_the_time_of_fresh_particles():
+    """The flow moves 11,000 points, and the model 65,536: not for nothing."""
+    X = np.random.default_rng(0).normal(size=(1000, 2))
+    plan = vectors(2, n_particles=10_000, n_steps=200).plan(X)
+    assert plan.n_axis_particles == 65_536
+    without = vectors(0, n_particles=10_000, n_steps=200).plan(X)
+    assert plan.seconds > 1.5 * without.seconds
+    more_steps = vectors(20, n_particles=10_000, n_steps=200).plan(X)
+    assert more_steps.seconds > plan.seconds

@@ -12,7 +12,7 @@ from sklearn.utils import TransformerTags
 from sklearn.utils.validation import check_array
 from torch import Tensor
 
-from sliceflow.devices import require_memory, resolve_device
+from sliceflow.devices import resolve_device
 from sliceflow.engine import conditions
 from sliceflow.engine.conditions import ClassEncoder
 from sliceflow.engine.encoded_y import EncodedY
@@ -20,14 +20,14 @@ from sliceflow.engine.events import Event
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import DataError
-from sliceflow.models.estimator import Estimator
+from sliceflow.models.estimator import Estimator, require_sample_memory
 from sliceflow.models.protocols import ParticleResult
 from sliceflow.models.saving import FitRecord
 from sliceflow.models.vector_rows import (
     VectorRows,
     as_rows,
     checked_by_sklearn,
-    checked_like_known_rows,
+    checked_like_fitted,
     set_columns,
 )
 from sliceflow.spaces.density.fit import DensityAdapter
@@ -85,7 +85,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
     verbose : int, default 0
         1 logs how far the fit is, to the logger "sliceflow" of Python's `logging`, or
         to stderr if no handler shows that.
-    keep_rows : bool, default False
+    save_rows : bool, default False
         Write the rows into the model's file, too, so that rows can be added and removed
         after it is loaded. In memory, an estimator always has its rows.
 
@@ -135,7 +135,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         device: str | torch.device = "auto",
         random_state: RandomState = None,
         verbose: int = 0,
-        keep_rows: bool = False,
+        save_rows: bool = False,
     ) -> None:
         self.n_steps = n_steps
         self.penalty = penalty
@@ -144,7 +144,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
-        self.keep_rows = keep_rows
+        self.save_rows = save_rows
 
     def __sklearn_tags__(self) -> Any:
         """What scikit-learn's tools and checks know of this estimator."""
@@ -158,7 +158,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         require_real("penalty", self.penalty, 0, others=("auto",))
         require_int("n_components", self.n_components, 1, others=("auto",))
         require_verbosity(self.verbose)
-        require_bool("keep_rows", self.keep_rows)
+        require_bool("save_rows", self.save_rows)
         n_steps = None
         if self.n_steps != "auto":
             n_steps = int(self.n_steps)
@@ -216,20 +216,8 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         return plan
 
     def _validate_like_fitted(self, X: Any) -> np.ndarray:
-        """X after scikit-learn's checks, with the columns of known rows.
-
-        The known rows are those of the model, with rows that were added since.
-        """
-        dtypes = ["float64", "float32"]
-        if self._pending_rows is not None:
-            known = self._pending_rows
-            return checked_like_known_rows(
-                X, type(self)(), known.X.shape[1], known.names, dtypes
-            )
-        fitted = self._fitted_state()
-        return checked_like_known_rows(
-            X, type(self)(), fitted.plan.n_columns, fitted.names, dtypes
-        )
+        """X after scikit-learn's checks, with the columns of known rows."""
+        return checked_like_fitted(X, self, ("float64", "float32"))
 
     def _store(
         self,
@@ -428,14 +416,14 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         """
         fitted = self._fitted_state()
         require_int("n", n, 1)
-        self._require_memory(fitted, n)  # before y is allocated
+        require_sample_memory(fitted, n, fitted.device)  # before y is allocated
         seed = Seed.from_random_state(random_state)
         if y is None:
             encoded_y = fitted.draw_y(n, seed.child("conditions"))
         else:
             encoded_y = conditions.encode_requested_y(fitted.y_encoder, y, n)
             n = len(encoded_y)
-            self._require_memory(fitted, n)
+            require_sample_memory(fitted, n, fitted.device)
         noise = seed.child("noise").normal(n, fitted.plan.n_columns)
         rows = fitted.in_users_form(fitted.from_noise(noise, encoded_y))
         if not return_y:
@@ -443,11 +431,6 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         if fitted.y_encoder is None:
             return rows, None
         return rows, conditions.decode_y(fitted.y_encoder, encoded_y)
-
-    def _require_memory(self, fitted: FittedDensity, n: int) -> None:
-        what = f"n={n} samples need"
-        nbytes = fitted.sample_bytes(n)
-        require_memory(nbytes, fitted.device, what, "draw fewer at a time")
 
     def _encode_y(self, fitted: FittedDensity, y: Any, n: int) -> EncodedY | None:
         """The encoded y of n rows, for one condition or n of them; None without y."""

@@ -263,6 +263,11 @@ class ClassDensitiesTask:
     device: torch.device
     seed: Seed
 
+    @property
+    def rows(self) -> VectorRows:
+        """The user's rows, checked."""
+        return self.training.rows
+
     def run(
         self, listeners: Sequence[events.FlowListener]
     ) -> FitResult[FittedClassDensities]:
@@ -305,6 +310,11 @@ class ConditionalDensityTask:
     encoder: ContinuousEncoder
     device: torch.device
     seed: Seed
+
+    @property
+    def rows(self) -> VectorRows:
+        """The user's rows, checked."""
+        return self.training.rows
 
     def run(
         self, listeners: Sequence[events.FlowListener]

@@ -15,7 +15,10 @@ from sliceflow.engine.batches import AnalyticTarget
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.events import Event, FlowListener
 from sliceflow.engine.flow import FlowSpec, simulate
-from sliceflow.engine.gaussianizing import GaussianizingTransport, LeastGaussianRotation
+from sliceflow.engine.noise_transport import (
+    GaussianizingTransport,
+    LeastGaussianRotation,
+)
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.spaces.density.initial_map import (

@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
-from sliceflow.engine.gaussianizing import GaussianizingTransport
+from sliceflow.engine.noise_transport import GaussianizingTransport
 from sliceflow.engine.random import Seed
 from sliceflow.engine.smooth_maps import SmoothMaps
 from sliceflow.spaces.density.maps import (

@@ -9,14 +9,14 @@ import torch
 
 from sliceflow.engine.flow import ConditionUse, resolve_condition_use
 from sliceflow.engine.transports import (
-    Auto,
-    Histogram,
+    AutoTransport,
+    HistogramTransport,
     Transport,
     TransportName,
     resolve_transport,
 )
 from sliceflow.errors import ParameterError
-from sliceflow.models.flow_estimator import default_particles
+from sliceflow.models.flow_estimator import choose_n_particles
 from sliceflow.models.presets import N_DIRECTIONS
 from sliceflow.models.ranks import Communicator
 from sliceflow.spaces.pictures.layout import Layout
@@ -169,23 +169,28 @@ def choose_steps_per_stage(
 
 
 def choose_particles(
-    parameters: PictureParameters, n: int, device: torch.device
+    parameters: PictureParameters,
+    n: int,
+    n_classes: int,
+    n_ranks: int,
+    device: torch.device,
 ) -> int:
     """M for n pictures (and mirror images) and the parameters of an estimator.
 
-    On a CPU, where particles take long, there are fewer.
+    By default there are fewer on a CPU, where particles take long.
     """
-    if parameters.n_particles is not None:
-        return int(parameters.n_particles)
     twice_the_pictures = 2 * n
     if parameters.mirror:  # n counts each picture twice already
         twice_the_pictures = n
-    m = default_particles(twice_the_pictures)
-    if device.type == "cpu" and parameters.preset is None:
+    m = choose_n_particles(
+        parameters.n_particles, twice_the_pictures, n_classes, n_ranks
+    )
+    is_default = parameters.n_particles is None and parameters.preset is None
+    if device.type == "cpu" and is_default:
         quality = parameters.quality
         if parameters.steps_per_stage is not None:
             quality = "best"
-        m = min(m, CPU_MAX_PARTICLES[quality])
+        m = min(m, max(n_classes, CPU_MAX_PARTICLES[quality]))
     return m
 
 
@@ -298,15 +303,15 @@ def choose_picture_transport(
         transport,
         n_points,
         n_ranks,
-        Histogram(n_bins, MAX_POINTS_PER_STEP),
-        Auto(n_bins=n_bins, max_samples=MAX_POINTS_PER_STEP),
+        HistogramTransport(n_bins, MAX_POINTS_PER_STEP),
+        AutoTransport(n_bins=n_bins, max_samples=MAX_POINTS_PER_STEP),
     )
 
 
 def _uses_histograms(transport: TransportName | Transport, n_points: int) -> bool:
     """Whether a fit of `n_points` particles and pictures would use histograms."""
     chosen = choose_picture_transport(transport, "separate", n_points)
-    return isinstance(chosen, Histogram)
+    return isinstance(chosen, HistogramTransport)
 
 
 def choose_knots(

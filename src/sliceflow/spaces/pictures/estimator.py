@@ -13,11 +13,11 @@ from sliceflow.devices import resolve_device
 from sliceflow.engine import conditions, transports
 from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import DataError, ParameterError
-from sliceflow.models.flow_estimator import FlowEstimator
+from sliceflow.models.flow_estimator import FlowEstimator, encode_y_for_samples
 from sliceflow.models.presets import with_preset
 from sliceflow.models.ranks import SINGLE, Communicator
 from sliceflow.saved_types import ArraySpec
-from sliceflow.spaces.pictures.adapter import PictureAdapter
+from sliceflow.spaces.pictures.fit import PictureAdapter
 from sliceflow.spaces.pictures.fitted import FittedPictures
 from sliceflow.spaces.pictures.inpainting import PictureClasses, complete_pictures
 from sliceflow.spaces.pictures.known_parts import (
@@ -91,7 +91,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
         1 turns clustering off. "auto" is 25 for colour pictures, 30 for grey ones, and
         fewer if clusters would be small, because small clusters are copied; 1 with
         sorted transport or known pixels.
-    keep_rows : bool, default False
+    save_rows : bool, default False
         Write the pictures into the model's file, too, so that pictures can be added and
         removed after it is loaded, and completed from any part (`inpaint`). In memory,
         an estimator always has its pictures.
@@ -107,7 +107,8 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
     Attributes
     ----------
     particles_ : array or tensor (M, h, w[, c])
-        The batched samples, as pictures.
+        The particles at the end of the fit, as pictures: the paper's *batched
+        samples*.
     particle_conditions_ : array or None
         The labels of the particles.
     classes_ : array
@@ -160,7 +161,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
         transport: transports.TransportName | transports.SavedTransport = "auto",
         patch_basis: Literal["auto"] | PatchBasis = "auto",
         n_clusters: Literal["auto"] | int = "auto",
-        keep_rows: bool = False,
+        save_rows: bool = False,
         preset: Preset | None = None,
         options: ImageOptions | None = None,
         verbose: int = 0,
@@ -178,7 +179,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
         self.transport = transport
         self.patch_basis = patch_basis
         self.n_clusters = n_clusters
-        self.keep_rows = keep_rows
+        self.save_rows = save_rows
         self.preset = preset
         self.options = options
         self.verbose = verbose
@@ -195,7 +196,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
         """Complete pictures from the part of them that is known.
 
         A model that was fitted with `known` moves the hidden pixels by its flow. A
-        model that keeps its pictures (colour, or ``keep_rows=True``) completes from any
+        model that keeps its pictures (colour, or ``save_rows=True``) completes from any
         `known` part, by similar pictures.
 
         Parameters
@@ -230,7 +231,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
         >>> from sklearn.datasets import load_digits
         >>> images = load_digits().images.astype("uint8")
         >>> flow = ImageFlow(
-        ...     n_pixel_values=17, steps_per_stage=1, n_particles=500, keep_rows=True
+        ...     n_pixel_values=17, steps_per_stage=1, n_particles=500, save_rows=True
         ... )
         >>> flow = flow.fit(images[:1000])
         >>> flow.inpaint(images[1000:1002], "left", n=3, random_state=0).shape
@@ -287,10 +288,10 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
             return rows.pixels
         if fitted.mosaics is None:
             raise ParameterError(
-                "keep_rows",
-                self.keep_rows,
-                "keeps no pictures, which completing any part needs",
-                "fit it with keep_rows=True, or for one part with known=",
+                "save_rows",
+                self.save_rows,
+                "leaves out the pictures, which completing any part needs",
+                "fit it with save_rows=True, or for one part with known=",
             )
         return fitted.layout.read(fitted.mosaics.decoded_pictures(fitted.layout))
 
@@ -348,7 +349,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
                 raise DataError("the model was fitted without known=", "omit X")
             require_int("n", n, 1)
             return fitted.completions(X, n, seed, n_snapshots)
-        n, encoded_y = self._encoded_y_for(fitted, n, y, seed)
+        n, encoded_y = encode_y_for_samples(fitted, n, y, seed)
         snapshots = fitted.evolution(n, encoded_y, seed, n_snapshots)
         if fitted.layout.tensor:
             return torch.stack([torch.as_tensor(x) for x in snapshots])
@@ -388,7 +389,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
 
     def _validated_parameters(self) -> PictureParameters:
         """The parameters, checked, after the preset is applied."""
-        self._require_shared_parameters(self.options, ("mirror", "keep_rows"))
+        self._require_shared_parameters(self.options, ("mirror", "save_rows"))
         by_name = self.get_params(deep=False)
         require_valid_parameters(by_name)
         by_name["options"] = self._options_or_defaults(ImageOptions)

@@ -22,8 +22,8 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import shrunk_flow
 from sliceflow.engine.transports import (
-    AlignedHistogram,
-    Histogram,
+    AlignedHistogramTransport,
+    HistogramTransport,
     Transport,
 )
 from sliceflow.spaces.pictures.masked_frames import MaskedFrameKind
@@ -60,8 +60,8 @@ class PictureFlowBuilder:
         )
         if not inverse_sample_sizes or not plan.shrinkage:
             return spec
-        exact_stages = [i for i in stage_indices if self._has_single_pixels(i)]
-        return shrunk_flow(spec, plan.shrinkage, inverse_sample_sizes, exact_stages)
+        unshrunk_stages = [i for i in stage_indices if self._has_single_pixels(i)]
+        return shrunk_flow(spec, plan.shrinkage, inverse_sample_sizes, unshrunk_stages)
 
     def frame_kind(self, i: int) -> Tiles | RandomPatches:
         """The kind of frames of stage i, on the coefficients of its resolution."""
@@ -190,7 +190,7 @@ class PictureFlowBuilder:
         """
         transport = self.plan.transport
         n_values = self.plan.layout.n_pixel_values
-        if not isinstance(transport, Histogram) or n_values is None:
+        if not isinstance(transport, HistogramTransport) or n_values is None:
             return transport
         wanted = min(1 << int(n_values).bit_length(), SINGLE_PIXEL_BINS)
         n_bins = max(transport.n_bins, wanted)
@@ -200,7 +200,7 @@ class PictureFlowBuilder:
         # The bins that are used cover [−1, 1], the range of pixels. Those left over lie
         # beyond it.
         high = 2 * n_bins / (bins_per_value * n_values) - 1
-        return AlignedHistogram(n_bins, transport.max_samples, (-1.0, high))
+        return AlignedHistogramTransport(n_bins, transport.max_samples, (-1.0, high))
 
 
 def _frame_seed_path(i: int) -> tuple[str | int, ...]:
@@ -210,8 +210,8 @@ def _frame_seed_path(i: int) -> tuple[str | int, ...]:
 
 
 def replay_with_snapshots(
-    flow: FlowSpec,
-    model: Sequence[ModelStep],
+    spec: FlowSpec,
+    steps: Sequence[ModelStep],
     particles: Cloud,
     particle_streams: ParticleStreams,
     n_snapshots: int,
@@ -224,7 +224,7 @@ def replay_with_snapshots(
     with ``n_snapshots=1`` only at the end. If the model has fewer steps than
     `n_snapshots`, there is one snapshot after each step
     """
-    n_steps = len(model)
+    n_steps = len(steps)
     snapshots = []
     if n_snapshots > 1:
         snapshots.append(particles.x.clone())
@@ -232,6 +232,6 @@ def replay_with_snapshots(
     for k in range(1, n_snapshots - 1):
         recorded_steps.add(round(n_steps * k / (n_snapshots - 1)))
     recorded_steps.discard(n_steps)  # the end is added below
-    snapshots += replay(flow, model, particles, particle_streams, recorded_steps)
+    snapshots += replay(spec, steps, particles, particle_streams, recorded_steps)
     snapshots.append(particles.x)
     return snapshots

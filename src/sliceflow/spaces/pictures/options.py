@@ -49,7 +49,7 @@ class ImageOptions:
     n_knots : int or "auto", default "auto"
         Knots of each map that the model stores for offline samples; maps that classes
         share and sorted maps keep eight times as many. "auto" is one per 750 particles,
-        between 16 and 64. 0 stores no model: then only the batched samples `particles_`
+        between 16 and 64. 0 stores no model: then only the particles `particles_`
         exist.
     precision : "auto", "float32", "float16" or "bfloat16", default "auto"
         Type of the operands of matrix products on a GPU. "auto" is "float16"; "float32"

@@ -11,7 +11,7 @@ from sliceflow.engine.compression import map_bytes
 from sliceflow.engine.flow import ConditionUse, resolve_condition_use
 from sliceflow.engine.frames import Orthogonal, frame_bytes
 from sliceflow.engine.transports import (
-    Histogram,
+    HistogramTransport,
     SavedTransport,
 )
 from sliceflow.models.plan import Plan
@@ -229,7 +229,7 @@ class PicturePlan(Plan):
 
         n_bins = None
         step_bins = 0
-        if isinstance(self.transport, Histogram):
+        if isinstance(self.transport, HistogramTransport):
             n_bins = self.transport.n_bins
             step_bins = n_bins
             if layout.n_pixel_values is not None:
@@ -261,7 +261,7 @@ class PicturePlan(Plan):
             + self._points_of_step(self.n_pictures)
         )
         n_values = self.n_maps * n_points
-        if not isinstance(self.transport, Histogram):
+        if not isinstance(self.transport, HistogramTransport):
             return self.seconds_for(n_values, NANOSECONDS_PER_SORTED_VALUE)
         n_maps = self.n_maps * max(1, self.n_separate_classes)
         return self.seconds_for(n_values, NANOSECONDS_PER_VALUE) + self.seconds_for(

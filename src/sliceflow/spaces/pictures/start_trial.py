@@ -16,16 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sliceflow.engine.random import Seed
 from sliceflow.metrics.distances import principal_axes, two_sample_score
 from sliceflow.metrics.rows import as_flat_rows
 from sliceflow.spaces.pictures.parameters import PictureParameters
 from sliceflow.spaces.pictures.plan import PicturePlan
-from sliceflow.spaces.pictures.rows import PictureRows
 
 if TYPE_CHECKING:
-    from sliceflow.spaces.pictures.adapter import PictureAdapter
-    from sliceflow.spaces.pictures.fit import PictureTask
+    from sliceflow.spaces.pictures.fit import PictureAdapter, PictureTask
 
 # With more pictures there is no trial, which would take longer than a fit on a GPU.
 MAX_PICTURES_OF_TRIAL = 3_000
@@ -52,16 +49,15 @@ class StartTrial:
     """Chooses between mosaics and noise for the pictures of a planned fit."""
 
     adapter: PictureAdapter
-    rows: PictureRows
-    seed: Seed
 
     def run(self, task: PictureTask) -> PictureTask:
         """The fit with mosaics, as it was planned, or planned anew with noise."""
-        trial_seed = self.seed.child("start")
-        shuffled = np.argsort(trial_seed.normal(len(self.rows), 1).numpy().ravel())
+        rows = task.rows
+        trial_seed = task.seed.child("start")
+        shuffled = np.argsort(trial_seed.normal(len(rows), 1).numpy().ravel())
         n_held_out = int(HELD_OUT_SHARE * len(shuffled))
-        held_out = self.rows.pixels[shuffled[:n_held_out]]
-        to_fit = self.rows.take(shuffled[n_held_out:][:MAX_FITTED_PICTURES])
+        held_out = rows.pixels[shuffled[:n_held_out]]
+        to_fit = rows.take(shuffled[n_held_out:][:MAX_FITTED_PICTURES])
 
         def detect(start: int | Literal["noise"]) -> float:
             """The AUC with which samples are told from held-out pictures."""
@@ -80,7 +76,7 @@ class StartTrial:
         parameters = self.adapter.parameters
         options = replace(parameters.options, start="noise")
         adapter = replace(self.adapter, parameters=replace(parameters, options=options))
-        return adapter.make_task(self.rows, self.seed)
+        return adapter.make_task(rows, task.seed)
 
     def _trial_parameters(
         self, start: int | Literal["noise"], amplifier: float

@@ -76,7 +76,9 @@ class ColumnModel:
     columns: Sequence[Column]  # all columns of the table
     column_index: int  # the column that is drawn
     predictors: Ints  # indices of the columns that its trees see
-    regressions: tuple[RidgeRegression, ...]  # its trees see their predictions, too
+    # A regression of normal scores, whose prediction its trees see, too, as they see
+    # that of the sampler's regression.
+    score_regression: RidgeRegression | None
     sampler: NodeSampler  # of the rows whose cells come from the tree
     sources: CellSources  # of all rows
     # Its leaves hold the ids of sources; None if no source has to be drawn
@@ -109,12 +111,16 @@ class ColumnModel:
         source is drawn for it; computed by a rule; or drawn from the tree.
         """
         cell_coords = draft.cell_coords
-        x, predicted = _see_rows(cell_coords, self.predictors, self.regressions)
+        score_prediction = _predict(self.score_regression, cell_coords)
+        ridge_prediction = _predict(self.sampler.regression, cell_coords)
+        x = _tree_features(
+            cell_coords, self.predictors, [score_prediction, ridge_prediction]
+        )
         cells = NewCells(
             draft,
             self.column_index,
             self.sampler,
-            predicted=predicted,
+            ridge_prediction=ridge_prediction,
             rng=rng,
             clip=clip,
         )
@@ -198,11 +204,12 @@ def fit_column_model(
     if ridge is not None:
         # A missing cell has no residual that the tree could draw.
         sources = sources.with_missing(is_missing(data.coords))
-    regressions = tuple(
-        regression for regression in (score_regression, ridge) if regression is not None
-    )
 
-    x, predicted = _see_rows(data.cell_coords, data.predictors, regressions)
+    score_prediction = _predict(score_regression, data.cell_coords)
+    ridge_prediction = _predict(ridge, data.cell_coords)
+    x = _tree_features(
+        data.cell_coords, data.predictors, [score_prediction, ridge_prediction]
+    )
     source_tree = None
     if needs_source_tree(sources, rules):
         source_ids = sources.source_ids
@@ -211,16 +218,16 @@ def fit_column_model(
         )
     in_tree = _rows_in_tree(sources, data.coords)
     values: Floats = data.coords[in_tree]
-    if ridge is not None:
+    if ridge is not None and ridge_prediction is not None:
         actual = target_on_scale(ridge.scale, data.take(in_tree))
-        values = actual - predicted[in_tree]
+        values = actual - ridge_prediction[in_tree]
     targets = tree_targets(data.column, values)
     tree = Tree.from_data(x[in_tree], targets, values, settings, rng)
     return ColumnModel(
         columns=data.columns,
         column_index=data.column_index,
         predictors=data.predictors,
-        regressions=regressions,
+        score_regression=score_regression,
         sampler=NodeSampler(data.column, tree, ridge),
         sources=sources,
         source_tree=source_tree,
@@ -252,23 +259,29 @@ def _fit_to_sample(
     return RidgeRegression.from_data(scale, data.take(sample))
 
 
-def _see_rows(
-    cell_coords: Coords, predictors: Ints, regressions: Sequence[RidgeRegression]
-) -> tuple[TreeFeatures, Floats]:
-    """What trees see of rows with coordinates (m, d), and the last prediction.
+def _predict(regression: RidgeRegression | None, cell_coords: Coords) -> Floats | None:
+    """What a regression predicts (m,) of rows (m, d); None without a regression."""
+    if regression is None:
+        return None
+    return regression.predict(cell_coords)
 
-    Features (m, p) are the coordinates of the predictors and the predictions of all
-    regressions, in single precision, as scikit-learn takes them. What the last
-    regression predicts, (m,), is in double; 0 if there is none.
+
+def _tree_features(
+    cell_coords: Coords, predictors: Ints, predictions: Sequence[Floats | None]
+) -> TreeFeatures:
+    """What trees see of rows with coordinates (m, d).
+
+    Features (m, p) are the coordinates of the predictors, and the predictions (m,) of
+    regressions, of which some may be None.
     """
     x: Floats = cell_coords[:, predictors]
     if len(predictors) == 0:
         x = np.zeros((len(cell_coords), 1))  # a tree of one leaf
-    predictions = [regression.predict(cell_coords) for regression in regressions]
-    features = np.column_stack((x, *predictions)).astype(np.float32)
-    if not predictions:
-        return features, np.zeros(len(cell_coords))
-    return features, predictions[-1]
+    features = [x]
+    for prediction in predictions:
+        if prediction is not None:
+            features.append(prediction[:, None])
+    return np.hstack(features).astype(np.float32)
 
 
 def _rows_in_tree(sources: CellSources, coords: Coords) -> Mask:

@@ -215,22 +215,21 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
         require_missing_cells(self.missing)
         return self.missing == "model"
 
+    def _with_rows(self, fitted: FittedTable, rows: TableRows | None) -> FittedTable:
+        if rows is None:
+            raise ValueError("the table has no rows")
+        table = self._adapter().infer_table(rows)
+        if not fitted.plan.is_compatible_with(table):
+            raise ValueError("the rows do not fit the plan")
+        return replace(fitted, fitted_table=table)
+
     def _store(
         self,
         record: FitRecord[TableRows, FittedTable],
         particles: ParticleResult | None = None,
     ) -> None:
-        """Replace the fitted attributes; the table of a file is read from its rows."""
-        fitted = record.fitted
-        if fitted.fitted_table is None:
-            if record.rows is None:
-                raise ValueError("the table has no rows")
-            table = self._adapter().infer_table(record.rows)
-            if not fitted.plan.is_compatible_with(table):
-                raise ValueError("the rows do not fit the plan")
-            fitted = replace(fitted, fitted_table=table)
-        super()._store(replace(record, fitted=fitted))
-        names = fitted.table.names
+        super()._store(record)
+        names = record.fitted.table.names
         self.n_features_in_ = len(names)
         # Names may be tuples, of which numpy would make an array of two dimensions.
         self.feature_names_in_ = np.empty(len(names), dtype=object)

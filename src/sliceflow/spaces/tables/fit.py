@@ -78,7 +78,7 @@ class TableAdapter:
         what = f"{plan.n_rows} rows of {plan.n_columns} columns need"
         require_memory(plan.nbytes, "cpu", what, "fit fewer rows")
         warns = self.rare_levels == "warn"
-        return TableTask(plan, FittedTable(plan, seed, table), warns)
+        return TableTask(plan, rows, FittedTable(plan, seed, table), warns)
 
     def _resolve_tree_settings(
         self, table: Table, strategies: Sequence[Strategy]
@@ -106,8 +106,14 @@ class TableTask:
     """A planned fit."""
 
     plan: TablePlan
+    rows: TableRows
     fitted: FittedTable  # without its chain
     warns_of_rare_levels: bool
+
+    @property
+    def seed(self) -> Seed:
+        """The seed of the fit."""
+        return self.fitted.seed
 
     def run(
         self, listeners: Sequence[events.EventListener[ColumnEvent]]

@@ -53,7 +53,8 @@ class NewCells:
     draft : the rows, which do not change
     column_index : the column that is drawn
     sampler : draws cells from the nodes of the column's tree
-    predicted : (m,), what the sampler's regression predicts; not used without one
+    ridge_prediction : (m,), what the sampler's regression predicts; None if it has
+        none
     rng : the random numbers of all draws
     clip : whether predictions beyond the ends of the column are clipped to these;
         otherwise, their cells are left undrawn
@@ -69,7 +70,7 @@ class NewCells:
         column_index: int,
         sampler: NodeSampler,
         *,
-        predicted: Floats,
+        ridge_prediction: Floats | None,
         rng: np.random.Generator,
         clip: bool,
     ) -> None:
@@ -77,7 +78,7 @@ class NewCells:
         self._draft = draft
         self._column_index = column_index
         self._sampler = sampler
-        self._predicted = predicted
+        self._ridge_prediction = ridge_prediction
         self._rng = rng
         self._clip = clip
 
@@ -114,8 +115,10 @@ class NewCells:
         Predictions beyond the ends of the column are not among these: draws from other
         nodes would be no better.
         """
-        predicted = self._predicted[cells.row_indices]
-        drawn = self._sampler.draw(cells.node, predicted, self._rng, self._clip)
+        prediction = None
+        if self._ridge_prediction is not None:
+            prediction = self._ridge_prediction[cells.row_indices]
+        drawn = self._sampler.draw(cells.node, prediction, self._rng, self._clip)
         is_inside = ~is_impossible(drawn.coords)
         cells = cells.take(is_inside)
         coords = drawn.coords[is_inside]

@@ -39,19 +39,25 @@ class NodeSampler:
     regression: RidgeRegression | None = None
 
     def draw(
-        self, node: Ints, predicted: Floats, rng: np.random.Generator, clip: bool
+        self,
+        node: Ints,
+        prediction: Floats | None,
+        rng: np.random.Generator,
+        clip: bool,
     ) -> DrawnCells:
         """Cells drawn from nodes (m,).
 
-        The regression, if there is one, predicts `predicted` (m,). Sums beyond the ends
-        of the column are `IMPOSSIBLE`, or with `clip` at the nearest end.
+        `prediction` (m,) is that of the regression, None if there is no regression.
+        Sums of prediction and residual that are beyond the ends of the column are
+        `IMPOSSIBLE`, or with `clip` at the nearest end.
         """
         drawn = self.tree.draw(node, rng)
         is_leaf = self.tree.is_leaf(node)
         if self.regression is not None:
             between = drawn.below + drawn.fraction * (drawn.above - drawn.below)
             residual = np.where(is_leaf, between, drawn.values)
-            coords = self.regression.to_coords(self.column, predicted + residual, clip)
+            assert prediction is not None, "the tree has residuals of a regression"
+            coords = self.regression.to_coords(self.column, prediction + residual, clip)
             return DrawnCells(coords, is_of_row=np.full(len(node), False))
         if not self.column.new_values.free_levels.any():
             coords = Coords(drawn.values)

@@ -31,7 +31,7 @@ from sliceflow.spaces.vectors.units import ColumnScaler, as_cloud, encode_classe
 
 
 @dataclass(frozen=True)
-class TrainingData:
+class VectorData:
     """The rows of a fit in the flow's units, or `draws_per_row` draws of each."""
 
     plan: VectorPlan
@@ -43,7 +43,7 @@ class TrainingData:
     # themselves.
     smoother: Smoother | None = None
 
-    def tune(self) -> TrainingData:
+    def tune(self) -> VectorData:
         """These data, with the bandwidth that "auto" stands for and rows' neighbours.
 
         Only the bandwidth takes a trial: `plan_vectors` has resolved all other

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -23,7 +22,7 @@ from sliceflow.models.vector_rows import (
     VectorRows,
     as_rows,
     checked_by_sklearn,
-    checked_like_known_rows,
+    checked_like_fitted,
     set_columns,
 )
 from sliceflow.spaces.vectors.fit import VectorAdapter
@@ -96,7 +95,7 @@ class SlicedWassersteinFlow(
         the paper. "local" keeps the rows and samples from those near the y that is
         asked for, without steps or maps. "auto" is local unless ξ is 0 or ∞, or several
         ranks take part; labels alone never are.
-    keep_rows : bool, default False
+    save_rows : bool, default False
         Write the rows into the model's file, too, so that rows can be added and removed
         after it is loaded. In memory, an estimator always has its rows.
     options : VectorOptions or None, default None
@@ -105,7 +104,8 @@ class SlicedWassersteinFlow(
     Attributes
     ----------
     particles_ : array, tensor or DataFrame (M, d)
-        The batched samples, in the form of X.
+        The particles at the end of the fit, in the form of X: the paper's *batched
+        samples*.
     particle_conditions_ : array, DataFrame or None
         The conditions of the particles, as the user wrote them.
     classes_ : array
@@ -155,7 +155,7 @@ class SlicedWassersteinFlow(
         standardize: bool = True,
         preset: Literal["paper"] | None = None,
         condition_mode: ConditionMode = "auto",
-        keep_rows: bool = False,
+        save_rows: bool = False,
         options: VectorOptions | None = None,
     ) -> None:
         self.n_particles = n_particles
@@ -170,7 +170,7 @@ class SlicedWassersteinFlow(
         self.standardize = standardize
         self.preset = preset
         self.condition_mode = condition_mode
-        self.keep_rows = keep_rows
+        self.save_rows = save_rows
         self.options = options
 
     def _adapter(
@@ -180,14 +180,14 @@ class SlicedWassersteinFlow(
             checked_by_sklearn, estimator=self
         )
         if like_fitted:
-            validate = self._validate_like_fitted
+            validate = partial(checked_like_fitted, estimator=self)
         return VectorAdapter(
-            self._checked_parameters(), resolve_device(self.device), validate, ranks
+            self._validated_parameters(), resolve_device(self.device), validate, ranks
         )
 
-    def _checked_parameters(self) -> VectorParameters:
+    def _validated_parameters(self) -> VectorParameters:
         """The parameters, checked, after the preset is applied."""
-        self._require_shared_parameters(self.options, ("standardize", "keep_rows"))
+        self._require_shared_parameters(self.options, ("standardize", "save_rows"))
         is_count = is_int(self.n_steps, 0)
         require(is_count, "n_steps", self.n_steps, "an int of at least 0")
 
@@ -230,32 +230,20 @@ class SlicedWassersteinFlow(
             return parameters
         return with_preset(parameters, VectorParameters(), PAPER)
 
-    def _validate_like_fitted(self, X: Any) -> np.ndarray:
-        """X after scikit-learn's checks, with the columns and the type of known rows.
-
-        The known rows are those of the model, with rows that were added since.
-        """
-        if self._pending_rows is not None:
-            known = self._pending_rows
-            dtype = str(known.X.dtype)
-            return checked_like_known_rows(
-                X, type(self)(), known.X.shape[1], known.names, dtype
-            )
-        fitted = self._fitted_state()
-        return checked_like_known_rows(
-            X, type(self)(), fitted.plan.n_columns, fitted.names, fitted.plan.dtype
-        )
-
     def _as_rows_like_fitted(self, X: Any) -> np.ndarray:
-        return as_rows(X, self._validate_like_fitted)
+        return as_rows(X, partial(checked_like_fitted, estimator=self))
+
+    def _with_rows(
+        self, fitted: FittedVectors | FittedLocalVectors, rows: VectorRows | None
+    ) -> FittedVectors | FittedLocalVectors:
+        if isinstance(fitted, FittedLocalVectors):
+            return fitted.with_rows(rows)
+        return fitted
 
     def _store(
         self,
         record: FitRecord[VectorRows, FittedVectors | FittedLocalVectors],
         particles: ParticleResult | None = None,
     ) -> None:
-        fitted = record.fitted
-        if isinstance(fitted, FittedLocalVectors):
-            fitted = fitted.with_rows(record.rows)
-        super()._store(replace(record, fitted=fitted), particles)
-        set_columns(self, fitted.plan.n_columns, fitted.names)
+        super()._store(record, particles)
+        set_columns(self, record.fitted.plan.n_columns, record.fitted.names)

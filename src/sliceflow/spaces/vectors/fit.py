@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,20 +26,19 @@ from sliceflow.errors import CopyWarning, ParameterError
 from sliceflow.metrics.copying import evidence_of_copying
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.distributed import across_ranks
-from sliceflow.models.flow_estimator import default_particles, run_flow
+from sliceflow.models.flow_estimator import choose_n_particles, run_flow
 from sliceflow.models.particles import ParticleAllocation
 from sliceflow.models.protocols import FitResult, ParticleResult
 from sliceflow.models.ranks import SINGLE, Communicator
 from sliceflow.models.rows import RowConditions
 from sliceflow.models.vector_rows import VectorRows, read_rows
 from sliceflow.spaces.vectors.axis_steps import AxisSteps
-from sliceflow.spaces.vectors.data import TrainingData
+from sliceflow.spaces.vectors.data import VectorData
 from sliceflow.spaces.vectors.fitted import FittedVectors
-from sliceflow.spaces.vectors.local import LOCAL_PARTICLES, LocalVectorTask
+from sliceflow.spaces.vectors.local import LocalVectorTask
 from sliceflow.spaces.vectors.parameters import VectorParameters
 from sliceflow.spaces.vectors.plan import (
     VectorPlan,
-    choose_n_particles,
     max_directions,
     plan_vectors,
     uses_local_conditions,
@@ -84,34 +82,28 @@ class VectorAdapter:
         """Plan a fit of these rows; an error if that is impossible."""
         parameters = self.parameters
         n_ranks = self.ranks.size
-        encoder = None
+        n_classes = 0
         if rows.conditions is not None:
             encoder = rows.conditions.encoder
-
-        default = default_particles(rows.n_all_rows)
-        is_local = uses_local_conditions(encoder, parameters, n_ranks)
-        if is_local:
-            default = LOCAL_PARTICLES
+            if uses_local_conditions(encoder, parameters, n_ranks):
+                return LocalVectorTask.for_rows(rows, parameters, seed, self.device)
+            n_classes = rows.n_classes
         n_particles = choose_n_particles(
-            parameters.n_particles, default, encoder, n_ranks
+            parameters.n_particles, rows.n_all_rows, n_classes, n_ranks
         )
-        if is_local:
-            return LocalVectorTask.for_rows(
-                rows, n_particles, parameters, seed, self.device
-            )
         # Maps of few particles would be poor for fresh ones.
         n_moved = max(n_particles, MIN_PARTICLES)
         allocation = ParticleAllocation(n_particles, n_moved)
         if rows.conditions is not None:
-            allocation = self._particles_with_y(
+            allocation = self._allocate_particles(
                 rows.conditions, n_particles, seed.child("conditions")
             )
         plan = plan_vectors(rows, parameters, allocation, self.device, n_ranks)
         self._require_memory(plan, len(rows.X))
-        data = TrainingData(plan, rows, seed, self.device, self.ranks)
+        data = VectorData(plan, rows, seed, self.device, self.ranks)
         return VectorTask(data, allocation)
 
-    def _particles_with_y(
+    def _allocate_particles(
         self, row_conditions: RowConditions, n_particles: int, seed: Seed
     ) -> ParticleAllocation:
         """The particles of a flow, with y in the proportions of the rows.
@@ -164,14 +156,29 @@ def describe_y(y: np.ndarray | None) -> str:
 class VectorTask:
     """A planned fit of a flow. No particle has moved yet, and no data are loaded."""
 
-    data: TrainingData
+    data: VectorData
     allocation: ParticleAllocation
     checkpoints: Checkpoints | None = None
 
     @property
     def plan(self) -> VectorPlan:
-        """The plan of the fit."""
+        """What the fit will do."""
         return self.data.plan
+
+    @property
+    def rows(self) -> VectorRows:
+        """The user's rows, checked."""
+        return self.data.rows
+
+    @property
+    def seed(self) -> Seed:
+        """The seed of the fit."""
+        return self.data.seed
+
+    @property
+    def ranks(self) -> Communicator:
+        """Those that take part."""
+        return self.data.ranks
 
     def with_checkpoints(self, checkpoints: Checkpoints) -> VectorTask:
         """The same fit, which writes checkpoints and resumes from the last one."""
@@ -182,25 +189,18 @@ class VectorTask:
 
         The flow goes on where a checkpoint ended, if there is one.
         """
-        data = self.tune().data
-        flow = RunningVectors(data, self.allocation)
-        guard: AbstractContextManager[None] = nullcontext()
-        if self.checkpoints is not None:
-            guard = self.checkpoints.guard()
-        with guard:
-            flow_end = run_flow(flow, listeners, data.ranks, self.checkpoints)
-            x = flow.particles.x
-            kept = self.allocation.kept_cloud(x, data.ranks).sorted_by_class()
+        task = self.tune()
+        data = task.data
+        flow = RunningVectors(task)
+        with run_flow(flow, listeners, data.ranks, self.checkpoints) as flow_end:
+            kept = self.allocation.kept_cloud(flow.particles.x, data.ranks)
             model_steps = flow_end.state.model_steps
             if data.plan.n_axis_particles:
                 axis_steps = AxisSteps.for_data(data)
                 axis_steps.move(kept, self.allocation.kept_flow_y, flow_end)
                 model_steps = axis_steps.append_to(model_steps)
             fitted = _fitted_vectors(data, model_steps)
-            x = kept.in_user_order()
-            result = self._result(fitted, data, x, flow_end.history)
-        if self.checkpoints is not None:
-            self.checkpoints.discard()
+            result = self._result(fitted, data, kept.x, flow_end.history)
         return result
 
     def tune(self) -> VectorTask:
@@ -208,7 +208,7 @@ class VectorTask:
         return replace(self, data=self.data.tune())
 
     def _result(
-        self, fitted: FittedVectors, data: TrainingData, x: Tensor, history: History
+        self, fitted: FittedVectors, data: VectorData, x: Tensor, history: History
     ) -> FitResult[FittedVectors]:
         """The result of the fit, with this rank's kept particles x (d, n)."""
         shard = data.ranks.shard(self.allocation.n_kept).slice
@@ -229,10 +229,10 @@ class VectorTask:
 class RunningVectors:
     """The flow of vectors while it runs: the particles, and all that moves them."""
 
-    def __init__(self, data: TrainingData, allocation: ParticleAllocation) -> None:
+    def __init__(self, task: VectorTask) -> None:
+        data = task.data
         plan = data.plan
-        self.data = data
-        self.allocation = allocation
+        self.task = task
 
         # This rank's particles among those of all ranks, at random places.
         shard = data.ranks.shard(plan.n_flow_particles)
@@ -244,8 +244,8 @@ class RunningVectors:
         )
         self.particle_streams.fill(x, "start")
         self.particles = Cloud(x)
-        if allocation.flow_y is not None:
-            self.particles = allocation.cloud(x, data.ranks)
+        if task.allocation.flow_y is not None:
+            self.particles = task.allocation.cloud(x, data.ranks)
 
         # Maps are shrunk, and fitted to the clouds of all ranks.
         self.spec = plan.flow_spec(data.seed, data.device, only="flow")
@@ -257,12 +257,13 @@ class RunningVectors:
 
     def _inverse_sample_sizes(self) -> tuple[float, ...]:
         """Numbers, one for each class, to which the noise of maps is proportional."""
-        plan = self.data.plan
+        data = self.task.data
+        plan = data.plan
         return inverse_sample_sizes(
             plan.n_flow_particles,
             plan.n_rows * plan.draws_per_row,
-            y_p=self.allocation.flow_y,
-            y_q=self.data.y_q,
+            y_p=self.task.allocation.flow_y,
+            y_q=data.y_q,
             max_samples=plan.batch_size,
             distinct_share=1 / plan.draws_per_row,
         )
@@ -273,17 +274,18 @@ class RunningVectors:
 
     def _load_data(self, step: Step) -> Cloud:
         """What the particles move onto before the axis steps: the same in each step."""
-        return self.data.flow_cloud()
+        return self.task.data.flow_cloud()
 
     def _load_batches(self) -> Batches:
         """Which particles and data each step is fitted to."""
+        data = self.task.data
         n_particles = self.particles.x.shape[1]
-        y_p = self.allocation.flow_y
-        return self.data.batches(n_particles, y_p, self.data.plan.batch_size)
+        y_p = self.task.allocation.flow_y
+        return data.batches(n_particles, y_p, data.plan.batch_size)
 
 
 def _fitted_vectors(
-    data: TrainingData, model_steps: Sequence[ModelStep]
+    data: VectorData, model_steps: Sequence[ModelStep]
 ) -> FittedVectors:
     """The fitted state, given the steps of the model."""
     rows = data.rows
@@ -305,7 +307,7 @@ def _fitted_vectors(
     )
 
 
-def _copy_warning(data: TrainingData, x: Tensor, y: FlowY | None) -> CopyWarning | None:
+def _copy_warning(data: VectorData, x: Tensor, y: FlowY | None) -> CopyWarning | None:
     """A warning if the particles x (d, n) copy rows; None if they do not."""
     if data.ranks.size > 1:
         return None

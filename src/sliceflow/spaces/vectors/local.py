@@ -21,6 +21,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.errors import DataWarning
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.protocols import FitResult, ParticleResult
+from sliceflow.models.ranks import SINGLE, Communicator
 from sliceflow.models.vector_rows import VectorRows
 from sliceflow.neighbours.local import LocalSampler, LocalSettings
 from sliceflow.neighbours.regressions import MAX_COMPONENTS
@@ -106,12 +107,7 @@ class FittedLocalVectors(BaseFittedVectors):
         return True
 
     def with_rows(self, rows: VectorRows | None) -> FittedLocalVectors:
-        """The state with samplers of the rows.
-
-        This completes a state that was read from a file; any other is complete.
-        """
-        if self.samplers:
-            return self
+        """The state of a file, completed by samplers of its rows."""
         if rows is None or not isinstance(rows.encoded_y, NumericY):
             raise ValueError("local conditions need rows with a continuous condition")
         n_columns = rows.X.shape[1]
@@ -178,12 +174,12 @@ class LocalVectorTask:
     device: torch.device
     # Parameters that the user has set, and that only a flow reads.
     ignored: tuple[str, ...] = ()
+    ranks: Communicator = SINGLE  # one process has all rows
 
     @classmethod
     def for_rows(
         cls,
         rows: VectorRows,
-        n_particles: int,
         parameters: VectorParameters,
         seed: Seed,
         device: torch.device,
@@ -192,6 +188,9 @@ class LocalVectorTask:
         row_conditions = rows.conditions
         assert row_conditions is not None, "local conditions need y"
         n, d = rows.X.shape
+        n_particles = LOCAL_PARTICLES
+        if parameters.n_particles is not None:
+            n_particles = int(parameters.n_particles)
         plan = LocalVectorPlan(
             device=str(device),
             n_rows=n,

@@ -38,11 +38,11 @@ from sliceflow.engine.frames import (
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import (
-    Auto,
-    Histogram,
-    Interpolated,
+    AutoTransport,
+    HistogramTransport,
+    InterpolatedTransport,
     SavedTransport,
-    Sorted,
+    SortedTransport,
     resolve_transport,
 )
 from sliceflow.errors import DataError, ParameterError
@@ -57,7 +57,6 @@ from sliceflow.spaces.vectors.parameters import (
     VectorOptions,
     VectorParameters,
 )
-from sliceflow.validation import require
 
 ConditionKind = Literal["none", "labels", "continuous", "mixed"]
 
@@ -92,12 +91,16 @@ BYTES_PER_BIN = 72
 NANOSECONDS_PER_VALUE = {"cpu": 60.0, "cuda": 1.0}
 NANOSECONDS_PER_INTERPOLATED_VALUE = {"cpu": 140.0, "cuda": 2.0}
 COLUMNS_OF_CHEAP_PROJECTION = 100
+# The time of a value that a finished map moves, as a share of that of a step, which
+# also sorts or counts it: measured from .15 to 1 in 2 to 200 columns, mostly less than
+# ½ (7 to 34 ns beside 12 to 90 ns, on one thread of an x86-64 CPU).
+COST_OF_REPLAYED_VALUE = 0.4
 
 # The transports that the names "histogram" and "auto" stand for.
-HISTOGRAM = Histogram()
-AUTO = Auto()
+HISTOGRAM = HistogramTransport()
+AUTO = AutoTransport()
 # Axis steps sort, because bins would blur the values of discrete columns.
-AXIS_TRANSPORT = Sorted()
+AXIS_TRANSPORT = SortedTransport()
 
 NonNegative = Annotated[float, Between(0)]
 
@@ -111,7 +114,8 @@ class BaseVectorPlan(Plan):
     dtype: Literal["float32", "float64"]
     n_particles: Count  # particles that the user gets, as `particles_`
     condition_kind: ConditionKind  # the kind of y
-    condition_dim: Count  # number of classes, or of columns of y; 0 without y
+    # The number of classes, or of continuous columns of y; 0 without y.
+    condition_dim: Count
     standardize: bool
 
     @property
@@ -131,7 +135,7 @@ class BaseVectorPlan(Plan):
         if self.condition_kind == "continuous":
             return f"{n} columns"
         if self.condition_kind == "mixed":
-            return f"labels, {n - 1} columns"
+            return f"labels, {n} columns"
         return ""
 
 
@@ -282,7 +286,7 @@ class VectorPlan(BaseVectorPlan):
         return ""
 
     def fit_bytes(self, n: int, m: int) -> int:
-        """Peak memory of a fit on a rank with n rows and m particles.
+        """Peak memory of a fit on a rank with n rows and m particles of the flow.
 
         It holds points, the maps of the model, and the work of what needs most: drawing
         smoothed data, a step, or where the particles start. A step sorts projections,
@@ -294,7 +298,8 @@ class VectorPlan(BaseVectorPlan):
         n_classes = max(1, self.n_separate_classes)
         n_data = n * self.draws_per_row
         n_all_data = self.n_rows * self.draws_per_row
-        point_bytes = itemsize * d * (m + self.n_axis_particles + n_data)
+        m_axis = math.ceil(self.n_axis_particles / self.n_ranks)
+        point_bytes = itemsize * d * (m + m_axis + n_data)
 
         n_projected = m + n_data
         if self.batch_size is not None:
@@ -302,17 +307,16 @@ class VectorPlan(BaseVectorPlan):
         sort_bytes = 16 + 8 * itemsize
         step_bytes = n_directions * sort_bytes * n_projected
         flow_knots = min(self.n_knots, m)
-        if isinstance(self.transport, Histogram):
+        if isinstance(self.transport, HistogramTransport):
             bin_bytes = BYTES_PER_BIN * self.transport.n_bins * n_classes
             step_bytes = n_directions * (3 * n_projected * itemsize + bin_bytes)
             flow_knots = min(self.n_knots, self.transport.n_bins)
-        if self.n_axis_particles:
+        if m_axis:
             # One process sorts columns in the axis steps, but ranks count their parts.
             axis_bytes = sort_bytes
             if self.n_ranks > 1:
                 axis_bytes = 3 * itemsize
-            n_axis_points = n_data + self.n_axis_particles
-            step_bytes = max(step_bytes, axis_bytes * d * n_axis_points)
+            step_bytes = max(step_bytes, axis_bytes * d * (n_data + m_axis))
         if self.n_steps:
             step_bytes += frame_bytes(self.frame_kind, d, self.condition_dim, itemsize)
         smoothing_bytes = 0
@@ -336,18 +340,26 @@ class VectorPlan(BaseVectorPlan):
 
     @property
     def seconds(self) -> float:
-        """About the time of a fit: that of the projections of all ranks."""
+        """About the time of a fit: that of the projections of all ranks.
+
+        After the flow, fresh particles are moved by its maps, and the kept and the
+        fresh particles each have axis steps.
+        """
         n_data = self.n_rows * self.draws_per_row
         n_projected = self.n_flow_particles + n_data
         if self.batch_size is not None:
             n_projected = min(self.n_flow_particles, self.batch_size)
             n_projected += min(n_data, self.batch_size)
         n_directions = max_directions(self.frame_kind, self.n_columns)
-        n_values = n_directions * n_projected * self.n_steps
-        n_values += 4 * self.n_columns * self.n_axis_particles
+        n_values = n_directions * self.n_steps * n_projected
+        if self.n_axis_particles:
+            n_replayed = n_directions * self.n_steps * self.n_axis_particles
+            n_axis_points = self.n_particles + self.n_axis_particles + 2 * n_data
+            n_axis_values = self.n_columns * self.options.n_axis_steps * n_axis_points
+            n_values += round(COST_OF_REPLAYED_VALUE * n_replayed) + n_axis_values
         n_values *= max(1, self.n_columns // COLUMNS_OF_CHEAP_PROJECTION)
         nanoseconds = NANOSECONDS_PER_VALUE
-        if isinstance(self.transport, Interpolated):
+        if isinstance(self.transport, InterpolatedTransport):
             nanoseconds = NANOSECONDS_PER_INTERPOLATED_VALUE
         return self.seconds_for(n_values, nanoseconds)
 
@@ -368,6 +380,10 @@ def plan_vectors(
     allocation : how many particles the flow moves, and their y
     device, n_ranks : where the fit runs
     """
+    mode = parameters.condition_mode
+    if mode == "local":  # a y with continuous columns has not come here
+        fact = "needs continuous columns in y"
+        raise ParameterError("condition_mode", mode, fact, "pass y of shape (n, l)")
     options = parameters.options
     d = rows.X.shape[1]
     n_rows = rows.n_all_rows
@@ -446,17 +462,14 @@ def plan_vectors(
 
 
 def uses_local_conditions(
-    encoder: ConditionEncoder | None, parameters: VectorParameters, n_ranks: int
+    encoder: ConditionEncoder, parameters: VectorParameters, n_ranks: int
 ) -> bool:
     """Whether samples are drawn near the y that is asked for, by no flow.
 
-    Raises an error if they must be but cannot. `encoder` is that of y; None without y.
+    Raises an error if they must be but cannot. `encoder` is that of y.
     """
     mode = parameters.condition_mode
-    if encoder is None or isinstance(encoder, ClassEncoder):
-        if mode == "local":
-            fact = "needs continuous columns in y"
-            raise ParameterError("condition_mode", mode, fact, "pass y of shape (n, l)")
+    if isinstance(encoder, ClassEncoder):
         return False
     if mode == "local" and n_ranks > 1:
         fact = "keeps all rows in one process"
@@ -473,26 +486,6 @@ def uses_local_conditions(
         hint = "use condition_mode='local', or pass labels (n,) or columns (n, l)"
         raise DataError(fact, hint)
     return is_local
-
-
-def choose_n_particles(
-    n_particles: int | None,
-    default: int,
-    encoder: ConditionEncoder | None,
-    n_ranks: int,
-) -> int:
-    """The number of particles to keep: what the user says, or the default.
-
-    Raises a `ParameterError` if they are fewer than the classes or the ranks. `encoder`
-    is that of y; None without y.
-    """
-    m = default if n_particles is None else int(n_particles)
-    minimum = n_ranks
-    if isinstance(encoder, ClassEncoder):
-        minimum = max(minimum, encoder.n_classes)
-    requirement = f"at least {minimum}, one for each class and rank"
-    require(m >= minimum, "n_particles", m, requirement)
-    return m
 
 
 def _largest_class(

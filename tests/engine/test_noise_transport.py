@@ -8,7 +8,10 @@ from sliceflow.engine import normal
 from sliceflow.engine.batches import AnalyticTarget
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.flow import FlowSpec, ParticleStreams, simulate
-from sliceflow.engine.gaussianizing import GaussianizingTransport, LeastGaussianRotation
+from sliceflow.engine.noise_transport import (
+    GaussianizingTransport,
+    LeastGaussianRotation,
+)
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 
