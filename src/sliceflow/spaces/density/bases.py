@@ -61,7 +61,7 @@ DEGREE = 3
 
 
 def varying_columns(values: Floats) -> Ints:
-    """The indices of the columns of values (n, c) that are not constant."""
+    """The indices of the columns of values (n, l) that are not constant."""
     smallest_spread = CONSTANT_SHARE * np.abs(values).max(axis=0)
     return np.flatnonzero(values.std(axis=0) > smallest_spread)
 
@@ -125,7 +125,7 @@ class Cosines:
 
     Parameters
     ----------
-    frequencies, phases : (c, r) and (r,)
+    frequencies, phases : (l, r) and (r,)
     """
 
     frequencies: Floats
@@ -140,8 +140,8 @@ class Cosines:
     def draw(cls, root: Floats, n_groups_per_band: int, seed: Seed) -> Cosines:
         """Random cosines in bands of `FREQUENCIES`.
 
-        Their frequencies have the covariance root·rootᵀ (c, c). The trace of its
-        product with the covariance of t should be c.
+        Their frequencies have the covariance root·rootᵀ (l, l). The trace of its
+        product with the covariance of t should be l.
         """
         n_columns = len(root)
         n_per_band = n_groups_per_band * COSINES_PER_GROUP
@@ -155,17 +155,17 @@ class Cosines:
         return Cosines(self.frequencies[:, cosines], self.phases[cosines])
 
     def __call__(self, t: Floats) -> Floats:
-        """Values (n, r) at standardised conditions t (n, c)."""
+        """Values (n, r) at standardised conditions t (n, l)."""
         return np.asarray(np.sqrt(2) * np.cos(t @ self.frequencies + self.phases))
 
     def slopes(self, t: Floats) -> Floats:
-        """The derivative (n, r) of every cosine by its phase, at t (n, c)."""
+        """The derivative (n, r) of every cosine by its phase, at t (n, l)."""
         return np.asarray(-np.sqrt(2) * np.sin(t @ self.frequencies + self.phases))
 
 
 @dataclass(frozen=True)
 class SmoothBasis:
-    """Features of conditions y (n, c): a 1, and those of the groups that are kept.
+    """Features of conditions y (n, l): a 1, and those of the groups that are kept.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ class SmoothBasis:
     shift, scale : means and standard deviations of these columns
     splines : one for each of these columns
     product_order : how many functions of a column enter products
-    frequencies, phases : parameters of the cosines, (c, r) and (r,)
+    frequencies, phases : parameters of the cosines, (l, r) and (r,)
     kept_groups : which of all groups are kept
     """
 
@@ -188,7 +188,7 @@ class SmoothBasis:
 
     @classmethod
     def from_data(cls, y: Floats, seed: Seed) -> SmoothBasis:
-        """All groups, for conditions such as y (n, c)."""
+        """All groups, for conditions such as y (n, l)."""
         used_columns = varying_columns(y)
         shift = y[:, used_columns].mean(axis=0)
         scale = y.std(axis=0)[used_columns]
@@ -230,7 +230,7 @@ class SmoothBasis:
         return replace(self, kept_groups=np.ones(n_groups, bool))
 
     def standardise(self, y: Floats) -> Floats:
-        """The columns of conditions y that vary, in standard deviations, (n, c)."""
+        """The columns of conditions y that vary, in standard deviations, (n, l)."""
         return np.asarray((y[:, self.used_columns] - self.shift) / self.scale)
 
     def keep(self, groups: Mask) -> SmoothBasis:
@@ -240,7 +240,7 @@ class SmoothBasis:
         return replace(self, kept_groups=kept_groups)
 
     def features(self, y: Floats) -> Floats:
-        """Features (n, p) of conditions y (n, c), a column of ones first."""
+        """Features (n, p) of conditions y (n, l), a column of ones first."""
         blocks = [np.ones((len(y), 1))]
         for group in self._iter_kept_groups(y):
             blocks.append(group.features)
@@ -258,14 +258,14 @@ class SmoothBasis:
         return np.array(groups), np.array(stages, int)
 
     def _iter_kept_groups(self, y: Floats) -> Iterator[FeatureGroup]:
-        """Every group that is kept, for conditions y (n, c)."""
+        """Every group that is kept, for conditions y (n, l)."""
         all_groups = self._iter_all_groups(y)
         for is_kept, group in zip(self.kept_groups, all_groups, strict=True):
             if is_kept:
                 yield group
 
     def _iter_all_groups(self, y: Floats) -> Iterator[FeatureGroup]:
-        """Every group, for conditions y (n, c)."""
+        """Every group, for conditions y (n, l)."""
         t = self.standardise(y)
         for column in t.T:
             yield FeatureGroup(STRAIGHT_LINES, column[:, None])
@@ -292,7 +292,7 @@ class SmoothBasis:
 
         Parameters
         ----------
-        inside : the columns (n, c), within the ranges of their splines
+        inside : the columns (n, l), within the ranges of their splines
         spline_values : of each column (n, p)
         """
         smoothest = []

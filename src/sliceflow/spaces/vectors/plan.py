@@ -399,7 +399,7 @@ def plan_vectors(
         amplifier = parameters.amplifier
         use = resolve_condition_use(amplifier, condition_dim)
         row_y = rows.conditions.flow_y(use)
-    n_flow_particles = allocation.n_moved
+    n_flow_particles = allocation.n_flow_particles
     particle_y = allocation.flow_y
 
     frame_kind = choose_frame_kind(parameters.frame, d, use, n_ranks)
