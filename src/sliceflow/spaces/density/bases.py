@@ -125,7 +125,7 @@ class Cosines:
 
     Parameters
     ----------
-    frequencies, phases : (l, r) and (r,)
+    frequencies, phases : (c, r) and (r,)
     """
 
     frequencies: Floats
@@ -140,8 +140,8 @@ class Cosines:
     def draw(cls, root: Floats, n_groups_per_band: int, seed: Seed) -> Cosines:
         """Random cosines in bands of `FREQUENCIES`.
 
-        Their frequencies have the covariance root·rootᵀ (l, l). The trace of its
-        product with the covariance of t should be l.
+        Their frequencies have the covariance root·rootᵀ (c, c). The trace of its
+        product with the covariance of t should be c.
         """
         n_columns = len(root)
         n_per_band = n_groups_per_band * COSINES_PER_GROUP
@@ -155,11 +155,11 @@ class Cosines:
         return Cosines(self.frequencies[:, cosines], self.phases[cosines])
 
     def __call__(self, t: Floats) -> Floats:
-        """Values (n, r) at standardised conditions t (n, l)."""
+        """Values (n, r) at standardised conditions t (n, c)."""
         return np.asarray(np.sqrt(2) * np.cos(t @ self.frequencies + self.phases))
 
     def slopes(self, t: Floats) -> Floats:
-        """The derivative (n, r) of every cosine by its phase, at t (n, l)."""
+        """The derivative (n, r) of every cosine by its phase, at t (n, c)."""
         return np.asarray(-np.sqrt(2) * np.sin(t @ self.frequencies + self.phases))
 
 
@@ -169,11 +169,11 @@ class SmoothBasis:
 
     Parameters
     ----------
-    used_columns : indices of the columns of y that vary
+    used_columns : indices (c,) of the columns of y that vary, c of its l columns
     shift, scale : means and standard deviations of these columns
     splines : one for each of these columns
     product_order : how many functions of a column enter products
-    frequencies, phases : parameters of the cosines, (l, r) and (r,)
+    frequencies, phases : parameters of the cosines, (c, r) and (r,)
     kept_groups : which of all groups are kept
     """
 
@@ -230,7 +230,7 @@ class SmoothBasis:
         return replace(self, kept_groups=np.ones(n_groups, bool))
 
     def standardise(self, y: Floats) -> Floats:
-        """The columns of conditions y that vary, in standard deviations, (n, l)."""
+        """The columns of conditions y that vary, in standard deviations, (n, c)."""
         return np.asarray((y[:, self.used_columns] - self.shift) / self.scale)
 
     def keep(self, groups: Mask) -> SmoothBasis:
@@ -292,7 +292,7 @@ class SmoothBasis:
 
         Parameters
         ----------
-        inside : the columns (n, l), within the ranges of their splines
+        inside : the columns (n, c), within the ranges of their splines
         spline_values : of each column (n, p)
         """
         smoothest = []

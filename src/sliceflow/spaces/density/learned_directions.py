@@ -54,7 +54,7 @@ class _MeanRegression:
     Parameters
     ----------
     cosines : r of them
-    coefficients : (1 + l + r, d)
+    coefficients : (1 + c + r, d)
     noise_variance : around each mean, (d,)
     """
 
@@ -64,7 +64,7 @@ class _MeanRegression:
 
     @classmethod
     def from_data(cls, x: Floats, t: Floats, cosines: Cosines) -> _MeanRegression:
-        """Fit it to standardised rows x (n, d) and conditions t (n, l)."""
+        """Fit it to standardised rows x (n, d) and conditions t (n, c)."""
         features = _features(t, cosines)
         gram = features.T @ features
         n_per_band = len(cosines.phases) // len(FREQUENCIES)
@@ -96,13 +96,13 @@ class _MeanRegression:
         return -0.5 * float(np.log(squares).mean())
 
     def bending(self, t: Floats) -> Floats:
-        """The covariance (l, l) of the gradients of the means at t (n, l)."""
-        n_conditions = t.shape[1]
+        """The covariance (c, c) of the gradients of the means at t (n, c)."""
+        c = t.shape[1]
         slopes = self.cosines.slopes(t)
         slopes -= slopes.mean(axis=0)
-        total = np.zeros((n_conditions, n_conditions))
+        total = np.zeros((c, c))
         for j, variance in enumerate(self.noise_variance):
-            weights = self.coefficients[1 + n_conditions :, j]
+            weights = self.coefficients[1 + c :, j]
             gradients = (slopes * weights) @ self.cosines.frequencies.T
             total += gradients.T @ gradients / (len(t) * variance)
         return total
@@ -119,7 +119,7 @@ def learn_directions(
     Parameters
     ----------
     basis : with those of random directions
-    fitted, held_out : standardised rows (n, d) and their conditions (n, l) each
+    fitted, held_out : standardised rows (n, d) and their conditions (n, c) each
     seed : of the cosines
     """
     if len(basis.phases) == 0:
@@ -148,9 +148,9 @@ def learn_directions(
 
 
 def _root_of(bending: Floats, t: Floats) -> Floats:
-    """R with RRᵀ in proportion to a covariance (l, l) of frequencies.
+    """R with RRᵀ in proportion to a covariance (c, c) of frequencies.
 
-    So that RRᵀ has the trace l times the covariance of conditions t (n, l).
+    So that RRᵀ has the trace c times the covariance of conditions t (n, c).
     """
     variances, axes = np.linalg.eigh(bending)
     root = axes * np.sqrt(np.maximum(variances, 0))
@@ -159,5 +159,5 @@ def _root_of(bending: Floats, t: Floats) -> Floats:
 
 
 def _features(t: Floats, cosines: Cosines) -> Floats:
-    """1, the conditions t (n, l) themselves, and cosines of them: (n, 1 + l + r)."""
+    """1, the conditions t (n, c) themselves, and cosines of them: (n, 1 + c + r)."""
     return np.concatenate((np.ones((len(t), 1)), t, cosines(t)), axis=1)
