@@ -9,9 +9,10 @@ from typing import Annotated, Literal
 
 import torch
 
+from sliceflow.engine import frames
 from sliceflow.engine.compression import map_bytes
 from sliceflow.engine.flow import ConditionUse, resolve_condition_use
-from sliceflow.engine.frames import Orthogonal, frame_bytes
+from sliceflow.engine.frames import frame_bytes
 from sliceflow.engine.transports import (
     HistogramTransport,
     SavedTransport,
@@ -151,7 +152,8 @@ class PicturePlan(Plan):
             min(stage.patch, stage.height) * min(stage.patch, stage.width)
             for stage in self.picture_stages
         )
-        return frame_bytes(Orthogonal(), self.layout.shape[0] * largest_tile, 0, 4)
+        kind = frames.Orthogonal()
+        return frame_bytes(kind, self.layout.shape[0] * largest_tile, 0, 4)
 
     def summary(self) -> Sequence[tuple[str, object]]:
         """Names and values to print; those with the value "" are left out."""
