@@ -61,7 +61,7 @@ DEGREE = 3
 
 
 def varying_columns(values: Floats) -> Ints:
-    """The indices of the columns of values (n, c) that are not constant."""
+    """The indices of the columns of values (n, l) that are not constant."""
     smallest_spread = CONSTANT_SHARE * np.abs(values).max(axis=0)
     return np.flatnonzero(values.std(axis=0) > smallest_spread)
 
@@ -165,11 +165,11 @@ class Cosines:
 
 @dataclass(frozen=True)
 class SmoothBasis:
-    """Features of conditions y (n, c): a 1, and those of the groups that are kept.
+    """Features of conditions y (n, l): a 1, and those of the groups that are kept.
 
     Parameters
     ----------
-    used_columns : indices of the columns of y that vary
+    used_columns : indices (c,) of the columns of y that vary, c of its l columns
     shift, scale : means and standard deviations of these columns
     splines : one for each of these columns
     product_order : how many functions of a column enter products
@@ -188,7 +188,7 @@ class SmoothBasis:
 
     @classmethod
     def from_data(cls, y: Floats, seed: Seed) -> SmoothBasis:
-        """All groups, for conditions such as y (n, c)."""
+        """All groups, for conditions such as y (n, l)."""
         used_columns = varying_columns(y)
         shift = y[:, used_columns].mean(axis=0)
         scale = y.std(axis=0)[used_columns]
@@ -240,7 +240,7 @@ class SmoothBasis:
         return replace(self, kept_groups=kept_groups)
 
     def features(self, y: Floats) -> Floats:
-        """Features (n, p) of conditions y (n, c), a column of ones first."""
+        """Features (n, p) of conditions y (n, l), a column of ones first."""
         blocks = [np.ones((len(y), 1))]
         for group in self._iter_kept_groups(y):
             blocks.append(group.features)
@@ -258,14 +258,14 @@ class SmoothBasis:
         return np.array(groups), np.array(stages, int)
 
     def _iter_kept_groups(self, y: Floats) -> Iterator[FeatureGroup]:
-        """Every group that is kept, for conditions y (n, c)."""
+        """Every group that is kept, for conditions y (n, l)."""
         all_groups = self._iter_all_groups(y)
         for is_kept, group in zip(self.kept_groups, all_groups, strict=True):
             if is_kept:
                 yield group
 
     def _iter_all_groups(self, y: Floats) -> Iterator[FeatureGroup]:
-        """Every group, for conditions y (n, c)."""
+        """Every group, for conditions y (n, l)."""
         t = self.standardise(y)
         for column in t.T:
             yield FeatureGroup(STRAIGHT_LINES, column[:, None])
