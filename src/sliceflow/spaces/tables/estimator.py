@@ -222,13 +222,10 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
     ) -> None:
         """Replace the fitted attributes; the table of a file is read from its rows."""
         fitted = record.fitted
-        if fitted.fitted_table is None:
+        if not fitted.has_table:
             if record.rows is None:
                 raise ValueError("the table has no rows")
-            table = self._adapter().infer_table(record.rows)
-            if not fitted.plan.is_compatible_with(table):
-                raise ValueError("the rows do not fit the plan")
-            fitted = replace(fitted, fitted_table=table)
+            fitted = fitted.with_table(self._adapter().infer_table(record.rows))
         super()._store(replace(record, fitted=fitted))
         names = fitted.table.names
         self.n_features_in_ = len(names)
