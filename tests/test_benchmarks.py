@@ -108,6 +108,14 @@ def test_filled_cells_are_nearer_to_the_hidden_ones_than_means(tmp_path):
     assert (others < 0.8 * errors["wine", False, "mean, mode"]).all()
 
 
+def test_draws_that_are_right_up_to_rounding_cover_by_chance(rng):
+    truth = rng.normal(size=2_000)
+    rounded = truth + 1e-8 * rng.normal(size=(19, 1))
+    # 0.9 with a standard error of 0.007: by chance, one seed in ten million fails.
+    assert imputing.coverage(rounded, truth, rng) == pytest.approx(0.9, abs=0.036)
+    assert imputing.coverage(truth + np.full((19, 1), 0.1), truth, rng) == 0
+
+
 @pytest.mark.slow
 def test_orders_are_measured_beside_sequential_trees(monkeypatch):
     monkeypatch.setattr(table_rules, "N_ORDERS", 400)

@@ -240,6 +240,10 @@ def test_changed_files_are_refused_or_draw_numbers(tmp_path, monkeypatch):
         ),
         (lambda: posterior(THETA, X).sample((3,), x=[np.inf]), "x contains inf"),
         (lambda: posterior(THETA, X).sample((0,), x=[1]), r"shape=\(0,\)"),
+        (
+            lambda: posterior(THETA, X).calibrate([[9]], [[9]], n_samples=2.5),
+            "n_samples=2.5 must be an int of at least 1",
+        ),
         (lambda: posterior(THETA, X, method="nearest"), "method='nearest'"),
         (
             lambda: posterior(THETA, X, method="likelihood"),

@@ -49,7 +49,7 @@ class ClosableListener(Protocol):
     """A listener with a method that is called when the run ends."""
 
     def close(self) -> None:
-        """Such as: end the line of a progress bar."""
+        """End what the listener has begun, such as the line of a progress bar."""
 
 
 @dataclass(frozen=True)

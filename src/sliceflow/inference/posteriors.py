@@ -36,7 +36,7 @@ from sliceflow.metrics.calibration import Calibration, calibration
 from sliceflow.models import file
 from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.density.conditional import MIN_CONDITIONAL_ROWS
-from sliceflow.validation import from_tensor, require
+from sliceflow.validation import from_tensor, require, require_int
 
 __all__ = ["Posterior", "load", "posterior"]
 
@@ -294,6 +294,7 @@ class Posterior:
         >>> tests.ranks.shape, tests.n_samples
         ((20, 1), 100)
         """
+        require_int("n_samples", n_samples, 1)
         theta, x = check_simulations(theta, x)
         known_simulations = {row.tobytes() for row in np.hstack((self.theta, self.x))}
         simulations = np.hstack((theta, x))
@@ -363,7 +364,6 @@ class Posterior:
 
         The result is (q, n, d).
         """
-        require(n >= 1, "n_samples", n, "at least 1")
         rng = _as_generator(random_state)
         batches = self._sampler.iter_samples(
             observations, n, rng, OBSERVATIONS_PER_BATCH

@@ -1,9 +1,9 @@
 """`Estimator`: what all estimators share, whether or not they move particles.
 
 `fit` reads the rows, plans a `FitTask` of them, runs it and stores the model. An
-estimator keeps its rows in memory: if some are added or removed later, it
-fits all rows that it then has, with the same seed. The module `flow_estimator` has what
-only flows of particles share.
+estimator keeps its rows in memory: if some are added or removed later, it fits all rows
+that it then has, with the same seed. The module `flow_estimator` has what only flows of
+particles share.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
         -------
         self : the fitted estimator
         """
-        return self._run(self._make_task(X, y), listeners)
+        return self._run_task(self._make_task(X, y), listeners)
 
     def _make_task(self, X: Any, y: Any) -> FitTask[RowsT, FittedT, EventT]:
         """The planned fit of the user's X and y, which `prepare` may have planned."""
@@ -199,7 +199,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
         rows = adapter.read(X, y)
         return adapter.make_task(rows, Seed.from_random_state(self.random_state))
 
-    def _run(
+    def _run_task(
         self,
         task: FitTask[RowsT, FittedT, EventT],
         listeners: Listeners[EventT],
@@ -434,7 +434,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
             seed = self._record.seed
         else:
             seed = Seed.from_random_state(self.random_state)
-        return self._run(adapter.make_task(rows, seed), listeners, owns_rows=True)
+        return self._run_task(adapter.make_task(rows, seed), listeners, owns_rows=True)
 
     # The model
 

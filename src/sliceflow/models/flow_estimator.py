@@ -1,8 +1,8 @@
 """`FlowEstimator`: what all flows of particles share.
 
 To follow a fit: `FlowEstimator.fit` → the adapter's `read` and `make_task` →
-`Estimator._run` → the task's `run`, which makes a `RunningFlow` → `run_flow`, at the
-end of this module → `engine.flow.simulate` → back in the task's `run`, the result.
+`Estimator._run_task` → the task's `run`, which makes a `RunningFlow` → `run_flow`, at
+the end of this module → `engine.flow.simulate` → back in the task's `run`, the result.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class FlowEstimator(
             task = self._open_checkpoints(
                 task, Path(checkpoint_dir), checkpoint_every, keep_checkpoint
             )
-        return self._run(task, listeners, ranks=ranks)
+        return self._run_task(task, listeners, ranks=ranks)
 
     def _open_checkpoints(
         self,

@@ -38,12 +38,12 @@ _BYTES_PER_CONDITION = 24
 class ParticleAllocation:
     """How many particles all ranks have, and with which y; their places are apart.
 
-    Without y there are only numbers of them: ``ParticleAllocation(n_kept, n_moved)``.
+    Without y there are only numbers of them, `n_kept` and `n_flow_particles`.
 
     Attributes
     ----------
     n_kept : how many the user gets
-    n_moved : how many the flow moves: the kept ones, and more for better maps
+    n_flow_particles : how many the flow moves: the kept ones, and more for better maps
     kept_conditions : y of the kept particles in the user's order, as the user writes
         it; None if the user does not know any, as with clusters
     flow_y : what the flow sees, encoded: the y of all moved particles, in the flow's
@@ -52,7 +52,7 @@ class ParticleAllocation:
     """
 
     n_kept: int
-    n_moved: int
+    n_flow_particles: int
     kept_conditions: np.ndarray | None = None
     flow_y: FlowY | None = None
     order: Permutation | None = None
@@ -60,7 +60,7 @@ class ParticleAllocation:
     @classmethod
     def in_proportion(
         cls,
-        rows: RowConditions,
+        row_conditions: RowConditions,
         n_kept: int,
         use: ConditionUse,
         seed: Seed,
@@ -80,14 +80,14 @@ class ParticleAllocation:
             f"the conditions of n_particles={n_kept} need",
             "lower n_particles",
         )
-        indices = stratified_indices(rows.encoded_y, n_kept, seed, minimum=1)
+        indices = stratified_indices(row_conditions.encoded_y, n_kept, seed, minimum=1)
         kept_conditions = None
-        if not rows.encoder.are_clusters:
-            kept_conditions = rows.y[indices.numpy()]
-        row_y = rows.flow_y(use)
+        if not row_conditions.encoder.are_clusters:
+            kept_conditions = row_conditions.y[indices.numpy()]
+        row_y = row_conditions.flow_y(use)
         if row_y is None:
-            n_moved = max(n_kept, MIN_PARTICLES) if stores_maps else n_kept
-            return cls(n_kept, n_moved, kept_conditions)
+            n_flow_particles = max(n_kept, MIN_PARTICLES) if stores_maps else n_kept
+            return cls(n_kept, n_flow_particles, kept_conditions)
 
         y = row_y.take(indices)
         if stores_maps:
@@ -117,7 +117,7 @@ class ParticleAllocation:
         Of a flow that ignores y, ``Cloud(x)`` are the particles.
         """
         assert self.flow_y is not None, "the flow sees y"
-        shard = ranks.shard(self.n_moved).slice
+        shard = ranks.shard(self.n_flow_particles).slice
         class_slices = None
         if isinstance(self.flow_y, SeparateClassIndices):
             class_slices = ClassSlices.from_y(self.flow_y).part(shard)
@@ -132,9 +132,9 @@ class ParticleAllocation:
         y = self.kept_flow_y
         if y is not None:
             y = y.take(kept_shard.slice).to(x.device)
-        if self.order is None and kept_shard == ranks.shard(self.n_moved):
+        if self.order is None and kept_shard == ranks.shard(self.n_flow_particles):
             return Cloud(x, y)
-        columns = torch.arange(self.n_moved)
+        columns = torch.arange(self.n_flow_particles)
         if self.order is not None:
             columns = self.order.back
         columns = columns[kept_shard.slice].to(x.device)

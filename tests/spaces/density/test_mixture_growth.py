@@ -11,7 +11,7 @@ from sliceflow.spaces.density import mixture, mixture_growth, settings_search
 from sliceflow.spaces.density.initial_map import fit_initial_map
 from sliceflow.spaces.density.mixture import MixtureMap
 from sliceflow.spaces.density.settings import InitialMapSettings
-from sliceflow.spaces.density.settings_search import _grow
+from sliceflow.spaces.density.settings_search import _double_mixture
 
 
 def random_mixture(k, d, rng):
@@ -98,7 +98,7 @@ def test_chunks_of_points_change_nothing(rng, monkeypatch):
 def test_a_thin_spiral_has_many_components(rng):
     """A spiral is no mixture: with 24 components, straight pieces are seen."""
     x = spiral(6_000, rng)
-    grown = _grow(x, InitialMapSettings(n_components=24), Seed(0))
+    grown = _double_mixture(x, InitialMapSettings(n_components=24), Seed(0))
     assert grown.settings.n_components in (48, 96)
     assert len(grown.trials) == 1
     held_out = spiral(2_000, rng)
@@ -114,7 +114,7 @@ def test_a_thin_spiral_has_many_components(rng):
 def test_mixtures_of_few_or_of_normal_rows_stay(n, rng):
     settings = InitialMapSettings(n_components=24)
     rows = torch.from_numpy(rng.normal(size=(n, 2)))
-    grown = _grow(rows, settings, Seed(0))
+    grown = _double_mixture(rows, settings, Seed(0))
     assert grown.settings == settings
     assert grown.trials is None
 
@@ -122,10 +122,10 @@ def test_mixtures_of_few_or_of_normal_rows_stay(n, rng):
 @pytest.mark.parametrize(("n", "d"), [(2_600, 2), (10_000, 20)])
 def test_rows_are_as_many_as_parameters_before_mixtures_grow(n, d, rng, monkeypatch):
     """48 components in 20 dimensions have 11,088 parameters."""
-    monkeypatch.setattr(settings_search, "begin_growth", pytest.fail)
+    monkeypatch.setattr(settings_search, "fit_map_to_grow", pytest.fail)
     settings = InitialMapSettings(n_components=24)
     rows = torch.from_numpy(rng.normal(size=(n, d)))
-    assert _grow(rows, settings, Seed(0)).settings == settings
+    assert _double_mixture(rows, settings, Seed(0)).settings == settings
 
 
 def test_any_number_of_components_can_be_asked_for(rng):

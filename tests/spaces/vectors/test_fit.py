@@ -205,7 +205,7 @@ def test_particle_conditions_have_the_datas_proportions(labels, m, use, seed):
     assert np.array_equal(rows.encoder.decode(kept_y), particles.kept_conditions)
     flow_y = particles.flow_y
     assert len(flow_y) >= 1990  # enough for a model, but for rounding
-    assert len(flow_y) == particles.n_moved
+    assert len(flow_y) == particles.n_flow_particles
     class_slices = particles.cloud(torch.zeros(1, len(flow_y)), SINGLE).class_slices
     assert (class_slices is not None) == (use == "separate")
     if class_slices is not None:

@@ -5,15 +5,15 @@ its particles are the rows, and its target is N(0, I), which is known and so has
 data. Its steps stop once rows are hardly told from normal ones. To sample, the map is
 inverted. The density of a row is the density of its noise, times the map's Jacobian.
 
-*Maps.* Every part is an `InvertibleMap` (`maps.py`) of rows to rows: `call_and_ladj`
-maps and gives the log-determinant, `inv` goes back, and `maps.log_density` adds the
-log-density of the noise.
+*Maps.* Every part is an `InvertibleMap` (`invertible_maps.py`) of rows to rows. Its
+`call_and_ladj` maps rows and gives the log-determinant, and `inv` goes back. The
+function `log_density` adds the log-density of the noise.
 
 *Shapes.* Rows and noise are (n, d). *Points* are (d, n), as everywhere in the engine;
-only the inside of a map has points. Encoded y is (n,) if it
-is class indices, and (n, l) if it is numbers. All is float64. The regressions on y that
-is numbers (`conditional.py`, `regression.py` and what they use) are in numpy, because
-scipy's splines and LAPACK are; all else is in torch.
+only the inside of a map has points. Encoded y is (n,) if it is class indices, and
+(n, l) if it is numbers. All is float64. The regressions on y that is numbers
+(`conditional.py`, `regression.py` and what they use) are in numpy, because scipy's
+splines and LAPACK are; all else is in torch.
 
 *Order.* `SupportTransform` maps rows to columns without bounds. Without y, or with
 classes, a `Gaussianization` (of each class) maps these to noise: an `InitialMap`, then

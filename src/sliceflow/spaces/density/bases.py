@@ -61,7 +61,7 @@ DEGREE = 3
 
 
 def varying_columns(values: Floats) -> Ints:
-    """The indices of the columns of values (n, c) that are not constant."""
+    """The indices of the columns of values (n, l) that are not constant."""
     smallest_spread = CONSTANT_SHARE * np.abs(values).max(axis=0)
     return np.flatnonzero(values.std(axis=0) > smallest_spread)
 
@@ -90,33 +90,52 @@ class Spline:
 
     @classmethod
     def from_data(cls, t: Floats, n_intervals: int) -> Spline:
-        """Splines with knots at quantiles of t (n,)."""
-        inner = np.unique(np.quantile(t, np.linspace(0, 1, n_intervals + 1)))
-        knots = np.concatenate(([inner[0]] * DEGREE, inner, [inner[-1]] * DEGREE))
+        """Splines with knots at quantiles of t (n,).
+
+        The b B-splines of these knots are made into p splines, in three steps: straight
+        lines are taken off, then what is left is made uncorrelated, and last it is
+        rotated so that splines are in the order of their roughness.
+        """
+        quantiles = np.unique(np.quantile(t, np.linspace(0, 1, n_intervals + 1)))
+        ends = (quantiles[0], quantiles[-1])
+        knots = np.concatenate(([ends[0]] * DEGREE, quantiles, [ends[1]] * DEGREE))
         centres = (knots[1:-3] + knots[2:-2] + knots[3:-1]) / DEGREE
-        n_splines = len(centres)
-        if len(inner) < MIN_KNOTS:
-            return cls(knots, np.empty((n_splines, 0)))
-        values = BSpline(knots, np.eye(n_splines), DEGREE)(t)
-        straight = np.stack((np.ones_like(t), t), 1)
-        slopes = np.linalg.lstsq(straight, values, rcond=None)[0]
+        b = len(centres)
+        if len(quantiles) < MIN_KNOTS:
+            return cls(knots, np.empty((b, 0)))
+
+        b_splines = BSpline(knots, np.eye(b), DEGREE)(t)
+        lines = np.stack((np.ones_like(t), t), 1)
+        slopes = np.linalg.lstsq(lines, b_splines, rcond=None)[0]
+        residuals = b_splines - lines @ slopes
         # B-splines reproduce 1 and t, with coefficients of 1 and their centres.
-        bent = np.eye(n_splines) - np.stack((np.ones(n_splines), centres), 1) @ slopes
-        rest = values - straight @ slopes
-        variances, axes = np.linalg.eigh(rest.T @ rest / len(t))
+        coefficients_of_lines = np.stack((np.ones(b), centres), 1)
+        without_lines = np.eye(b) - coefficients_of_lines @ slopes
+
+        variances, axes = np.linalg.eigh(residuals.T @ residuals / len(t))
         is_used = variances > MIN_VARIANCE_SHARE * variances[-1]
-        white = axes[:, is_used] / np.sqrt(variances[is_used])
-        # Roughness is the square of second derivatives.
-        steepness = np.diff(white, axis=0) / np.diff(centres)[:, None]
-        middles = (centres[1:] + centres[:-1]) / 2
-        curvature = np.diff(steepness, axis=0) / np.diff(middles)[:, None]
-        _, from_smooth_to_rough = np.linalg.eigh(curvature.T @ curvature)
-        return cls(knots, bent @ white @ from_smooth_to_rough)
+        whitening = axes[:, is_used] / np.sqrt(variances[is_used])
+
+        from_smooth_to_rough = _roughness_axes(whitening, centres)
+        return cls(knots, without_lines @ whitening @ from_smooth_to_rough)
 
     def __call__(self, t: Floats) -> Floats:
         """Values (n, p) at t (n,), which is moved into the range of the knots."""
         inside = np.clip(t, self.knots[0], self.knots[-1])
         return np.asarray(BSpline(self.knots, self.coefficients, DEGREE)(inside))
+
+
+def _roughness_axes(coefficients: Floats, centres: Floats) -> Floats:
+    """A rotation (p, p) of splines with coefficients (b, p), the smoothest one first.
+
+    Roughness is the sum of the squares of second derivatives. These are differences of
+    the coefficients, which count at the `centres` (b,) of the B-splines.
+    """
+    slopes = np.diff(coefficients, axis=0) / np.diff(centres)[:, None]
+    middles = (centres[1:] + centres[:-1]) / 2
+    curvatures = np.diff(slopes, axis=0) / np.diff(middles)[:, None]
+    _, axes = np.linalg.eigh(curvatures.T @ curvatures)
+    return np.asarray(axes)
 
 
 @dataclass(frozen=True)
@@ -165,11 +184,11 @@ class Cosines:
 
 @dataclass(frozen=True)
 class SmoothBasis:
-    """Features of conditions y (n, c): a 1, and those of the groups that are kept.
+    """Features of conditions y (n, l): a 1, and those of the groups that are kept.
 
     Parameters
     ----------
-    used_columns : indices of the columns of y that vary
+    used_columns : indices (c,) of the columns of y that vary, c of its l columns
     shift, scale : means and standard deviations of these columns
     splines : one for each of these columns
     product_order : how many functions of a column enter products
@@ -188,7 +207,7 @@ class SmoothBasis:
 
     @classmethod
     def from_data(cls, y: Floats, seed: Seed) -> SmoothBasis:
-        """All groups, for conditions such as y (n, c)."""
+        """All groups, for conditions such as y (n, l)."""
         used_columns = varying_columns(y)
         shift = y[:, used_columns].mean(axis=0)
         scale = y.std(axis=0)[used_columns]
@@ -240,7 +259,7 @@ class SmoothBasis:
         return replace(self, kept_groups=kept_groups)
 
     def features(self, y: Floats) -> Floats:
-        """Features (n, p) of conditions y (n, c), a column of ones first."""
+        """Features (n, p) of conditions y (n, l), a column of ones first."""
         blocks = [np.ones((len(y), 1))]
         for group in self._iter_kept_groups(y):
             blocks.append(group.features)
@@ -258,14 +277,14 @@ class SmoothBasis:
         return np.array(groups), np.array(stages, int)
 
     def _iter_kept_groups(self, y: Floats) -> Iterator[FeatureGroup]:
-        """Every group that is kept, for conditions y (n, c)."""
+        """Every group that is kept, for conditions y (n, l)."""
         all_groups = self._iter_all_groups(y)
         for is_kept, group in zip(self.kept_groups, all_groups, strict=True):
             if is_kept:
                 yield group
 
     def _iter_all_groups(self, y: Floats) -> Iterator[FeatureGroup]:
-        """Every group, for conditions y (n, c)."""
+        """Every group, for conditions y (n, l)."""
         t = self.standardise(y)
         for column in t.T:
             yield FeatureGroup(STRAIGHT_LINES, column[:, None])

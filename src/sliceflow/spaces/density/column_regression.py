@@ -202,10 +202,10 @@ class ColumnRegression:
 
     def log_likelihood(self, design: Design) -> float:
         """The mean log-density of Gaussian residuals, in nats per row."""
-        found = self.residualize(design)
-        log_density = (
-            -0.5 * found.residual**2 - found.log_scale - found.log_residual_scale
-        )
+        residualized = self.residualize(design)
+        log_density = -0.5 * residualized.residual**2
+        log_density -= residualized.log_scale
+        log_density -= residualized.log_residual_scale
         return float(log_density.mean()) - 0.5 * LOG_TWO_PI
 
     def fit(self, design: Design, scales: Sequence[ScaleName]) -> Self:
@@ -223,9 +223,9 @@ class ColumnRegression:
 
     def _fit_mean_and_slopes(self, design: Design) -> None:
         """Fit m and a by least squares: residuals are linear in both."""
-        found = self.residualize(design)
-        weight = np.exp(-found.log_residual_scale)
-        mean_factor = weight * np.exp(-found.log_scale)
+        residualized = self.residualize(design)
+        weight = np.exp(-residualized.log_residual_scale)
+        mean_factor = weight * np.exp(-residualized.log_scale)
         parts = [_LinearPart(self.mean, mean_factor)]
         for slope, earlier in zip(self.slopes, design.earlier_residuals.T, strict=True):
             if not slope.is_zero:
@@ -262,9 +262,9 @@ class ColumnRegression:
         features = design.features[:, expansion.active]
         before = self.log_likelihood(design)
         for _ in range(SCORING_STEPS):
-            found = self.residualize(design)
-            gradient, information = found.scale_gradient(name)
-            working = information * found.values_of(name) + gradient
+            residualized = self.residualize(design)
+            gradient, information = residualized.scale_gradient(name)
+            working = information * residualized.values_of(name) + gradient
             proposed, expansion.penalties = evidence_ridge(
                 (features * information[:, None]).T @ features,
                 features.T @ working,

@@ -52,7 +52,7 @@ TRIAL_SETTINGS = GaussianizationSettings(n_steps=20, penalty=100.0)
 
 @dataclass(frozen=True)
 class ConditionalDensity:
-    """p(x | y), the density of rows x (n, d) given conditions y (n, c).
+    """p(x | y), the density of rows x (n, d) given conditions y (n, l).
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class ConditionalDensity:
 
     @classmethod
     def from_data(cls, x: Floats, y: Floats, seed: Seed) -> ConditionalDensity:
-        """Fit regression and residual density to rows x (n, d) given y (n, c).
+        """Fit regression and residual density to rows x (n, d) given y (n, l).
 
         No column of x may be constant.
         """
@@ -87,7 +87,7 @@ class ConditionalDensity:
             )
 
     def moments(self, y: Floats) -> ConditionalMoments:
-        """What the regression says of x at conditions y (n, c).
+        """What the regression says of x at conditions y (n, l).
 
         Compute it once, if several densities are asked for at the same y.
         """

@@ -13,14 +13,12 @@ from sklearn.utils.validation import check_array
 from torch import Tensor
 
 from sliceflow.devices import resolve_device
-from sliceflow.engine import conditions
 from sliceflow.engine.conditions import ClassEncoder
-from sliceflow.engine.encoded_y import EncodedY
 from sliceflow.engine.events import Event
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import DataError
-from sliceflow.models.estimator import Estimator, require_sample_memory
+from sliceflow.models.estimator import Estimator
 from sliceflow.models.protocols import ParticleResult
 from sliceflow.models.saving import FitRecord
 from sliceflow.models.vector_rows import (
@@ -254,8 +252,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         """
         fitted = self._fitted_state()
         array = as_rows(X, self._validate_like_fitted)
-        encoded_y = self._encode_y(fitted, y, len(array))
-        return np.asarray(fitted.log_density(array, encoded_y).cpu().numpy())
+        return np.asarray(fitted.score_samples(array, y).cpu().numpy())
 
     def log_prob(self, X: Any, y: Any = None) -> np.ndarray:
         """Log-densities of rows: `score_samples`, as PyTorch's flows call it.
@@ -308,8 +305,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         """
         fitted = self._fitted_state()
         array = as_rows(X, self._validate_like_fitted)
-        encoded_y = self._encode_y(fitted, y, len(array))
-        noise = fitted.to_noise(array, encoded_y)
+        noise = fitted.transform(array, y)
         if isinstance(X, Tensor):
             return noise.to(X.device)
         return np.ascontiguousarray(noise.cpu().numpy())
@@ -353,9 +349,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
             fact = f"X has {array.shape[1]} columns but the model has "
             fact += f"{self.n_features_in_}"
             raise DataError(fact, "pass rows as `transform` returns them")
-        encoded_y = self._encode_y(fitted, y, len(array))
-        rows = fitted.from_noise(torch.from_numpy(array), encoded_y)
-        return fitted.in_users_form(rows)
+        return fitted.inverse_transform(torch.from_numpy(array), y)
 
     @overload
     def sample(
@@ -416,24 +410,8 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         """
         fitted = self._fitted_state()
         require_int("n", n, 1)
-        require_sample_memory(fitted, n, fitted.device)  # before y is allocated
         seed = Seed.from_random_state(random_state)
-        if y is None:
-            encoded_y = fitted.draw_y(n, seed.child("conditions"))
-        else:
-            encoded_y = conditions.encode_requested_y(fitted.y_encoder, y, n)
-            n = len(encoded_y)
-            require_sample_memory(fitted, n, fitted.device)
-        noise = seed.child("noise").normal(n, fitted.plan.n_columns)
-        rows = fitted.in_users_form(fitted.from_noise(noise, encoded_y))
-        if not return_y:
-            return rows
-        if fitted.y_encoder is None:
-            return rows, None
-        return rows, conditions.decode_y(fitted.y_encoder, encoded_y)
-
-    def _encode_y(self, fitted: FittedDensity, y: Any, n: int) -> EncodedY | None:
-        """The encoded y of n rows, for one condition or n of them; None without y."""
-        if y is None:
-            return None
-        return conditions.encode_y(fitted.y_encoder, y, n, "rows")
+        rows, drawn_y = fitted.sample(n, y, seed)
+        if return_y:
+            return rows, drawn_y
+        return rows

@@ -113,7 +113,7 @@ class DensityAdapter:
             n_rows=n,
             n_columns=d,
             classes=tuple(classes),
-            dtype=training.rows.dtype,
+            dtype=training.user_rows.dtype,
         )
         return ClassDensitiesTask(plan, training, encoder, self.device, seed)
 
@@ -141,7 +141,7 @@ class DensityAdapter:
             n_rows=n,
             n_columns=d,
             classes=(),
-            dtype=training.rows.dtype,
+            dtype=training.user_rows.dtype,
             n_conditions=encoder.condition_dim,
         )
         return ConditionalDensityTask(plan, training, encoder, self.device, seed)
@@ -213,7 +213,7 @@ def _tie_warning(ties: Sequence[Tie], names: Names) -> DataWarning | None:
 class _TrainingRows:
     """The rows of a fit, in columns without bounds."""
 
-    rows: VectorRows  # as the user passed them
+    user_rows: VectorRows
     support_transform: SupportTransform
     x: Tensor  # (n, d), without bounds and ties
     warning: DataWarning | None  # about ties
@@ -247,10 +247,10 @@ class _TrainingRows:
 
     def rows_by_class(self) -> list[Tensor]:
         """The rows (n, d) of each class, or all rows."""
-        if self.rows.encoded_y is None:
+        if self.user_rows.encoded_y is None:
             return [self.x]
-        class_indices = self.rows.encoded_y.values.to(self.x.device)
-        return [self.x[class_indices == c] for c in range(self.rows.n_classes)]
+        class_indices = self.user_rows.encoded_y.values.to(self.x.device)
+        return [self.x[class_indices == c] for c in range(self.user_rows.n_classes)]
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,7 @@ class ClassDensitiesTask:
     @property
     def rows(self) -> VectorRows:
         """The user's rows, checked."""
-        return self.training.rows
+        return self.training.user_rows
 
     def run(
         self, listeners: Sequence[events.FlowListener]
@@ -285,7 +285,9 @@ class ClassDensitiesTask:
             name = "flow"
             if self.encoder is not None:
                 name = f"class {self.encoder.classes[c]}"
-            relay = _Relay((history, *listeners), name, c, steps_before, steps_total)
+            relay = _ClassRelay(
+                (history, *listeners), name, c, steps_before, steps_total
+            )
             seed = self.seed.child("class", c)
             densities.append(fit_gaussianization(x, plan.settings, seed, [relay]))
             steps_before += plan.n_steps
@@ -294,8 +296,8 @@ class ClassDensitiesTask:
             support_transform=self.training.support_transform,
             densities=tuple(densities),
             y_encoder=self.encoder,
-            names=self.training.rows.names,
-            tensor_device=self.training.rows.tensor_device,
+            names=self.training.user_rows.names,
+            tensor_device=self.training.user_rows.tensor_device,
             device=self.device,
         )
         return FitResult(fitted, history.as_columns(), self.training.warning)
@@ -314,13 +316,13 @@ class ConditionalDensityTask:
     @property
     def rows(self) -> VectorRows:
         """The user's rows, checked."""
-        return self.training.rows
+        return self.training.user_rows
 
     def run(
         self, listeners: Sequence[events.FlowListener]
     ) -> FitResult[FittedConditionalDensity]:
         """Fit the regression and the residuals. There are no steps, so no events."""
-        y = self.training.rows.encoded_y
+        y = self.training.user_rows.encoded_y
         assert y is not None, "rows with an encoder of y have y"
         conditional = ConditionalDensity.from_data(
             self.training.x.cpu().numpy(),
@@ -332,8 +334,8 @@ class ConditionalDensityTask:
             support_transform=self.training.support_transform,
             conditional=conditional,
             y_encoder=self.encoder,
-            names=self.training.rows.names,
-            tensor_device=self.training.rows.tensor_device,
+            names=self.training.user_rows.names,
+            tensor_device=self.training.user_rows.tensor_device,
             device=self.device,
         )
         no_steps = events.History().as_columns()
@@ -341,7 +343,7 @@ class ConditionalDensityTask:
 
 
 @dataclass(frozen=True)
-class _Relay:
+class _ClassRelay:
     """A listener that passes the events of one class on, counted over all classes.
 
     Every class has a flow of its own, of one stage; for the user's listeners, these are

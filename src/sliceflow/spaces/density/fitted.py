@@ -1,38 +1,48 @@
 """The fitted states of a density: of classes, or given y that is numbers.
 
-Both have the same methods. They take y as their `y_encoder` makes it: class indices
-(n,), standardised numbers (n, l), or None.
+Users' y goes into the methods of `BaseFittedDensity`. They encode it, as `ClassIndices`
+or `ContinuousY`, for the methods of the two states that compute.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from sliceflow.engine import conditions
 from sliceflow.engine.allocation import stratified_indices
 from sliceflow.engine.conditions import ClassEncoder, ContinuousEncoder
-from sliceflow.engine.encoded_y import ClassIndices, EncodedY
+from sliceflow.engine.encoded_y import ClassIndices, ContinuousY
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError
+from sliceflow.models.estimator import require_sample_memory
 from sliceflow.models.vector_rows import in_users_form
 from sliceflow.saved_types import Label
 from sliceflow.spaces.density.conditional import ConditionalDensity
 from sliceflow.spaces.density.gaussianization import Gaussianization
-from sliceflow.spaces.density.maps import log_density
+from sliceflow.spaces.density.invertible_maps import log_density
 from sliceflow.spaces.density.mixture import MAX_VALUES
 from sliceflow.spaces.density.plan import ARRAYS_PER_STEP, DensityPlan
 from sliceflow.spaces.density.regression import ConditionalMoments
 from sliceflow.spaces.density.support import SupportTransform
 
+# The encoded y of a fitted state.
+Y = TypeVar("Y", ClassIndices, ContinuousY)
+
 
 @dataclass(frozen=True, kw_only=True)
-class BaseFittedDensity:
-    """Base class of both fitted states."""
+class BaseFittedDensity(ABC, Generic[Y]):
+    """Base class of both fitted states, with the methods that take the user's y.
+
+    These do what the methods of `SlicedDensity` of the same names do. Their y is one
+    condition for all rows, one for each row, or None.
+    """
 
     plan: DensityPlan
     support_transform: SupportTransform
@@ -48,6 +58,64 @@ class BaseFittedDensity:
         if len(self.support_transform.low) != d:
             raise ValueError(f"there are no bounds for {d} columns")
 
+    def score_samples(self, X: np.ndarray, y: Any) -> Tensor:
+        """log p(x | y) (n,) of rows X (n, d); log p(x) without y."""
+        return self._log_density(X, self._encode_for_rows(y, len(X)))
+
+    def transform(self, X: np.ndarray, y: Any) -> Tensor:
+        """Rows X (n, d) as noise (n, d) of N(0, I)."""
+        return self._to_noise(X, self._encode_for_rows(y, len(X)))
+
+    def inverse_transform(self, noise: Tensor, y: Any) -> Any:
+        """Noise (n, d) of N(0, I) as rows (n, d) in the user's form."""
+        encoded_y = self._encode_for_rows(y, len(noise))
+        return self._in_users_form(self._from_noise(noise, encoded_y))
+
+    def sample(self, n: int, y: Any, seed: Seed) -> tuple[Any, np.ndarray | None]:
+        """Rows (n, d) in the user's form, and their y as the user writes it, if any."""
+        require_sample_memory(self, n, self.device)  # before y is allocated
+        if y is None:
+            encoded_y = self._draw_y(n, seed.child("conditions"))
+        else:
+            # n = 1, the default of users, means as many as y has.
+            asked_n = n if n > 1 else None
+            encoded_y = self._encode_y(y, asked_n, "samples")
+            n = len(encoded_y)
+            require_sample_memory(self, n, self.device)
+        noise = seed.child("noise").normal(n, self.plan.n_columns)
+        rows = self._in_users_form(self._from_noise(noise, encoded_y))
+        return rows, self._decode_y(encoded_y)
+
+    def _encode_for_rows(self, y: Any, n: int) -> Y | None:
+        """The user's y of n rows, encoded; None without y."""
+        if y is None:
+            return None
+        return self._encode_y(y, n, "rows")
+
+    @abstractmethod
+    def _encode_y(self, y: Any, n: int | None, points: str) -> Y:
+        """The user's y of n points, encoded; see `conditions.encode_y`."""
+
+    @abstractmethod
+    def _decode_y(self, y: Y) -> np.ndarray | None:
+        """Encoded y as the user writes it; None if the model has no y."""
+
+    @abstractmethod
+    def _draw_y(self, n: int, seed: Seed) -> Y:
+        """The y of n samples, in the proportions of the fitted rows."""
+
+    @abstractmethod
+    def _log_density(self, X: np.ndarray, y: Y | None) -> Tensor:
+        """log p(x | y) (n,) of rows X (n, d); log p(x) without y."""
+
+    @abstractmethod
+    def _to_noise(self, X: np.ndarray, y: Y | None) -> Tensor:
+        """Rows X (n, d) as noise (n, d) of N(0, I)."""
+
+    @abstractmethod
+    def _from_noise(self, noise: Tensor, y: Y | None) -> Tensor:
+        """Noise (n, d) of N(0, I) as rows (n, d)."""
+
     def sample_bytes(self, n: int = 1) -> int:
         """Memory to draw n samples."""
         sizes = [plan.n_components for plan in self.plan.classes]
@@ -55,7 +123,7 @@ class BaseFittedDensity:
         n_of_mixture = min(n_values * max(sizes, default=1), MAX_VALUES)
         return 8 * (n_values * ARRAYS_PER_STEP + n_of_mixture)
 
-    def in_users_form(self, rows: Tensor) -> Any:
+    def _in_users_form(self, rows: Tensor) -> Any:
         """Rows (n, d) in the form and the dtype of the user's X."""
         rows = rows.to(self.plan.torch_dtype)
         return in_users_form(rows, self.names, self.tensor_device, self.device)
@@ -76,7 +144,7 @@ class BaseFittedDensity:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FittedClassDensities(BaseFittedDensity):
+class FittedClassDensities(BaseFittedDensity[ClassIndices]):
     """A density of each class, or one of all rows without y."""
 
     densities: tuple[Gaussianization, ...]  # of each class, or one of all rows
@@ -92,6 +160,16 @@ class FittedClassDensities(BaseFittedDensity):
         if not all(density.has_columns(d) for density in self.densities):
             raise ValueError(f"a density does not have {d} columns")
 
+    def _encode_y(self, y: Any, n: int | None, points: str) -> ClassIndices:
+        encoded_y = conditions.encode_y(self.y_encoder, y, n, points)
+        assert isinstance(encoded_y, ClassIndices), "as its encoder makes it"
+        return encoded_y
+
+    def _decode_y(self, y: ClassIndices) -> np.ndarray | None:
+        if self.y_encoder is None:
+            return None
+        return self.y_encoder.decode(y)
+
     @property
     def log_priors(self) -> Tensor:
         """The logarithms of the shares of the classes, (C,)."""
@@ -99,7 +177,7 @@ class FittedClassDensities(BaseFittedDensity):
         shares = torch.tensor(sizes, dtype=torch.float64, device=self.device)
         return (shares / shares.sum()).log()
 
-    def log_density(self, X: np.ndarray, y: EncodedY | None) -> Tensor:
+    def _log_density(self, X: np.ndarray, y: ClassIndices | None) -> Tensor:
         """log p(x | y) (n,) of rows X (n, d) of classes y (n,); log p(x) without y."""
         if y is None:
             return self._log_joint(X).logsumexp(0)
@@ -126,7 +204,7 @@ class FittedClassDensities(BaseFittedDensity):
             [density.log_density(unbounded) for density in self.densities]
         )
 
-    def to_noise(self, X: np.ndarray, y: EncodedY | None) -> Tensor:
+    def _to_noise(self, X: np.ndarray, y: ClassIndices | None) -> Tensor:
         """Rows X (n, d) of classes y (n,) as noise (n, d) of N(0, I).
 
         Without y, each row takes its likeliest class.
@@ -136,7 +214,7 @@ class FittedClassDensities(BaseFittedDensity):
         unbounded = self._without_bounds(X)
         return self._map_by_class(unbounded, y, Gaussianization.__call__)
 
-    def from_noise(self, noise: Tensor, y: EncodedY | None) -> Tensor:
+    def _from_noise(self, noise: Tensor, y: ClassIndices | None) -> Tensor:
         """Noise (n, d) of N(0, I) as rows (n, d) of classes y (n,)."""
         if y is None:
             if self.y_encoder is not None:
@@ -150,7 +228,7 @@ class FittedClassDensities(BaseFittedDensity):
     def _map_by_class(
         self,
         rows: Tensor,
-        y: EncodedY,
+        y: ClassIndices,
         map_rows: Callable[[Gaussianization, Tensor], Tensor],
     ) -> Tensor:
         """Rows (n, d), those of each class mapped by its density, in their order."""
@@ -162,7 +240,7 @@ class FittedClassDensities(BaseFittedDensity):
                 result[of_class] = map_rows(density, rows[of_class])
         return result
 
-    def draw_y(self, n: int, seed: Seed) -> EncodedY:
+    def _draw_y(self, n: int, seed: Seed) -> ClassIndices:
         """n class indices in the proportions of the data."""
         if self.y_encoder is None:
             return ClassIndices(torch.zeros(n, dtype=torch.int64))
@@ -172,7 +250,7 @@ class FittedClassDensities(BaseFittedDensity):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FittedConditionalDensity(BaseFittedDensity):
+class FittedConditionalDensity(BaseFittedDensity[ContinuousY]):
     """A density given y that is numbers. Without y it has no density and no samples."""
 
     conditional: ConditionalDensity  # of rows in columns without bounds, on the CPU
@@ -186,7 +264,15 @@ class FittedConditionalDensity(BaseFittedDensity):
             raise ValueError(f"the regression does not have {d} columns")
         self.conditional.check_conditions(self.y_encoder.condition_dim)
 
-    def log_density(self, X: np.ndarray, y: EncodedY | None) -> Tensor:
+    def _encode_y(self, y: Any, n: int | None, points: str) -> ContinuousY:
+        encoded_y = conditions.encode_y(self.y_encoder, y, n, points)
+        assert isinstance(encoded_y, ContinuousY), "as its encoder makes it"
+        return encoded_y
+
+    def _decode_y(self, y: ContinuousY) -> np.ndarray:
+        return self.y_encoder.decode(y)
+
+    def _log_density(self, X: np.ndarray, y: ContinuousY | None) -> Tensor:
         """log p(x | y) (n,) of rows X (n, d) given encoded y (n, l)."""
         y = _required(y)
         x = self._as_tensor(X)
@@ -204,24 +290,24 @@ class FittedConditionalDensity(BaseFittedDensity):
             )
         return result
 
-    def to_noise(self, X: np.ndarray, y: EncodedY | None) -> Tensor:
+    def _to_noise(self, X: np.ndarray, y: ContinuousY | None) -> Tensor:
         """Rows X (n, d) given encoded y (n, l) as noise (n, d) of N(0, I)."""
         moments = self._moments(_required(y))
         unbounded = self._without_bounds(X)
         noise = self.conditional.to_noise(unbounded.cpu().numpy(), moments)
         return torch.from_numpy(noise).to(self.device)
 
-    def from_noise(self, noise: Tensor, y: EncodedY | None) -> Tensor:
+    def _from_noise(self, noise: Tensor, y: ContinuousY | None) -> Tensor:
         """Noise (n, d) of N(0, I) as rows (n, d) given encoded y (n, l)."""
         moments = self._moments(_required(y))
         noise = noise.to("cpu", torch.float64)
         unbounded = self.conditional.from_noise(noise.numpy(), moments)
         return self.support_transform.inv(torch.from_numpy(unbounded).to(self.device))
 
-    def _moments(self, y: EncodedY) -> ConditionalMoments:
+    def _moments(self, y: ContinuousY) -> ConditionalMoments:
         return self.conditional.moments(y.values.cpu().numpy())
 
-    def draw_y(self, n: int, seed: Seed) -> EncodedY:
+    def _draw_y(self, n: int, seed: Seed) -> ContinuousY:
         """Raise a `DataError`: y has no proportions that could be drawn from."""
         raise _missing_y()
 
@@ -229,7 +315,7 @@ class FittedConditionalDensity(BaseFittedDensity):
 FittedDensity = FittedClassDensities | FittedConditionalDensity
 
 
-def _required(y: EncodedY | None) -> EncodedY:
+def _required(y: ContinuousY | None) -> ContinuousY:
     """y itself, or a `DataError` if it is None."""
     if y is None:
         raise _missing_y()

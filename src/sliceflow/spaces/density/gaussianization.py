@@ -26,7 +26,7 @@ from sliceflow.spaces.density.initial_map import (
     fit_initial_map,
     fit_normal_initial_map,
 )
-from sliceflow.spaces.density.maps import (
+from sliceflow.spaces.density.invertible_maps import (
     Composition,
     SlicedMap,
     log_density,

@@ -160,17 +160,17 @@ class GroupSelection:
 
     def _gradients(self, model: ColumnRegression, scale: ScaleName) -> list[_Gradient]:
         """The gradients of the functions to which `_grow` adds groups."""
-        found = model.residualize(self.fitted)
-        weight = np.exp(-found.log_residual_scale)
+        residualized = model.residualize(self.fitted)
+        weight = np.exp(-residualized.log_residual_scale)
         gradients = []
         if scale == "log_scale":
-            values = found.residual * weight * np.exp(-found.log_scale)
+            values = residualized.residual * weight * np.exp(-residualized.log_scale)
             gradients.append(_Gradient(model.mean, values))
         else:
             earlier_residuals = self.fitted.earlier_residuals.T
             for slope, earlier in zip(model.slopes, earlier_residuals, strict=True):
-                values = found.residual * weight * earlier
+                values = residualized.residual * weight * earlier
                 gradients.append(_Gradient(slope, values))
-        scale_gradient, _ = found.scale_gradient(scale)
+        scale_gradient, _ = residualized.scale_gradient(scale)
         gradients.append(_Gradient(model.scale_expansion(scale), scale_gradient))
         return gradients

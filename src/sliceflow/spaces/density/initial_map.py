@@ -16,7 +16,7 @@ from torch import Tensor
 from sliceflow.engine.noise_transport import GaussianizingTransport
 from sliceflow.engine.random import Seed
 from sliceflow.engine.smooth_maps import SmoothMaps
-from sliceflow.spaces.density.maps import (
+from sliceflow.spaces.density.invertible_maps import (
     ColumnwiseMap,
     Composition,
     Whitening,
@@ -130,12 +130,12 @@ def fit_initial_map(
     return InitialMap(column_map, whitening, mixture)
 
 
-def begin_growth(x: Tensor, settings: InitialMapSettings, seed: Seed) -> InitialMap:
+def fit_map_to_grow(x: Tensor, settings: InitialMapSettings, seed: Seed) -> InitialMap:
     """An initial map that is to grow, fitted to some of the rows x (n, d)."""
     order = seed.child("before growth").permutation(len(x)).to(x.device)
-    some = x[order[:_MAX_ROWS_BEFORE_GROWTH]]
-    few = replace(settings, n_components=MAX_UNGROWN_COMPONENTS)
-    return fit_initial_map(some, few, seed, n_mixture_starts=1)
+    sample = x[order[:_MAX_ROWS_BEFORE_GROWTH]]
+    ungrown = replace(settings, n_components=MAX_UNGROWN_COMPONENTS)
+    return fit_initial_map(sample, ungrown, seed, n_mixture_starts=1)
 
 
 def grow_initial_map(
@@ -149,7 +149,7 @@ def grow_initial_map(
 
 def _fit_grown(x: Tensor, settings: InitialMapSettings, seed: Seed) -> InitialMap:
     """A map whose mixture doubles until it has as many components as it should."""
-    initial_map = begin_growth(x, settings, seed)
+    initial_map = fit_map_to_grow(x, settings, seed)
     n_components = MAX_UNGROWN_COMPONENTS
     while n_components < settings.n_components:
         n_components = min(2 * n_components, settings.n_components)

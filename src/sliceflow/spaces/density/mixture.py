@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sliceflow.engine import normal
 from sliceflow.saved_types import ArraySpec
-from sliceflow.spaces.density.maps import Whitening
+from sliceflow.spaces.density.invertible_maps import Whitening
 from sliceflow.spaces.density.settings import MAX_UNGROWN_COMPONENTS
 
 # Halvings of the interval in which an inverse lies. It begins with a width of a few

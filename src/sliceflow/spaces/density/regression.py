@@ -113,7 +113,7 @@ class TriangularRegression:
     def from_data(cls, x: Floats, y: Floats, seed: Seed) -> TriangularRegression:
         """Select the groups of every column, and fit them to all rows.
 
-        Columns of x (n, d) must not be constant; y is (n, c).
+        Columns of x (n, d) must not be constant; y is (n, l).
         """
         is_logged = np.array(
             [log_normal_score(column) > normal_score(column) for column in x.T]
@@ -161,7 +161,7 @@ class TriangularRegression:
         )
 
     def moments(self, y: Floats) -> ConditionalMoments:
-        """All functions at conditions y (n, c)."""
+        """All functions at conditions y (n, l)."""
         features = self.basis.features(y)
         return ConditionalMoments(
             mean=features @ self.mean,
@@ -215,7 +215,7 @@ def _select_columns(
     Parameters
     ----------
     basis : all features
-    x, y : standardised rows (n, d) and their conditions (n, c)
+    x, y : standardised rows (n, d) and their conditions (n, l)
     fitted, held_out : indices of the rows of both kinds
     """
     fitted_features = basis.features(y[fitted])
@@ -264,7 +264,7 @@ def _refit(
     columns : the regressions, which change
     basis : the features that are kept
     is_kept : which of the features (p,) they had so far are kept
-    x, y : standardised rows (n, d) and their conditions (n, c)
+    x, y : standardised rows (n, d) and their conditions (n, l)
     """
     features = basis.features(y)
     groups, _ = basis.groups()

@@ -21,8 +21,8 @@ from sliceflow.engine.random import Seed
 from sliceflow.spaces.density.gaussianization import EarlyStopping, fit_steps
 from sliceflow.spaces.density.initial_map import (
     InitialMap,
-    begin_growth,
     fit_initial_map,
+    fit_map_to_grow,
     grow_initial_map,
 )
 from sliceflow.spaces.density.settings import (
@@ -89,7 +89,7 @@ class Trial(NamedTuple):
         return cls(fitted, held_out, held_out_ladj)
 
 
-class GrownMap(NamedTuple):
+class GrownSettings(NamedTuple):
     """The settings of an initial map whose mixture may have grown.
 
     If it has, there are trials of it for the search of steps.
@@ -125,7 +125,7 @@ def choose_settings(
     initial_map = _choose_initial_map(mixture_splits, seed, n_components)
     trials = None
     if n_components is None and initial_map.n_components == MIXTURE_SIZES[-1]:
-        grown = _grow(x, initial_map, seed)
+        grown = _double_mixture(x, initial_map, seed)
         initial_map = grown.settings
         trials = grown.trials
     if n_steps is not None and penalty is not None:
@@ -237,7 +237,9 @@ def _score_initial_map(
     return score
 
 
-def _grow(x: Tensor, settings: InitialMapSettings, seed: Seed) -> GrownMap:
+def _double_mixture(
+    x: Tensor, settings: InitialMapSettings, seed: Seed
+) -> GrownSettings:
     """Double the mixture while it makes held-out ones of the rows x (n, d) likelier."""
     order = seed.child("rows to grow").permutation(len(x)).to(x.device)
     order = order[:_MAX_ROWS_TO_GROW]
@@ -247,8 +249,8 @@ def _grow(x: Tensor, settings: InitialMapSettings, seed: Seed) -> GrownMap:
     n_components = 2 * settings.n_components
     min_rows = _min_rows_per_component(x.shape[1])
     if len(fitted) < min_rows * n_components:
-        return GrownMap(settings, trials=None)
-    grown = begin_growth(fitted, settings, seed)
+        return GrownSettings(settings, trials=None)
+    grown = fit_map_to_grow(fitted, settings, seed)
     score = float(grown.log_density(held_out).mean())
     chosen = None
     while len(fitted) >= min_rows * n_components:
@@ -261,12 +263,12 @@ def _grow(x: Tensor, settings: InitialMapSettings, seed: Seed) -> GrownMap:
         chosen = grown
         n_components *= 2
     if chosen is None:
-        return GrownMap(settings, trials=None)
+        return GrownSettings(settings, trials=None)
     # The flow is tried on some of the rows that the mixture has seen, as it will be.
     n_to_fit = MAX_ROWS_TO_CHOOSE * (N_FOLDS - 1) // N_FOLDS
     n_to_hold_out = MAX_ROWS_TO_CHOOSE // N_FOLDS
     split = Split(fitted[:n_to_fit], held_out[:n_to_hold_out])
-    return GrownMap(settings, [Trial.from_split(split, chosen)])
+    return GrownSettings(settings, [Trial.from_split(split, chosen)])
 
 
 def _min_rows_per_component(d: int) -> int:

@@ -21,7 +21,7 @@ from sliceflow.errors import DataError
 from sliceflow.neighbours.features import heavy_tail
 from sliceflow.saved_types import ArraySpec, Label
 
-# One row is a point, without a density around it.
+# One row has no spread, so there is no density to fit.
 MIN_ROWS = 2
 # A column has no density if one value fills more than this share of the rows: a
 # likelihood would grow without limit there. Most rounded measurements are below it.

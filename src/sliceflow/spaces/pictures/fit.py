@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ from sliceflow.models.particles import ParticleAllocation
 from sliceflow.models.protocols import FitResult, ParticleResult
 from sliceflow.models.ranks import SINGLE, Communicator, Shard
 from sliceflow.models.rows import RowConditions
-from sliceflow.spaces.pictures import choices, schedules
+from sliceflow.spaces.pictures import choices
 from sliceflow.spaces.pictures.batching import (
     choose_batch_size,
     divide_among_stages,
@@ -54,7 +54,7 @@ from sliceflow.spaces.pictures.mosaics import (
     stored_pictures,
 )
 from sliceflow.spaces.pictures.parameters import PictureParameters
-from sliceflow.spaces.pictures.plan import PicturePlan
+from sliceflow.spaces.pictures.plan import PicturePlan, plan_pictures
 from sliceflow.spaces.pictures.rows import PictureData, PictureRows
 from sliceflow.spaces.pictures.start_trial import StartTrial, needs_trial
 
@@ -109,11 +109,11 @@ class PictureAdapter:
         m = choices.choose_particles(
             parameters, data.n, data.n_classes, self.ranks.size, self.device
         )
-        clustered = self._with_clusters(data, m, seed)
         amplifier = parameters.amplifier
-        if clustered is not data:
+        n_clusters = self._choose_n_clusters(data, m)
+        if n_clusters > 1:
+            data = data.with_clusters(n_clusters, seed.child("data"), self.ranks)
             amplifier = math.inf  # clusters have separate maps
-        data = clustered
         amplifier = choices.choose_amplifier(
             amplifier, parameters.transport, m, data.n, data.n_classes
         )
@@ -122,7 +122,9 @@ class PictureAdapter:
         known = None
         if parameters.known is not None:
             known = as_known(parameters.known, data.layout).copy()
-        plan = self._plan(data, m, allocation.n_moved, amplifier)
+        plan = plan_pictures(
+            data, parameters, allocation, amplifier, self.device, self.ranks
+        )
         plan = replace(plan, batch_size=choose_batch_size(plan, self.device))
         self._require_memory(plan, data)
         start_trial = None
@@ -149,8 +151,8 @@ class PictureAdapter:
     ) -> ParticleAllocation:
         """The particles, with classes or clusters in the data's proportions."""
         if data.conditions is None:
-            n_moved = max(m, MIN_PARTICLES) if self._stores_maps else m
-            return ParticleAllocation(m, n_moved)
+            n_flow_particles = max(m, MIN_PARTICLES) if self._stores_maps else m
+            return ParticleAllocation(m, n_flow_particles)
         conditions_seed = seed.child("conditions")
         return ParticleAllocation.in_proportion(
             data.conditions,
@@ -161,84 +163,16 @@ class PictureAdapter:
             self._stores_maps,
         )
 
-    def _with_clusters(self, data: PictureData, m: int, seed: Seed) -> PictureData:
-        """The pictures with clusters, or the same pictures if they get none.
+    def _choose_n_clusters(self, data: PictureData, m: int) -> int:
+        """How many clusters the pictures are divided into; 1 does not divide them.
 
         Pictures with labels or with known pixels have no clusters.
         """
         if data.conditions is not None or self.parameters.known is not None:
-            return data
-        k = choices.choose_clusters(
+            return 1
+        return choices.choose_clusters(
             self.parameters, m, data.n, data.layout.shape, self.device
         )
-        if k == 1:
-            return data
-        return data.with_clusters(k, seed.child("data"), self.ranks)
-
-    def _plan(
-        self, data: PictureData, m: int, n_flow_particles: int, amplifier: float
-    ) -> PicturePlan:
-        """The plan of a fit that keeps m particles, still without its batch size."""
-        parameters = self.parameters
-        options = parameters.options
-        layout = data.layout
-        n_classes = data.n_classes
-        completes = parameters.known is not None
-        use = resolve_condition_use(amplifier, n_classes)
-        mosaic_size = choices.choose_mosaic_size(
-            options.start, layout, use == "shared", completes
-        )
-        n_steps = choices.choose_steps_per_stage(
-            parameters,
-            shared_from_noise=use != "separate" and mosaic_size == 0,
-            device=self.device,
-        )
-
-        n_points = data.n + n_flow_particles
-        n_distinct_per_map = float(data.n)
-        if data.mirrored:
-            n_distinct_per_map /= 2
-        if use == "separate":
-            n_points = data.n + m  # as `choose_amplifier` counted them
-            n_distinct_per_map /= n_classes
-        return PicturePlan(
-            device=str(self.device),
-            n_ranks=self.ranks.size,
-            n_pictures=data.n,
-            layout=layout,
-            mirror=data.mirrored,
-            n_particles=m,
-            n_flow_particles=n_flow_particles,
-            condition_kind=_condition_kind(data, completes),
-            n_classes=n_classes,
-            amplifier=amplifier,
-            picture_stages=self._picture_stages(layout, n_steps),
-            patch_basis=choices.choose_patch_basis(
-                parameters.patch_basis, data, self.ranks
-            ),
-            n_directions=choices.choose_directions(options.n_directions, layout),
-            transport=choices.choose_picture_transport(
-                parameters.transport, use, n_points, self.ranks.size
-            ),
-            n_knots=choices.choose_knots(options.n_knots, m, use, n_classes),
-            mosaic_size=mosaic_size,
-            shrinkage=choices.choose_shrinkage(
-                options.shrinkage, n_distinct_per_map, n_steps, mosaic_size > 0
-            ),
-            options=options,
-        )
-
-    def _picture_stages(
-        self, layout: Layout, n_steps: int
-    ) -> tuple[schedules.PictureStage, ...]:
-        """The stages that the parameter `schedule` says."""
-        channels, height, width = layout.shape
-        text = self.parameters.schedule
-        if text == "auto":
-            text = schedules.auto(height, width, channels)
-        elif text == "paper":
-            text = schedules.paper(height, width)
-        return tuple(schedules.from_string(text, height, width, n_steps))
 
     def _require_memory(self, plan: PicturePlan, data: PictureData) -> None:
         """Raise a `NotEnoughMemoryError` if the device cannot hold the fit."""
@@ -499,16 +433,3 @@ def _as_labels(y: Any, n: int) -> NDArray[Any]:
             f"labels have shape {labels.shape}", "pass one class label per picture"
         )
     return labels
-
-
-def _condition_kind(
-    data: PictureData, completes: bool
-) -> Literal["none", "labels", "clusters", "known"]:
-    """Which kind of y the flow is conditioned on."""
-    if completes:
-        return "known"
-    if data.conditions is None:
-        return "none"
-    if data.conditions.encoder.are_clusters:
-        return "clusters"
-    return "labels"

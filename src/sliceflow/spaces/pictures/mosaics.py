@@ -112,10 +112,10 @@ class Mosaics:
             classes = y.values
         pictures = self._random_pictures(classes, particle_streams)
         for part in chunks(count, self._chunk_size):
-            part_rng = replace(
+            part_streams = replace(
                 particle_streams, first=particle_streams.first + part.start
             )
-            x[:, part] += self._sum(pictures[part], classes[part], part_rng)
+            x[:, part] += self._sum(pictures[part], classes[part], part_streams)
         return x
 
     def decoded_pictures(self, layout: Layout) -> NDArray[Any]:

@@ -7,20 +7,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import torch
+
+from sliceflow.engine import frames
 from sliceflow.engine.compression import map_bytes
 from sliceflow.engine.flow import ConditionUse, resolve_condition_use
-from sliceflow.engine.frames import Orthogonal, frame_bytes
+from sliceflow.engine.frames import frame_bytes
 from sliceflow.engine.transports import (
     HistogramTransport,
     SavedTransport,
 )
+from sliceflow.models.particles import ParticleAllocation
 from sliceflow.models.plan import Plan
+from sliceflow.models.ranks import Communicator
 from sliceflow.saved_types import Between, Count
+from sliceflow.spaces.pictures import choices, schedules
 from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.options import ImageOptions
 from sliceflow.spaces.pictures.parameters import (
     PatchBasis,
+    PictureParameters,
 )
+from sliceflow.spaces.pictures.rows import PictureData
 from sliceflow.spaces.pictures.schedules import PictureStage
 from sliceflow.spaces.pictures.tiles import Tiles
 
@@ -144,7 +152,8 @@ class PicturePlan(Plan):
             min(stage.patch, stage.height) * min(stage.patch, stage.width)
             for stage in self.picture_stages
         )
-        return frame_bytes(Orthogonal(), self.layout.shape[0] * largest_tile, 0, 4)
+        kind = frames.Orthogonal()
+        return frame_bytes(kind, self.layout.shape[0] * largest_tile, 0, 4)
 
     def summary(self) -> Sequence[tuple[str, object]]:
         """Names and values to print; those with the value "" are left out."""
@@ -273,3 +282,96 @@ class PicturePlan(Plan):
         if self.batch_size is None:
             return n
         return min(n, self.batch_size)
+
+
+def plan_pictures(
+    data: PictureData,
+    parameters: PictureParameters,
+    allocation: ParticleAllocation,
+    amplifier: float,
+    device: torch.device,
+    ranks: Communicator,
+) -> PicturePlan:
+    """The plan of a flow onto these pictures, still without its batch size.
+
+    Parameters
+    ----------
+    data : the pictures, with clusters if they get some
+    parameters : those of the estimator
+    allocation : how many particles the flow moves, and their y
+    amplifier : ξ; 0 without classes
+    device, ranks : where the fit runs
+    """
+    options = parameters.options
+    layout = data.layout
+    n_classes = data.n_classes
+    completes = parameters.known is not None
+    use = resolve_condition_use(amplifier, n_classes)
+    mosaic_size = choices.choose_mosaic_size(
+        options.start, layout, use == "shared", completes
+    )
+    n_steps = choices.choose_steps_per_stage(
+        parameters,
+        shared_from_noise=use != "separate" and mosaic_size == 0,
+        device=device,
+    )
+
+    n_points = data.n + allocation.n_flow_particles
+    n_distinct_per_map = float(data.n)
+    if data.mirrored:
+        n_distinct_per_map /= 2
+    if use == "separate":
+        # As `choose_amplifier` counted them.
+        n_points = data.n + allocation.n_kept
+        n_distinct_per_map /= n_classes
+    return PicturePlan(
+        device=str(device),
+        n_ranks=ranks.size,
+        n_pictures=data.n,
+        layout=layout,
+        mirror=data.mirrored,
+        n_particles=allocation.n_kept,
+        n_flow_particles=allocation.n_flow_particles,
+        condition_kind=_condition_kind(data, completes),
+        n_classes=n_classes,
+        amplifier=amplifier,
+        picture_stages=_picture_stages(parameters.schedule, layout, n_steps),
+        patch_basis=choices.choose_patch_basis(parameters.patch_basis, data, ranks),
+        n_directions=choices.choose_directions(options.n_directions, layout),
+        transport=choices.choose_picture_transport(
+            parameters.transport, use, n_points, ranks.size
+        ),
+        n_knots=choices.choose_knots(
+            options.n_knots, allocation.n_kept, use, n_classes
+        ),
+        mosaic_size=mosaic_size,
+        shrinkage=choices.choose_shrinkage(
+            options.shrinkage, n_distinct_per_map, n_steps, mosaic_size > 0
+        ),
+        options=options,
+    )
+
+
+def _picture_stages(
+    schedule: str, layout: Layout, n_steps: int
+) -> tuple[PictureStage, ...]:
+    """The stages that the parameter `schedule` says."""
+    channels, height, width = layout.shape
+    if schedule == "auto":
+        schedule = schedules.auto(height, width, channels)
+    elif schedule == "paper":
+        schedule = schedules.paper(height, width)
+    return tuple(schedules.from_string(schedule, height, width, n_steps))
+
+
+def _condition_kind(
+    data: PictureData, completes: bool
+) -> Literal["none", "labels", "clusters", "known"]:
+    """Which kind of y the flow is conditioned on."""
+    if completes:
+        return "known"
+    if data.conditions is None:
+        return "none"
+    if data.conditions.encoder.are_clusters:
+        return "clusters"
+    return "labels"

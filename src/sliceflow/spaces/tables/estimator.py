@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
@@ -218,10 +217,7 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
     def _with_rows(self, fitted: FittedTable, rows: TableRows | None) -> FittedTable:
         if rows is None:
             raise ValueError("the table has no rows")
-        table = self._adapter().infer_table(rows)
-        if not fitted.plan.is_compatible_with(table):
-            raise ValueError("the rows do not fit the plan")
-        return replace(fitted, fitted_table=table)
+        return fitted.with_table(self._adapter().infer_table(rows))
 
     def _store(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -44,14 +44,22 @@ class FittedTable:
 
     plan: TablePlan
     seed: Seed
-    # A state that is read from a file has None here, until `TableFlow` adds the table
-    # of the rows.
+    # None only in a state that was read from a file, which `with_table` completes.
     fitted_table: Table | None = field(default=None, metadata={"saved": False})
     fitted_chain: tuple[ChainStep, ...] | None = field(
         default=None, metadata={"saved": False}
     )
 
     needs_rows = True
+
+    def with_table(self, table: Table) -> FittedTable:
+        """The complete state, with the table of the rows.
+
+        Raises a ValueError if it does not fit the plan, as in a damaged file.
+        """
+        if not self.plan.is_compatible_with(table):
+            raise ValueError("the rows do not fit the plan")
+        return replace(self, fitted_table=table)
 
     @property
     def table(self) -> Table:

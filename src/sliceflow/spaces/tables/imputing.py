@@ -8,6 +8,8 @@ effects", Computational Statistics & Data Analysis 72.
    corrected by a regression on the known cells.
 2. In each sweep, every missing cell is drawn again, column by column: as the cell of a
    random row in the leaf of a random tree, or by a ridge regression and a residual.
+   Of the missing cells of a sum or product, one is computed from the others, which are
+   drawn by models that do not see it (`dependent_holes`).
 3. Each tree of a column is fitted to another copy of the training rows. Missing cells
    of these rows are filled in the same sweeps, so that trees see complete rows.
 4. Rows that break a constraint go through 1 and 2 again, with the same trees.
@@ -36,6 +38,7 @@ from sliceflow.spaces.tables.coords import (
     is_missing,
     is_undrawn,
 )
+from sliceflow.spaces.tables.dependent_holes import DependentHoles, HoleGroup
 from sliceflow.spaces.tables.draft_rows import DraftRows
 from sliceflow.spaces.tables.rule_set import RuleSet
 from sliceflow.spaces.tables.table import Table, generator
@@ -175,7 +178,10 @@ class _ImputationModels:
     training_coords: Coords  # (r, d), coordinates, with holes
     n_copies: int  # copies of the training rows, and so models of each column
     seed: Seed
-    by_column: dict[int, list[ColumnModel]] = field(default_factory=dict)  # by index
+    # By the index of the column, and by those of columns that its models do not see.
+    models_by_column: dict[int, dict[tuple[int, ...], list[ColumnModel]]] = field(
+        default_factory=dict
+    )
 
     def holes(self, cell_coords: Coords) -> Mask:
         """Which cells of rows with coordinates (m, d) are missing and can be filled."""
@@ -199,14 +205,20 @@ class _ImputationModels:
         holes = self.holes(swept_coords)
         indices_with_holes = [c for c in self.fillable if holes[:, c].any()]
         self._fill_initially(swept_coords, rng)
+        dependent = DependentHoles.from_rows(
+            rule_set.computing_rules, swept_coords, holes
+        )
         for sweep in range(N_SWEEPS):
             # Copies without holes never change, so models of the first sweep stay.
             needs_fit = sweep == 0 or n_swept_copies > 0
             for c in indices_with_holes:
+                groups = dependent.groups(c)
                 if needs_fit:
                     copies[with_holes] = swept_coords[:n_swept_copies]
-                    self._fit(c, copies, self.seed.child("column", c, sweep))
-                _redraw(rule_set, self.by_column[c], swept_coords, holes, rng)
+                    seed = self.seed.child("column", c, sweep)
+                    hidden_sets = [group.hidden_indices for group in groups]
+                    self._fit(c, hidden_sets, copies, seed)
+                self._redraw(c, rule_set, swept_coords, dependent, rng)
             swept_coords, keeps_rules = _apply_rules(rule_set, swept_coords, holes)
         return swept_coords[n_swept_copies:], keeps_rules[n_swept_copies:]
 
@@ -220,9 +232,12 @@ class _ImputationModels:
         swept_coords = cell_coords.copy()
         holes = self.holes(swept_coords)
         self._fill_initially(swept_coords, rng)
+        dependent = DependentHoles.from_rows(
+            rule_set.computing_rules, swept_coords, holes
+        )
         for _ in range(N_SWEEPS):
-            for models in self.by_column.values():
-                _redraw(rule_set, models, swept_coords, holes, rng)
+            for c in self.models_by_column:
+                self._redraw(c, rule_set, swept_coords, dependent, rng)
             swept_coords, keeps_rules = _apply_rules(rule_set, swept_coords, holes)
         return swept_coords, keeps_rules
 
@@ -233,22 +248,51 @@ class _ImputationModels:
             self.columns, donor_coords, cell_coords, self.fillable, rng
         )
 
-    def _fit(self, column_index: int, copies: Coords, seed: Seed) -> None:
+    def _fit(
+        self,
+        column_index: int,
+        hidden_sets: Sequence[tuple[int, ...]],
+        copies: Coords,
+        seed: Seed,
+    ) -> None:
         """Fit the models of a column to copies (n_copies · r, d) of training rows.
 
-        Rows whose cell of the column was a hole are left out.
+        Some see all other columns, and more do not see those of each hidden set. Rows
+        whose cell of the column was a hole are left out.
         """
-        others = [c for c in self.fillable if c != column_index]
-        predictors = np.array(others, dtype=np.int64)
         is_known = has_value(self.training_coords[:, column_index])
         known_copies = [
             Coords(copy_coords[is_known])
             for copy_coords in np.split(copies, self.n_copies)
         ]
-        data = ColumnData(self.columns, known_copies[0], column_index, predictors)
+        self.models_by_column[column_index] = {
+            (): self._fit_without((), column_index, known_copies, seed)
+        }
+        for hidden_indices in hidden_sets:
+            if hidden_indices:
+                models = self._fit_without(
+                    hidden_indices,
+                    column_index,
+                    known_copies,
+                    seed.child("hidden", *hidden_indices),
+                )
+                self.models_by_column[column_index][hidden_indices] = models
+
+    def _fit_without(
+        self,
+        hidden_indices: Sequence[int],
+        column_index: int,
+        copies: Sequence[Coords],
+        seed: Seed,
+    ) -> list[ColumnModel]:
+        """Models of a column given all others but hidden ones, one of each copy."""
+        unseen = {column_index, *hidden_indices}
+        seen = [c for c in self.fillable if c not in unseen]
+        predictors = np.array(seen, dtype=np.int64)
+        data = ColumnData(self.columns, copies[0], column_index, predictors)
         strategy = choose_strategy(data, seed=seed.child("way"))
         models = []
-        for t, copy_coords in enumerate(known_copies):
+        for t, copy_coords in enumerate(copies):
             order = generator(seed.child("rows", t)).permutation(len(copy_coords))
             n_bagged = round(BAGGING_SHARE * len(copy_coords))
             model = fit_column_model(
@@ -258,30 +302,51 @@ class _ImputationModels:
                 strategy=strategy,
             )
             models.append(model)
-        self.by_column[column_index] = models
+        return models
+
+    def _redraw(
+        self,
+        c: int,
+        rule_set: RuleSet,
+        cell_coords: Coords,
+        dependent: DependentHoles,
+        rng: np.random.Generator,
+    ) -> None:
+        """Draw the holes of column c again, in `cell_coords` (m, d), in place.
+
+        Cells of other columns that follow from them are computed.
+        """
+        models_by_hidden = self.models_by_column[c]
+        for group in dependent.groups(c):
+            # Later rounds have fewer rules, and so sets that no model was fitted for.
+            models = models_by_hidden.get(group.hidden_indices, models_by_hidden[()])
+            _redraw_group(models, group, rule_set, cell_coords, dependent.holes, rng)
+            dependent.compute(self.columns, cell_coords, group)
 
 
-def _redraw(
-    rule_set: RuleSet,
+def _redraw_group(
     models: Sequence[ColumnModel],
+    group: HoleGroup,
+    rule_set: RuleSet,
     cell_coords: Coords,
     holes: Mask,
     rng: np.random.Generator,
 ) -> None:
-    """Draw the `holes` (m, d) of one column again, in `cell_coords` (m, d), in place.
+    """Draw a group of holes of one column again, in `cell_coords` (m, d), in place.
 
-    Each is drawn by a random one of the column's models, given all other cells of the
-    row. It stays as it was where the rules allow no draw.
+    Each is drawn by a random one of the models, given other cells of the row. It stays
+    as it was where the rules allow no draw.
     """
     c = models[0].column_index
-    rows_with_hole = rng.permutation(np.flatnonzero(holes[:, c]))
+    rows_with_hole = rng.permutation(group.row_indices)
     parts = np.array_split(rows_with_hole, len(models))
     for model, row_indices in zip(models, parts, strict=True):
         before = cell_coords[row_indices]
-        known_coords = _with_undrawn_holes(before, holes[row_indices])
-        known_coords[:, c] = UNDRAWN
+        # Rules wait for the cell that is drawn, and for those that follow from it.
+        rule_coords = _with_undrawn_holes(before, holes[row_indices])
+        rule_coords[:, [c, *group.hidden_indices]] = UNDRAWN
         draft = DraftRows(
-            before, rule_set, allow_missing=False, rule_coords=known_coords
+            before, rule_set, allow_missing=False, rule_coords=rule_coords
         )
         drawn = model.draw(draft, rng)[:, 0]
         cell_coords[row_indices, c] = np.where(is_undrawn(drawn), before[:, c], drawn)

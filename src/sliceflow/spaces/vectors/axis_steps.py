@@ -39,7 +39,7 @@ class AxisSteps:
 
     spec: FlowSpec
     data: VectorData
-    cloud: Cloud
+    data_cloud: Cloud
 
     @classmethod
     def for_data(cls, data: VectorData) -> AxisSteps:
@@ -108,7 +108,7 @@ class AxisSteps:
         """Move particles that are sorted by class if each class has its own maps."""
         n_particles = particles.x.shape[1]
         batches = self.data.batches(n_particles, all_y, AXIS_TRANSPORT.max_samples)
-        target = Target.from_cloud(self.cloud, batches)
+        target = Target.from_cloud(self.data_cloud, batches)
         simulate(spec, particles, target, listeners=listeners, state=state)
 
 

@@ -92,8 +92,8 @@ class VectorAdapter:
             parameters.n_particles, rows.n_all_rows, n_classes, n_ranks
         )
         # Maps of few particles would be poor for fresh ones.
-        n_moved = max(n_particles, MIN_PARTICLES)
-        allocation = ParticleAllocation(n_particles, n_moved)
+        n_flow_particles = max(n_particles, MIN_PARTICLES)
+        allocation = ParticleAllocation(n_particles, n_flow_particles)
         if rows.conditions is not None:
             allocation = self._allocate_particles(
                 rows.conditions, n_particles, seed.child("conditions")

@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sliceflow.engine import frames
 from sliceflow.engine.conditions import MixedEncoder
 from sliceflow.engine.encoded_y import EncodedY, FlowY, separate_classes
 from sliceflow.engine.flow import FlowSpec, ParticleStreams, replay, select_y
-from sliceflow.engine.frames import MaxSliced, frame_bytes
+from sliceflow.engine.frames import frame_bytes
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.engine.rotations import freeing_rotation_pools
@@ -145,7 +146,8 @@ class FittedVectors(BaseFittedVectors):
             self.encoded_y,
         )
         for step in self.steps:
-            is_fitted = isinstance(spec.stages[step.stage_index].frame_kind, MaxSliced)
+            frame_kind = spec.stages[step.stage_index].frame_kind
+            is_fitted = isinstance(frame_kind, frames.MaxSliced)
             wanted_width = d if is_fitted else 0
             width = 0 if step.theta is None else step.theta.shape[1]
             if width != wanted_width:

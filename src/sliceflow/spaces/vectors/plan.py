@@ -28,13 +28,7 @@ from sliceflow.engine.encoded_y import (
     SeparateClassIndices,
 )
 from sliceflow.engine.flow import ConditionUse, FlowSpec, resolve_condition_use
-from sliceflow.engine.frames import (
-    Axis,
-    FrameKind,
-    MaxSliced,
-    SavedFrameKind,
-    frame_bytes,
-)
+from sliceflow.engine.frames import FrameKind, SavedFrameKind, frame_bytes
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import (
@@ -92,8 +86,8 @@ NANOSECONDS_PER_VALUE = {"cpu": 60.0, "cuda": 1.0}
 NANOSECONDS_PER_INTERPOLATED_VALUE = {"cpu": 140.0, "cuda": 2.0}
 COLUMNS_OF_CHEAP_PROJECTION = 100
 # The time of a value that a finished map moves, as a share of that of a step, which
-# also sorts or counts it: measured from .15 to 1 in 2 to 200 columns, mostly less than
-# ½ (7 to 34 ns beside 12 to 90 ns, on one thread of an x86-64 CPU).
+# also sorts or counts it. Such values took 7 to 34 ns in 2 to 200 columns, on one
+# thread of an x86-64 CPU; .4 stands for 24 ns.
 COST_OF_REPLAYED_VALUE = 0.4
 
 # The transports that the names "histogram" and "auto" stand for.
@@ -202,7 +196,7 @@ class VectorPlan(BaseVectorPlan):
             stages.append(
                 Stage(
                     "axis",
-                    Axis(),
+                    frames.Axis(),
                     options.n_axis_steps,
                     AXIS_TRANSPORT,
                     n_knots=options.n_knots,
@@ -399,7 +393,7 @@ def plan_vectors(
         amplifier = parameters.amplifier
         use = resolve_condition_use(amplifier, condition_dim)
         row_y = rows.conditions.flow_y(use)
-    n_flow_particles = allocation.n_moved
+    n_flow_particles = allocation.n_flow_particles
     particle_y = allocation.flow_y
 
     frame_kind = choose_frame_kind(parameters.frame, d, use, n_ranks)
@@ -589,6 +583,6 @@ def choose_n_axis_particles(
 
 def max_directions(kind: FrameKind, d: int) -> int:
     """The most directions of a step in d columns, by such a frame or along the axes."""
-    if isinstance(kind, MaxSliced):
+    if isinstance(kind, frames.MaxSliced):
         return max(kind.max_directions, d)  # in few columns, more than it takes
     return max(kind.count_directions(d), d)

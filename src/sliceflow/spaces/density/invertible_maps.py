@@ -67,15 +67,15 @@ class Composition:
     def call_and_ladj(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The rows (n, d) after all maps, and the sum (n,) of their ladj."""
         ladj = x.new_zeros(len(x))
-        for one in self.maps:
-            x, ladj_of_one = one.call_and_ladj(x)
-            ladj = ladj + ladj_of_one
+        for transform in self.maps:
+            x, ladj_of_map = transform.call_and_ladj(x)
+            ladj = ladj + ladj_of_map
         return x, ladj
 
     def inv(self, z: Tensor) -> Tensor:
         """The rows (n, d) before all maps."""
-        for one in reversed(self.maps):
-            z = one.inv(z)
+        for transform in reversed(self.maps):
+            z = transform.inv(z)
         return z
 
 
