@@ -114,7 +114,7 @@ class TreeSettings(NamedTuple):
 # that each table chose for itself, so that draws were just not too near to its rows,
 # were hardly harder to tell from rows, and gave more of them away to attackers; coarser
 # ones were easier to tell (benchmarks/RESULTS.md).
-DEFAULT_TREE_SETTINGS = TreeSettings(min_samples_leaf=10, ccp_factor=2.5)
+DEFAULT_TREE_SETTINGS = TreeSettings(min_samples_leaf=10, ccp_factor=2)
 
 
 class DrawnValues(NamedTuple):
