@@ -92,7 +92,7 @@ class Trial(NamedTuple):
 class GrownSettings(NamedTuple):
     """The settings of an initial map whose mixture may have grown.
 
-    If it has, there are trials of it for the search of steps.
+    If it has, there is a trial of the grown map, in which steps are searched.
     """
 
     settings: InitialMapSettings
@@ -122,25 +122,25 @@ def choose_settings(
     mixture_splits = splits
     if len(x) > _MAX_ROWS_FOR_ALL_FOLDS:
         mixture_splits = splits[:_N_FOLDS_OF_MIXTURES]
-    initial_map = _choose_initial_map(mixture_splits, seed, n_components)
+    map_settings = _choose_initial_map(mixture_splits, seed, n_components)
     trials = None
-    if n_components is None and initial_map.n_components == MIXTURE_SIZES[-1]:
-        grown = _double_mixture(x, initial_map, seed)
-        initial_map = grown.settings
+    if n_components is None and map_settings.n_components == MIXTURE_SIZES[-1]:
+        grown = _double_mixture(x, map_settings, seed)
+        map_settings = grown.settings
         trials = grown.trials
     if n_steps is not None and penalty is not None:
-        return GaussianizationSettings(n_steps, penalty, initial_map)
-    if trials is None:
+        return GaussianizationSettings(n_steps, penalty, map_settings)
+    if trials is None:  # the mixture did not grow: a grown one is not fitted again
         trials = []
         for split in splits:
-            fitted_map = fit_initial_map(split.fitted, initial_map, seed)
-            trials.append(Trial.from_split(split, fitted_map))
-    return _choose_steps(trials, initial_map, seed, n_steps, penalty)
+            initial_map = fit_initial_map(split.fitted, map_settings, seed)
+            trials.append(Trial.from_split(split, initial_map))
+    return _choose_steps(trials, map_settings, seed, n_steps, penalty)
 
 
 def _choose_steps(
     trials: Sequence[Trial],
-    initial_map: InitialMapSettings,
+    map_settings: InitialMapSettings,
     seed: Seed,
     n_steps: int | None,
     penalty: float | None,
@@ -152,9 +152,9 @@ def _choose_steps(
     penalties = PENALTIES if penalty is None else (penalty,)
     max_steps = MAX_STEPS if n_steps is None else n_steps
     best = -math.inf
-    chosen = GaussianizationSettings(max_steps, penalties[-1], initial_map)
+    chosen = GaussianizationSettings(max_steps, penalties[-1], map_settings)
     for candidate in penalties:
-        tried = GaussianizationSettings(max_steps, candidate, initial_map)
+        tried = GaussianizationSettings(max_steps, candidate, map_settings)
         curve = held_out_curve(trials, tried, seed)
         if n_steps is not None:
             curve = curve[-1:]

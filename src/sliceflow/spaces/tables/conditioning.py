@@ -71,7 +71,7 @@ class FoundValue(NamedTuple):
 
     coord: float  # of the value, or of the nearest one that the column has
     grid_value: float  # NaN for a missing cell
-    series: pd.Series  # of one cell, in the dtype of the column
+    cell: pd.Series  # of length 1, in the dtype of the column
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,10 +80,10 @@ class GivenRows:
 
     table: Table  # with a rule for each range and list that is given
     cell_coords: Coords  # (n, d); some are moved to given numbers
-    # By the indices of columns with one given value: its coordinate, and of numbers
-    # also the value itself, as a Series of one cell.
+    # Of columns with one given value, by their indices: its coordinate, and of numbers
+    # also the value as the user wrote it, in a Series of one cell.
     fixed_coords: dict[int, float]
-    values: dict[int, pd.Series]
+    fixed_values: dict[int, pd.Series]
     rules: tuple[Rule, ...] = ()  # of ranges and lists
     is_moved: bool = False  # whether rows were moved
 
@@ -111,7 +111,7 @@ class _Request:
     matches: Mask  # (n,), which rows have all that is given, except rare values
     rules: list[Rule] = field(default_factory=list)  # of ranges and lists
     fixed_coords: dict[int, float] = field(default_factory=dict)  # as in `GivenRows`
-    values: dict[int, pd.Series] = field(default_factory=dict)  # as in `GivenRows`
+    fixed_values: dict[int, pd.Series] = field(default_factory=dict)  # likewise
     # The grid values that few rows have: nearest rows are moved to them.
     rare_grid_values: dict[int, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)  # for a warning
@@ -143,7 +143,7 @@ class _Request:
         self.fixed_coords[c] = found.coord
         has_same_value = self.table.cell_coords[:, c] == found.coord
         if column.is_quantitative and found.coord != MISSING:
-            self.values[c] = found.series
+            self.fixed_values[c] = found.cell
             lowest = column.level_grid_values[0]
             highest = column.level_grid_values[-1]
             if not lowest <= found.grid_value <= highest:
@@ -189,7 +189,7 @@ def condition_on(table: Table, given: Mapping[Any, Any]) -> GivenRows:
         table,
         cell_coords,
         request.fixed_coords,
-        request.values,
+        request.fixed_values,
         rules=tuple(request.rules),
         is_moved=bool(request.rare_grid_values),
     )
@@ -312,9 +312,9 @@ def _bound_in_units(
     It is an int, rounded into the range by `to_integer`; a float if the column has no
     unit.
     """
-    series = find_value(column, value).series
+    cell = find_value(column, value).cell
     scaled_values, unit = to_scaled_values(
-        series, column.encoded.value_type, column.text_format
+        cell, column.encoded.value_type, column.text_format
     )
     bound = Fraction(scaled_values[0]) * (unit or 1)
     if column.unit is None:

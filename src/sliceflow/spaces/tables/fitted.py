@@ -125,7 +125,7 @@ class FittedTable:
         if n_lacking:
             others = self._draw_refitted(n_lacking, seed, given_rows, allow_missing)
             cell_coords = Coords(np.concatenate((cell_coords, others)))
-        return given_rows.table.to_dataframe(cell_coords, seed, given_rows.values)
+        return given_rows.table.to_dataframe(cell_coords, seed, given_rows.fixed_values)
 
     def _draw(self, n: int, seed: Seed, allow_missing: bool) -> Coords:
         """Coordinates (n, d) of n plain draws."""

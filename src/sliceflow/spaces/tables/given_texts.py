@@ -50,7 +50,7 @@ def _range(relation: str, value: Any) -> ValueRange:
 def _value(column: Column, text: str) -> Any:
     """What a text stands for in a column, as an object of Python or pandas."""
     written = _written_like(column, text.strip())
-    return find_value(column, written).series.tolist()[0]
+    return find_value(column, written).cell.tolist()[0]
 
 
 def _written_like(column: Column, text: str) -> str:

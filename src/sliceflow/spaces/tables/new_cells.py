@@ -125,7 +125,7 @@ class NewCells:
         accepted = self.propose(cells.row_indices, coords)
         is_rare = rare_numbers.is_rare(self._sampler.column, coords)
         self._move_rare_numbers(
-            cells.take(accepted & is_rare & drawn.is_of_row[is_inside])
+            cells.take(accepted & is_rare & drawn.is_observed[is_inside])
         )
         return cells.take(~accepted)
 

@@ -40,7 +40,7 @@ class NewValuePolicy:
     | may there be new values at all?             | `are_possible`                |
     | beside which levels may draws be new?       | `free_levels`, `at_free_level`|
     | may any number between levels be?           | `may_fill_gaps`               |
-    | which levels must samples not show?         | `rare_numbers`                |
+    | which levels must samples not show?         | `is_rare_number`              |
     """
 
     def __init__(self, column: Column) -> None:
@@ -82,10 +82,11 @@ class NewValuePolicy:
         return self._column.level_counts <= max(_ATOM_MIN_ROWS, _ATOM_MIN_SHARE * n)
 
     @cached_property
-    def rare_numbers(self) -> Mask:
-        """(k,): True for numbers of too few rows, which samples replace by others.
+    def is_rare_number(self) -> Mask:
+        """Which levels (k,) are numbers of too few rows: samples have others instead.
 
-        `rare_numbers` moves them. All are False if only observed values may be drawn.
+        The module `rare_numbers` moves them. None is one if only observed
+        values may be drawn.
         """
         column = self._column
         if not column.is_quantitative or column.observed_only or column.n_levels < 2:

@@ -19,10 +19,10 @@ class DrawnCells(NamedTuple):
     """Cells that were drawn from nodes of a tree."""
 
     coords: Coords  # (m,)
-    # (m,), which cells are those of rows, and so may disclose these rows. A prediction
-    # of a regression is a number of the table only by accident, and if it moved, a
-    # total would no longer be the sum of its parts.
-    is_of_row: Mask
+    # (m,), which cells were observed in a row of the table, and so may disclose it. A
+    # prediction of a regression is a number of the table only by accident, and if it
+    # moved, a total would no longer be the sum of its parts.
+    is_observed: Mask
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,14 +58,14 @@ class NodeSampler:
             residual = np.where(is_leaf, between, drawn.values)
             assert prediction is not None, "the tree has residuals of a regression"
             coords = self.regression.to_coords(self.column, prediction + residual, clip)
-            return DrawnCells(coords, is_of_row=np.full(len(node), False))
+            return DrawnCells(coords, is_observed=np.full(len(node), False))
         if not self.column.new_values.free_levels.any():
             coords = Coords(drawn.values)
-            return DrawnCells(coords, is_of_row=np.full(len(node), True))
+            return DrawnCells(coords, is_observed=np.full(len(node), True))
         coords = self._interpolate(drawn, is_leaf)
-        is_of_row = coords == drawn.values
-        is_of_row |= (coords == drawn.below) | (coords == drawn.above)
-        return DrawnCells(coords, is_of_row)
+        is_observed = coords == drawn.values
+        is_observed |= (coords == drawn.below) | (coords == drawn.above)
+        return DrawnCells(coords, is_observed)
 
     def _interpolate(self, drawn: DrawnValues, is_leaf: Mask) -> Coords:
         """Coordinates (m,) between two rows of leaves, where new values may be."""

@@ -61,11 +61,11 @@ class LevelRange(NamedTuple):
 
 def is_rare(column: Column, coords: Coords) -> Mask:
     """Which coordinates (m,) are levels of too few rows, which may move."""
-    if not column.new_values.rare_numbers.any():
+    if not column.new_values.is_rare_number.any():
         return np.zeros(len(coords), dtype=bool)
     level = np.maximum(coords, 0).astype(np.int64)
     is_level = has_value(coords) & (level == coords)
-    return np.asarray(is_level & column.new_values.rare_numbers[level])
+    return np.asarray(is_level & column.new_values.is_rare_number[level])
 
 
 def move(
@@ -119,7 +119,7 @@ def _runs(column: Column) -> LevelRange:
     if column.new_values.has_full_grid:
         return LevelRange.of_column(column, k)
     index = np.arange(k)
-    is_frequent = ~column.new_values.rare_numbers
+    is_frequent = ~column.new_values.is_rare_number
     starts_run = np.ones(k, dtype=bool)
     starts_run[1:] = is_frequent[1:] | is_frequent[:-1]
     first = np.maximum.accumulate(np.where(starts_run, index, 0))
@@ -136,7 +136,7 @@ def _next_frequent_level(
     If no level is frequent, it is the next level.
     """
     k = column.n_levels
-    targets = np.flatnonzero(~column.new_values.rare_numbers)
+    targets = np.flatnonzero(~column.new_values.is_rare_number)
     if not len(targets):
         targets = np.arange(k)
     below = np.searchsorted(targets, level, "left") - 1
