@@ -108,7 +108,7 @@ def test_what_columns_are_is_printed_within_a_terminal(flow):
 def test_trees_are_equally_fine_in_all_but_tiny_tables(rng):
     for n in (600, 8_000):
         frame = pd.DataFrame(rng.normal(size=(n, 4)))
-        assert TableFlow().plan(frame).tree_settings[:2] == (10, 2)
+        assert TableFlow().plan(frame).tree_settings[:2] == (7, 2.25)
     assert TableFlow().plan(frame[:30]).min_samples_leaf == 3
 
 

@@ -39,7 +39,7 @@ MAX_ROWS_PER_TRIAL = 4_000
 # columns are tried, which takes time.
 MAX_CDF_ERROR = 0.05
 
-# The trees of a trial have half of the rows, and so leaves of half as many as usual.
+# The trees of a trial have half of the rows, and so somewhat smaller leaves than usual.
 TRIAL_TREE_SETTINGS = TreeSettings(min_samples_leaf=5, ccp_factor=2)
 
 # To draw new rows, the error of a regression must be below this share of the error of

@@ -72,9 +72,9 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
     tree_settings : TreeSettings, tuple or None, default None
         How fine trees are, such as ``TreeSettings(min_samples_leaf=5, ccp_factor=2)``,
         and from how many near rows smooth numbers are drawn. A tuple has the same
-        numbers: ``(5, 2)``. None has leaves of 10 rows or more, splits that gain twice
-        what one of noise would, and near rows if they are better; ``plan_`` shows what
-        was taken.
+        numbers: ``(5, 2)``. None has leaves of 7 rows or more, splits that gain 2.25
+        times what one of noise would, and near rows if they are better; ``plan_`` shows
+        what was taken.
     min_count : int, default 5
         Numbers and times of fewer rows do not come back: where one is drawn, samples
         have another near by, between order statistics of the column and on its grid

@@ -110,11 +110,10 @@ class TreeSettings(NamedTuple):
         return self._replace(min_samples_leaf=min(self.min_samples_leaf, limit))
 
 
-# How fine trees are, unless the user says otherwise. Over 20 small tables, finer trees
-# that each table chose for itself, so that draws were just not too near to its rows,
-# were hardly harder to tell from rows, and gave more of them away to attackers; coarser
-# ones were easier to tell (benchmarks/RESULTS.md).
-DEFAULT_TREE_SETTINGS = TreeSettings(min_samples_leaf=10, ccp_factor=2)
+# How fine trees are, unless the user says otherwise. Of six settings it was the hardest
+# to tell from rows on 20 small tables (benchmarks/RESULTS.md). Finer trees are better
+# only for large tables, and give more rows away; coarser ones give fewer away.
+DEFAULT_TREE_SETTINGS = TreeSettings(min_samples_leaf=7, ccp_factor=2.25)
 
 
 class DrawnValues(NamedTuple):
