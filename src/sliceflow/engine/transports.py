@@ -540,7 +540,7 @@ class AutoTransport:
     --------
     >>> transport = AutoTransport(threshold=1000)
     >>> type(transport.choose(900)).__name__, type(transport.choose(2000)).__name__
-    ('Sorted', 'Histogram')
+    ('SortedTransport', 'HistogramTransport')
     """
 
     threshold: int = 5_000
