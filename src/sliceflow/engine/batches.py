@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.clouds import ClassSlices, Cloud, Indices, Permutation
-from sliceflow.engine.encoded_y import ClassIndices, FlowY, SeparateClassIndices
+from sliceflow.engine.encoded_y import ClassIndices, SeparateClassIndices, VisibleY
 from sliceflow.engine.random import Seed
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Batch:
     # The classes among these particles, and among these data, if each class has its own
     # maps.
     class_slices: tuple[ClassSlices, ClassSlices] | None = None
-    all_data_y: FlowY | None = None  # of all data, in the order of the batches
+    data_y: VisibleY | None = None  # of all data, in the order of the batches
 
     @property
     def uses_all_particles(self) -> bool:
@@ -83,10 +83,10 @@ class Batches:
     # has its own maps.
     class_slices: Sequence[tuple[ClassSlices, ClassSlices]] | None = None
 
-    def batch(self, steps_before: int, all_data_y: FlowY | None = None) -> Batch:
+    def batch(self, steps_before: int, data_y: VisibleY | None = None) -> Batch:
         """The batch of the step after `steps_before` steps.
 
-        `all_data_y` are the conditions of all data, in their `data_order`.
+        `data_y` are the conditions of all data, in their `data_order`.
         """
         particle_indices: Indices = None
         data_indices: Indices = None
@@ -98,9 +98,7 @@ class Batches:
             data_indices = self.data_indices[steps_before % len(self.data_indices)]
         if self.class_slices is not None:
             class_slices = self.class_slices[steps_before % len(self.class_slices)]
-        return Batch(
-            particle_indices, data_indices, self.weights, class_slices, all_data_y
-        )
+        return Batch(particle_indices, data_indices, self.weights, class_slices, data_y)
 
 
 class StepTarget(Protocol):
@@ -183,8 +181,8 @@ def make_batches(
     seed: Seed,
     device: torch.device | str = "cpu",
     *,
-    y_p: FlowY | None = None,
-    y_q: FlowY | None = None,
+    y_p: VisibleY | None = None,
+    y_q: VisibleY | None = None,
 ) -> Batches:
     """Batches of at most `max_samples` of m particles and of n data, in one process.
 
@@ -290,8 +288,8 @@ def weighted_batches(
     shard: Tensor | slice,
     device: torch.device | str,
     *,
-    y_p: FlowY | None,
-    y_q: FlowY | None,
+    y_p: VisibleY | None,
+    y_q: VisibleY | None,
 ) -> Batches:
     """One batch of all points, with data weighted to the particles' shares.
 
@@ -347,7 +345,7 @@ def _matching_data(
     return data_indices
 
 
-def point_groups(*, y_p: FlowY, y_q: FlowY) -> tuple[Tensor, Tensor] | None:
+def point_groups(*, y_p: VisibleY, y_q: VisibleY) -> tuple[Tensor, Tensor] | None:
     """Group indices (M,) of particles and (N,) of data: a group has one condition.
 
     The result is None if groups cannot be compared, because data and particles have
@@ -379,7 +377,7 @@ def _distinct_row_indices(rows: Tensor) -> Tensor:
     return indices
 
 
-def point_weights(*, y_p: FlowY, y_q: FlowY) -> Tensor | None:
+def point_weights(*, y_p: VisibleY, y_q: VisibleY) -> Tensor | None:
     """Weights (N,) of the data that give every condition the particles' mass.
 
     A row whose condition g is shared by N_g of N rows and M_g of M particles counts

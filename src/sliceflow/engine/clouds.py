@@ -21,9 +21,9 @@ from torch import Tensor
 from sliceflow.engine.encoded_y import (
     ClassIndices,
     EncodedY,
-    FlowY,
     MixedY,
     SeparateClassIndices,
+    VisibleY,
 )
 from sliceflow.engine.random import Seed
 from sliceflow.engine.wasserstein import squared_wasserstein
@@ -113,7 +113,7 @@ class Cloud:
     ----------
     x : tensor (d, n)
         The points.
-    y : FlowY or None, default None
+    y : VisibleY or None, default None
         Their conditions, if there are any.
     class_slices : ClassSlices or None, default None
         The points of each class, if each class has its own maps. The points are then
@@ -121,7 +121,7 @@ class Cloud:
     """
 
     x: Tensor
-    y: FlowY | None = None
+    y: VisibleY | None = None
     class_slices: ClassSlices | None = None
 
     def part(self, indices: Indices) -> Cloud:

@@ -22,8 +22,8 @@ from sliceflow.engine.encoded_y import (
     ClassIndices,
     ContinuousY,
     EncodedY,
-    FlowY,
     MixedY,
+    VisibleY,
 )
 from sliceflow.engine.labels import (
     HASHABLE_HINT,
@@ -42,7 +42,7 @@ from sliceflow.saved_types import ArraySpec, Label
 from sliceflow.validation import unmasked
 
 
-def add_condition_shift(z: Tensor, theta: Tensor | None, y: FlowY | None) -> Tensor:
+def add_condition_shift(z: Tensor, theta: Tensor | None, y: VisibleY | None) -> Tensor:
     """z + ξ·θ_yᵀy for every direction and point, (h, n), with theta = ξ·θ_y (h, l).
 
     A class index stands for a one-hot y, so the offset of class c is theta[:, c].

@@ -1,7 +1,7 @@
 """Encoded conditions: the y of n points, as the engine uses it.
 
 `ClassIndices` encode labels, `ContinuousY` columns of numbers, and `MixedY` both
-together. What a flow does with y is in the type, too: it sees no y, a `FlowY` that
+together. What a flow does with y is in the type, too: it sees no y, a `VisibleY` that
 shifts projections if all points share the maps, or `SeparateClassIndices`. Everywhere
 `y_p` is the y of particles, which have the distribution p, and `y_q` that of data,
 which have q. Nothing writes to a y: conditions do not move.
@@ -97,8 +97,8 @@ class MixedY(_PointValues):
         return self.values[:, 1:]
 
 
-# What a flow sees of y, as `flow.select_y` gives it; None if it ignores y.
-FlowY = ClassIndices | ContinuousY
+# What a flow sees of y, as `flow.visible_y` gives it; None if it ignores y.
+VisibleY = ClassIndices | ContinuousY
 # What local conditions take: y with numbers.
 NumericY = ContinuousY | MixedY
 EncodedY = ClassIndices | ContinuousY | MixedY

@@ -39,9 +39,9 @@ from sliceflow.engine.compression import compress_maps
 from sliceflow.engine.encoded_y import (
     ClassIndices,
     EncodedY,
-    FlowY,
     MixedY,
     SeparateClassIndices,
+    VisibleY,
 )
 from sliceflow.engine.events import Event, EventListener, notify, now
 from sliceflow.engine.frames import DenseFrame, Frame
@@ -159,7 +159,7 @@ def replay(
         return _replay_in_order(
             spec, steps, particles, particle_streams, snapshots_after
         )
-    y = select_y(particles.y, spec.condition_use, spec.condition_dim)
+    y = visible_y(particles.y, spec.condition_use, spec.condition_dim)
     by_class, order = Cloud(particles.x, y).sorted_by_class()
     streams_by_class = replace(particle_streams, order=order)
     snapshots = _replay_in_order(
@@ -214,8 +214,10 @@ def resolve_condition_use(amplifier: float, condition_dim: int) -> ConditionUse:
     return "shared"
 
 
-def select_y(y: EncodedY | None, use: ConditionUse, condition_dim: int) -> FlowY | None:
-    """The y that a flow sees, for its use of y: everywhere the name `flow_y`.
+def visible_y(
+    y: EncodedY | None, use: ConditionUse, condition_dim: int
+) -> VisibleY | None:
+    """The y that a flow sees, for its use of y.
 
     It is None without y, or if the flow ignores y. Classes with maps of their own are
     `SeparateClassIndices`.

@@ -23,8 +23,8 @@ from sliceflow.engine.conditions import (
     MixedEncoder,
     infer_encoder,
 )
-from sliceflow.engine.encoded_y import ClassIndices, EncodedY, FlowY
-from sliceflow.engine.flow import ConditionUse, select_y
+from sliceflow.engine.encoded_y import ClassIndices, EncodedY, VisibleY
+from sliceflow.engine.flow import ConditionUse, visible_y
 from sliceflow.engine.labels import label_key
 from sliceflow.errors import DataError
 from sliceflow.models.fingerprint import digest
@@ -102,10 +102,6 @@ class RowConditions:
         if isinstance(self.encoder, ClassEncoder):
             return self.label_y
         return self.encoder.encode(self.y)
-
-    def flow_y(self, use: ConditionUse) -> FlowY | None:
-        """The y that a flow sees; None if its use of y is to ignore it."""
-        return select_y(self.encoded_y, use, self.encoder.condition_dim)
 
     @property
     def label_y(self) -> ClassIndices:
@@ -185,11 +181,13 @@ class HasConditions:
             return None
         return self.conditions.encoded_y
 
-    def flow_y(self, use: ConditionUse) -> FlowY | None:
+    def visible_y(self, use: ConditionUse) -> VisibleY | None:
         """The y that a flow sees; None without y, or if the flow ignores it."""
         if self.conditions is None:
             return None
-        return self.conditions.flow_y(use)
+        return visible_y(
+            self.conditions.encoded_y, use, self.conditions.encoder.condition_dim
+        )
 
     @property
     def label_y(self) -> ClassIndices | None:

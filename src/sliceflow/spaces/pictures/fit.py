@@ -237,8 +237,8 @@ class RunningPictures:
         )
         # The y of all particles and of all pictures on the device of the fit; None if
         # the flow ignores it.
-        self.particle_y = task.allocation.flow_y
-        self.picture_y = data.flow_y(plan.condition_use)
+        self.particle_y = task.allocation.particle_y
+        self.picture_y = data.visible_y(plan.condition_use)
         if self.particle_y is not None and self.picture_y is not None:
             self.particle_y = self.particle_y.to(data.device)
             self.picture_y = self.picture_y.to(data.device)

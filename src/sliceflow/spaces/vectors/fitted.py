@@ -14,8 +14,8 @@ from torch import Tensor
 
 from sliceflow.engine import frames
 from sliceflow.engine.conditions import MixedEncoder
-from sliceflow.engine.encoded_y import EncodedY, FlowY, separate_classes
-from sliceflow.engine.flow import FlowSpec, ParticleStreams, replay, select_y
+from sliceflow.engine.encoded_y import EncodedY, VisibleY, separate_classes
+from sliceflow.engine.flow import FlowSpec, ParticleStreams, replay, visible_y
 from sliceflow.engine.frames import frame_bytes
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
@@ -84,7 +84,7 @@ class BaseFittedVectors(HasConditions):
         """The units of samples: one `ColumnScaler` for each class, or one for all."""
         return (self.scaler,)
 
-    def decode_points(self, x: Tensor, y: FlowY | None = None) -> Tensor:
+    def decode_points(self, x: Tensor, y: VisibleY | None = None) -> Tensor:
         """Points (d, n) in the model's units -> rows (n, d) in the user's units.
 
         `y` is what the flow saw: classes with maps of their own have such units, too.
@@ -189,15 +189,15 @@ class FittedVectors(BaseFittedVectors):
         if self.plan.condition_kind == "continuous" and y is not None:
             _warn_if_one_condition(y)
         plan = self.plan
-        flow_y = select_y(y, plan.condition_use, plan.condition_dim)
+        sample_y = visible_y(y, plan.condition_use, plan.condition_dim)
         spec = plan.flow_spec(self.seed, self.device)
         parts = []
         with freeing_rotation_pools():
             for first in range(0, n, SAMPLES_PER_PASS):
                 count = min(SAMPLES_PER_PASS, n - first)
                 part_y = None
-                if flow_y is not None:
-                    part_y = flow_y.take(slice(first, first + count))
+                if sample_y is not None:
+                    part_y = sample_y.take(slice(first, first + count))
                 particle_streams = ParticleStreams(seed.child("particles"), first)
                 parts.append(self._draw_pass(spec, count, part_y, particle_streams))
         return self.in_users_form(parts[0] if len(parts) == 1 else torch.cat(parts))
@@ -206,7 +206,7 @@ class FittedVectors(BaseFittedVectors):
         self,
         spec: FlowSpec,
         n: int,
-        y: FlowY | None,
+        y: VisibleY | None,
         particle_streams: ParticleStreams,
     ) -> Tensor:
         """n samples (n, d) of the flow, in the user's units."""

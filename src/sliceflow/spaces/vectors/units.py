@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.encoded_y import ClassIndices, FlowY
+from sliceflow.engine.encoded_y import ClassIndices, VisibleY
 from sliceflow.errors import DataError
 from sliceflow.models.ranks import SINGLE, Communicator
 from sliceflow.neighbours.features import heavy_tail
@@ -159,7 +159,7 @@ def decode_classes(
     return rows
 
 
-def as_cloud(rows: Tensor, y: FlowY | None, device: torch.device) -> Cloud:
+def as_cloud(rows: Tensor, y: VisibleY | None, device: torch.device) -> Cloud:
     """Rows (n, d) and their y in the engine's layout: columns, on the device."""
     if y is not None:
         y = y.to(device)
