@@ -253,7 +253,7 @@ def test_a_picture_stage_follows_algorithm_1_with_patches(
         options=ImageOptions(clip=False, taper=0.0),
     )
     mask = torch.from_numpy(known)[:, None] if observed else None
-    flow = PictureFlowBuilder(plan, Seed(3), torch.device("cpu"), mask).flow()
+    flow = PictureFlowBuilder(plan, Seed(3), torch.device("cpu"), mask).flow_spec()
     seen = []
     particles = Cloud(as_points(x), ClassIndices(classes_p) if labels else None)
     y = ClassIndices(classes_q) if labels else None

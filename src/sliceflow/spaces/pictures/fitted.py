@@ -109,7 +109,7 @@ class FittedPictures(HasConditions):
         builder = PictureFlowBuilder(plan, self.seed, torch.device("cpu"))
         n_classes = max(1, plan.n_separate_classes)
         checked_max_norm(
-            builder.flow(),
+            builder.flow_spec(),
             self.steps,
             n_maps=lambda i, k: builder.directions_of_step(i, k) * n_classes,
             d=plan.layout.dimension,
@@ -192,7 +192,9 @@ class FittedPictures(HasConditions):
         """
         self._check_can_sample(to_complete)
         is_known = self.layout.repeat_for_channels(self.known, self.device)
-        flow = PictureFlowBuilder(self.plan, self.seed, self.device, is_known).flow()
+        flow = PictureFlowBuilder(
+            self.plan, self.seed, self.device, is_known
+        ).flow_spec()
         passes = []
         samples_per_pass = self._samples_per_pass()
         for part in chunks(n, samples_per_pass):

@@ -47,7 +47,7 @@ class PictureFlowBuilder:
     device: torch.device
     is_known: Tensor | None = None  # (d, 1), True where a pixel is known
 
-    def flow(self, inverse_sample_sizes: tuple[float, ...] = ()) -> FlowSpec:
+    def flow_spec(self, inverse_sample_sizes: tuple[float, ...] = ()) -> FlowSpec:
         """The engine's flow; a fit shrinks its maps by their noise."""
         plan = self.plan
         stage_indices = range(len(plan.picture_stages))
