@@ -37,7 +37,7 @@ from sliceflow.models.protocols import (
     PreparedFit,
     RowsT,
 )
-from sliceflow.models.ranks import SINGLE, Communicator
+from sliceflow.models.ranks import ONE_PROCESS, Communicator
 from sliceflow.models.removal import remove_rows
 from sliceflow.models.saving import FitRecord, HasColumns, SavedHistory, save
 from sliceflow.validation import as_callables, require
@@ -204,7 +204,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
         task: FitTask[RowsT, FittedT, EventT],
         listeners: Listeners[EventT],
         *,
-        ranks: Communicator = SINGLE,
+        ranks: Communicator = ONE_PROCESS,
         owns_rows: bool = False,
     ) -> Self:
         """Run a fit, and store its model. Every `fit` ends here.

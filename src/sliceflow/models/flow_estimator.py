@@ -57,7 +57,7 @@ from sliceflow.models.protocols import (
     PreparedFit,
     RunningFlow,
 )
-from sliceflow.models.ranks import SINGLE, Communicator
+from sliceflow.models.ranks import ONE_PROCESS, Communicator
 from sliceflow.models.saving import FitRecord, save
 from sliceflow.validation import (
     is_bool,
@@ -120,7 +120,7 @@ class FlowEstimator(
 
     @abstractmethod
     def _adapter(
-        self, like_fitted: bool = False, ranks: Communicator = SINGLE
+        self, like_fitted: bool = False, ranks: Communicator = ONE_PROCESS
     ) -> FlowAdapter[FlowRowsT, FittedFlowT]:
         """The adapter that reads rows and plans their fit, on these ranks."""
 
@@ -266,7 +266,7 @@ class FlowEstimator(
             task: FlowTask[FlowRowsT, FittedFlowT] = X.task_for(self, y, ranks)
             return task
         if ranks is None:
-            ranks = SINGLE
+            ranks = ONE_PROCESS
         adapter = self._adapter(ranks=ranks)
         if ranks.size > 1:
             parameters = self.get_params(deep=False)

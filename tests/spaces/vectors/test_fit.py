@@ -17,7 +17,7 @@ from problems import clouds, gaussian
 from sliceflow import SlicedWassersteinFlow, VectorOptions, frames, metrics, transports
 from sliceflow.engine.random import Seed
 from sliceflow.models.particles import ParticleAllocation
-from sliceflow.models.ranks import SINGLE, Communicator, Shard
+from sliceflow.models.ranks import ONE_PROCESS, Communicator, Shard
 from sliceflow.spaces.vectors.fit import RunningVectors
 
 ROWS = VectorOptions(smoothing=0)
@@ -206,7 +206,9 @@ def test_particle_conditions_have_the_datas_proportions(labels, m, use, seed):
     particle_y = particles.particle_y
     assert len(particle_y) >= 1990  # enough for a model, but for rounding
     assert len(particle_y) == particles.n_flow_particles
-    class_slices = particles.cloud(torch.zeros(1, len(particle_y)), SINGLE).class_slices
+    class_slices = particles.cloud(
+        torch.zeros(1, len(particle_y)), ONE_PROCESS
+    ).class_slices
     assert (class_slices is not None) == (use == "separate")
     if class_slices is not None:
         for c, points in enumerate(class_slices.slices):

@@ -15,7 +15,7 @@ from sliceflow.engine.random import RandomState, Seed
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.flow_estimator import FlowEstimator, encode_y_for_samples
 from sliceflow.models.presets import with_preset
-from sliceflow.models.ranks import SINGLE, Communicator
+from sliceflow.models.ranks import ONE_PROCESS, Communicator
 from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.pictures.fit import PictureAdapter
 from sliceflow.spaces.pictures.fitted import FittedPictures
@@ -378,7 +378,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
         return self
 
     def _adapter(
-        self, like_fitted: bool = False, ranks: Communicator = SINGLE
+        self, like_fitted: bool = False, ranks: Communicator = ONE_PROCESS
     ) -> PictureAdapter:
         layout = None
         if like_fitted:

@@ -36,7 +36,7 @@ from sliceflow.models.distributed import across_ranks
 from sliceflow.models.flow_estimator import FlowEnd, run_flow
 from sliceflow.models.particles import ParticleAllocation
 from sliceflow.models.protocols import FitResult, ParticleResult
-from sliceflow.models.ranks import SINGLE, Communicator, Shard
+from sliceflow.models.ranks import ONE_PROCESS, Communicator, Shard
 from sliceflow.models.rows import RowConditions
 from sliceflow.spaces.pictures import choices
 from sliceflow.spaces.pictures.batching import (
@@ -71,7 +71,7 @@ class PictureAdapter:
     parameters: PictureParameters
     device: torch.device
     layout: Layout | None = None  # the layout of pictures; None infers it from them
-    ranks: Communicator = SINGLE
+    ranks: Communicator = ONE_PROCESS
 
     def read(self, X: Any, y: Any) -> PictureRows:
         """The user's pictures and labels, checked."""

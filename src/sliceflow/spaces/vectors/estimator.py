@@ -16,7 +16,7 @@ from sliceflow.engine.random import RandomState
 from sliceflow.models.flow_estimator import FlowEstimator
 from sliceflow.models.presets import with_preset
 from sliceflow.models.protocols import ParticleResult
-from sliceflow.models.ranks import SINGLE, Communicator
+from sliceflow.models.ranks import ONE_PROCESS, Communicator
 from sliceflow.models.saving import FitRecord
 from sliceflow.models.vector_rows import (
     VectorRows,
@@ -174,7 +174,7 @@ class SlicedWassersteinFlow(
         self.options = options
 
     def _adapter(
-        self, like_fitted: bool = False, ranks: Communicator = SINGLE
+        self, like_fitted: bool = False, ranks: Communicator = ONE_PROCESS
     ) -> VectorAdapter:
         validate: Callable[[Any], np.ndarray] = partial(
             checked_by_sklearn, estimator=self

@@ -29,7 +29,7 @@ from sliceflow.models.distributed import across_ranks
 from sliceflow.models.flow_estimator import FlowEnd, choose_n_particles, run_flow
 from sliceflow.models.particles import ParticleAllocation
 from sliceflow.models.protocols import FitResult, ParticleResult
-from sliceflow.models.ranks import SINGLE, Communicator
+from sliceflow.models.ranks import ONE_PROCESS, Communicator
 from sliceflow.models.rows import RowConditions
 from sliceflow.models.vector_rows import VectorRows, read_rows
 from sliceflow.spaces.vectors.axis_steps import AxisSteps
@@ -55,7 +55,7 @@ class VectorAdapter:
     device: torch.device
     # scikit-learn's check of the number and the names of columns
     validate: Callable[[Any], np.ndarray]
-    ranks: Communicator = SINGLE
+    ranks: Communicator = ONE_PROCESS
 
     def read(self, X: Any, y: Any) -> VectorRows:
         """The user's rows, checked."""

@@ -21,7 +21,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.errors import DataWarning
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.protocols import FitResult, ParticleResult
-from sliceflow.models.ranks import SINGLE, Communicator
+from sliceflow.models.ranks import ONE_PROCESS, Communicator
 from sliceflow.models.vector_rows import VectorRows
 from sliceflow.neighbours.local import LocalSampler, LocalSettings
 from sliceflow.neighbours.regressions import MAX_COMPONENTS
@@ -174,7 +174,7 @@ class LocalVectorTask:
     device: torch.device
     # Parameters that the user has set, and that only a flow reads.
     ignored: tuple[str, ...] = ()
-    ranks: Communicator = SINGLE  # one process has all rows
+    ranks: Communicator = ONE_PROCESS  # one process has all rows
 
     @classmethod
     def for_rows(

@@ -13,7 +13,7 @@ from torch import Tensor
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import ClassIndices, VisibleY
 from sliceflow.errors import DataError
-from sliceflow.models.ranks import SINGLE, Communicator
+from sliceflow.models.ranks import ONE_PROCESS, Communicator
 from sliceflow.neighbours.features import heavy_tail
 from sliceflow.saved_types import ArraySpec
 
@@ -54,7 +54,7 @@ class ColumnScaler:
         cls,
         X: np.ndarray,
         standardize: bool,
-        ranks: Communicator = SINGLE,
+        ranks: Communicator = ONE_PROCESS,
         n: int | None = None,
     ) -> ColumnScaler:
         """The units of the rows X (n, d), or of all ranks, which have n rows in total.
