@@ -36,7 +36,7 @@ from sliceflow.engine.encoded_y import EncodedY
 from sliceflow.engine.events import Event, FlowListener, History, Listeners
 from sliceflow.engine.flow import FlowState, do_nothing, simulate
 from sliceflow.engine.labels import as_array
-from sliceflow.engine.random import RandomState, Seed
+from sliceflow.engine.random import RandomStateLike, Seed
 from sliceflow.engine.transports import Transport, TransportName
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.checkpoints import Checkpoints
@@ -321,7 +321,7 @@ class FlowEstimator(
         n: int = 1,
         *,
         y: Any = None,
-        random_state: RandomState = None,
+        random_state: RandomStateLike = None,
         return_y: Literal[False] = False,
     ) -> UserRowsT: ...
 
@@ -331,7 +331,7 @@ class FlowEstimator(
         n: int = 1,
         *,
         y: Any = None,
-        random_state: RandomState = None,
+        random_state: RandomStateLike = None,
         return_y: Literal[True],
     ) -> tuple[UserRowsT, Any]: ...
 
@@ -340,7 +340,7 @@ class FlowEstimator(
         n: int = 1,
         *,
         y: Any = None,
-        random_state: RandomState = None,
+        random_state: RandomStateLike = None,
         return_y: bool = False,
     ) -> UserRowsT | tuple[UserRowsT, Any]:
         """Draw fresh samples.

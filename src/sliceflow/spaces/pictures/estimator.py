@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sliceflow.devices import resolve_device
 from sliceflow.engine import conditions, transports
-from sliceflow.engine.random import RandomState, Seed
+from sliceflow.engine.random import RandomStateLike, Seed
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.flow_estimator import FlowEstimator, encode_y_for_samples
 from sliceflow.models.presets import with_preset
@@ -154,7 +154,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
         n_pixel_values: int = 256,
         mirror: bool = False,
         device: str | torch.device = "auto",
-        random_state: RandomState = None,
+        random_state: RandomStateLike = None,
         known: (
             KnownPart | Annotated[np.ndarray, ArraySpec("h w", "bool")] | None
         ) = None,
@@ -191,7 +191,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
         *,
         n: int = 1,
         y: Any = None,
-        random_state: RandomState = None,
+        random_state: RandomStateLike = None,
     ) -> PictureArray:
         """Complete pictures from the part of them that is known.
 
@@ -300,7 +300,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
         n: int = 1,
         *,
         y: Any = None,
-        random_state: RandomState = None,
+        random_state: RandomStateLike = None,
         n_snapshots: int = 20,
         X: Any = None,
     ) -> PictureArray:

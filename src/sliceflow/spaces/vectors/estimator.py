@@ -12,7 +12,7 @@ import torch
 
 from sliceflow.devices import resolve_device
 from sliceflow.engine import frames, transports
-from sliceflow.engine.random import RandomState
+from sliceflow.engine.random import RandomStateLike
 from sliceflow.models.flow_estimator import FlowEstimator
 from sliceflow.models.presets import with_preset
 from sliceflow.models.protocols import ParticleResult
@@ -150,7 +150,7 @@ class SlicedWassersteinFlow(
         amplifier: float = 10.0,
         entropy: float = 0.0,
         device: str | torch.device = "auto",
-        random_state: RandomState = None,
+        random_state: RandomStateLike = None,
         verbose: int = 0,
         standardize: bool = True,
         preset: Literal["paper"] | None = None,
