@@ -19,7 +19,7 @@ from torch import Tensor
 
 import sliceflow
 from models import full_disk
-from sliceflow.engine import conditions, frames, transports
+from sliceflow.engine import frames, transports, y_encoders
 from sliceflow.engine.compression import compress_grid_at_bends
 from sliceflow.engine.flow import FlowSpec
 from sliceflow.engine.maps import GridMaps, KnotMaps
@@ -42,7 +42,7 @@ class Small:
     frame: frames.SavedFrameKind
     transport: transports.SavedTransport
     model: tuple[ModelStep, ...]
-    condition: conditions.ConditionEncoder | None
+    condition: y_encoders.ConditionEncoder | None
     history: SavedHistory
     rows: Annotated[Tensor, ArraySpec("n d", "float64")]
 
@@ -84,7 +84,7 @@ def small(**changes):
         frame=frames.Random(20),
         transport=transports.HistogramTransport(64),
         model=steps(),
-        condition=conditions.ClassEncoder(np.array(["cat", "dog"])),
+        condition=y_encoders.ClassEncoder(np.array(["cat", "dog"])),
         history=history,
         rows=torch.zeros(3, 7, dtype=torch.float64),
     )
@@ -123,7 +123,7 @@ def test_labels_that_are_not_distinct_or_of_their_type_are_refused(
     tree = {"class": "ClassEncoder", "classes": classes, "are_clusters": False}
     header = msgspec.msgpack.encode(tree)
     with pytest.raises(ValueError, match=message):
-        codec.decode(conditions.ClassEncoder, header, {})
+        codec.decode(y_encoders.ClassEncoder, header, {})
 
 
 def test_the_file_is_safetensors_compressed_by_zstd(path):
@@ -181,7 +181,7 @@ FAR = torch.full((5, 1), 1e38)
             "not orthonormal",
         ),
         (
-            dict(condition=conditions.ClassEncoder(np.array([3 + 1j]))),
+            dict(condition=y_encoders.ClassEncoder(np.array([3 + 1j]))),
             "which a file cannot hold",
         ),
     ],
@@ -279,7 +279,7 @@ def test_labels_nested_too_deep_are_refused(tmp_path):
     header = b"\x83" + start + b"\xa7classes" + deep
     file.write(tmp_path / "x", "ClassEncoder", header, {})
     with pytest.raises(ModelFileError):
-        load(tmp_path / "x", (conditions.ClassEncoder,))
+        load(tmp_path / "x", (y_encoders.ClassEncoder,))
 
 
 def test_a_file_cut_off_or_changed_anywhere_is_refused_or_the_same(path):

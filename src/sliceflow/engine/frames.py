@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol, Self
 import torch
 from torch import Tensor
 
-from sliceflow.engine.conditions import add_condition_shift
+from sliceflow.engine.encoded_y import add_condition_shift
 from sliceflow.engine.random import Seed
 from sliceflow.engine.rotations import (
     MAX_FRESH_DIMENSION,

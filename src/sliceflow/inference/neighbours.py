@@ -8,8 +8,8 @@ import numpy as np
 from torch import Tensor
 
 from sliceflow.arrays import Floats, Mask, chunks
-from sliceflow.engine.conditions import ContinuousEncoder
 from sliceflow.engine.random import Seed
+from sliceflow.engine.y_encoders import ContinuousEncoder
 from sliceflow.neighbours.local import LocalSampler
 from sliceflow.spaces.vectors.units import ColumnScaler
 

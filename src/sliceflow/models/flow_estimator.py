@@ -29,7 +29,7 @@ from typing import (
 import numpy as np
 import torch
 
-from sliceflow.engine import conditions
+from sliceflow.engine import y_encoders
 from sliceflow.engine.allocation import stratified_indices
 from sliceflow.engine.clouds import sliced_distance
 from sliceflow.engine.encoded_y import EncodedY
@@ -310,7 +310,7 @@ class FlowEstimator(
             self.particles_ = particles.X
             self.particle_conditions_ = particles.y
         encoder = record.fitted.encoder
-        if isinstance(encoder, conditions.ClassEncoder) and not encoder.are_clusters:
+        if isinstance(encoder, y_encoders.ClassEncoder) and not encoder.are_clusters:
             self.classes_ = encoder.classes
 
     # Sampling
@@ -389,7 +389,7 @@ class FlowEstimator(
         encoder = fitted.encoder
         if encoded_y is None or encoder is None or encoder.are_clusters:
             return rows, None
-        return rows, conditions.decode_y(encoder, encoded_y)
+        return rows, y_encoders.decode_y(encoder, encoded_y)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Minus the sliced Wasserstein distance of samples to rows: higher is better.
@@ -499,7 +499,7 @@ def encode_y_for_samples(
             return n, None
         indices = stratified_indices(row_y, n, seed.child("conditions"))
         return n, row_y.take(indices)
-    requested = conditions.encode_requested_y(fitted.encoder, y, n)
+    requested = y_encoders.encode_requested_y(fitted.encoder, y, n)
     require_sample_memory(fitted, len(requested), fitted.device)
     return len(requested), requested
 

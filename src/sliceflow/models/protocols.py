@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
     from sliceflow.engine.batches import StepTarget
     from sliceflow.engine.clouds import Cloud
-    from sliceflow.engine.conditions import ConditionEncoder
     from sliceflow.engine.encoded_y import EncodedY
     from sliceflow.engine.flow import FlowSpec, ParticleStreams
+    from sliceflow.engine.y_encoders import ConditionEncoder
     from sliceflow.models.checkpoints import Checkpoints
 
 

@@ -16,16 +16,16 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 from torch import Tensor
 
-from sliceflow.engine.conditions import (
+from sliceflow.engine.encoded_y import ClassIndices, EncodedY, VisibleY
+from sliceflow.engine.flow import ConditionUse, visible_y
+from sliceflow.engine.labels import label_key
+from sliceflow.engine.y_encoders import (
     ClassEncoder,
     ConditionEncoder,
     ContinuousEncoder,
     MixedEncoder,
     infer_encoder,
 )
-from sliceflow.engine.encoded_y import ClassIndices, EncodedY, VisibleY
-from sliceflow.engine.flow import ConditionUse, visible_y
-from sliceflow.engine.labels import label_key
 from sliceflow.errors import DataError
 from sliceflow.models.fingerprint import digest
 from sliceflow.models.ranks import Communicator, Shard

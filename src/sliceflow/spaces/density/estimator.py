@@ -13,10 +13,10 @@ from sklearn.utils.validation import check_array
 from torch import Tensor
 
 from sliceflow.devices import resolve_device
-from sliceflow.engine.conditions import ClassEncoder
 from sliceflow.engine.events import Event
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import RandomStateLike, Seed
+from sliceflow.engine.y_encoders import ClassEncoder
 from sliceflow.errors import DataError
 from sliceflow.models.estimator import Estimator
 from sliceflow.models.protocols import ParticleResult

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from sliceflow.devices import resolve_device
-from sliceflow.engine import conditions, transports
+from sliceflow.engine import transports, y_encoders
 from sliceflow.engine.random import RandomStateLike, Seed
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.flow_estimator import FlowEstimator, encode_y_for_samples
@@ -414,7 +414,7 @@ def _picture_classes(
 
     y has one label for each picture, or one label for all.
     """
-    given = conditions.encode_y(fitted.encoder, y, n_pictures, "pictures")
+    given = y_encoders.encode_y(fitted.encoder, y, n_pictures, "pictures")
     assert fitted.encoded_y is not None, "a model with an encoder of y has y"
     # Mirror images, whose classes come last, are no training pictures of completions.
     training = fitted.encoded_y.take(slice(n_training))

@@ -14,7 +14,6 @@ from sliceflow.devices import require_memory
 from sliceflow.engine.allocation import MIN_PARTICLES
 from sliceflow.engine.batches import Batches, Target
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.conditions import ClassEncoder
 from sliceflow.engine.encoded_y import SeparateClassIndices, separate_classes
 from sliceflow.engine.events import FlowListener
 from sliceflow.engine.flow import ParticleStreams, Step, resolve_condition_use
@@ -22,6 +21,7 @@ from sliceflow.engine.labels import as_array
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import inverse_sample_sizes, shrunk_flow
+from sliceflow.engine.y_encoders import ClassEncoder
 from sliceflow.errors import CopyWarning, ParameterError
 from sliceflow.metrics.copying import evidence_of_copying
 from sliceflow.models.checkpoints import Checkpoints

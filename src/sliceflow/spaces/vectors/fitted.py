@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine import frames
-from sliceflow.engine.conditions import MixedEncoder
 from sliceflow.engine.encoded_y import EncodedY, VisibleY, separate_classes
 from sliceflow.engine.flow import FlowSpec, ParticleStreams, replay, visible_y
 from sliceflow.engine.frames import frame_bytes
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.engine.rotations import freeing_rotation_pools
+from sliceflow.engine.y_encoders import MixedEncoder
 from sliceflow.errors import DataWarning, warn_user
 from sliceflow.models.limits import checked_max_norm
 from sliceflow.models.rows import HasConditions, RowConditions

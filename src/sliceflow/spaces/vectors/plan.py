@@ -16,11 +16,6 @@ import torch
 from sliceflow.devices import projection_bytes
 from sliceflow.engine import frames
 from sliceflow.engine.compression import MAX_JUMPS
-from sliceflow.engine.conditions import (
-    ClassEncoder,
-    ConditionEncoder,
-    MixedEncoder,
-)
 from sliceflow.engine.encoded_y import (
     ClassIndices,
     ContinuousY,
@@ -38,6 +33,11 @@ from sliceflow.engine.transports import (
     SavedTransport,
     SortedTransport,
     resolve_transport,
+)
+from sliceflow.engine.y_encoders import (
+    ClassEncoder,
+    ConditionEncoder,
+    MixedEncoder,
 )
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.particles import ParticleAllocation

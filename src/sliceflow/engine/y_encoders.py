@@ -1,10 +1,7 @@
-"""Conditions: the kinds of y, and how y enters the projection.
+"""Encoders of y: each encodes one kind of the user's y, and decodes it.
 
-An encoder encodes the user's y once, into one of the classes of `encoded_y`.
-
-A frame's θ_y (h, l) shifts every projection by ``ξ·θ_yᵀy``, where a class index stands
-for a one-hot y. So l, which the engine calls `condition_dim`, is the number of classes
-or of columns.
+The encoded y is one of the classes of `encoded_y`. Its dimension l, everywhere
+`condition_dim`, is the number of classes, or of continuous columns.
 """
 
 from __future__ import annotations
@@ -16,14 +13,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from sliceflow.engine.encoded_y import (
     ClassIndices,
     ContinuousY,
     EncodedY,
     MixedY,
-    VisibleY,
 )
 from sliceflow.engine.labels import (
     HASHABLE_HINT,
@@ -40,17 +35,6 @@ from sliceflow.engine.labels import (
 from sliceflow.errors import DataError
 from sliceflow.saved_types import ArraySpec, Label
 from sliceflow.validation import unmasked
-
-
-def add_condition_shift(z: Tensor, theta: Tensor | None, y: VisibleY | None) -> Tensor:
-    """z + ξ·θ_yᵀy for every direction and point, (h, n), with theta = ξ·θ_y (h, l).
-
-    A class index stands for a one-hot y, so the offset of class c is theta[:, c].
-    Without a condition this is z.
-    """
-    if theta is None or y is None:
-        return z
-    return y.shift(z, theta)
 
 
 @dataclass(frozen=True)
