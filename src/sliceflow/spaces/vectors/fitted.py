@@ -21,7 +21,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.rotations import freeing_rotation_pools
 from sliceflow.engine.y_encoders import MixedEncoder
 from sliceflow.errors import DataWarning, warn_user
-from sliceflow.models.limits import checked_max_norm
+from sliceflow.models.limits import checked_max_abs
 from sliceflow.models.rows import HasConditions, RowConditions
 from sliceflow.models.vector_rows import in_users_form
 from sliceflow.saved_types import Label
@@ -137,7 +137,7 @@ class FittedVectors(BaseFittedVectors):
         spec = plan.flow_spec(self.seed, self.device)
         n_classes = max(1, plan.n_separate_classes)
         n_maps = [n_classes * s.frame_kind.count_directions(d) for s in spec.stages]
-        max_norm = checked_max_norm(
+        max_abs = checked_max_abs(
             spec,
             self.steps,
             lambda i, k: n_maps[i],
@@ -156,7 +156,7 @@ class FittedVectors(BaseFittedVectors):
                 )
         for scaler in self.scalers_by_class:
             linear = ~scaler.heavy_tailed  # `decode` clamps heavy-tailed columns
-            farthest = max_norm * float(scaler.scale[linear].max(initial=0.0))
+            farthest = max_abs * float(scaler.scale[linear].max(initial=0.0))
             farthest += float(np.abs(scaler.shift[linear]).max(initial=0.0))
             if not farthest < torch.finfo(plan.torch_dtype).max:
                 end = f"scale and shift can take them to {farthest:.1e}"
