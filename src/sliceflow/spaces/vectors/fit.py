@@ -44,7 +44,7 @@ from sliceflow.spaces.vectors.plan import (
 )
 from sliceflow.spaces.vectors.smoother import Smoother
 from sliceflow.spaces.vectors.tuned import TunedVectors, scalers_of_classes
-from sliceflow.spaces.vectors.units import ColumnScaler, encode_classes
+from sliceflow.spaces.vectors.units import ColumnScaler, scale_by_class
 
 
 @dataclass(frozen=True)
@@ -190,14 +190,14 @@ class VectorTask:
         scalers_by_class = scalers_of_classes(
             self.rows, row_y, plan.standardize, self.ranks
         )
-        encoded_rows = encode_classes(
+        scaled_rows = scale_by_class(
             scalers_by_class, self.rows.X, separate_classes(row_y)
         )
         smoother = None
         if plan.bandwidth != 0:
             smoother = Smoother.from_data(
                 plan.bandwidth,
-                self.ranks.gather(encoded_rows),
+                self.ranks.gather(scaled_rows),
                 row_y,
                 plan.options.n_neighbors,
                 self.ranks,
@@ -211,7 +211,7 @@ class VectorTask:
             self.device,
             self.allocation,
             scalers_by_class,
-            encoded_rows,
+            scaled_rows,
             smoother,
         )
 
@@ -293,7 +293,7 @@ class RunningVectors:
         shard_y = None
         if allocation.kept_particle_y is not None:
             shard_y = allocation.kept_particle_y.take(shard)
-        X = fitted.in_users_form(fitted.decode_points(kept.x, shard_y))
+        X = fitted.in_users_form(fitted.unscale_points(kept.x, shard_y))
         y = allocation.kept_conditions
         if y is not None:
             y = y[shard]
@@ -335,13 +335,13 @@ def _copy_warning(tuned: TunedVectors, x: Tensor) -> CopyWarning | None:
     """
     if tuned.ranks.size > 1:
         return None
-    pairs = [(tuned.encoded_rows, x.T)]
+    pairs = [(tuned.scaled_rows, x.T)]
     row_y = tuned.row_y
     particle_y = tuned.allocation.kept_particle_y
     if isinstance(row_y, SeparateClassIndices) and particle_y is not None:
         pairs = []
         for c in range(row_y.n_classes):
-            class_rows = tuned.encoded_rows[row_y.values == c]
+            class_rows = tuned.scaled_rows[row_y.values == c]
             is_of_class = (particle_y.values == c).to(x.device)
             pairs.append((class_rows, x[:, is_of_class].T))
     evidence = evidence_of_copying(pairs)

@@ -26,7 +26,7 @@ from sliceflow.models.rows import HasConditions, RowConditions
 from sliceflow.models.vector_rows import in_users_form
 from sliceflow.saved_types import Label
 from sliceflow.spaces.vectors.plan import BaseVectorPlan, VectorPlan
-from sliceflow.spaces.vectors.units import ColumnScaler, as_cloud, decode_classes
+from sliceflow.spaces.vectors.units import ColumnScaler, as_cloud, unscale_by_class
 from sliceflow.validation import check_finite
 
 # A pass over the steps of a model draws at most this many samples, to bound the memory.
@@ -77,19 +77,19 @@ class BaseFittedVectors(HasConditions):
     def comparable_points(self, X: Any) -> Tensor:
         """The user's rows as points (d, n), in units that make columns comparable."""
         rows = np.asarray(X.detach().cpu() if isinstance(X, Tensor) else X)
-        return self.scaler.encode(rows.astype(self.plan.dtype)).T
+        return self.scaler.scale_rows(rows.astype(self.plan.dtype)).T
 
     @property
     def scalers_by_class(self) -> tuple[ColumnScaler, ...]:
         """The units of samples: one `ColumnScaler` for each class, or one for all."""
         return (self.scaler,)
 
-    def decode_points(self, x: Tensor, y: VisibleY | None = None) -> Tensor:
+    def unscale_points(self, x: Tensor, y: VisibleY | None = None) -> Tensor:
         """Points (d, n) in the model's units -> rows (n, d) in the user's units.
 
         `y` is what the flow saw: classes with maps of their own have such units, too.
         """
-        rows = decode_classes(self.scalers_by_class, x, separate_classes(y))
+        rows = unscale_by_class(self.scalers_by_class, x, separate_classes(y))
         check_finite(rows, "rescale X, drop outliers, or pass float64")
         return rows
 
@@ -155,7 +155,9 @@ class FittedVectors(BaseFittedVectors):
                     f"step {step.step_index} does not have directions in {d} columns"
                 )
         for scaler in self.scalers_by_class:
-            linear = ~scaler.heavy_tailed  # `decode` clamps heavy-tailed columns
+            linear = (
+                ~scaler.heavy_tailed
+            )  # `unscale_points` clamps heavy-tailed columns
             farthest = max_abs * float(scaler.scale[linear].max(initial=0.0))
             farthest += float(np.abs(scaler.shift[linear]).max(initial=0.0))
             if not farthest < torch.finfo(plan.torch_dtype).max:
@@ -214,7 +216,7 @@ class FittedVectors(BaseFittedVectors):
         cloud = as_cloud(x, y, self.device)
         particle_streams.fill(cloud.x, "start")
         replay(spec, self.steps, cloud, particle_streams)
-        return self.decode_points(cloud.x, y)
+        return self.unscale_points(cloud.x, y)
 
 
 def _warn_if_one_condition(y: EncodedY) -> None:

@@ -138,7 +138,7 @@ class FittedLocalVectors(BaseFittedVectors):
             sampler = self.samplers[c]
             sampler.warn_if_far(numbers, "y", indices)
             x = sampler.sample_each(numbers, seed.child(c))  # float64: small spreads
-            out[indices] = self.decode_points(x.T).to(out)
+            out[indices] = self.unscale_points(x.T).to(out)
         return self.in_users_form(out)
 
 
@@ -159,7 +159,7 @@ def _iter_labels(
 def _parts(rows: VectorRows, scaler: ColumnScaler) -> list[tuple[Tensor, Tensor]]:
     """x and the continuous y of all rows; with labels in y, of each combination."""
     assert isinstance(rows.encoded_y, NumericY), "local conditions have numbers"
-    encoded = scaler.encode(rows.X).double()
+    encoded = scaler.scale_rows(rows.X).double()
     parts = _iter_labels(rows.encoded_y)
     return [(encoded[indices], y) for _, indices, y in parts]
 

@@ -38,7 +38,7 @@ class TunedVectors:
     device: torch.device
     allocation: ParticleAllocation
     scalers_by_class: tuple[ColumnScaler, ...]  # see `scalers_of_classes`
-    encoded_rows: Tensor  # (n, d), this rank's rows in the flow's units
+    scaled_rows: Tensor  # (n, d), this rank's rows in the flow's units
     # Draws around the rows of all ranks. None if the flow fits the rows themselves.
     smoother: Smoother | None
 
@@ -72,14 +72,14 @@ class TunedVectors:
     def flow_cloud(self) -> Cloud:
         """This rank's data for the steps of the flow."""
         if self.smoother is None:
-            return self._cloud(self.encoded_rows)
+            return self._cloud(self.scaled_rows)
         draws = self.smoother.draw_for_flow(self.plan.draws_per_row, self._drawing_seed)
         return self._cloud(draws[self.shard.slice])
 
     def axis_cloud(self) -> Cloud:
         """This rank's data for the axis steps; see `Smoother.draw_for_axes`."""
         if self.smoother is None:
-            return self._cloud(self.encoded_rows)
+            return self._cloud(self.scaled_rows)
         heavy_tails = [scaler.heavy_tailed for scaler in self.scalers_by_class]
         spread_columns = torch.from_numpy(np.any(heavy_tails, axis=0))
         draws = self.smoother.draw_for_axes(
