@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from sliceflow.engine.clouds import ClassSlices, Cloud, Indices, Permutation
+from sliceflow.engine.clouds import ClassSlices, Cloud, Permutation, PointSelection
 from sliceflow.engine.encoded_y import ClassIndices, SeparateClassIndices, VisibleY
 from sliceflow.engine.random import Seed
 
@@ -46,8 +46,8 @@ _WEIGHT_UNIT = 2.0**-40
 class Batch:
     """What one step is fitted to."""
 
-    particle_indices: Indices = None  # which particles; None is all of them
-    data_indices: Indices = None  # which data; None is all of them
+    particle_indices: PointSelection | None = None  # None is all of them
+    data_indices: PointSelection | None = None  # None is all of them
     weights: Tensor | None = None  # (n,) of these n data; None if all count alike
     # The classes among these particles, and among these data, if each class has its own
     # maps.
@@ -73,8 +73,8 @@ class Batches:
 
     # The particles of each batch, and the data of each batch; None if every step uses
     # all.
-    particle_indices: Sequence[Indices] | None = None
-    data_indices: Sequence[Indices] | None = None
+    particle_indices: Sequence[PointSelection] | None = None
+    data_indices: Sequence[PointSelection] | None = None
     # The order that the data must be brought into; None leaves them as they are.
     data_order: Permutation | None = None
     # The weights (n,) of the n data that are used, if all batches use the same ones.
@@ -88,8 +88,8 @@ class Batches:
 
         `data_y` are the conditions of all data, in their `data_order`.
         """
-        particle_indices: Indices = None
-        data_indices: Indices = None
+        particle_indices: PointSelection | None = None
+        data_indices: PointSelection | None = None
         class_slices = None
         if self.particle_indices is not None:
             turn = steps_before % len(self.particle_indices)
@@ -205,7 +205,7 @@ def make_batches(
     if y_p is not None and y_q is not None:
         groups = point_groups(y_p=y_p, y_q=y_q)
     order = seed.child("order").permutation(n)
-    data_indices: list[Indices] = []
+    data_indices: list[PointSelection] = []
     if groups is None:
         parts_q = _equal_parts(n, max_samples)
         for turn in range(len(parts_q)):  # all pairs of parts meet

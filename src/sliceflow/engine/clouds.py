@@ -29,8 +29,8 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.wasserstein import squared_wasserstein
 from sliceflow.errors import DataError
 
-# Which points of a cloud: a slice, indices (k,), or None for all of them.
-Indices = slice | Tensor | None
+# Which points of a cloud: a slice, or indices (k,). Where None is allowed, it is all.
+PointSelection = slice | Tensor
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Cloud:
     y: VisibleY | None = None
     class_slices: ClassSlices | None = None
 
-    def part(self, indices: Indices) -> Cloud:
+    def part(self, indices: PointSelection | None) -> Cloud:
         """Some of the points.
 
         A slice gives a view, with the `class_slices` within it. A choice by indices

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from sliceflow.arrays import chunks
 from sliceflow.engine.batches import StepTarget
-from sliceflow.engine.clouds import Cloud, Indices, Permutation
+from sliceflow.engine.clouds import Cloud, Permutation, PointSelection
 from sliceflow.engine.compression import compress_maps
 from sliceflow.engine.encoded_y import (
     ClassIndices,
@@ -525,7 +525,7 @@ class ParticleStreams:
                 dtype=x.dtype,
                 device=x.device,
             )
-            columns: Indices = slice(begin, end)
+            columns: PointSelection = slice(begin, end)
             if self.order is not None:
                 columns = self.order.back[begin:end]
             x[:, columns] = numbers.T
