@@ -120,7 +120,7 @@ def test_labels_that_are_not_distinct_or_of_their_type_are_refused(
     dtype, labels, message
 ):
     classes = {"class": "labels", "dtype": dtype, "labels": labels}
-    tree = {"class": "ClassEncoder", "classes": classes, "are_clusters": False}
+    tree = {"class": "ClassEncoder", "classes": classes, "hides_labels": False}
     header = msgspec.msgpack.encode(tree)
     with pytest.raises(ValueError, match=message):
         codec.decode(y_encoders.ClassEncoder, header, {})
@@ -271,7 +271,7 @@ def test_hostile_headers_are_refused(tmp_path, header):
 
 
 def test_labels_nested_too_deep_are_refused(tmp_path):
-    start = msgspec.msgpack.encode({"class": "ClassEncoder", "are_clusters": False})[1:]
+    start = msgspec.msgpack.encode({"class": "ClassEncoder", "hides_labels": False})[1:]
     labels = msgspec.msgpack.encode({"class": "labels", "dtype": "|O", "labels": [0]})[
         :-1
     ]

@@ -309,8 +309,8 @@ class FlowEstimator(
         if particles is not None:
             self.particles_ = particles.X
             self.particle_conditions_ = particles.y
-        encoder = record.fitted.encoder
-        if isinstance(encoder, y_encoders.ClassEncoder) and not encoder.are_clusters:
+        encoder = record.fitted.y_encoder
+        if isinstance(encoder, y_encoders.ClassEncoder) and not encoder.hides_labels:
             self.classes_ = encoder.classes
 
     # Sampling
@@ -386,8 +386,8 @@ class FlowEstimator(
         rows = fitted.sample(n, encoded_y, seed)
         if not return_y:
             return rows
-        encoder = fitted.encoder
-        if encoded_y is None or encoder is None or encoder.are_clusters:
+        encoder = fitted.y_encoder
+        if encoded_y is None or encoder is None or encoder.hides_labels:
             return rows, None
         return rows, y_encoders.decode_y(encoder, encoded_y)
 
@@ -474,8 +474,8 @@ class FlowEstimator(
 
 def _encoded_row_y(fitted: FittedFlow[Any], y: Any, n: int) -> EncodedY | None:
     """The encoded conditions of n rows; None if the model or the user has none."""
-    encoder = fitted.encoder
-    if y is None or encoder is None or encoder.are_clusters:
+    encoder = fitted.y_encoder
+    if y is None or encoder is None or encoder.hides_labels:
         return None
     row_y: EncodedY = encoder.encode(as_array(y))
     if len(row_y) != n:
@@ -499,7 +499,7 @@ def encode_y_for_samples(
             return n, None
         indices = stratified_indices(row_y, n, seed.child("conditions"))
         return n, row_y.take(indices)
-    requested = y_encoders.encode_requested_y(fitted.encoder, y, n)
+    requested = y_encoders.encode_requested_y(fitted.y_encoder, y, n)
     require_sample_memory(fitted, len(requested), fitted.device)
     return len(requested), requested
 

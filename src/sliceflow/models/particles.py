@@ -82,7 +82,7 @@ class ParticleAllocation:
         )
         indices = stratified_indices(row_conditions.encoded_y, n_kept, seed, minimum=1)
         kept_conditions = None
-        if not row_conditions.encoder.are_clusters:
+        if not row_conditions.encoder.hides_labels:
             kept_conditions = row_conditions.y[indices.numpy()]
         row_y = visible_y(
             row_conditions.encoded_y, use, row_conditions.encoder.condition_dim

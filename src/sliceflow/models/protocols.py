@@ -123,7 +123,7 @@ class FittedFlow(Fitted, Protocol[UserRowsT_co]):
     def device(self) -> torch.device: ...
 
     @property
-    def encoder(self) -> ConditionEncoder | None:
+    def y_encoder(self) -> ConditionEncoder | None:
         """The encoder of y; None without y."""
 
     @property

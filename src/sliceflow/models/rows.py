@@ -168,7 +168,7 @@ class HasConditions:
     conditions: RowConditions | None  # of the rows of all ranks; None without y
 
     @property
-    def encoder(self) -> ConditionEncoder | None:
+    def y_encoder(self) -> ConditionEncoder | None:
         """The kind of y; None without y."""
         if self.conditions is None:
             return None

@@ -202,7 +202,7 @@ def test_particle_conditions_have_the_datas_proportions(labels, m, use, seed):
     assert counts.min() >= 1
     assert np.abs(counts - m * np.bincount(labels) / len(labels)).max() <= 4
     kept_y = particles.kept_particle_y
-    assert np.array_equal(rows.encoder.decode(kept_y), particles.kept_conditions)
+    assert np.array_equal(rows.y_encoder.decode(kept_y), particles.kept_conditions)
     particle_y = particles.particle_y
     assert len(particle_y) >= 1990  # enough for a model, but for rounding
     assert len(particle_y) == particles.n_flow_particles

@@ -414,7 +414,7 @@ def _picture_classes(
 
     y has one label for each picture, or one label for all.
     """
-    given = y_encoders.encode_y(fitted.encoder, y, n_pictures, "pictures")
+    given = y_encoders.encode_y(fitted.y_encoder, y, n_pictures, "pictures")
     assert fitted.encoded_y is not None, "a model with an encoder of y has y"
     # Mirror images, whose classes come last, are no training pictures of completions.
     training = fitted.encoded_y.take(slice(n_training))

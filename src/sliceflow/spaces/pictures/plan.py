@@ -374,6 +374,6 @@ def _condition_kind(
         return "known"
     if data.conditions is None:
         return "none"
-    if data.conditions.encoder.are_clusters:
+    if data.conditions.encoder.hides_labels:
         return "clusters"
     return "labels"

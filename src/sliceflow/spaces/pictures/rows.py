@@ -176,7 +176,7 @@ class PictureData(HasConditions):
         classes = torch.cat(
             [torch.from_numpy(ranks.gather(part.numpy())) for part in parts]
         )
-        clusters = y_encoders.ClassEncoder(np.arange(k), are_clusters=True)
+        clusters = y_encoders.ClassEncoder(np.arange(k), hides_labels=True)
         return replace(
             self,
             conditions=RowConditions(clusters, classes),

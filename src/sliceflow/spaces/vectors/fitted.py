@@ -119,7 +119,7 @@ class FittedVectors(BaseFittedVectors):
     def check_saved(self) -> None:
         """Raise a ValueError if the parts of a saved model do not fit together."""
         super().check_saved()
-        if isinstance(self.encoder, MixedEncoder):
+        if isinstance(self.y_encoder, MixedEncoder):
             raise ValueError("a flow has a condition of labels and numbers")
         if len(self.class_scalers) != self.plan.n_separate_classes:
             n_units = len(self.class_scalers)
