@@ -149,7 +149,7 @@ def test_vectors_follow_algorithm_1_step_by_step(condition, xi, eta_over_d):
 def test_offline_samples_skip_the_shaded_lines():
     """Fresh particles between the fitted ones, moved by the CDFs that were kept."""
     x, data, y_p, y_q, encoded_p, encoded_q, width = problem("labels")
-    stage = Stage("flow", Random(40), 1, InterpolatedTransport(), n_knots=None)
+    stage = Stage("flow", Random(40), 1, InterpolatedTransport(), max_knots=None)
     flow = FlowSpec([stage], Seed(1), width, 10.0)
     particles = Cloud(as_points(x), encoded_p)
     theta = joint(flow, 0, particles)

@@ -382,10 +382,10 @@ class Step:
         if not stage.stores_maps:
             return None
         model_maps: TransportMaps | CompressedMaps = maps
-        if stage.n_knots is not None:
+        if stage.max_knots is not None:
             model_maps = compress_maps(
                 maps,
-                stage.n_knots,
+                stage.max_knots,
                 max_displacement=stage.max_displacement,
                 shared=self.spec.shared_condition_dim > 0,
                 resolve_tails=stage.matches_marginals,

@@ -64,22 +64,15 @@ def test_single_pixels_are_exact_and_come_after_everything_else():
     shrunk = ShrunkTransport(HISTOGRAM, 2.0, (0.1,))
     aligned = AlignedHistogramTransport(32, HISTOGRAM.max_samples, (-1.0, 64 / 17 - 1))
     assert [stage.transport for stage in stages] == [shrunk, shrunk, aligned]
-    assert [stage.n_knots for stage in stages] == [12, 12, 512]
+    assert [stage.max_knots for stage in stages] == [12, 12, 512]
     assert [stage.taper for stage in stages] == [0, 0.5, 0]
     assert [stage.subspace.clip for stage in stages] == [False, False, True]
-    assert (
-        builder(transport=SortedTransport()).flow_spec().stages[-1].transport
-        == SortedTransport()
-    )
-    assert [stage.n_knots for stage in builder(n_knots=0).flow_spec().stages] == [
-        0,
-        0,
-        0,
-    ]
-    half = [
-        stage.frame_kind.precision
-        for stage in builder(device="meta").flow_spec().stages
-    ]
+    sorting = builder(transport=SortedTransport()).flow_spec()
+    assert sorting.stages[-1].transport == SortedTransport()
+    without_model = builder(n_knots=0).flow_spec()
+    assert not any(stage.stores_maps for stage in without_model.stages)
+    on_gpu = builder(device="meta").flow_spec()
+    half = [stage.frame_kind.precision for stage in on_gpu.stages]
     assert half == [torch.float16, torch.float16, None]
 
 

@@ -58,8 +58,8 @@ class AxisSteps:
         flow_end : where the flow ended: steps and seconds are counted on, and its
             listeners are called after each of these steps
         """
-        # No model stores these maps, so they need not be compressed.
-        stages = [replace(stage, n_knots=0) for stage in self.spec.stages]
+        # No model stores these maps.
+        stages = [replace(stage, stores_maps=False) for stage in self.spec.stages]
         spec = replace(self.spec, stages=stages)
         counted_on = FlowState(
             steps_done=flow_end.state.steps_done,

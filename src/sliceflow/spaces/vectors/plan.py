@@ -188,7 +188,7 @@ class VectorPlan(BaseVectorPlan):
                     self.frame_kind,
                     self.n_steps,
                     self.transport,
-                    n_knots=self.n_knots,
+                    max_knots=self.n_knots,
                     taper=options.taper,
                 )
             )
@@ -199,7 +199,7 @@ class VectorPlan(BaseVectorPlan):
                     frames.Axis(),
                     options.n_axis_steps,
                     AXIS_TRANSPORT,
-                    n_knots=options.n_knots,
+                    max_knots=options.n_knots,
                     matches_marginals=True,
                 )
             )
