@@ -124,6 +124,10 @@ class FlowEstimator(
     ) -> FlowAdapter[FlowRowsT, FittedFlowT]:
         """The adapter that reads rows and plans their fit, on these ranks."""
 
+    @abstractmethod
+    def _fitted_flow(self) -> FittedFlow[UserRowsT]:
+        """The fitted state, which gives samples in the user's form."""
+
     def _require_shared_parameters(
         self, options: Options | None, flags: Sequence[str]
     ) -> None:
@@ -380,7 +384,7 @@ class FlowEstimator(
         >>> bool(flow.sample(9, y="right", random_state=0)[:, 0].min() > 50)
         True
         """
-        fitted: FittedFlow[UserRowsT] = self._fitted_state()
+        fitted = self._fitted_flow()
         seed = Seed.from_random_state(random_state)
         n, encoded_y = encode_y_for_samples(fitted, n, y, seed)
         rows = fitted.sample(n, encoded_y, seed)

@@ -387,6 +387,9 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
             self._validated_parameters(), resolve_device(self.device), layout, ranks
         )
 
+    def _fitted_flow(self) -> FittedPictures:
+        return self._fitted_state()
+
     def _validated_parameters(self) -> PictureParameters:
         """The parameters, checked, after the preset is applied."""
         self._require_shared_parameters(self.options, ("mirror", "save_rows"))

@@ -185,6 +185,9 @@ class SlicedWassersteinFlow(
             self._validated_parameters(), resolve_device(self.device), validate, ranks
         )
 
+    def _fitted_flow(self) -> FittedVectors | FittedLocalVectors:
+        return self._fitted_state()
+
     def _validated_parameters(self) -> VectorParameters:
         """The parameters, checked, after the preset is applied."""
         self._require_shared_parameters(self.options, ("standardize", "save_rows"))
