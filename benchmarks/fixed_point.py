@@ -100,7 +100,9 @@ def run_flow(
     transport: Transport = AutoTransport()
     if max(len(particles), len(data)) > MAX_ROWS_TO_SORT:
         transport = HistogramTransport(N_BINS)
-    flow = FlowSpec([Stage("steps", frame, n_steps, transport, n_knots=0)], Seed(0))
+    flow = FlowSpec(
+        [Stage("steps", frame, n_steps, transport, stores_maps=False)], Seed(0)
+    )
     if kappa > 0:
         flow = shrunk_flow(flow, kappa, inverse_sample_sizes(len(particles), len(data)))
     cloud = Cloud(x.clone())

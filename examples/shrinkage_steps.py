@@ -48,7 +48,9 @@ def trajectory(
     def keep(event: Event) -> None:
         positions.append(event.particles.clone())
 
-    stage = Stage("tiles", Tiles(1, 8, 8, 4), N_STEPS, SortedTransport(), n_knots=0)
+    stage = Stage(
+        "tiles", Tiles(1, 8, 8, 4), N_STEPS, SortedTransport(), stores_maps=False
+    )
     flow = FlowSpec([stage], seed.child("flow"))
     if kappa > 0:
         flow = shrunk_flow(flow, kappa, inverse_sample_sizes(x.shape[1], data.shape[1]))

@@ -43,7 +43,9 @@ def rows(n, kind):
 
 def ours(particles, data, seed, kappa=0.0, **conditions):
     """A flow of the engine: start, data, and what every step did."""
-    stages = [Stage("flow", Orthogonal(), 20, SortedTransport(), taper=0.5, n_knots=0)]
+    stages = [
+        Stage("flow", Orthogonal(), 20, SortedTransport(), taper=0.5, stores_maps=False)
+    ]
     stages += [Stage("axis", Axis(), 2, SortedTransport(), matches_marginals=True)]
     flow = FlowSpec(stages, Seed(seed), **conditions)
     inverse_sizes = inverse_sample_sizes(

@@ -149,7 +149,7 @@ def test_vectors_follow_algorithm_1_step_by_step(condition, xi, eta_over_d):
 def test_offline_samples_skip_the_shaded_lines():
     """Fresh particles between the fitted ones, moved by the CDFs that were kept."""
     x, data, y_p, y_q, encoded_p, encoded_q, width = problem("labels")
-    stage = Stage("flow", Random(40), 1, InterpolatedTransport(), n_knots=None)
+    stage = Stage("flow", Random(40), 1, InterpolatedTransport(), max_knots=None)
     flow = FlowSpec([stage], Seed(1), width, 10.0)
     particles = Cloud(as_points(x), encoded_p)
     theta = joint(flow, 0, particles)
@@ -253,7 +253,7 @@ def test_a_picture_stage_follows_algorithm_1_with_patches(
         options=ImageOptions(clip=False, taper=0.0),
     )
     mask = torch.from_numpy(known)[:, None] if observed else None
-    flow = PictureFlowBuilder(plan, Seed(3), torch.device("cpu"), mask).flow()
+    flow = PictureFlowBuilder(plan, Seed(3), torch.device("cpu"), mask).flow_spec()
     seen = []
     particles = Cloud(as_points(x), ClassIndices(classes_p) if labels else None)
     y = ClassIndices(classes_q) if labels else None

@@ -68,7 +68,7 @@ def test_every_combination_keeps_the_invariants(frame, transport, condition):
 
     The replayed model moves alike.
     """
-    stages = [Stage("flow", frame, 12, transport, taper=0.5, n_knots=None)]
+    stages = [Stage("flow", frame, 12, transport, taper=0.5, max_knots=None)]
     flow = FlowSpec(stages, Seed(0), CONDITIONS[condition], amplifier=5.0)
     results = []
     for _ in range(2):
@@ -218,10 +218,10 @@ def test_a_stage_moves_particles_in_its_own_space():
             Orthogonal(),
             4,
             SortedTransport(),
-            n_knots=None,
+            max_knots=None,
             subspace=Rotated(u),
         ),
-        Stage("whole", Orthogonal(), 2, SortedTransport(), n_knots=None),
+        Stage("whole", Orthogonal(), 2, SortedTransport(), max_knots=None),
     ]
     flow = FlowSpec(stages, Seed(0))
     particles, data = clouds(m=40)

@@ -99,7 +99,7 @@ def test_particles_flow_onto_a_known_target_without_data(rng):
     particles = Cloud(x)
     transport = GaussianizingTransport(penalty=30.0, n_knots=48)
     stage = Stage(
-        "flow", LeastGaussianRotation(), 15, transport=transport, n_knots=None
+        "flow", LeastGaussianRotation(), 15, transport=transport, max_knots=None
     )
     flow = FlowSpec([stage], Seed(0).child("flow"))
     steps = simulate(flow, particles, AnalyticTarget(), ParticleStreams(Seed(0)))

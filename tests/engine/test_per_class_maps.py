@@ -184,8 +184,10 @@ def test_a_flow_with_maps_per_class_is_the_flow_of_each_class_alone(rng):
     fresh = torch.from_numpy(rng.normal(size=(3, 90)))
     fresh_slices = ClassSlices((0, 30, 60, 90))
     stages = [
-        Stage("flow", Orthogonal(), 6, SortedTransport(), n_knots=32),
-        Stage("axes", Axis(), 2, SortedTransport(), n_knots=32, matches_marginals=True),
+        Stage("flow", Orthogonal(), 6, SortedTransport(), max_knots=32),
+        Stage(
+            "axes", Axis(), 2, SortedTransport(), max_knots=32, matches_marginals=True
+        ),
     ]
     flow = FlowSpec(stages, Seed(0), condition_dim=3, amplifier=np.inf)
     particles = Cloud(x.clone(), None, slices_p)
@@ -216,7 +218,7 @@ def test_particles_in_any_order_are_replayed_as_if_they_were_sorted_by_class(rng
     slices = slices_of([30, 30, 30])
     x = torch.from_numpy(rng.normal(size=(3, 90)))
     data = torch.from_numpy(rng.gamma(2, size=(3, 90)))
-    stages = [Stage("flow", Orthogonal(), 4, SortedTransport(), n_knots=32)]
+    stages = [Stage("flow", Orthogonal(), 4, SortedTransport(), max_knots=32)]
     flow = FlowSpec(stages, Seed(0), condition_dim=3, amplifier=np.inf)
     model = simulate(
         flow,
@@ -243,7 +245,7 @@ def test_the_noise_of_a_particle_does_not_depend_on_the_classes_of_others(rng):
     data = Cloud(
         torch.from_numpy(rng.gamma(2, size=(3, 90))), None, slices_of([30] * 3)
     )
-    stages = [Stage("flow", Orthogonal(), 4, SortedTransport(), n_knots=32)]
+    stages = [Stage("flow", Orthogonal(), 4, SortedTransport(), max_knots=32)]
     flow = FlowSpec(stages, Seed(0), condition_dim=3, amplifier=np.inf, entropy=0.01)
     fitted = Cloud(torch.from_numpy(rng.normal(size=(3, 90))), None, data.class_slices)
     target = Target.from_cloud(data)

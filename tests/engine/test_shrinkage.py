@@ -134,7 +134,7 @@ def test_where_classes_share_maps_their_gaps_are_no_noise():
     inverse_sizes = inverse_sample_sizes(4000, 4000, y_p=y, y_q=y)
     fit = ShrunkTransport(
         SortedTransport(), 3.0, inverse_sizes, n_shared_classes=10
-    ).fit(z_p, z_q, Batch(all_data_y=y))
+    ).fit(z_p, z_q, Batch(data_y=y))
     assert 0.2 < fit.active_fraction < 0.8
 
 

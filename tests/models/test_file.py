@@ -19,7 +19,7 @@ from torch import Tensor
 
 import sliceflow
 from models import full_disk
-from sliceflow.engine import conditions, frames, transports
+from sliceflow.engine import frames, transports, y_encoders
 from sliceflow.engine.compression import compress_grid_at_bends
 from sliceflow.engine.flow import FlowSpec
 from sliceflow.engine.maps import GridMaps, KnotMaps
@@ -29,7 +29,7 @@ from sliceflow.engine.schedule import Stage
 from sliceflow.models import codec, file
 from sliceflow.models.atomic import write_atomically
 from sliceflow.models.file import ModelFileError, load, save
-from sliceflow.models.limits import checked_max_norm
+from sliceflow.models.limits import checked_max_abs
 from sliceflow.models.saving import SavedHistory
 from sliceflow.saved_types import ArraySpec
 
@@ -42,13 +42,13 @@ class Small:
     frame: frames.SavedFrameKind
     transport: transports.SavedTransport
     model: tuple[ModelStep, ...]
-    condition: conditions.ConditionEncoder | None
+    condition: y_encoders.ConditionEncoder | None
     history: SavedHistory
     rows: Annotated[Tensor, ArraySpec("n d", "float64")]
 
     def check_saved(self):
         flow = FlowSpec([Stage("flow", self.frame, 8)], self.seed)
-        checked_max_norm(
+        checked_max_abs(
             flow, self.model, lambda i, k: 5, self.rows.shape[1], torch.float32
         )
 
@@ -84,7 +84,7 @@ def small(**changes):
         frame=frames.Random(20),
         transport=transports.HistogramTransport(64),
         model=steps(),
-        condition=conditions.ClassEncoder(np.array(["cat", "dog"])),
+        condition=y_encoders.ClassEncoder(np.array(["cat", "dog"])),
         history=history,
         rows=torch.zeros(3, 7, dtype=torch.float64),
     )
@@ -120,10 +120,10 @@ def test_labels_that_are_not_distinct_or_of_their_type_are_refused(
     dtype, labels, message
 ):
     classes = {"class": "labels", "dtype": dtype, "labels": labels}
-    tree = {"class": "ClassEncoder", "classes": classes, "are_clusters": False}
+    tree = {"class": "ClassEncoder", "classes": classes, "hides_labels": False}
     header = msgspec.msgpack.encode(tree)
     with pytest.raises(ValueError, match=message):
-        codec.decode(conditions.ClassEncoder, header, {})
+        codec.decode(y_encoders.ClassEncoder, header, {})
 
 
 def test_the_file_is_safetensors_compressed_by_zstd(path):
@@ -181,7 +181,7 @@ FAR = torch.full((5, 1), 1e38)
             "not orthonormal",
         ),
         (
-            dict(condition=conditions.ClassEncoder(np.array([3 + 1j]))),
+            dict(condition=y_encoders.ClassEncoder(np.array([3 + 1j]))),
             "which a file cannot hold",
         ),
     ],
@@ -195,7 +195,7 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path, changes, message):
 def test_noise_and_starts_count_in_what_particles_reach():
     def reach(entropy=0.0, start_std=1.0):
         flow = FlowSpec([Stage("flow", frames.Random(5), 8)], Seed(0), entropy=entropy)
-        return checked_max_norm(
+        return checked_max_abs(
             flow, steps(), lambda i, k: 5, 7, torch.float32, start_std=start_std
         )
 
@@ -271,7 +271,7 @@ def test_hostile_headers_are_refused(tmp_path, header):
 
 
 def test_labels_nested_too_deep_are_refused(tmp_path):
-    start = msgspec.msgpack.encode({"class": "ClassEncoder", "are_clusters": False})[1:]
+    start = msgspec.msgpack.encode({"class": "ClassEncoder", "hides_labels": False})[1:]
     labels = msgspec.msgpack.encode({"class": "labels", "dtype": "|O", "labels": [0]})[
         :-1
     ]
@@ -279,7 +279,7 @@ def test_labels_nested_too_deep_are_refused(tmp_path):
     header = b"\x83" + start + b"\xa7classes" + deep
     file.write(tmp_path / "x", "ClassEncoder", header, {})
     with pytest.raises(ModelFileError):
-        load(tmp_path / "x", (conditions.ClassEncoder,))
+        load(tmp_path / "x", (y_encoders.ClassEncoder,))
 
 
 def test_a_file_cut_off_or_changed_anywhere_is_refused_or_the_same(path):

@@ -11,8 +11,8 @@ from torch import Tensor
 from sliceflow.engine.encoded_y import (
     ClassIndices,
     EncodedY,
-    FlowY,
     SeparateClassIndices,
+    VisibleY,
 )
 from sliceflow.engine.random import Seed
 
@@ -67,7 +67,7 @@ def even_indices(n: int, m: int, seed: Seed) -> Tensor:
     return indices[seed.child("order").permutation(m)]
 
 
-def extra_y(*, y_p: FlowY, y_q: FlowY, seed: Seed) -> FlowY:
+def extra_y(*, y_p: VisibleY, y_q: VisibleY, seed: Seed) -> VisibleY:
     """The conditions of particles that a fit adds where the requested ones are too few.
 
     Maps of few particles are too noisy for offline samples. So a fit has at least

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from sliceflow.engine.clouds import ClassSlices, Cloud, Indices, Permutation
-from sliceflow.engine.encoded_y import ClassIndices, FlowY, SeparateClassIndices
+from sliceflow.engine.clouds import ClassSlices, Cloud, Permutation, PointSelection
+from sliceflow.engine.encoded_y import ClassIndices, SeparateClassIndices, VisibleY
 from sliceflow.engine.random import Seed
 
 if TYPE_CHECKING:
@@ -46,13 +46,13 @@ _WEIGHT_UNIT = 2.0**-40
 class Batch:
     """What one step is fitted to."""
 
-    particle_indices: Indices = None  # which particles; None is all of them
-    data_indices: Indices = None  # which data; None is all of them
+    particle_indices: PointSelection | None = None  # None is all of them
+    data_indices: PointSelection | None = None  # None is all of them
     weights: Tensor | None = None  # (n,) of these n data; None if all count alike
     # The classes among these particles, and among these data, if each class has its own
     # maps.
     class_slices: tuple[ClassSlices, ClassSlices] | None = None
-    all_data_y: FlowY | None = None  # of all data, in the order of the batches
+    data_y: VisibleY | None = None  # of all data, in the order of the batches
 
     @property
     def uses_all_particles(self) -> bool:
@@ -73,8 +73,8 @@ class Batches:
 
     # The particles of each batch, and the data of each batch; None if every step uses
     # all.
-    particle_indices: Sequence[Indices] | None = None
-    data_indices: Sequence[Indices] | None = None
+    particle_indices: Sequence[PointSelection] | None = None
+    data_indices: Sequence[PointSelection] | None = None
     # The order that the data must be brought into; None leaves them as they are.
     data_order: Permutation | None = None
     # The weights (n,) of the n data that are used, if all batches use the same ones.
@@ -83,13 +83,13 @@ class Batches:
     # has its own maps.
     class_slices: Sequence[tuple[ClassSlices, ClassSlices]] | None = None
 
-    def batch(self, steps_before: int, all_data_y: FlowY | None = None) -> Batch:
+    def batch(self, steps_before: int, data_y: VisibleY | None = None) -> Batch:
         """The batch of the step after `steps_before` steps.
 
-        `all_data_y` are the conditions of all data, in their `data_order`.
+        `data_y` are the conditions of all data, in their `data_order`.
         """
-        particle_indices: Indices = None
-        data_indices: Indices = None
+        particle_indices: PointSelection | None = None
+        data_indices: PointSelection | None = None
         class_slices = None
         if self.particle_indices is not None:
             turn = steps_before % len(self.particle_indices)
@@ -98,9 +98,7 @@ class Batches:
             data_indices = self.data_indices[steps_before % len(self.data_indices)]
         if self.class_slices is not None:
             class_slices = self.class_slices[steps_before % len(self.class_slices)]
-        return Batch(
-            particle_indices, data_indices, self.weights, class_slices, all_data_y
-        )
+        return Batch(particle_indices, data_indices, self.weights, class_slices, data_y)
 
 
 class StepTarget(Protocol):
@@ -183,8 +181,8 @@ def make_batches(
     seed: Seed,
     device: torch.device | str = "cpu",
     *,
-    y_p: FlowY | None = None,
-    y_q: FlowY | None = None,
+    y_p: VisibleY | None = None,
+    y_q: VisibleY | None = None,
 ) -> Batches:
     """Batches of at most `max_samples` of m particles and of n data, in one process.
 
@@ -207,7 +205,7 @@ def make_batches(
     if y_p is not None and y_q is not None:
         groups = point_groups(y_p=y_p, y_q=y_q)
     order = seed.child("order").permutation(n)
-    data_indices: list[Indices] = []
+    data_indices: list[PointSelection] = []
     if groups is None:
         parts_q = _equal_parts(n, max_samples)
         for turn in range(len(parts_q)):  # all pairs of parts meet
@@ -290,8 +288,8 @@ def weighted_batches(
     shard: Tensor | slice,
     device: torch.device | str,
     *,
-    y_p: FlowY | None,
-    y_q: FlowY | None,
+    y_p: VisibleY | None,
+    y_q: VisibleY | None,
 ) -> Batches:
     """One batch of all points, with data weighted to the particles' shares.
 
@@ -347,7 +345,7 @@ def _matching_data(
     return data_indices
 
 
-def point_groups(*, y_p: FlowY, y_q: FlowY) -> tuple[Tensor, Tensor] | None:
+def point_groups(*, y_p: VisibleY, y_q: VisibleY) -> tuple[Tensor, Tensor] | None:
     """Group indices (M,) of particles and (N,) of data: a group has one condition.
 
     The result is None if groups cannot be compared, because data and particles have
@@ -379,7 +377,7 @@ def _distinct_row_indices(rows: Tensor) -> Tensor:
     return indices
 
 
-def point_weights(*, y_p: FlowY, y_q: FlowY) -> Tensor | None:
+def point_weights(*, y_p: VisibleY, y_q: VisibleY) -> Tensor | None:
     """Weights (N,) of the data that give every condition the particles' mass.
 
     A row whose condition g is shared by N_g of N rows and M_g of M particles counts

@@ -21,16 +21,16 @@ from torch import Tensor
 from sliceflow.engine.encoded_y import (
     ClassIndices,
     EncodedY,
-    FlowY,
     MixedY,
     SeparateClassIndices,
+    VisibleY,
 )
 from sliceflow.engine.random import Seed
 from sliceflow.engine.wasserstein import squared_wasserstein
 from sliceflow.errors import DataError
 
-# Which points of a cloud: a slice, indices (k,), or None for all of them.
-Indices = slice | Tensor | None
+# Which points of a cloud: a slice, or indices (k,). Where None is allowed, it is all.
+PointSelection = slice | Tensor
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Cloud:
     ----------
     x : tensor (d, n)
         The points.
-    y : FlowY or None, default None
+    y : VisibleY or None, default None
         Their conditions, if there are any.
     class_slices : ClassSlices or None, default None
         The points of each class, if each class has its own maps. The points are then
@@ -121,10 +121,10 @@ class Cloud:
     """
 
     x: Tensor
-    y: FlowY | None = None
+    y: VisibleY | None = None
     class_slices: ClassSlices | None = None
 
-    def part(self, indices: Indices) -> Cloud:
+    def part(self, indices: PointSelection | None) -> Cloud:
         """Some of the points.
 
         A slice gives a view, with the `class_slices` within it. A choice by indices

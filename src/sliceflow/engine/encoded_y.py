@@ -1,10 +1,14 @@
 """Encoded conditions: the y of n points, as the engine uses it.
 
 `ClassIndices` encode labels, `ContinuousY` columns of numbers, and `MixedY` both
-together. What a flow does with y is in the type, too: it sees no y, a `FlowY` that
+together. What a flow does with y is in the type, too: it sees no y, a `VisibleY` that
 shifts projections if all points share the maps, or `SeparateClassIndices`. Everywhere
 `y_p` is the y of particles, which have the distribution p, and `y_q` that of data,
 which have q. Nothing writes to a y: conditions do not move.
+
+A frame's θ_y (h, l) shifts every projection by ``ξ·θ_yᵀy`` (`add_condition_shift`),
+where a class index stands for a one-hot y. So l, everywhere `condition_dim`, is the
+number of classes or of columns.
 """
 
 from __future__ import annotations
@@ -97,8 +101,8 @@ class MixedY(_PointValues):
         return self.values[:, 1:]
 
 
-# What a flow sees of y, as `flow.select_y` gives it; None if it ignores y.
-FlowY = ClassIndices | ContinuousY
+# What a flow sees of y, as `flow.visible_y` gives it; None if it ignores y.
+VisibleY = ClassIndices | ContinuousY
 # What local conditions take: y with numbers.
 NumericY = ContinuousY | MixedY
 EncodedY = ClassIndices | ContinuousY | MixedY
@@ -109,3 +113,14 @@ def separate_classes(y: EncodedY | None) -> SeparateClassIndices | None:
     if isinstance(y, SeparateClassIndices):
         return y
     return None
+
+
+def add_condition_shift(z: Tensor, theta: Tensor | None, y: VisibleY | None) -> Tensor:
+    """z + ξ·θ_yᵀy for every direction and point, (h, n), with theta = ξ·θ_y (h, l).
+
+    A class index stands for a one-hot y, so the offset of class c is theta[:, c].
+    Without a condition this is z.
+    """
+    if theta is None or y is None:
+        return z
+    return y.shift(z, theta)

@@ -34,14 +34,14 @@ from torch import Tensor
 
 from sliceflow.arrays import chunks
 from sliceflow.engine.batches import StepTarget
-from sliceflow.engine.clouds import Cloud, Indices, Permutation
+from sliceflow.engine.clouds import Cloud, Permutation, PointSelection
 from sliceflow.engine.compression import compress_maps
 from sliceflow.engine.encoded_y import (
     ClassIndices,
     EncodedY,
-    FlowY,
     MixedY,
     SeparateClassIndices,
+    VisibleY,
 )
 from sliceflow.engine.events import Event, EventListener, notify, now
 from sliceflow.engine.frames import DenseFrame, Frame
@@ -159,7 +159,7 @@ def replay(
         return _replay_in_order(
             spec, steps, particles, particle_streams, snapshots_after
         )
-    y = select_y(particles.y, spec.condition_use, spec.condition_dim)
+    y = visible_y(particles.y, spec.condition_use, spec.condition_dim)
     by_class, order = Cloud(particles.x, y).sorted_by_class()
     streams_by_class = replace(particle_streams, order=order)
     snapshots = _replay_in_order(
@@ -214,8 +214,10 @@ def resolve_condition_use(amplifier: float, condition_dim: int) -> ConditionUse:
     return "shared"
 
 
-def select_y(y: EncodedY | None, use: ConditionUse, condition_dim: int) -> FlowY | None:
-    """The y that a flow sees, for its use of y: everywhere the name `flow_y`.
+def visible_y(
+    y: EncodedY | None, use: ConditionUse, condition_dim: int
+) -> VisibleY | None:
+    """The y that a flow sees, for its use of y.
 
     It is None without y, or if the flow ignores y. Classes with maps of their own are
     `SeparateClassIndices`.
@@ -380,10 +382,10 @@ class Step:
         if not stage.stores_maps:
             return None
         model_maps: TransportMaps | CompressedMaps = maps
-        if stage.n_knots is not None:
+        if stage.max_knots is not None:
             model_maps = compress_maps(
                 maps,
-                stage.n_knots,
+                stage.max_knots,
                 max_displacement=stage.max_displacement,
                 shared=self.spec.shared_condition_dim > 0,
                 resolve_tails=stage.matches_marginals,
@@ -523,7 +525,7 @@ class ParticleStreams:
                 dtype=x.dtype,
                 device=x.device,
             )
-            columns: Indices = slice(begin, end)
+            columns: PointSelection = slice(begin, end)
             if self.order is not None:
                 columns = self.order.back[begin:end]
             x[:, columns] = numbers.T

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol, Self
 import torch
 from torch import Tensor
 
-from sliceflow.engine.conditions import add_condition_shift
+from sliceflow.engine.encoded_y import add_condition_shift
 from sliceflow.engine.random import Seed
 from sliceflow.engine.rotations import (
     MAX_FRESH_DIMENSION,
@@ -31,7 +31,7 @@ from sliceflow.engine.rotations import (
 from sliceflow.validation import is_int, require
 
 if TYPE_CHECKING:
-    from sliceflow.engine.clouds import Cloud, Indices
+    from sliceflow.engine.clouds import Cloud, PointSelection
     from sliceflow.engine.maps import TransportMaps
 
 __all__ = [
@@ -91,7 +91,7 @@ class DenseFrame:
             return self
         return replace(self, theta_y=amplifier * self.theta_y)
 
-    def project(self, cloud: Cloud, indices: Indices = None) -> Tensor:
+    def project(self, cloud: Cloud, indices: PointSelection | None = None) -> Tensor:
         """z = Θx + θ_yᵀy of some or all points: (h, n)."""
         cloud = cloud.part(indices)
         z = cloud.x if self.theta is None else torch.mm(self.theta, cloud.x)
@@ -119,7 +119,9 @@ class Frame(Protocol):
     def theta_to_store(self) -> Tensor | None: ...
     def count_directions(self, d: int) -> int: ...
     def amplified(self, amplifier: float) -> Self: ...
-    def project(self, cloud: Cloud, indices: Indices = None) -> Tensor: ...
+    def project(
+        self, cloud: Cloud, indices: PointSelection | None = None
+    ) -> Tensor: ...
     def lift(self, dz: Tensor) -> Tensor: ...
     def move(self, cloud: Cloud, maps: TransportMaps, step_size: float) -> None: ...
 

@@ -35,7 +35,9 @@ _WORDS_PER_COUNTER = 4
 
 
 # What users may pass as `random_state`, as in scikit-learn.
-RandomState = int | np.integer[Any] | np.random.RandomState | np.random.Generator | None
+RandomStateLike = (
+    int | np.integer[Any] | np.random.RandomState | np.random.Generator | None
+)
 
 
 @dataclass(frozen=True)

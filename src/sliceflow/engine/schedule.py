@@ -48,8 +48,8 @@ class Stage:
     step_size: float = 1.0
     # The step size falls linearly to 0 over this last fraction of the stage.
     taper: float = 0.0
-    # Knots of each map in the model; 0 stores no model, None all knots.
-    n_knots: int | None = 512
+    stores_maps: bool = True  # whether the model has the steps of this stage
+    max_knots: int | None = 512  # of each map in the model; None keeps all
     # An upper bound on how far one step can move a value. If it is known, maps on a
     # grid are compressed to knots where they bend; see `compression.compress_maps`.
     max_displacement: float | None = None
@@ -60,11 +60,6 @@ class Stage:
     # The path from the seed of the flow to the seed of this stage's frames. An empty
     # path stands for ("frame", index of the stage).
     frame_seed_path: tuple[str | int, ...] = ()
-
-    @property
-    def stores_maps(self) -> bool:
-        """Whether the model has the steps of this stage."""
-        return self.n_knots != 0
 
     def step_size_at(self, step_index: int) -> float:
         """The size of step `step_index`, from 0 to n_steps − 1."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from sliceflow import kernels
 from sliceflow.engine.batches import ALL_POINTS, Batch, point_weights
 from sliceflow.engine.clouds import ClassSlices
-from sliceflow.engine.encoded_y import ClassIndices, FlowY, SeparateClassIndices
+from sliceflow.engine.encoded_y import ClassIndices, SeparateClassIndices, VisibleY
 from sliceflow.engine.flow import FlowSpec
 from sliceflow.engine.maps import GridMaps, KnotMaps
 from sliceflow.engine.schedule import Stage
@@ -70,7 +70,7 @@ class ShrunkTransport:
         fit = self.transport.fit(z_p, z_q, batch)
         variance = None
         if self.n_shared_classes:
-            y = batch.all_data_y
+            y = batch.data_y
             assert isinstance(y, ClassIndices), "classes share the maps"
             if batch.data_indices is not None:
                 y = y.take(batch.data_indices)
@@ -123,8 +123,8 @@ def inverse_sample_sizes(
     m: int,
     n: int,
     *,
-    y_p: FlowY | None = None,
-    y_q: FlowY | None = None,
+    y_p: VisibleY | None = None,
+    y_q: VisibleY | None = None,
     max_samples: int | None = None,
     distinct_share: float = 1.0,
 ) -> tuple[float, ...]:

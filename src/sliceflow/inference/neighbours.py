@@ -8,8 +8,8 @@ import numpy as np
 from torch import Tensor
 
 from sliceflow.arrays import Floats, Mask, chunks
-from sliceflow.engine.conditions import ContinuousEncoder
 from sliceflow.engine.random import Seed
+from sliceflow.engine.y_encoders import ContinuousEncoder
 from sliceflow.neighbours.local import LocalSampler
 from sliceflow.spaces.vectors.units import ColumnScaler
 
@@ -36,7 +36,7 @@ class NeighbourSampler:
         self._units = ColumnScaler.from_data(theta, standardize=True)
         self._x_encoder = ContinuousEncoder.from_data(x)
         self._local_sampler = LocalSampler.from_data(
-            self._units.encode(theta), self._x_encoder.encode(x).values
+            self._units.scale_rows(theta), self._x_encoder.encode(x).values
         )
 
     def iter_samples(
@@ -75,7 +75,7 @@ class NeighbourSampler:
         seed = Seed(int(rng.integers(2**31))).child(0, n)
         samples, _ = self._local_sampler.sample(encoded_x, n, seed)
         points = samples.flatten(0, 1).T
-        return self._units.decode_points(points).view(samples.shape).numpy()
+        return self._units.unscale_points(points).view(samples.shape).numpy()
 
     def _is_outside(self, theta: Floats) -> Mask:
         """Whether any parameter of each sample (…, d) is beyond its bounds: (…)."""

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sliceflow.arrays import SMALLEST_POSITIVE, Floats
 from sliceflow.engine import events
-from sliceflow.engine.random import RandomState, Seed
+from sliceflow.engine.random import RandomStateLike, Seed
 from sliceflow.errors import DataError
 from sliceflow.inference.checks import (
     as_shape,
@@ -170,7 +170,7 @@ class Posterior:
         shape: int | Sequence[int] = (),
         x: Any = None,
         *,
-        random_state: RandomState = None,
+        random_state: RandomStateLike = None,
     ) -> Tensor:
         """Draw samples at one observation.
 
@@ -197,7 +197,7 @@ class Posterior:
         shape: int | Sequence[int],
         x: Any,
         *,
-        random_state: RandomState = None,
+        random_state: RandomStateLike = None,
     ) -> Tensor:
         """Draw samples at several observations.
 
@@ -227,7 +227,7 @@ class Posterior:
         by_sample = self._as_tensor(samples.transpose(1, 0, 2))
         return by_sample.reshape(*shape, len(observations), -1)
 
-    def map(self, x: Any = None, *, random_state: RandomState = 0) -> Tensor:
+    def map(self, x: Any = None, *, random_state: RandomStateLike = 0) -> Tensor:
         """Find the most probable θ at one observation: the highest mode of samples.
 
         Mean shift (Fukunaga and Hostetler, 1975) climbs from the densest sample. The
@@ -260,7 +260,7 @@ class Posterior:
         x: Any,
         *,
         n_samples: int = 100,
-        random_state: RandomState = 0,
+        random_state: RandomStateLike = 0,
     ) -> Calibration:
         """Test whether samples at each x cover theta as often as they should.
 
@@ -358,7 +358,7 @@ class Posterior:
         return check_observations(x, n_values=self.x.shape[1])
 
     def _sample_all(
-        self, observations: Floats, n: int, random_state: RandomState
+        self, observations: Floats, n: int, random_state: RandomStateLike
     ) -> Floats:
         """Draw n samples at each of q observations (q, l), inside the bounds.
 
@@ -581,7 +581,7 @@ def _highest_mode(samples: Floats) -> Floats:
     return np.asarray(centre + mode * width)
 
 
-def _as_generator(random_state: RandomState) -> np.random.Generator:
+def _as_generator(random_state: RandomStateLike) -> np.random.Generator:
     """A generator of numpy. Before version 2.2, numpy makes none of a RandomState."""
     if isinstance(random_state, np.random.RandomState):
         return np.random.Generator(random_state._bit_generator)

@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sliceflow.devices import require_memory
 from sliceflow.engine.events import ClosableListener, EventT, Listeners, Progress
-from sliceflow.engine.random import RandomState, Seed
+from sliceflow.engine.random import RandomStateLike, Seed
 from sliceflow.errors import HintedError, warn_user
 from sliceflow.models.plan import Plan
 from sliceflow.models.protocols import (
@@ -37,7 +37,7 @@ from sliceflow.models.protocols import (
     PreparedFit,
     RowsT,
 )
-from sliceflow.models.ranks import SINGLE, Communicator
+from sliceflow.models.ranks import ONE_PROCESS, Communicator
 from sliceflow.models.removal import remove_rows
 from sliceflow.models.saving import FitRecord, HasColumns, SavedHistory, save
 from sliceflow.validation import as_callables, require
@@ -113,7 +113,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
     _history_type: type[HasColumns] = SavedHistory
     _options_type: type[Options] | None = None  # of the parameter `options`
     # Parameters that every subclass has; its constructor sets them.
-    random_state: RandomState
+    random_state: RandomStateLike
     verbose: int
     # Some subclasses have this parameter; the others never write rows to files.
     save_rows: bool = False
@@ -204,7 +204,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
         task: FitTask[RowsT, FittedT, EventT],
         listeners: Listeners[EventT],
         *,
-        ranks: Communicator = SINGLE,
+        ranks: Communicator = ONE_PROCESS,
         owns_rows: bool = False,
     ) -> Self:
         """Run a fit, and store its model. Every `fit` ends here.

@@ -16,7 +16,7 @@ import torch
 
 import sliceflow
 from sliceflow.engine.random import Seed
-from sliceflow.models.ranks import SINGLE, Communicator, Shard
+from sliceflow.models.ranks import ONE_PROCESS, Communicator, Shard
 from sliceflow.validation import from_tensor, is_int
 
 # Parameters that are left out: the device and the seed have texts of their own, and
@@ -86,7 +86,9 @@ def require_same_parameters(
 
 
 def digest(
-    array: np.ndarray | None, ranks: Communicator = SINGLE, shard: Shard | None = None
+    array: np.ndarray | None,
+    ranks: Communicator = ONE_PROCESS,
+    shard: Shard | None = None,
 ) -> str:
     """A short text that identifies an array of rows: dtype, shape and a hash.
 

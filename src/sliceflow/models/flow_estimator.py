@@ -29,14 +29,14 @@ from typing import (
 import numpy as np
 import torch
 
-from sliceflow.engine import conditions
+from sliceflow.engine import y_encoders
 from sliceflow.engine.allocation import stratified_indices
 from sliceflow.engine.clouds import sliced_distance
 from sliceflow.engine.encoded_y import EncodedY
 from sliceflow.engine.events import Event, FlowListener, History, Listeners
 from sliceflow.engine.flow import FlowState, do_nothing, simulate
 from sliceflow.engine.labels import as_array
-from sliceflow.engine.random import RandomState, Seed
+from sliceflow.engine.random import RandomStateLike, Seed
 from sliceflow.engine.transports import Transport, TransportName
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.checkpoints import Checkpoints
@@ -57,7 +57,7 @@ from sliceflow.models.protocols import (
     PreparedFit,
     RunningFlow,
 )
-from sliceflow.models.ranks import SINGLE, Communicator
+from sliceflow.models.ranks import ONE_PROCESS, Communicator
 from sliceflow.models.saving import FitRecord, save
 from sliceflow.validation import (
     is_bool,
@@ -120,9 +120,13 @@ class FlowEstimator(
 
     @abstractmethod
     def _adapter(
-        self, like_fitted: bool = False, ranks: Communicator = SINGLE
+        self, like_fitted: bool = False, ranks: Communicator = ONE_PROCESS
     ) -> FlowAdapter[FlowRowsT, FittedFlowT]:
         """The adapter that reads rows and plans their fit, on these ranks."""
+
+    @abstractmethod
+    def _fitted_flow(self) -> FittedFlow[UserRowsT]:
+        """The fitted state, which gives samples in the user's form."""
 
     def _require_shared_parameters(
         self, options: Options | None, flags: Sequence[str]
@@ -266,7 +270,7 @@ class FlowEstimator(
             task: FlowTask[FlowRowsT, FittedFlowT] = X.task_for(self, y, ranks)
             return task
         if ranks is None:
-            ranks = SINGLE
+            ranks = ONE_PROCESS
         adapter = self._adapter(ranks=ranks)
         if ranks.size > 1:
             parameters = self.get_params(deep=False)
@@ -309,8 +313,8 @@ class FlowEstimator(
         if particles is not None:
             self.particles_ = particles.X
             self.particle_conditions_ = particles.y
-        encoder = record.fitted.encoder
-        if isinstance(encoder, conditions.ClassEncoder) and not encoder.are_clusters:
+        encoder = record.fitted.y_encoder
+        if isinstance(encoder, y_encoders.ClassEncoder) and not encoder.hides_labels:
             self.classes_ = encoder.classes
 
     # Sampling
@@ -321,7 +325,7 @@ class FlowEstimator(
         n: int = 1,
         *,
         y: Any = None,
-        random_state: RandomState = None,
+        random_state: RandomStateLike = None,
         return_y: Literal[False] = False,
     ) -> UserRowsT: ...
 
@@ -331,7 +335,7 @@ class FlowEstimator(
         n: int = 1,
         *,
         y: Any = None,
-        random_state: RandomState = None,
+        random_state: RandomStateLike = None,
         return_y: Literal[True],
     ) -> tuple[UserRowsT, Any]: ...
 
@@ -340,7 +344,7 @@ class FlowEstimator(
         n: int = 1,
         *,
         y: Any = None,
-        random_state: RandomState = None,
+        random_state: RandomStateLike = None,
         return_y: bool = False,
     ) -> UserRowsT | tuple[UserRowsT, Any]:
         """Draw fresh samples.
@@ -380,16 +384,16 @@ class FlowEstimator(
         >>> bool(flow.sample(9, y="right", random_state=0)[:, 0].min() > 50)
         True
         """
-        fitted: FittedFlow[UserRowsT] = self._fitted_state()
+        fitted = self._fitted_flow()
         seed = Seed.from_random_state(random_state)
         n, encoded_y = encode_y_for_samples(fitted, n, y, seed)
         rows = fitted.sample(n, encoded_y, seed)
         if not return_y:
             return rows
-        encoder = fitted.encoder
-        if encoded_y is None or encoder is None or encoder.are_clusters:
+        encoder = fitted.y_encoder
+        if encoded_y is None or encoder is None or encoder.hides_labels:
             return rows, None
-        return rows, conditions.decode_y(encoder, encoded_y)
+        return rows, y_encoders.decode_y(encoder, encoded_y)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Minus the sliced Wasserstein distance of samples to rows: higher is better.
@@ -474,8 +478,8 @@ class FlowEstimator(
 
 def _encoded_row_y(fitted: FittedFlow[Any], y: Any, n: int) -> EncodedY | None:
     """The encoded conditions of n rows; None if the model or the user has none."""
-    encoder = fitted.encoder
-    if y is None or encoder is None or encoder.are_clusters:
+    encoder = fitted.y_encoder
+    if y is None or encoder is None or encoder.hides_labels:
         return None
     row_y: EncodedY = encoder.encode(as_array(y))
     if len(row_y) != n:
@@ -499,7 +503,7 @@ def encode_y_for_samples(
             return n, None
         indices = stratified_indices(row_y, n, seed.child("conditions"))
         return n, row_y.take(indices)
-    requested = conditions.encode_requested_y(fitted.encoder, y, n)
+    requested = y_encoders.encode_requested_y(fitted.y_encoder, y, n)
     require_sample_memory(fitted, len(requested), fitted.device)
     return len(requested), requested
 

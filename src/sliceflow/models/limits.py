@@ -21,16 +21,16 @@ LARGEST_NORMAL = 8.0
 LARGEST_CONDITION_COMPONENT = 32.0
 
 
-def checked_max_norm(
+def checked_max_abs(
     spec: FlowSpec,
     steps: Sequence[ModelStep],
-    n_maps: Callable[[int, int], int],
+    expected_n_maps: Callable[[int, int], int],
     d: int,
     dtype: torch.dtype,
     y: EncodedY | None = None,
     start_std: float = 1.0,
 ) -> float:
-    """An upper bound of the norm of particles after the steps of a model.
+    """A bound on the magnitude of all coordinates of particles after a model's steps.
 
     A step moves a particle along every direction by at most twice the largest number in
     its maps, times the step size; and by noise if the flow has an entropy.
@@ -39,7 +39,8 @@ def checked_max_norm(
     ----------
     spec : the flow that the steps belong to
     steps : the steps of the model
-    n_maps : ``n_maps(i, k)`` is the number of maps that step k of stage i must have
+    expected_n_maps : gives the number of maps that step k of stage i must have, for
+        (i, k)
     d : the number of columns
     dtype : the dtype of particles
     y : the encoded conditions, if there are any
@@ -48,34 +49,34 @@ def checked_max_norm(
     Raises
     ------
     ValueError
-        Unless these are the first steps of every stage, in order, each with `n_maps`
-        maps, and `dtype` can hold what they reach.
+        Unless these are the first steps of every stage, in order, each with as many
+        maps as expected, and `dtype` can hold what they reach.
     """
     _check_order(spec, steps)
-    max_norm = LARGEST_NORMAL * start_std
+    max_abs = LARGEST_NORMAL * start_std
     for step in steps:
-        step_maps = _n_maps(step.maps)
-        expected_maps = n_maps(step.stage_index, step.step_index)
-        if step_maps != expected_maps:
+        n_maps = _n_maps(step.maps)
+        n_expected = expected_n_maps(step.stage_index, step.step_index)
+        if n_maps != n_expected:
             raise ValueError(
-                f"step {step.step_index} of stage {step.stage_index} has {step_maps} "
-                f"maps but needs {expected_maps}"
+                f"step {step.step_index} of stage {step.stage_index} has {n_maps} "
+                f"maps but needs {n_expected}"
             )
         step_size = spec.stages[step.stage_index].step_size
         noise = math.sqrt(2 * spec.entropy * step_size * d)
-        max_norm += (
+        max_abs += (
             2 * step_size * _largest_value(step.maps) * d + LARGEST_NORMAL * noise
         )
 
     shift = _condition_shift(spec, y)
     limit = torch.finfo(dtype).max / 4
     # A comparison with NaN is False, so this refuses NaN as well.
-    if not (d * max_norm < limit and shift < limit):
+    if not (d * max_abs < limit and shift < limit):
         raise ValueError(
             "its samples may not stay finite: maps, steps and conditions reach "
-            f"{max_norm + shift:.1e}, and {dtype} ends at {limit:.1e}"
+            f"{max_abs + shift:.1e}, and {dtype} ends at {limit:.1e}"
         )
-    return max_norm
+    return max_abs
 
 
 def _check_order(spec: FlowSpec, steps: Sequence[ModelStep]) -> None:

@@ -23,8 +23,8 @@ from torch import Tensor
 from sliceflow.devices import require_memory
 from sliceflow.engine.allocation import MIN_PARTICLES, extra_y, stratified_indices
 from sliceflow.engine.clouds import ClassSlices, Cloud, Permutation
-from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
-from sliceflow.engine.flow import ConditionUse
+from sliceflow.engine.encoded_y import SeparateClassIndices, VisibleY
+from sliceflow.engine.flow import ConditionUse, visible_y
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Communicator
 from sliceflow.models.rows import RowConditions
@@ -46,15 +46,15 @@ class ParticleAllocation:
     n_flow_particles : how many the flow moves: the kept ones, and more for better maps
     kept_conditions : y of the kept particles in the user's order, as the user writes
         it; None if the user does not know any, as with clusters
-    flow_y : what the flow sees, encoded: the y of all moved particles, in the flow's
-        order; None if it ignores y
+    particle_y : what the flow sees, encoded: the y of all moved particles, in the
+        flow's order; None if it ignores y
     order : from the user's order to the flow's; None if both are the same
     """
 
     n_kept: int
     n_flow_particles: int
     kept_conditions: np.ndarray | None = None
-    flow_y: FlowY | None = None
+    particle_y: VisibleY | None = None
     order: Permutation | None = None
 
     @classmethod
@@ -82,9 +82,11 @@ class ParticleAllocation:
         )
         indices = stratified_indices(row_conditions.encoded_y, n_kept, seed, minimum=1)
         kept_conditions = None
-        if not row_conditions.encoder.are_clusters:
+        if not row_conditions.encoder.hides_labels:
             kept_conditions = row_conditions.y[indices.numpy()]
-        row_y = row_conditions.flow_y(use)
+        row_y = visible_y(
+            row_conditions.encoded_y, use, row_conditions.encoder.condition_dim
+        )
         if row_y is None:
             n_flow_particles = max(n_kept, MIN_PARTICLES) if stores_maps else n_kept
             return cls(n_kept, n_flow_particles, kept_conditions)
@@ -103,25 +105,25 @@ class ParticleAllocation:
         return cls(n_kept, len(y), kept_conditions, y, order)
 
     @property
-    def kept_flow_y(self) -> FlowY | None:
+    def kept_particle_y(self) -> VisibleY | None:
         """What the flow sees of the kept particles, in the user's order."""
-        if self.flow_y is None:
+        if self.particle_y is None:
             return None
         if self.order is None:
-            return self.flow_y.take(slice(self.n_kept))
-        return self.flow_y.take(self.order.back[: self.n_kept])
+            return self.particle_y.take(slice(self.n_kept))
+        return self.particle_y.take(self.order.back[: self.n_kept])
 
     def cloud(self, x: Tensor, ranks: Communicator) -> Cloud:
-        """This rank's particles, at x (d, n) in the flow's order, with their `flow_y`.
+        """This rank's particles, at x (d, n) in the flow's order, with their y.
 
         Of a flow that ignores y, ``Cloud(x)`` are the particles.
         """
-        assert self.flow_y is not None, "the flow sees y"
+        assert self.particle_y is not None, "the flow sees y"
         shard = ranks.shard(self.n_flow_particles).slice
         class_slices = None
-        if isinstance(self.flow_y, SeparateClassIndices):
-            class_slices = ClassSlices.from_y(self.flow_y).part(shard)
-        return Cloud(x, self.flow_y.take(shard).to(x.device), class_slices)
+        if isinstance(self.particle_y, SeparateClassIndices):
+            class_slices = ClassSlices.from_y(self.particle_y).part(shard)
+        return Cloud(x, self.particle_y.take(shard).to(x.device), class_slices)
 
     def kept_cloud(self, x: Tensor, ranks: Communicator) -> Cloud:
         """This rank's part of the kept particles, in the user's order, with their y.
@@ -129,7 +131,7 @@ class ParticleAllocation:
         x (d, n) is where the flow has moved this rank's particles, in its own order.
         """
         kept_shard = ranks.shard(self.n_kept)
-        y = self.kept_flow_y
+        y = self.kept_particle_y
         if y is not None:
             y = y.take(kept_shard.slice).to(x.device)
         if self.order is None and kept_shard == ranks.shard(self.n_flow_particles):

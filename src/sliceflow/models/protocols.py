@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
     from sliceflow.engine.batches import StepTarget
     from sliceflow.engine.clouds import Cloud
-    from sliceflow.engine.conditions import ConditionEncoder
     from sliceflow.engine.encoded_y import EncodedY
     from sliceflow.engine.flow import FlowSpec, ParticleStreams
+    from sliceflow.engine.y_encoders import ConditionEncoder
     from sliceflow.models.checkpoints import Checkpoints
 
 
@@ -123,7 +123,7 @@ class FittedFlow(Fitted, Protocol[UserRowsT_co]):
     def device(self) -> torch.device: ...
 
     @property
-    def encoder(self) -> ConditionEncoder | None:
+    def y_encoder(self) -> ConditionEncoder | None:
         """The encoder of y; None without y."""
 
     @property

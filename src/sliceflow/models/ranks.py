@@ -376,7 +376,7 @@ class Communicator:
             ) from error
 
 
-SINGLE = Communicator()  # a fit in one process
+ONE_PROCESS = Communicator()  # a fit in one process
 
 
 def _squared_deviations(rows: np.ndarray, about: np.ndarray | None) -> np.ndarray:

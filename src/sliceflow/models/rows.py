@@ -16,16 +16,16 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 from torch import Tensor
 
-from sliceflow.engine.conditions import (
+from sliceflow.engine.encoded_y import ClassIndices, EncodedY, VisibleY
+from sliceflow.engine.flow import ConditionUse, visible_y
+from sliceflow.engine.labels import label_key
+from sliceflow.engine.y_encoders import (
     ClassEncoder,
     ConditionEncoder,
     ContinuousEncoder,
     MixedEncoder,
     infer_encoder,
 )
-from sliceflow.engine.encoded_y import ClassIndices, EncodedY, FlowY
-from sliceflow.engine.flow import ConditionUse, select_y
-from sliceflow.engine.labels import label_key
 from sliceflow.errors import DataError
 from sliceflow.models.fingerprint import digest
 from sliceflow.models.ranks import Communicator, Shard
@@ -103,10 +103,6 @@ class RowConditions:
             return self.label_y
         return self.encoder.encode(self.y)
 
-    def flow_y(self, use: ConditionUse) -> FlowY | None:
-        """The y that a flow sees; None if its use of y is to ignore it."""
-        return select_y(self.encoded_y, use, self.encoder.condition_dim)
-
     @property
     def label_y(self) -> ClassIndices:
         """The classes of the rows, if y has labels."""
@@ -172,7 +168,7 @@ class HasConditions:
     conditions: RowConditions | None  # of the rows of all ranks; None without y
 
     @property
-    def encoder(self) -> ConditionEncoder | None:
+    def y_encoder(self) -> ConditionEncoder | None:
         """The kind of y; None without y."""
         if self.conditions is None:
             return None
@@ -185,11 +181,13 @@ class HasConditions:
             return None
         return self.conditions.encoded_y
 
-    def flow_y(self, use: ConditionUse) -> FlowY | None:
+    def visible_y(self, use: ConditionUse) -> VisibleY | None:
         """The y that a flow sees; None without y, or if the flow ignores it."""
         if self.conditions is None:
             return None
-        return self.conditions.flow_y(use)
+        return visible_y(
+            self.conditions.encoded_y, use, self.conditions.encoder.condition_dim
+        )
 
     @property
     def label_y(self) -> ClassIndices | None:

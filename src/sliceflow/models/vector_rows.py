@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Protocol, Self
 
 import numpy as np
 import torch
@@ -18,9 +18,6 @@ from sliceflow.models.ranks import Shard
 from sliceflow.models.rows import ArrayRows, RowConditions
 from sliceflow.saved_types import ArraySpec, Label
 from sliceflow.validation import from_tensor, unmasked
-
-if TYPE_CHECKING:
-    from sliceflow.models.estimator import Estimator
 
 
 @dataclass(frozen=True)
@@ -108,9 +105,38 @@ def checked_by_sklearn(X: Any, estimator: object) -> np.ndarray:
     return np.asarray(array)
 
 
+class PlanForVectors(Protocol):
+    """The plan of a fit of vectors, by which new rows are checked."""
+
+    @property
+    def n_columns(self) -> int: ...
+
+    @property
+    def dtype(self) -> Literal["float32", "float64"]: ...
+
+
+class FittedToVectors(Protocol):
+    """A state that was fitted to vectors, by which new rows are checked."""
+
+    @property
+    def plan(self) -> PlanForVectors: ...
+
+    @property
+    def names(self) -> tuple[Label, ...] | None:
+        """Those of the columns, if X was a DataFrame."""
+
+
+class EstimatorOfVectors(Protocol):
+    """What `checked_like_fitted` asks of an `Estimator`."""
+
+    _pending_rows: VectorRows | None
+
+    def _fitted_state(self) -> FittedToVectors: ...
+
+
 def checked_like_fitted(
     X: Any,
-    estimator: Estimator[VectorRows, Any, Any],
+    estimator: EstimatorOfVectors,
     dtypes: Sequence[str] | None = None,
 ) -> np.ndarray:
     """X after scikit-learn's checks, with the columns of the rows that are known.
@@ -122,7 +148,7 @@ def checked_like_fitted(
     if pending is not None:
         n_columns = pending.X.shape[1]
         names = pending.names
-        dtype: str = pending.dtype
+        dtype = pending.dtype
     else:
         fitted = estimator._fitted_state()
         n_columns = fitted.plan.n_columns

@@ -43,7 +43,7 @@ def clouds(m=40, n=30):
 @pytest.mark.parametrize("patch_basis", ["pixels", "cosines", "random"])
 def test_stages_have_the_directions_of_their_resolution(patch_basis):
     flow_builder = builder("2[2] 6[3]", patch_basis=patch_basis)
-    flow = flow_builder.flow()
+    flow = flow_builder.flow_spec()
     x = torch.zeros(36, 1)
     kind = RandomPatches if patch_basis == "random" else Tiles
     for i in range(2):
@@ -58,26 +58,26 @@ def test_stages_have_the_directions_of_their_resolution(patch_basis):
 
 
 def test_single_pixels_are_exact_and_come_after_everything_else():
-    stages = builder(shrinkage=2.0).flow((0.1,)).stages  # coarse, fine, single pixels
+    stages = (
+        builder(shrinkage=2.0).flow_spec((0.1,)).stages
+    )  # coarse, fine, single pixels
     shrunk = ShrunkTransport(HISTOGRAM, 2.0, (0.1,))
     aligned = AlignedHistogramTransport(32, HISTOGRAM.max_samples, (-1.0, 64 / 17 - 1))
     assert [stage.transport for stage in stages] == [shrunk, shrunk, aligned]
-    assert [stage.n_knots for stage in stages] == [12, 12, 512]
+    assert [stage.max_knots for stage in stages] == [12, 12, 512]
     assert [stage.taper for stage in stages] == [0, 0.5, 0]
     assert [stage.subspace.clip for stage in stages] == [False, False, True]
-    assert (
-        builder(transport=SortedTransport()).flow().stages[-1].transport
-        == SortedTransport()
-    )
-    assert [stage.n_knots for stage in builder(n_knots=0).flow().stages] == [0, 0, 0]
-    half = [
-        stage.frame_kind.precision for stage in builder(device="meta").flow().stages
-    ]
+    sorting = builder(transport=SortedTransport()).flow_spec()
+    assert sorting.stages[-1].transport == SortedTransport()
+    without_model = builder(n_knots=0).flow_spec()
+    assert not any(stage.stores_maps for stage in without_model.stages)
+    on_gpu = builder(device="meta").flow_spec()
+    half = [stage.frame_kind.precision for stage in on_gpu.stages]
     assert half == [torch.float16, torch.float16, None]
 
 
 def test_a_coarse_stage_leaves_finer_detail_alone_and_the_last_one_clips():
-    flow = builder(transport=SortedTransport()).flow()
+    flow = builder(transport=SortedTransport()).flow_spec()
     particles, data = clouds()
     start = particles.x.clone()
     subspace = PyramidSubspace(1, 6, 6, 2, 2)
@@ -103,11 +103,11 @@ def test_a_coarse_stage_leaves_finer_detail_alone_and_the_last_one_clips():
 
 def test_classes_apart_and_shared_maps_reach_the_engine():
     conditional = dict(n_classes=3, shrinkage=1.0)
-    separate = builder(**conditional, amplifier=math.inf).flow((0.1,))
+    separate = builder(**conditional, amplifier=math.inf).flow_spec((0.1,))
     assert separate.condition_use == "separate"
     assert separate.shared_condition_dim == 0
     assert separate.stages[0].transport.n_shared_classes == 0
-    shared = builder(**conditional, amplifier=5.0).flow((0.1,))
+    shared = builder(**conditional, amplifier=5.0).flow_spec((0.1,))
     assert shared.condition_use == "shared"
     assert shared.shared_condition_dim == 3
     assert shared.stages[0].transport.n_shared_classes == 3

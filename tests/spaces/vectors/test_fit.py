@@ -17,7 +17,7 @@ from problems import clouds, gaussian
 from sliceflow import SlicedWassersteinFlow, VectorOptions, frames, metrics, transports
 from sliceflow.engine.random import Seed
 from sliceflow.models.particles import ParticleAllocation
-from sliceflow.models.ranks import SINGLE, Communicator, Shard
+from sliceflow.models.ranks import ONE_PROCESS, Communicator, Shard
 from sliceflow.spaces.vectors.fit import RunningVectors
 
 ROWS = VectorOptions(smoothing=0)
@@ -201,16 +201,18 @@ def test_particle_conditions_have_the_datas_proportions(labels, m, use, seed):
     assert counts.sum() == m
     assert counts.min() >= 1
     assert np.abs(counts - m * np.bincount(labels) / len(labels)).max() <= 4
-    kept_y = particles.kept_flow_y
-    assert np.array_equal(rows.encoder.decode(kept_y), particles.kept_conditions)
-    flow_y = particles.flow_y
-    assert len(flow_y) >= 1990  # enough for a model, but for rounding
-    assert len(flow_y) == particles.n_flow_particles
-    class_slices = particles.cloud(torch.zeros(1, len(flow_y)), SINGLE).class_slices
+    kept_y = particles.kept_particle_y
+    assert np.array_equal(rows.y_encoder.decode(kept_y), particles.kept_conditions)
+    particle_y = particles.particle_y
+    assert len(particle_y) >= 1990  # enough for a model, but for rounding
+    assert len(particle_y) == particles.n_flow_particles
+    class_slices = particles.cloud(
+        torch.zeros(1, len(particle_y)), ONE_PROCESS
+    ).class_slices
     assert (class_slices is not None) == (use == "separate")
     if class_slices is not None:
         for c, points in enumerate(class_slices.slices):
-            assert (flow_y.values[points] == c).all()
+            assert (particle_y.values[points] == c).all()
 
 
 def test_a_flow_that_ignores_y_does_not_see_it():
@@ -221,12 +223,13 @@ def test_a_flow_that_ignores_y_does_not_see_it():
         rows.conditions, 24, "none", Seed(0), Seed(0)
     )
     assert np.bincount(ignored.kept_conditions).tolist() == [8, 8, 8]
-    assert ignored.flow_y is None
-    assert rows.flow_y("none") is None
+    assert ignored.particle_y is None
+    assert rows.visible_y("none") is None
     task = vectors(amplifier=0).prepare(np.arange(24.0).reshape(12, 2), labels).task
-    assert task.data.flow_y is None
-    assert task.data.y_q is None
-    assert task.allocation.flow_y is None
+    tuned = task.tune()
+    assert tuned.row_y is None
+    assert tuned.data_y is None
+    assert task.allocation.particle_y is None
 
 
 # Classes of their own
@@ -360,6 +363,7 @@ def test_ranks_use_all_points_whatever_the_limit_of_a_step():
             n_particles=2000,
             n_steps=5,
             transport=transports.HistogramTransport(16, max_samples=max_samples),
+            standardize=False,  # or ranks would have to talk to each other
             options=VectorOptions(shrinkage=1.0, smoothing=0),
             device="cpu",
         )
@@ -370,7 +374,7 @@ def test_ranks_use_all_points_whatever_the_limit_of_a_step():
     limited, whole = tasks
     assert limited.plan.nbytes == whole.plan.nbytes
     assert limited.plan.seconds == whole.plan.seconds
-    (stage,) = RunningVectors(limited).spec.stages[:1]
+    (stage,) = RunningVectors(limited.tune()).spec.stages[:1]
     assert stage.transport.inverse_sizes == (
         1 / limited.plan.n_flow_particles + 1 / 500,
     )

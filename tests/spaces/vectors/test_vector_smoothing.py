@@ -11,7 +11,7 @@ from sklearn.datasets import make_moons
 
 from sliceflow import SlicedWassersteinFlow, VectorOptions, metrics
 from sliceflow.engine.random import Seed
-from sliceflow.models.ranks import SINGLE, Shard
+from sliceflow.models.ranks import ONE_PROCESS, Shard
 from sliceflow.spaces.vectors.smoother import Smoother, are_atoms, spread_evenly
 
 RNG = np.random.default_rng(0)
@@ -24,7 +24,7 @@ def moons(n, noise=0.1, seed=0):
 def smooth_rows(x, y=None, h=0.8, times=50, spread_columns=()):
     """The draws of rows for the flow, and for its axis steps."""
     is_spread = torch.isin(torch.arange(x.shape[1]), torch.tensor(spread_columns))
-    smoother = Smoother.from_data(h, x, y, 20, SINGLE)
+    smoother = Smoother.from_data(h, x, y, 20, ONE_PROCESS)
     for_flow = smoother.draw_for_flow(times, Seed(0))
     return for_flow, smoother.draw_for_axes(times, Seed(0), is_spread)
 
@@ -160,7 +160,7 @@ def test_a_plan_leaves_the_bandwidth_to_the_fit():
 def test_rows_that_do_not_differ_are_drawn_as_they_are(n_steps):
     """A rank cannot see before the fit that the rows of all ranks are the same."""
     x = torch.full((50, 2), 3.0, dtype=torch.float64)
-    smoother = Smoother.from_data(None, x, None, 20, SINGLE)
+    smoother = Smoother.from_data(None, x, None, 20, ONE_PROCESS)
     assert smoother.bandwidth == 0
     no_column = torch.zeros(2, dtype=torch.bool)
     for draws in (
@@ -201,7 +201,7 @@ def test_ranks_share_the_draws_of_all_rows():
     """Each rank has the draws of its rows, with neighbours and scale of all rows."""
     x, y = moons(100)
     flow = smoothed(m=300, n_steps=2)
-    whole = flow.prepare(x, y).task.data.tune()
+    whole = flow.prepare(x, y).task.tune()
     rows = whole.rows
     clouds = []
     for shard in (Shard(0, 30, 100), Shard(30, 70, 100)):

@@ -13,10 +13,10 @@ from sklearn.utils.validation import check_array
 from torch import Tensor
 
 from sliceflow.devices import resolve_device
-from sliceflow.engine.conditions import ClassEncoder
 from sliceflow.engine.events import Event
 from sliceflow.engine.labels import as_array
-from sliceflow.engine.random import RandomState, Seed
+from sliceflow.engine.random import RandomStateLike, Seed
+from sliceflow.engine.y_encoders import ClassEncoder
 from sliceflow.errors import DataError
 from sliceflow.models.estimator import Estimator
 from sliceflow.models.protocols import ParticleResult
@@ -131,7 +131,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         n_components: int | Literal["auto"] = "auto",
         bounds: ColumnBounds | None = None,
         device: str | torch.device = "auto",
-        random_state: RandomState = None,
+        random_state: RandomStateLike = None,
         verbose: int = 0,
         save_rows: bool = False,
     ) -> None:
@@ -357,7 +357,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         n: int = 1,
         *,
         y: Any = None,
-        random_state: RandomState = None,
+        random_state: RandomStateLike = None,
         return_y: Literal[False] = False,
     ) -> Any: ...
 
@@ -367,7 +367,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         n: int = 1,
         *,
         y: Any = None,
-        random_state: RandomState = None,
+        random_state: RandomStateLike = None,
         return_y: Literal[True],
     ) -> tuple[Any, Any]: ...
 
@@ -376,7 +376,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         n: int = 1,
         *,
         y: Any = None,
-        random_state: RandomState = None,
+        random_state: RandomStateLike = None,
         return_y: bool = False,
     ) -> Any:
         """Draw fresh samples.

@@ -13,13 +13,13 @@ from torch import Tensor
 from sliceflow.arrays import Floats
 from sliceflow.devices import require_memory
 from sliceflow.engine import events
-from sliceflow.engine.conditions import (
+from sliceflow.engine.labels import as_array
+from sliceflow.engine.random import Seed
+from sliceflow.engine.y_encoders import (
     ClassEncoder,
     ContinuousEncoder,
     MixedEncoder,
 )
-from sliceflow.engine.labels import as_array
-from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, DataWarning, warn_user
 from sliceflow.models.protocols import FitResult
 from sliceflow.models.rows import RowConditions

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.engine import conditions
+from sliceflow.engine import y_encoders
 from sliceflow.engine.allocation import stratified_indices
-from sliceflow.engine.conditions import ClassEncoder, ContinuousEncoder
 from sliceflow.engine.encoded_y import ClassIndices, ContinuousY
 from sliceflow.engine.random import Seed
+from sliceflow.engine.y_encoders import ClassEncoder, ContinuousEncoder
 from sliceflow.errors import DataError
 from sliceflow.models.estimator import require_sample_memory
 from sliceflow.models.vector_rows import in_users_form
@@ -94,7 +94,7 @@ class BaseFittedDensity(ABC, Generic[Y]):
 
     @abstractmethod
     def _encode_y(self, y: Any, n: int | None, points: str) -> Y:
-        """The user's y of n points, encoded; see `conditions.encode_y`."""
+        """The user's y of n points, encoded; see `y_encoders.encode_y`."""
 
     @abstractmethod
     def _decode_y(self, y: Y) -> np.ndarray | None:
@@ -161,7 +161,7 @@ class FittedClassDensities(BaseFittedDensity[ClassIndices]):
             raise ValueError(f"a density does not have {d} columns")
 
     def _encode_y(self, y: Any, n: int | None, points: str) -> ClassIndices:
-        encoded_y = conditions.encode_y(self.y_encoder, y, n, points)
+        encoded_y = y_encoders.encode_y(self.y_encoder, y, n, points)
         assert isinstance(encoded_y, ClassIndices), "as its encoder makes it"
         return encoded_y
 
@@ -265,7 +265,7 @@ class FittedConditionalDensity(BaseFittedDensity[ContinuousY]):
         self.conditional.check_conditions(self.y_encoder.condition_dim)
 
     def _encode_y(self, y: Any, n: int | None, points: str) -> ContinuousY:
-        encoded_y = conditions.encode_y(self.y_encoder, y, n, points)
+        encoded_y = y_encoders.encode_y(self.y_encoder, y, n, points)
         assert isinstance(encoded_y, ContinuousY), "as its encoder makes it"
         return encoded_y
 

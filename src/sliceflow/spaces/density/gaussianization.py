@@ -110,7 +110,7 @@ def fit_steps(
         transport=GaussianizingTransport(
             settings.penalty, choose_n_knots(len(rows)), settings.relaxation
         ),
-        n_knots=None,
+        max_knots=None,
     )
     steps = simulate(
         FlowSpec([stage], seed.child("flow")),

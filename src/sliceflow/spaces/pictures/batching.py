@@ -32,7 +32,7 @@ from sliceflow.engine.batches import (
     weighted_batches,
 )
 from sliceflow.engine.clouds import ClassSlices, Permutation
-from sliceflow.engine.encoded_y import FlowY
+from sliceflow.engine.encoded_y import VisibleY
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.pictures.plan import PicturePlan
 from sliceflow.spaces.pictures.rows import PictureData
@@ -104,8 +104,8 @@ def divide_among_steps(
     data: PictureData,
     seed: Seed,
     *,
-    y_p: FlowY | None,
-    y_q: FlowY | None,
+    y_p: VisibleY | None,
+    y_q: VisibleY | None,
 ) -> Batches:
     """The particles and pictures that each step uses, in turn, in one process.
 
@@ -130,8 +130,8 @@ def use_all_points(
     data: PictureData,
     class_slices_p: ClassSlices | None,
     *,
-    y_p: FlowY | None,
-    y_q: FlowY | None,
+    y_p: VisibleY | None,
+    y_q: VisibleY | None,
 ) -> Batches:
     """One batch of all points of this rank, for a fit on several ranks.
 

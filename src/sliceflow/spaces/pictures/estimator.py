@@ -10,12 +10,12 @@ import torch
 from numpy.typing import NDArray
 
 from sliceflow.devices import resolve_device
-from sliceflow.engine import conditions, transports
-from sliceflow.engine.random import RandomState, Seed
+from sliceflow.engine import transports, y_encoders
+from sliceflow.engine.random import RandomStateLike, Seed
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.flow_estimator import FlowEstimator, encode_y_for_samples
 from sliceflow.models.presets import with_preset
-from sliceflow.models.ranks import SINGLE, Communicator
+from sliceflow.models.ranks import ONE_PROCESS, Communicator
 from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.pictures.fit import PictureAdapter
 from sliceflow.spaces.pictures.fitted import FittedPictures
@@ -154,7 +154,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
         n_pixel_values: int = 256,
         mirror: bool = False,
         device: str | torch.device = "auto",
-        random_state: RandomState = None,
+        random_state: RandomStateLike = None,
         known: (
             KnownPart | Annotated[np.ndarray, ArraySpec("h w", "bool")] | None
         ) = None,
@@ -191,7 +191,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
         *,
         n: int = 1,
         y: Any = None,
-        random_state: RandomState = None,
+        random_state: RandomStateLike = None,
     ) -> PictureArray:
         """Complete pictures from the part of them that is known.
 
@@ -300,7 +300,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
         n: int = 1,
         *,
         y: Any = None,
-        random_state: RandomState = None,
+        random_state: RandomStateLike = None,
         n_snapshots: int = 20,
         X: Any = None,
     ) -> PictureArray:
@@ -378,7 +378,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
         return self
 
     def _adapter(
-        self, like_fitted: bool = False, ranks: Communicator = SINGLE
+        self, like_fitted: bool = False, ranks: Communicator = ONE_PROCESS
     ) -> PictureAdapter:
         layout = None
         if like_fitted:
@@ -386,6 +386,9 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
         return PictureAdapter(
             self._validated_parameters(), resolve_device(self.device), layout, ranks
         )
+
+    def _fitted_flow(self) -> FittedPictures:
+        return self._fitted_state()
 
     def _validated_parameters(self) -> PictureParameters:
         """The parameters, checked, after the preset is applied."""
@@ -414,7 +417,7 @@ def _picture_classes(
 
     y has one label for each picture, or one label for all.
     """
-    given = conditions.encode_y(fitted.encoder, y, n_pictures, "pictures")
+    given = y_encoders.encode_y(fitted.y_encoder, y, n_pictures, "pictures")
     assert fitted.encoded_y is not None, "a model with an encoder of y has y"
     # Mirror images, whose classes come last, are no training pictures of completions.
     training = fitted.encoded_y.take(slice(n_training))

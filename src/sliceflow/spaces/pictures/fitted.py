@@ -19,7 +19,7 @@ from sliceflow.engine.model_steps import CompressedMaps, ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.engine.rotations import freeing_rotation_pools
 from sliceflow.errors import DataError
-from sliceflow.models.limits import checked_max_norm
+from sliceflow.models.limits import checked_max_abs
 from sliceflow.models.rows import HasConditions, RowConditions
 from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.pictures.flow_builder import (
@@ -108,10 +108,10 @@ class FittedPictures(HasConditions):
         plan = self.plan
         builder = PictureFlowBuilder(plan, self.seed, torch.device("cpu"))
         n_classes = max(1, plan.n_separate_classes)
-        checked_max_norm(
-            builder.flow(),
+        checked_max_abs(
+            builder.flow_spec(),
             self.steps,
-            n_maps=lambda i, k: builder.directions_of_step(i, k) * n_classes,
+            expected_n_maps=lambda i, k: builder.directions_of_step(i, k) * n_classes,
             d=plan.layout.dimension,
             dtype=torch.float32,
             y=self.encoded_y,
@@ -192,7 +192,9 @@ class FittedPictures(HasConditions):
         """
         self._check_can_sample(to_complete)
         is_known = self.layout.repeat_for_channels(self.known, self.device)
-        flow = PictureFlowBuilder(self.plan, self.seed, self.device, is_known).flow()
+        flow = PictureFlowBuilder(
+            self.plan, self.seed, self.device, is_known
+        ).flow_spec()
         passes = []
         samples_per_pass = self._samples_per_pass()
         for part in chunks(n, samples_per_pass):

@@ -47,7 +47,7 @@ class PictureFlowBuilder:
     device: torch.device
     is_known: Tensor | None = None  # (d, 1), True where a pixel is known
 
-    def flow(self, inverse_sample_sizes: tuple[float, ...] = ()) -> FlowSpec:
+    def flow_spec(self, inverse_sample_sizes: tuple[float, ...] = ()) -> FlowSpec:
         """The engine's flow; a fit shrinks its maps by their noise."""
         plan = self.plan
         stage_indices = range(len(plan.picture_stages))
@@ -111,11 +111,11 @@ class PictureFlowBuilder:
             channels, height, width, stage.height, stage.width
         )
         transport = plan.transport
-        n_knots = plan.n_knots
+        max_knots = plan.n_knots
         if self._has_single_pixels(i):
             transport = self._single_pixel_transport()
-            if n_knots and transport != plan.transport:
-                n_knots = SINGLE_PIXEL_BINS
+            if transport != plan.transport:
+                max_knots = SINGLE_PIXEL_BINS
 
         taper = 0.0
         if self._is_last_of_patches(i):
@@ -138,7 +138,8 @@ class PictureFlowBuilder:
             transport=transport,
             step_size=self._step_size(coefficients),
             taper=taper,
-            n_knots=n_knots,
+            stores_maps=plan.n_knots > 0,
+            max_knots=max_knots,
             max_displacement=self._max_displacement(stage),
             subspace=subspace,
             frame_seed_path=_frame_seed_path(i),

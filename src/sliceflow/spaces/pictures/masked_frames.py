@@ -7,7 +7,7 @@ from typing import Self
 
 from torch import Tensor
 
-from sliceflow.engine.clouds import Cloud, Indices
+from sliceflow.engine.clouds import Cloud, PointSelection
 from sliceflow.engine.frames import Frame
 from sliceflow.engine.maps import TransportMaps
 from sliceflow.engine.random import Seed
@@ -62,7 +62,7 @@ class MaskedFrame:
         """The frame itself: what is known is the only condition."""
         return self
 
-    def project(self, cloud: Cloud, indices: Indices = None) -> Tensor:
+    def project(self, cloud: Cloud, indices: PointSelection | None = None) -> Tensor:
         """z (h, n) of some or all columns of pictures (d, n)."""
         cloud = cloud.part(indices)
         coefficients = self.subspace.restrict(cloud.x)

@@ -69,7 +69,9 @@ class PicturePlan(Plan):
     n_knots: Annotated[int, Between(0, 1 << 16)]  # kept per map; 0 keeps no model
     mosaic_size: Annotated[int, Between(0, 1 << 10)]  # pictures of one; 0: noise
     shrinkage: Annotated[float, Between(0)]  # κ of the maps; 0 is off
-    options: ImageOptions  # as given; those above are resolved
+    # As given; those above are resolved. But if a trial has chosen noise, `start` is
+    # "noise" here, though the user wrote "auto".
+    options: ImageOptions
 
     def check_saved(self) -> None:
         """Raise a ValueError if a saved plan contradicts itself."""
@@ -372,6 +374,6 @@ def _condition_kind(
         return "known"
     if data.conditions is None:
         return "none"
-    if data.conditions.encoder.are_clusters:
+    if data.conditions.encoder.hides_labels:
         return "clusters"
     return "labels"

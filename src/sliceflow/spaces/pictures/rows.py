@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.engine import conditions
+from sliceflow.engine import y_encoders
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.random import Seed
@@ -91,7 +91,7 @@ def check_labels(labels: RowConditions | None) -> None:
     """Raise a ValueError for conditions that are no labels."""
     if labels is None:
         return
-    if not isinstance(labels.encoder, conditions.ClassEncoder):
+    if not isinstance(labels.encoder, y_encoders.ClassEncoder):
         kind = type(labels.encoder).__name__
         raise ValueError(f"pictures have labels, not {kind}")
 
@@ -176,7 +176,7 @@ class PictureData(HasConditions):
         classes = torch.cat(
             [torch.from_numpy(ranks.gather(part.numpy())) for part in parts]
         )
-        clusters = conditions.ClassEncoder(np.arange(k), are_clusters=True)
+        clusters = y_encoders.ClassEncoder(np.arange(k), hides_labels=True)
         return replace(
             self,
             conditions=RowConditions(clusters, classes),

@@ -18,7 +18,7 @@ from torch.nn.functional import normalize, pad
 
 from sliceflow import kernels
 from sliceflow.arrays import chunks
-from sliceflow.engine.clouds import Cloud, Indices
+from sliceflow.engine.clouds import Cloud, PointSelection
 from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.frames import DenseFrame, condition_directions
 from sliceflow.engine.maps import GridMaps, TransportMaps
@@ -56,7 +56,7 @@ class TileFrame:
             return self
         return replace(self, theta_y=amplifier * self.theta_y)
 
-    def project(self, cloud: Cloud, indices: Indices = None) -> Tensor:
+    def project(self, cloud: Cloud, indices: PointSelection | None = None) -> Tensor:
         """z = Θx + θ_yᵀy: (C·h·w, n) -> (tiles·C·S², n)."""
         if isinstance(indices, slice):
             cloud = cloud.part(indices)

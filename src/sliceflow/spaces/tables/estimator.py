@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from sliceflow.devices import require_memory
-from sliceflow.engine.random import RandomState, Seed
+from sliceflow.engine.random import RandomStateLike, Seed
 from sliceflow.models.estimator import Estimator, draws_per_scored_row
 from sliceflow.models.protocols import ParticleResult
 from sliceflow.models.saving import FitRecord
@@ -145,7 +145,7 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
         tree_settings: tuple[int, float] | tuple[int, float, int] | None = None,
         min_count: int = 5,
         rare_levels: RareLevels = "warn",
-        random_state: RandomState = None,
+        random_state: RandomStateLike = None,
         verbose: int = 0,
     ) -> None:
         self.kinds = kinds
@@ -292,7 +292,7 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
         n: int = 1,
         *,
         given: Mapping[Any, Any] | None = None,
-        random_state: RandomState = None,
+        random_state: RandomStateLike = None,
     ) -> pd.DataFrame:
         """Draw new rows.
 
@@ -391,16 +391,16 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
 
     @overload
     def impute(
-        self, X: Any, n: Literal[1] = 1, *, random_state: RandomState = None
+        self, X: Any, n: Literal[1] = 1, *, random_state: RandomStateLike = None
     ) -> pd.DataFrame: ...
 
     @overload
     def impute(
-        self, X: Any, n: int, *, random_state: RandomState = None
+        self, X: Any, n: int, *, random_state: RandomStateLike = None
     ) -> pd.DataFrame | list[pd.DataFrame]: ...
 
     def impute(
-        self, X: Any, n: int = 1, *, random_state: RandomState = None
+        self, X: Any, n: int = 1, *, random_state: RandomStateLike = None
     ) -> pd.DataFrame | list[pd.DataFrame]:
         """Fill the missing cells of a table; all else stays.
 

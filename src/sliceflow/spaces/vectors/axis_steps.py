@@ -21,15 +21,15 @@ from torch import Tensor
 from sliceflow.engine.allocation import extra_y, stratified_indices
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
+from sliceflow.engine.encoded_y import SeparateClassIndices, VisibleY
 from sliceflow.engine.events import FlowListener
 from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams, replay, simulate
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.models.distributed import across_ranks
 from sliceflow.models.flow_estimator import FlowEnd
-from sliceflow.spaces.vectors.data import VectorData
-from sliceflow.spaces.vectors.plan import AXIS_TRANSPORT
+from sliceflow.spaces.vectors.plan import AXIS_TRANSPORT, VectorPlan
+from sliceflow.spaces.vectors.tuned import TunedVectors
 from sliceflow.spaces.vectors.units import as_cloud
 
 
@@ -38,101 +38,101 @@ class AxisSteps:
     """The axis steps of a fit: their stage, and this rank's data as they see them."""
 
     spec: FlowSpec
-    data: VectorData
+    tuned: TunedVectors
     data_cloud: Cloud
 
     @classmethod
-    def for_data(cls, data: VectorData) -> AxisSteps:
-        """The axis steps of a fit to these data, on all ranks."""
-        spec = data.plan.flow_spec(data.seed, data.device, only="axis")
-        return cls(across_ranks(spec, data.ranks), data, data.axis_cloud())
+    def for_fit(cls, tuned: TunedVectors) -> AxisSteps:
+        """The axis steps of a fit, on all ranks."""
+        spec = tuned.plan.flow_spec(tuned.seed, tuned.device, only="axis")
+        return cls(across_ranks(spec, tuned.ranks), tuned, tuned.axis_cloud())
 
-    def move(self, kept: Cloud, all_y: FlowY | None, flow_end: FlowEnd) -> None:
+    def move(self, kept: Cloud, kept_y: VisibleY | None, flow_end: FlowEnd) -> None:
         """Move the kept particles, in place, by axis steps that are fitted to them.
 
         Parameters
         ----------
         kept : the kept particles of this rank, in any order
-        all_y : the y of those of all ranks, in the same order; None if the flow does
+        kept_y : the y of those of all ranks, in the same order; None if the flow does
             not see it
         flow_end : where the flow ended: steps and seconds are counted on, and its
             listeners are called after each of these steps
         """
-        # No model stores these maps, so they need not be compressed.
-        stages = [replace(stage, n_knots=0) for stage in self.spec.stages]
+        # No model stores these maps.
+        stages = [replace(stage, stores_maps=False) for stage in self.spec.stages]
         spec = replace(self.spec, stages=stages)
         counted_on = FlowState(
             steps_done=flow_end.state.steps_done,
             steps_skipped=flow_end.state.steps_skipped,
             seconds=flow_end.state.seconds,
         )
-        self._simulate(spec, kept, all_y, counted_on, flow_end.listeners)
+        self._simulate(spec, kept, kept_y, counted_on, flow_end.listeners)
 
     def append_to(self, steps: Sequence[ModelStep]) -> list[ModelStep]:
         """The flow's steps, and then axis steps that are fitted to fresh particles."""
-        fresh, all_y = _fresh_particles(self.data, steps)
+        fresh, fresh_y = _fresh_particles(self.tuned, steps)
         continued = FlowState(model_steps=list(steps))
-        self._simulate(self.spec, fresh, all_y, continued, listeners=())
+        self._simulate(self.spec, fresh, fresh_y, continued, listeners=())
         return continued.model_steps
 
     def _simulate(
         self,
         spec: FlowSpec,
         particles: Cloud,
-        all_y: FlowY | None,
+        all_y: VisibleY | None,
         state: FlowState,
         listeners: Sequence[FlowListener],
     ) -> None:
         """Make the columns of this rank's particles exact, in place.
 
-        The parameters are as in `move`. If each class has its own maps, the particles
-        are sorted by class for the steps, and put back after the last one.
+        `all_y` is the y of the particles of all ranks. If each class has its own maps,
+        the particles are sorted by class for the steps, and put back after the last.
         """
         if not isinstance(all_y, SeparateClassIndices):
             self._simulate_in_order(spec, particles, all_y, state, listeners)
             return
-        # One process: several ranks have no maps of every class.
+        # One process has all particles: several ranks have no maps of every class.
         by_class, order = particles.sorted_by_class()
-        y_by_class = all_y.take(order.forward.to(all_y.values.device))
-        self._simulate_in_order(spec, by_class, y_by_class, state, listeners)
+        self._simulate_in_order(spec, by_class, by_class.y, state, listeners)
         particles.x.copy_(order.undo(by_class.x))
 
     def _simulate_in_order(
         self,
         spec: FlowSpec,
         particles: Cloud,
-        all_y: FlowY | None,
+        all_y: VisibleY | None,
         state: FlowState,
         listeners: Sequence[FlowListener],
     ) -> None:
         """Move particles that are sorted by class if each class has its own maps."""
         n_particles = particles.x.shape[1]
-        batches = self.data.batches(n_particles, all_y, AXIS_TRANSPORT.max_samples)
+        batches = self.tuned.batches(n_particles, all_y, AXIS_TRANSPORT.max_samples)
         target = Target.from_cloud(self.data_cloud, batches)
         simulate(spec, particles, target, listeners=listeners, state=state)
 
 
 def _fresh_particles(
-    data: VectorData, steps: Sequence[ModelStep]
-) -> tuple[Cloud, FlowY | None]:
+    tuned: TunedVectors, steps: Sequence[ModelStep]
+) -> tuple[Cloud, VisibleY | None]:
     """This rank's fresh particles, moved by a model, and the y of all ranks' ones."""
-    plan = data.plan
-    seed = data.seed.child("fresh")
+    plan = tuned.plan
+    seed = tuned.seed.child("fresh")
     n_axis_particles = plan.n_axis_particles
     y = None
-    if data.flow_y is not None:
-        y = _fresh_y(data, data.flow_y, seed)
+    row_y = tuned.row_y
+    if row_y is not None:
+        y = _fresh_y(tuned.plan, row_y, seed)
         n_axis_particles = len(y)
-    shard = data.ranks.shard(n_axis_particles)
+    shard = tuned.ranks.shard(n_axis_particles)
     shard_y = None
     if y is not None:
         shard_y = y.take(shard.slice)
     starts = seed.child("start")
     rows = sobol_normal(shard.first, shard.count, plan.n_columns, starts)
-    fresh = as_cloud(rows.to(plan.torch_dtype), shard_y, data.device)
+    fresh = as_cloud(rows.to(plan.torch_dtype), shard_y, tuned.device)
     particle_streams = ParticleStreams(seed.child("particles"), shard.first)
     replay(
-        plan.flow_spec(data.seed, data.device, only="flow"),
+        plan.flow_spec(tuned.seed, tuned.device, only="flow"),
         steps,
         fresh,
         particle_streams,
@@ -140,9 +140,8 @@ def _fresh_particles(
     return fresh, y
 
 
-def _fresh_y(data: VectorData, row_y: FlowY, seed: Seed) -> FlowY:
+def _fresh_y(plan: VectorPlan, row_y: VisibleY, seed: Seed) -> VisibleY:
     """Conditions of fresh particles, in proportion, with enough of each class."""
-    plan = data.plan
     indices = stratified_indices(row_y, plan.n_axis_particles, seed.child("conditions"))
     y = row_y.take(indices)
     return y.concatenate(extra_y(y_p=y, y_q=row_y, seed=seed))

@@ -12,11 +12,11 @@ import torch
 
 from sliceflow.devices import resolve_device
 from sliceflow.engine import frames, transports
-from sliceflow.engine.random import RandomState
+from sliceflow.engine.random import RandomStateLike
 from sliceflow.models.flow_estimator import FlowEstimator
 from sliceflow.models.presets import with_preset
 from sliceflow.models.protocols import ParticleResult
-from sliceflow.models.ranks import SINGLE, Communicator
+from sliceflow.models.ranks import ONE_PROCESS, Communicator
 from sliceflow.models.saving import FitRecord
 from sliceflow.models.vector_rows import (
     VectorRows,
@@ -150,7 +150,7 @@ class SlicedWassersteinFlow(
         amplifier: float = 10.0,
         entropy: float = 0.0,
         device: str | torch.device = "auto",
-        random_state: RandomState = None,
+        random_state: RandomStateLike = None,
         verbose: int = 0,
         standardize: bool = True,
         preset: Literal["paper"] | None = None,
@@ -174,7 +174,7 @@ class SlicedWassersteinFlow(
         self.options = options
 
     def _adapter(
-        self, like_fitted: bool = False, ranks: Communicator = SINGLE
+        self, like_fitted: bool = False, ranks: Communicator = ONE_PROCESS
     ) -> VectorAdapter:
         validate: Callable[[Any], np.ndarray] = partial(
             checked_by_sklearn, estimator=self
@@ -184,6 +184,9 @@ class SlicedWassersteinFlow(
         return VectorAdapter(
             self._validated_parameters(), resolve_device(self.device), validate, ranks
         )
+
+    def _fitted_flow(self) -> FittedVectors | FittedLocalVectors:
+        return self._fitted_state()
 
     def _validated_parameters(self) -> VectorParameters:
         """The parameters, checked, after the preset is applied."""

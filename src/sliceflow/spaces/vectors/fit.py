@@ -14,26 +14,25 @@ from sliceflow.devices import require_memory
 from sliceflow.engine.allocation import MIN_PARTICLES
 from sliceflow.engine.batches import Batches, Target
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.conditions import ClassEncoder
-from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
-from sliceflow.engine.events import FlowListener, History
+from sliceflow.engine.encoded_y import SeparateClassIndices, separate_classes
+from sliceflow.engine.events import FlowListener
 from sliceflow.engine.flow import ParticleStreams, Step, resolve_condition_use
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import inverse_sample_sizes, shrunk_flow
+from sliceflow.engine.y_encoders import ClassEncoder
 from sliceflow.errors import CopyWarning, ParameterError
 from sliceflow.metrics.copying import evidence_of_copying
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.distributed import across_ranks
-from sliceflow.models.flow_estimator import choose_n_particles, run_flow
+from sliceflow.models.flow_estimator import FlowEnd, choose_n_particles, run_flow
 from sliceflow.models.particles import ParticleAllocation
 from sliceflow.models.protocols import FitResult, ParticleResult
-from sliceflow.models.ranks import SINGLE, Communicator
+from sliceflow.models.ranks import ONE_PROCESS, Communicator
 from sliceflow.models.rows import RowConditions
 from sliceflow.models.vector_rows import VectorRows, read_rows
 from sliceflow.spaces.vectors.axis_steps import AxisSteps
-from sliceflow.spaces.vectors.data import VectorData
 from sliceflow.spaces.vectors.fitted import FittedVectors
 from sliceflow.spaces.vectors.local import LocalVectorTask
 from sliceflow.spaces.vectors.parameters import VectorParameters
@@ -43,7 +42,9 @@ from sliceflow.spaces.vectors.plan import (
     plan_vectors,
     uses_local_conditions,
 )
-from sliceflow.spaces.vectors.units import ColumnScaler
+from sliceflow.spaces.vectors.smoother import Smoother
+from sliceflow.spaces.vectors.tuned import TunedVectors, scalers_of_classes
+from sliceflow.spaces.vectors.units import ColumnScaler, scale_by_class
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class VectorAdapter:
     device: torch.device
     # scikit-learn's check of the number and the names of columns
     validate: Callable[[Any], np.ndarray]
-    ranks: Communicator = SINGLE
+    ranks: Communicator = ONE_PROCESS
 
     def read(self, X: Any, y: Any) -> VectorRows:
         """The user's rows, checked."""
@@ -100,8 +101,7 @@ class VectorAdapter:
             )
         plan = plan_vectors(rows, parameters, allocation, self.device, n_ranks)
         self._require_memory(plan, len(rows.X))
-        data = VectorData(plan, rows, seed, self.device, self.ranks)
-        return VectorTask(data, allocation)
+        return VectorTask(plan, rows, seed, self.ranks, self.device, allocation)
 
     def _allocate_particles(
         self, row_conditions: RowConditions, n_particles: int, seed: Seed
@@ -156,29 +156,13 @@ def describe_y(y: np.ndarray | None) -> str:
 class VectorTask:
     """A planned fit of a flow. No particle has moved yet, and no data are loaded."""
 
-    data: VectorData
+    plan: VectorPlan
+    rows: VectorRows  # the user's, checked
+    seed: Seed
+    ranks: Communicator
+    device: torch.device
     allocation: ParticleAllocation
     checkpoints: Checkpoints | None = None
-
-    @property
-    def plan(self) -> VectorPlan:
-        """What the fit will do."""
-        return self.data.plan
-
-    @property
-    def rows(self) -> VectorRows:
-        """The user's rows, checked."""
-        return self.data.rows
-
-    @property
-    def seed(self) -> Seed:
-        """The seed of the fit."""
-        return self.data.seed
-
-    @property
-    def ranks(self) -> Communicator:
-        """Those that take part."""
-        return self.data.ranks
 
     def with_checkpoints(self, checkpoints: Checkpoints) -> VectorTask:
         """The same fit, which writes checkpoints and resumes from the last one."""
@@ -189,81 +173,87 @@ class VectorTask:
 
         The flow goes on where a checkpoint ended, if there is one.
         """
-        task = self.tune()
-        data = task.data
-        flow = RunningVectors(task)
-        with run_flow(flow, listeners, data.ranks, self.checkpoints) as flow_end:
-            kept = self.allocation.kept_cloud(flow.particles.x, data.ranks)
-            model_steps = flow_end.state.model_steps
-            if data.plan.n_axis_particles:
-                axis_steps = AxisSteps.for_data(data)
-                axis_steps.move(kept, self.allocation.kept_flow_y, flow_end)
-                model_steps = axis_steps.append_to(model_steps)
-            fitted = _fitted_vectors(data, model_steps)
-            result = self._result(fitted, data, kept.x, flow_end.history)
+        tuned = self.tune()
+        flow = RunningVectors(tuned)
+        with run_flow(flow, listeners, tuned.ranks, self.checkpoints) as flow_end:
+            result = flow.result(flow_end)
         return result
 
-    def tune(self) -> VectorTask:
-        """This fit, with the bandwidth that "auto" stands for, which takes a trial."""
-        return replace(self, data=self.data.tune())
+    def tune(self) -> TunedVectors:
+        """This fit with the units of its rows, and with the bandwidth of "auto".
 
-    def _result(
-        self, fitted: FittedVectors, data: VectorData, x: Tensor, history: History
-    ) -> FitResult[FittedVectors]:
-        """The result of the fit, with this rank's kept particles x (d, n)."""
-        shard = data.ranks.shard(self.allocation.n_kept).slice
-        flow_y = self.allocation.kept_flow_y
-        shard_y = None if flow_y is None else flow_y.take(shard)
-        X = fitted.in_users_form(fitted.decode_points(x, shard_y))
-        y = self.allocation.kept_conditions
-        if y is not None:
-            y = y[shard]
-        return FitResult(
-            fitted,
-            history.as_columns(),
-            _copy_warning(data, x, flow_y),
-            ParticleResult(X, y),
+        Only the bandwidth takes a trial: `plan_vectors` has resolved all other
+        settings. This is the first thing that a fit does.
+        """
+        plan = self.plan
+        row_y = self.rows.visible_y(plan.condition_use)
+        scalers_by_class = scalers_of_classes(
+            self.rows, row_y, plan.standardize, self.ranks
+        )
+        scaled_rows = scale_by_class(
+            scalers_by_class, self.rows.X, separate_classes(row_y)
+        )
+        smoother = None
+        if plan.bandwidth != 0:
+            smoother = Smoother.from_data(
+                plan.bandwidth,
+                self.ranks.gather(scaled_rows),
+                row_y,
+                plan.options.n_neighbors,
+                self.ranks,
+            )
+            plan = replace(plan, bandwidth=smoother.bandwidth)
+        return TunedVectors(
+            plan,
+            self.rows,
+            self.seed,
+            self.ranks,
+            self.device,
+            self.allocation,
+            scalers_by_class,
+            scaled_rows,
+            smoother,
         )
 
 
 class RunningVectors:
     """The flow of vectors while it runs: the particles, and all that moves them."""
 
-    def __init__(self, task: VectorTask) -> None:
-        data = task.data
-        plan = data.plan
-        self.task = task
+    def __init__(self, tuned: TunedVectors) -> None:
+        plan = tuned.plan
+        self.tuned = tuned
 
         # This rank's particles among those of all ranks, at random places.
-        shard = data.ranks.shard(plan.n_flow_particles)
+        shard = tuned.ranks.shard(plan.n_flow_particles)
         self.particle_streams = ParticleStreams(
-            data.seed.child("particles"), shard.first
+            tuned.seed.child("particles"), shard.first
         )
         x = torch.empty(
-            plan.n_columns, shard.count, dtype=plan.torch_dtype, device=data.device
+            plan.n_columns, shard.count, dtype=plan.torch_dtype, device=tuned.device
         )
         self.particle_streams.fill(x, "start")
         self.particles = Cloud(x)
-        if task.allocation.flow_y is not None:
-            self.particles = task.allocation.cloud(x, data.ranks)
+        if tuned.allocation.particle_y is not None:
+            self.particles = tuned.allocation.cloud(x, tuned.ranks)
 
         # Maps are shrunk, and fitted to the clouds of all ranks.
-        self.spec = plan.flow_spec(data.seed, data.device, only="flow")
+        spec = plan.flow_spec(tuned.seed, tuned.device, only="flow")
         if plan.options.shrinkage:
             inverse_sizes = self._inverse_sample_sizes()
-            self.spec = shrunk_flow(self.spec, plan.options.shrinkage, inverse_sizes)
-        if data.ranks.size > 1:
-            self.spec = across_ranks(self.spec, data.ranks)
+            spec = shrunk_flow(spec, plan.options.shrinkage, inverse_sizes)
+        if tuned.ranks.size > 1:
+            spec = across_ranks(spec, tuned.ranks)
+        self.spec = spec
 
     def _inverse_sample_sizes(self) -> tuple[float, ...]:
         """Numbers, one for each class, to which the noise of maps is proportional."""
-        data = self.task.data
-        plan = data.plan
+        tuned = self.tuned
+        plan = tuned.plan
         return inverse_sample_sizes(
             plan.n_flow_particles,
             plan.n_rows * plan.draws_per_row,
-            y_p=self.task.allocation.flow_y,
-            y_q=data.y_q,
+            y_p=tuned.allocation.particle_y,
+            y_q=tuned.data_y,
             max_samples=plan.batch_size,
             distinct_share=1 / plan.draws_per_row,
         )
@@ -274,54 +264,89 @@ class RunningVectors:
 
     def _load_data(self, step: Step) -> Cloud:
         """What the particles move onto before the axis steps: the same in each step."""
-        return self.task.data.flow_cloud()
+        return self.tuned.flow_cloud()
 
     def _load_batches(self) -> Batches:
         """Which particles and data each step is fitted to."""
-        data = self.task.data
+        tuned = self.tuned
         n_particles = self.particles.x.shape[1]
-        y_p = self.task.allocation.flow_y
-        return data.batches(n_particles, y_p, data.plan.batch_size)
+        particle_y = tuned.allocation.particle_y
+        return tuned.batches(n_particles, particle_y, tuned.plan.batch_size)
+
+    def result(self, flow_end: FlowEnd) -> FitResult[FittedVectors]:
+        """What the fit gives, once the particles have arrived and axis steps are done.
+
+        The axis steps are fitted to the kept particles, and again to fresh ones for the
+        model.
+        """
+        tuned = self.tuned
+        allocation = tuned.allocation
+        kept = allocation.kept_cloud(self.particles.x, tuned.ranks)
+        model_steps = flow_end.state.model_steps
+        if tuned.plan.n_axis_particles:
+            axis_steps = AxisSteps.for_fit(tuned)
+            axis_steps.move(kept, allocation.kept_particle_y, flow_end)
+            model_steps = axis_steps.append_to(model_steps)
+        fitted = _fitted_vectors(tuned, model_steps)
+
+        shard = tuned.ranks.shard(allocation.n_kept).slice
+        shard_y = None
+        if allocation.kept_particle_y is not None:
+            shard_y = allocation.kept_particle_y.take(shard)
+        X = fitted.in_users_form(fitted.unscale_points(kept.x, shard_y))
+        y = allocation.kept_conditions
+        if y is not None:
+            y = y[shard]
+        return FitResult(
+            fitted,
+            flow_end.history.as_columns(),
+            _copy_warning(tuned, kept.x),
+            ParticleResult(X, y),
+        )
 
 
 def _fitted_vectors(
-    data: VectorData, model_steps: Sequence[ModelStep]
+    tuned: TunedVectors, model_steps: Sequence[ModelStep]
 ) -> FittedVectors:
     """The fitted state, given the steps of the model."""
-    rows = data.rows
-    scaler = data.scalers_by_class[0]
+    rows = tuned.rows
+    scaler = tuned.scalers_by_class[0]
     class_scalers: tuple[ColumnScaler, ...] = ()
-    if data.plan.n_separate_classes:
-        scaler = ColumnScaler.from_data(rows.X, data.plan.standardize)
-        class_scalers = data.scalers_by_class
+    if tuned.plan.n_separate_classes:
+        scaler = ColumnScaler.from_data(rows.X, tuned.plan.standardize)
+        class_scalers = tuned.scalers_by_class
     return FittedVectors(
-        plan=data.plan,
-        seed=data.seed,
+        plan=tuned.plan,
+        seed=tuned.seed,
         scaler=scaler,
         class_scalers=class_scalers,
         steps=tuple(model_steps),
         conditions=rows.conditions,
         names=rows.names,
         tensor_device=rows.tensor_device,
-        device=data.device,
+        device=tuned.device,
     )
 
 
-def _copy_warning(data: VectorData, x: Tensor, y: FlowY | None) -> CopyWarning | None:
-    """A warning if the particles x (d, n) copy rows; None if they do not."""
-    if data.ranks.size > 1:
+def _copy_warning(tuned: TunedVectors, x: Tensor) -> CopyWarning | None:
+    """A warning if the kept particles x (d, n) copy rows; None if they do not.
+
+    On several ranks, none has all rows: they are not compared.
+    """
+    if tuned.ranks.size > 1:
         return None
-    pairs = [(data.encoded_rows, x.T)]
-    row_y = data.flow_y
-    if isinstance(row_y, SeparateClassIndices) and y is not None:
+    pairs = [(tuned.scaled_rows, x.T)]
+    row_y = tuned.row_y
+    particle_y = tuned.allocation.kept_particle_y
+    if isinstance(row_y, SeparateClassIndices) and particle_y is not None:
         pairs = []
         for c in range(row_y.n_classes):
-            class_rows = data.encoded_rows[row_y.values == c]
-            is_of_class = (y.values == c).to(x.device)
+            class_rows = tuned.scaled_rows[row_y.values == c]
+            is_of_class = (particle_y.values == c).to(x.device)
             pairs.append((class_rows, x[:, is_of_class].T))
     evidence = evidence_of_copying(pairs)
     if not evidence:
         return None
-    more = f"more smoothing than {data.plan.bandwidth:.2g} (VectorOptions)"
+    more = f"more smoothing than {tuned.bandwidth:.2g} (VectorOptions)"
     hint = f"{more}, or fewer n_steps, help"
     return CopyWarning(f"the particles copy rows of X ({evidence}); {hint}")

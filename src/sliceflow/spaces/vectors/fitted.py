@@ -13,20 +13,20 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine import frames
-from sliceflow.engine.conditions import MixedEncoder
-from sliceflow.engine.encoded_y import EncodedY, FlowY, separate_classes
-from sliceflow.engine.flow import FlowSpec, ParticleStreams, replay, select_y
+from sliceflow.engine.encoded_y import EncodedY, VisibleY, separate_classes
+from sliceflow.engine.flow import FlowSpec, ParticleStreams, replay, visible_y
 from sliceflow.engine.frames import frame_bytes
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.engine.rotations import freeing_rotation_pools
+from sliceflow.engine.y_encoders import MixedEncoder
 from sliceflow.errors import DataWarning, warn_user
-from sliceflow.models.limits import checked_max_norm
+from sliceflow.models.limits import checked_max_abs
 from sliceflow.models.rows import HasConditions, RowConditions
 from sliceflow.models.vector_rows import in_users_form
 from sliceflow.saved_types import Label
 from sliceflow.spaces.vectors.plan import BaseVectorPlan, VectorPlan
-from sliceflow.spaces.vectors.units import ColumnScaler, as_cloud, decode_classes
+from sliceflow.spaces.vectors.units import ColumnScaler, as_cloud, unscale_by_class
 from sliceflow.validation import check_finite
 
 # A pass over the steps of a model draws at most this many samples, to bound the memory.
@@ -77,19 +77,19 @@ class BaseFittedVectors(HasConditions):
     def comparable_points(self, X: Any) -> Tensor:
         """The user's rows as points (d, n), in units that make columns comparable."""
         rows = np.asarray(X.detach().cpu() if isinstance(X, Tensor) else X)
-        return self.scaler.encode(rows.astype(self.plan.dtype)).T
+        return self.scaler.scale_rows(rows.astype(self.plan.dtype)).T
 
     @property
     def scalers_by_class(self) -> tuple[ColumnScaler, ...]:
         """The units of samples: one `ColumnScaler` for each class, or one for all."""
         return (self.scaler,)
 
-    def decode_points(self, x: Tensor, y: FlowY | None = None) -> Tensor:
+    def unscale_points(self, x: Tensor, y: VisibleY | None = None) -> Tensor:
         """Points (d, n) in the model's units -> rows (n, d) in the user's units.
 
         `y` is what the flow saw: classes with maps of their own have such units, too.
         """
-        rows = decode_classes(self.scalers_by_class, x, separate_classes(y))
+        rows = unscale_by_class(self.scalers_by_class, x, separate_classes(y))
         check_finite(rows, "rescale X, drop outliers, or pass float64")
         return rows
 
@@ -119,7 +119,7 @@ class FittedVectors(BaseFittedVectors):
     def check_saved(self) -> None:
         """Raise a ValueError if the parts of a saved model do not fit together."""
         super().check_saved()
-        if isinstance(self.encoder, MixedEncoder):
+        if isinstance(self.y_encoder, MixedEncoder):
             raise ValueError("a flow has a condition of labels and numbers")
         if len(self.class_scalers) != self.plan.n_separate_classes:
             n_units = len(self.class_scalers)
@@ -137,7 +137,7 @@ class FittedVectors(BaseFittedVectors):
         spec = plan.flow_spec(self.seed, self.device)
         n_classes = max(1, plan.n_separate_classes)
         n_maps = [n_classes * s.frame_kind.count_directions(d) for s in spec.stages]
-        max_norm = checked_max_norm(
+        max_abs = checked_max_abs(
             spec,
             self.steps,
             lambda i, k: n_maps[i],
@@ -155,8 +155,10 @@ class FittedVectors(BaseFittedVectors):
                     f"step {step.step_index} does not have directions in {d} columns"
                 )
         for scaler in self.scalers_by_class:
-            linear = ~scaler.heavy_tailed  # `decode` clamps heavy-tailed columns
-            farthest = max_norm * float(scaler.scale[linear].max(initial=0.0))
+            linear = (
+                ~scaler.heavy_tailed
+            )  # `unscale_points` clamps heavy-tailed columns
+            farthest = max_abs * float(scaler.scale[linear].max(initial=0.0))
             farthest += float(np.abs(scaler.shift[linear]).max(initial=0.0))
             if not farthest < torch.finfo(plan.torch_dtype).max:
                 end = f"scale and shift can take them to {farthest:.1e}"
@@ -189,15 +191,15 @@ class FittedVectors(BaseFittedVectors):
         if self.plan.condition_kind == "continuous" and y is not None:
             _warn_if_one_condition(y)
         plan = self.plan
-        flow_y = select_y(y, plan.condition_use, plan.condition_dim)
+        sample_y = visible_y(y, plan.condition_use, plan.condition_dim)
         spec = plan.flow_spec(self.seed, self.device)
         parts = []
         with freeing_rotation_pools():
             for first in range(0, n, SAMPLES_PER_PASS):
                 count = min(SAMPLES_PER_PASS, n - first)
                 part_y = None
-                if flow_y is not None:
-                    part_y = flow_y.take(slice(first, first + count))
+                if sample_y is not None:
+                    part_y = sample_y.take(slice(first, first + count))
                 particle_streams = ParticleStreams(seed.child("particles"), first)
                 parts.append(self._draw_pass(spec, count, part_y, particle_streams))
         return self.in_users_form(parts[0] if len(parts) == 1 else torch.cat(parts))
@@ -206,7 +208,7 @@ class FittedVectors(BaseFittedVectors):
         self,
         spec: FlowSpec,
         n: int,
-        y: FlowY | None,
+        y: VisibleY | None,
         particle_streams: ParticleStreams,
     ) -> Tensor:
         """n samples (n, d) of the flow, in the user's units."""
@@ -214,7 +216,7 @@ class FittedVectors(BaseFittedVectors):
         cloud = as_cloud(x, y, self.device)
         particle_streams.fill(cloud.x, "start")
         replay(spec, self.steps, cloud, particle_streams)
-        return self.decode_points(cloud.x, y)
+        return self.unscale_points(cloud.x, y)
 
 
 def _warn_if_one_condition(y: EncodedY) -> None:

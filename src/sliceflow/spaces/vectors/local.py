@@ -21,7 +21,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.errors import DataWarning
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.protocols import FitResult, ParticleResult
-from sliceflow.models.ranks import SINGLE, Communicator
+from sliceflow.models.ranks import ONE_PROCESS, Communicator
 from sliceflow.models.vector_rows import VectorRows
 from sliceflow.neighbours.local import LocalSampler, LocalSettings
 from sliceflow.neighbours.regressions import MAX_COMPONENTS
@@ -138,7 +138,7 @@ class FittedLocalVectors(BaseFittedVectors):
             sampler = self.samplers[c]
             sampler.warn_if_far(numbers, "y", indices)
             x = sampler.sample_each(numbers, seed.child(c))  # float64: small spreads
-            out[indices] = self.decode_points(x.T).to(out)
+            out[indices] = self.unscale_points(x.T).to(out)
         return self.in_users_form(out)
 
 
@@ -159,7 +159,7 @@ def _iter_labels(
 def _parts(rows: VectorRows, scaler: ColumnScaler) -> list[tuple[Tensor, Tensor]]:
     """x and the continuous y of all rows; with labels in y, of each combination."""
     assert isinstance(rows.encoded_y, NumericY), "local conditions have numbers"
-    encoded = scaler.encode(rows.X).double()
+    encoded = scaler.scale_rows(rows.X).double()
     parts = _iter_labels(rows.encoded_y)
     return [(encoded[indices], y) for _, indices, y in parts]
 
@@ -174,7 +174,7 @@ class LocalVectorTask:
     device: torch.device
     # Parameters that the user has set, and that only a flow reads.
     ignored: tuple[str, ...] = ()
-    ranks: Communicator = SINGLE  # one process has all rows
+    ranks: Communicator = ONE_PROCESS  # one process has all rows
 
     @classmethod
     def for_rows(

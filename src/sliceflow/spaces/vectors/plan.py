@@ -16,16 +16,11 @@ import torch
 from sliceflow.devices import projection_bytes
 from sliceflow.engine import frames
 from sliceflow.engine.compression import MAX_JUMPS
-from sliceflow.engine.conditions import (
-    ClassEncoder,
-    ConditionEncoder,
-    MixedEncoder,
-)
 from sliceflow.engine.encoded_y import (
     ClassIndices,
     ContinuousY,
-    FlowY,
     SeparateClassIndices,
+    VisibleY,
 )
 from sliceflow.engine.flow import ConditionUse, FlowSpec, resolve_condition_use
 from sliceflow.engine.frames import FrameKind, SavedFrameKind, frame_bytes
@@ -38,6 +33,11 @@ from sliceflow.engine.transports import (
     SavedTransport,
     SortedTransport,
     resolve_transport,
+)
+from sliceflow.engine.y_encoders import (
+    ClassEncoder,
+    ConditionEncoder,
+    MixedEncoder,
 )
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.particles import ParticleAllocation
@@ -188,7 +188,7 @@ class VectorPlan(BaseVectorPlan):
                     self.frame_kind,
                     self.n_steps,
                     self.transport,
-                    n_knots=self.n_knots,
+                    max_knots=self.n_knots,
                     taper=options.taper,
                 )
             )
@@ -199,7 +199,7 @@ class VectorPlan(BaseVectorPlan):
                     frames.Axis(),
                     options.n_axis_steps,
                     AXIS_TRANSPORT,
-                    n_knots=options.n_knots,
+                    max_knots=options.n_knots,
                     matches_marginals=True,
                 )
             )
@@ -392,9 +392,9 @@ def plan_vectors(
         condition_dim = rows.conditions.encoder.condition_dim
         amplifier = parameters.amplifier
         use = resolve_condition_use(amplifier, condition_dim)
-        row_y = rows.conditions.flow_y(use)
+        row_y = rows.visible_y(use)
     n_flow_particles = allocation.n_flow_particles
-    particle_y = allocation.flow_y
+    particle_y = allocation.particle_y
 
     frame_kind = choose_frame_kind(parameters.frame, d, use, n_ranks)
     bandwidth, reason = plan_bandwidth(options.smoothing, rows, row_y)
@@ -495,7 +495,7 @@ def _largest_class(
     return int((sizes_p + draws_per_row * sizes_q).max())
 
 
-def choose_n_knots(n_knots: int, y: FlowY | None) -> int:
+def choose_n_knots(n_knots: int, y: VisibleY | None) -> int:
     """Knots to keep per map, for particles with this y, which share the maps.
 
     More than `n_knots` if a rare class would otherwise get too few.
@@ -534,7 +534,7 @@ def choose_frame_kind(
 
 
 def plan_bandwidth(
-    option: float | Literal["auto"], rows: VectorRows, y: FlowY | None
+    option: float | Literal["auto"], rows: VectorRows, y: VisibleY | None
 ) -> tuple[float | None, str]:
     """The bandwidth that the option `smoothing` gives these rows, and the reason.
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sliceflow.engine.encoded_y import FlowY
+from sliceflow.engine.encoded_y import VisibleY
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Communicator
 from sliceflow.neighbours.smoothing import (
@@ -46,7 +46,7 @@ class Smoother:
         cls,
         bandwidth: float | None,
         rows: Tensor,
-        y: FlowY | None,
+        y: VisibleY | None,
         n_neighbors: int,
         ranks: Communicator,
     ) -> Smoother:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.encoded_y import ClassIndices, FlowY
+from sliceflow.engine.encoded_y import ClassIndices, VisibleY
 from sliceflow.errors import DataError
-from sliceflow.models.ranks import SINGLE, Communicator
+from sliceflow.models.ranks import ONE_PROCESS, Communicator
 from sliceflow.neighbours.features import heavy_tail
 from sliceflow.saved_types import ArraySpec
 
@@ -54,7 +54,7 @@ class ColumnScaler:
         cls,
         X: np.ndarray,
         standardize: bool,
-        ranks: Communicator = SINGLE,
+        ranks: Communicator = ONE_PROCESS,
         n: int | None = None,
     ) -> ColumnScaler:
         """The units of the rows X (n, d), or of all ranks, which have n rows in total.
@@ -104,12 +104,12 @@ class ColumnScaler:
         X[:, heavy] = np.arcsinh(deviation / self.tail_scale[heavy])
         return X
 
-    def encode(self, X: np.ndarray) -> Tensor:
+    def scale_rows(self, X: np.ndarray) -> Tensor:
         """Rows (n, d) in the user's units -> in the flow's units, of the same dtype."""
         standardised = (self.compress(X) - self.shift) / self.scale
         return torch.from_numpy(standardised.astype(X.dtype))
 
-    def decode_points(self, x: Tensor) -> Tensor:
+    def unscale_points(self, x: Tensor) -> Tensor:
         """Points (d, n) in the flow's units -> rows (n, d) in the user's units."""
         shift = torch.from_numpy(self.shift).to(x.device)
         scale = torch.from_numpy(self.scale).to(x.device)
@@ -126,7 +126,7 @@ class ColumnScaler:
         return rows.to(x.dtype)
 
 
-def encode_classes(
+def scale_by_class(
     scalers_by_class: Sequence[ColumnScaler], X: np.ndarray, y: ClassIndices | None
 ) -> Tensor:
     """Rows (n, d) in the flow's units, which may differ by class.
@@ -135,31 +135,31 @@ def encode_classes(
     ignored.
     """
     if len(scalers_by_class) == 1 or y is None:
-        return scalers_by_class[0].encode(X)
-    encoded = torch.from_numpy(np.empty_like(X))
+        return scalers_by_class[0].scale_rows(X)
+    scaled = torch.from_numpy(np.empty_like(X))
     for c, scaler_of_class in enumerate(scalers_by_class):
         of_class = y.values == c
-        encoded[of_class] = scaler_of_class.encode(X[of_class.numpy()])
-    return encoded
+        scaled[of_class] = scaler_of_class.scale_rows(X[of_class.numpy()])
+    return scaled
 
 
-def decode_classes(
+def unscale_by_class(
     scalers_by_class: Sequence[ColumnScaler], x: Tensor, y: ClassIndices | None
 ) -> Tensor:
     """Points (d, n) in the flow's units -> rows (n, d) in the user's units.
 
-    This is the inverse of `encode_classes`.
+    This is the inverse of `scale_by_class`.
     """
     if len(scalers_by_class) == 1 or y is None:
-        return scalers_by_class[0].decode_points(x)
+        return scalers_by_class[0].unscale_points(x)
     rows = x.new_empty(x.shape[1], len(x))
     for c, scaler_of_class in enumerate(scalers_by_class):
         of_class = (y.values == c).to(x.device)
-        rows[of_class] = scaler_of_class.decode_points(x[:, of_class])
+        rows[of_class] = scaler_of_class.unscale_points(x[:, of_class])
     return rows
 
 
-def as_cloud(rows: Tensor, y: FlowY | None, device: torch.device) -> Cloud:
+def as_cloud(rows: Tensor, y: VisibleY | None, device: torch.device) -> Cloud:
     """Rows (n, d) and their y in the engine's layout: columns, on the device."""
     if y is not None:
         y = y.to(device)

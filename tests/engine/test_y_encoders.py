@@ -1,4 +1,4 @@
-"""Conditions: encoding, offsets, and what a flow does with them."""
+"""Encoders of y, the offsets of an encoded y, and what a flow does with it."""
 
 import math
 
@@ -7,16 +7,15 @@ import pandas as pd
 import pytest
 import torch
 
-from sliceflow.engine.conditions import (
+from sliceflow.engine.encoded_y import ClassIndices, ContinuousY, add_condition_shift
+from sliceflow.engine.flow import resolve_condition_use
+from sliceflow.engine.labels import as_array, as_finite
+from sliceflow.engine.y_encoders import (
     ClassEncoder,
     ContinuousEncoder,
-    add_condition_shift,
     broadcast_condition,
     infer_encoder,
 )
-from sliceflow.engine.encoded_y import ClassIndices, ContinuousY
-from sliceflow.engine.flow import resolve_condition_use
-from sliceflow.engine.labels import as_array, as_finite
 from sliceflow.errors import DataError
 
 

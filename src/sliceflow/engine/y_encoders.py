@@ -1,10 +1,7 @@
-"""Conditions: the kinds of y, and how y enters the projection.
+"""Encoders of y: each encodes one kind of the user's y, and decodes it.
 
-An encoder encodes the user's y once, into one of the classes of `encoded_y`.
-
-A frame's θ_y (h, l) shifts every projection by ``ξ·θ_yᵀy``, where a class index stands
-for a one-hot y. So l, which the engine calls `condition_dim`, is the number of classes
-or of columns.
+The encoded y is one of the classes of `encoded_y`. Its dimension l, everywhere
+`condition_dim`, is the number of classes, or of continuous columns.
 """
 
 from __future__ import annotations
@@ -16,13 +13,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from sliceflow.engine.encoded_y import (
     ClassIndices,
     ContinuousY,
     EncodedY,
-    FlowY,
     MixedY,
 )
 from sliceflow.engine.labels import (
@@ -42,17 +37,6 @@ from sliceflow.saved_types import ArraySpec, Label
 from sliceflow.validation import unmasked
 
 
-def add_condition_shift(z: Tensor, theta: Tensor | None, y: FlowY | None) -> Tensor:
-    """z + ξ·θ_yᵀy for every direction and point, (h, n), with theta = ξ·θ_y (h, l).
-
-    A class index stands for a one-hot y, so the offset of class c is theta[:, c].
-    Without a condition this is z.
-    """
-    if theta is None or y is None:
-        return z
-    return y.shift(z, theta)
-
-
 @dataclass(frozen=True)
 class ClassEncoder:
     """Class labels of any hashable kind, as one-hot vectors.
@@ -62,7 +46,7 @@ class ClassEncoder:
 
     kind: ClassVar[Literal["labels"]] = "labels"
     classes: Annotated[np.ndarray, Label]  # (C,)
-    are_clusters: bool = False  # whether the classes are clusters, found by the fit
+    hides_labels: bool = False  # whether they are clusters, found by the fit
 
     def check_saved(self) -> None:
         """Raise a ValueError unless there are labels and all differ."""
@@ -141,7 +125,7 @@ class ContinuousEncoder:
     mean: Annotated[np.ndarray, ArraySpec("l", "float64")]
     scale: Annotated[np.ndarray, ArraySpec("l", "float64")]
     kind: ClassVar[Literal["continuous"]] = "continuous"
-    are_clusters: ClassVar[bool] = False
+    hides_labels: ClassVar[bool] = False
 
     def check_saved(self) -> None:
         """Raise a ValueError unless there are columns, with positive scales."""
@@ -190,7 +174,7 @@ class MixedEncoder:
     continuous: ContinuousEncoder  # of the other columns
     labelled: tuple[bool, ...]
     kind: ClassVar[Literal["mixed"]] = "mixed"
-    are_clusters: ClassVar[bool] = False
+    hides_labels: ClassVar[bool] = False
 
     @classmethod
     def from_data(cls, y: np.ndarray) -> MixedEncoder:
@@ -305,7 +289,7 @@ def encode_y(
     DataError
         If the model was fitted without y, or y does not fit it or n.
     """
-    if encoder is None or encoder.are_clusters:
+    if encoder is None or encoder.hides_labels:
         raise DataError("y was given but the model was fitted without y", "omit y")
     if hasattr(y, "__array__"):  # of any library
         y = as_array(y)

@@ -1,0 +1,139 @@
+"""A tuned fit of vectors: all settings are chosen, and the units of its rows.
+
+`VectorTask.tune` makes `TunedVectors` of a planned fit. They have the data onto which
+the particles move: the rows in the flow's units, or draws along them (`smoother`). The
+draws are made only when a step needs data, and those for the axis steps when these
+begin. So a plan is quick, and memory holds the data of one stage at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sliceflow.engine.batches import Batches, make_batches, weighted_batches
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.encoded_y import SeparateClassIndices, VisibleY
+from sliceflow.engine.random import Seed
+from sliceflow.models.particles import ParticleAllocation
+from sliceflow.models.ranks import Communicator, Shard
+from sliceflow.models.vector_rows import VectorRows
+from sliceflow.spaces.vectors.plan import VectorPlan
+from sliceflow.spaces.vectors.smoother import Smoother
+from sliceflow.spaces.vectors.units import ColumnScaler, as_cloud
+
+
+@dataclass(frozen=True)
+class TunedVectors:
+    """A fit of vectors with all settings chosen. No particle has moved yet."""
+
+    plan: VectorPlan  # with the bandwidth that was chosen
+    rows: VectorRows  # the user's
+    seed: Seed  # of the fit
+    ranks: Communicator
+    device: torch.device
+    allocation: ParticleAllocation
+    scalers_by_class: tuple[ColumnScaler, ...]  # see `scalers_of_classes`
+    scaled_rows: Tensor  # (n, d), this rank's rows in the flow's units
+    # Draws around the rows of all ranks. None if the flow fits the rows themselves.
+    smoother: Smoother | None
+
+    @property
+    def bandwidth(self) -> float:
+        """How far rows are spread; 0 if the flow fits the rows themselves."""
+        if self.smoother is None:
+            return 0.0
+        return self.smoother.bandwidth
+
+    @property
+    def row_y(self) -> VisibleY | None:
+        """What the flow sees of y of the rows of all ranks; None if it ignores y."""
+        return self.rows.visible_y(self.plan.condition_use)
+
+    # Clouds
+
+    @cached_property
+    def data_y(self) -> VisibleY | None:
+        """The y of the data of all ranks: `row_y` once for each draw of a row."""
+        row_y = self.row_y
+        if row_y is None:
+            return None
+        return row_y.repeat_each(self.plan.draws_per_row)
+
+    @property
+    def shard(self) -> Shard:
+        """Which of the data of all ranks this rank has."""
+        return self.rows.shard.repeated(self.plan.draws_per_row)
+
+    def flow_cloud(self) -> Cloud:
+        """This rank's data for the steps of the flow."""
+        if self.smoother is None:
+            return self._cloud(self.scaled_rows)
+        draws = self.smoother.draw_for_flow(self.plan.draws_per_row, self._drawing_seed)
+        return self._cloud(draws[self.shard.slice])
+
+    def axis_cloud(self) -> Cloud:
+        """This rank's data for the axis steps; see `Smoother.draw_for_axes`."""
+        if self.smoother is None:
+            return self._cloud(self.scaled_rows)
+        heavy_tails = [scaler.heavy_tailed for scaler in self.scalers_by_class]
+        spread_columns = torch.from_numpy(np.any(heavy_tails, axis=0))
+        draws = self.smoother.draw_for_axes(
+            self.plan.draws_per_row, self._drawing_seed, spread_columns
+        )
+        return self._cloud(draws[self.shard.slice])
+
+    @property
+    def _drawing_seed(self) -> Seed:
+        return self.seed.child("smoothing")
+
+    def _cloud(self, rows: Tensor) -> Cloud:
+        """This rank's data (n, d), in the flow's units, with their y."""
+        y = None
+        if self.data_y is not None:
+            y = self.data_y.take(self.shard.slice)
+        return as_cloud(rows, y, self.device)
+
+    def batches(
+        self, m: int, particle_y: VisibleY | None, max_samples: int | None
+    ) -> Batches:
+        """Which of m particles and of these data each step of a stage is fitted to.
+
+        `particle_y` is the y of the particles of all ranks, in the order in which they
+        move. A step takes at most `max_samples`.
+        """
+        if self.ranks.size > 1:
+            return weighted_batches(
+                self.shard.slice, self.device, y_p=particle_y, y_q=self.data_y
+            )
+        return make_batches(
+            m,
+            self.plan.n_rows * self.plan.draws_per_row,
+            max_samples,
+            self.seed.child("flow", "batches"),
+            self.device,
+            y_p=particle_y,
+            y_q=self.data_y,
+        )
+
+
+def scalers_of_classes(
+    rows: VectorRows, row_y: VisibleY | None, standardize: bool, ranks: Communicator
+) -> tuple[ColumnScaler, ...]:
+    """The units in which particles move: one for all rows, or one for each class.
+
+    Classes may have very different scales: the flow starts from N(0, I), and would
+    hardly resolve a class that is much narrower than the others.
+    """
+    X = rows.X
+    if not isinstance(row_y, SeparateClassIndices):
+        return (ColumnScaler.from_data(X, standardize, ranks, rows.n_all_rows),)
+    scalers_by_class = []
+    for c in range(row_y.n_classes):
+        is_of_class = (row_y.values == c).numpy()
+        scalers_by_class.append(ColumnScaler.from_data(X[is_of_class], standardize))
+    return tuple(scalers_by_class)
