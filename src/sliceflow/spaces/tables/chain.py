@@ -221,7 +221,7 @@ def draw_rows(
     `fixed_coords` has the coordinates of columns that are the same in all rows.
     """
     rng = generator(seed.child("rows"))
-    blank_row = _blank_row(table.columns, fixed_coords)
+    blank_row = make_blank_row(table.columns, fixed_coords)
     is_free = np.isin(np.arange(len(table.columns)), list(fixed_coords), invert=True)
     cell_coords = Coords(np.empty((n, len(table.columns))))
     unfinished = np.arange(n)  # indices of the rows that are drawn in the next round
@@ -241,7 +241,9 @@ def draw_rows(
     raise _no_rows_error(table.rule_set, refused, n)
 
 
-def _blank_row(columns: Sequence[Column], fixed_coords: Mapping[int, float]) -> Coords:
+def make_blank_row(
+    columns: Sequence[Column], fixed_coords: Mapping[int, float]
+) -> Coords:
     """The coordinates (d,) of a row before its columns are drawn.
 
     Columns that the chain draws are `UNDRAWN`. Others have a coordinate in

@@ -87,6 +87,14 @@ class GivenRows:
     rules: tuple[Rule, ...] = ()  # of ranges and lists
     is_moved: bool = False  # whether rows were moved
 
+    @property
+    def column_indices(self) -> set[int]:
+        """The columns that are given: those that `holds` reads."""
+        indices = set(self.fixed_coords)
+        for rule in self.rules:
+            indices.update(rule.column_indices)
+        return indices
+
     def share_of(self, table: Table) -> float:
         """The share of the rows of a table that these are."""
         return len(self.cell_coords) / len(table.cell_coords)
