@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
@@ -54,8 +55,8 @@ _DATASET_HINTS = {
 
 
 @dataclass(frozen=True, eq=False)
-class Data:
-    """Pictures or a table, as they were read: `PictureInput` or `TableInput`.
+class BaseInput(ABC):
+    """What pictures and a table have in common, as they were read.
 
     Parameters
     ----------
@@ -67,19 +68,19 @@ class Data:
     notes: tuple[str, ...] = field(default=(), kw_only=True)
 
     @property
+    @abstractmethod
     def kind(self) -> str:
         """What the data are: "pictures" or "table"."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def n_rows(self) -> int:
         """The number of pictures, or of rows of the table."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def fitted_rows(self) -> np.ndarray | pd.DataFrame:
         """The rows to which the model is fitted."""
-        raise NotImplementedError
 
     @property
     def columns(self) -> list[str]:
@@ -87,11 +88,11 @@ class Data:
         return []
 
     @property
+    @abstractmethod
     def description(self) -> str:
         """The data in words, such as "1297 pictures of 8×8 in 10 classes"."""
-        raise NotImplementedError
 
-    def summary(self, held_out: Data | None) -> dict[str, Any]:
+    def summary(self, held_out: BaseInput | None) -> dict[str, Any]:
         """The data as config.json and the report describe them."""
         return {
             "name": self.name,
@@ -103,13 +104,13 @@ class Data:
             "dialect": None,
         }
 
+    @abstractmethod
     def take(self, rows: np.ndarray) -> Self:
         """The data of these rows only."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
-class PictureInput(Data):
+class PictureInput(BaseInput):
     """Pictures, as they were read.
 
     Parameters
@@ -151,7 +152,7 @@ class PictureInput(Data):
 
 
 @dataclass(frozen=True, eq=False)
-class TableInput(Data):
+class TableInput(BaseInput):
     """A table, as it was read.
 
     Parameters
@@ -190,7 +191,7 @@ class TableInput(Data):
     def description(self) -> str:
         return f"{len(self.fitted_rows)} rows of {len(self.columns)} columns"
 
-    def summary(self, held_out: Data | None) -> dict[str, Any]:
+    def summary(self, held_out: BaseInput | None) -> dict[str, Any]:
         dialect = None if self.dialect is None else asdict(self.dialect)
         return super().summary(held_out) | {"dialect": dialect}
 
@@ -200,10 +201,13 @@ class TableInput(Data):
         return replace(self, x=part, full_table=self.x)
 
 
-AnyData = TypeVar("AnyData", bound=Data)
+Input = PictureInput | TableInput
+AnyInput = TypeVar("AnyInput", PictureInput, TableInput)
 
 
-def read_data(settings: Settings, root: str | None = None) -> tuple[Data, Data | None]:
+def read_data(
+    settings: Settings, root: str | None = None
+) -> tuple[Input, Input | None]:
     """Read the data to fit, and the data to measure with.
 
     The second are the test split of a named set, else a held-out share; None if there
@@ -329,7 +333,7 @@ def _dataset_hint(error: Exception) -> str:
     raise error
 
 
-def hold_out(data: AnyData, share: float) -> tuple[AnyData, AnyData | None]:
+def hold_out(data: AnyInput, share: float) -> tuple[AnyInput, AnyInput | None]:
     """The rows to fit, and a random share held out, or None if there are too few."""
     n = data.n_rows
     n_held_out = round(share * n)
@@ -341,14 +345,13 @@ def hold_out(data: AnyData, share: float) -> tuple[AnyData, AnyData | None]:
     return train, held_out
 
 
-def make_estimator(settings: Settings, data: Data) -> ImageFlow | TableFlow:
+def make_estimator(settings: Settings, data: Input) -> ImageFlow | TableFlow:
     """The estimator for these data, with the parameters that the flags set."""
     from sliceflow.devices import resolve_device
 
     resolve_device(settings.device)  # an error for one that does not exist
     if isinstance(data, TableInput):
         return make_table_flow(settings, data.free_text)
-    assert isinstance(data, PictureInput), "data are a table or pictures"
     return make_image_flow(settings, data)
 
 

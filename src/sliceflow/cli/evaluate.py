@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sliceflow.cli.data import Data, TableInput, make_table_flow, read_data
+from sliceflow.cli.data import Input, TableInput, make_table_flow, read_data
 from sliceflow.cli.failures import CommandError, Output, UsageError
 from sliceflow.cli.held_out import count_common_rows, read_held_out
 from sliceflow.cli.measures import (
@@ -106,7 +106,7 @@ def _check_attack(settings: Settings, against: str | None, shadows: int) -> None
         raise UsageError(fact, f"pass 0, or {_MIN_SHADOWS} or more")
 
 
-def _check_held_out(held_out: Data | None) -> None:
+def _check_held_out(held_out: Input | None) -> None:
     """Refuse --attack where nothing is measured."""
     if held_out is None or held_out.n_rows < MIN_HELD_OUT_ROWS:
         fact = "--attack is for runs that are measured, and too few rows were held out"
@@ -114,7 +114,7 @@ def _check_held_out(held_out: Data | None) -> None:
 
 
 def _announce_attack(
-    folder: RunFolder, train: Data, shadows: int, output: Output
+    folder: RunFolder, train: Input, shadows: int, output: Output
 ) -> None:
     """Print what an attack does, and about how long it takes."""
     n_rows = len(train.fitted_rows)
@@ -158,7 +158,9 @@ def attack_half(run: FittedRun, shadows: int) -> Attacks:
     )
 
 
-def _read_again(settings: Settings, data_root: str | None) -> tuple[Data, Data | None]:
+def _read_again(
+    settings: Settings, data_root: str | None
+) -> tuple[Input, Input | None]:
     """The data of a run that was fitted before."""
     try:
         return read_data(settings, data_root)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sliceflow.app.server import JsonObject
 from sliceflow.cli.data import (
-    Data,
+    Input,
     PictureInput,
     TableInput,
     make_estimator,
@@ -49,8 +49,8 @@ class _CommandRun:
     """A fit that the command does: data, estimator and ranks."""
 
     settings: Settings
-    train: Data
-    held_out: Data | None
+    train: Input
+    held_out: Input | None
     estimator: ImageFlow | TableFlow
     prepared: PreparedFit[Any]
     ranks: Communicator
@@ -177,7 +177,7 @@ def _prepare(settings: Settings, ranks: Communicator, output: Output) -> _Comman
 
 
 def _say_what_was_read(
-    train: Data, held_out: Data | None, output: Output, is_first: bool
+    train: Input, held_out: Input | None, output: Output, is_first: bool
 ) -> None:
     """Print how many rows there are, and what was left out of the data."""
     n_held_out = "none" if held_out is None else held_out.n_rows

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from sliceflow.cli.data import Data, PictureInput, TableInput, read_data
+from sliceflow.cli.data import Input, PictureInput, TableInput, read_data
 from sliceflow.cli.failures import CommandError, UsageError
 from sliceflow.cli.settings import DATASET_NAMES, TABLE, Settings
 
 
 def read_held_out(
-    settings: Settings, against: str, root: str | None, train: Data
-) -> Data:
+    settings: Settings, against: str, root: str | None, train: Input
+) -> Input:
     """Data to compare with: the test split of a set, all of anything else."""
     try:
         whole, held_out = read_data(_settings_of_held_out(settings, against), root)
@@ -51,7 +51,7 @@ def _settings_of_held_out(settings: Settings, against: str) -> Settings:
     return Settings(against, size=size, holdout=0.0)
 
 
-def _are_alike(held_out: Data, train: Data) -> bool:
+def _are_alike(held_out: Input, train: Input) -> bool:
     """Whether data have the columns, or the size and kind of pixels, of others."""
     if isinstance(held_out, TableInput) and isinstance(train, TableInput):
         return set(train.columns) <= set(held_out.columns)
@@ -65,16 +65,15 @@ def _are_alike(held_out: Data, train: Data) -> bool:
     return not has_whole_pixels or bool(held_out.x.max() < train.n_pixel_values)
 
 
-def count_common_rows(held_out: Data, train: Data) -> int:
+def count_common_rows(held_out: Input, train: Input) -> int:
     """How many held-out rows are equal to training rows."""
     train_rows = set(_hashable_rows(train))
     return sum(row in train_rows for row in _hashable_rows(held_out))
 
 
-def _hashable_rows(data: Data) -> list[Hashable]:
+def _hashable_rows(data: Input) -> list[Hashable]:
     """The rows of a table as texts, or pictures as bytes."""
     if isinstance(data, TableInput):
         texts = data.x.astype(object).map(str).to_numpy()
         return [tuple(row) for row in texts]
-    assert isinstance(data, PictureInput), "data are a table or pictures"
     return [picture.tobytes() for picture in np.ascontiguousarray(data.x)]

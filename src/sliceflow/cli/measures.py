@@ -14,7 +14,7 @@ import numpy as np
 
 from sliceflow.app.pictures import as_bytes
 from sliceflow.cli import report
-from sliceflow.cli.data import Data, PictureInput, TableInput, make_table_flow
+from sliceflow.cli.data import Input, PictureInput, TableInput, make_table_flow
 from sliceflow.cli.failures import Output
 from sliceflow.cli.grids import (
     arrange_by_class,
@@ -80,8 +80,8 @@ class FittedRun(NamedTuple):
 
     settings: Settings
     model: Model
-    train: Data
-    held_out: Data | None
+    train: Input
+    held_out: Input | None
     output: Output
 
 
@@ -157,7 +157,7 @@ def _write_pictures(folder: RunFolder, train: PictureInput, samples: Samples) ->
 
 
 def estimate_seconds(
-    train: Data, held_out: Data | None, fit_seconds: float, device: str
+    train: Input, held_out: Input | None, fit_seconds: float, device: str
 ) -> float | None:
     """About how long the measures take on a CPU; None if that is not known.
 
@@ -349,7 +349,7 @@ def measure(
     return Result(out, text)
 
 
-def _compare(run: FittedRun, held_out: Data, samples: Samples) -> Report:
+def _compare(run: FittedRun, held_out: Input, samples: Samples) -> Report:
     """The report on samples beside the training and the held-out rows of a run."""
     from sliceflow import metrics
     from sliceflow.devices import resolve_device
@@ -386,7 +386,7 @@ def _compare(run: FittedRun, held_out: Data, samples: Samples) -> Report:
     )
 
 
-def _shorten(details: dict[str, Any], train: Data) -> None:
+def _shorten(details: dict[str, Any], train: Input) -> None:
     """Leave pairs and rules out of evaluation.json that nobody would read."""
     if details.get("pairs"):
         details["pairs"] = _pairs_to_keep(details["pairs"], train)
@@ -421,7 +421,7 @@ def _no_measures(note: str) -> Result:
     return Result({"metrics": [], "details": {}, "verdict": None, "note": note}, note)
 
 
-def _pairs_to_keep(pairs: list[report.Pair], train: Data) -> list[report.Pair]:
+def _pairs_to_keep(pairs: list[report.Pair], train: Input) -> list[report.Pair]:
     """The worst pairs of columns, which come first, and those of the heat maps."""
     in_heat_maps = set(train.columns[: report.MAX_HEAT_MAP_COLUMNS])
     kept = []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from sliceflow.app.pictures import as_bytes
-from sliceflow.cli.data import Data, PictureInput, TableInput
+from sliceflow.cli.data import Input, PictureInput, TableInput
 from sliceflow.cli.grids import arrange_by_class, make_grid
 from sliceflow.wording import format_duration
 
@@ -49,7 +49,7 @@ def render(
     config: JsonObject,
     measures: JsonObject,
     model: ImageFlow | TableFlow,
-    train: Data,
+    train: Input,
     samples: Samples,
     animation: Path | None = None,
 ) -> str:

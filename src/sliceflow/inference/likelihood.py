@@ -27,7 +27,7 @@ from sliceflow.spaces.density.conditional import (
     MIN_CONDITIONAL_ROWS,
     ConditionalDensity,
 )
-from sliceflow.spaces.density.regression import ConditionalMoments
+from sliceflow.spaces.density.regression import AffineMapGivenY
 
 __all__ = ["LikelihoodSampler"]
 
@@ -75,7 +75,7 @@ class LikelihoodSampler:
         order = seed.child("starts").permutation(len(theta)).numpy()
         chosen = order[:MAX_CHAIN_STARTS]
         chain_starts = theta[chosen]
-        noise = density.to_noise(x[chosen], density.moments(chain_starts))
+        noise = density.to_noise(x[chosen], density.map_given(chain_starts))
         return cls(
             used_columns=used_columns,
             density=density,
@@ -115,12 +115,12 @@ class LikelihoodSampler:
 
         def log_likelihood(theta: Floats, observation_indices: Ints) -> Floats:
             rows = observed[observation_indices]
-            return self.density.log_density(rows, self.density.moments(theta))
+            return self.density.log_density(rows, self.density.map_given(theta))
 
         log_likelihood_at_starts = []
         for row in observed:
             log_likelihood_at_starts.append(
-                self.density.log_density(row[None], self._moments_at_starts)
+                self.density.log_density(row[None], self._maps_at_starts)
             )
         return sample_tempered(
             log_likelihood,
@@ -132,8 +132,8 @@ class LikelihoodSampler:
         )
 
     @cached_property
-    def _moments_at_starts(self) -> ConditionalMoments:
-        return self.density.moments(self.chain_starts)
+    def _maps_at_starts(self) -> AffineMapGivenY:
+        return self.density.map_given(self.chain_starts)
 
     def _warn_if_far(self, x: Floats, samples: Floats, start: int) -> None:
         """Warn of an observation (q, l) that none of its samples (q, n, d) explains.
@@ -143,8 +143,8 @@ class LikelihoodSampler:
         among the user's.
         """
         for i, row in enumerate(x[:, self.used_columns]):
-            moments = self.density.moments(samples[i])
-            noise = self.density.to_noise(row[None], moments)
+            map_given_y = self.density.map_given(samples[i])
+            noise = self.density.to_noise(row[None], map_given_y)
             min_norm2 = float(np.square(noise).sum(axis=1).min())
             if min_norm2 > self.max_noise_norm2:
                 distance = f"{min_norm2**0.5:.3g}"

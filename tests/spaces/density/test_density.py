@@ -392,7 +392,7 @@ def test_components_that_users_ask_for_are_fitted_by_few_rows(n_components, rng)
     density = quick(n_steps=1, n_components=n_components)
     density.fit(rng.normal(size=(60, 2)))
     assert density.plan_.classes[0].n_components == n_components
-    assert len(density._fitted_state().densities[0].initial_map.mixture.means) == (
+    assert len(density._fitted_state().class_flows[0].initial_map.mixture.means) == (
         n_components
     )
     assert np.isfinite(density.score_samples(rng.normal(size=(20, 2)))).all()
@@ -423,3 +423,18 @@ def test_rows_that_wait_are_checked_before_the_first_fit(rng):
     with pytest.raises(ValueError, match="3 features"):
         density.partial_fit(np.zeros((5, 3)), refit=False)
     assert density.refit().n_features_in_ == 2
+
+
+def test_progress_counts_the_steps_that_were_done_if_a_listener_stops_a_class(rng):
+    X = rng.normal(size=(400, 2))
+    y = np.arange(400) % 2
+    heard = []
+
+    def stop_first_class_after_two(event):
+        heard.append(event)
+        return event.stage_index == 0 and event.step_index == 1
+
+    density = SlicedDensity(n_steps=4, n_components=1, penalty=100.0, random_state=0)
+    density.fit(X, y, listeners=stop_first_class_after_two)
+    assert [event.steps_done for event in heard] == [1, 2, 3, 4, 5, 6]
+    assert [event.steps_total for event in heard] == [8, 8, 6, 6, 6, 6]

@@ -57,7 +57,7 @@ def test_a_pass_is_that_of_scikit_learn(rng, monkeypatch):
     before = random_mixture(3, 2, rng)
     x = torch.from_numpy(rng.normal(size=(500, 2)))
     sums = mixture_growth._e_step(before, x)
-    after = mixture_growth._m_step(sums, 2, ridge=1e-3)
+    after = mixture_growth._m_step(sums, 2, reg_covar=1e-3)
     covariances = before.cholesky_factors @ before.cholesky_factors.mT
     peer = GaussianMixture(
         3,
@@ -129,6 +129,6 @@ def test_rows_are_as_many_as_parameters_before_mixtures_grow(n, d, rng, monkeypa
 
 
 def test_any_number_of_components_can_be_asked_for(rng):
-    settings = InitialMapSettings(n_components=30, ridge=1e-3)
+    settings = InitialMapSettings(n_components=30, reg_covar=1e-3)
     fitted = fit_initial_map(spiral(300, rng), settings, Seed(0))
     assert len(fitted.mixture.means) == 30

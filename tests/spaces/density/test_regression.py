@@ -32,7 +32,7 @@ def correlated(n, rng):
 
 
 def mean_log_density(regression, x, y):
-    residuals, ladj = regression.call_and_ladj(x, regression.moments(y))
+    residuals, ladj = regression.call_and_ladj(x, regression.map_given(y))
     return float((ladj - 0.5 * (residuals**2).sum(1) - LOG_TWO_PI).mean())
 
 
@@ -43,7 +43,7 @@ def test_means_scales_and_correlations_are_found(rng):
     held_out, conditions, true = correlated(3_000, rng)
     found = mean_log_density(regression, held_out, conditions)
     assert found == pytest.approx(true.mean(), abs=0.04)
-    residuals, _ = regression.call_and_ladj(held_out, regression.moments(conditions))
+    residuals, _ = regression.call_and_ladj(held_out, regression.map_given(conditions))
     assert np.cov(residuals.T) == pytest.approx(np.eye(2), abs=0.12)
 
 
@@ -54,7 +54,7 @@ def test_lines_with_constant_noise_are_the_least_squares(rng):
     x = y @ slopes + rng.normal(size=(1_000, 2))
     regression = TriangularRegression.from_data(x, y, Seed(0))
     places = np.array([[0.0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]])
-    centre = regression.inv(np.zeros((4, 2)), regression.moments(places))
+    centre = regression.inv(np.zeros((4, 2)), regression.map_given(places))
     design = np.column_stack((np.ones(1_000), y))
     least_squares = np.linalg.lstsq(design, x, rcond=None)[0]
     assert centre[0] == pytest.approx(least_squares[0], abs=0.15)
@@ -66,9 +66,9 @@ def test_residuals_go_back_to_rows(rng):
     x[:, 0] = np.exp(x[:, 0])  # a positive column, which is taken as logarithms
     regression = TriangularRegression.from_data(x, y, Seed(0))
     assert regression.is_logged.tolist() == [True, False]
-    moments = regression.moments(y)
-    residuals, _ = regression.call_and_ladj(x, moments)
-    assert regression.inv(residuals, moments) == pytest.approx(x, rel=1e-9)
+    map_given_y = regression.map_given(y)
+    residuals, _ = regression.call_and_ladj(x, map_given_y)
+    assert regression.inv(residuals, map_given_y) == pytest.approx(x, rel=1e-9)
 
 
 def test_conditions_that_explain_nothing_are_left_out(rng):

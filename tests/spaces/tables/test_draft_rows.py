@@ -6,7 +6,7 @@ import pytest
 
 from sliceflow.spaces.tables.coords import IMPOSSIBLE, MISSING, UNDRAWN
 from sliceflow.spaces.tables.draft_rows import DraftRows
-from sliceflow.spaces.tables.solve_rules import complete_rows, compute_column
+from sliceflow.spaces.tables.solve_rules import solve_column, solve_rows
 from sliceflow.spaces.tables.table import Table
 from sliceflow.spaces.tables.table_rows import read_dataframe
 
@@ -63,10 +63,10 @@ def test_one_column_is_computed_from_known_cells_only(table):
         [[1, 2, UNDRAWN], [3, UNDRAWN, UNDRAWN], [3, MISSING, UNDRAWN], [0, 3, 2]]
     )
     before = rows.copy()
-    rules = table.rule_set.computing_rules
-    total = compute_column(rules, table.columns, rows, 2)
+    rules = table.rule_set.rules_in_solving_order
+    total = solve_column(rules, table.columns, rows, 2)
     assert np.array_equal(total, [3, UNDRAWN, UNDRAWN, 3], equal_nan=True)
-    a = compute_column(rules, table.columns, rows, 0)
+    a = solve_column(rules, table.columns, rows, 0)
     assert a[3] == IMPOSSIBLE  # 2 − 3
     assert np.array_equal(rows, before, equal_nan=True)
 
@@ -75,7 +75,7 @@ def test_rows_are_completed_by_the_only_cell_that_may_change_or_else_by_the_tota
     table,
 ):
     rows = np.array([[1.0, 2, 6], [1, 2, 6], [1, MISSING, 6], [1, 2, 0]])
-    computable = np.array(
+    may_change = np.array(
         [
             [True, True, True],  # the total follows from its parts
             [True, False, False],  # only a may change
@@ -83,6 +83,6 @@ def test_rows_are_completed_by_the_only_cell_that_may_change_or_else_by_the_tota
             [False, True, False],  # b cannot be −1
         ]
     )
-    complete_rows(table.rule_set.computing_rules, table.columns, rows, computable)
+    solve_rows(table.rule_set.rules_in_solving_order, table.columns, rows, may_change)
     expected = [[1, 2, 3], [IMPOSSIBLE, 2, 6], [1, MISSING, 6], [1, IMPOSSIBLE, 0]]
     assert rows.tolist() == expected

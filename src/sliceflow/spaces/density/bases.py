@@ -244,8 +244,8 @@ class SmoothBasis:
 
     def _with_all_groups(self) -> SmoothBasis:
         # How many groups there are is known once they are made, here of one row.
-        n_conditions = int(self.used_columns.max(initial=-1)) + 1
-        n_groups = len(list(self._iter_all_groups(np.zeros((1, n_conditions)))))
+        condition_dim = int(self.used_columns.max(initial=-1)) + 1
+        n_groups = len(list(self._iter_all_groups(np.zeros((1, condition_dim)))))
         return replace(self, kept_groups=np.ones(n_groups, bool))
 
     def standardise(self, y: Floats) -> Floats:

@@ -21,7 +21,7 @@ from sliceflow.spaces.density.gaussianization import (
 )
 from sliceflow.spaces.density.initial_map import fit_initial_map
 from sliceflow.spaces.density.regression import (
-    ConditionalMoments,
+    AffineMapGivenY,
     TriangularRegression,
 )
 from sliceflow.spaces.density.settings import GaussianizationSettings
@@ -57,11 +57,11 @@ class ConditionalDensity:
     Parameters
     ----------
     regression : what y explains of x
-    residual_density : of the residuals; None if they are N(0, I)
+    residual_flow : the map of residuals to noise; None if they are N(0, I)
     """
 
     regression: TriangularRegression
-    residual_density: Gaussianization | None
+    residual_flow: Gaussianization | None
 
     @classmethod
     def from_data(cls, x: Floats, y: Floats, seed: Seed) -> ConditionalDensity:
@@ -71,50 +71,52 @@ class ConditionalDensity:
         """
         regression = TriangularRegression.from_data(x, y, seed.child("regression"))
         order = seed.child("flow rows").permutation(len(x)).numpy()[:MAX_FLOW_ROWS]
-        residuals, _ = regression.call_and_ladj(x[order], regression.moments(y[order]))
-        return cls(regression, _fit_residual_density(residuals, seed.child("flow")))
+        residuals, _ = regression.call_and_ladj(
+            x[order], regression.map_given(y[order])
+        )
+        return cls(regression, _fit_residual_flow(residuals, seed.child("flow")))
 
     @property
     def n_columns(self) -> int:
         """d, the number of columns of x."""
         return len(self.regression.shift)
 
-    def check_conditions(self, n_conditions: int) -> None:
+    def check_conditions(self, condition_dim: int) -> None:
         """Raise a ValueError if the density needs more columns of y than there are."""
-        if int(self.regression.basis.used_columns.max(initial=0)) >= n_conditions:
+        if int(self.regression.basis.used_columns.max(initial=0)) >= condition_dim:
             raise ValueError(
-                f"the regression needs more than {n_conditions} conditions"
+                f"the regression needs more than {condition_dim} conditions"
             )
 
-    def moments(self, y: Floats) -> ConditionalMoments:
-        """What the regression says of x at conditions y (n, l).
+    def map_given(self, y: Floats) -> AffineMapGivenY:
+        """The map of rows to residuals at each of n conditions y (n, l).
 
         Compute it once, if several densities are asked for at the same y.
         """
-        return self.regression.moments(y)
+        return self.regression.map_given(y)
 
-    def log_density(self, x: Floats, moments: ConditionalMoments) -> Floats:
+    def log_density(self, x: Floats, map_given_y: AffineMapGivenY) -> Floats:
         """log p(x | y) (n,) of rows x (n, d), or of one row (1, d) at all n."""
-        residuals, ladj = self.regression.call_and_ladj(x, moments)
-        return ladj + _log_density(self.residual_density, residuals)
+        residuals, ladj = self.regression.call_and_ladj(x, map_given_y)
+        return ladj + _log_density(self.residual_flow, residuals)
 
-    def to_noise(self, x: Floats, moments: ConditionalMoments) -> Floats:
+    def to_noise(self, x: Floats, map_given_y: AffineMapGivenY) -> Floats:
         """Rows x (n, d) as noise (n, d) near N(0, I)."""
-        residuals, _ = self.regression.call_and_ladj(x, moments)
-        if self.residual_density is None:
+        residuals, _ = self.regression.call_and_ladj(x, map_given_y)
+        if self.residual_flow is None:
             return residuals
-        return self.residual_density(torch.from_numpy(residuals)).numpy()
+        return self.residual_flow.to_noise(torch.from_numpy(residuals)).numpy()
 
-    def from_noise(self, noise: Floats, moments: ConditionalMoments) -> Floats:
+    def from_noise(self, noise: Floats, map_given_y: AffineMapGivenY) -> Floats:
         """The rows x (n, d) that `to_noise` sends to noise (n, d)."""
         residuals = noise
-        if self.residual_density is not None:
-            residuals = self.residual_density.inv(torch.from_numpy(noise)).numpy()
-        return self.regression.inv(residuals, moments)
+        if self.residual_flow is not None:
+            residuals = self.residual_flow.inv(torch.from_numpy(noise)).numpy()
+        return self.regression.inv(residuals, map_given_y)
 
 
-def _fit_residual_density(residuals: Floats, seed: Seed) -> Gaussianization | None:
-    """The density of residuals (n, d), if held-out ones gain by it."""
+def _fit_residual_flow(residuals: Floats, seed: Seed) -> Gaussianization | None:
+    """The flow of residuals (n, d), if it makes held-out ones more likely."""
     rows = torch.from_numpy(residuals)
     n_held_out = int(HELD_OUT_SHARE * len(rows))
     held_out = rows[:n_held_out]

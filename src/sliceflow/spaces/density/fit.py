@@ -121,11 +121,11 @@ class DensityAdapter:
         """Settings for rows x (n, d), which are those of a class or all rows."""
         n, d = x.shape
         if n < MIN_ROWS_TO_CHOOSE or (is_class and _is_small_class(n, d)):
-            return ClassPlan.normal(n)
+            return ClassPlan(n, settings=None)
         settings = choose_settings(
             x, seed, self.n_steps, self.penalty, self.n_components
         )
-        return ClassPlan.from_settings(n, settings)
+        return ClassPlan(n, settings)
 
     def _plan_conditional(
         self, training: _TrainingRows, encoder: ContinuousEncoder, seed: Seed
@@ -142,7 +142,7 @@ class DensityAdapter:
             n_columns=d,
             classes=(),
             dtype=training.user_rows.dtype,
-            n_conditions=encoder.condition_dim,
+            condition_dim=encoder.condition_dim,
         )
         return ConditionalDensityTask(plan, training, encoder, self.device, seed)
 
@@ -273,28 +273,28 @@ class ClassDensitiesTask:
     ) -> FitResult[FittedClassDensities]:
         """Fit the density of each class, and tell the listeners of every step."""
         history = events.History()
-        steps_total = sum(plan.n_steps for plan in self.plan.classes)
+        steps_left = sum(plan.n_steps for plan in self.plan.classes)
         rows_by_class = self.training.rows_by_class()
-        densities = []
-        steps_before = 0
+        class_flows = []
+        steps_done = 0
         for c, plan in enumerate(self.plan.classes):
             x = rows_by_class[c]
-            if plan.is_normal:
-                densities.append(fit_normal(x, rows_by_class))
+            if plan.settings is None:
+                class_flows.append(fit_normal(x, rows_by_class))
                 continue
             name = "flow"
             if self.encoder is not None:
                 name = f"class {self.encoder.classes[c]}"
-            relay = _ClassRelay(
-                (history, *listeners), name, c, steps_before, steps_total
-            )
+            steps_left -= plan.n_steps
+            relay = _ClassRelay((history, *listeners), name, c, steps_done, steps_left)
             seed = self.seed.child("class", c)
-            densities.append(fit_gaussianization(x, plan.settings, seed, [relay]))
-            steps_before += plan.n_steps
+            flow = fit_gaussianization(x, plan.settings, seed, [relay])
+            class_flows.append(flow)
+            steps_done += len(flow.steps)
         fitted = FittedClassDensities(
             plan=self.plan,
             support_transform=self.training.support_transform,
-            densities=tuple(densities),
+            class_flows=tuple(class_flows),
             y_encoder=self.encoder,
             names=self.training.user_rows.names,
             tensor_device=self.training.user_rows.tensor_device,
@@ -353,8 +353,8 @@ class _ClassRelay:
     listeners: Sequence[events.FlowListener]
     stage_name: str
     class_index: int
-    steps_before: int  # of the classes before
-    steps_total: int  # of all classes
+    steps_before: int  # that were done for the classes before
+    steps_after: int  # that are planned for the classes behind
 
     def __call__(self, event: events.Event) -> bool:
         counted = replace(
@@ -362,6 +362,6 @@ class _ClassRelay:
             stage_name=self.stage_name,
             stage_index=self.class_index,  # a class is a stage for the listeners
             steps_done=self.steps_before + event.steps_done,
-            steps_total=self.steps_total,
+            steps_total=self.steps_before + event.steps_total + self.steps_after,
         )
         return events.notify(self.listeners, counted)

@@ -29,7 +29,7 @@ from sliceflow.spaces.density.gaussianization import Gaussianization
 from sliceflow.spaces.density.invertible_maps import log_density
 from sliceflow.spaces.density.mixture import MAX_VALUES
 from sliceflow.spaces.density.plan import ARRAYS_PER_STEP, DensityPlan
-from sliceflow.spaces.density.regression import ConditionalMoments
+from sliceflow.spaces.density.regression import AffineMapGivenY
 from sliceflow.spaces.density.support import SupportTransform
 
 # The encoded y of a fitted state.
@@ -147,17 +147,20 @@ class BaseFittedDensity(ABC, Generic[Y]):
 class FittedClassDensities(BaseFittedDensity[ClassIndices]):
     """A density of each class, or one of all rows without y."""
 
-    densities: tuple[Gaussianization, ...]  # of each class, or one of all rows
+    class_flows: tuple[Gaussianization, ...]  # of each class, or one of all rows
     y_encoder: ClassEncoder | None = None  # None without y
 
     def check_saved(self) -> None:
         """Raise a ValueError if the parts of a file do not fit together."""
         super().check_saved()
         n_densities = 1 if self.y_encoder is None else self.y_encoder.n_classes
-        if len(self.densities) != n_densities or len(self.plan.classes) != n_densities:
+        if (
+            len(self.class_flows) != n_densities
+            or len(self.plan.classes) != n_densities
+        ):
             raise ValueError("there is not one density for each class")
         d = self.plan.n_columns
-        if not all(density.has_columns(d) for density in self.densities):
+        if not all(flow.has_columns(d) for flow in self.class_flows):
             raise ValueError(f"a density does not have {d} columns")
 
     def _encode_y(self, y: Any, n: int | None, points: str) -> ClassIndices:
@@ -191,7 +194,7 @@ class FittedClassDensities(BaseFittedDensity[ClassIndices]):
         """log p(x | class) of rows X (n, d) for each class: (C, n)."""
         x = self._as_tensor(X)
         inside = self.support_transform.contains(x)
-        result = x.new_full((len(self.densities), len(x)), -torch.inf)
+        result = x.new_full((len(self.class_flows), len(x)), -torch.inf)
         if bool(inside.any()):
             result[:, inside] = log_density(
                 x[inside], self.support_transform, base=self._log_densities_unbounded
@@ -200,9 +203,7 @@ class FittedClassDensities(BaseFittedDensity[ClassIndices]):
 
     def _log_densities_unbounded(self, unbounded: Tensor) -> Tensor:
         """log p(x | class) of rows (n, d) in columns without bounds: (C, n)."""
-        return torch.stack(
-            [density.log_density(unbounded) for density in self.densities]
-        )
+        return torch.stack([flow.log_density(unbounded) for flow in self.class_flows])
 
     def _to_noise(self, X: np.ndarray, y: ClassIndices | None) -> Tensor:
         """Rows X (n, d) of classes y (n,) as noise (n, d) of N(0, I).
@@ -212,7 +213,7 @@ class FittedClassDensities(BaseFittedDensity[ClassIndices]):
         if y is None:
             y = ClassIndices(self._log_joint(X).argmax(0))
         unbounded = self._without_bounds(X)
-        return self._map_by_class(unbounded, y, Gaussianization.__call__)
+        return self._map_by_class(unbounded, y, Gaussianization.to_noise)
 
     def _from_noise(self, noise: Tensor, y: ClassIndices | None) -> Tensor:
         """Noise (n, d) of N(0, I) as rows (n, d) of classes y (n,)."""
@@ -234,10 +235,10 @@ class FittedClassDensities(BaseFittedDensity[ClassIndices]):
         """Rows (n, d), those of each class mapped by its density, in their order."""
         result = torch.empty_like(rows)
         class_indices = y.values.to(rows.device)
-        for c, density in enumerate(self.densities):
+        for c, flow in enumerate(self.class_flows):
             of_class = class_indices == c
             if bool(of_class.any()):
-                result[of_class] = map_rows(density, rows[of_class])
+                result[of_class] = map_rows(flow, rows[of_class])
         return result
 
     def _draw_y(self, n: int, seed: Seed) -> ClassIndices:
@@ -279,10 +280,12 @@ class FittedConditionalDensity(BaseFittedDensity[ContinuousY]):
         inside = self.support_transform.contains(x)
         result = x.new_full((len(x),), -torch.inf)
         if bool(inside.any()):
-            moments = self._moments(y.take(inside.cpu()))
+            map_given_y = self._map_given(y.take(inside.cpu()))
 
             def log_density_unbounded(unbounded: Tensor) -> Tensor:
-                values = self.conditional.log_density(unbounded.cpu().numpy(), moments)
+                values = self.conditional.log_density(
+                    unbounded.cpu().numpy(), map_given_y
+                )
                 return torch.from_numpy(values).to(self.device)
 
             result[inside] = log_density(
@@ -292,20 +295,20 @@ class FittedConditionalDensity(BaseFittedDensity[ContinuousY]):
 
     def _to_noise(self, X: np.ndarray, y: ContinuousY | None) -> Tensor:
         """Rows X (n, d) given encoded y (n, l) as noise (n, d) of N(0, I)."""
-        moments = self._moments(_required(y))
+        map_given_y = self._map_given(_required(y))
         unbounded = self._without_bounds(X)
-        noise = self.conditional.to_noise(unbounded.cpu().numpy(), moments)
+        noise = self.conditional.to_noise(unbounded.cpu().numpy(), map_given_y)
         return torch.from_numpy(noise).to(self.device)
 
     def _from_noise(self, noise: Tensor, y: ContinuousY | None) -> Tensor:
         """Noise (n, d) of N(0, I) as rows (n, d) given encoded y (n, l)."""
-        moments = self._moments(_required(y))
+        map_given_y = self._map_given(_required(y))
         noise = noise.to("cpu", torch.float64)
-        unbounded = self.conditional.from_noise(noise.numpy(), moments)
+        unbounded = self.conditional.from_noise(noise.numpy(), map_given_y)
         return self.support_transform.inv(torch.from_numpy(unbounded).to(self.device))
 
-    def _moments(self, y: ContinuousY) -> ConditionalMoments:
-        return self.conditional.moments(y.values.cpu().numpy())
+    def _map_given(self, y: ContinuousY) -> AffineMapGivenY:
+        return self.conditional.map_given(y.values.cpu().numpy())
 
     def _draw_y(self, n: int, seed: Seed) -> ContinuousY:
         """Raise a `DataError`: y has no proportions that could be drawn from."""

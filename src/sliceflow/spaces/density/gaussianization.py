@@ -30,7 +30,7 @@ from sliceflow.spaces.density.invertible_maps import (
     Composition,
     SlicedMap,
     log_density,
-    standard_normal,
+    standard_normal_log_prob,
 )
 from sliceflow.spaces.density.settings import GaussianizationSettings, choose_n_knots
 
@@ -59,7 +59,7 @@ class Gaussianization:
         """Rows x (n, d) as noise z (n, d) near N(0, I), and log|det ∂z/∂x| (n,)."""
         return self.composition.call_and_ladj(x)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def to_noise(self, x: Tensor) -> Tensor:
         """Rows x (n, d) as noise (n, d) near N(0, I)."""
         noise, _ = self.call_and_ladj(x)
         return noise
@@ -145,7 +145,7 @@ class EarlyStopping:
         self._record()
 
     def _record(self) -> None:
-        log_densities = standard_normal(self.rows) + self.ladj
+        log_densities = standard_normal_log_prob(self.rows) + self.ladj
         self.curve.append(float(log_densities.mean()))
 
     def __call__(self, event: Event) -> bool:

@@ -26,7 +26,7 @@ from sliceflow.spaces.density.mixture import MixtureMap
 from sliceflow.spaces.density.mixture_growth import grow_mixture
 from sliceflow.spaces.density.settings import (
     MAX_UNGROWN_COMPONENTS,
-    RIDGES,
+    REG_COVARS,
     InitialMapSettings,
     choose_n_knots,
 )
@@ -121,7 +121,7 @@ def fit_initial_map(
     scale = x.std(0)
     standardised = (x - shift) / scale
     shrinkage = _SMALL_SHRINKAGE
-    if settings.ridge >= RIDGES[-1]:
+    if settings.reg_covar >= REG_COVARS[-1]:
         shrinkage = max(shrinkage, ledoit_wolf_shrinkage(standardised.cpu().numpy()))
     factor = _correlation_factor(standardised, shrinkage)
     white = torch.linalg.solve_triangular(factor, standardised.T, upper=False)
@@ -139,11 +139,13 @@ def fit_map_to_grow(x: Tensor, settings: InitialMapSettings, seed: Seed) -> Init
 
 
 def grow_initial_map(
-    initial_map: InitialMap, n_components: int, x: Tensor, ridge: float
+    initial_map: InitialMap, n_components: int, x: Tensor, reg_covar: float
 ) -> InitialMap:
     """The map with a larger mixture, at most twice, that is fitted to rows x (n, d)."""
     white, _ = initial_map.before_mixture.call_and_ladj(x)
-    mixture = grow_mixture(initial_map.mixture, n_components, white.contiguous(), ridge)
+    mixture = grow_mixture(
+        initial_map.mixture, n_components, white.contiguous(), reg_covar
+    )
     return replace(initial_map, mixture=mixture)
 
 
@@ -153,7 +155,7 @@ def _fit_grown(x: Tensor, settings: InitialMapSettings, seed: Seed) -> InitialMa
     n_components = MAX_UNGROWN_COMPONENTS
     while n_components < settings.n_components:
         n_components = min(2 * n_components, settings.n_components)
-        initial_map = grow_initial_map(initial_map, n_components, x, settings.ridge)
+        initial_map = grow_initial_map(initial_map, n_components, x, settings.reg_covar)
     return initial_map
 
 
@@ -171,9 +173,9 @@ def fit_normal_initial_map(x: Tensor, rows_by_class: Sequence[Tensor]) -> Initia
     factor = _correlation_factor(deviations / scale, _LARGE_SHRINKAGE)
     d = x.shape[1]
     identity = torch.eye(d, dtype=x.dtype, device=x.device)
-    standard_normal = MixtureMap(x.new_zeros(1), x.new_zeros(1, d), identity[None])
+    one_component = MixtureMap(x.new_zeros(1), x.new_zeros(1, d), identity[None])
     whitening = Whitening(x.mean(0), scale[:, None] * factor)
-    return InitialMap(None, whitening, standard_normal)
+    return InitialMap(None, whitening, one_component)
 
 
 def _correlation_factor(standardised: Tensor, shrinkage: float) -> Tensor:
@@ -207,7 +209,7 @@ def _fit_mixture(
     key = seed.child("mixture").key[0]
     mixture = GaussianMixture(
         settings.n_components,
-        reg_covar=settings.ridge,
+        reg_covar=settings.reg_covar,
         tol=_MIXTURE_TOL,
         max_iter=_MIXTURE_ITERATIONS,
         n_init=n_starts,

@@ -34,7 +34,7 @@ class InvertibleMap(Protocol):
         """The rows x (n, d) that `call_and_ladj` sends to z (n, d)."""
 
 
-def standard_normal(z: Tensor) -> Tensor:
+def standard_normal_log_prob(z: Tensor) -> Tensor:
     """The log-density (n,) of N(0, I) at rows z (n, d)."""
     return normal.log_density(z.T)
 
@@ -42,7 +42,7 @@ def standard_normal(z: Tensor) -> Tensor:
 def log_density(
     x: Tensor,
     transform: InvertibleMap,
-    base: Callable[[Tensor], Tensor] = standard_normal,
+    base: Callable[[Tensor], Tensor] = standard_normal_log_prob,
 ) -> Tensor:
     """The log-density of rows x (n, d) that a map sends to rows with a known one.
 

@@ -64,6 +64,7 @@ class MixtureMap:
         if len(self.means) == 1:  # whitening is exact however far out
             return self._whitening.call_and_ladj(x)
         map_points = self._map_points
+        # Mixtures that have grown are large, and few of their rows are far out.
         if len(self.means) > MAX_UNGROWN_COMPONENTS:
             map_points = self._map_points_fast
         chunks = self._chunks(x.T)

@@ -36,13 +36,13 @@ _MIN_WEIGHT = 1e-10
 
 
 def grow_mixture(
-    mixture: MixtureMap, n_components: int, x: Tensor, ridge: float
+    mixture: MixtureMap, n_components: int, x: Tensor, reg_covar: float
 ) -> MixtureMap:
     """A mixture with more components, at most twice as many, fitted to rows x (n, d).
 
-    Those with the largest weights are split. `ridge` is added to all variances.
+    Those with the largest weights are split. `reg_covar` is added to all variances.
     """
-    return _maximise_likelihood(_split(mixture, n_components), x, ridge)
+    return _maximise_likelihood(_split(mixture, n_components), x, reg_covar)
 
 
 def _split(mixture: MixtureMap, n_components: int) -> MixtureMap:
@@ -67,11 +67,13 @@ def _split(mixture: MixtureMap, n_components: int) -> MixtureMap:
     )
 
 
-def _maximise_likelihood(mixture: MixtureMap, x: Tensor, ridge: float) -> MixtureMap:
+def _maximise_likelihood(
+    mixture: MixtureMap, x: Tensor, reg_covar: float
+) -> MixtureMap:
     """The mixture after passes of expectation-maximisation over rows x (n, d)."""
     for _ in range(_N_PASSES):
         sums = _e_step(mixture, x)
-        mixture = _m_step(sums, x.shape[1], ridge)
+        mixture = _m_step(sums, x.shape[1], reg_covar)
     return mixture
 
 
@@ -113,7 +115,7 @@ def _e_step(mixture: MixtureMap, x: Tensor) -> Tensor:
     return sums
 
 
-def _m_step(sums: Tensor, d: int, ridge: float) -> MixtureMap:
+def _m_step(sums: Tensor, d: int, reg_covar: float) -> MixtureMap:
     """The mixture with the moments of weighted sums of features (k, f)."""
     n_rows = sums[:, 0] + _MIN_WEIGHT
     means = sums[:, 1 : d + 1] / n_rows[:, None]
@@ -122,7 +124,7 @@ def _m_step(sums: Tensor, d: int, ridge: float) -> MixtureMap:
     covariances[:, first, second] = sums[:, d + 1 :] / n_rows[:, None]
     covariances[:, second, first] = covariances[:, first, second]
     covariances -= means[:, :, None] * means[:, None, :]
-    covariances += ridge * torch.eye(d, dtype=sums.dtype, device=sums.device)
+    covariances += reg_covar * torch.eye(d, dtype=sums.dtype, device=sums.device)
     return MixtureMap(
         log_weights=(n_rows / n_rows.sum()).log(),
         means=means,

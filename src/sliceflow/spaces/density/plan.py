@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 
 from sliceflow.models.plan import Plan
-from sliceflow.saved_types import Between, Count
+from sliceflow.saved_types import Count
 from sliceflow.spaces.density.settings import (
     GaussianizationSettings,
-    InitialMapSettings,
     choose_n_knots,
 )
 
@@ -30,46 +29,30 @@ class ClassPlan:
     """How the density of one class is fitted, or the density of all rows."""
 
     n_rows: Count
-    n_steps: Count
-    penalty: Annotated[float, Between(0)]
-    n_components: Count
-    ridge: Annotated[float, Between(0)]
-    columns_first: bool = False
-    # Whether there are too few rows for a flow: then the class is normal, with a
-    # covariance that all classes share.
-    is_normal: bool = False
-
-    @classmethod
-    def from_settings(cls, n_rows: int, settings: GaussianizationSettings) -> ClassPlan:
-        """A flow with these settings, of so many rows."""
-        return cls(
-            n_rows=n_rows,
-            n_steps=settings.n_steps,
-            penalty=settings.penalty,
-            n_components=settings.initial_map.n_components,
-            ridge=settings.initial_map.ridge,
-            columns_first=settings.initial_map.columns_first,
-        )
-
-    @classmethod
-    def normal(cls, n_rows: int) -> ClassPlan:
-        """A normal distribution, of so many rows."""
-        return cls(
-            n_rows=n_rows,
-            n_steps=0,
-            penalty=0.0,
-            n_components=1,
-            ridge=0.0,
-            is_normal=True,
-        )
+    # Of the flow. None if there are too few rows for one: then the class is normal,
+    # with a covariance that all classes share.
+    settings: GaussianizationSettings | None
 
     @property
-    def settings(self) -> GaussianizationSettings:
-        """The settings that the fit of the flow takes."""
-        initial_map = InitialMapSettings(
-            self.n_components, self.ridge, self.columns_first
-        )
-        return GaussianizationSettings(self.n_steps, self.penalty, initial_map)
+    def n_steps(self) -> int:
+        """The most steps of the flow."""
+        if self.settings is None:
+            return 0
+        return self.settings.n_steps
+
+    @property
+    def penalty(self) -> float:
+        """The penalty of rough maps of the flow."""
+        if self.settings is None:
+            return 0.0
+        return self.settings.penalty
+
+    @property
+    def n_components(self) -> int:
+        """The components of the mixture before the flow; 1 is a normal distribution."""
+        if self.settings is None:
+            return 1
+        return self.settings.initial_map.n_components
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,12 +64,12 @@ class DensityPlan(Plan):
     # One for each class, or one for all rows; none if y is numbers.
     classes: tuple[ClassPlan, ...]
     dtype: Literal["float32", "float64"] = "float64"  # of samples, as of X
-    n_conditions: Count = 0  # columns of y that is numbers
+    condition_dim: Count = 0  # columns of y that is numbers
 
     @property
     def method(self) -> str:
         """What is fitted, in a few words."""
-        if self.n_conditions:
+        if self.condition_dim:
             return "regression on y, then a sliced flow from data to noise"
         return "sliced flow from data to noise"
 
@@ -97,7 +80,7 @@ class DensityPlan(Plan):
             n_classes = str(len(self.classes))
         return [
             ("data", f"{self.n_rows} rows of {self.n_columns} columns"),
-            ("columns of y", self.n_conditions or ""),
+            ("columns of y", self.condition_dim or ""),
             ("classes", n_classes),
             ("mixture", _join([plan.n_components for plan in self.classes])),
             ("steps", _join([plan.n_steps for plan in self.classes])),
@@ -119,7 +102,7 @@ class DensityPlan(Plan):
     def seconds(self) -> float:
         """About how long the fit takes on its device."""
         n_steps = sum(plan.n_steps for plan in self.classes)
-        if self.n_conditions:
+        if self.condition_dim:
             n_steps = _STEPS_OF_REGRESSION
         n_values = self.n_rows * self.n_columns * n_steps
         return self.seconds_for(n_values, _NANOSECONDS)

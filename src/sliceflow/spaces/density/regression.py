@@ -39,7 +39,7 @@ from sliceflow.spaces.density.log_normal import (
     take_logs,
 )
 
-__all__ = ["ConditionalMoments", "TriangularRegression"]
+__all__ = ["AffineMapGivenY", "TriangularRegression"]
 
 # Groups are selected with at most this many rows, of which a fifth is held out. With
 # more, it takes longer than the last fit to all rows.
@@ -48,11 +48,11 @@ HELD_OUT_SHARE = 0.2
 
 
 @dataclass(frozen=True)
-class ConditionalMoments:
-    """Means, scales and slopes of d columns at n conditions y.
+class AffineMapGivenY:
+    """The affine map of rows to residuals at each of n conditions y.
 
-    At each y they are an affine map of rows, which are standardised here, as in the
-    regressions, to residuals.
+    It has a mean, a scale and slopes of d columns at each y. Rows are standardised
+    here, as in the regressions.
 
     Parameters
     ----------
@@ -160,10 +160,10 @@ class TriangularRegression:
             slopes=np.array(slopes).reshape(-1, p).T,
         )
 
-    def moments(self, y: Floats) -> ConditionalMoments:
-        """All functions at conditions y (n, l)."""
+    def map_given(self, y: Floats) -> AffineMapGivenY:
+        """The affine map at each of n conditions y (n, l)."""
         features = self.basis.features(y)
-        return ConditionalMoments(
+        return AffineMapGivenY(
             mean=features @ self.mean,
             log_scale=limit_log_scale(features @ self.log_scale),
             log_residual_scale=limit_log_scale(features @ self.log_residual_scale),
@@ -172,19 +172,19 @@ class TriangularRegression:
         )
 
     def call_and_ladj(
-        self, x: Floats, moments: ConditionalMoments
+        self, x: Floats, map_given_y: AffineMapGivenY
     ) -> tuple[Floats, Floats]:
         """Residuals e (n, d) of rows x (n, d), and log|det ∂e/∂x| (n,).
 
         x may also be one row (1, d) for all n conditions.
         """
         standardised, ladj = self._standardise(x)
-        residuals, ladj_of_residuals = moments.call_and_ladj(standardised)
+        residuals, ladj_of_residuals = map_given_y.call_and_ladj(standardised)
         return residuals, ladj + ladj_of_residuals
 
-    def inv(self, residuals: Floats, moments: ConditionalMoments) -> Floats:
+    def inv(self, residuals: Floats, map_given_y: AffineMapGivenY) -> Floats:
         """Rows x (n, d) that have these residuals (n, d)."""
-        rows = moments.inv(residuals) * self.scale + self.shift
+        rows = map_given_y.inv(residuals) * self.scale + self.shift
         rows[:, self.is_logged] = np.exp(rows[:, self.is_logged])
         return np.asarray(rows)
 

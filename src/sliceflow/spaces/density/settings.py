@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
+
+from sliceflow.saved_types import Between, Count
 
 # Shares of the variances of all rows that may be added to the variances of components.
 # Where components are narrow, .001 costs a tenth of a nat (six of them in six
 # dimensions, 3,000 rows); fewer rows need it. With the largest one, correlations are
 # shrunk as well (Ledoit and Wolf 2004): this is for few rows, and hurts columns that
 # are nearly sums of others.
-RIDGES = (1e-4, 1e-3, 3e-2)
+REG_COVARS = (1e-4, 1e-3, 3e-2)
 # The most components of a Gaussian mixture that is fitted at once, from random starts.
 # Larger mixtures grow from one of so many. More would take the search as long as all
 # else, and hardly gain on fewer than 3,000 rows.
@@ -26,8 +29,9 @@ _MAX_KNOTS = 48
 class InitialMapSettings:
     """How rows are mapped before the steps; see `InitialMap`."""
 
-    n_components: int = 1  # of the Gaussian mixture
-    ridge: float = RIDGES[0]  # one of `RIDGES`
+    n_components: Count = 1  # of the Gaussian mixture
+    # One of `REG_COVARS`, which is added to the variances of components.
+    reg_covar: Annotated[float, Between(0)] = REG_COVARS[0]
     columns_first: bool = False  # map every column to N(0, 1) before anything else
 
 
@@ -35,12 +39,14 @@ class InitialMapSettings:
 class GaussianizationSettings:
     """How to fit a `Gaussianization`."""
 
-    n_steps: int
-    penalty: float  # of rough maps; see `GaussianizingTransport`
+    n_steps: Count
+    # Of rough maps; see `GaussianizingTransport`.
+    penalty: Annotated[float, Between(0)]
     initial_map: InitialMapSettings = InitialMapSettings()
     # Rotations of which a step takes the best; see `LeastGaussianRotation`.
-    n_candidates: int = 8
-    relaxation: float = 0.7  # the share of the displacement that maps have
+    n_candidates: Count = 8
+    # The share of the displacement that maps have.
+    relaxation: Annotated[float, Between(0, 1)] = 0.7
 
 
 def choose_n_knots(n: int) -> int:

@@ -27,7 +27,7 @@ from sliceflow.spaces.density.initial_map import (
 )
 from sliceflow.spaces.density.settings import (
     MAX_UNGROWN_COMPONENTS,
-    RIDGES,
+    REG_COVARS,
     GaussianizationSettings,
     InitialMapSettings,
 )
@@ -189,8 +189,8 @@ def _choose_initial_map(
     best = -math.inf
     chosen = InitialMapSettings(sizes[0])
     for columns_first in (False, True):
-        for ridge in RIDGES:
-            tried = InitialMapSettings(ridge=ridge, columns_first=columns_first)
+        for reg_covar in REG_COVARS:
+            tried = InitialMapSettings(reg_covar=reg_covar, columns_first=columns_first)
             score, tried = _choose_mixture_size(splits, tried, seed, sizes)
             if score > best:
                 best = score
@@ -254,7 +254,7 @@ def _double_mixture(
     score = float(grown.log_density(held_out).mean())
     chosen = None
     while len(fitted) >= min_rows * n_components:
-        grown = grow_initial_map(grown, n_components, fitted, settings.ridge)
+        grown = grow_initial_map(grown, n_components, fitted, settings.reg_covar)
         before = score
         score = float(grown.log_density(held_out).mean())
         if score < before + _MIN_GAIN_OF_DOUBLING:

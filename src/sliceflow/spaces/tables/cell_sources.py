@@ -11,8 +11,8 @@ from sliceflow.arrays import Ints, Mask
 from sliceflow.spaces.tables.column_data import ColumnData
 from sliceflow.spaces.tables.coords import Coords, GridValues, is_missing, is_undrawn
 from sliceflow.spaces.tables.grid import Grid
-from sliceflow.spaces.tables.rules import ComputingRule
-from sliceflow.spaces.tables.solve_rules import compute_column
+from sliceflow.spaces.tables.rules import SolvableRule
+from sliceflow.spaces.tables.solve_rules import solve_column
 
 # If a number equals an earlier column in at least this share of rows, the model draws
 # that it does. A smaller share would take accidents for a pattern, and a larger one
@@ -81,7 +81,7 @@ class CellSources:
         return replace(self, source_ids=source_ids)
 
 
-def find_sources(data: ColumnData, rules: Sequence[ComputingRule]) -> CellSources:
+def find_sources(data: ColumnData, rules: Sequence[SolvableRule]) -> CellSources:
     """Find out where the cells (n,) of a column come from.
 
     The sources are rules, if there are any, or else earlier columns that it equals.
@@ -89,7 +89,7 @@ def find_sources(data: ColumnData, rules: Sequence[ComputingRule]) -> CellSource
     if not rules:
         return find_equal_columns(data)
     sources = CellSources((), np.zeros(len(data), dtype=np.int64))
-    computed = compute_column(rules, data.columns, data.cell_coords, data.column_index)
+    computed = solve_column(rules, data.columns, data.cell_coords, data.column_index)
     follows = ~is_undrawn(computed)
     if not all_rows_keep(rules):
         follows &= computed == data.coords
@@ -97,12 +97,12 @@ def find_sources(data: ColumnData, rules: Sequence[ComputingRule]) -> CellSource
     return sources.with_missing(is_missing(data.coords))
 
 
-def all_rows_keep(rules: Sequence[ComputingRule]) -> bool:
+def all_rows_keep(rules: Sequence[SolvableRule]) -> bool:
     """Whether no row of the table breaks any of the rules."""
     return all(rule.share == 1 for rule in rules)
 
 
-def needs_source_tree(sources: CellSources, rules: Sequence[ComputingRule]) -> bool:
+def needs_source_tree(sources: CellSources, rules: Sequence[SolvableRule]) -> bool:
     """Whether the sources of new cells must be drawn.
 
     If all rows keep the rules, these determine where a cell is computed, so only

@@ -18,8 +18,8 @@ How one cell of a new row gets its value:
    `RuleSet.allows`. This completes a copy of the row as far as rules compute it, and
    says whether some rule is broken already. If so, `NewCells` draws again from the
    leaf, and then from the nodes above.
-5. When all columns are drawn, `RuleSet.complete` computes what still follows from rules
-   and checks them all. A row that breaks one is drawn anew, from 1.
+5. When all columns are drawn, `RuleSet.solve_rows` computes what still follows from
+   rules, and checks them all. A row that breaks one is drawn anew, from 1.
 
 `solve_rules` computes cells, for 2, 4 and 5. `Column.decode` makes values of
 coordinates, which `columns` explains.
@@ -85,6 +85,7 @@ from sliceflow.spaces.tables.column_model import fit_column_model
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.coords import MISSING, UNDRAWN, Coords, is_impossible
 from sliceflow.spaces.tables.draft_rows import DraftRows
+from sliceflow.spaces.tables.neighbour_columns import columns_for_neighbours
 from sliceflow.spaces.tables.per_level_model import PerLevelModel
 from sliceflow.spaces.tables.rule_set import RuleSet
 from sliceflow.spaces.tables.strategies import Strategy
@@ -144,7 +145,7 @@ def fit_chain(
     settings = settings.for_n_rows(len(cell_coords))
     drawn = list[int]()
     if settings.n_neighbors:
-        drawn = table.columns_for_neighbours(strategies, fixed_indices)
+        drawn = columns_for_neighbours(table, strategies, fixed_indices)
     if drawn:
         # This imports torch, which takes seconds, and trees do without.
         from sliceflow.spaces.tables.nearest_rows_model import NearestRowsModel
@@ -170,7 +171,7 @@ def fit_chain(
             seed=seed.child("tree", len(drawn)),
             settings=settings,
             strategy=strategy,
-            rules=table.rules_computing(c, (*fixed_indices, *drawn)),
+            rules=table.rules_that_give(c, (*fixed_indices, *drawn)),
         )
         if label is not None and label in drawn:
             models = {
@@ -221,7 +222,7 @@ def draw_rows(
     `fixed_coords` has the coordinates of columns that are the same in all rows.
     """
     rng = generator(seed.child("rows"))
-    blank_row = _blank_row(table.columns, fixed_coords)
+    blank_row = make_blank_row(table.columns, fixed_coords)
     is_free = np.isin(np.arange(len(table.columns)), list(fixed_coords), invert=True)
     cell_coords = Coords(np.empty((n, len(table.columns))))
     unfinished = np.arange(n)  # indices of the rows that are drawn in the next round
@@ -230,7 +231,7 @@ def draw_rows(
         is_strict = attempt < MAX_STRICT_ROUNDS
         draft = DraftRows(drawn, table.rule_set, allow_missing)
         draw_chain(chain, draft, rng, clip=not is_strict)
-        accepted = table.rule_set.complete(drawn, is_free)
+        accepted = table.rule_set.solve_rows(drawn, is_free)
         if is_strict:
             accepted[accepted] = ~table.copies_unique_row(drawn[accepted])
         cell_coords[unfinished[accepted]] = drawn[accepted]
@@ -241,7 +242,9 @@ def draw_rows(
     raise _no_rows_error(table.rule_set, refused, n)
 
 
-def _blank_row(columns: Sequence[Column], fixed_coords: Mapping[int, float]) -> Coords:
+def make_blank_row(
+    columns: Sequence[Column], fixed_coords: Mapping[int, float]
+) -> Coords:
     """The coordinates (d,) of a row before its columns are drawn.
 
     Columns that the chain draws are `UNDRAWN`. Others have a coordinate in

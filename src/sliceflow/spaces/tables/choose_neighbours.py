@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from sliceflow.neighbours.distance_ratios import MIN_DISTANCE_RATIO, log_distance_ratio
+from sliceflow.spaces.tables.neighbour_columns import columns_for_neighbours
 from sliceflow.spaces.tables.row_distances import (
     MAX_COLUMNS_COMPARED,
     nearest_distances,
@@ -75,7 +76,7 @@ def may_use_neighbours(table: Table, strategies: Sequence[Strategy]) -> bool:
     is_asked = any(not rule.is_discovered for rule in table.rule_set.rules)
     if not is_small or is_asked:
         return False
-    return len(table.columns_for_neighbours(strategies)) > 0
+    return len(columns_for_neighbours(table, strategies)) > 0
 
 
 def _smallest_neighbourhood(

@@ -76,6 +76,7 @@ MIN_SAMPLES_LEAF_FOR_LABEL = 50
 
 def choose_strategies(table: Table) -> tuple[Strategy, ...]:
     """The strategy of each column of the chain, in the order of the chain."""
+    # "ways" stays, because another path would change what is chosen.
     seed = Seed(0).child("ways")
     label = _find_label(table)
     strategies = list[Strategy]()

@@ -45,8 +45,8 @@ from sliceflow.spaces.tables.ridge_regression import (
     Scale,
     target_on_scale,
 )
-from sliceflow.spaces.tables.rules import ComputingRule
-from sliceflow.spaces.tables.solve_rules import compute_column
+from sliceflow.spaces.tables.rules import SolvableRule
+from sliceflow.spaces.tables.solve_rules import solve_column
 from sliceflow.spaces.tables.strategies import (
     SCALE_OF_STRATEGY,
     Strategy,
@@ -84,7 +84,7 @@ class ColumnModel:
     # Its leaves hold the ids of sources; None if no source has to be drawn
     # (`needs_source_tree`).
     source_tree: Tree | None
-    rules: tuple[ComputingRule, ...] = ()  # rules that compute some of the cells
+    rules: tuple[SolvableRule, ...] = ()  # rules that compute some of the cells
 
     @property
     def column(self) -> Column:
@@ -124,7 +124,7 @@ class ColumnModel:
             rng=rng,
             clip=clip,
         )
-        computed = compute_column(
+        computed = solve_column(
             self.rules, self.columns, cell_coords, self.column_index
         )
         is_computed = ~is_undrawn(computed)
@@ -186,7 +186,7 @@ def fit_column_model(
     seed: Seed,
     settings: TreeSettings,
     strategy: Strategy = "tree",
-    rules: Sequence[ComputingRule] = (),
+    rules: Sequence[SolvableRule] = (),
 ) -> ColumnModel:
     """Fit the model of a column given its predictors.
 

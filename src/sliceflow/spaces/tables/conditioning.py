@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 # If fewer rows than this have a given number, the nearest rows are taken, too. With
 # fewer rows, samples would repeat their values.
-MIN_ROWS = 20
+MIN_ROWS_WITH_VALUE = 20
 
 # An answer with fewer rows behind it gets a warning, because samples are close to these
 # rows. Copies are .02 to .05 of the samples for 20 rows instead of .01, and .01 to .02
@@ -86,6 +86,14 @@ class GivenRows:
     fixed_values: dict[int, pd.Series]
     rules: tuple[Rule, ...] = ()  # of ranges and lists
     is_moved: bool = False  # whether rows were moved
+
+    @property
+    def column_indices(self) -> set[int]:
+        """The columns that are given: those that `holds` reads."""
+        indices = set(self.fixed_coords)
+        for rule in self.rules:
+            indices.update(rule.column_indices)
+        return indices
 
     def share_of(self, table: Table) -> float:
         """The share of the rows of a table that these are."""
@@ -149,7 +157,7 @@ class _Request:
             if not lowest <= found.grid_value <= highest:
                 text = f"{column.name}={value} is outside the table's values"
                 self.notes.append(text)
-            if int((has_same_value & self.matches).sum()) < MIN_ROWS:
+            if int((has_same_value & self.matches).sum()) < MIN_ROWS_WITH_VALUE:
                 self.rare_grid_values[c] = found.grid_value
                 return
         self.matches &= has_same_value
@@ -177,7 +185,7 @@ def condition_on(table: Table, given: Mapping[Any, Any]) -> GivenRows:
         cell_coords, n_near = move_to_values(
             table, cell_coords, request.rare_grid_values, request.fixed_coords
         )
-        if n_near < MIN_ROWS:
+        if n_near < MIN_ROWS_WITH_VALUE:
             notes.append(f"only {n_near} rows of the table are near it")
     if n_matches < MIN_ROWS_TO_SHARE:
         text = f"only {n_matches} rows of the table have this"
@@ -306,7 +314,7 @@ def _relation(
 
 def _bound_in_units(
     column: Column, value: Any, to_integer: Callable[[Fraction], int]
-) -> float:
+) -> int | float:
     """A bound of a range as a number of the column's units.
 
     It is an int, rounded into the range by `to_integer`; a float if the column has no

@@ -4,7 +4,7 @@ Take the rule total = a + b, and a row in which b and the total are missing. A m
 b that sees a and the total of the last sweep knows b exactly, and would draw the old b
 again in each sweep. So b is drawn by a model that does not see the total, and the total
 is computed from the new b. Of the missing cells of a rule, the one that is computed is
-the one that `solve_rules.complete_rows` computes.
+the one that `solve_rules.solve_rows` computes.
 
 This is for sums and products. In a lookup, such as a country that follows from a town,
 the country leaves a choice of towns, so a model that sees it draws new ones.
@@ -20,8 +20,8 @@ import numpy as np
 from sliceflow.arrays import Ints, Mask
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.coords import Coords, has_all_values, has_value
-from sliceflow.spaces.tables.rules import ComputingRule, LookupRule
-from sliceflow.spaces.tables.solve_rules import compute_column
+from sliceflow.spaces.tables.rules import LookupRule, SolvableRule
+from sliceflow.spaces.tables.solve_rules import solve_column
 
 # For so many sets of hidden columns, the most frequent ones, a column has models of its
 # own, each of which takes as long as the models that see all. A sum of three columns
@@ -34,7 +34,7 @@ MAX_HIDDEN_SETS = 2
 class ComputedHoles:
     """Holes of one column that one rule computes."""
 
-    rule: ComputingRule
+    rule: SolvableRule
     column_index: int
     in_rows: Mask  # (m,)
 
@@ -60,11 +60,11 @@ class DependentHoles:
 
     @classmethod
     def from_rows(
-        cls, rules: Sequence[ComputingRule], cell_coords: Coords, holes: Mask
+        cls, rules: Sequence[SolvableRule], cell_coords: Coords, holes: Mask
     ) -> DependentHoles:
         """The `holes` (m, d) of filled rows (m, d) that rules compute.
 
-        As in `complete_rows`, determined holes come first, and no cell of a rule that
+        As in `solve_rows`, determined holes come first, and no cell of a rule that
         has computed one is computed by another rule.
         """
         open_holes = holes.copy()
@@ -128,10 +128,10 @@ class DependentHoles:
         follows[:, c] = False
         return follows
 
-    def compute(
+    def solve_hidden(
         self, columns: Sequence[Column], cell_coords: Coords, group: HoleGroup
     ) -> None:
-        """Compute what a group hides in rows (m, d), in place, after it was drawn.
+        """Solve for what a group hides in rows (m, d), in place, after it was drawn.
 
         A cell stays as it is where its column cannot have the value that follows.
         """
@@ -143,13 +143,13 @@ class DependentHoles:
                 continue
             row_indices = np.flatnonzero(computed.in_rows & in_group)
             rows = cell_coords[row_indices]
-            solved = compute_column([computed.rule], columns, rows, c)
+            solved = solve_column([computed.rule], columns, rows, c)
             is_known = has_value(solved)
             cell_coords[row_indices[is_known], c] = solved[is_known]
 
 
 def _assign(
-    rule: ComputingRule, applies: Mask, open_holes: Mask, only_determined: bool
+    rule: SolvableRule, applies: Mask, open_holes: Mask, only_determined: bool
 ) -> list[ComputedHoles]:
     """The holes that a rule computes in rows (m,) where it applies, by their column.
 
@@ -159,7 +159,7 @@ def _assign(
     column_indices = sorted(set(rule.column_indices))
     n_open = open_holes[:, column_indices].sum(axis=1)
     computed = []
-    for c in rule.computable_indices:
+    for c in rule.solvable_indices:
         in_rows = applies & open_holes[:, c]
         if only_determined:
             in_rows &= n_open == 1

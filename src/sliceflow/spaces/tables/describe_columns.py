@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sliceflow.spaces.tables.rules import is_computing
+from sliceflow.spaces.tables.rules import is_solvable
 from sliceflow.spaces.tables.table import Table
 from sliceflow.spaces.tables.table_rows import format_names
 
@@ -26,7 +26,7 @@ def describe_columns(table: Table) -> pd.DataFrame:
 
     described = [column.describe() for column in table.columns]
     for rule in table.all_rules:
-        if rule.is_discovered and is_computing(rule):
+        if rule.is_discovered and is_solvable(rule):
             derived, *others = rule.column_indices
             note = described[derived]["note"]
             names = format_names([table.names[c] for c in others])

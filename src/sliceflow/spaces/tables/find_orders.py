@@ -10,7 +10,11 @@ import numpy as np
 from sliceflow.arrays import Floats
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.coords import Coords, has_all_values
-from sliceflow.spaces.tables.rule_evidence import MIN_ROWS, NumberColumns, RuleEvidence
+from sliceflow.spaces.tables.rule_evidence import (
+    MIN_ROWS_OF_RULE,
+    NumberColumns,
+    RuleEvidence,
+)
 from sliceflow.spaces.tables.rules import LinearRule
 
 # Columns with fewer values are not compared: a column of 0 and 1 is at most many others
@@ -92,7 +96,7 @@ def _is_order_intended(low: Floats, high: Floats) -> bool:
     known = ~np.isnan(low) & ~np.isnan(high)
     low = low[known]
     high = high[known]
-    if len(low) < MIN_ROWS:
+    if len(low) < MIN_ROWS_OF_RULE:
         return False
     n_not_above = np.searchsorted(np.sort(low), high, "right")
     share_if_shuffled = float(n_not_above.mean() / len(low))

@@ -24,8 +24,8 @@ from sliceflow.arrays import Floats, Ints
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.coords import Coords, has_all_values
 from sliceflow.spaces.tables.rule_evidence import (
-    MIN_ROWS,
-    MIN_SHARE,
+    MIN_ROWS_OF_RULE,
+    MIN_SHARE_OF_RULE,
     NumberColumns,
     evidence_of,
 )
@@ -159,7 +159,7 @@ def _columns_known_together(values: Floats) -> list[Ints]:
         sets.append(np.array(sorted(together)))
     for i in sparse:
         columns = np.array([*sorted(together), i])
-        if (known & ~missing[:, i]).sum() >= MIN_ROWS:
+        if (known & ~missing[:, i]).sum() >= MIN_ROWS_OF_RULE:
             sets.append(columns)
     return sets
 
@@ -311,7 +311,7 @@ def _linear_rule(
     return replace(rule, bound=bound, text=text)
 
 
-def _usual_value(values: NDArray[Any], is_exact: bool) -> float:
+def _usual_value(values: NDArray[Any], is_exact: bool) -> int | float:
     """The most frequent of some values (n,), or for floats the median."""
     if not len(values):
         return 0
@@ -320,7 +320,7 @@ def _usual_value(values: NDArray[Any], is_exact: bool) -> float:
         return int(different[np.argmax(counts)])
     median = float(np.median(values))
     is_near = np.abs(values - median) < abs(median)
-    if is_near.mean() < MIN_SHARE or abs(median) < MAX_NULL_VALUE:
+    if is_near.mean() < MIN_SHARE_OF_RULE or abs(median) < MAX_NULL_VALUE:
         return 0.0
     return median
 

@@ -152,8 +152,7 @@ class FittedTable:
 
         return plain_draws_are_better(
             self.table,
-            given_rows.holds,
-            given_rows.fixed_coords,
+            given_rows,
             self.plan.tree_settings_for(allow_missing),
             self.plan.strategies,
         )

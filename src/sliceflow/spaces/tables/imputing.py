@@ -19,8 +19,9 @@ A missing cell that can be filled is called a hole.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -57,7 +58,7 @@ BAGGING_SHARE = 0.63
 # The least number of rows of a leaf. Leaves of 5 rows instead of 8 were no better: mean
 # errors were .381 and .399 instead of .382 and .401, but worse on small tables
 # (benchmarks/RESULTS.md).
-TREE_SETTINGS = TreeSettings(min_samples_leaf=8, ccp_factor=2.0)
+IMPUTATION_TREE_SETTINGS = TreeSettings(min_samples_leaf=8, ccp_factor=2.0)
 
 # The most training rows to learn from, and the most of their cells, which counts for
 # wide tables. More would take more time and memory.
@@ -69,14 +70,14 @@ MAX_TRAINING_CELLS = 2_000_000
 # nearest rows were no better (on caschool, the error was .293 instead of .295).
 N_NEAREST = 10
 MAX_DONORS = 5_000
-MAX_COLUMNS_COMPARED = 50
+MAX_COLUMNS_OF_DONORS = 50
 
 # The penalty of the regression that corrects the first filling, relative to variances
 # of about 1: it allows that columns determine each other. A larger one would keep
 # filled cells of such columns near their donors. If donors have holes themselves, the
 # regression takes so many iterations of expectation maximisation: few, because it is
 # only a first guess.
-RIDGE_PENALTY = 1e-4
+FIRST_GUESS_PENALTY = 1e-4
 N_EM_ITERATIONS = 4
 
 # The number of sweeps over the columns. With four, the error on the table caschool was
@@ -107,36 +108,36 @@ def fill_missing(
         filling broke a constraint
     """
     training_coords = _sample_training_rows(table, seed)
-    models = _ImputationModels(
+    training = _TrainingRows(
         columns=table.columns,
         fillable=_fillable_columns(table, training_coords),
-        training_coords=training_coords,
+        cell_coords=training_coords,
         n_copies=int(np.clip(n, MIN_TREES, MAX_TREES)),
         seed=seed,
     )
     rng = generator(seed.child("fill"))
-    to_fill = _with_constants(table.columns, cell_coords)
-    filled_coords = Coords(np.tile(to_fill, (n, 1)))
+    with_constants = _with_constants(table.columns, cell_coords)
+    filled_coords = Coords(np.tile(with_constants, (n, 1)))
+    unfinished = np.flatnonzero(training.holes(filled_coords).any(axis=1))
+    if not len(unfinished):
+        return filled_coords, unfinished
     rule_set = table.rule_set
-    unfinished = np.flatnonzero(models.holes(filled_coords).any(axis=1))
-    for attempt in range(MAX_FILL_ROUNDS):
+    models, filling = _fit_and_fill(training, rule_set, filled_coords[unfinished], rng)
+    unfinished = filling.write(filled_coords, unfinished)
+    for attempt in range(1, MAX_FILL_ROUNDS):
         if not len(unfinished):
             break
         if attempt == ROUNDS_WITH_DISCOVERED_RULES:
             rule_set = _only_constraints(rule_set)
-        to_fill = filled_coords[unfinished]
-        if attempt == 0:
-            drawn, keeps_rules = models.fit_and_fill(rule_set, to_fill, rng)
-        else:
-            drawn, keeps_rules = models.fill(rule_set, to_fill, rng)
-        filled_coords[unfinished[keeps_rules]] = drawn[keeps_rules]
-        unfinished = unfinished[~keeps_rules]
+        filling = models.fill(rule_set, filled_coords[unfinished], rng)
+        unfinished = filling.write(filled_coords, unfinished)
     return filled_coords, unfinished
 
 
 def _sample_training_rows(table: Table, seed: Seed) -> Coords:
     """Coordinates (r, d) of the training rows to learn from, in random order."""
     n_rows = min(MAX_TRAINING_ROWS, MAX_TRAINING_CELLS // len(table.columns))
+    # "some" stays, because another path would change what is filled in.
     order = generator(seed.child("some")).permutation(len(table.cell_coords))
     return table.cell_coords[order[:n_rows]]
 
@@ -165,118 +166,82 @@ def _only_constraints(rule_set: RuleSet) -> RuleSet:
     return replace(rule_set, rules=constraints)
 
 
-@dataclass(frozen=True, eq=False)
-class _ImputationModels:
-    """Several models of each column given all others.
+class _Filling(NamedTuple):
+    """Rows of which all holes have a filling."""
 
-    Each model of a column is fitted to another copy of the training rows, whose holes
-    are filled in another way. It starts without models: `fit_and_fill` fits them.
+    cell_coords: Coords  # (m, d)
+    keeps_rules: Mask  # (m,), which of them keep all rules
+
+    def write(self, filled_coords: Coords, row_indices: Ints) -> Ints:
+        """Write the rows that keep all rules to their places (m,), in place.
+
+        Returns the places of the others.
+        """
+        filled_coords[row_indices[self.keeps_rules]] = self.cell_coords[
+            self.keeps_rules
+        ]
+        return row_indices[~self.keeps_rules]
+
+
+# The models of one column, by the indices of the columns that they do not see.
+_ModelsByHidden = dict[tuple[int, ...], list[ColumnModel]]
+
+
+@dataclass(frozen=True, eq=False)
+class _TrainingRows:
+    """The rows that models of the columns are fitted to, with their holes.
+
+    There are several copies of them, whose holes are filled in different ways. Each
+    model of a column is fitted to another copy.
     """
 
     columns: Sequence[Column]  # all columns of the table
     fillable: Sequence[int]  # indices of the columns that models see and draw
-    training_coords: Coords  # (r, d), coordinates, with holes
-    n_copies: int  # copies of the training rows, and so models of each column
+    cell_coords: Coords  # (r, d)
+    n_copies: int  # and so the number of models of each column
     seed: Seed
-    # By the index of the column, and by those of columns that its models do not see.
-    models_by_column: dict[int, dict[tuple[int, ...], list[ColumnModel]]] = field(
-        default_factory=dict
-    )
 
     def holes(self, cell_coords: Coords) -> Mask:
         """Which cells of rows with coordinates (m, d) are missing and can be filled."""
         is_fillable = np.isin(np.arange(len(self.columns)), self.fillable)
         return is_missing(cell_coords) & is_fillable
 
-    def fit_and_fill(
-        self, rule_set: RuleSet, cell_coords: Coords, rng: np.random.Generator
-    ) -> tuple[Coords, Mask]:
-        """Fit the models, and fill rows with coordinates (m, d) in the same sweeps.
-
-        Before a column is drawn again, its models are fitted to the copies of training
-        rows as these are filled by then. The copies are swept together with the rows.
-
-        Returns the filled rows (m, d), and which of them (m,) keep all rules.
-        """
-        copies = Coords(np.tile(self.training_coords, (self.n_copies, 1)))
-        with_holes = np.flatnonzero(self.holes(copies).any(axis=1))
-        n_swept_copies = len(with_holes)
-        swept_coords = Coords(np.concatenate((copies[with_holes], cell_coords)))
-        holes = self.holes(swept_coords)
-        indices_with_holes = [c for c in self.fillable if holes[:, c].any()]
-        self._fill_initially(swept_coords, rng)
-        dependent = DependentHoles.from_rows(
-            rule_set.computing_rules, swept_coords, holes
-        )
-        for sweep in range(N_SWEEPS):
-            # Copies without holes never change, so models of the first sweep stay.
-            needs_fit = sweep == 0 or n_swept_copies > 0
-            for c in indices_with_holes:
-                groups = dependent.groups(c)
-                if needs_fit:
-                    copies[with_holes] = swept_coords[:n_swept_copies]
-                    seed = self.seed.child("column", c, sweep)
-                    hidden_sets = [group.hidden_indices for group in groups]
-                    self._fit(c, hidden_sets, copies, seed)
-                self._redraw(c, rule_set, swept_coords, dependent, rng)
-            swept_coords, keeps_rules = _apply_rules(rule_set, swept_coords, holes)
-        return swept_coords[n_swept_copies:], keeps_rules[n_swept_copies:]
-
-    def fill(
-        self, rule_set: RuleSet, cell_coords: Coords, rng: np.random.Generator
-    ) -> tuple[Coords, Mask]:
-        """Fill rows with coordinates (m, d) by the models that are fitted.
-
-        Returns the filled rows (m, d), and which of them (m,) keep all rules.
-        """
-        swept_coords = cell_coords.copy()
-        holes = self.holes(swept_coords)
-        self._fill_initially(swept_coords, rng)
-        dependent = DependentHoles.from_rows(
-            rule_set.computing_rules, swept_coords, holes
-        )
-        for _ in range(N_SWEEPS):
-            for c in self.models_by_column:
-                self._redraw(c, rule_set, swept_coords, dependent, rng)
-            swept_coords, keeps_rules = _apply_rules(rule_set, swept_coords, holes)
-        return swept_coords, keeps_rules
-
-    def _fill_initially(self, cell_coords: Coords, rng: np.random.Generator) -> None:
+    def fill_initially(self, cell_coords: Coords, rng: np.random.Generator) -> None:
         """Fill the holes of rows (m, d), in place, from some of the training rows."""
-        donor_coords = self.training_coords[:MAX_DONORS]
+        donor_coords = self.cell_coords[:MAX_DONORS]
         _fill_from_near_rows(
             self.columns, donor_coords, cell_coords, self.fillable, rng
         )
 
-    def _fit(
+    def fit_models(
         self,
         column_index: int,
         hidden_sets: Sequence[tuple[int, ...]],
         copies: Coords,
         seed: Seed,
-    ) -> None:
+    ) -> _ModelsByHidden:
         """Fit the models of a column to copies (n_copies · r, d) of training rows.
 
         Some see all other columns, and more do not see those of each hidden set. Rows
         whose cell of the column was a hole are left out.
         """
-        is_known = has_value(self.training_coords[:, column_index])
+        is_known = has_value(self.cell_coords[:, column_index])
         known_copies = [
             Coords(copy_coords[is_known])
             for copy_coords in np.split(copies, self.n_copies)
         ]
-        self.models_by_column[column_index] = {
+        models: _ModelsByHidden = {
             (): self._fit_without((), column_index, known_copies, seed)
         }
         for hidden_indices in hidden_sets:
             if hidden_indices:
-                models = self._fit_without(
+                models[hidden_indices] = self._fit_without(
                     hidden_indices,
                     column_index,
                     known_copies,
                     seed.child("hidden", *hidden_indices),
                 )
-                self.models_by_column[column_index][hidden_indices] = models
+        return models
 
     def _fit_without(
         self,
@@ -290,6 +255,7 @@ class _ImputationModels:
         seen = [c for c in self.fillable if c not in unseen]
         predictors = np.array(seen, dtype=np.int64)
         data = ColumnData(self.columns, copies[0], column_index, predictors)
+        # "way" stays, because another path would change what is filled in.
         strategy = choose_strategy(data, seed=seed.child("way"))
         models = []
         for t, copy_coords in enumerate(copies):
@@ -298,30 +264,100 @@ class _ImputationModels:
             model = fit_column_model(
                 data.with_rows(copy_coords[order[:n_bagged]]),
                 seed=seed.child("grow", t),
-                settings=TREE_SETTINGS,
+                settings=IMPUTATION_TREE_SETTINGS,
                 strategy=strategy,
             )
             models.append(model)
         return models
 
-    def _redraw(
-        self,
-        c: int,
-        rule_set: RuleSet,
-        cell_coords: Coords,
-        dependent: DependentHoles,
-        rng: np.random.Generator,
-    ) -> None:
-        """Draw the holes of column c again, in `cell_coords` (m, d), in place.
 
-        Cells of other columns that follow from them are computed.
-        """
-        models_by_hidden = self.models_by_column[c]
-        for group in dependent.groups(c):
-            # Later rounds have fewer rules, and so sets that no model was fitted for.
-            models = models_by_hidden.get(group.hidden_indices, models_by_hidden[()])
-            _redraw_group(models, group, rule_set, cell_coords, dependent.holes, rng)
-            dependent.compute(self.columns, cell_coords, group)
+@dataclass(frozen=True, eq=False)
+class _ImputationModels:
+    """The fitted models of each column that has holes, given all others."""
+
+    training: _TrainingRows
+    by_column: Mapping[int, _ModelsByHidden]
+
+    def fill(
+        self, rule_set: RuleSet, cell_coords: Coords, rng: np.random.Generator
+    ) -> _Filling:
+        """Fill rows with coordinates (m, d), which stay as they are."""
+        columns = self.training.columns
+        swept_coords = cell_coords.copy()
+        holes = self.training.holes(swept_coords)
+        self.training.fill_initially(swept_coords, rng)
+        dependent = DependentHoles.from_rows(
+            rule_set.rules_in_solving_order, swept_coords, holes
+        )
+        for _ in range(N_SWEEPS):
+            for c, models in self.by_column.items():
+                _redraw(columns, c, models, rule_set, swept_coords, dependent, rng)
+            filling = _apply_rules(rule_set, swept_coords, holes)
+            swept_coords = filling.cell_coords
+        return filling
+
+
+def _fit_and_fill(
+    training: _TrainingRows,
+    rule_set: RuleSet,
+    cell_coords: Coords,
+    rng: np.random.Generator,
+) -> tuple[_ImputationModels, _Filling]:
+    """Fit the models, and fill rows with coordinates (m, d) in the same sweeps.
+
+    Before a column is drawn again, its models are fitted to the copies of training rows
+    as these are filled by then. The copies are swept together with the rows.
+    """
+    copies = Coords(np.tile(training.cell_coords, (training.n_copies, 1)))
+    with_holes = np.flatnonzero(training.holes(copies).any(axis=1))
+    n_swept_copies = len(with_holes)
+    swept_coords = Coords(np.concatenate((copies[with_holes], cell_coords)))
+    holes = training.holes(swept_coords)
+    indices_with_holes = [c for c in training.fillable if holes[:, c].any()]
+    training.fill_initially(swept_coords, rng)
+    dependent = DependentHoles.from_rows(
+        rule_set.rules_in_solving_order, swept_coords, holes
+    )
+    columns = training.columns
+    by_column = dict[int, _ModelsByHidden]()
+    for sweep in range(N_SWEEPS):
+        # Copies without holes never change, so models of the first sweep stay.
+        needs_fit = sweep == 0 or n_swept_copies > 0
+        for c in indices_with_holes:
+            groups = dependent.groups(c)
+            if needs_fit:
+                copies[with_holes] = swept_coords[:n_swept_copies]
+                seed = training.seed.child("column", c, sweep)
+                hidden_sets = [group.hidden_indices for group in groups]
+                by_column[c] = training.fit_models(c, hidden_sets, copies, seed)
+            models = by_column[c]
+            _redraw(columns, c, models, rule_set, swept_coords, dependent, rng)
+        filling = _apply_rules(rule_set, swept_coords, holes)
+        swept_coords = filling.cell_coords
+    of_rows = _Filling(
+        filling.cell_coords[n_swept_copies:], filling.keeps_rules[n_swept_copies:]
+    )
+    return _ImputationModels(training, by_column), of_rows
+
+
+def _redraw(
+    columns: Sequence[Column],
+    c: int,
+    models_by_hidden: _ModelsByHidden,
+    rule_set: RuleSet,
+    cell_coords: Coords,
+    dependent: DependentHoles,
+    rng: np.random.Generator,
+) -> None:
+    """Draw the holes of column c again, in `cell_coords` (m, d), in place.
+
+    Cells of other columns that follow from them are computed.
+    """
+    for group in dependent.groups(c):
+        # Later rounds have fewer rules, and so sets that no model was fitted for.
+        models = models_by_hidden.get(group.hidden_indices, models_by_hidden[()])
+        _redraw_group(models, group, rule_set, cell_coords, dependent.holes, rng)
+        dependent.solve_hidden(columns, cell_coords, group)
 
 
 def _redraw_group(
@@ -352,18 +388,15 @@ def _redraw_group(
         cell_coords[row_indices, c] = np.where(is_undrawn(drawn), before[:, c], drawn)
 
 
-def _apply_rules(
-    rule_set: RuleSet, cell_coords: Coords, holes: Mask
-) -> tuple[Coords, Mask]:
-    """Compute the `holes` (m, d) of rows (m, d) that follow from their other cells.
+def _apply_rules(rule_set: RuleSet, cell_coords: Coords, holes: Mask) -> _Filling:
+    """Solve rules for the `holes` (m, d) of rows (m, d) that follow from other cells.
 
-    Returns the coordinates (m, d), and which rows (m,) are filled and keep all rules.
-    Holes that cannot be computed stay as they were.
+    Holes without a solution stay as they were.
     """
     completed = _with_undrawn_holes(cell_coords, holes)
-    keeps_rules = rule_set.complete(completed, holes)
+    keeps_rules = rule_set.solve_rows(completed, holes)
     stays = is_undrawn(completed) | is_impossible(completed)
-    return Coords(np.where(stays, cell_coords, completed)), keeps_rules
+    return _Filling(Coords(np.where(stays, cell_coords, completed)), keeps_rules)
 
 
 def _with_undrawn_holes(cell_coords: Coords, holes: Mask) -> Coords:
@@ -407,7 +440,7 @@ def _fill_from_near_rows(
         to_fill = is_missing(cell_coords[:, c])
         level_coords = Coords(np.arange(columns[c].n_levels, dtype=np.float64))
         level_axes = columns[c].features(level_coords)
-        # Columns beyond MAX_COLUMNS_COMPARED have no axis.
+        # Columns beyond MAX_COLUMNS_OF_DONORS have no axis.
         if columns[c].is_quantitative and axis < expected.shape[1]:
             scores = expected[to_fill, axis]
             between = np.interp(scores, level_axes[:, 0], level_coords)
@@ -441,7 +474,7 @@ def _points(
 ) -> Floats:
     """The features (m, a) of the first columns; those of missing cells are NaN."""
     axes = []
-    for c in fillable[:MAX_COLUMNS_COMPARED]:
+    for c in fillable[:MAX_COLUMNS_OF_DONORS]:
         features = columns[c].features(cell_coords[:, c])
         axes.append(np.where(is_missing(cell_coords[:, [c]]), np.nan, features))
     return np.hstack(axes)
@@ -465,7 +498,7 @@ def _fit_gaussian(points: Floats) -> tuple[Floats, Floats]:
         n_iterations = N_EM_ITERATIONS
     for _ in range(n_iterations):
         covariance = np.atleast_2d(np.cov(completed.T, ddof=0)) + residual_covariance
-        covariance = covariance + RIDGE_PENALTY * np.eye(n_axes)
+        covariance = covariance + FIRST_GUESS_PENALTY * np.eye(n_axes)
         precision = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
         mean = completed.mean(0)
         completed, residual_covariance = _conditional_means(points - mean, precision)

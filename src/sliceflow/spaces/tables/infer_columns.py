@@ -32,7 +32,7 @@ from sliceflow.spaces.tables.formats import (
     to_scaled_values,
 )
 from sliceflow.spaces.tables.grid import Grid
-from sliceflow.spaces.tables.new_values import MIN_LEVELS
+from sliceflow.spaces.tables.new_values import MIN_LEVELS_FOR_NEW_VALUES
 
 # At most this many cells are looked at to see how a column is written; more would only
 # take time.
@@ -239,7 +239,7 @@ def _infer_grid(scaled_values: ScaledValues, unit: Fraction | None) -> Grid:
     if int(scaled_values[-1]) - int(scaled_values[0]) >= _MAX_INT64_DIFFERENCE:
         scaled_values = scaled_values.astype(object)  # Python's integers
     spacing = 1
-    if len(scaled_values) >= MIN_LEVELS:
+    if len(scaled_values) >= MIN_LEVELS_FOR_NEW_VALUES:
         spacing = int(np.gcd.reduce(scaled_values - scaled_values[0])) or 1
     return Grid(scaled_values, unit, spacing)
 
@@ -274,7 +274,7 @@ def _is_on_calendar(column: Column) -> bool:
 
     if column.encoded.value_type == "datetime":
         times = column.levels
-        if len(times) >= MIN_LEVELS:
+        if len(times) >= MIN_LEVELS_FOR_NEW_VALUES:
             wall_clock = times.dt.tz_localize(None).astype("int64").to_numpy()
             wall_clock_step = np.gcd.reduce(wall_clock - wall_clock[0])
             if wall_clock_step > column.grid.spacing:

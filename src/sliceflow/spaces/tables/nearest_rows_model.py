@@ -38,7 +38,7 @@ ROW_WEIGHT = 4
 # Added to the variances, of which normal scores have about 1, so that the covariance
 # can be inverted even if columns determine each other. A larger one would make columns
 # look less explained than they are.
-RIDGE_PENALTY = 0.01
+LOCAL_RIDGE_PENALTY = 0.01
 
 # Every column counts for distances as if the others explained at least this share of
 # it, so that none is ignored. With 1, all columns would count alike.
@@ -175,7 +175,7 @@ def _weighted_by_explained(points: Floats) -> Floats:
     """Points (n, a), each axis scaled by √R², where other axes explain R² of it."""
     n_axes = points.shape[1]
     covariance = np.atleast_2d(np.cov(points.T, ddof=0))
-    covariance = covariance + RIDGE_PENALTY * np.eye(n_axes)
+    covariance = covariance + LOCAL_RIDGE_PENALTY * np.eye(n_axes)
     precision = np.linalg.inv(covariance)
     explained = 1 - 1 / (np.diag(covariance) * np.diag(precision))
     return points * np.sqrt(np.clip(explained, MIN_EXPLAINED, 1))

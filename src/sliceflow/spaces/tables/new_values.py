@@ -20,7 +20,7 @@ _MIN_LEVELS_PER_ROW = 0.05
 # There must also be at least this many levels. Fewer may have a common divisor of their
 # differences by accident, so it does not count as a step of their grid, and no new
 # values are drawn.
-MIN_LEVELS = 10
+MIN_LEVELS_FOR_NEW_VALUES = 10
 # A level with more rows than the first, and with a larger share of them than the
 # second, is an atom, such as an income of 0: no new values are drawn next to it.
 _ATOM_MIN_ROWS = 3
@@ -76,7 +76,7 @@ class NewValuePolicy:
         """
         k = self._column.n_levels
         n = int((~self._column.encoded.missing).sum())
-        few_levels = k < MIN_LEVELS or k <= _MIN_LEVELS_PER_ROW * n
+        few_levels = k < MIN_LEVELS_FOR_NEW_VALUES or k <= _MIN_LEVELS_PER_ROW * n
         if few_levels or not self.are_possible:
             return np.zeros(k, dtype=bool)
         return self._column.level_counts <= max(_ATOM_MIN_ROWS, _ATOM_MIN_SHARE * n)

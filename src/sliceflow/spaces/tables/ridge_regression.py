@@ -26,7 +26,11 @@ Scale = Literal["score", "grid_value", "log"]
 # must stay the sum of its parts, so regressions of grid values and of logarithms have
 # only the penalty that rounding errors need. Predicted scores need not be exact: they
 # are one more feature of a tree.
-RIDGE_PENALTY: dict[Scale, float] = {"score": 1e-3, "grid_value": 1e-6, "log": 1e-6}
+RIDGE_PENALTY_OF_SCALE: dict[Scale, float] = {
+    "score": 1e-3,
+    "grid_value": 1e-6,
+    "log": 1e-6,
+}
 
 # With more numeric columns than this, products are left out, to limit the regressors:
 # 12 columns have 78 products.
@@ -92,7 +96,7 @@ class RidgeRegression:
         coefficients = _solve_ridge(
             regressors - regressor_means,
             target - intercept,
-            penalty=RIDGE_PENALTY[scale] * n_rows,
+            penalty=RIDGE_PENALTY_OF_SCALE[scale] * n_rows,
         )
         return cls(
             scale,

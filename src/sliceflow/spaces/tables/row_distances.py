@@ -17,7 +17,7 @@ from sliceflow.kernels import for_device
 from sliceflow.spaces.tables.coords import Coords, has_value
 from sliceflow.spaces.tables.table import Table
 
-# Only the first columns of a wide table are drawn and compared, to save time.
+# Only the first columns of a wide table are drawn on trial and compared, to save time.
 MAX_COLUMNS_COMPARED = 60
 
 # A number with at most this many values is compared like a category: grades and counts
@@ -31,6 +31,11 @@ LEVEL_DISTANCE = 2.0
 MISSING_SHARE = -0.5
 
 
+def compared_columns(table: Table) -> list[int]:
+    """The indices of the columns that are compared: the first of the drawing order."""
+    return table.drawing_order[:MAX_COLUMNS_COMPARED]
+
+
 def nearest_distances(
     table: Table,
     cell_coords: Coords,
@@ -42,7 +47,7 @@ def nearest_distances(
     With `exclude_self`, both are the same rows, and the distance is to the nearest one
     but the row itself.
     """
-    column_indices = table.drawing_order[:MAX_COLUMNS_COMPARED]
+    column_indices = compared_columns(table)
     max_distances = []
     for c in column_indices:
         if _is_compared_by_range(table, c):

@@ -18,15 +18,15 @@ from sliceflow.spaces.tables.rules import LinearRule, ProductRule
 # A rule must hold in this share of the rows in which all its cells are known. With a
 # smaller share, patterns that are merely frequent would count as rules, and searching
 # takes longer.
-MIN_SHARE = 0.99
+MIN_SHARE_OF_RULE = 0.99
 # A rule must hold in this share of the rows in which it would break if columns were
 # shuffled: two columns that are mostly 0 are equal in most rows anyway.
-MIN_GAIN = 0.9
+MIN_GAIN_OF_RULE = 0.9
 # The probability that shuffled columns keep a rule in as many rows is below this. There
 # are millions of candidates, so that hardly any table has such a rule by accident.
 MAX_PROBABILITY_IF_SHUFFLED = 1e-15
 # Rows that must have all cells of a rule. Fewer are too weak as evidence.
-MIN_ROWS = 30
+MIN_ROWS_OF_RULE = 30
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,9 +76,9 @@ class RuleEvidence(NamedTuple):
     @property
     def suffices(self) -> bool:
         """Whether the rule is no accident, by all of the limits above."""
-        if self.n_rows < MIN_ROWS or self.share < MIN_SHARE:
+        if self.n_rows < MIN_ROWS_OF_RULE or self.share < MIN_SHARE_OF_RULE:
             return False
-        if 1 - self.share > (1 - MIN_GAIN) * (1 - self.share_if_shuffled):
+        if 1 - self.share > (1 - MIN_GAIN_OF_RULE) * (1 - self.share_if_shuffled):
             return False
         # Chernoff's bound of the binomial distribution.
         divergence = _divergence(self.share, self.share_if_shuffled)

@@ -35,11 +35,11 @@ from sliceflow.spaces.tables.find_orders import find_orders
 from sliceflow.spaces.tables.find_products import find_products
 from sliceflow.spaces.tables.find_sums import find_sums
 from sliceflow.spaces.tables.rule_evidence import NumberColumns
-from sliceflow.spaces.tables.rules import LookupRule, Rule, is_computing
+from sliceflow.spaces.tables.rules import LookupRule, Rule, is_solvable
 
 # Rules are searched among this many first columns. Pairs of columns are compared, so
 # with more columns the time would grow with their square.
-MAX_COLUMNS = 300
+MAX_COLUMNS_SEARCHED = 300
 
 
 def find_rules(
@@ -49,7 +49,7 @@ def find_rules(
 
     A rule about the same columns as a constraint is left out.
     """
-    columns = columns[:MAX_COLUMNS]
+    columns = columns[:MAX_COLUMNS_SEARCHED]
     numbers = NumberColumns.read(columns, cell_coords)
     selection = _RuleSelection(list(constraints))
     sums = find_sums(columns, cell_coords, numbers)
@@ -80,7 +80,7 @@ class _RuleSelection:
 
     def __post_init__(self) -> None:
         for rule in self.constraints:
-            if is_computing(rule):
+            if is_solvable(rule):
                 derived, *others = rule.column_indices
                 self.sources.setdefault(derived, set()).update(others)
 
@@ -105,7 +105,7 @@ class _RuleSelection:
         """Add a rule if that is possible; returns whether it was."""
         if not self._is_new(rule):
             return False
-        if is_computing(rule):
+        if is_solvable(rule):
             derived, *others = rule.column_indices
             if derived in self.sources and not isinstance(rule, LookupRule):
                 return False
@@ -124,10 +124,10 @@ class _RuleSelection:
         for other in self.constraints:
             if indices <= set(other.column_indices):
                 return False
-        if is_computing(rule):
+        if is_solvable(rule):
             return True
         for other in self.found:
-            if is_computing(other) and indices <= set(other.column_indices):
+            if is_solvable(other) and indices <= set(other.column_indices):
                 return False
         return True
 

@@ -1,10 +1,26 @@
 """All rules of a table together: which rows keep them, and the order of drawing.
 
 `rules` has the kinds of rules, one by one. While rows are drawn column by column, some
-of their cells are `UNDRAWN`, and cells that rules cannot compute are `IMPOSSIBLE`
-(`coords`). A model draws only what the rules allow given the columns before
-(`RuleSet.allows`). At the end, `RuleSet.complete` computes the cells that follow from
-others, and a row that breaks a rule is drawn anew. `solve_rules` computes all cells.
+of their cells are `UNDRAWN`, and cells for which a rule has no solution are
+`IMPOSSIBLE` (`coords`). Rules *allow* a value, or not, and they *solve* for a cell that
+follows from others. Few functions write cells of rows:
+
+| function                      | question                         | writes            |
+|-------------------------------|----------------------------------|-------------------|
+| `RuleSet.broken`              | do rows break one rule?          | nothing           |
+| `RuleSet.allows`              | may a column have these values?  | nothing: it       |
+|                               |                                  | solves a copy     |
+| `solve_rules.solve_column`    | what follows for a column?       | nothing: it       |
+|                               |                                  | returns a column  |
+| `DraftRows.set_columns`       | (a model has drawn columns)      | these columns     |
+| `RuleSet.solve_rows`          | do finished rows keep all rules? | all cells that    |
+|                               |                                  | follow            |
+| `DependentHoles.solve_hidden` | (a hole has been filled again)   | holes that follow |
+|                               |                                  | from it           |
+
+A model draws only what rules allow given the columns before, and a finished row that
+breaks a rule is drawn anew (`chain`). Where holes of rows are filled, `imputing` writes
+what its models draw into these.
 """
 
 from __future__ import annotations
@@ -29,12 +45,12 @@ from sliceflow.spaces.tables.coords import (
 from sliceflow.spaces.tables.formats import MAX_EXACT_FLOAT
 from sliceflow.spaces.tables.rules import (
     CombinationRule,
-    ComputingRule,
     MembershipRule,
     Rule,
-    is_computing,
+    SolvableRule,
+    is_solvable,
 )
-from sliceflow.spaces.tables.solve_rules import complete_rows
+from sliceflow.spaces.tables.solve_rules import solve_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +71,7 @@ class RuleSet:
     def check_rows(self) -> None:
         """Raise a `DataError` if a row breaks a rule, or a sum cannot be computed."""
         for rule in self.rules:
-            if is_computing(rule) and not rule.is_discovered:
+            if is_solvable(rule) and not rule.is_discovered:
                 self._check_range_of_total(rule)
         for rule in self.rules:
             broken = self.broken(rule, self.cell_coords)
@@ -68,7 +84,7 @@ class RuleSet:
                     row,
                 )
 
-    def _check_range_of_total(self, rule: ComputingRule) -> None:
+    def _check_range_of_total(self, rule: SolvableRule) -> None:
         """Raise a `DataError` if a total has too many values to be computed exactly."""
         total = self.columns[rule.column_indices[0]]
         largest = np.abs(total.level_grid_values).max(initial=0)
@@ -89,27 +105,27 @@ class RuleSet:
             cells.append(f"{column.name}={value}")
         return ", ".join(cells)
 
-    # In which order columns are drawn and computed
+    # In which order columns are drawn and solved
 
     @cached_property
-    def computing_rules(self) -> list[ComputingRule]:
-        """Rules that compute a column, in the order in which they can be computed.
+    def rules_in_solving_order(self) -> list[SolvableRule]:
+        """Rules with a derived column, in the order in which they can be solved.
 
         A total that is a part of another sum comes before that sum.
         """
-        by_derived = dict[int, list[ComputingRule]]()
+        by_derived = dict[int, list[SolvableRule]]()
         for rule in self.rules:
-            if is_computing(rule):
+            if is_solvable(rule):
                 by_derived.setdefault(rule.column_indices[0], []).append(rule)
-        in_order = list[ComputingRule]()
-        for c in _computing_order(by_derived):
+        in_order = list[SolvableRule]()
+        for c in _solving_order(by_derived):
             in_order.extend(by_derived.get(c, []))
         return in_order
 
     def drawing_order(self, column_indices: Sequence[int]) -> list[int]:
         """The columns in the order of drawing, derived ones after what they need."""
         order = list(column_indices)
-        for rule in self.computing_rules:
+        for rule in self.rules_in_solving_order:
             derived, *others = rule.column_indices
             if derived in order:
                 places = [order.index(other) for other in others if other in order]
@@ -119,12 +135,12 @@ class RuleSet:
                     order.remove(derived)
         return order
 
-    def rules_computing(self, c: int, known: set[int]) -> list[ComputingRule]:
-        """The rules from which column c follows if the `known` columns are drawn."""
+    def rules_that_give(self, c: int, known: set[int]) -> list[SolvableRule]:
+        """The rules that give column c if the `known` columns are drawn."""
         rules = []
-        for rule in self.computing_rules:
+        for rule in self.rules_in_solving_order:
             others = {other for other in rule.column_indices if other != c}
-            if c in rule.computable_indices and others <= known:
+            if c in rule.solvable_indices and others <= known:
                 rules.append(rule)
         return rules
 
@@ -135,8 +151,7 @@ class RuleSet:
     ) -> Mask:
         """Whether a column may have certain coordinates, given what is drawn so far.
 
-        Cells of other columns that follow from it are computed for the answer, and
-        forgotten: no row changes.
+        The rules are solved in a copy, for the cells that would follow: no row changes.
 
         Parameters
         ----------
@@ -151,39 +166,39 @@ class RuleSet:
             return np.full(len(row_indices), True)
         trial = cell_coords[row_indices]
         trial[:, c] = coords
-        computable = is_undrawn(trial)
-        derived = [rule.column_indices[0] for rule in self.computing_rules]
-        computable[:, c] = c in derived
-        return self._compute_and_check(rules, trial, computable)
+        may_change = is_undrawn(trial)
+        derived = [rule.column_indices[0] for rule in self.rules_in_solving_order]
+        may_change[:, c] = c in derived
+        return self._solve_and_check(rules, trial, may_change)
 
-    def complete(self, cell_coords: Coords, computable: Mask) -> Mask:
-        """Compute cells of rows (m, d), in place, and check all rules.
+    def solve_rows(self, cell_coords: Coords, may_change: Mask) -> Mask:
+        """Solve rules for cells of rows (m, d), in place, and check all rules.
 
-        Only the cells in `computable` change: (m, d) for each cell, or (d,) for whole
+        Only the cells in `may_change` change: (m, d) for each cell, or (d,) for whole
         columns. Returns which rows (m,) keep all rules. A row with a cell that is still
-        not drawn, or cannot be computed, does not count as one that does.
+        not drawn, or has no solution, does not count as one that does.
         """
-        keeps_rules = self._compute_and_check(self.rules, cell_coords, computable)
+        keeps_rules = self._solve_and_check(self.rules, cell_coords, may_change)
         return keeps_rules & ~is_undrawn(cell_coords).any(axis=1)
 
     def _rules_affected_by(self, c: int) -> list[Rule]:
-        """The rules about column c, or about columns that may be computed from it."""
+        """The rules about column c, or about columns that may follow from it."""
         changing = {c}
-        for rule in self.computing_rules:
+        for rule in self.rules_in_solving_order:
             if changing & set(rule.column_indices):
                 changing |= set(rule.column_indices)
         return [rule for rule in self.rules if changing & set(rule.column_indices)]
 
-    def _compute_and_check(
-        self, rules: Sequence[Rule], cell_coords: Coords, computable: Mask
+    def _solve_and_check(
+        self, rules: Sequence[Rule], cell_coords: Coords, may_change: Mask
     ) -> Mask:
-        """Compute cells of rows (m, d), in place, and check these rules.
+        """Solve rules for cells of rows (m, d), in place, and check these rules.
 
-        `computable` is (m, d) or (d,). Returns which rows (m,) can keep the rules. A
+        `may_change` is (m, d) or (d,). Returns which rows (m,) can keep the rules. A
         row with a cell that is `IMPOSSIBLE` cannot.
         """
-        computing_rules = [rule for rule in self.computing_rules if rule in rules]
-        complete_rows(computing_rules, self.columns, cell_coords, computable)
+        to_solve = [rule for rule in self.rules_in_solving_order if rule in rules]
+        solve_rows(to_solve, self.columns, cell_coords, may_change)
         keeps_rules = np.asarray(~is_impossible(cell_coords).any(axis=1))
         for rule in rules:
             keeps_rules[keeps_rules] = ~self.broken(rule, cell_coords[keeps_rules])
@@ -230,13 +245,13 @@ class RuleSet:
         return np.asarray(group[len(known) :] < len(known))
 
 
-def _computing_order(
-    by_derived: Mapping[int, Sequence[ComputingRule]],
+def _solving_order(
+    by_derived: Mapping[int, Sequence[SolvableRule]],
 ) -> list[int]:
-    """Columns of rules, so that each comes behind those that it is computed from.
+    """Columns of rules, so that each comes behind those from which it follows.
 
-    `by_derived` has the rules that compute each derived column. A `ParameterError` says
-    that two constraints compute one column, or that some go in a circle.
+    `by_derived` has the rules of each derived column. A `ParameterError` says that two
+    constraints derive one column, or that some go in a circle.
     """
     sources = dict[int, set[int]]()
     for derived, rules in by_derived.items():

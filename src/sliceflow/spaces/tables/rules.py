@@ -56,15 +56,16 @@ _GRID_TOLERANCE = 1e-6
 class LinearRule:
     """Σ weight·column ≤, < or = bound.
 
-    Weights and bound are exact integers that count one `unit`, or floats if it is None.
+    Weights and bound are exact integers that count one `unit`, or floats if it is None:
+    `difference` and `solve` compute with integers of any size.
     A rule with "=" computes its first column, the total, from the others, its parts.
     """
 
     text: str  # as the user wrote it, or would write it
     column_indices: tuple[int, ...]  # k columns, that of a total first
-    weights: tuple[float, ...]  # k numbers
+    weights: tuple[int, ...] | tuple[float, ...]  # k numbers
     relation: Relation
-    bound: float = 0
+    bound: int | float = 0
     unit: Fraction | None = None
     is_discovered: bool = False  # found in the table; False for a user's constraint
     share: float = 1.0  # the share of the table's rows that keep it
@@ -72,7 +73,7 @@ class LinearRule:
     needs_observed_values: ClassVar[bool] = False
 
     @property
-    def computable_indices(self) -> tuple[int, ...]:
+    def solvable_indices(self) -> tuple[int, ...]:
         """Columns that can be computed from the others: the total, the last part."""
         if self.relation != "=":
             return ()
@@ -157,7 +158,7 @@ class ProductRule:
     needs_observed_values: ClassVar[bool] = False
 
     @property
-    def computable_indices(self) -> tuple[int, ...]:
+    def solvable_indices(self) -> tuple[int, ...]:
         """Columns that can be computed from the others: the product, the last factor.
 
         A factor that stands in the product twice cannot be computed.
@@ -310,7 +311,7 @@ class LookupRule:
         return self.date_part is None
 
     @property
-    def computable_indices(self) -> tuple[int, ...]:
+    def solvable_indices(self) -> tuple[int, ...]:
         """The column that can be computed: the dependent."""
         return self.column_indices[:1]
 
@@ -343,7 +344,7 @@ class CombinationRule:
     is_discovered: ClassVar[bool] = False
     share: ClassVar[float] = 1.0
     needs_observed_values: ClassVar[bool] = True
-    computable_indices: ClassVar[tuple[int, ...]] = ()
+    solvable_indices: ClassVar[tuple[int, ...]] = ()
 
 
 @dataclass(frozen=True)
@@ -357,17 +358,17 @@ class MembershipRule:
     is_discovered: ClassVar[bool] = False
     share: ClassVar[float] = 1.0
     needs_observed_values: ClassVar[bool] = True
-    computable_indices: ClassVar[tuple[int, ...]] = ()
+    solvable_indices: ClassVar[tuple[int, ...]] = ()
 
 
 # Columns of rules that need observed values have no new ones between them.
-ComputingRule = LinearRule | ProductRule | LookupRule
-Rule = ComputingRule | CombinationRule | MembershipRule
+SolvableRule = LinearRule | ProductRule | LookupRule
+Rule = SolvableRule | CombinationRule | MembershipRule
 
 
-def is_computing(rule: Rule) -> TypeGuard[ComputingRule]:
-    """Whether some column of a rule follows from its others."""
-    return len(rule.computable_indices) > 0
+def is_solvable(rule: Rule) -> TypeGuard[SolvableRule]:
+    """Whether a rule can be solved for one of its columns, given the others."""
+    return len(rule.solvable_indices) > 0
 
 
 def coords_of_values(

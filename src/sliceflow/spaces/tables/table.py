@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,39 +13,27 @@ import numpy as np
 from sliceflow.arrays import Ints, Mask
 from sliceflow.engine.random import Seed
 from sliceflow.errors import ParameterError
-from sliceflow.spaces.tables.cell_sources import find_equal_columns
 from sliceflow.spaces.tables.column_data import ColumnData
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import Coords, has_all_values, has_value, is_undrawn
+from sliceflow.spaces.tables.coords import Coords, has_all_values, is_undrawn
 from sliceflow.spaces.tables.infer_columns import infer_column
 from sliceflow.spaces.tables.parse_constraints import parse_constraint
 from sliceflow.spaces.tables.rare_levels import merge_rare_levels
-from sliceflow.spaces.tables.ridge_regression import RidgeRegression
 from sliceflow.spaces.tables.rule_search import find_rules
 from sliceflow.spaces.tables.rule_set import RuleSet
 from sliceflow.spaces.tables.rules import (
-    ComputingRule,
     LinearRule,
     LookupRule,
     ProductRule,
     Rule,
-    is_computing,
+    SolvableRule,
+    is_solvable,
 )
-from sliceflow.spaces.tables.solve_rules import compute_column
-from sliceflow.spaces.tables.strategies import (
-    SCALE_OF_STRATEGY,
-    Strategy,
-    uses_ridge,
-)
+from sliceflow.spaces.tables.solve_rules import solve_column
 from sliceflow.spaces.tables.table_rows import TableRows, format_names, make_dataframe
 
 if TYPE_CHECKING:
     import pandas as pd
-
-# A number that equals an earlier column in more than this share of the rows does not do
-# so by accident: it is not drawn from nearest rows, which would lose that. If this were
-# larger, samples would lose equalities that users can see.
-MAX_EQUAL_SHARE_OF_NEIGHBOURS = 0.02
 
 
 def generator(seed: Seed) -> np.random.Generator:
@@ -101,11 +89,7 @@ class Table:
     columns: tuple[Column, ...]  # their kinds, levels and grids
     rule_set: RuleSet  # the rules that hold in every row
     cell_coords: Coords  # (n, d), the coordinates of all cells
-    approximate_rules: tuple[ComputingRule, ...] = ()  # these hold in nearly every row
-    # What `columns_for_neighbours` returned, because it is called many times.
-    _neighbour_columns: dict[
-        tuple[tuple[Strategy, ...], tuple[int, ...]], list[int]
-    ] = field(default_factory=dict, init=False)
+    approximate_rules: tuple[SolvableRule, ...] = ()  # these hold in nearly every row
 
     @classmethod
     def from_rows(
@@ -132,7 +116,7 @@ class Table:
         merges_rare_levels : whether to merge levels of fewer rows (`rare_levels`)
         """
         _check_names(rows, kinds)
-        distinct = _distinct_row_indices(rows)
+        distinct = _first_occurrences(rows)
         columns = list[Column]()
         for encoded in rows.columns:
             column = infer_column(encoded, distinct, kinds.get(str(encoded.name)))
@@ -149,7 +133,7 @@ class Table:
             return table
         found = find_rules(columns, cell_coords, rules)
         approximate_rules = [
-            rule for rule in found if rule.share < 1 and is_computing(rule)
+            rule for rule in found if rule.share < 1 and is_solvable(rule)
         ]
         table = table.with_rules([rule for rule in found if rule.share == 1])
         return replace(table, approximate_rules=tuple(approximate_rules))
@@ -227,13 +211,13 @@ class Table:
                 shares[rule.text] = 1 - float(broken.mean())
         return shares
 
-    def rules_computing(self, c: int, known: Iterable[int]) -> list[ComputingRule]:
+    def rules_that_give(self, c: int, known: Iterable[int]) -> list[SolvableRule]:
         """The rules that compute column c from the `known` columns and constants.
 
         An approximate rule counts only if no exact one computes the column.
         """
         known = {*known, *self._constant_indices}
-        rules = self.rule_set.rules_computing(c, known)
+        rules = self.rule_set.rules_that_give(c, known)
         for rule in self.approximate_rules:
             derived, *others = rule.column_indices
             if not rules and c == derived and known.issuperset(others):
@@ -251,81 +235,8 @@ class Table:
 
     def rows_to_draw(self, c: int, known: Iterable[int]) -> Mask:
         """Which rows (n,) have a cell of column c that no exact rule computes."""
-        rules = self.rule_set.rules_computing(c, {*known, *self._constant_indices})
-        return is_undrawn(compute_column(rules, self.columns, self.cell_coords, c))
-
-    def columns_for_neighbours(
-        self, strategies: Sequence[Strategy], fixed_indices: Sequence[int] = ()
-    ) -> list[int]:
-        """Columns that can be drawn from nearest rows, except those of `fixed_indices`.
-
-        These are categories, and smooth numbers that do not follow from other columns.
-        No rule may compute them, or compare them with each other. The list is empty if
-        there is no such number.
-
-        Parameters
-        ----------
-        strategies : one for each column of `drawing_order`
-        fixed_indices : indices of columns that are given
-        """
-        key = (tuple(strategies), tuple(fixed_indices))
-        if key not in self._neighbour_columns:
-            usable = self._find_columns_for_neighbours(strategies, fixed_indices)
-            self._neighbour_columns[key] = usable
-        return list(self._neighbour_columns[key])
-
-    def _find_columns_for_neighbours(
-        self, strategies: Sequence[Strategy], fixed_indices: Sequence[int]
-    ) -> list[int]:
-        usable = list[int]()
-        for k, (c, strategy) in enumerate(
-            zip(self.drawing_order, strategies, strict=True)
-        ):
-            if c in fixed_indices or self._is_bound_by_rule(c, usable):
-                continue
-            column = self.columns[c]
-            is_usable = column.is_category
-            if column.is_smooth:
-                is_usable = not self._follows_from_earlier(k, strategy, usable)
-            if is_usable:
-                usable.append(c)
-        if not any(self.columns[c].is_smooth for c in usable):
-            return []
-        return usable
-
-    def _is_bound_by_rule(self, c: int, earlier: Sequence[int]) -> bool:
-        """Whether a rule computes a column, or compares it with one of the earlier.
-
-        Near rows would break such rules, and trees do not.
-        """
-        for rule in self.all_rules:
-            if is_computing(rule):
-                is_bound = c == rule.column_indices[0]
-            else:
-                compared = set(rule.column_indices)
-                is_bound = c in compared and not compared.isdisjoint(earlier)
-            if is_bound:
-                return True
-        return False
-
-    def _follows_from_earlier(
-        self, k: int, strategy: Strategy, earlier: Sequence[int]
-    ) -> bool:
-        """Whether the k-th column of the chain, a number, follows from others.
-
-        It does if it equals one of the `earlier` columns in many rows, or if a
-        regression on all columns before it predicts it without an error.
-        """
-        c = self.drawing_order[k]
-        sources = find_equal_columns(self.column_data(c, earlier))
-        if sources.from_equal_column.mean() > MAX_EQUAL_SHARE_OF_NEIGHBOURS:
-            return True
-        if not uses_ridge(strategy):
-            return False
-        data = self.column_data(c, self.drawing_order[:k])
-        known = data.take(has_value(data.coords))
-        regression = RidgeRegression.from_data(SCALE_OF_STRATEGY[strategy], known)
-        return regression is not None and regression.is_exact(known)
+        rules = self.rule_set.rules_that_give(c, {*known, *self._constant_indices})
+        return is_undrawn(solve_column(rules, self.columns, self.cell_coords, c))
 
     def column_data(self, c: int, predictors: Sequence[int]) -> ColumnData:
         """What a model of column c, drawn from `predictors`, is fitted to."""
@@ -415,7 +326,7 @@ def _check_names(rows: TableRows, kinds: Mapping[Any, str]) -> None:
             raise ParameterError("kinds", {name: kind}, fact, hint)
 
 
-def _distinct_row_indices(rows: TableRows) -> Ints:
+def _first_occurrences(rows: TableRows) -> Ints:
     """The indices of rows that do not repeat an earlier row."""
     import pandas as pd
 

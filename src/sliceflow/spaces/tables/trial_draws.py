@@ -15,10 +15,10 @@ from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sliceflow.arrays import Floats
 from sliceflow.engine.random import Seed
 from sliceflow.metrics.tables import BoostingSettings, boosted_trees
-from sliceflow.spaces.tables.chain import draw_chain, fit_chain
+from sliceflow.spaces.tables.chain import draw_chain, fit_chain, make_blank_row
 from sliceflow.spaces.tables.coords import Coords, split_in_halves
 from sliceflow.spaces.tables.draft_rows import DraftRows
-from sliceflow.spaces.tables.row_distances import MAX_COLUMNS_COMPARED
+from sliceflow.spaces.tables.row_distances import compared_columns
 from sliceflow.spaces.tables.strategies import Strategy
 from sliceflow.spaces.tables.table import Table, generator
 from sliceflow.spaces.tables.trees import TreeSettings
@@ -31,7 +31,11 @@ ROWS_COMPARED = 600
 # which of two sets of draws it tells more easily counts.
 DETECTOR_SETTINGS = BoostingSettings(max_iter=20, max_leaf_nodes=8, min_samples_leaf=10)
 
-# The seed of all trials: the same rows always choose the same settings.
+# The detector is fitted to two of so many folds, and judges the third, in turn.
+N_FOLDS = 3
+
+# The seed of all trials: the same rows always choose the same settings. "detail" stays,
+# because another path would change what is chosen.
 CHOICE_SEED = Seed(0).child("detail")
 
 
@@ -66,21 +70,33 @@ def trial_draws(
     n_draws: int,
     settings: TreeSettings,
     strategies: Sequence[Strategy],
+    *,
+    drawn_indices: Sequence[int] | None = None,
     fixed_coords: Mapping[int, float] | None = None,
 ) -> Coords:
     """Coordinates (n_draws, d) drawn by a chain that is fitted to rows (n, d).
 
-    Constraints are ignored. Only the first columns of a wide table are drawn; others
-    are 0, but for those that have one in `fixed_coords`.
+    Constraints are ignored. Other columns than the drawn ones are as in a blank row.
+
+    Parameters
+    ----------
+    table, settings, strategies : of all rows
+    cell_coords : the rows that the chain is fitted to
+    n_draws : how many rows are drawn
+    drawn_indices : the columns to draw; by default those that are compared
+    fixed_coords : coordinates of columns that are not drawn, by their indices
     """
+    if drawn_indices is None:
+        drawn_indices = compared_columns(table)
     fixed_coords = fixed_coords or {}
-    draws = Coords(np.zeros((n_draws, cell_coords.shape[1])))
-    draws[:, list(fixed_coords)] = list(fixed_coords.values())
+    blank_row = make_blank_row(table.columns, fixed_coords)
+    draws = Coords(np.tile(blank_row, (n_draws, 1)))
+    not_drawn = [c for c in table.drawing_order if c not in drawn_indices]
     rng = generator(CHOICE_SEED.child("draws"))
     chain = fit_chain(
         table,
         cell_coords,
-        [*table.drawing_order[MAX_COLUMNS_COMPARED:], *fixed_coords],
+        [*not_drawn, *fixed_coords],
         seed=CHOICE_SEED,
         settings=settings,
         strategies=strategies,
@@ -100,19 +116,19 @@ def trial_auc(
     draws = trial_draws(
         table, fitted_coords, len(held_out_coords), settings, strategies
     )
-    return detector_auc(
-        held_out_coords[:, table.drawing_order], draws[:, table.drawing_order]
-    )
+    compared = compared_columns(table)
+    return detector_auc(held_out_coords[:, compared], draws[:, compared])
 
 
 def detector_auc(cell_coords: Coords, draws: Floats) -> float:
     """The area under the ROC curve of boosted trees that tell draws from rows.
 
-    ½ if they cannot. Rows are coordinates (n, p), and draws (m, p).
+    ½ if they cannot. Rows are coordinates (n, p), and draws (m, p), at least `N_FOLDS`
+    of each.
     """
     x = np.concatenate((cell_coords, draws))
     y = np.repeat((0, 1), (len(cell_coords), len(draws)))
     no_categories = [False] * x.shape[1]
     detector = boosted_trees(no_categories, DETECTOR_SETTINGS)
-    folds = StratifiedKFold(3, shuffle=True, random_state=0)
+    folds = StratifiedKFold(N_FOLDS, shuffle=True, random_state=0)
     return float(cross_val_score(detector, x, y, cv=folds, scoring="roc_auc").mean())
