@@ -343,7 +343,7 @@ class Step:
         particles are projected and moved in chunks.
         """
         step_size = self.stage.step_size_at(self.step_index)
-        if z is not None and dz is None and self._is_worth_keeping(z):
+        if z is not None and dz is None and self._reads_again(z):
             dz = maps.displace(z, self.particles)
         if dz is not None:
             self.particles.x.add_(frame.lift(dz), alpha=step_size)
@@ -353,8 +353,11 @@ class Step:
             assert particle_streams is not None, "noise takes random numbers"
             self._add_noise(particle_streams, step_size)
 
-    def _is_worth_keeping(self, z: Tensor) -> bool:
-        """Whether projections are kept to be read again: a GPU computes them faster."""
+    def _reads_again(self, z: Tensor) -> bool:
+        """Whether projections z (h, M) are read again, instead of computed again.
+
+        A GPU computes them faster. Too many take too much memory.
+        """
         return z.device.type == "cpu" and z.nbytes <= self.spec.projection_bytes
 
     def _move_in_chunks(
