@@ -160,12 +160,11 @@ def replay(
             spec, steps, particles, particle_streams, snapshots_after
         )
     y = visible_y(particles.y, spec.condition_use, spec.condition_dim)
-    by_class, order = Cloud(particles.x, y).sorted_by_class()
-    streams_by_class = replace(particle_streams, order=order)
-    snapshots = _replay_in_order(
-        spec, steps, by_class, streams_by_class, snapshots_after
-    )
-    particles.x.copy_(order.undo(by_class.x))
+    with Cloud(particles.x, y).in_class_order() as (by_class, order):
+        streams_by_class = replace(particle_streams, order=order)
+        snapshots = _replay_in_order(
+            spec, steps, by_class, streams_by_class, snapshots_after
+        )
     return [order.undo(x) for x in snapshots]
 
 
