@@ -36,9 +36,14 @@ def test_points_are_sorted_by_class_and_brought_back():
 
 def test_points_stay_where_they_are_if_an_error_ends_their_move():
     cloud = Cloud(torch.arange(4.0)[None], SeparateClassIndices(torch.arange(4) % 2, 2))
-    with pytest.raises(KeyError), cloud.in_class_order() as (by_class, _):
-        by_class.x.zero_()
-        raise KeyError
+
+    def fail():
+        with cloud.in_class_order() as (by_class, _):
+            by_class.x.zero_()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
     assert cloud.x.tolist() == [[0, 1, 2, 3]]
 
 

@@ -120,8 +120,8 @@ class VectorAdapter:
             fact = "fits each class separately, which several ranks cannot do"
             hint = "use a finite amplifier, or one process"
             raise ParameterError("amplifier", xi, fact, hint)
-        # Their order is drawn from the seed of y. Another would be no better, and change
-        # all samples.
+        # Their order is drawn from the seed of y. Another would be no better, but give
+        # other samples.
         return ParticleAllocation.in_proportion(
             row_conditions, n_particles, use, seed, mixing_seed=seed
         )
