@@ -93,8 +93,8 @@ def run(
             moments.append(event.particles.numpy().copy())
 
     stage = Stage("flow", frame, shown_steps[-1], SortedTransport(), step_size=dt)
-    n_conditions = 1 if amplifier > 0 else 0
-    flow = FlowSpec([stage], Seed(1), condition_dim=n_conditions, amplifier=amplifier)
+    condition_dim = 1 if amplifier > 0 else 0
+    flow = FlowSpec([stage], Seed(1), condition_dim=condition_dim, amplifier=amplifier)
     batches = make_batches(
         particles.x.shape[1],
         data.x.shape[1],

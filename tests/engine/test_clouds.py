@@ -23,12 +23,28 @@ def points(x):
 def test_points_are_sorted_by_class_and_brought_back():
     y = SeparateClassIndices(torch.tensor([2, 0, 2, 0, 3]), n_classes=5)
     x = torch.arange(10.0).view(2, 5)
-    by_class, order = Cloud(x, y).sorted_by_class()
-    assert by_class.y.values.tolist() == [0, 0, 2, 2, 3]
-    assert by_class.x[0].tolist() == [1, 3, 0, 2, 4]  # in their order in each class
-    assert by_class.class_slices.starts == (0, 2, 2, 4, 5, 5)
-    assert torch.equal(order.undo(by_class.x), x)
-    assert torch.equal(order.undo(10 * by_class.x), 10 * x)
+    cloud = Cloud(x.clone(), y)
+    with cloud.in_class_order() as (by_class, order):
+        assert by_class.y.values.tolist() == [0, 0, 2, 2, 3]
+        assert by_class.x[0].tolist() == [1, 3, 0, 2, 4]  # in their order in each class
+        assert by_class.class_slices.starts == (0, 2, 2, 4, 5, 5)
+        assert torch.equal(order.undo(by_class.x), x)
+        by_class.x.mul_(10)
+        assert torch.equal(cloud.x, x)
+    assert torch.equal(cloud.x, 10 * x)
+
+
+def test_points_stay_where_they_are_if_an_error_ends_their_move():
+    cloud = Cloud(torch.arange(4.0)[None], SeparateClassIndices(torch.arange(4) % 2, 2))
+
+    def fail():
+        with cloud.in_class_order() as (by_class, _):
+            by_class.x.zero_()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert cloud.x.tolist() == [[0, 1, 2, 3]]
 
 
 def test_the_distance_by_class_is_pots_in_the_shares_of_the_rows():

@@ -355,7 +355,7 @@ def point_groups(*, y_p: VisibleY, y_q: VisibleY) -> tuple[Tensor, Tensor] | Non
         return y_p.values, y_q.values
     n = len(y_q)
     all_rows = torch.cat((y_q.values, y_p.values.to(y_q.values.dtype)))
-    groups = _distinct_row_indices(all_rows)
+    groups = _distinct_row_ids(all_rows)
     groups_q = groups[:n]
     groups_p = groups[n:]
     if not torch.equal(torch.unique(groups_q), torch.unique(groups_p)):
@@ -363,8 +363,8 @@ def point_groups(*, y_p: VisibleY, y_q: VisibleY) -> tuple[Tensor, Tensor] | Non
     return groups_p, groups_q
 
 
-def _distinct_row_indices(rows: Tensor) -> Tensor:
-    """The index (n,) of each row of (n, l) among the distinct rows.
+def _distinct_row_ids(rows: Tensor) -> Tensor:
+    """Numbers (n,) of rows (n, l): the index of each among the distinct rows.
 
     This is faster than `torch.unique` with dim=0. After each column, `indices` tells
     the rows apart by the columns so far.

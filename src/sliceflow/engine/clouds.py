@@ -11,6 +11,8 @@ classes are stacked: row c·h + j is the map of class c along direction j.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -144,12 +146,20 @@ class Cloud:
             return self
         return self.part(order.forward)
 
-    def sorted_by_class(self) -> tuple[Cloud, Permutation]:
-        """A copy, sorted by class for separate maps, and the order that sorts it."""
+    @contextmanager
+    def in_class_order(self) -> Iterator[tuple[Cloud, Permutation]]:
+        """A copy sorted by class, for separate maps, to move in a `with` block.
+
+        The second result is the order that sorts it. When the block ends, these points
+        move to where the copy's are. A block that an error ends changes nothing.
+        """
         assert isinstance(self.y, SeparateClassIndices), "classes have separate maps"
         order = Permutation.sorting_classes(self.y)
-        by_class = self.permuted(order)
-        return replace(by_class, class_slices=ClassSlices.from_y(self.y)), order
+        by_class = replace(
+            self.permuted(order), class_slices=ClassSlices.from_y(self.y)
+        )
+        yield by_class, order
+        self.x.copy_(order.undo(by_class.x))
 
 
 def sliced_distance(

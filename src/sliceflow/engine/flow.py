@@ -160,12 +160,11 @@ def replay(
             spec, steps, particles, particle_streams, snapshots_after
         )
     y = visible_y(particles.y, spec.condition_use, spec.condition_dim)
-    by_class, order = Cloud(particles.x, y).sorted_by_class()
-    streams_by_class = replace(particle_streams, order=order)
-    snapshots = _replay_in_order(
-        spec, steps, by_class, streams_by_class, snapshots_after
-    )
-    particles.x.copy_(order.undo(by_class.x))
+    with Cloud(particles.x, y).in_class_order() as (by_class, order):
+        streams_by_class = replace(particle_streams, order=order)
+        snapshots = _replay_in_order(
+            spec, steps, by_class, streams_by_class, snapshots_after
+        )
     return [order.undo(x) for x in snapshots]
 
 
@@ -343,7 +342,7 @@ class Step:
         particles are projected and moved in chunks.
         """
         step_size = self.stage.step_size_at(self.step_index)
-        if z is not None and dz is None and self._is_worth_keeping(z):
+        if z is not None and dz is None and self._reads_again(z):
             dz = maps.displace(z, self.particles)
         if dz is not None:
             self.particles.x.add_(frame.lift(dz), alpha=step_size)
@@ -353,8 +352,11 @@ class Step:
             assert particle_streams is not None, "noise takes random numbers"
             self._add_noise(particle_streams, step_size)
 
-    def _is_worth_keeping(self, z: Tensor) -> bool:
-        """Whether projections are kept to be read again: a GPU computes them faster."""
+    def _reads_again(self, z: Tensor) -> bool:
+        """Whether projections z (h, M) are read again, instead of computed again.
+
+        A GPU computes them faster. Too many take too much memory.
+        """
         return z.device.type == "cpu" and z.nbytes <= self.spec.projection_bytes
 
     def _move_in_chunks(

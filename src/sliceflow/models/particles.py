@@ -71,7 +71,8 @@ class ParticleAllocation:
 
         `use` is what the flow does with y. If the model `stores_maps` and the flow
         sees y, more particles are added where maps of few particles would be poor for
-        fresh ones. Those are mixed among the others: a flow needs a random order.
+        fresh ones. Those are mixed among the others, in an order that `mixing_seed`
+        draws: a flow needs a random order.
         """
         # The plan counts all memory, but only after conditions are known.
         require_memory(

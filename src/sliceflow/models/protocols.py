@@ -2,10 +2,12 @@
 
 `Adapter.read` turns the user's X and y into rows, `Adapter.make_task` plans a fit of
 them: a `FitTask`, whose `run` does it. A `PreparedFit` is a task that a user holds.
-Flows are planned quickly: settings that take a trial stay "auto" in the plan, and `run`
-begins with choosing them, by the method `tune` of the task. Only tables and densities
-choose settings by trial while they are planned, which takes most of the time of their
-fits.
+
+Flows are planned without a trial: settings that take one stay "auto" in the plan, and
+`run` begins with choosing them, by the method `tune` of the task. But to plan a fit of
+pictures copies them to the device, and may divide them into clusters. Tables and
+densities choose their settings by trial while they are planned, which takes most of the
+time of their fits.
 
 A task that moves particles puts them where its flow begins: that is a `RunningFlow`,
 which `models.flow_estimator.run_flow` moves.

@@ -173,9 +173,9 @@ class PictureAdapter:
         n_shard = data.pixel_points.shape[1]
         m_shard = self.ranks.shard(plan.n_flow_particles).count
         what = (
-            f"n_particles={plan.n_particles}, for which {m_shard} move here, {n_shard} "
-            f"pictures of {plan.layout.dimension} "
-            f"values and a model of {plan.n_steps} steps need"
+            f"{m_shard} moving particles, for n_particles={plan.n_particles}, "
+            f"{n_shard} pictures of {plan.layout.dimension} values and a model of "
+            f"{plan.n_steps} steps need"
         )
         hint = "lower n_particles, steps_per_stage or n_knots (0 keeps no model)"
         nbytes = plan.fit_bytes(n_shard, m_shard)

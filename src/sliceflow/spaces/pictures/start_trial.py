@@ -39,7 +39,7 @@ GOOD_DETECTION = 0.7
 # The AUC of samples that start as noise must be lower by this. Noise copies pictures
 # more often, so it should win clearly. The AUC of some hundred pictures has an error of
 # about .03.
-MIN_GAIN = 0.1
+MIN_AUC_GAIN = 0.1
 # Pictures are compared in this many principal components, as FD-PCA32 does.
 N_COMPONENTS = 32
 
@@ -71,7 +71,7 @@ class StartTrial:
         with_mosaics = detect(task.plan.mosaic_size)
         if with_mosaics < GOOD_DETECTION:
             return task
-        if with_mosaics - detect("noise") < MIN_GAIN:
+        if with_mosaics - detect("noise") < MIN_AUC_GAIN:
             return task
         parameters = self.adapter.parameters
         options = replace(parameters.options, start="noise")

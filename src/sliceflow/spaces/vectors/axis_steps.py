@@ -88,27 +88,15 @@ class AxisSteps:
         `all_y` is the y of the particles of all ranks. If each class has its own maps,
         the particles are sorted by class for the steps, and put back after the last.
         """
-        if not isinstance(all_y, SeparateClassIndices):
-            self._simulate_in_order(spec, particles, all_y, state, listeners)
-            return
-        # One process has all particles: several ranks have no maps of every class.
-        by_class, order = particles.sorted_by_class()
-        self._simulate_in_order(spec, by_class, by_class.y, state, listeners)
-        particles.x.copy_(order.undo(by_class.x))
-
-    def _simulate_in_order(
-        self,
-        spec: FlowSpec,
-        particles: Cloud,
-        all_y: VisibleY | None,
-        state: FlowState,
-        listeners: Sequence[FlowListener],
-    ) -> None:
-        """Move particles that are sorted by class if each class has its own maps."""
         n_particles = particles.x.shape[1]
         batches = self.tuned.batches(n_particles, all_y, AXIS_TRANSPORT.max_samples)
         target = Target.from_cloud(self.data_cloud, batches)
-        simulate(spec, particles, target, listeners=listeners, state=state)
+        if isinstance(all_y, SeparateClassIndices):
+            # One process has all particles: several have no maps of every class.
+            with particles.in_class_order() as (by_class, _):
+                simulate(spec, by_class, target, listeners=listeners, state=state)
+        else:
+            simulate(spec, particles, target, listeners=listeners, state=state)
 
 
 def _fresh_particles(

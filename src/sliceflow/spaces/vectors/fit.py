@@ -120,8 +120,10 @@ class VectorAdapter:
             fact = "fits each class separately, which several ranks cannot do"
             hint = "use a finite amplifier, or one process"
             raise ParameterError("amplifier", xi, fact, hint)
+        # Their order is drawn from the seed of y. Another would be no better, but give
+        # other samples.
         return ParticleAllocation.in_proportion(
-            row_conditions, n_particles, use, seed, seed
+            row_conditions, n_particles, use, seed, mixing_seed=seed
         )
 
     def _require_memory(self, plan: VectorPlan, n_shard: int) -> None:
@@ -132,7 +134,7 @@ class VectorAdapter:
         m_shard = self.ranks.shard(plan.n_flow_particles).count
         n_directions = max_directions(plan.frame_kind, plan.n_columns)
         what = (
-            f"n_particles={plan.n_particles}, for which {m_shard} move here, with "
+            f"{m_shard} moving particles, for n_particles={plan.n_particles}, "
             f"{n_shard} rows of {plan.n_columns} columns and up to {n_directions} "
             "directions need"
         )

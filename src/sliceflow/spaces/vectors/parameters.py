@@ -9,7 +9,7 @@ from typing import Literal
 from sliceflow.engine import frames
 from sliceflow.engine.frames import FrameKind
 from sliceflow.engine.transports import Transport, TransportName
-from sliceflow.validation import is_int, is_real, require
+from sliceflow.validation import is_real, require, require_int, require_real
 
 # What to do with a continuous y.
 ConditionMode = Literal["auto", "joint", "local"]
@@ -65,17 +65,12 @@ class VectorOptions:
 
     def require_valid(self) -> None:
         """Raise a `sliceflow.errors.ParameterError` for the first invalid setting."""
-        for name, minimum in (("n_axis_steps", 0), ("n_knots", 2), ("n_neighbors", 2)):
-            value = getattr(self, name)
-            require(
-                is_int(value, minimum), name, value, f"an int of at least {minimum}"
-            )
+        require_int("n_axis_steps", self.n_axis_steps, 0)
+        require_int("n_knots", self.n_knots, 2)
+        require_int("n_neighbors", self.n_neighbors, 2)
         require(is_real(self.taper, 0, 1), "taper", self.taper, "a number from 0 to 1")
-        kappa = self.shrinkage
-        require(is_real(kappa, 0), "shrinkage", kappa, "a finite number of at least 0")
-        is_smoothing = self.smoothing == "auto" or is_real(self.smoothing, 0)
-        requirement = "'auto' or a number of at least 0"
-        require(is_smoothing, "smoothing", self.smoothing, requirement)
+        require_real("shrinkage", self.shrinkage, 0)
+        require_real("smoothing", self.smoothing, 0, others=("auto",))
 
     def check_saved(self) -> None:
         """Raise a ValueError if a file has an invalid setting."""

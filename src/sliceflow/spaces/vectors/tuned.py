@@ -104,7 +104,8 @@ class TunedVectors:
         """Which of m particles and of these data each step of a stage is fitted to.
 
         `particle_y` is the y of the particles of all ranks, in the order in which they
-        move. A step takes at most `max_samples`.
+        move; if every class has maps of its own, in any order. A step takes at most
+        `max_samples`.
         """
         if self.ranks.size > 1:
             return weighted_batches(
