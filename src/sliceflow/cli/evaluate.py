@@ -129,7 +129,8 @@ def _announce_attack(
 def attack_half(run: FittedRun, shadows: int) -> Attacks:
     """Attack a model of one half of the table; the other half is not fitted.
 
-    A model of fewer rows tells more of each row, so this overstates what the run tells.
+    A model of fewer rows reveals more of each row, so this overstates the risk of the
+    run.
     """
     from sliceflow import TableFlow, metrics
 

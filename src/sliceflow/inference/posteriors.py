@@ -50,8 +50,8 @@ SAMPLES_FOR_MAP = 2_000
 # fewer steps might end before it, more would not change it.
 MEAN_SHIFT_STEPS = 50
 
-# Of n simulations, so many are held out to choose a method, at most a fifth: with 100,
-# differences of some tenths of a nat are seen.
+# This many simulations are held out to choose a method, at most a fifth of all: with
+# 100, differences of some tenths of a nat are seen.
 HELD_OUT_TO_CHOOSE = 100
 # Samples at each held-out simulation, whose distances to the true parameters tell a
 # density.
