@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _SECONDS_PER_ATTACKED_ROW = 0.02
 # Shadow models of an attack, as many as `metrics.attack` takes by default.
 N_SHADOWS = 60
-# Fewer shadow models tell nothing; `metrics.attack` takes no fewer.
+# With fewer shadow models, results are noise; `metrics.attack` takes no fewer.
 _MIN_SHADOWS = 8
 
 

@@ -67,7 +67,7 @@ class LikelihoodSampler:
                 f"there are {len(theta)} simulations",
                 f"method='likelihood' needs at least {MIN_CONDITIONAL_ROWS}",
             )
-        used_columns = varying_columns(x)  # the others tell nothing of θ
+        used_columns = varying_columns(x)  # constant ones do not depend on θ
         if len(used_columns) == 0:
             raise DataError("all values of x are constant", "pass what was simulated")
         x = x[:, used_columns]

@@ -53,8 +53,8 @@ MEAN_SHIFT_STEPS = 50
 # This many simulations are held out to choose a method, at most a fifth of all: with
 # 100, differences of some tenths of a nat are seen.
 HELD_OUT_TO_CHOOSE = 100
-# Samples at each held-out simulation, whose distances to the true parameters tell a
-# density.
+# Samples at each held-out simulation. Their distances to the true parameters estimate
+# the density there.
 SAMPLES_TO_CHOOSE = 200
 
 # The most simulations to which both methods are fitted, to choose one: with more, the
