@@ -21,6 +21,8 @@ Mask: TypeAlias = NDArray[np.bool_]
 # sum of weights, is at least this, or this is added: 0/0 becomes 0, logarithms stay
 # finite, and nothing that is not 0 changes.
 SMALLEST_POSITIVE = 1e-300
+# exp and sinh of more than about 710 overflow float64.
+MAX_EXPONENT = 700.0
 # Where the mean log-density of held-out rows decides, those of single rows are not
 # counted as less than the median minus this, so that one row that nothing foresees does
 # not decide. Chosen by hand: e⁻²⁰ is as good as never.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _SECONDS_PER_ATTACKED_ROW = 0.02
 # Shadow models of an attack, as many as `metrics.attack` takes by default.
 N_SHADOWS = 60
-# Fewer shadow models tell nothing; `metrics.attack` takes no fewer.
+# With fewer shadow models, results are noise; `metrics.attack` takes no fewer.
 _MIN_SHADOWS = 8
 
 
@@ -129,7 +129,8 @@ def _announce_attack(
 def attack_half(run: FittedRun, shadows: int) -> Attacks:
     """Attack a model of one half of the table; the other half is not fitted.
 
-    A model of fewer rows tells more of each row, so this overstates what the run tells.
+    A model of fewer rows reveals more of each row, so this overstates the risk of the
+    run.
     """
     from sliceflow import TableFlow, metrics
 

@@ -100,7 +100,7 @@ NO_EVIDENCE = Evidence()
 def finish(run: FittedRun, folder: RunFolder, attacks: Attacks | None = None) -> Result:
     """Draw samples of a fitted model, measure them, write all files but the model.
 
-    The samples are written first: whoever cannot wait has them before the measures.
+    The samples are written first, for users who do not want to wait for the measures.
     """
     from sliceflow import ImageFlow, TableFlow
 
@@ -180,7 +180,7 @@ def estimate_seconds(
 def _seconds_of_pictures(
     n_train: int, n_held_out: int, n_compared: int, n_values: int
 ) -> float:
-    """About how long the measures of pictures of so many values take on a CPU."""
+    """About how long the measures of pictures of this many values take on a CPU."""
     import torch
 
     from sliceflow.devices import cpu_slowness

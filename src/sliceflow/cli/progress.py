@@ -100,7 +100,7 @@ class Clock:
                 )
                 self.share = done / self._work_before[-1]
             if 2 * cost < max(self._costs):
-                # Small pictures do not tell the pace of large ones.
+                # Large pictures take another time than small ones.
                 self._moments.clear()
         self._moments.append(_Moment(time.monotonic(), self.share))
 

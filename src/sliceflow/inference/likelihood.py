@@ -67,7 +67,7 @@ class LikelihoodSampler:
                 f"there are {len(theta)} simulations",
                 f"method='likelihood' needs at least {MIN_CONDITIONAL_ROWS}",
             )
-        used_columns = varying_columns(x)  # the others tell nothing of θ
+        used_columns = varying_columns(x)  # constant ones do not depend on θ
         if len(used_columns) == 0:
             raise DataError("all values of x are constant", "pass what was simulated")
         x = x[:, used_columns]
@@ -120,7 +120,7 @@ class LikelihoodSampler:
         log_likelihood_at_starts = []
         for row in observed:
             log_likelihood_at_starts.append(
-                self.density.log_density(row[None], self._maps_at_starts)
+                self.density.log_density(row[None], self._map_at_starts)
             )
         return sample_tempered(
             log_likelihood,
@@ -132,7 +132,7 @@ class LikelihoodSampler:
         )
 
     @cached_property
-    def _maps_at_starts(self) -> AffineMapGivenY:
+    def _map_at_starts(self) -> AffineMapGivenY:
         return self.density.map_given(self.chain_starts)
 
     def _warn_if_far(self, x: Floats, samples: Floats, start: int) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Protocol, Self
 
 import numpy as np
 import torch
@@ -50,11 +50,11 @@ SAMPLES_FOR_MAP = 2_000
 # fewer steps might end before it, more would not change it.
 MEAN_SHIFT_STEPS = 50
 
-# Of n simulations, so many are held out to choose a method, at most a fifth: with 100,
-# differences of some tenths of a nat are seen.
+# This many simulations are held out to choose a method, at most a fifth of all: with
+# 100, differences of some tenths of a nat are seen.
 HELD_OUT_TO_CHOOSE = 100
-# Samples at each held-out simulation, whose distances to the true parameters tell a
-# density.
+# Samples at each held-out simulation. Their distances to the true parameters estimate
+# the density there.
 SAMPLES_TO_CHOOSE = 200
 
 # The most simulations to which both methods are fitted, to choose one: with more, the
@@ -66,6 +66,18 @@ LIKELIHOOD_SEED = Seed(0)
 
 Dtype = Literal["float32", "float64"]
 Method = Literal["neighbours", "likelihood"]
+
+
+class PosteriorSampler(Protocol):
+    """Draws θ given x: from nearest simulations, or by a likelihood."""
+
+    def iter_samples(
+        self, x: Floats, n: int, rng: np.random.Generator, batch_size: int
+    ) -> Iterator[Floats]:
+        """Draw n samples at each observation x (q, l), between the bounds, in batches.
+
+        Batches are (b, n, d), of at most `batch_size` observations, in their order.
+        """
 
 
 class Posterior:
@@ -126,7 +138,8 @@ class Posterior:
         self.verbose = verbose
         self.default_x: Floats | None = None
         self.comparison = comparison
-        self._sampler: NeighbourSampler | LikelihoodSampler
+        self._likelihood = likelihood
+        self._sampler: PosteriorSampler
         if likelihood is None:
             self._sampler = NeighbourSampler(theta, x, low, high)
         else:
@@ -135,9 +148,9 @@ class Posterior:
     @property
     def method(self) -> Method:
         """How samples are drawn: "neighbours" or "likelihood"."""
-        if isinstance(self._sampler, LikelihoodSampler):
-            return "likelihood"
-        return "neighbours"
+        if self._likelihood is None:
+            return "neighbours"
+        return "likelihood"
 
     def __repr__(self) -> str:
         n, d = self.theta.shape
@@ -319,9 +332,6 @@ class Posterior:
         path : str or path
             The file. An existing file is replaced atomically.
         """
-        likelihood = None
-        if isinstance(self._sampler, LikelihoodSampler):
-            likelihood = self._sampler
         saved = SavedPosterior(
             theta=self.theta,
             x=self.x,
@@ -329,7 +339,7 @@ class Posterior:
             high=self.high,
             default_x=self.default_x,
             dtype=self.dtype,
-            likelihood=likelihood,
+            likelihood=self._likelihood,
             comparison=self.comparison,
         )
         file.save(path, saved)

@@ -37,7 +37,7 @@ _PENALTIES = np.geomspace(1e-6, 1e3, 19)
 # The trees of `relevance` see at most this many rows: a sample suffices to rank
 # columns.
 _MAX_TREE_ROWS = 4_000
-# With fewer rows, all columns count as relevant: so few do not tell.
+# With fewer rows, all columns count as relevant: these are too few to choose by.
 _MIN_TREE_ROWS = 10
 # Squares of standardized columns are clamped at those of three standard deviations, so
 # that outliers do not dominate them.

@@ -2,8 +2,8 @@
 
 *Direction.* The other estimators move noise onto data. Here the flow goes backwards:
 its particles are the rows, and its target is N(0, I), which is known and so has no
-data. Its steps stop once rows are hardly told from normal ones. To sample, the map is
-inverted. The density of a row is the density of its noise, times the map's Jacobian.
+data. Its steps stop once rows look normal. To sample, the map is inverted. The density
+of a row is the density of its noise, times the map's Jacobian.
 
 *Maps.* Every part is an `InvertibleMap` (`invertible_maps.py`) of rows to rows. Its
 `call_and_ladj` maps rows and gives the log-determinant, and `inv` goes back. The

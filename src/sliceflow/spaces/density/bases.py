@@ -152,7 +152,7 @@ class Cosines:
 
     @classmethod
     def empty(cls, n_columns: int) -> Cosines:
-        """No cosines, of conditions with so many columns."""
+        """No cosines, of conditions with this many columns."""
         return cls(np.empty((n_columns, 0)), np.empty(0))
 
     @classmethod

@@ -229,8 +229,8 @@ class _TrainingRows:
     ) -> _TrainingRows:
         """The user's rows between bounds (d,); a `DataError` if they have no density.
 
-        What was read may be one row of many, or older than the bounds: only all rows of
-        a fit tell whether there is a density.
+        This is checked here, and not while rows are read, because it takes all rows of
+        a fit, and `partial_fit` may pass one row at a time, or before bounds change.
         """
         X = rows.X.astype(np.float64)
         check_within_bounds(X, low, high, rows.names)

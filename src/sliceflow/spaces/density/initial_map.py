@@ -50,7 +50,7 @@ MIXTURE_STARTS = 3
 # With more rows there is one start: three take longer than all else, and the more rows
 # there are, the less the starts differ.
 _MAX_ROWS_OF_MANY_STARTS = 20_000
-# A mixture that will grow begins as one of at most so many rows. All rows fit it later.
+# A mixture that will grow is first fitted to at most this many rows, later to all.
 _MAX_ROWS_BEFORE_GROWTH = 20_000
 
 

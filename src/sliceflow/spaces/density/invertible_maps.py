@@ -1,7 +1,7 @@
 """Invertible maps of rows, and the density that a map gives.
 
-The verbs are those of zuko and PyTorch: `call_and_ladj` maps rows, and tells the log of
-the absolute determinant of the Jacobian ("ladj"); `inv` is the inverse.
+The verbs are those of zuko and PyTorch: `call_and_ladj` maps rows, and also returns
+the log of the absolute determinant of the Jacobian ("ladj"); `inv` is the inverse.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ MIN_GAIN = 0.01
 # The least variance of a standardised column that is left, as a share: not 0, so that
 # its logarithm is finite.
 MIN_NOISE_VARIANCE = 1e-12
-# With so many rows, there are twice as many of the cosines. For fewer it is not worth
+# With this many rows, there are twice as many of the cosines. For fewer it is not worth
 # the time, which grows with the square of the features.
 MIN_ROWS_OF_TWO_GROUPS = 15_000
 

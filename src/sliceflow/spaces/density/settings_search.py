@@ -50,8 +50,8 @@ N_FOLDS = 5
 # The most rows that are used to choose settings other than the size of a growing
 # mixture, fitted and held out together.
 MAX_ROWS_TO_CHOOSE = 20_000
-# If the largest of these mixtures is the best one, it is doubled while that makes rows
-# likelier that are held out: a tenth of at most so many. With fewer rows, the best size
+# If the largest of these mixtures is the best one, it is doubled while that makes
+# held-out rows likelier: a tenth of at most this many. With fewer rows, the best size
 # would be too small for all of them.
 _MAX_ROWS_TO_GROW = 100_000
 _HELD_OUT_SHARE_TO_GROW = 0.1

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.arrays import Floats, Mask
+from sliceflow.arrays import MAX_EXPONENT, Floats, Mask
 from sliceflow.engine import normal
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError
@@ -35,8 +35,6 @@ MIN_TIES = 4
 # With fewer rows, as few equal values may fill half of them, which is what a fit sees
 # if the others are held out.
 _MIN_ROWS_OF_CHANCE = 2 * MIN_TIES
-# exp and sinh overflow float64 beyond about 710.
-_MAX_EXPONENT = 700.0
 # The least distance of a row from a bound, as a share of the distance of the bounds.
 _MIN_BOUND_DISTANCE = 1e-12
 
@@ -149,13 +147,13 @@ class SupportTransform:
             share: Tensor = torch.special.ndtr(u)
             return low + (high - low) * share
         if bool(low.isfinite()):
-            return low + u.clamp(max=_MAX_EXPONENT).exp()
+            return low + u.clamp(max=MAX_EXPONENT).exp()
         if bool(high.isfinite()):
-            return high - (-u).clamp(max=_MAX_EXPONENT).exp()
+            return high - (-u).clamp(max=MAX_EXPONENT).exp()
         scale = self.tail_scale[j]
         if scale > 0:
             return self.tail_center[j] + scale * torch.sinh(
-                u.clamp(-_MAX_EXPONENT, _MAX_EXPONENT)
+                u.clamp(-MAX_EXPONENT, MAX_EXPONENT)
             )
         return u
 

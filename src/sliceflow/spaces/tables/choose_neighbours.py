@@ -1,8 +1,8 @@
 """Whether nearest rows draw the smooth numbers of a small table, and how many.
 
-The training rows choose: the fewest nearest rows whose draws are hardly nearer to rows
-than rows are to each other, if a detector finds these draws harder to tell from rows
-than those of trees.
+The training rows choose the smallest number of nearest rows whose draws are hardly
+nearer to rows than rows are to each other. Trees draw instead if a detector tells the
+draws of trees from rows less easily.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _smallest_neighbourhood(
 def _neighbours_are_better(
     table: Table, settings: TreeSettings, k: int, strategies: Sequence[Strategy]
 ) -> bool:
-    """Whether a detector finds draws from nearest rows harder to tell than from trees.
+    """Whether a detector tells draws from nearest rows less easily than those of trees.
 
     Draws are of one half of the rows, with k/2 nearest rows, and the detector compares
     them with the other half.

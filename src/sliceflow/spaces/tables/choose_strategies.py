@@ -63,7 +63,7 @@ MIN_ROWS_BESIDE_RULES = 20
 # at least this area under the ROC curve, and each level has this many rows. It does on
 # the table Magic, whose utility (benchmarks/RESULTS.md) is then .942 instead of .932.
 # With fewer rows, trees of one level would have few leaves. With a lower AUC, the label
-# would tell trees little, and they would lose half of their rows.
+# would hardly help the trees, and they would lose half of their rows.
 MIN_LABEL_AUC = 0.8
 MIN_ROWS_PER_LEVEL = 500
 

@@ -68,9 +68,9 @@ from sliceflow.spaces.tables.coords import (
     is_missing,
 )
 from sliceflow.spaces.tables.formats import (
-    TIME_UNITS,
     DateFormat,
     TextFormat,
+    times_of_scaled_values,
     to_scaled_values,
 )
 from sliceflow.spaces.tables.grid import Grid, values_at
@@ -337,7 +337,7 @@ class Column:
         elif value_type == "date":
             values = scaled_values.astype("datetime64[D]").tolist()
         elif isinstance(self.text_format, DateFormat):
-            times = scaled_values.astype(f"datetime64[{TIME_UNITS[unit]}]")
+            times = times_of_scaled_values(scaled_values, unit)
             values = self.text_format.write(times)
         elif value_type in ("float", "str"):
             values = scaled_values / unit.denominator

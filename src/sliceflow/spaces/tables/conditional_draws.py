@@ -24,7 +24,7 @@ from sliceflow.spaces.tables.trial_draws import (
     trial_draws,
 )
 
-# Two ways to draw rows that have a condition are compared if so many have it. With
+# Two ways to draw rows that have a condition are compared if this many have it. With
 # fewer, the other half would have too few for a detector of three folds.
 MIN_ROWS_TO_COMPARE = 60
 

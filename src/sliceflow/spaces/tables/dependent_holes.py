@@ -23,10 +23,10 @@ from sliceflow.spaces.tables.coords import Coords, has_all_values, has_value
 from sliceflow.spaces.tables.rules import LookupRule, SolvableRule
 from sliceflow.spaces.tables.solve_rules import solve_column
 
-# For so many sets of hidden columns, the most frequent ones, a column has models of its
-# own, each of which takes as long as the models that see all. A sum of three columns
-# needs two at most. With five, the orange juice of ISLR, whose eight prices are in six
-# rules, took more than twice as long.
+# A column has models of its own for this many sets of hidden columns, the most frequent
+# ones. Those of each set take as long as the models that see all columns. A sum of
+# three columns needs two at most. With five, the orange juice of ISLR, whose eight
+# prices are in six rules, took more than twice as long.
 MAX_HIDDEN_SETS = 2
 
 

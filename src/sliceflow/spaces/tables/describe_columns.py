@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from sliceflow.spaces.tables.rules import is_solvable
 from sliceflow.spaces.tables.table import Table
 from sliceflow.spaces.tables.table_rows import format_names
+from sliceflow.wording import shorten
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,9 +47,4 @@ def _shortened_notes(df: pd.DataFrame) -> list[str]:
             cells = [name, *df[name].astype(str)]
             width -= max(len(cell) for cell in cells)
     width = max(MIN_NOTE_WIDTH, width)
-    notes = []
-    for note in df["note"]:
-        if len(note) > width:
-            note = f"{note[: width - 1]}…"
-        notes.append(note)
-    return notes
+    return [shorten(note, width) for note in df["note"]]

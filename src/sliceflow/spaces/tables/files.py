@@ -49,7 +49,7 @@ _BINARY_FORMATS: dict[str, _BinaryFormat] = {
     ".xls": "excel",
 }
 _SEPARATORS = ",;\t"
-# This many first rows tell whether the very first row has the names of the columns.
+# Whether the first row has the names of the columns is decided by this many rows below.
 _MAX_ROWS_BELOW_HEADER = 100
 _LEADING_ZERO = r"[+-]?0\d"
 _YEAR = re.compile(r"(1[89]|20|21)\d\d")

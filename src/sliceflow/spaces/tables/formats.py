@@ -39,7 +39,7 @@ MAX_EXACT_FLOAT = 2**53
 # and coordinates six.
 _MAX_DECIMALS = 6
 # A sum of decimals is a float beside the decimal that is meant: 0.1 + 0.2 is
-# 0.30000000000000004. Up to so many units in the last place of the column's largest
+# 0.30000000000000004. Up to this many units in the last place of the column's largest
 # number count as such: a sum of five columns has four additions.
 _MAX_ROUNDING_ULPS = 4
 # Such errors must be less than this share of a unit of the last decimal, so that
@@ -68,6 +68,12 @@ _COMPACT_DATE = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(\.0
 _TIME_OF_DAY = re.compile(r"\d\d?:\d\d(?P<seconds>:\d\d)?(?P<half> [AP]M)?")
 # How a time may end: fractions of a second, and an offset from UTC.
 _TIME_END = re.compile(r"(?:\.(?P<fraction>\d+))?(?P<offset>Z|[+-]\d\d:?\d\d)?$")
+
+
+def times_of_scaled_values(scaled_values: ScaledValues, unit: Fraction | None) -> Times:
+    """Times (m,) of integers (m,) that count a unit since 1970; it is in seconds."""
+    assert unit is not None, "times count a unit"
+    return scaled_values.astype(f"datetime64[{TIME_UNITS[unit]}]")
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ MAX_COLUMNS_OF_DONORS = 50
 # The penalty of the regression that corrects the first filling, relative to variances
 # of about 1: it allows that columns determine each other. A larger one would keep
 # filled cells of such columns near their donors. If donors have holes themselves, the
-# regression takes so many iterations of expectation maximisation: few, because it is
+# regression takes this many iterations of expectation maximisation: few, because it is
 # only a first guess.
 FIRST_GUESS_PENALTY = 1e-4
 N_EM_ITERATIONS = 4

@@ -24,11 +24,11 @@ from sliceflow.spaces.tables.columns import (
     UserKind,
 )
 from sliceflow.spaces.tables.formats import (
-    TIME_UNITS,
     DateFormat,
     ScaledValues,
     TextFormat,
     infer_date_formats,
+    times_of_scaled_values,
     to_scaled_values,
 )
 from sliceflow.spaces.tables.grid import Grid
@@ -281,9 +281,7 @@ def _is_on_calendar(column: Column) -> bool:
                 return True
     else:
         grid = column.grid
-        assert grid.unit is not None, "times are integers of a unit"
-        unit_name = TIME_UNITS[grid.unit]
-        times = pd.Series(grid.scaled_values.astype(f"datetime64[{unit_name}]"))
+        times = pd.Series(times_of_scaled_values(grid.scaled_values, grid.unit))
     is_midnight = times == times.dt.normalize()
     return bool(((times.dt.day == 1) & is_midnight).all())
 

@@ -98,7 +98,7 @@ _PERSON_KEY_COLUMN = re.compile(
 )
 # Numbers of persons have at least this many digits: fewer are counts and flags, such as
 # whether there is a phone. Keys of persons may have fewer digits, but not fewer values
-# than the second: a user_id of 3 values tells nobody.
+# than the second: a user_id of 3 values identifies nobody.
 _MIN_DIGITS = 6
 _MIN_KEYS = 20
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from sliceflow.arrays import Floats, Ints
+from sliceflow.arrays import MAX_EXPONENT, Floats, Ints
 from sliceflow.spaces.tables.column_data import ColumnData
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.coords import Coords, GridValues
@@ -49,9 +49,6 @@ MAX_STANDARD_DEVIATIONS = 6
 
 # Rows that are predicted at a time. It limits memory and changes no result.
 ROWS_PER_BLOCK = 50_000
-
-# exp(700) is just below the largest float64.
-MAX_LOGARITHM = 700.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +128,7 @@ class RidgeRegression:
         """
         grid_values = values
         if self.scale == "log":
-            exponentials = np.exp(np.minimum(values, MAX_LOGARITHM))
+            exponentials = np.exp(np.minimum(values, MAX_EXPONENT))
             grid_values = exponentials - _log_offset(column)
         if clip:
             return column.nearest_coords(GridValues(grid_values))

@@ -35,7 +35,7 @@ from sliceflow.spaces.tables.coords import (
     has_value,
     is_undrawn,
 )
-from sliceflow.spaces.tables.formats import TIME_UNITS, ScaledValues
+from sliceflow.spaces.tables.formats import ScaledValues, times_of_scaled_values
 
 Relation = Literal["<=", "<", "="]
 # The parts of a time from which other columns may follow.
@@ -412,11 +412,8 @@ def _date_parts(column: Column, coords: Coords, part: DatePart) -> Floats:
     if column.encoded.value_type == "datetime":
         times = column.decode(coords)
     else:
-        unit = column.unit
-        assert unit is not None, "times count a unit"
         scaled_values = column.grid.coords_to_scaled_values(coords)
-        unit_name = TIME_UNITS[unit]
-        times = pd.Series(scaled_values.astype(f"datetime64[{unit_name}]"))
+        times = pd.Series(times_of_scaled_values(scaled_values, column.unit))
     name: str = part
     if part == "weekday":
         name = "day_of_week"  # pandas deprecates the shorter name

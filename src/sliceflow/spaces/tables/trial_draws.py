@@ -1,7 +1,7 @@
 """Draws of chains that are fitted only to compare ways to draw rows.
 
-How good draws are, a detector says: boosted trees that tell them from rows which the
-chain has not seen. Two ways to draw rows are compared on halves of the rows.
+A detector measures how good draws are: boosted trees try to tell them from rows that
+the chain has not seen. Two ways to draw rows are compared on halves of the rows.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from sliceflow.spaces.tables.strategies import Strategy
 from sliceflow.spaces.tables.table import Table, generator
 from sliceflow.spaces.tables.trees import TreeSettings
 
-# Two ways to draw rows are compared on so many rows. Where there are fewer, they are
-# halved several times, because one score would be luck.
+# Two ways to draw rows are compared on this many rows. If there are fewer, they are
+# halved several times, because a single score would depend on luck.
 ROWS_COMPARED = 600
 
-# The detector has few, small trees, because it is fitted dozens of times, and only
-# which of two sets of draws it tells more easily counts.
+# The detector has few, small trees, because it is fitted dozens of times. It need only
+# find out which of two sets of draws is easier to tell from rows.
 DETECTOR_SETTINGS = BoostingSettings(max_iter=20, max_leaf_nodes=8, min_samples_leaf=10)
 
-# The detector is fitted to two of so many folds, and judges the third, in turn.
+# The folds of the detector's cross-validation.
 N_FOLDS = 3
 
 # The seed of all trials: the same rows always choose the same settings. "detail" stays,
