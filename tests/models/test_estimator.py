@@ -137,6 +137,22 @@ def test_the_same_seed_gives_the_same_bits(kind, fitted):
     assert not np.array_equal(draws(flow, seed=None), draws(flow, seed=None))
 
 
+@pytest.mark.parametrize("kind", SAMPLED)
+def test_samples_of_the_fits_seed_are_new_ones(kind, fitted):
+    """They are not the particles of the fit again, on which the maps were fitted."""
+    flow = fitted(kind)
+    n = flow.n_particles
+    particles = np.asarray(flow.particles_, dtype=float).reshape(n, -1)
+
+    def distances(seed):
+        samples = np.asarray(flow.sample(n, random_state=seed), dtype=float)
+        return np.abs(samples.reshape(n, -1) - particles).mean(axis=1)
+
+    # The medians of n distances each, from the same distribution. Were the samples the
+    # particles again, the first would be a small part of the second.
+    assert np.median(distances(flow.random_state)) > np.median(distances(99)) / 2
+
+
 @pytest.mark.parametrize("kind", [kind for kind in SAMPLED if kind != "clusters"])
 def test_a_sample_does_not_depend_on_how_many_are_drawn_nor_on_chunks(
     kind, fitted, monkeypatch

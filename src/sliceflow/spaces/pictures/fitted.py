@@ -198,7 +198,7 @@ class FittedPictures(HasConditions):
         passes = []
         samples_per_pass = self._samples_per_pass()
         for part in chunks(n, samples_per_pass):
-            particle_streams = ParticleStreams(seed.child("particles"), part.start)
+            particle_streams = ParticleStreams(seed.child("samples"), part.start)
             particles = self._initial_cloud(part, y, particle_streams)
             if is_known is not None and to_complete is not None:
                 encoded = self._encode_to_complete(to_complete, part, n, seed)

@@ -200,7 +200,7 @@ class FittedVectors(BaseFittedVectors):
                 part_y = None
                 if sample_y is not None:
                     part_y = sample_y.take(slice(first, first + count))
-                particle_streams = ParticleStreams(seed.child("particles"), first)
+                particle_streams = ParticleStreams(seed.child("samples"), first)
                 parts.append(self._draw_pass(spec, count, part_y, particle_streams))
         return self.in_users_form(parts[0] if len(parts) == 1 else torch.cat(parts))
 
