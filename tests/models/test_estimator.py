@@ -212,7 +212,7 @@ def test_what_is_prepared_is_fitted_as_planned(kind, fitted):
     flow = make()
     usual = fitted(kind)
     prepared = flow.prepare(*data)
-    assert prepared.plan == as_planned(usual.plan_)
+    assert prepared.plan == flow.plan(prepared) == as_planned(usual.plan_)
     assert np.array_equal(flow.fit(prepared).particles_, usual.particles_)
     for other, y in ((make(), None), (flow, np.ones(3))):
         with pytest.raises(ValueError, match="was prepared"):

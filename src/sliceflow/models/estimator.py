@@ -244,7 +244,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
         Parameters
         ----------
         X : rows
-            As in `fit`. If X is already such a result, it is returned.
+            As in `fit`. Such a result is not planned again.
         y : conditions of the rows or None, default None
             As in `fit`.
 
@@ -285,6 +285,9 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
         >>> SlicedWassersteinFlow(n_steps=50).plan(X).n_particles
         10200
         """
+        if isinstance(X, PreparedFit):
+            prepared_task: FitTask[RowsT, FittedT, EventT] = X.task_for(self, y)
+            return prepared_task.plan
         adapter = self._adapter()
         return adapter.make_task(adapter.read(X, y), self._seed_copy()).plan
 

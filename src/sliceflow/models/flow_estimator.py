@@ -247,7 +247,7 @@ class FlowEstimator(
         Parameters
         ----------
         X : rows
-            As in `fit`. If X is already such a result, it is returned.
+            As in `fit`. Such a result is not planned again.
         y : conditions of the rows or None, default None
             As in `fit`.
         ranks : Communicator or None, default None

@@ -436,5 +436,7 @@ def test_progress_counts_the_steps_that_were_done_if_a_listener_stops_a_class(rn
 
     density = SlicedDensity(n_steps=4, n_components=1, penalty=100.0, random_state=0)
     density.fit(X, y, listeners=stop_first_class_after_two)
+    seconds = density.history_["seconds"]
+    assert seconds == sorted(seconds)  # since the fit began, not the class
     assert [event.steps_done for event in heard] == [1, 2, 3, 4, 5, 6]
     assert [event.steps_total for event in heard] == [8, 8, 6, 6, 6, 6]

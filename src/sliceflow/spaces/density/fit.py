@@ -273,6 +273,7 @@ class ClassDensitiesTask:
     ) -> FitResult[FittedClassDensities]:
         """Fit the density of each class, and tell the listeners of every step."""
         history = events.History()
+        started_at = events.now()
         steps_left = sum(plan.n_steps for plan in self.plan.classes)
         rows_by_class = self.training.rows_by_class()
         class_flows = []
@@ -286,7 +287,14 @@ class ClassDensitiesTask:
             if self.encoder is not None:
                 name = f"class {self.encoder.classes[c]}"
             steps_left -= plan.n_steps
-            relay = _ClassRelay((history, *listeners), name, c, steps_done, steps_left)
+            relay = _ClassRelay(
+                listeners=(history, *listeners),
+                stage_name=name,
+                class_index=c,
+                steps_before=steps_done,
+                steps_after=steps_left,
+                seconds_before=events.now() - started_at,
+            )
             seed = self.seed.child("class", c)
             flow = fit_gaussianization(x, plan.settings, seed, [relay])
             class_flows.append(flow)
@@ -355,6 +363,7 @@ class _ClassRelay:
     class_index: int
     steps_before: int  # that were done for the classes before
     steps_after: int  # that are planned for the classes behind
+    seconds_before: float  # from the start of the fit to that of this class
 
     def __call__(self, event: events.Event) -> bool:
         counted = replace(
@@ -363,5 +372,6 @@ class _ClassRelay:
             stage_index=self.class_index,  # a class is a stage for the listeners
             steps_done=self.steps_before + event.steps_done,
             steps_total=self.steps_before + event.steps_total + self.steps_after,
+            seconds=self.seconds_before + event.seconds,
         )
         return events.notify(self.listeners, counted)
