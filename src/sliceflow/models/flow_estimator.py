@@ -1,8 +1,8 @@
 """`FlowEstimator`: what all flows of particles share.
 
 To follow a fit: `FlowEstimator.fit` → the adapter's `read` and `make_task` →
-`Estimator._run_task` → the task's `run`, which makes a `RunningFlow` → `run_flow`, at
-the end of this module → `engine.flow.simulate` → back in the task's `run`, the result.
+`Estimator._run_task` → the task's `run`, which makes a `RunningFit` → `run_flow`, at
+the end of this module → `engine.flow.simulate` → the `result` of the `RunningFit`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import (
     Any,
     Generic,
     Literal,
+    Protocol,
     Self,
     TypeVar,
     get_args,
@@ -47,8 +48,10 @@ from sliceflow.models.estimator import (
 )
 from sliceflow.models.fingerprint import fingerprint, require_same_parameters
 from sliceflow.models.protocols import (
+    FitResult,
     FittedFlow,
     FittedFlowT,
+    FittedFlowT_co,
     FlowAdapter,
     FlowRowsT,
     FlowTask,
@@ -524,18 +527,24 @@ class FlowEnd:
     listeners: Sequence[FlowListener]
 
 
-@contextmanager
+class RunningFit(RunningFlow, Protocol[FittedFlowT_co]):
+    """A running flow that can finish its fit."""
+
+    def result(self, flow_end: FlowEnd) -> FitResult[FittedFlowT_co]:
+        """What the fit gives, once the particles have arrived."""
+
+
 def run_flow(
-    running: RunningFlow,
+    running: RunningFit[FittedFlowT],
     listeners: Sequence[FlowListener],
     ranks: Communicator,
     checkpoints: Checkpoints | None,
-) -> Iterator[FlowEnd]:
-    """Move the particles to the end of the flow, and finish the fit in a `with` block.
+) -> FitResult[FittedFlowT]:
+    """Move the particles to the end of the flow, and finish the fit.
 
     With `checkpoints`, this goes on where the last one ended, and writes more. Ctrl-C
-    waits until the fit can be resumed. The last checkpoint is discarded after the
-    block.
+    waits until the fit can be resumed. The last checkpoint is discarded when the fit is
+    finished.
     """
     if ranks.size > 1:
         listeners = ranks.synchronized(listeners)
@@ -558,6 +567,7 @@ def run_flow(
             state=state,
             after_step=after_step,
         )
-        yield FlowEnd(state, history, all_listeners)
+        result = running.result(FlowEnd(state, history, all_listeners))
     if checkpoints is not None:
         checkpoints.discard()
+    return result

@@ -206,10 +206,9 @@ class PictureTask:
         The flow goes on where a checkpoint ended, if there is one.
         """
         tuned = self.tune()
-        flow = RunningPictures(tuned)
-        with run_flow(flow, listeners, tuned.ranks, self.checkpoints) as flow_end:
-            result = flow.result(flow_end)
-        return result
+        return run_flow(
+            RunningPictures(tuned), listeners, tuned.ranks, self.checkpoints
+        )
 
     def tune(self) -> TunedPictures:
         """This fit, in which a trial has chosen where particles start."""

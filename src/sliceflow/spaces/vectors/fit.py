@@ -176,10 +176,7 @@ class VectorTask:
         The flow goes on where a checkpoint ended, if there is one.
         """
         tuned = self.tune()
-        flow = RunningVectors(tuned)
-        with run_flow(flow, listeners, tuned.ranks, self.checkpoints) as flow_end:
-            result = flow.result(flow_end)
-        return result
+        return run_flow(RunningVectors(tuned), listeners, tuned.ranks, self.checkpoints)
 
     def tune(self) -> TunedVectors:
         """This fit with the units of its rows, and with the bandwidth of "auto".
