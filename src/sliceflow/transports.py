@@ -5,9 +5,9 @@ from sliceflow.engine.transports import (
     AutoTransport,
     HistogramTransport,
     InterpolatedTransport,
-    MapFit,
     SortedTransport,
     Transport,
+    TransportSolution,
 )
 
 __all__ = [
@@ -16,8 +16,8 @@ __all__ = [
     "HistogramTransport",
     "InterpolatedTransport",
     "KnotMaps",
-    "MapFit",
     "SortedTransport",
     "Transport",
     "TransportMaps",
+    "TransportSolution",
 ]

@@ -205,10 +205,10 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(
 @pytest.mark.parametrize("source", ["digits", "people"])
 def test_data_are_planned_once(source, people, tmp_path, monkeypatch):
     space = PictureAdapter if source == "digits" else TableAdapter
-    plan = space.make_task
+    plan = space.plan_fit
     prepared = []
     monkeypatch.setattr(
-        space, "make_task", lambda *of: prepared.append(plan(*of)) or prepared[-1]
+        space, "plan_fit", lambda *of: prepared.append(plan(*of)) or prepared[-1]
     )
     words = FEW if source == "digits" else ("--holdout", 0)
     done(

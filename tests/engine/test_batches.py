@@ -244,9 +244,9 @@ def test_batches_take_turns_over_all_stages():
     seen = []
 
     class Recorded(HistogramTransport):
-        def fit(self, z_p, z_q, batch):
+        def solve(self, z_p, z_q, batch):
             seen.append((batch.particle_indices, z_p.shape[1]))
-            return super().fit(z_p, z_q, batch)
+            return super().solve(z_p, z_q, batch)
 
     flow = FlowSpec(
         [Stage(name, Orthogonal(), 2, Recorded(8)) for name in "ab"], Seed(0)

@@ -46,7 +46,7 @@ def grids(draw):
         z_q = z_p
     z_p = torch.from_numpy(scale * z_p).to(dtype)
     z_q = torch.from_numpy(scale * z_q).to(dtype)
-    return HistogramTransport(n_bins).fit(z_p, z_q).maps
+    return HistogramTransport(n_bins).solve(z_p, z_q).maps
 
 
 @st.composite
@@ -68,7 +68,7 @@ def bent(n_bins=64, rows=20, seed=0):
     )
     q = torch.randn(rows, 4000, generator=rng)
     q += torch.sign(torch.randn(rows, 4000, generator=rng)) * 2  # two hills: maps bend
-    return HistogramTransport(n_bins).fit(p, q).maps, p
+    return HistogramTransport(n_bins).solve(p, q).maps, p
 
 
 @given(compressed=compressed_maps())
@@ -151,7 +151,7 @@ def test_shared_maps_and_sorted_ones_keep_eight_times_as_many_knots():
     assert compress_maps(grid_maps, 12, 8.0, shared=True).edges.shape == (20, 96)
     assert isinstance(compress_maps(grid_maps, 256, 8.0, shared=False), GridMaps)
     assert isinstance(compress_maps(grid_maps, 12, None, shared=False), GridMaps)
-    knots = SortedTransport().fit(p, p + 1).maps
+    knots = SortedTransport().solve(p, p + 1).maps
     assert compress_maps(knots, 12, 8.0, shared=False).values.shape[1] == 96
 
 
@@ -163,7 +163,7 @@ def test_compressed_maps_have_rigid_tails(seed, shift):
     """
     rng = np.random.default_rng(seed)
     z_p, z_q = (torch.from_numpy(rng.standard_t(3, size=(2, 4000))) for _ in range(2))
-    grid_maps = HistogramTransport(256).fit(z_p, z_q + shift).maps
+    grid_maps = HistogramTransport(256).solve(z_p, z_q + shift).maps
     compressed = compress_grid_evenly(grid_maps, 256)
     edge = torch.lerp(
         grid_maps.lo[:, None], grid_maps.hi[:, None], torch.linspace(0, 1, 257).double()
@@ -237,7 +237,7 @@ def test_compressed_maps_keep_their_tails_if_asked():
 def test_a_map_takes_the_memory_that_is_expected_of_it(transport, shared, n_knots):
     z = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 3, 9000))).float()
     n_bins = getattr(transport, "n_bins", None)
-    compressed = compress_maps(transport.fit(*z).maps, n_knots, 8.0, shared)
+    compressed = compress_maps(transport.solve(*z).maps, n_knots, 8.0, shared)
     parts = [
         part for part in vars(compressed).values() if isinstance(part, torch.Tensor)
     ]

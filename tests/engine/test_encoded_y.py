@@ -46,9 +46,9 @@ def test_mixed_y_has_both_parts():
     assert isinstance(y.take(slice(1)), MixedY)
 
 
-@pytest.mark.parametrize("use", ["shared", "separate"])
-def test_no_flow_sees_labels_and_numbers(use):
+@pytest.mark.parametrize("sharing", ["shared", "separate"])
+def test_no_flow_sees_labels_and_numbers(sharing):
     y = MixedY(torch.tensor([[1.0, 0.5], [0.0, -0.5]]))
     with pytest.raises(TypeError, match="no flow takes labels and numbers"):
-        visible_y(y, use, condition_dim=3)
-    assert visible_y(y, "none", condition_dim=3) is None
+        visible_y(y, sharing, condition_dim=3)
+    assert visible_y(y, "unconditional", condition_dim=3) is None

@@ -20,7 +20,7 @@ def fitted(values, penalty=30.0):
     z = torch.from_numpy(np.atleast_2d(values))
     return (
         GaussianizingTransport(penalty, n_knots=32, n_iterations=15)
-        .fit(z, z[:, :0])
+        .solve(z, z[:, :0])
         .maps
     )
 
@@ -44,9 +44,11 @@ def test_the_cost_is_the_squared_distance_to_a_normal_also_of_smaller_steps(rng)
     # N(3, 2²) is √(3² + 1²) from N(0, 1); the error of the mean of 4,000 is .03.
     z = torch.from_numpy(rng.normal(3, 2, (1, 4000)))
     for share in (1.0, 0.7, 0.1):
-        fit = GaussianizingTransport(relaxation=share, n_iterations=15).fit(z, z[:, :0])
-        assert abs(float(fit.cost.sqrt()) - 10**0.5) < 0.2
-        moved = float(fit.dz.square().mean().sqrt())
+        solution = GaussianizingTransport(relaxation=share, n_iterations=15).solve(
+            z, z[:, :0]
+        )
+        assert abs(float(solution.cost.sqrt()) - 10**0.5) < 0.2
+        moved = float(solution.dz.square().mean().sqrt())
         assert abs(moved - share * 10**0.5) < 0.2
 
 
@@ -84,7 +86,7 @@ def test_the_direction_that_is_not_normal_is_found(rng):
 def test_the_slope_does_not_jump_at_the_outermost_datum(rng):
     """Else rounding would decide about the density of the largest value."""
     z = torch.from_numpy(rng.uniform(size=(2, 200)))
-    maps = GaussianizingTransport().fit(z, z[:, :0]).maps
+    maps = GaussianizingTransport().solve(z, z[:, :0]).maps
     for end, sign in ((z.min(1), -1), (z.max(1), 1)):
         at_the_end = end.values[:, None]
         _, inside = maps.call_and_ladj(at_the_end - sign * 1e-9)

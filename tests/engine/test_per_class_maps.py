@@ -72,23 +72,23 @@ def is_empty(points):
 def test_every_class_has_the_maps_that_it_would_have_alone(transport, problem):
     z_p, z_q, slices_p, slices_q = problem
     h = len(z_p)
-    fit = transport.fit(z_p, z_q, Batch(class_slices=(slices_p, slices_q)))
-    dz = fit.maps.displace(z_p, Cloud(z_p, None, slices_p))
-    assert fit.maps.knots.shape[0] == len(fit.cost) == len(slices_p) * h
-    fit.maps.check_saved()
+    solution = transport.solve(z_p, z_q, Batch(class_slices=(slices_p, slices_q)))
+    dz = solution.maps.displace(z_p, Cloud(z_p, None, slices_p))
+    assert solution.maps.knots.shape[0] == len(solution.cost) == len(slices_p) * h
+    solution.maps.check_saved()
     for c, points_p, points_q in each_class(slices_p, slices_q):
         rows = slice(c * h, (c + 1) * h)
         if is_empty(points_p) or is_empty(points_q):
-            assert not fit.dz[:, points_p].any()
-            assert not fit.cost[rows].any()
+            assert not solution.dz[:, points_p].any()
+            assert not solution.cost[rows].any()
             assert dz[:, points_p].abs().sum() < 1e-12
             continue
-        alone = transport.fit(z_p[:, points_p], z_q[:, points_q])
+        alone = transport.solve(z_p[:, points_p], z_q[:, points_q])
         n_knots = alone.maps.knots.shape[1]
-        assert torch.equal(fit.maps.knots[rows, :n_knots], alone.maps.knots)
-        assert torch.equal(fit.maps.values[rows, :n_knots], alone.maps.values)
-        assert torch.equal(fit.dz[:, points_p], alone.dz)
-        assert torch.equal(fit.cost[rows], alone.cost)
+        assert torch.equal(solution.maps.knots[rows, :n_knots], alone.maps.knots)
+        assert torch.equal(solution.maps.values[rows, :n_knots], alone.maps.values)
+        assert torch.equal(solution.dz[:, points_p], alone.dz)
+        assert torch.equal(solution.cost[rows], alone.cost)
         assert torch.equal(dz[:, points_p], alone.maps.displace(z_p[:, points_p]))
 
 
@@ -104,10 +104,12 @@ def test_classes_count_by_their_data_in_the_distance(transport):
     z_p = torch.linspace(0, 1, 20, dtype=torch.float64).repeat(2, 3)
     z_q = torch.cat((torch.linspace(3, 4, 10), torch.linspace(1, 2, 30)))
     z_q = z_q.double().expand(2, -1).contiguous()
-    fit = ShrunkTransport(transport, 0.0, (0.1, 0.1, 0.1)).fit(
+    solution = ShrunkTransport(transport, 0.0, (0.1, 0.1, 0.1)).solve(
         z_p, z_q, Batch(class_slices=(slices_p, slices_q))
     )
-    assert float(fit.distance) == pytest.approx(((10 * 9 + 30) / 40) ** 0.5, rel=0.03)
+    assert float(solution.distance) == pytest.approx(
+        ((10 * 9 + 30) / 40) ** 0.5, rel=0.03
+    )
 
 
 @SORTING
@@ -121,8 +123,10 @@ def test_thin_maps_move_fresh_particles_of_a_class_as_its_own_thin_maps_do(
     transport, problem, n_knots, tails, scale
 ):
     z_p, z_q, slices_p, slices_q = problem
-    fit = transport.fit(z_p, z_q, Batch(class_slices=(slices_p, slices_q)))
-    stored = compress_maps(fit.maps, n_knots, None, shared=False, resolve_tails=tails)
+    solution = transport.solve(z_p, z_q, Batch(class_slices=(slices_p, slices_q)))
+    stored = compress_maps(
+        solution.maps, n_knots, None, shared=False, resolve_tails=tails
+    )
     stored.check_saved()
     fresh = torch.linspace(-3, 3, 50, dtype=z_p.dtype).repeat(len(slices_p))
     fresh = (scale * fresh).expand(len(z_p), -1).contiguous()
@@ -133,7 +137,7 @@ def test_thin_maps_move_fresh_particles_of_a_class_as_its_own_thin_maps_do(
         if is_empty(points_p) or is_empty(points_q):
             assert dz[:, points].abs().max() < 1e-12
             continue
-        alone = transport.fit(z_p[:, points_p], z_q[:, points_q]).maps
+        alone = transport.solve(z_p[:, points_p], z_q[:, points_q]).maps
         own = compress_maps(alone, n_knots, None, shared=False, resolve_tails=tails)
         assert torch.equal(dz[:, points], own.displace(fresh[:, points]))
 
@@ -158,21 +162,23 @@ def test_every_class_is_shrunk_by_its_own_noise(transport, problem, strength):
         y_q=y_q,
     )
     batch = Batch(class_slices=(slices_p, slices_q))
-    fit = ShrunkTransport(transport, strength, inverse_sizes).fit(z_p, z_q, batch)
+    solution = ShrunkTransport(transport, strength, inverse_sizes).solve(
+        z_p, z_q, batch
+    )
     for c, points_p, points_q in each_class(slices_p, slices_q):
         if is_empty(points_p) or is_empty(points_q):
-            assert not fit.dz[:, points_p].any()
+            assert not solution.dz[:, points_p].any()
             continue
         own_p = z_p[:, points_p]
         own_q = z_q[:, points_q]
         own_inverse_sizes = inverse_sample_sizes(own_p.shape[1], own_q.shape[1])
-        alone = ShrunkTransport(transport, strength, own_inverse_sizes).fit(
+        alone = ShrunkTransport(transport, strength, own_inverse_sizes).solve(
             own_p, own_q
         )
         n_knots = alone.maps.knots.shape[1]
         rows = slice(c * h, (c + 1) * h)
-        assert torch.equal(fit.maps.values[rows, :n_knots], alone.maps.values)
-        assert torch.equal(fit.dz[:, points_p], alone.dz)
+        assert torch.equal(solution.maps.values[rows, :n_knots], alone.maps.values)
+        assert torch.equal(solution.dz[:, points_p], alone.dz)
 
 
 def test_a_flow_with_maps_per_class_is_the_flow_of_each_class_alone(rng):

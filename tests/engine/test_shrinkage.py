@@ -40,14 +40,14 @@ def shrunk(transport, z_p, z_q, kappa, **inverse_sizes):
     n = z_q.shape[1]
     return ShrunkTransport(
         transport, kappa, inverse_sample_sizes(m, n, **inverse_sizes)
-    ).fit(z_p, z_q)
+    ).solve(z_p, z_q)
 
 
 @BOTH
 def test_without_signal_hardly_anything_moves(transport):
     z_p = normal(50, 800)
     z_q = normal(50, 600, seed=1)
-    free = transport.fit(z_p, z_q)
+    free = transport.solve(z_p, z_q)
     less = shrunk(transport, z_p, z_q, 3.0)
     before = free.maps.displace(z_p).square().mean()
     after = less.maps.displace(z_p).square().mean()
@@ -63,7 +63,7 @@ def test_without_signal_hardly_anything_moves(transport):
 def test_the_factor_is_that_of_james_and_stein(transport, scale, shift, kappa):
     z_p = normal(3, 500)
     z_q = scale * normal(3, 400, seed=1) + shift
-    free = transport.fit(z_p, z_q)
+    free = transport.solve(z_p, z_q)
     less = shrunk(transport, z_p, z_q, kappa, distinct_share=0.5)
     wanted = free.maps.displace(z_p)
     shrunk_dz = less.maps.displace(z_p)
@@ -106,7 +106,7 @@ def test_every_class_has_its_own_noise():
     inverse_sizes = inverse_sample_sizes(330, 330, y_p=y, y_q=y)
     table = (
         ShrunkTransport(bins, 3.0, inverse_sizes)
-        .fit(p, q, Batch(class_slices=class_slices))
+        .solve(p, q, Batch(class_slices=class_slices))
         .maps
     )
     for c, (own, other) in enumerate(
@@ -129,13 +129,13 @@ def test_where_classes_share_maps_their_gaps_are_no_noise():
     assert torch.allclose(
         within, torch.full((60,), 10.0, dtype=torch.float64), rtol=0.1
     )
-    kappa = SortedTransport().fit(z_p, z_q).cost / (within * (2 / 4000))
+    kappa = SortedTransport().solve(z_p, z_q).cost / (within * (2 / 4000))
     assert 2 < kappa.mean() < 4  # as for one class
     inverse_sizes = inverse_sample_sizes(4000, 4000, y_p=y, y_q=y)
-    fit = ShrunkTransport(
+    solution = ShrunkTransport(
         SortedTransport(), 3.0, inverse_sizes, n_shared_classes=10
-    ).fit(z_p, z_q, Batch(data_y=y))
-    assert 0.2 < fit.active_fraction < 0.8
+    ).solve(z_p, z_q, Batch(data_y=y))
+    assert 0.2 < solution.active_fraction < 0.8
 
 
 def test_stages_that_match_marginals_are_never_shrunk():

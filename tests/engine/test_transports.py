@@ -34,8 +34,8 @@ def transported(transport, z_p, z_q, weights=None):
     z_p = torch.as_tensor(z_p, dtype=torch.float64).reshape(1, -1)
     z_q = torch.as_tensor(z_q, dtype=torch.float64).reshape(1, -1)
     batch = Batch(weights=None if weights is None else torch.as_tensor(weights))
-    fit = transport.fit(z_p, z_q, batch)
-    dz = fit.maps.displace(z_p) if fit.dz is None else fit.dz
+    solution = transport.solve(z_p, z_q, batch)
+    dz = solution.maps.displace(z_p) if solution.dz is None else solution.dz
     return (z_p + dz)[0].numpy()
 
 
@@ -107,7 +107,7 @@ def test_interpolated_puts_a_datum_at_the_share_of_weight_below_it(seed, n):
 @given(seed=seeds)
 def test_target_equal_to_start_moves_nothing(transport, seed):
     z = torch.from_numpy(np.random.default_rng(seed).normal(size=(3, 100)))
-    assert float(transport.fit(z, z).maps.displace(z).abs().max()) < 1e-6
+    assert float(transport.solve(z, z).maps.displace(z).abs().max()) < 1e-6
 
 
 @pytest.mark.parametrize("transport", ALL, ids=str)
@@ -130,7 +130,7 @@ def test_maps_are_monotone_everywhere(transport, seed):
     z_p = torch.from_numpy(np.round(rng.normal(size=(2, 120)), rng.integers(1, 4)))
     z_q = torch.from_numpy(rng.standard_t(2, size=(2, 90)))
     z = torch.linspace(-8, 8, 2001).double().expand(2, -1).contiguous()
-    image = z + transport.fit(z_p, z_q).maps.displace(z)
+    image = z + transport.solve(z_p, z_q).maps.displace(z)
     assert bool((image.diff(dim=1) >= -1e-12).all())
 
 
@@ -144,7 +144,7 @@ def test_beyond_the_ends_the_map_is_a_rigid_shift_or_one_point(
     transport, factor, slope
 ):
     z_p = torch.linspace(0, 1, 11).double()[None]
-    maps = transport.fit(z_p, 5 + factor * z_p).maps
+    maps = transport.solve(z_p, 5 + factor * z_p).maps
     far = torch.tensor([[-100.0, -1.0, 2.0, 50.0]]).double()
     image = (far + maps.displace(far))[0]
     wanted = [5 - 100 * slope, 5 - slope, 5 + factor + slope, 5 + factor + 49 * slope]
@@ -175,29 +175,31 @@ def test_integer_weights_are_repetitions(transport, seed):
 
 def test_auto_picks_by_size():
     z = torch.randn(1, 100)
-    assert isinstance(AutoTransport(threshold=200).fit(z, z).maps, KnotMaps)
-    assert isinstance(AutoTransport(threshold=199).fit(z, z).maps, GridMaps)
+    assert isinstance(AutoTransport(threshold=200).solve(z, z).maps, KnotMaps)
+    assert isinstance(AutoTransport(threshold=199).solve(z, z).maps, GridMaps)
 
 
 @pytest.mark.parametrize("transport", ALL, ids=str)
 def test_the_cost_is_the_mean_squared_displacement(transport, rng):
     z_p = torch.from_numpy(rng.normal(size=(3, 3000)))
     z_q = torch.from_numpy(rng.gamma(2, size=(3, 4000)))
-    fit = transport.fit(z_p, z_q)
-    assert fit.cost.shape == (3,)
-    assert torch.allclose(fit.cost, fit.maps.displace(z_p).square().mean(1), rtol=0.02)
+    solution = transport.solve(z_p, z_q)
+    assert solution.cost.shape == (3,)
+    assert torch.allclose(
+        solution.cost, solution.maps.displace(z_p).square().mean(1), rtol=0.02
+    )
 
 
 def test_a_class_that_stays_where_it_is_costs_nothing():
     """It has no data; the others cost what they move."""
     z_p = torch.tensor([[0.0, 1.0, 5.0, 7.0]]).double()
     z_q = torch.tensor([[10.0, 11.0]]).double()
-    fit = HistogramTransport(16).fit(
+    solution = HistogramTransport(16).solve(
         z_p, z_q, Batch(class_slices=(ClassSlices((0, 2, 4)), ClassSlices((0, 2, 2))))
     )
-    assert fit.cost.tolist() == pytest.approx([100.0, 0.0], rel=1e-6)
+    assert solution.cost.tolist() == pytest.approx([100.0, 0.0], rel=1e-6)
     assert (
-        fit.maps.displace(z_p, Cloud(z_p, None, ClassSlices((0, 2, 4))))[:, 2:]
+        solution.maps.displace(z_p, Cloud(z_p, None, ClassSlices((0, 2, 4))))[:, 2:]
         .abs()
         .max()
         == 0

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sliceflow.engine.encoded_y import ClassIndices, ContinuousY, add_condition_shift
-from sliceflow.engine.flow import resolve_condition_use
+from sliceflow.engine.flow import resolve_map_sharing
 from sliceflow.engine.labels import as_array, as_finite
 from sliceflow.engine.y_encoders import (
     ClassEncoder,
@@ -145,19 +145,19 @@ def test_a_label_of_another_type_is_unknown():
 
 
 @pytest.mark.parametrize(
-    ("amplifier", "condition_dim", "use"),
+    ("amplifier", "condition_dim", "sharing"),
     [
-        (10.0, 0, "none"),
-        (math.inf, 0, "none"),
-        (0.0, 3, "none"),
+        (10.0, 0, "unconditional"),
+        (math.inf, 0, "unconditional"),
+        (0.0, 3, "unconditional"),
         (0.5, 3, "shared"),
         (math.inf, 3, "separate"),
     ],
 )
 def test_the_amplifier_says_what_a_flow_does_with_a_condition(
-    amplifier, condition_dim, use
+    amplifier, condition_dim, sharing
 ):
-    assert resolve_condition_use(amplifier, condition_dim) == use
+    assert resolve_map_sharing(amplifier, condition_dim) == sharing
 
 
 def test_numbers_that_are_none_are_named_as_the_caller_calls_them():

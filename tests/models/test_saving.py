@@ -250,8 +250,8 @@ def test_a_transport_of_the_users_own_cannot_be_saved(tmp_path):
     class Own:
         max_samples = None
 
-        def fit(self, *args):
-            return sliceflow.transports.SortedTransport().fit(*args)
+        def solve(self, *args):
+            return sliceflow.transports.SortedTransport().solve(*args)
 
     flow = SlicedWassersteinFlow(
         n_particles=50, n_steps=1, transport=Own(), random_state=0

@@ -137,7 +137,7 @@ class Target:
         """The data of a step, in the subspace of its stage, and the batch to fit to."""
         data = self._permuted_data(step)
         batch = self.batches.batch(step.steps_before, data.y)
-        per_class = step.spec.condition_use == "separate"
+        per_class = step.spec.map_sharing == "separate"
         if per_class and batch.class_slices is None:  # all points
             slices_p = step.particles.class_slices
             slices_q = data.class_slices

@@ -50,11 +50,11 @@ from sliceflow.engine.model_steps import CompressedMaps, ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.engine.rotations import freeing_rotation_pools
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.transports import MapFit
+from sliceflow.engine.transports import TransportSolution
 
-# What a flow does with y: it ignores y, all conditions share maps whose projections y
-# shifts, or every class has separate maps.
-ConditionUse = Literal["none", "shared", "separate"]
+# Who shares maps, which says what a flow does with y: it ignores y, all conditions
+# share maps whose projections y shifts, or every class has separate maps.
+MapSharing = Literal["unconditional", "shared", "separate"]
 
 # The projections of one chunk of particles have at most this many bytes, 256 MB, which
 # bounds the memory of a step. Smaller chunks start more kernels.
@@ -126,13 +126,19 @@ def simulate(
                     frame = step.make_frame(data)
                     z_p = frame.project(step.particles, batch.particle_indices)
                     z_q = frame.project(data, batch.data_indices)
-                    fit = step.stage.transport.fit(z_p, z_q, batch)
+                    solution = step.stage.transport.solve(z_p, z_q, batch)
                     if batch.uses_all_particles:
-                        step.move(frame, fit.maps, particle_streams, z=z_p, dz=fit.dz)
+                        step.move(
+                            frame,
+                            solution.maps,
+                            particle_streams,
+                            z=z_p,
+                            dz=solution.dz,
+                        )
                     else:
-                        step.move(frame, fit.maps, particle_streams)
-                    model_step = step.stored_step(frame, fit.maps)
-                    state.advance(step, fit, model_step, listeners)
+                        step.move(frame, solution.maps, particle_streams)
+                    model_step = step.stored_step(frame, solution.maps)
+                    state.advance(step, solution, model_step, listeners)
                     after_step()
             state.leave_stage()
     return state.model_steps
@@ -155,11 +161,11 @@ def replay(
     snapshots, one after each of these numbers of steps: copies of the particles (d, n),
     in their own order
     """
-    if spec.condition_use != "separate":
+    if spec.map_sharing != "separate":
         return _replay_in_order(
             spec, steps, particles, particle_streams, snapshots_after
         )
-    y = visible_y(particles.y, spec.condition_use, spec.condition_dim)
+    y = visible_y(particles.y, spec.map_sharing, spec.condition_dim)
     with Cloud(particles.x, y).in_class_order() as (by_class, order):
         streams_by_class = replace(particle_streams, order=order)
         snapshots = _replay_in_order(
@@ -200,32 +206,32 @@ def _replay_in_order(
     return snapshots
 
 
-def resolve_condition_use(amplifier: float, condition_dim: int) -> ConditionUse:
+def resolve_map_sharing(amplifier: float, condition_dim: int) -> MapSharing:
     """What a flow does with a condition of l = `condition_dim`, for its amplifier ξ.
 
     Without a condition, l = 0, or with ξ = 0, it is the unconditional flow, bit for
     bit. With ξ = ∞ each class has its own maps.
     """
     if condition_dim == 0 or amplifier == 0:
-        return "none"
+        return "unconditional"
     if math.isinf(amplifier):
         return "separate"
     return "shared"
 
 
 def visible_y(
-    y: EncodedY | None, use: ConditionUse, condition_dim: int
+    y: EncodedY | None, sharing: MapSharing, condition_dim: int
 ) -> VisibleY | None:
-    """The y that a flow sees, for its use of y.
+    """The y that a flow sees, for this sharing of maps.
 
     It is None without y, or if the flow ignores y. Classes with maps of their own are
     `SeparateClassIndices`.
     """
-    if y is None or use == "none":
+    if y is None or sharing == "unconditional":
         return None
     if isinstance(y, MixedY):
         raise TypeError("no flow takes labels and numbers")
-    if use == "shared":
+    if sharing == "shared":
         return y
     if not isinstance(y, ClassIndices):
         raise TypeError(f"only classes have separate maps, not a {type(y).__name__}")
@@ -240,7 +246,7 @@ class FlowSpec:
     seed: Seed  # root of the frames' seeds
     # l: the number of classes, or of columns of a continuous condition; 0 for none.
     condition_dim: int = 0
-    amplifier: float = 10.0  # ξ; see `resolve_condition_use`
+    amplifier: float = 10.0  # ξ; see `resolve_map_sharing`
     # λ of the entropy-regularised flow (Liutkus et al. 2019).
     entropy: float = 0.0
     # Bytes for projections; particles that need more are moved in chunks.
@@ -250,14 +256,14 @@ class FlowSpec:
     stage_range: range | None = None
 
     @property
-    def condition_use(self) -> ConditionUse:
-        """What the flow does with the condition."""
-        return resolve_condition_use(self.amplifier, self.condition_dim)
+    def map_sharing(self) -> MapSharing:
+        """Who shares maps, which says what the flow does with y."""
+        return resolve_map_sharing(self.amplifier, self.condition_dim)
 
     @property
     def shared_condition_dim(self) -> int:
         """l if all conditions share the maps, which they then shift; otherwise 0."""
-        if self.condition_use == "shared":
+        if self.map_sharing == "shared":
             return self.condition_dim
         return 0
 
@@ -446,7 +452,7 @@ class FlowState:
     def advance(
         self,
         step: Step,
-        fit: MapFit,
+        solution: TransportSolution,
         model_step: ModelStep | None,
         listeners: Sequence[EventListener[Event]],
     ) -> None:
@@ -462,7 +468,7 @@ class FlowState:
         self.seconds = now() - self.started_at
 
         steps_left = step.stage.n_steps - self.step_index
-        converged = self._has_converged(fit)
+        converged = self._has_converged(solution)
         steps_planned = sum(stage.n_steps for stage in step.spec.stages)
         steps_total = steps_planned - self.steps_skipped
         if converged:
@@ -473,10 +479,10 @@ class FlowState:
             step_index=step.step_index,
             steps_done=self.steps_done,
             steps_total=steps_total,
-            distance=fit.distance,
+            distance=solution.distance,
             seconds=self.seconds,
             particles=step.particles.x,
-            active_fraction=fit.active_fraction,
+            active_fraction=solution.active_fraction,
             stage_steps=step.stage.n_steps,
             model_step=model_step,
         )
@@ -485,14 +491,14 @@ class FlowState:
             self.steps_skipped += steps_left
         self.stage_is_over = ends_early or steps_left == 0
 
-    def _has_converged(self, fit: MapFit) -> bool:
+    def _has_converged(self, solution: TransportSolution) -> bool:
         """Whether nearly all maps are the identity; False in steps without a check."""
         if (
-            fit.active_fraction is None
+            solution.active_fraction is None
             or self.step_index % CONVERGENCE_CHECK_EVERY != 0
         ):
             return False
-        return float(fit.active_fraction) <= CONVERGENCE_TOL
+        return float(solution.active_fraction) <= CONVERGENCE_TOL
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from sliceflow.engine.frames import DenseFrame
 from sliceflow.engine.random import Seed
 from sliceflow.engine.rotations import rotation
 from sliceflow.engine.smooth_maps import SmoothMaps
-from sliceflow.engine.transports import MapFit
+from sliceflow.engine.transports import TransportSolution
 
 # The largest slope at and beyond the outermost knots, of standardised values. There
 # are no data beyond to estimate it, and slopes above 1 would grow exponentially over
@@ -54,7 +54,7 @@ _ICA_ITERATIONS = 10
 
 @dataclass(frozen=True)
 class GaussianizingTransport:
-    """Fits smooth maps of particles to N(0, 1) by penalised maximum likelihood.
+    """Solves for smooth maps of particles to N(0, 1) by penalised maximum likelihood.
 
     With η = log T′ at the knots, linear in between, a map maximises
 
@@ -80,8 +80,10 @@ class GaussianizingTransport:
 
     max_samples: ClassVar[int | None] = None
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> MapFit:
-        """Fit the maps of particles z_p (h, M) to N(0, 1); z_q is not read.
+    def solve(
+        self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS
+    ) -> TransportSolution:
+        """Solve for the maps of particles z_p (h, M) to N(0, 1); z_q is not read.
 
         Each class has a flow of its own, so no step has maps by class.
         """
@@ -89,7 +91,7 @@ class GaussianizingTransport:
         dz = maps.displace(z_p)
         # The distance that is left before the step, of which the step does a share.
         cost = (dz / self.relaxation).square().mean(1)
-        return MapFit(maps, cost, dz)
+        return TransportSolution(maps, cost, dz)
 
     def _fit_map(self, z: Tensor) -> SmoothMaps:
         """The maps T, without relaxation."""

@@ -19,7 +19,7 @@ from sliceflow.engine.encoded_y import ClassIndices, SeparateClassIndices, Visib
 from sliceflow.engine.flow import FlowSpec
 from sliceflow.engine.maps import GridMaps, KnotMaps
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.transports import MapFit, Transport
+from sliceflow.engine.transports import Transport, TransportSolution
 from sliceflow.errors import ParameterError
 
 # Values converted to float64 at a time: bounds the memory of `variance_within`.
@@ -65,9 +65,11 @@ class ShrunkTransport:
         """The most particles and data of a step: those of the shrunk transport."""
         return self.transport.max_samples
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> MapFit:
+    def solve(
+        self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS
+    ) -> TransportSolution:
         """The shrunk maps from particles z_p (h, M) to data z_q (h, N)."""
-        fit = self.transport.fit(z_p, z_q, batch)
+        solution = self.transport.solve(z_p, z_q, batch)
         variance = None
         if self.n_shared_classes:
             y = batch.data_y
@@ -78,23 +80,25 @@ class ShrunkTransport:
                 z_q, y, self.n_shared_classes, self.sum_over_ranks
             )
         thresholds = tuple(self.strength * inverse for inverse in self.inverse_sizes)
-        threshold = _on_device(thresholds, fit.cost.device)
-        if isinstance(fit.maps, GridMaps) and fit.maps.counts is not None:
-            fit, factor = _shrink_grid(
-                fit, fit.maps, fit.maps.counts, threshold, variance
+        threshold = _on_device(thresholds, solution.cost.device)
+        if isinstance(solution.maps, GridMaps) and solution.maps.counts is not None:
+            solution, factor = _shrink_grid(
+                solution, solution.maps, solution.maps.counts, threshold, variance
             )
-        elif isinstance(fit.maps, KnotMaps):
+        elif isinstance(solution.maps, KnotMaps):
             slices_p = None if batch.class_slices is None else batch.class_slices[0]
-            fit, factor = _shrink_knots(fit, fit.maps, threshold, variance, slices_p)
+            solution, factor = _shrink_knots(
+                solution, solution.maps, threshold, variance, slices_p
+            )
         else:
-            kind = type(fit.maps).__name__
+            kind = type(solution.maps).__name__
             raise ParameterError(
                 "transport",
                 self.transport,
                 f"makes maps of type {kind}, without the variance of their particles",
                 "set shrinkage=0, or use transport='auto'",
             )
-        return fit._replace(active_fraction=(factor > 0).to(factor.dtype).mean())
+        return solution._replace(active_fraction=(factor > 0).to(factor.dtype).mean())
 
 
 def shrunk_flow(
@@ -207,45 +211,45 @@ def _rounded(x: Tensor) -> Tensor:
 
 
 def _shrink_grid(
-    fit: MapFit,
+    solution: TransportSolution,
     grid: GridMaps,
     counts: Tensor,
     threshold: Tensor,
     variance: Tensor | None,
-) -> tuple[MapFit, Tensor]:
-    """The fit with shrunk maps on a grid, and the factor of each map.
+) -> tuple[TransportSolution, Tensor]:
+    """The solution with shrunk maps on a grid, and the factor of each map.
 
     `counts` (h, B) are the particles in each bin of the `grid`. `threshold` (1,) or
     (C,) is κ·(1/m + 1/n). `variance` (h,) replaces that of the particles.
     """
     values, factor = kernels.for_tensor(grid.values).shrink(
-        grid.lo, grid.hi, grid.values, counts, fit.cost, threshold, variance
+        grid.lo, grid.hi, grid.values, counts, solution.cost, threshold, variance
     )
-    return fit._replace(maps=replace(grid, values=values)), factor
+    return solution._replace(maps=replace(grid, values=values)), factor
 
 
 def _shrink_knots(
-    fit: MapFit,
+    solution: TransportSolution,
     knot_maps: KnotMaps,
     threshold: Tensor,
     variance: Tensor | None,
     slices_p: ClassSlices | None,
-) -> tuple[MapFit, Tensor]:
-    """The fit with shrunk maps through knots, and the factor of each map.
+) -> tuple[TransportSolution, Tensor]:
+    """The solution with shrunk maps through knots, and the factor of each map.
 
     `threshold` and `variance` are as for `_shrink_grid`. If each class has its own
     maps, `slices_p` says which particles it has.
     """
-    cost = fit.cost.double()
+    cost = solution.cost.double()
     if variance is None:
         variance = _knot_variance(knot_maps)
     factor = kernels.for_tensor(cost).shrink_factor(cost, threshold, variance)
     weight = factor[:, None].to(knot_maps.values.dtype)
     values = torch.lerp(knot_maps.knots, knot_maps.values, weight)
-    dz = fit.dz
+    dz = solution.dz
     if dz is not None:
         dz = _scale(dz, factor, slices_p)
-    return fit._replace(maps=replace(knot_maps, values=values), dz=dz), factor
+    return solution._replace(maps=replace(knot_maps, values=values), dz=dz), factor
 
 
 def _knot_variance(knot_maps: KnotMaps) -> Tensor:

@@ -34,11 +34,11 @@ __all__ = [
     "HistogramTransport",
     "Histograms",
     "InterpolatedTransport",
-    "MapFit",
     "SavedTransport",
     "SortedTransport",
     "Transport",
     "TransportName",
+    "TransportSolution",
 ]
 
 # `InterpolatedTransport` sorts this many values at a time, which bounds its memory.
@@ -49,8 +49,8 @@ _MAX_SORTED_VALUES = 1 << 30
 MAX_COUNTED_SAMPLES = 1 << 17
 
 
-class MapFit(NamedTuple):
-    """The maps of a step, and what their fit has found out.
+class TransportSolution(NamedTuple):
+    """The maps of a step, and what solving for them has found out.
 
     Attributes
     ----------
@@ -99,15 +99,17 @@ class Histograms(NamedTuple):
 
 
 class Transport(Protocol):
-    """A method to fit maps from projected particles to projected data."""
+    """A method to solve for maps from projected particles to projected data."""
 
     @property
     def max_samples(self) -> int | None:
         """The most particles, and the most data, that one step uses. None uses all."""
         ...
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> MapFit:
-        """Fit the maps of one step.
+    def solve(
+        self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS
+    ) -> TransportSolution:
+        """Solve for the maps of one step.
 
         Parameters
         ----------
@@ -121,7 +123,7 @@ class Transport(Protocol):
 
         Returns
         -------
-        fit : MapFit
+        solution : TransportSolution
         """
         ...
 
@@ -145,11 +147,11 @@ class SortedTransport:
     Examples
     --------
     >>> z_p, z_q = torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[10.0, 30.0, 20.0]])
-    >>> fit = SortedTransport().fit(z_p, z_q)
-    >>> z_p + fit.dz
+    >>> solution = SortedTransport().solve(z_p, z_q)
+    >>> z_p + solution.dz
     tensor([[30., 10., 20.]])
     >>> z = torch.tensor([[1.5]])
-    >>> z + fit.maps.displace(z)
+    >>> z + solution.maps.displace(z)
     tensor([[15.]])
     """
 
@@ -159,18 +161,20 @@ class SortedTransport:
         ok = self.max_samples is None or is_int(self.max_samples, 1)
         require(ok, "max_samples", self.max_samples, "None or an int of at least 1")
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> MapFit:
-        """Fit maps from particles z_p (h, M) to data z_q (h, N); see `Transport`."""
+    def solve(
+        self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS
+    ) -> TransportSolution:
+        """Solve for maps from particles z_p (h, M) to data z_q; see `Transport`."""
         if batch.class_slices is not None:
             slices_p, slices_q = batch.class_slices
-            return self._fit_classes(z_p, z_q, slices_p, slices_q)
-        knot_maps, cost, dz = self._fit_one_set(z_p, z_q, batch.weights)
-        return MapFit(knot_maps, cost, dz)
+            return self._solve_classes(z_p, z_q, slices_p, slices_q)
+        knot_maps, cost, dz = self._solve_one_set(z_p, z_q, batch.weights)
+        return TransportSolution(knot_maps, cost, dz)
 
-    def _fit_classes(
+    def _solve_classes(
         self, z_p: Tensor, z_q: Tensor, slices_p: ClassSlices, slices_q: ClassSlices
-    ) -> MapFit:
-        """Fit the maps of every class alone.
+    ) -> TransportSolution:
+        """Solve for the maps of every class alone.
 
         The maps of a class without particles or data move nothing.
         """
@@ -187,19 +191,19 @@ class SortedTransport:
                 costs.append(z_p.new_zeros(h))
                 n_data.append(0)
                 continue
-            knot_maps, cost, class_dz = self._fit_one_set(class_p, class_q)
+            knot_maps, cost, class_dz = self._solve_one_set(class_p, class_q)
             maps.append(knot_maps)
             costs.append(cost)
             n_data.append(class_q.shape[1])
             dz[:, points_p] = class_dz
-        return MapFit(
+        return TransportSolution(
             concatenate_classes(maps, h, z_p),
             torch.cat(costs),
             dz,
             n_data=torch.tensor(n_data, device=z_p.device).repeat_interleave(h),
         )
 
-    def _fit_one_set(
+    def _solve_one_set(
         self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None
     ) -> tuple[KnotMaps, Tensor, Tensor]:
         """The maps that all points share, their cost (h,), and displacements (h, M)."""
@@ -240,21 +244,21 @@ class InterpolatedTransport(SortedTransport):
     Examples
     --------
     >>> z_p, z_q = torch.tensor([[3.0, 1.0, 2.0, 4.0]]), torch.tensor([[10.0, 20.0]])
-    >>> z_p + InterpolatedTransport().fit(z_p, z_q).dz  # F_p is ½, 0, ¼ and ¾
+    >>> z_p + InterpolatedTransport().solve(z_p, z_q).dz  # F_p is ½, 0, ¼ and ¾
     tensor([[20., 10., 15., 20.]])
     """
 
-    def _fit_one_set(
+    def _solve_one_set(
         self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None
     ) -> tuple[KnotMaps, Tensor, Tensor]:
         n_rows = max(1, _MAX_SORTED_VALUES // max(z_p.shape[1], z_q.shape[1]))
         if n_rows >= len(z_p):
-            return self._fit_rows(z_p, z_q, weights)
+            return self._solve_directions(z_p, z_q, weights)
         maps = []
         costs = []
         displacements = []
         for rows in chunks(len(z_p), n_rows):
-            knot_maps, cost, dz = self._fit_rows(z_p[rows], z_q[rows], weights)
+            knot_maps, cost, dz = self._solve_directions(z_p[rows], z_q[rows], weights)
             maps.append(knot_maps)
             costs.append(cost)
             displacements.append(dz)
@@ -262,10 +266,10 @@ class InterpolatedTransport(SortedTransport):
         values = torch.cat([knot_maps.values for knot_maps in maps])
         return KnotMaps(knots, values), torch.cat(costs), torch.cat(displacements)
 
-    def _fit_rows(
+    def _solve_directions(
         self, z_p: Tensor, z_q: Tensor, weights: Tensor | None
     ) -> tuple[KnotMaps, Tensor, Tensor]:
-        """Fit the maps of some directions, of all points; see `_fit_one_set`."""
+        """Solve for the maps of some directions; see `_solve_one_set`."""
         kernel = kernels.for_tensor(z_p)
         sorted_p, order_p = kernel.argsort_rows(z_p)
         # F_p of each sorted value: (1, M), the same for all directions.
@@ -377,8 +381,8 @@ class HistogramTransport:
     Examples
     --------
     >>> z = torch.linspace(0, 1, 1001)[None]
-    >>> fit = HistogramTransport(n_bins=64).fit(z, 2 * z + 1)
-    >>> bool((fit.maps.displace(z) - (z + 1)).abs().max() < 1e-2)
+    >>> solution = HistogramTransport(n_bins=64).solve(z, 2 * z + 1)
+    >>> bool((solution.maps.displace(z) - (z + 1)).abs().max() < 1e-2)
     True
     """
 
@@ -390,17 +394,19 @@ class HistogramTransport:
         ok = self.max_samples is None or is_int(self.max_samples, 1)
         require(ok, "max_samples", self.max_samples, "None or an int of at least 1")
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> MapFit:
-        """Fit maps from particles z_p (h, M) to data z_q (h, N); see `Transport`."""
+    def solve(
+        self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS
+    ) -> TransportSolution:
+        """Solve for maps from particles z_p (h, M) to data z_q; see `Transport`."""
         if batch.class_slices is None:
             counts_p = self.count(z_p)
             counts_q = self.count(z_q, batch.weights)
-            return self.fit_counts(counts_p, counts_q, z_p.dtype)
+            return self.solve_counts(counts_p, counts_q, z_p.dtype)
         slices_p, slices_q = batch.class_slices
         counts_p = self.count(z_p, class_slices=slices_p)
         counts_q = self.count(z_q, class_slices=slices_q)
         without_points = {*slices_p.empty, *slices_q.empty}
-        return self.fit_counts(
+        return self.solve_counts(
             counts_p, counts_q, z_p.dtype, without_points, len(slices_p)
         )
 
@@ -421,15 +427,15 @@ class HistogramTransport:
         """The range that the bins cover for values from lo to hi."""
         return lo, hi
 
-    def fit_counts(
+    def solve_counts(
         self,
         p: Histograms,
         q: Histograms,
         dtype: torch.dtype,
         identity_classes: Collection[int] = (),
         n_classes: int = 1,
-    ) -> MapFit:
-        """Fit the maps from counted particles p to counted data q.
+    ) -> TransportSolution:
+        """Solve for the maps from counted particles p to counted data q.
 
         Parameters
         ----------
@@ -473,7 +479,7 @@ class HistogramTransport:
             )
             values[rows] = edges.to(values.dtype)
         grid_maps = GridMaps(lo, hi, values.to(dtype), counts)
-        return MapFit(grid_maps, cost, n_data=n_data)
+        return TransportSolution(grid_maps, cost, n_data=n_data)
 
 
 @dataclass(frozen=True)
@@ -552,9 +558,11 @@ class AutoTransport:
         require(ok, "threshold", self.threshold, "an int of at least 0")
         HistogramTransport(self.n_bins, self.max_samples)  # checks them
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> MapFit:
-        """Fit maps from particles z_p (h, M) to data z_q (h, N); see `Transport`."""
-        return self.choose(z_p.shape[1] + z_q.shape[1]).fit(z_p, z_q, batch)
+    def solve(
+        self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS
+    ) -> TransportSolution:
+        """Solve for maps from particles z_p (h, M) to data z_q; see `Transport`."""
+        return self.choose(z_p.shape[1] + z_q.shape[1]).solve(z_p, z_q, batch)
 
     def choose(self, n: int, n_ranks: int = 1) -> SortedTransport | HistogramTransport:
         """The transport for `n` particles and data in total.

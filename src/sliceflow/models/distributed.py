@@ -15,8 +15,8 @@ from sliceflow.engine.shrinkage import ShrunkTransport
 from sliceflow.engine.transports import (
     Histograms,
     HistogramTransport,
-    MapFit,
     Transport,
+    TransportSolution,
 )
 from sliceflow.errors import ParameterError
 from sliceflow.models.ranks import Communicator
@@ -65,8 +65,10 @@ class DistributedHistogramTransport:
     ranks: Communicator
     max_samples: None = None
 
-    def fit(self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS) -> MapFit:
-        """Fit maps to the columns of all ranks, or to those of every class.
+    def solve(
+        self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS
+    ) -> TransportSolution:
+        """Solve for maps to the columns of all ranks, or to those of every class.
 
         A rank may have no data, or none of a class.
         """
@@ -94,7 +96,7 @@ class DistributedHistogramTransport:
         sums_q = sums[len(counts_p) :]
         if weights is None:
             sums_q = sums_q.to(dtype)
-        return self.histogram.fit_counts(
+        return self.histogram.solve_counts(
             Histograms(sums_p, lo[0], hi[0]),
             Histograms(sums_q, lo[1], hi[1]),
             z_p.dtype,

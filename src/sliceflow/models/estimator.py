@@ -1,6 +1,6 @@
 """`Estimator`: what all estimators share, whether or not they move particles.
 
-`fit` reads the rows, plans a `FitTask` of them, runs it and stores the model. An
+`fit` reads the rows, plans a `PlannedFit` of them, runs it and stores the model. An
 estimator keeps its rows in memory: if some are added or removed later, it fits all rows
 that it then has, with the same seed. The module `flow_estimator` has what only flows of
 particles share.
@@ -24,16 +24,16 @@ from sliceflow.devices import require_memory
 from sliceflow.engine.events import ClosableListener, EventT, Listeners, Progress
 from sliceflow.engine.random import RandomStateLike, Seed
 from sliceflow.errors import HintedError, warn_user
-from sliceflow.models.plan import Plan
+from sliceflow.models.fit_plan import FitPlan
 from sliceflow.models.protocols import (
     Adapter,
     FitResult,
-    FitTask,
     Fitted,
     FittedT,
     HistoryColumns,
     Options,
     ParticleResult,
+    PlannedFit,
     PreparedFit,
     RowsT,
 )
@@ -98,9 +98,10 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
     - `_history_type`: the dataclass in which a file holds the history, with a method
       `columns()` that gives the dict of lists back.
     - `_adapter(like_fitted)`: checks the parameters and returns an `Adapter`. Its
-      `read(X, y)` gives the user's `Rows`, checked, and its `make_task(rows, seed)` a
-      `FitTask`.
-    - A `FitTask` has a `plan`, which users print, and `run(listeners)`, which does the
+      `read(X, y)` gives the user's `Rows`, checked, and its `plan_fit(rows, seed)` a
+      `PlannedFit`.
+    - A `PlannedFit` has a `plan`, which users print, and `run(listeners)`, which does
+    the
       work and returns a `FitResult`.
     - `_store(record, particles)` may be extended to set further attributes, and
       `_with_rows(fitted, rows)` to complete a state that was read from a file.
@@ -119,7 +120,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
     save_rows: bool = False
     # Set by a fit.
     _record: FitRecord[RowsT, FittedT]
-    plan_: Plan
+    plan_: FitPlan
     history_: HistoryColumns
     n_iter_: int
     # All rows, if some were added or removed since the last fit.
@@ -188,20 +189,20 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
         -------
         self : the fitted estimator
         """
-        return self._run_task(self._make_task(X, y), listeners)
+        return self._run_fit(self._plan_fit(X, y), listeners)
 
-    def _make_task(self, X: Any, y: Any) -> FitTask[RowsT, FittedT, EventT]:
+    def _plan_fit(self, X: Any, y: Any) -> PlannedFit[RowsT, FittedT, EventT]:
         """The planned fit of the user's X and y, which `prepare` may have planned."""
         if isinstance(X, PreparedFit):
-            task: FitTask[RowsT, FittedT, EventT] = X.task_for(self, y)
-            return task
+            planned_fit: PlannedFit[RowsT, FittedT, EventT] = X.planned_fit_for(self, y)
+            return planned_fit
         adapter = self._adapter()
         rows = adapter.read(X, y)
-        return adapter.make_task(rows, Seed.from_random_state(self.random_state))
+        return adapter.plan_fit(rows, Seed.from_random_state(self.random_state))
 
-    def _run_task(
+    def _run_fit(
         self,
-        task: FitTask[RowsT, FittedT, EventT],
+        planned_fit: PlannedFit[RowsT, FittedT, EventT],
         listeners: Listeners[EventT],
         *,
         ranks: Communicator = ONE_PROCESS,
@@ -211,7 +212,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
 
         Parameters
         ----------
-        task : the planned fit
+        planned_fit : the planned fit
         listeners : the user's
         ranks : those that take part
         owns_rows : whether no other code changes the rows, so that they need no copy
@@ -223,14 +224,14 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
             for listener in all_listeners:
                 if isinstance(listener, ClosableListener):
                     at_the_end.callback(listener.close)
-            result = task.run(all_listeners)
+            result = planned_fit.run(all_listeners)
         # With several ranks, no process has all rows, so none can refit them.
         rows = None
         if ranks.size == 1:
-            rows = task.rows if owns_rows else _copied(task.rows)
+            rows = planned_fit.rows if owns_rows else _copied(planned_fit.rows)
         # Attributes are set last, so that a fit that fails leaves the old model
         # unchanged.
-        record = FitRecord(task.seed, result.fitted, result.history, rows)
+        record = FitRecord(planned_fit.seed, result.fitted, result.history, rows)
         self._store(record, result.particles)
         if result.warning is not None:
             warn_user(result.warning)
@@ -238,7 +239,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
 
     def prepare(
         self, X: Any, y: Any = None
-    ) -> PreparedFit[FitTask[RowsT, FittedT, EventT]]:
+    ) -> PreparedFit[PlannedFit[RowsT, FittedT, EventT]]:
         """Read and plan the rows. `fit` takes the result instead of X and y.
 
         Parameters
@@ -254,10 +255,10 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
             Its `plan` says what the fit will do. It is for the parameters that the
             estimator has now.
         """
-        task = self._make_task(X, y)
-        return PreparedFit(self, self.get_params(deep=False), task)
+        planned_fit = self._plan_fit(X, y)
+        return PreparedFit(self, self.get_params(deep=False), planned_fit)
 
-    def plan(self, X: Any, y: Any = None) -> Plan:
+    def plan(self, X: Any, y: Any = None) -> FitPlan:
         """What ``fit(X, y)`` would do, its memory and its time. Print it.
 
         The plan of a flow runs no trial. What takes one is "auto" until the fit has
@@ -275,7 +276,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
 
         Returns
         -------
-        plan : Plan
+        plan : FitPlan
 
         Examples
         --------
@@ -286,10 +287,10 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
         10200
         """
         if isinstance(X, PreparedFit):
-            prepared_task: FitTask[RowsT, FittedT, EventT] = X.task_for(self, y)
-            return prepared_task.plan
+            planned_fit: PlannedFit[RowsT, FittedT, EventT] = X.planned_fit_for(self, y)
+            return planned_fit.plan
         adapter = self._adapter()
-        return adapter.make_task(adapter.read(X, y), self._seed_copy()).plan
+        return adapter.plan_fit(adapter.read(X, y), self._seed_copy()).plan
 
     def partial_fit(
         self,
@@ -438,7 +439,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
             seed = self._record.seed
         else:
             seed = Seed.from_random_state(self.random_state)
-        return self._run_task(adapter.make_task(rows, seed), listeners, owns_rows=True)
+        return self._run_fit(adapter.plan_fit(rows, seed), listeners, owns_rows=True)
 
     # The model
 

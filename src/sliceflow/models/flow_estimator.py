@@ -1,8 +1,8 @@
 """`FlowEstimator`: what all flows of particles share.
 
-To follow a fit: `FlowEstimator.fit` → the adapter's `read` and `make_task` →
-`Estimator._run_task` → the task's `run`, which makes a `RunningFit` → `run_flow`, at
-the end of this module → `engine.flow.simulate` → the `result` of the `RunningFit`.
+To follow a fit: `FlowEstimator.fit` → the adapter's `read` and `plan_fit` →
+`Estimator._run_fit` → the planned fit's `run`, which makes a `RunningFit` → `run_flow`,
+at the end of this module → `engine.flow.simulate` → the `result` of the `RunningFit`.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ from sliceflow.models.protocols import (
     FittedFlowT_co,
     FlowAdapter,
     FlowRowsT,
-    FlowTask,
     Options,
     ParticleResult,
+    PlannedFlowFit,
     PreparedFit,
     RunningFlow,
 )
@@ -104,7 +104,7 @@ class FlowEstimator(
     """An estimator that moves particles onto the rows, step by step.
 
     It has particles, conditions, steps, checkpoints, ranks and a device. A subclass
-    provides what an `Estimator` needs, with a `FlowAdapter`, a `FlowTask` and a
+    provides what an `Estimator` needs, with a `FlowAdapter`, a `PlannedFlowFit` and a
     `FittedFlow`. Its constructor has the parameters that are annotated here.
     """
 
@@ -157,7 +157,7 @@ class FlowEstimator(
         if isinstance(transport, str):
             is_transport = transport in names
         else:
-            is_transport = hasattr(transport, "fit")
+            is_transport = hasattr(transport, "solve")
             is_transport = is_transport and hasattr(transport, "max_samples")
         requirement = f"one of {list(names)} or a transport from sliceflow.transports"
         require(is_transport, "transport", transport, requirement)
@@ -213,38 +213,44 @@ class FlowEstimator(
         FitInterrupted
             If Ctrl-C stopped a fit with a `checkpoint_dir`.
         """
-        task = self._make_task(X, y, ranks)
-        ranks = task.ranks
+        planned_fit = self._plan_fit(X, y, ranks)
+        ranks = planned_fit.ranks
         if ranks.size > 1:
             folder_given = "None" if checkpoint_dir is None else "a folder"
             ranks.require_equal({"checkpoint_dir": folder_given})
         if checkpoint_dir is not None:
-            task = self._open_checkpoints(
-                task, Path(checkpoint_dir), checkpoint_every, keep_checkpoint
+            planned_fit = self._open_checkpoints(
+                planned_fit, Path(checkpoint_dir), checkpoint_every, keep_checkpoint
             )
-        return self._run_task(task, listeners, ranks=ranks)
+        return self._run_fit(planned_fit, listeners, ranks=ranks)
 
     def _open_checkpoints(
         self,
-        task: FlowTask[FlowRowsT, FittedFlowT],
+        planned_fit: PlannedFlowFit[FlowRowsT, FittedFlowT],
         folder: Path,
         every: float,
         keep: bool,
-    ) -> FlowTask[FlowRowsT, FittedFlowT]:
+    ) -> PlannedFlowFit[FlowRowsT, FittedFlowT]:
         """The fit with checkpoints. It resumes from the last one, if there is one."""
-        device = torch.device(task.plan.device)
+        device = torch.device(planned_fit.plan.device)
         checkpoints = Checkpoints(
-            folder, every, self._fingerprint(task), task.seed, task.ranks, device, keep
+            folder,
+            every,
+            self._fingerprint(planned_fit),
+            planned_fit.seed,
+            planned_fit.ranks,
+            device,
+            keep,
         )
-        if checkpoints.seed != task.seed:
+        if checkpoints.seed != planned_fit.seed:
             # The checkpoint is that of a fit with random_state=None.
-            adapter = self._adapter(ranks=task.ranks)
-            task = adapter.make_task(task.rows, checkpoints.seed)
-        return task.with_checkpoints(checkpoints)
+            adapter = self._adapter(ranks=planned_fit.ranks)
+            planned_fit = adapter.plan_fit(planned_fit.rows, checkpoints.seed)
+        return planned_fit.with_checkpoints(checkpoints)
 
     def prepare(
         self, X: Any, y: Any = None, *, ranks: Communicator | None = None
-    ) -> PreparedFit[FlowTask[FlowRowsT, FittedFlowT]]:
+    ) -> PreparedFit[PlannedFlowFit[FlowRowsT, FittedFlowT]]:
         """Read and plan the rows. `fit` takes the result instead of X and y.
 
         Parameters
@@ -262,16 +268,18 @@ class FlowEstimator(
             Its `plan` says what the fit will do. It is for the parameters that the
             estimator has now.
         """
-        task = self._make_task(X, y, ranks)
-        return PreparedFit(self, self.get_params(deep=False), task)
+        planned_fit = self._plan_fit(X, y, ranks)
+        return PreparedFit(self, self.get_params(deep=False), planned_fit)
 
-    def _make_task(
+    def _plan_fit(
         self, X: Any, y: Any, ranks: Communicator | None = None
-    ) -> FlowTask[FlowRowsT, FittedFlowT]:
+    ) -> PlannedFlowFit[FlowRowsT, FittedFlowT]:
         """The planned fit of the user's X and y, which `prepare` may have planned."""
         if isinstance(X, PreparedFit):
-            task: FlowTask[FlowRowsT, FittedFlowT] = X.task_for(self, y, ranks)
-            return task
+            planned_fit: PlannedFlowFit[FlowRowsT, FittedFlowT] = X.planned_fit_for(
+                self, y, ranks
+            )
+            return planned_fit
         if ranks is None:
             ranks = ONE_PROCESS
         adapter = self._adapter(ranks=ranks)
@@ -288,20 +296,22 @@ class FlowEstimator(
         seed = Seed.from_random_state(self.random_state)
         if ranks.size > 1:
             seed = ranks.broadcast(seed)
-        return adapter.make_task(rows, seed)
+        return adapter.plan_fit(rows, seed)
 
-    def _fingerprint(self, task: FlowTask[FlowRowsT, FittedFlowT]) -> dict[str, str]:
+    def _fingerprint(
+        self, planned_fit: PlannedFlowFit[FlowRowsT, FittedFlowT]
+    ) -> dict[str, str]:
         """Texts of all that the result of a fit depends on.
 
         A fit resumes from a checkpoint only if both have the same texts.
         """
-        plan = task.plan
+        plan = planned_fit.plan
         return fingerprint(
             type(self).__name__,
             self.get_params(deep=False) | plan.settings(),
             torch.device(plan.device),
-            None if self.random_state is None else task.seed,
-            **task.rows.digests(task.ranks),
+            None if self.random_state is None else planned_fit.seed,
+            **planned_fit.rows.digests(planned_fit.ranks),
         )
 
     def _store(

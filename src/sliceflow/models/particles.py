@@ -24,7 +24,7 @@ from sliceflow.devices import require_memory
 from sliceflow.engine.allocation import MIN_PARTICLES, extra_y, stratified_indices
 from sliceflow.engine.clouds import ClassSlices, Cloud, Permutation
 from sliceflow.engine.encoded_y import SeparateClassIndices, VisibleY
-from sliceflow.engine.flow import ConditionUse, visible_y
+from sliceflow.engine.flow import MapSharing, visible_y
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Communicator
 from sliceflow.models.rows import RowConditions
@@ -62,14 +62,14 @@ class ParticleAllocation:
         cls,
         row_conditions: RowConditions,
         n_kept: int,
-        use: ConditionUse,
+        sharing: MapSharing,
         seed: Seed,
         mixing_seed: Seed,
         stores_maps: bool = True,
     ) -> ParticleAllocation:
         """Particles with y in the data's proportions, at least one of every class.
 
-        `use` is what the flow does with y. If the model `stores_maps` and the flow
+        `sharing` says which maps the flow has. If the model `stores_maps` and the flow
         sees y, more particles are added where maps of few particles would be poor for
         fresh ones. Those are mixed among the others, in an order that `mixing_seed`
         draws: a flow needs a random order.
@@ -86,7 +86,7 @@ class ParticleAllocation:
         if not row_conditions.encoder.hides_labels:
             kept_conditions = row_conditions.y[indices.numpy()]
         row_y = visible_y(
-            row_conditions.encoded_y, use, row_conditions.encoder.condition_dim
+            row_conditions.encoded_y, sharing, row_conditions.encoder.condition_dim
         )
         if row_y is None:
             n_flow_particles = max(n_kept, MIN_PARTICLES) if stores_maps else n_kept

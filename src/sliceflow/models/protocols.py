@@ -1,16 +1,17 @@
 """What the shared core asks of a kind of data: typed seams that mypy checks.
 
-`Adapter.read` turns the user's X and y into rows, `Adapter.make_task` plans a fit of
-them: a `FitTask`, whose `run` does it. A `PreparedFit` is a task that a user holds.
+`Adapter.read` turns the user's X and y into rows, `Adapter.plan_fit` plans a fit of
+them: a `PlannedFit`, whose `run` does it. A `PreparedFit` is a planned fit that a user
+holds.
 
 Flows are planned without a trial: settings that take one stay "auto" in the plan, and
-`run` begins with choosing them, by the method `tune` of the task. But to plan a fit of
-pictures copies them to the device, and may divide them into clusters. Tables and
+`run` begins with choosing them, by the method `tune` of the planned fit. But to plan a
+fit of pictures copies them to the device, and may divide them into clusters. Tables and
 densities choose their settings by trial while they are planned, which takes most of the
 time of their fits.
 
-A task that moves particles puts them where its flow begins: that is a `RunningFlow`,
-which `models.flow_estimator.run_flow` moves.
+A planned fit that moves particles puts them where its flow begins: that is a
+`RunningFlow`, which `models.flow_estimator.run_flow` moves.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from sliceflow.engine.events import (
     ProgressEvent,
 )
 from sliceflow.engine.random import Seed
-from sliceflow.models.plan import Plan
+from sliceflow.models.fit_plan import FitPlan
 from sliceflow.models.ranks import Communicator
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class Fitted(Protocol):
     """
 
     @property
-    def plan(self) -> Plan: ...
+    def plan(self) -> FitPlan: ...
 
     @property
     def needs_rows(self) -> bool:
@@ -171,11 +172,11 @@ class FitResult(Generic[FittedT_co]):
     particles: ParticleResult | None = None  # of a flow
 
 
-class FitTask(Protocol[RowsT_co, FittedT_co, EventT_co]):
+class PlannedFit(Protocol[RowsT_co, FittedT_co, EventT_co]):
     """A planned fit, which has not run yet."""
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> FitPlan:
         """What the fit will do. A fitted state has the plan of what it did."""
 
     @property
@@ -195,33 +196,33 @@ class FitTask(Protocol[RowsT_co, FittedT_co, EventT_co]):
         """
 
 
-TaskT_co = TypeVar(
-    "TaskT_co", bound=FitTask[Rows, Fitted, ProgressEvent], covariant=True
+PlannedFitT_co = TypeVar(
+    "PlannedFitT_co", bound=PlannedFit[Rows, Fitted, ProgressEvent], covariant=True
 )
 
 
 @dataclass(frozen=True)
-class PreparedFit(Generic[TaskT_co]):
+class PreparedFit(Generic[PlannedFitT_co]):
     """What `prepare` gives, and what `fit` takes instead of X.
 
     Attributes
     ----------
     estimator : the one that will be fitted
     parameters : its parameters when the fit was planned
-    task : what will run
+    planned_fit : what will run
     """
 
     estimator: HasParameters
     parameters: Mapping[str, object]
-    task: TaskT_co
+    planned_fit: PlannedFitT_co
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> FitPlan:
         """What the fit will do. Print it."""
-        return self.task.plan
+        return self.planned_fit.plan
 
-    def task_for(self, estimator: object, *others: object) -> TaskT_co:
-        """The task; a ValueError if it is not that of this estimator as it is now.
+    def planned_fit_for(self, estimator: object, *others: object) -> PlannedFitT_co:
+        """The planned fit; a ValueError if this estimator would plan another one now.
 
         `others` are arguments of a fit that only count before it is prepared. They must
         be None.
@@ -242,7 +243,7 @@ class PreparedFit(Generic[TaskT_co]):
             raise ValueError(
                 f"X was prepared with other parameters ({names}): prepare it again"
             )
-        return self.task
+        return self.planned_fit
 
 
 def _is_same(value: Any, prepared: Any) -> bool:
@@ -255,8 +256,8 @@ def _is_same(value: Any, prepared: Any) -> bool:
         return False
 
 
-class FlowTask(
-    FitTask[FlowRowsT_co, FittedFlowT_co, Event],
+class PlannedFlowFit(
+    PlannedFit[FlowRowsT_co, FittedFlowT_co, Event],
     Protocol[FlowRowsT_co, FittedFlowT_co],
 ):
     """A fit of a `FlowEstimator`, which may resume from a checkpoint."""
@@ -296,9 +297,9 @@ class Adapter(Protocol[RowsT, FittedT_co, EventT_co]):
     def read(self, X: Any, y: Any) -> RowsT:
         """The user's rows, checked."""
 
-    def make_task(
+    def plan_fit(
         self, rows: RowsT, seed: Seed
-    ) -> FitTask[RowsT, FittedT_co, EventT_co]:
+    ) -> PlannedFit[RowsT, FittedT_co, EventT_co]:
         """Plan a fit of these rows. Raises an error if that is impossible.
 
         This may fit trial models, to choose settings by them.
@@ -316,6 +317,6 @@ class FlowAdapter(
     @property
     def ranks(self) -> Communicator: ...
 
-    def make_task(
+    def plan_fit(
         self, rows: FlowRowsT, seed: Seed
-    ) -> FlowTask[FlowRowsT, FittedFlowT_co]: ...
+    ) -> PlannedFlowFit[FlowRowsT, FittedFlowT_co]: ...

@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from sliceflow.engine.encoded_y import ClassIndices, EncodedY, VisibleY
-from sliceflow.engine.flow import ConditionUse, visible_y
+from sliceflow.engine.flow import MapSharing, visible_y
 from sliceflow.engine.labels import label_key
 from sliceflow.engine.y_encoders import (
     ClassEncoder,
@@ -181,12 +181,12 @@ class HasConditions:
             return None
         return self.conditions.encoded_y
 
-    def visible_y(self, use: ConditionUse) -> VisibleY | None:
+    def visible_y(self, sharing: MapSharing) -> VisibleY | None:
         """The y that a flow sees; None without y, or if the flow ignores it."""
         if self.conditions is None:
             return None
         return visible_y(
-            self.conditions.encoded_y, use, self.conditions.encoder.condition_dim
+            self.conditions.encoded_y, sharing, self.conditions.encoder.condition_dim
         )
 
     @property

@@ -104,10 +104,10 @@ def test_a_coarse_stage_leaves_finer_detail_alone_and_the_last_one_clips():
 def test_classes_apart_and_shared_maps_reach_the_engine():
     conditional = dict(n_classes=3, shrinkage=1.0)
     separate = builder(**conditional, amplifier=math.inf).flow_spec((0.1,))
-    assert separate.condition_use == "separate"
+    assert separate.map_sharing == "separate"
     assert separate.shared_condition_dim == 0
     assert separate.stages[0].transport.n_shared_classes == 0
     shared = builder(**conditional, amplifier=5.0).flow_spec((0.1,))
-    assert shared.condition_use == "shared"
+    assert shared.map_sharing == "shared"
     assert shared.shared_condition_dim == 3
     assert shared.stages[0].transport.n_shared_classes == 3

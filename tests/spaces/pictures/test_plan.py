@@ -105,8 +105,12 @@ def test_the_automatic_amplifier_holds_large_classes_apart():
 
 
 def test_histograms_that_classes_share_have_more_bins():
-    for use, n_bins in (("none", 128), ("shared", 1024), ("separate", 128)):
-        assert choose_picture_transport("histogram", use, 9).n_bins == n_bins
+    for sharing, n_bins in (
+        ("unconditional", 128),
+        ("shared", 1024),
+        ("separate", 128),
+    ):
+        assert choose_picture_transport("histogram", sharing, 9).n_bins == n_bins
 
 
 def test_there_are_as_many_clusters_as_pictures_allow():

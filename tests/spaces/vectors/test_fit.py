@@ -191,11 +191,11 @@ def test_a_rare_class_is_sampled_as_itself(n_rare, changes):
     st.sampled_from(["shared", "separate"]),
     st.integers(0, 99),
 )
-def test_particle_conditions_have_the_datas_proportions(labels, m, use, seed):
+def test_particle_conditions_have_the_datas_proportions(labels, m, sharing, seed):
     labels = np.array([0, 1, 2, 3, *labels])
     rows = vectors()._adapter().read(np.zeros((len(labels), 1)), labels)
     particles = ParticleAllocation.in_proportion(
-        rows.conditions, m, use, Seed(seed), Seed(seed)
+        rows.conditions, m, sharing, Seed(seed), Seed(seed)
     )
     counts = np.bincount(particles.kept_conditions, minlength=4)
     assert counts.sum() == m
@@ -209,7 +209,7 @@ def test_particle_conditions_have_the_datas_proportions(labels, m, use, seed):
     class_slices = particles.cloud(
         torch.zeros(1, len(particle_y)), ONE_PROCESS
     ).class_slices
-    assert (class_slices is not None) == (use == "separate")
+    assert (class_slices is not None) == (sharing == "separate")
     if class_slices is not None:
         for c, points in enumerate(class_slices.slices):
             assert (particle_y.values[points] == c).all()
@@ -220,16 +220,18 @@ def test_a_flow_that_ignores_y_does_not_see_it():
     labels = np.arange(12) % 3
     rows = vectors()._adapter().read(np.zeros((12, 1)), labels)
     ignored = ParticleAllocation.in_proportion(
-        rows.conditions, 24, "none", Seed(0), Seed(0)
+        rows.conditions, 24, "unconditional", Seed(0), Seed(0)
     )
     assert np.bincount(ignored.kept_conditions).tolist() == [8, 8, 8]
     assert ignored.particle_y is None
-    assert rows.visible_y("none") is None
-    task = vectors(amplifier=0).prepare(np.arange(24.0).reshape(12, 2), labels).task
-    tuned = task.tune()
+    assert rows.visible_y("unconditional") is None
+    planned_fit = (
+        vectors(amplifier=0).prepare(np.arange(24.0).reshape(12, 2), labels).planned_fit
+    )
+    tuned = planned_fit.tune()
     assert tuned.row_y is None
     assert tuned.data_y is None
-    assert task.allocation.particle_y is None
+    assert planned_fit.allocation.particle_y is None
 
 
 # Classes of their own
@@ -357,7 +359,7 @@ def test_ranks_use_all_points_whatever_the_limit_of_a_step():
     """Several ranks make no batches: nothing of a fit depends on `max_samples`."""
     x = np.random.default_rng(0).normal(size=(500, 3))
     ranks = Communicator(0, 2)
-    tasks = []
+    planned_fits = []
     for max_samples in (40, None):
         flow = SlicedWassersteinFlow(
             n_particles=2000,
@@ -370,8 +372,8 @@ def test_ranks_use_all_points_whatever_the_limit_of_a_step():
         adapter = flow._adapter(ranks=ranks)
         rows = flow._adapter().read(x[:250], None)
         rows = replace(rows, rank_shard=Shard(0, 250, 500))
-        tasks.append(adapter.make_task(rows, Seed(0)))
-    limited, whole = tasks
+        planned_fits.append(adapter.plan_fit(rows, Seed(0)))
+    limited, whole = planned_fits
     assert limited.plan.nbytes == whole.plan.nbytes
     assert limited.plan.seconds == whole.plan.seconds
     (stage,) = RunningVectors(limited.tune()).spec.stages[:1]

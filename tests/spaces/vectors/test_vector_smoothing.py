@@ -201,7 +201,7 @@ def test_ranks_share_the_draws_of_all_rows():
     """Each rank has the draws of its rows, with neighbours and scale of all rows."""
     x, y = moons(100)
     flow = smoothed(m=300, n_steps=2)
-    whole = flow.prepare(x, y).task.tune()
+    whole = flow.prepare(x, y).planned_fit.tune()
     rows = whole.rows
     clouds = []
     for shard in (Shard(0, 30, 100), Shard(30, 70, 100)):

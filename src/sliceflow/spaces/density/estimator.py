@@ -210,7 +210,9 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         100
         """
         plan = super().plan(X, y)
-        assert isinstance(plan, DensityPlan), "the task of a density has such a plan"
+        assert isinstance(plan, DensityPlan), (
+            "the planned fit of a density has such a plan"
+        )
         return plan
 
     def _validate_like_fitted(self, X: Any) -> np.ndarray:

@@ -81,9 +81,9 @@ class DensityAdapter:
         check_within_bounds(rows.X.astype(np.float64), low, high, rows.names)
         return rows
 
-    def make_task(
+    def plan_fit(
         self, rows: VectorRows, seed: Seed
-    ) -> ClassDensitiesTask | ConditionalDensityTask:
+    ) -> PlannedClassDensities | PlannedConditionalDensity:
         """Choose the settings of every class, by trial fits and held-out likelihood."""
         n, d = rows.X.shape
         what = f"{n} rows of {d} columns need"
@@ -100,7 +100,7 @@ class DensityAdapter:
 
     def _choose_classes(
         self, training: _TrainingRows, encoder: ClassEncoder | None, seed: Seed
-    ) -> ClassDensitiesTask:
+    ) -> PlannedClassDensities:
         """A density of each class, or one of all rows."""
         rows_by_class = training.rows_by_class()
         has_classes = len(rows_by_class) > 1
@@ -115,7 +115,7 @@ class DensityAdapter:
             classes=tuple(classes),
             dtype=training.user_rows.dtype,
         )
-        return ClassDensitiesTask(plan, training, encoder, self.device, seed)
+        return PlannedClassDensities(plan, training, encoder, self.device, seed)
 
     def _choose_class(self, x: Tensor, is_class: bool, seed: Seed) -> ClassPlan:
         """Settings for rows x (n, d), which are those of a class or all rows."""
@@ -129,7 +129,7 @@ class DensityAdapter:
 
     def _plan_conditional(
         self, training: _TrainingRows, encoder: ContinuousEncoder, seed: Seed
-    ) -> ConditionalDensityTask:
+    ) -> PlannedConditionalDensity:
         """A regression on y, and the density of what is left over."""
         n, d = training.x.shape
         if n < MIN_CONDITIONAL_ROWS:
@@ -144,7 +144,7 @@ class DensityAdapter:
             dtype=training.user_rows.dtype,
             condition_dim=encoder.condition_dim,
         )
-        return ConditionalDensityTask(plan, training, encoder, self.device, seed)
+        return PlannedConditionalDensity(plan, training, encoder, self.device, seed)
 
     def _warn_of_ignored(self) -> None:
         """Warn of parameters that the user has set, and a regression does not read."""
@@ -254,7 +254,7 @@ class _TrainingRows:
 
 
 @dataclass(frozen=True)
-class ClassDensitiesTask:
+class PlannedClassDensities:
     """A planned fit of a density of each class, or of all rows without y."""
 
     plan: DensityPlan
@@ -312,7 +312,7 @@ class ClassDensitiesTask:
 
 
 @dataclass(frozen=True)
-class ConditionalDensityTask:
+class PlannedConditionalDensity:
     """A planned fit of a density given y that is numbers."""
 
     plan: DensityPlan

@@ -195,7 +195,7 @@ def _fit_columns(x: Tensor) -> ColumnwiseMap:
     )
     columns = x.T.contiguous()
     no_data = columns[:, :0]  # the target is N(0, 1), which the transport knows
-    transport_map = transport.fit(columns, no_data).maps
+    transport_map = transport.solve(columns, no_data).maps
     assert isinstance(transport_map, SmoothMaps), "this transport makes smooth maps"
     return ColumnwiseMap(transport_map)
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from sliceflow.models.plan import Plan
+from sliceflow.models.fit_plan import FitPlan
 from sliceflow.saved_types import Count
 from sliceflow.spaces.density.settings import (
     GaussianizationSettings,
@@ -56,7 +56,7 @@ class ClassPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DensityPlan(Plan):
+class DensityPlan(FitPlan):
     """The plan of the fit of a density. It prints as a table."""
 
     n_rows: Count

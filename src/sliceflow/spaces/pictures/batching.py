@@ -86,7 +86,7 @@ def divide_among_stages(
     batch_size = plan.batch_size
     if batch_size is None or plan.n_flow_particles > batch_size or data.n <= batch_size:
         return []
-    if data.device.type != "cpu" or plan.condition_use == "shared":
+    if data.device.type != "cpu" or plan.map_sharing == "shared":
         return []
     order = seed.child("order").permutation(data.n)
     class_slices = ClassSlices((0, data.n))

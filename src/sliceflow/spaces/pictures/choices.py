@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from sliceflow.engine.flow import ConditionUse, resolve_condition_use
+from sliceflow.engine.flow import MapSharing, resolve_map_sharing
 from sliceflow.engine.transports import (
     AutoTransport,
     HistogramTransport,
@@ -213,7 +213,7 @@ def choose_amplifier(
             return math.inf
         return SHARED_AMPLIFIER
     xi = float(amplifier)
-    if resolve_condition_use(xi, n_classes) == "separate" and not histograms:
+    if resolve_map_sharing(xi, n_classes) == "separate" and not histograms:
         raise _needs_histograms("amplifier", xi, m, n, "a finite amplifier such as 10")
     return xi
 
@@ -287,17 +287,17 @@ def _needs_histograms(
 
 def choose_picture_transport(
     transport: TransportName | Transport,
-    use: ConditionUse,
+    sharing: MapSharing,
     n_points: int,
     n_ranks: int = 1,
 ) -> Transport:
     """The transport of a fit of `n_points` particles and pictures together.
 
     It is what the user gives, or `engine.transports.resolve_transport` with the bins of
-    pictures. `use` is what the flow does with labels.
+    pictures. `sharing` says which classes share maps.
     """
     n_bins = N_BINS
-    if use == "shared":
+    if sharing == "shared":
         n_bins = N_BINS_OF_SHARED_MAPS
     return resolve_transport(
         transport,
@@ -315,15 +315,15 @@ def _uses_histograms(transport: TransportName | Transport, n_points: int) -> boo
 
 
 def choose_knots(
-    n_knots: Literal["auto"] | int, m: int, use: ConditionUse, n_classes: int
+    n_knots: Literal["auto"] | int, m: int, sharing: MapSharing, n_classes: int
 ) -> int:
     """Knots to keep per map for m particles of `n_classes` classes."""
     if n_knots != "auto":
         return int(n_knots)
-    if use == "shared":
+    if sharing == "shared":
         return MIN_PICTURE_MAP_KNOTS
     particles_per_map = float(m)
-    if use == "separate":
+    if sharing == "separate":
         particles_per_map = m / n_classes
     wanted = round(particles_per_map / PARTICLES_PER_KNOT)
     return min(MAX_PICTURE_MAP_KNOTS, max(MIN_PICTURE_MAP_KNOTS, wanted))

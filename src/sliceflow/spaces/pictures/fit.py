@@ -1,8 +1,8 @@
 """The fit of pictures: plan it, choose its start, move particles from coarse to fine.
 
-`PictureAdapter` reads the user's pictures and plans their fit: a `PictureTask`. With
-all settings chosen it is `TunedPictures`, and runs as `RunningPictures`, which holds
-the particles, the flow and the pictures that they move onto, for
+`PictureAdapter` reads the user's pictures and plans their fit: a `PlannedPictureFit`.
+With all settings chosen it is `TunedPictures`, and runs as `RunningPictures`, which
+holds the particles, the flow and the pictures that they move onto, for
 `engine.flow.simulate`.
 """
 
@@ -25,7 +25,7 @@ from sliceflow.engine.batches import Batches, Target
 from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.events import FlowListener
-from sliceflow.engine.flow import ParticleStreams, Step, resolve_condition_use
+from sliceflow.engine.flow import ParticleStreams, Step, resolve_map_sharing
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import inverse_sample_sizes
@@ -103,7 +103,7 @@ class PictureAdapter:
             row_conditions = RowConditions.infer(all_labels, len(all_labels), "labels")
         return PictureRows(layout, pixels, row_conditions, shard)
 
-    def make_task(self, rows: PictureRows, seed: Seed) -> PictureTask:
+    def plan_fit(self, rows: PictureRows, seed: Seed) -> PlannedPictureFit:
         """What a fit of these pictures will do; an error if that is impossible."""
         parameters = self.parameters
         data = PictureData.from_rows(rows, self.device, parameters.mirror)
@@ -131,7 +131,7 @@ class PictureAdapter:
         start_trial = None
         if needs_trial(plan, self.ranks.size):
             start_trial = StartTrial(self)
-        return PictureTask(
+        return PlannedPictureFit(
             plan, rows, seed, self.ranks, data, allocation, known, start_trial
         )
 
@@ -151,7 +151,7 @@ class PictureAdapter:
         return ParticleAllocation.in_proportion(
             data.conditions,
             m,
-            resolve_condition_use(amplifier, data.n_classes),
+            resolve_map_sharing(amplifier, data.n_classes),
             conditions_seed,
             conditions_seed.child("mixed"),
             self._stores_maps,
@@ -183,7 +183,7 @@ class PictureAdapter:
 
 
 @dataclass(frozen=True)
-class PictureTask:
+class PlannedPictureFit:
     """A planned fit of pictures. No particle has moved yet."""
 
     plan: PicturePlan
@@ -196,7 +196,7 @@ class PictureTask:
     start_trial: StartTrial | None  # decides where the particles of few pictures start
     checkpoints: Checkpoints | None = None
 
-    def with_checkpoints(self, checkpoints: Checkpoints) -> PictureTask:
+    def with_checkpoints(self, checkpoints: Checkpoints) -> PlannedPictureFit:
         """The same fit, which writes checkpoints and resumes from the last one."""
         return replace(self, checkpoints=checkpoints)
 
@@ -212,11 +212,16 @@ class PictureTask:
 
     def tune(self) -> TunedPictures:
         """This fit, in which a trial has chosen where particles start."""
-        task = self
+        planned_fit = self
         if self.start_trial is not None:
-            task = self.start_trial.run(self)
+            planned_fit = self.start_trial.run(self)
         return TunedPictures(
-            task.plan, task.seed, task.ranks, task.data, task.allocation, task.known
+            planned_fit.plan,
+            planned_fit.seed,
+            planned_fit.ranks,
+            planned_fit.data,
+            planned_fit.allocation,
+            planned_fit.known,
         )
 
 
@@ -246,7 +251,7 @@ class RunningPictures:
         # The y of all particles and of all pictures on the device of the fit; None if
         # the flow ignores it.
         self.particle_y = tuned.allocation.particle_y
-        self.data_y = data.visible_y(plan.condition_use)
+        self.data_y = data.visible_y(plan.map_sharing)
         if self.particle_y is not None and self.data_y is not None:
             self.particle_y = self.particle_y.to(data.device)
             self.data_y = self.data_y.to(data.device)

@@ -11,14 +11,14 @@ import torch
 
 from sliceflow.engine import frames
 from sliceflow.engine.compression import map_bytes
-from sliceflow.engine.flow import ConditionUse, resolve_condition_use
+from sliceflow.engine.flow import MapSharing, resolve_map_sharing
 from sliceflow.engine.frames import frame_bytes
 from sliceflow.engine.transports import (
     HistogramTransport,
     SavedTransport,
 )
+from sliceflow.models.fit_plan import FitPlan
 from sliceflow.models.particles import ParticleAllocation
-from sliceflow.models.plan import Plan
 from sliceflow.models.ranks import Communicator
 from sliceflow.saved_types import Between, Count
 from sliceflow.spaces.pictures import choices, schedules
@@ -48,7 +48,7 @@ NANOSECONDS_PER_BIN = {"cpu": 75.0, "cuda": 0.0}
 
 
 @dataclass(frozen=True, kw_only=True)
-class PicturePlan(Plan):
+class PicturePlan(FitPlan):
     """What a fit of pictures does. It prints as a table."""
 
     n_pictures: Count  # of all ranks, including mirror images
@@ -82,14 +82,14 @@ class PicturePlan(Plan):
                 )
 
     @property
-    def condition_use(self) -> ConditionUse:
+    def map_sharing(self) -> MapSharing:
         """What the flow does with the classes."""
-        return resolve_condition_use(self.amplifier, self.n_classes)
+        return resolve_map_sharing(self.amplifier, self.n_classes)
 
     @property
     def n_separate_classes(self) -> int:
         """The number of classes with separate maps; 0 if all classes share maps."""
-        if self.condition_use == "separate":
+        if self.map_sharing == "separate":
             return self.n_classes
         return 0
 
@@ -102,7 +102,7 @@ class PicturePlan(Plan):
             return "clusters"
         if self.n_separate_classes:
             return "per class"
-        if self.condition_use == "shared":
+        if self.map_sharing == "shared":
             return f"CSWF ξ={self.amplifier:g}"
         return "SWF"
 
@@ -249,7 +249,7 @@ class PicturePlan(Plan):
         direction_bytes = 4 * n_points + BYTES_PER_BIN * step_bins * n_classes
         step = max(self.directions_per_stage) * direction_bytes + self.frame_bytes
 
-        are_shared = self.condition_use == "shared"
+        are_shared = self.map_sharing == "shared"
         map_size = map_bytes(self.n_knots, n_bins, are_shared)
         model = self.n_maps * map_size * n_classes
         if self.mosaic_size:  # every rank has all pictures
@@ -308,13 +308,13 @@ def plan_pictures(
     layout = data.layout
     n_classes = data.n_classes
     completes = parameters.known is not None
-    use = resolve_condition_use(amplifier, n_classes)
+    sharing = resolve_map_sharing(amplifier, n_classes)
     mosaic_size = choices.choose_mosaic_size(
-        options.start, layout, use == "shared", completes
+        options.start, layout, sharing == "shared", completes
     )
     n_steps = choices.choose_steps_per_stage(
         parameters,
-        shared_from_noise=use != "separate" and mosaic_size == 0,
+        shared_from_noise=sharing != "separate" and mosaic_size == 0,
         device=device,
     )
 
@@ -322,7 +322,7 @@ def plan_pictures(
     n_distinct_per_map = float(data.n)
     if data.mirrored:
         n_distinct_per_map /= 2
-    if use == "separate":
+    if sharing == "separate":
         # As `choose_amplifier` counted them.
         n_points = data.n + allocation.n_kept
         n_distinct_per_map /= n_classes
@@ -341,10 +341,10 @@ def plan_pictures(
         patch_basis=choices.choose_patch_basis(parameters.patch_basis, data, ranks),
         n_directions=choices.choose_directions(options.n_directions, layout),
         transport=choices.choose_picture_transport(
-            parameters.transport, use, n_points, ranks.size
+            parameters.transport, sharing, n_points, ranks.size
         ),
         n_knots=choices.choose_knots(
-            options.n_knots, allocation.n_kept, use, n_classes
+            options.n_knots, allocation.n_kept, sharing, n_classes
         ),
         mosaic_size=mosaic_size,
         shrinkage=choices.choose_shrinkage(

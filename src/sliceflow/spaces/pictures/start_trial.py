@@ -22,7 +22,7 @@ from sliceflow.spaces.pictures.parameters import PictureParameters
 from sliceflow.spaces.pictures.plan import PicturePlan
 
 if TYPE_CHECKING:
-    from sliceflow.spaces.pictures.fit import PictureAdapter, PictureTask
+    from sliceflow.spaces.pictures.fit import PictureAdapter, PlannedPictureFit
 
 # With more pictures there is no trial, which would take longer than a fit on a GPU.
 MAX_PICTURES_OF_TRIAL = 3_000
@@ -50,10 +50,10 @@ class StartTrial:
 
     adapter: PictureAdapter
 
-    def run(self, task: PictureTask) -> PictureTask:
+    def run(self, planned_fit: PlannedPictureFit) -> PlannedPictureFit:
         """The fit with mosaics, as it was planned, or planned anew with noise."""
-        rows = task.rows
-        trial_seed = task.seed.child("start")
+        rows = planned_fit.rows
+        trial_seed = planned_fit.seed.child("start")
         shuffled = np.argsort(trial_seed.normal(len(rows), 1).numpy().ravel())
         n_held_out = int(HELD_OUT_SHARE * len(shuffled))
         held_out = rows.pixels[shuffled[:n_held_out]]
@@ -61,22 +61,22 @@ class StartTrial:
 
         def detect(start: int | Literal["noise"]) -> float:
             """The AUC with which samples are told from held-out pictures."""
-            parameters = self._trial_parameters(start, task.plan.amplifier)
+            parameters = self._trial_parameters(start, planned_fit.plan.amplifier)
             adapter = replace(self.adapter, parameters=parameters)
-            result = adapter.make_task(to_fit, trial_seed).run(())
+            result = adapter.plan_fit(to_fit, trial_seed).run(())
             assert result.particles is not None
             samples = adapter.read(result.particles.X, None).pixels
             return _detection(samples, held_out, to_fit.pixels)
 
-        with_mosaics = detect(task.plan.mosaic_size)
+        with_mosaics = detect(planned_fit.plan.mosaic_size)
         if with_mosaics < GOOD_DETECTION:
-            return task
+            return planned_fit
         if with_mosaics - detect("noise") < MIN_AUC_GAIN:
-            return task
+            return planned_fit
         parameters = self.adapter.parameters
         options = replace(parameters.options, start="noise")
         adapter = replace(self.adapter, parameters=replace(parameters, options=options))
-        return adapter.make_task(rows, task.seed)
+        return adapter.plan_fit(rows, planned_fit.seed)
 
     def _trial_parameters(
         self, start: int | Literal["noise"], amplifier: float

@@ -206,7 +206,7 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
         2
         """
         plan = super().plan(X, y)
-        assert isinstance(plan, TablePlan), "the task of a table has such a plan"
+        assert isinstance(plan, TablePlan), "the planned fit of a table has such a plan"
         return plan
 
     def _allows_missing(self) -> bool:

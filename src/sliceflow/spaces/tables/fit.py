@@ -58,7 +58,7 @@ class TableAdapter:
             merges_rare_levels=self.rare_levels == "merge",
         )
 
-    def make_task(self, rows: TableRows, seed: Seed) -> TableTask:
+    def plan_fit(self, rows: TableRows, seed: Seed) -> PlannedTableFit:
         """Find out what the columns are and how each is drawn."""
         table = self.infer_table(rows)
         strategies = choose_strategies(table)
@@ -78,7 +78,7 @@ class TableAdapter:
         what = f"{plan.n_rows} rows of {plan.n_columns} columns need"
         require_memory(plan.nbytes, "cpu", what, "fit fewer rows")
         warns = self.rare_levels == "warn"
-        return TableTask(plan, rows, FittedTable(plan, seed, table), warns)
+        return PlannedTableFit(plan, rows, FittedTable(plan, seed, table), warns)
 
     def _resolve_tree_settings(
         self, table: Table, strategies: Sequence[Strategy]
@@ -102,7 +102,7 @@ class TableAdapter:
 
 
 @dataclass(frozen=True)
-class TableTask:
+class PlannedTableFit:
     """A planned fit."""
 
     plan: TablePlan

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from sliceflow.models.plan import Plan
+from sliceflow.models.fit_plan import FitPlan
 from sliceflow.saved_types import Between, Count, Label
 from sliceflow.spaces.tables.strategies import Strategy, uses_ridge
 from sliceflow.spaces.tables.table import Table
@@ -22,7 +22,7 @@ BYTES_PER_CELL = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class TablePlan(Plan):
+class TablePlan(FitPlan):
     """The plan of the fit of a table. It prints as a table."""
 
     n_rows: Count

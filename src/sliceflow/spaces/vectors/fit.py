@@ -16,7 +16,7 @@ from sliceflow.engine.batches import Batches, Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import SeparateClassIndices, separate_classes
 from sliceflow.engine.events import FlowListener
-from sliceflow.engine.flow import ParticleStreams, Step, resolve_condition_use
+from sliceflow.engine.flow import ParticleStreams, Step, resolve_map_sharing
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
@@ -34,7 +34,7 @@ from sliceflow.models.rows import RowConditions
 from sliceflow.models.vector_rows import VectorRows, read_rows
 from sliceflow.spaces.vectors.axis_steps import AxisSteps
 from sliceflow.spaces.vectors.fitted import FittedVectors
-from sliceflow.spaces.vectors.local import LocalVectorTask
+from sliceflow.spaces.vectors.local import PlannedLocalVectorFit
 from sliceflow.spaces.vectors.parameters import VectorParameters
 from sliceflow.spaces.vectors.plan import (
     VectorPlan,
@@ -79,7 +79,9 @@ class VectorAdapter:
             row_conditions = RowConditions.infer(self.ranks.gather(y), shard.total)
         return replace(rows, conditions=row_conditions, rank_shard=shard)
 
-    def make_task(self, rows: VectorRows, seed: Seed) -> VectorTask | LocalVectorTask:
+    def plan_fit(
+        self, rows: VectorRows, seed: Seed
+    ) -> PlannedVectorFit | PlannedLocalVectorFit:
         """Plan a fit of these rows; an error if that is impossible."""
         parameters = self.parameters
         n_ranks = self.ranks.size
@@ -87,7 +89,9 @@ class VectorAdapter:
         if rows.conditions is not None:
             encoder = rows.conditions.encoder
             if uses_local_conditions(encoder, parameters, n_ranks):
-                return LocalVectorTask.for_rows(rows, parameters, seed, self.device)
+                return PlannedLocalVectorFit.for_rows(
+                    rows, parameters, seed, self.device
+                )
             n_classes = rows.n_classes
         n_particles = choose_n_particles(
             parameters.n_particles, rows.n_all_rows, n_classes, n_ranks
@@ -101,7 +105,7 @@ class VectorAdapter:
             )
         plan = plan_vectors(rows, parameters, allocation, self.device, n_ranks)
         self._require_memory(plan, len(rows.X))
-        return VectorTask(plan, rows, seed, self.ranks, self.device, allocation)
+        return PlannedVectorFit(plan, rows, seed, self.ranks, self.device, allocation)
 
     def _allocate_particles(
         self, row_conditions: RowConditions, n_particles: int, seed: Seed
@@ -111,19 +115,21 @@ class VectorAdapter:
         Raises a `ParameterError` if every class must have its own maps but cannot.
         """
         xi = self.parameters.amplifier
-        use = resolve_condition_use(xi, row_conditions.encoder.condition_dim)
-        if use == "separate" and not isinstance(row_conditions.encoder, ClassEncoder):
+        sharing = resolve_map_sharing(xi, row_conditions.encoder.condition_dim)
+        if sharing == "separate" and not isinstance(
+            row_conditions.encoder, ClassEncoder
+        ):
             fact = "fits each class separately, but y is continuous"
             hint = "use a finite amplifier, or labels (n,)"
             raise ParameterError("amplifier", xi, fact, hint)
-        if use == "separate" and self.ranks.size > 1:
+        if sharing == "separate" and self.ranks.size > 1:
             fact = "fits each class separately, which several ranks cannot do"
             hint = "use a finite amplifier, or one process"
             raise ParameterError("amplifier", xi, fact, hint)
         # Their order is drawn from the seed of y. Another would be no better, but give
         # other samples.
         return ParticleAllocation.in_proportion(
-            row_conditions, n_particles, use, seed, mixing_seed=seed
+            row_conditions, n_particles, sharing, seed, mixing_seed=seed
         )
 
     def _require_memory(self, plan: VectorPlan, n_shard: int) -> None:
@@ -155,7 +161,7 @@ def describe_y(y: np.ndarray | None) -> str:
 
 
 @dataclass(frozen=True)
-class VectorTask:
+class PlannedVectorFit:
     """A planned fit of a flow. No particle has moved yet, and no data are loaded."""
 
     plan: VectorPlan
@@ -166,7 +172,7 @@ class VectorTask:
     allocation: ParticleAllocation
     checkpoints: Checkpoints | None = None
 
-    def with_checkpoints(self, checkpoints: Checkpoints) -> VectorTask:
+    def with_checkpoints(self, checkpoints: Checkpoints) -> PlannedVectorFit:
         """The same fit, which writes checkpoints and resumes from the last one."""
         return replace(self, checkpoints=checkpoints)
 
@@ -185,7 +191,7 @@ class VectorTask:
         settings. This is the first thing that a fit does.
         """
         plan = self.plan
-        row_y = self.rows.visible_y(plan.condition_use)
+        row_y = self.rows.visible_y(plan.map_sharing)
         scalers_by_class = scalers_of_classes(
             self.rows, row_y, plan.standardize, self.ranks
         )

@@ -191,7 +191,7 @@ class FittedVectors(BaseFittedVectors):
         if self.plan.condition_kind == "continuous" and y is not None:
             _warn_if_one_condition(y)
         plan = self.plan
-        sample_y = visible_y(y, plan.condition_use, plan.condition_dim)
+        sample_y = visible_y(y, plan.map_sharing, plan.condition_dim)
         spec = plan.flow_spec(self.seed, self.device)
         parts = []
         with freeing_rotation_pools():

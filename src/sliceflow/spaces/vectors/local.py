@@ -165,7 +165,7 @@ def _parts(rows: VectorRows, scaler: ColumnScaler) -> list[tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class LocalVectorTask:
+class PlannedLocalVectorFit:
     """A planned fit of local conditions, which moves nothing: its model is the rows."""
 
     plan: LocalVectorPlan
@@ -183,7 +183,7 @@ class LocalVectorTask:
         parameters: VectorParameters,
         seed: Seed,
         device: torch.device,
-    ) -> LocalVectorTask:
+    ) -> PlannedLocalVectorFit:
         """A fit that keeps these rows, if there is memory for it."""
         row_conditions = rows.conditions
         assert row_conditions is not None, "local conditions need y"
@@ -205,8 +205,8 @@ class LocalVectorTask:
         require_memory(plan.nbytes, device, what, "keep fewer")
         return cls(plan, rows, seed, device, parameters.changed(FLOW_PARAMETERS))
 
-    def with_checkpoints(self, checkpoints: Checkpoints) -> LocalVectorTask:
-        """The task itself: there are no steps to resume."""
+    def with_checkpoints(self, checkpoints: Checkpoints) -> PlannedLocalVectorFit:
+        """The planned fit itself: there are no steps to resume."""
         return self
 
     def run(self, listeners: Sequence[FlowListener]) -> FitResult[FittedLocalVectors]:

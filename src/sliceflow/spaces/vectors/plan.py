@@ -22,7 +22,7 @@ from sliceflow.engine.encoded_y import (
     SeparateClassIndices,
     VisibleY,
 )
-from sliceflow.engine.flow import ConditionUse, FlowSpec, resolve_condition_use
+from sliceflow.engine.flow import FlowSpec, MapSharing, resolve_map_sharing
 from sliceflow.engine.frames import FrameKind, SavedFrameKind, frame_bytes
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -40,8 +40,8 @@ from sliceflow.engine.y_encoders import (
     MixedEncoder,
 )
 from sliceflow.errors import DataError, ParameterError
+from sliceflow.models.fit_plan import FitPlan
 from sliceflow.models.particles import ParticleAllocation
-from sliceflow.models.plan import Plan
 from sliceflow.models.presets import N_DIRECTIONS
 from sliceflow.models.vector_rows import VectorRows
 from sliceflow.saved_types import Between, Count
@@ -100,7 +100,7 @@ NonNegative = Annotated[float, Between(0)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class BaseVectorPlan(Plan):
+class BaseVectorPlan(FitPlan):
     """Base class of all plans of vectors, with a flow or with local conditions."""
 
     n_rows: Count  # of all ranks
@@ -157,21 +157,21 @@ class VectorPlan(BaseVectorPlan):
     batch_size: Count | None = None
 
     @property
-    def condition_use(self) -> ConditionUse:
+    def map_sharing(self) -> MapSharing:
         """What the flow does with y."""
-        return resolve_condition_use(self.amplifier, self.condition_dim)
+        return resolve_map_sharing(self.amplifier, self.condition_dim)
 
     @property
     def n_separate_classes(self) -> int:
         """The number of classes with separate maps; 0 if all rows share maps."""
-        if self.condition_kind == "labels" and self.condition_use == "separate":
+        if self.condition_kind == "labels" and self.map_sharing == "separate":
             return self.condition_dim
         return 0
 
     @property
     def method(self) -> str:
         """The name of the method: SWF, CSWF with its ξ, or per class."""
-        if self.condition_use == "none":
+        if self.map_sharing == "unconditional":
             return "SWF"
         if self.n_separate_classes:
             return "per class"
@@ -385,18 +385,18 @@ def plan_vectors(
     condition_kind: ConditionKind = "none"
     condition_dim = 0
     amplifier = 0.0
-    use: ConditionUse = "none"
+    sharing: MapSharing = "unconditional"
     row_y = None
     if rows.conditions is not None:
         condition_kind = rows.conditions.encoder.kind
         condition_dim = rows.conditions.encoder.condition_dim
         amplifier = parameters.amplifier
-        use = resolve_condition_use(amplifier, condition_dim)
-        row_y = rows.visible_y(use)
+        sharing = resolve_map_sharing(amplifier, condition_dim)
+        row_y = rows.visible_y(sharing)
     n_flow_particles = allocation.n_flow_particles
     particle_y = allocation.particle_y
 
-    frame_kind = choose_frame_kind(parameters.frame, d, use, n_ranks)
+    frame_kind = choose_frame_kind(parameters.frame, d, sharing, n_ranks)
     bandwidth, reason = plan_bandwidth(options.smoothing, rows, row_y)
     draws_per_row = 1
     n_data = n_rows  # about: the choice of a transport needs no more
@@ -470,7 +470,7 @@ def uses_local_conditions(
         hint = "fit in one process, or set condition_mode='joint'"
         raise ParameterError("condition_mode", mode, fact, hint)
     is_shared = (
-        resolve_condition_use(parameters.amplifier, encoder.condition_dim) == "shared"
+        resolve_map_sharing(parameters.amplifier, encoder.condition_dim) == "shared"
     )
     is_local = mode == "local" or (mode == "auto" and is_shared and n_ranks == 1)
     if isinstance(encoder, MixedEncoder) and not is_local:
@@ -511,10 +511,10 @@ def choose_n_knots(n_knots: int, y: VisibleY | None) -> int:
 def choose_frame_kind(
     frame: FrameName | Literal["paper"] | FrameKind,
     d: int,
-    use: ConditionUse,
+    sharing: MapSharing,
     n_ranks: int,
 ) -> FrameKind:
-    """The kind of frame for d columns, in a flow that makes this `use` of y.
+    """The kind of frame for d columns, in a flow that makes this `sharing` of maps.
 
     Raises a `ParameterError` if it must be fitted to the clouds and cannot be.
     """
@@ -523,7 +523,7 @@ def choose_frame_kind(
     kind = FRAME_KINDS[frame]() if isinstance(frame, str) else frame
     if not isinstance(kind, frames.MaxSliced):
         return kind
-    if use == "shared":
+    if sharing == "shared":
         fact = "does not work with conditions that share maps"
         hint = "use frame='orthogonal', or amplifier=math.inf"
         raise ParameterError("frame", frame, fact, hint)

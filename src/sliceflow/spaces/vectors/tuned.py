@@ -1,9 +1,10 @@
 """A tuned fit of vectors: all settings are chosen, and the units of its rows.
 
-`VectorTask.tune` makes `TunedVectors` of a planned fit. They have the data onto which
-the particles move: the rows in the flow's units, or draws along them (`smoother`). The
-draws are made only when a step needs data, and those for the axis steps when these
-begin. So a plan is quick, and memory holds the data of one stage at a time.
+`PlannedVectorFit.tune` makes `TunedVectors` of a planned fit. They have the data onto
+which the particles move: the rows in the flow's units, or draws along them
+(`smoother`). The draws are made only when a step needs data, and those for the axis
+steps when these begin. So a plan is quick, and memory holds the data of one stage at a
+time.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class TunedVectors:
     @property
     def row_y(self) -> VisibleY | None:
         """What the flow sees of y of the rows of all ranks; None if it ignores y."""
-        return self.rows.visible_y(self.plan.condition_use)
+        return self.rows.visible_y(self.plan.map_sharing)
 
     # Clouds
 

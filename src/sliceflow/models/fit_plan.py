@@ -16,7 +16,7 @@ _CIRCUMSTANCES = ("device", "n_ranks")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(ABC):
+class FitPlan(ABC):
     """What a fit does, and what it costs. It prints as a table.
 
     Each kind of data adds fields, the `method` in a word or two, its `summary`, and
