@@ -70,7 +70,7 @@ def measure(path: Path, n_rows: int, n_shadows: int, seed: int) -> Row:
             train,
             held_out,
             n_shadows=n_shadows,
-            seed=seed,
+            random_state=seed,
             device="cpu",
             notify=lambda text: print(f"  {text}", flush=True),
         )

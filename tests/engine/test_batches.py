@@ -22,7 +22,7 @@ from sliceflow.engine.batches import (
 )
 from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.engine.encoded_y import ClassIndices, ContinuousY, SeparateClassIndices
-from sliceflow.engine.flow import FlowSpec, ParticleStreams, simulate
+from sliceflow.engine.flow import FlowSpec, ParticleNoise, simulate
 from sliceflow.engine.frames import Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -191,7 +191,7 @@ def moved(particles, data):
     particles = replace(particles, x=particles.x.clone())
     flow = engine(len(particles.class_slices))
     return particles, simulate(
-        flow, particles, Target.from_cloud(data), ParticleStreams(Seed(0))
+        flow, particles, Target.from_cloud(data), ParticleNoise(Seed(0))
     )
 
 
@@ -205,7 +205,7 @@ def test_classes_apart_are_one_flow_for_each_class():
         alone = Cloud(particles.x[:, own].clone())
         flow = replace(engine(3), condition_dim=0)
         steps = simulate(
-            flow, alone, Target.from_cloud(data.part(other)), ParticleStreams(Seed(0))
+            flow, alone, Target.from_cloud(data.part(other)), ParticleNoise(Seed(0))
         )
         assert torch.allclose(together.x[:, own], alone.x, atol=1e-6)
         for step, single in zip(model, steps, strict=True):
@@ -234,7 +234,7 @@ def test_data_are_loaded_once_a_stage_or_anew_for_every_step():
             flow,
             cloud(60),
             Target(load_data, reloads_every_step=every_step),
-            ParticleStreams(Seed(0)),
+            ParticleNoise(Seed(0)),
         )
         assert loaded == wanted
 
@@ -255,7 +255,7 @@ def test_batches_take_turns_over_all_stages():
         flow,
         cloud(60),
         Target.from_cloud(cloud(50), Batches(parts)),
-        ParticleStreams(Seed(0)),
+        ParticleNoise(Seed(0)),
     )
     assert seen == [(parts[turn % 3], 20) for turn in range(4)]
 

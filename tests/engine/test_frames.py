@@ -109,7 +109,7 @@ def test_max_sliced_directions_find_the_difference():
     y = Seed(2).normal(d, 3000)
     y[7] += 2
     y[9] *= 3
-    kind = MaxSliced(max_directions=2, n_iterations=60)
+    kind = MaxSliced(n_directions=2, n_iterations=60)
     theta = kind.make_frame(Seed(0), 0, x, data=y).theta
     assert (
         float(theta[:, [7, 9]].square().sum()) > 1.7
@@ -132,4 +132,4 @@ def test_fitted_directions_are_kept_and_others_drawn_again():
 def test_directions_are_counted_as_they_are_drawn(kind, d):
     x = Seed(1).normal(30, d).T
     frame = kind.make_frame(Seed(0), 0, x, data=x + 1)
-    assert kind.count_directions(d) == len(frame.project(Cloud(x)))
+    assert kind.max_directions(d) == len(frame.project(Cloud(x)))

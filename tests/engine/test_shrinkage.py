@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sliceflow.engine.batches import Batch, Target
 from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.engine.encoded_y import ClassIndices, SeparateClassIndices
-from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams, simulate
+from sliceflow.engine.flow import FlowSpec, FlowState, ParticleNoise, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -163,7 +163,7 @@ def test_a_flow_between_equal_distributions_ends_early():
             flow,
             particles,
             Target.from_cloud(Cloud(y)),
-            ParticleStreams(Seed(1)),
+            ParticleNoise(Seed(1)),
             state=state,
         )
         assert least <= state.steps_done <= max_samples

@@ -153,7 +153,7 @@ def attack_half(run: FittedRun, shadows: int) -> Attacks:
         others,
         y=settings.target or choose_target(model.columns_),
         n_shadows=shadows,
-        seed=settings.seed,
+        random_state=settings.seed,
         device=settings.device,
         notify=run.output.say,
     )

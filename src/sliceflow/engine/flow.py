@@ -82,7 +82,7 @@ def simulate(
     spec: FlowSpec,
     particles: Cloud,
     target: StepTarget,
-    particle_streams: ParticleStreams | None = None,
+    particle_noise: ParticleNoise | None = None,
     *,
     listeners: Sequence[EventListener[Event]] = (),
     state: FlowState | None = None,
@@ -99,7 +99,7 @@ def simulate(
     spec : the stages, the seed of the frames, and the amplifier of the condition
     particles : the points to move, x (d, M)
     target : the data, and which particles and data each step is fitted to
-    particle_streams : the random numbers of the particles, for the entropy term; None
+    particle_noise : the random numbers of the particles, for the entropy term; None
         if no step adds noise
     listeners : called after every step
     state : the progress of an earlier simulation to resume, with the `particles` as
@@ -131,12 +131,12 @@ def simulate(
                         step.move(
                             frame,
                             solution.maps,
-                            particle_streams,
+                            particle_noise,
                             z=z_p,
                             dz=solution.dz,
                         )
                     else:
-                        step.move(frame, solution.maps, particle_streams)
+                        step.move(frame, solution.maps, particle_noise)
                     model_step = step.stored_step(frame, solution.maps)
                     state.advance(step, solution, model_step, listeners)
                     after_step()
@@ -148,7 +148,7 @@ def replay(
     spec: FlowSpec,
     steps: Sequence[ModelStep],
     particles: Cloud,
-    particle_streams: ParticleStreams,
+    particle_noise: ParticleNoise,
     snapshots_after: Collection[int] = (),
 ) -> list[Tensor]:
     """Move other particles, in place, by the steps of a model.
@@ -162,14 +162,12 @@ def replay(
     in their own order
     """
     if spec.map_sharing != "separate":
-        return _replay_in_order(
-            spec, steps, particles, particle_streams, snapshots_after
-        )
+        return _replay_in_order(spec, steps, particles, particle_noise, snapshots_after)
     y = visible_y(particles.y, spec.map_sharing, spec.condition_dim)
     with Cloud(particles.x, y).in_class_order() as (by_class, order):
-        streams_by_class = replace(particle_streams, order=order)
+        noise_by_class = replace(particle_noise, order=order)
         snapshots = _replay_in_order(
-            spec, steps, by_class, streams_by_class, snapshots_after
+            spec, steps, by_class, noise_by_class, snapshots_after
         )
     return [order.undo(x) for x in snapshots]
 
@@ -178,7 +176,7 @@ def _replay_in_order(
     spec: FlowSpec,
     steps: Sequence[ModelStep],
     particles: Cloud,
-    particle_streams: ParticleStreams,
+    particle_noise: ParticleNoise,
     snapshots_after: Collection[int],
 ) -> list[Tensor]:
     """Move particles that are sorted by class if each class has its own maps."""
@@ -199,7 +197,7 @@ def _replay_in_order(
                     whole_particles=particles,
                 )
                 frame = step.make_frame(theta=model_step.theta)
-                step.move(frame, model_step.expanded_maps(), particle_streams)
+                step.move(frame, model_step.expanded_maps(), particle_noise)
                 steps_done += 1
                 if steps_done in snapshots_after:
                     snapshots.append(step.current_points())
@@ -337,7 +335,7 @@ class Step:
         self,
         frame: Frame,
         maps: TransportMaps,
-        particle_streams: ParticleStreams | None,
+        particle_noise: ParticleNoise | None,
         z: Tensor | None = None,
         dz: Tensor | None = None,
     ) -> None:
@@ -355,8 +353,8 @@ class Step:
         else:
             self._move_in_chunks(frame, maps, step_size)
         if self.spec.entropy > 0 and not self.stage.matches_marginals:
-            assert particle_streams is not None, "noise takes random numbers"
-            self._add_noise(particle_streams, step_size)
+            assert particle_noise is not None, "noise takes random numbers"
+            self._add_noise(particle_noise, step_size)
 
     def _reads_again(self, z: Tensor) -> bool:
         """Whether projections z (h, M) are read again, instead of computed again.
@@ -376,12 +374,12 @@ class Step:
         for part in chunks(n, chunk_size):
             frame.move(self.particles.part(part), maps, step_size)
 
-    def _add_noise(self, particle_streams: ParticleStreams, step_size: float) -> None:
+    def _add_noise(self, particle_noise: ParticleNoise, step_size: float) -> None:
         """Add the noise √(2λη)·ε of the entropy term, with η = step_size·d."""
         x = self.particles.x
         eta = step_size * len(x)
         epsilon = torch.empty_like(x)
-        particle_streams.fill(epsilon, "entropy", self.stage_index, self.step_index)
+        particle_noise.fill(epsilon, "entropy", self.stage_index, self.step_index)
         x.add_(epsilon, alpha=math.sqrt(2 * self.spec.entropy * eta))
 
     def stored_step(self, frame: Frame, maps: TransportMaps) -> ModelStep | None:
@@ -502,10 +500,10 @@ class FlowState:
 
 
 @dataclass(frozen=True)
-class ParticleStreams:
+class ParticleNoise:
     """Random numbers for particles: where they start, and the noise of the steps.
 
-    Particle j uses row ``first + j`` of the streams below `seed`. So its numbers depend
+    Particle j uses row ``first + j`` of the numbers below `seed`. So its numbers depend
     neither on how many particles there are, nor on which chunk or rank it belongs to,
     nor on the other particles' classes.
     """

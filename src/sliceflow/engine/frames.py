@@ -129,8 +129,8 @@ class Frame(Protocol):
 class FrameKind(Protocol):
     """A kind of frame: it makes the frame of each step of a stage."""
 
-    def count_directions(self, d: int) -> int:
-        """The number of directions of a step for points in d dimensions, at most.
+    def max_directions(self, d: int) -> int:
+        """The most directions of a step for points in d dimensions.
 
         The estimate of a step's memory uses it.
         """
@@ -181,7 +181,7 @@ def frame_bytes(kind: FrameKind, d: int, condition_dim: int, itemsize: int) -> i
         multiplying = rotations_per_draw(d) * (4 * 8 + 2 * itemsize)
         result = 2 * itemsize
         return shift_bytes + d * d * (pool + max(making_the_pool, multiplying) + result)
-    h = kind.count_directions(d)
+    h = kind.max_directions(d)
     # Four arrays in float64 (drawn, joined, normalised, signed), and two in the type of
     # the particles.
     bytes_per_number = 4 * 8 + 2 * itemsize
@@ -215,7 +215,7 @@ class Random:
     def __post_init__(self) -> None:
         _require_positive_int("n_directions", self.n_directions)
 
-    def count_directions(self, d: int) -> int:
+    def max_directions(self, d: int) -> int:
         """H, whatever d is."""
         return self.n_directions
 
@@ -253,7 +253,7 @@ class Orthogonal:
     True
     """
 
-    def count_directions(self, d: int) -> int:
+    def max_directions(self, d: int) -> int:
         """d, one for each dimension."""
         return d
 
@@ -279,15 +279,15 @@ class MaxSliced:
     """Orthonormal directions along which particles and data differ most.
 
     This is not in the paper. From a random rotation, K directions climb to a large Σ
-    W₂²(θ·x, θ·y) over θ, as in SINF [1]_; K = 1 is the max-sliced distance [2]_. With
-    the sorted projections aᵢ = θ·xᵢ and bᵢ = θ·yᵢ of n = 1,000 particles and data, the
-    gradient is 2/n·Σᵢ (aᵢ − bᵢ)(xᵢ − yᵢ). A step does the work of several random ones,
-    and costs more. A model stores the directions.
+    W₂²(θ·p, θ·q) over θ, as in SINF [1]_; K = 1 is the max-sliced distance [2]_. With
+    the sorted projections θ·pᵢ and θ·qᵢ of n = 1,000 particles and data, the gradient
+    is 2/n·Σᵢ (θ·pᵢ − θ·qᵢ)(pᵢ − qᵢ). A step does the work of several random ones, and
+    costs more. A model stores the directions.
 
     Parameters
     ----------
-    max_directions : int, default 32
-        The largest K. K is never more than half of the d dimensions: with all of them,
+    n_directions : int, default 32
+        K, at most. It is never more than half of the d dimensions: with all of them,
         any rotation would be as good.
     n_iterations : int, default 10
         Steps of the ascent.
@@ -301,25 +301,25 @@ class MaxSliced:
     Examples
     --------
     >>> x = torch.randn(6, 2000, generator=torch.Generator().manual_seed(0))
-    >>> y = x.clone()
-    >>> y[4] *= 3  # they differ along the fifth coordinate alone
-    >>> kind = MaxSliced(max_directions=1, n_iterations=50)
-    >>> frame = kind.make_frame(Seed(0), 0, x, data=y)
+    >>> data = x.clone()
+    >>> data[4] *= 3  # they differ along the fifth coordinate alone
+    >>> kind = MaxSliced(n_directions=1, n_iterations=50)
+    >>> frame = kind.make_frame(Seed(0), 0, x, data=data)
     >>> frame.theta.abs().argmax().item()
     4
     """
 
-    max_directions: int = 32
+    n_directions: int = 32
     n_iterations: int = 10
 
     def __post_init__(self) -> None:
-        _require_positive_int("max_directions", self.max_directions)
+        _require_positive_int("n_directions", self.n_directions)
         _require_positive_int("n_iterations", self.n_iterations)
 
-    def count_directions(self, d: int) -> int:
+    def max_directions(self, d: int) -> int:
         """K for points in d dimensions."""
         half = (d + 1) // 2
-        return min(self.max_directions, half)
+        return min(self.n_directions, half)
 
     def make_frame(
         self,
@@ -337,30 +337,30 @@ class MaxSliced:
         u = seed.child("compared").uniform(
             2, n, first_row=2 * step_index, device=x.device
         )
-        x = x[:, (u[0] * x.shape[1]).long()]
-        y = data[:, (u[1] * data.shape[1]).long()]
+        x_p = x[:, (u[0] * x.shape[1]).long()]
+        x_q = data[:, (u[1] * data.shape[1]).long()]
         theta = rotation(seed, step_index, d, x.device, x.dtype)
-        theta = theta[: self.count_directions(d)]
+        theta = theta[: self.max_directions(d)]
         for _ in range(self.n_iterations):
-            theta = _ascent_step(theta, x, y)
+            theta = _ascent_step(theta, x_p, x_q)
         theta = theta.contiguous()
         return DenseFrame(theta, None, theta_to_store=theta)
 
 
-def _ascent_step(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """One step from orthonormal directions theta (K, d) to larger Σ W₂²(θ·x, θ·y).
+def _ascent_step(theta: Tensor, x_p: Tensor, x_q: Tensor) -> Tensor:
+    """One step from orthonormal directions theta (K, d) to larger Σ W₂²(θ·p, θ·q).
 
-    x and y are (d, n). The gradient is taken along the set of orthonormal directions,
-    without its part within their span, and has a fixed length.
+    The points p and q are (d, n). The gradient is taken along the set of orthonormal
+    directions, without its part within their span, and has a fixed length.
     """
-    a, order_x = (theta @ x).sort(dim=1)
-    b, order_y = (theta @ y).sort(dim=1)
-    gap = a - b
-    gap_of_x = torch.zeros_like(a).scatter_(1, order_x, gap)
-    gap_of_y = torch.zeros_like(a).scatter_(1, order_y, gap)
-    gradient = gap_of_x @ x.T - gap_of_y @ y.T
+    z_p, order_p = (theta @ x_p).sort(dim=1)
+    z_q, order_q = (theta @ x_q).sort(dim=1)
+    gap = z_p - z_q
+    gap_of_p = torch.zeros_like(z_p).scatter_(1, order_p, gap)
+    gap_of_q = torch.zeros_like(z_q).scatter_(1, order_q, gap)
+    gradient = gap_of_p @ x_p.T - gap_of_q @ x_q.T
     gradient -= gradient @ theta.T @ theta
-    length = gradient.norm().clamp(min=torch.finfo(x.dtype).tiny)
+    length = gradient.norm().clamp(min=torch.finfo(x_p.dtype).tiny)
     climbed = theta + _ASCENT_STEP * gradient / length
     basis: Tensor = torch.linalg.qr(climbed.T)[0]
     return basis.T
@@ -381,7 +381,7 @@ class Axis:
     True
     """
 
-    def count_directions(self, d: int) -> int:
+    def max_directions(self, d: int) -> int:
         """d, one for each coordinate."""
         return d
 

@@ -276,7 +276,7 @@ class LeastGaussianRotation:
 
     n_candidates: int = 8
 
-    def count_directions(self, d: int) -> int:
+    def max_directions(self, d: int) -> int:
         """d: the candidates are rotations."""
         return d
 

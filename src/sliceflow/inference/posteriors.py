@@ -562,7 +562,7 @@ def load(path: str | os.PathLike[str], *, max_memory: int | None = None) -> Post
     True
     """
     saved = file.load(path, [SavedPosterior], max_memory=max_memory)
-    with file.reading(path):
+    with file.as_model_file_errors(path):
         loaded = Posterior(
             saved.theta,
             saved.x,

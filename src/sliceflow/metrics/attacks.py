@@ -58,7 +58,7 @@ def attack(
     *,
     y: Hashable | None = None,
     n_shadows: int | None = None,
-    seed: int = 0,
+    random_state: int = 0,
     device: str = "auto",
     notify: Callable[[str], None] = lambda text: None,
 ) -> Attacks:
@@ -101,7 +101,7 @@ def attack(
         The column of attribute disclosure. None takes the last that varies.
     n_shadows : int or None, default None
         The number of shadow models. None fits 60 of a model, and none of samples.
-    seed : int, default 0
+    random_state : int, default 0
         The seed of all random numbers.
     device : "cpu", "cuda" or "auto", default "auto"
         Where nearest rows are searched.
@@ -137,11 +137,11 @@ def attack(
     """
     is_model = isinstance(model_or_samples, GenerativeModel)
     n_shadows = _resolve_n_shadows(n_shadows, is_model)
-    settings = _Settings(y, seed, str(resolve_device(device)), notify)
+    settings = _Settings(y, random_state, str(resolve_device(device)), notify)
     train_df = _as_dataframe(train, "train")
     held_out_df = _as_dataframe(held_out, "held_out")
     if isinstance(model_or_samples, GenerativeModel):
-        sample_dfs = _draw_samples(model_or_samples, len(train_df), seed)
+        sample_dfs = _draw_samples(model_or_samples, len(train_df), random_state)
     else:
         sample_dfs = [_as_dataframe(model_or_samples, "samples")]
     sizes = {
@@ -160,7 +160,9 @@ def attack(
     n_outliers = 0
     if n_shadows and isinstance(model_or_samples, GenerativeModel):
         n_outliers = min(_N_OUTLIERS, len(train_df) // 2)
-        shadows = ShadowAttack(n_shadows, n_outliers, seed, settings.device, notify)
+        shadows = ShadowAttack(
+            n_shadows, n_outliers, random_state, settings.device, notify
+        )
         takes_arrays = not _is_table(train)
         attacks.append(
             _attack_outliers(

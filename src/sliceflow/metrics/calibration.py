@@ -133,7 +133,11 @@ class Calibration:
 
 
 def calibration(
-    samples: RowsLike, truth: RowsLike, *, first: str | None = None, seed: int = 0
+    samples: RowsLike,
+    truth: RowsLike,
+    *,
+    first: str | None = None,
+    random_state: int = 0,
 ) -> Calibration:
     """Test whether conditional samples cover the truth as often as they should.
 
@@ -147,7 +151,7 @@ def calibration(
         Such as the parameters with which the conditions were simulated.
     first : "conditions", "samples" or None, default None
         What the first axis of samples counts; needed only if n = q.
-    seed : int, default 0
+    random_state : int, default 0
         The seed of TARP's reference points.
 
     Returns
@@ -180,7 +184,7 @@ def calibration(
         if not np.isfinite(values).all():
             raise DataError(f"{name} contain a NaN or an infinity")
     ranks = (samples < truth[:, None]).sum(axis=1)
-    tarp_ranks = _tarp_ranks(samples, truth, seed)
+    tarp_ranks = _tarp_ranks(samples, truth, random_state)
     return Calibration(ranks, tarp_ranks, n_samples=samples.shape[1])
 
 

@@ -34,7 +34,7 @@ def sliced_wasserstein(
     b: RowsLike,
     *,
     n_directions: int = 1000,
-    seed: int = 0,
+    random_state: int = 0,
     directions: Floats | None = None,
 ) -> float:
     """Sliced 2-Wasserstein distance between two samples, exact on each direction.
@@ -47,7 +47,7 @@ def sliced_wasserstein(
         The two samples, of any sizes.
     n_directions : int, default 1000
         H, the number of random unit directions.
-    seed : int, default 0
+    random_state : int, default 0
         The seed of the directions.
     directions : (H, d) or None, default None
         Unit vectors to use instead of random ones.
@@ -64,7 +64,7 @@ def sliced_wasserstein(
     """
     a, b = _as_float64(a, b)
     if directions is None:
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(random_state)
         directions = rng.standard_normal((n_directions, a.shape[1]))
         directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     total = 0.0
@@ -219,7 +219,7 @@ def two_sample_score(
     classifier: Any = None,
     scoring: str = "accuracy",
     n_trees: int = 200,
-    seed: int = 0,
+    random_state: int = 0,
 ) -> float:
     """Classifier two-sample test (C2ST): can samples be told from held-out rows?
 
@@ -240,7 +240,7 @@ def two_sample_score(
         The name of a score of scikit-learn; "roc_auc" returns the AUC.
     n_trees : int, default 200
         The number of trees of the forest.
-    seed : int, default 0
+    random_state : int, default 0
         The seed of the subset, the folds and the forest.
 
     Returns
@@ -259,7 +259,7 @@ def two_sample_score(
     from sklearn.metrics import get_scorer
     from sklearn.model_selection import StratifiedKFold
 
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(random_state)
     samples = np.asarray(from_tensor(samples))
     held_out = np.asarray(from_tensor(held_out))
     n = min(len(samples), len(held_out))
@@ -272,11 +272,11 @@ def two_sample_score(
     y = np.repeat([0, 1], n)
     is_forest = classifier is None
     if is_forest:
-        classifier = RandomForestClassifier(n_trees, random_state=seed)
+        classifier = RandomForestClassifier(n_trees, random_state=random_state)
     n_folds = _N_FOLDS
     if n >= _MANY_ROWS:
         n_folds = _N_FOLDS_OF_MANY_ROWS
-    folds = StratifiedKFold(n_folds, shuffle=True, random_state=seed)
+    folds = StratifiedKFold(n_folds, shuffle=True, random_state=random_state)
     scorer = get_scorer(scoring)
     scores = []
     for fitted_rows, scored_rows in folds.split(X, y):

@@ -282,7 +282,7 @@ def _restore(
 ) -> None:
     """Take the particles, the state and the history from a checkpoint."""
     x = running.particles.x
-    first = running.particle_streams.first
+    first = running.particle_noise.first
     own = slice(first, first + x.shape[1])  # where this rank's particles are
     x.copy_(torch.from_numpy(saved.x)[:, own])
     if saved.coordinates is not None:

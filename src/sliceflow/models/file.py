@@ -70,7 +70,7 @@ WRONG_CONTENT = (
 
 
 @contextmanager
-def reading(path: str | os.PathLike[str]) -> Iterator[None]:
+def as_model_file_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turn whatever is wrong with the content of a file into a `ModelFileError`."""
     try:
         yield
@@ -146,7 +146,7 @@ def load_by_class_name(
     name = _path_in_folder(path)
     content = _read_content(name)
     budget = MemoryBudget(len(content), max_memory)
-    with reading(name):
+    with as_model_file_errors(name):
         class_name, header, arrays = parse(content, budget)
         value = codec.decode(find_type(class_name), header, arrays, device)
         if hasattr(value, "sample_bytes"):

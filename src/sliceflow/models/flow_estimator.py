@@ -572,7 +572,7 @@ def run_flow(
             running.spec,
             running.particles,
             running.target(),
-            running.particle_streams,
+            running.particle_noise,
             listeners=all_listeners,
             state=state,
             after_step=after_step,

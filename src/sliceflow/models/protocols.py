@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from sliceflow.engine.batches import StepTarget
     from sliceflow.engine.clouds import Cloud
     from sliceflow.engine.encoded_y import EncodedY
-    from sliceflow.engine.flow import FlowSpec, ParticleStreams
+    from sliceflow.engine.flow import FlowSpec, ParticleNoise
     from sliceflow.engine.y_encoders import ConditionEncoder
     from sliceflow.models.checkpoints import Checkpoints
 
@@ -279,13 +279,13 @@ class RunningFlow(Protocol):
     ----------
     spec : the stages that can be interrupted and resumed
     particles : this rank's particles, which move
-    particle_streams : the random numbers of this rank's particles; its `first` is the
+    particle_noise : the random numbers of this rank's particles; its `first` is the
         index of the first of them among those of all ranks
     """
 
     spec: FlowSpec
     particles: Cloud
-    particle_streams: ParticleStreams
+    particle_noise: ParticleNoise
 
     def target(self) -> StepTarget:
         """What the particles move onto. Its data are freed with it."""

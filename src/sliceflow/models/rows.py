@@ -162,7 +162,7 @@ def _check_mixed(encoder: MixedEncoder) -> None:
         raise ValueError("the labels and columns of a condition do not fit together")
 
 
-class HasConditions:
+class ConditionsMixin:
     """Base class with shortcuts to the field `conditions`."""
 
     conditions: RowConditions | None  # of the rows of all ranks; None without y
@@ -214,7 +214,7 @@ class HasConditions:
         return self.conditions.encoder.condition_dim
 
 
-class ArrayRows(HasConditions, ABC):
+class ArrayRows(ConditionsMixin, ABC):
     """Base class of rows that are in one array.
 
     A subclass is a frozen dataclass with the fields `conditions` and `rank_shard`.

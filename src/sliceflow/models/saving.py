@@ -219,7 +219,7 @@ def load_estimator(
     fitted = saved.fitted
     if "device" in {field.name for field in fields(fitted)}:
         fitted = replace(fitted, device=resolve_device(device))
-    with file.reading(path):
+    with file.as_model_file_errors(path):
         estimator._adapter()  # checks the parameters
         fitted = estimator._with_rows(fitted, saved.rows)
         record = FitRecord(saved.seed, fitted, saved.history.columns(), saved.rows)

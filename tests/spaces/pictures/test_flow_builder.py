@@ -10,7 +10,7 @@ from models import picture_plan
 from sliceflow import ImageOptions
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import FlowState, ParticleStreams, Step, simulate
+from sliceflow.engine.flow import FlowState, ParticleNoise, Step, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import ShrunkTransport
 from sliceflow.engine.transports import (
@@ -85,7 +85,7 @@ def test_a_coarse_stage_leaves_finer_detail_alone_and_the_last_one_clips():
         dataclasses.replace(flow, stage_range=range(1)),
         particles,
         Target.from_cloud(data),
-        ParticleStreams(Seed(0)),
+        ParticleNoise(Seed(0)),
     )
     change = particles.x - start
     assert float(change.abs().max()) > 0.1
@@ -95,7 +95,7 @@ def test_a_coarse_stage_leaves_finer_detail_alone_and_the_last_one_clips():
         flow,
         particles,
         Target.from_cloud(data),
-        ParticleStreams(Seed(0)),
+        ParticleNoise(Seed(0)),
         state=FlowState(stage_index=1),
     )
     assert float(particles.x.abs().max()) <= 1

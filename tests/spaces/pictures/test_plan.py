@@ -16,7 +16,7 @@ from sliceflow.engine.transports import (
 from sliceflow.spaces.pictures.batching import choose_batch_size
 from sliceflow.spaces.pictures.choices import (
     choose_amplifier,
-    choose_clusters,
+    choose_n_clusters,
     choose_picture_transport,
     choose_shrinkage,
 )
@@ -121,7 +121,7 @@ def test_there_are_as_many_clusters_as_pictures_allow():
     def chosen(transport, steps, m, n, shape, mirror=False):
         flow = ImageFlow(transport=transport, steps_per_stage=steps, mirror=mirror)
         parameters = flow._adapter().parameters
-        return choose_clusters(parameters, m, n, shape, torch.device("cuda"))
+        return choose_n_clusters(parameters, m, n, shape, torch.device("cuda"))
 
     for transport, steps, m, n, shape, expected in (
         ("auto", None, 10_000, 60_000, digit, 30),

@@ -135,3 +135,13 @@ def test_a_plan_counts_the_time_of_fresh_particles():
     assert plan.seconds > 1.5 * without.seconds
     more_steps = vectors(20, n_particles=10_000, n_steps=200).plan(X)
     assert more_steps.seconds > plan.seconds
+
+
+def test_a_plan_counts_no_more_directions_than_a_step_has():
+    """In two columns, max-sliced steps have one direction, and axis steps have two."""
+    X = np.random.default_rng(0).normal(size=(1000, 2))
+    few = vectors(2, n_steps=50, frame=frames.MaxSliced(1)).plan(X)
+    many = vectors(2, n_steps=50, frame=frames.MaxSliced(32)).plan(X)
+    assert many.seconds == few.seconds
+    assert many.nbytes == few.nbytes
+    assert many.n_axis_particles == few.n_axis_particles

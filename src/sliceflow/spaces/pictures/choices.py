@@ -116,7 +116,7 @@ def choose_shrinkage(
     return min(MAX_SHRINKAGE, SHRINKAGE_FACTOR * noise)
 
 
-def choose_directions(n_directions: Literal["auto"] | int, layout: Layout) -> int:
+def choose_n_directions(n_directions: Literal["auto"] | int, layout: Layout) -> int:
     """The number of directions of a step of random patches."""
     if n_directions != "auto":
         return int(n_directions)
@@ -168,7 +168,7 @@ def choose_steps_per_stage(
     return n_steps
 
 
-def choose_particles(
+def choose_n_picture_particles(
     parameters: PictureParameters,
     n: int,
     n_classes: int,
@@ -218,7 +218,7 @@ def choose_amplifier(
     return xi
 
 
-def choose_clusters(
+def choose_n_clusters(
     parameters: PictureParameters,
     m: int,
     n: int,
@@ -314,7 +314,7 @@ def _uses_histograms(transport: TransportName | Transport, n_points: int) -> boo
     return isinstance(chosen, HistogramTransport)
 
 
-def choose_knots(
+def choose_n_picture_knots(
     n_knots: Literal["auto"] | int, m: int, sharing: MapSharing, n_classes: int
 ) -> int:
     """Knots to keep per map for m particles of `n_classes` classes."""

@@ -25,7 +25,7 @@ from sliceflow.engine.batches import Batches, Target
 from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.events import FlowListener
-from sliceflow.engine.flow import ParticleStreams, Step, resolve_map_sharing
+from sliceflow.engine.flow import ParticleNoise, Step, resolve_map_sharing
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import inverse_sample_sizes
@@ -107,7 +107,7 @@ class PictureAdapter:
         """What a fit of these pictures will do; an error if that is impossible."""
         parameters = self.parameters
         data = PictureData.from_rows(rows, self.device, parameters.mirror)
-        m = choices.choose_particles(
+        m = choices.choose_n_picture_particles(
             parameters, data.n, data.n_classes, self.ranks.size, self.device
         )
         amplifier = parameters.amplifier
@@ -164,7 +164,7 @@ class PictureAdapter:
         """
         if data.conditions is not None or self.parameters.known is not None:
             return 1
-        return choices.choose_clusters(
+        return choices.choose_n_clusters(
             self.parameters, m, data.n, data.layout.shape, self.device
         )
 
@@ -245,7 +245,7 @@ class RunningPictures:
         data = tuned.data
         self.tuned = tuned
         self.shard = tuned.ranks.shard(plan.n_flow_particles)  # this rank's particles
-        self.particle_streams = ParticleStreams(
+        self.particle_noise = ParticleNoise(
             tuned.seed.child("particles"), self.shard.first
         )
         # The y of all particles and of all pictures on the device of the fit; None if
@@ -258,7 +258,7 @@ class RunningPictures:
 
         # The indices of the pictures that each stage uses, in turn. An empty list if
         # every stage uses all pictures.
-        self.stage_indices = divide_among_stages(
+        self.pictures_by_stage = divide_among_stages(
             plan, data, tuned.seed.child("batches")
         )
 
@@ -286,7 +286,7 @@ class RunningPictures:
         classes = self.tuned.data.label_y
         mosaics = build_mosaics(plan, self.mosaic_pixels, classes, device)
         x = initial_particles(
-            plan, mosaics, self.shard.count, y, self.particle_streams, device
+            plan, mosaics, self.shard.count, y, self.particle_noise, device
         )
         if is_known is not None:
             encoded = _encode_to_complete(self.tuned, self.shard)
@@ -321,13 +321,13 @@ class RunningPictures:
         seed = tuned.seed.child("data", step.stage_index)
         if tuned.plan.options.dequantize_every == "step":
             seed = seed.child(step.step_index)
-        if self.stage_indices:
+        if self.pictures_by_stage:
             return self._pictures_of_stage(step.stage_index, seed)
         return tuned.data.cloud(seed)
 
     def _pictures_of_stage(self, stage_index: int, seed: Seed) -> Cloud:
         """The part of the pictures whose turn it is in a stage, sorted by class."""
-        indices = self.stage_indices[stage_index % len(self.stage_indices)]
+        indices = self.pictures_by_stage[stage_index % len(self.pictures_by_stage)]
         cloud = self.tuned.data.cloud(seed, indices)
         n_classes = self.tuned.plan.n_separate_classes
         if n_classes == 0 or not isinstance(cloud.y, ClassIndices):
@@ -340,7 +340,7 @@ class RunningPictures:
 
         The module `batching` explains which limit decides.
         """
-        if self.stage_indices:
+        if self.pictures_by_stage:
             return Batches()  # a step uses all pictures of its stage
         plan = self.tuned.plan
         data = self.tuned.data

@@ -14,13 +14,13 @@ from torch import Tensor
 from sliceflow.arrays import chunks
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import ClassIndices, EncodedY
-from sliceflow.engine.flow import ParticleStreams
+from sliceflow.engine.flow import ParticleNoise
 from sliceflow.engine.model_steps import CompressedMaps, ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.engine.rotations import freeing_rotation_pools
 from sliceflow.errors import DataError
 from sliceflow.models.limits import checked_max_abs
-from sliceflow.models.rows import HasConditions, RowConditions
+from sliceflow.models.rows import ConditionsMixin, RowConditions
 from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.pictures.flow_builder import (
     PictureFlowBuilder,
@@ -46,7 +46,7 @@ MAX_VALUES_PER_PASS = 1 << 26
 
 
 @dataclass(frozen=True)
-class FittedPictures(HasConditions):
+class FittedPictures(ConditionsMixin):
     """The state of a fitted estimator of pictures."""
 
     plan: PicturePlan
@@ -198,13 +198,13 @@ class FittedPictures(HasConditions):
         passes = []
         samples_per_pass = self._samples_per_pass()
         for part in chunks(n, samples_per_pass):
-            particle_streams = ParticleStreams(seed.child("samples"), part.start)
-            particles = self._initial_cloud(part, y, particle_streams)
+            particle_noise = ParticleNoise(seed.child("samples"), part.start)
+            particles = self._initial_cloud(part, y, particle_noise)
             if is_known is not None and to_complete is not None:
                 encoded = self._encode_to_complete(to_complete, part, n, seed)
                 particles.x = torch.where(is_known, encoded, particles.x)
             snapshots = replay_with_snapshots(
-                flow, self.steps, particles, particle_streams, n_snapshots
+                flow, self.steps, particles, particle_noise, n_snapshots
             )
             passes.append([self.layout.write(x) for x in snapshots])
         return [self._joined(parts) for parts in zip(*passes, strict=True)]
@@ -221,7 +221,7 @@ class FittedPictures(HasConditions):
             )
 
     def _initial_cloud(
-        self, part: slice, y: EncodedY | None, particle_streams: ParticleStreams
+        self, part: slice, y: EncodedY | None, particle_noise: ParticleNoise
     ) -> Cloud:
         """The particles of some of the samples where they start."""
         count = part.stop - part.start
@@ -230,7 +230,7 @@ class FittedPictures(HasConditions):
             assert isinstance(y, ClassIndices), "pictures have labels"
             part_y = y.take(part).to(self.device)
         x = initial_particles(
-            self.plan, self.mosaics, count, part_y, particle_streams, self.device
+            self.plan, self.mosaics, count, part_y, particle_noise, self.device
         )
         return Cloud(x, part_y)
 

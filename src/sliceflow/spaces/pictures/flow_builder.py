@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sliceflow.devices import projection_bytes
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import FlowSpec, ParticleStreams, replay
+from sliceflow.engine.flow import FlowSpec, ParticleNoise, replay
 from sliceflow.engine.frames import FrameKind
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
@@ -214,7 +214,7 @@ def replay_with_snapshots(
     spec: FlowSpec,
     steps: Sequence[ModelStep],
     particles: Cloud,
-    particle_streams: ParticleStreams,
+    particle_noise: ParticleNoise,
     n_snapshots: int,
 ) -> list[Tensor]:
     """Move particles by the steps of a model, as `replay`, and record where they are.
@@ -233,6 +233,6 @@ def replay_with_snapshots(
     for k in range(1, n_snapshots - 1):
         recorded_steps.add(round(n_steps * k / (n_snapshots - 1)))
     recorded_steps.discard(n_steps)  # the end is added below
-    snapshots += replay(spec, steps, particles, particle_streams, recorded_steps)
+    snapshots += replay(spec, steps, particles, particle_noise, recorded_steps)
     snapshots.append(particles.x)
     return snapshots

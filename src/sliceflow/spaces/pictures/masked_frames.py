@@ -23,9 +23,9 @@ class MaskedFrameKind:
     kind: Tiles | RandomPatches  # on the coefficients of the subspace
     is_known: Tensor  # (d, 1), True where a pixel never moves
 
-    def count_directions(self, d: int) -> int:
-        """The directions of the frame on coefficients; d is the number of pixels."""
-        return self.kind.count_directions(self.subspace.dimension)
+    def max_directions(self, d: int) -> int:
+        """The most directions of a frame on coefficients; d is the number of pixels."""
+        return self.kind.max_directions(self.subspace.dimension)
 
     def make_frame(
         self,

@@ -131,10 +131,11 @@ class PicturePlan(FitPlan):
         if self.patch_basis == "random":
             return [self.n_directions] * len(self.picture_stages)
         c = self.layout.shape[0]
-        return [
-            Tiles(c, stage.height, stage.width, stage.patch).max_directions
-            for stage in self.picture_stages
-        ]
+        directions = []
+        for stage in self.picture_stages:
+            tiles = Tiles(c, stage.height, stage.width, stage.patch)
+            directions.append(tiles.max_directions(c * stage.height * stage.width))
+        return directions
 
     @property
     def n_maps(self) -> int:
@@ -339,11 +340,11 @@ def plan_pictures(
         amplifier=amplifier,
         picture_stages=_picture_stages(parameters.schedule, layout, n_steps),
         patch_basis=choices.choose_patch_basis(parameters.patch_basis, data, ranks),
-        n_directions=choices.choose_directions(options.n_directions, layout),
+        n_directions=choices.choose_n_directions(options.n_directions, layout),
         transport=choices.choose_picture_transport(
             parameters.transport, sharing, n_points, ranks.size
         ),
-        n_knots=choices.choose_knots(
+        n_knots=choices.choose_n_picture_knots(
             options.n_knots, allocation.n_kept, sharing, n_classes
         ),
         mosaic_size=mosaic_size,

@@ -21,7 +21,7 @@ from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Communicator, Shard
-from sliceflow.models.rows import ArrayRows, HasConditions, RowConditions
+from sliceflow.models.rows import ArrayRows, ConditionsMixin, RowConditions
 from sliceflow.saved_types import ArraySpec, DTypeName
 from sliceflow.spaces.pictures.clusters import (
     gradient_histograms,
@@ -97,7 +97,7 @@ def check_labels(labels: RowConditions | None) -> None:
 
 
 @dataclass(frozen=True)
-class PictureData(HasConditions):
+class PictureData(ConditionsMixin):
     """This rank's pictures as columns on a device, and the labels of all ranks.
 
     With mirror images there are N = 2n pictures on all ranks: pictures 0..n-1, then

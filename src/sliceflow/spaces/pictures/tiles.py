@@ -122,13 +122,8 @@ class Tiles:
     cosines: bool = False  # rotate groups of cosines, not pixels: for photographs
     precision: torch.dtype | None = None  # of the rotations; None: the particles'
 
-    def count_directions(self, d: int) -> int:
+    def max_directions(self, d: int) -> int:
         """The most directions of a step: their number depends on the offset."""
-        return self.max_directions
-
-    @property
-    def max_directions(self) -> int:
-        """The largest number of directions over all offsets."""
         almost_one = 1 - 1e-9
         return self._geometry_at(almost_one, almost_one).n_directions
 
@@ -215,7 +210,7 @@ class RandomPatches:
         """The number of directions of one step."""
         return self.n_directions
 
-    def count_directions(self, d: int) -> int:
+    def max_directions(self, d: int) -> int:
         """H, whatever d is."""
         return self.n_directions
 

@@ -23,7 +23,7 @@ from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import SeparateClassIndices, VisibleY
 from sliceflow.engine.events import FlowListener
-from sliceflow.engine.flow import FlowSpec, FlowState, ParticleStreams, replay, simulate
+from sliceflow.engine.flow import FlowSpec, FlowState, ParticleNoise, replay, simulate
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.models.distributed import across_ranks
@@ -118,12 +118,12 @@ def _fresh_particles(
     starts = seed.child("start")
     rows = sobol_normal(shard.first, shard.count, plan.n_columns, starts)
     fresh = as_cloud(rows.to(plan.torch_dtype), shard_y, tuned.device)
-    particle_streams = ParticleStreams(seed.child("particles"), shard.first)
+    particle_noise = ParticleNoise(seed.child("particles"), shard.first)
     replay(
         plan.flow_spec(tuned.seed, tuned.device, only="flow"),
         steps,
         fresh,
-        particle_streams,
+        particle_noise,
     )
     return fresh, y
 

@@ -198,9 +198,7 @@ class SlicedWassersteinFlow(
         if isinstance(frame, str):
             is_frame = frame in FRAME_KINDS
         else:
-            is_frame = hasattr(frame, "make_frame") and hasattr(
-                frame, "count_directions"
-            )
+            is_frame = hasattr(frame, "make_frame") and hasattr(frame, "max_directions")
         known = f"one of {sorted(FRAME_KINDS)}"
         requirement = f"{known} or a frame kind from sliceflow.frames"
         require(is_frame, "frame", frame, requirement)

@@ -16,7 +16,7 @@ from sliceflow.engine.batches import Batches, Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import SeparateClassIndices, separate_classes
 from sliceflow.engine.events import FlowListener
-from sliceflow.engine.flow import ParticleStreams, Step, resolve_map_sharing
+from sliceflow.engine.flow import ParticleNoise, Step, resolve_map_sharing
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
@@ -230,13 +230,11 @@ class RunningVectors:
 
         # This rank's particles among those of all ranks, at random places.
         shard = tuned.ranks.shard(plan.n_flow_particles)
-        self.particle_streams = ParticleStreams(
-            tuned.seed.child("particles"), shard.first
-        )
+        self.particle_noise = ParticleNoise(tuned.seed.child("particles"), shard.first)
         x = torch.empty(
             plan.n_columns, shard.count, dtype=plan.torch_dtype, device=tuned.device
         )
-        self.particle_streams.fill(x, "start")
+        self.particle_noise.fill(x, "start")
         self.particles = Cloud(x)
         if tuned.allocation.particle_y is not None:
             self.particles = tuned.allocation.cloud(x, tuned.ranks)

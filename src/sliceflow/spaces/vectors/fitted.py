@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sliceflow.engine import frames
 from sliceflow.engine.encoded_y import EncodedY, VisibleY, separate_classes
-from sliceflow.engine.flow import FlowSpec, ParticleStreams, replay, visible_y
+from sliceflow.engine.flow import FlowSpec, ParticleNoise, replay, visible_y
 from sliceflow.engine.frames import frame_bytes
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
@@ -22,7 +22,7 @@ from sliceflow.engine.rotations import freeing_rotation_pools
 from sliceflow.engine.y_encoders import MixedEncoder
 from sliceflow.errors import DataWarning, warn_user
 from sliceflow.models.limits import checked_max_abs
-from sliceflow.models.rows import HasConditions, RowConditions
+from sliceflow.models.rows import ConditionsMixin, RowConditions
 from sliceflow.models.vector_rows import in_users_form
 from sliceflow.saved_types import Label
 from sliceflow.spaces.vectors.plan import BaseVectorPlan, VectorPlan
@@ -37,7 +37,7 @@ MANY_SAMPLES_OF_ONE_CONDITION = 50
 
 
 @dataclass(frozen=True, kw_only=True)
-class BaseFittedVectors(HasConditions):
+class BaseFittedVectors(ConditionsMixin):
     """Base class of all fitted states of vectors, of a flow or of local conditions."""
 
     plan: BaseVectorPlan
@@ -136,7 +136,7 @@ class FittedVectors(BaseFittedVectors):
         d = plan.n_columns
         spec = plan.flow_spec(self.seed, self.device)
         n_classes = max(1, plan.n_separate_classes)
-        n_maps = [n_classes * s.frame_kind.count_directions(d) for s in spec.stages]
+        n_maps = [n_classes * s.frame_kind.max_directions(d) for s in spec.stages]
         max_abs = checked_max_abs(
             spec,
             self.steps,
@@ -200,8 +200,8 @@ class FittedVectors(BaseFittedVectors):
                 part_y = None
                 if sample_y is not None:
                     part_y = sample_y.take(slice(first, first + count))
-                particle_streams = ParticleStreams(seed.child("samples"), first)
-                parts.append(self._draw_pass(spec, count, part_y, particle_streams))
+                particle_noise = ParticleNoise(seed.child("samples"), first)
+                parts.append(self._draw_pass(spec, count, part_y, particle_noise))
         return self.in_users_form(parts[0] if len(parts) == 1 else torch.cat(parts))
 
     def _draw_pass(
@@ -209,13 +209,13 @@ class FittedVectors(BaseFittedVectors):
         spec: FlowSpec,
         n: int,
         y: VisibleY | None,
-        particle_streams: ParticleStreams,
+        particle_noise: ParticleNoise,
     ) -> Tensor:
         """n samples (n, d) of the flow, in the user's units."""
         x = torch.empty((n, self.plan.n_columns), dtype=self.plan.torch_dtype)
         cloud = as_cloud(x, y, self.device)
-        particle_streams.fill(cloud.x, "start")
-        replay(spec, self.steps, cloud, particle_streams)
+        particle_noise.fill(cloud.x, "start")
+        replay(spec, self.steps, cloud, particle_noise)
         return self.unscale_points(cloud.x, y)
 
 

@@ -54,7 +54,7 @@ class LocalVectorPlan(BaseVectorPlan):
     # The rows of a neighbourhood, and which columns of y the distances between
     # neighbours see. None until the fit has chosen them: a fitted model has both.
     n_local_neighbors: Count | None = None
-    distances: str | None = None
+    distance_description: str | None = None
 
     @property
     def method(self) -> str:
@@ -84,7 +84,7 @@ class LocalVectorPlan(BaseVectorPlan):
         return [
             *super().summary(),
             ("neighbours", f"{nearest}: likelihood of rows left out"),
-            ("distances", f"exact, {self.distances or 'auto'}"),
+            ("distances", f"exact, {self.distance_description or 'auto'}"),
             ("regressions", f"1 to {MAX_COMPONENTS} in a neighbourhood, by BIC"),
             ("particles", str(self.n_particles)),
             ("model", "keeps all rows"),
@@ -252,7 +252,7 @@ class PlannedLocalVectorFit:
             plan=replace(
                 self.plan,
                 n_local_neighbors=largest.settings.k,
-                distances=largest.description,
+                distance_description=largest.description,
             ),
             scaler=scaler,
             conditions=rows.conditions,

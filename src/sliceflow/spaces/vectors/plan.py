@@ -583,6 +583,4 @@ def choose_n_axis_particles(
 
 def max_directions(kind: FrameKind, d: int) -> int:
     """The most directions of a step in d columns, by such a frame or along the axes."""
-    if isinstance(kind, frames.MaxSliced):
-        return max(kind.max_directions, d)  # in few columns, more than it takes
-    return max(kind.count_directions(d), d)
+    return max(kind.max_directions(d), d)
