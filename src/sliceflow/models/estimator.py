@@ -101,8 +101,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
       `read(X, y)` gives the user's `Rows`, checked, and its `plan_fit(rows, seed)` a
       `PlannedFit`.
     - A `PlannedFit` has a `plan`, which users print, and `run(listeners)`, which does
-    the
-      work and returns a `FitResult`.
+      the work and returns a `FitResult`.
     - `_store(record, particles)` may be extended to set further attributes, and
       `_with_rows(fitted, rows)` to complete a state that was read from a file.
 
