@@ -35,7 +35,7 @@ class Arrived(Exception):
 
 # A detour that a reader may skip: it chooses settings by trial, before the flow. What
 # only it calls is counted, and listed, apart.
-DETOUR = "VectorTask.tune"
+DETOUR = "PlannedVectorFit.tune"
 
 
 class Way(NamedTuple):

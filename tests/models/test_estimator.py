@@ -181,7 +181,9 @@ def test_a_sample_does_not_depend_on_how_many_are_drawn_nor_on_chunks(
 def as_planned(plan):
     """A fitted plan as it was before the fit, which chooses some settings by trial."""
     if plan.method == "local":
-        return dataclasses.replace(plan, n_local_neighbors=None, distance_description=None)
+        return dataclasses.replace(
+            plan, n_local_neighbors=None, distance_description=None
+        )
     if getattr(plan, "bandwidth", 0) and plan.smoothing_reason:
         return dataclasses.replace(plan, bandwidth=None)
     return plan

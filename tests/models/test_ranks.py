@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import ranks as fits
 import sliceflow
 from models import vectors
+from sliceflow.models.estimator import NoRowsError
 from sliceflow.models.fingerprint import require_same_parameters
 from sliceflow.models.ranks import Communicator, LostRankError, joined
 from sliceflow.spaces.vectors.fit import describe_y
@@ -86,6 +87,13 @@ def test_two_ranks_give_the_particles_and_the_model_of_one_process(name, two):
         assert np.allclose(
             loaded.sample(50, random_state=0), alone["samples"], atol=1e-5
         )
+
+
+def test_rows_of_ranks_are_not_known_to_a_model(two):
+    model = sliceflow.load(two / "labels.sliceflow", device="cpu")
+    message = r"each of 2 ranks had its own; fit all rows again, in one process"
+    with pytest.raises(NoRowsError, match=message):
+        model.forget([[0.0]])
 
 
 def test_any_number_of_ranks_goes_on_where_others_stopped(two):

@@ -6,6 +6,13 @@ With a finite ξ a class shifts the projections, and a direction has one map for
 classes. With ξ = ∞ each class has its own maps along the same h directions. Then the
 points are sorted by class, so that each class is a slice of them, and the maps of all
 classes are stacked: row c·h + j is the map of class c along direction j.
+
+Who brings points into which order, always by a `Permutation`:
+
+particles of a fit    in the flow's order from the start; `models.particles` sorts them
+data                  in the `data_order` of the `Batches`; `Target` sorts what it loads
+other particles       in any order: `replay` and axis steps sort copies by class, with
+                      `Cloud.in_class_order`, and move the points as far as the copies
 """
 
 from __future__ import annotations

@@ -481,11 +481,17 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
             return self._pending_rows
         if not self._is_fitted:
             return None
-        if self._record.rows is None:
-            fact = f"this {type(self).__name__} does not have its rows: its file, or "
-            fact += "pickle, was written without save_rows=True"
-            raise NoRowsError(fact, "fit all rows again, with save_rows=True")
-        return self._record.rows
+        if self._record.rows is not None:
+            return self._record.rows
+        n_ranks = self._record.fitted.plan.n_ranks
+        if n_ranks > 1:
+            reason = f"each of {n_ranks} ranks had its own"
+            hint = "fit all rows again, in one process"
+        else:
+            reason = "its file, or pickle, was written without save_rows=True"
+            hint = "fit all rows again, with save_rows=True"
+        fact = f"this {type(self).__name__} does not have its rows: {reason}"
+        raise NoRowsError(fact, hint)
 
     def _needed_rows(self) -> RowsT:
         """The model's rows, with pending changes; a `NoRowsError` if there are none."""

@@ -44,7 +44,7 @@ class ParticleAllocation:
     ----------
     n_kept : how many the user gets
     n_flow_particles : how many the flow moves: the kept ones, and more for better maps
-    kept_conditions : y of the kept particles in the user's order, as the user writes
+    kept_user_y : y of the kept particles in the user's order, as the user writes
         it; None if the user does not know any, as with clusters
     particle_y : what the flow sees, encoded: the y of all moved particles, in the
         flow's order; None if it ignores y
@@ -53,7 +53,7 @@ class ParticleAllocation:
 
     n_kept: int
     n_flow_particles: int
-    kept_conditions: np.ndarray | None = None
+    kept_user_y: np.ndarray | None = None
     particle_y: VisibleY | None = None
     order: Permutation | None = None
 
@@ -82,15 +82,15 @@ class ParticleAllocation:
             "lower n_particles",
         )
         indices = stratified_indices(row_conditions.encoded_y, n_kept, seed, minimum=1)
-        kept_conditions = None
+        kept_user_y = None
         if not row_conditions.encoder.hides_labels:
-            kept_conditions = row_conditions.y[indices.numpy()]
+            kept_user_y = row_conditions.y[indices.numpy()]
         row_y = visible_y(
             row_conditions.encoded_y, sharing, row_conditions.encoder.condition_dim
         )
         if row_y is None:
             n_flow_particles = max(n_kept, MIN_PARTICLES) if stores_maps else n_kept
-            return cls(n_kept, n_flow_particles, kept_conditions)
+            return cls(n_kept, n_flow_particles, kept_user_y)
 
         y = row_y.take(indices)
         if stores_maps:
@@ -103,7 +103,7 @@ class ParticleAllocation:
             by_class = Permutation.sorting_classes(y)
             order = by_class if order is None else order.then(by_class)
             y = y.take(by_class.forward)
-        return cls(n_kept, len(y), kept_conditions, y, order)
+        return cls(n_kept, len(y), kept_user_y, y, order)
 
     @property
     def kept_particle_y(self) -> VisibleY | None:

@@ -197,12 +197,12 @@ def test_particle_conditions_have_the_datas_proportions(labels, m, sharing, seed
     particles = ParticleAllocation.in_proportion(
         rows.conditions, m, sharing, Seed(seed), Seed(seed)
     )
-    counts = np.bincount(particles.kept_conditions, minlength=4)
+    counts = np.bincount(particles.kept_user_y, minlength=4)
     assert counts.sum() == m
     assert counts.min() >= 1
     assert np.abs(counts - m * np.bincount(labels) / len(labels)).max() <= 4
     kept_y = particles.kept_particle_y
-    assert np.array_equal(rows.y_encoder.decode(kept_y), particles.kept_conditions)
+    assert np.array_equal(rows.y_encoder.decode(kept_y), particles.kept_user_y)
     particle_y = particles.particle_y
     assert len(particle_y) >= 1990  # enough for a model, but for rounding
     assert len(particle_y) == particles.n_flow_particles
@@ -222,7 +222,7 @@ def test_a_flow_that_ignores_y_does_not_see_it():
     ignored = ParticleAllocation.in_proportion(
         rows.conditions, 24, "unconditional", Seed(0), Seed(0)
     )
-    assert np.bincount(ignored.kept_conditions).tolist() == [8, 8, 8]
+    assert np.bincount(ignored.kept_user_y).tolist() == [8, 8, 8]
     assert ignored.particle_y is None
     assert rows.visible_y("unconditional") is None
     planned_fit = (

@@ -1,8 +1,8 @@
 """The fit of pictures: plan it, choose its start, move particles from coarse to fine.
 
 `PictureAdapter` reads the user's pictures and plans their fit: a `PlannedPictureFit`.
-With all settings chosen it is `TunedPictures`, and runs as `RunningPictures`, which
-holds the particles, the flow and the pictures that they move onto, for
+Its `tune` chooses where particles start. It then runs as `RunningPictures`, which holds
+the particles, the flow and the pictures that they move onto, for
 `engine.flow.simulate`.
 """
 
@@ -205,42 +205,20 @@ class PlannedPictureFit:
 
         The flow goes on where a checkpoint ended, if there is one.
         """
-        tuned = self.tune()
-        return run_flow(
-            RunningPictures(tuned), listeners, tuned.ranks, self.checkpoints
-        )
+        running = RunningPictures(self.tune())
+        return run_flow(running, listeners, self.ranks, self.checkpoints)
 
-    def tune(self) -> TunedPictures:
-        """This fit, in which a trial has chosen where particles start."""
-        planned_fit = self
-        if self.start_trial is not None:
-            planned_fit = self.start_trial.run(self)
-        return TunedPictures(
-            planned_fit.plan,
-            planned_fit.seed,
-            planned_fit.ranks,
-            planned_fit.data,
-            planned_fit.allocation,
-            planned_fit.known,
-        )
-
-
-@dataclass(frozen=True)
-class TunedPictures:
-    """A fit of pictures with all settings chosen. No particle has moved yet."""
-
-    plan: PicturePlan
-    seed: Seed
-    ranks: Communicator
-    data: PictureData
-    allocation: ParticleAllocation
-    known: Mask | None  # (h, w), True where a pixel is known
+    def tune(self) -> PlannedPictureFit:
+        """This fit, or another if a trial chooses that particles start as noise."""
+        if self.start_trial is None:
+            return self
+        return self.start_trial.run(self)
 
 
 class RunningPictures:
     """The fit of pictures while it runs: the particles, and all that moves them."""
 
-    def __init__(self, tuned: TunedPictures) -> None:
+    def __init__(self, tuned: PlannedPictureFit) -> None:
         plan = tuned.plan
         data = tuned.data
         self.tuned = tuned
@@ -368,7 +346,7 @@ class RunningPictures:
             mosaic_pixels=self.mosaic_pixels,
             device=data.device,
         )
-        y = allocation.kept_conditions
+        y = allocation.kept_user_y
         if y is not None:
             y = y[tuned.ranks.shard(allocation.n_kept).slice]
         return FitResult(
@@ -379,7 +357,7 @@ class RunningPictures:
         )
 
 
-def _encode_to_complete(tuned: TunedPictures, shard: Shard) -> Tensor:
+def _encode_to_complete(tuned: PlannedPictureFit, shard: Shard) -> Tensor:
     """The values (d, n) of the pictures that this rank's particles complete.
 
     Their known pixels do not move. Kept particles use each picture equally often, and
@@ -402,7 +380,7 @@ def _encode_to_complete(tuned: TunedPictures, shard: Shard) -> Tensor:
     )
 
 
-def _copy_warning(tuned: TunedPictures, x: Tensor) -> CopyWarning | None:
+def _copy_warning(tuned: PlannedPictureFit, x: Tensor) -> CopyWarning | None:
     """A warning if the particles x (d, n) copy pictures, else None.
 
     Two kinds of fits are not checked. On several ranks, none has all pictures. And

@@ -44,8 +44,11 @@ class AxisSteps:
     @classmethod
     def for_fit(cls, tuned: TunedVectors) -> AxisSteps:
         """The axis steps of a fit, on all ranks."""
-        spec = tuned.plan.flow_spec(tuned.seed, tuned.device, only="axis")
-        return cls(across_ranks(spec, tuned.ranks), tuned, tuned.axis_cloud())
+        planned_fit = tuned.planned_fit
+        spec = planned_fit.plan.flow_spec(
+            planned_fit.seed, planned_fit.device, only="axis"
+        )
+        return cls(across_ranks(spec, planned_fit.ranks), tuned, tuned.axis_cloud())
 
     def move(self, kept: Cloud, kept_y: VisibleY | None, flow_end: FlowEnd) -> None:
         """Move the kept particles, in place, by axis steps that are fitted to them.
@@ -103,24 +106,25 @@ def _fresh_particles(
     tuned: TunedVectors, steps: Sequence[ModelStep]
 ) -> tuple[Cloud, VisibleY | None]:
     """This rank's fresh particles, moved by a model, and the y of all ranks' ones."""
-    plan = tuned.plan
-    seed = tuned.seed.child("fresh")
+    planned_fit = tuned.planned_fit
+    plan = planned_fit.plan
+    seed = planned_fit.seed.child("fresh")
     n_axis_particles = plan.n_axis_particles
     y = None
     row_y = tuned.row_y
     if row_y is not None:
-        y = _fresh_y(tuned.plan, row_y, seed)
+        y = _fresh_y(plan, row_y, seed)
         n_axis_particles = len(y)
-    shard = tuned.ranks.shard(n_axis_particles)
+    shard = planned_fit.ranks.shard(n_axis_particles)
     shard_y = None
     if y is not None:
         shard_y = y.take(shard.slice)
     starts = seed.child("start")
     rows = sobol_normal(shard.first, shard.count, plan.n_columns, starts)
-    fresh = as_cloud(rows.to(plan.torch_dtype), shard_y, tuned.device)
+    fresh = as_cloud(rows.to(plan.torch_dtype), shard_y, planned_fit.device)
     particle_noise = ParticleNoise(seed.child("particles"), shard.first)
     replay(
-        plan.flow_spec(tuned.seed, tuned.device, only="flow"),
+        plan.flow_spec(planned_fit.seed, planned_fit.device, only="flow"),
         steps,
         fresh,
         particle_noise,

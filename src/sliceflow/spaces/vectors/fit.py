@@ -181,11 +181,11 @@ class PlannedVectorFit:
 
         The flow goes on where a checkpoint ended, if there is one.
         """
-        tuned = self.tune()
-        return run_flow(RunningVectors(tuned), listeners, tuned.ranks, self.checkpoints)
+        running = RunningVectors(self.tune())
+        return run_flow(running, listeners, self.ranks, self.checkpoints)
 
     def tune(self) -> TunedVectors:
-        """This fit with the units of its rows, and with the bandwidth of "auto".
+        """This fit with the bandwidth that "auto" chooses, and the units of its rows.
 
         Only the bandwidth takes a trial: `plan_vectors` has resolved all other
         settings. This is the first thing that a fit does.
@@ -209,15 +209,7 @@ class PlannedVectorFit:
             )
             plan = replace(plan, bandwidth=smoother.bandwidth)
         return TunedVectors(
-            plan,
-            self.rows,
-            self.seed,
-            self.ranks,
-            self.device,
-            self.allocation,
-            scalers_by_class,
-            scaled_rows,
-            smoother,
+            replace(self, plan=plan), scalers_by_class, scaled_rows, smoother
         )
 
 
@@ -225,38 +217,43 @@ class RunningVectors:
     """The flow of vectors while it runs: the particles, and all that moves them."""
 
     def __init__(self, tuned: TunedVectors) -> None:
-        plan = tuned.plan
+        planned_fit = tuned.planned_fit
+        plan = planned_fit.plan
         self.tuned = tuned
 
         # This rank's particles among those of all ranks, at random places.
-        shard = tuned.ranks.shard(plan.n_flow_particles)
-        self.particle_noise = ParticleNoise(tuned.seed.child("particles"), shard.first)
+        shard = planned_fit.ranks.shard(plan.n_flow_particles)
+        self.particle_noise = ParticleNoise(
+            planned_fit.seed.child("particles"), shard.first
+        )
         x = torch.empty(
-            plan.n_columns, shard.count, dtype=plan.torch_dtype, device=tuned.device
+            plan.n_columns,
+            shard.count,
+            dtype=plan.torch_dtype,
+            device=planned_fit.device,
         )
         self.particle_noise.fill(x, "start")
         self.particles = Cloud(x)
-        if tuned.allocation.particle_y is not None:
-            self.particles = tuned.allocation.cloud(x, tuned.ranks)
+        if planned_fit.allocation.particle_y is not None:
+            self.particles = planned_fit.allocation.cloud(x, planned_fit.ranks)
 
         # Maps are shrunk, and fitted to the clouds of all ranks.
-        spec = plan.flow_spec(tuned.seed, tuned.device, only="flow")
+        spec = plan.flow_spec(planned_fit.seed, planned_fit.device, only="flow")
         if plan.options.shrinkage:
             inverse_sizes = self._inverse_sample_sizes()
             spec = shrunk_flow(spec, plan.options.shrinkage, inverse_sizes)
-        if tuned.ranks.size > 1:
-            spec = across_ranks(spec, tuned.ranks)
+        if planned_fit.ranks.size > 1:
+            spec = across_ranks(spec, planned_fit.ranks)
         self.spec = spec
 
     def _inverse_sample_sizes(self) -> tuple[float, ...]:
         """Numbers, one for each class, to which the noise of maps is proportional."""
-        tuned = self.tuned
-        plan = tuned.plan
+        plan = self.tuned.planned_fit.plan
         return inverse_sample_sizes(
             plan.n_flow_particles,
             plan.n_rows * plan.draws_per_row,
-            y_p=tuned.allocation.particle_y,
-            y_q=tuned.data_y,
+            y_p=self.tuned.planned_fit.allocation.particle_y,
+            y_q=self.tuned.data_y,
             max_samples=plan.batch_size,
             distinct_share=1 / plan.draws_per_row,
         )
@@ -271,10 +268,10 @@ class RunningVectors:
 
     def _load_batches(self) -> Batches:
         """Which particles and data each step is fitted to."""
-        tuned = self.tuned
+        planned_fit = self.tuned.planned_fit
         n_particles = self.particles.x.shape[1]
-        particle_y = tuned.allocation.particle_y
-        return tuned.batches(n_particles, particle_y, tuned.plan.batch_size)
+        particle_y = planned_fit.allocation.particle_y
+        return self.tuned.batches(n_particles, particle_y, planned_fit.plan.batch_size)
 
     def result(self, flow_end: FlowEnd) -> FitResult[FittedVectors]:
         """What the fit gives, once the particles have arrived and axis steps are done.
@@ -283,23 +280,25 @@ class RunningVectors:
         model.
         """
         tuned = self.tuned
-        allocation = tuned.allocation
-        kept = allocation.kept_cloud(self.particles.x, tuned.ranks)
+        ranks = tuned.planned_fit.ranks
+        allocation = tuned.planned_fit.allocation
+        kept = allocation.kept_cloud(self.particles.x, ranks)
         model_steps = flow_end.state.model_steps
-        if tuned.plan.n_axis_particles:
+        if tuned.planned_fit.plan.n_axis_particles:
             axis_steps = AxisSteps.for_fit(tuned)
             axis_steps.move(kept, allocation.kept_particle_y, flow_end)
             model_steps = axis_steps.append_to(model_steps)
         fitted = _fitted_vectors(tuned, model_steps)
 
-        shard = tuned.ranks.shard(allocation.n_kept).slice
-        shard_y = None
+        # This rank's part of the kept particles.
+        own = ranks.shard(allocation.n_kept).slice
+        own_y = None
         if allocation.kept_particle_y is not None:
-            shard_y = allocation.kept_particle_y.take(shard)
-        X = fitted.in_users_form(fitted.unscale_points(kept.x, shard_y))
-        y = allocation.kept_conditions
+            own_y = allocation.kept_particle_y.take(own)
+        X = fitted.in_users_form(fitted.unscale_points(kept.x, own_y))
+        y = allocation.kept_user_y
         if y is not None:
-            y = y[shard]
+            y = y[own]
         return FitResult(
             fitted,
             flow_end.history.as_columns(),
@@ -312,22 +311,24 @@ def _fitted_vectors(
     tuned: TunedVectors, model_steps: Sequence[ModelStep]
 ) -> FittedVectors:
     """The fitted state, given the steps of the model."""
-    rows = tuned.rows
+    planned_fit = tuned.planned_fit
+    plan = planned_fit.plan
+    rows = planned_fit.rows
     scaler = tuned.scalers_by_class[0]
     class_scalers: tuple[ColumnScaler, ...] = ()
-    if tuned.plan.n_separate_classes:
-        scaler = ColumnScaler.from_data(rows.X, tuned.plan.standardize)
+    if plan.n_separate_classes:
+        scaler = ColumnScaler.from_data(rows.X, plan.standardize)
         class_scalers = tuned.scalers_by_class
     return FittedVectors(
-        plan=tuned.plan,
-        seed=tuned.seed,
+        plan=plan,
+        seed=planned_fit.seed,
         scaler=scaler,
         class_scalers=class_scalers,
         steps=tuple(model_steps),
         conditions=rows.conditions,
         names=rows.names,
         tensor_device=rows.tensor_device,
-        device=tuned.device,
+        device=planned_fit.device,
     )
 
 
@@ -336,11 +337,11 @@ def _copy_warning(tuned: TunedVectors, x: Tensor) -> CopyWarning | None:
 
     On several ranks, none has all rows: they are not compared.
     """
-    if tuned.ranks.size > 1:
+    if tuned.planned_fit.ranks.size > 1:
         return None
     pairs = [(tuned.scaled_rows, x.T)]
     row_y = tuned.row_y
-    particle_y = tuned.allocation.kept_particle_y
+    particle_y = tuned.planned_fit.allocation.kept_particle_y
     if isinstance(row_y, SeparateClassIndices) and particle_y is not None:
         pairs = []
         for c in range(row_y.n_classes):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,24 +21,20 @@ from sliceflow.engine.batches import Batches, make_batches, weighted_batches
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import SeparateClassIndices, VisibleY
 from sliceflow.engine.random import Seed
-from sliceflow.models.particles import ParticleAllocation
 from sliceflow.models.ranks import Communicator, Shard
 from sliceflow.models.vector_rows import VectorRows
-from sliceflow.spaces.vectors.plan import VectorPlan
 from sliceflow.spaces.vectors.smoother import Smoother
 from sliceflow.spaces.vectors.units import ColumnScaler, as_cloud
+
+if TYPE_CHECKING:
+    from sliceflow.spaces.vectors.fit import PlannedVectorFit
 
 
 @dataclass(frozen=True)
 class TunedVectors:
     """A fit of vectors with all settings chosen. No particle has moved yet."""
 
-    plan: VectorPlan  # with the bandwidth that was chosen
-    rows: VectorRows  # the user's
-    seed: Seed  # of the fit
-    ranks: Communicator
-    device: torch.device
-    allocation: ParticleAllocation
+    planned_fit: PlannedVectorFit  # with the bandwidth that was chosen
     scalers_by_class: tuple[ColumnScaler, ...]  # see `scalers_of_classes`
     scaled_rows: Tensor  # (n, d), this rank's rows in the flow's units
     # Draws around the rows of all ranks. None if the flow fits the rows themselves.
@@ -53,7 +50,7 @@ class TunedVectors:
     @property
     def row_y(self) -> VisibleY | None:
         """What the flow sees of y of the rows of all ranks; None if it ignores y."""
-        return self.rows.visible_y(self.plan.map_sharing)
+        return self.planned_fit.rows.visible_y(self.planned_fit.plan.map_sharing)
 
     # Clouds
 
@@ -63,18 +60,20 @@ class TunedVectors:
         row_y = self.row_y
         if row_y is None:
             return None
-        return row_y.repeat_each(self.plan.draws_per_row)
+        return row_y.repeat_each(self.planned_fit.plan.draws_per_row)
 
     @property
     def shard(self) -> Shard:
         """Which of the data of all ranks this rank has."""
-        return self.rows.shard.repeated(self.plan.draws_per_row)
+        return self.planned_fit.rows.shard.repeated(self.planned_fit.plan.draws_per_row)
 
     def flow_cloud(self) -> Cloud:
         """This rank's data for the steps of the flow."""
         if self.smoother is None:
             return self._cloud(self.scaled_rows)
-        draws = self.smoother.draw_for_flow(self.plan.draws_per_row, self._drawing_seed)
+        draws = self.smoother.draw_for_flow(
+            self.planned_fit.plan.draws_per_row, self._drawing_seed
+        )
         return self._cloud(draws[self.shard.slice])
 
     def axis_cloud(self) -> Cloud:
@@ -84,20 +83,20 @@ class TunedVectors:
         heavy_tails = [scaler.heavy_tailed for scaler in self.scalers_by_class]
         spread_columns = torch.from_numpy(np.any(heavy_tails, axis=0))
         draws = self.smoother.draw_for_axes(
-            self.plan.draws_per_row, self._drawing_seed, spread_columns
+            self.planned_fit.plan.draws_per_row, self._drawing_seed, spread_columns
         )
         return self._cloud(draws[self.shard.slice])
 
     @property
     def _drawing_seed(self) -> Seed:
-        return self.seed.child("smoothing")
+        return self.planned_fit.seed.child("smoothing")
 
     def _cloud(self, rows: Tensor) -> Cloud:
         """This rank's data (n, d), in the flow's units, with their y."""
         y = None
         if self.data_y is not None:
             y = self.data_y.take(self.shard.slice)
-        return as_cloud(rows, y, self.device)
+        return as_cloud(rows, y, self.planned_fit.device)
 
     def batches(
         self, m: int, particle_y: VisibleY | None, max_samples: int | None
@@ -108,16 +107,17 @@ class TunedVectors:
         move; if every class has maps of its own, in any order. A step takes at most
         `max_samples`.
         """
-        if self.ranks.size > 1:
+        planned_fit = self.planned_fit
+        if planned_fit.ranks.size > 1:
             return weighted_batches(
-                self.shard.slice, self.device, y_p=particle_y, y_q=self.data_y
+                self.shard.slice, planned_fit.device, y_p=particle_y, y_q=self.data_y
             )
         return make_batches(
             m,
-            self.plan.n_rows * self.plan.draws_per_row,
+            planned_fit.plan.n_rows * planned_fit.plan.draws_per_row,
             max_samples,
-            self.seed.child("flow", "batches"),
-            self.device,
+            planned_fit.seed.child("flow", "batches"),
+            planned_fit.device,
             y_p=particle_y,
             y_q=self.data_y,
         )
