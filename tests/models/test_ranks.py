@@ -153,7 +153,7 @@ def test_a_dead_rank_ends_the_job_and_the_fit_goes_on_in_one_process(killed):
 
 @given(st.integers(0, 1000), st.integers(1, 20))
 def test_shares_are_all_there_is_and_nearly_equal(total, size):
-    shares = [Communicator(r, size).shard(total) for r in range(size)]
+    shares = [Communicator(r, size).local_shard(total) for r in range(size)]
     assert [i for s in shares for i in range(total)[s.slice]] == list(range(total))
     assert max(s.count for s in shares) - min(s.count for s in shares) <= 1
     rows = np.arange(total)

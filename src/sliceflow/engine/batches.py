@@ -285,7 +285,7 @@ def even_parts(
 
 
 def weighted_batches(
-    shard: Tensor | slice,
+    local: Tensor | slice,
     device: torch.device | str,
     *,
     y_p: VisibleY | None,
@@ -294,14 +294,14 @@ def weighted_batches(
     """One batch of all points, with data weighted to the particles' shares.
 
     Data of weight 0 are left out. `y_p` and `y_q` are the conditions of the
-    particles and data of all ranks; this rank has the part `shard` of the data.
+    particles and data of all ranks; this rank has the part `local` of the data.
     """
     weights = None
     if y_q is not None and y_p is not None:
         weights = point_weights(y_p=y_p, y_q=y_q)
     if weights is None:
         return Batches()
-    weights = weights[shard]
+    weights = weights[local]
     used = torch.nonzero(weights)[:, 0]
     if len(used) == 0:  # empty projections would fail: keep one point, of weight 0
         used = torch.zeros(1, dtype=torch.int64)

@@ -120,25 +120,27 @@ class ParticleAllocation:
         Of a flow that ignores y, ``Cloud(x)`` are the particles.
         """
         assert self.particle_y is not None, "the flow sees y"
-        shard = ranks.shard(self.n_flow_particles).slice
+        local = ranks.local_shard(self.n_flow_particles).slice
         class_slices = None
         if isinstance(self.particle_y, SeparateClassIndices):
-            class_slices = ClassSlices.from_y(self.particle_y).part(shard)
-        return Cloud(x, self.particle_y.take(shard).to(x.device), class_slices)
+            class_slices = ClassSlices.from_y(self.particle_y).part(local)
+        return Cloud(x, self.particle_y.take(local).to(x.device), class_slices)
 
     def kept_cloud(self, x: Tensor, ranks: Communicator) -> Cloud:
         """This rank's part of the kept particles, in the user's order, with their y.
 
         x (d, n) is where the flow has moved this rank's particles, in its own order.
         """
-        kept_shard = ranks.shard(self.n_kept)
+        local_kept = ranks.local_shard(self.n_kept)
         y = self.kept_particle_y
         if y is not None:
-            y = y.take(kept_shard.slice).to(x.device)
-        if self.order is None and kept_shard == ranks.shard(self.n_flow_particles):
+            y = y.take(local_kept.slice).to(x.device)
+        if self.order is None and local_kept == ranks.local_shard(
+            self.n_flow_particles
+        ):
             return Cloud(x, y)
         columns = torch.arange(self.n_flow_particles)
         if self.order is not None:
             columns = self.order.back
-        columns = columns[kept_shard.slice].to(x.device)
+        columns = columns[local_kept.slice].to(x.device)
         return Cloud(ranks.gather_points(x, columns), y)

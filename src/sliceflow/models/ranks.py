@@ -127,7 +127,7 @@ class Communicator:
         """Whether this is rank 0, which prints and writes files."""
         return self.rank == 0
 
-    def shard(self, total: int) -> Shard:
+    def local_shard(self, total: int) -> Shard:
         """This rank's part if `total` rows are divided equally among all ranks."""
         first = self.rank * total // self.size
         end = (self.rank + 1) * total // self.size
@@ -135,7 +135,7 @@ class Communicator:
 
     def local_share(self, rows: Any) -> Any:
         """This rank's equal part of `rows`, of which every rank has all."""
-        return rows[self.shard(len(rows)).slice]
+        return rows[self.local_shard(len(rows)).slice]
 
     def gather_shard(self, count: int, data_kind: str = "rows") -> Shard:
         """The shard of this rank, which has `count` rows, by the counts of all ranks.

@@ -171,7 +171,7 @@ class PictureAdapter:
     def _require_memory(self, plan: PicturePlan, data: PictureData) -> None:
         """Raise a `NotEnoughMemoryError` if the device cannot hold the fit."""
         n_shard = data.pixel_points.shape[1]
-        m_shard = self.ranks.shard(plan.n_flow_particles).count
+        m_shard = self.ranks.local_shard(plan.n_flow_particles).count
         what = (
             f"{m_shard} moving particles, for n_particles={plan.n_particles}, "
             f"{n_shard} pictures of {plan.layout.dimension} values and a model of "
@@ -222,7 +222,9 @@ class RunningPictures:
         plan = tuned.plan
         data = tuned.data
         self.tuned = tuned
-        self.shard = tuned.ranks.shard(plan.n_flow_particles)  # this rank's particles
+        self.shard = tuned.ranks.local_shard(
+            plan.n_flow_particles
+        )  # this rank's particles
         self.particle_noise = ParticleNoise(
             tuned.seed.child("particles"), self.shard.first
         )
@@ -348,7 +350,7 @@ class RunningPictures:
         )
         y = allocation.kept_user_y
         if y is not None:
-            y = y[tuned.ranks.shard(allocation.n_kept).slice]
+            y = y[tuned.ranks.local_shard(allocation.n_kept).slice]
         return FitResult(
             fitted,
             flow_end.history.as_columns(),

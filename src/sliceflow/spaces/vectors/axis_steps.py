@@ -115,13 +115,13 @@ def _fresh_particles(
     if row_y is not None:
         y = _fresh_y(plan, row_y, seed)
         n_axis_particles = len(y)
-    shard = planned_fit.ranks.shard(n_axis_particles)
-    shard_y = None
+    shard = planned_fit.ranks.local_shard(n_axis_particles)
+    local_y = None
     if y is not None:
-        shard_y = y.take(shard.slice)
+        local_y = y.take(shard.slice)
     starts = seed.child("start")
     rows = sobol_normal(shard.first, shard.count, plan.n_columns, starts)
-    fresh = as_cloud(rows.to(plan.torch_dtype), shard_y, planned_fit.device)
+    fresh = as_cloud(rows.to(plan.torch_dtype), local_y, planned_fit.device)
     particle_noise = ParticleNoise(seed.child("particles"), shard.first)
     replay(
         plan.flow_spec(planned_fit.seed, planned_fit.device, only="flow"),

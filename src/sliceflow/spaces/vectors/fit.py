@@ -137,7 +137,7 @@ class VectorAdapter:
 
         This rank has `n_shard` rows.
         """
-        m_shard = self.ranks.shard(plan.n_flow_particles).count
+        m_shard = self.ranks.local_shard(plan.n_flow_particles).count
         n_directions = max_directions(plan.frame_kind, plan.n_columns)
         what = (
             f"{m_shard} moving particles, for n_particles={plan.n_particles}, "
@@ -222,7 +222,7 @@ class RunningVectors:
         self.tuned = tuned
 
         # This rank's particles among those of all ranks, at random places.
-        shard = planned_fit.ranks.shard(plan.n_flow_particles)
+        shard = planned_fit.ranks.local_shard(plan.n_flow_particles)
         self.particle_noise = ParticleNoise(
             planned_fit.seed.child("particles"), shard.first
         )
@@ -291,14 +291,14 @@ class RunningVectors:
         fitted = _fitted_vectors(tuned, model_steps)
 
         # This rank's part of the kept particles.
-        own = ranks.shard(allocation.n_kept).slice
-        own_y = None
+        local = ranks.local_shard(allocation.n_kept).slice
+        local_y = None
         if allocation.kept_particle_y is not None:
-            own_y = allocation.kept_particle_y.take(own)
-        X = fitted.in_users_form(fitted.unscale_points(kept.x, own_y))
+            local_y = allocation.kept_particle_y.take(local)
+        X = fitted.in_users_form(fitted.unscale_points(kept.x, local_y))
         y = allocation.kept_user_y
         if y is not None:
-            y = y[own]
+            y = y[local]
         return FitResult(
             fitted,
             flow_end.history.as_columns(),
