@@ -62,7 +62,7 @@ class Copier(BaseEstimator):
 
 def test_copies_are_found_by_every_attack(rng):
     train = table(rng)
-    found = metrics.attack(train, train, table(rng), y="income", device="cpu")
+    found = metrics.attack(train, train, table(rng), hidden="income", device="cpu")
     assert len(found.attacks) == 5
     for one in found.attacks:
         assert one.score.auc.low > 0.6, one.name

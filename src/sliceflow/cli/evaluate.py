@@ -151,7 +151,7 @@ def attack_half(run: FittedRun, shadows: int) -> Attacks:
         attacked,
         fitted,
         others,
-        y=settings.target or choose_target(model.columns_),
+        hidden=settings.target or choose_target(model.columns_),
         n_shadows=shadows,
         random_state=settings.seed,
         device=settings.device,

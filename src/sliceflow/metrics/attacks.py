@@ -56,7 +56,7 @@ def attack(
     train: pd.DataFrame | RowsLike,
     held_out: pd.DataFrame | RowsLike,
     *,
-    y: Hashable | None = None,
+    hidden: Hashable | None = None,
     n_shadows: int | None = None,
     random_state: int = 0,
     device: str = "auto",
@@ -97,8 +97,8 @@ def attack(
     train, held_out : DataFrame or array
         The fitted rows, and rows of the same kind that were not fitted. Equally many
         are best, and 300 or more.
-    y : column name or None, default None
-        The column of attribute disclosure. None takes the last that varies.
+    hidden : column name or None, default None
+        The column that attribute disclosure guesses. None takes the last that varies.
     n_shadows : int or None, default None
         The number of shadow models. None fits 60 of a model, and none of samples.
     random_state : int, default 0
@@ -137,7 +137,7 @@ def attack(
     """
     is_model = isinstance(model_or_samples, GenerativeModel)
     n_shadows = _resolve_n_shadows(n_shadows, is_model)
-    settings = _Settings(y, random_state, str(resolve_device(device)), notify)
+    settings = _Settings(hidden, random_state, str(resolve_device(device)), notify)
     train_df = _as_dataframe(train, "train")
     held_out_df = _as_dataframe(held_out, "held_out")
     if isinstance(model_or_samples, GenerativeModel):
@@ -155,7 +155,7 @@ def attack(
     names = [name for name in train_df.columns if name in sample_dfs[0].columns]
     train_df = train_df[names]
     held_out_df = held_out_df[names]
-    attacks, hidden = _attack_samples(sample_dfs, train_df, held_out_df, settings)
+    attacks, hidden_name = _attack_samples(sample_dfs, train_df, held_out_df, settings)
 
     n_outliers = 0
     if n_shadows and isinstance(model_or_samples, GenerativeModel):
@@ -178,7 +178,7 @@ def attack(
             "shadows": n_shadows,
             "outliers": n_outliers,
         },
-        hidden=hidden,
+        hidden=hidden_name,
     )
 
 
