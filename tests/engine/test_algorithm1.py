@@ -277,6 +277,6 @@ def test_a_picture_stage_follows_algorithm_1_with_patches(
         x = np.where(known, x, moved)  # what is observed is the rest of y
         whole = seen[k]
         if not observed:  # coefficients: what a resolution does not see stays
-            whole = start + subspace.extend(whole - subspace.restrict(start))
+            whole = start + subspace.embed(whole - subspace.restrict(start))
         assert np.allclose(whole.T.numpy(), x, **SAME)
     assert np.allclose(particles.x.T.numpy(), x, **SAME)

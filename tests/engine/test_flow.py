@@ -200,10 +200,10 @@ class Rotated:
     def restrict(self, x):
         return self.u.T @ x
 
-    def extend(self, coordinates):
+    def embed(self, coordinates):
         return self.u @ coordinates
 
-    def finish(self, x):
+    def clip_(self, x):
         x[2] = 0
 
 

@@ -56,7 +56,7 @@ def test_every_class_has_its_own_maps_also_where_a_rank_has_none_of_it():
     """Class 1 is on the second rank alone; class 2 has no data anywhere and stays."""
     z_p = Seed(0).normal(3, 80)
     z_q = Seed(1).normal(3, 60) + 1
-    alone = HistogramTransport(16).fit(
+    alone = HistogramTransport(16).solve(
         z_p,
         z_q,
         Batch(
@@ -69,7 +69,7 @@ def test_every_class_has_its_own_maps_also_where_a_rank_has_none_of_it():
 
     def fit(r):
         batch = Batch(class_slices=tuple(map(ClassSlices, starts[r])))
-        return DistributedHistogramTransport(HistogramTransport(16), ranks).fit(
+        return DistributedHistogramTransport(HistogramTransport(16), ranks).solve(
             z_p[:, columns[r]], z_q.chunk(2, 1)[r], batch
         )
 
@@ -96,7 +96,7 @@ def test_a_rank_whose_data_have_no_particles_sends_nothing():
         data = z_q[:, columns]
         if batch.data_indices is not None:
             data = data[:, batch.data_indices]
-        return DistributedHistogramTransport(HistogramTransport(8), ranks).fit(
+        return DistributedHistogramTransport(HistogramTransport(8), ranks).solve(
             z_p[:, columns], data, batch
         )
 
@@ -109,7 +109,7 @@ def test_one_rank_is_a_plain_fit_and_several_count():
         Stage(
             "a", Orthogonal(), 2, ShrunkTransport(HistogramTransport(32), 1.0, (0.1,))
         ),
-        Stage("b", Axis(), 2, SortedTransport(), matches_marginals=True),
+        Stage("b", Axis(), 2, SortedTransport(), exact_columns=True),
     ]
     flow = FlowSpec(stages, Seed(0))
     assert across_ranks(flow, Communicator()) is flow

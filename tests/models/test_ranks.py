@@ -153,12 +153,12 @@ def test_a_dead_rank_ends_the_job_and_the_fit_goes_on_in_one_process(killed):
 
 @given(st.integers(0, 1000), st.integers(1, 20))
 def test_shares_are_all_there_is_and_nearly_equal(total, size):
-    shares = [Communicator(r, size).local_shard(total) for r in range(size)]
+    shares = [Communicator(r, size).own_shard(total) for r in range(size)]
     assert [i for s in shares for i in range(total)[s.slice]] == list(range(total))
     assert max(s.count for s in shares) - min(s.count for s in shares) <= 1
     rows = np.arange(total)
     assert np.array_equal(
-        np.concatenate([Communicator(r, size).local_share(rows) for r in range(size)]),
+        np.concatenate([Communicator(r, size).own_rows(rows) for r in range(size)]),
         rows,
     )
 
@@ -175,8 +175,8 @@ def test_ranks_without_rows_and_other_parameters_are_named(monkeypatch):
     with pytest.raises(
         ValueError, match="rank 1 of 2 has none of the data; use fewer ranks"
     ):
-        answering(monkeypatch, (0, "rows")).gather_shard(5)
-    shard = answering(monkeypatch, (3, "rows")).gather_shard(5)
+        answering(monkeypatch, (0, "rows")).shard_by_counts(5)
+    shard = answering(monkeypatch, (3, "rows")).shard_by_counts(5)
     assert (shard.first, shard.count, shard.total) == (0, 5, 8)
     ranks = answering(monkeypatch, {"a": "1", "b": "2"}, {"a": "1", "b": "3"})
     with pytest.raises(

@@ -156,8 +156,8 @@ def _prepare(settings: Settings, ranks: Communicator, output: Output) -> _Comman
         if settings.kind == TABLE:
             fact = "a table is fitted by one process, not by several"
             raise UsageError(fact, "run sliceflow fit without torchrun")
-        rows = ranks.local_share(rows)
-        labels = None if labels is None else ranks.local_share(labels)
+        rows = ranks.own_rows(rows)
+        labels = None if labels is None else ranks.own_rows(labels)
     output.say("planning the fit")
     from sliceflow.models.flow_estimator import FlowEstimator  # imports torch
 

@@ -2,9 +2,20 @@
 
 `ClassIndices` encode labels, `ContinuousY` columns of numbers, and `MixedY` both
 together. What a flow does with y is in the type, too: it sees no y, a `VisibleY` that
-shifts projections if all points share the maps, or `SeparateClassIndices`. Everywhere
-`y_p` is the y of particles, which have the distribution p, and `y_q` that of data,
-which have q. Nothing writes to a y: conditions do not move.
+shifts projections if all points share the maps, or `SeparateClassIndices`. Nothing
+writes to a y: conditions do not move.
+
+Everywhere in the package these names have one meaning each:
+
+y, user_y         as users write it: labels (n,) or columns (n, l)
+encoded_y         the same as an `EncodedY`
+visible_y         what a flow sees of it: a `VisibleY`, or None if the flow ignores y
+row_y             the visible y of all rows, in their order
+data_y            of all data: `row_y`, once for each draw of a row
+particle_y        of all particles that a flow moves, in the order in which they move
+kept_particle_y   of those that the user gets, in the user's order
+own_y             of the points of this rank, of whichever kind
+y_p, y_q          of particles, which have the distribution p, and of data, which have q
 
 A frame's θ_y (h, l) shifts every projection by ``ξ·θ_yᵀy`` (`add_condition_shift`),
 where a class index stands for a one-hot y. So l, everywhere `condition_dim`, is the
@@ -108,7 +119,7 @@ NumericY = ContinuousY | MixedY
 EncodedY = ClassIndices | ContinuousY | MixedY
 
 
-def separate_classes(y: EncodedY | None) -> SeparateClassIndices | None:
+def as_separate_classes(y: EncodedY | None) -> SeparateClassIndices | None:
     """y, if classes have maps of their own; else None."""
     if isinstance(y, SeparateClassIndices):
         return y

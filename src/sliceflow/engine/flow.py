@@ -278,8 +278,8 @@ class FlowSpec:
 
         In the whole space these are `particles` themselves. In any other subspace they
         are a copy of the particles' coordinates there, and `particles` stay as they
-        were until the block ends: then they move as far as the coordinates did. A block
-        that an error ends changes nothing in the whole space.
+        were until the block ends: then they move as far as the coordinates did. If an
+        error ends the block, the copy is lost, and `particles` stay as they were.
         """
         subspace = self.stages[stage_index].subspace
         if subspace.is_whole:
@@ -288,8 +288,8 @@ class FlowSpec:
             before = subspace.restrict(particles.x)
             moving = replace(particles, x=before.clone())
             yield moving
-            particles.x += subspace.extend(moving.x - before)
-        subspace.finish(particles.x)
+            particles.x += subspace.embed(moving.x - before)
+        subspace.clip_(particles.x)
 
 
 @dataclass(frozen=True)
@@ -352,7 +352,7 @@ class Step:
             self.particles.x.add_(frame.lift(dz), alpha=step_size)
         else:
             self._move_in_chunks(frame, maps, step_size)
-        if self.spec.entropy > 0 and not self.stage.matches_marginals:
+        if self.spec.entropy > 0 and not self.stage.exact_columns:
             assert particle_noise is not None, "noise takes random numbers"
             self._add_noise(particle_noise, step_size)
 
@@ -394,7 +394,7 @@ class Step:
                 stage.max_knots,
                 max_displacement=stage.max_displacement,
                 shared=self.spec.shared_condition_dim > 0,
-                resolve_tails=stage.matches_marginals,
+                resolve_tails=stage.exact_columns,
             )
         return ModelStep(
             self.stage_index, self.step_index, model_maps, frame.theta_to_store
@@ -406,7 +406,7 @@ class Step:
         subspace = self.stage.subspace
         if subspace.is_whole:
             return x.clone()
-        return x + subspace.extend(self.particles.x - subspace.restrict(x))
+        return x + subspace.embed(self.particles.x - subspace.restrict(x))
 
 
 @dataclass

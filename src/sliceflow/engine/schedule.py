@@ -25,12 +25,12 @@ class Subspace:
         """The coordinates of points x (d, n); x itself in the whole space."""
         return x
 
-    def extend(self, coordinates: Tensor) -> Tensor:
+    def embed(self, coordinates: Tensor) -> Tensor:
         """The points (d, n) of the subspace that have these coordinates."""
         return coordinates
 
-    def finish(self, x: Tensor) -> None:
-        """Change points x (d, n) in place at the end of a stage: clip pixels."""
+    def clip_(self, x: Tensor) -> None:
+        """Clip points x (d, n) in place, at the end of a stage: such as pixels."""
 
 
 WHOLE_SPACE = Subspace()
@@ -55,7 +55,7 @@ class Stage:
     max_displacement: float | None = None
     # Whether the steps give every coordinate exactly the distribution of the data. Then
     # no noise is added, maps are not shrunk, and compressed maps keep their tails.
-    matches_marginals: bool = False
+    exact_columns: bool = False
     subspace: Subspace = WHOLE_SPACE
     # The path from the seed of the flow to the seed of this stage's frames. An empty
     # path stands for ("frame", index of the stage).

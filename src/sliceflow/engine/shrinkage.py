@@ -41,12 +41,12 @@ class ShrunkTransport:
     A map that is fitted to m particles and n data of the same distribution still moves
     particles: by about 3·σ²·(1/m + 1/n) in the mean square, where σ² is the variance
     along the direction. Thousands of such steps destroy detail. So the displacement
-    T(z) − z of a map with mean square c is multiplied by
+    T(z) − z of a map with the cost w, its mean square, is multiplied by
 
-        max(0, 1 − κ·σ²·(1/m + 1/n)/c),
+        max(0, 1 − κ·σ²·(1/m + 1/n)/w),
 
-    the factor of James and Stein. Maps with c below κ·σ²·(1/m + 1/n) become the
-    identity.
+    the factor of James and Stein. Maps that cost less than κ·σ²·(1/m + 1/n) become the
+    identity; noise alone costs as much on average if κ = 3.
 
     If each class has its own maps, m, n and σ² are those of the class. If classes share
     the maps, ξ spreads them along each map, and noise adds up over the classes: σ² is
@@ -114,7 +114,7 @@ def shrunk_flow(
     """
     stages: list[Stage] = []
     for i, stage in enumerate(spec.stages):
-        if stage.matches_marginals or i in unshrunk_stages:
+        if stage.exact_columns or i in unshrunk_stages:
             stages.append(stage)
         else:
             n_shared = spec.shared_condition_dim

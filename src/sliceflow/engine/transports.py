@@ -364,8 +364,9 @@ def _last_of_ties(z: Tensor, values: Tensor) -> Tensor:
 class HistogramTransport:
     """Transport between histograms: two passes over memory, no sorting.
 
-    The cost is linear in M and N. Bins cover [min, max] of each direction. T is exact
-    at the particles' bin edges (up to the data's bins) and linear between them. Counts
+    The cost is linear in M and N. Bins cover [min, max] of each direction. T is
+    linear in each bin of the particles. At the edges it is exact for the counts of the
+    data, as if these were spread evenly over their bins. Counts
     can be added up over chunks and machines.
 
     Parameters
@@ -466,7 +467,7 @@ class HistogramTransport:
             hi = hi.clone()
         h = len(cost) // n_classes
         for c in identity_classes:
-            rows = kernels.class_rows(c, h)
+            rows = kernels.maps_of_class(c, h)
             counts[rows] = 1
             # A range of positive width: beyond it, a map shifts as at its ends, by 0.
             lo[rows] = -1.0

@@ -303,8 +303,8 @@ def encode_y(
 def encode_requested_y(encoder: ConditionEncoder | None, y: Any, n: int) -> EncodedY:
     """The encoded y of the samples that a user asks for, with the user's y and n.
 
-    n = 1, which is the default of users, means as many as y has; other n are those of
-    `encode_y`.
+    For n = 1, the default of `sample`, there is one sample for each condition in y. For
+    any other n, y has one condition for all samples, or n of them.
     """
     asked_n = n if n > 1 else None
     return encode_y(encoder, y, asked_n, "samples")

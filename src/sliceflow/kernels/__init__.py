@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sliceflow.errors import warn_user
 from sliceflow.kernels import reference
-from sliceflow.kernels.classes import class_rows, displace_by_class
+from sliceflow.kernels.classes import displace_by_class, maps_of_class
 from sliceflow.kernels.geometry import TileGeometry
 from sliceflow.kernels.reference.compressed_maps import MAX_QUANTIZED_SHIFT
 
@@ -26,10 +26,10 @@ __all__ = [
     "MAX_QUANTIZED_SHIFT",
     "Kernels",
     "TileGeometry",
-    "class_rows",
     "displace_by_class",
     "for_device",
     "for_tensor",
+    "maps_of_class",
 ]
 
 

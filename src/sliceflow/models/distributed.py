@@ -34,18 +34,18 @@ def across_ranks(spec: FlowSpec, ranks: Communicator) -> FlowSpec:
         return spec
     stages = []
     for stage in spec.stages:
-        transport = _across_ranks(stage.transport, ranks, stage.matches_marginals)
+        transport = _across_ranks(stage.transport, ranks, stage.exact_columns)
         stages.append(replace(stage, transport=transport))
     return replace(spec, stages=stages)
 
 
 def _across_ranks(
-    transport: Transport, ranks: Communicator, matches_marginals: bool
+    transport: Transport, ranks: Communicator, exact_columns: bool
 ) -> Transport:
     if isinstance(transport, ShrunkTransport):
-        shared = _across_ranks(transport.transport, ranks, matches_marginals)
+        shared = _across_ranks(transport.transport, ranks, exact_columns)
         return replace(transport, transport=shared, sum_over_ranks=ranks.sum_)
-    if matches_marginals and not isinstance(transport, HistogramTransport):
+    if exact_columns and not isinstance(transport, HistogramTransport):
         transport = HistogramTransport(_MARGINAL_BINS)
     if not isinstance(transport, HistogramTransport):
         fact = f"sorts, which {ranks.size} ranks cannot do together"

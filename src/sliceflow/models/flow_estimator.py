@@ -12,7 +12,6 @@ import os
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import (
@@ -20,7 +19,6 @@ from typing import (
     Any,
     Generic,
     Literal,
-    Protocol,
     Self,
     TypeVar,
     get_args,
@@ -51,14 +49,14 @@ from sliceflow.models.protocols import (
     FitResult,
     FittedFlow,
     FittedFlowT,
-    FittedFlowT_co,
     FlowAdapter,
+    FlowEnd,
     FlowRowsT,
     Options,
     ParticleResult,
     PlannedFlowFit,
     PreparedFit,
-    RunningFlow,
+    RunningFit,
 )
 from sliceflow.models.ranks import ONE_PROCESS, Communicator
 from sliceflow.models.saving import FitRecord, save
@@ -433,14 +431,14 @@ class FlowEstimator(
         seed = self._seed_copy().child("score")
         points = fitted.comparable_points(self._as_rows_like_fitted(X))
         n = points.shape[1]
-        row_y = _encoded_row_y(fitted, y, n)
+        held_out_y = _encode_y_of_rows(fitted, y, n)
         times = draws_per_scored_row(n)
-        if row_y is None:
+        if held_out_y is None:
             _, sample_y = encode_y_for_samples(fitted, times * n, None, seed)
         else:
-            sample_y = row_y.repeat(times)
+            sample_y = held_out_y.repeat(times)
         drawn = fitted.comparable_points(fitted.sample(times * n, sample_y, seed))
-        return -sliced_distance(drawn, points, Seed(0), y_p=sample_y, y_q=row_y)
+        return -sliced_distance(drawn, points, Seed(0), y_p=sample_y, y_q=held_out_y)
 
     def _as_rows_like_fitted(self, X: Any) -> Any:
         """X, checked to be like the fitted rows."""
@@ -489,16 +487,16 @@ class FlowEstimator(
             )
 
 
-def _encoded_row_y(fitted: FittedFlow[Any], y: Any, n: int) -> EncodedY | None:
+def _encode_y_of_rows(fitted: FittedFlow[Any], y: Any, n: int) -> EncodedY | None:
     """The encoded conditions of n rows; None if the model or the user has none."""
     encoder = fitted.y_encoder
     if y is None or encoder is None or encoder.hides_labels:
         return None
-    row_y: EncodedY = encoder.encode(as_array(y))
-    if len(row_y) != n:
-        fact = f"X has {n} rows but y has {len(row_y)}"
+    encoded_y: EncodedY = encoder.encode(as_array(y))
+    if len(encoded_y) != n:
+        fact = f"X has {n} rows but y has {len(encoded_y)}"
         raise DataError(fact, "pass one y for every row")
-    return row_y
+    return encoded_y
 
 
 def encode_y_for_samples(
@@ -511,37 +509,14 @@ def encode_y_for_samples(
     require_int("n", n, 1)
     require_sample_memory(fitted, n, fitted.device)  # before y is allocated
     if y is None:
-        row_y = fitted.encoded_y
-        if row_y is None:
+        encoded_y = fitted.encoded_y
+        if encoded_y is None:
             return n, None
-        indices = stratified_indices(row_y, n, seed.child("conditions"))
-        return n, row_y.take(indices)
+        indices = stratified_indices(encoded_y, n, seed.child("conditions"))
+        return n, encoded_y.take(indices)
     requested = y_encoders.encode_requested_y(fitted.y_encoder, y, n)
     require_sample_memory(fitted, len(requested), fitted.device)
     return len(requested), requested
-
-
-@dataclass(frozen=True)
-class FlowEnd:
-    """Where a flow has ended, and who hears of steps that may follow.
-
-    Attributes
-    ----------
-    state : after the last step
-    history : of all steps, and of those that follow
-    listeners : the history, and those of the fit
-    """
-
-    state: FlowState
-    history: History
-    listeners: Sequence[FlowListener]
-
-
-class RunningFit(RunningFlow, Protocol[FittedFlowT_co]):
-    """A running flow that can finish its fit."""
-
-    def result(self, flow_end: FlowEnd) -> FitResult[FittedFlowT_co]:
-        """What the fit gives, once the particles have arrived."""
 
 
 def run_flow(

@@ -36,9 +36,9 @@ _BYTES_PER_CONDITION = 24
 
 @dataclass(frozen=True)
 class ParticleAllocation:
-    """How many particles all ranks have, and with which y; their places are apart.
+    """The particles of all ranks, without where they are: their number and their y.
 
-    Without y there are only numbers of them, `n_kept` and `n_flow_particles`.
+    Without y there are only the two numbers, `n_kept` and `n_flow_particles`.
 
     Attributes
     ----------
@@ -120,7 +120,7 @@ class ParticleAllocation:
         Of a flow that ignores y, ``Cloud(x)`` are the particles.
         """
         assert self.particle_y is not None, "the flow sees y"
-        local = ranks.local_shard(self.n_flow_particles).slice
+        local = ranks.own_shard(self.n_flow_particles).slice
         class_slices = None
         if isinstance(self.particle_y, SeparateClassIndices):
             class_slices = ClassSlices.from_y(self.particle_y).part(local)
@@ -131,16 +131,14 @@ class ParticleAllocation:
 
         x (d, n) is where the flow has moved this rank's particles, in its own order.
         """
-        local_kept = ranks.local_shard(self.n_kept)
+        own_kept = ranks.own_shard(self.n_kept)
         y = self.kept_particle_y
         if y is not None:
-            y = y.take(local_kept.slice).to(x.device)
-        if self.order is None and local_kept == ranks.local_shard(
-            self.n_flow_particles
-        ):
+            y = y.take(own_kept.slice).to(x.device)
+        if self.order is None and own_kept == ranks.own_shard(self.n_flow_particles):
             return Cloud(x, y)
         columns = torch.arange(self.n_flow_particles)
         if self.order is not None:
             columns = self.order.back
-        columns = columns[local_kept.slice].to(x.device)
+        columns = columns[own_kept.slice].to(x.device)
         return Cloud(ranks.gather_points(x, columns), y)

@@ -11,7 +11,21 @@ densities choose their settings by trial while they are planned, which takes mos
 time of their fits.
 
 A planned fit that moves particles puts them where its flow begins: that is a
-`RunningFlow`, which `models.flow_estimator.run_flow` moves.
+`RunningFit`, whose particles `models.flow_estimator.run_flow` moves.
+
+Who does what, for each kind of data (classes need not derive from a protocol: mypy
+compares their methods):
+
+              vectors            vectors, local y        pictures
+`Adapter`     VectorAdapter      VectorAdapter           PictureAdapter
+`PlannedFit`  PlannedVectorFit   PlannedLocalVectorFit   PlannedPictureFit
+`RunningFit`  RunningVectors                             RunningPictures
+`Fitted`      FittedVectors      FittedLocalVectors      FittedPictures
+
+              tables             densities by class      densities given y
+`Adapter`     TableAdapter       DensityAdapter          DensityAdapter
+`PlannedFit`  PlannedTableFit    PlannedClassDensities   PlannedConditionalDensity
+`Fitted`      FittedTable        FittedClassDensities    FittedConditionalDensity
 """
 
 from __future__ import annotations
@@ -47,7 +61,8 @@ if TYPE_CHECKING:
     from sliceflow.engine.batches import StepTarget
     from sliceflow.engine.clouds import Cloud
     from sliceflow.engine.encoded_y import EncodedY
-    from sliceflow.engine.flow import FlowSpec, ParticleNoise
+    from sliceflow.engine.events import FlowListener, History
+    from sliceflow.engine.flow import FlowSpec, FlowState, ParticleNoise
     from sliceflow.engine.y_encoders import ConditionEncoder
     from sliceflow.models.checkpoints import Checkpoints
 
@@ -270,8 +285,24 @@ class PlannedFlowFit(
         """The same fit, which writes checkpoints and resumes from the last one."""
 
 
-class RunningFlow(Protocol):
-    """A flow whose particles stand at their start, or are on their way.
+@dataclass(frozen=True)
+class FlowEnd:
+    """Where a flow has ended, and who hears of steps that may follow.
+
+    Attributes
+    ----------
+    state : after the last step
+    history : of all steps, and of those that follow
+    listeners : the history, and those of the fit
+    """
+
+    state: FlowState
+    history: History
+    listeners: Sequence[FlowListener]
+
+
+class RunningFit(Protocol[FittedFlowT_co]):
+    """The fit of a flow whose particles stand at their start, or are on their way.
 
     `models.flow_estimator.run_flow` moves them.
 
@@ -289,6 +320,9 @@ class RunningFlow(Protocol):
 
     def target(self) -> StepTarget:
         """What the particles move onto. Its data are freed with it."""
+
+    def result(self, flow_end: FlowEnd) -> FitResult[FittedFlowT_co]:
+        """What the fit gives, once the particles have arrived."""
 
 
 class Adapter(Protocol[RowsT, FittedT_co, EventT_co]):

@@ -94,7 +94,7 @@ class Shard:
         return slice(self.first, self.first + self.count)
 
     def repeated(self, n: int) -> Shard:
-        """The shard if every row is repeated n times, one copy after the other."""
+        """The shard if each row is repeated n times before the next row."""
         return Shard(n * self.first, n * self.count, n * self.total)
 
 
@@ -115,7 +115,7 @@ class Communicator:
     Examples
     --------
     >>> ranks = Communicator(rank=1, size=2)
-    >>> ranks.is_main, ranks.local_share([10, 11, 12, 13])
+    >>> ranks.is_main, ranks.own_rows([10, 11, 12, 13])
     (False, [12, 13])
     """
 
@@ -127,17 +127,17 @@ class Communicator:
         """Whether this is rank 0, which prints and writes files."""
         return self.rank == 0
 
-    def local_shard(self, total: int) -> Shard:
+    def own_shard(self, total: int) -> Shard:
         """This rank's part if `total` rows are divided equally among all ranks."""
         first = self.rank * total // self.size
         end = (self.rank + 1) * total // self.size
         return Shard(first, end - first, total)
 
-    def local_share(self, rows: Any) -> Any:
+    def own_rows(self, rows: Any) -> Any:
         """This rank's equal part of `rows`, of which every rank has all."""
-        return rows[self.local_shard(len(rows)).slice]
+        return rows[self.own_shard(len(rows)).slice]
 
-    def gather_shard(self, count: int, data_kind: str = "rows") -> Shard:
+    def shard_by_counts(self, count: int, data_kind: str = "rows") -> Shard:
         """The shard of this rank, which has `count` rows, by the counts of all ranks.
 
         Parameters
@@ -429,7 +429,7 @@ def joined(
     >>> X = np.random.default_rng(0).normal(size=(100, 2))
     >>> with joined("cpu") as ranks:
     ...     flow = SlicedWassersteinFlow(n_particles=200, n_steps=3, random_state=0)
-    ...     flow.fit(ranks.local_share(X), ranks=ranks).particles_.shape
+    ...     flow.fit(ranks.own_rows(X), ranks=ranks).particles_.shape
     (200, 2)
     """
     if not under_torchrun():

@@ -89,7 +89,7 @@ def test_a_coarse_stage_leaves_finer_detail_alone_and_the_last_one_clips():
     )
     change = particles.x - start
     assert float(change.abs().max()) > 0.1
-    assert torch.allclose(subspace.extend(subspace.restrict(change)), change, atol=1e-9)
+    assert torch.allclose(subspace.embed(subspace.restrict(change)), change, atol=1e-9)
     assert float(particles.x.abs().max()) > 1
     simulate(
         flow,

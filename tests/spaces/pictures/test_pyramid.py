@@ -58,9 +58,9 @@ def test_columns_are_local():
 def test_painting_and_reading_again_is_the_identity(shape):
     subspace = PyramidSubspace(*shape)
     z = Seed(0).normal(subspace.dimension, 4)
-    assert subspace.extend(z).shape == (shape[0] * shape[1] * shape[2], 4)
-    assert torch.allclose(subspace.restrict(subspace.extend(z)), z, rtol=0, atol=1e-10)
-    assert subspace.extend(z.float()).dtype == torch.float32
+    assert subspace.embed(z).shape == (shape[0] * shape[1] * shape[2], 4)
+    assert torch.allclose(subspace.restrict(subspace.embed(z)), z, rtol=0, atol=1e-10)
+    assert subspace.embed(z.float()).dtype == torch.float32
 
 
 def test_a_level_is_the_kronecker_product_of_its_axes_channel_by_channel():
@@ -70,7 +70,7 @@ def test_a_level_is_the_kronecker_product_of_its_axes_channel_by_channel():
     )
     x = Seed(0).normal(70, 4)
     assert torch.allclose(subspace.restrict(x), u.T @ x)
-    assert torch.allclose(subspace.extend(u.T @ x), u @ (u.T @ x))
+    assert torch.allclose(subspace.embed(u.T @ x), u @ (u.T @ x))
 
 
 def test_full_resolution_is_the_picture_itself():
@@ -78,7 +78,7 @@ def test_full_resolution_is_the_picture_itself():
     x = torch.zeros(72, 2)
     assert subspace.is_whole
     assert subspace.restrict(x) is x
-    assert subspace.extend(x) is x
+    assert subspace.embed(x) is x
     assert not PyramidSubspace(3, 6, 4, 6, 3).is_whole
 
 
@@ -86,8 +86,8 @@ def test_chunks_of_columns_change_nothing(monkeypatch):
     x = torch.randn(3 * 12 * 10, 1000, dtype=torch.float64)
     subspace = PyramidSubspace(3, 12, 10, 5, 4)
     small = subspace.restrict(x)
-    pictures = subspace.extend(small)
+    pictures = subspace.embed(small)
     # Only the least number of columns at a time, 256.
     monkeypatch.setattr("sliceflow.spaces.pictures.pyramid.MAX_VALUES_PER_CHUNK", 1)
     torch.testing.assert_close(subspace.restrict(x), small)
-    torch.testing.assert_close(subspace.extend(small), pictures)
+    torch.testing.assert_close(subspace.embed(small), pictures)

@@ -91,10 +91,10 @@ def divide_among_stages(
     order = seed.child("order").permutation(data.n)
     class_slices = ClassSlices((0, data.n))
     n_classes = plan.n_separate_classes
-    if n_classes and data.local_y is not None:
+    if n_classes and data.own_y is not None:
         # Class by class, at random within each.
-        order = order[torch.argsort(data.local_y.values[order], stable=True)]
-        class_slices = ClassSlices.from_class_indices(data.local_y, n_classes)
+        order = order[torch.argsort(data.own_y.values[order], stable=True)]
+        class_slices = ClassSlices.from_class_indices(data.own_y, n_classes)
     parts, _ = even_parts(class_slices, batch_size, data.device)
     return [order[positions] for positions in parts]
 
@@ -141,10 +141,8 @@ def use_all_points(
     class_slices_p : where the classes are among this rank's particles, if classes have
         separate maps
     """
-    if class_slices_p is None or data.local_y is None:
+    if class_slices_p is None or data.own_y is None:
         return weighted_batches(data.indices, data.device, y_p=y_p, y_q=y_q)
-    class_slices_q = ClassSlices.from_class_indices(
-        data.local_y, plan.n_separate_classes
-    )
-    order = Permutation.sorting_classes(data.local_y)
+    class_slices_q = ClassSlices.from_class_indices(data.own_y, plan.n_separate_classes)
+    order = Permutation.sorting_classes(data.own_y)
     return Batches(data_order=order, class_slices=[(class_slices_p, class_slices_q)])

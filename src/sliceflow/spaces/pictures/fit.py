@@ -33,9 +33,9 @@ from sliceflow.errors import CopyWarning, DataError, DataWarning, warn_user
 from sliceflow.metrics.copying import evidence_of_copying
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.distributed import across_ranks
-from sliceflow.models.flow_estimator import FlowEnd, run_flow
+from sliceflow.models.flow_estimator import run_flow
 from sliceflow.models.particles import ParticleAllocation
-from sliceflow.models.protocols import FitResult, ParticleResult
+from sliceflow.models.protocols import FitResult, FlowEnd, ParticleResult
 from sliceflow.models.ranks import ONE_PROCESS, Communicator, Shard
 from sliceflow.models.rows import RowConditions
 from sliceflow.spaces.pictures import choices
@@ -96,7 +96,7 @@ class PictureAdapter:
             kind += " and labels"
         shard = None
         if self.ranks.size > 1:
-            shard = self.ranks.gather_shard(len(pixels), kind)
+            shard = self.ranks.shard_by_counts(len(pixels), kind)
         row_conditions = None
         if labels is not None:
             all_labels = self.ranks.gather(labels)
@@ -171,7 +171,7 @@ class PictureAdapter:
     def _require_memory(self, plan: PicturePlan, data: PictureData) -> None:
         """Raise a `NotEnoughMemoryError` if the device cannot hold the fit."""
         n_shard = data.pixel_points.shape[1]
-        m_shard = self.ranks.local_shard(plan.n_flow_particles).count
+        m_shard = self.ranks.own_shard(plan.n_flow_particles).count
         what = (
             f"{m_shard} moving particles, for n_particles={plan.n_particles}, "
             f"{n_shard} pictures of {plan.layout.dimension} values and a model of "
@@ -218,19 +218,19 @@ class PlannedPictureFit:
 class RunningPictures:
     """The fit of pictures while it runs: the particles, and all that moves them."""
 
-    def __init__(self, tuned: PlannedPictureFit) -> None:
-        plan = tuned.plan
-        data = tuned.data
-        self.tuned = tuned
-        self.shard = tuned.ranks.local_shard(
+    def __init__(self, planned_fit: PlannedPictureFit) -> None:
+        plan = planned_fit.plan
+        data = planned_fit.data
+        self.planned_fit = planned_fit
+        self.shard = planned_fit.ranks.own_shard(
             plan.n_flow_particles
         )  # this rank's particles
         self.particle_noise = ParticleNoise(
-            tuned.seed.child("particles"), self.shard.first
+            planned_fit.seed.child("particles"), self.shard.first
         )
         # The y of all particles and of all pictures on the device of the fit; None if
         # the flow ignores it.
-        self.particle_y = tuned.allocation.particle_y
+        self.particle_y = planned_fit.allocation.particle_y
         self.data_y = data.visible_y(plan.map_sharing)
         if self.particle_y is not None and self.data_y is not None:
             self.particle_y = self.particle_y.to(data.device)
@@ -239,51 +239,51 @@ class RunningPictures:
         # The indices of the pictures that each stage uses, in turn. An empty list if
         # every stage uses all pictures.
         self.pictures_by_stage = divide_among_stages(
-            plan, data, tuned.seed.child("batches")
+            plan, data, planned_fit.seed.child("batches")
         )
 
         # The pictures of which mosaics are made; None if particles start as noise.
         self.mosaic_pixels: Tensor | None = None
         if plan.mosaic_size:
-            self.mosaic_pixels = stored_pictures(data, tuned.ranks)
+            self.mosaic_pixels = stored_pictures(data, planned_fit.ranks)
 
-        is_known = data.layout.repeat_for_channels(tuned.known, data.device)
+        is_known = data.layout.repeat_for_channels(planned_fit.known, data.device)
         self.particles = self._initial_particles(is_known)
-        builder = PictureFlowBuilder(plan, tuned.seed, data.device, is_known)
+        builder = PictureFlowBuilder(plan, planned_fit.seed, data.device, is_known)
         spec = builder.flow_spec(self._inverse_sample_sizes())
-        if tuned.ranks.size > 1:
-            spec = across_ranks(spec, tuned.ranks)
+        if planned_fit.ranks.size > 1:
+            spec = across_ranks(spec, planned_fit.ranks)
         self.spec = spec
 
     def _initial_particles(self, is_known: Tensor | None) -> Cloud:
         """This rank's particles at their start, with the known pixels of pictures."""
-        plan = self.tuned.plan
-        device = self.tuned.data.device
+        plan = self.planned_fit.plan
+        device = self.planned_fit.data.device
         y = None
         if self.particle_y is not None:
             assert isinstance(self.particle_y, ClassIndices), "pictures have labels"
             y = self.particle_y.take(self.shard.slice)
-        classes = self.tuned.data.label_y
+        classes = self.planned_fit.data.label_y
         mosaics = build_mosaics(plan, self.mosaic_pixels, classes, device)
         x = initial_particles(
             plan, mosaics, self.shard.count, y, self.particle_noise, device
         )
         if is_known is not None:
-            encoded = _encode_to_complete(self.tuned, self.shard)
+            encoded = _encode_to_complete(self.planned_fit, self.shard)
             x = torch.where(is_known, encoded, x)
         if y is None:
             return Cloud(x)
-        return self.tuned.allocation.cloud(x, self.tuned.ranks)
+        return self.planned_fit.allocation.cloud(x, self.planned_fit.ranks)
 
     def _inverse_sample_sizes(self) -> tuple[float, ...]:
         """Numbers, one for each class, to which the noise of maps is proportional."""
-        plan = self.tuned.plan
+        plan = self.planned_fit.plan
         distinct = 1.0
         if plan.mirror:
             distinct = 0.5
         return inverse_sample_sizes(
             plan.n_flow_particles,
-            self.tuned.data.n,
+            self.planned_fit.data.n,
             y_p=self.particle_y,
             y_q=self.data_y,
             max_samples=plan.batch_size,
@@ -291,116 +291,118 @@ class RunningPictures:
         )
 
     def target(self) -> Target:
-        """The pictures, dequantised anew for every stage or every step."""
-        every_step = self.tuned.plan.options.dequantize_every == "step"
-        return Target(self._load_data, self._load_batches, every_step)
+        """The pictures, dequantised anew for every stage or every step.
 
-    def _load_data(self, step: Step) -> Cloud:
-        """The pictures of a step."""
-        tuned = self.tuned
-        seed = tuned.seed.child("data", step.stage_index)
-        if tuned.plan.options.dequantize_every == "step":
-            seed = seed.child(step.step_index)
+        The module `batching` explains how they are divided among stages or steps.
+        """
+        every_step = self.planned_fit.plan.options.dequantize_every == "step"
         if self.pictures_by_stage:
-            return self._pictures_of_stage(step.stage_index, seed)
-        return tuned.data.cloud(seed)
+            return Target(self._load_part, reloads_every_step=every_step)
+        return Target(self._load_all, self._load_batches, every_step)
 
-    def _pictures_of_stage(self, stage_index: int, seed: Seed) -> Cloud:
+    def _dequantising_seed(self, step: Step) -> Seed:
+        """The seed of the fractions that a step adds to pixel values."""
+        seed = self.planned_fit.seed.child("data", step.stage_index)
+        if self.planned_fit.plan.options.dequantize_every == "step":
+            return seed.child(step.step_index)
+        return seed
+
+    def _load_all(self, step: Step) -> Cloud:
+        """All pictures of this rank."""
+        return self.planned_fit.data.cloud(self._dequantising_seed(step))
+
+    def _load_part(self, step: Step) -> Cloud:
         """The part of the pictures whose turn it is in a stage, sorted by class."""
-        indices = self.pictures_by_stage[stage_index % len(self.pictures_by_stage)]
-        cloud = self.tuned.data.cloud(seed, indices)
-        n_classes = self.tuned.plan.n_separate_classes
+        part = step.stage_index % len(self.pictures_by_stage)
+        indices = self.pictures_by_stage[part]
+        cloud = self.planned_fit.data.cloud(self._dequantising_seed(step), indices)
+        n_classes = self.planned_fit.plan.n_separate_classes
         if n_classes == 0 or not isinstance(cloud.y, ClassIndices):
             return cloud
         class_slices = ClassSlices.from_class_indices(cloud.y, n_classes)
         return replace(cloud, class_slices=class_slices)
 
     def _load_batches(self) -> Batches:
-        """The particles and pictures that each step uses.
-
-        The module `batching` explains which limit decides.
-        """
-        if self.pictures_by_stage:
-            return Batches()  # a step uses all pictures of its stage
-        plan = self.tuned.plan
-        data = self.tuned.data
+        """The particles and pictures that each step uses, of all that there are."""
+        plan = self.planned_fit.plan
+        data = self.planned_fit.data
         y_p = self.particle_y
         y_q = self.data_y
-        if self.tuned.ranks.size > 1:
+        if self.planned_fit.ranks.size > 1:
             slices_p = self.particles.class_slices
             return use_all_points(plan, data, slices_p, y_p=y_p, y_q=y_q)
-        seed = self.tuned.seed.child("batches")
+        seed = self.planned_fit.seed.child("batches")
         return divide_among_steps(plan, data, seed, y_p=y_p, y_q=y_q)
 
     def result(self, flow_end: FlowEnd) -> FitResult[FittedPictures]:
         """What the fit gives, once the particles have arrived."""
-        tuned = self.tuned
-        data = tuned.data
-        allocation = tuned.allocation
-        x = allocation.kept_cloud(self.particles.x, tuned.ranks).x
+        planned_fit = self.planned_fit
+        data = planned_fit.data
+        allocation = planned_fit.allocation
+        x = allocation.kept_cloud(self.particles.x, planned_fit.ranks).x
         steps = flow_end.state.model_steps
         fitted = FittedPictures(
-            plan=tuned.plan,
-            seed=tuned.seed,
+            plan=planned_fit.plan,
+            seed=planned_fit.seed,
             steps=tuple(step.without_identity_maps() for step in steps),
             conditions=data.conditions,
-            known=tuned.known,
+            known=planned_fit.known,
             mosaic_pixels=self.mosaic_pixels,
             device=data.device,
         )
         y = allocation.kept_user_y
         if y is not None:
-            y = y[tuned.ranks.local_shard(allocation.n_kept).slice]
+            y = y[planned_fit.ranks.own_shard(allocation.n_kept).slice]
         return FitResult(
             fitted,
             flow_end.history.as_columns(),
-            _copy_warning(tuned, x),
+            _copy_warning(planned_fit, x),
             ParticleResult(data.layout.write(x), y),
         )
 
 
-def _encode_to_complete(tuned: PlannedPictureFit, shard: Shard) -> Tensor:
+def _encode_to_complete(planned_fit: PlannedPictureFit, shard: Shard) -> Tensor:
     """The values (d, n) of the pictures that this rank's particles complete.
 
     Their known pixels do not move. Kept particles use each picture equally often, and
     so do the others.
     """
-    data = tuned.data
-    n_kept = tuned.plan.n_particles
-    seed = tuned.seed.child("conditions")
+    data = planned_fit.data
+    n_kept = planned_fit.plan.n_particles
+    seed = planned_fit.seed.child("conditions")
     pictures_of_kept = even_indices(data.n, n_kept, seed)
     pictures_of_others = even_indices(
         data.n, shard.total - n_kept, seed.child("further")
     )
     indices = torch.cat((pictures_of_kept, pictures_of_others))[shard.slice]
-    pixel_points = data.gather_pictures(indices.to(data.device), tuned.ranks)
+    pixel_points = data.gather_pictures(indices.to(data.device), planned_fit.ranks)
     return data.layout.encode(
         pixel_points,
-        tuned.seed.child("observed"),
+        planned_fit.seed.child("observed"),
         n_total=shard.total,
         index_slices=[shard.slice],
     )
 
 
-def _copy_warning(tuned: PlannedPictureFit, x: Tensor) -> CopyWarning | None:
+def _copy_warning(planned_fit: PlannedPictureFit, x: Tensor) -> CopyWarning | None:
     """A warning if the particles x (d, n) copy pictures, else None.
 
     Two kinds of fits are not checked. On several ranks, none has all pictures. And
     particles with known pixels copy these.
     """
-    if tuned.ranks.size > 1 or tuned.known is not None:
+    if planned_fit.ranks.size > 1 or planned_fit.known is not None:
         return None
-    layout = replace(tuned.data.layout, tensor=False)
+    layout = replace(planned_fit.data.layout, tensor=False)
     particles = np.asarray(layout.write(x)).reshape(x.shape[1], -1)
-    n = tuned.data.pixel_points.shape[1]
-    pixels = tuned.data.pixel_points.view(*layout.shape, n)
+    n = planned_fit.data.pixel_points.shape[1]
+    pixels = planned_fit.data.pixel_points.view(*layout.shape, n)
     rows = pixels.permute(3, 1, 2, 0).reshape(n, -1)
-    evidence = evidence_of_copying([(rows, particles)], tuned.plan.device)
+    evidence = evidence_of_copying([(rows, particles)], planned_fit.plan.device)
     if not evidence:
         return None
     return CopyWarning(
         f"the particles copy rows of X ({evidence}); more shrinkage than "
-        f"{tuned.plan.shrinkage:.2g} (ImageOptions), or a lower quality, help"
+        f"{planned_fit.plan.shrinkage:.2g} (ImageOptions), or a lower quality, help"
     )
 
 

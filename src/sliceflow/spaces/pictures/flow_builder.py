@@ -129,8 +129,11 @@ class PictureFlowBuilder:
         frame: FrameKind = self.frame_kind(i)
         subspace = replace(coefficients, clip=clip)
         if self.is_known is not None:
+            # Coefficients mix known pixels with others. So particles move as whole
+            # pictures, in which known pixels can stay, and only frames see
+            # coefficients.
             frame = MaskedFrameKind(coefficients, self.frame_kind(i), self.is_known)
-            subspace = replace(subspace, height=height, width=width)
+            subspace = PyramidSubspace(channels, height, width, height, width, clip)
         return Stage(
             name=stage.name,
             frame_kind=frame,

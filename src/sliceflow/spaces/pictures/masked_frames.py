@@ -70,11 +70,11 @@ class MaskedFrame:
 
     def lift(self, dz: Tensor) -> Tensor:
         """dx (d, n) of dz (h, n); 0 where a pixel is known."""
-        return self.subspace.extend(self.frame.lift(dz)) * ~self.is_known
+        return self.subspace.embed(self.frame.lift(dz)) * ~self.is_known
 
     def move(self, cloud: Cloud, maps: TransportMaps, step_size: float) -> None:
         """Move the hidden pixels of pictures, in place."""
         before = self.subspace.restrict(cloud.x)
         after = before.clone()
         self.frame.move(replace(cloud, x=after), maps, step_size)
-        cloud.x += self.subspace.extend(after.sub_(before)) * ~self.is_known
+        cloud.x += self.subspace.embed(after.sub_(before)) * ~self.is_known

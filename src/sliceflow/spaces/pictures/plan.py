@@ -324,7 +324,8 @@ def plan_pictures(
     if data.mirrored:
         n_distinct_per_map /= 2
     if sharing == "separate":
-        # As `choose_amplifier` counted them.
+        # Without particles that are added for the maps: `choose_amplifier` has decided
+        # for separate maps by the same number.
         n_points = data.n + allocation.n_kept
         n_distinct_per_map /= n_classes
     return PicturePlan(

@@ -109,14 +109,14 @@ class PyramidSubspace(Subspace):
         vertical, horizontal = self._bases(x)
         return self._resample(x, vertical.T, horizontal.T)
 
-    def extend(self, coordinates: Tensor) -> Tensor:
+    def embed(self, coordinates: Tensor) -> Tensor:
         """Pictures of coefficients: (C·h·w, n) -> (C·H·W, n)."""
         if self.is_whole:
             return coordinates
         vertical, horizontal = self._bases(coordinates)
         return self._resample(coordinates, vertical, horizontal)
 
-    def finish(self, x: Tensor) -> None:
+    def clip_(self, x: Tensor) -> None:
         """Clip pictures, in place, at the end of a stage."""
         if self.clip:
             x.clamp_(-1, 1)

@@ -155,7 +155,7 @@ class PictureData(ConditionsMixin):
         return torch.cat(ranges)
 
     @cached_property
-    def local_y(self) -> ClassIndices | None:
+    def own_y(self) -> ClassIndices | None:
         """The classes of this rank's pictures, on their device; None without any."""
         if self.label_y is None:
             return None
@@ -231,10 +231,10 @@ class PictureData(ConditionsMixin):
             x = self.layout.encode(
                 self.pixel_points, seed, n_total=self.n, index_slices=self.index_slices
             )
-            return Cloud(x, self.local_y)
+            return Cloud(x, self.own_y)
         y = None
-        if self.local_y is not None:
-            y = self.local_y.take(indices)
+        if self.own_y is not None:
+            y = self.own_y.take(indices)
         kernel = kernels.for_tensor(self.pixel_points)
         taken = kernel.take_points(self.pixel_points, indices)
         return Cloud(self.layout.encode(taken, seed), y)

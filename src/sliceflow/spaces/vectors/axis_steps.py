@@ -27,7 +27,7 @@ from sliceflow.engine.flow import FlowSpec, FlowState, ParticleNoise, replay, si
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.models.distributed import across_ranks
-from sliceflow.models.flow_estimator import FlowEnd
+from sliceflow.models.protocols import FlowEnd
 from sliceflow.spaces.vectors.plan import AXIS_TRANSPORT, VectorPlan
 from sliceflow.spaces.vectors.tuned import TunedVectors
 from sliceflow.spaces.vectors.units import as_cloud
@@ -56,8 +56,7 @@ class AxisSteps:
         Parameters
         ----------
         kept : the kept particles of this rank, in any order
-        kept_y : the y of those of all ranks, in the same order; None if the flow does
-            not see it
+        kept_y : the visible y of the kept particles of all ranks, in the same order
         flow_end : where the flow ended: steps and seconds are counted on, and its
             listeners are called after each of these steps
         """
@@ -105,7 +104,7 @@ class AxisSteps:
 def _fresh_particles(
     tuned: TunedVectors, steps: Sequence[ModelStep]
 ) -> tuple[Cloud, VisibleY | None]:
-    """This rank's fresh particles, moved by a model, and the y of all ranks' ones."""
+    """Fresh particles of this rank, moved by a model; also the y of those of all."""
     planned_fit = tuned.planned_fit
     plan = planned_fit.plan
     seed = planned_fit.seed.child("fresh")
@@ -115,13 +114,13 @@ def _fresh_particles(
     if row_y is not None:
         y = _fresh_y(plan, row_y, seed)
         n_axis_particles = len(y)
-    shard = planned_fit.ranks.local_shard(n_axis_particles)
-    local_y = None
+    shard = planned_fit.ranks.own_shard(n_axis_particles)
+    own_y = None
     if y is not None:
-        local_y = y.take(shard.slice)
+        own_y = y.take(shard.slice)
     starts = seed.child("start")
     rows = sobol_normal(shard.first, shard.count, plan.n_columns, starts)
-    fresh = as_cloud(rows.to(plan.torch_dtype), local_y, planned_fit.device)
+    fresh = as_cloud(rows.to(plan.torch_dtype), own_y, planned_fit.device)
     particle_noise = ParticleNoise(seed.child("particles"), shard.first)
     replay(
         plan.flow_spec(planned_fit.seed, planned_fit.device, only="flow"),

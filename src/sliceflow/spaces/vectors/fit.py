@@ -14,7 +14,7 @@ from sliceflow.devices import require_memory
 from sliceflow.engine.allocation import MIN_PARTICLES
 from sliceflow.engine.batches import Batches, Target
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.encoded_y import SeparateClassIndices, separate_classes
+from sliceflow.engine.encoded_y import SeparateClassIndices, as_separate_classes
 from sliceflow.engine.events import FlowListener
 from sliceflow.engine.flow import ParticleNoise, Step, resolve_map_sharing
 from sliceflow.engine.labels import as_array
@@ -26,9 +26,9 @@ from sliceflow.errors import CopyWarning, ParameterError
 from sliceflow.metrics.copying import evidence_of_copying
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.distributed import across_ranks
-from sliceflow.models.flow_estimator import FlowEnd, choose_n_particles, run_flow
+from sliceflow.models.flow_estimator import choose_n_particles, run_flow
 from sliceflow.models.particles import ParticleAllocation
-from sliceflow.models.protocols import FitResult, ParticleResult
+from sliceflow.models.protocols import FitResult, FlowEnd, ParticleResult
 from sliceflow.models.ranks import ONE_PROCESS, Communicator
 from sliceflow.models.rows import RowConditions
 from sliceflow.models.vector_rows import VectorRows, read_rows
@@ -73,7 +73,7 @@ class VectorAdapter:
         """This rank's rows with the conditions of all ranks, and their place there."""
         n, d = rows.X.shape
         what = f"X of {rows.X.dtype} with {d} columns and {describe_y(y)}"
-        shard = self.ranks.gather_shard(n, what)
+        shard = self.ranks.shard_by_counts(n, what)
         row_conditions = None
         if y is not None:
             row_conditions = RowConditions.infer(self.ranks.gather(y), shard.total)
@@ -126,8 +126,8 @@ class VectorAdapter:
             fact = "fits each class separately, which several ranks cannot do"
             hint = "use a finite amplifier, or one process"
             raise ParameterError("amplifier", xi, fact, hint)
-        # Their order is drawn from the seed of y. Another would be no better, but give
-        # other samples.
+        # The seed of the conditions also draws the order in which particles move, as
+        # `in_proportion` explains.
         return ParticleAllocation.in_proportion(
             row_conditions, n_particles, sharing, seed, mixing_seed=seed
         )
@@ -137,7 +137,7 @@ class VectorAdapter:
 
         This rank has `n_shard` rows.
         """
-        m_shard = self.ranks.local_shard(plan.n_flow_particles).count
+        m_shard = self.ranks.own_shard(plan.n_flow_particles).count
         n_directions = max_directions(plan.frame_kind, plan.n_columns)
         what = (
             f"{m_shard} moving particles, for n_particles={plan.n_particles}, "
@@ -196,7 +196,7 @@ class PlannedVectorFit:
             self.rows, row_y, plan.standardize, self.ranks
         )
         scaled_rows = scale_by_class(
-            scalers_by_class, self.rows.X, separate_classes(row_y)
+            scalers_by_class, self.rows.X, as_separate_classes(row_y)
         )
         smoother = None
         if plan.bandwidth != 0:
@@ -222,7 +222,7 @@ class RunningVectors:
         self.tuned = tuned
 
         # This rank's particles among those of all ranks, at random places.
-        shard = planned_fit.ranks.local_shard(plan.n_flow_particles)
+        shard = planned_fit.ranks.own_shard(plan.n_flow_particles)
         self.particle_noise = ParticleNoise(
             planned_fit.seed.child("particles"), shard.first
         )
@@ -291,11 +291,11 @@ class RunningVectors:
         fitted = _fitted_vectors(tuned, model_steps)
 
         # This rank's part of the kept particles.
-        local = ranks.local_shard(allocation.n_kept).slice
-        local_y = None
+        local = ranks.own_shard(allocation.n_kept).slice
+        own_y = None
         if allocation.kept_particle_y is not None:
-            local_y = allocation.kept_particle_y.take(local)
-        X = fitted.in_users_form(fitted.unscale_points(kept.x, local_y))
+            own_y = allocation.kept_particle_y.take(local)
+        X = fitted.in_users_form(fitted.unscale_points(kept.x, own_y))
         y = allocation.kept_user_y
         if y is not None:
             y = y[local]
@@ -345,9 +345,9 @@ def _copy_warning(tuned: TunedVectors, x: Tensor) -> CopyWarning | None:
     if isinstance(row_y, SeparateClassIndices) and particle_y is not None:
         pairs = []
         for c in range(row_y.n_classes):
-            class_rows = tuned.scaled_rows[row_y.values == c]
+            rows_of_class = tuned.scaled_rows[row_y.values == c]
             is_of_class = (particle_y.values == c).to(x.device)
-            pairs.append((class_rows, x[:, is_of_class].T))
+            pairs.append((rows_of_class, x[:, is_of_class].T))
     evidence = evidence_of_copying(pairs)
     if not evidence:
         return None

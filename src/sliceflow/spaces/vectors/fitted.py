@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine import frames
-from sliceflow.engine.encoded_y import EncodedY, VisibleY, separate_classes
+from sliceflow.engine.encoded_y import EncodedY, VisibleY, as_separate_classes
 from sliceflow.engine.flow import FlowSpec, ParticleNoise, replay, visible_y
 from sliceflow.engine.frames import frame_bytes
 from sliceflow.engine.model_steps import ModelStep
@@ -89,7 +89,7 @@ class BaseFittedVectors(ConditionsMixin):
 
         `y` is what the flow saw: classes with maps of their own have such units, too.
         """
-        rows = unscale_by_class(self.scalers_by_class, x, separate_classes(y))
+        rows = unscale_by_class(self.scalers_by_class, x, as_separate_classes(y))
         check_finite(rows, "rescale X, drop outliers, or pass float64")
         return rows
 

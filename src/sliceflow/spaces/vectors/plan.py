@@ -1,7 +1,7 @@
 """The plan of a fit of vectors: all parameters, and what "auto" means for the rows.
 
-Only the bandwidth of smoothing is chosen later, when a fit draws its data: that takes a
-search for neighbours.
+Only the bandwidth of smoothing is chosen later, by `PlannedVectorFit.tune`, with which
+a fit begins: that takes a search for neighbours.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class VectorPlan(BaseVectorPlan):
     options: VectorOptions
     n_knots: Count  # knots kept per map
     # How far rows are spread (the option `smoothing`). None if "auto" will choose that
-    # when the fit draws its data: the plan of a fitted model has the number.
+    # when the fit begins: the plan of a fitted model has the number.
     bandwidth: NonNegative | None = 0.0
     smoothing_reason: str = ""  # why "auto" is so; empty if the user set the bandwidth
     draws_per_row: Count = 1  # data of each row: draws along its neighbours, or the row
@@ -200,7 +200,7 @@ class VectorPlan(BaseVectorPlan):
                     options.n_axis_steps,
                     AXIS_TRANSPORT,
                     max_knots=options.n_knots,
-                    matches_marginals=True,
+                    exact_columns=True,
                 )
             )
         return stages
@@ -538,9 +538,9 @@ def plan_bandwidth(
 ) -> tuple[float | None, str]:
     """The bandwidth that the option `smoothing` gives these rows, and the reason.
 
-    `y` is what the flow sees of y of the rows of all ranks. The bandwidth is 0 if the
-    flow fits the rows themselves, and None if "auto" will choose it from the rows. The
-    reason is why "auto" is so; it is empty if the user chose.
+    `y` is the visible y of the rows of all ranks. The bandwidth is 0 if the flow fits
+    the rows themselves, and None if "auto" will choose it from the rows. The reason
+    says why "auto" does so; it is empty if the user chose.
     """
     if option != "auto":
         return float(option), ""

@@ -2,8 +2,8 @@
 
 `sliceflow.neighbours.smoothing` makes the draws and chooses how far they spread. This
 module decides what the axis steps see of them. A plan says whether rows are smoothed at
-all (`plan.plan_bandwidth`). The search for neighbours, which takes longer, waits until
-the fit draws its data (`Smoother.from_data`).
+all (`plan.plan_bandwidth`). The search for neighbours, which takes longer, is the first
+thing that the fit does (`Smoother.from_data`).
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class ColumnScaler:
             if tail is not None:
                 scaler.tail_center[j], scaler.tail_scale[j] = tail
         if scaler.tail_scale.any():
-            lowest, highest, mean, std = _summary(scaler.compress(X), ranks, n)
+            lowest, highest, mean, std = _summary(scaler.compress_tails(X), ranks, n)
         is_constant = lowest == highest
         is_wrong = ~is_constant & ~(np.isfinite(std) & (std > 0))
         if is_wrong.any():
@@ -94,7 +94,7 @@ class ColumnScaler:
         """Which columns (d,) have heavy tails."""
         return self.tail_scale > 0
 
-    def compress(self, X: np.ndarray) -> np.ndarray:
+    def compress_tails(self, X: np.ndarray) -> np.ndarray:
         """g(x) for rows (n, d)."""
         heavy = self.tail_scale > 0
         if not heavy.any():
@@ -106,7 +106,7 @@ class ColumnScaler:
 
     def scale_rows(self, X: np.ndarray) -> Tensor:
         """Rows (n, d) in the user's units -> in the flow's units, of the same dtype."""
-        standardised = (self.compress(X) - self.shift) / self.scale
+        standardised = (self.compress_tails(X) - self.shift) / self.scale
         return torch.from_numpy(standardised.astype(X.dtype))
 
     def unscale_points(self, x: Tensor) -> Tensor:
