@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from sliceflow.cli.failures import Output
+from sliceflow.spaces.tables.events import ColumnEvent, TrialEvent
 from sliceflow.wording import format_duration, shorten
 
 if TYPE_CHECKING:  # importing it would import torch, which takes seconds
@@ -22,8 +23,9 @@ _MIN_SHARE_FOR_A_FORECAST = 0.1
 # waits for a GPU.
 _FRAMES_PER_SECOND = 8
 _BAR_WIDTH = 20  # characters
-# Names of columns that are fitted together are cut to this, so that a line of progress
-# fits into a terminal of 80 characters beside the bar and the remaining time.
+# Names of trials, and of columns that are fitted together, are cut to this, so that a
+# line of progress fits into a terminal of 80 characters beside the bar and the
+# remaining time.
 _MAX_NAME_LENGTH = 30
 
 
@@ -36,14 +38,6 @@ class StageEvent(Protocol):
 
     @property
     def step_index(self) -> int: ...
-
-
-@runtime_checkable
-class ColumnEvent(Protocol):
-    """An event of a table says which column was fitted."""
-
-    @property
-    def column(self) -> str: ...
 
 
 class PlannedStage(Protocol):
@@ -183,10 +177,13 @@ class ProgressBar:
 
 def describe_progress(event: ProgressEvent) -> str:
     """How far a fit is, such as "column 5 of 12 (age)" or "step 20 of 100, …"."""
-    done = f"{event.steps_done} of {event.steps_total}"
+    if isinstance(event, TrialEvent):
+        trial = shorten(event.trial, _MAX_NAME_LENGTH)
+        return f"trial {event.trials_done} of {event.trials_total} ({trial})"
     if isinstance(event, ColumnEvent):
-        return f"column {done} ({shorten(event.column, _MAX_NAME_LENGTH)})"
-    return f"step {done}, {event.describe()}"
+        column = shorten(event.column, _MAX_NAME_LENGTH)
+        return f"column {event.columns_done} of {event.columns_total} ({column})"
+    return f"step {event.steps_done} of {event.steps_total}, {event.describe()}"
 
 
 def progress_bars(

@@ -260,11 +260,9 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
     def plan(self, X: Any, y: Any = None) -> FitPlan:
         """What ``fit(X, y)`` would do, its memory and its time. Print it.
 
-        The plan of a flow runs no trial. What takes one is "auto" until the fit has
-        chosen it, such as how far rows of vectors are spread; `plan_` has it. A plan of
-        pictures copies them to the device, and may divide them into clusters. Tables
-        and densities choose their settings by trial for the plan already, which may
-        take most of the time of a fit.
+        A plan runs no trial. What takes one is "auto" until the fit has chosen it, such
+        as how far rows of vectors are spread; `plan_` has it. A plan of pictures copies
+        them to the device, and may divide them into clusters.
 
         Parameters
         ----------

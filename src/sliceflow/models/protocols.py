@@ -4,11 +4,9 @@
 them: a `PlannedFit`, whose `run` does it. A `PreparedFit` is a planned fit that a user
 holds.
 
-Flows are planned without a trial: settings that take one stay "auto" in the plan, and
-`run` begins with choosing them, by the method `tune` of the planned fit. But to plan a
-fit of pictures copies them to the device, and may divide them into clusters. Tables and
-densities choose their settings by trial while they are planned, which takes most of the
-time of their fits.
+A plan runs no trial: settings that take one stay "auto" in it, and `run` begins with
+choosing them, by the method `tune` of the planned fit. But to plan a fit of pictures
+copies them to the device, and may divide them into clusters.
 
 A planned fit that moves particles puts them where its flow begins: that is a
 `RunningFit`, whose particles `models.flow_estimator.run_flow` moves.
@@ -207,7 +205,7 @@ class PlannedFit(Protocol[RowsT_co, FittedT_co, EventT_co]):
     ) -> FitResult[FittedT_co]:
         """Choose the settings that are still "auto", and run the fit.
 
-        The listeners get an event after every step.
+        The listeners get an event after every step, and may get events of trials.
         """
 
 
@@ -334,10 +332,7 @@ class Adapter(Protocol[RowsT, FittedT_co, EventT_co]):
     def plan_fit(
         self, rows: RowsT, seed: Seed
     ) -> PlannedFit[RowsT, FittedT_co, EventT_co]:
-        """Plan a fit of these rows. Raises an error if that is impossible.
-
-        This may fit trial models, to choose settings by them.
-        """
+        """Plan a fit of these rows. Raises an error if that is impossible."""
 
 
 class FlowAdapter(

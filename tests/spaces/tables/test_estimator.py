@@ -1,6 +1,7 @@
 """`TableFlow` as an estimator: fits, plans, files, rows added and forgotten."""
 
 import copy
+import re
 import warnings
 from dataclasses import replace
 from datetime import date
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 
 import sliceflow
 from sliceflow import TableFlow
-from sliceflow.spaces.tables import trial_draws
+from sliceflow.spaces.tables import choose_strategies, trial_draws
+from sliceflow.spaces.tables.events import ColumnEvent, TrialEvent
 from sliceflow.spaces.tables.strategies import uses_ridge
 
 
@@ -65,26 +67,117 @@ def test_rows_that_occur_once_are_not_copied(flow, rng):
     assert (shared["n"] == 1).sum() == 0
 
 
+def smooth_table(n=120, seed=0):
+    """Numbers, of which the last follows from the others, and a category."""
+    r = np.random.default_rng(seed)
+    frame = pd.DataFrame(r.normal(size=(n, 3)), columns=["a", "b", "c"])
+    frame["sum"] = frame["a"] + 2 * frame["b"] - frame["c"] + 0.001 * r.normal(size=n)
+    return frame.assign(side=r.choice(["left", "right", "top"], n))
+
+
+def without_choices(plan):
+    """The plan of a fit as it was before its trials: only these columns take one."""
+    strategies = [None if name in ("b", "c", "sum") else "tree" for name in plan.order]
+    return replace(plan, strategies=tuple(strategies), n_neighbors=None)
+
+
 def test_the_plan_and_the_history(flow):
     plan = TableFlow(random_state=0).plan(table())
-    assert str(plan) == str(flow.plan_)
     assert plan.identifiers == ("id",)
-    assert plan.method == "chain of trees"  # a table with rules uses no near rows
+    assert plan.rules == ("note = age", "price = spent")
+    assert plan.method == flow.plan_.method == "chain of trees"
     assert flow.n_iter_ == len(flow.history_["column"]) == 7
     assert set(flow.history_) == {"column", "unexplained", "seconds"}
 
 
+def test_a_plan_runs_no_trial_and_says_auto_where_the_fit_runs_one(monkeypatch):
+    def no_trial(*arguments, **settings):
+        raise AssertionError("a plan fits nothing")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(choose_strategies, "fit_column_model", no_trial)
+        patch.setattr(choose_strategies.RidgeRegression, "from_data", no_trial)
+        patch.setattr(choose_strategies, "_label_auc", no_trial)
+        patch.setattr(trial_draws, "fit_chain", no_trial)
+        flow = TableFlow(random_state=0)
+        prepared = flow.prepare(smooth_table())
+        plan = flow.plan(smooth_table())
+        assert plan == prepared.plan
+        with pytest.raises(AssertionError, match="fits nothing"):
+            flow.fit(prepared)
+        assert not hasattr(flow, "plan_")
+    assert re.search(r"near rows +auto: ", str(plan))
+    assert re.search(r"regressions +auto, of at most 3 columns", str(plan))
+    with pytest.raises(ValueError, match="has not chosen yet"):
+        _ = plan.tree_settings
+    flow.fit(prepared)
+    assert plan == without_choices(flow.plan_)
+    assert "auto" not in str(flow.plan_)
+    assert re.search("regressions +sum", str(flow.plan_))
+    assert None not in flow.plan_.strategies
+    assert len(flow.plan_.tree_settings) == 3
+    assert flow.plan_.seconds == plan.seconds > 0
+    pd.testing.assert_frame_equal(
+        flow.sample(50, random_state=1),
+        TableFlow(random_state=0).fit(smooth_table()).sample(50, random_state=1),
+    )
+
+
+def test_the_plan_of_a_label_says_that_it_is_tried():
+    r = np.random.default_rng(0)
+    label = np.repeat(["a", "b"], 600)
+    frame = pd.DataFrame({"label": label, "x": r.normal(size=1200) + (label == "b")})
+    plan = TableFlow().plan(frame)
+    assert plan.n_label_trials == 1
+    assert re.search(r"separate trees +auto", str(plan))
+
+
+def test_a_file_whose_plan_is_not_complete_is_refused(flow):
+    model = flow._record
+    for changes in ({"strategies": (None,) * 7}, {"n_neighbors": None}):
+        plan = replace(flow.plan_, **changes)
+        fitted = replace(model.fitted, fitted_table=None, plan=plan)
+        with pytest.raises(ValueError, match="do not fit the plan"):
+            TableFlow()._with_rows(fitted, model.rows)
+
+
 def test_listeners_hear_of_every_column(capsys, caplog):
     heard = []
-    flow = TableFlow(tree_settings=(5, 2.0), random_state=0, verbose=1)
+    flow = TableFlow(tree_settings=(5, 2.0), rules="off", random_state=0, verbose=1)
     flow.fit(table(50), listeners=heard.append)
-    assert [event.column for event in heard] == list(flow.plan_.order)
-    assert [event.steps_done for event in heard] == list(range(1, 8))
-    assert {event.steps_total for event in heard} == {7}
-    assert [event.unexplained for event in heard] == flow.history_["unexplained"]
-    assert [event.seconds for event in heard] == sorted(flow.history_["seconds"])
+    columns = [event for event in heard if isinstance(event, ColumnEvent)]
+    assert [event.column for event in columns] == list(flow.plan_.order)
+    assert [event.columns_done for event in columns] == list(range(1, 8))
+    assert {event.columns_total for event in columns} == {7}
+    assert [event.unexplained for event in columns] == flow.history_["unexplained"]
+    assert [event.seconds for event in columns] == flow.history_["seconds"]
     shown = capsys.readouterr().err + caplog.text  # printed, or logged
-    assert "step 7/7, column note, unexplained share" in shown
+    n = columns[-1].steps_total
+    assert f"step {n}/{n}, column note, unexplained share" in shown
+
+
+def test_listeners_hear_of_every_trial_before_the_columns():
+    heard = []
+    flow = TableFlow(random_state=0).fit(smooth_table(), listeners=heard.append)
+    trials = [event for event in heard if isinstance(event, TrialEvent)]
+    columns = heard[len(trials) :]
+    assert [event.trial for event in trials[:3]] == [
+        "how to draw b",
+        "how to draw c",
+        "how to draw sum",
+    ]
+    assert re.fullmatch(r"\d+ near rows", trials[3].trial)
+    assert {event.trials_total for event in trials} == {flow.plan_.n_trials}
+    assert len(trials) <= flow.plan_.n_trials
+    # All columns are known from the first trial on, and no step is counted twice.
+    assert {event.steps_total for event in trials} == {flow.plan_.n_trials + 5}
+    assert {event.steps_total for event in columns} == {len(trials) + 5}
+    done = [event.steps_done for event in heard]
+    assert done == sorted(set(done))
+    assert done[-1] == len(trials) + 5
+    seconds = [event.seconds for event in heard]
+    assert seconds == sorted(seconds)
+    assert len(flow.history_["column"]) == len(columns)
 
 
 def test_there_is_no_device_and_no_checkpoint(flow, tmp_path):
@@ -108,7 +201,8 @@ def test_what_columns_are_is_printed_within_a_terminal(flow):
 def test_trees_are_equally_fine_in_all_but_tiny_tables(rng):
     for n in (600, 8_000):
         frame = pd.DataFrame(rng.normal(size=(n, 4)))
-        assert TableFlow().plan(frame).tree_settings[:2] == (7, 2.25)
+        plan = TableFlow().plan(frame)
+        assert (plan.min_samples_leaf, plan.ccp_factor) == (7, 2.25)
     assert TableFlow().plan(frame[:30]).min_samples_leaf == 3
 
 
@@ -122,9 +216,8 @@ def test_near_rows_are_chosen_with_the_strategies_of_the_table(monkeypatch, rng)
 
     monkeypatch.setattr(trial_draws, "fit_chain", fit_and_remember)
     x = rng.normal(size=400)
-    plan = TableFlow().plan(
-        pd.DataFrame({"x": x, "y": x + 0.001 * rng.normal(size=400)})
-    )
+    frame = pd.DataFrame({"x": x, "y": x + 0.001 * rng.normal(size=400)})
+    plan = TableFlow().prepare(frame).planned_fit.tune(lambda trial: None).plan
     assert {*seen} == {plan.strategies}
     assert [uses_ridge(strategy) for strategy in plan.strategies] == [False, True]
 

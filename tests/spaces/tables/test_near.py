@@ -8,7 +8,7 @@ from scipy.stats import kstest
 
 import sliceflow
 from sliceflow import ModelFileError, TableFlow
-from sliceflow.spaces.tables import choose_neighbours
+from sliceflow.spaces.tables import choose_neighbours, neighbour_columns
 from sliceflow.spaces.tables import fitted as fitted_tables
 from sliceflow.spaces.tables.chain import fit_chain
 from sliceflow.spaces.tables.nearest_rows_model import NearestRowsModel
@@ -23,6 +23,12 @@ def curve(n, rng):
     return pd.DataFrame(near, columns=list("abc")).assign(
         side=np.where(t < 1, "left", "right")
     )
+
+
+def tuned_plan(frame, **parameters):
+    """The plan of a fit after its trials."""
+    planned_fit = TableFlow(**parameters).prepare(frame).planned_fit
+    return planned_fit.tune(lambda trial: None).plan
 
 
 def fit(frame, **parameters):
@@ -131,26 +137,40 @@ def test_near_rows_are_chosen_where_they_are_better(rng, monkeypatch):
     )
     with monkeypatch.context() as patch:
         patch.setattr(choose_neighbours, "trial_auc", trial_auc)
-        plan = TableFlow().plan(smooth)
+        assert TableFlow().plan(smooth).n_neighbors is None
+        plan = tuned_plan(smooth)
         assert plan.n_neighbors > 0
         assert "near rows and a chain of trees" in str(plan)
         auc_of_neighbours = 0.7
-        assert TableFlow().plan(smooth).n_neighbors == 0
-    assert TableFlow(constraints=["a <= 99"]).plan(smooth).n_neighbors == 0
-    assert (
-        TableFlow(tree_settings=NEAR, constraints=["a <= 99"]).plan(smooth).n_neighbors
-        == 0
-    )
-    assert TableFlow(tree_settings=NEAR).plan(curve(1_000, rng)).n_neighbors == 0
-    assert (
-        TableFlow(tree_settings=NEAR)
-        .plan(pd.DataFrame({"side": list("lr") * 50}))
-        .n_neighbors
-        == 0
-    )
+        assert tuned_plan(smooth).n_neighbors == 0
     # All draws are too near.
     monkeypatch.setattr(choose_neighbours, "MIN_DISTANCE_RATIO", 99.0)
-    assert TableFlow().plan(smooth).n_neighbors == 0
+    assert tuned_plan(smooth).n_neighbors == 0
+
+
+def test_where_near_rows_cannot_be_the_plan_says_so_without_a_trial(rng):
+    smooth = curve(300, rng)
+    assert TableFlow(tree_settings=NEAR).plan(smooth).n_neighbors == NEAR[2]
+    for frame, parameters in (
+        (smooth, {"constraints": ["a <= 99"]}),
+        (smooth, {"tree_settings": NEAR, "constraints": ["a <= 99"]}),
+        (smooth, {"tree_settings": NEAR[:2]}),
+        (smooth[:30], {}),
+        (curve(1_000, rng), {}),
+        (curve(1_000, rng), {"tree_settings": NEAR}),
+        (pd.DataFrame({"side": list("lr") * 50}), {"tree_settings": NEAR}),
+    ):
+        plan = TableFlow(**parameters).plan(frame)
+        assert plan.n_neighbors == plan.n_neighbor_trials == 0
+
+
+def test_near_rows_that_were_asked_for_draw_no_number_that_follows_from_others(rng):
+    """Only the fit finds out that one follows, by a regression."""
+    x = rng.integers(0, 5, (400, 6))
+    frame = pd.DataFrame(x, columns=list("abcdef"))
+    frame["total"] = (x @ [7.3, 1.1, 0.3, 2.9, 0.7, 4.1]).round(1)
+    assert TableFlow(tree_settings=NEAR).plan(frame).n_neighbors == NEAR[2]
+    assert tuned_plan(frame, tree_settings=NEAR).n_neighbors == 0
 
 
 def test_near_rows_are_conditional_and_filled(rng):
@@ -211,6 +231,6 @@ def test_a_file_whose_rows_cannot_be_near_is_refused(rng, tmp_path, monkeypatch)
         sliceflow.load(tmp_path / "m").sample(9, random_state=0),
         flow.sample(9, random_state=0),
     )
-    monkeypatch.setattr(choose_neighbours, "MAX_ROWS_FOR_NEIGHBOURS", 50)
+    monkeypatch.setattr(neighbour_columns, "MAX_ROWS_FOR_NEIGHBOURS", 50)
     with pytest.raises(ModelFileError, match="do not fit the plan"):
         sliceflow.load(tmp_path / "m")

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
 from sliceflow.neighbours.distance_ratios import MIN_DISTANCE_RATIO, log_distance_ratio
-from sliceflow.spaces.tables.neighbour_columns import columns_for_neighbours
-from sliceflow.spaces.tables.row_distances import (
-    MAX_COLUMNS_COMPARED,
-    nearest_distances,
-)
+from sliceflow.spaces.tables.neighbour_columns import may_use_neighbours
+from sliceflow.spaces.tables.row_distances import nearest_distances
 from sliceflow.spaces.tables.strategies import Strategy
 from sliceflow.spaces.tables.table import Table
 from sliceflow.spaces.tables.trees import TreeSettings
 from sliceflow.spaces.tables.trial_draws import (
     CHOICE_SEED,
+    count_halves,
     iter_halves,
     trial_auc,
     trial_draws,
@@ -40,47 +38,52 @@ DISTANCE_OF_EQUAL_ROWS = 0.01
 # take longer.
 TRIAL_DRAWS_PER_ROW = 2
 
-# Nearest rows are tried in tables with fewer rows than this. In larger tables trees are
-# as good, and nearest rows would copy (in the table Magic, DCR was .68).
-MAX_ROWS_FOR_NEIGHBOURS = 1_000
-
 # The numbers of nearest rows that are tried; each is about 1.5 times the one before.
 N_NEIGHBORS_TRIED = (8, 12, 18, 27, 40, 60, 90, 135)
 
 
+def count_neighbour_trials(n: int) -> int:
+    """How many trials `choose_n_neighbors` runs on a table of n rows, at most."""
+    if n < MIN_ROWS_TO_CHOOSE:
+        return 0
+    n_bisections = len(_candidates(n)).bit_length()
+    return n_bisections + count_halves(n_compared=n)
+
+
 def choose_n_neighbors(
-    table: Table, settings: TreeSettings, strategies: Sequence[Strategy]
+    table: Table,
+    settings: TreeSettings,
+    strategies: Sequence[Strategy],
+    on_trial: Callable[[str], None],
 ) -> int:
     """From how many nearest rows smooth numbers are drawn; 0 if trees draw them.
 
-    `settings` are those of the trees that draw the other columns.
+    Parameters
+    ----------
+    table : the table
+    settings : those of the trees that draw the other columns
+    strategies : one for each column of `table.drawing_order`
+    on_trial : called after each trial, with what was tried
     """
     is_large_enough = len(table.cell_coords) >= MIN_ROWS_TO_CHOOSE
     if not is_large_enough or not may_use_neighbours(table, strategies):
         return 0
-    k = _smallest_neighbourhood(table, settings, strategies)
-    if k == 0 or not _neighbours_are_better(table, settings, k, strategies):
+    k = _smallest_neighbourhood(table, settings, strategies, on_trial)
+    if k == 0 or not _neighbours_are_better(table, settings, k, strategies, on_trial):
         return 0
     return k
 
 
-def may_use_neighbours(table: Table, strategies: Sequence[Strategy]) -> bool:
-    """Whether nearest rows may draw smooth numbers: in small, free tables.
-
-    A constraint may compare any columns, and near rows would break it.
-    """
-    is_small = (
-        len(table.cell_coords) < MAX_ROWS_FOR_NEIGHBOURS
-        and len(table.drawing_order) <= MAX_COLUMNS_COMPARED
-    )
-    is_asked = any(not rule.is_discovered for rule in table.rule_set.rules)
-    if not is_small or is_asked:
-        return False
-    return len(columns_for_neighbours(table, strategies)) > 0
+def _candidates(n: int) -> list[int]:
+    """The numbers of nearest rows that are tried: at most half of the n rows."""
+    return [k for k in N_NEIGHBORS_TRIED if 2 * k <= n]
 
 
 def _smallest_neighbourhood(
-    table: Table, settings: TreeSettings, strategies: Sequence[Strategy]
+    table: Table,
+    settings: TreeSettings,
+    strategies: Sequence[Strategy],
+    on_trial: Callable[[str], None],
 ) -> int:
     """The least number of nearest rows whose draws are far enough from rows; 0 if none.
 
@@ -89,11 +92,13 @@ def _smallest_neighbourhood(
     row_distances = nearest_distances(
         table, table.cell_coords, table.cell_coords, exclude_self=True
     )
-    candidates = [k for k in N_NEIGHBORS_TRIED if 2 * k <= len(table.cell_coords)]
+    candidates = _candidates(len(table.cell_coords))
 
     def is_far_enough(k: int) -> bool:
         with_neighbours = settings._replace(n_neighbors=k)
-        return _nearness_excess(table, with_neighbours, strategies, row_distances) <= 0
+        excess = _nearness_excess(table, with_neighbours, strategies, row_distances)
+        on_trial(f"{k} near rows")
+        return excess <= 0
 
     index = bisect_left(candidates, True, key=is_far_enough)
     if index == len(candidates):
@@ -102,7 +107,11 @@ def _smallest_neighbourhood(
 
 
 def _neighbours_are_better(
-    table: Table, settings: TreeSettings, k: int, strategies: Sequence[Strategy]
+    table: Table,
+    settings: TreeSettings,
+    k: int,
+    strategies: Sequence[Strategy],
+    on_trial: Callable[[str], None],
 ) -> bool:
     """Whether a detector tells draws from nearest rows less easily than those of trees.
 
@@ -120,6 +129,7 @@ def _neighbours_are_better(
             table, fitted, held_out, with_neighbours, strategies
         )
         gain += auc_of_trees - auc_of_neighbours
+        on_trial("near rows or trees")
     return gain > 0
 
 

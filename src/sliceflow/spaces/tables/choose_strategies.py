@@ -1,10 +1,13 @@
 """Which strategy draws each column: a tree, a ridge regression, or trees per level.
 
-The training rows choose, by cross-validation.
+The training rows choose, by cross-validation: a trial for each column that may have a
+regression, and for a label whose levels may have trees of their own. `plan_strategies`
+says which these are, and `choose_strategies` runs the trials.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -74,26 +77,70 @@ N_ROWS_FOR_LABEL = 10_000
 MIN_SAMPLES_LEAF_FOR_LABEL = 50
 
 
-def choose_strategies(table: Table) -> tuple[Strategy, ...]:
-    """The strategy of each column of the chain, in the order of the chain."""
+def plan_strategies(table: Table) -> tuple[Strategy | None, ...]:
+    """The strategies that need no trial, in the order of the chain; None for others."""
+    label = _find_label(table)
+    strategies = list[Strategy | None]()
+    for k, c in enumerate(table.drawing_order):
+        if c == label or _may_have_regression(table, k):
+            strategies.append(None)
+        else:
+            strategies.append("tree")
+    return tuple(strategies)
+
+
+def choose_strategies(
+    table: Table,
+    planned: Sequence[Strategy | None],
+    on_trial: Callable[[str], None],
+) -> tuple[Strategy, ...]:
+    """The strategy of each column of the chain, in the order of the chain.
+
+    Parameters
+    ----------
+    table : the table
+    planned : what `plan_strategies` gives; the rest is chosen by trial
+    on_trial : called after each trial, with what was tried
+    """
     # "ways" stays, because another path would change what is chosen.
     seed = Seed(0).child("ways")
-    label = _find_label(table)
     strategies = list[Strategy]()
-    for k, c in enumerate(table.drawing_order):
-        if c == label:
-            strategies.append("per_level")
+    for k, strategy in enumerate(planned):
+        if strategy is not None:
+            strategies.append(strategy)
             continue
-        if table.rows_to_draw(c, table.drawing_order[:k]).sum() < MIN_ROWS_BESIDE_RULES:
-            strategies.append("tree")
-            continue
-        if _largest_share(table.cell_coords[:, c]) > MAX_SHARE_OF_ONE_VALUE:
-            strategies.append("tree")
-            continue
-        data = table.column_data(c, predictors=table.drawing_order[:k])
-        strategy = choose_strategy(data, seed=seed.child(k), margin=RIDGE_MARGIN)
-        strategies.append(strategy)
+        strategies.append(_choose_by_trial(table, k, seed.child(k)))
+        on_trial(f"how to draw {table.names[table.drawing_order[k]]}")
     return tuple(strategies)
+
+
+def _choose_by_trial(table: Table, k: int, seed: Seed) -> Strategy:
+    """The strategy of the k-th column of the chain."""
+    c = table.drawing_order[k]
+    if table.columns[c].is_quantitative:
+        data = table.column_data(c, predictors=table.drawing_order[:k])
+        return choose_strategy(data, seed=seed, margin=RIDGE_MARGIN)
+    if _label_auc(table, c) < MIN_LABEL_AUC:
+        return "tree"
+    return "per_level"
+
+
+def _may_have_regression(table: Table, k: int) -> bool:
+    """Whether a regression may draw the k-th column of the chain."""
+    c = table.drawing_order[k]
+    before = table.drawing_order[:k]
+    if not _may_be_predicted(table.column_data(c, before)):
+        return False
+    if table.rows_to_draw(c, before).sum() < MIN_ROWS_BESIDE_RULES:
+        return False
+    return _largest_share(table.cell_coords[:, c]) <= MAX_SHARE_OF_ONE_VALUE
+
+
+def _may_be_predicted(data: ColumnData) -> bool:
+    """Whether a column may have the predictions of a regression as its values."""
+    if len(data.predictors) == 0 or data.column.n_levels < MIN_LEVELS_FOR_RIDGE:
+        return False
+    return data.column.new_values.are_possible
 
 
 def _largest_share(coords: Coords) -> float:
@@ -113,11 +160,9 @@ def choose_strategy(data: ColumnData, *, seed: Seed, margin: float = 1.0) -> Str
     half judged, the choice would be luck where the two are close: on one table in six,
     the error of filled cells doubled.
     """
-    column = data.column
-    data = limit_predictors(data)
-    few_levels = column.n_levels < MIN_LEVELS_FOR_RIDGE
-    if not column.new_values.are_possible or few_levels or not len(data.predictors):
+    if not _may_be_predicted(data):
         return "tree"
+    data = limit_predictors(data)
     rng = generator(seed)
     known = np.flatnonzero(has_value(data.coords))
     sample = known[rng.permutation(len(known))[: 2 * MAX_ROWS_PER_TRIAL]]
@@ -195,10 +240,9 @@ class _Trial:
 
 
 def _find_label(table: Table) -> int | None:
-    """The label whose levels shall have trees of their own; None if there is none.
+    """The label whose levels may have trees of their own; None if there is none.
 
-    It is the only category of a table of numbers, has two frequent levels, and can be
-    predicted well from the numbers.
+    It is the only category of a table of numbers, and has two frequent levels.
     """
     numeric = [c for c in table.drawing_order if table.columns[c].is_quantitative]
     others = [c for c in table.drawing_order if not table.columns[c].is_quantitative]
@@ -213,6 +257,12 @@ def _find_label(table: Table) -> int | None:
     counts = np.unique(table.cell_coords[:, label], return_counts=True)[1]
     if len(counts) != 2 or counts.min() < MIN_ROWS_PER_LEVEL:
         return None
+    return label
+
+
+def _label_auc(table: Table, label: int) -> float:
+    """The area under the ROC curve of a tree that predicts a label from the numbers."""
+    numeric = [c for c in table.drawing_order if c != label]
     sample = table.cell_coords[:: max(1, len(table.cell_coords) // N_ROWS_FOR_LABEL)]
     # These take long to import, and new rows of a fitted table do not need them.
     from sklearn.model_selection import StratifiedKFold, cross_val_score
@@ -227,6 +277,4 @@ def _find_label(table: Table) -> int | None:
         cv=StratifiedKFold(2),
         scoring="roc_auc",
     )
-    if scores.mean() < MIN_LABEL_AUC:
-        return None
-    return label
+    return float(scores.mean())

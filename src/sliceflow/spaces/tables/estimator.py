@@ -13,7 +13,7 @@ from sliceflow.models.estimator import Estimator, draws_per_scored_row
 from sliceflow.models.protocols import ParticleResult
 from sliceflow.models.saving import FitRecord
 from sliceflow.spaces.tables.describe_columns import describe_columns
-from sliceflow.spaces.tables.events import ColumnEvent
+from sliceflow.spaces.tables.events import TableEvent
 from sliceflow.spaces.tables.files import read_if_path
 from sliceflow.spaces.tables.filled_dataframes import fill_dataframe
 from sliceflow.spaces.tables.fit import TableAdapter, TableHistory
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
+class TableFlow(Estimator[TableRows, FittedTable, TableEvent]):
     """Generative model of a table: numbers, categories, dates, missing cells.
 
     This is not a flow of particles. It is a chain of one-dimensional conditional
@@ -104,7 +104,7 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
     history_ : dict of lists
         Columns of equal length, with an entry for each step of the chain: `column`, its
         name, `unexplained`, the share of the column's impurity that the columns before
-        it leave, and `seconds` since the fit began (not in files).
+        it leave, and `seconds` since the fit began, with its trials (not in files).
     n_features_in_ : int
         The number of columns.
     feature_names_in_ : array
@@ -180,12 +180,11 @@ class TableFlow(Estimator[TableRows, FittedTable, ColumnEvent]):
     def plan(self, X: Any, y: Any = None) -> TablePlan:
         """What ``fit(X)`` would do, its memory and its time. Print it.
 
-        This takes time: the kinds of columns and the rules are found, and how fine
-        trees are, and which columns a regression predicts, is chosen by trial fits. Of
-        a small table that is most of the time of a fit; of a large one it is less,
-        because trials fit some of its rows. ``fit(X)`` does it again;
-        ``fit(flow.prepare(X))``, whose argument has a `plan`, does it once. The
-        `seconds` of a plan are those that are left.
+        The kinds of columns and the rules are found, and no model is fitted. What the
+        fit chooses by trial is "auto": which columns regressions predict, whether a
+        label has separate trees, and whether near rows draw smooth numbers. `plan_` has
+        what was chosen. ``fit(flow.prepare(X))``, whose argument has a `plan`, reads
+        the table once.
 
         Parameters
         ----------

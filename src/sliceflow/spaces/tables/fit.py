@@ -1,8 +1,8 @@
-"""The fit of a table: its rows are read, its plan is made, and its chain is fitted."""
+"""The fit of a table: plan it, tune it by trials, fit its chain."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,10 +12,14 @@ from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, DataWarning
 from sliceflow.models.estimator import FitResult
 from sliceflow.spaces.tables.chain import ChainStep
-from sliceflow.spaces.tables.choose_strategies import choose_strategies
-from sliceflow.spaces.tables.events import ColumnEvent
+from sliceflow.spaces.tables.choose_strategies import (
+    choose_strategies,
+    plan_strategies,
+)
+from sliceflow.spaces.tables.events import ColumnEvent, TableEvent, TrialEvent
 from sliceflow.spaces.tables.files import read_if_path
 from sliceflow.spaces.tables.fitted import FittedTable
+from sliceflow.spaces.tables.neighbour_columns import may_use_neighbours
 from sliceflow.spaces.tables.parameters import RareLevels
 from sliceflow.spaces.tables.plan import TablePlan
 from sliceflow.spaces.tables.rare_levels import rare_level_codes
@@ -59,127 +63,198 @@ class TableAdapter:
         )
 
     def plan_fit(self, rows: TableRows, seed: Seed) -> PlannedTableFit:
-        """Find out what the columns are and how each is drawn."""
+        """Find out what the columns are, and what the fit will choose by trial."""
         table = self.infer_table(rows)
-        strategies = choose_strategies(table)
-        settings = self._resolve_tree_settings(table, strategies)
+        settings = self.tree_settings or DEFAULT_TREE_SETTINGS
+        strategies = plan_strategies(table)
+        tried = [
+            table.columns[c]
+            for c, strategy in zip(table.drawing_order, strategies, strict=True)
+            if strategy is None
+        ]
+        n_label_trials = sum(not column.is_quantitative for column in tried)
         plan = TablePlan(
             device="cpu",
             n_rows=rows.n,
             n_columns=len(table.columns),
             order=tuple(table.names[c] for c in table.drawing_order),
             strategies=strategies,
-            min_samples_leaf=settings.min_samples_leaf,
+            min_samples_leaf=settings.for_n_rows(rows.n).min_samples_leaf,
             ccp_factor=settings.ccp_factor,
             n_neighbors=settings.n_neighbors,
             rules=tuple(rule.text for rule in table.all_rules),
             identifiers=tuple(c.name for c in table.columns if c.kind == "identifier"),
+            n_regression_trials=len(tried) - n_label_trials,
+            n_label_trials=n_label_trials,
         )
+        plan = self._plan_neighbours(table, plan)
         what = f"{plan.n_rows} rows of {plan.n_columns} columns need"
         require_memory(plan.nbytes, "cpu", what, "fit fewer rows")
-        warns = self.rare_levels == "warn"
-        return PlannedTableFit(plan, rows, FittedTable(plan, seed, table), warns)
+        return PlannedTableFit(plan, table, seed, self.rare_levels == "warn")
 
-    def _resolve_tree_settings(
-        self, table: Table, strategies: Sequence[Strategy]
-    ) -> TreeSettings:
-        """The settings that the user chose, as far as the table allows, or ours."""
-        # It imports torch, which takes seconds, and plain draws need none of it.
-        from sliceflow.spaces.tables.choose_neighbours import (
-            choose_n_neighbors,
-            may_use_neighbours,
-        )
+    def _plan_neighbours(self, table: Table, plan: TablePlan) -> TablePlan:
+        """The plan with near rows, if the table may have them.
 
-        n = len(table.cell_coords)
-        if self.tree_settings is None:
-            settings = DEFAULT_TREE_SETTINGS.for_n_rows(n)
-            k = choose_n_neighbors(table, settings, strategies)
-            return settings._replace(n_neighbors=k)
-        settings = self.tree_settings.for_n_rows(n)
-        if settings.n_neighbors and not may_use_neighbours(table, strategies):
-            return settings._replace(n_neighbors=0)
-        return settings
+        If the user does not say how many, trials choose.
+        """
+        # With regressions, fewer columns could be drawn from near rows.
+        only_trees: Sequence[Strategy] = ["tree"] * len(table.drawing_order)
+        if not may_use_neighbours(table, only_trees):
+            return replace(plan, n_neighbors=0)
+        if self.tree_settings is not None:
+            return plan
+        # It imports torch, which takes seconds, and other plans need none of it.
+        from sliceflow.spaces.tables.choose_neighbours import count_neighbour_trials
+
+        n_trials = count_neighbour_trials(plan.n_rows)
+        if n_trials == 0:
+            return plan
+        return replace(plan, n_neighbors=None, n_neighbor_trials=n_trials)
 
 
 @dataclass(frozen=True)
 class PlannedTableFit:
-    """A planned fit."""
+    """A planned fit of a table. No model is fitted yet, not even on trial."""
 
     plan: TablePlan
-    rows: TableRows
-    fitted: FittedTable  # without its chain
+    table: Table
+    seed: Seed
     warns_of_rare_levels: bool
 
     @property
-    def seed(self) -> Seed:
-        """The seed of the fit."""
-        return self.fitted.seed
+    def rows(self) -> TableRows:
+        """The user's rows, checked."""
+        return self.table.rows
 
     def run(
-        self, listeners: Sequence[events.EventListener[ColumnEvent]]
+        self, listeners: Sequence[events.EventListener[TableEvent]]
     ) -> FitResult[FittedTable]:
-        """Fit one step of the chain after the other, and tell the listeners of each."""
-        started_at = events.now()
+        """Choose by trial how columns are drawn, and fit the chain that draws them."""
+        progress = TableProgress(self.plan, listeners)
+        return self.tune(progress.end_trial).fit(progress)
+
+    def tune(self, on_trial: Callable[[str], None]) -> TunedTable:
+        """This fit with all settings that take a trial: the first thing that it does.
+
+        `on_trial` is called after each trial, with what was tried.
+        """
+        strategies = choose_strategies(self.table, self.plan.strategies, on_trial)
+        plan = replace(self.plan, strategies=strategies)
+        if plan.n_neighbors is None:
+            # It imports torch, which takes seconds, and other fits need none of it.
+            from sliceflow.spaces.tables.choose_neighbours import choose_n_neighbors
+
+            settings = TreeSettings(plan.min_samples_leaf, plan.ccp_factor)
+            k = choose_n_neighbors(self.table, settings, strategies, on_trial)
+            plan = replace(plan, n_neighbors=k)
+        elif plan.n_neighbors and not may_use_neighbours(self.table, strategies):
+            plan = replace(plan, n_neighbors=0)
+        return TunedTable(self, plan)
+
+
+@dataclass(frozen=True)
+class TunedTable:
+    """A fit of a table with all settings chosen. Its chain is not fitted yet."""
+
+    planned_fit: PlannedTableFit
+    plan: TablePlan  # with the settings that were chosen
+
+    def fit(self, progress: TableProgress) -> FitResult[FittedTable]:
+        """Fit one step of the chain after the other."""
+        planned_fit = self.planned_fit
+        table = planned_fit.table
+        fitted = FittedTable(self.plan, planned_fit.seed, table)
         chain: list[ChainStep] = []
-        history: dict[str, list[Any]] = {
+        for step in fitted.fit_chain():
+            chain.append(step)
+            progress.end_step(step, table)
+        fitted = replace(fitted, fitted_chain=tuple(chain))
+        warning = _warning_of_real_values(table)
+        if warning is None and planned_fit.warns_of_rare_levels:
+            warning = _warning_of_rare_levels(table)
+        return FitResult(fitted, progress.history, warning)
+
+
+class TableProgress:
+    """What listeners hear of a running fit, and its history.
+
+    Parameters
+    ----------
+    plan : of the fit, which begins now
+    listeners : what they return is ignored
+    """
+
+    def __init__(
+        self,
+        plan: TablePlan,
+        listeners: Sequence[events.EventListener[TableEvent]] = (),
+    ) -> None:
+        self.history: dict[str, list[Any]] = {
             "column": [],
             "unexplained": [],
             "seconds": [],
         }
-        columns_done = 0
-        for step in self.fitted.fit_chain():
-            chain.append(step)
-            names = self._column_names(step)
-            columns_done += len(names)
-            event = ColumnEvent(
-                column=", ".join(names),
-                columns_done=columns_done,
-                columns_total=len(self.plan.order),
-                unexplained=step.unexplained,
-                seconds=events.now() - started_at,
-            )
-            history["column"].append(event.column)
-            history["unexplained"].append(event.unexplained)
-            history["seconds"].append(event.seconds)
-            events.notify(listeners, event)
-        fitted = replace(self.fitted, fitted_chain=tuple(chain))
-        warning = self._warning_of_real_values() or self._warning_of_rare_levels()
-        return FitResult(fitted, history, warning)
+        self._plan = plan
+        self._listeners = listeners
+        self._started_at = events.now()
+        self._trials_done = 0
+        self._columns_done = 0
 
-    def _column_names(self, step: ChainStep) -> list[str]:
-        """The names of the columns that a step draws."""
-        return [str(self.fitted.table.names[c]) for c in step.drawn_indices]
-
-    def _warning_of_real_values(self) -> DataWarning | None:
-        """A warning of columns whose real values come back, if there are any."""
-        columns = self.fitted.table.columns
-        names = [column.name for column in columns if column.discloses_rows]
-        if not names:
-            return None
-        fact = "samples contain real values, most of which belong to one row"
-        if len(names) > 1:
-            fact += f" (also those of {format_names(names[1:])})"
-        return DataWarning(
-            fact, column=names[0], suggested_kinds=("identifier", "drop")
+    def end_trial(self, trial: str) -> None:
+        """Tell the listeners that a trial has ended."""
+        self._trials_done += 1
+        event = TrialEvent(
+            trial=trial,
+            trials_done=self._trials_done,
+            trials_total=self._plan.n_trials,
+            columns_total=len(self._plan.order),
+            seconds=events.now() - self._started_at,
         )
+        events.notify(self._listeners, event)
 
-    def _warning_of_rare_levels(self) -> DataWarning | None:
-        """A warning of levels that few rows have, if the user wants it."""
-        if not self.warns_of_rare_levels:
-            return None
-        columns = self.fitted.table.columns
-        names_and_counts = []
-        for column in columns:
-            n_rare = len(rare_level_codes(column))
-            if n_rare:
-                names_and_counts.append(f"{column.name} ({n_rare})")
-        if not names_and_counts:
-            return None
-        fact = (
-            f"samples contain categories of fewer than {columns[0].min_count} rows, of "
-            f"the columns {format_names(names_and_counts)}"
+    def end_step(self, step: ChainStep, table: Table) -> None:
+        """Record a step of the chain, and tell the listeners of it."""
+        names = [str(table.names[c]) for c in step.drawn_indices]
+        self._columns_done += len(names)
+        event = ColumnEvent(
+            column=", ".join(names),
+            columns_done=self._columns_done,
+            columns_total=len(self._plan.order),
+            unexplained=step.unexplained,
+            seconds=events.now() - self._started_at,
+            trials_done=self._trials_done,
         )
-        return DataWarning(fact, "choose rare_levels='merge', or 'keep'")
+        self.history["column"].append(event.column)
+        self.history["unexplained"].append(event.unexplained)
+        self.history["seconds"].append(event.seconds)
+        events.notify(self._listeners, event)
+
+
+def _warning_of_real_values(table: Table) -> DataWarning | None:
+    """A warning of columns whose real values come back, if there are any."""
+    names = [column.name for column in table.columns if column.discloses_rows]
+    if not names:
+        return None
+    fact = "samples contain real values, most of which belong to one row"
+    if len(names) > 1:
+        fact += f" (also those of {format_names(names[1:])})"
+    return DataWarning(fact, column=names[0], suggested_kinds=("identifier", "drop"))
+
+
+def _warning_of_rare_levels(table: Table) -> DataWarning | None:
+    """A warning of levels that few rows have, if there are any."""
+    names_and_counts = []
+    for column in table.columns:
+        n_rare = len(rare_level_codes(column))
+        if n_rare:
+            names_and_counts.append(f"{column.name} ({n_rare})")
+    if not names_and_counts:
+        return None
+    fact = (
+        f"samples contain categories of fewer than {table.columns[0].min_count} rows, "
+        f"of the columns {format_names(names_and_counts)}"
+    )
+    return DataWarning(fact, "choose rare_levels='merge', or 'keep'")
 
 
 @dataclass(frozen=True)

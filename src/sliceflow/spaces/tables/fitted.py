@@ -83,7 +83,7 @@ class FittedTable:
             fixed_indices=(),
             seed=self.seed,
             settings=self.plan.tree_settings_for(allow_missing),
-            strategies=self.plan.strategies,
+            strategies=self.plan.chosen_strategies,
         )
 
     @cached_property
@@ -154,7 +154,7 @@ class FittedTable:
             self.table,
             given_rows,
             self.plan.tree_settings_for(allow_missing),
-            self.plan.strategies,
+            self.plan.chosen_strategies,
         )
 
     def _filter_draws(
@@ -182,7 +182,7 @@ class FittedTable:
             fixed_indices=list(given_rows.fixed_coords),
             seed=seed.child("given"),
             settings=self.plan.tree_settings_for(allow_missing),
-            strategies=self.plan.strategies,
+            strategies=self.plan.chosen_strategies,
         )
         return draw_rows(
             given_rows.table,

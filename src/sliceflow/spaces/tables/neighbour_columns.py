@@ -1,7 +1,8 @@
-"""Which columns of a table can be drawn from nearest rows.
+"""Whether nearest rows may draw a table, and which of its columns.
 
-These are categories, and smooth numbers that do not follow from other columns. Rules
-exclude columns, because nearest rows would break them, and trees do not.
+The table must be small. The columns are categories, and smooth numbers that do not
+follow from other columns. Rules exclude columns, because nearest rows would break them,
+and trees do not.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from weakref import WeakKeyDictionary
 from sliceflow.spaces.tables.cell_sources import find_equal_columns
 from sliceflow.spaces.tables.coords import has_value
 from sliceflow.spaces.tables.ridge_regression import RidgeRegression
+from sliceflow.spaces.tables.row_distances import MAX_COLUMNS_COMPARED
 from sliceflow.spaces.tables.rules import is_solvable
 from sliceflow.spaces.tables.strategies import (
     SCALE_OF_STRATEGY,
@@ -19,6 +21,10 @@ from sliceflow.spaces.tables.strategies import (
     uses_ridge,
 )
 from sliceflow.spaces.tables.table import Table
+
+# Nearest rows are tried in tables with fewer rows than this. In larger tables trees are
+# as good, and nearest rows would copy (in the table Magic, DCR was .68).
+MAX_ROWS_FOR_NEIGHBOURS = 1_000
 
 # A number that equals an earlier column in more than this share of the rows does not do
 # so by accident: it is not drawn from nearest rows, which would lose that. If this were
@@ -29,6 +35,21 @@ MAX_EQUAL_SHARE_OF_NEIGHBOURS = 0.02
 # table, and then by the strategies and the given columns.
 _Question = tuple[tuple[Strategy, ...], tuple[int, ...]]
 _answers: WeakKeyDictionary[Table, dict[_Question, list[int]]] = WeakKeyDictionary()
+
+
+def may_use_neighbours(table: Table, strategies: Sequence[Strategy]) -> bool:
+    """Whether nearest rows may draw smooth numbers: in small, free tables.
+
+    A constraint may compare any columns, and near rows would break it.
+    """
+    is_small = (
+        len(table.cell_coords) < MAX_ROWS_FOR_NEIGHBOURS
+        and len(table.drawing_order) <= MAX_COLUMNS_COMPARED
+    )
+    is_asked = any(not rule.is_discovered for rule in table.rule_set.rules)
+    if not is_small or is_asked:
+        return False
+    return len(columns_for_neighbours(table, strategies)) > 0
 
 
 def columns_for_neighbours(

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from sliceflow.kernels import for_device
 from sliceflow.spaces.tables.coords import Coords, has_value
 from sliceflow.spaces.tables.table import Table
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Functions that need torch import it themselves: plans and plain draws do without it.
 
 # Only the first columns of a wide table are drawn on trial and compared, to save time.
 MAX_COLUMNS_COMPARED = 60
@@ -47,6 +50,10 @@ def nearest_distances(
     With `exclude_self`, both are the same rows, and the distance is to the nearest one
     but the row itself.
     """
+    import torch
+
+    from sliceflow.kernels import for_device
+
     column_indices = compared_columns(table)
     max_distances = []
     for c in column_indices:
@@ -69,6 +76,8 @@ def _comparable_points(
 
     Different levels are at least `LEVEL_DISTANCE` apart.
     """
+    import torch
+
     points = LEVEL_DISTANCE * cell_coords[:, column_indices].astype(np.float32)
     for i, c in enumerate(column_indices):
         if _is_compared_by_range(table, c):

@@ -46,6 +46,11 @@ class Halves(NamedTuple):
     held_out: Coords
 
 
+def count_halves(n_compared: int) -> int:
+    """How many halves `iter_halves` gives."""
+    return 2 * max(1, ROWS_COMPARED // n_compared)
+
+
 def iter_halves(cell_coords: Coords, seed: Seed, n_compared: int) -> Iterator[Halves]:
     """Halve rows (n, d) often enough to compare two ways to draw them.
 
@@ -57,7 +62,7 @@ def iter_halves(cell_coords: Coords, seed: Seed, n_compared: int) -> Iterator[Ha
     seed : of the halves
     n_compared : how many of the rows are compared with draws
     """
-    for i in range(max(1, ROWS_COMPARED // n_compared)):
+    for i in range(count_halves(n_compared) // 2):
         rng = generator(seed.child(i))
         first, second = split_in_halves(Coords(rng.permutation(cell_coords)))
         yield Halves(first, second)
