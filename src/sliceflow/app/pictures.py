@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sliceflow.app.server import JsonObject, Request
 from sliceflow.errors import DataError, HintedError, ParameterError
 
 if TYPE_CHECKING:
@@ -23,7 +22,10 @@ if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
     from sliceflow import ImageFlow, SlicedWassersteinFlow
+    from sliceflow.app.server import JsonObject, Request
     from sliceflow.spaces.pictures.layout import Layout
+
+    _Handler = Callable[["Gallery", Request, "OpenRun"], JsonObject]
 
 # How many pictures fit on the page.
 _MAX_SAMPLES = 100
@@ -128,9 +130,6 @@ class _SampleRequest:
             self.label = class_named(run.model, label, run.name)
         self.n = request.integer("n", _MAX_SAMPLES, minimum=1)
         self.seed = request.seed
-
-
-_Handler = Callable[["Gallery", Request, OpenRun], JsonObject]
 
 
 def _with_open_run(handler: _Handler) -> Callable[[Gallery, Request], JsonObject]:

@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from sliceflow.app.server import JsonObject
 from sliceflow.cli.data import (
     Input,
     PictureInput,
@@ -41,6 +40,7 @@ from sliceflow.wording import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, TableFlow
+    from sliceflow.app.server import JsonObject
     from sliceflow.models.protocols import PreparedFit
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from sliceflow.app.server import JsonObject
+if TYPE_CHECKING:
+    from sliceflow.app.server import JsonObject
 
 
 class Result(NamedTuple):

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
-from sliceflow.app.server import JsonObject
 from sliceflow.cli.failures import CommandError, UsageError
 from sliceflow.models.atomic import write_atomically
 from sliceflow.table_files import Dialect
 
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, SlicedWassersteinFlow, TableFlow
+    from sliceflow.app.server import JsonObject
 
     Model = SlicedWassersteinFlow | ImageFlow | TableFlow
 
