@@ -68,3 +68,12 @@ def test_a_bound_that_is_too_small_changes_no_bit(monkeypatch):
     assert all(torch.equal(rotation(Seed(1), k, 40), r) for k, r in enumerate(wanted))
     for cache in caches:
         assert cache.nbytes <= 40 * 40 * 8 * 64  # a pool stays for a fit
+
+
+def test_a_result_that_was_made_in_inference_mode_takes_part_in_gradients():
+    threes = Cached(lambda n: torch.full((n,), 3.0), max_bytes=100)
+    with torch.inference_mode():
+        threes(2)
+    x = torch.ones(2, requires_grad=True)
+    (x * threes(2)).sum().backward()
+    assert x.grad.tolist() == [3.0, 3.0]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable
 from threading import Lock
 from typing import Generic, ParamSpec
 
+import torch
 from torch import Tensor
 
 P = ParamSpec("P")
@@ -41,7 +42,9 @@ class Cached(Generic[P]):
             if key in self._results:
                 self._results.move_to_end(key)
                 return self._results[key]
-        result = self.function(*args, **options)
+        # A result outlives the caller's inference mode, and others may need gradients.
+        with torch.inference_mode(mode=False):
+            result = self.function(*args, **options)
         if self.keep_latest or result.nbytes <= self.max_bytes:
             with self._lock:
                 self._results[key] = result

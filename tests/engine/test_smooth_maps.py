@@ -25,7 +25,7 @@ def test_the_inverse_undoes_the_map_also_beyond_the_knots(slopes):
     one = smooth_map(slopes)
     values, _ = one.call_and_ladj(POINTS)
     assert bool((values.diff() > 0).all())
-    np.testing.assert_allclose(one.inv(values), POINTS, atol=1e-8)
+    np.testing.assert_allclose(one.inverse(values), POINTS, atol=1e-8)
 
 
 @given(SLOPES)

@@ -60,11 +60,11 @@ def test_the_prior_of_each_parameter_is_recognised(rng):
     prior = Prior.from_data(theta, low, high)
     assert str(prior) == "uniform, normal, log-normal"
     points = np.array([[0.0, 0.0, 1.0], [1.5, 1.0, 2.0], [3.0, 0.0, 1.0]])
-    log_density = prior.log_density(points)
-    assert log_density[2] == -np.inf
+    log_prob = prior.log_prob(points)
+    assert log_prob[2] == -np.inf
     # −½ of the normal one, −½·(log 2)² − log 2 of the log-normal one
     true = -0.5 - 0.5 * np.log(2) ** 2 - np.log(2)
-    assert log_density[1] - log_density[0] == pytest.approx(true, abs=0.35)
+    assert log_prob[1] - log_prob[0] == pytest.approx(true, abs=0.35)
 
 
 def test_the_better_samples_are_found(rng):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from sliceflow.cli.failures import Output
-from sliceflow.spaces.tables.events import ColumnEvent, TrialEvent
+from sliceflow.spaces.tables.events import ColumnEvent, TableTrialEvent
 from sliceflow.wording import format_duration, shorten
 
 if TYPE_CHECKING:  # importing it would import torch, which takes seconds
@@ -177,7 +177,7 @@ class ProgressBar:
 
 def describe_progress(event: ProgressEvent) -> str:
     """How far a fit is, such as "column 5 of 12 (age)" or "step 20 of 100, …"."""
-    if isinstance(event, TrialEvent):
+    if isinstance(event, TableTrialEvent):
         trial = shorten(event.trial, _MAX_NAME_LENGTH)
         return f"trial {event.trials_done} of {event.trials_total} ({trial})"
     if isinstance(event, ColumnEvent):

@@ -14,11 +14,13 @@ The directions follow two papers, which flow from data to noise as well:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from sliceflow.caches import cached
 from sliceflow.engine.batches import ALL_POINTS, Batch
 from sliceflow.engine.frames import DenseFrame
 from sliceflow.engine.random import Seed
@@ -47,6 +49,8 @@ _DAMPING_UP = 20.0
 _LEAST_DAMPING = 1e-6
 # Up to this many rows are compared with a normal distribution to choose directions.
 _MAX_COMPARED = 2_000
+# Bytes of what all fits with the same number of knots, or of particles, have in common.
+_CACHE_BYTES = 1 << 20
 # Iterations of the independent component analysis: it need not converge, because it
 # is one candidate of several.
 _ICA_ITERATIONS = 10
@@ -128,21 +132,18 @@ class _Likelihood:
         max_normal = _expected_max_normal(n)
         knots = _choose_knots(z, n_knots, max_normal)
         nodes = _subdivided(knots)
-        hats = _hat_functions(n_knots, nodes)
+        hats = _hat_functions(n_knots, z.dtype, z.device)
         half_sums = (hats[1:] + hats[:-1]) / 2
         pieces = half_sums * nodes.diff(dim=1)[:, :, None]
         start = pieces.new_zeros(len(z), 1, n_knots)
-        differences = torch.eye(n_knots, dtype=z.dtype, device=z.device).diff(dim=0)
-        penalty_matrix = z.new_zeros(n_knots + 1, n_knots + 1)
         per_step = (n_knots - 1) / (2 * max_normal) * penalty / n
-        penalty_matrix[1:, 1:] = per_step * differences.T @ differences
         return cls(
             knots,
             nodes,
             _linear_counts(z, nodes) / n,
             hats,
             torch.cat((start, pieces.cumsum(1)), 1),
-            penalty_matrix,
+            per_step * _squared_differences(n_knots, z.dtype, z.device),
         )
 
     def maximise(self, n_iterations: int) -> tuple[Tensor, Tensor]:
@@ -186,11 +187,12 @@ class _Likelihood:
         """The gradient (h, K + 1) of the loss, and a positive part of its curvature."""
         knot_slopes = parameters[:, None, 1:].exp()
         shares = self.shares[:, :, None]
-        d_values = torch.nn.functional.pad(
-            self.integrals * knot_slopes, (1, 0), value=1.0
-        )
-        d_log_slopes = self.hats * knot_slopes / slopes[:, :, None]
-        d_log_slopes = torch.nn.functional.pad(d_log_slopes, (1, 0))
+        h, n_nodes, n_knots = self.integrals.shape
+        d_values = parameters.new_ones(h, n_nodes, n_knots + 1)
+        torch.mul(self.integrals, knot_slopes, out=d_values[:, :, 1:])
+        d_log_slopes = parameters.new_zeros(h, n_nodes, n_knots + 1)
+        numerators = self.hats * knot_slopes
+        torch.div(numerators, slopes[:, :, None], out=d_log_slopes[:, :, 1:])
         cost_gradient = (shares * (d_values * values[:, :, None] - d_log_slopes)).sum(1)
         curvature = torch.bmm((shares * d_values).mT, d_values)
         curvature += torch.bmm((shares * d_log_slopes).mT, d_log_slopes)
@@ -201,6 +203,7 @@ class _Likelihood:
         return cost_gradient + parameters @ self.penalty_matrix, curvature
 
 
+@lru_cache(maxsize=64)
 def _expected_max_normal(n: int) -> float:
     """About the expected largest of n standard normal numbers."""
     probability = torch.tensor(1 - 0.5 / n, dtype=torch.float64)
@@ -217,10 +220,7 @@ def _choose_knots(z: Tensor, n_knots: int, max_normal: float) -> Tensor:
     n = z.shape[1]
     n_even = n_knots // 3
     ascending = z.sort(dim=1).values
-    normal = torch.linspace(
-        -max_normal, max_normal, n_knots - n_even, dtype=z.dtype, device=z.device
-    )
-    position = (torch.special.ndtr(normal) * n - 0.5).clamp(0, n - 1)
+    position = _quantile_positions(n, n_knots - n_even, max_normal, z.dtype, z.device)
     below = position.floor().long().clamp(max=n - 2)
     quantiles = torch.lerp(
         ascending[:, below], ascending[:, below + 1], position - below
@@ -234,6 +234,16 @@ def _choose_knots(z: Tensor, n_knots: int, max_normal: float) -> Tensor:
     return spread - spread[:, middle, None] + knots[:, middle, None]
 
 
+@cached(_CACHE_BYTES)
+def _quantile_positions(
+    n: int, k: int, max_normal: float, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """Where, among n ascending values, k quantiles are: even ones for normal values."""
+    normal = torch.linspace(-max_normal, max_normal, k, dtype=dtype, device=device)
+    positions: Tensor = (torch.special.ndtr(normal) * n - 0.5).clamp(0, n - 1)
+    return positions
+
+
 def _subdivided(knots: Tensor) -> Tensor:
     """The knots (h, K), with further nodes that divide each interval evenly."""
     h = len(knots)
@@ -243,13 +253,25 @@ def _subdivided(knots: Tensor) -> Tensor:
     return torch.cat((nodes.reshape(h, -1), knots[:, -1:]), 1)
 
 
-def _hat_functions(n_knots: int, like: Tensor) -> Tensor:
+@cached(_CACHE_BYTES)
+def _hat_functions(n_knots: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """(G, K): how much the value at each knot counts at each node."""
     n_nodes = (n_knots - 1) * _CELLS_PER_INTERVAL + 1
-    places = torch.arange(n_nodes, dtype=like.dtype, device=like.device)
+    places = torch.arange(n_nodes, dtype=dtype, device=device)
     places = places[:, None] / _CELLS_PER_INTERVAL
-    knots = torch.arange(n_knots, dtype=like.dtype, device=like.device)
+    knots = torch.arange(n_knots, dtype=dtype, device=device)
     return (1 - (places - knots).abs()).clamp(min=0)
+
+
+@cached(_CACHE_BYTES)
+def _squared_differences(
+    n_knots: int, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """(K + 1, K + 1): the form Σ (ηₖ₊₁ − ηₖ)² of the parameters of a map."""
+    differences = torch.eye(n_knots, dtype=dtype, device=device).diff(dim=0)
+    form = torch.zeros(n_knots + 1, n_knots + 1, dtype=dtype, device=device)
+    form[1:, 1:] = differences.T @ differences
+    return form
 
 
 def _linear_counts(z: Tensor, nodes: Tensor) -> Tensor:
@@ -301,18 +323,25 @@ class LeastGaussianRotation:
         if d > 1:
             start = rotation(seed.child("ica"), step_index, d, x.device, x.dtype)
             candidates.append(_independent_directions(compared, start, step_index))
+        quantiles = _normal_quantiles(compared.shape[1], x.dtype, x.device)
         distances = torch.stack(
-            [_distance_to_normal(theta @ compared) for theta in candidates]
+            [_distance_to_normal(theta @ compared, quantiles) for theta in candidates]
         )
         theta = candidates[int(distances.argmax())].contiguous()
         return DenseFrame(theta, None, theta_to_store=theta)
 
 
-def _distance_to_normal(z: Tensor) -> Tensor:
+@cached(_CACHE_BYTES)
+def _normal_quantiles(n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The quantiles (n,) of N(0, 1) with which n ascending values are compared."""
+    probabilities = (torch.arange(n, dtype=dtype, device=device) + 0.5) / n
+    quantiles: Tensor = torch.special.ndtri(probabilities)
+    return quantiles
+
+
+def _distance_to_normal(z: Tensor, quantiles: Tensor) -> Tensor:
     """The sum over directions of W₂² between z (h, n) and N(0, 1)."""
-    n = z.shape[1]
-    probabilities = (torch.arange(n, dtype=z.dtype, device=z.device) + 0.5) / n
-    gaps: Tensor = z.sort(dim=1).values - torch.special.ndtri(probabilities)
+    gaps: Tensor = z.sort(dim=1).values - quantiles
     return gaps.square().mean(1).sum()
 
 

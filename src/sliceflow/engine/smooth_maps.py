@@ -69,7 +69,7 @@ class SmoothMaps:
         """T(z) − z for projections z (h, n)."""
         return self.call_and_ladj(z)[0] - z
 
-    def inv(self, t: Tensor) -> Tensor:
+    def inverse(self, t: Tensor) -> Tensor:
         """The z with T(z) = t, for t (h, n)."""
         values = self.values
         i = self._intervals(values, t)

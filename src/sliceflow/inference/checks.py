@@ -15,10 +15,10 @@ from sliceflow.validation import as_column_bounds, from_tensor, is_int, require
 MAX_MAGNITUDE = 1e100
 
 
-def check_simulations(theta: Any, x: Any) -> tuple[Floats, Floats]:
+def as_simulations(theta: Any, x: Any) -> tuple[Floats, Floats]:
     """Parameters (n, d) and simulations (n, l) in float64."""
-    theta = _as_simulations("theta", theta)
-    x = _as_simulations("x", x)
+    theta = _as_rows("theta", theta)
+    x = _as_rows("x", x)
     if len(theta) != len(x):
         raise DataError(
             f"theta has {len(theta)} rows but x has {len(x)}",
@@ -27,7 +27,7 @@ def check_simulations(theta: Any, x: Any) -> tuple[Floats, Floats]:
     return theta, x
 
 
-def _as_simulations(name: str, values: Any) -> Floats:
+def _as_rows(name: str, values: Any) -> Floats:
     """The user's `values` as float64 rows (n, d), one for each simulation.
 
     `name` is what the user calls them, for errors.
@@ -63,7 +63,7 @@ def check_values(name: str, rows: Floats, hint: str) -> None:
     raise DataError(f"{name} contains {value}", hint, row=row, column=column)
 
 
-def check_observations(x: Any, n_values: int) -> Floats:
+def as_observations(x: Any, n_values: int) -> Floats:
     """Observations (q, l) of l = `n_values` values; one may be (l,)."""
     observations = np.asarray(from_tensor(x), dtype=np.float64)
     if n_values == 1 and observations.ndim < 2:
@@ -79,7 +79,7 @@ def check_observations(x: Any, n_values: int) -> Floats:
     return observations
 
 
-def check_bounds(bounds: Any, theta: Floats) -> tuple[Floats, Floats]:
+def as_prior_bounds(bounds: Any, theta: Floats) -> tuple[Floats, Floats]:
     """The bounds (d,) that the user gave; parameters (n, d) must be between them."""
     low, high = as_column_bounds(bounds, theta.shape[1], "parameters")
     if not is_between(theta, low, high):

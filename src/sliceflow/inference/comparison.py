@@ -63,8 +63,8 @@ def compare(neighbours: Floats, likelihood: Floats, truth: Floats) -> Comparison
     """
     spread = np.concatenate((neighbours, likelihood), axis=1).std(axis=1)
     spread = np.maximum(spread, SMALLEST_POSITIVE)
-    by_neighbours = _log_densities(neighbours, truth, spread)
-    by_likelihood = _log_densities(likelihood, truth, spread)
+    by_neighbours = _log_probs(neighbours, truth, spread)
+    by_likelihood = _log_probs(likelihood, truth, spread)
     difference = by_likelihood - by_neighbours
     return Comparison(
         neighbours=float(by_neighbours.mean()),
@@ -74,7 +74,7 @@ def compare(neighbours: Floats, likelihood: Floats, truth: Floats) -> Comparison
     )
 
 
-def _log_densities(samples: Floats, truth: Floats, spread: Floats) -> Floats:
+def _log_probs(samples: Floats, truth: Floats, spread: Floats) -> Floats:
     """The log-densities −d·log r (n,) of samples (n, m, d) at true parameters (n, d).
 
     Distances r are in units of `spread` (n, d).
@@ -82,6 +82,6 @@ def _log_densities(samples: Floats, truth: Floats, spread: Floats) -> Floats:
     d = truth.shape[1]
     deviation = (samples - truth[:, None]) / spread[:, None]
     squares = np.sort(np.square(deviation).sum(axis=2), axis=1)
-    log_densities = -0.5 * d * np.log(squares[:, NEIGHBOUR - 1] + SMALLEST_POSITIVE)
-    least = np.median(log_densities) - MAX_SURPRISE
-    return np.asarray(np.maximum(log_densities, least))
+    log_probs = -0.5 * d * np.log(squares[:, NEIGHBOUR - 1] + SMALLEST_POSITIVE)
+    least = np.median(log_probs) - MAX_SURPRISE
+    return np.asarray(np.maximum(log_probs, least))

@@ -27,6 +27,7 @@ from sliceflow.spaces.density.conditional import (
     MIN_CONDITIONAL_ROWS,
     ConditionalDensity,
 )
+from sliceflow.spaces.density.progress import FitProgress
 from sliceflow.spaces.density.regression import AffineMapGivenY
 
 __all__ = ["LikelihoodSampler"]
@@ -71,7 +72,9 @@ class LikelihoodSampler:
         if len(used_columns) == 0:
             raise DataError("all values of x are constant", "pass what was simulated")
         x = x[:, used_columns]
-        density = ConditionalDensity.from_data(x, theta, seed.child("density"))
+        density = ConditionalDensity.from_data(
+            x, theta, seed.child("density"), FitProgress()
+        )
         order = seed.child("starts").permutation(len(theta)).numpy()
         chosen = order[:MAX_CHAIN_STARTS]
         chain_starts = theta[chosen]
@@ -115,16 +118,16 @@ class LikelihoodSampler:
 
         def log_likelihood(theta: Floats, observation_indices: Ints) -> Floats:
             rows = observed[observation_indices]
-            return self.density.log_density(rows, self.density.map_given(theta))
+            return self.density.log_prob(rows, self.density.map_given(theta))
 
         log_likelihood_at_starts = []
         for row in observed:
             log_likelihood_at_starts.append(
-                self.density.log_density(row[None], self._map_at_starts)
+                self.density.log_prob(row[None], self._map_at_starts)
             )
         return sample_tempered(
             log_likelihood,
-            self.prior.log_density,
+            self.prior.log_prob,
             self.chain_starts,
             np.stack(log_likelihood_at_starts),
             n,

@@ -22,10 +22,10 @@ from sliceflow.engine import events
 from sliceflow.engine.random import RandomStateLike, Seed
 from sliceflow.errors import DataError
 from sliceflow.inference.checks import (
+    as_observations,
+    as_prior_bounds,
     as_shape,
-    check_bounds,
-    check_observations,
-    check_simulations,
+    as_simulations,
     check_values,
     is_between,
 )
@@ -308,7 +308,7 @@ class Posterior:
         ((20, 1), 100)
         """
         require_int("n_samples", n_samples, 1)
-        theta, x = check_simulations(theta, x)
+        theta, x = as_simulations(theta, x)
         known_simulations = {row.tobytes() for row in np.hstack((self.theta, self.x))}
         simulations = np.hstack((theta, x))
         n_known = sum(row.tobytes() in known_simulations for row in simulations)
@@ -365,7 +365,7 @@ class Posterior:
             raise DataError(
                 "x is missing", "pass the observation, or call set_default_x"
             )
-        return check_observations(x, n_values=self.x.shape[1])
+        return as_observations(x, n_values=self.x.shape[1])
 
     def _sample_all(
         self, observations: Floats, n: int, random_state: RandomStateLike
@@ -406,7 +406,7 @@ class SavedPosterior:
 
     def check_saved(self) -> None:
         """Raise a ValueError if the fields of a file contradict each other."""
-        check_simulations(self.theta, self.x)
+        as_simulations(self.theta, self.x)  # raises an error if they are not
         if self.default_x is not None:
             check_values("default_x", self.default_x[None], "it must be finite")
         if not is_between(self.theta, self.low, self.high):
@@ -481,8 +481,8 @@ def posterior(
     dtype: Dtype = "float64"
     if user_dtype.kind == "f" and user_dtype.itemsize <= 4:
         dtype = "float32"
-    theta, x = check_simulations(theta, x)
-    low, high = check_bounds(bounds, theta)
+    theta, x = as_simulations(theta, x)
+    low, high = as_prior_bounds(bounds, theta)
     require(
         method in ("neighbours", "likelihood", "auto"),
         "method",

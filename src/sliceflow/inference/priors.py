@@ -69,16 +69,16 @@ class Prior:
         precision = np.linalg.inv(covariance + np.diag(least))
         return cls(low, high, is_uniform, is_logged, mean, precision)
 
-    def log_density(self, theta: Floats) -> Floats:
+    def log_prob(self, theta: Floats) -> Floats:
         """Log-densities (n,) of parameters (n, d), up to a constant; −∞ outside."""
         beyond = (theta < self.low) | (theta > self.high)
         outside = np.asarray(beyond.any(axis=1))
         outside |= (theta[:, self.is_logged] <= 0).any(axis=1)
         values = take_logs(np.where(outside[:, None], 1.0, theta), self.is_logged)
         deviation = values[:, ~self.is_uniform] - self.mean
-        log_density = -0.5 * ((deviation @ self.precision) * deviation).sum(axis=1)
-        log_density -= values[:, self.is_logged].sum(axis=1)
-        return np.where(outside, -np.inf, log_density)
+        log_prob = -0.5 * ((deviation @ self.precision) * deviation).sum(axis=1)
+        log_prob -= values[:, self.is_logged].sum(axis=1)
+        return np.where(outside, -np.inf, log_prob)
 
     def __str__(self) -> str:
         kinds = []

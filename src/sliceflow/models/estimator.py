@@ -182,7 +182,8 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
         y : conditions of the rows or None, default None
             Of the kinds that the class lists.
         listeners : callable or tuple of callables, default ()
-            Each takes an event after every step.
+            Each takes an event after every step. If the fit chooses settings by trials,
+            there may be events of trials, too.
 
         Returns
         -------

@@ -3,6 +3,7 @@
 Fits of "auto" settings take a second or two; most tests fix the settings.
 """
 
+import dataclasses
 import math
 
 import numpy as np
@@ -18,9 +19,12 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import sliceflow
 from sliceflow import SlicedDensity
+from sliceflow.engine.events import Event
 from sliceflow.errors import DataError, DataWarning, ParameterError
 from sliceflow.spaces.density import fit
 from sliceflow.spaces.density.mixture import MixtureMap
+from sliceflow.spaces.density.progress import DensityTrialEvent
+from sliceflow.spaces.density.settings import GaussianizationSettings
 
 
 def quick(**changes):
@@ -91,7 +95,7 @@ def test_a_normal_distribution_costs_what_its_parameters_cost(rng):
     assert -0.01 < lost < 0.08
 
 
-def test_a_uniform_box_with_bounds_has_log_density_zero(rng):
+def test_a_uniform_box_with_bounds_has_log_prob_zero(rng):
     density = quick(n_steps="auto", n_components=1, bounds=(0, 1))
     density.fit(rng.uniform(size=(800, 2)))
     assert density.score(rng.uniform(size=(4000, 2))) == pytest.approx(0, abs=0.05)
@@ -154,16 +158,16 @@ def test_mixtures_are_mapped_to_noise_and_back(d, k, seed):
     mixture = MixtureMap(*map(torch.from_numpy, (np.log(weights), means, factors)))
     # Noise is where rows are: far from the components, float64 cannot tell rows apart.
     noise = torch.from_numpy(rng.normal(size=(50, d)))
-    x = mixture.inv(noise)
+    x = mixture.inverse(noise)
     t, ladj = mixture.call_and_ladj(x)
     np.testing.assert_allclose(t, noise, atol=1e-5)
-    log_density = -(t.square() + math.log(2 * math.pi)).sum(1) / 2 + ladj
+    log_prob = -(t.square() + math.log(2 * math.pi)).sum(1) / 2 + ladj
     parts = [
         math.log(weight) + stats.multivariate_normal(mean, f @ f.T).logpdf(x.numpy())
         for weight, mean, f in zip(weights, means, factors, strict=True)
     ]
     parts = np.reshape(parts, (k, 50))
-    np.testing.assert_allclose(log_density, np.logaddexp.reduce(parts), atol=1e-6)
+    np.testing.assert_allclose(log_prob, np.logaddexp.reduce(parts), atol=1e-6)
 
 
 def test_fitted_rows_become_noise(moons, fitted):
@@ -174,9 +178,9 @@ def test_fitted_rows_become_noise(moons, fitted):
 
 def test_tails_are_finite_far_out(fitted):
     far = 10.0 ** np.arange(1, 13)
-    log_density = fitted.score_samples(np.column_stack((far, -far)))
-    assert np.isfinite(log_density).all()
-    assert (np.diff(log_density) < 0).all()
+    log_prob = fitted.score_samples(np.column_stack((far, -far)))
+    assert np.isfinite(log_prob).all()
+    assert (np.diff(log_prob) < 0).all()
 
 
 def test_samples_are_as_likely_as_held_out_rows(moons, fitted):
@@ -316,17 +320,103 @@ def test_a_gpu_gives_the_density_of_the_cpu(moons, fitted):
     )
 
 
+# Plans and trials
+
+
+def test_a_plan_runs_no_trial(moons, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise AssertionError("a plan runs a trial")
+
+    monkeypatch.setattr(fit, "choose_settings", refuse)
+    monkeypatch.setattr(fit.ConditionalDensity, "from_data", refuse)
+    X, y = moons
+    density = SlicedDensity(random_state=0, device="cpu")
+    for conditions in (None, y):
+        plan = density.plan(X, conditions)
+        assert [each.n_steps for each in plan.classes] == ["auto"] * len(plan.classes)
+        lines = str(plan).splitlines()
+        for name in ("mixture", "steps", "penalty"):
+            assert f"{name:<8} auto" in lines
+    density.plan(X[:, :1], X[:, 1:])
+    with pytest.raises(AssertionError, match="a plan runs a trial"):
+        density.fit(density.prepare(X))
+
+
+def test_the_plan_of_a_fit_has_all_settings(rng):
+    density = quick(n_steps="auto")
+    X = rng.normal(size=(80, 2))
+    planned = density.plan(X).classes[0]
+    assert (planned.n_steps, planned.penalty) == ("auto", 100.0)
+    heard = []
+    fitted = density.fit(density.prepare(X), listeners=heard.append).plan_.classes[0]
+    assert isinstance(fitted.settings, GaussianizationSettings)
+    assert "auto" not in str(density.plan_)
+    n_trials = sum(isinstance(event, DensityTrialEvent) for event in heard)
+    assert fitted.n_trial_steps == n_trials
+    assert n_trials / 4 < planned.n_trial_steps < 4 * n_trials
+    again = quick(n_steps="auto").fit(X)
+    np.testing.assert_array_equal(again.score_samples(X), density.score_samples(X))
+
+
+def test_a_file_holds_no_plan_with_auto(moons, fitted):
+    plan = SlicedDensity(random_state=0, device="cpu").plan(moons[0])
+    state = dataclasses.replace(fitted._fitted_state(), plan=plan)
+    with pytest.raises(ValueError, match="not that of a density that was fitted"):
+        state.check_saved()
+
+
+def test_listeners_hear_of_trials_and_then_of_steps(moons):
+    X, y = moons
+    heard = []
+    density = SlicedDensity(random_state=0, device="cpu", n_components=2)
+    density.fit(X[:150], np.array(["a", "b"])[y[:150]], listeners=heard.append)
+    assert [event.steps_done for event in heard] == list(range(1, len(heard) + 1))
+    assert all(event.steps_total >= event.steps_done for event in heard)
+    assert heard[-1].steps_total == heard[-1].steps_done
+    trials = [event for event in heard if isinstance(event, DensityTrialEvent)]
+    assert trials == heard[: len(trials)]
+    first = trials[0]
+    assert first.trial == "a mixture of 2 components (fold 1 of 5) for class a"
+    assert first.describe().startswith(f"trial of {first.trial}, held-out log-density ")
+    assert trials[-1].trial == "penalty 300 (fold 5 of 5) for class b"
+    assert density.n_iter_ == len(heard) - len(trials)
+    seconds = [event.seconds for event in heard]
+    assert seconds == sorted(seconds)
+
+
+def test_listeners_hear_how_a_density_given_numbers_is_fitted(rng):
+    y = rng.normal(size=(300, 1))
+    heard = []
+    density = SlicedDensity(random_state=0, device="cpu")
+    density.fit(y + rng.exponential(size=(300, 2)), y, listeners=heard.append)
+    assert heard[0].trial == "functions of y for column 1 of 2"
+    assert heard[-1].steps_total == heard[-1].steps_done
+    assert density.n_iter_ == sum(isinstance(event, Event) for event in heard) > 0
+
+
+def test_a_listener_ends_trials(moons):
+    heard = []
+
+    def stop(event):
+        heard.append(event)
+        return True
+
+    density = SlicedDensity(random_state=0, device="cpu")
+    density.fit(moons[0], listeners=stop)
+    # Of each kind of mixtures one size is tried, on 2 folds; then 15 flows of one step.
+    assert len(heard) <= 6 * 2 + 15 + 1
+
+
 # Bad input
 
 
-def test_memory_is_checked_before_the_trials(monkeypatch, rng):
+def test_memory_is_checked_by_the_plan(monkeypatch, rng):
     def refuse(*args):
         raise MemoryError
 
-    monkeypatch.setattr(fit, "choose_settings", pytest.fail)
     monkeypatch.setattr(fit, "require_memory", refuse)
     with pytest.raises(MemoryError):
-        SlicedDensity(device="cpu").fit(rng.normal(size=(50, 2)))
+        SlicedDensity(device="cpu").plan(rng.normal(size=(50, 2)))
 
 
 def test_columns_without_a_density_are_refused_with_a_cure(rng):
@@ -401,7 +491,7 @@ def test_components_that_users_ask_for_are_fitted_by_few_rows(n_components, rng)
 def test_more_components_than_rows_of_a_trial_are_refused(rng):
     match = "n_components=49 .*must be 'auto' or at most 48 for 60 rows"
     with pytest.raises(ParameterError, match=match):
-        quick(n_components=49).fit(rng.normal(size=(60, 2)))
+        quick(n_components=49).plan(rng.normal(size=(60, 2)))
 
 
 def test_an_estimator_that_is_not_fitted_says_so():
@@ -429,8 +519,12 @@ def test_progress_counts_the_steps_that_were_done_if_a_listener_stops_a_class(rn
     X = rng.normal(size=(400, 2))
     y = np.arange(400) % 2
     heard = []
+    trials = []
 
     def stop_first_class_after_two(event):
+        if isinstance(event, DensityTrialEvent):
+            trials.append(event)
+            return False
         heard.append(event)
         return event.stage_index == 0 and event.step_index == 1
 
@@ -438,5 +532,7 @@ def test_progress_counts_the_steps_that_were_done_if_a_listener_stops_a_class(rn
     density.fit(X, y, listeners=stop_first_class_after_two)
     seconds = density.history_["seconds"]
     assert seconds == sorted(seconds)  # since the fit began, not the class
-    assert [event.steps_done for event in heard] == [1, 2, 3, 4, 5, 6]
-    assert [event.steps_total for event in heard] == [8, 8, 6, 6, 6, 6]
+    # Each class has 6 kinds of normal distributions in 5 folds.
+    assert len(trials) == 60
+    assert [event.steps_done - 60 for event in heard] == [1, 2, 3, 4, 5, 6]
+    assert [event.steps_total - 60 for event in heard] == [8, 8, 6, 6, 6, 6]

@@ -5,7 +5,11 @@ import torch
 
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.density.initial_map import fit_initial_map
-from sliceflow.spaces.density.settings import InitialMapSettings
+from sliceflow.spaces.density.progress import FitProgress
+from sliceflow.spaces.density.settings import (
+    GaussianizationParameters,
+    InitialMapSettings,
+)
 from sliceflow.spaces.density.settings_search import choose_settings
 
 
@@ -19,11 +23,12 @@ def test_narrow_components_are_not_widened(rng):
     centres = np.repeat([[-1.0, 0, 1], [1.0, 0, -1], [0.0, 1, 0]], 400, axis=0)
     noise = rng.normal(size=centres.shape)
     rows = torch.from_numpy(centres + 0.02 * noise)
-    settings = choose_settings(rows, Seed(0), n_steps=0, penalty=100.0, n_components=3)
+    parameters = GaussianizationParameters(0, 100.0, n_components=3)
+    settings = choose_settings(rows, parameters, Seed(0), FitProgress())
     initial_map = fit_initial_map(rows, settings.initial_map, Seed(0))
-    log_densities = -0.5 * (noise**2 + np.log(2 * np.pi)).sum(1)
-    true = log_densities.mean() - 3 * np.log(0.02) - np.log(3)
-    assert abs(float(initial_map.log_density(rows).mean()) - true) < 0.1
+    log_probs = -0.5 * (noise**2 + np.log(2 * np.pi)).sum(1)
+    true = log_probs.mean() - 3 * np.log(0.02) - np.log(3)
+    assert abs(float(initial_map.log_prob(rows).mean()) - true) < 0.1
 
 
 def test_a_bad_start_of_the_mixture_is_not_the_last():
@@ -40,5 +45,5 @@ def test_a_bad_start_of_the_mixture_is_not_the_last():
     scores = []
     for number in range(6, 10):
         initial_map = fit_initial_map(x, settings, Seed(number))
-        scores.append(float(initial_map.log_density(x).mean()))
+        scores.append(float(initial_map.log_prob(x).mean()))
     assert min(scores) > max(scores) - 0.1

@@ -5,6 +5,7 @@ import numpy as np
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.density.bases import SmoothBasis
 from sliceflow.spaces.density.learned_directions import learn_directions
+from sliceflow.spaces.density.progress import FitProgress
 
 N_CONDITIONS = 8
 
@@ -12,9 +13,9 @@ N_CONDITIONS = 8
 def learn(x, y):
     """A basis, and what is learned from 600 rows and judged by the others."""
     basis = SmoothBasis.from_data(y, Seed(0))
-    fitted = (x[:600], y[:600])
+    train = (x[:600], y[:600])
     held_out = (x[600:], y[600:])
-    return basis, learn_directions(basis, fitted, held_out, Seed(1))
+    return basis, learn_directions(basis, train, held_out, Seed(1), FitProgress())
 
 
 def test_the_direction_of_a_wave_is_found(rng):

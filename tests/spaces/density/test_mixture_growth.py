@@ -10,6 +10,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.spaces.density import mixture, mixture_growth, settings_search
 from sliceflow.spaces.density.initial_map import fit_initial_map
 from sliceflow.spaces.density.mixture import MixtureMap
+from sliceflow.spaces.density.progress import FitProgress
 from sliceflow.spaces.density.settings import InitialMapSettings
 from sliceflow.spaces.density.settings_search import _double_mixture
 
@@ -87,10 +88,10 @@ def test_many_components_are_mapped_as_few_are(scale, rng):
 def test_chunks_of_points_change_nothing(rng, monkeypatch):
     many = random_mixture(40, 3, rng)
     noise = torch.from_numpy(rng.normal(size=(50, 3)))
-    whole = (many.inv(noise), many.log_density(noise))
+    whole = (many.inverse(noise), many.log_prob(noise))
     monkeypatch.setattr(mixture, "MAX_VALUES", 40 * 3 * 7)
-    assert torch.allclose(many.inv(noise), whole[0], atol=1e-12)
-    assert torch.allclose(many.log_density(noise), whole[1], atol=1e-12)
+    assert torch.allclose(many.inverse(noise), whole[0], atol=1e-12)
+    assert torch.allclose(many.log_prob(noise), whole[1], atol=1e-12)
     back, _ = many.call_and_ladj(whole[0])
     assert torch.allclose(back, noise, atol=1e-7)
 
@@ -98,7 +99,9 @@ def test_chunks_of_points_change_nothing(rng, monkeypatch):
 def test_a_thin_spiral_has_many_components(rng):
     """A spiral is no mixture: with 24 components, straight pieces are seen."""
     x = spiral(6_000, rng)
-    grown = _double_mixture(x, InitialMapSettings(n_components=24), Seed(0))
+    grown = _double_mixture(
+        x, InitialMapSettings(n_components=24), Seed(0), FitProgress()
+    )
     assert grown.settings.n_components in (48, 96)
     assert len(grown.trials) == 1
     held_out = spiral(2_000, rng)
@@ -106,7 +109,7 @@ def test_a_thin_spiral_has_many_components(rng):
     for settings in (InitialMapSettings(n_components=24), grown.settings):
         fitted = fit_initial_map(x, settings, Seed(0))
         assert len(fitted.mixture.means) == settings.n_components
-        scores.append(float(fitted.log_density(held_out).mean()))
+        scores.append(float(fitted.log_prob(held_out).mean()))
     assert scores[1] > scores[0] + 0.05
 
 
@@ -114,7 +117,7 @@ def test_a_thin_spiral_has_many_components(rng):
 def test_mixtures_of_few_or_of_normal_rows_stay(n, rng):
     settings = InitialMapSettings(n_components=24)
     rows = torch.from_numpy(rng.normal(size=(n, 2)))
-    grown = _double_mixture(rows, settings, Seed(0))
+    grown = _double_mixture(rows, settings, Seed(0), FitProgress())
     assert grown.settings == settings
     assert grown.trials is None
 
@@ -125,7 +128,7 @@ def test_rows_are_as_many_as_parameters_before_mixtures_grow(n, d, rng, monkeypa
     monkeypatch.setattr(settings_search, "fit_map_to_grow", pytest.fail)
     settings = InitialMapSettings(n_components=24)
     rows = torch.from_numpy(rng.normal(size=(n, d)))
-    assert _double_mixture(rows, settings, Seed(0)).settings == settings
+    assert _double_mixture(rows, settings, Seed(0), FitProgress()).settings == settings
 
 
 def test_any_number_of_components_can_be_asked_for(rng):

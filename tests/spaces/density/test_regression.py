@@ -9,6 +9,7 @@ from sliceflow import SlicedDensity, load
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, DataWarning
 from sliceflow.spaces.density.bases import SmoothBasis
+from sliceflow.spaces.density.progress import FitProgress
 from sliceflow.spaces.density.regression import TriangularRegression
 from sliceflow.spaces.density.ridge import evidence_ridge
 
@@ -27,11 +28,11 @@ def correlated(n, rng):
     rest = np.sqrt(1 - correlation**2)
     first = np.sin(2 * y[:, 0]) + np.exp(log_scale) * noise[:, 0]
     second = correlation * noise[:, 0] + rest * noise[:, 1]
-    log_density = -0.5 * (noise**2).sum(1) - LOG_TWO_PI - log_scale - np.log(rest)
-    return np.stack((first, second), 1), y, log_density
+    log_prob = -0.5 * (noise**2).sum(1) - LOG_TWO_PI - log_scale - np.log(rest)
+    return np.stack((first, second), 1), y, log_prob
 
 
-def mean_log_density(regression, x, y):
+def mean_log_prob(regression, x, y):
     residuals, ladj = regression.call_and_ladj(x, regression.map_given(y))
     return float((ladj - 0.5 * (residuals**2).sum(1) - LOG_TWO_PI).mean())
 
@@ -39,9 +40,9 @@ def mean_log_density(regression, x, y):
 def test_means_scales_and_correlations_are_found(rng):
     """Some 30 coefficients cost 30/(2·3000) = .005 nats, and approximations as much."""
     x, y, _ = correlated(3_000, rng)
-    regression = TriangularRegression.from_data(x, y, Seed(0))
+    regression = TriangularRegression.from_data(x, y, Seed(0), FitProgress())
     held_out, conditions, true = correlated(3_000, rng)
-    found = mean_log_density(regression, held_out, conditions)
+    found = mean_log_prob(regression, held_out, conditions)
     assert found == pytest.approx(true.mean(), abs=0.04)
     residuals, _ = regression.call_and_ladj(held_out, regression.map_given(conditions))
     assert np.cov(residuals.T) == pytest.approx(np.eye(2), abs=0.12)
@@ -52,9 +53,9 @@ def test_lines_with_constant_noise_are_the_least_squares(rng):
     y = rng.normal(size=(1_000, 3))
     slopes = np.array([[1.0, -2.0], [0.5, 0.0], [0.0, 3.0]])
     x = y @ slopes + rng.normal(size=(1_000, 2))
-    regression = TriangularRegression.from_data(x, y, Seed(0))
+    regression = TriangularRegression.from_data(x, y, Seed(0), FitProgress())
     places = np.array([[0.0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]])
-    centre = regression.inv(np.zeros((4, 2)), regression.map_given(places))
+    centre = regression.inverse(np.zeros((4, 2)), regression.map_given(places))
     design = np.column_stack((np.ones(1_000), y))
     least_squares = np.linalg.lstsq(design, x, rcond=None)[0]
     assert centre[0] == pytest.approx(least_squares[0], abs=0.15)
@@ -64,19 +65,19 @@ def test_lines_with_constant_noise_are_the_least_squares(rng):
 def test_residuals_go_back_to_rows(rng):
     x, y, _ = correlated(300, rng)
     x[:, 0] = np.exp(x[:, 0])  # a positive column, which is taken as logarithms
-    regression = TriangularRegression.from_data(x, y, Seed(0))
+    regression = TriangularRegression.from_data(x, y, Seed(0), FitProgress())
     assert regression.is_logged.tolist() == [True, False]
     map_given_y = regression.map_given(y)
     residuals, _ = regression.call_and_ladj(x, map_given_y)
-    assert regression.inv(residuals, map_given_y) == pytest.approx(x, rel=1e-9)
+    assert regression.inverse(residuals, map_given_y) == pytest.approx(x, rel=1e-9)
 
 
 def test_conditions_that_explain_nothing_are_left_out(rng):
     """With a score of 4, a chance group enters in a few per cent of fits."""
     x = rng.normal(size=(1_000, 2))
     y = rng.normal(size=(1_000, 2))
-    regression = TriangularRegression.from_data(x, y, Seed(0))
-    assert mean_log_density(regression, x, y) < -LOG_TWO_PI - 1 + 0.2
+    regression = TriangularRegression.from_data(x, y, Seed(0), FitProgress())
+    assert mean_log_prob(regression, x, y) < -LOG_TWO_PI - 1 + 0.2
     assert regression.mean.shape[0] < 20
 
 
@@ -89,8 +90,8 @@ def test_constant_conditions_and_few_values_are_allowed(rng):
     assert features.shape == (200, len(groups))
     assert len(stages) == int(groups.max()) + 1
     x = y[:, 1:] + rng.normal(size=(200, 1))
-    regression = TriangularRegression.from_data(x, y, Seed(0))
-    assert np.isfinite(mean_log_density(regression, x, y))
+    regression = TriangularRegression.from_data(x, y, Seed(0), FitProgress())
+    assert np.isfinite(mean_log_prob(regression, x, y))
 
 
 def test_splines_are_uncorrelated_and_constant_outside(rng):

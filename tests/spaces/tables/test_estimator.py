@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import sliceflow
 from sliceflow import TableFlow
 from sliceflow.spaces.tables import choose_strategies, trial_draws
-from sliceflow.spaces.tables.events import ColumnEvent, TrialEvent
+from sliceflow.spaces.tables.events import ColumnEvent, TableTrialEvent
 from sliceflow.spaces.tables.strategies import uses_ridge
 
 
@@ -159,7 +159,7 @@ def test_listeners_hear_of_every_column(capsys, caplog):
 def test_listeners_hear_of_every_trial_before_the_columns():
     heard = []
     flow = TableFlow(random_state=0).fit(smooth_table(), listeners=heard.append)
-    trials = [event for event in heard if isinstance(event, TrialEvent)]
+    trials = [event for event in heard if isinstance(event, TableTrialEvent)]
     columns = heard[len(trials) :]
     assert [event.trial for event in trials[:3]] == [
         "how to draw b",

@@ -6,8 +6,8 @@ data. Its steps stop once rows look normal. To sample, the map is inverted. The 
 of a row is the density of its noise, times the map's Jacobian.
 
 *Maps.* Every part is an `InvertibleMap` (`invertible_maps.py`) of rows to rows. Its
-`call_and_ladj` maps rows and gives the log-determinant, and `inv` goes back. The
-function `log_density` adds the log-density of the noise.
+`call_and_ladj` maps rows and gives the log-determinant, and `inverse` goes back. The
+function `log_prob` adds the log-density of the noise.
 
 *Shapes.* Rows and noise are (n, d). *Points* are (d, n), as everywhere in the engine;
 only the inside of a map has points. Encoded y is (n,) if it is class indices, and

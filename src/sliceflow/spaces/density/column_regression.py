@@ -203,10 +203,10 @@ class ColumnRegression:
     def log_likelihood(self, design: Design) -> float:
         """The mean log-density of Gaussian residuals, in nats per row."""
         residualized = self.residualize(design)
-        log_density = -0.5 * residualized.residual**2
-        log_density -= residualized.log_scale
-        log_density -= residualized.log_residual_scale
-        return float(log_density.mean()) - 0.5 * LOG_TWO_PI
+        log_prob = -0.5 * residualized.residual**2
+        log_prob -= residualized.log_scale
+        log_prob -= residualized.log_residual_scale
+        return float(log_prob.mean()) - 0.5 * LOG_TWO_PI
 
     def fit(self, design: Design, scales: Sequence[ScaleName]) -> Self:
         """Fit mean and slopes, and these `scales`, in turn."""

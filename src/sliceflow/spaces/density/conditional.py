@@ -20,15 +20,19 @@ from sliceflow.spaces.density.gaussianization import (
     fit_gaussianization,
 )
 from sliceflow.spaces.density.initial_map import fit_initial_map
+from sliceflow.spaces.density.progress import FLOW, FitProgress
 from sliceflow.spaces.density.regression import (
     AffineMapGivenY,
     TriangularRegression,
 )
-from sliceflow.spaces.density.settings import GaussianizationSettings
-from sliceflow.spaces.density.settings_search import (
+from sliceflow.spaces.density.settings import (
+    GaussianizationParameters,
+    GaussianizationSettings,
+)
+from sliceflow.spaces.density.settings_search import choose_settings, expect_trials
+from sliceflow.spaces.density.trials import (
+    FlowTrial,
     Split,
-    Trial,
-    choose_settings,
     held_out_curve,
 )
 
@@ -48,6 +52,8 @@ HELD_OUT_SHARE = 0.2
 # The settings of a flow that is tried first. If it gains nothing, the search for better
 # settings is left out, which takes some seconds.
 TRIAL_SETTINGS = GaussianizationSettings(n_steps=20, penalty=100.0)
+# All settings of the flow are then chosen.
+FLOW_PARAMETERS = GaussianizationParameters()
 
 
 @dataclass(frozen=True)
@@ -64,17 +70,23 @@ class ConditionalDensity:
     residual_flow: Gaussianization | None
 
     @classmethod
-    def from_data(cls, x: Floats, y: Floats, seed: Seed) -> ConditionalDensity:
+    def from_data(
+        cls, x: Floats, y: Floats, seed: Seed, progress: FitProgress
+    ) -> ConditionalDensity:
         """Fit regression and residual density to rows x (n, d) given y (n, l).
 
         No column of x may be constant.
         """
-        regression = TriangularRegression.from_data(x, y, seed.child("regression"))
+        _expect_residual_flow(min(len(x), MAX_FLOW_ROWS), progress)
+        regression = TriangularRegression.from_data(
+            x, y, seed.child("regression"), progress
+        )
         order = seed.child("flow rows").permutation(len(x)).numpy()[:MAX_FLOW_ROWS]
         residuals, _ = regression.call_and_ladj(
             x[order], regression.map_given(y[order])
         )
-        return cls(regression, _fit_residual_flow(residuals, seed.child("flow")))
+        flow = _fit_residual_flow(residuals, seed.child("flow"), progress)
+        return cls(regression, flow)
 
     @property
     def n_columns(self) -> int:
@@ -95,10 +107,10 @@ class ConditionalDensity:
         """
         return self.regression.map_given(y)
 
-    def log_density(self, x: Floats, map_given_y: AffineMapGivenY) -> Floats:
+    def log_prob(self, x: Floats, map_given_y: AffineMapGivenY) -> Floats:
         """log p(x | y) (n,) of rows x (n, d), or of one row (1, d) at all n."""
         residuals, ladj = self.regression.call_and_ladj(x, map_given_y)
-        return ladj + _log_density(self.residual_flow, residuals)
+        return ladj + _log_prob(self.residual_flow, residuals)
 
     def to_noise(self, x: Floats, map_given_y: AffineMapGivenY) -> Floats:
         """Rows x (n, d) as noise (n, d) near N(0, I)."""
@@ -111,30 +123,41 @@ class ConditionalDensity:
         """The rows x (n, d) that `to_noise` sends to noise (n, d)."""
         residuals = noise
         if self.residual_flow is not None:
-            residuals = self.residual_flow.inv(torch.from_numpy(noise)).numpy()
-        return self.regression.inv(residuals, map_given_y)
+            residuals = self.residual_flow.inverse(torch.from_numpy(noise)).numpy()
+        return self.regression.inverse(residuals, map_given_y)
 
 
-def _fit_residual_flow(residuals: Floats, seed: Seed) -> Gaussianization | None:
+def _expect_residual_flow(n: int, progress: FitProgress) -> None:
+    """Announce the trials and the steps of a flow of n residuals."""
+    expect_trials(n, FLOW_PARAMETERS, progress)
+    progress.expect(FLOW, 1, FLOW_PARAMETERS.expected_steps)
+
+
+def _fit_residual_flow(
+    residuals: Floats, seed: Seed, progress: FitProgress
+) -> Gaussianization | None:
     """The flow of residuals (n, d), if it makes held-out ones more likely."""
     rows = torch.from_numpy(residuals)
     n_held_out = int(HELD_OUT_SHARE * len(rows))
     held_out = rows[:n_held_out]
-    fitted = rows[n_held_out:]
-    without_flow = float(_log_density(None, residuals[:n_held_out]).mean())
-    initial_map = fit_initial_map(fitted, TRIAL_SETTINGS.initial_map, seed)
-    trial = Trial.from_split(Split(fitted, held_out), initial_map)
-    with_flow = float(held_out_curve([trial], TRIAL_SETTINGS, seed).max())
+    train = rows[n_held_out:]
+    without_flow = float(_log_prob(None, residuals[:n_held_out]).mean())
+    initial_map = fit_initial_map(train, TRIAL_SETTINGS.initial_map, seed)
+    trial = FlowTrial.from_split(Split(train, held_out), initial_map)
+    with_flow = float(held_out_curve([trial], TRIAL_SETTINGS, seed, progress).max())
     if not with_flow - without_flow > MIN_FLOW_GAIN:
         return None
-    return fit_gaussianization(rows, choose_settings(rows, seed), seed)
+    _expect_residual_flow(len(rows), progress)
+    settings = choose_settings(rows, FLOW_PARAMETERS, seed, progress)
+    progress.expect(FLOW, 1, settings.n_steps)
+    progress.begin(FLOW)
+    return fit_gaussianization(rows, settings, seed, [progress.notify_of_step])
 
 
-def _log_density(density: Gaussianization | None, residuals: Floats) -> Floats:
+def _log_prob(density: Gaussianization | None, residuals: Floats) -> Floats:
     """Log-densities (n,) of residuals (n, d) under a density, or N(0, I)."""
     if density is not None:
-        return density.log_density(torch.from_numpy(residuals)).numpy()
-    # This is `engine.normal.log_density` in numpy, because chains call it thousands of
-    # times.
+        return density.log_prob(torch.from_numpy(residuals)).numpy()
+    # In numpy, because chains call this thousands of times.
     squares = np.square(residuals).sum(axis=1)
     return np.asarray(-0.5 * (squares + residuals.shape[1] * LOG_TWO_PI))

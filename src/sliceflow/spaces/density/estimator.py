@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, overload
 
@@ -13,7 +14,6 @@ from sklearn.utils.validation import check_array
 from torch import Tensor
 
 from sliceflow.devices import resolve_device
-from sliceflow.engine.events import Event
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import RandomStateLike, Seed
 from sliceflow.engine.y_encoders import ClassEncoder
@@ -31,6 +31,8 @@ from sliceflow.models.vector_rows import (
 from sliceflow.spaces.density.fit import DensityAdapter
 from sliceflow.spaces.density.fitted import FittedDensity
 from sliceflow.spaces.density.plan import DensityPlan
+from sliceflow.spaces.density.progress import DensityEvent
+from sliceflow.spaces.density.settings import GaussianizationParameters
 from sliceflow.validation import (
     ColumnBounds,
     require_bool,
@@ -40,7 +42,7 @@ from sliceflow.validation import (
 )
 
 
-class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
+class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent]):
     """Density of vectors: how likely rows are, exactly normalised.
 
     The flow goes from data to noise. A Gaussian mixture is mapped to N(0, I) first.
@@ -51,8 +53,12 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
 
     where every step adds Σ log T′ to the last term.
 
-    The mixture, the number of steps and the penalty of rough maps are chosen by the
-    likelihood of held-out rows; then all rows are fitted.
+    The mixture, the number of steps and the penalty of rough maps are chosen by trials:
+    by the likelihood of held-out rows, under flows that are fitted to the others. Then
+    all rows are fitted. The trials take most of the time of a fit, so `plan` leaves
+    them out, and says "auto" for what they will choose. Listeners hear of every trial:
+    first come events with a `trial` in words and its `held_out_log_prob`, and then the
+    `sliceflow.events.Event` of every step.
 
     X is an (n, d) array, tensor or DataFrame of finite numbers. A density is of
     continuous columns. If one value fills more than a tenth of a column, or more than
@@ -96,7 +102,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
     history_ : dict of lists
         Columns of equal length, with an entry for each step: `stage`, `step`,
         `distance`, the sliced distance to noise before the step, `active_fraction`,
-        which is 1 here, and `seconds` since the fit began.
+        which is 1 here, and `seconds` since the fit began, with its trials.
     n_iter_ : int
         Steps done, in all classes.
     n_features_in_ : int
@@ -157,15 +163,13 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
         require_int("n_components", self.n_components, 1, others=("auto",))
         require_verbosity(self.verbose)
         require_bool("save_rows", self.save_rows)
-        n_steps = None
+        parameters = GaussianizationParameters()
         if self.n_steps != "auto":
-            n_steps = int(self.n_steps)
-        penalty = None
+            parameters = replace(parameters, n_steps=int(self.n_steps))
         if self.penalty != "auto":
-            penalty = float(self.penalty)
-        n_components = None
+            parameters = replace(parameters, penalty=float(self.penalty))
         if self.n_components != "auto":
-            n_components = int(self.n_components)
+            parameters = replace(parameters, n_components=int(self.n_components))
         validate: Callable[[Any], np.ndarray] = partial(
             checked_by_sklearn, estimator=self
         )
@@ -173,47 +177,11 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
             validate = self._validate_like_fitted
         device = resolve_device(self.device)
         return DensityAdapter(
+            parameters=parameters,
             bounds=self.bounds,
-            n_steps=n_steps,
-            penalty=penalty,
-            n_components=n_components,
             device=device,
             validate=validate,
         )
-
-    def plan(self, X: Any, y: Any = None) -> DensityPlan:
-        """What ``fit(X, y)`` would do, its memory and its time. Print it.
-
-        This takes most of the time of a fit, unless y is numbers: the mixture, the
-        steps and the penalty are chosen by flows that are fitted to parts of the rows,
-        for each class. If all three are given, only the rest of the initial map is
-        chosen, which is quick. ``fit(X, y)`` does it again;
-        ``fit(density.prepare(X, y))``, whose argument has a `plan`, does it once. The
-        `seconds` of a plan are those that are left.
-
-        Parameters
-        ----------
-        X : array, tensor or DataFrame (n, d)
-            As in `fit`.
-        y : n conditions or None, default None
-            As in `fit`.
-
-        Returns
-        -------
-        plan : DensityPlan
-
-        Examples
-        --------
-        >>> X = np.random.default_rng(0).normal(size=(100, 2))
-        >>> density = SlicedDensity(n_steps=5, penalty=100, n_components=1)
-        >>> density.plan(X).n_rows
-        100
-        """
-        plan = super().plan(X, y)
-        assert isinstance(plan, DensityPlan), (
-            "the planned fit of a density has such a plan"
-        )
-        return plan
 
     def _validate_like_fitted(self, X: Any) -> np.ndarray:
         """X after scikit-learn's checks, with the columns of known rows."""
@@ -249,7 +217,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
 
         Returns
         -------
-        log_density : array (n,)
+        log_prob : array (n,)
             −∞ for rows beyond the bounds.
         """
         fitted = self._fitted_state()
@@ -268,7 +236,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, Event]):
 
         Returns
         -------
-        log_density : array (n,)
+        log_prob : array (n,)
         """
         return self.score_samples(X, y)
 

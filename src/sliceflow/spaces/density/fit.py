@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from sliceflow.arrays import Floats
 from sliceflow.devices import require_memory
-from sliceflow.engine import events
+from sliceflow.engine.events import EventListener
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import Seed
 from sliceflow.engine.y_encoders import (
@@ -34,7 +35,16 @@ from sliceflow.spaces.density.fitted import (
 )
 from sliceflow.spaces.density.gaussianization import fit_gaussianization, fit_normal
 from sliceflow.spaces.density.plan import ClassPlan, DensityPlan, fit_bytes
-from sliceflow.spaces.density.settings_search import choose_settings
+from sliceflow.spaces.density.progress import FLOW, DensityEvent, FitProgress
+from sliceflow.spaces.density.settings import (
+    GaussianizationParameters,
+    GaussianizationSettings,
+)
+from sliceflow.spaces.density.settings_search import (
+    choose_settings,
+    expect_trials,
+    require_enough_rows,
+)
 from sliceflow.spaces.density.support import (
     Names,
     RowGroup,
@@ -59,16 +69,10 @@ MIN_ROWS_TO_CHOOSE = 4
 
 @dataclass(frozen=True)
 class DensityAdapter:
-    """Reads the rows of a `SlicedDensity`, and chooses how to fit them.
+    """Reads the rows of a `SlicedDensity`, and plans their fit."""
 
-    Settings are chosen by trial fits, so a plan takes most of the time of a fit, unless
-    all settings are given.
-    """
-
+    parameters: GaussianizationParameters
     bounds: ColumnBounds | None  # the user's
-    n_steps: int | None  # None chooses it
-    penalty: float | None  # None chooses it
-    n_components: int | None  # None chooses it
     device: torch.device
     validate: Callable[[Any], np.ndarray]  # scikit-learn's checks of X
 
@@ -84,7 +88,7 @@ class DensityAdapter:
     def plan_fit(
         self, rows: VectorRows, seed: Seed
     ) -> PlannedClassDensities | PlannedConditionalDensity:
-        """Choose the settings of every class, by trial fits and held-out likelihood."""
+        """Plan a fit of these rows; an error if that is impossible."""
         n, d = rows.X.shape
         what = f"{n} rows of {d} columns need"
         require_memory(fit_bytes(n, d), self.device, what, "fit fewer rows")
@@ -96,36 +100,34 @@ class DensityAdapter:
         if isinstance(encoder, ContinuousEncoder):
             return self._plan_conditional(training, encoder, seed)
         assert encoder is None or isinstance(encoder, ClassEncoder)
-        return self._choose_classes(training, encoder, seed)
+        return self._plan_classes(training, encoder, seed)
 
-    def _choose_classes(
+    def _plan_classes(
         self, training: _TrainingRows, encoder: ClassEncoder | None, seed: Seed
     ) -> PlannedClassDensities:
         """A density of each class, or one of all rows."""
         rows_by_class = training.rows_by_class()
         has_classes = len(rows_by_class) > 1
-        classes = []
-        for c, x in enumerate(rows_by_class):
-            classes.append(self._choose_class(x, has_classes, seed.child("class", c)))
         n, d = training.x.shape
         plan = DensityPlan(
             device=str(self.device),
             n_rows=n,
             n_columns=d,
-            classes=tuple(classes),
+            classes=tuple(
+                self._plan_class(len(x), d, has_classes) for x in rows_by_class
+            ),
             dtype=training.user_rows.dtype,
         )
         return PlannedClassDensities(plan, training, encoder, self.device, seed)
 
-    def _choose_class(self, x: Tensor, is_class: bool, seed: Seed) -> ClassPlan:
-        """Settings for rows x (n, d), which are those of a class or all rows."""
-        n, d = x.shape
+    def _plan_class(self, n: int, d: int, is_class: bool) -> ClassPlan:
+        """The plan for n rows of d columns, which are those of a class or all rows."""
         if n < MIN_ROWS_TO_CHOOSE or (is_class and _is_small_class(n, d)):
             return ClassPlan(n, settings=None)
-        settings = choose_settings(
-            x, seed, self.n_steps, self.penalty, self.n_components
-        )
-        return ClassPlan(n, settings)
+        require_enough_rows(n, self.parameters)
+        progress = FitProgress()
+        expect_trials(n, self.parameters, progress)
+        return ClassPlan(n, self.parameters, n_trial_steps=progress.steps_total)
 
     def _plan_conditional(
         self, training: _TrainingRows, encoder: ContinuousEncoder, seed: Seed
@@ -148,12 +150,8 @@ class DensityAdapter:
 
     def _warn_of_ignored(self) -> None:
         """Warn of parameters that the user has set, and a regression does not read."""
-        values = {
-            "n_steps": self.n_steps,
-            "penalty": self.penalty,
-            "n_components": self.n_components,
-        }
-        ignored = [name for name, value in values.items() if value is not None]
+        values = asdict(self.parameters)
+        ignored = [name for name, value in values.items() if value != "auto"]
         if ignored:
             fact = f"y is numbers, so a regression is fitted: {', '.join(ignored)}"
             warn_user(
@@ -269,46 +267,80 @@ class PlannedClassDensities:
         return self.training.user_rows
 
     def run(
-        self, listeners: Sequence[events.FlowListener]
+        self, listeners: Sequence[EventListener[DensityEvent]]
     ) -> FitResult[FittedClassDensities]:
+        """Choose the settings of every class by trials, then fit their densities."""
+        progress = FitProgress(listeners)
+        return self.tune(progress).fit(progress)
+
+    def tune(self, progress: FitProgress) -> TunedClassDensities:
+        """This fit with the settings of every class. It is the first thing to do."""
+        for c, plan in enumerate(self.plan.classes):
+            if isinstance(plan.settings, GaussianizationParameters):
+                progress.class_name = self.class_name(c)
+                expect_trials(plan.n_rows, plan.settings, progress)
+                progress.expect(FLOW, 1, plan.settings.expected_steps)
+        classes = [
+            self._tune_class(c, x, progress)
+            for c, x in enumerate(self.training.rows_by_class())
+        ]
+        return TunedClassDensities(self, replace(self.plan, classes=tuple(classes)))
+
+    def _tune_class(self, c: int, x: Tensor, progress: FitProgress) -> ClassPlan:
+        """The plan of class c, of rows x (n, d), with all settings."""
+        plan = self.plan.classes[c]
+        if not isinstance(plan.settings, GaussianizationParameters):
+            return plan
+        progress.class_name = self.class_name(c)
+        steps_before = progress.steps_done
+        seed = self.seed.child("class", c)
+        settings = choose_settings(x, plan.settings, seed, progress)
+        progress.expect(FLOW, 1, settings.n_steps)
+        n_trial_steps = progress.steps_done - steps_before
+        return ClassPlan(plan.n_rows, settings, n_trial_steps)
+
+    def class_name(self, c: int) -> str:
+        """What users call class c; "" without classes."""
+        if self.encoder is None:
+            return ""
+        return str(self.encoder.classes[c])
+
+
+@dataclass(frozen=True)
+class TunedClassDensities:
+    """A fit of a density of each class, with all settings chosen."""
+
+    planned: PlannedClassDensities
+    plan: DensityPlan  # with the settings that were chosen
+
+    def fit(self, progress: FitProgress) -> FitResult[FittedClassDensities]:
         """Fit the density of each class, and tell the listeners of every step."""
-        history = events.History()
-        started_at = events.now()
-        steps_left = sum(plan.n_steps for plan in self.plan.classes)
-        rows_by_class = self.training.rows_by_class()
+        planned = self.planned
+        training = planned.training
+        rows_by_class = training.rows_by_class()
         class_flows = []
-        steps_done = 0
         for c, plan in enumerate(self.plan.classes):
             x = rows_by_class[c]
             if plan.settings is None:
                 class_flows.append(fit_normal(x, rows_by_class))
                 continue
-            name = "flow"
-            if self.encoder is not None:
-                name = f"class {self.encoder.classes[c]}"
-            steps_left -= plan.n_steps
-            relay = _ClassRelay(
-                listeners=(history, *listeners),
-                stage_name=name,
-                class_index=c,
-                steps_before=steps_done,
-                steps_after=steps_left,
-                seconds_before=events.now() - started_at,
-            )
-            seed = self.seed.child("class", c)
-            flow = fit_gaussianization(x, plan.settings, seed, [relay])
+            assert isinstance(plan.settings, GaussianizationSettings), "they are chosen"
+            progress.class_name = planned.class_name(c)
+            progress.begin(FLOW)
+            notify_of_step = partial(progress.notify_of_step, stage_index=c)
+            seed = planned.seed.child("class", c)
+            flow = fit_gaussianization(x, plan.settings, seed, [notify_of_step])
             class_flows.append(flow)
-            steps_done += len(flow.steps)
         fitted = FittedClassDensities(
             plan=self.plan,
-            support_transform=self.training.support_transform,
+            support_transform=training.support_transform,
             class_flows=tuple(class_flows),
-            y_encoder=self.encoder,
-            names=self.training.user_rows.names,
-            tensor_device=self.training.user_rows.tensor_device,
-            device=self.device,
+            y_encoder=planned.encoder,
+            names=training.user_rows.names,
+            tensor_device=training.user_rows.tensor_device,
+            device=planned.device,
         )
-        return FitResult(fitted, history.as_columns(), self.training.warning)
+        return FitResult(fitted, progress.history.as_columns(), training.warning)
 
 
 @dataclass(frozen=True)
@@ -327,15 +359,17 @@ class PlannedConditionalDensity:
         return self.training.user_rows
 
     def run(
-        self, listeners: Sequence[events.FlowListener]
+        self, listeners: Sequence[EventListener[DensityEvent]]
     ) -> FitResult[FittedConditionalDensity]:
-        """Fit the regression and the residuals. There are no steps, so no events."""
+        """Fit the regression, then the residuals. No setting is "auto" in the plan."""
+        progress = FitProgress(listeners)
         y = self.training.user_rows.encoded_y
         assert y is not None, "rows with an encoder of y have y"
         conditional = ConditionalDensity.from_data(
             self.training.x.cpu().numpy(),
             y.values.numpy(),
             self.seed.child("conditional"),
+            progress,
         )
         fitted = FittedConditionalDensity(
             plan=self.plan,
@@ -346,32 +380,5 @@ class PlannedConditionalDensity:
             tensor_device=self.training.user_rows.tensor_device,
             device=self.device,
         )
-        no_steps = events.History().as_columns()
-        return FitResult(fitted, no_steps, self.training.warning)
-
-
-@dataclass(frozen=True)
-class _ClassRelay:
-    """A listener that passes the events of one class on, counted over all classes.
-
-    Every class has a flow of its own, of one stage; for the user's listeners, these are
-    the stages of one flow.
-    """
-
-    listeners: Sequence[events.FlowListener]
-    stage_name: str
-    class_index: int
-    steps_before: int  # that were done for the classes before
-    steps_after: int  # that are planned for the classes behind
-    seconds_before: float  # from the start of the fit to that of this class
-
-    def __call__(self, event: events.Event) -> bool:
-        counted = replace(
-            event,
-            stage_name=self.stage_name,
-            stage_index=self.class_index,  # a class is a stage for the listeners
-            steps_done=self.steps_before + event.steps_done,
-            steps_total=self.steps_before + event.steps_total + self.steps_after,
-            seconds=self.seconds_before + event.seconds,
-        )
-        return events.notify(self.listeners, counted)
+        history = progress.history.as_columns()
+        return FitResult(fitted, history, self.training.warning)

@@ -26,7 +26,7 @@ from sliceflow.models.vector_rows import in_users_form
 from sliceflow.saved_types import Label
 from sliceflow.spaces.density.conditional import ConditionalDensity
 from sliceflow.spaces.density.gaussianization import Gaussianization
-from sliceflow.spaces.density.invertible_maps import log_density
+from sliceflow.spaces.density.invertible_maps import log_prob
 from sliceflow.spaces.density.mixture import MAX_VALUES
 from sliceflow.spaces.density.plan import ARRAYS_PER_STEP, DensityPlan
 from sliceflow.spaces.density.regression import AffineMapGivenY
@@ -60,7 +60,7 @@ class BaseFittedDensity(ABC, Generic[Y]):
 
     def score_samples(self, X: np.ndarray, y: Any) -> Tensor:
         """log p(x | y) (n,) of rows X (n, d); log p(x) without y."""
-        return self._log_density(X, self._encode_for_rows(y, len(X)))
+        return self._log_prob(X, self._encode_for_rows(y, len(X)))
 
     def transform(self, X: np.ndarray, y: Any) -> Tensor:
         """Rows X (n, d) as noise (n, d) of N(0, I)."""
@@ -105,7 +105,7 @@ class BaseFittedDensity(ABC, Generic[Y]):
         """The y of n samples, in the proportions of the fitted rows."""
 
     @abstractmethod
-    def _log_density(self, X: np.ndarray, y: Y | None) -> Tensor:
+    def _log_prob(self, X: np.ndarray, y: Y | None) -> Tensor:
         """log p(x | y) (n,) of rows X (n, d); log p(x) without y."""
 
     @abstractmethod
@@ -118,10 +118,14 @@ class BaseFittedDensity(ABC, Generic[Y]):
 
     def sample_bytes(self, n: int = 1) -> int:
         """Memory to draw n samples."""
-        sizes = [plan.n_components for plan in self.plan.classes]
         n_values = n * self.plan.n_columns
-        n_of_mixture = min(n_values * max(sizes, default=1), MAX_VALUES)
+        n_of_mixture = min(n_values * self._max_components, MAX_VALUES)
         return 8 * (n_values * ARRAYS_PER_STEP + n_of_mixture)
+
+    @property
+    @abstractmethod
+    def _max_components(self) -> int:
+        """The components of the largest mixture."""
 
     def _in_users_form(self, rows: Tensor) -> Any:
         """Rows (n, d) in the form and the dtype of the user's X."""
@@ -159,6 +163,8 @@ class FittedClassDensities(BaseFittedDensity[ClassIndices]):
             or len(self.plan.classes) != n_densities
         ):
             raise ValueError("there is not one density for each class")
+        if not self.plan.is_tuned:
+            raise ValueError("the plan is not that of a density that was fitted")
         d = self.plan.n_columns
         if not all(flow.has_columns(d) for flow in self.class_flows):
             raise ValueError(f"a density does not have {d} columns")
@@ -174,36 +180,40 @@ class FittedClassDensities(BaseFittedDensity[ClassIndices]):
         return self.y_encoder.decode(y)
 
     @property
+    def _max_components(self) -> int:
+        return max(flow.initial_map.mixture.n_components for flow in self.class_flows)
+
+    @property
     def log_priors(self) -> Tensor:
         """The logarithms of the shares of the classes, (C,)."""
         sizes = [plan.n_rows for plan in self.plan.classes]
         shares = torch.tensor(sizes, dtype=torch.float64, device=self.device)
         return (shares / shares.sum()).log()
 
-    def _log_density(self, X: np.ndarray, y: ClassIndices | None) -> Tensor:
+    def _log_prob(self, X: np.ndarray, y: ClassIndices | None) -> Tensor:
         """log p(x | y) (n,) of rows X (n, d) of classes y (n,); log p(x) without y."""
         if y is None:
             return self._log_joint(X).logsumexp(0)
-        return self._log_densities(X).gather(0, y.values.to(self.device)[None])[0]
+        return self._log_probs(X).gather(0, y.values.to(self.device)[None])[0]
 
     def _log_joint(self, X: np.ndarray) -> Tensor:
         """log p(x, class) of rows X (n, d) for each class: (C, n)."""
-        return self._log_densities(X) + self.log_priors[:, None]
+        return self._log_probs(X) + self.log_priors[:, None]
 
-    def _log_densities(self, X: np.ndarray) -> Tensor:
+    def _log_probs(self, X: np.ndarray) -> Tensor:
         """log p(x | class) of rows X (n, d) for each class: (C, n)."""
         x = self._as_tensor(X)
         inside = self.support_transform.contains(x)
         result = x.new_full((len(self.class_flows), len(x)), -torch.inf)
         if bool(inside.any()):
-            result[:, inside] = log_density(
-                x[inside], self.support_transform, base=self._log_densities_unbounded
+            result[:, inside] = log_prob(
+                x[inside], self.support_transform, base=self._log_probs_unbounded
             )
         return result
 
-    def _log_densities_unbounded(self, unbounded: Tensor) -> Tensor:
+    def _log_probs_unbounded(self, unbounded: Tensor) -> Tensor:
         """log p(x | class) of rows (n, d) in columns without bounds: (C, n)."""
-        return torch.stack([flow.log_density(unbounded) for flow in self.class_flows])
+        return torch.stack([flow.log_prob(unbounded) for flow in self.class_flows])
 
     def _to_noise(self, X: np.ndarray, y: ClassIndices | None) -> Tensor:
         """Rows X (n, d) of classes y (n,) as noise (n, d) of N(0, I).
@@ -223,8 +233,8 @@ class FittedClassDensities(BaseFittedDensity[ClassIndices]):
                 raise DataError("the model has classes", hint)
             y = ClassIndices(torch.zeros(len(noise), dtype=torch.int64))
         noise = noise.to(self.device, torch.float64)
-        unbounded = self._map_by_class(noise, y, Gaussianization.inv)
-        return self.support_transform.inv(unbounded)
+        unbounded = self._map_by_class(noise, y, Gaussianization.inverse)
+        return self.support_transform.inverse(unbounded)
 
     def _map_by_class(
         self,
@@ -273,7 +283,14 @@ class FittedConditionalDensity(BaseFittedDensity[ContinuousY]):
     def _decode_y(self, y: ContinuousY) -> np.ndarray:
         return self.y_encoder.decode(y)
 
-    def _log_density(self, X: np.ndarray, y: ContinuousY | None) -> Tensor:
+    @property
+    def _max_components(self) -> int:
+        flow = self.conditional.residual_flow
+        if flow is None:
+            return 1
+        return flow.initial_map.mixture.n_components
+
+    def _log_prob(self, X: np.ndarray, y: ContinuousY | None) -> Tensor:
         """log p(x | y) (n,) of rows X (n, d) given encoded y (n, l)."""
         y = _required(y)
         x = self._as_tensor(X)
@@ -282,14 +299,12 @@ class FittedConditionalDensity(BaseFittedDensity[ContinuousY]):
         if bool(inside.any()):
             map_given_y = self._map_given(y.take(inside.cpu()))
 
-            def log_density_unbounded(unbounded: Tensor) -> Tensor:
-                values = self.conditional.log_density(
-                    unbounded.cpu().numpy(), map_given_y
-                )
+            def log_prob_unbounded(unbounded: Tensor) -> Tensor:
+                values = self.conditional.log_prob(unbounded.cpu().numpy(), map_given_y)
                 return torch.from_numpy(values).to(self.device)
 
-            result[inside] = log_density(
-                x[inside], self.support_transform, base=log_density_unbounded
+            result[inside] = log_prob(
+                x[inside], self.support_transform, base=log_prob_unbounded
             )
         return result
 
@@ -305,7 +320,9 @@ class FittedConditionalDensity(BaseFittedDensity[ContinuousY]):
         map_given_y = self._map_given(_required(y))
         noise = noise.to("cpu", torch.float64)
         unbounded = self.conditional.from_noise(noise.numpy(), map_given_y)
-        return self.support_transform.inv(torch.from_numpy(unbounded).to(self.device))
+        return self.support_transform.inverse(
+            torch.from_numpy(unbounded).to(self.device)
+        )
 
     def _map_given(self, y: ContinuousY) -> AffineMapGivenY:
         return self.conditional.map_given(y.values.cpu().numpy())

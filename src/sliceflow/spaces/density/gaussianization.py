@@ -29,7 +29,7 @@ from sliceflow.spaces.density.initial_map import (
 from sliceflow.spaces.density.invertible_maps import (
     Composition,
     SlicedMap,
-    log_density,
+    log_prob,
     standard_normal_log_prob,
 )
 from sliceflow.spaces.density.settings import GaussianizationSettings, choose_n_knots
@@ -64,13 +64,13 @@ class Gaussianization:
         noise, _ = self.call_and_ladj(x)
         return noise
 
-    def inv(self, z: Tensor) -> Tensor:
+    def inverse(self, z: Tensor) -> Tensor:
         """The rows x (n, d) that `call_and_ladj` sends to noise z (n, d)."""
-        return self.composition.inv(z)
+        return self.composition.inverse(z)
 
-    def log_density(self, x: Tensor) -> Tensor:
+    def log_prob(self, x: Tensor) -> Tensor:
         """log p(x) of rows x (n, d): (n,)."""
-        return log_density(x, self.composition)
+        return log_prob(x, self.composition)
 
     def has_columns(self, d: int) -> bool:
         """Whether all maps are of d columns; those of a damaged file may not be."""
@@ -145,8 +145,8 @@ class EarlyStopping:
         self._record()
 
     def _record(self) -> None:
-        log_densities = standard_normal_log_prob(self.rows) + self.ladj
-        self.curve.append(float(log_densities.mean()))
+        log_probs = standard_normal_log_prob(self.rows) + self.ladj
+        self.curve.append(float(log_probs.mean()))
 
     def __call__(self, event: Event) -> bool:
         step = SlicedMap.from_step(event.model_step)

@@ -86,30 +86,30 @@ class GroupSelection:
 
     Parameters
     ----------
-    fitted, held_out : rows that regressions are fitted to, and that judge them
-    test : of the features of the fitted rows
+    train, held_out : rows that regressions are fitted to, and that judge them
+    test : of the features of the training rows
     stages : of the g groups: each stage is tried after the one before
     """
 
-    fitted: Design
+    train: Design
     held_out: Design
     test: ScoreTest
     stages: Ints
 
     def select(self) -> ColumnRegression:
         """Select groups for mean and scale, then for slopes, then fit all together."""
-        model = ColumnRegression.without_y(self.fitted, self.test.groups)
+        model = ColumnRegression.without_y(self.train, self.test.groups)
         model = self._grow(model, "log_scale")
         if not model.slopes:
             return model
         related = deepcopy(model)
         for expansion in (*related.slopes, related.log_residual_scale):
             expansion.active[0] = True
-        related.fit(self.fitted, ["log_residual_scale"])
+        related.fit(self.train, ["log_residual_scale"])
         model = self._better(model, related)
         model = self._grow(model, "log_residual_scale")
         scales: list[ScaleName] = ["log_residual_scale", "log_scale"]
-        joint = deepcopy(model).fit(self.fitted, scales)
+        joint = deepcopy(model).fit(self.train, scales)
         return self._better(model, joint)
 
     def _better(
@@ -133,7 +133,7 @@ class GroupSelection:
                 candidate = deepcopy(model)
                 if not self._add_groups(candidate, scale, is_candidate):
                     break
-                candidate.fit(self.fitted, [scale])
+                candidate.fit(self.train, [scale])
                 model = self._better(model, candidate)
                 if model is not candidate:
                     break
@@ -160,14 +160,14 @@ class GroupSelection:
 
     def _gradients(self, model: ColumnRegression, scale: ScaleName) -> list[_Gradient]:
         """The gradients of the functions to which `_grow` adds groups."""
-        residualized = model.residualize(self.fitted)
+        residualized = model.residualize(self.train)
         weight = np.exp(-residualized.log_residual_scale)
         gradients = []
         if scale == "log_scale":
             values = residualized.residual * weight * np.exp(-residualized.log_scale)
             gradients.append(_Gradient(model.mean, values))
         else:
-            earlier_residuals = self.fitted.earlier_residuals.T
+            earlier_residuals = self.train.earlier_residuals.T
             for slope, earlier in zip(model.slopes, earlier_residuals, strict=True):
                 values = residualized.residual * weight * earlier
                 gradients.append(_Gradient(slope, values))

@@ -20,7 +20,7 @@ from sliceflow.spaces.density.invertible_maps import (
     ColumnwiseMap,
     Composition,
     Whitening,
-    log_density,
+    log_prob,
 )
 from sliceflow.spaces.density.mixture import MixtureMap
 from sliceflow.spaces.density.mixture_growth import grow_mixture
@@ -84,16 +84,16 @@ class InitialMap:
         """Rows x (n, d) as rows z (n, d) near N(0, I), and log|det ∂z/∂x| (n,)."""
         return Composition([self.before_mixture, self.mixture]).call_and_ladj(x)
 
-    def inv(self, z: Tensor) -> Tensor:
+    def inverse(self, z: Tensor) -> Tensor:
         """The rows x (n, d) that `call_and_ladj` sends to z (n, d)."""
-        return Composition([self.before_mixture, self.mixture]).inv(z)
+        return Composition([self.before_mixture, self.mixture]).inverse(z)
 
-    def log_density(self, x: Tensor) -> Tensor:
+    def log_prob(self, x: Tensor) -> Tensor:
         """log p(x) (n,) of rows x (n, d), if no steps follow.
 
         The base is the mixture, whose density is known without its map to noise.
         """
-        return log_density(x, self.before_mixture, base=self.mixture.log_density)
+        return log_prob(x, self.before_mixture, base=self.mixture.log_prob)
 
 
 def fit_initial_map(
@@ -115,19 +115,24 @@ def fit_initial_map(
             n_mixture_starts = 1
     column_map = None
     if settings.columns_first:
-        column_map = _fit_columns(x)
+        column_map = fit_columns(x)
         x, _ = column_map.call_and_ladj(x)
+    whitening, white = fit_whitening(x, settings.reg_covar)
+    mixture = fit_mixture(white, settings, seed, n_mixture_starts)
+    return InitialMap(column_map, whitening, mixture)
+
+
+def fit_whitening(x: Tensor, reg_covar: float) -> tuple[Whitening, Tensor]:
+    """The whitening of rows x (n, d), and the white rows (n, d)."""
     shift = x.mean(0)
     scale = x.std(0)
     standardised = (x - shift) / scale
     shrinkage = _SMALL_SHRINKAGE
-    if settings.reg_covar >= REG_COVARS[-1]:
+    if reg_covar >= REG_COVARS[-1]:
         shrinkage = max(shrinkage, ledoit_wolf_shrinkage(standardised.cpu().numpy()))
     factor = _correlation_factor(standardised, shrinkage)
     white = torch.linalg.solve_triangular(factor, standardised.T, upper=False)
-    mixture = _fit_mixture(white.T, settings, seed, n_mixture_starts)
-    whitening = Whitening(shift, scale[:, None] * factor)
-    return InitialMap(column_map, whitening, mixture)
+    return Whitening(shift, scale[:, None] * factor), white.T
 
 
 def fit_map_to_grow(x: Tensor, settings: InitialMapSettings, seed: Seed) -> InitialMap:
@@ -188,7 +193,7 @@ def _correlation_factor(standardised: Tensor, shrinkage: float) -> Tensor:
     return factor
 
 
-def _fit_columns(x: Tensor) -> ColumnwiseMap:
+def fit_columns(x: Tensor) -> ColumnwiseMap:
     """The maps of each column of rows x (n, d) to N(0, 1)."""
     transport = GaussianizingTransport(
         _COLUMN_PENALTY, choose_n_knots(len(x)), n_iterations=_COLUMN_ITERATIONS
@@ -200,7 +205,7 @@ def _fit_columns(x: Tensor) -> ColumnwiseMap:
     return ColumnwiseMap(transport_map)
 
 
-def _fit_mixture(
+def fit_mixture(
     white: Tensor, settings: InitialMapSettings, seed: Seed, n_starts: int
 ) -> MixtureMap:
     """The mixture of white rows (n, d), the likeliest of `n_starts` fits."""

@@ -1,7 +1,8 @@
 """Invertible maps of rows, and the density that a map gives.
 
-The verbs are those of zuko and PyTorch: `call_and_ladj` maps rows, and also returns
-the log of the absolute determinant of the Jacobian ("ladj"); `inv` is the inverse.
+All rows are (n, d) here. As in zuko, `call_and_ladj` maps rows, and also returns the
+logarithm of the absolute determinant of the Jacobian, "ladj", (n,). The method
+`inverse` maps rows back.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Annotated, Protocol
 import torch
 from torch import Tensor
 
-from sliceflow.engine import normal
 from sliceflow.engine.model_steps import ModelStep
+from sliceflow.engine.normal import LOG_TWO_PI
 from sliceflow.engine.rotations import are_orthonormal
 from sliceflow.engine.smooth_maps import SmoothMaps
 from sliceflow.saved_types import ArraySpec
@@ -30,16 +31,16 @@ class InvertibleMap(Protocol):
     def call_and_ladj(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """z (n, d), and log|det ∂z/∂x| (n,)."""
 
-    def inv(self, z: Tensor) -> Tensor:
+    def inverse(self, z: Tensor) -> Tensor:
         """The rows x (n, d) that `call_and_ladj` sends to z (n, d)."""
 
 
 def standard_normal_log_prob(z: Tensor) -> Tensor:
     """The log-density (n,) of N(0, I) at rows z (n, d)."""
-    return normal.log_density(z.T)
+    return -(z.square().sum(1) + z.shape[1] * LOG_TWO_PI) / 2
 
 
-def log_density(
+def log_prob(
     x: Tensor,
     transform: InvertibleMap,
     base: Callable[[Tensor], Tensor] = standard_normal_log_prob,
@@ -72,10 +73,10 @@ class Composition:
             ladj = ladj + ladj_of_map
         return x, ladj
 
-    def inv(self, z: Tensor) -> Tensor:
+    def inverse(self, z: Tensor) -> Tensor:
         """The rows (n, d) before all maps."""
         for transform in reversed(self.maps):
-            z = transform.inv(z)
+            z = transform.inverse(z)
         return z
 
 
@@ -90,9 +91,9 @@ class ColumnwiseMap:
         columns, log_slopes = self.maps.call_and_ladj(x.T)
         return columns.T, log_slopes.sum(0)
 
-    def inv(self, z: Tensor) -> Tensor:
+    def inverse(self, z: Tensor) -> Tensor:
         """The rows x (n, d) with T(x) = z."""
-        return self.maps.inv(z.T).T
+        return self.maps.inverse(z.T).T
 
 
 @dataclass(frozen=True)
@@ -125,9 +126,9 @@ class SlicedMap:
         values, log_slopes = self.maps.call_and_ladj(self.theta @ x.T)
         return (self.theta.T @ values).T, log_slopes.sum(0)
 
-    def inv(self, z: Tensor) -> Tensor:
+    def inverse(self, z: Tensor) -> Tensor:
         """The rows (n, d) before the step."""
-        return (self.theta.T @ self.maps.inv(self.theta @ z.T)).T
+        return (self.theta.T @ self.maps.inverse(self.theta @ z.T)).T
 
 
 @dataclass(frozen=True)
@@ -146,6 +147,6 @@ class Whitening:
         ladj = -torch.diagonal(self.cholesky_factor).log().sum()
         return white.T, ladj.expand(len(x))
 
-    def inv(self, z: Tensor) -> Tensor:
+    def inverse(self, z: Tensor) -> Tensor:
         """x = L·z + shift (n, d)."""
         return (self.cholesky_factor @ z.T + self.shift[:, None]).T

@@ -24,10 +24,13 @@ import numpy as np
 from sliceflow.arrays import Floats
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.density.bases import FREQUENCIES, Cosines, SmoothBasis
+from sliceflow.spaces.density.progress import FitProgress
 from sliceflow.spaces.density.ridge import evidence_ridge
 
 __all__ = ["learn_directions"]
 
+# What the progress of a fit calls the part in which directions are tried.
+TRIAL_DIRECTIONS = "trial directions"
 # Rounds of regressions and new directions; they end when one is no better. On spikes
 # with 10 parameters, as by logistic regression, the error of the means falls from .79
 # to .51, .39 and .39 of the noise (10,000 rows).
@@ -110,26 +113,31 @@ class _MeanRegression:
 
 def learn_directions(
     basis: SmoothBasis,
-    fitted: tuple[Floats, Floats],
+    train: tuple[Floats, Floats],
     held_out: tuple[Floats, Floats],
     seed: Seed,
+    progress: FitProgress,
 ) -> SmoothBasis:
     """The basis with cosines of learned directions, if held-out rows gain by them.
 
     Parameters
     ----------
     basis : with those of random directions
-    fitted, held_out : standardised rows (n, d) and their conditions (n, c) each
+    train, held_out : standardised rows (n, d) and their conditions (n, c) each
     seed : of the cosines
+    progress : hears of every round
     """
+    progress.begin(TRIAL_DIRECTIONS)
     if len(basis.phases) == 0:
         return basis
-    x, y = fitted
+    x, y = train
     t = basis.standardise(y)
     held_out_x, held_out_y = held_out
     held_out_t = basis.standardise(held_out_y)
     regression = _MeanRegression.from_data(x, t, basis.cosines)
-    best = regression.log_likelihood(held_out_x, held_out_t) + MIN_GAIN
+    score = regression.log_likelihood(held_out_x, held_out_t)
+    progress.notify_of_trial("random directions of y", score)
+    best = score + MIN_GAIN
     best_root = None
     best_cosines = basis.cosines
     for i in range(N_ROUNDS):
@@ -137,11 +145,14 @@ def learn_directions(
         cosines = Cosines.draw(root, 1, seed.child("round", i))
         regression = _MeanRegression.from_data(x, t, cosines)
         score = regression.log_likelihood(held_out_x, held_out_t)
+        is_ended = progress.notify_of_trial("learned directions of y", score)
         if score <= best:
             break
         best = score
         best_root = root
         best_cosines = cosines
+        if is_ended:
+            break
     if best_root is not None and len(x) >= MIN_ROWS_OF_TWO_GROUPS:
         best_cosines = Cosines.draw(best_root, 2, seed.child("last"))
     return basis.with_cosines(best_cosines)

@@ -59,6 +59,11 @@ class MixtureMap:
         """d, the number of columns."""
         return self.means.shape[1]
 
+    @property
+    def n_components(self) -> int:
+        """k, the number of components."""
+        return len(self.log_weights)
+
     def call_and_ladj(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Rows x (n, d) as noise (n, d), and log|det ∂noise/∂x| (n,)."""
         if len(self.means) == 1:  # whitening is exact however far out
@@ -105,14 +110,14 @@ class MixtureMap:
         for j in range(d):
             residual = residuals[:, j]
             log_scale = self.cholesky_factors[:, j, j, None].log()
-            log_densities = log_weights + _normal_log_density(residual) - log_scale
-            log_density = log_densities.logsumexp(0)
+            log_probs = log_weights + normal.log_prob(residual) - log_scale
+            log_prob = log_probs.logsumexp(0)
             total = log_weights.logsumexp(0)
             below = (log_weights + torch.special.log_ndtr(residual)).logsumexp(0)
             above = (log_weights + torch.special.log_ndtr(-residual)).logsumexp(0)
             noise[j] = _normal_quantile(below - total, above - total)
-            ladj += log_density - total - _normal_log_density(noise[j])
-            log_weights = log_densities
+            ladj += log_prob - total - normal.log_prob(noise[j])
+            log_weights = log_probs
         return noise, ladj
 
     def _map_points_fast(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -132,31 +137,31 @@ class MixtureMap:
             below = (weights * torch.special.ndtr(residual)).sum(0)
             is_far |= (below < _MIN_PROBABILITY) | (below > 1 - _MIN_PROBABILITY)
             noise[j] = torch.special.ndtri(below)
-            densities = weights * (_normal_log_density(residual) - log_scale).exp()
+            densities = weights * (normal.log_prob(residual) - log_scale).exp()
             density = densities.sum(0)
             is_far |= density < _MIN_PROBABILITY
-            ladj += density.log() - _normal_log_density(noise[j])
+            ladj += density.log() - normal.log_prob(noise[j])
             weights = densities / density
         if bool(is_far.any()):
             noise[:, is_far], ladj[is_far] = self._map_points(x[:, is_far])
         return noise, ladj
 
-    def log_density(self, x: Tensor) -> Tensor:
+    def log_prob(self, x: Tensor) -> Tensor:
         """log p(x) (n,) of rows x (n, d): in closed form, faster than by the map."""
-        return torch.cat([self._log_density(points) for points in self._chunks(x.T)])
+        return torch.cat([self._log_prob(points) for points in self._chunks(x.T)])
 
-    def _log_density(self, x: Tensor) -> Tensor:
+    def _log_prob(self, x: Tensor) -> Tensor:
         """log p(x) (n,) of points x (d, n), not too many."""
         residuals = self._residuals(x)
         log_scales = torch.diagonal(self.cholesky_factors, dim1=1, dim2=2).log().sum(1)
         log_factors = self.log_weights - log_scales
-        log_densities = _normal_log_density(residuals).sum(1)
-        return (log_factors[:, None] + log_densities).logsumexp(0)
+        log_probs = normal.log_prob(residuals).sum(1)
+        return (log_factors[:, None] + log_probs).logsumexp(0)
 
-    def inv(self, z: Tensor) -> Tensor:
+    def inverse(self, z: Tensor) -> Tensor:
         """The rows x (n, d) that `call_and_ladj` sends to noise z (n, d)."""
         if len(self.means) == 1:
-            return self._whitening.inv(z)
+            return self._whitening.inverse(z)
         chunks = self._chunks(z.T)
         if len(chunks) == 1:
             return self._invert_points(z.T).T
@@ -178,14 +183,9 @@ class MixtureMap:
             x[j] = _mixture_quantile(noise[j], log_weights, mean, scale)
             residual = (x[j] - mean) / scale
             residuals[:, j] = residual
-            log_weights = log_weights + _normal_log_density(residual) - scale.log()
+            log_weights = log_weights + normal.log_prob(residual) - scale.log()
             log_weights = log_weights - log_weights.logsumexp(0)
         return x
-
-
-def _normal_log_density(values: Tensor) -> Tensor:
-    """log of the density of N(0, 1) at each value, in the shape of `values`."""
-    return normal.log_density(values[None])
 
 
 def _normal_quantile(log_below: Tensor, log_above: Tensor) -> Tensor:

@@ -10,18 +10,30 @@ import torch
 
 from sliceflow.models.fit_plan import FitPlan
 from sliceflow.saved_types import Count
+from sliceflow.spaces.density.progress import FitProgress
 from sliceflow.spaces.density.settings import (
+    Auto,
+    GaussianizationParameters,
     GaussianizationSettings,
     choose_n_knots,
 )
+from sliceflow.spaces.density.settings_search import expect_trials
+from sliceflow.spaces.density.trials import MAX_ROWS_TO_CHOOSE
 
-# Nanoseconds for each number of a step, with its candidates; users are told an order
-# of magnitude.
-_NANOSECONDS = {"cpu": 400.0, "cuda": 20.0}
-# A regression on y and its flow take about as long as this many steps.
-_STEPS_OF_REGRESSION = 1_000
-# Arrays of the size of the rows that a step needs.
+# Nanoseconds for each number of a step, with its candidates. The fixed cost of a step
+# is that of so many numbers, and the fit of one map that of so many for each pair of
+# its knots. Measured on a CPU, within a third, with 100 to 100,000 rows of 2 to 30
+# columns; users are told an order of magnitude.
+_NANOSECONDS = {"cpu": 200.0, "cuda": 20.0}
+_FIXED_NUMBERS_PER_STEP = 15_000
+_NUMBERS_PER_KNOT_PAIR = 3
+# A regression of one column on l columns of y takes as long as so many numbers for each
+# row, times √l³: measured with 400 to 10,000 rows and two and five columns of y.
+_NUMBERS_PER_REGRESSED_VALUE = 40
+# Arrays of the size of the rows that a step needs, and arrays that the fit of a map
+# needs, with four numbers for each pair of knots.
 ARRAYS_PER_STEP = 12
+_ARRAYS_PER_MAP = 8
 
 
 @dataclass(frozen=True)
@@ -29,29 +41,48 @@ class ClassPlan:
     """How the density of one class is fitted, or the density of all rows."""
 
     n_rows: Count
-    # Of the flow. None if there are too few rows for one: then the class is normal,
-    # with a covariance that all classes share.
-    settings: GaussianizationSettings | None
+    # Of the flow: what the user says of it, until the fit has chosen the settings. None
+    # if there are too few rows for one: then the class is normal, with a covariance
+    # that all classes share.
+    settings: GaussianizationParameters | GaussianizationSettings | None
+    # Steps of the trials that choose the settings: about how many, until they are done.
+    n_trial_steps: Count = 0
 
     @property
-    def n_steps(self) -> int:
+    def is_tuned(self) -> bool:
+        """Whether all settings are chosen."""
+        return not isinstance(self.settings, GaussianizationParameters)
+
+    @property
+    def expected_steps(self) -> int:
+        """The most steps of the flow, or about how many if this is "auto"."""
+        if self.settings is None:
+            return 0
+        if isinstance(self.settings, GaussianizationParameters):
+            return self.settings.expected_steps
+        return self.settings.n_steps
+
+    @property
+    def n_steps(self) -> int | Auto:
         """The most steps of the flow."""
         if self.settings is None:
             return 0
         return self.settings.n_steps
 
     @property
-    def penalty(self) -> float:
+    def penalty(self) -> float | Auto:
         """The penalty of rough maps of the flow."""
         if self.settings is None:
             return 0.0
         return self.settings.penalty
 
     @property
-    def n_components(self) -> int:
+    def n_components(self) -> int | Auto:
         """The components of the mixture before the flow; 1 is a normal distribution."""
         if self.settings is None:
             return 1
+        if isinstance(self.settings, GaussianizationParameters):
+            return self.settings.n_components
         return self.settings.initial_map.n_components
 
 
@@ -78,15 +109,27 @@ class DensityPlan(FitPlan):
         n_classes = ""
         if len(self.classes) > 1:
             n_classes = str(len(self.classes))
+        n_trial_steps = sum(plan.n_trial_steps for plan in self.classes)
+        trials = ""
+        if n_trial_steps > 0:
+            trials = f"{n_trial_steps} steps"
+        if not self.is_tuned:
+            trials = f"about {trials}"
         return [
             ("data", f"{self.n_rows} rows of {self.n_columns} columns"),
             ("columns of y", self.condition_dim or ""),
             ("classes", n_classes),
+            ("trials", trials),
             ("mixture", _join([plan.n_components for plan in self.classes])),
             ("steps", _join([plan.n_steps for plan in self.classes])),
             ("penalty", _join([plan.penalty for plan in self.classes])),
             ("knots", _join([choose_n_knots(plan.n_rows) for plan in self.classes])),
         ]
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether all settings are chosen."""
+        return all(plan.is_tuned for plan in self.classes)
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -101,18 +144,37 @@ class DensityPlan(FitPlan):
     @property
     def seconds(self) -> float:
         """About how long the fit takes on its device."""
-        n_steps = sum(plan.n_steps for plan in self.classes)
+        d = self.n_columns
+        n_numbers = 0.0
         if self.condition_dim:
-            n_steps = _STEPS_OF_REGRESSION
-        n_values = self.n_rows * self.n_columns * n_steps
-        return self.seconds_for(n_values, _NANOSECONDS)
+            n = min(self.n_rows, MAX_ROWS_TO_CHOOSE)
+            progress = FitProgress()
+            expect_trials(n, GaussianizationParameters(), progress)
+            n_numbers += progress.steps_total * _numbers_per_step(n, d)
+            per_row = _NUMBERS_PER_REGRESSED_VALUE * self.condition_dim**1.5
+            n_numbers += n * d * per_row
+        for plan in self.classes:
+            n_chosen = min(plan.n_rows, MAX_ROWS_TO_CHOOSE)
+            n_numbers += plan.n_trial_steps * _numbers_per_step(n_chosen, d)
+            n_numbers += plan.expected_steps * _numbers_per_step(plan.n_rows, d)
+        return self.seconds_for(n_numbers, _NANOSECONDS)
+
+
+def _numbers_per_step(n: int, d: int) -> float:
+    """How many numbers take as long as a step of n rows in d columns."""
+    n_knot_pairs = d * choose_n_knots(n) ** 2
+    return n * d + _FIXED_NUMBERS_PER_STEP + _NUMBERS_PER_KNOT_PAIR * n_knot_pairs
 
 
 def fit_bytes(n: int, d: int) -> int:
     """Memory to fit rows (n, d), without the rows themselves."""
-    return ARRAYS_PER_STEP * 8 * n * d
+    n_knot_numbers = 4 * choose_n_knots(n) ** 2 * d
+    return 8 * (ARRAYS_PER_STEP * n * d + _ARRAYS_PER_MAP * n_knot_numbers)
 
 
-def _join(values: Sequence[float]) -> str:
+def _join(values: Sequence[float | Auto]) -> str:
     """The different values, in order, as text."""
-    return ", ".join(f"{value:g}" for value in dict.fromkeys(values))
+    texts = []
+    for value in dict.fromkeys(values):
+        texts.append(value if isinstance(value, str) else f"{value:g}")
+    return ", ".join(texts)

@@ -32,12 +32,17 @@ from sliceflow.spaces.density.column_regression import (
     limit_log_scale,
 )
 from sliceflow.spaces.density.group_selection import GroupSelection, ScoreTest
-from sliceflow.spaces.density.learned_directions import learn_directions
+from sliceflow.spaces.density.learned_directions import (
+    N_ROUNDS,
+    TRIAL_DIRECTIONS,
+    learn_directions,
+)
 from sliceflow.spaces.density.log_normal import (
     log_normal_score,
     normal_score,
     take_logs,
 )
+from sliceflow.spaces.density.progress import FitProgress
 
 __all__ = ["AffineMapGivenY", "TriangularRegression"]
 
@@ -45,6 +50,8 @@ __all__ = ["AffineMapGivenY", "TriangularRegression"]
 # more, it takes longer than the last fit to all rows.
 MAX_SELECTION_ROWS = 20_000
 HELD_OUT_SHARE = 0.2
+# What the progress of a fit calls the part in which groups of features are tried.
+TRIAL_FEATURES = "trial features"
 
 
 @dataclass(frozen=True)
@@ -77,7 +84,7 @@ class AffineMapGivenY:
             residuals[:, j] *= np.exp(-self.log_residual_scale[:, j])
         return residuals, -(self.log_scale + self.log_residual_scale).sum(axis=1)
 
-    def inv(self, residuals: Floats) -> Floats:
+    def inverse(self, residuals: Floats) -> Floats:
         """The rows (n, d) that have these residuals (n, d)."""
         scaled = residuals * np.exp(self.log_residual_scale)
         for i, (j, k) in enumerate(self.slope_pairs):
@@ -110,11 +117,15 @@ class TriangularRegression:
     slopes: Annotated[np.ndarray, ArraySpec("p r", "float64")]
 
     @classmethod
-    def from_data(cls, x: Floats, y: Floats, seed: Seed) -> TriangularRegression:
+    def from_data(
+        cls, x: Floats, y: Floats, seed: Seed, progress: FitProgress
+    ) -> TriangularRegression:
         """Select the groups of every column, and fit them to all rows.
 
         Columns of x (n, d) must not be constant; y is (n, l).
         """
+        progress.expect(TRIAL_DIRECTIONS, 1, 1 + N_ROUNDS)
+        progress.expect(TRIAL_FEATURES, 1, x.shape[1])
         is_logged = np.array(
             [log_normal_score(column) > normal_score(column) for column in x.T]
         )
@@ -124,14 +135,20 @@ class TriangularRegression:
         standardised = (logs - shift) / scale
         full_basis = SmoothBasis.from_data(y, seed.child("basis"))
         order = seed.child("held out").permutation(len(x)).numpy()
-        fitted, held_out = _split(order)
+        train, held_out = _split(order)
         full_basis = learn_directions(
             full_basis,
-            (standardised[fitted], y[fitted]),
+            (standardised[train], y[train]),
             (standardised[held_out], y[held_out]),
             seed.child("learned directions"),
+            progress,
         )
-        columns = _select_columns(full_basis, standardised, y, fitted, held_out)
+        columns = _select_columns(
+            full_basis,
+            (standardised[train], y[train]),
+            (standardised[held_out], y[held_out]),
+            progress,
+        )
         used_groups = _used_groups(columns, full_basis)
         basis = full_basis.keep(used_groups)
         groups, _ = full_basis.groups()
@@ -182,9 +199,9 @@ class TriangularRegression:
         residuals, ladj_of_residuals = map_given_y.call_and_ladj(standardised)
         return residuals, ladj + ladj_of_residuals
 
-    def inv(self, residuals: Floats, map_given_y: AffineMapGivenY) -> Floats:
+    def inverse(self, residuals: Floats, map_given_y: AffineMapGivenY) -> Floats:
         """Rows x (n, d) that have these residuals (n, d)."""
-        rows = map_given_y.inv(residuals) * self.scale + self.shift
+        rows = map_given_y.inverse(residuals) * self.scale + self.shift
         rows[:, self.is_logged] = np.exp(rows[:, self.is_logged])
         return np.asarray(rows)
 
@@ -208,33 +225,42 @@ def _split(order: Ints) -> tuple[Ints, Ints]:
 
 
 def _select_columns(
-    basis: SmoothBasis, x: Floats, y: Floats, fitted: Ints, held_out: Ints
+    basis: SmoothBasis,
+    train: tuple[Floats, Floats],
+    held_out: tuple[Floats, Floats],
+    progress: FitProgress,
 ) -> list[ColumnRegression]:
-    """Regressions of the columns of x (n, d), fitted to some rows, judged by others.
+    """Regressions of all columns, fitted to some rows and judged by others.
 
     Parameters
     ----------
     basis : all features
-    x, y : standardised rows (n, d) and their conditions (n, l)
-    fitted, held_out : indices of the rows of both kinds
+    train, held_out : standardised rows (n, d) and their conditions (n, l) each
+    progress : hears of every column
     """
-    fitted_features = basis.features(y[fitted])
-    held_out_features = basis.features(y[held_out])
+    x, y = train
+    held_out_x, held_out_y = held_out
+    features = basis.features(y)
+    held_out_features = basis.features(held_out_y)
     groups, stages = basis.groups()
-    test = ScoreTest.from_features(fitted_features, groups)
+    test = ScoreTest.from_features(features, groups)
     d = x.shape[1]
-    fitted_residuals = np.empty((len(fitted), d))
-    held_out_residuals = np.empty((len(held_out), d))
+    residuals = np.empty(x.shape)
+    held_out_residuals = np.empty(held_out_x.shape)
     columns = []
+    progress.begin(TRIAL_FEATURES)
     for j in range(d):
-        fitted_design = Design(fitted_features, fitted_residuals[:, :j], x[fitted, j])
+        design = Design(features, residuals[:, :j], x[:, j])
         held_out_design = Design(
-            held_out_features, held_out_residuals[:, :j], x[held_out, j]
+            held_out_features, held_out_residuals[:, :j], held_out_x[:, j]
         )
-        column = GroupSelection(fitted_design, held_out_design, test, stages).select()
-        fitted_residuals[:, j] = column.residualize(fitted_design).residual
+        column = GroupSelection(design, held_out_design, test, stages).select()
+        residuals[:, j] = column.residualize(design).residual
         held_out_residuals[:, j] = column.residualize(held_out_design).residual
         columns.append(column)
+        score = column.log_likelihood(held_out_design)
+        trial = f"functions of y for column {j + 1} of {d}"
+        progress.notify_of_trial(trial, score)
     return columns
 
 

@@ -8,28 +8,45 @@ parts of the rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from sliceflow.arrays import Floats
 from sliceflow.engine.random import Seed
-from sliceflow.spaces.density.gaussianization import EarlyStopping, fit_steps
 from sliceflow.spaces.density.initial_map import (
-    InitialMap,
+    fit_columns,
     fit_initial_map,
     fit_map_to_grow,
+    fit_mixture,
+    fit_whitening,
     grow_initial_map,
 )
+from sliceflow.spaces.density.invertible_maps import (
+    ColumnwiseMap,
+    Composition,
+    InvertibleMap,
+)
+from sliceflow.spaces.density.progress import FitProgress
 from sliceflow.spaces.density.settings import (
     MAX_UNGROWN_COMPONENTS,
     REG_COVARS,
+    GaussianizationParameters,
     GaussianizationSettings,
     InitialMapSettings,
+)
+from sliceflow.spaces.density.trials import (
+    MAX_ROWS_TO_CHOOSE,
+    N_FOLDS,
+    TRIAL_FLOWS,
+    FlowTrial,
+    Split,
+    count_splits,
+    count_train_rows,
+    fold_in_words,
+    held_out_curve,
+    iter_splits,
 )
 from sliceflow.validation import require
 
@@ -40,16 +57,15 @@ PENALTIES = (30.0, 100.0, 300.0)
 # are tried; the search ends when two in a row are no better.
 MIXTURE_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, MAX_UNGROWN_COMPONENTS)
 _MAX_WORSE_SIZES = 2
+# How many sizes are tried, for estimates before the search: three to nine were, on
+# seven sets of 178 to 10,000 rows.
+_EXPECTED_SIZES = 6
+# The other settings of initial maps, with each of which all these sizes are tried: each
+# of `REG_COVARS`, with and without maps of the columns.
+_N_KINDS_OF_MAPS = 2 * len(REG_COVARS)
 # Up to this many rows, all folds choose the mixture; with more, two of them are enough.
 _MAX_ROWS_FOR_ALL_FOLDS = 400
 _N_FOLDS_OF_MIXTURES = 2
-# Up to this many rows, cross-validation chooses the settings; with more, one part of
-# the rows is held out, which is as good and five times faster.
-MAX_CROSS_VALIDATED = 1_000
-N_FOLDS = 5
-# The most rows that are used to choose settings other than the size of a growing
-# mixture, fitted and held out together.
-MAX_ROWS_TO_CHOOSE = 20_000
 # If the largest of these mixtures is the best one, it is doubled while that makes
 # held-out rows likelier: a tenth of at most this many. With fewer rows, the best size
 # would be too small for all of them.
@@ -65,28 +81,8 @@ _MIN_ROWS_PER_COMPONENT = 50
 _MIN_GAIN_OF_DOUBLING = 0.05
 # The most steps of a flow, if the number of steps is chosen.
 MAX_STEPS = 150
-
-
-class Split(NamedTuple):
-    """Rows to fit (n, d), and rows that are held out (m, d)."""
-
-    fitted: Tensor
-    held_out: Tensor
-
-
-class Trial(NamedTuple):
-    """The rows of a split after an initial map, on which steps are tried."""
-
-    fitted: Tensor  # (n, d)
-    held_out: Tensor  # (m, d)
-    held_out_ladj: Tensor  # (m,), of the initial map
-
-    @classmethod
-    def from_split(cls, split: Split, initial_map: InitialMap) -> Trial:
-        """Map the rows of a split, once for all settings of the steps."""
-        fitted, _ = initial_map.call_and_ladj(split.fitted)
-        held_out, held_out_ladj = initial_map.call_and_ladj(split.held_out)
-        return cls(fitted, held_out, held_out_ladj)
+# What the progress of a fit calls the parts in which mixtures of one kind are tried.
+TRIAL_MIXTURES = "trial mixtures"
 
 
 class GrownSettings(NamedTuple):
@@ -96,199 +92,257 @@ class GrownSettings(NamedTuple):
     """
 
     settings: InitialMapSettings
-    trials: Sequence[Trial] | None
+    trials: Sequence[FlowTrial] | None
+
+
+# Before the search
+
+
+def require_enough_rows(n: int, parameters: GaussianizationParameters) -> None:
+    """Raise a `ParameterError` if a trial fits fewer of n rows than `n_components`."""
+    n_components = parameters.n_components
+    n_train = count_train_rows(n)
+    require(
+        n_components == "auto" or n_components <= n_train,
+        "n_components",
+        n_components,
+        f"'auto' or at most {n_train} for {n} rows",
+        "trials fit only a part of them",
+    )
+
+
+def expect_trials(
+    n: int, parameters: GaussianizationParameters, progress: FitProgress
+) -> None:
+    """Say how many mixtures and steps `choose_settings` will probably try for n rows.
+
+    The numbers are exact if nothing is "auto".
+    """
+    n_sizes = min(_EXPECTED_SIZES, len(_mixture_sizes(n, parameters)))
+    n_mixtures = n_sizes * _count_mixture_splits(n)
+    progress.expect(TRIAL_MIXTURES, _N_KINDS_OF_MAPS, n_mixtures)
+    if parameters.n_steps == "auto" or parameters.penalty == "auto":
+        n_flows = len(_penalties(parameters)) * count_splits(n)
+        progress.expect(TRIAL_FLOWS, n_flows, parameters.expected_steps)
+
+
+def _count_mixture_splits(n: int) -> int:
+    """How many of the splits of n rows choose the mixture."""
+    n_splits = count_splits(n)
+    if n <= _MAX_ROWS_FOR_ALL_FOLDS:
+        return n_splits
+    return min(n_splits, _N_FOLDS_OF_MIXTURES)
+
+
+def _mixture_sizes(n: int, parameters: GaussianizationParameters) -> Sequence[int]:
+    """The numbers of components that are tried for n rows."""
+    if parameters.n_components != "auto":
+        return [parameters.n_components]
+    max_size = max(1, count_train_rows(n) // 2)  # two rows each, or more
+    return [size for size in MIXTURE_SIZES if size <= max_size]
+
+
+def _penalties(parameters: GaussianizationParameters) -> Sequence[float]:
+    """The penalties that are tried."""
+    if parameters.penalty == "auto":
+        return PENALTIES
+    return [parameters.penalty]
+
+
+# The search
 
 
 def choose_settings(
     x: Tensor,
+    parameters: GaussianizationParameters,
     seed: Seed,
-    n_steps: int | None = None,
-    penalty: float | None = None,
-    n_components: int | None = None,
+    progress: FitProgress,
 ) -> GaussianizationSettings:
-    """The settings for rows x (n, d). Arguments that are not None are not chosen.
-
-    A `ParameterError` says if there are fewer rows to fit than `n_components`.
-    """
-    splits = list(_splits(x, seed.child("splits")))
-    n_fitted = min(len(split.fitted) for split in splits)
-    require(
-        n_components is None or n_components <= n_fitted,
-        "n_components",
-        n_components,
-        f"'auto' or at most {n_fitted} for {len(x)} rows",
-        "trials fit only a part of them",
-    )
-    mixture_splits = splits
-    if len(x) > _MAX_ROWS_FOR_ALL_FOLDS:
-        mixture_splits = splits[:_N_FOLDS_OF_MIXTURES]
-    map_settings = _choose_initial_map(mixture_splits, seed, n_components)
+    """The settings for rows x (n, d): what is "auto" in the parameters is chosen."""
+    splits = list(iter_splits(x, seed.child("splits")))
+    mixture_splits = splits[: _count_mixture_splits(len(x))]
+    sizes = _mixture_sizes(len(x), parameters)
+    map_settings = _choose_initial_map(mixture_splits, sizes, seed, progress)
     trials = None
-    if n_components is None and map_settings.n_components == MIXTURE_SIZES[-1]:
-        grown = _double_mixture(x, map_settings, seed)
+    if (
+        parameters.n_components == "auto"
+        and map_settings.n_components == MIXTURE_SIZES[-1]
+    ):
+        grown = _double_mixture(x, map_settings, seed, progress)
         map_settings = grown.settings
         trials = grown.trials
-    if n_steps is not None and penalty is not None:
-        return GaussianizationSettings(n_steps, penalty, map_settings)
+    if parameters.n_steps != "auto" and parameters.penalty != "auto":
+        return GaussianizationSettings(
+            parameters.n_steps, parameters.penalty, map_settings
+        )
     if trials is None:  # the mixture did not grow: a grown one is not fitted again
         trials = []
         for split in splits:
-            initial_map = fit_initial_map(split.fitted, map_settings, seed)
-            trials.append(Trial.from_split(split, initial_map))
-    return _choose_steps(trials, map_settings, seed, n_steps, penalty)
+            initial_map = fit_initial_map(split.train, map_settings, seed)
+            trials.append(FlowTrial.from_split(split, initial_map))
+    return _choose_steps(trials, map_settings, parameters, seed, progress)
 
 
 def _choose_steps(
-    trials: Sequence[Trial],
+    trials: Sequence[FlowTrial],
     map_settings: InitialMapSettings,
+    parameters: GaussianizationParameters,
     seed: Seed,
-    n_steps: int | None,
-    penalty: float | None,
+    progress: FitProgress,
 ) -> GaussianizationSettings:
-    """The settings with the steps and the penalty that are likeliest in the trials.
-
-    `n_steps` and `penalty` are chosen if they are None.
-    """
-    penalties = PENALTIES if penalty is None else (penalty,)
-    max_steps = MAX_STEPS if n_steps is None else n_steps
+    """The settings with the steps and the penalty that are likeliest in the trials."""
+    penalties = _penalties(parameters)
+    max_steps = MAX_STEPS
+    if parameters.n_steps != "auto":
+        max_steps = parameters.n_steps
     best = -math.inf
     chosen = GaussianizationSettings(max_steps, penalties[-1], map_settings)
-    for candidate in penalties:
-        tried = GaussianizationSettings(max_steps, candidate, map_settings)
-        curve = held_out_curve(trials, tried, seed)
-        if n_steps is not None:
+    for penalty in penalties:
+        tried = GaussianizationSettings(max_steps, penalty, map_settings)
+        curve = held_out_curve(trials, tried, seed, progress)
+        if parameters.n_steps != "auto":
             curve = curve[-1:]
         if curve.max() > best:
             best = float(curve.max())
-            best_n_steps = int(curve.argmax()) if n_steps is None else n_steps
-            chosen = replace(tried, n_steps=best_n_steps)
+            chosen = tried
+            if parameters.n_steps == "auto":
+                chosen = replace(tried, n_steps=int(curve.argmax()))
     return chosen
 
 
-def _splits(x: Tensor, seed: Seed) -> Iterator[Split]:
-    """The folds of a cross-validation of rows x (n, d); of many rows, the first one."""
-    order = seed.permutation(len(x)).to(x.device)[:MAX_ROWS_TO_CHOOSE]
-    n = len(order)
-    n_folds = max(2, min(N_FOLDS, n // 2))
-    folds = range(n_folds) if n <= MAX_CROSS_VALIDATED else range(1)
-    for fold in folds:
-        is_held_out = torch.arange(n, device=x.device) % n_folds == fold
-        yield Split(x[order[~is_held_out]], x[order[is_held_out]])
-
-
 def _choose_initial_map(
-    splits: Sequence[Split], seed: Seed, n_components: int | None
+    splits: Sequence[Split], sizes: Sequence[int], seed: Seed, progress: FitProgress
 ) -> InitialMapSettings:
-    """The initial map that is likeliest on held-out rows.
-
-    `n_components` is chosen if it is None.
-    """
-    sizes = _sizes_for(len(splits[0].fitted))
-    if n_components is not None:
-        sizes = [n_components]
+    """The initial map that is likeliest on held-out rows, with one of these sizes."""
     best = -math.inf
     chosen = InitialMapSettings(sizes[0])
     for columns_first in (False, True):
+        column_maps: list[ColumnwiseMap | None] = [None] * len(splits)
+        if columns_first:
+            column_maps = [fit_columns(split.train) for split in splits]
         for reg_covar in REG_COVARS:
-            tried = InitialMapSettings(reg_covar=reg_covar, columns_first=columns_first)
-            score, tried = _choose_mixture_size(splits, tried, seed, sizes)
+            trials = []
+            for split, column_map in zip(splits, column_maps, strict=True):
+                trials.append(_MixtureTrial.from_split(split, column_map, reg_covar))
+            kind = InitialMapSettings(reg_covar=reg_covar, columns_first=columns_first)
+            score, tried = _choose_mixture_size(trials, kind, sizes, seed, progress)
             if score > best:
                 best = score
                 chosen = tried
     return chosen
 
 
-def _sizes_for(n: int) -> Sequence[int]:
-    """The numbers of components that are tried for n rows: two rows each, or more."""
-    return [size for size in MIXTURE_SIZES if size <= max(1, n // 2)]
+class _MixtureTrial(NamedTuple):
+    """A split whose rows are white, for mixtures of several sizes."""
+
+    split: Split
+    white: Tensor  # the training rows
+    white_held_out: Tensor
+    held_out_ladj: Tensor  # (m,), of the map to white rows
+
+    @classmethod
+    def from_split(
+        cls, split: Split, column_map: ColumnwiseMap | None, reg_covar: float
+    ) -> _MixtureTrial:
+        """Whiten the rows of a split, after a map of their columns if there is one."""
+        train = split.train
+        maps: list[InvertibleMap] = []
+        if column_map is not None:
+            train, _ = column_map.call_and_ladj(train)
+            maps.append(column_map)
+        whitening, white = fit_whitening(train, reg_covar)
+        maps.append(whitening)
+        white_held_out, ladj = Composition(maps).call_and_ladj(split.held_out)
+        return cls(split, white, white_held_out, ladj)
+
+    def score(self, settings: InitialMapSettings, seed: Seed) -> float:
+        """The mean log-density of held-out rows under a mixture of the others."""
+        if settings.n_components > MAX_UNGROWN_COMPONENTS:
+            initial_map = fit_initial_map(self.split.train, settings, seed)
+            return float(initial_map.log_prob(self.split.held_out).mean())
+        mixture = fit_mixture(self.white, settings, seed, n_starts=1)
+        log_probs = mixture.log_prob(self.white_held_out) + self.held_out_ladj
+        return float(log_probs.mean())
 
 
 def _choose_mixture_size(
-    splits: Sequence[Split],
+    trials: Sequence[_MixtureTrial],
     settings: InitialMapSettings,
-    seed: Seed,
     sizes: Sequence[int],
+    seed: Seed,
+    progress: FitProgress,
 ) -> tuple[float, InitialMapSettings]:
     """The best held-out log-density, and the settings with that many components."""
     best = -math.inf
     chosen = settings
     n_worse = 0
+    progress.begin(TRIAL_MIXTURES)
     for n_components in sizes:
-        if n_worse == _MAX_WORSE_SIZES:
-            break
         tried = replace(settings, n_components=n_components)
-        score = _score_initial_map(splits, tried, seed)
+        score = 0.0
+        is_ended = False
+        for fold, trial in enumerate(trials):
+            score_of_fold = trial.score(tried, seed)
+            score += score_of_fold
+            name = _size_in_words(tried) + fold_in_words(fold, len(trials))
+            is_ended |= progress.notify_of_trial(name, score_of_fold)
         n_worse += 1
         if score > best:
             best = score
             chosen = tried
             n_worse = 0
+        if is_ended or n_worse == _MAX_WORSE_SIZES:
+            break
+    progress.end()
     return best, chosen
 
 
-def _score_initial_map(
-    splits: Sequence[Split], settings: InitialMapSettings, seed: Seed
-) -> float:
-    """The mean log-density of held-out rows without steps, summed over the splits."""
-    score = 0.0
-    for split in splits:
-        initial_map = fit_initial_map(split.fitted, settings, seed, n_mixture_starts=1)
-        score += float(initial_map.log_density(split.held_out).mean())
-    return score
+def _size_in_words(settings: InitialMapSettings) -> str:
+    """Such as "a mixture of 8 components"."""
+    if settings.n_components == 1:
+        return "a normal distribution"
+    return f"a mixture of {settings.n_components} components"
 
 
 def _double_mixture(
-    x: Tensor, settings: InitialMapSettings, seed: Seed
+    x: Tensor, settings: InitialMapSettings, seed: Seed, progress: FitProgress
 ) -> GrownSettings:
     """Double the mixture while it makes held-out ones of the rows x (n, d) likelier."""
     order = seed.child("rows to grow").permutation(len(x)).to(x.device)
     order = order[:_MAX_ROWS_TO_GROW]
     n_held_out = int(_HELD_OUT_SHARE_TO_GROW * len(order))
     held_out = x[order[:n_held_out]]
-    fitted = x[order[n_held_out:]]
+    train = x[order[n_held_out:]]
     n_components = 2 * settings.n_components
     min_rows = _min_rows_per_component(x.shape[1])
-    if len(fitted) < min_rows * n_components:
+    if len(train) < min_rows * n_components:
         return GrownSettings(settings, trials=None)
-    grown = fit_map_to_grow(fitted, settings, seed)
-    score = float(grown.log_density(held_out).mean())
+    grown = fit_map_to_grow(train, settings, seed)
+    score = float(grown.log_prob(held_out).mean())
     chosen = None
-    while len(fitted) >= min_rows * n_components:
-        grown = grow_initial_map(grown, n_components, fitted, settings.reg_covar)
+    while len(train) >= min_rows * n_components:
+        grown = grow_initial_map(grown, n_components, train, settings.reg_covar)
         before = score
-        score = float(grown.log_density(held_out).mean())
+        score = float(grown.log_prob(held_out).mean())
+        tried = replace(settings, n_components=n_components)
+        is_ended = progress.notify_of_trial(_size_in_words(tried), score)
         if score < before + _MIN_GAIN_OF_DOUBLING:
             break
-        settings = replace(settings, n_components=n_components)
+        settings = tried
         chosen = grown
+        if is_ended:
+            break
         n_components *= 2
     if chosen is None:
         return GrownSettings(settings, trials=None)
     # The flow is tried on some of the rows that the mixture has seen, as it will be.
     n_to_fit = MAX_ROWS_TO_CHOOSE * (N_FOLDS - 1) // N_FOLDS
     n_to_hold_out = MAX_ROWS_TO_CHOOSE // N_FOLDS
-    split = Split(fitted[:n_to_fit], held_out[:n_to_hold_out])
-    return GrownSettings(settings, [Trial.from_split(split, chosen)])
+    split = Split(train[:n_to_fit], held_out[:n_to_hold_out])
+    return GrownSettings(settings, [FlowTrial.from_split(split, chosen)])
 
 
 def _min_rows_per_component(d: int) -> int:
     """How many rows each component of a grown mixture in d dimensions should have."""
     n_parameters = 1 + d + d * (d + 1) // 2
     return max(_MIN_ROWS_PER_COMPONENT, n_parameters)
-
-
-def held_out_curve(
-    trials: Sequence[Trial], settings: GaussianizationSettings, seed: Seed
-) -> Floats:
-    """The mean log-density of held-out rows after 0, 1, … steps, over all trials.
-
-    Flows that end early keep the value that they ended with.
-    """
-    curves = []
-    for trial in trials:
-        held_out = EarlyStopping(trial.held_out, trial.held_out_ladj)
-        fit_steps(trial.fitted, settings, seed, [held_out])
-        curve = held_out.curve
-        curve += [curve[-1]] * (settings.n_steps + 1 - len(curve))
-        curves.append(curve)
-    return np.asarray(np.mean(curves, axis=0))

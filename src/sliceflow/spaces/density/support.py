@@ -120,7 +120,7 @@ class SupportTransform:
                 _MIN_BOUND_DISTANCE, 1 - _MIN_BOUND_DISTANCE
             )
             u = torch.special.ndtri(share)
-            return u, -normal.log_density(u[None]) - (high - low).log()
+            return u, -normal.log_prob(u) - (high - low).log()
         if bool(low.isfinite()):
             u = (x - low).log()
             return u, -u
@@ -134,7 +134,7 @@ class SupportTransform:
             return torch.asinh(ratio), -root.log() - scale.log()
         return x, torch.zeros_like(x)
 
-    def inv(self, u: Tensor) -> Tensor:
+    def inverse(self, u: Tensor) -> Tensor:
         """The rows x (n, d) with g(x) = u."""
         columns = [self._invert_column(u[:, j], j) for j in range(u.shape[1])]
         return torch.stack(columns, 1)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class TrialEvent:
+class TableTrialEvent:
     """A trial has ended, by which a fit chooses how rows are drawn."""
 
     trial: str  # what was tried, such as "how to draw age" or "27 near rows"
@@ -61,4 +61,4 @@ class ColumnEvent:
         return f"column {self.column}, unexplained share {self.unexplained:.4g}"
 
 
-TableEvent = TrialEvent | ColumnEvent
+TableEvent = TableTrialEvent | ColumnEvent

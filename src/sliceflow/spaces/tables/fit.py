@@ -16,7 +16,7 @@ from sliceflow.spaces.tables.choose_strategies import (
     choose_strategies,
     plan_strategies,
 )
-from sliceflow.spaces.tables.events import ColumnEvent, TableEvent, TrialEvent
+from sliceflow.spaces.tables.events import ColumnEvent, TableEvent, TableTrialEvent
 from sliceflow.spaces.tables.files import read_if_path
 from sliceflow.spaces.tables.fitted import FittedTable
 from sliceflow.spaces.tables.neighbour_columns import may_use_neighbours
@@ -203,7 +203,7 @@ class TableProgress:
     def end_trial(self, trial: str) -> None:
         """Tell the listeners that a trial has ended."""
         self._trials_done += 1
-        event = TrialEvent(
+        event = TableTrialEvent(
             trial=trial,
             trials_done=self._trials_done,
             trials_total=self._plan.n_trials,
