@@ -1,4 +1,4 @@
-"""Completions of test pictures: are they like real ones, recognised, and new?
+"""Completions of test pictures: are they like real ones, recognized, and new?
 
     python benchmarks/completions.py --data-root DATA --device cuda
     python benchmarks/completions.py --sets digits
@@ -12,7 +12,7 @@ inpaint     ``inpaint(X, known)`` of a model that keeps its pictures; with label
             they are given
 known       a flow of the hidden pixels, ``ImageFlow(known=…)``
 
-FD, recognised, NN ratio and copies are those of `judge.py`, the last two of hidden
+FD, recognized, NN ratio and copies are those of `judge.py`, the last two of hidden
 parts.
 speckle     mean |Laplacian| of hidden parts over that of real ones: below 1 is blurred,
             above 1 noisy
@@ -51,7 +51,7 @@ HEADER = (
     "set",
     "method",
     "FD",
-    "recognised",
+    "recognized",
     "NN ratio",
     "copies",
     "speckle",
@@ -113,7 +113,7 @@ def methods(
 
 
 def speckle(images: np.ndarray, hidden: np.ndarray) -> float:
-    """Mean |Laplacian| at pixels that are hidden with all of their four neighbours."""
+    """Mean |Laplacian| at pixels that are hidden with all of their four neighbors."""
     x = images.astype(np.float32)
     laplacian = (
         4 * x[:, 1:-1, 1:-1]
@@ -131,7 +131,7 @@ def speckle(images: np.ndarray, hidden: np.ndarray) -> float:
 
 
 def seam(images: np.ndarray, hidden: np.ndarray) -> float:
-    """Mean difference of neighbouring pixels of which one is hidden."""
+    """Mean difference of neighboring pixels of which one is hidden."""
     x = images.astype(np.float32)
     down = np.abs(np.diff(x, axis=1))[:, hidden[1:] != hidden[:-1]]
     right = np.abs(np.diff(x, axis=2))[:, hidden[:, 1:] != hidden[:, :-1]]
@@ -161,14 +161,14 @@ def measure_set(name: str, args: argparse.Namespace) -> Iterator[Row]:
         started_at = time.perf_counter()
         images = complete()
         distances = distances_to(images[:, hidden], hidden_train, device=args.device)
-        recognised = None
+        recognized = None
         if completed_test.labels is not None:
-            recognised = judge.network.score(images, completed_test.labels)
+            recognized = judge.network.score(images, completed_test.labels)
         yield {
             "set": name,
             "method": method,
             "FD": frechet(judge.network.features(images), test_features),
-            "recognised": recognised,
+            "recognized": recognized,
             "NN ratio": nn_ratio(distances, real_distances),
             "copies": copies(distances, real_distances),
             "speckle": speckle(images, hidden) / real_speckle,

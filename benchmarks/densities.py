@@ -97,7 +97,7 @@ def load_large_set(
 ) -> tuple[Floats, Floats, float | None]:
     """Rows to fit, held-out rows, and the true mean log-density of these, if known.
 
-    Columns are standardised: the network needs that.
+    Columns are standardized: the network needs that.
     """
     rng = np.random.default_rng(seed)
     if name == "mnist32":
@@ -122,7 +122,7 @@ def load_large_set(
 
 
 def load_set(name: str, seed: int) -> tuple[Floats, Floats]:
-    """Rows to fit and held-out rows; those of real sets are standardised."""
+    """Rows to fit and held-out rows; those of real sets are standardized."""
     rng = np.random.default_rng(seed)
     if name == "moons":
         train = make_moons(2000, noise=0.1, random_state=seed)[0]

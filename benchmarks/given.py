@@ -165,7 +165,7 @@ def filter_samples(
     return pd.concat(kept, ignore_index=True)[:n]
 
 
-def summarise(table: str, condition: Condition, cells: Sequence[Row]) -> Row:
+def summarize(table: str, condition: Condition, cells: Sequence[Row]) -> Row:
     """The means over seeds, and the standard error of the difference."""
     differences = [cell["given"] - cell["filtered"] for cell in cells]
     return {
@@ -198,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Row]:
                 continue
             seeds = range(options.first_seed, options.first_seed + options.seeds)
             cells = [measure(frame, condition, seed) for seed in seeds]
-            rows.append(summarise(path.stem, condition, cells))
+            rows.append(summarize(path.stem, condition, cells))
             print(table_of_rows(HEADER, rows[-1:]).splitlines()[-1], flush=True)
     print(table_of_rows(HEADER, rows))
     differences = [row["difference"] for row in rows]

@@ -95,13 +95,13 @@ def continuous_conditions(rows: np.ndarray) -> np.ndarray:
 
 
 def small_digits(n: int = 150) -> tuple[np.ndarray, np.ndarray]:
-    """Grey pictures (n, 8, 8) of 17 values, and their labels."""
+    """Gray pictures (n, 8, 8) of 17 values, and their labels."""
     digits = load_digits()
     return digits.images[:n].astype(np.uint8), digits.target[:n]
 
 
-def colour_pictures(n: int = 120) -> np.ndarray:
-    """Smooth pictures (n, 8, 8, 3): random colours in the corners, blended between."""
+def color_pictures(n: int = 120) -> np.ndarray:
+    """Smooth pictures (n, 8, 8, 3): random colors in the corners, blended between."""
     rng = np.random.default_rng(2)
     corners = rng.uniform(0, 255, (n, 2, 2, 3))
     falling = np.linspace(1, 0, 8)
@@ -174,7 +174,7 @@ def line_table(n: int = 200) -> pd.DataFrame:
     return frame
 
 
-def labelled_table(n: int = 1_200) -> pd.DataFrame:
+def labeled_table(n: int = 1_200) -> pd.DataFrame:
     """A label of two frequent levels, that three numbers predict well."""
     rng = np.random.default_rng(6)
     is_signal = np.arange(n) % 2 == 0
@@ -412,7 +412,7 @@ def digits_by_class(**changes: Any) -> Outcome:
 
 
 @case
-def pictures_grey() -> Outcome:
+def pictures_gray() -> Outcome:
     """Digits without labels, and samples on their way."""
     X, _ = small_digits()
     flow, drawn = pictures_of(X)
@@ -462,18 +462,18 @@ def pictures_cosines() -> Outcome:
 
 
 @case
-def pictures_colour() -> Outcome:
-    """Colour pictures, which start as mosaics; and their right halves completed."""
-    X = colour_pictures()
+def pictures_color() -> Outcome:
+    """Color pictures, which start as mosaics; and their right halves completed."""
+    X = color_pictures()
     flow, drawn = pictures_of(X[:-3], n_pixel_values=256)
     completed = flow.inpaint(X[-3:], "left", n=2, random_state=DRAW_SEED)
     return Outcome(flow, [*drawn, completed])
 
 
 @case
-def pictures_colour_per_class() -> Outcome:
+def pictures_color_per_class() -> Outcome:
     """Mosaics of pictures of one class."""
-    X = colour_pictures()
+    X = color_pictures()
     y = cyclic_labels(len(X), 2)
     return pictures_of(
         X, y, n_pixel_values=256, amplifier=math.inf, transport="histogram"
@@ -481,10 +481,10 @@ def pictures_colour_per_class() -> Outcome:
 
 
 @case
-def pictures_colour_from_noise() -> Outcome:
-    """Colour pictures that start as noise."""
+def pictures_color_from_noise() -> Outcome:
+    """Color pictures that start as noise."""
     options = ImageOptions(start="noise")
-    return pictures_of(colour_pictures(), n_pixel_values=256, options=options)
+    return pictures_of(color_pictures(), n_pixel_values=256, options=options)
 
 
 @case
@@ -606,7 +606,7 @@ def tables_lines() -> Outcome:
 @case
 def tables_label_levels() -> Outcome:
     """Every level of a label has trees of its own."""
-    return table_of(labelled_table(), tree_settings=TREES_ONLY)
+    return table_of(labeled_table(), tree_settings=TREES_ONLY)
 
 
 @case

@@ -97,7 +97,7 @@ def fill_by_mean(
     return np.where(np.isnan(holes), guesses, holes)
 
 
-def fill_by_neighbours(
+def fill_by_neighbors(
     train: np.ndarray, holes: np.ndarray, numbers: np.ndarray
 ) -> np.ndarray:
     """The mean of the ten nearest rows; categories have an axis for each level."""
@@ -155,7 +155,7 @@ def fill_by_forests(
 
 BASELINES: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
     "mean, mode": fill_by_mean,
-    "nearest rows": fill_by_neighbours,
+    "nearest rows": fill_by_neighbors,
     "forests": fill_by_forests,
 }
 METHODS = ("TableFlow", *BASELINES)

@@ -41,7 +41,7 @@ HEADER = (
     "seconds",
     "FD",
     "FD floor",
-    "recognised",
+    "recognized",
     "NN ratio",
     "copies",
 )

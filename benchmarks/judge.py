@@ -96,9 +96,9 @@ class Judge:
     def score(
         self, images: np.ndarray, labels: np.ndarray | None = None
     ) -> dict[str, Any]:
-        """FD and its floor, the share recognised, NN ratio, copies, and FID-768.
+        """FD and its floor, the share recognized, NN ratio, copies, and FID-768.
 
-        The share recognised needs labels, FID-768 the judge's `fid_weights`.
+        The share recognized needs labels, FID-768 the judge's `fid_weights`.
         """
         n = min(MAX_SCORED, len(images), len(self.test.images))
         features = self.network.features(images[:n])
@@ -108,7 +108,7 @@ class Judge:
             "FD floor": self.floor(n),
         }
         if labels is not None:
-            scores["recognised"] = self.network.score(
+            scores["recognized"] = self.network.score(
                 images[:MAX_SCORED], labels[:MAX_SCORED]
             )
         distances = self._distances_to_train(images[:MAX_SEARCHED])
@@ -165,7 +165,7 @@ class Judge:
 
 
 def _of_classes(pictures: PictureSet, classes: np.ndarray) -> PictureSet:
-    """The labelled pictures of some classes."""
+    """The labeled pictures of some classes."""
     assert pictures.labels is not None, f"{pictures.name} has no labels"
     chosen = np.isin(pictures.labels, classes)
     return PictureSet(

@@ -1,6 +1,6 @@
 """Networks that judge pictures: a classifier of the training set, FID's Inception.
 
-The classifier has nine layers. Its features give FD, its classes what is recognised.
+The classifier has nine layers. Its features give FD, its classes what is recognized.
 Inception ends at its layer of 768 features, and reads weights whose batch norms are
 folded: an .npz file with NAME.w and NAME.b of every convolution of the network of
 2015-12-05.
@@ -92,10 +92,10 @@ def train_classifier(
     train : without labels, the network learns by which of four rotations a picture was
         turned
     test : not used for training; they give `accuracy`
-    epochs : passes over the pictures; None is 10, 20 for colour, more for less than
+    epochs : passes over the pictures; None is 10, 20 for color, more for less than
         1,500 pictures
     width : of the first layer; there are 8 times as many features. None is 16, 64 for
-        colour
+        color
     cache : a folder, where the same call with the same pictures finds the trained
         network
     """
@@ -103,11 +103,11 @@ def train_classifier(
     labels = train.labels
     test_images = test.images
     test_labels = test.labels
-    colour = images.ndim == 4 and images.shape[3] > 1
+    color = images.ndim == 4 and images.shape[3] > 1
     if epochs is None:
-        epochs = _default_epochs(len(images), colour)
+        epochs = _default_epochs(len(images), color)
     if width is None:
-        width = _default_width(colour)
+        width = _default_width(color)
     path = None
     if cache is not None:
         settings = (train.n_pixel_values, epochs, width, seed)
@@ -127,7 +127,7 @@ def train_classifier(
             codes,
             n_pixel_values=train.n_pixel_values,
             epochs=epochs,
-            mirror=colour,
+            mirror=color,
             seed=seed,
         )
         if path is not None:
@@ -139,17 +139,17 @@ def train_classifier(
     return replace(classifier, accuracy=accuracy)
 
 
-def _default_epochs(n_pictures: int, colour: bool) -> int:
-    """10 passes, 20 for colour, more of few pictures."""
+def _default_epochs(n_pictures: int, color: bool) -> int:
+    """10 passes, 20 for color, more of few pictures."""
     usual = 10
-    if colour:
+    if color:
         usual = 20
     return max(usual, -(-MIN_PICTURES_SEEN // n_pictures))
 
 
-def _default_width(colour: bool) -> int:
-    """16 channels in the first layer, 64 for colour."""
-    if colour:
+def _default_width(color: bool) -> int:
+    """16 channels in the first layer, 64 for color."""
+    if color:
         return 64
     return 16
 

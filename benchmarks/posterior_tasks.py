@@ -162,10 +162,10 @@ def _linear_posterior(x0: Array, n: int, rng: Rng) -> Array:
 # --- Gaussian mixture: a wide and a narrow Gaussian around the parameter --------------
 
 
-def _mixture(centre: Array, rng: Rng) -> Array:
-    is_wide = rng.random(len(centre)) < 0.5
+def _mixture(center: Array, rng: Rng) -> Array:
+    is_wide = rng.random(len(center)) < 0.5
     scale = np.where(is_wide, 1.0, 0.1)[:, None]
-    return centre + scale * rng.normal(size=centre.shape)
+    return center + scale * rng.normal(size=center.shape)
 
 
 def _mixture_posterior(x0: Array, n: int, rng: Rng) -> Array:

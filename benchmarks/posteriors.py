@@ -14,7 +14,7 @@ does it in seconds; without one take fewer samples and epochs, and compare at fe
 observations.
 
 local       `sliceflow.inference.posterior`, with the prior's bounds, all defaults: by
-            neighbours
+            neighbors
 likelihood  the same with method="likelihood"
 auto        which of both method="auto" takes, with `--auto`
 rejection   ABC: draws from the 1 % of simulations (at least 100) nearest to the
@@ -57,7 +57,7 @@ PUBLISHED = {
     "Lotka–Volterra": (0.909, 0.738, 0.695),
 }
 # Ours, and what `posterior` calls them.
-OUR_METHODS = {"local": "neighbours", "likelihood": "likelihood"}
+OUR_METHODS = {"local": "neighbors", "likelihood": "likelihood"}
 ABC_METHODS = ("rejection", "adjusted")
 RowKey = tuple[str, int]  # a task, and its number of simulations
 

@@ -60,16 +60,16 @@ def distances_to(
 ) -> np.ndarray:
     """Distances (n,) of the rows of x to their k-th nearest row of `data`.
 
-    With `itself`, x are the data, and no row is a neighbour of itself.
+    With `itself`, x are the data, and no row is a neighbor of itself.
     """
     reference = _flat_rows(data, device).float()
-    centre = reference.mean(0)
-    reference = reference - centre
+    center = reference.mean(0)
+    reference = reference - center
     norms = reference.square().sum(1)
     n_nearest = k + int(itself)
     distances = []
     for block in _flat_rows(x, device).split(DISTANCE_BLOCK):
-        rows = block.float() - centre
+        rows = block.float() - center
         # |r − x|² without |x|², which is the same for all r, in single precision …
         comparison = torch.addmm(norms[None], rows, reference.T, alpha=-2)
         nearest = comparison.topk(n_nearest, dim=1, largest=False).indices
@@ -103,7 +103,7 @@ def copies(of_samples: np.ndarray, of_test: np.ndarray) -> float:
 def coverage(
     samples: np.ndarray, real: np.ndarray, *, k: int = 5, device: str = "cpu"
 ) -> float:
-    """Share of real rows with a sample nearer than their k-th real neighbour.
+    """Share of real rows with a sample nearer than their k-th real neighbor.
 
     The measure of Naeem et al. (2020).
     """
@@ -121,7 +121,7 @@ def sliced_distance(a: np.ndarray, b: np.ndarray, n_directions: int = 200) -> fl
 
 
 def _quantiles(x: np.ndarray, n: int = 1_000) -> np.ndarray:
-    """n quantiles (n, d) of each column, interpolated between neighbours."""
+    """n quantiles (n, d) of each column, interpolated between neighbors."""
     position = (np.arange(n) + 0.5) / n * (len(x) - 1)
     below = position.astype(int)
     above = np.minimum(below + 1, len(x) - 1)

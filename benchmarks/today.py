@@ -23,8 +23,8 @@ nn_ratio    median distance to the nearest fitted row, over that of held-out row
             ideal
 fid768, fd  Fréchet distances to the training pictures, in Inception's layer of 768
             features and in those of a classifier that learnt the training pictures
-recognised  share that this classifier takes for what they should be
-coverage    share of held-out pictures with a sample among their five nearest neighbours
+recognized  share that this classifier takes for what they should be
+coverage    share of held-out pictures with a sample among their five nearest neighbors
 offline_…   the same of `sample`, which moves fresh noise; without it, of `particles_`
 """
 
@@ -138,7 +138,7 @@ def measure_vectors(load: RowsOfSeed, seed: int, args: Args) -> Row:
     row |= with_prefix("offline_", vector_scores(offline, train, test))
     if y_train is not None:
         conditions = np.asarray(flow.particle_conditions_)[chosen]
-        row["recognised"] = fit_svm(train, y_train).score(batched, conditions)
+        row["recognized"] = fit_svm(train, y_train).score(batched, conditions)
     return row
 
 
@@ -286,7 +286,7 @@ def measure_digits(seed: int, args: Args) -> Row:
         return {
             "sliced": sliced_distance(samples, test_rows),
             "c2st": c2st(samples, test_rows),
-            "recognised": svm.score(samples, labels),
+            "recognized": svm.score(samples, labels),
             "coverage": coverage(samples[: len(test_rows)], test_rows),
             "nn_ratio": nn_ratio(sample_distances, test_distances),
             "copies": copies(sample_distances, test_distances),
@@ -314,7 +314,7 @@ def measure_mnist_on_cpu(quality: str, seed: int, args: Args) -> Row:
     train_features = classifier_features("mnist", args, "cpu")
     row |= {
         "fd": frechet(network.features(images), train_features),
-        "recognised": network.score(images, labels),
+        "recognized": network.score(images, labels),
         "nn_ratio": nn_ratio(sample_distances, test_distances),
         "copies": copies(sample_distances, test_distances),
     }
@@ -383,7 +383,7 @@ def measure_completions(
         n = 50
     images = test.images[:n]
     labels = test.labels[:n]
-    recognise = recogniser(train, device, args)
+    recognize = recognizer(train, device, args)
     height = images.shape[1]
     hidden_train = as_rows(train.images[:, height // 2 :])
     hidden_real = as_rows(images[:, height // 2 :])
@@ -404,7 +404,7 @@ def measure_completions(
         completed = completions[:, 0]
         hidden = as_rows(completed[:, height // 2 :])
         distances = distances_to(hidden, hidden_train, device=device)
-        numbers["recognised"] = recognise(completed, labels)
+        numbers["recognized"] = recognize(completed, labels)
         numbers["sliced"] = sliced_distance(
             hidden / train.n_pixel_values, hidden_real / train.n_pixel_values
         )
@@ -412,16 +412,16 @@ def measure_completions(
         numbers["copies"] = copies(distances, real_distances)
         return numbers
 
-    row = {"recognised_real": recognise(images, labels)}
+    row = {"recognized_real": recognize(images, labels)}
     row |= complete(None, None)
     row |= with_prefix("by_class_", complete(labels, train.labels))
     return row
 
 
-def recogniser(
+def recognizer(
     train: PictureSet, device: str, args: Args
 ) -> Callable[[np.ndarray, np.ndarray], float]:
-    """A function from pictures and labels to the share that a classifier recognises."""
+    """A function from pictures and labels to the share that a classifier recognizes."""
     if train.name != "digits":
         return classifier(train.name, args, device).score
     assert train.labels is not None
@@ -498,7 +498,7 @@ def picture_scores(
     test_features: np.ndarray,
     args: Args,
 ) -> Row:
-    """Distances to the training set, the shares recognised and covered, and copies.
+    """Distances to the training set, the shares recognized and covered, and copies.
 
     The features are Inception's, of all training and test pictures.
     """
@@ -521,7 +521,7 @@ def picture_scores(
             network_features, classifier_features(name, args, device), device
         )
         if labels is not None:
-            row["recognised"] = network.score(scored, labels[:MAX_SCORED_PICTURES])
+            row["recognized"] = network.score(scored, labels[:MAX_SCORED_PICTURES])
     searched = images[:MAX_SEARCHED_PICTURES]
     test_images = test.images[:MAX_SEARCHED_PICTURES]
     row |= copy_scores("", searched, train.images, test_images, device)
@@ -590,12 +590,12 @@ def cpu_jobs() -> dict[str, Job]:
 def gpu_jobs(device: str) -> dict[str, Job]:
     """By name."""
     jobs: dict[str, Job] = {}
-    labelled_sets = {
+    labeled_sets = {
         "MNIST": "mnist",
         "Fashion-MNIST": "fashion-mnist",
         "CIFAR-10": "cifar10",
     }
-    for title, name in labelled_sets.items():
+    for title, name in labeled_sets.items():
         by_class = partial(measure_gpu_pictures, name, True)
         without_labels = partial(measure_gpu_pictures, name, False)
         jobs[f"pictures/{title} by class"] = by_class
@@ -705,7 +705,7 @@ SHOWN = {  # the numbers of each kind of row that a table has; the file has all
         "c2st",
         "nn_ratio",
         "copies",
-        "recognised",
+        "recognized",
         "offline_sliced",
         "offline_c2st",
         "offline_copies",
@@ -722,8 +722,8 @@ SHOWN = {  # the numbers of each kind of row that a table has; the file has all
         "cpu_seconds",
     ),
     "completions": (
-        "recognised",
-        "by_class_recognised",
+        "recognized",
+        "by_class_recognized",
         "sliced",
         "nn_ratio",
         "copies",
@@ -734,7 +734,7 @@ SHOWN = {  # the numbers of each kind of row that a table has; the file has all
         "sliced",
         "c2st",
         "fd",
-        "recognised",
+        "recognized",
         "coverage",
         "nn_ratio",
         "copies",
@@ -744,7 +744,7 @@ SHOWN = {  # the numbers of each kind of row that a table has; the file has all
         "seconds",
         "fid768",
         "fd",
-        "recognised",
+        "recognized",
         "coverage",
         "copies",
         "copies_thumbnails",

@@ -83,7 +83,7 @@ def measure(frame: pd.DataFrame, target: str, min_count: int, seed: int) -> Row:
     return row
 
 
-def summarise(name: str, min_count: int, cells: Sequence[Row]) -> Row:
+def summarize(name: str, min_count: int, cells: Sequence[Row]) -> Row:
     """The mean over seeds, and the standard error of the AUC."""
     row: Row = {"table": name, "min_count": min_count}
     for score in ("AUC", "found at 1 %", *SCORES):
@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Row]:
         for min_count in options.min_counts:
             seeds = range(options.first_seed, options.first_seed + options.seeds)
             cells = [measure(frame, target, min_count, seed) for seed in seeds]
-            rows.append(summarise(Path(path).stem, min_count, cells))
+            rows.append(summarize(Path(path).stem, min_count, cells))
     print(table_of_rows(HEADER, rows))
     facts = machine_facts(torch.device("cpu"))
     print("\n" + signature(facts, command_line("benchmarks/verbatim.py", arguments)))

@@ -67,9 +67,9 @@ def compare_moons(out: Path, particles: int) -> list[Compared]:
     fig, axes = plt.subplots(
         1, 3, figsize=(12, 2.9), sharex=True, sharey=True, layout="constrained"
     )
-    colours = (INK, BLUE, ORANGE)
-    for ax, (name, points), colour in zip(axes, panels, colours, strict=True):
-        ax.scatter(points[:, 0], points[:, 1], s=3, linewidths=0, c=colour)
+    colors = (INK, BLUE, ORANGE)
+    for ax, (name, points), color in zip(axes, panels, colors, strict=True):
+        ax.scatter(points[:, 0], points[:, 1], s=3, linewidths=0, c=color)
         ax.set(title=name, aspect="equal")
     fig.savefig(out / "moons.png", dpi=110, bbox_inches="tight")
     plt.close(fig)
@@ -97,8 +97,8 @@ def compare_pictures(
     for name, flow in flows.items():
         compared.append(fit(name, flow, images, test.images))
     panels = [Panel(grid(images), "data", INK)]
-    for fitted, colour in zip(compared, (BLUE, ORANGE), strict=True):
-        panels.append(Panel(grid(fitted.samples), title(fitted), colour))
+    for fitted, color in zip(compared, (BLUE, ORANGE), strict=True):
+        panels.append(Panel(grid(fitted.samples), title(fitted), color))
     n_directions = flows["Algorithm 1"].plan_.options.n_directions
     heading = (
         f"{train.name}: {scale.steps} steps per stage, {scale.particles} particles; "

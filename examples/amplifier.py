@@ -5,7 +5,7 @@
 writes `amplifier.png`. Each row was asked for one class. At ξ = 0 the flow does not see
 the classes; the larger ξ, the further they are held from each other. The number over
 each grid is the share of samples that a classifier, trained on real pictures,
-recognises as the class asked for.
+recognizes as the class asked for.
 """
 
 from collections.abc import Callable
@@ -33,8 +33,8 @@ def support_vector_machine(train: PictureSet) -> Classifier:
     return lambda images: svm.predict(rows(images, train.n_pixel_values))
 
 
-def recognised(judge: Classifier, images: np.ndarray, labels: np.ndarray) -> float:
-    """The share of pictures that a classifier recognises as their class."""
+def recognized(judge: Classifier, images: np.ndarray, labels: np.ndarray) -> float:
+    """The share of pictures that a classifier recognizes as their class."""
     return float(np.mean(judge(images[:N_JUDGED]) == labels[:N_JUDGED]))
 
 
@@ -62,22 +62,22 @@ def draw(
         images = flow.particles_
         labels = flow.particle_conditions_
         costs.append(cost)
-        shares[amplifier] = recognised(judge, images, labels)
-        title = f"ξ = {amplifier}: {shares[amplifier]:.1%} recognised"
+        shares[amplifier] = recognized(judge, images, labels)
+        title = f"ξ = {amplifier}: {shares[amplifier]:.1%} recognized"
         panels.append(
             Panel(by_class(images, labels, 6), title, BLUE, row_names=row_names)
         )
         row_names = []  # only the first panel names the classes
-    share_of_real = recognised(judge, test.images, test.labels)
+    share_of_real = recognized(judge, test.images, test.labels)
     title = (
         f"{name(train)} by class: {costs[-1]} each. Of real test pictures, "
-        f"{share_of_real:.1%} are recognised"
+        f"{share_of_real:.1%} are recognized"
     )
     sheet(path, panels, train.n_pixel_values, title)
     return {
         "fits": costs,
-        "recognised": shares,
-        "real ones recognised": share_of_real,
+        "recognized": shares,
+        "real ones recognized": share_of_real,
     }
 
 
@@ -87,8 +87,8 @@ def main() -> None:
     train, test = read(args)
     path = args.out / "amplifier.png"
     results = draw(path, train, test, settings(args))
-    for amplifier, share in results["recognised"].items():
-        print(f"amplifier {amplifier}: {share:.3f} recognised as the class asked for")
+    for amplifier, share in results["recognized"].items():
+        print(f"amplifier {amplifier}: {share:.3f} recognized as the class asked for")
     print("wrote", path)
 
 

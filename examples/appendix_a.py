@@ -45,13 +45,13 @@ SIDE = 1.5
 NEAR = 1.5
 FAR = 4.5
 SD = 0.45  # their standard deviation
-MARGIN = 1.8  # around the components' centres, in the pictures
+MARGIN = 1.8  # around the components' centers, in the pictures
 # Moments that are shown, in units in which the way that an ideal particle still has to
 # go shrinks by 1/e.
 TIMES = (0.0, 0.4, 0.8, 1.6, 8.0)
 DT = 0.1  # of a step
 N_DIRECTIONS = 100  # of a step
-COLOURS = ("#D55E00", "#E69F00")  # of the particles, by the component they start in
+COLORS = ("#D55E00", "#E69F00")  # of the particles, by the component they start in
 
 
 class Mixture(NamedTuple):
@@ -175,8 +175,8 @@ def draw(path: Path) -> dict[str, float]:
         ax.set_xlabel("x (generated)")
     legend = [
         Patch(color="#3182bd", label="target"),
-        Patch(color=COLOURS[0], label="started above"),
-        Patch(color=COLOURS[1], label="started below"),
+        Patch(color=COLORS[0], label="started above"),
+        Patch(color=COLORS[1], label="started below"),
     ]
     panels[2].axes[2].legend(handles=legend, loc="center")  # where there is room
     fig.savefig(path, dpi=90, bbox_inches="tight")
@@ -193,8 +193,8 @@ def draw_moment(ax: plt.Axes, height: float, xy: np.ndarray) -> None:
     lower = np.exp(-((x + SIDE) ** 2 + (y + height) ** 2) / (2 * SD**2))
     levels = [0.05, 0.2, 0.4, 0.6, 0.8, 1.1]
     ax.contourf(x, y, upper + lower, levels=levels, cmap="Blues")
-    for half, colour in zip(np.split(xy, 2, axis=1), COLOURS, strict=True):
-        ax.scatter(half[0], half[1], s=2, c=colour, linewidths=0)
+    for half, color in zip(np.split(xy, 2, axis=1), COLORS, strict=True):
+        ax.scatter(half[0], half[1], s=2, c=color, linewidths=0)
     ax.set_xticks((-2, 0, 2))
     ax.set(aspect="equal", xlim=(-right, right), ylim=(-top, top))
 

@@ -109,8 +109,8 @@ def prepare(folder: Path) -> None:
     from sliceflow.datasets import load
 
     digit = load("digits", "test").images[3]  # pixels are 0..16
-    grey = (digit * (255 / 16)).round().astype(np.uint8)
-    Image.fromarray(grey).save(folder / "half.png")
+    gray = (digit * (255 / 16)).round().astype(np.uint8)
+    Image.fromarray(gray).save(folder / "half.png")
 
     numbers = np.random.default_rng(1).normal((50, 90), 9, (300, 2))
     with (folder / "patients.csv").open("w", newline="") as stream:

@@ -33,7 +33,7 @@ from sliceflow import ImageFlow, SlicedWassersteinFlow, __version__, metrics
 from sliceflow.datasets import PictureSet, load
 from sliceflow.spaces.pictures.known_parts import KNOWN_PARTS
 
-COLOURS = ("#0072B2", "#E69F00")  # Okabe and Ito: told apart by every kind of eye
+COLORS = ("#0072B2", "#E69F00")  # Okabe and Ito: told apart by every kind of eye
 VERBOSE = int(sys.stderr.isatty())  # progress bars, for people only
 N_SAMPLES = 2000  # that are drawn and measured, of each kind
 STEPS_PER_STAGE = 20
@@ -52,7 +52,7 @@ MEASURES = [
     Measure(
         "accuracy",
         "1",
-        "samples that a classifier of real digits recognises as the class asked for",
+        "samples that a classifier of real digits recognizes as the class asked for",
     ),
     Measure(
         "FD-PCA32",
@@ -75,22 +75,22 @@ MEASURES = [
 ]
 
 
-class LabelledRows(NamedTuple):
+class LabeledRows(NamedTuple):
     """Rows (n, d) and their classes (n,)."""
 
     X: np.ndarray
     y: np.ndarray
 
 
-def as_rows(images: np.ndarray, y: np.ndarray, n_pixel_values: int) -> LabelledRows:
+def as_rows(images: np.ndarray, y: np.ndarray, n_pixel_values: int) -> LabeledRows:
     """Pictures and their classes as rows."""
-    return LabelledRows(rows(images, n_pixel_values), y)
+    return LabeledRows(rows(images, n_pixel_values), y)
 
 
 def scores(
-    samples: LabelledRows, train: LabelledRows, test: LabelledRows
+    samples: LabeledRows, train: LabeledRows, test: LabeledRows
 ) -> dict[str, float]:
-    """What is measured of labelled samples.
+    """What is measured of labeled samples.
 
     `accuracy` is that of a classifier of real rows, on the samples; `TSTR` that of a
     classifier of samples, on the test rows.
@@ -127,14 +127,14 @@ def moons(out: Path) -> Path:
         1, 3, figsize=(12, 2.9), sharex=True, sharey=True, layout="constrained"
     )
     for ax, (title, points, labels) in zip(axes, panels, strict=True):
-        for label, colour in enumerate(COLOURS):
+        for label, color in enumerate(COLORS):
             members = points[labels == label]
             ax.scatter(
                 members[:, 0],
                 members[:, 1],
                 s=4,
                 linewidths=0,
-                c=colour,
+                c=color,
                 label=f"class {label}",
             )
         ax.set(title=title, xlabel="$x_1$", aspect="equal")
@@ -184,14 +184,14 @@ def digits(out: Path, train: PictureSet, test: PictureSet) -> tuple[Path, str]:
     seconds["vectors"] = time.perf_counter() - started_at
 
     panels = []
-    for title, colour, images, labels in (
+    for title, color, images, labels in (
         ("real training digits", INK, train.images, train.labels),
         ("batched samples", BLUE, flow.particles_, flow.particle_conditions_),
         ("offline samples", ORANGE, offline, y_offline),
     ):
         names = [str(label) for label in flow.classes_]
         grid = by_class(images, labels, 7)
-        panels.append(Panel(grid, title, colour, row_names=names))
+        panels.append(Panel(grid, title, color, row_names=names))
     path = sheet(out / "digits.png", panels, n_pixel_values, "Digits by class")
 
     train_rows = as_rows(train.images, train.labels, n_pixel_values)
@@ -199,7 +199,7 @@ def digits(out: Path, train: PictureSet, test: PictureSet) -> tuple[Path, str]:
     measured = {
         "batched": as_rows(flow.particles_, flow.particle_conditions_, n_pixel_values),
         "offline": as_rows(offline, y_offline, n_pixel_values),
-        "vectors": LabelledRows(vectors.particles_, vectors.particle_conditions_),
+        "vectors": LabeledRows(vectors.particles_, vectors.particle_conditions_),
         "real rows": train_rows,
     }
     with ThreadPoolExecutor() as pool:
@@ -241,7 +241,7 @@ def quality(
     batched = scores["batched"]
     offline = scores["offline"]
     vectors = scores["vectors"]
-    # A training row is its own neighbour, and known to the classifier: for these two
+    # A training row is its own neighbor, and known to the classifier: for these two
     # measures test rows are the real rows.
     reference = scores["real rows"] | {
         "accuracy": scores["real rows"]["TSTR"],

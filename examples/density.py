@@ -19,7 +19,7 @@ from sliceflow import SlicedDensity
 
 N_ROWS = 800
 N_CELLS = 160  # of the picture, along each side
-COLOURS = ("#0072B2", "#D55E00")  # colour-blind safe
+COLORS = ("#0072B2", "#D55E00")  # color-blind safe
 
 
 def density(out: Path) -> Path:
@@ -38,10 +38,10 @@ def density(out: Path) -> Path:
     shown = axes[1].pcolormesh(horizontal, vertical, p.reshape(a.shape), cmap="viridis")
     fig.colorbar(shown, ax=axes[1], label="p(x)")
     z = model.transform(X)
-    for label, colour in enumerate(COLOURS):
+    for label, color in enumerate(COLORS):
         for ax, points in ((axes[0], X), (axes[2], z)):
             members = points[y == label]
-            ax.scatter(*members.T, s=5, linewidths=0, c=colour, label=f"moon {label}")
+            ax.scatter(*members.T, s=5, linewidths=0, c=color, label=f"moon {label}")
     axes[0].set(title=f"{N_ROWS} rows", xlabel="$x_1$", ylabel="$x_2$")
     axes[1].set(title="density", xlabel="$x_1$")
     axes[2].set(title="the rows as noise", xlabel="$z_1$", ylabel="$z_2$")

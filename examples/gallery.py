@@ -1,10 +1,10 @@
-"""Pictures of the real sets: samples, classes, completions, amplifiers, neighbours.
+"""Pictures of the real sets: samples, classes, completions, amplifiers, neighbors.
 
     python examples/gallery.py --data-root DATA --out gallery
     python examples/gallery.py --data-root DATA --out gallery --only mnist celeba
     python examples/gallery.py --data-root DATA --out gallery --small
 
-writes one file for each picture, .png for grey sets and .jpg for photographs, and
+writes one file for each picture, .png for gray sets and .jpg for photographs, and
 `gallery.json`: what was fitted, how long it took, on what. It is made for a GPU;
 `--small` shows on a CPU that it runs. Samples shown are the first ones, not the best
 ones.
@@ -117,17 +117,17 @@ PICTURES = {  # which set, and who draws it
     "mnist-inpainting": ("mnist", partial(inpainting, given="top")),
     "mnist-amplifier": ("mnist", amplifier.draw),
     "mnist-ablation": ("mnist", local_and_pyramid.draw),
-    "mnist-neighbours": ("mnist", nearest.draw),
+    "mnist-neighbors": ("mnist", nearest.draw),
     "fashion-mnist": ("fashion-mnist", unconditional),
     "fashion-mnist-by-class": ("fashion-mnist", conditional),
     "fashion-mnist-inpainting": ("fashion-mnist", partial(inpainting, given="left")),
     "cifar10": ("cifar10", unconditional),
     "cifar10-by-class": ("cifar10", conditional),
     "cifar10-inpainting": ("cifar10", partial(inpainting, given="left")),
-    "cifar10-neighbours": ("cifar10", nearest.draw),
+    "cifar10-neighbors": ("cifar10", nearest.draw),
     "celeba": ("celeba", partial(unconditional, shape=(6, 12))),
     "celeba-inpainting": ("celeba", partial(inpainting, given="border")),
-    "celeba-neighbours": ("celeba", nearest.draw),
+    "celeba-neighbors": ("celeba", nearest.draw),
 }
 
 

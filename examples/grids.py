@@ -20,8 +20,8 @@ PICTURE_HEIGHT = 56  # about, in pixels of the sheet: small pictures are enlarge
 MIN_FONT_SIZE = 16
 # Wide sheets are shown smaller: their letters are larger, one pixel for so many.
 WIDTH_PER_FONT_PIXEL = 64
-N_GREYS = 64  # of a sheet of grey pictures
-N_SHADES = 16  # of each colour of its text
+N_GRAYS = 64  # of a sheet of gray pictures
+N_SHADES = 16  # of each color of its text
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Panel:
 
     images: np.ndarray  # (rows, columns, h, w[, c])
     title: str = ""
-    colour: str = INK  # of the title and the note
+    color: str = INK  # of the title and the note
     row_names: Sequence[str] = ()
     note: str = ""  # below the grid
     hidden: np.ndarray | None = None  # (h, w), True where checks cover a pixel
@@ -108,31 +108,31 @@ def sheet(path: Path, panels: Sequence[Panel], n_pixel_values: int, title: str) 
         middle = left + width // 2
         grid_x = middle - grid.width // 2
         page.paste(grid, (grid_x, grid_y))
-        draw.text((middle, panel_title_y), panel.title, panel.colour, font, anchor="ma")
-        draw.text((middle, note_y), panel.note, panel.colour, font, anchor="ma")
+        draw.text((middle, panel_title_y), panel.title, panel.color, font, anchor="ma")
+        draw.text((middle, note_y), panel.note, panel.color, font, anchor="ma")
         row_height = grid.height / len(panel.images)
         for i, name in enumerate(panel.row_names):
             row_middle = grid_y + (i + 0.5) * row_height
             draw.text((grid_x - margin, row_middle), name, INK, font, anchor="rm")
         left += width + gap
-    _save(page, path, grey=panels[0].images.ndim == 4)
+    _save(page, path, gray=panels[0].images.ndim == 4)
     return path
 
 
-def _save(page: Image.Image, path: Path, grey: bool) -> None:
+def _save(page: Image.Image, path: Path, gray: bool) -> None:
     if path.suffix == ".jpg":
         page.save(path, quality=88, subsampling=0, optimize=True)
         return
-    if grey:
+    if gray:
         page = _indexed(page)
     page.save(path, optimize=True)
 
 
 def _draw_grid(panel: Panel, n_pixel_values: int) -> Image.Image:
-    """The pictures of a panel as one; grey ones are drawn as ink on paper."""
-    grey = panel.images.ndim == 4
+    """The pictures of a panel as one; gray ones are drawn as ink on paper."""
+    gray = panel.images.ndim == 4
     values = panel.images / (n_pixel_values - 1)
-    if grey:
+    if gray:
         values = np.repeat(1 - values[..., None], 3, axis=-1)
     n_rows, n_columns, h, w, _ = values.shape
     if panel.hidden is not None:
@@ -146,18 +146,18 @@ def _draw_grid(panel: Panel, n_pixel_values: int) -> Image.Image:
     without_last_gap = grid[:-gap, :-gap]
     picture = Image.fromarray((without_last_gap * 255).round().astype(np.uint8))
     zoom = max(1, round(PICTURE_HEIGHT / h))
-    resampling = Image.Resampling.NEAREST if grey else Image.Resampling.BICUBIC
+    resampling = Image.Resampling.NEAREST if gray else Image.Resampling.BICUBIC
     return picture.resize((zoom * picture.width, zoom * picture.height), resampling)
 
 
 def _indexed(page: Image.Image) -> Image.Image:
-    """The page with few colours, which takes half the bytes.
+    """The page with few colors, which takes half the bytes.
 
-    These are 64 greys, 16 shades of each colour of text, and the checks.
+    These are 64 grays, 16 shades of each color of text, and the checks.
     """
     palette = np.concatenate(
         (
-            _shades(INK, N_GREYS),
+            _shades(INK, N_GRAYS),
             _shades(BLUE, N_SHADES),
             _shades(ORANGE, N_SHADES),
             np.array(CHECKS) * 255,
@@ -165,16 +165,16 @@ def _indexed(page: Image.Image) -> Image.Image:
     ).round()
     packed = np.asarray(page).astype(int) @ (1 << 16, 1 << 8, 1)  # one number a pixel
     used, index = np.unique(packed, return_inverse=True)
-    colours = np.stack((used >> 16, used >> 8 & 255, used & 255), axis=1)
-    nearest = np.square(colours[:, None] - palette).sum(axis=2).argmin(axis=1)
+    colors = np.stack((used >> 16, used >> 8 & 255, used & 255), axis=1)
+    nearest = np.square(colors[:, None] - palette).sum(axis=2).argmin(axis=1)
     indexed = Image.fromarray(nearest.astype(np.uint8)[index].reshape(packed.shape))
     indexed.putpalette(palette.astype(np.uint8).tobytes())
     return indexed
 
 
-def _shades(colour: str, n: int) -> np.ndarray:
-    """n shades (n, 3) from white to a colour."""
-    return np.linspace((255, 255, 255), ImageColor.getrgb(colour), n)
+def _shades(color: str, n: int) -> np.ndarray:
+    """n shades (n, 3) from white to a color."""
+    return np.linspace((255, 255, 255), ImageColor.getrgb(color), n)
 
 
 @cache

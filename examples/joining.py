@@ -33,10 +33,10 @@ def digits_and_clothes(root: Path | None) -> tuple[np.ndarray, np.ndarray, int]:
     return images, labels, 256
 
 
-def panel(flow: ImageFlow, title: str, colour: str) -> Panel:
+def panel(flow: ImageFlow, title: str, color: str) -> Panel:
     """Six batched samples of each class that the flow knows."""
     grid = by_class(flow.particles_, flow.particle_conditions_, 6)
-    return Panel(grid, title, colour)
+    return Panel(grid, title, color)
 
 
 def main() -> None:

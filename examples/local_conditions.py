@@ -80,9 +80,9 @@ def draw_posterior(path: Path) -> None:
     figure, axes = plt.subplots(
         1, 3, figsize=(9, 3.2), layout="constrained", sharex=True, sharey=True
     )
-    for axis, (title, draws, colour) in zip(axes, panels, strict=True):
+    for axis, (title, draws, color) in zip(axes, panels, strict=True):
         axis.scatter(
-            draws[:, 0], draws[:, 1], s=2, color=colour, alpha=0.6, linewidths=0
+            draws[:, 0], draws[:, 1], s=2, color=color, alpha=0.6, linewidths=0
         )
         axis.set(
             title=title, xlabel="θ₁", xlim=(-0.6, 0.6), ylim=(-0.6, 0.6), aspect="equal"

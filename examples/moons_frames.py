@@ -4,7 +4,7 @@
 
 writes `moons_frames.png`. A *listener* is any callable that `fit` calls after every
 step; this one keeps copies of the particles, which the engine holds as (d, M) in
-standardised units.
+standardized units.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from sklearn.preprocessing import StandardScaler
 from sliceflow import SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine.events import Event
 
-COLOURS = ("#0072B2", "#E69F00")  # of the classes
+COLORS = ("#0072B2", "#E69F00")  # of the classes
 SETTINGS = {"n_particles": 2000, "random_state": 0}
 SHOWN_STEPS = (1, 2, 3, 5, 8, 12, 18, 30, 50)  # most happens early
 
@@ -79,13 +79,13 @@ def main() -> None:
         2, 5, figsize=(14, 5.2), sharex=True, sharey=True, layout="constrained"
     )
     for ax, (step, points) in zip(axes.flat, frames.items(), strict=True):
-        for label, colour in enumerate(COLOURS):
+        for label, color in enumerate(COLORS):
             members = points[flow.particle_conditions_ == label]
             ax.scatter(
                 members[:, 0],
                 members[:, 1],
                 s=3,
-                c=colour,
+                c=color,
                 linewidths=0,
                 label=f"class {label}",
             )

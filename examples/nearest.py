@@ -2,9 +2,9 @@
 
     python examples/nearest.py --out examples-out
 
-writes `neighbours.png`. Left: batched samples, no labels. Right: test pictures, which
+writes `neighbors.png`. Left: batched samples, no labels. Right: test pictures, which
 no model has seen, as the measure of what to expect. After each, its five nearest
-training pictures. The samples are copies if they look more like their neighbours than
+training pictures. The samples are copies if they look more like their neighbors than
 the test pictures look like theirs.
 """
 
@@ -36,24 +36,24 @@ def nn_ratio(
 
 
 def panels_beside_nearest(
-    images: np.ndarray, title: str, colour: str, train: PictureSet, device: str
+    images: np.ndarray, title: str, color: str, train: PictureSet, device: str
 ) -> list[Panel]:
     """Pictures with their distance to the nearest training picture, and these."""
     images = images[:N_ROWS]
-    neighbours, distances = metrics.nearest_pictures(
+    neighbors, distances = metrics.nearest_pictures(
         images, train.images, N_NEAREST, mirror=mirrored(train), device=device
     )
     # In units in which pixels are in [-1, 1], as in the metrics.
     unit = (train.n_pixel_values - 1) / 2
     row_names = [f"{distance / unit:.1f}" for distance in distances[:, 0]]
     return [
-        Panel(images[:, None], title, colour, row_names=row_names),
-        Panel(neighbours, "nearest training pictures"),
+        Panel(images[:, None], title, color, row_names=row_names),
+        Panel(neighbors, "nearest training pictures"),
     ]
 
 
 def draw(path: Path, train: PictureSet, test: PictureSet, settings: dict) -> dict:
-    """Fit, find the neighbours, draw them."""
+    """Fit, find the neighbors, draw them."""
     device = settings["device"]
     images, cost = samples(train, **settings)
     ratio = nn_ratio(images, train, test, device)
@@ -70,10 +70,10 @@ def draw(path: Path, train: PictureSet, test: PictureSet, settings: dict) -> dic
 
 
 def main() -> None:
-    """Draw the neighbours of one set."""
+    """Draw the neighbors of one set."""
     args = arguments(__doc__)
     train, test = read(args)
-    path = args.out / "neighbours.png"
+    path = args.out / "neighbors.png"
     results = draw(path, train, test, settings(args))
     print(f"NN ratio {results['NN ratio']:.3f}")
     print("wrote", path)

@@ -22,11 +22,11 @@ GAP = 20  # between them
 N_FRAMES = 36
 FRAME_MILLISECONDS = 80
 LAST_FRAME_MILLISECONDS = 2000
-N_COLOURS = 48  # of the file, which is smaller with few
+N_COLORS = 48  # of the file, which is smaller with few
 N_PARTICLES = 2000
 N_DIGITS = 36
-DATA_COLOUR = "#B0B0B0"
-CLASS_COLOURS = ("#0072B2", "#D55E00")
+DATA_COLOR = "#B0B0B0"
+CLASS_COLORS = ("#0072B2", "#D55E00")
 
 
 def main() -> None:
@@ -49,9 +49,9 @@ def main() -> None:
         frames.append(side_by_side(moons[moons_index], digits[digits_index]))
     frames.append(side_by_side(moons[-1], digits[-1]))
 
-    # One palette for all frames, of one that has all colours.
+    # One palette for all frames, of one that has all colors.
     typical = side_by_side(moons[0], digits[len(digits) // 2])
-    palette = typical.quantize(N_COLOURS)
+    palette = typical.quantize(N_COLORS)
     quantized = [
         frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames
     ]
@@ -77,7 +77,7 @@ def moons_frames() -> list[Image.Image]:
 
     flow = SlicedWassersteinFlow(n_particles=N_PARTICLES, random_state=0)
     flow.fit(X, y, listeners=keep)
-    # Particles are in standardised units on their way.
+    # Particles are in standardized units on their way.
     rows = StandardScaler().fit_transform(X)
     classes = flow.particle_conditions_
     # Every third particle is shown.
@@ -87,20 +87,20 @@ def moons_frames() -> list[Image.Image]:
 def draw_points(
     rows: np.ndarray, particles: np.ndarray, classes: np.ndarray
 ) -> Image.Image:
-    """The data as grey dots, particles over them in the colours of their classes."""
+    """The data as gray dots, particles over them in the colors of their classes."""
     side = 2 * SIDE  # drawn large, and made smaller: smooth dots
     picture = Image.new("RGB", (side, side), "white")
     draw = ImageDraw.Draw(picture)
 
-    def dot(point: np.ndarray, radius: int, colour: str) -> None:
+    def dot(point: np.ndarray, radius: int, color: str) -> None:
         x = side * (0.5 + point[0] / 6)
         y = side * (0.5 - point[1] / 6)
-        draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=colour)
+        draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=color)
 
     for point in rows:
-        dot(point, 4, DATA_COLOUR)
+        dot(point, 4, DATA_COLOR)
     for point, label in zip(particles, classes, strict=True):
-        dot(point, 5, CLASS_COLOURS[int(label)])
+        dot(point, 5, CLASS_COLORS[int(label)])
     return picture.resize((SIDE, SIDE), Image.Resampling.LANCZOS)
 
 

@@ -33,7 +33,7 @@ class Run(NamedTuple):
     name: str
     frame: FrameKind
     n_steps: int
-    colour: str
+    color: str
     marker: str
 
 
@@ -110,7 +110,7 @@ def main() -> None:
         watch = Watch(test)
         flow = SlicedWassersteinFlow(n_steps=run.n_steps, frame=run.frame, **settings)
         flow.fit(train, listeners=watch)
-        style = {"c": run.colour, "marker": run.marker, "ms": 4, "label": run.name}
+        style = {"c": run.color, "marker": run.marker, "ms": 4, "label": run.name}
         by_steps.loglog(watch.steps, watch.distances, **style)
         by_seconds.loglog(watch.seconds, watch.distances, **style)
         print(

@@ -87,7 +87,7 @@ def rows(images: np.ndarray, n_pixel_values: int) -> np.ndarray:
 def mirrored(pictures: PictureSet) -> bool:
     """Whether the mirror image of a picture could be in the set as well.
 
-    Things and faces, which are in colour; not digits.
+    Things and faces, which are in color; not digits.
     """
     return pictures.images.ndim == 4
 

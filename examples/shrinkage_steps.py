@@ -35,7 +35,7 @@ SHOWN_STEPS = (10, 50, 200)
 KAPPA = 2.0  # the most that "auto" takes
 WITHOUT = "without shrinkage"
 WITH = f"with shrinkage, κ = {KAPPA:g}"
-COLOURS = {WITHOUT: "#E69F00", WITH: "#0072B2"}
+COLORS = {WITHOUT: "#E69F00", WITH: "#0072B2"}
 
 
 def trajectory(
@@ -80,15 +80,15 @@ def trajectories(
 def draw_digits(
     figure: plt.Figure, rows: list[tuple[str, list[torch.Tensor], int, str]]
 ) -> None:
-    """A digit of each class in every row: its text, trajectories, step and colour."""
+    """A digit of each class in every row: its text, trajectories, step and color."""
     axes = figure.subplots(len(rows), 10)
-    for row_axes, (text, moved, step, colour) in zip(axes, rows, strict=True):
+    for row_axes, (text, moved, step, color) in zip(axes, rows, strict=True):
         for ax, positions in zip(row_axes, moved, strict=True):
             digit = positions[step, :, 0].view(8, 8)
             ax.imshow(digit, cmap="gray_r", vmin=-1, vmax=1)
             ax.set(xticks=[], yticks=[])
             ax.spines[:].set_visible(False)
-        row_axes[0].set_ylabel(text, rotation=0, ha="right", va="center", color=colour)
+        row_axes[0].set_ylabel(text, rotation=0, ha="right", va="center", color=color)
 
 
 def displacement(moved: list[torch.Tensor]) -> torch.Tensor:
@@ -108,8 +108,8 @@ def main() -> None:
 
     digits = load_digits()
     fractions = np.random.default_rng(0).uniform(size=digits.data.shape)
-    dequantised = (digits.data + fractions) * (2 / 17) - 1
-    x = torch.tensor(dequantised, dtype=torch.float32).T
+    dequantized = (digits.data + fractions) * (2 / 17) - 1
+    x = torch.tensor(dequantized, dtype=torch.float32).T
     moved = {
         WITHOUT: trajectories(x, digits.target, 0.0),
         WITH: trajectories(x, digits.target, KAPPA),
@@ -118,17 +118,17 @@ def main() -> None:
     fig = plt.figure(figsize=(12, 4.6), layout="constrained")
     left, right = fig.subfigures(1, 2, width_ratios=(1.3, 1))
     rows = [("real", moved[WITHOUT], 0, "black")]
-    for name, colour in COLOURS.items():
+    for name, color in COLORS.items():
         with_or_without = name.split()[0]
         for step in SHOWN_STEPS:
-            rows.append((f"{with_or_without}, {step} steps", moved[name], step, colour))
+            rows.append((f"{with_or_without}, {step} steps", moved[name], step, color))
     draw_digits(left, rows)
 
     ax = right.subplots()
     sigma = x.std(1, correction=0).square().mean().sqrt()
-    for name, colour in COLOURS.items():
+    for name, color in COLORS.items():
         distance = displacement(moved[name]) / sigma
-        ax.plot(distance, color=colour, label=name)
+        ax.plot(distance, color=color, label=name)
         for step in SHOWN_STEPS:
             print(f"{name}: moved by {float(distance[step]):.3f} σ in {step} steps")
     ax.set(xlabel="steps", ylabel="root mean square displacement, in σ", ylim=(0, None))

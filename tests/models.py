@@ -24,7 +24,7 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 3))
 LABELS = np.arange(60) % 3
 PICTURES = RNG.integers(0, 17, (50, 5, 4)).astype(np.uint8)
-COLOURS = RNG.integers(0, 256, (40, 4, 4, 3)).astype(np.uint8)
+COLORS = RNG.integers(0, 256, (40, 4, 4, 3)).astype(np.uint8)
 EVEN_AND_ODD = np.arange(50) % 2
 DIGITS = load_digits()
 IMAGES = DIGITS.images.astype(np.uint8)[:300]
@@ -54,7 +54,7 @@ def pictures(n_knots: int = 16, **changes: Any) -> ImageFlow:
 
 
 def picture_plan(**changes: Any) -> PicturePlan:
-    """A plan of grey pictures of 6×6 pixels, as a fit of 40 particles could have it."""
+    """A plan of gray pictures of 6×6 pixels, as a fit of 40 particles could have it."""
     plan: Any = dict(
         device="cpu", n_pictures=30, mirror=False, n_particles=40, n_flow_particles=40
     )
@@ -156,19 +156,19 @@ PARTS: dict[
     "histogram": (lambda: vectors(transport=FEW_BINS), (X,)),
     "max-sliced": (lambda: vectors(frame="max-sliced"), (X,)),
     "per class": (lambda: vectors(amplifier=math.inf), (X, LABELS)),
-    "grey": (pictures, (PICTURES,)),
-    "grey floats": (
+    "gray": (pictures, (PICTURES,)),
+    "gray floats": (
         lambda: pictures(mirror=True),
         ((PICTURES / 16).astype(np.float32),),
     ),
-    "grey labels": (pictures, (PICTURES, EVEN_AND_ODD)),
+    "gray labels": (pictures, (PICTURES, EVEN_AND_ODD)),
     "bends": (lambda: pictures(4, transport=FEW_BINS), (PICTURES,)),
     "classes apart": (
         lambda: pictures(4, transport=FEW_BINS, amplifier=math.inf),
         (PICTURES, EVEN_AND_ODD),
     ),
     "clusters": (lambda: pictures(4, transport=FEW_BINS, n_clusters=3), (PICTURES,)),
-    "colour": (lambda: pictures(schedule="1[1] 4[2]", n_pixel_values=256), (COLOURS,)),
+    "color": (lambda: pictures(schedule="1[1] 4[2]", n_pixel_values=256), (COLORS,)),
     "masked": (lambda: pictures(known="top"), (PICTURES,)),
     "kept": (lambda: pictures(save_rows=True), (PICTURES, EVEN_AND_ODD)),
 }

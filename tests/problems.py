@@ -26,7 +26,7 @@ class Problem:
 
 @st.composite
 def gaussian(draw: st.DrawFn, n: int = 4000) -> Problem:
-    """A Gaussian sample, whitened and coloured so that its moments are the wanted ones
+    """A Gaussian sample, whitened and colored so that its moments are the wanted ones
     exactly.
     """
     d = draw(st.integers(1, 4))
@@ -60,8 +60,8 @@ def clouds(draw: st.DrawFn, *, max_rows: int = 60, max_columns: int = 3) -> np.n
 def mixture(n: int, d: int = 10, seed: int = 0) -> np.ndarray:
     """A mixture of five Gaussians in d dimensions."""
     rng = np.random.default_rng(seed)
-    centres = np.random.default_rng(7).normal(scale=2.0, size=(5, d))
-    return centres[rng.integers(5, size=n)] + 0.5 * rng.normal(size=(n, d))
+    centers = np.random.default_rng(7).normal(scale=2.0, size=(5, d))
+    return centers[rng.integers(5, size=n)] + 0.5 * rng.normal(size=(n, d))
 
 
 def target_for(flow: FlowSpec, particles: Cloud, data: Cloud) -> Target:

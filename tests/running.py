@@ -37,7 +37,7 @@ def environment():
     variables = dict(os.environ)
     variables["PYTHONPATH"] = os.pathsep.join(paths)
     variables["OMP_NUM_THREADS"] = "1"
-    # Whatever the terminal is, it is narrow and has no colours.
+    # Whatever the terminal is, it is narrow and has no colors.
     variables["COLUMNS"] = "100"
     variables["NO_COLOR"] = "1"
     return variables

@@ -36,7 +36,7 @@ FLOORS = (
     ),
     ("spaces",),
     ("models", "metrics"),
-    ("neighbours",),
+    ("neighbors",),
     ("engine",),
     ("kernels",),
     (

@@ -166,7 +166,7 @@ def test_the_judge_prefers_real_pictures_and_knows_copies(digits):
     two_classes = judge.among(np.array([3, 7]))
     assert set(np.unique(two_classes.train.labels)) == {3, 7}
     scores = two_classes.score(two_classes.test.images, two_classes.test.labels)
-    assert scores["recognised"] > 0.5
+    assert scores["recognized"] > 0.5
 
 
 def assert_truth_is_one_more_draw(task, n):
@@ -240,8 +240,8 @@ def test_the_other_rows_of_a_cpu_are_measured(tmp_path):
     ]
     rows = measure_quickly(tmp_path / "rows.json", "cpu", "--only", *names)
     by_name = {row["name"]: row for row in rows}
-    assert by_name["completions/digits"]["by_class_recognised"] > 0.5
-    assert by_name["pictures on a CPU/digits by class"]["recognised"] > 0.8
+    assert by_name["completions/digits"]["by_class_recognized"] > 0.5
+    assert by_name["pictures on a CPU/digits by class"]["recognized"] > 0.8
     assert 0.3 < by_name["posteriors/two moons 1000"]["c2st"] < 0.8
 
 
@@ -265,7 +265,7 @@ def test_pictures_of_a_gpu_are_scored(tmp_path, digits, monkeypatch):
     (row,) = measure_quickly(tmp_path / "rows.json", *words)
     assert row["same_bits"]
     assert row["model_mb"] > 0
-    assert 0 <= row["offline_recognised"] <= 1
+    assert 0 <= row["offline_recognized"] <= 1
     assert np.isfinite([row["fid768"], row["offline_fd"], row["copies_features"]]).all()
 
 

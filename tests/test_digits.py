@@ -29,7 +29,7 @@ def split():
     return (rows(train.images), train.labels), (rows(test.images), test.labels)
 
 
-def test_short_fits_are_recognised_and_not_copied(split):
+def test_short_fits_are_recognized_and_not_copied(split):
     train, test = split
     settings = dict(n_particles=1000, n_steps=60, transport="histogram", random_state=0)
     vectors = SlicedWassersteinFlow(**settings).fit(*train)

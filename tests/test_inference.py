@@ -95,7 +95,7 @@ def test_types_and_shapes_are_sbis(moons):
     single = posterior(torch.rand(60, 1), torch.rand(60, 3))
     assert single.sample((5,), x=torch.zeros(3)).dtype == torch.float32
     text = "Posterior of 1 parameters given 3 values, from 60 simulations"
-    assert repr(single) == f"{text}, by neighbours"
+    assert repr(single) == f"{text}, by neighbors"
 
 
 def test_several_observations_are_drawn_in_batches_each_by_its_own(
@@ -345,16 +345,16 @@ def test_samples_by_likelihood_are_between_bounds(rng):
 
 
 def test_auto_says_which_method_it_takes():
-    """A likelihood, for a straight line in ten values; and neighbours, for few rows."""
+    """A likelihood, for a straight line in ten values; and neighbors, for few rows."""
     rng = np.random.default_rng(0)
     theta = rng.normal(size=(300, 1))
     x = theta + rng.normal(size=(300, 10))
     found = posterior(theta, x, method="auto")
     assert found.comparison is not None
     assert found.method == found.comparison.better
-    assert f"by {found.method} (likelihood − neighbours: " in repr(found)
+    assert f"by {found.method} (likelihood − neighbors: " in repr(found)
     few = posterior(THETA, X, method="auto")
-    assert few.method == "neighbours"
+    assert few.method == "neighbors"
     assert "too few simulations" in repr(few)
 
 
@@ -362,7 +362,7 @@ def test_auto_says_which_method_it_takes():
 @pytest.mark.parametrize(
     ("name", "method"),
     [
-        ("two moons", "neighbours"),
+        ("two moons", "neighbors"),
         ("Gaussian linear", "likelihood"),
         ("SLCP", "likelihood"),
     ],

@@ -1,4 +1,4 @@
-"""The paper's figures: directions, samples, classes, completions, neighbours, …"""
+"""The paper's figures: directions, samples, classes, completions, neighbors, …"""
 
 from __future__ import annotations
 
@@ -215,18 +215,18 @@ def figure7(run: PaperRun) -> list[Row]:
         path = run.path(dataset, train)
         settings = run.settings(dataset)
         results = amplifier.draw(path, train, test, settings, network.predict)
-        shares = results["recognised"]
+        shares = results["recognized"]
         for xi, cost in zip(shares, results["fits"], strict=True):
             rows.append(
                 {
                     "set": dataset,
                     "ξ": xi,
                     "seconds": cost.seconds,
-                    "recognised": shares[xi],
+                    "recognized": shares[xi],
                 }
             )
-        real_share = results["real ones recognised"]
-        rows.append({"set": dataset, "ξ": "real", "recognised": real_share})
+        real_share = results["real ones recognized"]
+        rows.append({"set": dataset, "ξ": "real", "recognized": real_share})
     return run.finish(rows)
 
 

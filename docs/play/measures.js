@@ -8,8 +8,8 @@
 const Measures = (() => {
   // The share of rows that count as copies of others.
   const COPY_LEVEL = 0.01;
-  // With fewer neighbours a covariance says nothing.
-  const MIN_NEIGHBOURS = 3;
+  // With fewer neighbors a covariance says nothing.
+  const MIN_NEIGHBORS = 3;
   // Points whose covariance has a relative determinant below this are on a line.
   const MIN_DETERMINANT = 1e-9;
 
@@ -130,19 +130,19 @@ const Measures = (() => {
       mean and covariance. drawNormal: gives standard normal numbers. */
   function smoothed(rows, h, count, drawNormal, k = 20) {
     const n = rows.length / 2;
-    const nNeighbours = Math.min(k, n);
-    if (h <= 0 || nNeighbours < MIN_NEIGHBOURS) {
+    const nNeighbors = Math.min(k, n);
+    if (h <= 0 || nNeighbors < MIN_NEIGHBORS) {
       return rows;
     }
     const drawsPerRow = Math.max(1, Math.round(count / n));
     const m = n * drawsPerRow;
-    const scale = h / Math.sqrt(nNeighbours - 1);
+    const scale = h / Math.sqrt(nNeighbors - 1);
     const draws = new Float64Array(2 * m);
     for (let i = 0; i < n; i++) {
-      const neighbours = neighboursOf(rows, i, nNeighbours);
+      const neighbors = neighborsOf(rows, i, nNeighbors);
       for (let t = 0; t < drawsPerRow; t++) {
-        const weights = neighbours.map(drawNormal);
-        const [dx, dy] = weightedOffset(rows, i, neighbours, weights);
+        const weights = neighbors.map(drawNormal);
+        const [dx, dy] = weightedOffset(rows, i, neighbors, weights);
         draws[i * drawsPerRow + t] = rows[i] + scale * dx;
         draws[m + i * drawsPerRow + t] = rows[n + i] + scale * dy;
       }
@@ -151,7 +151,7 @@ const Measures = (() => {
   }
 
   /** The indices of the k rows nearest to row i, itself among them. */
-  function neighboursOf(rows, i, k) {
+  function neighborsOf(rows, i, k) {
     const n = rows.length / 2;
     const squared = new Float64Array(n);
     for (let j = 0; j < n; j++) {
@@ -162,13 +162,13 @@ const Measures = (() => {
     return indices.slice(0, k);
   }
 
-  /** Σⱼ (wⱼ − w̄)(xⱼ − xᵢ) over the neighbours of row i. */
-  function weightedOffset(rows, i, neighbours, weights) {
+  /** Σⱼ (wⱼ − w̄)(xⱼ − xᵢ) over the neighbors of row i. */
+  function weightedOffset(rows, i, neighbors, weights) {
     const n = rows.length / 2;
     const mean = weights.reduce((sum, weight) => sum + weight) / weights.length;
     let dx = 0;
     let dy = 0;
-    neighbours.forEach((j, c) => {
+    neighbors.forEach((j, c) => {
       dx += (weights[c] - mean) * (rows[j] - rows[i]);
       dy += (weights[c] - mean) * (rows[n + j] - rows[n + i]);
     });

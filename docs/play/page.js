@@ -6,7 +6,7 @@
   const TAU = 2 * Math.PI;
   const REACH = 3.2; // the canvas shows [−REACH, REACH] in both coordinates
   const MAX_ROWS = 2000; // that can be painted: more would be slow
-  const N_COLOURS = 4;
+  const N_COLORS = 4;
   const N_AXIS_STEPS = 2; // at the end, along the axes
   const ENTROPY_UNIT = 0.01; // of the slider
   const MAX_MEASURED = 1000; // particles of a class: all of them would take long
@@ -28,7 +28,7 @@
   const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
 
   let rows = []; // the data: [x, y, class]
-  // One for each colour that has rows: { colour, rows, data, size, rowDistances }. Its
+  // One for each color that has rows: { color, rows, data, size, rowDistances }. Its
   // particles, `size` of them, flow onto `data`, which are draws around the rows.
   let classes = [];
   // history[k]: { points (one array for each class), distance } after k steps.
@@ -40,7 +40,7 @@
   let lastMeasureTime = 0;
   let brush = null; // where the keyboard paints
   let isPainting = false; // whether the mouse is down
-  let colours = {}; // of the present scheme, light or dark
+  let colors = {}; // of the present scheme, light or dark
 
   function find(id) {
     return document.getElementById(id);
@@ -93,11 +93,11 @@
       const isUpper = i % 2 === 1;
       const x = isUpper ? Math.cos(t) : 1 - Math.cos(t);
       const y = isUpper ? Math.sin(t) : 0.5 - Math.sin(t);
-      const colour = isUpper ? 0 : 1;
+      const color = isUpper ? 0 : 1;
       points.push([
         1.4 * (x - 0.5) + 0.08 * normal(),
         1.8 * (y - 0.25) + 0.08 * normal(),
-        colour,
+        color,
       ]);
     }
     return points;
@@ -179,10 +179,10 @@
   function restart() {
     const random = makeRandom(1);
     classes = [];
-    for (let colour = 0; colour < N_COLOURS; colour++) {
-      const ofColour = rows.filter((row) => row[2] === colour);
-      if (ofColour.length) {
-        classes.push(makeClass(colour, ofColour, random));
+    for (let color = 0; color < N_COLORS; color++) {
+      const ofColor = rows.filter((row) => row[2] === color);
+      if (ofColor.length) {
+        classes.push(makeClass(color, ofColor, random));
       }
     }
     const start = makeRandom(0);
@@ -196,13 +196,13 @@
     show();
   }
 
-  function makeClass(colour, ofColour, random) {
-    const real = asArray(ofColour);
-    const shareOfRows = ofColour.length / rows.length;
+  function makeClass(color, ofColor, random) {
+    const real = asArray(ofColor);
+    const shareOfRows = ofColor.length / rows.length;
     const size = Math.max(1, Math.round(valueOf("particles") * shareOfRows));
     const data = Measures.smoothed(real, valueOf("smoothing"), size, random.normal);
-    const rowDistances = ofColour.length > 1 ? Measures.nearest(real, real) : [];
-    return { colour, rows: real, data, size, rowDistances };
+    const rowDistances = ofColor.length > 1 ? Measures.nearest(real, real) : [];
+    return { color, rows: real, data, size, rowDistances };
   }
 
   /** Show the next step. Returns false at the end. */
@@ -277,10 +277,10 @@
 
   // The picture
 
-  function readColours() {
+  function readColors() {
     const style = getComputedStyle(document.documentElement);
     for (const name of ["c0", "c1", "c2", "c3", "soft"]) {
-      colours[name] = style.getPropertyValue(`--${name}`);
+      colors[name] = style.getPropertyValue(`--${name}`);
     }
   }
 
@@ -314,34 +314,34 @@
     pen.clearRect(0, 0, side, side);
     pen.lineWidth = Math.max(1, side / 700);
     pen.globalAlpha = 0.55;
-    for (const { colour, rows: real } of classes) {
-      drawRings(real, 1.7 * radius, colours[`c${colour}`]);
+    for (const { color, rows: real } of classes) {
+      drawRings(real, 1.7 * radius, colors[`c${color}`]);
     }
     pen.globalAlpha = 0.8;
     const now = history[shownStep];
     const before = history[shownStep - 1] || now;
-    classes.forEach(({ colour }, i) => {
+    classes.forEach(({ color }, i) => {
       const from = before.points[i];
       const points = now.points[i].map((x, k) => from[k] + share * (x - from[k]));
-      drawDots(points, radius, colours[`c${colour}`]);
+      drawDots(points, radius, colors[`c${color}`]);
     });
     pen.globalAlpha = 1;
     if (brush && document.activeElement === canvas) {
       const [u, v] = toPixels(...brush);
-      pen.strokeStyle = colours.soft;
+      pen.strokeStyle = colors.soft;
       pen.strokeRect(u - 6 * radius, v - 6 * radius, 12 * radius, 12 * radius);
     }
   }
 
-  function drawRings(points, radius, colour) {
+  function drawRings(points, radius, color) {
     traceCircles(points, radius);
-    pen.strokeStyle = colour;
+    pen.strokeStyle = color;
     pen.stroke();
   }
 
-  function drawDots(points, radius, colour) {
+  function drawDots(points, radius, color) {
     traceCircles(points, radius);
-    pen.fillStyle = colour;
+    pen.fillStyle = color;
     pen.fill();
   }
 
@@ -485,11 +485,11 @@
       return;
     }
     const { normal } = makeRandom(rows.length);
-    const colour = Number(document.querySelector("[name=colour]:checked").value);
+    const color = Number(document.querySelector("[name=color]:checked").value);
     for (let i = 0; i < POINTS_PER_TOUCH; i++) {
       const u = clampToCanvas(x + BRUSH_SPREAD * normal());
       const v = clampToCanvas(y + BRUSH_SPREAD * normal());
-      rows.push([u, v, colour]);
+      rows.push([u, v, color]);
     }
     find("shape").value = "own";
     restart();
@@ -623,7 +623,7 @@
   window.Play = {
     shown: () => ({
       rows,
-      colours: classes.map((one) => one.colour),
+      colors: classes.map((one) => one.color),
       steps: history.slice(0, shownStep + 1),
     }),
   };
@@ -676,12 +676,12 @@
 
   function redraw() {
     fitCanvas();
-    readColours();
+    readColors();
     drawIfPaused();
   }
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   fitCanvas();
-  readColours();
+  readColors();
   pickShape("moons");
   new ResizeObserver(redraw).observe(canvas);
   if (!reducedMotion.matches) {

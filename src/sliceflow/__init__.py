@@ -1,4 +1,4 @@
-"""Generative modelling with sliced-Wasserstein flows: no network, no training loop.
+"""Generative modeling with sliced-Wasserstein flows: no network, no training loop.
 
 The public names are the estimators, `load`, and the modules `datasets`,
 `events`, `frames`, `inference`, `metrics`, `ranks`, `schedules` and `transports`. They

@@ -319,7 +319,7 @@ class TestUse:
         for (const xi of [0, 20]) {
           set("amplifier", xi); set("steps", 60);
           while (!find("step").disabled) find("step").click();
-          const { steps, rows, colours } = Play.shown();
+          const { steps, rows, colors } = Play.shown();
           const points = steps.at(-1).points[0];
           const m = points.length / 2;
           let wrong = 0;  // particles of one moon whose nearest datum is of the other
@@ -327,7 +327,7 @@ class TestUse:
             const far = ([x, y]) => (x - points[i]) ** 2 + (y - points[m + i]) ** 2;
             const nearer = (best, row) => (far(row) < far(best) ? row : best);
             const near = rows.reduce(nearer);
-            wrong += near[2] !== colours[0];
+            wrong += near[2] !== colors[0];
           }
           strays.push(wrong / m);
         }

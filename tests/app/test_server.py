@@ -384,7 +384,7 @@ class TestPictures:
         ours = flow.sample(4, y=3, random_state=5) * (255 / 16)
         assert np.array_equal([pixels(p) for p in found["pictures"]], ours.round())
 
-    def test_a_sample_comes_from_noise_and_has_neighbours(self, with_runs):
+    def test_a_sample_comes_from_noise_and_has_neighbors(self, with_runs):
         asked = {"run": 0, "label": "", "seed": 1, "n": 3}
         last = with_runs.said("samples", asked)["pictures"]
         found = with_runs.said("chosen", asked | {"index": 2})
@@ -395,7 +395,7 @@ class TestPictures:
         assert alone["snapshots"] == found["snapshots"]
         assert "name its run folder" in alone["data"]
 
-    def test_neighbours_may_be_few_and_mirrored(self):
+    def test_neighbors_may_be_few_and_mirrored(self):
         """A flow that was fitted to mirror images may copy those."""
         images = np.zeros((3, 4, 4), np.uint8)
         images[0, :, 0] = 255

@@ -156,7 +156,7 @@ def test_halves_are_completed_and_the_given_half_is_kept(top_run, digit, tmp_pat
             8 * 7,
         )  # what was given, and one completion
         pixels = np.asarray(page)[3::7, 3::7]
-    assert (pixels[4:, :8] == 128).all()  # what was not known is shown grey
+    assert (pixels[4:, :8] == 128).all()  # what was not known is shown gray
     refused(
         inside("sample", top_run, "--out", tmp_path / "y.png"),
         2,
@@ -167,12 +167,12 @@ def test_halves_are_completed_and_the_given_half_is_kept(top_run, digit, tmp_pat
 
 def test_a_model_that_keeps_its_pictures_completes_any_part(tmp_path):
     shades = np.random.default_rng(0).integers(0, 256, (150, 1, 1, 3))
-    images = np.broadcast_to(shades, (150, 6, 6, 3)).astype(np.uint8)  # one colour each
-    np.savez(tmp_path / "colours.npz", images=images)
+    images = np.broadcast_to(shades, (150, 6, 6, 3)).astype(np.uint8)  # one color each
+    np.savez(tmp_path / "colors.npz", images=images)
     np.save(tmp_path / "given.npy", images[:2])
     run = tmp_path / "run"
     out = tmp_path / "done.npz"
-    done("fit", tmp_path / "colours.npz", *FEW, "--out", run)
+    done("fit", tmp_path / "colors.npz", *FEW, "--out", run)
     assert "mosaics of" in (run / "report.html").read_text()
     words = ("inpaint", run, tmp_path / "given.npy", "--n", 3, "--out", out, "--force")
     refused(inside(*words), 2, "one known part", "--known top", "--known picture.png")

@@ -44,9 +44,9 @@ def test_other_pictures_are_compared_if_they_are_alike(digits_run, tmp_path):
     found = json.loads(
         done("evaluate", digits_run[0], "--against", tmp_path / "test.npy", "--json")
     )
-    labelled = ("recognised",)  # an array without labels
+    labeled = ("recognized",)  # an array without labels
     assert found["metrics"] == [
-        one for one in own["metrics"] if one["name"] not in labelled
+        one for one in own["metrics"] if one["name"] not in labeled
     ]
     said = done("evaluate", digits_run[0], "--against", tmp_path / "fitted.npy")
     assert "fitted.npy, of which 200 were fitted" in said
@@ -107,7 +107,7 @@ def test_the_report_needs_nothing_from_elsewhere(kind, request):
     assert first == page.index("<h2>May I use it?")
 
 
-def test_the_report_of_pictures_shows_classes_neighbours_and_start(digits_run):
+def test_the_report_of_pictures_shows_classes_neighbors_and_start(digits_run):
     page = plain((digits_run[0] / "report.html").read_text())
     texts = re.findall(r'<img alt="([^"]*)"', page)
     assert [f"10 samples of class {c}" for c in range(10)] == [

@@ -19,10 +19,10 @@ from PIL import Image
 from sliceflow.datasets import DatasetError, available, load
 
 rng = np.random.default_rng(0)
-GREY = rng.integers(0, 256, (6, 5, 4), dtype=np.uint8)
+GRAY = rng.integers(0, 256, (6, 5, 4), dtype=np.uint8)
 LABELS = np.array([3, 1, 4, 1, 5, 9])
-COLOUR = rng.integers(0, 256, (2, 32, 32, 3), dtype=np.uint8)
-ROWS = COLOUR.transpose(0, 3, 1, 2).reshape(2, 3072)
+COLOR = rng.integers(0, 256, (2, 32, 32, 3), dtype=np.uint8)
+ROWS = COLOR.transpose(0, 3, 1, 2).reshape(2, 3072)
 IMAGES = "train-images-idx3-ubyte"
 TARGETS = "train-labels-idx1-ubyte"
 
@@ -35,7 +35,7 @@ def idx(array):
     )
 
 
-def write_mnist(folder, images=GREY, labels=LABELS, pack=None):
+def write_mnist(folder, images=GRAY, labels=LABELS, pack=None):
     folder.mkdir(parents=True, exist_ok=True)
     for name, array in ((IMAGES, images), (TARGETS, labels.astype(np.uint8))):
         data = array if isinstance(array, bytes) else idx(array)
@@ -111,13 +111,13 @@ def test_what_cannot_be_loaded_is_refused_with_its_name(tmp_path):
 
 def test_root_is_the_argument_then_the_variable_then_the_cache(tmp_path, monkeypatch):
     for i, place in enumerate(("argument", "variable", "cache/sliceflow")):
-        write_mnist(tmp_path / place, GREY + np.uint8(i))
+        write_mnist(tmp_path / place, GRAY + np.uint8(i))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("SLICEFLOW_DATA", raising=False)
-    assert np.array_equal(load("mnist").images, GREY + np.uint8(2))
+    assert np.array_equal(load("mnist").images, GRAY + np.uint8(2))
     monkeypatch.setenv("SLICEFLOW_DATA", str(tmp_path / "variable"))
-    assert np.array_equal(load("mnist").images, GREY + np.uint8(1))
-    assert np.array_equal(load("mnist", root=tmp_path / "argument").images, GREY)
+    assert np.array_equal(load("mnist").images, GRAY + np.uint8(1))
+    assert np.array_equal(load("mnist", root=tmp_path / "argument").images, GRAY)
     missing = tmp_path / "nowhere"
     said = refused(
         "mnist: no train-images-idx3-ubyte",
@@ -153,7 +153,7 @@ def test_available_wants_every_file(tmp_path):
 def test_idx_files_are_read_in_every_layout(name, folder, pack, tmp_path):
     write_mnist(tmp_path / folder, pack=pack)
     read = load(name, root=tmp_path)
-    assert np.array_equal(read.images, GREY)
+    assert np.array_equal(read.images, GRAY)
     assert np.array_equal(read.labels, LABELS)
     assert (read.n_pixel_values, read.name, read.labels.dtype) == (256, name, np.int64)
     read.images[0] = 0  # the user's own copy
@@ -167,13 +167,13 @@ def test_idx_files_are_read_in_every_layout(name, folder, pack, tmp_path):
             b"<html>not found</html>",
             "is not an idx3 file of bytes: it starts with b'<htm'",
         ),
-        (idx(GREY)[:9], "cannot be read"),
+        (idx(GRAY)[:9], "cannot be read"),
         (
-            idx(GREY)[:-1],
+            idx(GRAY)[:-1],
             "damaged or empty: its header gives sizes (6, 5, 4), 120 bytes",
         ),
-        (idx(GREY) + bytes(5_000_000), "its header gives sizes (6, 5, 4), 120 bytes"),
-        (idx(GREY[:0]), "its header gives sizes (0, 5, 4), 0 bytes"),
+        (idx(GRAY) + bytes(5_000_000), "its header gives sizes (6, 5, 4), 120 bytes"),
+        (idx(GRAY[:0]), "its header gives sizes (0, 5, 4), 0 bytes"),
         (
             b"\0\0\x08\3" + b"\xff" * 12 + bytes(5_000_000),
             "its header gives sizes (4294967295, ",
@@ -222,9 +222,9 @@ def test_cifar_batches_are_read_however_they_were_written(case, tmp_path):
     write_cifar(tmp_path / "cifar-10-batches-py", data, ending=ending)
     train = load("cifar10", "train", tmp_path)
     test = load("cifar10", "test", tmp_path)
-    assert np.array_equal(train.images, np.concatenate([COLOUR] * 5))
+    assert np.array_equal(train.images, np.concatenate([COLOR] * 5))
     assert np.array_equal(train.labels, [3, 7] * 5)
-    assert np.array_equal(test.images, COLOUR)
+    assert np.array_equal(test.images, COLOR)
     assert (test.n_pixel_values, test.name, test.labels.dtype) == (
         256,
         "cifar10",
@@ -292,13 +292,13 @@ def test_bad_batches_are_named_and_never_run(
 
 def archive():
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, images=GREY, labels=LABELS)
+    np.savez_compressed(buffer, images=GRAY, labels=LABELS)
     return buffer.getvalue()
 
 
 WHOLE_SPACE = {
-    "idx": (idx(GREY), lambda data, at: (write_mnist(at, data), "mnist")),
-    "gz": (gzip.compress(idx(GREY)), lambda data, at: (write_mnist(at, data), "mnist")),
+    "idx": (idx(GRAY), lambda data, at: (write_mnist(at, data), "mnist")),
+    "gz": (gzip.compress(idx(GRAY)), lambda data, at: (write_mnist(at, data), "mnist")),
     "pickle": (
         pickle.dumps(batch()),
         lambda data, at: (write_cifar(at, data), "cifar10"),
@@ -355,9 +355,9 @@ def test_faces_are_the_middle_140_of_178x218_whatever_the_scale(w, h, scale, tmp
     x = read.images[0, ..., 0].astype(float)
     y = read.images[0, ..., 1].astype(float)
     # Of pixel i, in full-size pixels:
-    centre = 2.1875 * (np.arange(64) + 0.5) - scale / 2
-    assert np.abs(x[32] - (19 + centre)).max() < 1
-    assert np.abs(y[:, 32] - (39 + centre)).max() < 1
+    center = 2.1875 * (np.arange(64) + 0.5) - scale / 2
+    assert np.abs(x[32] - (19 + center)).max() < 1
+    assert np.abs(y[:, 32] - (39 + center)).max() < 1
     if scale == 1:  # a crop of whole pixels is exact
         exact = load("celeba", root=tmp_path, size=140).images[0]
         assert np.array_equal(exact[0, :, 0], np.arange(19, 159))
@@ -393,7 +393,7 @@ def test_the_partition_file_makes_the_splits(tmp_path):
 # Folders
 
 
-def test_subfolders_are_classes_in_order_and_grey_becomes_colour_beside_colour(
+def test_subfolders_are_classes_in_order_and_gray_becomes_color_beside_color(
     tmp_path,
 ):
     names = ("dog/2", "dog/1", "cat/2", "cat/1")
@@ -403,9 +403,9 @@ def test_subfolders_are_classes_in_order_and_grey_becomes_colour_beside_colour(
     read = load(str(tmp_path))
     assert read.labels.tolist() == ["cat", "cat", "dog", "dog"]
     assert np.array_equal(read.images, [pixels[name] for name in sorted(names)])
-    grey = picture(tmp_path / "cat" / "1.PNG", (8, 8))
+    gray = picture(tmp_path / "cat" / "1.PNG", (8, 8))
     assert np.array_equal(
-        load(tmp_path).images[0], np.repeat(grey[..., None], 3, axis=-1)
+        load(tmp_path).images[0], np.repeat(gray[..., None], 3, axis=-1)
     )
     alone = load(tmp_path / ".hidden")
     assert (alone.labels, alone.n_pixel_values, alone.name) == (None, 256, ".hidden")
@@ -489,11 +489,11 @@ def test_arrays_keep_their_type(dtype, shape, tmp_path):
     ("arrays", "message"),
     [
         (
-            dict(a=GREY, b=GREY),
+            dict(a=GRAY, b=GRAY),
             "has arrays ['a', 'b']; name the one of pictures 'images'",
         ),
-        (dict(x=GREY, y=LABELS[1:]), "labels of shape (5,) for 6 pictures"),
-        (dict(x=GREY[0]), "holds uint8 (5, 4), not pictures (n, h, w) or (n, h, w, c)"),
+        (dict(x=GRAY, y=LABELS[1:]), "labels of shape (5,) for 6 pictures"),
+        (dict(x=GRAY[0]), "holds uint8 (5, 4), not pictures (n, h, w) or (n, h, w, c)"),
         (dict(x=np.full((2, 2, 2), None)), "allow_pickle=False"),
     ],
     ids=["two", "labels", "vectors", "objects"],

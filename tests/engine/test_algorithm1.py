@@ -179,12 +179,12 @@ def lanczos(full, small):
     return weights / weights.sum(1, keepdims=True)
 
 
-def local_directions(patches, centres, theta_y, level, full):
-    """Patches at their centres, upsampled, and normalised together with θ_y."""
+def local_directions(patches, centers, theta_y, level, full):
+    """Patches at their centers, upsampled, and normalized together with θ_y."""
     c, h, w = level
     s = patches.shape[-1]
     out = []
-    for patch, (row, column), of_y in zip(patches, centres, theta_y, strict=True):
+    for patch, (row, column), of_y in zip(patches, centers, theta_y, strict=True):
         picture = np.zeros((c, h + 2 * s, w + 2 * s))
         top = row - s // 2 + s
         left = column - s // 2 + s
@@ -197,13 +197,13 @@ def local_directions(patches, centres, theta_y, level, full):
 
 
 def drawn(seed, k, n, level, s, width):
-    """What the engine draws for step k, as numpy has it: patches, centres, unit θ_y."""
+    """What the engine draws for step k, as numpy has it: patches, centers, unit θ_y."""
     seed = seed.child(k)
     c, h, w = level
     patches = seed.child("x").normal(n, c * s * s).view(n, c, s, s).numpy()
-    centres = (seed.child("centre").uniform(n, 2).numpy() * [h, w]).astype(int)
+    centers = (seed.child("centre").uniform(n, 2).numpy() * [h, w]).astype(int)
     theta_y = seed.child("y").normal(n, width).numpy()
-    return patches, centres, theta_y / np.linalg.norm(theta_y, axis=1, keepdims=True)
+    return patches, centers, theta_y / np.linalg.norm(theta_y, axis=1, keepdims=True)
 
 
 @pytest.mark.parametrize(

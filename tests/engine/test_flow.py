@@ -168,15 +168,15 @@ def test_uneven_labels_are_right_because_the_data_are_weighted(rng):
     Every class still in its place.
     """
     y_q = torch.from_numpy(np.repeat([0, 1, 2], [100, 450, 450]))
-    centres = torch.tensor([[0.0, 6.0, -6.0], [6.0, -6.0, -6.0]]).double()
+    centers = torch.tensor([[0.0, 6.0, -6.0], [6.0, -6.0, -6.0]]).double()
     data = Cloud(
-        centres[:, y_q] + 0.3 * torch.from_numpy(rng.normal(size=(2, 1000))),
+        centers[:, y_q] + 0.3 * torch.from_numpy(rng.normal(size=(2, 1000))),
         ClassIndices(y_q),
     )
     y_p = torch.from_numpy(np.repeat([0, 1, 2], [500, 400, 100]))
     particles = Cloud(torch.from_numpy(rng.normal(size=(2, 1000))), ClassIndices(y_p))
     fit(one_stage(Orthogonal(), 60, taper=0.5, condition_dim=3), particles, data)
-    nearest = torch.cdist(particles.x.T, centres.T).argmin(1)
+    nearest = torch.cdist(particles.x.T, centers.T).argmin(1)
     assert float((nearest == y_p).double().mean()) > 0.99
 
 

@@ -71,7 +71,7 @@ def test_sorted_with_unequal_counts_stays_within_one_datum_of_pots_plan(
 ):
     """The plan gives particle k some data.
 
-    Interpolation may reach the neighbours, never further.
+    Interpolation may reach the neighbors, never further.
     """
     rng = np.random.default_rng(seed)
     z_p = rng.normal(size=m)

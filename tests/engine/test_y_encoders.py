@@ -46,7 +46,7 @@ def test_whole_floats_are_labels_and_fractions_are_not():
         infer_encoder(np.array([0.0, 0.5]), 2)
 
 
-def test_columns_are_standardised_and_constant_ones_survive():
+def test_columns_are_standardized_and_constant_ones_survive():
     y = np.array([[1.0, 5.0], [3.0, 5.0]])
     columns = infer_encoder(y, 2)
     assert isinstance(columns, ContinuousEncoder)

@@ -51,7 +51,7 @@ def test_both_modes_have_their_shares(rng):
     assert (samples[0, :, 0] < 0).mean() == pytest.approx(0.75, abs=0.15)
 
 
-def test_the_prior_of_each_parameter_is_recognised(rng):
+def test_the_prior_of_each_parameter_is_recognized(rng):
     theta = np.column_stack(
         (rng.uniform(-1, 2, 500), rng.normal(size=500), np.exp(rng.normal(size=500)))
     )
@@ -73,14 +73,14 @@ def test_the_better_samples_are_found(rng):
     right = rng.normal(size=(200, 100, 2))
     wide = 2 * rng.normal(size=(200, 100, 2))
     assert compare(wide, right, truth).better == "likelihood"
-    assert compare(right, wide, truth).better == "neighbours"
+    assert compare(right, wide, truth).better == "neighbors"
 
 
 def test_the_higher_score_is_taken_however_close():
     """A lead within its error is still the better guess; of equals, the quicker one."""
-    close = Comparison(neighbours=0.0, likelihood=0.05, error=0.2, n=100)
+    close = Comparison(neighbors=0.0, likelihood=0.05, error=0.2, n=100)
     assert close.better == "likelihood"
-    behind = Comparison(neighbours=0.0, likelihood=-0.05, error=0.2, n=100)
-    assert behind.better == "neighbours"
-    equal = Comparison(neighbours=0.0, likelihood=0.0, error=0.0, n=100)
-    assert equal.better == "neighbours"
+    behind = Comparison(neighbors=0.0, likelihood=-0.05, error=0.2, n=100)
+    assert behind.better == "neighbors"
+    equal = Comparison(neighbors=0.0, likelihood=0.0, error=0.0, n=100)
+    assert equal.better == "neighbors"

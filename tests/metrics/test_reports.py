@@ -102,19 +102,19 @@ def test_a_report_prints_a_table_and_is_json(fresh):
         fresh["no such number"]
 
 
-def test_classes_are_recognised(digits):
+def test_classes_are_recognized(digits):
     train, test = digits
     n = 200
     y = (test.labels[:200], train.labels, test.labels)
     found = report(
         test.images[:n], train.images, test.images[n:], y=(*y[:2], test.labels[n:])
     )
-    assert found["recognised"].value == pytest.approx(
-        found["recognised"].reference, abs=0.05
+    assert found["recognized"].value == pytest.approx(
+        found["recognized"].reference, abs=0.05
     )
-    assert found["recognised"].reference > 0.9
+    assert found["recognized"].reference > 0.9
     wrong = report(FRESH, TRAIN, TEST, y=[np.arange(400) % 2] * 3, device="cpu")
-    assert wrong["recognised"].value == pytest.approx(0.5, abs=0.1)
+    assert wrong["recognized"].value == pytest.approx(0.5, abs=0.1)
     with pytest.raises(ValueError, match="a class for each row"):
         report(FRESH, TRAIN, TEST, y=([0], [0], [0]))
 

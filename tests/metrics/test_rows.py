@@ -1,4 +1,4 @@
-"""Neighbours against brute force: ties, bytes; copies at exactly zero."""
+"""Neighbors against brute force: ties, bytes; copies at exactly zero."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from sliceflow.metrics import nearest
     st.integers(0, 999),
     st.booleans(),
 )
-def test_neighbours_are_those_of_all_pairs(n, m, d, seed, whole):
+def test_neighbors_are_those_of_all_pairs(n, m, d, seed, whole):
     rng = np.random.default_rng(seed)
     if whole:
         a = rng.integers(0, 5, (n, d))
@@ -46,7 +46,7 @@ def test_copies_are_at_exactly_zero_far_from_the_origin(rng):
     assert np.array_equal(index[:, 0], np.arange(2000)[::7])
     data = rng.integers(0, 256, (500, 3072)).astype(np.uint8)
     near = data[:40].copy()
-    near[:, 0] ^= 1  # one grey level: bytes must not wrap around
+    near[:, 0] ^= 1  # one gray level: bytes must not wrap around
     assert np.all(nearest(near, data, device="cpu")[0] == 1)
 
 

@@ -21,10 +21,10 @@ KINDS = [
     "floats",
     "max-sliced",
     "per class",
-    "grey",
+    "gray",
     "bends",
     "classes apart",
-    "colour",
+    "color",
 ]
 
 
@@ -85,10 +85,10 @@ def test_steps_that_a_listener_skipped_stay_skipped(tmp_path):
 
     whole = []
     resumed = []
-    fit(tmp_path / "whole", "grey", (skip, whole.append))
+    fit(tmp_path / "whole", "gray", (skip, whole.append))
     with pytest.raises(Killed):
-        fit(tmp_path / "part", "grey", (skip, kill))
-    fit(tmp_path / "part", "grey", (skip, resumed.append))
+        fit(tmp_path / "part", "gray", (skip, kill))
+    fit(tmp_path / "part", "gray", (skip, resumed.append))
 
     def positions(events):
         return [

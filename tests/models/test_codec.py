@@ -200,7 +200,7 @@ class Counted:
 @dataclass(frozen=True)
 class Maps:
     knots: Annotated[Tensor, ArraySpec("h k", ("float32", "float64"))]
-    neighbours: Annotated[np.ndarray, ArraySpec("h", "int64", ge=0, differences=1)]
+    neighbors: Annotated[np.ndarray, ArraySpec("h", "int64", ge=0, differences=1)]
     n: int
     theta: Annotated[Tensor, ArraySpec("h d", "float64")] | None = None
     note: str = field(default="", metadata={"saved": False})
@@ -245,9 +245,9 @@ def test_arrays_are_named_by_their_path():
     assert sorted(arrays) == [
         "pictures",
         "steps.0.knots",
-        "steps.0.neighbours",
+        "steps.0.neighbors",
         "steps.1.knots",
-        "steps.1.neighbours",
+        "steps.1.neighbors",
         "steps.1.theta",
     ]
     assert comes_back(model(100))
@@ -277,9 +277,9 @@ KNOTS = torch.zeros(2, 2)
         (in_dataclass(tuple[int, ...])((1, True)), r"got `bool` - at `\$.value\[1\]`"),
         (
             Maps(KNOTS, np.zeros(3, np.int64), 3),
-            r"neighbours has shape \(3,\), but h is 2",
+            r"neighbors has shape \(3,\), but h is 2",
         ),
-        (Maps(KNOTS, np.array([0, -1]), 3), "neighbours holds values below 0"),
+        (Maps(KNOTS, np.array([0, -1]), 3), "neighbors holds values below 0"),
         (
             Maps(KNOTS.half(), np.array([0, 1]), 3),
             "knots has dtype float16; it must be one of",
@@ -314,8 +314,8 @@ def test_a_class_of_the_users_own_is_refused_even_by_the_name_of_one_of_ours():
         (Counted, {"class": "Counted"}, "missing required field `n_bins`"),
         (
             Counted,
-            {"class": "Counted", "n_bins": 3, "colour": 1},
-            "unknown field `colour`",
+            {"class": "Counted", "n_bins": 3, "color": 1},
+            "unknown field `color`",
         ),
         (SortedTransport | Counted, {"n_bins": 3}, "missing required field `class`"),
         (Counted, 3, "Expected `object`, got `int`"),

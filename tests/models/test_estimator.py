@@ -47,7 +47,7 @@ from sliceflow.engine.random import Seed
 
 SAMPLED = [kind for kind in PARTS if kind != "masked"]
 WITH_Y = [kind for kind, (_, data) in PARTS.items() if len(data) > 1]
-CLASSES = ["labels", "per class", "grey labels", "classes apart", "kept"]
+CLASSES = ["labels", "per class", "gray labels", "classes apart", "kept"]
 
 
 @pytest.fixture(params=PARTS)
@@ -130,7 +130,7 @@ def test_the_same_seed_gives_the_same_bits(kind, fitted):
     if kind not in (
         "local",
         "mixed",
-        "colour",
+        "color",
     ):  # maps are of the seed; these have none that move
         assert not np.array_equal(draws(other), draws(flow))
     assert not np.array_equal(draws(flow, seed=6), draws(flow))
@@ -236,7 +236,7 @@ def test_what_was_prepared_with_other_parameters_is_refused(kind, changes):
 
 
 @pytest.mark.parametrize("state", [np.random.RandomState, np.random.default_rng])
-@pytest.mark.parametrize("kind", ["labels", "grey labels"])
+@pytest.mark.parametrize("kind", ["labels", "gray labels"])
 def test_planning_changes_nothing(kind, state):
     make, data = PARTS[kind]
     flow = make().set_params(random_state=state(7))
@@ -270,7 +270,7 @@ def test_too_little_memory_is_refused_by_plan_and_fit_before_any_work(
 
 
 @pytest.mark.parametrize(
-    "kind", ["vectors", "labels", "per class", "grey", "grey labels", "colour"]
+    "kind", ["vectors", "labels", "per class", "gray", "gray labels", "color"]
 )
 def test_more_samples_than_memory_are_refused_at_once(kind, fitted, monkeypatch):
     monkeypatch.setattr("sliceflow.devices.free_memory", lambda device: 1 << 34)
@@ -283,7 +283,7 @@ def test_more_samples_than_memory_are_refused_at_once(kind, fitted, monkeypatch)
 # Listeners
 
 
-@pytest.mark.parametrize("kind", ["labels", "per class", "grey labels", "colour"])
+@pytest.mark.parametrize("kind", ["labels", "per class", "gray labels", "color"])
 def test_listeners_hear_every_step_and_verbose_logs_them(kind, caplog):
     make, data = PARTS[kind]
     heard = []
@@ -331,7 +331,7 @@ def test_what_is_logged_goes_to_stderr_unless_there_is_a_handler(tmp_path):
     assert path.read_text().count(f"mine: {message}") == 2
 
 
-@pytest.mark.parametrize("kind", ["labels", "per class", "grey"])
+@pytest.mark.parametrize("kind", ["labels", "per class", "gray"])
 def test_a_listener_ends_a_stage(kind):
     make, data = PARTS[kind]
     heard = []
@@ -345,7 +345,7 @@ def test_a_listener_ends_a_stage(kind):
     assert np.isfinite(draws(flow)).all()
 
 
-@pytest.mark.parametrize("kind", ["labels", "per class", "grey labels", "colour"])
+@pytest.mark.parametrize("kind", ["labels", "per class", "gray labels", "color"])
 def test_a_fit_that_fails_or_is_interrupted_leaves_the_old_model(kind):
     make, data = PARTS[kind]
     flow = make().fit(*data)
@@ -416,10 +416,10 @@ def test_one_condition_is_for_all_samples_and_several_are_for_one_each(fitted):
         ("local", 0.5, [[0.5], [0.0]]),
         ("mixed", ("odd", 0.5), [("even", 0.1), ("odd", 0.5)]),
         ("per class", 1, [2, 0, 1]),
-        ("grey labels", 1, [1, 0, 1]),
+        ("gray labels", 1, [1, 0, 1]),
         ("classes apart", np.int64(1), np.array([1, 0])),
         ("labels", np.array(1), torch.tensor([2, 0])),
-        ("grey labels", torch.tensor(1), [0, 1]),
+        ("gray labels", torch.tensor(1), [0, 1]),
     ):
         flow = fitted(kind)
         k = len(several)
@@ -437,23 +437,23 @@ def test_one_condition_is_for_all_samples_and_several_are_for_one_each(fitted):
 
 @pytest.mark.parametrize("n", [0, -3, 2.5, True, None])
 def test_numbers_of_samples_are_checked(n, fitted):
-    for kind in ("labels", "grey"):
+    for kind in ("labels", "gray"):
         with pytest.raises(ValueError, match=rf"^n={n} must be an int of at least 1$"):
             fitted(kind).sample(n)
     with pytest.raises(ValueError, match=rf"^n={n} must be an int of at least 1$"):
         fitted("masked").inpaint(PICTURES[:2], n=n)
-    assert len(fitted("grey").sample(np.int64(3))) == 3
+    assert len(fitted("gray").sample(np.int64(3))) == 3
 
 
 def test_conditions_that_do_not_exist_are_refused(fitted):
-    for kind in ("labels", "grey labels"):
+    for kind in ("labels", "gray labels"):
         flow = fitted(kind)
         known = ", ".join(map(str, flow.classes_.tolist()))
         with pytest.raises(
             ValueError, match=f"unknown labels 'x', 7; the model knows {known}"
         ):
             flow.sample(y=["x", 7, 1])
-    for kind in ("vectors", "grey", "clusters"):
+    for kind in ("vectors", "gray", "clusters"):
         with pytest.raises(
             ValueError, match="y was given but the model was fitted without y; omit y"
         ):
@@ -522,19 +522,19 @@ def test_the_score_is_minus_the_sliced_distance_in_the_units_of_the_flow(fitted)
     rng = np.random.default_rng(1)
     rows = rng.normal(1, 2, (300, 3))
 
-    def standardised(x):
+    def standardized(x):
         return (x - X.mean(0)) / X.std(0)
 
     drawn = fitted("vectors").sample(2100, random_state=seed)
-    distance = metrics.sliced_wasserstein(standardised(drawn), standardised(rows))
+    distance = metrics.sliced_wasserstein(standardized(drawn), standardized(rows))
     assert fitted("vectors").score(rows) == pytest.approx(-distance, rel=0.05)
 
     def encoded(pixels):  # 17 values, in [−1, 1]
         return (pixels.reshape(-1, 20) + 0.5) / 8.5 - 1
 
-    drawn = fitted("grey").sample(2000, random_state=seed)
+    drawn = fitted("gray").sample(2000, random_state=seed)
     distance = metrics.sliced_wasserstein(encoded(drawn), encoded(PICTURES))
-    assert fitted("grey").score(PICTURES) == pytest.approx(-distance, rel=0.1)
+    assert fitted("gray").score(PICTURES) == pytest.approx(-distance, rel=0.1)
 
     plain = vectors(0).fit(X)
     named = vectors(0).fit(pd.DataFrame(X, columns=list("abc")))
@@ -659,7 +659,7 @@ def test_every_frame_transport_and_condition_of_vectors(
 def test_every_basis_transport_and_condition_of_pictures(
     basis, transport, condition, tmp_path
 ):
-    changes, labelled = PICTURED[condition]
+    changes, labeled = PICTURED[condition]
     options = ImageOptions(n_knots=16, n_directions=20)
     flow = pictures(
         patch_basis=basis,
@@ -668,7 +668,7 @@ def test_every_basis_transport_and_condition_of_pictures(
         options=options,
         **changes,
     )
-    data = (PICTURES, EVEN_AND_ODD) if labelled else (PICTURES,)
+    data = (PICTURES, EVEN_AND_ODD) if labeled else (PICTURES,)
     if transport != "histogram" and condition in ("per class", "clusters"):
         with pytest.raises(
             ValueError, match="needs histograms, but this transport sorts 60 particles"

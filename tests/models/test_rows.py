@@ -25,10 +25,10 @@ RNG = np.random.default_rng(0)
 N = 14  # rows to choose from
 POINTS = RNG.normal(size=(N, 2)).round(1)
 POINTS[3] = POINTS[2]  # equal rows
-GREY = RNG.integers(0, 17, (N, 4, 4)).astype(np.uint8)
-GREY[3] = GREY[2]
-COLOURS = RNG.integers(0, 256, (N, 4, 4, 3)).astype(np.uint8)
-COLOURS[3] = COLOURS[2]
+GRAY = RNG.integers(0, 17, (N, 4, 4)).astype(np.uint8)
+GRAY[3] = GRAY[2]
+COLORS = RNG.integers(0, 256, (N, 4, 4, 3)).astype(np.uint8)
+COLORS[3] = COLORS[2]
 NUMBERS = np.arange(N) % 3
 NAMES = np.array(["a", "bb", "ccc"])[NUMBERS]
 TUPLES = np.empty(N, dtype=object)
@@ -79,24 +79,24 @@ KINDS = {
     "local labels and columns": Rows(
         lambda: vectors(n_particles=3), POINTS, MIXED, least=4
     ),
-    "grey": Rows(lambda: pictures(**small), GREY),
-    "grey labels": Rows(lambda: pictures(**small), GREY, NAMES),
-    "grey floats": Rows(
-        lambda: pictures(**small, mirror=True), (GREY / 16).astype(np.float32)
+    "gray": Rows(lambda: pictures(**small), GRAY),
+    "gray labels": Rows(lambda: pictures(**small), GRAY, NAMES),
+    "gray floats": Rows(
+        lambda: pictures(**small, mirror=True), (GRAY / 16).astype(np.float32)
     ),
-    "grey classes apart": Rows(
+    "gray classes apart": Rows(
         lambda: pictures(**small, amplifier=math.inf, transport="histogram"),
-        GREY,
+        GRAY,
         NUMBERS,
     ),
-    "a known part": Rows(lambda: pictures(**small, known="left"), GREY),
-    "colour": Rows(
+    "a known part": Rows(lambda: pictures(**small, known="left"), GRAY),
+    "color": Rows(
         lambda: pictures(**small | {"n_pixel_values": 256}),
-        COLOURS,
+        COLORS,
         form=torch.from_numpy,
     ),
-    "colour labels": Rows(
-        lambda: pictures(**small | {"n_pixel_values": 256}), COLOURS, TUPLES
+    "color labels": Rows(
+        lambda: pictures(**small | {"n_pixel_values": 256}), COLORS, TUPLES
     ),
 }
 
@@ -171,7 +171,7 @@ def state(flow):
 
 
 @pytest.mark.parametrize(
-    "kind", ["DataFrames", "classes apart", "grey labels", "colour"]
+    "kind", ["DataFrames", "classes apart", "gray labels", "color"]
 )
 @pytest.mark.parametrize("call", ["partial_fit", "forget", "refit"])
 def test_an_interrupted_change_leaves_the_model_unchanged(kind, call):
@@ -186,7 +186,7 @@ def test_an_interrupted_change_leaves_the_model_unchanged(kind, call):
 
 
 @pytest.mark.parametrize(
-    "kind", ["DataFrames", "local columns", "grey labels", "colour"]
+    "kind", ["DataFrames", "local columns", "gray labels", "color"]
 )
 def test_rows_that_do_not_fit_are_refused_and_change_nothing(kind):
     rows = KINDS[kind]
@@ -226,7 +226,7 @@ def test_a_row_goes_only_with_its_own_label():
 
 
 def test_before_a_fit_there_are_no_rows():
-    for make, X in ((FLAT, POINTS), (lambda: pictures(**small), GREY)):
+    for make, X in ((FLAT, POINTS), (lambda: pictures(**small), GRAY)):
         flow = make()
         for call in (lambda flow=flow, X=X: flow.forget(X), flow.refit):
             with pytest.raises(
@@ -235,7 +235,7 @@ def test_before_a_fit_there_are_no_rows():
                 call()
 
 
-@pytest.mark.parametrize("kind", ["tensors", "local columns", "grey labels", "colour"])
+@pytest.mark.parametrize("kind", ["tensors", "local columns", "gray labels", "color"])
 def test_an_estimator_has_its_rows_after_any_fit(kind):
     rows = KINDS[kind]
     flow = rows.make().set_params(save_rows=False).fit(*rows.at(np.arange(9)))
@@ -247,7 +247,7 @@ def test_an_estimator_has_its_rows_after_any_fit(kind):
 
 
 def test_a_file_and_a_pickle_have_rows_only_if_these_are_kept(tmp_path):
-    for make, X in ((FLAT, POINTS), (lambda: pictures(**small), GREY)):
+    for make, X in ((FLAT, POINTS), (lambda: pictures(**small), GRAY)):
         flow = make().set_params(save_rows=False).fit(X)
         flow.save(tmp_path / "model")
         for model in (
@@ -267,7 +267,7 @@ def test_a_file_and_a_pickle_have_rows_only_if_these_are_kept(tmp_path):
 # Rows that wait
 
 
-@pytest.mark.parametrize("kind", ["vectors", "grey"])
+@pytest.mark.parametrize("kind", ["vectors", "gray"])
 def test_rows_wait_for_a_refit_and_files_do_not_lose_them(kind, tmp_path):
     rows = KINDS[kind]
     flow = rows.make().partial_fit(*rows.at([0, 1]), refit=False)
@@ -336,7 +336,7 @@ def test_the_first_rows_decide_the_type(dtypes):
     flow = FLAT().partial_fit(first).partial_fit(second)
     assert flow.particles_.dtype == first.dtype
     assert saved(flow.forget(second)) == saved(FLAT().partial_fit(first))
-    images = [(GREY[part] / 16).astype("f4") for part in (slice(6), slice(6, 9))]
+    images = [(GRAY[part] / 16).astype("f4") for part in (slice(6), slice(6, 9))]
     model = pictures(**small)
     model.partial_fit(images[0]).partial_fit(images[1].astype("f8")).forget(
         images[1].astype("f8")
@@ -346,14 +346,14 @@ def test_the_first_rows_decide_the_type(dtypes):
 
 def test_whole_numbers_of_other_types_are_the_same_pictures():
     flow = (
-        pictures(**small).partial_fit(GREY[:6]).partial_fit(GREY[6:9].astype(np.int64))
+        pictures(**small).partial_fit(GRAY[:6]).partial_fit(GRAY[6:9].astype(np.int64))
     )
     assert flow.particles_.dtype == np.uint8
-    assert saved(flow.forget(GREY[6:9].astype("i2"))) == saved(
-        pictures(**small).partial_fit(GREY[:6])
+    assert saved(flow.forget(GRAY[6:9].astype("i2"))) == saved(
+        pictures(**small).partial_fit(GRAY[:6])
     )
     with pytest.raises(ValueError, match="but the model was fitted on integers"):
-        flow.partial_fit(GREY[:2] / 16)
+        flow.partial_fit(GRAY[:2] / 16)
 
 
 def test_labels_of_another_type_leave_no_trace():
@@ -373,7 +373,7 @@ def test_labels_of_another_type_leave_no_trace():
 def test_the_rows_of_a_model_are_its_own_and_one_file_is_of_all_ways_to_them():
     for make, rows in (
         (FLAT, POINTS.copy()),
-        (functools.partial(pictures, **small), GREY.copy()),
+        (functools.partial(pictures, **small), GRAY.copy()),
     ):
         models = [make().partial_fit(rows), make().fit(rows)]
         waiting = make().partial_fit(rows, refit=False)
@@ -411,6 +411,6 @@ def test_rows_of_a_file_have_one_condition_each():
         VectorRows(POINTS[:3], conditions).check_saved()
     with pytest.raises(ValueError, match="there are 1 names for 2 columns"):
         VectorRows(POINTS, names=("a",)).check_saved()
-    pixels = GREY[:3, None]
+    pixels = GRAY[:3, None]
     with pytest.raises(ValueError, match="there are 2 labels for 3 rows"):
-        PictureRows(Layout.infer(GREY, 17), pixels, conditions).check_saved()
+        PictureRows(Layout.infer(GRAY, 17), pixels, conditions).check_saved()

@@ -14,7 +14,7 @@ import torch
 
 import sliceflow
 from models import (
-    COLOURS,
+    COLORS,
     FITTED,
     LABELS,
     PARTS,
@@ -82,7 +82,7 @@ def test_no_saved_class_misspells_its_check():
 
 
 def test_particles_are_left_out_unless_asked_for(tmp_path, fitted):
-    for kind in ("labels", "grey labels"):
+    for kind in ("labels", "gray labels"):
         fitted(kind).save(tmp_path / kind)
         loaded = sliceflow.load(tmp_path / kind)
         assert not hasattr(loaded, "particles_")
@@ -99,7 +99,7 @@ def test_particles_are_left_out_unless_asked_for(tmp_path, fitted):
 
 
 @pytest.mark.parametrize(
-    "kind", ["labels", "local", "per class", "grey labels", "masked", "colour"]
+    "kind", ["labels", "local", "per class", "gray labels", "masked", "color"]
 )
 def test_a_loaded_model_can_be_fitted_again(kind, fitted, tmp_path):
     _, data = PARTS[kind]
@@ -109,7 +109,7 @@ def test_a_loaded_model_can_be_fitted_again(kind, fitted, tmp_path):
     assert saved(loaded, particles=True) == saved(fitted(kind), particles=True)
 
 
-@pytest.mark.parametrize("kind", ["vectors", "labels", "grey", "grey labels", "colour"])
+@pytest.mark.parametrize("kind", ["vectors", "labels", "gray", "gray labels", "color"])
 def test_rows_are_in_the_file_only_if_they_are_kept(kind, tmp_path):
     make, data = PARTS[kind]
     sizes = []
@@ -141,7 +141,7 @@ def test_types_of_arrays_come_back(tmp_path):
         for rows in (loaded.particles_, loaded.sample(3), kept_rows):
             assert type(rows) is type(data)
             assert rows.dtype == data.dtype
-    for images in (torch.from_numpy(PICTURES), torch.from_numpy(COLOURS)):
+    for images in (torch.from_numpy(PICTURES), torch.from_numpy(COLORS)):
         flow = pictures(schedule="1[1]", n_pixel_values=256).fit(images)
         flow.save(tmp_path / "model")
         assert isinstance(sliceflow.load(tmp_path / "model").sample(3), torch.Tensor)
@@ -175,8 +175,8 @@ QUICK_KINDS = (
     "tuples",
     "local",
     "per class",
-    "grey labels",
-    "colour",
+    "gray labels",
+    "color",
     "masked",
     "table",
 )
@@ -218,10 +218,10 @@ def test_changed_files_are_refused_or_draw_numbers(
 
 
 def test_a_saved_precision_is_that_of_a_gpu(fitted, tmp_path):
-    fitted("grey").save(tmp_path / "model")
+    fitted("gray").save(tmp_path / "model")
     loaded = sliceflow.load(tmp_path / "model", device="cpu", precision="float32")
     assert loaded.options.precision == "float32"
-    assert np.array_equal(draws(loaded), draws(fitted("grey")))
+    assert np.array_equal(draws(loaded), draws(fitted("gray")))
     fitted("vectors").save(tmp_path / "model")
     with pytest.raises(ValueError, match="precision='float32' applies to pictures"):
         sliceflow.load(tmp_path / "model", precision="float32")

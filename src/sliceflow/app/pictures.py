@@ -1,4 +1,4 @@
-"""The tabs Pictures and Complete: samples of models, neighbours, completions."""
+"""The tabs Pictures and Complete: samples of models, neighbors, completions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # How many pictures fit on the page.
 _MAX_SAMPLES = 100
 _N_SNAPSHOTS = 32  # of a sample on its way
-_N_NEIGHBOURS = 5
+_N_NEIGHBORS = 5
 _N_EXAMPLES = 8
 _N_COMPLETIONS = 8
 
@@ -236,11 +236,11 @@ class Gallery:
         snapshots = np.asarray(evolutions)[:, i]
         nearest: list[str] = []
         if run.train is not None:
-            k = min(_N_NEIGHBOURS, len(run.train.x))
-            neighbours, _ = metrics.nearest_pictures(
+            k = min(_N_NEIGHBORS, len(run.train.x))
+            neighbors, _ = metrics.nearest_pictures(
                 snapshots[-1:], run.train.x, k, mirror=run.model.mirror
             )
-            nearest = run.as_addresses(neighbours[0])
+            nearest = run.as_addresses(neighbors[0])
         return {
             "snapshots": run.as_addresses(snapshots),
             "nearest": nearest,

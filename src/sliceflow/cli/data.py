@@ -141,7 +141,7 @@ class PictureInput(BaseInput):
         height, width = self.x.shape[1:3]
         text = f"{len(self.x)} pictures of {height}×{width}"
         if self.x.ndim == 4:
-            text += " in colour"
+            text += " in color"
         if self.labels is not None:
             text += f" in {len(np.unique(self.labels))} classes"
         return text

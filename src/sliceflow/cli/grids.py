@@ -27,7 +27,7 @@ _N_SNAPSHOTS = 40
 _FRAME_MILLISECONDS = 90
 _LAST_FRAME_MILLISECONDS = 2000  # the animation pauses at its end
 _WHITE = 255
-_GREY = 128  # between pictures of an animation: for light pages and for dark ones
+_GRAY = 128  # between pictures of an animation: for light pages and for dark ones
 
 
 def write_pictures(
@@ -93,7 +93,7 @@ def make_grid(
 ) -> Image:
     """Bytes (rows, columns, h, w[, c]) as one picture.
 
-    Small pictures are enlarged to about `shown_side` pixels; gaps have the grey value
+    Small pictures are enlarged to about `shown_side` pixels; gaps have the gray value
     `ground`.
     """
     n_rows, n_columns, h, w = pixels.shape[:4]
@@ -136,7 +136,7 @@ def write_evolution(
     """
     side = 8
     if pictures.ndim == 4:
-        side = 6  # colours make a .gif large
+        side = 6  # colors make a .gif large
     if model.known is None:
         snapshots = model.evolution(
             side**2, random_state=seed, n_snapshots=_N_SNAPSHOTS
@@ -151,7 +151,7 @@ def write_evolution(
     for snapshot in np.asarray(snapshots):
         pixels = as_bytes(snapshot, model.plan_.layout.n_pixel_values)
         arranged, _ = arrange_by_class(pixels, None, side)
-        images.append(make_grid(arranged, _SHOWN_SIDE_OF_ANIMATION, ground=_GREY))
+        images.append(make_grid(arranged, _SHOWN_SIDE_OF_ANIMATION, ground=_GRAY))
     milliseconds = [_FRAME_MILLISECONDS] * len(images)
     milliseconds[-1] = _LAST_FRAME_MILLISECONDS
     write_image(
@@ -166,7 +166,7 @@ def write_evolution(
 
 
 def read_pictures(path: Path, layout: Layout, *, resize: bool) -> np.ndarray:
-    """Pictures like those of a layout: its size, its colours, its kind of pixels.
+    """Pictures like those of a layout: its size, its colors, its kind of pixels.
 
     `path` is a picture, a folder of them, or an array (.npy or .npz).
     """

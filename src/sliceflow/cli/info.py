@@ -109,8 +109,8 @@ def _describe_model(model: Model) -> JsonObject:
         out["columns"] = model.kinds_
     elif isinstance(model, ImageFlow):
         layout = model.plan_.layout
-        colour = "" if layout.shape[0] == 1 else " in colour"
-        out["pictures"] = f"{layout.height}×{layout.width}{colour}"
+        color = "" if layout.shape[0] == 1 else " in color"
+        out["pictures"] = f"{layout.height}×{layout.width}{color}"
         is_name = model.known is None or isinstance(model.known, str)
         out["known"] = model.known if is_name else "a part of its own"
     else:

@@ -44,7 +44,7 @@ def inpaint(  # noqa: PLR0913, a parameter for each flag
 ) -> Result:
     """Complete pictures of which only a part is known.
 
-    A model fitted with --known completes that part. One that keeps its pictures (colour
+    A model fitted with --known completes that part. One that keeps its pictures (color
     pictures, or --save-rows) completes any part: pass it here.
     """
     check_new(out, force=force)
@@ -125,13 +125,13 @@ def _write_grid(
 ) -> None:
     """Write a grid with a row for each picture: its known part, then its completions.
 
-    What is not known is grey. `pictures` are (k, h, w[, c]), `completions` (k, n, h,
+    What is not known is gray. `pictures` are (k, h, w[, c]), `completions` (k, n, h,
     w[, c]).
     """
     from sliceflow.spaces.pictures.known_parts import as_known
 
-    grey = 0.5 if layout.n_pixel_values is None else layout.n_pixel_values // 2
+    gray = 0.5 if layout.n_pixel_values is None else layout.n_pixel_values // 2
     hidden = pictures.astype(completions.dtype)  # a copy
-    hidden[:, ~as_known(known, layout)] = grey
+    hidden[:, ~as_known(known, layout)] = gray
     rows = np.concatenate((hidden[:, None], completions), axis=1)
     write_image(out, make_grid(as_bytes(rows, layout.n_pixel_values)), optimize=True)

@@ -32,9 +32,9 @@ _MAX_CLASSES = 20
 _N_TABLE_ROWS = 8
 _N_WORST_PAIRS = 12
 _N_RULES = 20
-_N_NEIGHBOUR_ROWS = 8
-_N_NEIGHBOURS = 5
-_GREY = 128  # between pictures: for light pages and for dark ones
+_N_NEIGHBOR_ROWS = 8
+_N_NEIGHBORS = 5
+_GRAY = 128  # between pictures: for light pages and for dark ones
 
 # The small plots of columns: bars of numbers, bars of categories, pixels.
 _N_BINS = 24
@@ -123,7 +123,7 @@ def _format_number(value: float | None) -> str:
 def _describe_pictures(
     model: ImageFlow, train: PictureInput, samples: Samples
 ) -> JsonObject:
-    """A grid of samples for each class, or one of all, and a grid of neighbours."""
+    """A grid of samples for each class, or one of all, and a grid of neighbors."""
     from sliceflow import metrics
 
     rows, names = arrange_by_class(samples.x, samples.labels)
@@ -134,18 +134,18 @@ def _describe_pictures(
     if not names:
         alt = f"A grid of {len(rows)} by {rows.shape[1]} samples"
         content["samples"] = _embed(_grid(rows, train), alt)
-    first = samples.x[:_N_NEIGHBOUR_ROWS]
-    k = min(_N_NEIGHBOURS, len(train.x))
-    neighbours, _ = metrics.nearest_pictures(first, train.x, k, mirror=model.mirror)
-    beside = np.concatenate((first[:, None], neighbours), axis=1)
+    first = samples.x[:_N_NEIGHBOR_ROWS]
+    k = min(_N_NEIGHBORS, len(train.x))
+    neighbors, _ = metrics.nearest_pictures(first, train.x, k, mirror=model.mirror)
+    beside = np.concatenate((first[:, None], neighbors), axis=1)
     alt = "Each row: a sample, then its nearest training pictures"
-    content["neighbours"] = _embed(_grid(beside, train), alt)
+    content["neighbors"] = _embed(_grid(beside, train), alt)
     return content
 
 
 def _grid(pictures: np.ndarray, data: PictureInput) -> Image:
     """Pictures (rows, columns, h, w[, c]) as one picture."""
-    return make_grid(as_bytes(pictures, data.n_pixel_values), ground=_GREY)
+    return make_grid(as_bytes(pictures, data.n_pixel_values), ground=_GRAY)
 
 
 def _describe_columns(

@@ -83,7 +83,7 @@ def _picture_files(folder: Path) -> list[Path]:
 def _decode_all(
     files: Sequence[Path], fit: Callable[[Image], Image], skip_broken: bool
 ) -> tuple[NDArray[np.uint8], list[Path]]:
-    """The pictures that can be read, grey if all are, and their files."""
+    """The pictures that can be read, gray if all are, and their files."""
     images = np.empty(0, np.uint8)
     decoded: list[Path] = []
     problems: list[str] = []
@@ -99,9 +99,9 @@ def _decode_all(
             images = np.empty((len(files), *pixels.shape), np.uint8)
         elif pixels.shape[:2] != images.shape[1:3]:
             _raise_mixed_sizes(decoded[0], images.shape[1:], file, pixels.shape)
-        if pixels.ndim == images.ndim:  # the first picture in colour, after grey ones
+        if pixels.ndim == images.ndim:  # the first picture in color, after gray ones
             images = np.repeat(images[..., None], 3, axis=-1)
-        if pixels.ndim < images.ndim - 1:  # a grey one among those in colour
+        if pixels.ndim < images.ndim - 1:  # a gray one among those in color
             pixels = pixels[..., None]
         images[len(decoded)] = pixels
         decoded.append(file)
@@ -150,7 +150,7 @@ def _raise_mixed_sizes(
 
 
 def upright(file: Path) -> Image:
-    """One picture as its camera meant it, on white: grey if stored so, or in colour."""
+    """One picture as its camera meant it, on white: gray if stored so, or in color."""
     try:
         import PIL.Image as pillow
         from PIL.ImageOps import exif_transpose

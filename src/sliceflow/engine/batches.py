@@ -28,7 +28,7 @@ from sliceflow.engine.random import Seed
 if TYPE_CHECKING:
     from sliceflow.engine.flow import Step
 
-# A batch of labelled particles is paired with this many different batches of data,
+# A batch of labeled particles is paired with this many different batches of data,
 # before the pairs repeat. The indices of the data of each pair are stored, so that more
 # pairs take more memory.
 _PAIRS_PER_BATCH = 4

@@ -220,7 +220,7 @@ def sliced_distance(
 
 
 def _classes_and_numbers(y: EncodedY) -> tuple[Tensor | None, Tensor | None]:
-    """The classes (n,) and the standardised columns (n, l) of y; None without them."""
+    """The classes (n,) and the standardized columns (n, l) of y; None without them."""
     if isinstance(y, ClassIndices):
         return y.values, None
     if isinstance(y, MixedY):

@@ -87,7 +87,7 @@ class SeparateClassIndices(ClassIndices):
 
 @dataclass(frozen=True)
 class ContinuousY(_PointValues):
-    """Columns of numbers: `values` (n, l) are standardised."""
+    """Columns of numbers: `values` (n, l) are standardized."""
 
     def shift(self, z: Tensor, theta: Tensor) -> Tensor:
         """z (h, n) plus θᵀy of each point; theta is (h, l)."""
@@ -108,7 +108,7 @@ class MixedY(_PointValues):
 
     @property
     def numbers(self) -> Tensor:
-        """The standardised columns (n, l)."""
+        """The standardized columns (n, l)."""
         return self.values[:, 1:]
 
 

@@ -70,7 +70,7 @@ class Event:
         Steps of all stages, as far as their number is known now.
     distance : tensor
         The sliced distance before the step, √(mean over directions of W₂²), in the
-        units of the flow (standardised data). It is a tensor, so that a GPU need not
+        units of the flow (standardized data). It is a tensor, so that a GPU need not
         wait; ``float(event.distance)`` reads it.
     seconds : float
         Time since the first step began.

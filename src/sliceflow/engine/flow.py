@@ -245,7 +245,7 @@ class FlowSpec:
     # l: the number of classes, or of columns of a continuous condition; 0 for none.
     condition_dim: int = 0
     amplifier: float = 10.0  # ξ; see `resolve_map_sharing`
-    # λ of the entropy-regularised flow (Liutkus et al. 2019).
+    # λ of the entropy-regularized flow (Liutkus et al. 2019).
     entropy: float = 0.0
     # Bytes for projections; particles that need more are moved in chunks.
     projection_bytes: int = PROJECTION_BYTES

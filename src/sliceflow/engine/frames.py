@@ -182,7 +182,7 @@ def frame_bytes(kind: FrameKind, d: int, condition_dim: int, itemsize: int) -> i
         result = 2 * itemsize
         return shift_bytes + d * d * (pool + max(making_the_pool, multiplying) + result)
     h = kind.max_directions(d)
-    # Four arrays in float64 (drawn, joined, normalised, signed), and two in the type of
+    # Four arrays in float64 (drawn, joined, normalized, signed), and two in the type of
     # the particles.
     bytes_per_number = 4 * 8 + 2 * itemsize
     return h * (d + condition_dim) * bytes_per_number

@@ -28,7 +28,7 @@ from sliceflow.engine.rotations import rotation
 from sliceflow.engine.smooth_maps import SmoothMaps
 from sliceflow.engine.transports import TransportSolution
 
-# The largest slope at and beyond the outermost knots, of standardised values. There
+# The largest slope at and beyond the outermost knots, of standardized values. There
 # are no data beyond to estimate it, and slopes above 1 would grow exponentially over
 # the steps: a held-out row a little outside would end at 1e10 (measured on 118 rows of
 # 13 columns).
@@ -58,9 +58,9 @@ _ICA_ITERATIONS = 10
 
 @dataclass(frozen=True)
 class GaussianizingTransport:
-    """Solves for smooth maps of particles to N(0, 1) by penalised maximum likelihood.
+    """Solves for smooth maps of particles to N(0, 1) by penalized maximum likelihood.
 
-    With η = log T′ at the knots, linear in between, a map maximises
+    With η = log T′ at the knots, linear in between, a map maximizes
 
         Σᵢ (log φ(T(zᵢ)) + log T′(zᵢ)) − penalty/2 · Σₖ (ηₖ₊₁ − ηₖ)²/Δ,
 
@@ -101,9 +101,9 @@ class GaussianizingTransport:
         """The maps T, without relaxation."""
         mean = z.mean(1, keepdim=True)
         deviation = z.std(1, keepdim=True).clamp(min=torch.finfo(z.dtype).tiny)
-        standardised = (z - mean) / deviation
-        problem = _Likelihood.from_values(standardised, self.n_knots, self.penalty)
-        first, slopes = problem.maximise(self.n_iterations)
+        standardized = (z - mean) / deviation
+        problem = _Likelihood.from_values(standardized, self.n_knots, self.penalty)
+        first, slopes = problem.maximize(self.n_iterations)
         # The ends belong to the tails: if only these were limited, the density would
         # jump at the outermost datum, and rounding would decide on which side it is.
         ends = slopes[:, [0, -1]].clamp(max=MAX_TAIL_SLOPE)
@@ -113,7 +113,7 @@ class GaussianizingTransport:
 
 @dataclass(frozen=True)
 class _Likelihood:
-    """The penalised likelihood of h maps, for values that are counted at nodes.
+    """The penalized likelihood of h maps, for values that are counted at nodes.
 
     The parameters of a map are T at its first knot, and η at all K knots.
     """
@@ -127,7 +127,7 @@ class _Likelihood:
 
     @classmethod
     def from_values(cls, z: Tensor, n_knots: int, penalty: float) -> _Likelihood:
-        """The likelihood of the maps of standardised values z (h, n)."""
+        """The likelihood of the maps of standardized values z (h, n)."""
         n = z.shape[1]
         max_normal = _expected_max_normal(n)
         knots = _choose_knots(z, n_knots, max_normal)
@@ -146,7 +146,7 @@ class _Likelihood:
             per_step * _squared_differences(n_knots, z.dtype, z.device),
         )
 
-    def maximise(self, n_iterations: int) -> tuple[Tensor, Tensor]:
+    def maximize(self, n_iterations: int) -> tuple[Tensor, Tensor]:
         """T at the first knots (h,), and the slopes (h, K), by damped Newton steps."""
         h = len(self.knots)
         parameters = torch.cat((self.knots[:, :1], torch.zeros_like(self.knots)), 1)
@@ -172,7 +172,7 @@ class _Likelihood:
         return parameters[:, 0], parameters[:, 1:].exp()
 
     def _loss(self, parameters: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Minus the penalised mean log-likelihood (h,), and T and T′ at the nodes."""
+        """Minus the penalized mean log-likelihood (h,), and T and T′ at the nodes."""
         knot_slopes = parameters[:, 1:].exp()
         rises = torch.bmm(self.integrals, knot_slopes[:, :, None])[:, :, 0]
         values = parameters[:, :1] + rises
@@ -351,11 +351,11 @@ def _independent_directions(x: Tensor, start: Tensor, step_index: int) -> Tensor
     Steps take turns with the two usual contrasts: log cosh, and a Gaussian bump, which
     finds heavy tails.
     """
-    centred = x - x.mean(1, keepdim=True)
+    centered = x - x.mean(1, keepdim=True)
     n = x.shape[1]
     theta = start
     for _ in range(_ICA_ITERATIONS):
-        z = theta @ centred
+        z = theta @ centered
         if step_index % 2 == 0:
             g = torch.tanh(z)
             g_slope = 1 - g.square()
@@ -363,7 +363,7 @@ def _independent_directions(x: Tensor, start: Tensor, step_index: int) -> Tensor
             bump = torch.exp(-z.square() / 2)
             g = z * bump
             g_slope = (1 - z.square()) * bump
-        gradient = g @ centred.T / n - g_slope.mean(1, keepdim=True) * theta
+        gradient = g @ centered.T / n - g_slope.mean(1, keepdim=True) * theta
         u, _, v = torch.linalg.svd(gradient)
         theta = u @ v
     return theta

@@ -117,9 +117,9 @@ class ClassEncoder:
 
 @dataclass(frozen=True)
 class ContinuousEncoder:
-    """Continuous conditions, standardised column by column.
+    """Continuous conditions, standardized column by column.
 
-    A constant column is only centred.
+    A constant column is only centered.
     """
 
     mean: Annotated[np.ndarray, ArraySpec("l", "float64")]
@@ -146,7 +146,7 @@ class ContinuousEncoder:
         return len(self.mean)
 
     def encode(self, y: Any) -> ContinuousY:
-        """The standardised columns of y (n, l)."""
+        """The standardized columns of y (n, l)."""
         array = as_array(y)
         if array.ndim != 2 or array.shape[1] != self.condition_dim:
             raise DataError(
@@ -154,8 +154,8 @@ class ContinuousEncoder:
                 f"{self.condition_dim} continuous columns",
                 f"pass an (n, {self.condition_dim}) array",
             )
-        standardised = (as_finite(array) - self.mean) / self.scale
-        return ContinuousY(torch.from_numpy(standardised))
+        standardized = (as_finite(array) - self.mean) / self.scale
+        return ContinuousY(torch.from_numpy(standardized))
 
     def decode(self, y: ContinuousY) -> np.ndarray:
         """The columns (n, l) of an encoded y."""
@@ -166,30 +166,30 @@ class ContinuousEncoder:
 class MixedEncoder:
     """Labels and continuous columns in one y: an (n, L) array or a DataFrame.
 
-    `labelled` (L,) marks the columns that are not all numbers. A row's labels together,
+    `labeled` (L,) marks the columns that are not all numbers. A row's labels together,
     a tuple, are its class.
     """
 
     labels: ClassEncoder  # of the combinations of labels
     continuous: ContinuousEncoder  # of the other columns
-    labelled: tuple[bool, ...]
+    labeled: tuple[bool, ...]
     kind: ClassVar[Literal["mixed"]] = "mixed"
     hides_labels: ClassVar[bool] = False
 
     @classmethod
     def from_data(cls, y: np.ndarray) -> MixedEncoder:
         """The combinations of labels, and the columns of numbers, of y (n, L)."""
-        labelled = tuple(not are_numbers(column) for column in y.T)
-        if all(labelled):
+        labeled = tuple(not are_numbers(column) for column in y.T)
+        if all(labeled):
             raise DataError(
-                f"y has {len(labelled)} columns, all of them labels",
+                f"y has {len(labeled)} columns, all of them labels",
                 "pass one label per row, such as a tuple, or a column of numbers",
             )
-        is_label = np.array(labelled)
+        is_label = np.array(labeled)
         combinations = row_tuples(y[:, is_label])
         check_labels(combinations, "y")
         continuous = ContinuousEncoder.from_data(as_finite(y[:, ~is_label]))
-        return cls(ClassEncoder.from_data(combinations), continuous, labelled)
+        return cls(ClassEncoder.from_data(combinations), continuous, labeled)
 
     @property
     def condition_dim(self) -> int:
@@ -202,14 +202,14 @@ class MixedEncoder:
         if array.ndim == 1 and len(array) and all(isinstance(r, tuple) for r in array):
             array = np.array([list(row) for row in array], dtype=object)
         array = np.atleast_2d(array)
-        n_columns = len(self.labelled)
+        n_columns = len(self.labeled)
         if array.ndim != 2 or array.shape[1] != n_columns:
             raise DataError(
                 f"y has shape {np.shape(y)} but the model was fitted with {n_columns} "
-                f"columns, {sum(self.labelled)} of them labels",
+                f"columns, {sum(self.labeled)} of them labels",
                 f"pass an (n, {n_columns}) array",
             )
-        is_label = np.array(self.labelled)
+        is_label = np.array(self.labeled)
         combinations = row_tuples(array[:, is_label].astype(object))
         classes = self.labels.encode(combinations).values[:, None].double()
         numbers = self.continuous.encode(array[:, ~is_label]).values
@@ -224,7 +224,7 @@ class MixedEncoder:
         self, classes: ClassIndices, numbers: np.ndarray | None
     ) -> np.ndarray:
         """y (n, L) from classes, and the numbers (n, l) in their own units."""
-        is_label = np.array(self.labelled)
+        is_label = np.array(self.labeled)
         y = np.empty((len(classes), len(is_label)), dtype=object)
         y[:, is_label] = [list(row) for row in self.labels.decode(classes)]
         y[:, ~is_label] = numbers
@@ -320,7 +320,7 @@ def broadcast_condition(encoder: ConditionEncoder, y: Any, n: int) -> Any:
         return object_array([label] * n)
     array = as_array(y)
     if isinstance(encoder, MixedEncoder):
-        if not _is_one_row(array, len(encoder.labelled)):
+        if not _is_one_row(array, len(encoder.labeled)):
             return array
         return np.tile(array.astype(object).reshape(1, -1), (n, 1))
     if array.ndim > 0 and not _is_one_row(array, encoder.condition_dim):

@@ -13,7 +13,7 @@ __all__ = ["Comparison", "compare"]
 
 # The density of samples at a parameter is judged by the distance to the fifth nearest
 # sample. That to the nearest one is noisy, and that to a far one sees no details.
-NEIGHBOUR = 5
+NEIGHBOR = 5
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Comparison:
 
     Parameters
     ----------
-    neighbours, likelihood : float
+    neighbors, likelihood : float
         The mean log-density under each method.
     error : float
         The standard error of their difference.
@@ -32,42 +32,42 @@ class Comparison:
         How many true parameters were compared; 0 if there were too few simulations.
     """
 
-    neighbours: float
+    neighbors: float
     likelihood: float
     error: float
     n: int
 
     @property
-    def better(self) -> Literal["neighbours", "likelihood"]:
+    def better(self) -> Literal["neighbors", "likelihood"]:
         """The method with the higher mean; neither needs a lead over the other."""
-        if self.likelihood > self.neighbours:
+        if self.likelihood > self.neighbors:
             return "likelihood"
-        return "neighbours"
+        return "neighbors"
 
     def __str__(self) -> str:
         if self.n == 0:
             return "there are too few simulations for a likelihood"
-        gain = self.likelihood - self.neighbours
+        gain = self.likelihood - self.neighbors
         return (
-            f"likelihood − neighbours: {gain:+.2f} ± {self.error:.2f} nats on {self.n} "
+            f"likelihood − neighbors: {gain:+.2f} ± {self.error:.2f} nats on {self.n} "
             "held-out simulations"
         )
 
 
-def compare(neighbours: Floats, likelihood: Floats, truth: Floats) -> Comparison:
+def compare(neighbors: Floats, likelihood: Floats, truth: Floats) -> Comparison:
     """Compare samples (n, m, d) of both methods at n true parameters (n, d).
 
     The log-density at a true parameter is −d·log r up to a constant, where r is the
     distance to its fifth nearest sample (Loftsgaarden and Quesenberry 1965), in units
     of the spread of both kinds of samples.
     """
-    spread = np.concatenate((neighbours, likelihood), axis=1).std(axis=1)
+    spread = np.concatenate((neighbors, likelihood), axis=1).std(axis=1)
     spread = np.maximum(spread, SMALLEST_POSITIVE)
-    by_neighbours = _log_probs(neighbours, truth, spread)
+    by_neighbors = _log_probs(neighbors, truth, spread)
     by_likelihood = _log_probs(likelihood, truth, spread)
-    difference = by_likelihood - by_neighbours
+    difference = by_likelihood - by_neighbors
     return Comparison(
-        neighbours=float(by_neighbours.mean()),
+        neighbors=float(by_neighbors.mean()),
         likelihood=float(by_likelihood.mean()),
         error=float(difference.std() / len(truth) ** 0.5),
         n=len(truth),
@@ -82,6 +82,6 @@ def _log_probs(samples: Floats, truth: Floats, spread: Floats) -> Floats:
     d = truth.shape[1]
     deviation = (samples - truth[:, None]) / spread[:, None]
     squares = np.sort(np.square(deviation).sum(axis=2), axis=1)
-    log_probs = -0.5 * d * np.log(squares[:, NEIGHBOUR - 1] + SMALLEST_POSITIVE)
+    log_probs = -0.5 * d * np.log(squares[:, NEIGHBOR - 1] + SMALLEST_POSITIVE)
     least = np.median(log_probs) - MAX_SURPRISE
     return np.asarray(np.maximum(log_probs, least))

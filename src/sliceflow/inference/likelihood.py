@@ -3,7 +3,7 @@
 The likelihood is a `sliceflow.spaces.density.conditional.ConditionalDensity`: mean,
 scale and correlations of x are smooth functions of θ, and a flow fits the residuals. It
 uses all simulations, not only those near an observation. So it is right where many
-values are informative and no simulation is near. Neighbours are right where the shape
+values are informative and no simulation is near. Neighbors are right where the shape
 of the noise depends on θ.
 """
 

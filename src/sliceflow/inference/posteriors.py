@@ -1,7 +1,7 @@
 """Posteriors of simulators: parameters given an observation, from simulations alone.
 
 Samples at an observation come from the simulations nearest to it, without any fit
-(`neighbours.py`), or from a likelihood that is fitted to all of them
+(`neighbors.py`), or from a likelihood that is fitted to all of them
 (`likelihood.py`). The calls are those of sbi, but there is no `log_prob`.
 """
 
@@ -31,7 +31,7 @@ from sliceflow.inference.checks import (
 )
 from sliceflow.inference.comparison import Comparison, compare
 from sliceflow.inference.likelihood import LikelihoodSampler
-from sliceflow.inference.neighbours import NeighbourSampler
+from sliceflow.inference.neighbors import NeighborSampler
 from sliceflow.metrics.calibration import Calibration, calibration
 from sliceflow.models import file
 from sliceflow.saved_types import ArraySpec
@@ -65,7 +65,7 @@ MAX_SIMULATIONS_TO_CHOOSE = 20_000
 LIKELIHOOD_SEED = Seed(0)
 
 Dtype = Literal["float32", "float64"]
-Method = Literal["neighbours", "likelihood"]
+Method = Literal["neighbors", "likelihood"]
 
 
 class PosteriorSampler(Protocol):
@@ -103,7 +103,7 @@ class Posterior:
 
     Attributes
     ----------
-    method : "neighbours" or "likelihood"
+    method : "neighbors" or "likelihood"
         How samples are drawn.
     comparison : Comparison or None
         How both methods compare on held-out simulations, if "auto" has compared them.
@@ -141,15 +141,15 @@ class Posterior:
         self._likelihood = likelihood
         self._sampler: PosteriorSampler
         if likelihood is None:
-            self._sampler = NeighbourSampler(theta, x, low, high)
+            self._sampler = NeighborSampler(theta, x, low, high)
         else:
             self._sampler = likelihood
 
     @property
     def method(self) -> Method:
-        """How samples are drawn: "neighbours" or "likelihood"."""
+        """How samples are drawn: "neighbors" or "likelihood"."""
         if self._likelihood is None:
-            return "neighbours"
+            return "neighbors"
         return "likelihood"
 
     def __repr__(self) -> str:
@@ -420,7 +420,7 @@ def posterior(
     x: Any,
     *,
     bounds: Any = None,
-    method: Method | Literal["auto"] = "neighbours",
+    method: Method | Literal["auto"] = "neighbors",
     verbose: bool = False,
 ) -> Posterior:
     """Make the posterior p(θ | x) from parameters of the prior and their simulations.
@@ -437,10 +437,10 @@ def posterior(
         there is no end. No sample is outside: those that would be are drawn again, and
         what is then still outside is mirrored at the bound. So samples are too dense at
         a bound if most of the posterior is beyond it.
-    method : "neighbours", "likelihood" or "auto", default "neighbours"
+    method : "neighbors", "likelihood" or "auto", default "neighbors"
         How samples are drawn.
 
-        - "neighbours": from the simulations nearest to the observation, by local
+        - "neighbors": from the simulations nearest to the observation, by local
           regressions. There is nothing to fit.
         - "likelihood": a likelihood p(x | θ) is fitted to all simulations, with mean,
           scale and correlations of x as smooth functions of θ, and sampled over θ by
@@ -484,10 +484,10 @@ def posterior(
     theta, x = as_simulations(theta, x)
     low, high = as_prior_bounds(bounds, theta)
     require(
-        method in ("neighbours", "likelihood", "auto"),
+        method in ("neighbors", "likelihood", "auto"),
         "method",
         method,
-        "'neighbours', 'likelihood' or 'auto'",
+        "'neighbors', 'likelihood' or 'auto'",
     )
     comparison = None
     if method == "auto":
@@ -513,18 +513,18 @@ def _compare_methods(theta: Floats, x: Floats, low: Floats, high: Floats) -> Com
     n = len(theta)
     n_held_out = min(HELD_OUT_TO_CHOOSE, n // 5)
     if n - n_held_out < MIN_CONDITIONAL_ROWS:
-        return Comparison(neighbours=0.0, likelihood=-np.inf, error=0.0, n=0)
+        return Comparison(neighbors=0.0, likelihood=-np.inf, error=0.0, n=0)
     order = LIKELIHOOD_SEED.child("held out").permutation(n).numpy()
     held_out = order[:n_held_out]
     rest = order[n_held_out:][:MAX_SIMULATIONS_TO_CHOOSE]
     simulations = (theta[rest], x[rest], low, high)
     likelihood = LikelihoodSampler.from_data(*simulations, LIKELIHOOD_SEED)
-    by_neighbours = Posterior(*simulations)
+    by_neighbors = Posterior(*simulations)
     by_likelihood = Posterior(*simulations, likelihood=likelihood)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some are far, which is part of the test
         return compare(
-            by_neighbours._sample_all(x[held_out], SAMPLES_TO_CHOOSE, 0),
+            by_neighbors._sample_all(x[held_out], SAMPLES_TO_CHOOSE, 0),
             by_likelihood._sample_all(x[held_out], SAMPLES_TO_CHOOSE, 0),
             theta[held_out],
         )
@@ -580,15 +580,15 @@ def _highest_mode(samples: Floats) -> Floats:
     """The mode (d,) of samples (n, d) that is highest, by mean shift."""
     n, d = samples.shape
     width = (samples.std(axis=0) + SMALLEST_POSITIVE) * n ** (-1 / (d + 4))
-    centre = samples.mean(axis=0)
-    scaled = (samples - centre) / width
+    center = samples.mean(axis=0)
+    scaled = (samples - center) / width
     # Every fourth sample is enough to compare densities, and four times as fast.
     squared_distances = np.square(scaled[:, None] - scaled[None, ::4]).sum(2)
     mode = scaled[np.exp(-0.5 * squared_distances).sum(1).argmax()]
     for _ in range(MEAN_SHIFT_STEPS):
         weights = np.exp(-0.5 * np.square(scaled - mode).sum(1))
         mode = weights @ scaled / weights.sum()
-    return np.asarray(centre + mode * width)
+    return np.asarray(center + mode * width)
 
 
 def _as_generator(random_state: RandomStateLike) -> np.random.Generator:

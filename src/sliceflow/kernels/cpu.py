@@ -74,7 +74,7 @@ __all__ = [  # every kernel; some are those of the reference
 # meaning. Not parallel=True: that takes numba ten times as long to compile; `over_rows`
 # uses threads instead.
 _jit: Any = numba.njit(cache=True, error_model="numpy", nogil=True)
-# For values that are never NaN: numba can then vectorise minima. A zero may change its
+# For values that are never NaN: numba can then vectorize minima. A zero may change its
 # sign.
 _jit_without_nan: Any = numba.njit(
     cache=True, error_model="numpy", nogil=True, fastmath={"nnan", "nsz"}
@@ -226,7 +226,7 @@ def normal(
 
 
 def sort_rows(z: Tensor) -> Tensor:
-    # numpy's vectorised sort is about ten times as fast as torch's or numba's.
+    # numpy's vectorized sort is about ten times as fast as torch's or numba's.
     array = _array(z).copy()
     over_rows(np.ndarray.sort, [array])
     return torch.from_numpy(array)
@@ -485,7 +485,7 @@ def _count_row(row, lo, hi, weights, even, odd, counts):
         for t in range(n):
             counts[_bin(row[t], lo, bins_per_unit, n_bins)] += weights[t]
         return
-    # Two histograms in turn, so that equal neighbours do not wait for each other.
+    # Two histograms in turn, so that equal neighbors do not wait for each other.
     even[:] = 0
     odd[:] = 0
     for t in range(0, n - 1, 2):
@@ -880,13 +880,13 @@ def _fit_knots(shift, edges, sums, values):
     for _ in range(JACOBI_ITERATIONS):
         before = 0.0  # of the knot before, in the last iteration
         for k in range(n_knots):
-            neighbours = 0.0
+            neighbors = 0.0
             if k < n_knots - 1:
-                neighbours = off_diagonal[k] * values[k + 1]
+                neighbors = off_diagonal[k] * values[k + 1]
             if k > 0:
-                neighbours += off_diagonal[k - 1] * before
+                neighbors += off_diagonal[k - 1] * before
             before = values[k]
-            values[k] = (right_side[k] - neighbours) / diagonal[k]
+            values[k] = (right_side[k] - neighbors) / diagonal[k]
 
 
 def compress_grid(
@@ -903,7 +903,7 @@ def compress_grid(
     arrays = [_array(lo.double()), _array(hi.double()), _array(values), bin_counts]
     outs = [out_lo.numpy(), out_hi.numpy(), shift.numpy(), density.numpy()]
     over_rows(_bends, arrays + outs, resolution / 8)
-    # torch's root is vectorised, which makes it five times as fast as numba's.
+    # torch's root is vectorized, which makes it five times as fast as numba's.
     density.pow_(0.2)
     even_density = EVEN_SHARE_OF_KNOTS * density.mean(1) + MIN_KNOT_DENSITY
     edges = torch.empty((h, n_knots), dtype=torch.int32)

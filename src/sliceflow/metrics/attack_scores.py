@@ -15,8 +15,8 @@ from sliceflow.arrays import Floats
 from sliceflow.metrics.rows import nearest
 from sliceflow.metrics.table_encoding import as_points
 
-# Neighbours by which densities are estimated: a usual number, as for outliers.
-_N_DENSITY_NEIGHBOURS = 5
+# Neighbors by which densities are estimated: a usual number, as for outliers.
+_N_DENSITY_NEIGHBORS = 5
 # Added to distances, in standard deviations of columns, before their logarithm is
 # taken: the distance of a copy is 0.
 _LEAST_DISTANCE = 1e-3
@@ -46,7 +46,7 @@ def distance_difference(known: Knowledge, rows: Floats) -> Floats:
 
     The difference of both distances over their sum: 1 for copies, about 0 for new rows.
     """
-    to_samples, to_reference = _neighbour_distances(known, rows, 1)
+    to_samples, to_reference = _neighbor_distances(known, rows, 1)
     total = np.maximum(to_reference + to_samples, np.finfo(float).tiny)
     return np.asarray((to_reference - to_samples) / total)[:, 0]
 
@@ -56,13 +56,13 @@ def density_ratio(known: Knowledge, rows: Floats) -> Floats:
 
     Densities are estimated by the mean log distance to near rows.
     """
-    to_samples, to_reference = _neighbour_distances(known, rows, _N_DENSITY_NEIGHBOURS)
+    to_samples, to_reference = _neighbor_distances(known, rows, _N_DENSITY_NEIGHBORS)
     log_samples = np.log(to_samples + _LEAST_DISTANCE).mean(axis=1)
     log_reference = np.log(to_reference + _LEAST_DISTANCE).mean(axis=1)
     return np.asarray(log_reference - log_samples)
 
 
-def _neighbour_distances(
+def _neighbor_distances(
     known: Knowledge, rows: Floats, k: int
 ) -> tuple[Floats, Floats]:
     """Distances (m, k) of rows to the k nearest samples, and to reference rows."""

@@ -116,7 +116,7 @@ def attack(
     ----------
     .. [1] van Breugel et al. (2023), "Membership inference attacks against synthetic
        data through overfitting detection" (DOMIAS).
-    .. [2] Stadler, Oprisanu and Troncoso (2022), "Synthetic data: anonymisation
+    .. [2] Stadler, Oprisanu and Troncoso (2022), "Synthetic data: anonymization
        groundhog day".
     .. [3] Giomi et al. (2023), "A unified framework for quantifying privacy risk in
        synthetic data" (Anonymeter).

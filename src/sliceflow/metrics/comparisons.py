@@ -15,7 +15,7 @@ import numpy as np
 
 from sliceflow.metrics import copying, distances
 from sliceflow.metrics.rows import nearest, subsample
-from sliceflow.neighbours.distance_ratios import median_distance_ratio
+from sliceflow.neighbors.distance_ratios import median_distance_ratio
 
 # This many nearest training rows say which class a sample looks like.
 _N_VOTES = 5
@@ -82,7 +82,7 @@ def compare_vectors(
     scores = with_references(measure, samples, train, settings)
     scores |= copy_scores(samples, [train], held_out, settings)
     if labels is not None:
-        scores["recognised"] = recognised_score(
+        scores["recognized"] = recognized_score(
             samples, train, held_out, labels, settings
         )
     return scores
@@ -151,7 +151,7 @@ def copies_reference(n: int) -> float:
     return max(copying.IDEAL_COPIES, 1 / (n + 1))
 
 
-def recognised_score(
+def recognized_score(
     samples: np.ndarray,
     train: np.ndarray,
     held_out: np.ndarray,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sliceflow.arrays import Floats
 from sliceflow.errors import DataError
 from sliceflow.metrics.rows import RowsLike, nearest
-from sliceflow.neighbours.distance_ratios import median_distance_ratio
+from sliceflow.neighbors.distance_ratios import median_distance_ratio
 from sliceflow.validation import from_tensor, require
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 IDEAL_COPIES = 0.01
 # Distances to the nearest train row are compared with those to the tenth: a copy is far
 # nearer to the first.
-N_COMPARED_NEIGHBOURS = 10
+N_COMPARED_NEIGHBORS = 10
 # A fit looks for copies only among fewer rows than this: so many rows are hardly ever
 # copied, and the search would take long.
 _MAX_WARNED_ROWS = 20_000
@@ -221,9 +221,9 @@ def memorized_rate(
     0.06
     """
     train = np.concatenate(_with_mirror_images(train, mirror))
-    if len(train) < N_COMPARED_NEIGHBOURS:
+    if len(train) < N_COMPARED_NEIGHBORS:
         raise DataError(
-            f"memorized_rate needs {N_COMPARED_NEIGHBOURS} train rows or more, "
+            f"memorized_rate needs {N_COMPARED_NEIGHBORS} train rows or more, "
             f"but there are {len(train)}"
         )
     samples = np.asarray(from_tensor(samples))
@@ -231,7 +231,7 @@ def memorized_rate(
     rows = np.concatenate((samples, from_tensor(held_out)))
 
     def rate(compared: NDArray[Any], fitted: NDArray[Any]) -> float:
-        distances, _ = nearest(compared, fitted, N_COMPARED_NEIGHBOURS, device=device)
+        distances, _ = nearest(compared, fitted, N_COMPARED_NEIGHBORS, device=device)
         tenth = np.maximum(distances[:, -1], np.finfo(float).tiny)
         ratios = distances[:, 0] / tenth
         return share_of_copies(ratios[:n_samples], ratios[n_samples:])

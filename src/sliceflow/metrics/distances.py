@@ -157,22 +157,22 @@ def frechet_distance_pca(
 def principal_axes(rows: NDArray[Any], n: int) -> tuple[Floats, Floats]:
     """The mean (d,) of rows, and their n leading principal axes (n, d)."""
     mean = rows.mean(axis=0, dtype=np.float64)
-    centred = rows - mean
+    centered = rows - mean
     if len(rows) < rows.shape[1]:
-        _, _, axes = np.linalg.svd(centred, full_matrices=False)
+        _, _, axes = np.linalg.svd(centered, full_matrices=False)
         return mean, axes[:n]
     # Far faster for many rows. Eigenvalues ascend.
-    _, vectors = np.linalg.eigh(centred.T @ centred)
+    _, vectors = np.linalg.eigh(centered.T @ centered)
     return mean, vectors.T[::-1][:n]
 
 
 def _covariance_root(x: Floats) -> Floats:
     """R with RᵀR the covariance of x, of at most d rows."""
     n, d = x.shape
-    centred = (x - x.mean(axis=0)) / np.sqrt(n - 1)
+    centered = (x - x.mean(axis=0)) / np.sqrt(n - 1)
     if n <= d:
-        return np.asarray(centred)
-    values, vectors = np.linalg.eigh(centred.T @ centred)
+        return np.asarray(centered)
+    values, vectors = np.linalg.eigh(centered.T @ centered)
     deviations = np.sqrt(np.maximum(values, 0))
     return np.asarray(deviations[:, None] * vectors.T)
 
@@ -351,7 +351,7 @@ def fid(
 
 
 def _as_dataset(pictures: Any, n_pixel_values: int) -> Any:
-    """Pictures as a dataset of bytes (3, h, w); grey ones get three equal channels."""
+    """Pictures as a dataset of bytes (3, h, w); gray ones get three equal channels."""
     from torch.utils.data import ConcatDataset
 
     pictures = np.asarray(pictures)

@@ -17,7 +17,7 @@ from sliceflow.metrics.comparisons import (
     Scores,
     copies_reference,
     copy_scores,
-    recognised_score,
+    recognized_score,
     with_references,
 )
 from sliceflow.metrics.rows import as_flat_rows, subsample
@@ -101,7 +101,7 @@ def _component_scores(
 
     scores = with_references(measure, sample_components, train_components, settings)
     if labels is not None:
-        scores["recognised"] = recognised_score(
+        scores["recognized"] = recognized_score(
             sample_components, train_components, held_out_components, labels, settings
         )
     return scores

@@ -66,7 +66,7 @@ _METRICS = {
     "two-sample accuracy": _MetricInfo(
         "0.5", "how often a random forest tells samples from held-out rows"
     ),
-    "recognised": _MetricInfo(
+    "recognized": _MetricInfo(
         _AS_REAL_ROWS,
         "share of samples whose nearest training rows are of the same class",
     ),
@@ -243,7 +243,7 @@ def report(
     y : column name, three arrays of classes, or None, default None
         For DataFrames, the column that `utility` predicts; None takes the last that
         varies. For arrays, the classes of (samples, train, held_out); None leaves
-        `recognised` out.
+        `recognized` out.
     kind : "vectors", "pictures", "tables" or "auto", default "auto"
         The kind of data. "auto" sees it from the shapes.
     device : "cpu", "cuda" or "auto", default "auto"

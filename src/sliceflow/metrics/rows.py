@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sliceflow.arrays import Floats, Ints
 from sliceflow.devices import resolve_device
 from sliceflow.errors import DataError
-from sliceflow.neighbours.search import nearest_rows
+from sliceflow.neighbors.search import nearest_rows
 from sliceflow.validation import from_tensor, is_int, require
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def nearest(
     device : "cpu", "cuda" or "auto", default "auto"
         Where they are searched.
     leave_out_itself : bool, default False
-        Whether `rows` are `data`, and row i is not a neighbour of itself. Its copies
+        Whether `rows` are `data`, and row i is not a neighbor of itself. Its copies
         still are.
 
     Returns

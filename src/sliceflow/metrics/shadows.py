@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # How far a row is from others is its mean distance to this many nearest rows, as in
 # Meeus et al.
-_N_OUTLIER_NEIGHBOURS = 5
+_N_OUTLIER_NEIGHBORS = 5
 # How often memberships are exchanged, to see what the attack finds by chance. The least
 # p-value, of two tests, is then 2/400.
 _N_PERMUTATIONS = 399
@@ -105,7 +105,7 @@ class ShadowAttack:
         distances, _ = nearest(
             points,
             points,
-            _N_OUTLIER_NEIGHBOURS,
+            _N_OUTLIER_NEIGHBORS,
             device=self.device,
             leave_out_itself=True,
         )

@@ -19,7 +19,7 @@ from sliceflow.metrics.comparisons import (
     copy_scores,
     with_references,
 )
-from sliceflow.metrics.copying import N_COMPARED_NEIGHBOURS
+from sliceflow.metrics.copying import N_COMPARED_NEIGHBORS
 from sliceflow.metrics.rows import nearest, subsample
 from sliceflow.metrics.rules import (
     KeptRule,
@@ -173,7 +173,7 @@ def _riskiest_samples(
     sample_indices = subsample(np.arange(len(all_samples)), settings.max_rows)
     train_indices = subsample(np.arange(len(all_train)), _MAX_POINT_ROWS)
     known = all_train[train_indices]
-    k = min(N_COMPARED_NEIGHBOURS, len(known))
+    k = min(N_COMPARED_NEIGHBORS, len(known))
     distances, indices = nearest(
         as_points(all_samples[sample_indices], encoded.categories, known),
         as_points(known, encoded.categories, known),

@@ -7,7 +7,7 @@ example,
     @dataclass(frozen=True)
     class Line:
         name: str
-        color: Annotated[Shade, Grey | Rgb]  # an object of one of these dataclasses
+        color: Annotated[Shade, Gray | Rgb]  # an object of one of these dataclasses
         x: Annotated[np.ndarray, ArraySpec("n", "float64")]
         y: Annotated[np.ndarray, ArraySpec("n", "float64")] | None = None
 
@@ -15,7 +15,7 @@ example,
             if self.name == "":
                 raise ValueError("a line has no name")
 
-has the header ``{"class": "Line", "name": …, "color": {"class": "Grey", …}, "x":
+has the header ``{"class": "Line", "name": …, "color": {"class": "Gray", …}, "x":
 {"class": "array"}, "y": None}``, and one array, "x". `Shade` may be a Protocol.
 
 Nothing that is read is trusted. Every dataclass becomes a type of msgspec with the same

@@ -5,7 +5,7 @@ Both keep dtype and shape, and can be undone exactly:
 
 - differences: ascending numbers and smooth pictures become small numbers.
 - byte planes: the lowest bytes of all numbers come first, then the next, and so on. So
-  exponents and zeros of high bytes, which repeat, are neighbours.
+  exponents and zeros of high bytes, which repeat, are neighbors.
 """
 
 from __future__ import annotations

@@ -31,9 +31,9 @@ from sliceflow.models.fingerprint import digest
 from sliceflow.models.ranks import Communicator, Shard
 from sliceflow.saved_types import ArraySpec
 
-# The largest standardised condition of a file. Its square is far below 1e308, the end
+# The largest standardized condition of a file. Its square is far below 1e308, the end
 # of float64, so sums of squares stay finite.
-_MAX_STANDARDISED = 1e50
+_MAX_STANDARDIZED = 1e50
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class RowConditions:
         if isinstance(encoder, ClassEncoder):
             return cls(encoder, encoder.encode(y).values)
         if isinstance(encoder, MixedEncoder):
-            is_continuous = ~np.array(encoder.labelled)
+            is_continuous = ~np.array(encoder.labeled)
             continuous = y[:, is_continuous].astype(np.float64)
             return cls(encoder, encoder.encode(y).class_indices, continuous)
         return cls(encoder, None, y.astype(np.float64))
@@ -144,21 +144,21 @@ def _check_continuous(continuous: np.ndarray, columns: ContinuousEncoder) -> Non
         raise ValueError(
             f"there are {n_columns} continuous columns, not {columns.condition_dim}"
         )
-    standardised = np.abs(columns.encode(continuous).values.numpy())
-    if not (standardised < _MAX_STANDARDISED).all():
-        limit = f"{_MAX_STANDARDISED:.0e} standard deviations"
+    standardized = np.abs(columns.encode(continuous).values.numpy())
+    if not (standardized < _MAX_STANDARDIZED).all():
+        limit = f"{_MAX_STANDARDIZED:.0e} standard deviations"
         raise ValueError(f"y has numbers beyond {limit}")
 
 
 def _check_mixed(encoder: MixedEncoder) -> None:
     """Raise a ValueError if the labels and columns of a file do not fit together."""
-    n_labels = sum(encoder.labelled)
+    n_labels = sum(encoder.labeled)
     for combination in encoder.labels.classes:
         if not isinstance(combination, tuple) or len(combination) != n_labels:
             raise ValueError(
                 "the labels and columns of a condition do not fit together"
             )
-    if len(encoder.labelled) - n_labels != encoder.continuous.condition_dim:
+    if len(encoder.labeled) - n_labels != encoder.continuous.condition_dim:
         raise ValueError("the labels and columns of a condition do not fit together")
 
 

@@ -245,7 +245,7 @@ def test_rounded_columns_of_classes_are_not_spread(rng, recwarn):
 
 
 def test_a_constant_column_of_a_class_that_cannot_be_spread_is_named(rng):
-    """Its values are neighbours in float64, so there is no number between them."""
+    """Its values are neighbors in float64, so there is no number between them."""
     X = rng.normal(size=(600, 2))
     y = np.where(np.arange(600) < 40, "few", "many")
     X[:, 1] = 1e17 + 16.0 * np.maximum(np.arange(600) - 39, 0)

@@ -20,9 +20,9 @@ def test_narrow_components_are_not_widened(rng):
 
     That is after maps of the columns, which help. The 29 parameters cost .01.
     """
-    centres = np.repeat([[-1.0, 0, 1], [1.0, 0, -1], [0.0, 1, 0]], 400, axis=0)
-    noise = rng.normal(size=centres.shape)
-    rows = torch.from_numpy(centres + 0.02 * noise)
+    centers = np.repeat([[-1.0, 0, 1], [1.0, 0, -1], [0.0, 1, 0]], 400, axis=0)
+    noise = rng.normal(size=centers.shape)
+    rows = torch.from_numpy(centers + 0.02 * noise)
     parameters = GaussianizationParameters(0, 100.0, n_components=3)
     settings = choose_settings(rows, parameters, Seed(0), FitProgress())
     initial_map = fit_initial_map(rows, settings.initial_map, Seed(0))

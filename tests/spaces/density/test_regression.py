@@ -55,11 +55,11 @@ def test_lines_with_constant_noise_are_the_least_squares(rng):
     x = y @ slopes + rng.normal(size=(1_000, 2))
     regression = TriangularRegression.from_data(x, y, Seed(0), FitProgress())
     places = np.array([[0.0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]])
-    centre = regression.inverse(np.zeros((4, 2)), regression.map_given(places))
+    center = regression.inverse(np.zeros((4, 2)), regression.map_given(places))
     design = np.column_stack((np.ones(1_000), y))
     least_squares = np.linalg.lstsq(design, x, rcond=None)[0]
-    assert centre[0] == pytest.approx(least_squares[0], abs=0.15)
-    assert centre[1:] - centre[0] == pytest.approx(least_squares[1:], abs=0.15)
+    assert center[0] == pytest.approx(least_squares[0], abs=0.15)
+    assert center[1:] - center[0] == pytest.approx(least_squares[1:], abs=0.15)
 
 
 def test_residuals_go_back_to_rows(rng):

@@ -97,11 +97,11 @@ def test_cosines_bring_photographs_nearer(rng):
     assert error("cosines") < 0.5 * error("pixels")
 
 
-@pytest.mark.parametrize(("grey", "expected"), [(0.1, "pixels"), (0.4, "cosines")])
-def test_drawings_get_pixels_and_photographs_cosines(grey, expected, rng):
-    is_grey = rng.random((60, 6, 6)) < grey
+@pytest.mark.parametrize(("gray", "expected"), [(0.1, "pixels"), (0.4, "cosines")])
+def test_drawings_get_pixels_and_photographs_cosines(gray, expected, rng):
+    is_gray = rng.random((60, 6, 6)) < gray
     black_and_white = 255 * (rng.random((60, 6, 6)) < 0.5)
-    images = np.where(is_grey, 128, black_and_white).astype(np.uint8)
+    images = np.where(is_gray, 128, black_and_white).astype(np.uint8)
     flow = ImageFlow(
         schedule="1[1] 6[3]", n_particles=100, steps_per_stage=1, random_state=0
     )

@@ -163,13 +163,13 @@ BARS = SHADES | dict(schedule="1[1] 6[5,2]", n_pixel_values=17, transport="histo
 
 def lean(images):
     """How much lighter the right half is."""
-    grey = images.reshape(len(images), 6, 6, -1).mean((1, 3))
-    return grey[:, 3:].mean(1) - grey[:, :3].mean(1)
+    gray = images.reshape(len(images), 6, 6, -1).mean((1, 3))
+    return gray[:, 3:].mean(1) - gray[:, :3].mean(1)
 
 
 @given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 100))
 @settings(max_examples=10)
-def test_centres_are_the_means_of_what_is_nearest(k, f, seed):
+def test_centers_are_the_means_of_what_is_nearest(k, f, seed):
     # The clusters are so far from each other that the algorithm has converged.
     x = Seed(seed).normal(f, 60) + torch.arange(60) % k * 100.0
     means = kmeans_centers(x, k, Seed(seed))
@@ -204,7 +204,7 @@ def test_two_kinds_of_pictures_are_found_and_nobody_is_told():
     assert not hasattr(flow, "classes_")
 
 
-def test_two_kinds_of_colour_pictures_are_found_by_their_edges():
+def test_two_kinds_of_color_pictures_are_found_by_their_edges():
     images, turned = bars()
     images[turned] = images[turned].transpose(0, 2, 1)
     tints = np.random.default_rng(0).uniform(0.2, 1, (200, 1, 1, 3))
@@ -265,8 +265,8 @@ def test_a_single_picture_is_copied_and_small_ones_can_be_fitted():
 def test_pixels_end_on_the_values_of_the_data_in_their_shares(labels, rng):
     """Bins that mix two values, or ties of clipped particles, would move shares."""
     u = rng.random((500, 6, 6))
-    grey = rng.integers(1, 255, (500, 6, 6))
-    x = np.select([u < 0.7, u > 0.98], [0, 255], grey).astype(np.uint8)
+    gray = rng.integers(1, 255, (500, 6, 6))
+    x = np.select([u < 0.7, u > 0.98], [0, 255], gray).astype(np.uint8)
     settings_ = dict(
         schedule="1[1] 6[3,2] 6[1]=1", n_particles=2000, transport="histogram"
     )

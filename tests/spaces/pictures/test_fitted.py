@@ -8,7 +8,7 @@ import torch
 from sklearn.exceptions import NotFittedError
 
 import sliceflow
-from models import COLOURS, DIGIT_LABELS, IMAGES, PICTURES, QUICK, pictures
+from models import COLORS, DIGIT_LABELS, IMAGES, PICTURES, QUICK, pictures
 from sliceflow import ImageFlow, ImageOptions
 from sliceflow.engine.transports import HistogramTransport
 from sliceflow.spaces.pictures.known_parts import KNOWN_PARTS
@@ -52,7 +52,7 @@ def test_an_evolution_goes_from_noise_to_the_samples(amplifier):
 
 
 def test_evolutions_keep_layouts_and_make_sense(fitted, top):
-    for images in (COLOURS, torch.from_numpy(COLOURS)):
+    for images in (COLORS, torch.from_numpy(COLORS)):
         flow = pictures(schedule="1[1] 4[2]", n_pixel_values=256).fit(images)
         frames = flow.evolution(2, random_state=0, n_snapshots=3)
         assert type(frames) is type(images)
@@ -65,13 +65,13 @@ def test_evolutions_keep_layouts_and_make_sense(fitted, top):
 
 
 def test_evolutions_that_make_no_sense_are_refused(fitted, top):
-    grey = fitted("grey")
+    gray = fitted("gray")
     for call, message in (
         (
-            lambda: grey.evolution(n_snapshots=1),
+            lambda: gray.evolution(n_snapshots=1),
             "n_snapshots=1 must be an int of at least 2",
         ),
-        (lambda: grey.evolution(X=PICTURES[:3]), "was fitted without known="),
+        (lambda: gray.evolution(X=PICTURES[:3]), "was fitted without known="),
         (
             lambda: top.evolution(),
             r"completes pictures \(known=…\); call inpaint\(X\)",
@@ -85,15 +85,15 @@ def test_evolutions_that_make_no_sense_are_refused(fitted, top):
 # Completions
 
 
-@pytest.mark.parametrize("colour", [False, True])
+@pytest.mark.parametrize("color", [False, True])
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 @pytest.mark.parametrize(
     "part", ["left", "center", np.arange(16).reshape(4, 4) % 3 > 0], ids=str
 )
-def test_known_pixels_come_back_bit_for_bit(part, dtype, colour):
-    images = COLOURS
-    if not colour:
-        images = COLOURS[..., 0]
+def test_known_pixels_come_back_bit_for_bit(part, dtype, color):
+    images = COLORS
+    if not color:
+        images = COLORS[..., 0]
     if dtype == "float32":
         images = (images / 255).astype(dtype)
     flow = pictures(schedule="1[1] 4[3]", n_pixel_values=256, known=part).fit(
@@ -164,7 +164,7 @@ def test_the_known_half_tells_about_the_other():
 @pytest.mark.parametrize("dtype", ["uint16", "float16", "bfloat16"])
 def test_tensors_of_any_type_are_completed(dtype):
     kind = getattr(torch, dtype)
-    images = torch.from_numpy(COLOURS).to(kind)
+    images = torch.from_numpy(COLORS).to(kind)
     if kind.is_floating_point:
         images = (images / 255).requires_grad_()
     flow = pictures(schedule="1[1] 4[3]", n_pixel_values=256, known="top").fit(images)
@@ -181,12 +181,12 @@ def test_pictures_are_completed_from_any_mask_if_they_are_kept(tmp_path, rng):
     images = (shade + 3 * rng.normal(size=(110, 4, 4, 3))).clip(0, 255).astype(np.uint8)
     small = dict(schedule="1[1] 4[3]", n_pixel_values=256)
     # Mosaics keep pictures.
-    colour = pictures(**small, transport="histogram", amplifier=math.inf)
-    grey = pictures(**small, save_rows=True)
+    color = pictures(**small, transport="histogram", amplifier=math.inf)
+    gray = pictures(**small, save_rows=True)
     middle = np.zeros((4, 4), bool)
     middle[:, 2] = True
     test_labels = labels[100:]
-    for flow, given in ((colour, images), (grey, images[..., 0])):
+    for flow, given in ((color, images), (gray, images[..., 0])):
         test = given[100:]
         done = flow.fit(given[:100], labels[:100]).inpaint(
             test, middle, n=2, y=test_labels, random_state=0
@@ -210,20 +210,20 @@ def test_pictures_are_completed_from_any_mask_if_they_are_kept(tmp_path, rng):
 
 
 def test_what_cannot_be_completed_is_refused(fitted, top):
-    grey = fitted("grey")
-    colour = fitted("colour")
+    gray = fitted("gray")
+    color = fitted("color")
     for call, message in (
         (
-            lambda: grey.inpaint(PICTURES[:2]),
+            lambda: gray.inpaint(PICTURES[:2]),
             "pass the known part of the pictures",
         ),
         (
-            lambda: grey.inpaint(PICTURES[:2], "top"),
+            lambda: gray.inpaint(PICTURES[:2], "top"),
             "which completing any part needs; fit it with save_rows=True",
         ),
-        (lambda: colour.inpaint(COLOURS[:2], "middle"), "known='middle' is not one of"),
+        (lambda: color.inpaint(COLORS[:2], "middle"), "known='middle' is not one of"),
         (
-            lambda: colour.inpaint(COLOURS[:2], "left", y=1),
+            lambda: color.inpaint(COLORS[:2], "left", y=1),
             "was fitted without y; omit y",
         ),
         (

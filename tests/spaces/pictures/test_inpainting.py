@@ -74,7 +74,7 @@ def test_completions_are_new_and_their_pixels_are_distributed_as_real_ones():
 
 
 def walks(n, drawn=False):
-    """Pictures whose neighbouring pixels are alike; drawn ones are black and white."""
+    """Pictures whose neighboring pixels are alike; drawn ones are black and white."""
     sums = np.random.default_rng(0).normal(size=(n, 10, 10)).cumsum(1).cumsum(2)
     brightness = (sums - sums.min()) / (sums.max() - sums.min())
     if drawn:
@@ -196,9 +196,9 @@ def test_hidden_pixels_may_be_nan_or_masked():
         completed(given, "top", images[100:])
 
 
-def test_colour_and_floats_and_tensors():
+def test_color_and_floats_and_tensors():
     shade = np.random.default_rng(0).random((300, 1, 1, 3)).astype(np.float32)
-    images = np.broadcast_to(shade, (300, 6, 5, 3)).copy()  # one colour each
+    images = np.broadcast_to(shade, (300, 6, 5, 3)).copy()  # one color each
     done = completed(images[:20], "left", images[20:])[:, 0]
     assert done.dtype == np.float32
     assert np.abs(done - images[:20]).mean() < 0.1

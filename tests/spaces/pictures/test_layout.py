@@ -69,7 +69,7 @@ def test_every_layout_comes_back_as_it_was(shape, kind):
     assert np.array_equal(pixels.numpy(), channel_by_channel.reshape(-1, len(images)))
 
 
-def test_dequantisation_fills_the_step_of_each_value_and_is_drawn_from_the_seed():
+def test_dequantization_fills_the_step_of_each_value_and_is_drawn_from_the_seed():
     images = np.full((1000, 2, 2), 3, np.uint8)
     layout = Layout.infer(images, 8)
     pixels = columns(layout, images)

@@ -45,7 +45,7 @@ def values(mosaics, columns=slice(None)):
 
 
 def shades(n=360, seed=0):
-    """Colour pictures of three classes, each with a brightness of its own."""
+    """Color pictures of three classes, each with a brightness of its own."""
     rng = np.random.default_rng(seed)
     y = np.arange(n) % 3
     brightness = 60 + 60 * y[:, None, None, None]
@@ -130,7 +130,7 @@ def n_effective(weights):
     return (1 / weights.pow(4).sum(0)).mean()
 
 
-def test_colour_pictures_start_as_mosaics_and_others_as_noise():
+def test_color_pictures_start_as_mosaics_and_others_as_noise():
     X, y = shades()
 
     def mosaic_size(X, y=None, **changes):
@@ -153,19 +153,19 @@ def test_colour_pictures_start_as_mosaics_and_others_as_noise():
 
 
 @pytest.mark.parametrize("mirror", [False, True])
-@pytest.mark.parametrize("labelled", [False, True])
-def test_samples_are_of_their_class_and_the_model_keeps_the_pictures(labelled, mirror):
+@pytest.mark.parametrize("labeled", [False, True])
+def test_samples_are_of_their_class_and_the_model_keeps_the_pictures(labeled, mirror):
     X, y = shades()
     flow = ImageFlow(
         **SMALL,
         mirror=mirror,
-        n_clusters="auto" if labelled else 3,
+        n_clusters="auto" if labeled else 3,
         options=ImageOptions(start=4),
     )
-    flow.fit(X, y if labelled else None)
+    flow.fit(X, y if labeled else None)
     stored = flow._record.fitted.mosaics.decoded_pictures(flow.plan_.layout)
     assert np.abs(stored.astype(int) - X).max() <= 4  # rounded to 64 values
-    if labelled:
+    if labeled:
         samples = flow.sample(300, y=np.arange(300) % 3, random_state=0)
         for c in range(3):
             assert abs(samples[c::3].mean() - X[y == c].mean()) < 4

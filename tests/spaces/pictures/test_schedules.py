@@ -146,9 +146,9 @@ def test_what_is_no_schedule_is_named(text, fact, hint):
 @example(1024, 1024)
 def test_auto_suits_pictures_of_any_size(height, width):
     """Coarse to fine, ending at the full resolution, in steps that are small enough."""
-    colour = from_string(auto(height, width, channels=3), height, width)
+    color = from_string(auto(height, width, channels=3), height, width)
     stages = from_string(auto(height, width), height, width)
-    assert stages[: len(colour)] == colour
+    assert stages[: len(color)] == color
     assert (stages[0].height, stages[0].width, stages[0].patch) == (1, 1, 1)
     assert (stages[-1].height, stages[-1].width) == (height, width)
     longer_sides = [max(stage.height, stage.width) for stage in stages]
@@ -163,7 +163,7 @@ def check_auto_resolution(resolution, stages, is_last):
     """Patches fit and fall, down to 3 where they can.
 
     Coarse resolutions have more steps. The last one does small patches again, pairs,
-    and grey pixels once.
+    and gray pixels once.
     """
     repeated = []
     smallest = []

@@ -1,4 +1,4 @@
-"""Few colour pictures start as mosaics or as noise, as held-out pictures decide."""
+"""Few color pictures start as mosaics or as noise, as held-out pictures decide."""
 
 import numpy as np
 import pytest
@@ -10,20 +10,20 @@ SIDE = 16
 
 
 def squares_and_crosses(n, rng):
-    """Pictures of one object each: a square or a cross, of any colour and place."""
+    """Pictures of one object each: a square or a cross, of any color and place."""
     pictures = np.empty((n, SIDE, SIDE, 3), dtype=np.uint8)
     pictures[:] = rng.integers(180, 256, (n, 1, 1, 3))
     for i in range(n):
         size = rng.integers(5, 9)
         top, left = rng.integers(0, SIDE - size, 2)
-        colour = rng.integers(0, 160, 3)
+        color = rng.integers(0, 160, 3)
         part = pictures[i, top : top + size, left : left + size]
         if i % 2:
-            part[:] = colour
+            part[:] = color
         else:
             diagonal = np.arange(size)
-            part[diagonal, diagonal] = colour
-            part[diagonal, diagonal[::-1]] = colour
+            part[diagonal, diagonal] = color
+            part[diagonal, diagonal[::-1]] = color
     return pictures
 
 

@@ -36,7 +36,7 @@ def draw(frame, n=2000):
     return TableFlow(random_state=0).fit(frame).sample(n, random_state=0)
 
 
-def test_draws_are_spread_evenly_over_rows_and_lie_between_neighbours(rng):
+def test_draws_are_spread_evenly_over_rows_and_lie_between_neighbors(rng):
     level = pd.Series([*"aabbb"] * 60 + ["once"])
     assert (
         draw(level.to_frame("level"), 301)["level"]
@@ -154,7 +154,7 @@ def test_numbers_that_follow_from_others_still_do(rng):
     assert np.abs(new["ratio"] - 1000 * new["a"] / new["b"]).max() < 0.5 + 1e-9
     rows = errors_by_two(frame)
     draws = errors_by_two(new)
-    # Middle halves, because the few numbers in the tail move far: their neighbours are.
+    # Middle halves, because the few numbers in the tail move far: their neighbors are.
     log_width_of_rows = np.log(rows["error"].apply(interquartile_range))
     log_width_of_draws = np.log(draws["error"].apply(interquartile_range))
     assert np.allclose(log_width_of_rows, log_width_of_draws, atol=0.3)
@@ -243,7 +243,7 @@ def test_rows_are_compared_by_the_range_of_numbers_and_by_levels(rng):
     assert np.allclose(others, away.min(1), atol=1e-5)
 
 
-def labelled(rng, n=2400, shift=3.0):
+def labeled(rng, n=2400, shift=3.0):
     """A label that moves w by `shift`, and y = x or y = −x by it; low < high.
 
     With a shift of 0, no number tells the label.
@@ -262,7 +262,7 @@ def labelled(rng, n=2400, shift=3.0):
 
 
 def test_levels_of_a_label_among_numbers_have_trees_of_their_own(rng, tmp_path):
-    frame = labelled(rng)
+    frame = labeled(rng)
     flow = TableFlow(constraints=["low < high"], random_state=0).fit(frame)
     assert flow.plan_.order[0] == "kind"
     assert flow.plan_.strategies == ("per_level", *["tree"] * 5)
@@ -317,7 +317,7 @@ def test_trees_of_a_label_are_not_held_apart_in_vain(rng, why, monkeypatch):
     max_rows = 1000 if why == "many" else 2000
     monkeypatch.setattr(choose_strategies, "MAX_ROWS_PER_TREE", max_rows)
     n = 900 if why == "few" else 2400
-    frame = labelled(rng, n, shift=0.0 if why == "not told" else 3.0)
+    frame = labeled(rng, n, shift=0.0 if why == "not told" else 3.0)
     if why == "another category":
         frame["other"] = rng.choice([*"pqr"], len(frame))
     if why == "cells are missing":

@@ -203,7 +203,7 @@ def test_unused_categories_and_other_constants_are_refused():
 def test_rows_near_a_number_are_moved_to_it_and_stay_within_the_column(rng):
     y, noise = rng.normal(size=(2, 400))
     flow = fit(pd.DataFrame({"y": y, "x": 3 * y + 0.1 * noise}))
-    high = float(np.sort(y)[-2])  # its neighbours are nearly all below
+    high = float(np.sort(y)[-2])  # its neighbors are nearly all below
     # About five of 400 are within half a deviation; twenty in less than 1e-6 of runs.
     with pytest.warns(UserWarning, match=r"only \d+ rows of the table are near it"):
         new = flow.sample(500, random_state=0, given={"y": high})

@@ -8,7 +8,7 @@ from scipy.stats import kstest
 
 import sliceflow
 from sliceflow import ModelFileError, TableFlow
-from sliceflow.spaces.tables import choose_neighbours, neighbour_columns
+from sliceflow.spaces.tables import choose_neighbors, neighbor_columns
 from sliceflow.spaces.tables import fitted as fitted_tables
 from sliceflow.spaces.tables.chain import fit_chain
 from sliceflow.spaces.tables.nearest_rows_model import NearestRowsModel
@@ -42,7 +42,7 @@ def test_a_draw_has_the_moments_of_its_formula(rng):
     assert isinstance(model, NearestRowsModel)
     row = 7
     k = NEAR[2]
-    around = model.scores[model.neighbours[row]].numpy()
+    around = model.scores[model.neighbors[row]].numpy()
     drawn = model._draw_scores(np.full(40_000, row), rng)
     h2 = k / (k + 4)
     mean = around.mean(0)
@@ -65,20 +65,20 @@ def test_the_nearest_rows_are_those_of_a_plain_search(rng):
             for c in model.drawn_indices
         ]
     )
-    centred = x - x.mean(0)
+    centered = x - x.mean(0)
     for j in range(x.shape[1]):
-        others = np.delete(centred, j, 1)
+        others = np.delete(centered, j, 1)
         n_others = others.shape[1]
         ridge = np.sqrt(2) * np.eye(n_others)  # .01 for each of 200 rows
-        target = np.append(centred[:, j], np.zeros(n_others))
+        target = np.append(centered[:, j], np.zeros(n_others))
         slopes = np.linalg.lstsq(np.vstack((others, ridge)), target, rcond=None)[0]
-        total = (centred[:, j] ** 2).sum() + 2
+        total = (centered[:, j] ** 2).sum() + 2
         square = (slopes**2).sum()
-        left = ((centred[:, j] - others @ slopes) ** 2).sum() + 2 * (1 + square)
+        left = ((centered[:, j] - others @ slopes) ** 2).sum() + 2 * (1 + square)
         x[:, j] *= np.sqrt(np.clip(1 - left / total, 0.25, 1))
     points = torch.from_numpy(x)
     nearest = torch.cdist(points, points).topk(4, largest=False).indices
-    is_same = model.neighbours.sort(1).values == nearest.sort(1).values
+    is_same = model.neighbors.sort(1).values == nearest.sort(1).values
     assert is_same.float().mean() > 0.99
 
 
@@ -126,25 +126,25 @@ def test_what_is_exact_stays_exact(rng):
 
 def test_near_rows_are_chosen_where_they_are_better(rng, monkeypatch):
     """By the detector: where it hardly tells, either choice does little harm."""
-    auc_of_neighbours = 0.6
+    auc_of_neighbors = 0.6
 
     def trial_auc(table, fitted_z, held_out_z, settings, strategies):
-        return auc_of_neighbours if settings.n_neighbors else 0.65
+        return auc_of_neighbors if settings.n_neighbors else 0.65
 
     factors = rng.normal(size=(300, 2)) @ rng.normal(size=(2, 6))
     smooth = pd.DataFrame(
         factors + 0.3 * rng.normal(size=(300, 6)), columns=list("abcdef")
     )
     with monkeypatch.context() as patch:
-        patch.setattr(choose_neighbours, "trial_auc", trial_auc)
+        patch.setattr(choose_neighbors, "trial_auc", trial_auc)
         assert TableFlow().plan(smooth).n_neighbors is None
         plan = tuned_plan(smooth)
         assert plan.n_neighbors > 0
         assert "near rows and a chain of trees" in str(plan)
-        auc_of_neighbours = 0.7
+        auc_of_neighbors = 0.7
         assert tuned_plan(smooth).n_neighbors == 0
     # All draws are too near.
-    monkeypatch.setattr(choose_neighbours, "MIN_DISTANCE_RATIO", 99.0)
+    monkeypatch.setattr(choose_neighbors, "MIN_DISTANCE_RATIO", 99.0)
     assert tuned_plan(smooth).n_neighbors == 0
 
 
@@ -231,6 +231,6 @@ def test_a_file_whose_rows_cannot_be_near_is_refused(rng, tmp_path, monkeypatch)
         sliceflow.load(tmp_path / "m").sample(9, random_state=0),
         flow.sample(9, random_state=0),
     )
-    monkeypatch.setattr(neighbour_columns, "MAX_ROWS_FOR_NEIGHBOURS", 50)
+    monkeypatch.setattr(neighbor_columns, "MAX_ROWS_FOR_NEIGHBORS", 50)
     with pytest.raises(ModelFileError, match="do not fit the plan"):
         sliceflow.load(tmp_path / "m")

@@ -26,9 +26,9 @@ def column_of(values, **parameters):
     return Table.from_rows(rows, {}, (), **parameters).columns[0]
 
 
-def recognise(name, values):
+def recognize(name, values):
     (column,) = read_dataframe(pd.DataFrame({name: values})).columns
-    return identifiers.recognise(column, np.arange(len(values)))
+    return identifiers.recognize(column, np.arange(len(values)))
 
 
 # --- numbers --------------------------------------------------------------------------
@@ -230,9 +230,9 @@ def test_persons_with_many_rows_get_one_new_name_each(rng):
         ("a", ["+48 601 234 567", "+48 22 123 45 67"], "a phone number"),
     ],
 )
-def test_personal_kinds_are_recognised_also_when_they_repeat(name, values, kind):
-    recognised = recognise(name, values * 4)
-    assert recognised == (f"looks like {kind}", True)
+def test_personal_kinds_are_recognized_also_when_they_repeat(name, values, kind):
+    recognized = recognize(name, values * 4)
+    assert recognized == (f"looks like {kind}", True)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_personal_kinds_are_recognised_also_when_they_repeat(name, values, kind)
     ],
 )
 def test_ordinary_categories_are_not_taken_for_persons(name, values):
-    assert recognise(name, values * 12).reason == ""
+    assert recognize(name, values * 12).reason == ""
 
 
 def test_lengths_and_forms_follow_the_column(rng):

@@ -272,7 +272,7 @@ def test_personal_data_are_made_up_also_with_duplicates(rng):
         ],
     ],
 )
-def test_personal_patterns_are_recognised(values, rng):
+def test_personal_patterns_are_recognized(values, rng):
     name = "full name" if "son" in values[0] else "c"
     frame = pd.DataFrame({name: values, "x": rng.normal(size=len(values))})
     flow = fit(frame)

@@ -78,7 +78,7 @@ ROWS = {
             lambda: fit(scipy.sparse.csr_array(X)),
             error=TypeError,
         ),
-        "a column too large to standardise": refused(
+        "a column too large to standardize": refused(
             "column 1 of X", lambda: fit(having(1e300))
         ),
     },

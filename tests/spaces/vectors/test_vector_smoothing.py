@@ -91,7 +91,7 @@ def test_two_moons_are_no_longer_copied():
     after = metrics.sliced_wasserstein(flow.particles_, test)
     assert after < 1.1 * before
     h = flow.plan_.bandwidth
-    assert f"{h:.3g}, along 20 neighbours: leave-one-out distances of the rows" in str(
+    assert f"{h:.3g}, along 20 neighbors: leave-one-out distances of the rows" in str(
         flow.plan_
     )
 
@@ -144,12 +144,12 @@ def test_a_flow_that_ignores_y_smooths_without_y():
 
 
 def test_a_plan_leaves_the_bandwidth_to_the_fit():
-    """Neighbours are searched once, when the fit draws its data."""
+    """Neighbors are searched once, when the fit draws its data."""
     x, _ = moons(100)
     flow = smoothed(m=200, n_steps=2)
     planned = flow.plan(x)
     assert planned.bandwidth is None
-    assert "auto, along 20 neighbours: leave-one-out distances" in str(planned)
+    assert "auto, along 20 neighbors: leave-one-out distances" in str(planned)
     fitted = flow.fit(x).plan_
     assert dataclasses.replace(fitted, bandwidth=None) == planned
     chosen = smoothed(fitted.bandwidth, m=200, n_steps=2).fit(x)
@@ -198,7 +198,7 @@ def test_columns_of_a_condition_can_be_smoothed():
 
 
 def test_ranks_share_the_draws_of_all_rows():
-    """Each rank has the draws of its rows, with neighbours and scale of all rows."""
+    """Each rank has the draws of its rows, with neighbors and scale of all rows."""
     x, y = moons(100)
     flow = smoothed(m=300, n_steps=2)
     whole = flow.prepare(x, y).planned_fit.tune()

@@ -41,7 +41,7 @@ const App = (() => {
     throw new Error(hint ? `${error} (${hint})` : error);
   }
 
-  /** Show a message; an error has another colour. */
+  /** Show a message; an error has another color. */
   function say(id, text, isError = false) {
     find(id).textContent = text;
     find(id).classList.toggle("error", isError);

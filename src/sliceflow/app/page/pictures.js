@@ -110,8 +110,8 @@ const Pictures = (() => {
       find("time").max = snapshots.length - 1;
       find("time").value = snapshots.length - 1;
       showFrame();
-      const hasNeighbours = answer.nearest.length > 0;
-      find("nearest-text").textContent = hasNeighbours
+      const hasNeighbors = answer.nearest.length > 0;
+      find("nearest-text").textContent = hasNeighbors
         ? "The nearest first. A copy would look the same."
         : answer.data;
       Pictures.showImages("nearest", answer.nearest, (i) => `Training picture ${i + 1}`);
@@ -151,8 +151,8 @@ const Pictures = (() => {
   const { find, ask, attempt, checkSize, onOpen } = App;
   const STATUS = "complete-status";
   const MAX_BYTES = 16 * 2 ** 20; // of an uploaded picture; the server has the same limit
-  const HIDDEN_COLOUR = "#7d8694";
-  const BRUSH_COLOUR = "#e4007c";
+  const HIDDEN_COLOR = "#7d8694";
+  const BRUSH_COLOR = "#e4007c";
   const ARROWS = {
     ArrowLeft: [-1, 0],
     ArrowRight: [1, 0],
@@ -227,7 +227,7 @@ const Pictures = (() => {
     if (picture && image.complete && image.naturalWidth) {
       pen.drawImage(image, 0, 0);
     }
-    pen.fillStyle = HIDDEN_COLOUR;
+    pen.fillStyle = HIDDEN_COLOR;
     for (let y = 0; y < about.height; y++) {
       for (let x = 0; x < about.width; x++) {
         if (!known[y][x]) {
@@ -236,7 +236,7 @@ const Pictures = (() => {
       }
     }
     if (brush && document.activeElement === canvas) {
-      pen.fillStyle = BRUSH_COLOUR;
+      pen.fillStyle = BRUSH_COLOR;
       pen.fillRect(brush[0], brush[1], 1, 1);
     }
   }

@@ -73,7 +73,7 @@ def normal(
 def box_muller(words: Tensor) -> Tensor:
     """Standard normal numbers, float64 (n, 2m), from 32-bit words (n, 2m).
 
-    Two neighbouring words (a, b) become u = (a + ½)/2³² and v = (b + ½)/2³², and these
+    Two neighboring words (a, b) become u = (a + ½)/2³² and v = (b + ½)/2³², and these
     √(−2 ln u)·cos 2πv and √(−2 ln u)·sin 2πv.
     """
     uniform = (words.to(torch.float64) + 0.5) / 2**32

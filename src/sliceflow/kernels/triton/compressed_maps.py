@@ -175,7 +175,7 @@ def _fit_knots(
 ):  # fmt: skip
     """The displacements at knots, by least squares.
 
-    A hat is the function that is 1 at a knot, 0 at its neighbours, and linear between.
+    A hat is the function that is 1 at a knot, 0 at its neighbors, and linear between.
     The matrix has the sums over the particles of the products of hats.
     """
     k = tl.arange(0, LANES)

@@ -99,8 +99,8 @@ class Spline:
         quantiles = np.unique(np.quantile(t, np.linspace(0, 1, n_intervals + 1)))
         ends = (quantiles[0], quantiles[-1])
         knots = np.concatenate(([ends[0]] * DEGREE, quantiles, [ends[1]] * DEGREE))
-        centres = (knots[1:-3] + knots[2:-2] + knots[3:-1]) / DEGREE
-        b = len(centres)
+        centers = (knots[1:-3] + knots[2:-2] + knots[3:-1]) / DEGREE
+        b = len(centers)
         if len(quantiles) < MIN_KNOTS:
             return cls(knots, np.empty((b, 0)))
 
@@ -108,15 +108,15 @@ class Spline:
         lines = np.stack((np.ones_like(t), t), 1)
         slopes = np.linalg.lstsq(lines, b_splines, rcond=None)[0]
         residuals = b_splines - lines @ slopes
-        # B-splines reproduce 1 and t, with coefficients of 1 and their centres.
-        coefficients_of_lines = np.stack((np.ones(b), centres), 1)
+        # B-splines reproduce 1 and t, with coefficients of 1 and their centers.
+        coefficients_of_lines = np.stack((np.ones(b), centers), 1)
         without_lines = np.eye(b) - coefficients_of_lines @ slopes
 
         variances, axes = np.linalg.eigh(residuals.T @ residuals / len(t))
         is_used = variances > MIN_VARIANCE_SHARE * variances[-1]
         whitening = axes[:, is_used] / np.sqrt(variances[is_used])
 
-        from_smooth_to_rough = _roughness_axes(whitening, centres)
+        from_smooth_to_rough = _roughness_axes(whitening, centers)
         return cls(knots, without_lines @ whitening @ from_smooth_to_rough)
 
     def __call__(self, t: Floats) -> Floats:
@@ -125,14 +125,14 @@ class Spline:
         return np.asarray(BSpline(self.knots, self.coefficients, DEGREE)(inside))
 
 
-def _roughness_axes(coefficients: Floats, centres: Floats) -> Floats:
+def _roughness_axes(coefficients: Floats, centers: Floats) -> Floats:
     """A rotation (p, p) of splines with coefficients (b, p), the smoothest one first.
 
     Roughness is the sum of the squares of second derivatives. These are differences of
-    the coefficients, which count at the `centres` (b,) of the B-splines.
+    the coefficients, which count at the `centers` (b,) of the B-splines.
     """
-    slopes = np.diff(coefficients, axis=0) / np.diff(centres)[:, None]
-    middles = (centres[1:] + centres[:-1]) / 2
+    slopes = np.diff(coefficients, axis=0) / np.diff(centers)[:, None]
+    middles = (centers[1:] + centers[:-1]) / 2
     curvatures = np.diff(slopes, axis=0) / np.diff(middles)[:, None]
     _, axes = np.linalg.eigh(curvatures.T @ curvatures)
     return np.asarray(axes)
@@ -140,7 +140,7 @@ def _roughness_axes(coefficients: Floats, centres: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Cosines:
-    """√2·cos(fᵀt + phase) of standardised conditions t, for r frequencies f.
+    """√2·cos(fᵀt + phase) of standardized conditions t, for r frequencies f.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ class Cosines:
         return Cosines(self.frequencies[:, cosines], self.phases[cosines])
 
     def __call__(self, t: Floats) -> Floats:
-        """Values (n, r) at standardised conditions t (n, c)."""
+        """Values (n, r) at standardized conditions t (n, c)."""
         return np.asarray(np.sqrt(2) * np.cos(t @ self.frequencies + self.phases))
 
     def slopes(self, t: Floats) -> Floats:
@@ -248,7 +248,7 @@ class SmoothBasis:
         n_groups = len(list(self._iter_all_groups(np.zeros((1, condition_dim)))))
         return replace(self, kept_groups=np.ones(n_groups, bool))
 
-    def standardise(self, y: Floats) -> Floats:
+    def standardize(self, y: Floats) -> Floats:
         """The columns of conditions y that vary, in standard deviations, (n, c)."""
         return np.asarray((y[:, self.used_columns] - self.shift) / self.scale)
 
@@ -285,7 +285,7 @@ class SmoothBasis:
 
     def _iter_all_groups(self, y: Floats) -> Iterator[FeatureGroup]:
         """Every group, for conditions y (n, l)."""
-        t = self.standardise(y)
+        t = self.standardize(y)
         for column in t.T:
             yield FeatureGroup(STRAIGHT_LINES, column[:, None])
         inside = np.empty_like(t)

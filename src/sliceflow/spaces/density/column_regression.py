@@ -87,7 +87,7 @@ class Design:
     ----------
     features : of y, (n, p)
     earlier_residuals : residuals of the j columns before this one, (n, j)
-    x : the column (n,), standardised
+    x : the column (n,), standardized
     """
 
     features: Floats

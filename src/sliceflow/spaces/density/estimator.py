@@ -43,7 +43,7 @@ from sliceflow.validation import (
 
 
 class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent]):
-    """Density of vectors: how likely rows are, exactly normalised.
+    """Density of vectors: how likely rows are, exactly normalized.
 
     The flow goes from data to noise. A Gaussian mixture is mapped to N(0, I) first.
     Then each step rotates the rows, Θx, maps every coordinate towards N(0, 1) by a

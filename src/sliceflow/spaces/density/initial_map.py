@@ -126,12 +126,12 @@ def fit_whitening(x: Tensor, reg_covar: float) -> tuple[Whitening, Tensor]:
     """The whitening of rows x (n, d), and the white rows (n, d)."""
     shift = x.mean(0)
     scale = x.std(0)
-    standardised = (x - shift) / scale
+    standardized = (x - shift) / scale
     shrinkage = _SMALL_SHRINKAGE
     if reg_covar >= REG_COVARS[-1]:
-        shrinkage = max(shrinkage, ledoit_wolf_shrinkage(standardised.cpu().numpy()))
-    factor = _correlation_factor(standardised, shrinkage)
-    white = torch.linalg.solve_triangular(factor, standardised.T, upper=False)
+        shrinkage = max(shrinkage, ledoit_wolf_shrinkage(standardized.cpu().numpy()))
+    factor = _correlation_factor(standardized, shrinkage)
+    white = torch.linalg.solve_triangular(factor, standardized.T, upper=False)
     return Whitening(shift, scale[:, None] * factor), white.T
 
 
@@ -183,9 +183,9 @@ def fit_normal_initial_map(x: Tensor, rows_by_class: Sequence[Tensor]) -> Initia
     return InitialMap(None, whitening, one_component)
 
 
-def _correlation_factor(standardised: Tensor, shrinkage: float) -> Tensor:
+def _correlation_factor(standardized: Tensor, shrinkage: float) -> Tensor:
     """The Cholesky factor (d, d) of the correlations of rows (n, d), shrunk to 0."""
-    correlation = standardised.T @ standardised / len(standardised)
+    correlation = standardized.T @ standardized / len(standardized)
     identity = torch.eye(
         len(correlation), dtype=correlation.dtype, device=correlation.device
     )

@@ -42,7 +42,7 @@ MAX_GRADIENT_ROWS = 3_000
 # Held-out rows must become more likely by this, in nats per row and column: else the
 # means bend nowhere, or in all directions alike, and random directions do.
 MIN_GAIN = 0.01
-# The least variance of a standardised column that is left, as a share: not 0, so that
+# The least variance of a standardized column that is left, as a share: not 0, so that
 # its logarithm is finite.
 MIN_NOISE_VARIANCE = 1e-12
 # With this many rows, there are twice as many of the cosines. For fewer it is not worth
@@ -67,7 +67,7 @@ class _MeanRegression:
 
     @classmethod
     def from_data(cls, x: Floats, t: Floats, cosines: Cosines) -> _MeanRegression:
-        """Fit it to standardised rows x (n, d) and conditions t (n, c)."""
+        """Fit it to standardized rows x (n, d) and conditions t (n, c)."""
         features = _features(t, cosines)
         gram = features.T @ features
         n_per_band = len(cosines.phases) // len(FREQUENCIES)
@@ -123,7 +123,7 @@ def learn_directions(
     Parameters
     ----------
     basis : with those of random directions
-    train, held_out : standardised rows (n, d) and their conditions (n, c) each
+    train, held_out : standardized rows (n, d) and their conditions (n, c) each
     seed : of the cosines
     progress : hears of every round
     """
@@ -131,9 +131,9 @@ def learn_directions(
     if len(basis.phases) == 0:
         return basis
     x, y = train
-    t = basis.standardise(y)
+    t = basis.standardize(y)
     held_out_x, held_out_y = held_out
-    held_out_t = basis.standardise(held_out_y)
+    held_out_t = basis.standardize(held_out_y)
     regression = _MeanRegression.from_data(x, t, basis.cosines)
     score = regression.log_likelihood(held_out_x, held_out_t)
     progress.notify_of_trial("random directions of y", score)

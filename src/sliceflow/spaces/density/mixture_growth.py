@@ -1,7 +1,7 @@
 """Gaussian mixtures of many components, grown from few by splitting.
 
 Every component is split along the axis in which it is widest, and the mixture is fitted
-again by expectation-maximisation (Dempster, Laird and Rubin 1977). A grown mixture
+again by expectation-maximization (Dempster, Laird and Rubin 1977). A grown mixture
 begins close to its place, so it needs no random starts, and some passes over the rows
 suffice.
 
@@ -42,7 +42,7 @@ def grow_mixture(
 
     Those with the largest weights are split. `reg_covar` is added to all variances.
     """
-    return _maximise_likelihood(_split(mixture, n_components), x, reg_covar)
+    return _maximize_likelihood(_split(mixture, n_components), x, reg_covar)
 
 
 def _split(mixture: MixtureMap, n_components: int) -> MixtureMap:
@@ -67,10 +67,10 @@ def _split(mixture: MixtureMap, n_components: int) -> MixtureMap:
     )
 
 
-def _maximise_likelihood(
+def _maximize_likelihood(
     mixture: MixtureMap, x: Tensor, reg_covar: float
 ) -> MixtureMap:
-    """The mixture after passes of expectation-maximisation over rows x (n, d)."""
+    """The mixture after passes of expectation-maximization over rows x (n, d)."""
     for _ in range(_N_PASSES):
         sums = _e_step(mixture, x)
         mixture = _m_step(sums, x.shape[1], reg_covar)

@@ -58,7 +58,7 @@ TRIAL_FEATURES = "trial features"
 class AffineMapGivenY:
     """The affine map of rows to residuals at each of n conditions y.
 
-    It has a mean, a scale and slopes of d columns at each y. Rows are standardised
+    It has a mean, a scale and slopes of d columns at each y. Rows are standardized
     here, as in the regressions.
 
     Parameters
@@ -132,28 +132,28 @@ class TriangularRegression:
         logs = take_logs(x, is_logged)
         shift = logs.mean(axis=0)
         scale = logs.std(axis=0)
-        standardised = (logs - shift) / scale
+        standardized = (logs - shift) / scale
         full_basis = SmoothBasis.from_data(y, seed.child("basis"))
         order = seed.child("held out").permutation(len(x)).numpy()
         train, held_out = _split(order)
         full_basis = learn_directions(
             full_basis,
-            (standardised[train], y[train]),
-            (standardised[held_out], y[held_out]),
+            (standardized[train], y[train]),
+            (standardized[held_out], y[held_out]),
             seed.child("learned directions"),
             progress,
         )
         columns = _select_columns(
             full_basis,
-            (standardised[train], y[train]),
-            (standardised[held_out], y[held_out]),
+            (standardized[train], y[train]),
+            (standardized[held_out], y[held_out]),
             progress,
         )
         used_groups = _used_groups(columns, full_basis)
         basis = full_basis.keep(used_groups)
         groups, _ = full_basis.groups()
         is_kept = np.append(used_groups, True)[groups]
-        _refit(columns, basis, is_kept, standardised, y)
+        _refit(columns, basis, is_kept, standardized, y)
 
         slope_pairs = []
         slopes = []
@@ -195,8 +195,8 @@ class TriangularRegression:
 
         x may also be one row (1, d) for all n conditions.
         """
-        standardised, ladj = self._standardise(x)
-        residuals, ladj_of_residuals = map_given_y.call_and_ladj(standardised)
+        standardized, ladj = self._standardize(x)
+        residuals, ladj_of_residuals = map_given_y.call_and_ladj(standardized)
         return residuals, ladj + ladj_of_residuals
 
     def inverse(self, residuals: Floats, map_given_y: AffineMapGivenY) -> Floats:
@@ -205,7 +205,7 @@ class TriangularRegression:
         rows[:, self.is_logged] = np.exp(rows[:, self.is_logged])
         return np.asarray(rows)
 
-    def _standardise(self, x: Floats) -> tuple[Floats, Floats]:
+    def _standardize(self, x: Floats) -> tuple[Floats, Floats]:
         """Rows x (n, d) in units of the regressions, and log|det| (n,) of that."""
         logs = take_logs(x, self.is_logged)
         ladj = -logs[:, self.is_logged].sum(axis=1) - np.log(self.scale).sum()
@@ -235,7 +235,7 @@ def _select_columns(
     Parameters
     ----------
     basis : all features
-    train, held_out : standardised rows (n, d) and their conditions (n, l) each
+    train, held_out : standardized rows (n, d) and their conditions (n, l) each
     progress : hears of every column
     """
     x, y = train
@@ -290,7 +290,7 @@ def _refit(
     columns : the regressions, which change
     basis : the features that are kept
     is_kept : which of the features (p,) they had so far are kept
-    x, y : standardised rows (n, d) and their conditions (n, l)
+    x, y : standardized rows (n, d) and their conditions (n, l)
     """
     features = basis.features(y)
     groups, _ = basis.groups()

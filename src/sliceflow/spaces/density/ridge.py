@@ -1,4 +1,4 @@
-"""Ridge regression with a penalty for each group, which maximises the evidence.
+"""Ridge regression with a penalty for each group, which maximizes the evidence.
 
 The update of the penalties is MacKay's (1992), which is that of Fellner and Schall for
 smoothing (Wood and Fasiolo 2017): λ_g = γ_g / |β_g|², where γ_g = p_g − λ_g·tr V_gg is
@@ -42,13 +42,13 @@ def evidence_ridge(
     groups : of every coefficient (p,), from 0 to g − 1; −1 has no penalty
     penalties : to start from (g,)
     """
-    is_penalised = groups >= 0
+    is_penalized = groups >= 0
     membership = groups[:, None] == np.arange(len(penalties))
     sizes = membership.sum(axis=0)
     coefficients = np.zeros(len(groups))
     for _ in range(MAX_UPDATES):
         ridge = np.full(len(groups), TINY_PENALTY)
-        ridge[is_penalised] = penalties[groups[is_penalised]]
+        ridge[is_penalized] = penalties[groups[is_penalized]]
         inverse = _inverse(gram + np.diag(ridge))
         coefficients = inverse @ products
         determined = sizes - penalties * (np.diag(inverse) @ membership)

@@ -18,7 +18,7 @@ from sliceflow.arrays import MAX_EXPONENT, Floats, Mask
 from sliceflow.engine import normal
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError
-from sliceflow.neighbours.features import heavy_tail
+from sliceflow.neighbors.features import heavy_tail
 from sliceflow.saved_types import ArraySpec, Label
 
 # One row has no spread, so there is no density to fit.

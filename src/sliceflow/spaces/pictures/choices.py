@@ -49,17 +49,17 @@ CPU_MAX_PARTICLES: dict[Quality, int] = {
 # classes share maps: their noise would be large, and pictures would be copied.
 MIN_PICTURES_PER_CLASS = 100
 # ξ of classes that share maps. Of the paper's values 0, 2, 5 and 10 it separates the
-# classes of MNIST and CIFAR-10 best: 98.5 and 72 % of samples are recognised as theirs
+# classes of MNIST and CIFAR-10 best: 98.5 and 72 % of samples are recognized as theirs
 # (benchmarks/RESULTS.md).
 SHARED_AMPLIFIER = 10.0
 # Different pictures that a cluster needs. Smaller clusters are copied: 200 clusters of
 # MNIST (300 digits each) had an NN ratio of .66, 30 clusters one of .92.
-MIN_GREY_PICTURES_PER_CLUSTER = 1000
-MIN_COLOUR_PICTURES_PER_CLUSTER = 2000
+MIN_GRAY_PICTURES_PER_CLUSTER = 1000
+MIN_COLOR_PICTURES_PER_CLUSTER = 2000
 # More clusters gain little: 30 and 50 clusters of Fashion-MNIST had FD 2.9 and 2.6.
-MAX_GREY_CLUSTERS = 30
-MAX_COLOUR_CLUSTERS = 25
-# Pixel values that a cluster of grey pictures needs, for each √(steps per stage). Steps
+MAX_GRAY_CLUSTERS = 30
+MAX_COLOR_CLUSTERS = 25
+# Pixel values that a cluster of gray pictures needs, for each √(steps per stage). Steps
 # copy: many of them copied the digits of 30 clusters of 2,000 each (MNIST).
 CLUSTER_VALUES_PER_ROOT_STEP = 470_000
 # The most particles of a step, and the most pictures. Smaller batches are slower on a
@@ -85,10 +85,10 @@ MOSAIC_SHRINKAGE = 8.0
 # more of it: with a factor below 1, digits would be copied.
 SHRINKAGE_FACTOR = 2.5
 MAX_SHRINKAGE = 2.0
-# Pixels between these two shares of the full brightness are grey. Pictures in which
-# fewer than a fifth of all pixels are grey count as drawings.
-GREY_RANGE = (0.1, 0.9)
-MAX_GREY_SHARE_OF_DRAWINGS = 0.2
+# Pixels between these two shares of the full brightness are gray. Pictures in which
+# fewer than a fifth of all pixels are gray count as drawings.
+GRAY_RANGE = (0.1, 0.9)
+MAX_GRAY_SHARE_OF_DRAWINGS = 0.2
 # About this many pictures decide whether they are drawings: more would only take
 # longer.
 MAX_PICTURES_FOR_BASIS = 10_000
@@ -142,7 +142,7 @@ def choose_mosaic_size(
     if shared:
         hint += ", or amplifier=inf"
     if start == "auto":
-        # Mosaics of grey pictures are no better than noise.
+        # Mosaics of gray pictures are no better than noise.
         if reason is None and layout.shape[0] > 1:
             return MOSAIC_SIZE
         return 0
@@ -225,7 +225,7 @@ def choose_n_clusters(
     shape: tuple[int, int, int],
     device: torch.device,
 ) -> int:
-    """The number of clusters of unlabelled pictures; 1 means no clustering.
+    """The number of clusters of unlabeled pictures; 1 means no clustering.
 
     Parameters
     ----------
@@ -246,10 +246,10 @@ def choose_n_clusters(
             n_steps = choose_steps_per_stage(
                 parameters, shared_from_noise=False, device=device
             )
-            n_clusters = _max_grey_clusters(n_different, shape, n_steps)
+            n_clusters = _max_gray_clusters(n_different, shape, n_steps)
         else:
             n_clusters = min(
-                MAX_COLOUR_CLUSTERS, n_different // MIN_COLOUR_PICTURES_PER_CLUSTER
+                MAX_COLOR_CLUSTERS, n_different // MIN_COLOR_PICTURES_PER_CLUSTER
             )
         return max(1, min(n_clusters, m))
     k = int(requested)
@@ -264,13 +264,13 @@ def choose_n_clusters(
     return k
 
 
-def _max_grey_clusters(n: int, shape: tuple[int, int, int], n_steps: int) -> int:
-    """The most clusters of n different grey pictures that are not copied; may be 0."""
+def _max_gray_clusters(n: int, shape: tuple[int, int, int], n_steps: int) -> int:
+    """The most clusters of n different gray pictures that are not copied; may be 0."""
     n_values = CLUSTER_VALUES_PER_ROOT_STEP * math.sqrt(n_steps)
     n_pictures = max(
-        MIN_GREY_PICTURES_PER_CLUSTER, math.ceil(n_values / math.prod(shape))
+        MIN_GRAY_PICTURES_PER_CLUSTER, math.ceil(n_values / math.prod(shape))
     )
-    return min(MAX_GREY_CLUSTERS, n // n_pictures)
+    return min(MAX_GRAY_CLUSTERS, n // n_pictures)
 
 
 def _needs_histograms(
@@ -334,7 +334,7 @@ def choose_patch_basis(
 ) -> PatchBasis:
     """The basis of the directions of tiles.
 
-    "auto" takes pixels for drawings, which have few grey pixels, else cosines.
+    "auto" takes pixels for drawings, which have few gray pixels, else cosines.
     """
     if patch_basis != "auto":
         return patch_basis
@@ -344,10 +344,10 @@ def choose_patch_basis(
     if data.layout.n_pixel_values is not None:
         brightest = data.layout.n_pixel_values - 1
     brightness = subset / brightest
-    darkest_grey, lightest_grey = GREY_RANGE
-    is_grey = (brightness > darkest_grey) & (brightness < lightest_grey)
-    counts = torch.tensor([int(is_grey.sum()), subset.numel()])
-    n_grey, n_pixels = ranks.sum_(counts).tolist()
-    if n_grey / n_pixels < MAX_GREY_SHARE_OF_DRAWINGS:
+    darkest_gray, lightest_gray = GRAY_RANGE
+    is_gray = (brightness > darkest_gray) & (brightness < lightest_gray)
+    counts = torch.tensor([int(is_gray.sum()), subset.numel()])
+    n_gray, n_pixels = ranks.sum_(counts).tolist()
+    if n_gray / n_pixels < MAX_GRAY_SHARE_OF_DRAWINGS:
         return "pixels"
     return "cosines"

@@ -77,18 +77,18 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
     known : str, (h, w) array of bool or None, default None
         The pixels known in every picture, for `inpaint`: an (h, w) array, True where a
         pixel is known (`numpy.ma` and OpenCV mark what is hidden), or one of "top",
-        "bottom", "left", "right", "border" (the centre is missing), "center".
+        "bottom", "left", "right", "border" (the center is missing), "center".
     transport : str or transport, default "auto"
         How to solve each direction: "auto" (histograms of 128 bins, or 1024 if classes
         share maps; sorted for small clouds), "sorted", "histogram" or "interpolated",
         or an object from `sliceflow.transports`.
     patch_basis : str, default "auto"
         The basis of a tile's directions: "pixels", a few "cosines", or "random", the
-        paper's random patches. "auto" takes pixels for drawings, which have few grey
+        paper's random patches. "auto" takes pixels for drawings, which have few gray
         pixels, else cosines.
     n_clusters : "auto" or int, default "auto"
         Divides pictures without labels into this many clusters, each with its own maps;
-        1 turns clustering off. "auto" is 25 for colour pictures, 30 for grey ones, and
+        1 turns clustering off. "auto" is 25 for color pictures, 30 for gray ones, and
         fewer if clusters would be small, because small clusters are copied; 1 with
         sorted transport or known pixels.
     save_rows : bool, default False
@@ -196,7 +196,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
         """Complete pictures from the part of them that is known.
 
         A model that was fitted with `known` moves the hidden pixels by its flow. A
-        model that keeps its pictures (colour, or ``save_rows=True``) completes from any
+        model that keeps its pictures (color, or ``save_rows=True``) completes from any
         `known` part, by similar pictures.
 
         Parameters

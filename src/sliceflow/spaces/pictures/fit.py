@@ -291,7 +291,7 @@ class RunningPictures:
         )
 
     def target(self) -> Target:
-        """The pictures, dequantised anew for every stage or every step.
+        """The pictures, dequantized anew for every stage or every step.
 
         The module `batching` explains how they are divided among stages or steps.
         """
@@ -300,7 +300,7 @@ class RunningPictures:
             return Target(self._load_part, reloads_every_step=every_step)
         return Target(self._load_all, self._load_batches, every_step)
 
-    def _dequantising_seed(self, step: Step) -> Seed:
+    def _dequantizing_seed(self, step: Step) -> Seed:
         """The seed of the fractions that a step adds to pixel values."""
         seed = self.planned_fit.seed.child("data", step.stage_index)
         if self.planned_fit.plan.options.dequantize_every == "step":
@@ -309,13 +309,13 @@ class RunningPictures:
 
     def _load_all(self, step: Step) -> Cloud:
         """All pictures of this rank."""
-        return self.planned_fit.data.cloud(self._dequantising_seed(step))
+        return self.planned_fit.data.cloud(self._dequantizing_seed(step))
 
     def _load_part(self, step: Step) -> Cloud:
         """The part of the pictures whose turn it is in a stage, sorted by class."""
         part = step.stage_index % len(self.pictures_by_stage)
         indices = self.pictures_by_stage[part]
-        cloud = self.planned_fit.data.cloud(self._dequantising_seed(step), indices)
+        cloud = self.planned_fit.data.cloud(self._dequantizing_seed(step), indices)
         n_classes = self.planned_fit.plan.n_separate_classes
         if n_classes == 0 or not isinstance(cloud.y, ClassIndices):
             return cloud

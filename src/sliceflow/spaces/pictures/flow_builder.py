@@ -169,7 +169,7 @@ class PictureFlowBuilder:
         return 2 * math.sqrt(n_values)
 
     def _has_single_pixels(self, i: int) -> bool:
-        """Whether stage i moves each pixel of grey pictures by itself.
+        """Whether stage i moves each pixel of gray pictures by itself.
 
         Such a stage makes the distribution of each pixel exact.
         """

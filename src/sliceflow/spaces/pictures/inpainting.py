@@ -3,9 +3,9 @@
 1. Principal components x describe the hidden pixels of each training picture.
 2. A ridge regression on random features of the known pixels predicts the components.
    Its prediction is the condition y.
-3. Local conditions (`sliceflow.neighbours`) draw x given y around a neighbour, which is
+3. Local conditions (`sliceflow.neighbors`) draw x given y around a neighbor, which is
    one of the training pictures with a similar y.
-4. In photographs, a draw gets the fine detail of this neighbour. In drawings, of whose
+4. In photographs, a draw gets the fine detail of this neighbor. In drawings, of whose
    pixels a fifth are black or white, detail would be specks.
 5. One monotone map gives hidden pixels the distribution that they have in training
    pictures: sums of components are never quite black.
@@ -26,9 +26,9 @@ from torch import Tensor
 from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError
-from sliceflow.neighbours.features import FeatureMap, project, ridge
-from sliceflow.neighbours.local import LocalSampler, LocalSettings
-from sliceflow.neighbours.sampling import sample_neighbourhoods
+from sliceflow.neighbors.features import FeatureMap, project, ridge
+from sliceflow.neighbors.local import LocalSampler, LocalSettings
+from sliceflow.neighbors.sampling import sample_neighborhoods
 from sliceflow.spaces.pictures.layout import Layout
 from sliceflow.spaces.pictures.seams import DRAWS_PER_COMPLETION, Seam
 
@@ -37,20 +37,20 @@ from sliceflow.spaces.pictures.seams import DRAWS_PER_COMPLETION, Seam
 MIN_TRAINING_PICTURES = 10
 
 # The most principal components of known and of hidden pixels. In photographs, the fine
-# detail of a neighbour replaces what the components leave out.
+# detail of a neighbor replaces what the components leave out.
 N_KNOWN_COMPONENTS = 60
 N_HIDDEN_COMPONENTS = 100
 # Random features of the known pixels. With 500 instead, 83 instead of 85 % of completed
-# digits were recognised.
+# digits were recognized.
 N_RANDOM_FEATURES = 1_000
 # Principal components of the predictions that make up the condition. More would need
-# more neighbours.
+# more neighbors.
 N_CONDITION_COMPONENTS = 20
 
-# Training pictures that a completion is drawn from, and h of `sample_neighbourhoods`,
+# Training pictures that a completion is drawn from, and h of `sample_neighborhoods`,
 # how far draws go from them. "Completions" in benchmarks/RESULTS.md were measured with
 # these two values; there is no record of others.
-N_NEIGHBOURS = 100
+N_NEIGHBORS = 100
 BANDWIDTH = 0.4
 
 # Quantiles of the monotone map of pixels, and training pictures that it is fitted to:
@@ -60,8 +60,8 @@ N_TONE_PICTURES = 200
 # Added from quantile to quantile, so that they increase, as `numpy.interp` wants them.
 TONE_INCREMENT = 1e-9
 
-# Training pictures in which differences of neighbouring pixels are measured, and by
-# which drawings are recognised.
+# Training pictures in which differences of neighboring pixels are measured, and by
+# which drawings are recognized.
 N_MEASURED_PICTURES = 2_000
 # Pictures are drawings if this share of pixels, or more, is black or white.
 MIN_EXTREME_SHARE_OF_DRAWINGS = 0.2
@@ -191,21 +191,21 @@ class _Completer:
         """
         known_scores = _scores(self.known_pca, rows[:, self.known])
         y = project(self.view, known_scores, self.slopes)
-        x, neighbour = self._local_rows(training).sample(
+        x, neighbor = self._local_rows(training).sample(
             y, n * DRAWS_PER_COMPLETION, seed, max_components=1
         )
         draws = x.numpy()  # (m, 8n, components)
-        neighbours = training[neighbour.numpy()]  # (m, 8n)
-        at_seam = self._pixels(draws, neighbours, self.seam.hidden)
+        neighbors = training[neighbor.numpy()]  # (m, 8n)
+        at_seam = self._pixels(draws, neighbors, self.seam.hidden)
         best = self.seam.choose(rows, at_seam, seed.child("continuing"))
         draws = np.take_along_axis(draws, best[..., None], 1)
-        neighbours = np.take_along_axis(neighbours, best, 1)
-        return self.seam.blend(rows, self._pixels(draws, neighbours))
+        neighbors = np.take_along_axis(neighbors, best, 1)
+        return self.seam.blend(rows, self._pixels(draws, neighbors))
 
     def _local_rows(self, training: Ints) -> LocalSampler:
         """A `LocalSampler` of components x given y, for some training pictures."""
         settings = LocalSettings(
-            k=min(N_NEIGHBOURS, len(training)),
+            k=min(N_NEIGHBORS, len(training)),
             bandwidth=BANDWIDTH,
             projection=torch.eye(self.y.shape[1], dtype=torch.float64),
         )
@@ -214,25 +214,25 @@ class _Completer:
     def _pixels(
         self,
         x: Floats,
-        neighbours: Ints,
+        neighbors: Ints,
         selection: slice | Ints = slice(None),
     ) -> Floats:
         """Hidden pixels (…, hidden) of draws x (…, components), or a selection of them.
 
-        `neighbours` (…) are the training pictures around which x are drawn.
+        `neighbors` (…) are the training pictures around which x are drawn.
         """
-        pixels = self._untoned_pixels(x, neighbours, selection)
+        pixels = self._untoned_pixels(x, neighbors, selection)
         drawn, real = self.tones
         return np.asarray(np.interp(pixels, drawn, real))
 
     def _untoned_pixels(
-        self, x: Floats, neighbours: Ints, selection: slice | Ints
+        self, x: Floats, neighbors: Ints, selection: slice | Ints
     ) -> Floats:
         """Hidden pixels as `_pixels` returns them, before the monotone map."""
         pca = self.hidden_pca
         pixels = x @ pca.components_[:, selection] + pca.mean_[selection]
         if self.detail is not None:
-            pixels += self.detail[:, selection][neighbours]
+            pixels += self.detail[:, selection][neighbors]
         return np.asarray(pixels)
 
     def _fit_tones(self, hidden: NDArray[Any], seed: Seed) -> tuple[Floats, Floats]:
@@ -242,12 +242,12 @@ class _Completer:
         """
         chosen = seed.child("rows").permutation(len(hidden))[:N_TONE_PICTURES]
         local_rows = self._local_rows(np.arange(len(hidden)))
-        adjusted = local_rows.neighbourhoods(
+        adjusted = local_rows.neighborhoods(
             self.y[chosen], exclude=chosen, max_components=1
         )
-        x, picked = sample_neighbourhoods(adjusted, 1, BANDWIDTH, seed)
-        neighbours = adjusted.rows.gather(1, picked)
-        drawn = self._untoned_pixels(x.numpy(), neighbours.numpy(), slice(None))
+        x, picked = sample_neighborhoods(adjusted, 1, BANDWIDTH, seed)
+        neighbors = adjusted.rows.gather(1, picked)
+        drawn = self._untoned_pixels(x.numpy(), neighbors.numpy(), slice(None))
         probabilities = np.linspace(0, 1, N_TONE_QUANTILES)
         drawn_quantiles = np.quantile(drawn, probabilities)
         real_quantiles = np.quantile(hidden[chosen.numpy()], probabilities)

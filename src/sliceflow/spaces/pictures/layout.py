@@ -2,7 +2,7 @@
 
 The user has (n, H, W) or (n, H, W, C), integers or floats, as an array or a tensor. The
 engine has columns (C·H·W, n), channel by channel, with values in [-1, 1]. Integer
-pixels v of 0..n_pixel_values-1 are *dequantised*, (v + u)·2/n_pixel_values − 1 with u
+pixels v of 0..n_pixel_values-1 are *dequantized*, (v + u)·2/n_pixel_values − 1 with u
 uniform in (0, 1); floats in [0, 1] become 2v − 1.
 """
 

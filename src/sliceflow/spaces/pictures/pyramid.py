@@ -29,7 +29,7 @@ MIN_POINTS_PER_CHUNK = 256
 
 
 def _lanczos_weights(full: int, small: int) -> Tensor:
-    """W (full, small): Lanczos' kernel at pixel centres, float64; rows sum to 1."""
+    """W (full, small): Lanczos' kernel at pixel centers, float64; rows sum to 1."""
     pixels = torch.arange(full, dtype=torch.float64)
     positions = (pixels + 0.5) * (small / full) - 0.5
     t = positions[:, None] - torch.arange(small, dtype=torch.float64)

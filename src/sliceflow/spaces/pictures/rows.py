@@ -37,7 +37,7 @@ PIXEL_DTYPES: tuple[DTypeName, ...] = ("uint8", "int32", "float32", "float64")
 # the at most 30 clusters of "auto". All others are assigned to the nearest center.
 MAX_KMEANS_PICTURES = 20_000
 
-# Longer side, in pixels, of the grey pictures that k-means compares: half of that of
+# Longer side, in pixels, of the gray pictures that k-means compares: half of that of
 # MNIST's digits, which are still easy to tell apart.
 KMEANS_SIDE = 14
 
@@ -185,12 +185,12 @@ class PictureData(ConditionsMixin):
     def _cluster_features(self, pixel_points: Tensor) -> Tensor:
         """What k-means compares of columns (d, n): (f, n).
 
-        Grey pictures are compared at a coarse resolution, colour pictures by their
-        gradients, because similar colours say little of what a picture shows.
+        Gray pictures are compared at a coarse resolution, color pictures by their
+        gradients, because similar colors say little of what a picture shows.
         """
         features_of = self._coarse_pixels
-        has_colours = self.layout.shape[0] > 1
-        if has_colours:
+        has_colors = self.layout.shape[0] > 1
+        if has_colors:
             features_of = self._gradients
         chunk = max(1, MAX_VALUES_PER_CHUNK // self.layout.dimension)
         parts = torch.split(pixel_points, chunk, dim=1)
@@ -222,7 +222,7 @@ class PictureData(ConditionsMixin):
         return torch.where(indices < n, gathered_pictures, gathered_mirror_images)
 
     def cloud(self, seed: Seed, indices: Tensor | None = None) -> Cloud:
-        """The encoded pictures with their class indices; `seed` dequantises.
+        """The encoded pictures with their class indices; `seed` dequantizes.
 
         `indices` chooses some of them, in a fit of a single process. Their fractions
         are drawn as if there were no other pictures.

@@ -185,7 +185,7 @@ def auto(height: int, width: int, channels: int = 1) -> str:
     It is like the paper's: resolutions 1 to 7, then each about 1.4 times the previous
     one; patches from 15 (or the full picture) down to 3. Coarse resolutions have more
     steps: they are cheap and determine the content. The small patches of the last
-    resolution are repeated. Pairs of pixels come last, and for grey pictures a step of
+    resolution are repeated. Pairs of pixels come last, and for gray pictures a step of
     single pixels, which gives each pixel its own distribution: black is black.
 
     Parameters
@@ -193,7 +193,7 @@ def auto(height: int, width: int, channels: int = 1) -> str:
     height, width : int
         The size of the pictures.
     channels : int, default 1
-        The number of channels: 1 for grey pictures.
+        The number of channels: 1 for gray pictures.
 
     Returns
     -------

@@ -19,7 +19,7 @@ from sliceflow.engine.random import Seed
 # A completion is one of this many draws, chosen by how well it continues the known
 # pixels.
 DRAWS_PER_COMPLETION = 8
-# The temperature t of this choice: about how many neighbouring differences say the
+# The temperature t of this choice: about how many neighboring differences say the
 # same, so that their squares count as one. With a larger t the choice is more random.
 # There is no record of other values.
 SEAM_CORRELATION = 3.0
@@ -39,7 +39,7 @@ class Seam:
         shape: tuple[int, int, int],
         smooth: bool,
     ) -> None:
-        first, second = _neighbouring_pixels(shape)
+        first, second = _neighboring_pixels(shape)
         meets = known[first] != known[second]
         outside = np.where(known[first], first, second)[meets]
         inside = np.where(known[first], second, first)[meets]
@@ -93,7 +93,7 @@ class Seam:
         return np.asarray(pixels + correction)
 
 
-def _neighbouring_pixels(shape: tuple[int, int, int]) -> tuple[Ints, Ints]:
+def _neighboring_pixels(shape: tuple[int, int, int]) -> tuple[Ints, Ints]:
     """All pairs of pixels side by side, one above or left of the other, as indices."""
     index = np.arange(np.prod(shape)).reshape(shape)
     first = np.concatenate((index[:, :-1].ravel(), index[:, :, :-1].ravel()))
@@ -105,7 +105,7 @@ def _laplace_solver(i: Ints, j: Ints, at_seam: Ints, n: int) -> SuperLU:
     """Solves the discrete Laplace equation on n hidden pixels.
 
     Pixels i and j are side by side. Those `at_seam`, as often as they are listed, have
-    a known neighbour, where the solution is given.
+    a known neighbor, where the solution is given.
     """
     degree = np.bincount(np.concatenate((i, j, at_seam)), minlength=n)
     diagonal = np.arange(n)

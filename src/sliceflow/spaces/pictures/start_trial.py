@@ -1,4 +1,4 @@
-"""Where particles of few colour pictures start: a trial on held-out pictures decides.
+"""Where particles of few color pictures start: a trial on held-out pictures decides.
 
 Particles that start as mosaics look like photographs, and copy less than particles that
 start as noise. But mosaics of pictures with one clear object stay collages of several:

@@ -191,8 +191,8 @@ class RandomPatches:
     """The paper's locally-connected directions: H random patches, new at every step.
 
     A patch is uniform on the sphere of R^(C·S²). It is placed in a picture of zeros
-    with its centre at a random pixel. Parts beyond the border are cut off, and what
-    remains is normalised. At a coarse resolution the patch is upsampled to `full_size`
+    with its center at a random pixel. Parts beyond the border are cut off, and what
+    remains is normalized. At a coarse resolution the patch is upsampled to `full_size`
     pixels by Lanczos' kernel W, and returned as coefficients of that one. With a
     condition, θ_y is uniform on the sphere of R^l, and (θ_x, θ_y) both have length
     1/√2. A step of size 1 has η = C·h·w, the number of coefficients: that of the full
@@ -245,15 +245,15 @@ class RandomPatches:
         normal = seed.child("x").normal(n, c * s * s, device=device)
         patches = normal.view(n, c, s, s)
         size = torch.tensor([self.height, self.width], device=device)
-        centre = (seed.child("centre").uniform(n, 2, device=device) * size).long()
+        center = (seed.child("centre").uniform(n, 2, device=device) * size).long()
 
         full_size = self.full_size
         if full_size is None:
             full_size = (self.height, self.width)
         vertical_basis = lanczos_coefficients(full_size[0], self.height, device)
         horizontal_basis = lanczos_coefficients(full_size[1], self.width, device)
-        vertical = _columns_around(vertical_basis, centre[:, 0], s)  # (H, h, S)
-        horizontal = _columns_around(horizontal_basis, centre[:, 1], s)  # (H, w, S)
+        vertical = _columns_around(vertical_basis, center[:, 0], s)  # (H, h, S)
+        horizontal = _columns_around(horizontal_basis, center[:, 1], s)  # (H, w, S)
 
         theta = torch.empty(n, d, dtype=x.dtype, device=device)
         for part in chunks(n, max(1, MAX_PLACED_VALUES // d)):
@@ -262,12 +262,12 @@ class RandomPatches:
         return theta
 
 
-def _columns_around(matrix: Tensor, centre: Tensor, s: int) -> Tensor:
-    """For each of n centres, the s columns of a matrix (h, h) around it: (n, h, s).
+def _columns_around(matrix: Tensor, center: Tensor, s: int) -> Tensor:
+    """For each of n centers, the s columns of a matrix (h, h) around it: (n, h, s).
 
     Columns beyond the ends are zero.
     """
     padded = pad(matrix, (s, s))
-    first = centre - s // 2 + s
+    first = center - s // 2 + s
     index = first[:, None] + torch.arange(s, device=matrix.device)
     return padded[:, index].permute(1, 0, 2)

@@ -2,7 +2,7 @@
 
 This is a Knothe–Rosenblatt map: a chain of one-dimensional transports, each conditional
 on the columns before it; the triangular sibling of the sliced flow. Trees that are
-grown one column after the other to synthesise tables are known from synthpop: Nowok,
+grown one column after the other to synthesize tables are known from synthpop: Nowok,
 Raab and Dibben (2016), "synthpop: Bespoke creation of synthetic data in R", Journal of
 Statistical Software 74(11).
 
@@ -85,7 +85,7 @@ from sliceflow.spaces.tables.column_model import fit_column_model
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.coords import MISSING, UNDRAWN, Coords, is_impossible
 from sliceflow.spaces.tables.draft_rows import DraftRows
-from sliceflow.spaces.tables.neighbour_columns import columns_for_neighbours
+from sliceflow.spaces.tables.neighbor_columns import columns_for_neighbors
 from sliceflow.spaces.tables.per_level_model import PerLevelModel
 from sliceflow.spaces.tables.rule_set import RuleSet
 from sliceflow.spaces.tables.strategies import Strategy
@@ -145,7 +145,7 @@ def fit_chain(
     settings = settings.for_n_rows(len(cell_coords))
     drawn = list[int]()
     if settings.n_neighbors:
-        drawn = columns_for_neighbours(table, strategies, fixed_indices)
+        drawn = columns_for_neighbors(table, strategies, fixed_indices)
     if drawn:
         # This imports torch, which takes seconds, and trees do without.
         from sliceflow.spaces.tables.nearest_rows_model import NearestRowsModel
@@ -254,7 +254,7 @@ def make_blank_row(
     for c, column in enumerate(columns):
         if c in fixed_coords:
             row[c] = fixed_coords[c]
-        elif column.is_modelled:
+        elif column.is_modeled:
             row[c] = UNDRAWN
         elif column.n_levels:
             row[c] = 0.0

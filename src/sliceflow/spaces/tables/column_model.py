@@ -1,7 +1,7 @@
 """The model of one column, given the columns before it: a tree whose leaves hold rows.
 
 The tree splits the rows by the columns before. A new cell has the value of a random row
-in the leaf, or one between two neighbours there. A number that follows from the columns
+in the leaf, or one between two neighbors there. A number that follows from the columns
 before more closely, as a total from its parts, is what a ridge regression predicts plus
 a residual, and the tree is of the residuals.
 

@@ -184,7 +184,7 @@ class Column:
         return self.is_quantitative and self.quantity == "time"
 
     @property
-    def is_modelled(self) -> bool:
+    def is_modeled(self) -> bool:
         """Whether the model draws its coordinates.
 
         Coordinates of constants, and of identifiers that differ in all rows, only tell

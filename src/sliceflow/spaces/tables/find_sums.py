@@ -1,7 +1,7 @@
 """Sums of columns that most rows keep, such as total = net + shipping + tax.
 
 If a sum holds in some rows, a vector of its coefficients is in the null space of their
-numbers, after these are centred. So null spaces of small sets of rows are reduced to
+numbers, after these are centered. So null spaces of small sets of rows are reduced to
 vectors with few coefficients, and those whose coefficients are small whole numbers are
 candidates. All rows then judge them.
 

@@ -19,7 +19,7 @@ from sliceflow.spaces.tables.choose_strategies import (
 from sliceflow.spaces.tables.events import ColumnEvent, TableEvent, TableTrialEvent
 from sliceflow.spaces.tables.files import read_if_path
 from sliceflow.spaces.tables.fitted import FittedTable
-from sliceflow.spaces.tables.neighbour_columns import may_use_neighbours
+from sliceflow.spaces.tables.neighbor_columns import may_use_neighbors
 from sliceflow.spaces.tables.parameters import RareLevels
 from sliceflow.spaces.tables.plan import TablePlan
 from sliceflow.spaces.tables.rare_levels import rare_level_codes
@@ -87,26 +87,26 @@ class TableAdapter:
             n_regression_trials=len(tried) - n_label_trials,
             n_label_trials=n_label_trials,
         )
-        plan = self._plan_neighbours(table, plan)
+        plan = self._plan_neighbors(table, plan)
         what = f"{plan.n_rows} rows of {plan.n_columns} columns need"
         require_memory(plan.nbytes, "cpu", what, "fit fewer rows")
         return PlannedTableFit(plan, table, seed, self.rare_levels == "warn")
 
-    def _plan_neighbours(self, table: Table, plan: TablePlan) -> TablePlan:
+    def _plan_neighbors(self, table: Table, plan: TablePlan) -> TablePlan:
         """The plan with near rows, if the table may have them.
 
         If the user does not say how many, trials choose.
         """
         # With regressions, fewer columns could be drawn from near rows.
         only_trees: Sequence[Strategy] = ["tree"] * len(table.drawing_order)
-        if not may_use_neighbours(table, only_trees):
+        if not may_use_neighbors(table, only_trees):
             return replace(plan, n_neighbors=0)
         if self.tree_settings is not None:
             return plan
         # It imports torch, which takes seconds, and other plans need none of it.
-        from sliceflow.spaces.tables.choose_neighbours import count_neighbour_trials
+        from sliceflow.spaces.tables.choose_neighbors import count_neighbor_trials
 
-        n_trials = count_neighbour_trials(plan.n_rows)
+        n_trials = count_neighbor_trials(plan.n_rows)
         if n_trials == 0:
             return plan
         return replace(plan, n_neighbors=None, n_neighbor_trials=n_trials)
@@ -142,12 +142,12 @@ class PlannedTableFit:
         plan = replace(self.plan, strategies=strategies)
         if plan.n_neighbors is None:
             # It imports torch, which takes seconds, and other fits need none of it.
-            from sliceflow.spaces.tables.choose_neighbours import choose_n_neighbors
+            from sliceflow.spaces.tables.choose_neighbors import choose_n_neighbors
 
             settings = TreeSettings(plan.min_samples_leaf, plan.ccp_factor)
             k = choose_n_neighbors(self.table, settings, strategies, on_trial)
             plan = replace(plan, n_neighbors=k)
-        elif plan.n_neighbors and not may_use_neighbours(self.table, strategies):
+        elif plan.n_neighbors and not may_use_neighbors(self.table, strategies):
             plan = replace(plan, n_neighbors=0)
         return TunedTable(self, plan)
 

@@ -33,7 +33,7 @@ class Grid:
     # Python's own if they are large, or floats if there is no unit.
     scaled_values: ScaledValues
     unit: Fraction | None = None  # in ones or seconds; None for floats and categories
-    spacing: int = 1  # how many units are between neighbours on the grid
+    spacing: int = 1  # how many units are between neighbors on the grid
 
     @property
     def origin(self) -> int:

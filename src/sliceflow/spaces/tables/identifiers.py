@@ -1,7 +1,7 @@
 """Identifiers and personal data: which columns have them, and new ones like them.
 
 A column of customer numbers, e-mail addresses or names must not appear in samples.
-`recognise` finds such columns, with what `personal` says about persons. Where values
+`recognize` finds such columns, with what `personal` says about persons. Where values
 are nearly unique, each new row has a new one. Where they repeat, as those of a customer
 with many orders, new rows have them as often and together with what the table says, but
 under new values: one for each person in a sample.
@@ -95,22 +95,22 @@ class Recognition(NamedTuple):
     repeats: bool = False  # whether a new value shall stand for each known one
 
 
-def recognise(column: EncodedColumn, distinct_row_indices: Ints) -> Recognition:
+def recognize(column: EncodedColumn, distinct_row_indices: Ints) -> Recognition:
     """Whether a column of texts or integers identifies persons or rows, and why.
 
     `distinct_row_indices` are of rows that repeat no earlier row as a whole, because a
     table that holds each row twice should get the same answer.
     """
-    not_recognised = Recognition("")
+    not_recognized = Recognition("")
     if column.value_type not in ("str", "int"):
-        return not_recognised
+        return not_recognized
     codes = column.codes[distinct_row_indices]
     counts = np.bincount(codes[codes >= 0])
     distinct_codes = np.flatnonzero(counts)
     n_cells = int(counts.sum())
     n_distinct = len(distinct_codes)
     if n_distinct < 2:
-        return not_recognised
+        return not_recognized
 
     name = str(column.name)
     values = column.levels.iloc[distinct_codes[:_MAX_VALUES_READ]]
@@ -123,16 +123,16 @@ def recognise(column: EncodedColumn, distinct_row_indices: Ints) -> Recognition:
         if kind:
             return Recognition(f"looks like {kind}", repeats)
     if n_cells < MIN_ROWS_TO_JUDGE:
-        return not_recognised
+        return not_recognized
     if is_personal_number(name, texts):
         return Recognition("is named like a number of persons", repeats)
     if column.categorical:
-        return not_recognised
+        return not_recognized
     if repeats:
         most_differ = 2 * n_distinct > n_cells
         if is_text and most_differ and _NAME_COLUMN.search(name):
             return Recognition("looks like a name", repeats)
-        return not_recognised
+        return not_recognized
     return Recognition(_reason_of_unique(name, texts, is_text))
 
 

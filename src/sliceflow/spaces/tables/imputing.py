@@ -75,7 +75,7 @@ MAX_COLUMNS_OF_DONORS = 50
 # The penalty of the regression that corrects the first filling, relative to variances
 # of about 1: it allows that columns determine each other. A larger one would keep
 # filled cells of such columns near their donors. If donors have holes themselves, the
-# regression takes this many iterations of expectation maximisation: few, because it is
+# regression takes this many iterations of expectation maximization: few, because it is
 # only a first guess.
 FIRST_GUESS_PENALTY = 1e-4
 N_EM_ITERATIONS = 4
@@ -428,7 +428,7 @@ def _fill_from_near_rows(
     points = _points(columns, Coords(distinct_coords), fillable)
     k = min(N_NEAREST, len(donor_coords))
     # This imports torch, which takes seconds; without missing cells it is not needed.
-    from sliceflow.neighbours.search import build_index, query_index
+    from sliceflow.neighbors.search import build_index, query_index
 
     donor_index = build_index(donor_points, metric="nan_euclidean")
     nearest = query_index(donor_index, points, k)[1].numpy()[index]
@@ -484,7 +484,7 @@ def _fit_gaussian(points: Floats) -> tuple[Floats, Floats]:
     """Fit a Gaussian to points (m, a) with missing features (NaN).
 
     Returns the points with these replaced by their expectations, and the precision
-    matrix (a, a). Expectation maximisation computes in turn the expectations given the
+    matrix (a, a). Expectation maximization computes in turn the expectations given the
     Gaussian, and the Gaussian given these and the covariance around them.
     """
     n_axes = points.shape[1]

@@ -65,9 +65,9 @@ def infer_column(
     if kind == "drop":
         return Column(encoded, "drop", used_codes[:0], Grid(np.empty(0)))
 
-    recognised = _recognise_identifier(encoded, distinct_row_indices, wanted_kind)
-    if recognised.reason and recognised.reason != identifiers.NEARLY_UNIQUE:
-        return _identifier_column(encoded, counts, recognised)
+    recognized = _recognize_identifier(encoded, distinct_row_indices, wanted_kind)
+    if recognized.reason and recognized.reason != identifiers.NEARLY_UNIQUE:
+        return _identifier_column(encoded, counts, recognized)
     if _is_constant(encoded, used_codes):
         return _constant_column(encoded, used_codes)
     if encoded.categorical or encoded.value_type == "bool" or kind in CATEGORY_KINDS:
@@ -76,8 +76,8 @@ def infer_column(
     column = _infer_numeric(encoded, used_codes, kind, date_format)
     if column is not None:
         return column
-    if recognised.reason:
-        return _identifier_column(encoded, counts, recognised)
+    if recognized.reason:
+        return _identifier_column(encoded, counts, recognized)
     _refuse_free_text(encoded, used_codes, kind)
     return category_column(encoded, counts, kind)
 
@@ -104,7 +104,7 @@ def _parse_wanted_kind(
     return kind, date_format
 
 
-def _recognise_identifier(
+def _recognize_identifier(
     encoded: EncodedColumn, distinct_row_indices: Ints, wanted_kind: str | None
 ) -> identifiers.Recognition:
     """Why a column is an identifier; the reason is empty if it is none.
@@ -117,11 +117,11 @@ def _recognise_identifier(
         )
     if wanted_kind:
         return identifiers.Recognition("")
-    return identifiers.recognise(encoded, distinct_row_indices)
+    return identifiers.recognize(encoded, distinct_row_indices)
 
 
 def _identifier_column(
-    encoded: EncodedColumn, counts: Ints, recognised: identifiers.Recognition
+    encoded: EncodedColumn, counts: Ints, recognized: identifiers.Recognition
 ) -> Column:
     """The column of identifiers, given `counts`, how many cells each code has.
 
@@ -130,9 +130,9 @@ def _identifier_column(
     """
     column = replace(
         category_column(encoded, counts, "identifier"),
-        identifier_reason=recognised.reason,
+        identifier_reason=recognized.reason,
     )
-    if recognised.repeats:
+    if recognized.repeats:
         return column
     return replace(column, level_codes=column.level_codes[:1], grid=Grid(np.empty(0)))
 

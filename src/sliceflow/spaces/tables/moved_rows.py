@@ -218,8 +218,8 @@ class _LeastSquaresChange(NamedTuple):
     @classmethod
     def from_data(cls, y: Floats, numbers: _MovedNumbers) -> _LeastSquaresChange:
         """Regress y (k,) on numbers as they are, and predict for those that moved."""
-        centre = numbers.before.mean(axis=0)
-        x = numbers.before - centre
+        center = numbers.before.mean(axis=0)
+        x = numbers.before - center
         target = y - y.mean()
         coefficients, _, rank, _ = np.linalg.lstsq(x, target, rcond=RANK_TOLERANCE)
         residuals = target - x @ coefficients

@@ -23,16 +23,16 @@ from scipy.stats import rankdata
 from torch import Tensor
 
 from sliceflow.arrays import Floats, Ints
-from sliceflow.neighbours.sampling import local_noise
-from sliceflow.neighbours.search import build_index, query_index
+from sliceflow.neighbors.sampling import local_noise
+from sliceflow.neighbors.search import build_index, query_index
 from sliceflow.spaces.tables import rare_numbers
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.coords import Coords, has_value, is_missing
 from sliceflow.spaces.tables.draft_rows import DraftRows
 
-# The weight of the random row itself, in neighbours: the 4 in h² = k/(k + 4). With a
+# The weight of the random row itself, in neighbors: the 4 in h² = k/(k + 4). With a
 # larger weight, draws are nearer to rows; with a smaller one, they blur details that
-# are smaller than a neighbourhood.
+# are smaller than a neighborhood.
 ROW_WEIGHT = 4
 
 # Added to the variances, of which normal scores have about 1, so that the covariance
@@ -44,7 +44,7 @@ LOCAL_RIDGE_PENALTY = 0.01
 # it, so that none is ignored. With 1, all columns would count alike.
 MIN_EXPLAINED = 0.25
 
-# Cells of neighbours that are drawn from at a time: 8 MiB of float64. It limits memory.
+# Cells of neighbors that are drawn from at a time: 8 MiB of float64. It limits memory.
 MAX_CELLS_PER_BLOCK = 1 << 20
 
 # Added to a variance that is divided by: that of constant columns is 0.
@@ -59,8 +59,8 @@ class NearestRowsModel:
     drawn_indices: list[int]  # the indices of those that are drawn
     drawn_coords: Coords  # (n, p), their coordinates
     scores: Tensor  # (n, q), normal scores of the smooth numbers among them
-    neighbours: Tensor  # (n, k), the rows nearest to each row, itself among them
-    unexplained: float  # share of the variance of scores that is within neighbourhoods
+    neighbors: Tensor  # (n, k), the rows nearest to each row, itself among them
+    unexplained: float  # share of the variance of scores that is within neighborhoods
 
     @classmethod
     def from_data(
@@ -73,7 +73,7 @@ class NearestRowsModel:
         """Find the k rows nearest to each row of (n, d), by the drawn columns."""
         axes = [columns[c].features(cell_coords[:, c]) for c in drawn_indices]
         points = torch.from_numpy(_weighted_by_explained(np.hstack(axes)))
-        neighbours = query_index(build_index(points), points, min(k, len(cell_coords)))[
+        neighbors = query_index(build_index(points), points, min(k, len(cell_coords)))[
             1
         ]
 
@@ -84,11 +84,11 @@ class NearestRowsModel:
                     np.where(is_missing(cell_coords[:, [c]]), np.nan, axis)
                 )
         scores = torch.from_numpy(np.hstack(smooth_axes))
-        # A missing number counts as the mean of the neighbours.
-        neighbour_means = scores[neighbours].nanmean(1)
-        scores = torch.where(scores.isnan(), neighbour_means, scores).nan_to_num()
+        # A missing number counts as the mean of the neighbors.
+        neighbor_means = scores[neighbors].nanmean(1)
+        scores = torch.where(scores.isnan(), neighbor_means, scores).nan_to_num()
 
-        within = scores[neighbours].var(1, correction=0).mean(0)
+        within = scores[neighbors].var(1, correction=0).mean(0)
         overall = scores.var(0, correction=0)
         unexplained = float(within.sum() / (overall.sum() + MIN_VARIANCE))
         return cls(
@@ -96,7 +96,7 @@ class NearestRowsModel:
             list(drawn_indices),
             cell_coords[:, drawn_indices],
             scores,
-            neighbours,
+            neighbors,
             unexplained,
         )
 
@@ -129,14 +129,14 @@ class NearestRowsModel:
 
     def _draw_scores(self, row_indices: Ints, rng: np.random.Generator) -> Floats:
         """Normal scores (m, q), drawn from the Gaussians around rows (m,)."""
-        k = self.neighbours.shape[1]
+        k = self.neighbors.shape[1]
         n_scores = self.scores.shape[1]
         n_blocks = 1 + len(row_indices) * k * n_scores // MAX_CELLS_PER_BLOCK
         row_share = math.sqrt(ROW_WEIGHT / (k + ROW_WEIGHT))  # √(1 − h²)
         h = math.sqrt(k / (k + ROW_WEIGHT))
         drawn = []
         for block in np.array_split(row_indices, n_blocks):
-            around = self.scores[self.neighbours[block]]
+            around = self.scores[self.neighbors[block]]
             w = torch.from_numpy(rng.standard_normal((len(block), 1, k)))
             mean = around.mean(1)
             towards_row = row_share * (self.scores[block] - mean)

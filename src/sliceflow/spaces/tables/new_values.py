@@ -95,7 +95,7 @@ class NewValuePolicy:
 
     @cached_property
     def has_full_grid(self) -> bool:
-        """Whether most levels are neighbours on the grid: any grid value may occur."""
+        """Whether most levels are neighbors on the grid: any grid value may occur."""
         gaps = np.diff(self._column.grid.grid_values)
         return self._column.unit is not None and float(np.median(gaps)) <= 1
 
@@ -137,12 +137,12 @@ class NewValuePolicy:
         if not self.free_levels.any():
             return drawn
         # The i-th of n values is in the middle of the places from i to i + 1.
-        centred = np.clip(places - 0.5, 0, n - 1)
-        below = centred.astype(np.int64)
+        centered = np.clip(places - 0.5, 0, n - 1)
+        below = centered.astype(np.int64)
         above = np.minimum(below + 1, n - 1)
         return self.interpolate(
             low=sorted_coords[below],
             high=sorted_coords[above],
-            fraction=centred - below,
+            fraction=centered - below,
             fallback=drawn,
         )

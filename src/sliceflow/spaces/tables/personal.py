@@ -1,4 +1,4 @@
-"""Columns of personal data, recognised by their values and by their names.
+"""Columns of personal data, recognized by their values and by their names.
 
 Names, addresses, e-mail addresses, phone and account numbers and national identifiers
 must not appear in samples, whether each person has one row or many. Two things speak

@@ -12,7 +12,7 @@ from typing import Annotated
 from sliceflow.models.fit_plan import FitPlan
 from sliceflow.saved_types import Between, Count, Label
 from sliceflow.spaces.tables.choose_strategies import MAX_ROWS_PER_TRIAL
-from sliceflow.spaces.tables.neighbour_columns import may_use_neighbours
+from sliceflow.spaces.tables.neighbor_columns import may_use_neighbors
 from sliceflow.spaces.tables.predictors import MAX_PREDICTORS
 from sliceflow.spaces.tables.strategies import Strategy, uses_ridge
 from sliceflow.spaces.tables.table import Table
@@ -196,4 +196,4 @@ class TablePlan(FitPlan):
                 return False
         if self.n_neighbors == 0:
             return True
-        return may_use_neighbours(table, self.chosen_strategies)
+        return may_use_neighbors(table, self.chosen_strategies)

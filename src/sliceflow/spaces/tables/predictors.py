@@ -45,7 +45,7 @@ def _groups(coords: Coords) -> Ints:
     """Groups (n,) of cells that are alike, numbered from 0.
 
     Each level is a group, and so are missing cells. With many levels, these are joined
-    to groups of neighbours with about equally many rows.
+    to groups of neighbors with about equally many rows.
     """
     levels, group = np.unique(coords, return_inverse=True)
     if len(levels) <= MAX_GROUPS:
@@ -67,10 +67,10 @@ def correlation_ratio(group: Ints, axes: Floats) -> float:
     sizes = np.bincount(group)
     sizes = np.maximum(sizes, 1)
     n_groups = int(group.max()) + 1
-    centred = axes - axes.mean(axis=0)
-    total = float((centred**2).sum())
+    centered = axes - axes.mean(axis=0)
+    total = float((centered**2).sum())
     between = 0.0
-    for axis in centred.T:
+    for axis in centered.T:
         sums = np.bincount(group, weights=axis, minlength=n_groups)
         between += float((sums**2 / sizes).sum())
     if total <= 0 or n <= n_groups:

@@ -58,7 +58,7 @@ class RidgeRegression:
     scale: Scale
     columns: Sequence[Column]  # all columns of the table
     predictors: Ints  # (p,), indices of the columns that it sees
-    means: Floats  # of the numeric columns among the predictors, to standardise them
+    means: Floats  # of the numeric columns among the predictors, to standardize them
     deviations: Floats  # the standard deviations of the same columns
     regressor_means: Floats  # (q,)
     coefficients: Floats  # (q,)
@@ -82,8 +82,8 @@ class RidgeRegression:
             means = np.nan_to_num(np.nanmean(values, axis=0))
             deviations = np.nan_to_num(np.nanstd(values, axis=0))
         deviations[deviations <= 0] = 1
-        standardised = (values - means) / deviations
-        regressors = _regressors(scale, columns, cell_coords, predictors, standardised)
+        standardized = (values - means) / deviations
+        regressors = _regressors(scale, columns, cell_coords, predictors, standardized)
         n_rows, n_regressors = regressors.shape
         if scale != "score" and n_rows < MIN_ROWS_PER_REGRESSOR * n_regressors:
             return None
@@ -113,9 +113,9 @@ class RidgeRegression:
         for part in np.array_split(cell_coords, n_blocks):
             block = Coords(part)
             values = values_on_scale(self.scale, self.columns, block, self.predictors)
-            standardised = (values - self.means) / self.deviations
+            standardized = (values - self.means) / self.deviations
             regressors = _regressors(
-                self.scale, self.columns, block, self.predictors, standardised
+                self.scale, self.columns, block, self.predictors, standardized
             )
             predictions.append((regressors - self.regressor_means) @ self.coefficients)
         return self.intercept + np.concatenate(predictions)
@@ -146,7 +146,7 @@ class RidgeRegression:
 
 
 def _solve_ridge(x: Floats, y: Floats, penalty: float) -> Floats:
-    """(xᵀx + penalty·I)⁻¹ xᵀy: coefficients (q,) for centred x (n, q) and y (n,)."""
+    """(xᵀx + penalty·I)⁻¹ xᵀy: coefficients (q,) for centered x (n, q) and y (n,)."""
     gram = x.T @ x + penalty * np.eye(x.shape[1])
     return np.asarray(np.linalg.solve(gram, x.T @ y), dtype=np.float64)
 
@@ -204,15 +204,15 @@ def _regressors(
     columns: Sequence[Column],
     cell_coords: Coords,
     predictors: Ints,
-    standardised: Floats,
+    standardized: Floats,
 ) -> Floats:
     """The regressors (m, q) of rows with coordinates (m, d).
 
-    These are the `standardised` numbers, with the mean for a missing one, the axes of
+    These are the `standardized` numbers, with the mean for a missing one, the axes of
     categories, and the products of numbers if these are few.
     """
     numbers = np.clip(
-        np.nan_to_num(standardised), -MAX_STANDARD_DEVIATIONS, MAX_STANDARD_DEVIATIONS
+        np.nan_to_num(standardized), -MAX_STANDARD_DEVIATIONS, MAX_STANDARD_DEVIATIONS
     )
     parts = [numbers]
     for c in predictors:

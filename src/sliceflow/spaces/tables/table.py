@@ -167,9 +167,9 @@ class Table:
         Categories of two levels, as labels often are, come first, so that the models of
         all other columns see them.
         """
-        modelled = [c for c, column in enumerate(self.columns) if column.is_modelled]
-        modelled.sort(key=lambda c: not self.columns[c].is_binary)
-        return replace(self.rule_set, rules=self.all_rules).drawing_order(modelled)
+        modeled = [c for c, column in enumerate(self.columns) if column.is_modeled]
+        modeled.sort(key=lambda c: not self.columns[c].is_binary)
+        return replace(self.rule_set, rules=self.all_rules).drawing_order(modeled)
 
     @property
     def all_rules(self) -> tuple[Rule, ...]:
@@ -230,7 +230,7 @@ class Table:
         return [
             c
             for c, column in enumerate(self.columns)
-            if column.n_levels and not column.is_modelled
+            if column.n_levels and not column.is_modeled
         ]
 
     def rows_to_draw(self, c: int, known: Iterable[int]) -> Mask:

@@ -187,14 +187,14 @@ class Tree:
         size = self.node_size[node]
         place = _stratified_uniforms(node, rng) * size
         # The i-th value is in the middle of the places from i to i + 1.
-        centred = np.clip(place - 0.5, 0, size - 1)
-        below = centred.astype(np.int64)
+        centered = np.clip(place - 0.5, 0, size - 1)
+        below = centered.astype(np.int64)
         above = np.minimum(below + 1, size - 1)
         return DrawnValues(
             values=self.values[start + place.astype(np.int64)],
             below=self.values[start + below],
             above=self.values[start + above],
-            fraction=centred - below,
+            fraction=centered - below,
         )
 
     def leaf_range(self, node: Ints) -> tuple[Coords, Coords]:

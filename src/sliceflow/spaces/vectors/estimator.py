@@ -75,7 +75,7 @@ class SlicedWassersteinFlow(
         ξ, how strongly the flow separates conditions. 0 ignores y; ∞ fits separate maps
         for each class.
     entropy : float, default 0
-        λ ≥ 0 of the entropy-regularised flow: each step adds √(2λη)·noise.
+        λ ≥ 0 of the entropy-regularized flow: each step adds √(2λη)·noise.
     device : str or torch.device, default "auto"
         "auto" uses a GPU if there is one.
     random_state : int, RandomState, Generator or None, default None

@@ -23,15 +23,15 @@ from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.protocols import FitResult, ParticleResult
 from sliceflow.models.ranks import ONE_PROCESS, Communicator
 from sliceflow.models.vector_rows import VectorRows
-from sliceflow.neighbours.local import LocalSampler, LocalSettings
-from sliceflow.neighbours.regressions import MAX_COMPONENTS
+from sliceflow.neighbors.local import LocalSampler, LocalSettings
+from sliceflow.neighbors.regressions import MAX_COMPONENTS
 from sliceflow.saved_types import Count
 from sliceflow.spaces.vectors.fitted import BaseFittedVectors
 from sliceflow.spaces.vectors.parameters import VectorParameters
 from sliceflow.spaces.vectors.plan import BaseVectorPlan
 from sliceflow.spaces.vectors.units import ColumnScaler
 
-# The default number of particles. Each needs a neighbourhood of its own, so there are
+# The default number of particles. Each needs a neighborhood of its own, so there are
 # fewer than in a flow.
 LOCAL_PARTICLES = 200
 # Parameters that only a flow reads, in the order of the constructor.
@@ -51,8 +51,8 @@ _CHOICE_BYTES = 1 << 27
 class LocalVectorPlan(BaseVectorPlan):
     """The plan of a fit with local conditions. It prints as a table."""
 
-    # The rows of a neighbourhood, and which columns of y the distances between
-    # neighbours see. None until the fit has chosen them: a fitted model has both.
+    # The rows of a neighborhood, and which columns of y the distances between
+    # neighbors see. None until the fit has chosen them: a fitted model has both.
     n_local_neighbors: Count | None = None
     distance_description: str | None = None
 
@@ -83,9 +83,9 @@ class LocalVectorPlan(BaseVectorPlan):
         nearest = f"the {n_nearest} nearest {among}"
         return [
             *super().summary(),
-            ("neighbours", f"{nearest}: likelihood of rows left out"),
+            ("neighbors", f"{nearest}: likelihood of rows left out"),
             ("distances", f"exact, {self.distance_description or 'auto'}"),
-            ("regressions", f"1 to {MAX_COMPONENTS} in a neighbourhood, by BIC"),
+            ("regressions", f"1 to {MAX_COMPONENTS} in a neighborhood, by BIC"),
             ("particles", str(self.n_particles)),
             ("model", "keeps all rows"),
         ]

@@ -1,7 +1,7 @@
 """The plan of a fit of vectors: all parameters, and what "auto" means for the rows.
 
 Only the bandwidth of smoothing is chosen later, by `PlannedVectorFit.tune`, with which
-a fit begins: that takes a search for neighbours.
+a fit begins: that takes a search for neighbors.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ PAPER_DIRECTIONS_PER_COLUMN = 64
 MAX_AXIS_PARTICLES = 1 << 16
 MAX_FRESH_PROJECTIONS = 1 << 18
 
-# With fewer rows, "auto" does not smooth, because neighbours would say little.
+# With fewer rows, "auto" does not smooth, because neighbors would say little.
 MIN_SMOOTHED_ROWS = 10
 # With more rows, "auto" does not smooth: they are hardly copied, and the search for
-# neighbours would take longer than the flow. The search is slower in more columns.
+# neighbors would take longer than the flow. The search is slower in more columns.
 MAX_SMOOTHED_ROWS = 50_000
 MAX_SMOOTHED_ROWS_OF_MANY_COLUMNS = 5_000
 FEW_COLUMNS = 4
@@ -151,7 +151,7 @@ class VectorPlan(BaseVectorPlan):
     # when the fit begins: the plan of a fitted model has the number.
     bandwidth: NonNegative | None = 0.0
     smoothing_reason: str = ""  # why "auto" is so; empty if the user set the bandwidth
-    draws_per_row: Count = 1  # data of each row: draws along its neighbours, or the row
+    draws_per_row: Count = 1  # data of each row: draws along its neighbors, or the row
     # The most particles, and the most data, of a step of the flow. None is all of them:
     # always so on several ranks, whose counts add up.
     batch_size: Count | None = None
@@ -267,9 +267,9 @@ class VectorPlan(BaseVectorPlan):
             return ""
         words = "0"
         if self.bandwidth is None:
-            words = f"auto, along {self.options.n_neighbors} neighbours"
+            words = f"auto, along {self.options.n_neighbors} neighbors"
         elif self.bandwidth > 0:
-            words = f"{self.bandwidth:.3g}, along {self.options.n_neighbors} neighbours"
+            words = f"{self.bandwidth:.3g}, along {self.options.n_neighbors} neighbors"
         if self.smoothing_reason:
             words += f": {self.smoothing_reason}"
         return words

@@ -1,8 +1,8 @@
 """Smoothing of vectors: a flow fits draws along the rows, not the rows themselves.
 
-`sliceflow.neighbours.smoothing` makes the draws and chooses how far they spread. This
+`sliceflow.neighbors.smoothing` makes the draws and chooses how far they spread. This
 module decides what the axis steps see of them. A plan says whether rows are smoothed at
-all (`plan.plan_bandwidth`). The search for neighbours, which takes longer, is the first
+all (`plan.plan_bandwidth`). The search for neighbors, which takes longer, is the first
 thing that the fit does (`Smoother.from_data`).
 """
 
@@ -18,10 +18,10 @@ from torch import Tensor
 from sliceflow.engine.encoded_y import VisibleY
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Communicator
-from sliceflow.neighbours.smoothing import (
-    ClassNeighbours,
+from sliceflow.neighbors.smoothing import (
+    ClassNeighbors,
     choose_smoothing_bandwidth,
-    find_class_neighbours,
+    find_class_neighbors,
 )
 
 # √n times the largest difference of two distribution functions that is exceeded by
@@ -35,11 +35,11 @@ _MIN_ATOM_ROWS = 5
 
 @dataclass(frozen=True)
 class Smoother:
-    """Draws new rows along the rows' neighbours."""
+    """Draws new rows along the rows' neighbors."""
 
     bandwidth: float  # h, how far rows are spread
     rows: Tensor  # (n, d), the rows of all ranks, in the flow's units
-    groups: Sequence[ClassNeighbours]  # the rows of each class with their neighbours
+    groups: Sequence[ClassNeighbors]  # the rows of each class with their neighbors
 
     @classmethod
     def from_data(
@@ -50,12 +50,12 @@ class Smoother:
         n_neighbors: int,
         ranks: Communicator,
     ) -> Smoother:
-        """Find the neighbours of rows (n, d), and the bandwidth if it is None.
+        """Find the neighbors of rows (n, d), and the bandwidth if it is None.
 
         The rows and `y` are those of all ranks. The bandwidth is 0 if no rows of a
         class differ: draws then equal the rows.
         """
-        groups = find_class_neighbours(rows, y, n_neighbors)
+        groups = find_class_neighbors(rows, y, n_neighbors)
         if bandwidth is None:
             bandwidth = choose_smoothing_bandwidth(groups)
             if ranks.size > 1:

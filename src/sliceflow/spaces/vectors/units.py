@@ -14,7 +14,7 @@ from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import ClassIndices, VisibleY
 from sliceflow.errors import DataError
 from sliceflow.models.ranks import ONE_PROCESS, Communicator
-from sliceflow.neighbours.features import heavy_tail
+from sliceflow.neighbors.features import heavy_tail
 from sliceflow.saved_types import ArraySpec
 
 # Only columns with a value farther from their mean, in standard deviations, are tried
@@ -83,7 +83,7 @@ class ColumnScaler:
         if is_wrong.any():
             column = int(np.argmax(is_wrong))
             deviation = f"its standard deviation is {std[column]}"
-            fact = f"column {column} of X cannot be standardised: {deviation}"
+            fact = f"column {column} of X cannot be standardized: {deviation}"
             raise DataError(fact, "rescale it")
         shift = np.where(is_constant, lowest, mean)
         scale = np.where(is_constant, 1.0, std)
@@ -106,8 +106,8 @@ class ColumnScaler:
 
     def scale_rows(self, X: np.ndarray) -> Tensor:
         """Rows (n, d) in the user's units -> in the flow's units, of the same dtype."""
-        standardised = (self.compress_tails(X) - self.shift) / self.scale
-        return torch.from_numpy(standardised.astype(X.dtype))
+        standardized = (self.compress_tails(X) - self.shift) / self.scale
+        return torch.from_numpy(standardized.astype(X.dtype))
 
     def unscale_points(self, x: Tensor) -> Tensor:
         """Points (d, n) in the flow's units -> rows (n, d) in the user's units."""

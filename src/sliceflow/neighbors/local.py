@@ -20,8 +20,8 @@ from torch import Tensor
 from sliceflow.arrays import MAX_SURPRISE, chunks
 from sliceflow.engine.random import Seed
 from sliceflow.errors import warn_user
-from sliceflow.neighbours.distance_ratios import choose_bandwidth
-from sliceflow.neighbours.features import (
+from sliceflow.neighbors.distance_ratios import choose_bandwidth
+from sliceflow.neighbors.features import (
     FeatureMap,
     inverse_deviation,
     project,
@@ -29,33 +29,33 @@ from sliceflow.neighbours.features import (
     ridge,
     standardized_moments,
 )
-from sliceflow.neighbours.regressions import (
+from sliceflow.neighbors.regressions import (
     MAX_COMPONENTS,
-    Neighbourhoods,
+    Neighborhoods,
     adjust_by_regression,
 )
-from sliceflow.neighbours.sampling import (
+from sliceflow.neighbors.sampling import (
     MIN_COVARIANCE_DRAWS,
     N_NOISE_ROWS,
-    centre_components,
-    sample_neighbourhoods,
+    center_components,
+    sample_neighborhoods,
 )
-from sliceflow.neighbours.search import build_index, query_index
-from sliceflow.neighbours.weights import kernel_weights
+from sliceflow.neighbors.search import build_index, query_index
+from sliceflow.neighbors.weights import kernel_weights
 from sliceflow.saved_types import ArraySpec, Between, Count
 
-# The numbers of neighbours that are tried begin here, or at twice the columns if these
+# The numbers of neighbors that are tried begin here, or at twice the columns if these
 # are more: a regression needs more rows than columns.
-_MIN_NEIGHBOURS = 50
-# They double up to this number, because more neighbours cost time and memory.
-_MAX_NEIGHBOURS = 2_000
+_MIN_NEIGHBORS = 50
+# They double up to this number, because more neighbors cost time and memory.
+_MAX_NEIGHBORS = 2_000
 # Rows that are held out, and whose likelihood chooses k. Chosen by hand: k is chosen
 # only up to a factor of 2, so few rows are enough.
 _N_HELD_OUT = 150
-# A summary of y is tried from this many columns on: nearest neighbours in fewer columns
+# A summary of y is tried from this many columns on: nearest neighbors in fewer columns
 # suffer little from columns that do not matter.
 _MIN_SUMMARY_COLUMNS = 4
-# With more columns than this, nearest neighbours are too far away, and the summary is
+# With more columns than this, nearest neighbors are too far away, and the summary is
 # taken without a trial.
 _MAX_RELEVANCE_COLUMNS = 20
 # With fewer rows, no summary is tried: it would have at most 100 random features.
@@ -64,15 +64,15 @@ _MIN_SUMMARY_ROWS = 400
 # feature.
 _MAX_FEATURES = 500
 _ROWS_PER_FEATURE = 4
-# The neighbourhoods of this many rows choose the bandwidth.
+# The neighborhoods of this many rows choose the bandwidth.
 _N_BANDWIDTH_ROWS = 20
-# The bandwidth before one is chosen, and that of neighbourhoods without different rows.
+# The bandwidth before one is chosen, and that of neighborhoods without different rows.
 # Chosen by hand: somewhat below 1, at which draws are a kernel estimate with the
-# covariance of the neighbours.
+# covariance of the neighbors.
 _DEFAULT_BANDWIDTH = 0.8
 # A condition is far from the rows if its nearest row is farther than any row's tenth
-# neighbour, which is measured on about this many rows.
-_N_FAR_NEIGHBOURS = 10
+# neighbor, which is measured on about this many rows.
+_N_FAR_NEIGHBORS = 10
 _N_FAR_ROWS = 1_000
 # Values of a model are smaller than this, so that their fourth powers are finite.
 _MAX_MAGNITUDE = 1e50
@@ -84,8 +84,8 @@ _MAX_VALUES = 1 << 21
 class LocalSettings:
     """The settings that a fit chooses for rows, and that a file keeps beside them."""
 
-    k: Count  # neighbours of a condition
-    # h, how far samples go along their neighbours
+    k: Count  # neighbors of a condition
+    # h, how far samples go along their neighbors
     bandwidth: Annotated[float, Between(0, 100)]
     # (l + n_features, m): distances are those of features of y, times this
     projection: Annotated[Tensor, ArraySpec("f m", "float64")] = field(repr=False)
@@ -97,7 +97,7 @@ class _FarThreshold(NamedTuple):
 
     index: NearestNeighbors  # of the distinct conditions
     inverse_scale: Tensor  # (l,)
-    # The largest distance of a condition to its tenth neighbour, in standard deviations
+    # The largest distance of a condition to its tenth neighbor, in standard deviations
     # of y.
     distance: float
 
@@ -172,7 +172,7 @@ class LocalSampler:
         return sampler.with_bandwidth(_choose_bandwidth(sampler))
 
     def with_k(self, k: int) -> LocalSampler:
-        """A sampler of the same rows and index with another number of neighbours."""
+        """A sampler of the same rows and index with another number of neighbors."""
         settings = replace(self.settings, k=k)
         return replace(self, settings=settings, shared_conditions=self._conditions)
 
@@ -234,7 +234,7 @@ class LocalSampler:
         distinct = torch.unique(self.y * inverse_scale, dim=0)
         index = build_index(distinct)
         measured = distinct[:: max(1, len(distinct) // _N_FAR_ROWS)]
-        k = min(_N_FAR_NEIGHBOURS, len(distinct))
+        k = min(_N_FAR_NEIGHBORS, len(distinct))
         distances, _ = query_index(index, measured, k)
         return _FarThreshold(index, inverse_scale, float(distances.max()))
 
@@ -256,25 +256,25 @@ class LocalSampler:
             index = int(indices[farthest])
         warn_user(
             f"{name}[{index}] is {distance:.3g} standard deviations of {name} from the "
-            "nearest row, where rows have ten neighbours within "
+            "nearest row, where rows have ten neighbors within "
             f"{threshold.distance:.3g}: its samples are extrapolated"
         )
 
-    def neighbourhoods(
+    def neighborhoods(
         self,
         y0: Any,
         exclude: Tensor | None = None,
         max_components: int = MAX_COMPONENTS,
         density_at: Tensor | None = None,
-    ) -> Neighbourhoods:
-        """The k neighbours of each condition y0, moved there by regressions.
+    ) -> Neighborhoods:
+        """The k neighbors of each condition y0, moved there by regressions.
 
         Parameters
         ----------
         y0 : conditions (q, l)
         exclude : for each condition, the index (q,) of a row that is not to be a
-        neighbour
-        max_components : the most regressions along which neighbours move
+        neighbor
+        max_components : the most regressions along which neighbors move
         density_at : points (q, d) whose log densities given y0 are computed, too
         """
         conditions = self._conditions
@@ -293,7 +293,7 @@ class LocalSampler:
     def sample_each(self, y0: Tensor, seed: Seed) -> Tensor:
         """One sample (q, d) for each condition of y0 (q, l).
 
-        Equal conditions share a neighbourhood, so they are sampled together.
+        Equal conditions share a neighborhood, so they are sampled together.
         """
         distinct, inverse, counts = torch.unique(
             y0, dim=0, return_inverse=True, return_counts=True
@@ -321,22 +321,20 @@ class LocalSampler:
         rows = torch.empty(len(y0), n, dtype=torch.int64)
         conditions_per_batch, n_samples = self._batch_sizes(n)
         for block in chunks(len(y0), conditions_per_batch):
-            neighbourhoods = self.neighbourhoods(
-                y0[block], max_components=max_components
-            )
+            neighborhoods = self.neighborhoods(y0[block], max_components=max_components)
             for batch in chunks(n, n_samples):
                 batch_seed = seed  # the first batch has the seed itself
                 if batch.start > 0:
                     batch_seed = seed.child("from", batch.start)
-                drawn, chosen = sample_neighbourhoods(
-                    neighbourhoods,
+                drawn, chosen = sample_neighborhoods(
+                    neighborhoods,
                     batch.stop - batch.start,
                     self.settings.bandwidth,
                     batch_seed,
                     block.start,
                 )
                 samples[block, batch] = drawn
-                rows[block, batch] = neighbourhoods.rows.gather(1, chosen)
+                rows[block, batch] = neighborhoods.rows.gather(1, chosen)
         # A column of one value stays as it is, to the last bit.
         varies = (self.x != self.x[0]).any(0)
         return torch.where(varies, samples, self.x[0]), rows
@@ -346,8 +344,8 @@ class LocalSampler:
         k = self.settings.k
         d = self.x.shape[1]
         n_samples = min(n, max(1, _MAX_VALUES // (N_NOISE_ROWS * d)))
-        # Values of a condition: to fit its mixture, to compare its neighbours with its
-        # draws, and to hold the neighbours of its draws.
+        # Values of a condition: to fit its mixture, to compare its neighbors with its
+        # draws, and to hold the neighbors of its draws.
         n_projected = self.settings.projection.shape[1]
         mixture = k * MAX_COMPONENTS * (n_projected + d + 1)
         distances = k * min(k, max(n_samples, MIN_COVARIANCE_DRAWS))
@@ -401,14 +399,14 @@ def _choose_k(sampler: LocalSampler) -> tuple[int, Tensor]:
 
     Near is within half a standard error. k doubles until the mean has fallen twice.
     Also returns the log likelihoods of the held-out rows: none if there are so few rows
-    that all of them are neighbours.
+    that all of them are neighbors.
     """
     n = len(sampler.x)
     n_columns = sampler.settings.projection.shape[1] + sampler.x.shape[1]
-    k = max(_MIN_NEIGHBOURS, 2 * n_columns)
+    k = max(_MIN_NEIGHBORS, 2 * n_columns)
     if n <= k:
         return n, torch.empty(0)
-    max_k = min(n - 1, _MAX_NEIGHBOURS)
+    max_k = min(n - 1, _MAX_NEIGHBORS)
     held_out = _held_out(n)
     log_likelihoods: dict[int, Tensor] = {}
     while True:
@@ -433,28 +431,28 @@ def _log_likelihood(sampler: LocalSampler, held_out: Tensor) -> Tensor:
     batch_size = max(1, _MAX_VALUES // values_per_row)
     batches = []
     for rows in torch.split(held_out, batch_size):
-        neighbourhoods = sampler.neighbourhoods(
+        neighborhoods = sampler.neighborhoods(
             sampler.y[rows], exclude=rows, density_at=sampler.x[rows]
         )
-        batches.append(neighbourhoods.log_density)
+        batches.append(neighborhoods.log_density)
     log_likelihood = torch.cat(batches)
     return log_likelihood.clamp(min=float(log_likelihood.median()) - MAX_SURPRISE)
 
 
 def _choose_bandwidth(sampler: LocalSampler) -> float:
-    """The bandwidth by `choose_bandwidth`, from the neighbourhoods of some rows."""
+    """The bandwidth by `choose_bandwidth`, from the neighborhoods of some rows."""
     if sampler.settings.k < 3:
         return sampler.settings.bandwidth
     chosen = Seed(0).child("spread").permutation(len(sampler.x))[:_N_BANDWIDTH_ROWS]
-    neighbourhoods = sampler.neighbourhoods(sampler.y[chosen])
-    inverse_scale = centre_components(neighbourhoods).inverse_scale
+    neighborhoods = sampler.neighborhoods(sampler.y[chosen])
+    inverse_scale = center_components(neighborhoods).inverse_scale
     n_draws = 2 * MIN_COVARIANCE_DRAWS
 
     def draw(bandwidth: float) -> list[Tensor]:
-        draws, _ = sample_neighbourhoods(neighbourhoods, n_draws, bandwidth, Seed(0))
+        draws, _ = sample_neighborhoods(neighborhoods, n_draws, bandwidth, Seed(0))
         return list(draws * inverse_scale)
 
-    bandwidth = choose_bandwidth(list(neighbourhoods.x * inverse_scale), draw)
+    bandwidth = choose_bandwidth(list(neighborhoods.x * inverse_scale), draw)
     if bandwidth == 0:
         return sampler.settings.bandwidth
     return bandwidth

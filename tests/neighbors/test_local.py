@@ -9,8 +9,8 @@ import torch
 from scipy.stats import norm
 
 from sliceflow.engine.random import Seed
-from sliceflow.neighbours import local
-from sliceflow.neighbours.local import LocalSampler
+from sliceflow.neighbors import local
+from sliceflow.neighbors.local import LocalSampler
 
 
 def heteroscedastic(n, rng):
@@ -75,7 +75,7 @@ def test_samples_are_new(d):
     y = rng.normal(size=(1_500, 2))
     x = y[:, :1] + np.exp(0.5 * y[:, 1:]) * rng.normal(size=(1_500, d))
     local = LocalSampler.from_data(x, y, k=300)
-    rows = local.neighbourhoods(y[:20]).x
+    rows = local.neighborhoods(y[:20]).x
     samples = local.sample(y[:20], 200, Seed(0))[0]
     between_rows = torch.cdist(rows, rows).topk(2, dim=2, largest=False).values[..., 1]
     to_rows = torch.cdist(samples, rows).amin(2)
@@ -167,7 +167,7 @@ def test_parts_in_memory_change_no_bit_and_repeat_no_draw(monkeypatch):
 
 
 def test_a_condition_beyond_the_reach_of_the_rows_warns_and_one_within_does_not():
-    """Rows 0, 1, …, 99: the tenth neighbour is at most nine rows away, the reach."""
+    """Rows 0, 1, …, 99: the tenth neighbor is at most nine rows away, the reach."""
     y = torch.arange(100.0).double()[:, None]
     local = LocalSampler.from_data(y + 0.1 * Seed(0).normal(100, 1), y, k=50)
     unit = float(y.std(correction=0))
@@ -214,7 +214,7 @@ def test_damaged_settings_are_refused(changes):
 
 
 def test_few_rows_of_many_columns_have_no_summary(rng):
-    """All rows are neighbours with a summary, so there is nothing to compare."""
+    """All rows are neighbors with a summary, so there is nothing to compare."""
     x = rng.normal(size=(420, 80))
     y = rng.normal(size=(420, 5))
     assert LocalSampler.from_data(x, y).settings.k > 0

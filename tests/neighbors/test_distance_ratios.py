@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sliceflow.engine.random import Seed
-from sliceflow.neighbours.distance_ratios import (
+from sliceflow.neighbors.distance_ratios import (
     choose_bandwidth,
     log_distance_ratio,
     median_distance_ratio,

@@ -1,4 +1,4 @@
-"""Draws keep moments and follow neighbours."""
+"""Draws keep moments and follow neighbors."""
 
 import pytest
 import torch
@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceflow.engine.random import Seed
-from sliceflow.neighbours.local import LocalSampler
-from sliceflow.neighbours.regressions import Neighbourhoods
-from sliceflow.neighbours.sampling import (
+from sliceflow.neighbors.local import LocalSampler
+from sliceflow.neighbors.regressions import Neighborhoods
+from sliceflow.neighbors.sampling import (
     bures_wasserstein_map,
     local_noise,
-    sample_neighbourhoods,
+    sample_neighborhoods,
 )
 
 
@@ -41,13 +41,13 @@ def test_draws_keep_mean_and_covariance_within_components(h):
     sampler = LocalSampler.from_data(
         Seed(0).normal(400, 3), Seed(1).normal(400, 1), k=400
     )
-    near = sampler.neighbourhoods([[0.0]])
+    near = sampler.neighborhoods([[0.0]])
     assert near.components.max() == 0
     weights = near.weights[0]
     x = near.x[0]
     mean = weights @ x
     covariance = (weights[:, None] * (x - mean)).T @ (x - mean) * near.inflation**2
-    draws, chosen = sample_neighbourhoods(near, 40_000, h, Seed(2))
+    draws, chosen = sample_neighborhoods(near, 40_000, h, Seed(2))
     assert float((draws[0].mean(0) - mean).abs().max()) < 0.03
     assert float((torch.cov(draws[0].T) - covariance).abs().max()) < 0.04
     shares = torch.bincount(chosen[0], minlength=400) / 40_000
@@ -60,7 +60,7 @@ def test_a_draw_spreads_along_the_rows_of_its_component():
     zeros = torch.zeros(50).double()
     horizontal = torch.stack((line, zeros), 1)
     vertical = torch.stack((5 + zeros, line), 1)
-    near = Neighbourhoods(
+    near = Neighborhoods(
         x=torch.cat((horizontal, vertical))[None],
         weights=torch.full((1, 100), 0.01).double(),
         components=(torch.arange(100) >= 50).long()[None],
@@ -68,7 +68,7 @@ def test_a_draw_spreads_along_the_rows_of_its_component():
         inflation=torch.ones(1).double(),
         log_density=torch.empty(0),
     )
-    draws, chosen = sample_neighbourhoods(near, 500, 1.0, Seed(0))
+    draws, chosen = sample_neighborhoods(near, 500, 1.0, Seed(0))
     first = chosen[0] < 50
     assert float(draws[0, first, 1].abs().max()) < 1e-9
     assert float((draws[0, ~first, 0] - 5).abs().max()) < 1e-9

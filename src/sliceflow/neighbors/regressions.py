@@ -1,11 +1,11 @@
-"""Neighbours of a condition y₀, moved there along linear regressions.
+"""Neighbors of a condition y₀, moved there along linear regressions.
 
-The neighbours of y₀ are described by a mixture of K linear regressions,
-x = a + B(y − y₀) + noise, fitted by expectation maximisation, with K by BIC. Every row
+The neighbors of y₀ are described by a mixture of K linear regressions,
+x = a + B(y − y₀) + noise, fitted by expectation maximization, with K by BIC. Every row
 moves along the regression of its component, to xᵢ − B(yᵢ − y₀), which is the regression
 adjustment of Beaumont, Zhang and Balding (2002).
 
-Shapes: q conditions with k neighbours each, d columns of x, l columns of y.
+Shapes: q conditions with k neighbors each, d columns of x, l columns of y.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from torch import Tensor
 from sliceflow.arrays import SMALLEST_POSITIVE
 from sliceflow.engine.normal import LOG_TWO_PI
 from sliceflow.engine.random import Seed
-from sliceflow.neighbours.weights import choose_by_weight
+from sliceflow.neighbors.weights import choose_by_weight
 
 # The most components of a mixture; BIC takes fewer where these suffice.
 MAX_COMPONENTS = 4
-# Iterations of expectation maximisation: a fixed number, so that all conditions of a
+# Iterations of expectation maximization: a fixed number, so that all conditions of a
 # batch take the same steps.
 _EM_ITERATIONS = 12
-# Random starts of k-means; the best one begins expectation maximisation. More starts
-# and iterations take longer, and expectation maximisation mends rough clusters.
+# Random starts of k-means; the best one begins expectation maximization. More starts
+# and iterations take longer, and expectation maximization mends rough clusters.
 _N_STARTS = 3
 _LLOYD_ITERATIONS = 4
-# Expectation maximisation uses about this many of the neighbours, to save time. The
+# Expectation maximization uses about this many of the neighbors, to save time. The
 # regressions are then fitted to all.
 _EM_ROWS = 500
 # Ridge penalty of the regressions, as a share of the squares of each column: enough to
@@ -51,8 +51,8 @@ _MIN_CLUSTER_MASS = 1e-9
 
 
 @dataclass(frozen=True)
-class Neighbourhoods:
-    """Neighbours of q conditions, moved to these by regressions."""
+class Neighborhoods:
+    """Neighbors of q conditions, moved to these by regressions."""
 
     x: Tensor  # (q, k, d), the adjusted rows
     weights: Tensor  # (q, k); those of a condition sum to 1
@@ -69,8 +69,8 @@ def adjust_by_regression(
     rows: Tensor,
     max_components: int,
     density_at: Tensor | None = None,
-) -> Neighbourhoods:
-    """Move neighbours along the mixture of regressions that has the best BIC.
+) -> Neighborhoods:
+    """Move neighbors along the mixture of regressions that has the best BIC.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def adjust_by_regression(
         best_bic[improved] = bic[better]
         remaining = improved
     inflation = _inflation(weights, components, n_slopes=offsets.shape[2])
-    return Neighbourhoods(adjusted, weights, components, rows, inflation, log_density)
+    return Neighborhoods(adjusted, weights, components, rows, inflation, log_density)
 
 
 def _explained_by_offsets(slopes: Tensor, offsets: Tensor, labels: Tensor) -> Tensor:
@@ -313,14 +313,14 @@ def _k_means(x: Tensor, weights: Tensor, n: int) -> Tensor:
     for start in range(_N_STARTS):
         u = Seed(0).child("clusters", start).uniform(1, n).expand(q, -1).contiguous()
         first_rows = choose_by_weight(weights, u)
-        centres = standardized.gather(1, first_rows[..., None].expand(-1, -1, d))
+        centers = standardized.gather(1, first_rows[..., None].expand(-1, -1, d))
         for _ in range(_LLOYD_ITERATIONS):
-            nearest = torch.cdist(standardized, centres).argmin(2)
+            nearest = torch.cdist(standardized, centers).argmin(2)
             in_cluster = torch.nn.functional.one_hot(nearest, n).to(x.dtype)
             mass = in_cluster * weights[..., None]
             cluster_mass = mass.sum(1)[..., None] + _MIN_CLUSTER_MASS
-            centres = mass.mT @ standardized / cluster_mass
-        distances, nearest = torch.cdist(standardized, centres).min(2)
+            centers = mass.mT @ standardized / cluster_mass
+        distances, nearest = torch.cdist(standardized, centers).min(2)
         cost = (weights * distances.square()).sum(1)
         better = cost < best_cost
         labels = torch.where(better[:, None], nearest, labels)

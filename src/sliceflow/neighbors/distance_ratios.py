@@ -18,7 +18,7 @@ from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
 from sliceflow.arrays import Floats
-from sliceflow.neighbours.search import build_index, query_index
+from sliceflow.neighbors.search import build_index, query_index
 
 # Draws count as far enough from rows if their distance, over that between rows, is at
 # least this: hardly below 1.

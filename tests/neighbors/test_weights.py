@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sliceflow.engine.random import Seed
-from sliceflow.neighbours.weights import choose_by_weight, kernel_weights
+from sliceflow.neighbors.weights import choose_by_weight, kernel_weights
 
 
 def test_weights_fall_with_the_squared_distance():

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
 from sliceflow.engine.random import Seed
-from sliceflow.neighbours import search
-from sliceflow.neighbours.search import build_index, nearest_rows, query_index
+from sliceflow.neighbors import search
+from sliceflow.neighbors.search import build_index, nearest_rows, query_index
 
 CPU = torch.device("cpu")
 

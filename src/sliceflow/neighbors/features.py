@@ -168,7 +168,7 @@ def project(feature_map: FeatureMap, y: Tensor, projection: Tensor) -> Tensor:
 def ridge(feature_map: FeatureMap, y: Tensor, targets: Tensor) -> Tensor:
     """Coefficients (f, p) that predict targets (n, p) from features of y (n, l).
 
-    Columns of both are centred, so there is no intercept. The penalty is the one of
+    Columns of both are centered, so there is no intercept. The penalty is the one of
     `_PENALTIES` with the least leave-one-out error.
     """
     stride = math.ceil(len(y) / _MAX_RIDGE_ROWS)
@@ -210,12 +210,12 @@ class _Products(NamedTuple):
     """The sums over rows of which a regression on features is made."""
 
     feature_mean: Tensor  # (f,)
-    gram: Tensor  # (f, f), products of centred features
-    cross: Tensor  # (f, p), products of centred features with targets
+    gram: Tensor  # (f, f), products of centered features
+    cross: Tensor  # (f, p), products of centered features with targets
 
 
 def _products(feature_map: FeatureMap, y: Tensor, targets: Tensor) -> _Products:
-    """Products of the features of y (n, l) and of centred targets (n, p), in blocks."""
+    """Products, in blocks, of the features of y (n, l) and centered targets (n, p)."""
     n_features = feature_map(y[:1]).shape[1]
     total = y.new_zeros(n_features)
     gram = y.new_zeros(n_features, n_features)
@@ -236,7 +236,7 @@ def relevance(x: Tensor, y: Tensor) -> Tensor:
     """How much a unit of each column of y counts in distances: (l,).
 
     It is √(l·importance) over the column's standard deviation. Importances are those of
-    randomised trees that predict x and its squares, minus the importance that a
+    randomized trees that predict x and its squares, minus the importance that a
     shuffled column reaches, so columns that do not matter count nothing. If no column
     matters, all count alike.
     """

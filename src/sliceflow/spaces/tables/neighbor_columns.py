@@ -24,35 +24,35 @@ from sliceflow.spaces.tables.table import Table
 
 # Nearest rows are tried in tables with fewer rows than this. In larger tables trees are
 # as good, and nearest rows would copy (in the table Magic, DCR was .68).
-MAX_ROWS_FOR_NEIGHBOURS = 1_000
+MAX_ROWS_FOR_NEIGHBORS = 1_000
 
 # A number that equals an earlier column in more than this share of the rows does not do
 # so by accident: it is not drawn from nearest rows, which would lose that. If this were
 # larger, samples would lose equalities that users can see.
-MAX_EQUAL_SHARE_OF_NEIGHBOURS = 0.02
+MAX_EQUAL_SHARE_OF_NEIGHBORS = 0.02
 
-# The answers of `columns_for_neighbours`, which is called for every trial fit: by the
+# The answers of `columns_for_neighbors`, which is called for every trial fit: by the
 # table, and then by the strategies and the given columns.
 _Question = tuple[tuple[Strategy, ...], tuple[int, ...]]
 _answers: WeakKeyDictionary[Table, dict[_Question, list[int]]] = WeakKeyDictionary()
 
 
-def may_use_neighbours(table: Table, strategies: Sequence[Strategy]) -> bool:
+def may_use_neighbors(table: Table, strategies: Sequence[Strategy]) -> bool:
     """Whether nearest rows may draw smooth numbers: in small, free tables.
 
     A constraint may compare any columns, and near rows would break it.
     """
     is_small = (
-        len(table.cell_coords) < MAX_ROWS_FOR_NEIGHBOURS
+        len(table.cell_coords) < MAX_ROWS_FOR_NEIGHBORS
         and len(table.drawing_order) <= MAX_COLUMNS_COMPARED
     )
     is_asked = any(not rule.is_discovered for rule in table.rule_set.rules)
     if not is_small or is_asked:
         return False
-    return len(columns_for_neighbours(table, strategies)) > 0
+    return len(columns_for_neighbors(table, strategies)) > 0
 
 
-def columns_for_neighbours(
+def columns_for_neighbors(
     table: Table, strategies: Sequence[Strategy], fixed_indices: Sequence[int] = ()
 ) -> list[int]:
     """Columns that can be drawn from nearest rows, except those of `fixed_indices`.
@@ -116,7 +116,7 @@ def _follows_from_earlier(
     """
     c = table.drawing_order[k]
     sources = find_equal_columns(table.column_data(c, earlier))
-    if sources.from_equal_column.mean() > MAX_EQUAL_SHARE_OF_NEIGHBOURS:
+    if sources.from_equal_column.mean() > MAX_EQUAL_SHARE_OF_NEIGHBORS:
         return True
     if not uses_ridge(strategy):
         return False

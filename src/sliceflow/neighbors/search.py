@@ -28,8 +28,8 @@ _MAX_TREE_ROWS = 100_000
 _MAX_BLOCK_VALUES = 1 << 24
 # With this limit, two blocks have at most 16 million distances.
 _MAX_BLOCK_ROWS = 4096
-# Rows whose mean is the centre: any point among the rows will do.
-_MAX_CENTRED_ROWS = 4096
+# Rows whose mean is the center: any point among the rows will do.
+_MAX_CENTERED_ROWS = 4096
 # Candidates beyond k whose distances are computed again in float64, because float32 may
 # exchange rows that are about equally far.
 _SPARE_CANDIDATES = 8
@@ -101,13 +101,13 @@ def nearest_rows(
     n_candidates = min(k + _SPARE_CANDIDATES, n_others)
     distances = np.empty((len(points), k))
     indices = np.empty((len(points), k), np.int64)
-    centre = _centre_of(rows)
+    center = _center_of(rows)
     for block in _blocks(points):
         excluded = None
         if exclude is not None:
             excluded = exclude[block]
-        x = _centred(points[block], centre, device)
-        candidates = _candidates(x, rows, centre, n_candidates, excluded)
+        x = _centered(points[block], center, device)
+        candidates = _candidates(x, rows, center, n_candidates, excluded)
         distances[block], indices[block] = _nearest_candidates(
             points[block], rows, candidates, k
         )
@@ -121,29 +121,29 @@ def _blocks(rows: NDArray[Any]) -> Iterator[slice]:
     return chunks(len(rows), size)
 
 
-def _centre_of(rows: NDArray[Any]) -> NDArray[Any]:
+def _center_of(rows: NDArray[Any]) -> NDArray[Any]:
     """A point (d,) among the rows, in float32 if that holds all of their values.
 
     Distances from it are short, so that float32 loses little of them.
     """
-    stride = max(1, len(rows) // _MAX_CENTRED_ROWS)
-    centre = rows[::stride].mean(axis=0, dtype=np.float64)
+    stride = max(1, len(rows) // _MAX_CENTERED_ROWS)
+    center = rows[::stride].mean(axis=0, dtype=np.float64)
     if np.can_cast(rows.dtype, np.float32):
-        return np.asarray(centre, np.float32)
-    return np.asarray(centre)
+        return np.asarray(center, np.float32)
+    return np.asarray(center)
 
 
-def _centred(rows: NDArray[Any], centre: NDArray[Any], device: torch.device) -> Tensor:
-    """Rows minus a centre, rounded once, to float32."""
-    difference_dtype = np.result_type(rows.dtype, centre.dtype)
-    difference = np.subtract(rows, centre, dtype=difference_dtype)
+def _centered(rows: NDArray[Any], center: NDArray[Any], device: torch.device) -> Tensor:
+    """Rows minus a center, rounded once, to float32."""
+    difference_dtype = np.result_type(rows.dtype, center.dtype)
+    difference = np.subtract(rows, center, dtype=difference_dtype)
     return torch.from_numpy(difference).to(device, torch.float32)
 
 
 def _candidates(
     x: Tensor,
     rows: NDArray[Any],
-    centre: NDArray[Any],
+    center: NDArray[Any],
     n_candidates: int,
     exclude: Ints | None,
 ) -> Ints:
@@ -156,7 +156,7 @@ def _candidates(
     best_scores = x.new_full((len(x), n_candidates), torch.inf)
     best_rows = torch.full_like(best_scores, -1, dtype=torch.int64)
     for block in _blocks(rows):
-        y = _centred(rows[block], centre, x.device)
+        y = _centered(rows[block], center, x.device)
         # ½|x − y|² without ½|x|², which is the same for all rows: ½|y|² − x·y. One
         # product of extended vectors is faster than addmm.
         half_squares = y.square().sum(1, keepdim=True) / 2

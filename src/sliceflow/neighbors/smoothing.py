@@ -19,9 +19,9 @@ from sliceflow.arrays import SMALLEST_POSITIVE, chunks
 from sliceflow.devices import one_thread
 from sliceflow.engine.encoded_y import ClassIndices, VisibleY
 from sliceflow.engine.random import Seed
-from sliceflow.neighbours.distance_ratios import choose_bandwidth
-from sliceflow.neighbours.sampling import bures_wasserstein_map, local_noise
-from sliceflow.neighbours.search import build_index, query_index
+from sliceflow.neighbors.distance_ratios import choose_bandwidth
+from sliceflow.neighbors.sampling import bures_wasserstein_map, local_noise
+from sliceflow.neighbors.search import build_index, query_index
 
 # About this many draws choose the bandwidth by their distances, whose mean logarithm is
 # then known to a few per cent.
@@ -34,12 +34,12 @@ _MAX_COVARIANCE_COLUMNS = 256
 
 
 @dataclass(frozen=True)
-class ClassNeighbours:
+class ClassNeighbors:
     """The rows of one class, or of all, with their nearest rows."""
 
     indices: Tensor  # (n,), of the rows among all
     x: Tensor  # (n, d), float64
-    neighbours: Tensor  # (n, k), the nearest rows of each, itself included
+    neighbors: Tensor  # (n, k), the nearest rows of each, itself included
 
     def draw(self, bandwidth: float, times: int, seed: Seed, stride: int = 1) -> Tensor:
         """`times` draws of each row, or of one in `stride`: (n, times, d).
@@ -47,41 +47,39 @@ class ClassNeighbours:
         They have the mean and the covariance of these rows.
         """
         x = self.x[::stride]
-        draws = self._along_neighbours(bandwidth, times, seed, stride)
+        draws = self._along_neighbors(bandwidth, times, seed, stride)
         deviations = (draws - draws.mean((0, 1))).flatten(0, 1)
-        centred = x - x.mean(0)
+        centered = x - x.mean(0)
         if x.shape[1] > _MAX_COVARIANCE_COLUMNS:
             variances = deviations.square().mean(0).clamp(min=SMALLEST_POSITIVE)
-            deviations *= (centred.square().mean(0) / variances).sqrt()
+            deviations *= (centered.square().mean(0) / variances).sqrt()
         else:
             with one_thread():
                 covariance = deviations.T @ deviations / len(deviations)
-                wanted = centred.T @ centred / len(x)
+                wanted = centered.T @ centered / len(x)
             deviations = deviations @ bures_wasserstein_map(covariance, wanted)
         # A column of one value stays as it is, to the last bit.
         varies = (x != x[0]).any(0)
         return torch.where(varies, x.mean(0) + deviations.view(draws.shape), x[0])
 
-    def _along_neighbours(
+    def _along_neighbors(
         self, bandwidth: float, times: int, seed: Seed, stride: int
     ) -> Tensor:
-        """Rows plus a Gaussian of their neighbours, times h: (n, times, d)."""
+        """Rows plus a Gaussian of their neighbors, times h: (n, times, d)."""
         x = self.x[::stride]
-        neighbours = self.neighbours[::stride]
+        neighbors = self.neighbors[::stride]
         n, d = x.shape
-        k = neighbours.shape[1]
+        k = neighbors.shape[1]
         draws = torch.empty(n, times, d, dtype=torch.float64)
         block_size = max(1, _MAX_VALUES // (k * (times + d)))
         for block in chunks(n, block_size):
             w = seed.normal(block.stop - block.start, times * k, first_row=block.start)
-            noise = local_noise(self.x[neighbours[block]], w.view(-1, times, k))
+            noise = local_noise(self.x[neighbors[block]], w.view(-1, times, k))
             draws[block] = x[block, None] + bandwidth * noise
         return draws
 
 
-def find_class_neighbours(
-    x: Tensor, y: VisibleY | None, k: int
-) -> list[ClassNeighbours]:
+def find_class_neighbors(x: Tensor, y: VisibleY | None, k: int) -> list[ClassNeighbors]:
     """The k nearest rows of each row of x (n, d), itself included, within each class.
 
     Class indices as `y` give one result for each class. Columns of a continuous `y`
@@ -95,16 +93,16 @@ def find_class_neighbours(
         classes = [torch.nonzero(y.values == c)[:, 0] for c in present]
     elif y is not None:
         points = torch.cat((x, y.values.double()), 1)
-    class_neighbours = []
+    class_neighbors = []
     for indices in classes:
         class_points = points[indices]
         index = build_index(class_points)
-        _, neighbours = query_index(index, class_points, min(k, len(indices)))
-        class_neighbours.append(ClassNeighbours(indices, x[indices], neighbours))
-    return class_neighbours
+        _, neighbors = query_index(index, class_points, min(k, len(indices)))
+        class_neighbors.append(ClassNeighbors(indices, x[indices], neighbors))
+    return class_neighbors
 
 
-def choose_smoothing_bandwidth(classes: Sequence[ClassNeighbours]) -> float:
+def choose_smoothing_bandwidth(classes: Sequence[ClassNeighbors]) -> float:
     """The least h whose draws are no nearer to rows than rows are to each other."""
     n = sum(len(group.x) for group in classes)
     times = math.ceil(_N_TRIED_DRAWS / n)

@@ -1,4 +1,4 @@
-"""Posteriors by neighbours: from the simulations nearest to an observation."""
+"""Posteriors by neighbors: from the simulations nearest to an observation."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor
 from sliceflow.arrays import Floats, Mask, chunks
 from sliceflow.engine.random import Seed
 from sliceflow.engine.y_encoders import ContinuousEncoder
-from sliceflow.neighbours.local import LocalSampler
+from sliceflow.neighbors.local import LocalSampler
 from sliceflow.spaces.vectors.units import ColumnScaler
 
-__all__ = ["NeighbourSampler"]
+__all__ = ["NeighborSampler"]
 
 # If any of n samples are outside the bounds, 8n more are drawn to replace them. On
 # average that suffices if a ninth of the posterior is inside: n/9 of the first samples,
@@ -21,7 +21,7 @@ __all__ = ["NeighbourSampler"]
 REDRAWN_PER_SAMPLE = 8
 
 
-class NeighbourSampler:
+class NeighborSampler:
     """Samples of θ given x, by local regressions on the nearest simulations.
 
     Parameters

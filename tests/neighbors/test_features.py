@@ -6,8 +6,8 @@ import torch
 from sklearn.linear_model import Ridge
 
 from sliceflow.engine.random import Seed
-from sliceflow.neighbours import features
-from sliceflow.neighbours.features import (
+from sliceflow.neighbors import features
+from sliceflow.neighbors.features import (
     FeatureMap,
     heavy_tail,
     relevance,
@@ -62,13 +62,13 @@ def test_a_ridge_regression_has_the_penalty_of_the_least_error_of_rows_left_out(
     x = y.square().sum(1, keepdim=True).sqrt() + 5 * Seed(1).normal(n, 1)
     targets = standardized_moments(x)
     found = ridge(FeatureMap.from_data(y), y, targets)
-    centred = y - y.mean(0)
+    centered = y - y.mean(0)
     errors = []
     differences = []
-    for penalty in features._PENALTIES * float(centred.square().sum(0).mean()):
+    for penalty in features._PENALTIES * float(centered.square().sum(0).mean()):
         model = Ridge(penalty).fit(y, targets)
-        gram = centred.T @ centred + penalty * torch.eye(6)
-        hat = centred @ torch.linalg.solve(gram, centred.T)
+        gram = centered.T @ centered + penalty * torch.eye(6)
+        hat = centered @ torch.linalg.solve(gram, centered.T)
         residuals = targets - torch.from_numpy(model.predict(y))
         left_out = residuals / (1 - hat.diagonal() - 1 / n)[:, None]
         errors.append(float(left_out.square().mean()))

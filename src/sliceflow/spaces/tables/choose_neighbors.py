@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from sliceflow.neighbours.distance_ratios import MIN_DISTANCE_RATIO, log_distance_ratio
-from sliceflow.spaces.tables.neighbour_columns import may_use_neighbours
+from sliceflow.neighbors.distance_ratios import MIN_DISTANCE_RATIO, log_distance_ratio
+from sliceflow.spaces.tables.neighbor_columns import may_use_neighbors
 from sliceflow.spaces.tables.row_distances import nearest_distances
 from sliceflow.spaces.tables.strategies import Strategy
 from sliceflow.spaces.tables.table import Table
@@ -42,7 +42,7 @@ TRIAL_DRAWS_PER_ROW = 2
 N_NEIGHBORS_TRIED = (8, 12, 18, 27, 40, 60, 90, 135)
 
 
-def count_neighbour_trials(n: int) -> int:
+def count_neighbor_trials(n: int) -> int:
     """How many trials `choose_n_neighbors` runs on a table of n rows, at most."""
     if n < MIN_ROWS_TO_CHOOSE:
         return 0
@@ -66,10 +66,10 @@ def choose_n_neighbors(
     on_trial : called after each trial, with what was tried
     """
     is_large_enough = len(table.cell_coords) >= MIN_ROWS_TO_CHOOSE
-    if not is_large_enough or not may_use_neighbours(table, strategies):
+    if not is_large_enough or not may_use_neighbors(table, strategies):
         return 0
-    k = _smallest_neighbourhood(table, settings, strategies, on_trial)
-    if k == 0 or not _neighbours_are_better(table, settings, k, strategies, on_trial):
+    k = _smallest_neighborhood(table, settings, strategies, on_trial)
+    if k == 0 or not _neighbors_are_better(table, settings, k, strategies, on_trial):
         return 0
     return k
 
@@ -79,7 +79,7 @@ def _candidates(n: int) -> list[int]:
     return [k for k in N_NEIGHBORS_TRIED if 2 * k <= n]
 
 
-def _smallest_neighbourhood(
+def _smallest_neighborhood(
     table: Table,
     settings: TreeSettings,
     strategies: Sequence[Strategy],
@@ -95,8 +95,8 @@ def _smallest_neighbourhood(
     candidates = _candidates(len(table.cell_coords))
 
     def is_far_enough(k: int) -> bool:
-        with_neighbours = settings._replace(n_neighbors=k)
-        excess = _nearness_excess(table, with_neighbours, strategies, row_distances)
+        with_neighbors = settings._replace(n_neighbors=k)
+        excess = _nearness_excess(table, with_neighbors, strategies, row_distances)
         on_trial(f"{k} near rows")
         return excess <= 0
 
@@ -106,7 +106,7 @@ def _smallest_neighbourhood(
     return candidates[index]
 
 
-def _neighbours_are_better(
+def _neighbors_are_better(
     table: Table,
     settings: TreeSettings,
     k: int,
@@ -119,16 +119,16 @@ def _neighbours_are_better(
     them with the other half.
     """
     only_trees = settings._replace(n_neighbors=0)
-    with_neighbours = settings._replace(n_neighbors=k // 2)
+    with_neighbors = settings._replace(n_neighbors=k // 2)
     gain = 0.0
     seed = CHOICE_SEED.child("near")
     n = len(table.cell_coords)
     for fitted, held_out in iter_halves(table.cell_coords, seed, n_compared=n):
         auc_of_trees = trial_auc(table, fitted, held_out, only_trees, strategies)
-        auc_of_neighbours = trial_auc(
-            table, fitted, held_out, with_neighbours, strategies
+        auc_of_neighbors = trial_auc(
+            table, fitted, held_out, with_neighbors, strategies
         )
-        gain += auc_of_trees - auc_of_neighbours
+        gain += auc_of_trees - auc_of_neighbors
         on_trial("near rows or trees")
     return gain > 0
 

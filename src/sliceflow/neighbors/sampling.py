@@ -1,4 +1,4 @@
-"""New points along neighbours: a row plus a Gaussian of the rows nearest to it."""
+"""New points along neighbors: a row plus a Gaussian of the rows nearest to it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor
 
 from sliceflow.arrays import SMALLEST_POSITIVE
 from sliceflow.engine.random import Seed
-from sliceflow.neighbours.regressions import Neighbourhoods
-from sliceflow.neighbours.weights import choose_by_weight
+from sliceflow.neighbors.regressions import Neighborhoods
+from sliceflow.neighbors.weights import choose_by_weight
 
 # The noise of a draw has the covariance of this many adjusted rows: few, so that it is
 # local, but enough for the covariance of some columns. It is the default `n_neighbors`
@@ -27,14 +27,14 @@ _OTHER_COMPONENT = 1e6
 _MIN_EIGENVALUE_RATIO = 1e-10
 
 
-def local_noise(neighbours: Tensor, w: Tensor) -> Tensor:
-    """Gaussian noise (…, t, d) with the covariance of neighbours (…, k, d).
+def local_noise(neighbors: Tensor, w: Tensor) -> Tensor:
+    """Gaussian noise (…, t, d) with the covariance of neighbors (…, k, d).
 
     It is Σⱼ wⱼ·(xⱼ − mean)/√(k − 1), with standard normal numbers w (…, t, k).
     """
-    k = neighbours.shape[-2]
-    centred = neighbours - neighbours.mean(-2, keepdim=True)
-    return w @ centred / math.sqrt(max(1, k - 1))
+    k = neighbors.shape[-2]
+    centered = neighbors - neighbors.mean(-2, keepdim=True)
+    return w @ centered / math.sqrt(max(1, k - 1))
 
 
 def bures_wasserstein_map(source: Tensor, target: Tensor) -> Tensor:
@@ -57,32 +57,32 @@ def bures_wasserstein_map(source: Tensor, target: Tensor) -> Tensor:
     return transport + identity
 
 
-def sample_neighbourhoods(
-    neighbourhoods: Neighbourhoods, n: int, bandwidth: float, seed: Seed, first: int = 0
+def sample_neighborhoods(
+    neighborhoods: Neighborhoods, n: int, bandwidth: float, seed: Seed, first: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """n new points (q, n, d), and the neighbour (q, n) around which each is drawn.
+    """n new points (q, n, d), and the neighbor (q, n) around which each is drawn.
 
     A point is an adjusted row, drawn by weight, plus the bandwidth times a Gaussian of
     the rows nearest to it. Points are scaled to the covariance that rows have within
     components. `first` is the index of the first condition, so that draws do not depend
     on how conditions are divided into batches.
     """
-    q, k, d = neighbourhoods.x.shape
+    q, k, d = neighborhoods.x.shape
     n_measured = max(n, MIN_COVARIANCE_DRAWS)
     u = seed.child("row").uniform(q, n_measured, first_row=first)
-    chosen = choose_by_weight(neighbourhoods.weights, u)
+    chosen = choose_by_weight(neighborhoods.weights, u)
     if k == 1:
-        return neighbourhoods.x.expand(q, n, d).clone(), chosen[:, :n]
-    centred = centre_components(neighbourhoods)
-    scaled = centred.x * centred.inverse_scale
-    nearest = _noise_rows(chosen, scaled, neighbourhoods.components)
-    noise_rows = _take_rows(centred.x, nearest.flatten(1)).view(*nearest.shape, d)
+        return neighborhoods.x.expand(q, n, d).clone(), chosen[:, :n]
+    centered = center_components(neighborhoods)
+    scaled = centered.x * centered.inverse_scale
+    nearest = _noise_rows(chosen, scaled, neighborhoods.components)
+    noise_rows = _take_rows(centered.x, nearest.flatten(1)).view(*nearest.shape, d)
 
     noise = _draw_noise(noise_rows[:, :n], seed.child("noise"), first)
-    scaling = _covariance_scaling(neighbourhoods, centred.x, noise_rows, bandwidth)
+    scaling = _covariance_scaling(neighborhoods, centered.x, noise_rows, bandwidth)
     chosen = chosen[:, :n]
-    deviation = (_take_rows(centred.x, chosen) + bandwidth * noise) @ scaling
-    return _take_rows(centred.means, chosen) + deviation, chosen
+    deviation = (_take_rows(centered.x, chosen) + bandwidth * noise) @ scaling
+    return _take_rows(centered.means, chosen) + deviation, chosen
 
 
 def _draw_noise(noise_rows: Tensor, seed: Seed, first: int) -> Tensor:
@@ -94,39 +94,39 @@ def _draw_noise(noise_rows: Tensor, seed: Seed, first: int) -> Tensor:
 
 
 def _covariance_scaling(
-    neighbourhoods: Neighbourhoods,
-    centred: Tensor,
+    neighborhoods: Neighborhoods,
+    centered: Tensor,
     noise_rows: Tensor,
     bandwidth: float,
 ) -> Tensor:
-    """The linear map (q, d, d) that gives draws the covariance of the centred rows.
+    """The linear map (q, d, d) that gives draws the covariance of the centered rows.
 
-    Draws are centred rows (q, k, d) plus the bandwidth times noise, with the covariance
-    of `noise_rows` (q, m, r, d). What the regressions explained too well is added again
-    (`Neighbourhoods.inflation`).
+    Draws are centered rows (q, k, d) plus the bandwidth times noise, with the
+    covariance of `noise_rows` (q, m, r, d). What the regressions explained too well is
+    added again (`Neighborhoods.inflation`).
     """
     n_draws = noise_rows.shape[1]
     n_rows = noise_rows.shape[2]
     deviations = noise_rows - noise_rows.mean(2, keepdim=True)
     deviations = deviations.flatten(1, 2)
     noise_covariance = deviations.mT @ deviations / (n_draws * (n_rows - 1))
-    covariance = (neighbourhoods.weights[..., None] * centred).mT @ centred
+    covariance = (neighborhoods.weights[..., None] * centered).mT @ centered
     transport = bures_wasserstein_map(
         covariance + bandwidth**2 * noise_covariance, covariance
     )
-    return neighbourhoods.inflation[:, None, None] * transport
+    return neighborhoods.inflation[:, None, None] * transport
 
 
 def _noise_rows(chosen: Tensor, x: Tensor, components: Tensor) -> Tensor:
     """Indices (q, m, N_NOISE_ROWS) of the rows nearest to the rows `chosen` (q, m).
 
-    x (q, k, d) is centred within components, so a component of few rows borrows rows of
-    the others as if they had its mean.
+    x (q, k, d) is centered within components, so a component of few rows borrows rows
+    of the others as if they had its mean.
     """
     q, k, _ = x.shape
     if chosen.shape[1] < k:
         return _nearest_within(chosen, x, components)
-    # With more draws than rows, find the neighbours of every row once.
+    # With more draws than rows, find the neighbors of every row once.
     all_rows = torch.arange(k).expand(q, k)
     return _take_rows(_nearest_within(all_rows, x, components), chosen)
 
@@ -139,27 +139,27 @@ def _nearest_within(rows: Tensor, x: Tensor, components: Tensor) -> Tensor:
     return torch.topk(distances, n_nearest, dim=2, largest=False).indices
 
 
-class CentredRows(NamedTuple):
-    """Adjusted rows of neighbourhoods, without the means of their components."""
+class CenteredRows(NamedTuple):
+    """Adjusted rows of neighborhoods, without the means of their components."""
 
     x: Tensor  # (q, k, d)
     means: Tensor  # (q, k, d), what was subtracted from each row
     inverse_scale: Tensor  # (q, 1, d), 1 over the standard deviations of x
 
 
-def centre_components(neighbourhoods: Neighbourhoods) -> CentredRows:
+def center_components(neighborhoods: Neighborhoods) -> CenteredRows:
     """Subtract from each adjusted row the mean of its component."""
-    weights = neighbourhoods.weights[..., None]
-    n_components = int(neighbourhoods.components.max()) + 1
-    membership = torch.nn.functional.one_hot(neighbourhoods.components, n_components)
-    membership = membership.to(neighbourhoods.x.dtype)
+    weights = neighborhoods.weights[..., None]
+    n_components = int(neighborhoods.components.max()) + 1
+    membership = torch.nn.functional.one_hot(neighborhoods.components, n_components)
+    membership = membership.to(neighborhoods.x.dtype)
     mass = membership * weights
     component_mass = mass.sum(1)[..., None] + SMALLEST_POSITIVE
-    component_means = mass.mT @ neighbourhoods.x / component_mass
+    component_means = mass.mT @ neighborhoods.x / component_mass
     means = membership @ component_means
-    centred = neighbourhoods.x - means
-    scale = (weights * centred.square()).sum(1, keepdim=True).sqrt()
-    return CentredRows(centred, means, 1 / torch.where(scale > 0, scale, 1))
+    centered = neighborhoods.x - means
+    scale = (weights * centered.square()).sum(1, keepdim=True).sqrt()
+    return CenteredRows(centered, means, 1 / torch.where(scale > 0, scale, 1))
 
 
 def _take_rows(x: Tensor, indices: Tensor) -> Tensor:
