@@ -117,11 +117,11 @@ def result(flow, ranks=Communicator()):  # noqa: B008
     samples.
     """
     out = {
-        "particles": ranks.gather(flow.particles_),
+        "particles": ranks.all_gather_rows(flow.particles_),
         "distance": flow.history_["distance"],
     }
     if flow.particle_conditions_ is not None:
-        out["conditions"] = ranks.gather(flow.particle_conditions_)
+        out["conditions"] = ranks.all_gather_rows(flow.particle_conditions_)
     if getattr(flow, "known", None) is not None:
         out["samples"] = flow.inpaint(PICTURES[:5], n=2, random_state=0)
     else:

@@ -46,7 +46,7 @@ def ours(particles, data, seed, kappa=0.0, **conditions):
     stages = [
         Stage("flow", Orthogonal(), 20, SortedTransport(), taper=0.5, stores_maps=False)
     ]
-    stages += [Stage("axis", Axis(), 2, SortedTransport(), exact_columns=True)]
+    stages += [Stage("axis", Axis(), 2, SortedTransport(), exact_marginals=True)]
     flow = FlowSpec(stages, Seed(seed), **conditions)
     inverse_sizes = inverse_sample_sizes(
         particles.x.shape[1],

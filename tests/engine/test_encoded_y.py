@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sliceflow.engine.encoded_y import ClassIndices, ContinuousY, MixedY
-from sliceflow.engine.flow import visible_y
+from sliceflow.engine.flow import flow_y
 
 CLASSES = ClassIndices(torch.tensor([2, 0, 2]))
 NUMBERS = ContinuousY(torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
@@ -50,5 +50,5 @@ def test_mixed_y_has_both_parts():
 def test_no_flow_sees_labels_and_numbers(sharing):
     y = MixedY(torch.tensor([[1.0, 0.5], [0.0, -0.5]]))
     with pytest.raises(TypeError, match="no flow takes labels and numbers"):
-        visible_y(y, sharing, condition_dim=3)
-    assert visible_y(y, "unconditional", condition_dim=3) is None
+        flow_y(y, sharing, condition_dim=3)
+    assert flow_y(y, "unconditional", condition_dim=3) is None

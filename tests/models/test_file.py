@@ -29,7 +29,7 @@ from sliceflow.engine.schedule import Stage
 from sliceflow.models import codec, file
 from sliceflow.models.atomic import write_atomically
 from sliceflow.models.file import ModelFileError, load, save
-from sliceflow.models.limits import checked_max_abs
+from sliceflow.models.limits import bounded_max_abs
 from sliceflow.models.saving import SavedHistory
 from sliceflow.saved_types import ArraySpec
 
@@ -48,7 +48,7 @@ class Small:
 
     def check_saved(self):
         flow = FlowSpec([Stage("flow", self.frame, 8)], self.seed)
-        checked_max_abs(
+        bounded_max_abs(
             flow, self.model, lambda i, k: 5, self.rows.shape[1], torch.float32
         )
 
@@ -120,7 +120,7 @@ def test_labels_that_are_not_distinct_or_of_their_type_are_refused(
     dtype, labels, message
 ):
     classes = {"class": "labels", "dtype": dtype, "labels": labels}
-    tree = {"class": "ClassEncoder", "classes": classes, "hides_labels": False}
+    tree = {"class": "ClassEncoder", "classes": classes, "are_clusters": False}
     header = msgspec.msgpack.encode(tree)
     with pytest.raises(ValueError, match=message):
         codec.decode(y_encoders.ClassEncoder, header, {})
@@ -195,7 +195,7 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path, changes, message):
 def test_noise_and_starts_count_in_what_particles_reach():
     def reach(entropy=0.0, start_std=1.0):
         flow = FlowSpec([Stage("flow", frames.Random(5), 8)], Seed(0), entropy=entropy)
-        return checked_max_abs(
+        return bounded_max_abs(
             flow, steps(), lambda i, k: 5, 7, torch.float32, start_std=start_std
         )
 
@@ -271,7 +271,7 @@ def test_hostile_headers_are_refused(tmp_path, header):
 
 
 def test_labels_nested_too_deep_are_refused(tmp_path):
-    start = msgspec.msgpack.encode({"class": "ClassEncoder", "hides_labels": False})[1:]
+    start = msgspec.msgpack.encode({"class": "ClassEncoder", "are_clusters": False})[1:]
     labels = msgspec.msgpack.encode({"class": "labels", "dtype": "|O", "labels": [0]})[
         :-1
     ]

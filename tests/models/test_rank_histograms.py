@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sliceflow.engine.batches import Batch, Batches, weighted_batches
+from sliceflow.engine.batches import Batch, Batches, one_weighted_batch
 from sliceflow.engine.clouds import ClassSlices
 from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.flow import FlowSpec
@@ -81,8 +81,8 @@ def test_every_class_has_its_own_maps_also_where_a_rank_has_none_of_it():
 def test_a_rank_whose_data_have_no_particles_sends_nothing():
     y_q = ClassIndices(torch.tensor([0, 0, 1, 1]))
     y_p = ClassIndices(torch.zeros(4, dtype=torch.int64))
-    with_particles = weighted_batches(torch.arange(0, 2), "cpu", y_p=y_p, y_q=y_q)
-    without = weighted_batches(torch.arange(2, 4), "cpu", y_p=y_p, y_q=y_q)
+    with_particles = one_weighted_batch(torch.arange(0, 2), "cpu", y_p=y_p, y_q=y_q)
+    without = one_weighted_batch(torch.arange(2, 4), "cpu", y_p=y_p, y_q=y_q)
     assert with_particles.weights is not None
     assert replace(with_particles, weights=None) == Batches()
     assert without.weights.tolist() == [0.0]
@@ -109,7 +109,7 @@ def test_one_rank_is_a_plain_fit_and_several_count():
         Stage(
             "a", Orthogonal(), 2, ShrunkTransport(HistogramTransport(32), 1.0, (0.1,))
         ),
-        Stage("b", Axis(), 2, SortedTransport(), exact_columns=True),
+        Stage("b", Axis(), 2, SortedTransport(), exact_marginals=True),
     ]
     flow = FlowSpec(stages, Seed(0))
     assert across_ranks(flow, Communicator()) is flow

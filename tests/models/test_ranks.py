@@ -166,7 +166,7 @@ def test_shares_are_all_there_is_and_nearly_equal(total, size):
 def answering(monkeypatch, *answers):
     """Ranks of which the others answered so, seen from the first."""
     monkeypatch.setattr(
-        Communicator, "all_gather", lambda self, value: [value, *answers]
+        Communicator, "all_gather_objects", lambda self, value: [value, *answers]
     )
     return Communicator(0, 1 + len(answers))
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from sliceflow.engine.encoded_y import (
     ClassIndices,
     EncodedY,
+    FlowY,
     SeparateClassIndices,
-    VisibleY,
 )
 from sliceflow.engine.random import Seed
 
@@ -26,7 +26,7 @@ _MIN_OF_SHARED_CLASS = 200
 _MIN_ROOTS_OF_SHARED_CLASS = 2
 # The fewest particles of each class that has its own maps, which no other class helps
 # to estimate. It trades the noise of rare classes for time.
-_MIN_OF_OWN_CLASS = 1_000
+_MIN_OF_SEPARATE_CLASS = 1_000
 # With many classes these minima would cost too much. They are lowered so that the
 # particles of all classes are at most twice this number, or twice those of the fit.
 _ENOUGH_FOR_ALL_CLASSES = 10_000
@@ -67,7 +67,7 @@ def even_indices(n: int, m: int, seed: Seed) -> Tensor:
     return indices[seed.child("order").permutation(m)]
 
 
-def extra_y(*, y_p: VisibleY, y_q: VisibleY, seed: Seed) -> VisibleY:
+def extra_y(*, y_p: FlowY, y_q: FlowY, seed: Seed) -> FlowY:
     """The conditions of particles that a fit adds where the requested ones are too few.
 
     Maps of few particles are too noisy for offline samples. So a fit has at least
@@ -88,7 +88,7 @@ def extra_y(*, y_p: VisibleY, y_q: VisibleY, seed: Seed) -> VisibleY:
     class_sizes = y_q.sizes()
     n_classes = int((class_sizes > 0).sum())
     if isinstance(y_q, SeparateClassIndices):
-        least = _MIN_OF_OWN_CLASS
+        least = _MIN_OF_SEPARATE_CLASS
     else:
         least = max(
             _MIN_OF_SHARED_CLASS,

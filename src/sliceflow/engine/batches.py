@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.clouds import ClassSlices, Cloud, Permutation, PointSelection
-from sliceflow.engine.encoded_y import ClassIndices, SeparateClassIndices, VisibleY
+from sliceflow.engine.encoded_y import ClassIndices, FlowY, SeparateClassIndices
 from sliceflow.engine.random import Seed
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Batch:
     # The classes among these particles, and among these data, if each class has its own
     # maps.
     class_slices: tuple[ClassSlices, ClassSlices] | None = None
-    data_y: VisibleY | None = None  # of all data, in the order of the batches
+    data_y: FlowY | None = None  # of all data, in the order of the batches
 
     @property
     def uses_all_particles(self) -> bool:
@@ -83,7 +83,7 @@ class Batches:
     # has its own maps.
     class_slices: Sequence[tuple[ClassSlices, ClassSlices]] | None = None
 
-    def batch(self, steps_before: int, data_y: VisibleY | None = None) -> Batch:
+    def batch(self, steps_before: int, data_y: FlowY | None = None) -> Batch:
         """The batch of the step after `steps_before` steps.
 
         `data_y` are the conditions of all data, in their `data_order`.
@@ -181,8 +181,8 @@ def make_batches(
     seed: Seed,
     device: torch.device | str = "cpu",
     *,
-    y_p: VisibleY | None = None,
-    y_q: VisibleY | None = None,
+    y_p: FlowY | None = None,
+    y_q: FlowY | None = None,
 ) -> Batches:
     """Batches of at most `max_samples` of m particles and of n data, in one process.
 
@@ -199,7 +199,7 @@ def make_batches(
         ):
             return _make_batches_per_class(max_samples, seed, y_p=y_p, y_q=y_q)
     if max_samples is None or max(m, n) <= max_samples:
-        return weighted_batches(slice(None), device, y_p=y_p, y_q=y_q)
+        return one_weighted_batch(slice(None), device, y_p=y_p, y_q=y_q)
     parts_p = _equal_parts(m, max_samples)
     groups = None
     if y_p is not None and y_q is not None:
@@ -284,24 +284,24 @@ def even_parts(
     return parts, slices_of_parts
 
 
-def weighted_batches(
-    local: Tensor | slice,
+def one_weighted_batch(
+    own_points: Tensor | slice,
     device: torch.device | str,
     *,
-    y_p: VisibleY | None,
-    y_q: VisibleY | None,
+    y_p: FlowY | None,
+    y_q: FlowY | None,
 ) -> Batches:
     """One batch of all points, with data weighted to the particles' shares.
 
     Data of weight 0 are left out. `y_p` and `y_q` are the conditions of the
-    particles and data of all ranks; this rank has the part `local` of the data.
+    particles and data of all ranks; this rank has the data `own_points`.
     """
     weights = None
     if y_q is not None and y_p is not None:
         weights = point_weights(y_p=y_p, y_q=y_q)
     if weights is None:
         return Batches()
-    weights = weights[local]
+    weights = weights[own_points]
     used = torch.nonzero(weights)[:, 0]
     if len(used) == 0:  # empty projections would fail: keep one point, of weight 0
         used = torch.zeros(1, dtype=torch.int64)
@@ -345,7 +345,7 @@ def _matching_data(
     return data_indices
 
 
-def point_groups(*, y_p: VisibleY, y_q: VisibleY) -> tuple[Tensor, Tensor] | None:
+def point_groups(*, y_p: FlowY, y_q: FlowY) -> tuple[Tensor, Tensor] | None:
     """Group indices (M,) of particles and (N,) of data: a group has one condition.
 
     The result is None if groups cannot be compared, because data and particles have
@@ -377,7 +377,7 @@ def _distinct_row_ids(rows: Tensor) -> Tensor:
     return indices
 
 
-def point_weights(*, y_p: VisibleY, y_q: VisibleY) -> Tensor | None:
+def point_weights(*, y_p: FlowY, y_q: FlowY) -> Tensor | None:
     """Weights (N,) of the data that give every condition the particles' mass.
 
     A row whose condition g is shared by N_g of N rows and M_g of M particles counts

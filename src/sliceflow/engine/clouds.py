@@ -30,9 +30,9 @@ from torch import Tensor
 from sliceflow.engine.encoded_y import (
     ClassIndices,
     EncodedY,
+    FlowY,
     MixedY,
     SeparateClassIndices,
-    VisibleY,
 )
 from sliceflow.engine.random import Seed
 from sliceflow.engine.wasserstein import squared_wasserstein
@@ -122,7 +122,7 @@ class Cloud:
     ----------
     x : tensor (d, n)
         The points.
-    y : VisibleY or None, default None
+    y : FlowY or None, default None
         Their conditions, if there are any.
     class_slices : ClassSlices or None, default None
         The points of each class, if each class has its own maps. The points are then
@@ -130,7 +130,7 @@ class Cloud:
     """
 
     x: Tensor
-    y: VisibleY | None = None
+    y: FlowY | None = None
     class_slices: ClassSlices | None = None
 
     def part(self, indices: PointSelection | None) -> Cloud:

@@ -157,7 +157,7 @@ def _compress_sorted(
     """Sorted maps with fewer knots; if each class has its own maps, class by class."""
     if knot_maps.knots_per_class is None:
         compressed = compress_knots(knot_maps, n_knots, resolve_tails)
-        return _flat_far_beyond(compressed) if resolve_tails else compressed
+        return _with_flat_ends(compressed) if resolve_tails else compressed
     maps: list[KnotMaps | None] = []
     for class_maps in knot_maps.split_classes():
         if class_maps is None:
@@ -192,8 +192,8 @@ def compress_knots(
             row_bounds = torch.cat((bounds.expand(len(beside), -1), beside), 1)
             row_bounds = row_bounds.sort(1).values
             return KnotMaps(
-                _means_of_own_cells(knot_maps.knots, row_bounds),
-                _means_of_own_cells(knot_maps.values, row_bounds),
+                _means_of_row_cells(knot_maps.knots, row_bounds),
+                _means_of_row_cells(knot_maps.values, row_bounds),
             )
     return KnotMaps(
         _cell_means(knot_maps.knots, bounds), _cell_means(knot_maps.values, bounds)
@@ -218,7 +218,7 @@ def _cell_means(t: Tensor, bounds: Tensor) -> Tensor:
     return (cells.sum(2, dtype=torch.float64) / count[:, 0]).to(t.dtype)
 
 
-def _means_of_own_cells(t: Tensor, bounds: Tensor) -> Tensor:
+def _means_of_row_cells(t: Tensor, bounds: Tensor) -> Tensor:
     """Averages of t (h, n) over the cells between ascending bounds (h, E + 1).
 
     A cell without particles takes the particle at its bound.
@@ -259,7 +259,7 @@ def _jumps(values: Tensor) -> Tensor | None:
     return torch.where(widest.values > 0, widest.indices + 1, values.shape[1])
 
 
-def _flat_far_beyond(knot_maps: KnotMaps) -> KnotMaps:
+def _with_flat_ends(knot_maps: KnotMaps) -> KnotMaps:
     """The maps with a knot far beyond each end: nothing leaves the data's range."""
     knots = knot_maps.knots
     values = knot_maps.values

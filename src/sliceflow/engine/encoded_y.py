@@ -1,7 +1,7 @@
 """Encoded conditions: the y of n points, as the engine uses it.
 
 `ClassIndices` encode labels, `ContinuousY` columns of numbers, and `MixedY` both
-together. What a flow does with y is in the type, too: it sees no y, a `VisibleY` that
+together. What a flow does with y is in the type, too: it sees no y, a `FlowY` that
 shifts projections if all points share the maps, or `SeparateClassIndices`. Nothing
 writes to a y: conditions do not move.
 
@@ -9,8 +9,8 @@ Everywhere in the package these names have one meaning each:
 
 y, user_y         as users write it: labels (n,) or columns (n, l)
 encoded_y         the same as an `EncodedY`
-visible_y         what a flow sees of it: a `VisibleY`, or None if the flow ignores y
-row_y             the visible y of all rows, in their order
+flow_y         what a flow sees of it: a `FlowY`, or None if the flow ignores y
+row_y             the flow_y of all rows, in their order
 data_y            of all data: `row_y`, once for each draw of a row
 particle_y        of all particles that a flow moves, in the order in which they move
 kept_particle_y   of those that the user gets, in the user's order
@@ -112,21 +112,21 @@ class MixedY(_PointValues):
         return self.values[:, 1:]
 
 
-# What a flow sees of y, as `flow.visible_y` gives it; None if it ignores y.
-VisibleY = ClassIndices | ContinuousY
+# What a flow sees of y, as `flow.flow_y` gives it; None if it ignores y.
+FlowY = ClassIndices | ContinuousY
 # What local conditions take: y with numbers.
 NumericY = ContinuousY | MixedY
 EncodedY = ClassIndices | ContinuousY | MixedY
 
 
-def as_separate_classes(y: EncodedY | None) -> SeparateClassIndices | None:
+def separate_classes_or_none(y: EncodedY | None) -> SeparateClassIndices | None:
     """y, if classes have maps of their own; else None."""
     if isinstance(y, SeparateClassIndices):
         return y
     return None
 
 
-def add_condition_shift(z: Tensor, theta: Tensor | None, y: VisibleY | None) -> Tensor:
+def add_condition_shift(z: Tensor, theta: Tensor | None, y: FlowY | None) -> Tensor:
     """z + ξ·θ_yᵀy for every direction and point, (h, n), with theta = ξ·θ_y (h, l).
 
     A class index stands for a one-hot y, so the offset of class c is theta[:, c].

@@ -39,9 +39,9 @@ from sliceflow.engine.compression import compress_maps
 from sliceflow.engine.encoded_y import (
     ClassIndices,
     EncodedY,
+    FlowY,
     MixedY,
     SeparateClassIndices,
-    VisibleY,
 )
 from sliceflow.engine.events import Event, EventListener, notify, now
 from sliceflow.engine.frames import DenseFrame, Frame
@@ -120,7 +120,7 @@ def simulate(
                         step_index=state.step_index,
                         steps_before=state.steps_done,
                         particles=moving,
-                        whole_particles=particles,
+                        particles_before_stage=particles,
                     )
                     data, batch = target.at(step)
                     frame = step.make_frame(data)
@@ -163,7 +163,7 @@ def replay(
     """
     if spec.map_sharing != "separate":
         return _replay_in_order(spec, steps, particles, particle_noise, snapshots_after)
-    y = visible_y(particles.y, spec.map_sharing, spec.condition_dim)
+    y = flow_y(particles.y, spec.map_sharing, spec.condition_dim)
     with Cloud(particles.x, y).in_class_order() as (by_class, order):
         noise_by_class = replace(particle_noise, order=order)
         snapshots = _replay_in_order(
@@ -194,7 +194,7 @@ def _replay_in_order(
                     step_index=model_step.step_index,
                     steps_before=steps_done,
                     particles=moving,
-                    whole_particles=particles,
+                    particles_before_stage=particles,
                 )
                 frame = step.make_frame(theta=model_step.theta)
                 step.move(frame, model_step.expanded_maps(), particle_noise)
@@ -217,9 +217,7 @@ def resolve_map_sharing(amplifier: float, condition_dim: int) -> MapSharing:
     return "shared"
 
 
-def visible_y(
-    y: EncodedY | None, sharing: MapSharing, condition_dim: int
-) -> VisibleY | None:
+def flow_y(y: EncodedY | None, sharing: MapSharing, condition_dim: int) -> FlowY | None:
     """The y that a flow sees, for this sharing of maps.
 
     It is None without y, or if the flow ignores y. Classes with maps of their own are
@@ -301,7 +299,7 @@ class Step:
     step_index: int  # in its stage
     steps_before: int  # steps done before, in all stages
     particles: Cloud  # in the subspace of the stage
-    whole_particles: Cloud  # in the whole space, as they were before the stage
+    particles_before_stage: Cloud  # in the whole space, as they were before the stage
 
     @property
     def stage(self) -> Stage:
@@ -352,7 +350,7 @@ class Step:
             self.particles.x.add_(frame.lift(dz), alpha=step_size)
         else:
             self._move_in_chunks(frame, maps, step_size)
-        if self.spec.entropy > 0 and not self.stage.exact_columns:
+        if self.spec.entropy > 0 and not self.stage.exact_marginals:
             assert particle_noise is not None, "noise takes random numbers"
             self._add_noise(particle_noise, step_size)
 
@@ -394,7 +392,7 @@ class Step:
                 stage.max_knots,
                 max_displacement=stage.max_displacement,
                 shared=self.spec.shared_condition_dim > 0,
-                resolve_tails=stage.exact_columns,
+                resolve_tails=stage.exact_marginals,
             )
         return ModelStep(
             self.stage_index, self.step_index, model_maps, frame.theta_to_store
@@ -402,7 +400,7 @@ class Step:
 
     def current_points(self) -> Tensor:
         """A copy of the particles (d, n) in the whole space, as they are now."""
-        x = self.whole_particles.x
+        x = self.particles_before_stage.x
         subspace = self.stage.subspace
         if subspace.is_whole:
             return x.clone()

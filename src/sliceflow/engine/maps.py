@@ -7,8 +7,8 @@ densities, which are in the module `smooth_maps`.
 If each of C classes has its own maps (ξ = ∞), a step fits C·h maps, and everything that
 belongs to maps (knots, counts, costs) has C·h rows, stacked class by class: the first h
 rows are the h directions of class 0, the next h rows those of class 1, and so on.
-`kernels.maps_of_class` is the slice of one class. What belongs to points (z, dz) keeps
-its h rows: there a class is a slice of the points, `ClassSlices`.
+`kernels.rows_of_class_maps` is the slice of one class. What belongs to points (z, dz)
+keeps its h rows: there a class is a slice of the points, `ClassSlices`.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class KnotMaps:
         h = len(self.knots) // len(self.knots_per_class)
         maps: list[KnotMaps | None] = []
         for c, n_knots in enumerate(self.knots_per_class):
-            rows = kernels.maps_of_class(c, h)
+            rows = kernels.rows_of_class_maps(c, h)
             if n_knots == 0:
                 maps.append(None)
             else:

@@ -15,7 +15,7 @@ from torch import Tensor
 from sliceflow import kernels
 from sliceflow.engine.batches import ALL_POINTS, Batch, point_weights
 from sliceflow.engine.clouds import ClassSlices
-from sliceflow.engine.encoded_y import ClassIndices, SeparateClassIndices, VisibleY
+from sliceflow.engine.encoded_y import ClassIndices, FlowY, SeparateClassIndices
 from sliceflow.engine.flow import FlowSpec
 from sliceflow.engine.maps import GridMaps, KnotMaps
 from sliceflow.engine.schedule import Stage
@@ -29,7 +29,7 @@ _VALUES_AT_ONCE = 1 << 22
 _VARIANCE_BITS = 20
 
 
-def _no_ranks(sums: Tensor) -> Tensor:
+def _sum_in_one_process(sums: Tensor) -> Tensor:
     """Sums over all ranks where there is only this process: the sums themselves."""
     return sums
 
@@ -58,7 +58,7 @@ class ShrunkTransport:
     # 1/m + 1/n: (C,) if each class has its own maps, otherwise (1,).
     inverse_sizes: tuple[float, ...]
     n_shared_classes: int = 0  # C if C classes share the maps; 0 if none do
-    sum_over_ranks: Callable[[Tensor], Tensor] = _no_ranks
+    sum_over_ranks: Callable[[Tensor], Tensor] = _sum_in_one_process
 
     @property
     def max_samples(self) -> int | None:
@@ -109,12 +109,12 @@ def shrunk_flow(
 ) -> FlowSpec:
     """The flow with shrunk maps.
 
-    Stages that match marginals keep theirs, and so do those with the indices
+    Stages with exact marginals keep theirs, and so do those with the indices
     `unshrunk_stages`.
     """
     stages: list[Stage] = []
     for i, stage in enumerate(spec.stages):
-        if stage.exact_columns or i in unshrunk_stages:
+        if stage.exact_marginals or i in unshrunk_stages:
             stages.append(stage)
         else:
             n_shared = spec.shared_condition_dim
@@ -127,8 +127,8 @@ def inverse_sample_sizes(
     m: int,
     n: int,
     *,
-    y_p: VisibleY | None = None,
-    y_q: VisibleY | None = None,
+    y_p: FlowY | None = None,
+    y_q: FlowY | None = None,
     max_samples: int | None = None,
     distinct_share: float = 1.0,
 ) -> tuple[float, ...]:
@@ -179,7 +179,7 @@ def variance_within(
     z: Tensor,
     y: ClassIndices,
     n_classes: int,
-    sum_over_ranks: Callable[[Tensor], Tensor] = _no_ranks,
+    sum_over_ranks: Callable[[Tensor], Tensor] = _sum_in_one_process,
 ) -> Tensor:
     """The sum over the classes of the variance of z (h, n) within each class: (h,).
 

@@ -467,7 +467,7 @@ class HistogramTransport:
             hi = hi.clone()
         h = len(cost) // n_classes
         for c in identity_classes:
-            rows = kernels.maps_of_class(c, h)
+            rows = kernels.rows_of_class_maps(c, h)
             counts[rows] = 1
             # A range of positive width: beyond it, a map shifts as at its ends, by 0.
             lo[rows] = -1.0

@@ -46,7 +46,7 @@ class ClassEncoder:
 
     kind: ClassVar[Literal["labels"]] = "labels"
     classes: Annotated[np.ndarray, Label]  # (C,)
-    hides_labels: bool = False  # whether they are clusters, found by the fit
+    are_clusters: bool = False  # whether they are clusters, found by the fit
 
     def check_saved(self) -> None:
         """Raise a ValueError unless there are labels and all differ."""
@@ -125,7 +125,7 @@ class ContinuousEncoder:
     mean: Annotated[np.ndarray, ArraySpec("l", "float64")]
     scale: Annotated[np.ndarray, ArraySpec("l", "float64")]
     kind: ClassVar[Literal["continuous"]] = "continuous"
-    hides_labels: ClassVar[bool] = False
+    are_clusters: ClassVar[bool] = False
 
     def check_saved(self) -> None:
         """Raise a ValueError unless there are columns, with positive scales."""
@@ -174,7 +174,7 @@ class MixedEncoder:
     continuous: ContinuousEncoder  # of the other columns
     labeled: tuple[bool, ...]
     kind: ClassVar[Literal["mixed"]] = "mixed"
-    hides_labels: ClassVar[bool] = False
+    are_clusters: ClassVar[bool] = False
 
     @classmethod
     def from_data(cls, y: np.ndarray) -> MixedEncoder:
@@ -289,7 +289,7 @@ def encode_y(
     DataError
         If the model was fitted without y, or y does not fit it or n.
     """
-    if encoder is None or encoder.hides_labels:
+    if encoder is None or encoder.are_clusters:
         raise DataError("y was given but the model was fitted without y", "omit y")
     if hasattr(y, "__array__"):  # of any library
         y = as_array(y)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sliceflow.errors import warn_user
 from sliceflow.kernels import reference
-from sliceflow.kernels.classes import displace_by_class, maps_of_class
+from sliceflow.kernels.classes import displace_by_class, rows_of_class_maps
 from sliceflow.kernels.geometry import TileGeometry
 from sliceflow.kernels.reference.compressed_maps import MAX_QUANTIZED_SHIFT
 
@@ -29,7 +29,7 @@ __all__ = [
     "displace_by_class",
     "for_device",
     "for_tensor",
-    "maps_of_class",
+    "rows_of_class_maps",
 ]
 
 

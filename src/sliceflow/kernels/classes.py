@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 
-def maps_of_class(c: int, h: int) -> slice:
+def rows_of_class_maps(c: int, h: int) -> slice:
     """The rows of class c among the C·h rows of maps of h directions."""
     return slice(c * h, (c + 1) * h)
 
@@ -42,5 +42,5 @@ def displace_by_class(
     dz = torch.empty_like(z)
     for c, (first, end) in enumerate(pairwise(starts)):
         if first < end:
-            dz[:, first:end] = displace(z[:, first:end], maps_of_class(c, h))
+            dz[:, first:end] = displace(z[:, first:end], rows_of_class_maps(c, h))
     return dz

@@ -34,18 +34,18 @@ def across_ranks(spec: FlowSpec, ranks: Communicator) -> FlowSpec:
         return spec
     stages = []
     for stage in spec.stages:
-        transport = _across_ranks(stage.transport, ranks, stage.exact_columns)
+        transport = _across_ranks(stage.transport, ranks, stage.exact_marginals)
         stages.append(replace(stage, transport=transport))
     return replace(spec, stages=stages)
 
 
 def _across_ranks(
-    transport: Transport, ranks: Communicator, exact_columns: bool
+    transport: Transport, ranks: Communicator, exact_marginals: bool
 ) -> Transport:
     if isinstance(transport, ShrunkTransport):
-        shared = _across_ranks(transport.transport, ranks, exact_columns)
+        shared = _across_ranks(transport.transport, ranks, exact_marginals)
         return replace(transport, transport=shared, sum_over_ranks=ranks.sum_)
-    if exact_columns and not isinstance(transport, HistogramTransport):
+    if exact_marginals and not isinstance(transport, HistogramTransport):
         transport = HistogramTransport(_MARGINAL_BINS)
     if not isinstance(transport, HistogramTransport):
         fact = f"sorts, which {ranks.size} ranks cannot do together"
@@ -74,7 +74,7 @@ class DistributedHistogramTransport:
         """
         weights = batch.weights
         if weights is not None and len(weights) == 1 and float(weights[0]) == 0:
-            # A rank without data has one column of weight 0; see `weighted_batches`.
+            # A rank without data has one column of weight 0; see `one_weighted_batch`.
             z_q = z_q[:, :0]
             weights = weights[:0]
         parts_p = [z_p]

@@ -198,7 +198,7 @@ class FlowEstimator(
         ranks : Communicator or None, default None
             From `sliceflow.ranks.joined`. All ranks call this with the same parameters
             and their own rows. `particles_` and `particle_conditions_` are this rank's
-            share; ``ranks.gather(flow.particles_)`` gives all.
+            share; ``ranks.all_gather_rows(flow.particles_)`` gives all.
 
         Returns
         -------
@@ -325,7 +325,7 @@ class FlowEstimator(
             self.particles_ = particles.X
             self.particle_conditions_ = particles.y
         encoder = record.fitted.y_encoder
-        if isinstance(encoder, y_encoders.ClassEncoder) and not encoder.hides_labels:
+        if isinstance(encoder, y_encoders.ClassEncoder) and not encoder.are_clusters:
             self.classes_ = encoder.classes
 
     # Sampling
@@ -402,7 +402,7 @@ class FlowEstimator(
         if not return_y:
             return rows
         encoder = fitted.y_encoder
-        if encoded_y is None or encoder is None or encoder.hides_labels:
+        if encoded_y is None or encoder is None or encoder.are_clusters:
             return rows, None
         return rows, y_encoders.decode_y(encoder, encoded_y)
 
@@ -490,7 +490,7 @@ class FlowEstimator(
 def _encode_y_of_rows(fitted: FittedFlow[Any], y: Any, n: int) -> EncodedY | None:
     """The encoded conditions of n rows; None if the model or the user has none."""
     encoder = fitted.y_encoder
-    if y is None or encoder is None or encoder.hides_labels:
+    if y is None or encoder is None or encoder.are_clusters:
         return None
     encoded_y: EncodedY = encoder.encode(as_array(y))
     if len(encoded_y) != n:

@@ -21,7 +21,7 @@ LARGEST_NORMAL = 8.0
 LARGEST_CONDITION_COMPONENT = 32.0
 
 
-def checked_max_abs(
+def bounded_max_abs(
     spec: FlowSpec,
     steps: Sequence[ModelStep],
     expected_n_maps: Callable[[int, int], int],

@@ -23,8 +23,8 @@ from torch import Tensor
 from sliceflow.devices import require_memory
 from sliceflow.engine.allocation import MIN_PARTICLES, extra_y, stratified_indices
 from sliceflow.engine.clouds import ClassSlices, Cloud, Permutation
-from sliceflow.engine.encoded_y import SeparateClassIndices, VisibleY
-from sliceflow.engine.flow import MapSharing, visible_y
+from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
+from sliceflow.engine.flow import MapSharing, flow_y
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Communicator
 from sliceflow.models.rows import RowConditions
@@ -54,7 +54,7 @@ class ParticleAllocation:
     n_kept: int
     n_flow_particles: int
     kept_user_y: np.ndarray | None = None
-    particle_y: VisibleY | None = None
+    particle_y: FlowY | None = None
     order: Permutation | None = None
 
     @classmethod
@@ -83,9 +83,9 @@ class ParticleAllocation:
         )
         indices = stratified_indices(row_conditions.encoded_y, n_kept, seed, minimum=1)
         kept_user_y = None
-        if not row_conditions.encoder.hides_labels:
+        if not row_conditions.encoder.are_clusters:
             kept_user_y = row_conditions.y[indices.numpy()]
-        row_y = visible_y(
+        row_y = flow_y(
             row_conditions.encoded_y, sharing, row_conditions.encoder.condition_dim
         )
         if row_y is None:
@@ -106,7 +106,7 @@ class ParticleAllocation:
         return cls(n_kept, len(y), kept_user_y, y, order)
 
     @property
-    def kept_particle_y(self) -> VisibleY | None:
+    def kept_particle_y(self) -> FlowY | None:
         """What the flow sees of the kept particles, in the user's order."""
         if self.particle_y is None:
             return None
@@ -120,11 +120,11 @@ class ParticleAllocation:
         Of a flow that ignores y, ``Cloud(x)`` are the particles.
         """
         assert self.particle_y is not None, "the flow sees y"
-        local = ranks.own_shard(self.n_flow_particles).slice
+        own_slice = ranks.own_shard(self.n_flow_particles).slice
         class_slices = None
         if isinstance(self.particle_y, SeparateClassIndices):
-            class_slices = ClassSlices.from_y(self.particle_y).part(local)
-        return Cloud(x, self.particle_y.take(local).to(x.device), class_slices)
+            class_slices = ClassSlices.from_y(self.particle_y).part(own_slice)
+        return Cloud(x, self.particle_y.take(own_slice).to(x.device), class_slices)
 
     def kept_cloud(self, x: Tensor, ranks: Communicator) -> Cloud:
         """This rank's part of the kept particles, in the user's order, with their y.

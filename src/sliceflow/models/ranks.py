@@ -158,7 +158,7 @@ class Communicator:
         DataError
             If a rank has no rows.
         """
-        answers = self.all_gather((count, data_kind))
+        answers = self.all_gather_objects((count, data_kind))
         for rank, (rank_count, rank_kind) in enumerate(answers):
             if rank_kind != data_kind:
                 fact = (
@@ -174,7 +174,7 @@ class Communicator:
 
     def require_equal(self, settings: dict[str, str]) -> None:
         """Raise a `RankMismatchError` unless all ranks have the same settings."""
-        for rank, others in enumerate(self.all_gather(settings)):
+        for rank, others in enumerate(self.all_gather_objects(settings)):
             differences = []
             for name in sorted({*settings, *others}):
                 other = others.get(name)
@@ -212,7 +212,7 @@ class Communicator:
             dist.all_reduce(t, getattr(dist.ReduceOp, operation))
         return t
 
-    def all_gather(self, value: Any) -> list[Any]:
+    def all_gather_objects(self, value: Any) -> list[Any]:
         """The values of all ranks, as a list by rank.
 
         They are pickled: keep them small.
@@ -228,7 +228,7 @@ class Communicator:
 
     def broadcast(self, value: ValueT) -> ValueT:
         """Send the value of rank 0 to all ranks, and return it."""
-        of_rank_0: ValueT = self.all_gather(value if self.is_main else None)[0]
+        of_rank_0: ValueT = self.all_gather_objects(value if self.is_main else None)[0]
         return of_rank_0
 
     def iter_points(self, t: Tensor) -> Iterator[tuple[int, Tensor]]:
@@ -243,7 +243,7 @@ class Communicator:
         import torch.distributed as dist
 
         first = 0
-        for rank, count in enumerate(self.all_gather(t.shape[-1])):
+        for rank, count in enumerate(self.all_gather_objects(t.shape[-1])):
             if rank == self.rank:
                 part = t.contiguous()
             else:
@@ -268,7 +268,7 @@ class Communicator:
             gathered[:, wanted] = part[:, indices[wanted] - first]
         return gathered
 
-    def gather(self, rows: Any) -> Any:
+    def all_gather_rows(self, rows: Any) -> Any:
         """The rows (n, …) of all ranks, of the same type as `rows`."""
         if self.size == 1:
             return rows
@@ -278,7 +278,7 @@ class Communicator:
             parts = [part for _, part in self.iter_points(rows.movedim(0, -1))]
             return torch.cat(parts, -1).movedim(-1, 0).contiguous()
         names = column_names(rows)
-        array = np.concatenate(self.all_gather(np.asarray(rows)))
+        array = np.concatenate(self.all_gather_objects(np.asarray(rows)))
         if names is None:
             return array
         return as_dataframe(array, names)

@@ -16,8 +16,8 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 from torch import Tensor
 
-from sliceflow.engine.encoded_y import ClassIndices, EncodedY, VisibleY
-from sliceflow.engine.flow import MapSharing, visible_y
+from sliceflow.engine.encoded_y import ClassIndices, EncodedY, FlowY
+from sliceflow.engine.flow import MapSharing, flow_y
 from sliceflow.engine.labels import label_key
 from sliceflow.engine.y_encoders import (
     ClassEncoder,
@@ -181,11 +181,11 @@ class ConditionsMixin:
             return None
         return self.conditions.encoded_y
 
-    def visible_y(self, sharing: MapSharing) -> VisibleY | None:
+    def flow_y(self, sharing: MapSharing) -> FlowY | None:
         """The y that a flow sees; None without y, or if the flow ignores it."""
         if self.conditions is None:
             return None
-        return visible_y(
+        return flow_y(
             self.conditions.encoded_y, sharing, self.conditions.encoder.condition_dim
         )
 

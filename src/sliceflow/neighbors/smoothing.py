@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sliceflow.arrays import SMALLEST_POSITIVE, chunks
 from sliceflow.devices import one_thread
-from sliceflow.engine.encoded_y import ClassIndices, VisibleY
+from sliceflow.engine.encoded_y import ClassIndices, FlowY
 from sliceflow.engine.random import Seed
 from sliceflow.neighbors.distance_ratios import choose_bandwidth
 from sliceflow.neighbors.sampling import bures_wasserstein_map, local_noise
@@ -79,7 +79,7 @@ class ClassNeighbors:
         return draws
 
 
-def find_class_neighbors(x: Tensor, y: VisibleY | None, k: int) -> list[ClassNeighbors]:
+def find_class_neighbors(x: Tensor, y: FlowY | None, k: int) -> list[ClassNeighbors]:
     """The k nearest rows of each row of x (n, d), itself included, within each class.
 
     Class indices as `y` give one result for each class. Columns of a continuous `y`

@@ -11,11 +11,11 @@ decided in this order, and none is ever larger than the one before:
    is always None on several ranks.
 3. With a batch size, one of these two divides the points:
 
-   - `divide_among_stages`, on a CPU, if only the pictures are more than a batch. Each
-     stage uses the next part of the pictures, of about the batch size, so that only
-     this part is encoded. All steps of the stage use all of this part and all
-     particles.
-   - `divide_among_steps`, otherwise. A stage encodes all pictures, and each step uses
+   - `picture_indices_of_stages`, on a CPU, if only the pictures are more than a
+     batch. Each stage uses the next part of the pictures, of about the batch size, so
+     that only this part is encoded. All steps of the stage use all of this part and
+     all particles.
+   - `batches_of_steps`, otherwise. A stage encodes all pictures, and each step uses
      the next batch of particles and of pictures.
 """
 
@@ -29,10 +29,10 @@ from sliceflow.engine.batches import (
     Batches,
     even_parts,
     make_batches,
-    weighted_batches,
+    one_weighted_batch,
 )
 from sliceflow.engine.clouds import ClassSlices, Permutation
-from sliceflow.engine.encoded_y import VisibleY
+from sliceflow.engine.encoded_y import FlowY
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.pictures.plan import PicturePlan
 from sliceflow.spaces.pictures.rows import PictureData
@@ -75,7 +75,7 @@ def choose_batch_size(plan: PicturePlan, device: torch.device) -> int | None:
     return batch_size
 
 
-def divide_among_stages(
+def picture_indices_of_stages(
     plan: PicturePlan, data: PictureData, seed: Seed
 ) -> list[Tensor]:
     """The indices of the pictures that each stage uses, in turn.
@@ -99,13 +99,13 @@ def divide_among_stages(
     return [order[positions] for positions in parts]
 
 
-def divide_among_steps(
+def batches_of_steps(
     plan: PicturePlan,
     data: PictureData,
     seed: Seed,
     *,
-    y_p: VisibleY | None,
-    y_q: VisibleY | None,
+    y_p: FlowY | None,
+    y_q: FlowY | None,
 ) -> Batches:
     """The particles and pictures that each step uses, in turn, in one process.
 
@@ -125,13 +125,13 @@ def divide_among_steps(
     )
 
 
-def use_all_points(
+def batches_of_all_points(
     plan: PicturePlan,
     data: PictureData,
     class_slices_p: ClassSlices | None,
     *,
-    y_p: VisibleY | None,
-    y_q: VisibleY | None,
+    y_p: FlowY | None,
+    y_q: FlowY | None,
 ) -> Batches:
     """One batch of all points of this rank, for a fit on several ranks.
 
@@ -142,7 +142,7 @@ def use_all_points(
         separate maps
     """
     if class_slices_p is None or data.own_y is None:
-        return weighted_batches(data.indices, data.device, y_p=y_p, y_q=y_q)
+        return one_weighted_batch(data.indices, data.device, y_p=y_p, y_q=y_q)
     class_slices_q = ClassSlices.from_class_indices(data.own_y, plan.n_separate_classes)
     order = Permutation.sorting_classes(data.own_y)
     return Batches(data_order=order, class_slices=[(class_slices_p, class_slices_q)])

@@ -40,10 +40,10 @@ from sliceflow.models.ranks import ONE_PROCESS, Communicator, Shard
 from sliceflow.models.rows import RowConditions
 from sliceflow.spaces.pictures import choices
 from sliceflow.spaces.pictures.batching import (
+    batches_of_all_points,
+    batches_of_steps,
     choose_batch_size,
-    divide_among_stages,
-    divide_among_steps,
-    use_all_points,
+    picture_indices_of_stages,
 )
 from sliceflow.spaces.pictures.fitted import FittedPictures
 from sliceflow.spaces.pictures.flow_builder import PictureFlowBuilder
@@ -99,7 +99,7 @@ class PictureAdapter:
             shard = self.ranks.shard_by_counts(len(pixels), kind)
         row_conditions = None
         if labels is not None:
-            all_labels = self.ranks.gather(labels)
+            all_labels = self.ranks.all_gather_rows(labels)
             row_conditions = RowConditions.infer(all_labels, len(all_labels), "labels")
         return PictureRows(layout, pixels, row_conditions, shard)
 
@@ -222,23 +222,22 @@ class RunningPictures:
         plan = planned_fit.plan
         data = planned_fit.data
         self.planned_fit = planned_fit
-        self.shard = planned_fit.ranks.own_shard(
-            plan.n_flow_particles
-        )  # this rank's particles
+        # This rank's particles among those of all ranks.
+        self.shard = planned_fit.ranks.own_shard(plan.n_flow_particles)
         self.particle_noise = ParticleNoise(
             planned_fit.seed.child("particles"), self.shard.first
         )
         # The y of all particles and of all pictures on the device of the fit; None if
         # the flow ignores it.
         self.particle_y = planned_fit.allocation.particle_y
-        self.data_y = data.visible_y(plan.map_sharing)
+        self.data_y = data.flow_y(plan.map_sharing)
         if self.particle_y is not None and self.data_y is not None:
             self.particle_y = self.particle_y.to(data.device)
             self.data_y = self.data_y.to(data.device)
 
         # The indices of the pictures that each stage uses, in turn. An empty list if
         # every stage uses all pictures.
-        self.pictures_by_stage = divide_among_stages(
+        self.pictures_by_stage = picture_indices_of_stages(
             plan, data, planned_fit.seed.child("batches")
         )
 
@@ -330,9 +329,9 @@ class RunningPictures:
         y_q = self.data_y
         if self.planned_fit.ranks.size > 1:
             slices_p = self.particles.class_slices
-            return use_all_points(plan, data, slices_p, y_p=y_p, y_q=y_q)
+            return batches_of_all_points(plan, data, slices_p, y_p=y_p, y_q=y_q)
         seed = self.planned_fit.seed.child("batches")
-        return divide_among_steps(plan, data, seed, y_p=y_p, y_q=y_q)
+        return batches_of_steps(plan, data, seed, y_p=y_p, y_q=y_q)
 
     def result(self, flow_end: FlowEnd) -> FitResult[FittedPictures]:
         """What the fit gives, once the particles have arrived."""

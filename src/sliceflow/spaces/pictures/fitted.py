@@ -19,7 +19,7 @@ from sliceflow.engine.model_steps import CompressedMaps, ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.engine.rotations import freeing_rotation_pools
 from sliceflow.errors import DataError
-from sliceflow.models.limits import checked_max_abs
+from sliceflow.models.limits import bounded_max_abs
 from sliceflow.models.rows import ConditionsMixin, RowConditions
 from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.pictures.flow_builder import (
@@ -108,7 +108,7 @@ class FittedPictures(ConditionsMixin):
         plan = self.plan
         builder = PictureFlowBuilder(plan, self.seed, torch.device("cpu"))
         n_classes = max(1, plan.n_separate_classes)
-        checked_max_abs(
+        bounded_max_abs(
             builder.flow_spec(),
             self.steps,
             expected_n_maps=lambda i, k: builder.directions_of_step(i, k) * n_classes,

@@ -68,7 +68,7 @@ def stored_pictures(data: PictureData, ranks: Communicator) -> Tensor:
     Mirror images are made again when they are needed.
     """
     n_values = data.layout.n_pixel_values
-    rows = ranks.gather(data.pixel_points[:, : data.shard.count].T)
+    rows = ranks.all_gather_rows(data.pixel_points[:, : data.shard.count].T)
     if n_values is None:  # floats: a mosaic hardly shows rounding
         rows = (rows * N_STORED_VALUES).floor().clamp(0, N_STORED_VALUES - 1)
     elif n_values > N_STORED_VALUES:

@@ -376,6 +376,6 @@ def _condition_kind(
         return "known"
     if data.conditions is None:
         return "none"
-    if data.conditions.encoder.hides_labels:
+    if data.conditions.encoder.are_clusters:
         return "clusters"
     return "labels"

@@ -174,9 +174,9 @@ class PictureData(ConditionsMixin):
         if self.mirrored:  # pictures of all ranks first, then all mirror images
             parts = list(shard_classes.cpu().chunk(2))
         classes = torch.cat(
-            [torch.from_numpy(ranks.gather(part.numpy())) for part in parts]
+            [torch.from_numpy(ranks.all_gather_rows(part.numpy())) for part in parts]
         )
-        clusters = y_encoders.ClassEncoder(np.arange(k), hides_labels=True)
+        clusters = y_encoders.ClassEncoder(np.arange(k), are_clusters=True)
         return replace(
             self,
             conditions=RowConditions(clusters, classes),

@@ -68,10 +68,10 @@ class StartTrial:
             samples = adapter.read(result.particles.X, None).pixels
             return _detection(samples, held_out, to_fit.pixels)
 
-        with_mosaics = detect(planned_fit.plan.mosaic_size)
-        if with_mosaics < GOOD_DETECTION:
+        auc_with_mosaics = detect(planned_fit.plan.mosaic_size)
+        if auc_with_mosaics < GOOD_DETECTION:
             return planned_fit
-        if with_mosaics - detect("noise") < MIN_AUC_GAIN:
+        if auc_with_mosaics - detect("noise") < MIN_AUC_GAIN:
             return planned_fit
         parameters = self.adapter.parameters
         options = replace(parameters.options, start="noise")

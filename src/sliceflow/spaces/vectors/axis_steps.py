@@ -21,7 +21,7 @@ from torch import Tensor
 from sliceflow.engine.allocation import extra_y, stratified_indices
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.encoded_y import SeparateClassIndices, VisibleY
+from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
 from sliceflow.engine.events import FlowListener
 from sliceflow.engine.flow import FlowSpec, FlowState, ParticleNoise, replay, simulate
 from sliceflow.engine.model_steps import ModelStep
@@ -50,13 +50,13 @@ class AxisSteps:
         )
         return cls(across_ranks(spec, planned_fit.ranks), tuned, tuned.axis_cloud())
 
-    def move(self, kept: Cloud, kept_y: VisibleY | None, flow_end: FlowEnd) -> None:
+    def move(self, kept: Cloud, kept_y: FlowY | None, flow_end: FlowEnd) -> None:
         """Move the kept particles, in place, by axis steps that are fitted to them.
 
         Parameters
         ----------
         kept : the kept particles of this rank, in any order
-        kept_y : the visible y of the kept particles of all ranks, in the same order
+        kept_y : the flow_y of the kept particles of all ranks, in the same order
         flow_end : where the flow ended: steps and seconds are counted on, and its
             listeners are called after each of these steps
         """
@@ -81,7 +81,7 @@ class AxisSteps:
         self,
         spec: FlowSpec,
         particles: Cloud,
-        all_y: VisibleY | None,
+        all_y: FlowY | None,
         state: FlowState,
         listeners: Sequence[FlowListener],
     ) -> None:
@@ -103,7 +103,7 @@ class AxisSteps:
 
 def _fresh_particles(
     tuned: TunedVectors, steps: Sequence[ModelStep]
-) -> tuple[Cloud, VisibleY | None]:
+) -> tuple[Cloud, FlowY | None]:
     """Fresh particles of this rank, moved by a model; also the y of those of all."""
     planned_fit = tuned.planned_fit
     plan = planned_fit.plan
@@ -131,7 +131,7 @@ def _fresh_particles(
     return fresh, y
 
 
-def _fresh_y(plan: VectorPlan, row_y: VisibleY, seed: Seed) -> VisibleY:
+def _fresh_y(plan: VectorPlan, row_y: FlowY, seed: Seed) -> FlowY:
     """Conditions of fresh particles, in proportion, with enough of each class."""
     indices = stratified_indices(row_y, plan.n_axis_particles, seed.child("conditions"))
     y = row_y.take(indices)

@@ -14,7 +14,7 @@ from sliceflow.devices import require_memory
 from sliceflow.engine.allocation import MIN_PARTICLES
 from sliceflow.engine.batches import Batches, Target
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.encoded_y import SeparateClassIndices, as_separate_classes
+from sliceflow.engine.encoded_y import SeparateClassIndices, separate_classes_or_none
 from sliceflow.engine.events import FlowListener
 from sliceflow.engine.flow import ParticleNoise, Step, resolve_map_sharing
 from sliceflow.engine.labels import as_array
@@ -76,7 +76,9 @@ class VectorAdapter:
         shard = self.ranks.shard_by_counts(n, what)
         row_conditions = None
         if y is not None:
-            row_conditions = RowConditions.infer(self.ranks.gather(y), shard.total)
+            row_conditions = RowConditions.infer(
+                self.ranks.all_gather_rows(y), shard.total
+            )
         return replace(rows, conditions=row_conditions, rank_shard=shard)
 
     def plan_fit(
@@ -191,18 +193,18 @@ class PlannedVectorFit:
         settings. This is the first thing that a fit does.
         """
         plan = self.plan
-        row_y = self.rows.visible_y(plan.map_sharing)
+        row_y = self.rows.flow_y(plan.map_sharing)
         scalers_by_class = scalers_of_classes(
             self.rows, row_y, plan.standardize, self.ranks
         )
         scaled_rows = scale_by_class(
-            scalers_by_class, self.rows.X, as_separate_classes(row_y)
+            scalers_by_class, self.rows.X, separate_classes_or_none(row_y)
         )
         smoother = None
         if plan.bandwidth != 0:
             smoother = Smoother.from_data(
                 plan.bandwidth,
-                self.ranks.gather(scaled_rows),
+                self.ranks.all_gather_rows(scaled_rows),
                 row_y,
                 plan.options.n_neighbors,
                 self.ranks,
@@ -291,14 +293,14 @@ class RunningVectors:
         fitted = _fitted_vectors(tuned, model_steps)
 
         # This rank's part of the kept particles.
-        local = ranks.own_shard(allocation.n_kept).slice
+        own_slice = ranks.own_shard(allocation.n_kept).slice
         own_y = None
         if allocation.kept_particle_y is not None:
-            own_y = allocation.kept_particle_y.take(local)
+            own_y = allocation.kept_particle_y.take(own_slice)
         X = fitted.in_users_form(fitted.unscale_points(kept.x, own_y))
         y = allocation.kept_user_y
         if y is not None:
-            y = y[local]
+            y = y[own_slice]
         return FitResult(
             fitted,
             flow_end.history.as_columns(),

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine import frames
-from sliceflow.engine.encoded_y import EncodedY, VisibleY, as_separate_classes
-from sliceflow.engine.flow import FlowSpec, ParticleNoise, replay, visible_y
+from sliceflow.engine.encoded_y import EncodedY, FlowY, separate_classes_or_none
+from sliceflow.engine.flow import FlowSpec, ParticleNoise, flow_y, replay
 from sliceflow.engine.frames import frame_bytes
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.engine.rotations import freeing_rotation_pools
 from sliceflow.engine.y_encoders import MixedEncoder
 from sliceflow.errors import DataWarning, warn_user
-from sliceflow.models.limits import checked_max_abs
+from sliceflow.models.limits import bounded_max_abs
 from sliceflow.models.rows import ConditionsMixin, RowConditions
 from sliceflow.models.vector_rows import in_users_form
 from sliceflow.saved_types import Label
@@ -84,12 +84,12 @@ class BaseFittedVectors(ConditionsMixin):
         """The units of samples: one `ColumnScaler` for each class, or one for all."""
         return (self.scaler,)
 
-    def unscale_points(self, x: Tensor, y: VisibleY | None = None) -> Tensor:
+    def unscale_points(self, x: Tensor, y: FlowY | None = None) -> Tensor:
         """Points (d, n) in the model's units -> rows (n, d) in the user's units.
 
         `y` is what the flow saw: classes with maps of their own have such units, too.
         """
-        rows = unscale_by_class(self.scalers_by_class, x, as_separate_classes(y))
+        rows = unscale_by_class(self.scalers_by_class, x, separate_classes_or_none(y))
         check_finite(rows, "rescale X, drop outliers, or pass float64")
         return rows
 
@@ -137,7 +137,7 @@ class FittedVectors(BaseFittedVectors):
         spec = plan.flow_spec(self.seed, self.device)
         n_classes = max(1, plan.n_separate_classes)
         n_maps = [n_classes * s.frame_kind.max_directions(d) for s in spec.stages]
-        max_abs = checked_max_abs(
+        max_abs = bounded_max_abs(
             spec,
             self.steps,
             lambda i, k: n_maps[i],
@@ -191,7 +191,7 @@ class FittedVectors(BaseFittedVectors):
         if self.plan.condition_kind == "continuous" and y is not None:
             _warn_if_one_condition(y)
         plan = self.plan
-        sample_y = visible_y(y, plan.map_sharing, plan.condition_dim)
+        sample_y = flow_y(y, plan.map_sharing, plan.condition_dim)
         spec = plan.flow_spec(self.seed, self.device)
         parts = []
         with freeing_rotation_pools():
@@ -208,7 +208,7 @@ class FittedVectors(BaseFittedVectors):
         self,
         spec: FlowSpec,
         n: int,
-        y: VisibleY | None,
+        y: FlowY | None,
         particle_noise: ParticleNoise,
     ) -> Tensor:
         """n samples (n, d) of the flow, in the user's units."""

@@ -19,8 +19,8 @@ from sliceflow.engine.compression import MAX_JUMPS
 from sliceflow.engine.encoded_y import (
     ClassIndices,
     ContinuousY,
+    FlowY,
     SeparateClassIndices,
-    VisibleY,
 )
 from sliceflow.engine.flow import FlowSpec, MapSharing, resolve_map_sharing
 from sliceflow.engine.frames import FrameKind, SavedFrameKind, frame_bytes
@@ -200,7 +200,7 @@ class VectorPlan(BaseVectorPlan):
                     options.n_axis_steps,
                     AXIS_TRANSPORT,
                     max_knots=options.n_knots,
-                    exact_columns=True,
+                    exact_marginals=True,
                 )
             )
         return stages
@@ -392,7 +392,7 @@ def plan_vectors(
         condition_dim = rows.conditions.encoder.condition_dim
         amplifier = parameters.amplifier
         sharing = resolve_map_sharing(amplifier, condition_dim)
-        row_y = rows.visible_y(sharing)
+        row_y = rows.flow_y(sharing)
     n_flow_particles = allocation.n_flow_particles
     particle_y = allocation.particle_y
 
@@ -495,7 +495,7 @@ def _largest_class(
     return int((sizes_p + draws_per_row * sizes_q).max())
 
 
-def choose_n_knots(n_knots: int, y: VisibleY | None) -> int:
+def choose_n_knots(n_knots: int, y: FlowY | None) -> int:
     """Knots to keep per map, for particles with this y, which share the maps.
 
     More than `n_knots` if a rare class would otherwise get too few.
@@ -534,11 +534,11 @@ def choose_frame_kind(
 
 
 def plan_bandwidth(
-    option: float | Literal["auto"], rows: VectorRows, y: VisibleY | None
+    option: float | Literal["auto"], rows: VectorRows, y: FlowY | None
 ) -> tuple[float | None, str]:
     """The bandwidth that the option `smoothing` gives these rows, and the reason.
 
-    `y` is the visible y of the rows of all ranks. The bandwidth is 0 if the flow fits
+    `y` is the flow_y of the rows of all ranks. The bandwidth is 0 if the flow fits
     the rows themselves, and None if "auto" will choose it from the rows. The reason
     says why "auto" does so; it is empty if the user chose.
     """

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sliceflow.engine.encoded_y import VisibleY
+from sliceflow.engine.encoded_y import FlowY
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Communicator
 from sliceflow.neighbors.smoothing import (
@@ -46,7 +46,7 @@ class Smoother:
         cls,
         bandwidth: float | None,
         rows: Tensor,
-        y: VisibleY | None,
+        y: FlowY | None,
         n_neighbors: int,
         ranks: Communicator,
     ) -> Smoother:

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.engine.batches import Batches, make_batches, weighted_batches
+from sliceflow.engine.batches import Batches, make_batches, one_weighted_batch
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.encoded_y import SeparateClassIndices, VisibleY
+from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Communicator, Shard
 from sliceflow.models.vector_rows import VectorRows
@@ -48,14 +48,14 @@ class TunedVectors:
         return self.smoother.bandwidth
 
     @property
-    def row_y(self) -> VisibleY | None:
+    def row_y(self) -> FlowY | None:
         """What the flow sees of y of the rows of all ranks; None if it ignores y."""
-        return self.planned_fit.rows.visible_y(self.planned_fit.plan.map_sharing)
+        return self.planned_fit.rows.flow_y(self.planned_fit.plan.map_sharing)
 
     # Clouds
 
     @cached_property
-    def data_y(self) -> VisibleY | None:
+    def data_y(self) -> FlowY | None:
         """The y of the data of all ranks: `row_y` once for each draw of a row."""
         row_y = self.row_y
         if row_y is None:
@@ -99,7 +99,7 @@ class TunedVectors:
         return as_cloud(rows, y, self.planned_fit.device)
 
     def batches(
-        self, m: int, particle_y: VisibleY | None, max_samples: int | None
+        self, m: int, particle_y: FlowY | None, max_samples: int | None
     ) -> Batches:
         """Which of m particles and of these data each step of a stage is fitted to.
 
@@ -109,7 +109,7 @@ class TunedVectors:
         """
         planned_fit = self.planned_fit
         if planned_fit.ranks.size > 1:
-            return weighted_batches(
+            return one_weighted_batch(
                 self.shard.slice, planned_fit.device, y_p=particle_y, y_q=self.data_y
             )
         return make_batches(
@@ -124,7 +124,7 @@ class TunedVectors:
 
 
 def scalers_of_classes(
-    rows: VectorRows, row_y: VisibleY | None, standardize: bool, ranks: Communicator
+    rows: VectorRows, row_y: FlowY | None, standardize: bool, ranks: Communicator
 ) -> tuple[ColumnScaler, ...]:
     """The units in which particles move: one for all rows, or one for each class.
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.encoded_y import ClassIndices, VisibleY
+from sliceflow.engine.encoded_y import ClassIndices, FlowY
 from sliceflow.errors import DataError
 from sliceflow.models.ranks import ONE_PROCESS, Communicator
 from sliceflow.neighbors.features import heavy_tail
@@ -72,7 +72,9 @@ class ColumnScaler:
             farthest = np.maximum(mean - lowest, highest - mean)
             may_be_heavy = ~(farthest <= _MIN_TAIL_DEVIATIONS * std)
         for j in np.flatnonzero(may_be_heavy & (lowest < highest)):
-            column = ranks.gather(np.ascontiguousarray(X[:, j])).astype(np.float64)
+            column = ranks.all_gather_rows(np.ascontiguousarray(X[:, j])).astype(
+                np.float64
+            )
             tail = heavy_tail(column)
             if tail is not None:
                 scaler.tail_center[j], scaler.tail_scale[j] = tail
@@ -159,7 +161,7 @@ def unscale_by_class(
     return rows
 
 
-def as_cloud(rows: Tensor, y: VisibleY | None, device: torch.device) -> Cloud:
+def as_cloud(rows: Tensor, y: FlowY | None, device: torch.device) -> Cloud:
     """Rows (n, d) and their y in the engine's layout: columns, on the device."""
     if y is not None:
         y = y.to(device)
