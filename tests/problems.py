@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from sliceflow.engine.batches import Target, make_batches
-from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.batches import Batch, Target, make_batches
+from sliceflow.engine.clouds import ClassSlices, Cloud, PointSelection
 from sliceflow.engine.flow import FlowSpec
 
 
@@ -62,6 +62,13 @@ def mixture(n: int, d: int = 10, seed: int = 0) -> np.ndarray:
     rng = np.random.default_rng(seed)
     centers = np.random.default_rng(7).normal(scale=2.0, size=(5, d))
     return centers[rng.integers(5, size=n)] + 0.5 * rng.normal(size=(n, d))
+
+
+def batch_of_classes(slices_p: ClassSlices, slices_q: ClassSlices) -> Batch:
+    """All particles and data, of classes that have their own maps."""
+    return Batch(
+        PointSelection(class_slices=slices_p), PointSelection(class_slices=slices_q)
+    )
 
 
 def target_for(flow: FlowSpec, particles: Cloud, data: Cloud) -> Target:

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceflow.engine.batches import (
-    ALL_POINTS,
+    WHOLE_BATCH,
     Batches,
     Target,
     make_batches,
     point_weights,
 )
-from sliceflow.engine.clouds import ClassSlices, Cloud
+from sliceflow.engine.clouds import ClassSlices, Cloud, PointSelection
 from sliceflow.engine.encoded_y import ClassIndices, ContinuousY, SeparateClassIndices
 from sliceflow.engine.flow import FlowSpec, ParticleNoise, simulate
 from sliceflow.engine.frames import Orthogonal
@@ -31,29 +31,31 @@ from sliceflow.engine.transports import HistogramTransport
 
 def pair(batches, turn):
     """The particles and the data of a batch."""
-    batch = batches.batch(turn)
-    return batch.particle_indices, batch.data_indices
+    batch = batch_at(batches, turn)
+    return batch.particles.indices, batch.data.indices
+
+
+def batch_at(batches, turn):
+    """The batch of a step, of clouds that know nothing of their classes."""
+    points = Cloud(torch.zeros(1, 0))
+    return batches.at_step(turn, points, points)
 
 
 def test_small_clouds_are_looked_at_whole():
     labels = ClassIndices(torch.arange(60) % 3)
     for max_samples in (None, 60, 1000):
-        assert make_batches(60, 40, max_samples, Seed(0)).batch(5) == ALL_POINTS
-        assert (
-            make_batches(60, 60, max_samples, Seed(0), y_p=labels, y_q=labels).batch(5)
-            == ALL_POINTS
-        )
+        without_y = make_batches(60, 40, max_samples, Seed(0))
+        assert batch_at(without_y, 5) == WHOLE_BATCH
+        labeled = make_batches(60, 60, max_samples, Seed(0), y_p=labels, y_q=labels)
+        assert batch_at(labeled, 5) == WHOLE_BATCH
 
 
 def test_shares_that_differ_are_weighted_where_all_is_looked_at():
     y_p = ClassIndices(torch.tensor([0, 0, 0, 1]))
     y_q = ClassIndices(torch.tensor([0, 1, 1, 2]))
     batches = make_batches(4, 4, None, Seed(0), y_p=y_p, y_q=y_q)
-    assert batches.batch(0).data_indices.tolist() == [
-        0,
-        1,
-        2,
-    ]  # class 2 has no particle
+    # class 2 has no particle
+    assert batch_at(batches, 0).data.indices.tolist() == [0, 1, 2]
     assert batches.weights.tolist() == [3.0, 0.5, 0.5]
 
 
@@ -63,7 +65,7 @@ def test_every_point_takes_its_turn(m, n, max_samples):
     seen_p = set()
     seen_q = set()
     pairs = set()
-    for step in range(len(batches.data_indices or [0])):
+    for step in range(len(batches.data or [0])):
         p, q = pair(batches, step)
         p = p or slice(0, m)
         q = q or slice(0, n)
@@ -76,7 +78,7 @@ def test_every_point_takes_its_turn(m, n, max_samples):
     # batch.
     assert len(seen_p) >= m - 17 * -(-m // max_samples)
     assert len(seen_q) >= n - 17 * -(-n // max_samples)
-    if batches.data_indices is not None:
+    if batches.data is not None:
         assert sorted(batches.data_order.forward.tolist()) == list(range(n))
         assert len(pairs) == -(-m // max_samples) * -(-n // max_samples)
 
@@ -148,8 +150,12 @@ def test_every_point_is_in_one_batch_of_each_round(labels_p, labels_q, max_sampl
     classes = classes[0], classes[1][batches.data_order.forward]
     assert bool((classes[1].diff() >= 0).all())
     if max(map(len, classes)) <= max_samples:
-        batch = batches.batch(3)
-        assert (batch.particle_indices, batch.data_indices) == (None, None)
+        clouds = [
+            Cloud(torch.zeros(1, len(own)), SeparateClassIndices(own, 5))
+            for own in classes
+        ]
+        batch = batches.at_step(3, *(each.with_class_slices() for each in clouds))
+        assert (batch.particles.indices, batch.data.indices) == (None, None)
         assert batch.class_slices == tuple(
             ClassSlices.from_class_indices(ClassIndices(own), 5) for own in classes
         )
@@ -162,7 +168,10 @@ def test_every_point_is_in_one_batch_of_each_round(labels_p, labels_q, max_sampl
             assert max(map(len, seen)) <= max_samples + 5
     for step in range(12):
         for indices, own, class_slices in zip(
-            pair(batches, step), classes, batches.batch(step).class_slices, strict=True
+            pair(batches, step),
+            classes,
+            batch_at(batches, step).class_slices,
+            strict=True,
         ):
             y = ClassIndices(own[indices])
             assert class_slices == ClassSlices.from_class_indices(y, 5)
@@ -245,7 +254,7 @@ def test_batches_take_turns_over_all_stages():
 
     class Recorded(HistogramTransport):
         def solve(self, z_p, z_q, batch):
-            seen.append((batch.particle_indices, z_p.shape[1]))
+            seen.append((batch.particles.indices, z_p.shape[1]))
             return super().solve(z_p, z_q, batch)
 
     flow = FlowSpec(
@@ -254,7 +263,7 @@ def test_batches_take_turns_over_all_stages():
     simulate(
         flow,
         cloud(60),
-        Target.from_cloud(cloud(50), Batches(parts)),
+        Target.from_cloud(cloud(50), Batches([PointSelection(part) for part in parts])),
         ParticleNoise(Seed(0)),
     )
     assert seen == [(parts[turn % 3], 20) for turn in range(4)]

@@ -124,5 +124,3 @@ def test_a_permutation_and_its_inverse():
     assert y.values[by_class.forward][by_class.back].tolist() == [2, 0, 2, 1]
     reversed_again = by_class.then(Permutation(torch.tensor([3, 2, 1, 0])))
     assert reversed_again.forward.tolist() == [2, 0, 3, 1]
-    in_order = Cloud(torch.zeros(1, 4))
-    assert in_order.permuted(None) is in_order

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceflow.engine.batches import Batch, Target
+from problems import batch_of_classes
+from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.engine.compression import compress_maps
 from sliceflow.engine.encoded_y import ClassIndices, SeparateClassIndices
@@ -72,7 +73,7 @@ def is_empty(points):
 def test_every_class_has_the_maps_that_it_would_have_alone(transport, problem):
     z_p, z_q, slices_p, slices_q = problem
     h = len(z_p)
-    solution = transport.solve(z_p, z_q, Batch(class_slices=(slices_p, slices_q)))
+    solution = transport.solve(z_p, z_q, batch_of_classes(slices_p, slices_q))
     dz = solution.maps.displace(z_p, Cloud(z_p, None, slices_p))
     assert solution.maps.knots.shape[0] == len(solution.cost) == len(slices_p) * h
     solution.maps.check_saved()
@@ -105,7 +106,7 @@ def test_classes_count_by_their_data_in_the_distance(transport):
     z_q = torch.cat((torch.linspace(3, 4, 10), torch.linspace(1, 2, 30)))
     z_q = z_q.double().expand(2, -1).contiguous()
     solution = ShrunkTransport(transport, 0.0, (0.1, 0.1, 0.1)).solve(
-        z_p, z_q, Batch(class_slices=(slices_p, slices_q))
+        z_p, z_q, batch_of_classes(slices_p, slices_q)
     )
     assert float(solution.distance) == pytest.approx(
         ((10 * 9 + 30) / 40) ** 0.5, rel=0.03
@@ -123,7 +124,7 @@ def test_thin_maps_move_fresh_particles_of_a_class_as_its_own_thin_maps_do(
     transport, problem, n_knots, tails, scale
 ):
     z_p, z_q, slices_p, slices_q = problem
-    solution = transport.solve(z_p, z_q, Batch(class_slices=(slices_p, slices_q)))
+    solution = transport.solve(z_p, z_q, batch_of_classes(slices_p, slices_q))
     stored = compress_maps(
         solution.maps, n_knots, None, shared=False, resolve_tails=tails
     )
@@ -161,7 +162,7 @@ def test_every_class_is_shrunk_by_its_own_noise(transport, problem, strength):
         y_p=y_p,
         y_q=y_q,
     )
-    batch = Batch(class_slices=(slices_p, slices_q))
+    batch = batch_of_classes(slices_p, slices_q)
     solution = ShrunkTransport(transport, strength, inverse_sizes).solve(
         z_p, z_q, batch
     )

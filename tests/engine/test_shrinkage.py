@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from problems import batch_of_classes
 from sliceflow.engine.batches import Batch, Target
 from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.engine.encoded_y import ClassIndices, SeparateClassIndices
@@ -106,7 +107,7 @@ def test_every_class_has_its_own_noise():
     inverse_sizes = inverse_sample_sizes(330, 330, y_p=y, y_q=y)
     table = (
         ShrunkTransport(bins, 3.0, inverse_sizes)
-        .solve(p, q, Batch(class_slices=class_slices))
+        .solve(p, q, batch_of_classes(*class_slices))
         .maps
     )
     for c, (own, other) in enumerate(
@@ -134,7 +135,7 @@ def test_where_classes_share_maps_their_gaps_are_no_noise():
     inverse_sizes = inverse_sample_sizes(4000, 4000, y_p=y, y_q=y)
     solution = ShrunkTransport(
         SortedTransport(), 3.0, inverse_sizes, n_shared_classes=10
-    ).solve(z_p, z_q, Batch(data_y=y))
+    ).solve(z_p, z_q, Batch(all_data_y=y))
     assert 0.2 < solution.active_fraction < 0.8
 
 

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from problems import batch_of_classes
 from sliceflow.engine.batches import Batch
 from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.engine.frames import Random
@@ -195,7 +196,7 @@ def test_a_class_that_stays_where_it_is_costs_nothing():
     z_p = torch.tensor([[0.0, 1.0, 5.0, 7.0]]).double()
     z_q = torch.tensor([[10.0, 11.0]]).double()
     solution = HistogramTransport(16).solve(
-        z_p, z_q, Batch(class_slices=(ClassSlices((0, 2, 4)), ClassSlices((0, 2, 2))))
+        z_p, z_q, batch_of_classes(ClassSlices((0, 2, 4)), ClassSlices((0, 2, 2)))
     )
     assert solution.cost.tolist() == pytest.approx([100.0, 0.0], rel=1e-6)
     assert (

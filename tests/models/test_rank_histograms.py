@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sliceflow.engine.batches import Batch, Batches, one_weighted_batch
-from sliceflow.engine.clouds import ClassSlices
+from problems import batch_of_classes
+from sliceflow.engine.batches import Batches, one_weighted_batch
+from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.flow import FlowSpec
 from sliceflow.engine.frames import Axis, Orthogonal
@@ -59,16 +60,14 @@ def test_every_class_has_its_own_maps_also_where_a_rank_has_none_of_it():
     alone = HistogramTransport(16).solve(
         z_p,
         z_q,
-        Batch(
-            class_slices=(ClassSlices((0, 30, 60, 80)), ClassSlices((0, 30, 60, 60)))
-        ),
+        batch_of_classes(ClassSlices((0, 30, 60, 80)), ClassSlices((0, 30, 60, 60))),
     )
     starts = [((0, 30, 30, 40), (0, 30, 30, 30)), ((0, 0, 30, 40), (0, 0, 30, 30))]
     columns = [[*range(30), *range(60, 70)], [*range(30, 60), *range(70, 80)]]
     ranks = Threads(2)
 
     def fit(r):
-        batch = Batch(class_slices=tuple(map(ClassSlices, starts[r])))
+        batch = batch_of_classes(*map(ClassSlices, starts[r]))
         return DistributedHistogramTransport(HistogramTransport(16), ranks).solve(
             z_p[:, columns[r]], z_q.chunk(2, 1)[r], batch
         )
@@ -91,13 +90,12 @@ def test_a_rank_whose_data_have_no_particles_sends_nothing():
     z_q = torch.tensor([[5.0, 6.0, 100.0, 101.0]]).double()
 
     def fit(r):
-        batch = (with_particles, without)[r].batch(0)
         columns = slice(2 * r, 2 * r + 2)
-        data = z_q[:, columns]
-        if batch.data_indices is not None:
-            data = data[:, batch.data_indices]
+        particles = Cloud(z_p[:, columns])
+        data = Cloud(z_q[:, columns])
+        batch = (with_particles, without)[r].at_step(0, particles, data)
         return DistributedHistogramTransport(HistogramTransport(8), ranks).solve(
-            z_p[:, columns], data, batch
+            particles.x, data.select(batch.data).x, batch
         )
 
     for fit_of_rank in ranks.run(fit):

@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from sliceflow.engine.clouds import ClassSlices, Cloud, Permutation, PointSelection
+from sliceflow.engine.clouds import (
+    ALL_POINTS,
+    ClassSlices,
+    Cloud,
+    Permutation,
+    PointIndices,
+    PointSelection,
+)
 from sliceflow.engine.encoded_y import ClassIndices, FlowY, SeparateClassIndices
 from sliceflow.engine.random import Seed
 
@@ -44,61 +51,72 @@ _WEIGHT_UNIT = 2.0**-40
 
 @dataclass(frozen=True)
 class Batch:
-    """What one step is fitted to."""
+    """The particles and the data that one step is fitted to."""
 
-    particle_indices: PointSelection | None = None  # None is all of them
-    data_indices: PointSelection | None = None  # None is all of them
+    particles: PointSelection = ALL_POINTS
+    data: PointSelection = ALL_POINTS
     weights: Tensor | None = None  # (n,) of these n data; None if all count alike
-    # The classes among these particles, and among these data, if each class has its own
-    # maps.
-    class_slices: tuple[ClassSlices, ClassSlices] | None = None
-    data_y: FlowY | None = None  # of all data, in the order of the batches
+    all_data_y: FlowY | None = None  # of all data, also of those that are not selected
 
     @property
     def uses_all_particles(self) -> bool:
         """Whether the projections of all particles are known."""
-        return self.particle_indices is None
+        return self.particles.indices is None
+
+    @property
+    def class_slices(self) -> tuple[ClassSlices, ClassSlices] | None:
+        """Where the classes are among these particles and among these data.
+
+        None if they share their maps.
+        """
+        slices_p = self.particles.class_slices
+        slices_q = self.data.class_slices
+        if slices_p is None or slices_q is None:
+            return None
+        return slices_p, slices_q
 
 
-ALL_POINTS = Batch()
+WHOLE_BATCH = Batch()
 
 
 @dataclass(frozen=True)
 class Batches:
     """The batches of successive steps, which take turns.
 
-    Batch number b has item b % len(list) of each list: `particle_indices`,
-    `data_indices` and `class_slices`. These may differ in length.
+    Batch number b has item b % len(list) of `particles` and of `data`, which may differ
+    in length.
     """
 
     # The particles of each batch, and the data of each batch; None if every step uses
     # all.
-    particle_indices: Sequence[PointSelection] | None = None
-    data_indices: Sequence[PointSelection] | None = None
-    # The order that the data must be brought into; None leaves them as they are.
+    particles: Sequence[PointSelection] | None = None
+    data: Sequence[PointSelection] | None = None
+    # The order that the data must be brought into; None leaves them as they are. If
+    # each class has its own maps, it sorts them by class.
     data_order: Permutation | None = None
     # The weights (n,) of the n data that are used, if all batches use the same ones.
     weights: Tensor | None = None
-    # Where the classes are among the particles and data of each batch, if each class
-    # has its own maps.
-    class_slices: Sequence[tuple[ClassSlices, ClassSlices]] | None = None
 
-    def batch(self, steps_before: int, data_y: FlowY | None = None) -> Batch:
+    def at_step(self, steps_before: int, particles: Cloud, data: Cloud) -> Batch:
         """The batch of the step after `steps_before` steps.
 
-        `data_y` are the conditions of all data, in their `data_order`.
+        `data` are all data, in their `data_order`.
         """
-        particle_indices: PointSelection | None = None
-        data_indices: PointSelection | None = None
-        class_slices = None
-        if self.particle_indices is not None:
-            turn = steps_before % len(self.particle_indices)
-            particle_indices = self.particle_indices[turn]
-        if self.data_indices is not None:
-            data_indices = self.data_indices[steps_before % len(self.data_indices)]
-        if self.class_slices is not None:
-            class_slices = self.class_slices[steps_before % len(self.class_slices)]
-        return Batch(particle_indices, data_indices, self.weights, class_slices, data_y)
+        return Batch(
+            _in_turn(self.particles, steps_before, particles),
+            _in_turn(self.data, steps_before, data),
+            self.weights,
+            data.y,
+        )
+
+
+def _in_turn(
+    selections: Sequence[PointSelection] | None, steps_before: int, cloud: Cloud
+) -> PointSelection:
+    """The selection whose turn it is, or all points of the cloud."""
+    if selections is None:
+        return cloud.all_points
+    return selections[steps_before % len(selections)]
 
 
 class StepTarget(Protocol):
@@ -112,7 +130,7 @@ class StepTarget(Protocol):
 class Target:
     """A target of data: those of each step, and the batches."""
 
-    # The data of a step, in any order.
+    # The data of a step, in the order that `Batches.data_order` begins with.
     load_data: Callable[[Step], Cloud]
     # Makes the batches, when the first step begins. By default a step uses all points.
     load_batches: Callable[[], Batches] = Batches
@@ -135,18 +153,10 @@ class Target:
 
     def at(self, step: Step) -> tuple[Cloud, Batch]:
         """The data of a step, in the subspace of its stage, and the batch to fit to."""
-        data = self._permuted_data(step)
-        batch = self.batches.batch(step.steps_before, data.y)
-        per_class = step.spec.map_sharing == "separate"
-        if per_class and batch.class_slices is None:  # all points
-            slices_p = step.particles.class_slices
-            slices_q = data.class_slices
-            assert slices_p is not None, "particles with maps per class have slices"
-            assert slices_q is not None, "data with maps per class have slices"
-            batch = replace(batch, class_slices=(slices_p, slices_q))
-        return data, batch
+        data = self._ordered_data(step)
+        return data, self.batches.at_step(step.steps_before, step.particles, data)
 
-    def _permuted_data(self, step: Step) -> Cloud:
+    def _ordered_data(self, step: Step) -> Cloud:
         """The data of a step in the subspace of its stage, in the order of the batches.
 
         They are loaded if they change.
@@ -154,9 +164,11 @@ class Target:
         key = (step.stage_index, step.step_index if self.reloads_every_step else 0)
         if self._loaded is None or self._loaded[0] != key:
             self._loaded = None  # frees the memory first
-            data = self.load_data(step).permuted(self.batches.data_order)
+            data = self.load_data(step)
+            if self.batches.data_order is not None:
+                data = data.permuted(self.batches.data_order)
             restricted = replace(data, x=step.stage.subspace.restrict(data.x))
-            self._loaded = (key, restricted)
+            self._loaded = (key, restricted.with_class_slices())
         return self._loaded[1]
 
 
@@ -171,7 +183,7 @@ class AnalyticTarget:
     def at(self, step: Step) -> tuple[Cloud, Batch]:
         """A cloud without points, and the batch of all particles."""
         x = step.particles.x
-        return Cloud(x.new_zeros(len(x), 0)), ALL_POINTS
+        return Cloud(x.new_zeros(len(x), 0)), WHOLE_BATCH
 
 
 def make_batches(
@@ -191,38 +203,73 @@ def make_batches(
     `SeparateClassIndices`, every batch has an equal share of each, and the particles
     are sorted by class.
     """
-    if y_p is not None and y_q is not None:
-        y_p = y_p.to(device)
-        y_q = y_q.to(device)
-        if isinstance(y_p, SeparateClassIndices) and isinstance(
-            y_q, SeparateClassIndices
-        ):
-            return _make_batches_per_class(max_samples, seed, y_p=y_p, y_q=y_q)
+    if y_p is None or y_q is None:
+        return _batches_without_y(m, n, max_samples, seed, device)
+    y_p = y_p.to(device)
+    y_q = y_q.to(device)
+    if isinstance(y_p, SeparateClassIndices) and isinstance(y_q, SeparateClassIndices):
+        return _batches_of_separate_classes(max_samples, seed, y_p=y_p, y_q=y_q)
+    return _batches_by_condition(max_samples, seed, device, y_p=y_p, y_q=y_q)
+
+
+def _batches_without_y(
+    m: int, n: int, max_samples: int | None, seed: Seed, device: torch.device | str
+) -> Batches:
+    """Batches of particles and data without conditions: all pairs of parts meet."""
+    if max_samples is None or max(m, n) <= max_samples:
+        return Batches()
+    parts_p = _equal_parts(m, max_samples)
+    parts_q = _equal_parts(n, max_samples)
+    data_in_turn = []
+    for turn in range(len(parts_q)):
+        for b in range(len(parts_p)):
+            data_in_turn.append(parts_q[(b + turn) % len(parts_q)])
+    order = seed.child("order").permutation(n)
+    return Batches(
+        _selections(parts_p) if len(parts_p) > 1 else None,
+        _selections(data_in_turn),
+        Permutation(order.to(device)),
+    )
+
+
+def _batches_by_condition(
+    max_samples: int | None,
+    seed: Seed,
+    device: torch.device | str,
+    *,
+    y_p: FlowY,
+    y_q: FlowY,
+) -> Batches:
+    """Batches with as many data as particles of each condition, if they share maps."""
+    m = len(y_p)
+    n = len(y_q)
     if max_samples is None or max(m, n) <= max_samples:
         return one_weighted_batch(slice(None), device, y_p=y_p, y_q=y_q)
-    parts_p = _equal_parts(m, max_samples)
-    groups = None
-    if y_p is not None and y_q is not None:
-        groups = point_groups(y_p=y_p, y_q=y_q)
-    order = seed.child("order").permutation(n)
-    data_indices: list[PointSelection] = []
+    groups = point_groups(y_p=y_p, y_q=y_q)
     if groups is None:
-        parts_q = _equal_parts(n, max_samples)
-        for turn in range(len(parts_q)):  # all pairs of parts meet
-            for b in range(len(parts_p)):
-                data_indices.append(parts_q[(b + turn) % len(parts_q)])
-    else:
-        groups_p = groups[0].cpu()
-        groups_q = groups[1].cpu()
-        # Group by group, at random within each.
-        order = order[torch.argsort(groups_q[order], stable=True)]
-        for indices in _matching_data(parts_p, groups_p, groups_q):
-            data_indices.append(indices.to(device))
-    particle_indices = parts_p if len(parts_p) > 1 else None
-    return Batches(particle_indices, data_indices, Permutation(order.to(device)))
+        return _batches_without_y(m, n, max_samples, seed, device)
+    groups_p = groups[0].cpu()
+    groups_q = groups[1].cpu()
+    parts_p = _equal_parts(m, max_samples)
+    data_in_turn = []
+    for indices in _matching_data(parts_p, groups_p, groups_q):
+        data_in_turn.append(indices.to(device))
+    # Group by group, at random within each.
+    shuffled = seed.child("order").permutation(n)
+    order = shuffled[torch.argsort(groups_q[shuffled], stable=True)]
+    return Batches(
+        _selections(parts_p) if len(parts_p) > 1 else None,
+        _selections(data_in_turn),
+        Permutation(order.to(device)),
+    )
 
 
-def _make_batches_per_class(
+def _selections(parts: Sequence[PointIndices]) -> list[PointSelection]:
+    """Parts of points whose classes, if there are any, share maps."""
+    return [PointSelection(part) for part in parts]
+
+
+def _batches_of_separate_classes(
     max_samples: int | None,
     seed: Seed,
     *,
@@ -233,44 +280,29 @@ def _make_batches_per_class(
 
     Every batch has an equal share of each class.
     """
-    m = len(y_p)
-    n = len(y_q)
-    slices_p = ClassSlices.from_y(y_p)
-    slices_q = ClassSlices.from_y(y_q)
-    if max_samples is None or max(m, n) <= max_samples:
-        by_class = Permutation.sorting_classes(y_q)
-        return Batches(data_order=by_class, class_slices=[(slices_p, slices_q)])
+    if max_samples is None or max(len(y_p), len(y_q)) <= max_samples:
+        return Batches(data_order=Permutation.sorting_classes(y_q))
     device = y_q.values.device
-    shuffled = Permutation(seed.child("order").permutation(n).to(device))
+    shuffled = Permutation(seed.child("order").permutation(len(y_q)).to(device))
     # Class by class, at random within each.
     by_class = Permutation.sorting_classes(y_q.take(shuffled.forward))
-    parts_p, slices_of_parts_p = even_parts(slices_p, max_samples, device)
-    parts_q, slices_of_parts_q = even_parts(slices_q, max_samples, device)
-    # There are as many turns as it takes until the same two parts meet again.
-    class_slices = []
-    for turn in range(math.lcm(len(parts_p), len(parts_q))):
-        slices_of_part_p = slices_of_parts_p[turn % len(parts_p)]
-        slices_of_part_q = slices_of_parts_q[turn % len(parts_q)]
-        class_slices.append((slices_of_part_p, slices_of_part_q))
-    order = shuffled.then(by_class)
-    return Batches(parts_p, parts_q, order, class_slices=class_slices)
+    return Batches(
+        even_parts(ClassSlices.from_y(y_p), max_samples, device),
+        even_parts(ClassSlices.from_y(y_q), max_samples, device),
+        shuffled.then(by_class),
+    )
 
 
 def even_parts(
     class_slices: ClassSlices, max_samples: int, device: torch.device
-) -> tuple[list[Tensor], list[ClassSlices]]:
+) -> list[PointSelection]:
     """All points in parts of about `max_samples`, with an equal share of every class.
 
-    The points are sorted by class, as `class_slices` says.
-
-    Returns
-    -------
-    parts : the indices of the points of each part, sorted by class
-    slices_of_parts : the points of each class among those of each part
+    The points are sorted by class, as `class_slices` says, and so are those of each
+    part.
     """
     n_parts = math.ceil(class_slices.starts[-1] / max_samples)
     parts = []
-    slices_of_parts = []
     for b in range(n_parts):
         indices_of_classes = []
         for points in class_slices.slices:
@@ -278,35 +310,31 @@ def even_parts(
             first = points.start + size * b // n_parts
             end = points.start + size * (b + 1) // n_parts
             indices_of_classes.append(torch.arange(first, end, device=device))
-        parts.append(torch.cat(indices_of_classes))
         sizes = [len(indices) for indices in indices_of_classes]
-        slices_of_parts.append(ClassSlices(tuple(accumulate(sizes, initial=0))))
-    return parts, slices_of_parts
+        slices_of_part = ClassSlices(tuple(accumulate(sizes, initial=0)))
+        parts.append(PointSelection(torch.cat(indices_of_classes), slices_of_part))
+    return parts
 
 
 def one_weighted_batch(
-    own_points: Tensor | slice,
-    device: torch.device | str,
-    *,
-    y_p: FlowY | None,
-    y_q: FlowY | None,
+    own_points: Tensor | slice, device: torch.device | str, *, y_p: FlowY, y_q: FlowY
 ) -> Batches:
     """One batch of all points, with data weighted to the particles' shares.
 
     Data of weight 0 are left out. `y_p` and `y_q` are the conditions of the
     particles and data of all ranks; this rank has the data `own_points`.
     """
-    weights = None
-    if y_q is not None and y_p is not None:
-        weights = point_weights(y_p=y_p, y_q=y_q)
+    weights = point_weights(y_p=y_p, y_q=y_q)
     if weights is None:
         return Batches()
     weights = weights[own_points]
     used = torch.nonzero(weights)[:, 0]
     if len(used) == 0:  # empty projections would fail: keep one point, of weight 0
         used = torch.zeros(1, dtype=torch.int64)
-    data_indices = None if len(used) == len(weights) else [used.to(device)]
-    return Batches(data_indices=data_indices, weights=weights[used].to(device))
+    data = None
+    if len(used) < len(weights):
+        data = [PointSelection(used.to(device))]
+    return Batches(data=data, weights=weights[used].to(device))
 
 
 def _equal_parts(n: int, max_samples: int) -> list[slice]:

@@ -38,8 +38,8 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.wasserstein import squared_wasserstein
 from sliceflow.errors import DataError
 
-# Which points of a cloud: a slice, or indices (k,). Where None is allowed, it is all.
-PointSelection = slice | Tensor
+# Which of n points: a slice, or indices (k,).
+PointIndices = slice | Tensor
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,18 @@ class ClassSlices:
         first = points.start
         end = min(points.stop, self.starts[-1])
         return ClassSlices(tuple(min(max(s, first), end) - first for s in self.starts))
+
+
+@dataclass(frozen=True)
+class PointSelection:
+    """Which points of a cloud a step uses; by default all of them."""
+
+    indices: PointIndices | None = None  # None is all
+    # Where the classes are among these points, if each class has its own maps.
+    class_slices: ClassSlices | None = None
+
+
+ALL_POINTS = PointSelection()
 
 
 @dataclass(frozen=True)
@@ -133,25 +145,37 @@ class Cloud:
     y: FlowY | None = None
     class_slices: ClassSlices | None = None
 
-    def part(self, indices: PointSelection | None) -> Cloud:
-        """Some of the points.
+    @property
+    def all_points(self) -> PointSelection:
+        """All points, as a selection."""
+        return PointSelection(class_slices=self.class_slices)
 
-        A slice gives a view, with the `class_slices` within it. A choice by indices
-        gives a copy, without `class_slices`.
-        """
-        if indices is None:
+    def select(self, points: PointSelection) -> Cloud:
+        """Some of the points: a view of a slice, a copy of other indices."""
+        if points.indices is None:
             return self
-        y = None if self.y is None else self.y.take(indices)
+        y = None if self.y is None else self.y.take(points.indices)
+        return Cloud(self.x[:, points.indices], y, points.class_slices)
+
+    def part(self, points: slice) -> Cloud:
+        """A view of the points of a slice, with the `class_slices` within it."""
         class_slices = None
-        if self.class_slices is not None and isinstance(indices, slice):
-            class_slices = self.class_slices.part(indices)
-        return Cloud(self.x[:, indices], y, class_slices)
+        if self.class_slices is not None:
+            class_slices = self.class_slices.part(points)
+        return self.select(PointSelection(points, class_slices))
 
-    def permuted(self, order: Permutation | None) -> Cloud:
-        """A copy with the points in another order, or the cloud itself for None."""
-        if order is None:
+    def permuted(self, order: Permutation) -> Cloud:
+        """A copy with the points in another order, of which no slices are known."""
+        return self.select(PointSelection(order.forward))
+
+    def with_class_slices(self) -> Cloud:
+        """The same points, sorted by class if each class has its own maps.
+
+        The order is the caller's: this says where the classes are.
+        """
+        if not isinstance(self.y, SeparateClassIndices):
             return self
-        return self.part(order.forward)
+        return replace(self, class_slices=ClassSlices.from_y(self.y))
 
     @contextmanager
     def in_class_order(self) -> Iterator[tuple[Cloud, Permutation]]:
@@ -162,9 +186,7 @@ class Cloud:
         """
         assert isinstance(self.y, SeparateClassIndices), "classes have separate maps"
         order = Permutation.sorting_classes(self.y)
-        by_class = replace(
-            self.permuted(order), class_slices=ClassSlices.from_y(self.y)
-        )
+        by_class = self.permuted(order).with_class_slices()
         yield by_class, order
         self.x.copy_(order.undo(by_class.x))
 

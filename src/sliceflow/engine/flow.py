@@ -33,8 +33,8 @@ import torch
 from torch import Tensor
 
 from sliceflow.arrays import chunks
-from sliceflow.engine.batches import StepTarget
-from sliceflow.engine.clouds import Cloud, Permutation, PointSelection
+from sliceflow.engine.batches import Batch, StepTarget
+from sliceflow.engine.clouds import Cloud, Permutation, PointIndices
 from sliceflow.engine.compression import compress_maps
 from sliceflow.engine.encoded_y import (
     ClassIndices,
@@ -124,19 +124,11 @@ def simulate(
                     )
                     data, batch = target.at(step)
                     frame = step.make_frame(data)
-                    z_p = frame.project(step.particles, batch.particle_indices)
-                    z_q = frame.project(data, batch.data_indices)
+                    z_p = frame.project(step.particles, batch.particles)
+                    z_q = frame.project(data, batch.data)
                     solution = step.stage.transport.solve(z_p, z_q, batch)
-                    if batch.uses_all_particles:
-                        step.move(
-                            frame,
-                            solution.maps,
-                            particle_noise,
-                            z=z_p,
-                            dz=solution.dz,
-                        )
-                    else:
-                        step.move(frame, solution.maps, particle_noise)
+                    dz = step.known_displacements(solution, z_p, batch)
+                    step.move(frame, solution.maps, particle_noise, dz)
                     model_step = step.stored_step(frame, solution.maps)
                     state.advance(step, solution, model_step, listeners)
                     after_step()
@@ -329,23 +321,36 @@ class Step:
             None if data is None else data.x,
         ).amplified(self.spec.amplifier)
 
+    def known_displacements(
+        self, solution: TransportSolution, z_p: Tensor, batch: Batch
+    ) -> Tensor | None:
+        """T(z) − z (h, M) of all particles, if it is known or quickly computed.
+
+        None if `move` had better project the particles again: z_p (h, m) may be of a
+        batch of them only, a GPU projects faster than it reads, and many projections
+        take much memory.
+        """
+        if not batch.uses_all_particles:
+            return None
+        if solution.dz is not None:
+            return solution.dz
+        if z_p.device.type == "cpu" and z_p.nbytes <= self.spec.projection_bytes:
+            return solution.maps.displace(z_p, self.particles)
+        return None
+
     def move(
         self,
         frame: Frame,
         maps: TransportMaps,
         particle_noise: ParticleNoise | None,
-        z: Tensor | None = None,
         dz: Tensor | None = None,
     ) -> None:
         """x += s·Θᵀ(T(z) − z)/c + √(2λη)·ε in place, with step size s and η = s·d.
 
-        η is the paper's step size. The projections `z` (h, M) of all particles and
-        their displacements `dz` = T(z) − z are used if they are known. Otherwise
-        particles are projected and moved in chunks.
+        η is the paper's step size. `dz` (h, M) is T(z) − z of all particles, if it is
+        known. Otherwise particles are projected and moved in chunks.
         """
         step_size = self.stage.step_size_at(self.step_index)
-        if z is not None and dz is None and self._reads_again(z):
-            dz = maps.displace(z, self.particles)
         if dz is not None:
             self.particles.x.add_(frame.lift(dz), alpha=step_size)
         else:
@@ -353,13 +358,6 @@ class Step:
         if self.spec.entropy > 0 and not self.stage.exact_marginals:
             assert particle_noise is not None, "noise takes random numbers"
             self._add_noise(particle_noise, step_size)
-
-    def _reads_again(self, z: Tensor) -> bool:
-        """Whether projections z (h, M) are read again, instead of computed again.
-
-        A GPU computes them faster. Too many take too much memory.
-        """
-        return z.device.type == "cpu" and z.nbytes <= self.spec.projection_bytes
 
     def _move_in_chunks(
         self, frame: Frame, maps: TransportMaps, step_size: float
@@ -529,7 +527,7 @@ class ParticleNoise:
                 dtype=x.dtype,
                 device=x.device,
             )
-            columns: PointSelection = slice(begin, end)
+            columns: PointIndices = slice(begin, end)
             if self.order is not None:
                 columns = self.order.back[begin:end]
             x[:, columns] = numbers.T

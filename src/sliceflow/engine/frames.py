@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol, Self
 import torch
 from torch import Tensor
 
+from sliceflow.engine.clouds import ALL_POINTS, Cloud, PointSelection
 from sliceflow.engine.encoded_y import add_condition_shift
 from sliceflow.engine.random import Seed
 from sliceflow.engine.rotations import (
@@ -31,7 +32,6 @@ from sliceflow.engine.rotations import (
 from sliceflow.validation import is_int, require
 
 if TYPE_CHECKING:
-    from sliceflow.engine.clouds import Cloud, PointSelection
     from sliceflow.engine.maps import TransportMaps
 
 __all__ = [
@@ -91,9 +91,9 @@ class DenseFrame:
             return self
         return replace(self, theta_y=amplifier * self.theta_y)
 
-    def project(self, cloud: Cloud, indices: PointSelection | None = None) -> Tensor:
+    def project(self, cloud: Cloud, points: PointSelection = ALL_POINTS) -> Tensor:
         """z = Θx + θ_yᵀy of some or all points: (h, n)."""
-        cloud = cloud.part(indices)
+        cloud = cloud.select(points)
         z = cloud.x if self.theta is None else torch.mm(self.theta, cloud.x)
         return add_condition_shift(z, self.theta_y, cloud.y)
 
@@ -119,9 +119,7 @@ class Frame(Protocol):
     def theta_to_store(self) -> Tensor | None: ...
     def count_directions(self, d: int) -> int: ...
     def amplified(self, amplifier: float) -> Self: ...
-    def project(
-        self, cloud: Cloud, indices: PointSelection | None = None
-    ) -> Tensor: ...
+    def project(self, cloud: Cloud, points: PointSelection = ALL_POINTS) -> Tensor: ...
     def lift(self, dz: Tensor) -> Tensor: ...
     def move(self, cloud: Cloud, maps: TransportMaps, step_size: float) -> None: ...
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.caches import cached
-from sliceflow.engine.batches import ALL_POINTS, Batch
+from sliceflow.engine.batches import WHOLE_BATCH, Batch
 from sliceflow.engine.frames import DenseFrame
 from sliceflow.engine.random import Seed
 from sliceflow.engine.rotations import rotation
@@ -85,7 +85,7 @@ class GaussianizingTransport:
     max_samples: ClassVar[int | None] = None
 
     def solve(
-        self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS
+        self, z_p: Tensor, z_q: Tensor, batch: Batch = WHOLE_BATCH
     ) -> TransportSolution:
         """Solve for the maps of particles z_p (h, M) to N(0, 1); z_q is not read.
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.engine.batches import ALL_POINTS, Batch, point_weights
+from sliceflow.engine.batches import WHOLE_BATCH, Batch, point_weights
 from sliceflow.engine.clouds import ClassSlices
 from sliceflow.engine.encoded_y import ClassIndices, FlowY, SeparateClassIndices
 from sliceflow.engine.flow import FlowSpec
@@ -66,16 +66,16 @@ class ShrunkTransport:
         return self.transport.max_samples
 
     def solve(
-        self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS
+        self, z_p: Tensor, z_q: Tensor, batch: Batch = WHOLE_BATCH
     ) -> TransportSolution:
         """The shrunk maps from particles z_p (h, M) to data z_q (h, N)."""
         solution = self.transport.solve(z_p, z_q, batch)
         variance = None
         if self.n_shared_classes:
-            y = batch.data_y
+            y = batch.all_data_y
             assert isinstance(y, ClassIndices), "classes share the maps"
-            if batch.data_indices is not None:
-                y = y.take(batch.data_indices)
+            if batch.data.indices is not None:
+                y = y.take(batch.data.indices)
             variance = variance_within(
                 z_q, y, self.n_shared_classes, self.sum_over_ranks
             )

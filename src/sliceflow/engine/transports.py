@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sliceflow import kernels
 from sliceflow.arrays import chunks
-from sliceflow.engine.batches import ALL_POINTS, Batch
+from sliceflow.engine.batches import WHOLE_BATCH, Batch
 from sliceflow.engine.clouds import ClassSlices
 from sliceflow.engine.maps import (
     GridMaps,
@@ -107,7 +107,7 @@ class Transport(Protocol):
         ...
 
     def solve(
-        self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS
+        self, z_p: Tensor, z_q: Tensor, batch: Batch = WHOLE_BATCH
     ) -> TransportSolution:
         """Solve for the maps of one step.
 
@@ -162,7 +162,7 @@ class SortedTransport:
         require(ok, "max_samples", self.max_samples, "None or an int of at least 1")
 
     def solve(
-        self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS
+        self, z_p: Tensor, z_q: Tensor, batch: Batch = WHOLE_BATCH
     ) -> TransportSolution:
         """Solve for maps from particles z_p (h, M) to data z_q; see `Transport`."""
         if batch.class_slices is not None:
@@ -396,7 +396,7 @@ class HistogramTransport:
         require(ok, "max_samples", self.max_samples, "None or an int of at least 1")
 
     def solve(
-        self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS
+        self, z_p: Tensor, z_q: Tensor, batch: Batch = WHOLE_BATCH
     ) -> TransportSolution:
         """Solve for maps from particles z_p (h, M) to data z_q; see `Transport`."""
         if batch.class_slices is None:
@@ -560,7 +560,7 @@ class AutoTransport:
         HistogramTransport(self.n_bins, self.max_samples)  # checks them
 
     def solve(
-        self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS
+        self, z_p: Tensor, z_q: Tensor, batch: Batch = WHOLE_BATCH
     ) -> TransportSolution:
         """Solve for maps from particles z_p (h, M) to data z_q; see `Transport`."""
         return self.choose(z_p.shape[1] + z_q.shape[1]).solve(z_p, z_q, batch)

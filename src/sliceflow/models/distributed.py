@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sliceflow import kernels
-from sliceflow.engine.batches import ALL_POINTS, Batch
+from sliceflow.engine.batches import WHOLE_BATCH, Batch
 from sliceflow.engine.flow import FlowSpec
 from sliceflow.engine.shrinkage import ShrunkTransport
 from sliceflow.engine.transports import (
@@ -66,7 +66,7 @@ class DistributedHistogramTransport:
     max_samples: None = None
 
     def solve(
-        self, z_p: Tensor, z_q: Tensor, batch: Batch = ALL_POINTS
+        self, z_p: Tensor, z_q: Tensor, batch: Batch = WHOLE_BATCH
     ) -> TransportSolution:
         """Solve for maps to the columns of all ranks, or to those of every class.
 

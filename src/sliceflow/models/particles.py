@@ -44,16 +44,20 @@ class ParticleAllocation:
     ----------
     n_kept : how many the user gets
     n_flow_particles : how many the flow moves: the kept ones, and more for better maps
+    sharing : who shares the maps of the flow
     kept_user_y : y of the kept particles in the user's order, as the user writes
         it; None if the user does not know any, as with clusters
-    particle_y : what the flow sees, encoded: the y of all moved particles, in the
-        flow's order; None if it ignores y
+    row_y : what the flow sees of the y of all rows; None if it ignores y
+    particle_y : what it sees of the y of all moved particles, in the flow's order; None
+        if it ignores y
     order : from the user's order to the flow's; None if both are the same
     """
 
     n_kept: int
     n_flow_particles: int
+    sharing: MapSharing = "unconditional"
     kept_user_y: np.ndarray | None = None
+    row_y: FlowY | None = None
     particle_y: FlowY | None = None
     order: Permutation | None = None
 
@@ -90,7 +94,7 @@ class ParticleAllocation:
         )
         if row_y is None:
             n_flow_particles = max(n_kept, MIN_PARTICLES) if stores_maps else n_kept
-            return cls(n_kept, n_flow_particles, kept_user_y)
+            return cls(n_kept, n_flow_particles, kept_user_y=kept_user_y)
 
         y = row_y.take(indices)
         if stores_maps:
@@ -103,7 +107,7 @@ class ParticleAllocation:
             by_class = Permutation.sorting_classes(y)
             order = by_class if order is None else order.then(by_class)
             y = y.take(by_class.forward)
-        return cls(n_kept, len(y), kept_user_y, y, order)
+        return cls(n_kept, len(y), sharing, kept_user_y, row_y, y, order)
 
     @property
     def kept_particle_y(self) -> FlowY | None:

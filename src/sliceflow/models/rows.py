@@ -16,8 +16,7 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 from torch import Tensor
 
-from sliceflow.engine.encoded_y import ClassIndices, EncodedY, FlowY
-from sliceflow.engine.flow import MapSharing, flow_y
+from sliceflow.engine.encoded_y import ClassIndices, EncodedY
 from sliceflow.engine.labels import label_key
 from sliceflow.engine.y_encoders import (
     ClassEncoder,
@@ -180,14 +179,6 @@ class ConditionsMixin:
         if self.conditions is None:
             return None
         return self.conditions.encoded_y
-
-    def flow_y(self, sharing: MapSharing) -> FlowY | None:
-        """The y that a flow sees; None without y, or if the flow ignores it."""
-        if self.conditions is None:
-            return None
-        return flow_y(
-            self.conditions.encoded_y, sharing, self.conditions.encoder.condition_dim
-        )
 
     @property
     def label_y(self) -> ClassIndices | None:

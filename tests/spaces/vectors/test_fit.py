@@ -224,7 +224,7 @@ def test_a_flow_that_ignores_y_does_not_see_it():
     )
     assert np.bincount(ignored.kept_user_y).tolist() == [8, 8, 8]
     assert ignored.particle_y is None
-    assert rows.flow_y("unconditional") is None
+    assert ignored.row_y is None
     planned_fit = (
         vectors(amplifier=0).prepare(np.arange(24.0).reshape(12, 2), labels).planned_fit
     )

@@ -32,7 +32,7 @@ from sliceflow.engine.batches import (
     one_weighted_batch,
 )
 from sliceflow.engine.clouds import ClassSlices, Permutation
-from sliceflow.engine.encoded_y import FlowY
+from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.pictures.plan import PicturePlan
 from sliceflow.spaces.pictures.rows import PictureData
@@ -95,8 +95,8 @@ def picture_indices_of_stages(
         # Class by class, at random within each.
         order = order[torch.argsort(data.own_y.values[order], stable=True)]
         class_slices = ClassSlices.from_class_indices(data.own_y, n_classes)
-    parts, _ = even_parts(class_slices, batch_size, data.device)
-    return [order[positions] for positions in parts]
+    parts = even_parts(class_slices, batch_size, data.device)
+    return [order[part.indices] for part in parts]
 
 
 def batches_of_steps(
@@ -126,23 +126,17 @@ def batches_of_steps(
 
 
 def batches_of_all_points(
-    plan: PicturePlan,
-    data: PictureData,
-    class_slices_p: ClassSlices | None,
-    *,
-    y_p: FlowY | None,
-    y_q: FlowY | None,
+    data: PictureData, *, y_p: FlowY | None, y_q: FlowY | None
 ) -> Batches:
     """One batch of all points of this rank, for a fit on several ranks.
 
     Parameters
     ----------
     y_p, y_q : the classes of the particles and of the pictures of all ranks, or None
-    class_slices_p : where the classes are among this rank's particles, if classes have
-        separate maps
+        if the flow ignores them
     """
-    if class_slices_p is None or data.own_y is None:
-        return one_weighted_batch(data.indices, data.device, y_p=y_p, y_q=y_q)
-    class_slices_q = ClassSlices.from_class_indices(data.own_y, plan.n_separate_classes)
-    order = Permutation.sorting_classes(data.own_y)
-    return Batches(data_order=order, class_slices=[(class_slices_p, class_slices_q)])
+    if y_p is None or y_q is None or data.own_y is None:
+        return Batches()
+    if isinstance(y_q, SeparateClassIndices):
+        return Batches(data_order=Permutation.sorting_classes(data.own_y))
+    return one_weighted_batch(data.indices, data.device, y_p=y_p, y_q=y_q)

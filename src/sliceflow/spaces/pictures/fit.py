@@ -22,10 +22,10 @@ from sliceflow.arrays import Mask
 from sliceflow.devices import require_memory
 from sliceflow.engine.allocation import MIN_PARTICLES, even_indices
 from sliceflow.engine.batches import Batches, Target
-from sliceflow.engine.clouds import ClassSlices, Cloud
+from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.events import FlowListener
-from sliceflow.engine.flow import ParticleNoise, Step, resolve_map_sharing
+from sliceflow.engine.flow import ParticleNoise, Step, flow_y, resolve_map_sharing
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import inverse_sample_sizes
@@ -57,7 +57,7 @@ from sliceflow.spaces.pictures.mosaics import (
 from sliceflow.spaces.pictures.parameters import PictureParameters
 from sliceflow.spaces.pictures.plan import PicturePlan, plan_pictures
 from sliceflow.spaces.pictures.rows import PictureData, PictureRows
-from sliceflow.spaces.pictures.start_trial import StartTrial, needs_trial
+from sliceflow.spaces.pictures.start_trial import needs_trial, noise_is_better
 
 # If all integer pixels are in the lowest quarter of the possible values, the user has
 # probably forgotten `n_pixel_values`.
@@ -128,12 +128,11 @@ class PictureAdapter:
         )
         plan = replace(plan, batch_size=choose_batch_size(plan, self.device))
         self._require_memory(plan, data)
-        start_trial = None
-        if needs_trial(plan, self.ranks.size):
-            start_trial = StartTrial(self)
-        return PlannedPictureFit(
-            plan, rows, seed, self.ranks, data, allocation, known, start_trial
-        )
+        return PlannedPictureFit(plan, rows, seed, self, data, allocation, known)
+
+    def with_parameters(self, parameters: PictureParameters) -> PictureAdapter:
+        """An adapter for other parameters, on the same device and ranks."""
+        return replace(self, parameters=parameters)
 
     @property
     def _stores_maps(self) -> bool:
@@ -189,12 +188,16 @@ class PlannedPictureFit:
     plan: PicturePlan
     rows: PictureRows  # the user's, checked
     seed: Seed
-    ranks: Communicator
+    adapter: PictureAdapter  # which planned it, and plans the trials of its start
     data: PictureData  # the rows on the device, with mirror images and clusters
     allocation: ParticleAllocation
     known: Mask | None  # (h, w), True where a pixel is known
-    start_trial: StartTrial | None  # decides where the particles of few pictures start
     checkpoints: Checkpoints | None = None
+
+    @property
+    def ranks(self) -> Communicator:
+        """Those that take part."""
+        return self.adapter.ranks
 
     def with_checkpoints(self, checkpoints: Checkpoints) -> PlannedPictureFit:
         """The same fit, which writes checkpoints and resumes from the last one."""
@@ -209,10 +212,13 @@ class PlannedPictureFit:
         return run_flow(running, listeners, self.ranks, self.checkpoints)
 
     def tune(self) -> PlannedPictureFit:
-        """This fit, or another if a trial chooses that particles start as noise."""
-        if self.start_trial is None:
+        """This fit, planned anew if trials choose that particles start as noise."""
+        if not needs_trial(self.plan, self.ranks.size) or not noise_is_better(self):
             return self
-        return self.start_trial.run(self)
+        parameters = self.adapter.parameters
+        options = replace(parameters.options, start="noise")
+        with_noise = replace(parameters, options=options)
+        return self.adapter.with_parameters(with_noise).plan_fit(self.rows, self.seed)
 
 
 class RunningPictures:
@@ -230,7 +236,7 @@ class RunningPictures:
         # The y of all particles and of all pictures on the device of the fit; None if
         # the flow ignores it.
         self.particle_y = planned_fit.allocation.particle_y
-        self.data_y = data.flow_y(plan.map_sharing)
+        self.data_y = planned_fit.allocation.row_y
         if self.particle_y is not None and self.data_y is not None:
             self.particle_y = self.particle_y.to(data.device)
             self.data_y = self.data_y.to(data.device)
@@ -308,18 +314,23 @@ class RunningPictures:
 
     def _load_all(self, step: Step) -> Cloud:
         """All pictures of this rank."""
-        return self.planned_fit.data.cloud(self._dequantizing_seed(step))
+        return self._with_flow_y(
+            self.planned_fit.data.cloud(self._dequantizing_seed(step))
+        )
 
     def _load_part(self, step: Step) -> Cloud:
         """The part of the pictures whose turn it is in a stage, sorted by class."""
         part = step.stage_index % len(self.pictures_by_stage)
         indices = self.pictures_by_stage[part]
-        cloud = self.planned_fit.data.cloud(self._dequantizing_seed(step), indices)
-        n_classes = self.planned_fit.plan.n_separate_classes
-        if n_classes == 0 or not isinstance(cloud.y, ClassIndices):
-            return cloud
-        class_slices = ClassSlices.from_class_indices(cloud.y, n_classes)
-        return replace(cloud, class_slices=class_slices)
+        return self._with_flow_y(
+            self.planned_fit.data.cloud(self._dequantizing_seed(step), indices)
+        )
+
+    def _with_flow_y(self, pictures: Cloud) -> Cloud:
+        """The pictures with what the flow sees of their classes."""
+        sharing = self.planned_fit.plan.map_sharing
+        y = flow_y(pictures.y, sharing, self.planned_fit.data.condition_dim)
+        return replace(pictures, y=y)
 
     def _load_batches(self) -> Batches:
         """The particles and pictures that each step uses, of all that there are."""
@@ -328,8 +339,7 @@ class RunningPictures:
         y_p = self.particle_y
         y_q = self.data_y
         if self.planned_fit.ranks.size > 1:
-            slices_p = self.particles.class_slices
-            return batches_of_all_points(plan, data, slices_p, y_p=y_p, y_q=y_q)
+            return batches_of_all_points(data, y_p=y_p, y_q=y_q)
         seed = self.planned_fit.seed.child("batches")
         return batches_of_steps(plan, data, seed, y_p=y_p, y_q=y_q)
 

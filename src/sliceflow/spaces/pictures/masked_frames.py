@@ -7,7 +7,7 @@ from typing import Self
 
 from torch import Tensor
 
-from sliceflow.engine.clouds import Cloud, PointSelection
+from sliceflow.engine.clouds import ALL_POINTS, Cloud, PointSelection
 from sliceflow.engine.frames import Frame
 from sliceflow.engine.maps import TransportMaps
 from sliceflow.engine.random import Seed
@@ -62,9 +62,9 @@ class MaskedFrame:
         """The frame itself: what is known is the only condition."""
         return self
 
-    def project(self, cloud: Cloud, indices: PointSelection | None = None) -> Tensor:
+    def project(self, cloud: Cloud, points: PointSelection = ALL_POINTS) -> Tensor:
         """z (h, n) of some or all columns of pictures (d, n)."""
-        cloud = cloud.part(indices)
+        cloud = cloud.select(points)
         coefficients = self.subspace.restrict(cloud.x)
         return self.frame.project(replace(cloud, x=coefficients))
 

@@ -10,7 +10,7 @@ only if it is much better.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -22,7 +22,7 @@ from sliceflow.spaces.pictures.parameters import PictureParameters
 from sliceflow.spaces.pictures.plan import PicturePlan
 
 if TYPE_CHECKING:
-    from sliceflow.spaces.pictures.fit import PictureAdapter, PlannedPictureFit
+    from sliceflow.spaces.pictures.fit import PlannedPictureFit
 
 # With more pictures there is no trial, which would take longer than a fit on a GPU.
 MAX_PICTURES_OF_TRIAL = 3_000
@@ -44,57 +44,6 @@ MIN_AUC_GAIN = 0.1
 N_COMPONENTS = 32
 
 
-@dataclass(frozen=True)
-class StartTrial:
-    """Chooses between mosaics and noise for the pictures of a planned fit."""
-
-    adapter: PictureAdapter
-
-    def run(self, planned_fit: PlannedPictureFit) -> PlannedPictureFit:
-        """The fit with mosaics, as it was planned, or planned anew with noise."""
-        rows = planned_fit.rows
-        trial_seed = planned_fit.seed.child("start")
-        shuffled = np.argsort(trial_seed.normal(len(rows), 1).numpy().ravel())
-        n_held_out = int(HELD_OUT_SHARE * len(shuffled))
-        held_out = rows.pixels[shuffled[:n_held_out]]
-        to_fit = rows.take(shuffled[n_held_out:][:MAX_FITTED_PICTURES])
-
-        def detect(start: int | Literal["noise"]) -> float:
-            """The AUC with which samples are told from held-out pictures."""
-            parameters = self._trial_parameters(start, planned_fit.plan.amplifier)
-            adapter = replace(self.adapter, parameters=parameters)
-            result = adapter.plan_fit(to_fit, trial_seed).run(())
-            assert result.particles is not None
-            samples = adapter.read(result.particles.X, None).pixels
-            return _detection(samples, held_out, to_fit.pixels)
-
-        auc_with_mosaics = detect(planned_fit.plan.mosaic_size)
-        if auc_with_mosaics < GOOD_DETECTION:
-            return planned_fit
-        if auc_with_mosaics - detect("noise") < MIN_AUC_GAIN:
-            return planned_fit
-        parameters = self.adapter.parameters
-        options = replace(parameters.options, start="noise")
-        adapter = replace(self.adapter, parameters=replace(parameters, options=options))
-        return adapter.plan_fit(rows, planned_fit.seed)
-
-    def _trial_parameters(
-        self, start: int | Literal["noise"], amplifier: float
-    ) -> PictureParameters:
-        """The parameters of a quick fit with this start, which stores no model."""
-        parameters = self.adapter.parameters
-        options = replace(parameters.options, start=start, n_knots=0)
-        return replace(
-            parameters,
-            options=options,
-            amplifier=amplifier,
-            n_clusters=1,
-            n_particles=N_TRIAL_PARTICLES,
-            quality="draft",
-            steps_per_stage=None,
-        )
-
-
 def needs_trial(plan: PicturePlan, n_ranks: int) -> bool:
     """Whether a trial decides where the particles of a planned fit start."""
     return (
@@ -102,6 +51,50 @@ def needs_trial(plan: PicturePlan, n_ranks: int) -> bool:
         and plan.mosaic_size > 0
         and n_ranks == 1
         and MIN_PICTURES_OF_TRIAL <= plan.n_pictures <= MAX_PICTURES_OF_TRIAL
+    )
+
+
+def noise_is_better(planned_fit: PlannedPictureFit) -> bool:
+    """Whether samples are much more like held-out pictures if particles start as noise.
+
+    The other start is the mosaics of the planned fit.
+    """
+    adapter = planned_fit.adapter
+    rows = planned_fit.rows
+    trial_seed = planned_fit.seed.child("start")
+    shuffled = np.argsort(trial_seed.normal(len(rows), 1).numpy().ravel())
+    n_held_out = int(HELD_OUT_SHARE * len(shuffled))
+    held_out = rows.pixels[shuffled[:n_held_out]]
+    train = rows.take(shuffled[n_held_out:][:MAX_FITTED_PICTURES])
+
+    def detection_of(start: int | Literal["noise"]) -> float:
+        """The AUC with which samples of this start are told from held-out pictures."""
+        trial_adapter = adapter.with_parameters(
+            _trial_parameters(adapter.parameters, start, planned_fit.plan.amplifier)
+        )
+        result = trial_adapter.plan_fit(train, trial_seed).run(())
+        assert result.particles is not None
+        samples = adapter.read(result.particles.X, None).pixels
+        return _detection(samples, held_out, train.pixels)
+
+    auc_of_mosaics = detection_of(planned_fit.plan.mosaic_size)
+    if auc_of_mosaics < GOOD_DETECTION:
+        return False
+    return auc_of_mosaics - detection_of("noise") >= MIN_AUC_GAIN
+
+
+def _trial_parameters(
+    parameters: PictureParameters, start: int | Literal["noise"], amplifier: float
+) -> PictureParameters:
+    """The parameters of a quick fit with this start, which stores no model."""
+    return replace(
+        parameters,
+        options=replace(parameters.options, start=start, n_knots=0),
+        amplifier=amplifier,
+        n_clusters=1,
+        n_particles=N_TRIAL_PARTICLES,
+        quality="draft",
+        steps_per_stage=None,
     )
 
 

@@ -18,7 +18,7 @@ from torch.nn.functional import normalize, pad
 
 from sliceflow import kernels
 from sliceflow.arrays import chunks
-from sliceflow.engine.clouds import Cloud, PointSelection
+from sliceflow.engine.clouds import ALL_POINTS, Cloud, PointSelection
 from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.frames import DenseFrame, condition_directions
 from sliceflow.engine.maps import GridMaps, TransportMaps
@@ -56,10 +56,11 @@ class TileFrame:
             return self
         return replace(self, theta_y=amplifier * self.theta_y)
 
-    def project(self, cloud: Cloud, indices: PointSelection | None = None) -> Tensor:
+    def project(self, cloud: Cloud, points: PointSelection = ALL_POINTS) -> Tensor:
         """z = Θx + θ_yᵀy: (C·h·w, n) -> (tiles·C·S², n)."""
+        indices = points.indices
         if isinstance(indices, slice):
-            cloud = cloud.part(indices)
+            cloud = cloud.select(points)
             indices = None
         kernel = kernels.for_tensor(cloud.x)
         return kernel.project_tiles(

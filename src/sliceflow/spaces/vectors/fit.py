@@ -193,7 +193,7 @@ class PlannedVectorFit:
         settings. This is the first thing that a fit does.
         """
         plan = self.plan
-        row_y = self.rows.flow_y(plan.map_sharing)
+        row_y = self.allocation.row_y
         scalers_by_class = scalers_of_classes(
             self.rows, row_y, plan.standardize, self.ranks
         )

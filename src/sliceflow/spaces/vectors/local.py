@@ -215,7 +215,7 @@ class PlannedLocalVectorFit:
         Particles are samples at conditions of rows, each row's as often as any other's.
         There are no steps, so listeners get no events.
         """
-        fitted = self.fit_samplers()
+        fitted = self.tune()
         row_conditions = self.rows.conditions
         assert row_conditions is not None, "local conditions need y"
         indices = even_indices(
@@ -239,10 +239,10 @@ class PlannedLocalVectorFit:
             "leave out what has none, or set condition_mode='joint'",
         )
 
-    def fit_samplers(self) -> FittedLocalVectors:
-        """Samplers of the rows, with the settings that are likeliest for rows left out.
+    def tune(self) -> FittedLocalVectors:
+        """The fitted state, with the settings that are likeliest for rows left out.
 
-        Trials choose the settings.
+        Trials choose them. Nothing else is fitted: the rows are the model.
         """
         rows = self.rows
         scaler = ColumnScaler.from_data(rows.X, self.plan.standardize)

@@ -382,47 +382,35 @@ def plan_vectors(
     d = rows.X.shape[1]
     n_rows = rows.n_all_rows
 
+    n_flow_particles = allocation.n_flow_particles
+
     condition_kind: ConditionKind = "none"
     condition_dim = 0
     amplifier = 0.0
-    sharing: MapSharing = "unconditional"
-    row_y = None
     if rows.conditions is not None:
         condition_kind = rows.conditions.encoder.kind
         condition_dim = rows.conditions.encoder.condition_dim
         amplifier = parameters.amplifier
-        sharing = resolve_map_sharing(amplifier, condition_dim)
-        row_y = rows.flow_y(sharing)
-    n_flow_particles = allocation.n_flow_particles
-    particle_y = allocation.particle_y
+    if options.shrinkage and isinstance(allocation.particle_y, ContinuousY):
+        fact = "does not work with a continuous y"
+        raise ParameterError("shrinkage", options.shrinkage, fact, "set it to 0")
+    n_knots = int(options.n_knots)
+    if allocation.particle_y is not None:
+        n_knots = choose_n_knots(n_knots, allocation.particle_y)
+    frame_kind = choose_frame_kind(parameters.frame, d, allocation.sharing, n_ranks)
 
-    frame_kind = choose_frame_kind(parameters.frame, d, sharing, n_ranks)
-    bandwidth, reason = plan_bandwidth(options.smoothing, rows, row_y)
+    bandwidth, reason = plan_bandwidth(options.smoothing, rows, allocation.row_y)
     draws_per_row = 1
     n_data = n_rows  # about: the choice of a transport needs no more
     if bandwidth != 0:  # in all there are as many draws as particles
         draws_per_row = max(1, round(n_flow_particles / n_rows))
         n_data = max(n_rows, n_flow_particles)
-
-    n_knots = int(options.n_knots)
-    n_per_map = n_flow_particles + n_data
-    if row_y is not None and particle_y is not None:
-        if options.shrinkage and not isinstance(particle_y, ClassIndices):
-            fact = "does not work with a continuous y"
-            kappa = options.shrinkage
-            raise ParameterError("shrinkage", kappa, fact, "set it to 0")
-        if isinstance(row_y, SeparateClassIndices) and isinstance(
-            particle_y, ClassIndices
-        ):
-            n_per_map = _largest_class(
-                y_p=particle_y,
-                y_q=row_y,
-                draws_per_row=n_data / len(row_y),
-            )
-        else:
-            n_knots = choose_n_knots(n_knots, particle_y)
     transport = resolve_transport(
-        parameters.transport, n_per_map, n_ranks, HISTOGRAM, AUTO
+        parameters.transport,
+        _points_per_map(allocation, n_rows, n_data),
+        n_ranks,
+        HISTOGRAM,
+        AUTO,
     )
     batch_size = None
     if n_ranks == 1:
@@ -482,25 +470,31 @@ def uses_local_conditions(
     return is_local
 
 
-def _largest_class(
-    *, y_p: ClassIndices, y_q: ClassIndices, draws_per_row: float
-) -> int:
-    """The particles and the data, with draws of each row, of the largest class.
+def _points_per_map(allocation: ParticleAllocation, n_rows: int, n_data: int) -> int:
+    """The particles and the data to which a map is fitted.
 
-    `y_p` are the classes of the particles, `y_q` those of the rows.
+    If classes have separate maps, these are the points of the largest class. `n_data`
+    are the draws of all `n_rows` rows, or the rows themselves.
     """
-    n_classes = int(y_q.values.max()) + 1
-    sizes_p = y_p.sizes(n_classes)
-    sizes_q = y_q.sizes(n_classes)
-    return int((sizes_p + draws_per_row * sizes_q).max())
+    row_y = allocation.row_y
+    particle_y = allocation.particle_y
+    if not (
+        isinstance(row_y, SeparateClassIndices)
+        and isinstance(particle_y, SeparateClassIndices)
+    ):
+        return allocation.n_flow_particles + n_data
+    sizes_p = particle_y.sizes(row_y.n_classes)
+    sizes_q = row_y.sizes(row_y.n_classes)
+    return int((sizes_p + n_data / n_rows * sizes_q).max())
 
 
-def choose_n_knots(n_knots: int, y: FlowY | None) -> int:
-    """Knots to keep per map, for particles with this y, which share the maps.
+def choose_n_knots(n_knots: int, y: FlowY) -> int:
+    """Knots to keep per map, for particles with this y.
 
-    More than `n_knots` if a rare class would otherwise get too few.
+    More than `n_knots` if a rare class, which shares the maps with others, would
+    otherwise get too few.
     """
-    if not isinstance(y, ClassIndices):
+    if not isinstance(y, ClassIndices) or isinstance(y, SeparateClassIndices):
         return n_knots
     sizes = y.sizes()
     rarest = int(sizes[sizes > 0].min())

@@ -50,7 +50,7 @@ class TunedVectors:
     @property
     def row_y(self) -> FlowY | None:
         """What the flow sees of y of the rows of all ranks; None if it ignores y."""
-        return self.planned_fit.rows.flow_y(self.planned_fit.plan.map_sharing)
+        return self.planned_fit.allocation.row_y
 
     # Clouds
 
@@ -109,6 +109,8 @@ class TunedVectors:
         """
         planned_fit = self.planned_fit
         if planned_fit.ranks.size > 1:
+            if particle_y is None or self.data_y is None:
+                return Batches()
             return one_weighted_batch(
                 self.shard.slice, planned_fit.device, y_p=particle_y, y_q=self.data_y
             )
