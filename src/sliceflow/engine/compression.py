@@ -238,18 +238,25 @@ def _means_of_row_cells(t: Tensor, bounds: Tensor) -> Tensor:
 def _jumps(values: Tensor) -> Tensor | None:
     """Where the values (h, K) jump to or from an atom: the widest jumps of each row.
 
-    An atom is a run of equal values. The result (h, J) has the index of the first value
-    after each jump, and K where a row has fewer than J jumps. It is None if no row has
-    any.
+    An atom is a run of equal values, of `atom_size` or more. In a row of
+
+        0  0  0  1  2  5  5  5  6
+
+    with atoms of 3, the gaps from 0 to 1, from 2 to 5 and from 5 to 6 are jumps. The
+    result (h, J) has the index of the first value after each jump, and K where a row
+    has fewer than J jumps. It is None if no row has any.
     """
-    gap = values.diff(dim=1)
+    gap = values.diff(dim=1)  # gap k is between the values k and k + 1
+    n_gaps = gap.shape[1]
     atom_size = max(2, values.shape[1] // _ATOM_ONE_IN)
+    # Whether an atom starts at a value, with `atom_size` places for values that are not
+    # there on both sides: value k is in column atom_size + k.
     starts_atom = values[:, atom_size - 1 :] == values[:, : 1 - atom_size]
     starts_atom = torch.nn.functional.pad(starts_atom, (atom_size, atom_size))
-    n_gaps = gap.shape[1]
-    ends_before = starts_atom[:, 1 : 1 + n_gaps]
-    starts_after = starts_atom[:, atom_size + 1 : atom_size + 1 + n_gaps]
-    gap = torch.where(ends_before | starts_after, gap, 0.0)
+    # An atom that starts at value k − atom_size + 1 ends before gap k.
+    ends_before_gap = starts_atom[:, 1 : 1 + n_gaps]
+    starts_after_gap = starts_atom[:, atom_size + 1 : atom_size + 1 + n_gaps]
+    gap = torch.where(ends_before_gap | starts_after_gap, gap, 0.0)
     if gap.numel() == 0:
         return None
     n_jumps = min(MAX_JUMPS, int((gap > 0).sum(1).amax()))

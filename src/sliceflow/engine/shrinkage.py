@@ -72,13 +72,7 @@ class ShrunkTransport:
         solution = self.transport.solve(z_p, z_q, batch)
         variance = None
         if self.n_shared_classes:
-            y = batch.all_data_y
-            assert isinstance(y, ClassIndices), "classes share the maps"
-            if batch.data.indices is not None:
-                y = y.take(batch.data.indices)
-            variance = variance_within(
-                z_q, y, self.n_shared_classes, self.sum_over_ranks
-            )
+            variance = self._variance_within_classes(z_q, batch)
         thresholds = tuple(self.strength * inverse for inverse in self.inverse_sizes)
         threshold = _on_device(thresholds, solution.cost.device)
         if isinstance(solution.maps, GridMaps) and solution.maps.counts is not None:
@@ -99,6 +93,14 @@ class ShrunkTransport:
                 "set shrinkage=0, or use transport='auto'",
             )
         return solution._replace(active_fraction=(factor > 0).to(factor.dtype).mean())
+
+    def _variance_within_classes(self, z_q: Tensor, batch: Batch) -> Tensor:
+        """The variance (h,) of the data z_q (h, n) of a batch, within their classes."""
+        y = batch.all_data_y
+        assert isinstance(y, ClassIndices), "classes share the maps"
+        if batch.data.indices is not None:
+            y = y.take(batch.data.indices)
+        return variance_within(z_q, y, self.n_shared_classes, self.sum_over_ranks)
 
 
 def shrunk_flow(

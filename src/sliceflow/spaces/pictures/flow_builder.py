@@ -103,40 +103,26 @@ class PictureFlowBuilder:
         return precision
 
     def _stage(self, i: int) -> Stage:
-        """Stage i. Single pixels have another transport."""
+        """Stage i, on the coefficients of its resolution."""
         plan = self.plan
         stage = plan.picture_stages[i]
         channels, height, width = plan.layout.shape
         coefficients = PyramidSubspace(
             channels, height, width, stage.height, stage.width
         )
+        frame_kind, subspace = self._frame_kind_and_subspace(i, coefficients)
         transport = plan.transport
-        max_knots = plan.n_knots
         if self._has_single_pixels(i):
             transport = self._single_pixel_transport()
-            if transport != plan.transport:
-                max_knots = SINGLE_PIXEL_BINS
-
+        max_knots = plan.n_knots
+        if transport != plan.transport:
+            max_knots = SINGLE_PIXEL_BINS
         taper = 0.0
         if self._is_last_of_patches(i):
             taper = plan.options.taper
-
-        # Clipped before a stage of single pixels, ties at ±1 would stay ties.
-        clip = plan.options.clip and coefficients.is_whole
-        if self._has_single_pixels(i + 1):
-            clip = False
-
-        frame: FrameKind = self.frame_kind(i)
-        subspace = replace(coefficients, clip=clip)
-        if self.is_known is not None:
-            # Coefficients mix known pixels with others. So particles move as whole
-            # pictures, in which known pixels can stay, and only frames see
-            # coefficients.
-            frame = MaskedFrameKind(coefficients, self.frame_kind(i), self.is_known)
-            subspace = PyramidSubspace(channels, height, width, height, width, clip)
         return Stage(
             name=stage.name,
-            frame_kind=frame,
+            frame_kind=frame_kind,
             n_steps=stage.n_steps,
             transport=transport,
             step_size=self._step_size(coefficients),
@@ -147,6 +133,26 @@ class PictureFlowBuilder:
             subspace=subspace,
             frame_seed_path=_frame_seed_path(i),
         )
+
+    def _frame_kind_and_subspace(
+        self, i: int, coefficients: PyramidSubspace
+    ) -> tuple[FrameKind, PyramidSubspace]:
+        """What makes the frames of stage i, and the subspace that particles move in.
+
+        Both are of the coefficients, unless there are known pixels. Coefficients mix
+        these with others. So particles then move as whole pictures, in which known
+        pixels can stay, and only frames see coefficients.
+        """
+        # Clipped before a stage of single pixels, ties at ±1 would stay ties.
+        clip = self.plan.options.clip and coefficients.is_whole
+        if self._has_single_pixels(i + 1):
+            clip = False
+        frame_kind = self.frame_kind(i)
+        if self.is_known is None:
+            return frame_kind, replace(coefficients, clip=clip)
+        channels, height, width = self.plan.layout.shape
+        whole = PyramidSubspace(channels, height, width, height, width, clip)
+        return MaskedFrameKind(coefficients, frame_kind, self.is_known), whole
 
     def _step_size(self, coefficients: PyramidSubspace) -> float:
         """The step size: 1, or at most H/d with random patches, as in the paper's code.

@@ -50,7 +50,7 @@ class AxisSteps:
         )
         return cls(across_ranks(spec, planned_fit.ranks), tuned, tuned.axis_cloud())
 
-    def move(self, kept: Cloud, kept_y: FlowY | None, flow_end: FlowEnd) -> None:
+    def fit_to_kept(self, kept: Cloud, kept_y: FlowY | None, flow_end: FlowEnd) -> None:
         """Move the kept particles, in place, by axis steps that are fitted to them.
 
         Parameters
@@ -70,7 +70,7 @@ class AxisSteps:
         )
         self._simulate(spec, kept, kept_y, counted_on, flow_end.listeners)
 
-    def append_to(self, steps: Sequence[ModelStep]) -> list[ModelStep]:
+    def fit_for_model(self, steps: Sequence[ModelStep]) -> list[ModelStep]:
         """The flow's steps, and then axis steps that are fitted to fresh particles."""
         fresh, fresh_y = _fresh_particles(self.tuned, steps)
         continued = FlowState(model_steps=list(steps))

@@ -288,8 +288,8 @@ class RunningVectors:
         model_steps = flow_end.state.model_steps
         if tuned.planned_fit.plan.n_axis_particles:
             axis_steps = AxisSteps.for_fit(tuned)
-            axis_steps.move(kept, allocation.kept_particle_y, flow_end)
-            model_steps = axis_steps.append_to(model_steps)
+            axis_steps.fit_to_kept(kept, allocation.kept_particle_y, flow_end)
+            model_steps = axis_steps.fit_for_model(model_steps)
         fitted = _fitted_vectors(tuned, model_steps)
 
         # This rank's part of the kept particles.
