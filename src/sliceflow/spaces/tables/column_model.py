@@ -28,15 +28,15 @@ from sliceflow.spaces.tables.cell_sources import (
 )
 from sliceflow.spaces.tables.column_data import ColumnData
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import (
+from sliceflow.spaces.tables.draft_rows import DraftRows
+from sliceflow.spaces.tables.level_positions import (
     MISSING,
-    Coords,
+    LevelPositions,
     has_value,
     is_impossible,
     is_missing,
     is_undrawn,
 )
-from sliceflow.spaces.tables.draft_rows import DraftRows
 from sliceflow.spaces.tables.new_cells import NewCells
 from sliceflow.spaces.tables.node_sampler import NodeSampler
 from sliceflow.spaces.tables.predictors import limit_predictors
@@ -104,17 +104,17 @@ class ColumnModel:
 
     def draw(
         self, draft: DraftRows, rng: np.random.Generator, clip: bool = True
-    ) -> Coords:
-        """Coordinates (m, 1) of new cells for the m rows of a draft; see `ChainStep`.
+    ) -> LevelPositions:
+        """Positions (m, 1) of new cells for the m rows of a draft; see `ChainStep`.
 
         In this order, a cell is copied from an equal column or left missing, if such a
         source is drawn for it; computed by a rule; or drawn from the tree.
         """
-        cell_coords = draft.cell_coords
-        score_prediction = _predict(self.score_regression, cell_coords)
-        ridge_prediction = _predict(self.sampler.regression, cell_coords)
+        cell_positions = draft.cell_positions
+        score_prediction = _predict(self.score_regression, cell_positions)
+        ridge_prediction = _predict(self.sampler.regression, cell_positions)
         x = _tree_features(
-            cell_coords, self.predictors, [score_prediction, ridge_prediction]
+            cell_positions, self.predictors, [score_prediction, ridge_prediction]
         )
         cells = NewCells(
             draft,
@@ -125,12 +125,12 @@ class ColumnModel:
             clip=clip,
         )
         computed = solve_column(
-            self.rules, self.columns, cell_coords, self.column_index
+            self.rules, self.columns, cell_positions, self.column_index
         )
         is_computed = ~is_undrawn(computed)
         if self.source_tree is not None:
             sources = self._draw_sources(self.source_tree, x, rng)
-            self._copy_equal_columns(sources, cell_coords, cells)
+            self._copy_equal_columns(sources, cell_positions, cells)
             _leave_missing(sources, cells)
             if not all_rows_keep(self.rules):
                 is_computed &= sources.computed
@@ -138,7 +138,7 @@ class ColumnModel:
         from_tree = np.flatnonzero(cells.are_undrawn & ~is_computed)
         leaf = self.sampler.tree.find_leaves(x[from_tree])
         cells.draw_from_leaves(from_tree, leaf)
-        return cells.coords[:, None]
+        return cells.positions[:, None]
 
     def _draw_sources(
         self, source_tree: Tree, x: TreeFeatures, rng: np.random.Generator
@@ -149,17 +149,17 @@ class ColumnModel:
         return CellSources(self.sources.equal_indices, source_ids)
 
     def _copy_equal_columns(
-        self, sources: CellSources, cell_coords: Coords, cells: NewCells
+        self, sources: CellSources, cell_positions: LevelPositions, cells: NewCells
     ) -> None:
         """Copy cells of earlier columns, where these are the source."""
         for c in sources.equal_indices:
             row_indices = np.flatnonzero(sources.equals(c))
             grid_values = convert_grid_values(
-                cell_coords[row_indices, c],
+                cell_positions[row_indices, c],
                 from_grid=self.columns[c].grid,
                 to_grid=self.column.grid,
             )
-            copied = self.column.grid.grid_values_to_coords(grid_values)
+            copied = self.column.grid.grid_values_to_positions(grid_values)
             is_known = has_value(copied)
             cells.propose(row_indices[is_known], copied[is_known])
 
@@ -167,10 +167,12 @@ class ColumnModel:
 def _leave_missing(sources: CellSources, cells: NewCells) -> None:
     """Set cells to missing, where that is the source."""
     row_indices = np.flatnonzero(sources.missing)
-    cells.propose(row_indices, Coords(np.full(len(row_indices), MISSING)))
+    cells.propose(row_indices, LevelPositions(np.full(len(row_indices), MISSING)))
 
 
-def _take_computed(is_computed: Mask, computed: Coords, cells: NewCells) -> None:
+def _take_computed(
+    is_computed: Mask, computed: LevelPositions, cells: NewCells
+) -> None:
     """Set cells to `computed` ones (m,), in rows in which rules compute them.
 
     A computed cell that is not allowed stays undrawn: any other would break a rule.
@@ -199,16 +201,16 @@ def fit_column_model(
     ridge = None
     if uses_ridge(strategy):
         may_regress = sources.from_tree | sources.computed
-        known = data.take(may_regress & ~is_missing(data.coords))
+        known = data.take(may_regress & ~is_missing(data.positions))
         ridge = _fit_to_sample(SCALE_OF_STRATEGY[strategy], known, rng)
     if ridge is not None:
         # A missing cell has no residual that the tree could draw.
-        sources = sources.with_missing(is_missing(data.coords))
+        sources = sources.with_missing(is_missing(data.positions))
 
-    score_prediction = _predict(score_regression, data.cell_coords)
-    ridge_prediction = _predict(ridge, data.cell_coords)
+    score_prediction = _predict(score_regression, data.cell_positions)
+    ridge_prediction = _predict(ridge, data.cell_positions)
     x = _tree_features(
-        data.cell_coords, data.predictors, [score_prediction, ridge_prediction]
+        data.cell_positions, data.predictors, [score_prediction, ridge_prediction]
     )
     source_tree = None
     if needs_source_tree(sources, rules):
@@ -216,8 +218,8 @@ def fit_column_model(
         source_tree = Tree.from_data(
             x, source_ids, source_ids.astype(np.float64), settings, rng
         )
-    in_tree = _rows_in_tree(sources, data.coords)
-    values: Floats = data.coords[in_tree]
+    in_tree = _rows_in_tree(sources, data.positions)
+    values: Floats = data.positions[in_tree]
     if ridge is not None and ridge_prediction is not None:
         actual = target_on_scale(ridge.scale, data.take(in_tree))
         values = actual - ridge_prediction[in_tree]
@@ -259,24 +261,28 @@ def _fit_to_sample(
     return RidgeRegression.from_data(scale, data.take(sample))
 
 
-def _predict(regression: RidgeRegression | None, cell_coords: Coords) -> Floats | None:
+def _predict(
+    regression: RidgeRegression | None, cell_positions: LevelPositions
+) -> Floats | None:
     """What a regression predicts (m,) of rows (m, d); None without a regression."""
     if regression is None:
         return None
-    return regression.predict(cell_coords)
+    return regression.predict(cell_positions)
 
 
 def _tree_features(
-    cell_coords: Coords, predictors: Ints, predictions: Sequence[Floats | None]
+    cell_positions: LevelPositions,
+    predictors: Ints,
+    predictions: Sequence[Floats | None],
 ) -> TreeFeatures:
-    """What trees see of rows with coordinates (m, d).
+    """What trees see of rows with positions (m, d).
 
-    Features (m, p) are the coordinates of the predictors, and the predictions (m,) of
+    Features (m, p) are the positions of the predictors, and the predictions (m,) of
     regressions, of which some may be None.
     """
-    x: Floats = cell_coords[:, predictors]
+    x: Floats = cell_positions[:, predictors]
     if len(predictors) == 0:
-        x = np.zeros((len(cell_coords), 1))  # a tree of one leaf
+        x = np.zeros((len(cell_positions), 1))  # a tree of one leaf
     features = [x]
     for prediction in predictions:
         if prediction is not None:
@@ -284,13 +290,13 @@ def _tree_features(
     return np.hstack(features).astype(np.float32)
 
 
-def _rows_in_tree(sources: CellSources, coords: Coords) -> Mask:
-    """Which rows (n,) the tree of a column with coordinates (n,) is fitted to.
+def _rows_in_tree(sources: CellSources, positions: LevelPositions) -> Mask:
+    """Which rows (n,) the tree of a column with positions (n,) is fitted to.
 
     It is never empty: constraints may forbid all other sources in a new row.
     """
     if sources.from_tree.any():
         return sources.from_tree
-    if has_value(coords).any():
-        return has_value(coords)
-    return np.full(len(coords), True)
+    if has_value(positions).any():
+        return has_value(positions)
+    return np.full(len(positions), True)

@@ -59,19 +59,19 @@ def plain_draws_are_better(
     given_rows : what is given
     """
     holds = given_rows.holds
-    n_matches = int(holds(table.cell_coords).sum())
+    n_matches = int(holds(table.cell_positions).sum())
     if n_matches < MIN_ROWS_TO_COMPARE:
         return True
     settings = settings._replace(n_neighbors=settings.n_neighbors // 2)
-    share = n_matches / len(table.cell_coords)
+    share = n_matches / len(table.cell_positions)
     needed = {*compared_columns(table), *given_rows.column_indices}
     drawn = [c for c in table.drawing_order if c in needed]
-    compared = [c for c in drawn if c not in given_rows.fixed_coords]
+    compared = [c for c in drawn if c not in given_rows.fixed_positions]
     if not compared:
         return False  # all columns are given, and no chain draws anything
     gains = []
     seed = CHOICE_SEED.child("given")
-    for fitted, held_out in iter_halves(table.cell_coords, seed, n_matches):
+    for fitted, held_out in iter_halves(table.cell_positions, seed, n_matches):
         rows = held_out[holds(held_out)]
         plain = trial_draws(
             table,
@@ -88,7 +88,7 @@ def plain_draws_are_better(
             settings,
             strategies,
             drawn_indices=drawn,
-            fixed_coords=given_rows.fixed_coords,
+            fixed_positions=given_rows.fixed_positions,
         )
         plain = plain[holds(plain)]
         refitted = refitted[holds(refitted)]

@@ -273,12 +273,12 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent]):
         df = read_if_path(X)
         dropped = [column.name for column in table.columns if column.kind == "drop"]
         missing = {name: None for name in dropped if name not in df}
-        cell_coords = table.coords_of(
+        cell_positions = table.positions_of(
             read_dataframe(df.assign(**missing)),
             new_as_missing=True,
             outside_as_missing=True,
         )
-        return table.shares_kept(cell_coords)
+        return table.shares_kept(cell_positions)
 
     @property
     def kinds_(self) -> dict[Any, str]:

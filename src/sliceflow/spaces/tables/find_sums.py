@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from sliceflow.arrays import Floats, Ints
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import Coords, has_all_values
+from sliceflow.spaces.tables.level_positions import LevelPositions, has_all_values
 from sliceflow.spaces.tables.rule_evidence import (
     MIN_ROWS_OF_RULE,
     MIN_SHARE_OF_RULE,
@@ -74,7 +74,7 @@ class _CandidateSum(NamedTuple):
 
 
 def find_sums(
-    columns: Sequence[Column], cell_coords: Coords, numbers: NumberColumns
+    columns: Sequence[Column], cell_positions: LevelPositions, numbers: NumberColumns
 ) -> list[list[LinearRule]]:
     """Sums that are rules, each in all its orientations, the most natural first.
 
@@ -83,7 +83,7 @@ def find_sums(
     """
     candidates = list[_CandidateSum]()
     for relation in _find_candidate_relations(numbers):
-        candidate = _judge_relation(columns, cell_coords, relation)
+        candidate = _judge_relation(columns, cell_positions, relation)
         if candidate is not None:
             candidates.append(candidate)
 
@@ -98,16 +98,16 @@ def find_sums(
 
 
 def _judge_relation(
-    columns: Sequence[Column], cell_coords: Coords, relation: WholeRelation
+    columns: Sequence[Column], cell_positions: LevelPositions, relation: WholeRelation
 ) -> _CandidateSum | None:
     """The sum of a relation, if enough rows keep it; else None."""
     totals = _possible_totals(columns, relation)
     if columns[totals[0]].n_levels < MIN_LEVELS_OF_SUM:
         return None
     orientations = [
-        _linear_rule(columns, cell_coords, relation, total) for total in totals
+        _linear_rule(columns, cell_positions, relation, total) for total in totals
     ]
-    evidence = evidence_of(orientations[0], columns, cell_coords)
+    evidence = evidence_of(orientations[0], columns, cell_positions)
     if not evidence.suffices:
         return None
     coefficients = np.zeros(len(columns))
@@ -281,7 +281,7 @@ def _possible_totals(columns: Sequence[Column], relation: WholeRelation) -> list
 
 def _linear_rule(
     columns: Sequence[Column],
-    cell_coords: Coords,
+    cell_positions: LevelPositions,
     relation: WholeRelation,
     total: int,
 ) -> LinearRule:
@@ -305,8 +305,8 @@ def _linear_rule(
             for c, known in zip(indices, known_units, strict=True)
         ]
     rule = LinearRule("", indices, tuple(weights), "=", 0, unit, is_discovered=True)
-    known_coords = cell_coords[has_all_values(cell_coords, indices)]
-    bound = _usual_value(rule.difference(columns, known_coords), unit is not None)
+    known_positions = cell_positions[has_all_values(cell_positions, indices)]
+    bound = _usual_value(rule.difference(columns, known_positions), unit is not None)
     text = _sum_text(columns, indices, pairs, bound * float(unit or 1))
     return replace(rule, bound=bound, text=text)
 

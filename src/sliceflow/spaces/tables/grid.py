@@ -1,6 +1,6 @@
 """The levels of a column as numbers on a grid, and conversions between their forms.
 
-`columns` explains coordinates, scaled values and grid values, with an example.
+`columns` explains positions, scaled values and grid values, with an example.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from functools import cached_property
 import numpy as np
 
 from sliceflow.arrays import Floats
-from sliceflow.spaces.tables.coords import (
+from sliceflow.spaces.tables.formats import ScaledValues
+from sliceflow.spaces.tables.level_positions import (
     IMPOSSIBLE,
     MISSING,
-    Coords,
     GridValues,
+    LevelPositions,
     is_missing,
 )
-from sliceflow.spaces.tables.formats import ScaledValues
 
 
 @dataclass(frozen=True, eq=False)
 class Grid:
     """The levels of a column as numbers, and conversions between forms of cells.
 
-    Of categories, scaled values and grid values are the coordinates.
+    Of categories, scaled values and grid values are the positions.
     """
 
     # The scaled values (k,) of the levels, ascending: integers that count the unit, as
@@ -50,28 +50,28 @@ class Grid:
         step_counts = (self.scaled_values - self.origin) // self.spacing
         return GridValues(step_counts.astype(np.float64))
 
-    def coords_to_grid_values(self, coords: Coords) -> GridValues:
-        """The grid values (m,) at coordinates (m,); NaN where cells are missing."""
+    def positions_to_grid_values(self, positions: LevelPositions) -> GridValues:
+        """The grid values (m,) at positions (m,); NaN where cells are missing."""
         if len(self.grid_values) == 0:
-            return GridValues(np.full(len(coords), np.nan))
-        grid_values = values_at(self.grid_values, coords)
-        return GridValues(np.where(is_missing(coords), np.nan, grid_values))
+            return GridValues(np.full(len(positions), np.nan))
+        grid_values = values_at(self.grid_values, positions)
+        return GridValues(np.where(is_missing(positions), np.nan, grid_values))
 
-    def grid_values_to_coords(self, grid_values: GridValues) -> Coords:
-        """The coordinates (m,) of grid values (m,); NaN becomes `MISSING`.
+    def grid_values_to_positions(self, grid_values: GridValues) -> LevelPositions:
+        """The positions (m,) of grid values (m,); NaN becomes `MISSING`.
 
         Grid values outside the range of the levels become `IMPOSSIBLE`.
         """
-        level_coords = np.arange(len(self.grid_values))
-        coords = np.interp(grid_values, self.grid_values, level_coords)
+        positions_of_levels = np.arange(len(self.grid_values))
+        positions = np.interp(grid_values, self.grid_values, positions_of_levels)
         # np.interp may miss a level by a rounding error, and only levels are exact.
-        nearest = np.rint(np.nan_to_num(coords)).astype(np.int64)
+        nearest = np.rint(np.nan_to_num(positions)).astype(np.int64)
         is_level = self.grid_values[nearest] == grid_values
-        coords = np.where(is_level, nearest, coords)
+        positions = np.where(is_level, nearest, positions)
         is_outside = grid_values < self.grid_values[0]
         is_outside |= grid_values > self.grid_values[-1]
-        coords = np.where(is_outside, IMPOSSIBLE, coords)
-        return Coords(np.where(np.isnan(grid_values), MISSING, coords))
+        positions = np.where(is_outside, IMPOSSIBLE, positions)
+        return LevelPositions(np.where(np.isnan(grid_values), MISSING, positions))
 
     def grid_values_to_scaled_values(self, grid_values: GridValues) -> ScaledValues:
         """The scaled values (m,) of grid values (m,), rounded to the grid."""
@@ -101,12 +101,12 @@ class Grid:
         grid_values = [difference / divisor for difference in differences.tolist()]
         return GridValues(np.array(grid_values, dtype=np.float64))
 
-    def coords_to_scaled_values(self, coords: Coords) -> ScaledValues:
-        """The exact scaled values (m,) at coordinates (m,) of no missing cells."""
-        level = np.floor(coords).astype(np.int64)
+    def positions_to_scaled_values(self, positions: LevelPositions) -> ScaledValues:
+        """The exact scaled values (m,) at positions (m,) of no missing cells."""
+        level = np.floor(positions).astype(np.int64)
         scaled_values = self.scaled_values[level]
-        is_new = coords != level
-        new_values = self.coords_to_grid_values(coords[is_new])
+        is_new = positions != level
+        new_values = self.positions_to_grid_values(positions[is_new])
         scaled_values[is_new] = self.grid_values_to_scaled_values(new_values)
         return scaled_values
 

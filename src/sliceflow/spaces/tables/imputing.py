@@ -31,16 +31,16 @@ from sliceflow.spaces.tables.choose_strategies import choose_strategy
 from sliceflow.spaces.tables.column_data import ColumnData
 from sliceflow.spaces.tables.column_model import ColumnModel, fit_column_model
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import (
+from sliceflow.spaces.tables.dependent_holes import DependentHoles, HoleGroup
+from sliceflow.spaces.tables.draft_rows import DraftRows
+from sliceflow.spaces.tables.level_positions import (
     UNDRAWN,
-    Coords,
+    LevelPositions,
     has_value,
     is_impossible,
     is_missing,
     is_undrawn,
 )
-from sliceflow.spaces.tables.dependent_holes import DependentHoles, HoleGroup
-from sliceflow.spaces.tables.draft_rows import DraftRows
 from sliceflow.spaces.tables.rule_set import RuleSet
 from sliceflow.spaces.tables.table import Table, generator
 from sliceflow.spaces.tables.trees import TreeSettings
@@ -94,70 +94,74 @@ ROUNDS_WITH_DISCOVERED_RULES = 2
 
 
 def fill_missing(
-    table: Table, cell_coords: Coords, n: int, seed: Seed
-) -> tuple[Coords, Ints]:
-    """Fill the missing cells of rows with coordinates (m, d), n times.
+    table: Table, cell_positions: LevelPositions, n: int, seed: Seed
+) -> tuple[LevelPositions, Ints]:
+    """Fill the missing cells of rows with positions (m, d), n times.
 
     Identifiers, and columns without values, stay missing. Models are fitted during the
     first round of fillings, and serve all later rounds.
 
     Returns
     -------
-    cell_coords : (n·m, d), one filling below the other
+    cell_positions : (n·m, d), one filling below the other
     unfilled : the indices of rows among these that stay as they were, because each
         filling broke a constraint
     """
-    training_coords = _sample_training_rows(table, seed)
+    training_positions = _sample_training_rows(table, seed)
     training = _TrainingRows(
         columns=table.columns,
-        fillable=_fillable_columns(table, training_coords),
-        cell_coords=training_coords,
+        fillable=_fillable_columns(table, training_positions),
+        cell_positions=training_positions,
         n_copies=int(np.clip(n, MIN_TREES, MAX_TREES)),
         seed=seed,
     )
     rng = generator(seed.child("fill"))
-    with_constants = _with_constants(table.columns, cell_coords)
-    filled_coords = Coords(np.tile(with_constants, (n, 1)))
-    unfinished = np.flatnonzero(training.holes(filled_coords).any(axis=1))
+    with_constants = _with_constants(table.columns, cell_positions)
+    filled_positions = LevelPositions(np.tile(with_constants, (n, 1)))
+    unfinished = np.flatnonzero(training.holes(filled_positions).any(axis=1))
     if not len(unfinished):
-        return filled_coords, unfinished
+        return filled_positions, unfinished
     rule_set = table.rule_set
-    models, filling = _fit_and_fill(training, rule_set, filled_coords[unfinished], rng)
-    unfinished = filling.write(filled_coords, unfinished)
+    models, filling = _fit_and_fill(
+        training, rule_set, filled_positions[unfinished], rng
+    )
+    unfinished = filling.write(filled_positions, unfinished)
     for attempt in range(1, MAX_FILL_ROUNDS):
         if not len(unfinished):
             break
         if attempt == ROUNDS_WITH_DISCOVERED_RULES:
             rule_set = _only_constraints(rule_set)
-        filling = models.fill(rule_set, filled_coords[unfinished], rng)
-        unfinished = filling.write(filled_coords, unfinished)
-    return filled_coords, unfinished
+        filling = models.fill(rule_set, filled_positions[unfinished], rng)
+        unfinished = filling.write(filled_positions, unfinished)
+    return filled_positions, unfinished
 
 
-def _sample_training_rows(table: Table, seed: Seed) -> Coords:
-    """Coordinates (r, d) of the training rows to learn from, in random order."""
+def _sample_training_rows(table: Table, seed: Seed) -> LevelPositions:
+    """Positions (r, d) of the training rows to learn from, in random order."""
     n_rows = min(MAX_TRAINING_ROWS, MAX_TRAINING_CELLS // len(table.columns))
     # "some" stays, because another path would change what is filled in.
-    order = generator(seed.child("some")).permutation(len(table.cell_coords))
-    return table.cell_coords[order[:n_rows]]
+    order = generator(seed.child("some")).permutation(len(table.cell_positions))
+    return table.cell_positions[order[:n_rows]]
 
 
-def _fillable_columns(table: Table, training_coords: Coords) -> list[int]:
+def _fillable_columns(table: Table, training_positions: LevelPositions) -> list[int]:
     """Indices of columns that can be filled: no identifiers, and some cell is known."""
     fillable = []
     for c in table.drawing_order:
         is_identifier = table.columns[c].kind == "identifier"
-        if not is_identifier and has_value(training_coords[:, c]).any():
+        if not is_identifier and has_value(training_positions[:, c]).any():
             fillable.append(c)
     return fillable
 
 
-def _with_constants(columns: Sequence[Column], cell_coords: Coords) -> Coords:
-    """Coordinates (m, d) in which constant columns have their value in all cells."""
+def _with_constants(
+    columns: Sequence[Column], cell_positions: LevelPositions
+) -> LevelPositions:
+    """Positions (m, d) in which constant columns have their value in all cells."""
     is_constant = [
         column.kind == "constant" and column.n_levels > 0 for column in columns
     ]
-    return Coords(np.where(is_constant, 0.0, cell_coords))
+    return LevelPositions(np.where(is_constant, 0.0, cell_positions))
 
 
 def _only_constraints(rule_set: RuleSet) -> RuleSet:
@@ -169,15 +173,15 @@ def _only_constraints(rule_set: RuleSet) -> RuleSet:
 class _Filling(NamedTuple):
     """Rows of which all holes have a filling."""
 
-    cell_coords: Coords  # (m, d)
+    cell_positions: LevelPositions  # (m, d)
     keeps_rules: Mask  # (m,), which of them keep all rules
 
-    def write(self, filled_coords: Coords, row_indices: Ints) -> Ints:
+    def write(self, filled_positions: LevelPositions, row_indices: Ints) -> Ints:
         """Write the rows that keep all rules to their places (m,), in place.
 
         Returns the places of the others.
         """
-        filled_coords[row_indices[self.keeps_rules]] = self.cell_coords[
+        filled_positions[row_indices[self.keeps_rules]] = self.cell_positions[
             self.keeps_rules
         ]
         return row_indices[~self.keeps_rules]
@@ -197,27 +201,29 @@ class _TrainingRows:
 
     columns: Sequence[Column]  # all columns of the table
     fillable: Sequence[int]  # indices of the columns that models see and draw
-    cell_coords: Coords  # (r, d)
+    cell_positions: LevelPositions  # (r, d)
     n_copies: int  # and so the number of models of each column
     seed: Seed
 
-    def holes(self, cell_coords: Coords) -> Mask:
-        """Which cells of rows with coordinates (m, d) are missing and can be filled."""
+    def holes(self, cell_positions: LevelPositions) -> Mask:
+        """Which cells of rows with positions (m, d) are missing and can be filled."""
         is_fillable = np.isin(np.arange(len(self.columns)), self.fillable)
-        return is_missing(cell_coords) & is_fillable
+        return is_missing(cell_positions) & is_fillable
 
-    def fill_initially(self, cell_coords: Coords, rng: np.random.Generator) -> None:
+    def fill_initially(
+        self, cell_positions: LevelPositions, rng: np.random.Generator
+    ) -> None:
         """Fill the holes of rows (m, d), in place, from some of the training rows."""
-        donor_coords = self.cell_coords[:MAX_DONORS]
+        donor_positions = self.cell_positions[:MAX_DONORS]
         _fill_from_near_rows(
-            self.columns, donor_coords, cell_coords, self.fillable, rng
+            self.columns, donor_positions, cell_positions, self.fillable, rng
         )
 
     def fit_models(
         self,
         column_index: int,
         hidden_sets: Sequence[tuple[int, ...]],
-        copies: Coords,
+        copies: LevelPositions,
         seed: Seed,
     ) -> _ModelsByHidden:
         """Fit the models of a column to copies (n_copies · r, d) of training rows.
@@ -225,10 +231,10 @@ class _TrainingRows:
         Some see all other columns, and more do not see those of each hidden set. Rows
         whose cell of the column was a hole are left out.
         """
-        is_known = has_value(self.cell_coords[:, column_index])
+        is_known = has_value(self.cell_positions[:, column_index])
         known_copies = [
-            Coords(copy_coords[is_known])
-            for copy_coords in np.split(copies, self.n_copies)
+            LevelPositions(copy_positions[is_known])
+            for copy_positions in np.split(copies, self.n_copies)
         ]
         models: _ModelsByHidden = {
             (): self._fit_without((), column_index, known_copies, seed)
@@ -247,7 +253,7 @@ class _TrainingRows:
         self,
         hidden_indices: Sequence[int],
         column_index: int,
-        copies: Sequence[Coords],
+        copies: Sequence[LevelPositions],
         seed: Seed,
     ) -> list[ColumnModel]:
         """Models of a column given all others but hidden ones, one of each copy."""
@@ -258,11 +264,11 @@ class _TrainingRows:
         # "way" stays, because another path would change what is filled in.
         strategy = choose_strategy(data, seed=seed.child("way"))
         models = []
-        for t, copy_coords in enumerate(copies):
-            order = generator(seed.child("rows", t)).permutation(len(copy_coords))
-            n_bagged = round(BAGGING_SHARE * len(copy_coords))
+        for t, copy_positions in enumerate(copies):
+            order = generator(seed.child("rows", t)).permutation(len(copy_positions))
+            n_bagged = round(BAGGING_SHARE * len(copy_positions))
             model = fit_column_model(
-                data.with_rows(copy_coords[order[:n_bagged]]),
+                data.with_rows(copy_positions[order[:n_bagged]]),
                 seed=seed.child("grow", t),
                 settings=IMPUTATION_TREE_SETTINGS,
                 strategy=strategy,
@@ -279,44 +285,49 @@ class _ImputationModels:
     by_column: Mapping[int, _ModelsByHidden]
 
     def fill(
-        self, rule_set: RuleSet, cell_coords: Coords, rng: np.random.Generator
+        self,
+        rule_set: RuleSet,
+        cell_positions: LevelPositions,
+        rng: np.random.Generator,
     ) -> _Filling:
-        """Fill rows with coordinates (m, d), which stay as they are."""
+        """Fill rows with positions (m, d), which stay as they are."""
         columns = self.training.columns
-        swept_coords = cell_coords.copy()
-        holes = self.training.holes(swept_coords)
-        self.training.fill_initially(swept_coords, rng)
+        swept_positions = cell_positions.copy()
+        holes = self.training.holes(swept_positions)
+        self.training.fill_initially(swept_positions, rng)
         dependent = DependentHoles.from_rows(
-            rule_set.rules_in_solving_order, swept_coords, holes
+            rule_set.rules_in_solving_order, swept_positions, holes
         )
         for _ in range(N_SWEEPS):
             for c, models in self.by_column.items():
-                _redraw(columns, c, models, rule_set, swept_coords, dependent, rng)
-            filling = _apply_rules(rule_set, swept_coords, holes)
-            swept_coords = filling.cell_coords
+                _redraw(columns, c, models, rule_set, swept_positions, dependent, rng)
+            filling = _apply_rules(rule_set, swept_positions, holes)
+            swept_positions = filling.cell_positions
         return filling
 
 
 def _fit_and_fill(
     training: _TrainingRows,
     rule_set: RuleSet,
-    cell_coords: Coords,
+    cell_positions: LevelPositions,
     rng: np.random.Generator,
 ) -> tuple[_ImputationModels, _Filling]:
-    """Fit the models, and fill rows with coordinates (m, d) in the same sweeps.
+    """Fit the models, and fill rows with positions (m, d) in the same sweeps.
 
     Before a column is drawn again, its models are fitted to the copies of training rows
     as these are filled by then. The copies are swept together with the rows.
     """
-    copies = Coords(np.tile(training.cell_coords, (training.n_copies, 1)))
+    copies = LevelPositions(np.tile(training.cell_positions, (training.n_copies, 1)))
     with_holes = np.flatnonzero(training.holes(copies).any(axis=1))
     n_swept_copies = len(with_holes)
-    swept_coords = Coords(np.concatenate((copies[with_holes], cell_coords)))
-    holes = training.holes(swept_coords)
+    swept_positions = LevelPositions(
+        np.concatenate((copies[with_holes], cell_positions))
+    )
+    holes = training.holes(swept_positions)
     indices_with_holes = [c for c in training.fillable if holes[:, c].any()]
-    training.fill_initially(swept_coords, rng)
+    training.fill_initially(swept_positions, rng)
     dependent = DependentHoles.from_rows(
-        rule_set.rules_in_solving_order, swept_coords, holes
+        rule_set.rules_in_solving_order, swept_positions, holes
     )
     columns = training.columns
     by_column = dict[int, _ModelsByHidden]()
@@ -326,16 +337,16 @@ def _fit_and_fill(
         for c in indices_with_holes:
             groups = dependent.groups(c)
             if needs_fit:
-                copies[with_holes] = swept_coords[:n_swept_copies]
+                copies[with_holes] = swept_positions[:n_swept_copies]
                 seed = training.seed.child("column", c, sweep)
                 hidden_sets = [group.hidden_indices for group in groups]
                 by_column[c] = training.fit_models(c, hidden_sets, copies, seed)
             models = by_column[c]
-            _redraw(columns, c, models, rule_set, swept_coords, dependent, rng)
-        filling = _apply_rules(rule_set, swept_coords, holes)
-        swept_coords = filling.cell_coords
+            _redraw(columns, c, models, rule_set, swept_positions, dependent, rng)
+        filling = _apply_rules(rule_set, swept_positions, holes)
+        swept_positions = filling.cell_positions
     of_rows = _Filling(
-        filling.cell_coords[n_swept_copies:], filling.keeps_rules[n_swept_copies:]
+        filling.cell_positions[n_swept_copies:], filling.keeps_rules[n_swept_copies:]
     )
     return _ImputationModels(training, by_column), of_rows
 
@@ -345,30 +356,30 @@ def _redraw(
     c: int,
     models_by_hidden: _ModelsByHidden,
     rule_set: RuleSet,
-    cell_coords: Coords,
+    cell_positions: LevelPositions,
     dependent: DependentHoles,
     rng: np.random.Generator,
 ) -> None:
-    """Draw the holes of column c again, in `cell_coords` (m, d), in place.
+    """Draw the holes of column c again, in `cell_positions` (m, d), in place.
 
     Cells of other columns that follow from them are computed.
     """
     for group in dependent.groups(c):
         # Later rounds have fewer rules, and so sets that no model was fitted for.
         models = models_by_hidden.get(group.hidden_indices, models_by_hidden[()])
-        _redraw_group(models, group, rule_set, cell_coords, dependent.holes, rng)
-        dependent.solve_hidden(columns, cell_coords, group)
+        _redraw_group(models, group, rule_set, cell_positions, dependent.holes, rng)
+        dependent.solve_hidden(columns, cell_positions, group)
 
 
 def _redraw_group(
     models: Sequence[ColumnModel],
     group: HoleGroup,
     rule_set: RuleSet,
-    cell_coords: Coords,
+    cell_positions: LevelPositions,
     holes: Mask,
     rng: np.random.Generator,
 ) -> None:
-    """Draw a group of holes of one column again, in `cell_coords` (m, d), in place.
+    """Draw a group of holes of one column again, in `cell_positions` (m, d), in place.
 
     Each is drawn by a random one of the models, given other cells of the row. It stays
     as it was where the rules allow no draw.
@@ -377,41 +388,47 @@ def _redraw_group(
     rows_with_hole = rng.permutation(group.row_indices)
     parts = np.array_split(rows_with_hole, len(models))
     for model, row_indices in zip(models, parts, strict=True):
-        before = cell_coords[row_indices]
+        before = cell_positions[row_indices]
         # Rules wait for the cell that is drawn, and for those that follow from it.
-        rule_coords = _with_undrawn_holes(before, holes[row_indices])
-        rule_coords[:, [c, *group.hidden_indices]] = UNDRAWN
+        rule_positions = _with_undrawn_holes(before, holes[row_indices])
+        rule_positions[:, [c, *group.hidden_indices]] = UNDRAWN
         draft = DraftRows(
-            before, rule_set, allow_missing=False, rule_coords=rule_coords
+            before, rule_set, allow_missing=False, rule_positions=rule_positions
         )
         drawn = model.draw(draft, rng)[:, 0]
-        cell_coords[row_indices, c] = np.where(is_undrawn(drawn), before[:, c], drawn)
+        cell_positions[row_indices, c] = np.where(
+            is_undrawn(drawn), before[:, c], drawn
+        )
 
 
-def _apply_rules(rule_set: RuleSet, cell_coords: Coords, holes: Mask) -> _Filling:
+def _apply_rules(
+    rule_set: RuleSet, cell_positions: LevelPositions, holes: Mask
+) -> _Filling:
     """Solve rules for the `holes` (m, d) of rows (m, d) that follow from other cells.
 
     Holes without a solution stay as they were.
     """
-    completed = _with_undrawn_holes(cell_coords, holes)
+    completed = _with_undrawn_holes(cell_positions, holes)
     keeps_rules = rule_set.solve_rows(completed, holes)
     stays = is_undrawn(completed) | is_impossible(completed)
-    return _Filling(Coords(np.where(stays, cell_coords, completed)), keeps_rules)
+    return _Filling(
+        LevelPositions(np.where(stays, cell_positions, completed)), keeps_rules
+    )
 
 
-def _with_undrawn_holes(cell_coords: Coords, holes: Mask) -> Coords:
-    """Coordinates (m, d) with `UNDRAWN` for holes that are still missing.
+def _with_undrawn_holes(cell_positions: LevelPositions, holes: Mask) -> LevelPositions:
+    """Positions (m, d) with `UNDRAWN` for holes that are still missing.
 
     Rules wait for a cell that is not drawn yet, but take a missing one as it is.
     """
-    is_open = holes & is_missing(cell_coords)
-    return Coords(np.where(is_open, UNDRAWN, cell_coords))
+    is_open = holes & is_missing(cell_positions)
+    return LevelPositions(np.where(is_open, UNDRAWN, cell_positions))
 
 
 def _fill_from_near_rows(
     columns: Sequence[Column],
-    donor_coords: Coords,
-    cell_coords: Coords,
+    donor_positions: LevelPositions,
+    cell_positions: LevelPositions,
     fillable: Sequence[int],
     rng: np.random.Generator,
 ) -> None:
@@ -421,12 +438,12 @@ def _fill_from_near_rows(
     one. A number is that of the first donor plus what a regression on the known cells
     expects of the difference between the two rows.
     """
-    donor_points = _points(columns, donor_coords, fillable)
+    donor_points = _points(columns, donor_positions, fillable)
     # Equal rows, of which there are many copies, are looked up once.
-    distinct_coords, index = np.unique(cell_coords, axis=0, return_inverse=True)
+    distinct_positions, index = np.unique(cell_positions, axis=0, return_inverse=True)
     index = index.reshape(-1)
-    points = _points(columns, Coords(distinct_coords), fillable)
-    k = min(N_NEAREST, len(donor_coords))
+    points = _points(columns, LevelPositions(distinct_positions), fillable)
+    k = min(N_NEAREST, len(donor_positions))
     # This imports torch, which takes seconds; without missing cells it is not needed.
     from sliceflow.neighbors.search import build_index, query_index
 
@@ -437,16 +454,20 @@ def _fill_from_near_rows(
 
     axis = 0  # the first axis of each column among those of points
     for c in fillable:
-        to_fill = is_missing(cell_coords[:, c])
-        level_coords = Coords(np.arange(columns[c].n_levels, dtype=np.float64))
-        level_axes = columns[c].features(level_coords)
+        to_fill = is_missing(cell_positions[:, c])
+        positions_of_levels = LevelPositions(
+            np.arange(columns[c].n_levels, dtype=np.float64)
+        )
+        level_axes = columns[c].features(positions_of_levels)
         # Columns beyond MAX_COLUMNS_OF_DONORS have no axis.
         if columns[c].is_quantitative and axis < expected.shape[1]:
             scores = expected[to_fill, axis]
-            between = np.interp(scores, level_axes[:, 0], level_coords)
-            cell_coords[to_fill, c] = np.rint(between)
+            between = np.interp(scores, level_axes[:, 0], positions_of_levels)
+            cell_positions[to_fill, c] = np.rint(between)
         else:
-            cell_coords[to_fill, c] = _first_known(donor_coords[nearest[to_fill], c])
+            cell_positions[to_fill, c] = _first_known(
+                donor_positions[nearest[to_fill], c]
+            )
         axis += level_axes.shape[1]
 
 
@@ -463,20 +484,20 @@ def _expected_points(donor_points: Floats, donor: Ints, points: Floats) -> Float
     return np.asarray(of_donor + differences)
 
 
-def _first_known(coords: Coords) -> Coords:
+def _first_known(positions: LevelPositions) -> LevelPositions:
     """The first cell in each row of (m, k) that is not missing, unless all are."""
-    first = np.argmax(has_value(coords), axis=1)
-    return coords[np.arange(len(coords)), first]
+    first = np.argmax(has_value(positions), axis=1)
+    return positions[np.arange(len(positions)), first]
 
 
 def _points(
-    columns: Sequence[Column], cell_coords: Coords, fillable: Sequence[int]
+    columns: Sequence[Column], cell_positions: LevelPositions, fillable: Sequence[int]
 ) -> Floats:
     """The features (m, a) of the first columns; those of missing cells are NaN."""
     axes = []
     for c in fillable[:MAX_COLUMNS_OF_DONORS]:
-        features = columns[c].features(cell_coords[:, c])
-        axes.append(np.where(is_missing(cell_coords[:, [c]]), np.nan, features))
+        features = columns[c].features(cell_positions[:, c])
+        axes.append(np.where(is_missing(cell_positions[:, [c]]), np.nan, features))
     return np.hstack(axes)
 
 

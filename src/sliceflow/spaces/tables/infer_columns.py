@@ -125,7 +125,7 @@ def _identifier_column(
 ) -> Column:
     """The column of identifiers, given `counts`, how many cells each code has.
 
-    Identifiers that repeat have levels, as a category. All others are at the coordinate
+    Identifiers that repeat have levels, as a category. All others are at the position
     0.
     """
     column = replace(
@@ -169,8 +169,8 @@ def category_column(encoded: EncodedColumn, counts: Ints, kind: Kind | None) -> 
     if kind != "ordered":
         by_frequency = np.argsort(-counts[level_codes], kind="stable")
         level_codes = level_codes[by_frequency]
-    coords = np.arange(len(level_codes), dtype=np.float64)
-    return Column(encoded, kind, level_codes, Grid(coords))
+    positions = np.arange(len(level_codes), dtype=np.float64)
+    return Column(encoded, kind, level_codes, Grid(positions))
 
 
 def _infer_numeric(

@@ -8,8 +8,13 @@ import numpy as np
 
 from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.spaces.tables import rare_numbers
-from sliceflow.spaces.tables.coords import UNDRAWN, Coords, is_impossible, is_undrawn
 from sliceflow.spaces.tables.draft_rows import DraftRows
+from sliceflow.spaces.tables.level_positions import (
+    UNDRAWN,
+    LevelPositions,
+    is_impossible,
+    is_undrawn,
+)
 from sliceflow.spaces.tables.node_sampler import NodeSampler
 
 # The most draws of a cell until one is allowed by the constraints, and after how many
@@ -61,7 +66,7 @@ class NewCells:
 
     Attributes
     ----------
-    coords : (m,), the accepted cells; others are `UNDRAWN`
+    positions : (m,), the accepted cells; others are `UNDRAWN`
     """
 
     def __init__(
@@ -74,7 +79,7 @@ class NewCells:
         rng: np.random.Generator,
         clip: bool,
     ) -> None:
-        self.coords = Coords(np.full(len(draft), UNDRAWN))
+        self.positions = LevelPositions(np.full(len(draft), UNDRAWN))
         self._draft = draft
         self._column_index = column_index
         self._sampler = sampler
@@ -85,15 +90,15 @@ class NewCells:
     @property
     def are_undrawn(self) -> Mask:
         """Which cells (m,) have no accepted proposal."""
-        return is_undrawn(self.coords)
+        return is_undrawn(self.positions)
 
-    def propose(self, row_indices: Ints, coords: Coords) -> Mask:
-        """Set the cells of rows (k,) to coordinates (k,), where the draft allows these.
+    def propose(self, row_indices: Ints, positions: LevelPositions) -> Mask:
+        """Set the cells of rows (k,) to positions (k,), where the draft allows these.
 
         Returns which proposals (k,) were accepted.
         """
-        accepted = self._draft.allows(self._column_index, row_indices, coords)
-        self.coords[row_indices[accepted]] = coords[accepted]
+        accepted = self._draft.allows(self._column_index, row_indices, positions)
+        self.positions[row_indices[accepted]] = positions[accepted]
         return accepted
 
     def draw_from_leaves(self, row_indices: Ints, leaf: Ints) -> None:
@@ -119,11 +124,11 @@ class NewCells:
         if self._ridge_prediction is not None:
             prediction = self._ridge_prediction[cells.row_indices]
         drawn = self._sampler.draw(cells.node, prediction, self._rng, self._clip)
-        is_inside = ~is_impossible(drawn.coords)
+        is_inside = ~is_impossible(drawn.positions)
         cells = cells.take(is_inside)
-        coords = drawn.coords[is_inside]
-        accepted = self.propose(cells.row_indices, coords)
-        is_rare = rare_numbers.is_rare(self._sampler.column, coords)
+        positions = drawn.positions[is_inside]
+        accepted = self.propose(cells.row_indices, positions)
+        is_rare = rare_numbers.is_rare(self._sampler.column, positions)
         self._move_rare_numbers(
             cells.take(accepted & is_rare & drawn.is_observed[is_inside])
         )
@@ -136,7 +141,7 @@ class NewCells:
             if not len(cells):
                 break
             leaf_range = self._sampler.level_range(cells.node)
-            rare = self.coords[cells.row_indices]
+            rare = self.positions[cells.row_indices]
             moved = rare_numbers.move(column, rare, leaf_range, self._rng)
             accepted = self.propose(cells.row_indices, moved)
             cells = cells.take(~accepted)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sliceflow.spaces.tables.column_model import ColumnModel
-from sliceflow.spaces.tables.coords import UNDRAWN, Coords
 from sliceflow.spaces.tables.draft_rows import DraftRows
+from sliceflow.spaces.tables.level_positions import UNDRAWN, LevelPositions
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,7 +17,7 @@ class PerLevelModel:
     """The models of one column, one for each level of a label."""
 
     label_index: int  # the column of the label
-    models: Mapping[float, ColumnModel]  # by the label's coordinates
+    models: Mapping[float, ColumnModel]  # by the label's positions
 
     @property
     def drawn_indices(self) -> list[int]:
@@ -32,11 +32,11 @@ class PerLevelModel:
 
     def draw(
         self, draft: DraftRows, rng: np.random.Generator, clip: bool = True
-    ) -> Coords:
+    ) -> LevelPositions:
         """Draw each row by the model of its level; see `ColumnModel.draw`."""
-        coords = Coords(np.full((len(draft), 1), UNDRAWN))
-        labels = draft.cell_coords[:, self.label_index]
+        positions = LevelPositions(np.full((len(draft), 1), UNDRAWN))
+        labels = draft.cell_positions[:, self.label_index]
         for level, model in self.models.items():
             of_level = np.flatnonzero(labels == level)
-            coords[of_level] = model.draw(draft.take(of_level), rng, clip)
-        return coords
+            positions[of_level] = model.draw(draft.take(of_level), rng, clip)
+        return positions

@@ -18,7 +18,7 @@ import numpy as np
 from sliceflow.arrays import MAX_EXPONENT, Floats, Ints
 from sliceflow.spaces.tables.column_data import ColumnData
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import Coords, GridValues
+from sliceflow.spaces.tables.level_positions import GridValues, LevelPositions
 
 Scale = Literal["score", "grid_value", "log"]
 
@@ -75,15 +75,17 @@ class RidgeRegression:
         None if there are too few rows.
         """
         columns = data.columns
-        cell_coords = data.cell_coords
+        cell_positions = data.cell_positions
         predictors = data.predictors
-        values = values_on_scale(scale, columns, cell_coords, predictors)
+        values = values_on_scale(scale, columns, cell_positions, predictors)
         with warnings.catch_warnings(action="ignore"):  # a column may be all missing
             means = np.nan_to_num(np.nanmean(values, axis=0))
             deviations = np.nan_to_num(np.nanstd(values, axis=0))
         deviations[deviations <= 0] = 1
         standardized = (values - means) / deviations
-        regressors = _regressors(scale, columns, cell_coords, predictors, standardized)
+        regressors = _regressors(
+            scale, columns, cell_positions, predictors, standardized
+        )
         n_rows, n_regressors = regressors.shape
         if scale != "score" and n_rows < MIN_ROWS_PER_REGRESSOR * n_regressors:
             return None
@@ -106,12 +108,12 @@ class RidgeRegression:
             intercept,
         )
 
-    def predict(self, cell_coords: Coords) -> Floats:
-        """Predictions (m,), on the scale of the regression, for coordinates (m, d)."""
-        n_blocks = len(cell_coords) // ROWS_PER_BLOCK + 1
+    def predict(self, cell_positions: LevelPositions) -> Floats:
+        """Predictions (m,), on the scale of the regression, for positions (m, d)."""
+        n_blocks = len(cell_positions) // ROWS_PER_BLOCK + 1
         predictions = []
-        for part in np.array_split(cell_coords, n_blocks):
-            block = Coords(part)
+        for part in np.array_split(cell_positions, n_blocks):
+            block = LevelPositions(part)
             values = values_on_scale(self.scale, self.columns, block, self.predictors)
             standardized = (values - self.means) / self.deviations
             regressors = _regressors(
@@ -120,8 +122,10 @@ class RidgeRegression:
             predictions.append((regressors - self.regressor_means) @ self.coefficients)
         return self.intercept + np.concatenate(predictions)
 
-    def to_coords(self, column: Column, values: Floats, clip: bool = True) -> Coords:
-        """The coordinates of values (m,) that are on the scale of the regression.
+    def to_positions(
+        self, column: Column, values: Floats, clip: bool = True
+    ) -> LevelPositions:
+        """The positions of values (m,) that are on the scale of the regression.
 
         Values outside the range of the column become its lowest or highest value, or
         `IMPOSSIBLE` without `clip`.
@@ -131,17 +135,17 @@ class RidgeRegression:
             exponentials = np.exp(np.minimum(values, MAX_EXPONENT))
             grid_values = exponentials - _log_offset(column)
         if clip:
-            return column.nearest_coords(GridValues(grid_values))
+            return column.nearest_positions(GridValues(grid_values))
         on_grid = column.grid.round(GridValues(grid_values))
-        return column.grid.grid_values_to_coords(on_grid)
+        return column.grid.grid_values_to_positions(on_grid)
 
     def is_exact(self, data: ColumnData) -> bool:
         """Whether errors are tiny, as those of a total that is computed from parts."""
         column = data.column
         predicted = column.grid_values_at(
-            self.to_coords(column, self.predict(data.cell_coords))
+            self.to_positions(column, self.predict(data.cell_positions))
         )
-        errors = np.abs(predicted - column.grid_values_at(data.coords))
+        errors = np.abs(predicted - column.grid_values_at(data.positions))
         return bool(np.median(errors) <= EXACT_ERROR * column.level_grid_values.std())
 
 
@@ -153,15 +157,15 @@ def _solve_ridge(x: Floats, y: Floats, penalty: float) -> Floats:
 
 def target_on_scale(scale: Scale, data: ColumnData) -> Floats:
     """The cells (n,) of the column that is regressed."""
-    return values_on_scale(scale, data.columns, data.cell_coords, [data.column_index])[
-        :, 0
-    ]
+    return values_on_scale(
+        scale, data.columns, data.cell_positions, [data.column_index]
+    )[:, 0]
 
 
 def values_on_scale(
     scale: Scale,
     columns: Sequence[Column],
-    cell_coords: Coords,
+    cell_positions: LevelPositions,
     column_indices: Iterable[int],
 ) -> Floats:
     """The cells (m, p) of the numeric ones of some columns; missing ones are NaN.
@@ -173,16 +177,16 @@ def values_on_scale(
         column = columns[c]
         if not column.is_quantitative:
             continue
-        coords = cell_coords[:, c]
+        positions = cell_positions[:, c]
         if scale == "score":
-            values.append(column.features(coords)[:, 0])
+            values.append(column.features(positions)[:, 0])
         elif scale == "log":
-            grid_values = column.grid_values_at(coords)
+            grid_values = column.grid_values_at(positions)
             values.append(np.log(grid_values + _log_offset(column)))
         else:
-            values.append(column.grid_values_at(coords))
+            values.append(column.grid_values_at(positions))
     if not values:
-        return np.empty((len(cell_coords), 0))
+        return np.empty((len(cell_positions), 0))
     return np.column_stack(values)
 
 
@@ -202,11 +206,11 @@ def _log_offset(column: Column) -> float:
 def _regressors(
     scale: Scale,
     columns: Sequence[Column],
-    cell_coords: Coords,
+    cell_positions: LevelPositions,
     predictors: Ints,
     standardized: Floats,
 ) -> Floats:
-    """The regressors (m, q) of rows with coordinates (m, d).
+    """The regressors (m, q) of rows with positions (m, d).
 
     These are the `standardized` numbers, with the mean for a missing one, the axes of
     categories, and the products of numbers if these are few.
@@ -217,7 +221,7 @@ def _regressors(
     parts = [numbers]
     for c in predictors:
         if not columns[c].is_quantitative:
-            parts.append(columns[c].features(cell_coords[:, c]))
+            parts.append(columns[c].features(cell_positions[:, c]))
     n_numbers = numbers.shape[1]
     if scale != "score" and n_numbers <= MAX_COLUMNS_WITH_PRODUCTS:
         first, second = np.triu_indices(n_numbers)

@@ -11,8 +11,12 @@ from numpy.typing import NDArray
 
 from sliceflow.arrays import SMALLEST_POSITIVE, Floats, Ints
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import Coords, has_all_values, has_value
 from sliceflow.spaces.tables.formats import MAX_EXACT_FLOAT
+from sliceflow.spaces.tables.level_positions import (
+    LevelPositions,
+    has_all_values,
+    has_value,
+)
 from sliceflow.spaces.tables.rules import LinearRule, ProductRule
 
 # A rule must hold in this share of the rows in which all its cells are known. With a
@@ -37,18 +41,23 @@ class NumberColumns:
     values: Floats  # (n, p); NaN where cells are missing
 
     @classmethod
-    def read(cls, columns: Sequence[Column], cell_coords: Coords) -> NumberColumns:
+    def read(
+        cls, columns: Sequence[Column], cell_positions: LevelPositions
+    ) -> NumberColumns:
         """The columns of plain numbers: neither times nor durations."""
         indices = [
             c
             for c, column in enumerate(columns)
             if column.is_quantitative and column.quantity == "number"
         ]
-        return cls.read_columns(columns, cell_coords, indices)
+        return cls.read_columns(columns, cell_positions, indices)
 
     @classmethod
     def read_columns(
-        cls, columns: Sequence[Column], cell_coords: Coords, indices: Sequence[int]
+        cls,
+        columns: Sequence[Column],
+        cell_positions: LevelPositions,
+        indices: Sequence[int],
     ) -> NumberColumns:
         """The given columns, except those whose integers are too large for floats."""
         usable = [
@@ -56,11 +65,11 @@ class NumberColumns:
             for c in indices
             if np.abs(columns[c].level_grid_values).max(initial=0) < MAX_EXACT_FLOAT
         ]
-        values = np.full((len(cell_coords), len(usable)), np.nan)
+        values = np.full((len(cell_positions), len(usable)), np.nan)
         for i, c in enumerate(usable):
             grid = columns[c].grid
-            known = has_value(cell_coords[:, c])
-            scaled_values = grid.coords_to_scaled_values(cell_coords[known, c])
+            known = has_value(cell_positions[:, c])
+            scaled_values = grid.positions_to_scaled_values(cell_positions[known, c])
             values[known, i] = scaled_values.astype(np.float64) * float(grid.unit or 1)
         return cls(np.array(usable, dtype=np.int64), values)
 
@@ -107,16 +116,20 @@ def _share_of_equal_pairs(a: NDArray[Any], b: NDArray[Any]) -> float:
 
 
 def evidence_of(
-    rule: LinearRule | ProductRule, columns: Sequence[Column], cell_coords: Coords
+    rule: LinearRule | ProductRule,
+    columns: Sequence[Column],
+    cell_positions: LevelPositions,
 ) -> RuleEvidence:
     """How many rows keep a rule that computes its first column."""
-    known_coords = cell_coords[has_all_values(cell_coords, rule.column_indices)]
-    if not len(known_coords):
+    known_positions = cell_positions[
+        has_all_values(cell_positions, rule.column_indices)
+    ]
+    if not len(known_positions):
         return RuleEvidence(0, 0.0, 1.0)
-    kept = ~rule.is_broken(columns, known_coords)
+    kept = ~rule.is_broken(columns, known_positions)
     derived = rule.column_indices[0]
-    computed = rule.solve(columns, known_coords, derived)
+    computed = rule.solve(columns, known_positions, derived)
     share_if_shuffled = _share_of_equal_pairs(
-        known_coords[:, derived], computed[has_value(computed)]
+        known_positions[:, derived], computed[has_value(computed)]
     )
-    return RuleEvidence(len(known_coords), float(kept.mean()), share_if_shuffled)
+    return RuleEvidence(len(known_positions), float(kept.mean()), share_if_shuffled)

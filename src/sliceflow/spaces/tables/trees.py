@@ -19,7 +19,7 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.spaces.tables.columns import Column, middle_probabilities
-from sliceflow.spaces.tables.coords import Coords, is_missing
+from sliceflow.spaces.tables.level_positions import LevelPositions, is_missing
 
 # A tree is fitted to at most this many rows; all rows are in its leaves. With 15,000,
 # samples of Adult are told from rows more easily (C2ST .915 for .997;
@@ -197,8 +197,8 @@ class Tree:
             fraction=centered - below,
         )
 
-    def leaf_range(self, node: Ints) -> tuple[Coords, Coords]:
-        """The lowest and the highest value (m,) of leaves (m,) that hold coordinates.
+    def leaf_range(self, node: Ints) -> tuple[LevelPositions, LevelPositions]:
+        """The lowest and the highest value (m,) of leaves (m,) that hold positions.
 
         Missing cells do not count, unless a leaf has nothing else. Of nodes above
         leaves, these are just two of the values.
@@ -206,12 +206,12 @@ class Tree:
         start = self.node_start[node]
         lowest = self.values[start + self._n_missing[node]]
         highest = self.values[start + self.node_size[node] - 1]
-        return Coords(lowest), Coords(highest)
+        return LevelPositions(lowest), LevelPositions(highest)
 
     @cached_property
     def _n_missing(self) -> Ints:
         """How many values of each node are missing, at most all but one: (nodes,)."""
-        n_before = np.append(0, np.cumsum(is_missing(Coords(self.values))))
+        n_before = np.append(0, np.cumsum(is_missing(LevelPositions(self.values))))
         n_missing = n_before[self.node_start + self.node_size]
         n_missing = n_missing - n_before[self.node_start]
         return np.asarray(np.minimum(n_missing, self.node_size - 1))

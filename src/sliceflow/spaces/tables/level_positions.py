@@ -1,6 +1,6 @@
-"""The coordinates of cells (`columns` explains them), and those of cells without value.
+"""The positions of cells (`columns` explains them), and those of cells without value.
 
-A coordinate from 0 to k − 1, for k levels, is a value: a level if it is whole, else a
+A position from 0 to k − 1, for k levels, is a value: a level if it is whole, else a
 new value between two levels. Three other numbers say that there is no value:
 
 | constant     | the cell                                                   |
@@ -20,7 +20,7 @@ import numpy as np
 from sliceflow.arrays import Floats, Mask
 
 # Two kinds of floats that must not be mixed. These are classes instead of `NewType`s
-# because a column of coordinates shall have the type of coordinates, too.
+# because a column of positions shall have the type of positions, too.
 if TYPE_CHECKING:
 
     class _Cells(np.ndarray[tuple[Any, ...], np.dtype[np.float64]]):
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
         def __getitem__(self, key: Any) -> Self: ...
         def __getitem__(self, key: Any) -> Any: ...
 
-    class Coords(_Cells):
-        """Coordinates: levels, values between levels, and the constants above."""
+    class LevelPositions(_Cells):
+        """Positions: levels, values between levels, and the constants above."""
 
     class GridValues(_Cells):
         """Grid values; missing cells are NaN."""
 
 else:
     # When the code runs, both are arrays like any other.
-    Coords = NewType("Coords", np.ndarray)
+    LevelPositions = NewType("LevelPositions", np.ndarray)
     GridValues = NewType("GridValues", np.ndarray)
 
 # −1, as the code of a missing cell: as a feature, it is next to the lowest level.
@@ -51,32 +51,36 @@ UNDRAWN = np.nan
 IMPOSSIBLE = np.inf
 
 
-def split_in_halves(cell_coords: Coords) -> tuple[Coords, Coords]:
+def split_in_halves(
+    cell_positions: LevelPositions,
+) -> tuple[LevelPositions, LevelPositions]:
     """The first and the second half of rows (n, d); an odd row is in the first."""
-    first, second = np.array_split(cell_coords, 2)
-    return Coords(first), Coords(second)
+    first, second = np.array_split(cell_positions, 2)
+    return LevelPositions(first), LevelPositions(second)
 
 
-def has_value(coords: Coords) -> Mask:
+def has_value(positions: LevelPositions) -> Mask:
     """Which cells have a value: a level, or a new one between two levels."""
-    return (coords >= 0) & np.isfinite(coords)
+    return (positions >= 0) & np.isfinite(positions)
 
 
-def has_all_values(cell_coords: Coords, column_indices: Sequence[int]) -> Mask:
+def has_all_values(
+    cell_positions: LevelPositions, column_indices: Sequence[int]
+) -> Mask:
     """Which rows (m,) of (m, d) have a value in all of some columns."""
-    return np.asarray(has_value(cell_coords[:, list(column_indices)]).all(axis=1))
+    return np.asarray(has_value(cell_positions[:, list(column_indices)]).all(axis=1))
 
 
-def is_missing(coords: Coords) -> Mask:
+def is_missing(positions: LevelPositions) -> Mask:
     """Which cells are missing."""
-    return coords < 0
+    return positions < 0
 
 
-def is_undrawn(coords: Coords) -> Mask:
+def is_undrawn(positions: LevelPositions) -> Mask:
     """Which cells are not drawn yet: (…)."""
-    return np.isnan(coords)
+    return np.isnan(positions)
 
 
-def is_impossible(coords: Coords) -> Mask:
+def is_impossible(positions: LevelPositions) -> Mask:
     """Which cells should have a value that their column cannot have."""
-    return np.isinf(coords)
+    return np.isinf(positions)
