@@ -152,7 +152,7 @@ def convert_grid_values(
     positions: LevelPositions, from_grid: Grid, to_grid: Grid
 ) -> GridValues:
     """The values at positions (m,) of one grid, as grid values (m,) of another."""
-    grid_values = from_grid.positions_to_grid_values(positions)
+    grid_values = from_grid.grid_values_at(positions)
     if to_grid.unit is None or from_grid.unit is None:
         return grid_values
     ratio = from_grid.unit / to_grid.unit

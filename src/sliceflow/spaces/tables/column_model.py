@@ -159,7 +159,7 @@ class ColumnModel:
                 from_grid=self.columns[c].grid,
                 to_grid=self.column.grid,
             )
-            copied = self.column.grid.grid_values_to_positions(grid_values)
+            copied = self.column.grid.positions_of(grid_values)
             is_known = has_value(copied)
             cells.propose(row_indices[is_known], copied[is_known])
 

@@ -228,7 +228,7 @@ class Column:
 
     def grid_values_at(self, positions: LevelPositions) -> GridValues:
         """The grid values (m,) at positions (m,); NaN where cells are missing."""
-        return self.grid.positions_to_grid_values(positions)
+        return self.grid.grid_values_at(positions)
 
     # New values
 
@@ -252,7 +252,7 @@ class Column:
         lowest = self.level_grid_values[0]
         highest = self.level_grid_values[-1]
         inside = GridValues(np.clip(grid_values, lowest, highest))
-        return self.grid.grid_values_to_positions(self.grid.round(inside))
+        return self.grid.rounded_positions(inside)
 
     # Features, which are comparable between columns
 
@@ -331,7 +331,7 @@ class Column:
 
         value_type = self.encoded.value_type
         unit = self.grid.unit or Fraction(1)
-        scaled_values = self.grid.positions_to_scaled_values(positions)
+        scaled_values = self.grid.scaled_values_at(positions)
         values: Any = scaled_values
         if value_type == "Decimal":
             exponent = 1 - len(str(unit.denominator))  # −2 if the unit is 1/100
@@ -363,7 +363,7 @@ class Column:
             position_of = {str(level): p for level, p in position_of.items()}
         found = [position_of.get(value, MISSING) for value in values.tolist()]
         positions = LevelPositions(np.array(found, dtype=np.float64))
-        grid_values = self.grid.positions_to_grid_values(positions)
+        grid_values = self.grid.grid_values_at(positions)
         unseen_indices = np.flatnonzero(is_missing(positions))
         unseen_values = values.iloc[unseen_indices]
         if not len(unseen_indices):
@@ -374,9 +374,7 @@ class Column:
             scaled_values, unit = to_scaled_values(
                 unseen_values, value_type, self.text_format
             )
-            grid_values[unseen_indices] = self.grid.scaled_values_to_grid_values(
-                scaled_values, unit
-            )
+            grid_values[unseen_indices] = self.grid.grid_values_of(scaled_values, unit)
         except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
             raise DataError(
                 f"{values.iloc[unseen_indices[0]]!r} does not fit the column, which is "

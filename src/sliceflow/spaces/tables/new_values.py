@@ -130,10 +130,10 @@ class NewValuePolicy:
         result is the position `fallback`.
         """
         grid = self._column.grid
-        low_values = grid.positions_to_grid_values(LevelPositions(np.maximum(low, 0)))
-        high_values = grid.positions_to_grid_values(LevelPositions(np.maximum(high, 0)))
+        low_values = grid.grid_values_at(LevelPositions(np.maximum(low, 0)))
+        high_values = grid.grid_values_at(LevelPositions(np.maximum(high, 0)))
         grid_values = low_values + fraction * (high_values - low_values)
-        new = grid.grid_values_to_positions(grid.round(GridValues(grid_values)))
+        new = grid.rounded_positions(GridValues(grid_values))
         allowed = self.at_free_level(low) & self.at_free_level(high)
         return LevelPositions(np.where(allowed & has_value(new), new, fallback))
 

@@ -108,13 +108,13 @@ def _move_places(
     between = np.interp(place, place_of_level, np.arange(column.n_levels))
     grid = column.grid
     before = grid.grid_values[level]
-    after = grid.round(grid.positions_to_grid_values(LevelPositions(between)))
+    after = grid.round(grid.grid_values_at(LevelPositions(between)))
     # What rounding moves back goes one step, up or down, inside the limits.
     direction = np.where(between < level, -1.0, 1.0)
     direction = np.where(level >= limits.last, -1.0, direction)
     direction = np.where(level <= limits.first, 1.0, direction)
     after = GridValues(np.where(after == before, before + direction, after))
-    return grid.grid_values_to_positions(after)
+    return grid.positions_of(after)
 
 
 def _runs(column: Column) -> LevelRange:

@@ -136,8 +136,7 @@ class RidgeRegression:
             grid_values = exponentials - _log_offset(column)
         if clip:
             return column.nearest_positions(GridValues(grid_values))
-        on_grid = column.grid.round(GridValues(grid_values))
-        return column.grid.grid_values_to_positions(on_grid)
+        return column.grid.rounded_positions(GridValues(grid_values))
 
     def is_exact(self, data: ColumnData) -> bool:
         """Whether errors are tiny, as those of a total that is computed from parts."""

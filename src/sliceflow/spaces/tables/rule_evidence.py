@@ -67,10 +67,8 @@ class NumberColumns:
         ]
         values = np.full((len(cell_positions), len(usable)), np.nan)
         for i, c in enumerate(usable):
-            grid = columns[c].grid
             known = has_value(cell_positions[:, c])
-            scaled_values = grid.positions_to_scaled_values(cell_positions[known, c])
-            values[known, i] = scaled_values.astype(np.float64) * float(grid.unit or 1)
+            values[known, i] = columns[c].grid.floats_at(cell_positions[known, c])
         return cls(np.array(usable, dtype=np.int64), values)
 
 

@@ -47,9 +47,6 @@ _MAX_FAST_INTEGER = 2**58
 # A sum or product of floats holds if it is off by no more than this share of its
 # largest term. The rounding errors of a few operations are far smaller.
 FLOAT_TOLERANCE = 1e-9
-# If some columns of a sum are floats, rounding errors move what is computed for one
-# with a unit off its grid. It is rounded if it is off by no more steps than this.
-_GRID_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -108,10 +105,10 @@ class LinearRule:
         difference = -self.difference(columns, cell_positions, without=c)
         if self.unit is None:
             values = difference * float(column.unit or 1) / weight
-            return positions_of_values(column, values, None)
+            return column.grid.positions_of_scaled(values, None)
         # The column is difference/weight, in its own units.
         unit = (column.unit or Fraction(1)) / abs(int(weight))
-        return positions_of_values(column, int(np.sign(weight)) * difference, unit)
+        return column.grid.positions_of_scaled(int(np.sign(weight)) * difference, unit)
 
     def _term(
         self, columns: Sequence[Column], c: int, cell_positions: LevelPositions
@@ -119,7 +116,7 @@ class LinearRule:
         """weight·column, in units of the rule, for rows (m, d): (m,)."""
         column = columns[c]
         weight = self.weights[self.column_indices.index(c)]
-        scaled_values = column.grid.positions_to_scaled_values(cell_positions[:, c])
+        scaled_values = column.grid.scaled_values_at(cell_positions[:, c])
         if self.unit is None:
             scaled_values = scaled_values.astype(np.float64)
         else:
@@ -180,13 +177,13 @@ class ProductRule:
         """
         column = columns[self.column_indices[0]]
         if not self._is_exact(columns):
-            values = _float_values(column, cell_positions[:, self.column_indices[0]])
+            values = column.grid.floats_at(cell_positions[:, self.column_indices[0]])
             expected = self._float_product(columns, cell_positions)
             tolerance = FLOAT_TOLERANCE * np.abs(values)
             if column.unit is not None:
                 tolerance = tolerance + float(column.unit) / 2
             return np.asarray(np.abs(values - expected) > tolerance)
-        scaled_values = column.grid.positions_to_scaled_values(
+        scaled_values = column.grid.scaled_values_at(
             cell_positions[:, self.column_indices[0]]
         )
         numerator, denominator = self._fractions(columns, cell_positions)
@@ -214,7 +211,7 @@ class ProductRule:
             values = self._float_product(columns, cell_positions)
             if column.unit is not None:
                 values = np.rint(values / float(column.unit)) * float(column.unit)
-            positions = positions_of_values(column, values, None)
+            positions = column.grid.positions_of_scaled(values, None)
             return LevelPositions(np.where(np.isfinite(values), positions, UNDRAWN))
         numerator, denominator = self._fractions(columns, cell_positions)
         is_defined = denominator != 0
@@ -223,7 +220,7 @@ class ProductRule:
         quotient = (2 * numerator + safe_denominator) // (2 * safe_denominator)
         is_tie = (2 * numerator + safe_denominator) % (2 * safe_denominator) == 0
         quotient = quotient - (is_tie & (quotient % 2 == 1))
-        positions = positions_of_values(column, quotient, column.unit)
+        positions = column.grid.positions_of_scaled(quotient, column.unit)
         return LevelPositions(np.where(is_defined, positions, UNDRAWN))
 
     def _solve_factor(
@@ -231,19 +228,18 @@ class ProductRule:
     ) -> LevelPositions:
         """A factor from the product; the nearest value that the column can have."""
         exponent = self.exponents[self.column_indices[1:].index(c)]
-        product = _float_values(
-            columns[self.column_indices[0]], cell_positions[:, self.column_indices[0]]
+        product_index = self.column_indices[0]
+        product = columns[product_index].grid.floats_at(
+            cell_positions[:, product_index]
         )
         with np.errstate(divide="ignore", invalid="ignore"):
             rest = product / self._float_product(columns, cell_positions, without=c)
             values = rest**exponent
         column = columns[c]
         safe_values = np.where(np.isfinite(values), values, 0.0)
-        grid_values = column.grid.scaled_values_to_grid_values(safe_values, None)
+        grid_values = column.grid.grid_values_of(safe_values, None)
         solved = cell_positions.copy()
-        solved[:, c] = column.grid.grid_values_to_positions(
-            column.grid.round(grid_values)
-        )
+        solved[:, c] = column.grid.rounded_positions(grid_values)
         positions = solved[:, c]
         inside = has_value(positions)
         positions[inside] = np.where(
@@ -266,10 +262,8 @@ class ProductRule:
         with np.errstate(divide="ignore", invalid="ignore"):
             for c, exponent in self._factors():
                 if c != without:
-                    product = (
-                        product
-                        * _float_values(columns[c], cell_positions[:, c]) ** exponent
-                    )
+                    values = columns[c].grid.floats_at(cell_positions[:, c])
+                    product = product * values**exponent
         return product
 
     def _fractions(
@@ -285,7 +279,7 @@ class ProductRule:
             column = columns[c]
             assert column.unit is not None, "all factors count a unit"
             ratio = ratio * column.unit**exponent
-            scaled_values = column.grid.positions_to_scaled_values(cell_positions[:, c])
+            scaled_values = column.grid.scaled_values_at(cell_positions[:, c])
             if exponent > 0:
                 numerator = numerator * scaled_values.astype(object)
             else:
@@ -387,29 +381,6 @@ def is_solvable(rule: Rule) -> TypeGuard[SolvableRule]:
     return len(rule.solvable_indices) > 0
 
 
-def positions_of_values(
-    column: Column, scaled_values: ScaledValues, unit: Fraction | None
-) -> LevelPositions:
-    """The positions (m,) of values (m,) that count any unit; None for floats.
-
-    They are `IMPOSSIBLE` where the column cannot have the value.
-    """
-    grid_values = column.grid.scaled_values_to_grid_values(scaled_values, unit)
-    on_grid = column.grid.round(grid_values)
-    tolerance = 0.0
-    if unit is None:
-        tolerance = _GRID_TOLERANCE
-    positions = column.grid.grid_values_to_positions(on_grid)
-    is_on_grid = np.abs(on_grid - grid_values) <= tolerance
-    return LevelPositions(np.where(is_on_grid, positions, IMPOSSIBLE))
-
-
-def _float_values(column: Column, positions: LevelPositions) -> Floats:
-    """The values (m,) at positions (m,) of no missing cells, as floats."""
-    scaled_values = column.grid.positions_to_scaled_values(positions)
-    return scaled_values.astype(np.float64) * float(column.unit or 1)
-
-
 def lookup_keys(
     column: Column, positions: LevelPositions, part: DatePart | None
 ) -> Floats:
@@ -430,7 +401,7 @@ def _date_parts(column: Column, positions: LevelPositions, part: DatePart) -> Fl
     if column.encoded.value_type == "datetime":
         times = column.decode(positions)
     else:
-        scaled_values = column.grid.positions_to_scaled_values(positions)
+        scaled_values = column.grid.scaled_values_at(positions)
         times = pd.Series(times_of_scaled_values(scaled_values, column.unit))
     name: str = part
     if part == "weekday":
