@@ -74,14 +74,14 @@ array([[0.],
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError
-from sliceflow.spaces.tables.column_model import fit_column_model
+from sliceflow.spaces.tables.column_data import ColumnData
+from sliceflow.spaces.tables.column_model import ColumnModel, fit_column_model
 from sliceflow.spaces.tables.columns import Column
 from sliceflow.spaces.tables.draft_rows import DraftRows
 from sliceflow.spaces.tables.level_positions import (
@@ -93,6 +93,7 @@ from sliceflow.spaces.tables.level_positions import (
 from sliceflow.spaces.tables.neighbor_columns import columns_for_neighbors
 from sliceflow.spaces.tables.per_level_model import PerLevelModel
 from sliceflow.spaces.tables.rule_set import RuleSet
+from sliceflow.spaces.tables.rules import SolvableRule
 from sliceflow.spaces.tables.strategies import Strategy
 from sliceflow.spaces.tables.table import Table, generator
 from sliceflow.spaces.tables.trees import TreeSettings
@@ -144,59 +145,86 @@ def fit_chain(
 ) -> Iterator[ChainStep]:
     """Fit a chain to rows with positions (n, d), one step after the other.
 
-    The columns of `fixed_indices` are not drawn, and not seen. `strategies` has one
-    entry for each column of `table.drawing_order`, also for the fixed ones.
+    Nearest rows come first, if they draw columns of this table, and then there is a
+    step for each other column. The columns of `fixed_indices` are not drawn, and not
+    seen. `strategies` has one entry for each column of `table.drawing_order`, also for
+    the fixed ones.
     """
     settings = settings.for_n_rows(len(cell_positions))
-    drawn = list[int]()
+    drawn_indices = list[int]()  # the columns of the steps so far
     if settings.n_neighbors:
-        drawn = columns_for_neighbors(table, strategies, fixed_indices)
-    if drawn:
+        drawn_indices = columns_for_neighbors(table, strategies, fixed_indices)
+    if drawn_indices:
         # This imports torch, which takes seconds, and trees do without.
         from sliceflow.spaces.tables.nearest_rows_model import NearestRowsModel
 
         yield NearestRowsModel.from_data(
-            table.columns, cell_positions, drawn, settings.n_neighbors
+            table.columns, cell_positions, drawn_indices, settings.n_neighbors
         )
 
-    label = _per_level_label(table, strategies, fixed_indices)
-    rows_of_level = dict[float, LevelPositions]()  # their positions (m, d)
-    if label is not None:
-        labels = cell_positions[:, label]
-        for level in np.unique(labels).tolist():
-            rows_of_level[level] = cell_positions[labels == level]
-
-    not_in_trees = {*fixed_indices, *drawn}
+    label = _per_level_label(table, strategies, fixed_indices, cell_positions)
+    not_in_trees = {*fixed_indices, *drawn_indices}
     for c, strategy in zip(table.drawing_order, strategies, strict=True):
         if c in not_in_trees:
             continue
-        data = table.column_data(c, predictors=drawn).with_rows(cell_positions)
-        fit = partial(
-            fit_column_model,
-            seed=seed.child("tree", len(drawn)),
+        data = table.column_data(c, predictors=drawn_indices)
+        yield _fit_step(
+            data.with_rows(cell_positions),
+            label,
+            seed=seed.child("tree", len(drawn_indices)),
             settings=settings,
             strategy=strategy,
-            rules=table.rules_that_give(c, (*fixed_indices, *drawn)),
+            rules=table.rules_that_give(c, (*fixed_indices, *drawn_indices)),
         )
-        if label is not None and label in drawn:
-            models = {
-                level: fit(data.with_rows(rows))
-                for level, rows in rows_of_level.items()
-            }
-            yield PerLevelModel(label, models)
-        else:
-            yield fit(data)
-        drawn.append(c)
+        drawn_indices.append(c)
+
+
+class _Label(NamedTuple):
+    """A label whose levels have models of their own for all columns drawn after it."""
+
+    column_index: int
+    rows_of_level: Mapping[float, LevelPositions]  # (m, d), by the label's positions
 
 
 def _per_level_label(
-    table: Table, strategies: Sequence[Strategy], fixed_indices: Sequence[int]
-) -> int | None:
-    """The label whose levels have trees of their own each; None if there is none."""
+    table: Table,
+    strategies: Sequence[Strategy],
+    fixed_indices: Sequence[int],
+    cell_positions: LevelPositions,
+) -> _Label | None:
+    """The label of the strategy "per_level", with the rows of each of its levels."""
     for c, strategy in zip(table.drawing_order, strategies, strict=True):
         if strategy == "per_level" and c not in fixed_indices:
-            return c
+            rows_of_level = {}
+            labels = cell_positions[:, c]
+            for level in np.unique(labels).tolist():
+                rows_of_level[level] = cell_positions[labels == level]
+            return _Label(c, rows_of_level)
     return None
+
+
+def _fit_step(
+    data: ColumnData,
+    label: _Label | None,
+    *,
+    seed: Seed,
+    settings: TreeSettings,
+    strategy: Strategy,
+    rules: Sequence[SolvableRule],
+) -> ChainStep:
+    """The model of a column, or one for each level of a label that is drawn before."""
+
+    def fit(level_data: ColumnData) -> ColumnModel:
+        return fit_column_model(
+            level_data, seed=seed, settings=settings, strategy=strategy, rules=rules
+        )
+
+    if label is None or label.column_index not in data.predictors:
+        return fit(data)
+    models = {}
+    for level, rows in label.rows_of_level.items():
+        models[level] = fit(data.with_rows(rows))
+    return PerLevelModel(label.column_index, models)
 
 
 def draw_chain(

@@ -58,7 +58,7 @@ class NewCells:
     draft : the rows, which do not change
     column_index : the column that is drawn
     sampler : draws cells from the nodes of the column's tree
-    ridge_prediction : (m,), what the sampler's regression predicts; None if it has
+    value_prediction : (m,), what the sampler's regression predicts; None if it has
         none
     rng : the random numbers of all draws
     clip : whether predictions beyond the ends of the column are clipped to these;
@@ -75,7 +75,7 @@ class NewCells:
         column_index: int,
         sampler: NodeSampler,
         *,
-        ridge_prediction: Floats | None,
+        value_prediction: Floats | None,
         rng: np.random.Generator,
         clip: bool,
     ) -> None:
@@ -83,7 +83,7 @@ class NewCells:
         self._draft = draft
         self._column_index = column_index
         self._sampler = sampler
-        self._ridge_prediction = ridge_prediction
+        self._value_prediction = value_prediction
         self._rng = rng
         self._clip = clip
 
@@ -121,8 +121,8 @@ class NewCells:
         nodes would be no better.
         """
         prediction = None
-        if self._ridge_prediction is not None:
-            prediction = self._ridge_prediction[cells.row_indices]
+        if self._value_prediction is not None:
+            prediction = self._value_prediction[cells.row_indices]
         drawn = self._sampler.draw(cells.node, prediction, self._rng, self._clip)
         is_inside = ~is_impossible(drawn.positions)
         cells = cells.take(is_inside)

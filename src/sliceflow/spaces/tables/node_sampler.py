@@ -36,7 +36,7 @@ class NodeSampler:
 
     column: Column
     tree: Tree
-    regression: RidgeRegression | None = None
+    value_regression: RidgeRegression | None = None
 
     def draw(
         self,
@@ -53,11 +53,11 @@ class NodeSampler:
         """
         drawn = self.tree.draw(node, rng)
         is_leaf = self.tree.is_leaf(node)
-        if self.regression is not None:
+        if self.value_regression is not None:
             between = drawn.below + drawn.fraction * (drawn.above - drawn.below)
             residual = np.where(is_leaf, between, drawn.values)
             assert prediction is not None, "the tree has residuals of a regression"
-            positions = self.regression.to_positions(
+            positions = self.value_regression.to_positions(
                 self.column, prediction + residual, clip
             )
             return DrawnCells(positions, is_observed=np.full(len(node), False))
