@@ -12,7 +12,10 @@ from sliceflow.spaces.tables.level_positions import LevelPositions
 
 @dataclass(frozen=True, eq=False)
 class ColumnData:
-    """A column to model, the columns that it is drawn from, and rows of all columns."""
+    """A column to model, the columns that it is drawn from, and rows of all columns.
+
+    The number of these rows, n, is its length.
+    """
 
     columns: Sequence[Column]  # all columns of the table
     cell_positions: LevelPositions  # (n, d), the rows
@@ -33,9 +36,9 @@ class ColumnData:
         return self.cell_positions[:, self.column_index]
 
     def take(self, rows: Ints | Mask) -> ColumnData:
-        """The same columns, with some of the rows."""
+        """The same columns, with the rows of these indices, or of a mask (n,)."""
         return replace(self, cell_positions=self.cell_positions[rows])
 
     def with_rows(self, cell_positions: LevelPositions) -> ColumnData:
-        """The same columns, with other rows (m, d)."""
+        """The same columns, with these rows (m, d) in place of its own."""
         return replace(self, cell_positions=cell_positions)

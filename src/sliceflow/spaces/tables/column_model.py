@@ -271,7 +271,7 @@ def _fit_value_regression(
 def _fit_to_sample(
     scale: Scale, data: ColumnData, rng: np.random.Generator
 ) -> RidgeRegression | None:
-    """A regression fitted to some of the rows; None if these are too few."""
+    """A regression of at most `MAX_ROWS_PER_TREE` random rows; None if too few."""
     sample = subsample_indices(np.arange(len(data)), rng)
     return RidgeRegression.from_data(scale, data.take(sample))
 
@@ -316,14 +316,14 @@ def _fit_value_tree(
     rng: np.random.Generator,
 ) -> Tree:
     """The tree whose leaves hold positions, or residuals of the value regression."""
-    in_tree = _rows_in_tree(sources, data.positions)
-    values: Floats = data.positions[in_tree]
+    is_in_tree = _rows_in_tree(sources, data.positions)
+    values: Floats = data.positions[is_in_tree]
     prediction = tree_input.value_prediction
     if value_regression is not None and prediction is not None:
-        actual = target_on_scale(value_regression.scale, data.take(in_tree))
-        values = actual - prediction[in_tree]
+        actual = target_on_scale(value_regression.scale, data.take(is_in_tree))
+        values = actual - prediction[is_in_tree]
     targets = tree_targets(data.column, values)
-    return Tree.from_data(tree_input.x[in_tree], targets, values, settings, rng)
+    return Tree.from_data(tree_input.x[is_in_tree], targets, values, settings, rng)
 
 
 def _rows_in_tree(sources: CellSources, positions: LevelPositions) -> Mask:

@@ -67,7 +67,7 @@ class ValueRange:
 
 
 class FoundValue(NamedTuple):
-    """The place of a user's value in a column."""
+    """Where a user's value is in a column."""
 
     position: float  # of the value, or of the nearest one that the column has
     grid_value: float  # NaN for a missing cell
@@ -76,7 +76,7 @@ class FoundValue(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class GivenRows:
-    """What is given, and the rows that have it."""
+    """What a user gave, such as {"plan": "gold"}, and the rows that have it."""
 
     table: Table  # with a rule for each range and list that is given
     cell_positions: LevelPositions  # (n, d); some are moved to given numbers
@@ -101,19 +101,19 @@ class GivenRows:
 
     def holds(self, cell_positions: LevelPositions) -> Mask:
         """Which rows (m,) of positions (m, d) have what is given."""
-        has_given = np.full(len(cell_positions), True)
+        matches = np.full(len(cell_positions), True)
         for c, position in self.fixed_positions.items():
-            has_given &= cell_positions[:, c] == position
+            matches &= cell_positions[:, c] == position
         for rule in self.rules:
-            has_given &= ~self.table.rule_set.broken(rule, cell_positions)
+            matches &= ~self.table.rule_set.broken(rule, cell_positions)
             if isinstance(rule, LinearRule):  # a range has no missing cell
-                has_given &= has_all_values(cell_positions, rule.column_indices)
-        return has_given
+                matches &= has_all_values(cell_positions, rule.column_indices)
+        return matches
 
 
 @dataclass(eq=False)
 class _Request:
-    """What a user asks for, column by column; `c` is the index of a column."""
+    """What a user asks for, read column by column; `c` is the index of a column."""
 
     table: Table
     matches: Mask  # (n,), which rows have all that is given, except rare values
@@ -193,8 +193,7 @@ def condition_on(table: Table, given: Mapping[Any, Any]) -> GivenRows:
         text = f"only {n_matches} rows of the table have this"
         notes.append(f"{text}, and samples are close to them")
     if notes:
-        text = f"given={dict(given)}: {'; '.join(notes)}"
-        warn_user(text)
+        warn_user(f"given={dict(given)}: {'; '.join(notes)}")
     return GivenRows(
         table,
         cell_positions,

@@ -63,7 +63,7 @@ class DraftRows:
         self.cell_positions[:, column_indices] = positions
 
     def take(self, row_indices: Ints) -> DraftRows:
-        """A copy of some of the rows, with the same rules."""
+        """A copy of the rows with these indices (k,), with the same rules."""
         return DraftRows(
             self.cell_positions[row_indices],
             self._rule_set,

@@ -60,9 +60,9 @@ def _with_filled_cells(
     for c in np.flatnonzero(is_hole.any(axis=0)).tolist():
         holes = np.flatnonzero(is_hole[:, c] & has_value(filled_positions[:, c]))
         new_cells = table.columns[c].decode(filled_positions[holes, c])
-        place = names.index(table.names[c])
-        series = _with_new_cells(filled_df.iloc[:, place], holes, new_cells)
-        filled_df.isetitem(place, series.array)
+        column_index = names.index(table.names[c])  # in the DataFrame
+        series = _with_new_cells(filled_df.iloc[:, column_index], holes, new_cells)
+        filled_df.isetitem(column_index, series.array)
     return filled_df
 
 

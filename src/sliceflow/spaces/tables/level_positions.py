@@ -23,8 +23,8 @@ from sliceflow.arrays import Floats, Mask
 # because a column of positions shall have the type of positions, too.
 if TYPE_CHECKING:
 
-    class _Cells(np.ndarray[tuple[Any, ...], np.dtype[np.float64]]):
-        """Floats of which several keep their type; one of them is a float."""
+    class _TypedFloats(np.ndarray[tuple[Any, ...], np.dtype[np.float64]]):
+        """An array of which a part has the same type, and one element is a float."""
 
         def __new__(cls, values: Floats) -> Self: ...
         # numpy's own types leave open what an index gives.
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
         def __getitem__(self, key: Any) -> Self: ...
         def __getitem__(self, key: Any) -> Any: ...
 
-    class LevelPositions(_Cells):
+    class LevelPositions(_TypedFloats):
         """Positions: levels, values between levels, and the constants above."""
 
-    class GridValues(_Cells):
+    class GridValues(_TypedFloats):
         """Grid values; missing cells are NaN."""
 
 else:
@@ -60,7 +60,7 @@ def split_in_halves(
 
 
 def has_value(positions: LevelPositions) -> Mask:
-    """Which cells have a value: a level, or a new one between two levels."""
+    """Which cells (…) have a value: a level, or a new one between two levels."""
     return (positions >= 0) & np.isfinite(positions)
 
 
@@ -72,15 +72,15 @@ def has_all_values(
 
 
 def is_missing(positions: LevelPositions) -> Mask:
-    """Which cells are missing."""
+    """Which cells (…) are missing."""
     return positions < 0
 
 
 def is_undrawn(positions: LevelPositions) -> Mask:
-    """Which cells are not drawn yet: (…)."""
+    """Which cells (…) are not drawn yet."""
     return np.isnan(positions)
 
 
 def is_impossible(positions: LevelPositions) -> Mask:
-    """Which cells should have a value that their column cannot have."""
+    """Which cells (…) should have a value that their column cannot have."""
     return np.isinf(positions)

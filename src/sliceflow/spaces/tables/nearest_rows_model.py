@@ -80,28 +80,20 @@ class NearestRowsModel:
         neighbors = query_index(
             build_index(points), points, min(k, len(cell_positions))
         )[1]
-
         smooth_axes = []
         for c, axis in zip(drawn_indices, axes, strict=True):
             if columns[c].is_smooth:
                 smooth_axes.append(
                     np.where(is_missing(cell_positions[:, [c]]), np.nan, axis)
                 )
-        scores = torch.from_numpy(np.hstack(smooth_axes))
-        # A missing number counts as the mean of the neighbors.
-        neighbor_means = scores[neighbors].nanmean(1)
-        scores = torch.where(scores.isnan(), neighbor_means, scores).nan_to_num()
-
-        within = scores[neighbors].var(1, correction=0).mean(0)
-        overall = scores.var(0, correction=0)
-        unexplained = float(within.sum() / (overall.sum() + MIN_VARIANCE))
+        scores = _complete_scores(np.hstack(smooth_axes), neighbors)
         return cls(
             columns,
             list(drawn_indices),
             cell_positions[:, drawn_indices],
             scores,
             neighbors,
-            unexplained,
+            _share_within(scores, neighbors),
         )
 
     def draw(
@@ -173,6 +165,24 @@ class NearestRowsModel:
         whole_column = rare_numbers.LevelRange.of_column(column, len(rare))
         moved[rare] = rare_numbers.move(column, moved[rare], whole_column, rng)
         return moved
+
+
+def _complete_scores(scores: Floats, neighbors: Tensor) -> Tensor:
+    """Scores (n, q) in which a missing one (NaN) is the mean of those of the neighbors.
+
+    It is 0, the mean of all, if all neighbors are missing.
+    """
+    incomplete = torch.from_numpy(scores)
+    neighbor_means = incomplete[neighbors].nanmean(1)
+    completed = torch.where(incomplete.isnan(), neighbor_means, incomplete)
+    return completed.nan_to_num()
+
+
+def _share_within(scores: Tensor, neighbors: Tensor) -> float:
+    """The share of the variance of scores (n, q) that is within neighborhoods."""
+    within = scores[neighbors].var(1, correction=0).mean(0)
+    overall = scores.var(0, correction=0)
+    return float(within.sum() / (overall.sum() + MIN_VARIANCE))
 
 
 def _weighted_by_explained(points: Floats) -> Floats:

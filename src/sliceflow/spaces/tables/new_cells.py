@@ -41,9 +41,9 @@ class _OpenCells:
     def __len__(self) -> int:
         return len(self.row_indices)
 
-    def take(self, which: Mask) -> _OpenCells:
-        """Some of the cells."""
-        return _OpenCells(self.row_indices[which], self.node[which])
+    def take(self, is_taken: Mask) -> _OpenCells:
+        """Those of the k cells for which a mask (k,) is True."""
+        return _OpenCells(self.row_indices[is_taken], self.node[is_taken])
 
 
 class NewCells:
@@ -115,7 +115,7 @@ class NewCells:
                 refused = self._climb(refused)
 
     def _draw_once(self, cells: _OpenCells) -> _OpenCells:
-        """Propose one draw for each cell. Returns the cells whose draw was refused.
+        """Propose one draw for each of k cells, and return the refused ones.
 
         Predictions beyond the ends of the column are not among these: draws from other
         nodes would be no better.
@@ -135,7 +135,7 @@ class NewCells:
         return cells.take(~accepted)
 
     def _move_rare_numbers(self, cells: _OpenCells) -> None:
-        """Move rare numbers, which were accepted. They stay if no move is allowed."""
+        """Move accepted cells with rare numbers. One stays if no move is allowed."""
         column = self._sampler.column
         for _ in range(MAX_MOVES):
             if not len(cells):
@@ -147,5 +147,5 @@ class NewCells:
             cells = cells.take(~accepted)
 
     def _climb(self, cells: _OpenCells) -> _OpenCells:
-        """The same cells, to be drawn from the nodes above."""
+        """The same cells, each to be drawn from the parent of its node."""
         return _OpenCells(cells.row_indices, self._sampler.tree.parent[cells.node])

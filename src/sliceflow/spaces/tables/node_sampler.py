@@ -45,7 +45,7 @@ class NodeSampler:
         rng: np.random.Generator,
         clip: bool,
     ) -> DrawnCells:
-        """Cells drawn from nodes (m,).
+        """Draw a cell from each of the nodes (m,).
 
         `prediction` (m,) is that of the regression, None if there is no regression.
         Sums of prediction and residual that are beyond the ends of the column are
@@ -54,9 +54,9 @@ class NodeSampler:
         drawn = self.tree.draw(node, rng)
         is_leaf = self.tree.is_leaf(node)
         if self.value_regression is not None:
+            assert prediction is not None, "the tree has residuals of a regression"
             between = drawn.below + drawn.fraction * (drawn.above - drawn.below)
             residual = np.where(is_leaf, between, drawn.values)
-            assert prediction is not None, "the tree has residuals of a regression"
             positions = self.value_regression.to_positions(
                 self.column, prediction + residual, clip
             )

@@ -33,10 +33,13 @@ class PerLevelModel:
     def draw(
         self, draft: DraftRows, rng: np.random.Generator, clip: bool = True
     ) -> LevelPositions:
-        """Draw each row by the model of its level; see `ColumnModel.draw`."""
+        """New cells (m, 1) for the m rows of a draft, each by the model of its level.
+
+        Rows with another label than any of the levels stay `UNDRAWN`.
+        """
         positions = LevelPositions(np.full((len(draft), 1), UNDRAWN))
         labels = draft.cell_positions[:, self.label_index]
         for level, model in self.models.items():
-            of_level = np.flatnonzero(labels == level)
-            positions[of_level] = model.draw(draft.take(of_level), rng, clip)
+            row_indices = np.flatnonzero(labels == level)
+            positions[row_indices] = model.draw(draft.take(row_indices), rng, clip)
         return positions

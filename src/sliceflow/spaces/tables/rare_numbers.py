@@ -39,10 +39,10 @@ MAX_PLACES_MOVED = 3
 
 
 class LevelRange(NamedTuple):
-    """Ranges of levels in which numbers (m,) may move, with both ends included."""
+    """Ranges of levels in which m numbers may move, with both ends included."""
 
-    first: Ints
-    last: Ints
+    first: Ints  # (m,)
+    last: Ints  # (m,)
 
     @classmethod
     def of_column(cls, column: Column, n: int) -> LevelRange:
@@ -50,7 +50,7 @@ class LevelRange(NamedTuple):
         return cls(np.zeros(n, dtype=np.int64), np.full(n, column.n_levels - 1))
 
     def take(self, indices: Ints | Mask) -> LevelRange:
-        """The ranges of some of the numbers."""
+        """The ranges of the numbers with these indices, or of a mask (m,)."""
         return LevelRange(self.first[indices], self.last[indices])
 
     def within(self, other: LevelRange) -> LevelRange:

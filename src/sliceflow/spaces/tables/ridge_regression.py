@@ -1,8 +1,8 @@
 """Ridge regressions that predict a number of a row from the other columns of the row.
 
-Numbers are taken on one of three scales: their normal scores, their grid values, or the
-logarithms of these. If there are few numbers, their products are regressors, too. So a
-regression of grid values finds sums and products of columns, and one of logarithms
+Quantitative columns are taken on one of three scales: their normal scores, their grid
+values, or the logarithms of these. If they are few, their products are regressors, too.
+So a regression of grid values finds sums and products of columns, and one of logarithms
 finds ratios.
 """
 
@@ -32,8 +32,8 @@ RIDGE_PENALTY_OF_SCALE: dict[Scale, float] = {
     "log": 1e-6,
 }
 
-# With more numeric columns than this, products are left out, to limit the regressors:
-# 12 columns have 78 products.
+# With more quantitative columns than this, products are left out, to limit the
+# regressors: 12 columns have 78 products.
 MAX_COLUMNS_WITH_PRODUCTS = 12
 
 # With fewer rows a regression with products would fit the noise. A usual rule of thumb.
@@ -53,23 +53,19 @@ ROWS_PER_BLOCK = 50_000
 
 @dataclass(frozen=True, eq=False)
 class RidgeRegression:
-    """A ridge regression of one numeric column on other columns."""
+    """A ridge regression of one quantitative column on other columns."""
 
     scale: Scale
     columns: Sequence[Column]  # all columns of the table
     predictors: Ints  # (p,), indices of the columns that it sees
-    means: Floats  # of the numeric columns among the predictors, to standardize them
-    deviations: Floats  # the standard deviations of the same columns
+    means: Floats  # (p₁,), of the quantitative predictors, to standardize them
+    deviations: Floats  # (p₁,), the standard deviations of the same columns
     regressor_means: Floats  # (q,)
     coefficients: Floats  # (q,)
     intercept: float  # the mean of what is predicted
 
     @classmethod
-    def from_data(
-        cls,
-        scale: Scale,
-        data: ColumnData,
-    ) -> RidgeRegression | None:
+    def from_data(cls, scale: Scale, data: ColumnData) -> RidgeRegression | None:
         """Regress a column without missing cells on its predictors.
 
         None if there are too few rows.
@@ -78,10 +74,7 @@ class RidgeRegression:
         cell_positions = data.cell_positions
         predictors = data.predictors
         values = values_on_scale(scale, columns, cell_positions, predictors)
-        with warnings.catch_warnings(action="ignore"):  # a column may be all missing
-            means = np.nan_to_num(np.nanmean(values, axis=0))
-            deviations = np.nan_to_num(np.nanstd(values, axis=0))
-        deviations[deviations <= 0] = 1
+        means, deviations = _means_and_deviations(values)
         standardized = (values - means) / deviations
         regressors = _regressors(
             scale, columns, cell_positions, predictors, standardized
@@ -148,6 +141,18 @@ class RidgeRegression:
         return bool(np.median(errors) <= EXACT_ERROR * column.level_grid_values.std())
 
 
+def _means_and_deviations(values: Floats) -> tuple[Floats, Floats]:
+    """The means and standard deviations (p,) of columns of (n, p); NaN is missing.
+
+    Those of a column without values are 0 and 1, and no deviation is 0.
+    """
+    with warnings.catch_warnings(action="ignore"):  # a column may be all missing
+        means = np.nan_to_num(np.nanmean(values, axis=0))
+        deviations = np.nan_to_num(np.nanstd(values, axis=0))
+    deviations[deviations <= 0] = 1
+    return means, deviations
+
+
 def _solve_ridge(x: Floats, y: Floats, penalty: float) -> Floats:
     """(xᵀx + penalty·I)⁻¹ xᵀy: coefficients (q,) for centered x (n, q) and y (n,)."""
     gram = x.T @ x + penalty * np.eye(x.shape[1])
@@ -155,7 +160,7 @@ def _solve_ridge(x: Floats, y: Floats, penalty: float) -> Floats:
 
 
 def target_on_scale(scale: Scale, data: ColumnData) -> Floats:
-    """The cells (n,) of the column that is regressed."""
+    """The cells (n,) of the column that is regressed, on the regression's scale."""
     return values_on_scale(
         scale, data.columns, data.cell_positions, [data.column_index]
     )[:, 0]
@@ -167,9 +172,9 @@ def values_on_scale(
     cell_positions: LevelPositions,
     column_indices: Iterable[int],
 ) -> Floats:
-    """The cells (m, p) of the numeric ones of some columns; missing ones are NaN.
+    """The cells (m, p) of the p columns that are quantitative; missing ones are NaN.
 
-    Of normal scores, missing cells have a score like a lowest value.
+    On the scale of normal scores, missing cells have a score below all others.
     """
     values = []
     for c in column_indices:

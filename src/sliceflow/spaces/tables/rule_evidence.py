@@ -35,7 +35,7 @@ MIN_ROWS_OF_RULE = 30
 
 @dataclass(frozen=True, eq=False)
 class NumberColumns:
-    """Some columns of a table as floats, among which candidates are searched."""
+    """The columns of a table among which rules are searched, as floats."""
 
     indices: Ints  # (p,), of the columns
     values: Floats  # (n, p); NaN where cells are missing

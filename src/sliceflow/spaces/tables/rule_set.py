@@ -59,9 +59,7 @@ class RuleSet:
 
     rules: tuple[Rule, ...]
     columns: Sequence[Column]
-    cell_positions: (
-        LevelPositions  # (n, d), of the table's own rows, which keep the rules
-    )
+    cell_positions: LevelPositions  # (n, d), the table's own rows, which keep them
     # The combinations that occur, by the indices of their columns: they are looked up
     # many times.
     _combinations: dict[tuple[int, ...], LevelPositions] = field(

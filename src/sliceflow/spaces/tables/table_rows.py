@@ -144,7 +144,7 @@ def convert_exactly(values: pd.Series, dtype: Any) -> pd.Series:
 
 
 def _concatenate(above: EncodedColumn, below: EncodedColumn) -> EncodedColumn:
-    """A column of a model, and new rows of it."""
+    """A column of a model with new cells below its own."""
     import pandas as pd
 
     old_cells = above.to_series(above.codes)

@@ -149,8 +149,8 @@ class Tree:
     ) -> Tree:
         """Split rows by their features x (n, p), so that `targets` are alike in leaves.
 
-        Targets are classes (n,), or numbers (n, k); see `tree_targets`. The leaves hold
-        the `values` (n,) of their rows.
+        Targets are classes (n,), or numbers (n, k), as `tree_targets` makes them. The
+        leaves hold the `values` (n,) of their rows.
         """
         sample = subsample_indices(np.arange(len(values)), rng)
         nodes = _fit_nodes(x[sample], targets[sample], settings)
@@ -210,7 +210,7 @@ class Tree:
 
     @cached_property
     def _n_missing(self) -> Ints:
-        """How many values of each node are missing, at most all but one: (nodes,)."""
+        """How many missing cells each node has, at most all but one: (nodes,)."""
         n_before = np.append(0, np.cumsum(is_missing(LevelPositions(self.values))))
         n_missing = n_before[self.node_start + self.node_size]
         n_missing = n_missing - n_before[self.node_start]
@@ -242,11 +242,12 @@ def subsample_indices(row_indices: Ints, rng: np.random.Generator) -> Ints:
 
 
 def tree_targets(column: Column, values: Floats) -> Targets:
-    """The targets of a tree of a column, given the values (n,) of its cells.
+    """The targets of a tree of a column: classes (n,), or numbers (n, k).
 
-    For a category, they are classes (n,), or with very many levels one column of (n, k)
-    for each of the most frequent levels. For a number, they are functions (n, k) of its
-    place in the order of all numbers.
+    The `values` (n,) are what the tree holds: positions, or residuals. Of a category,
+    targets are the levels, or with very many levels a column of 0 and 1 for each of the
+    most frequent ones. Of a quantitative column, they are functions of the place u of
+    each value among all, from 0 to 1.
     """
     if column.is_quantitative:
         _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
