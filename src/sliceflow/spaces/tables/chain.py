@@ -9,7 +9,7 @@ Statistical Software 74(11).
 How one cell of a new row gets its value:
 
 1. `draw_rows` begins with blank rows, whose cells are `UNDRAWN`, as `DraftRows`, and
-   `draw_chain` lets each step draw its column. The columns before are known by then.
+   `draw_chain` lets each step draw its column. The columns before are drawn by then.
 2. `ColumnModel.draw` draws where the cell comes from (`CellSources`): it equals an
    earlier column, is missing, follows from a rule, or comes from the tree.
 3. From the tree, it takes the value of a random row in the leaf of the new row, or one

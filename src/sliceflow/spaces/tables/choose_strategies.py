@@ -148,12 +148,12 @@ def _may_be_predicted(data: ColumnData) -> bool:
 
 
 def _largest_share(positions: LevelPositions) -> float:
-    """The share of the most frequent value among the known ones of a column."""
-    known = positions[has_value(positions)]
-    if len(known) == 0:
+    """The share of the most frequent value of a column, without missing cells."""
+    present = positions[has_value(positions)]
+    if len(present) == 0:
         return 0.0
-    counts = np.unique(known, return_counts=True)[1]
-    return float(counts.max() / len(known))
+    counts = np.unique(present, return_counts=True)[1]
+    return float(counts.max() / len(present))
 
 
 def choose_strategy(data: ColumnData, *, seed: Seed, margin: float = 1.0) -> Strategy:
@@ -168,8 +168,8 @@ def choose_strategy(data: ColumnData, *, seed: Seed, margin: float = 1.0) -> Str
         return "tree"
     data = limit_predictors(data)
     rng = generator(seed)
-    known = np.flatnonzero(has_value(data.positions))
-    sample = known[rng.permutation(len(known))[: 2 * MAX_ROWS_PER_TRIAL]]
+    present = np.flatnonzero(has_value(data.positions))
+    sample = present[rng.permutation(len(present))[: 2 * MAX_ROWS_PER_TRIAL]]
     first, second = split_in_halves(data.cell_positions[sample])
     trials = [
         _Trial(data.with_rows(first), held_out_positions=second),
@@ -237,10 +237,10 @@ class _Trial:
 
     def _cdf(self, positions: LevelPositions) -> Floats:
         """The empirical distribution function of fitted rows at positions (m,)."""
-        known = np.sort(self.fitted.positions)
-        n_below = np.searchsorted(known, positions, "left")
-        n_up_to = np.searchsorted(known, positions, "right")
-        return (n_below + n_up_to) / (2 * len(known))
+        fitted_positions = np.sort(self.fitted.positions)
+        n_below = np.searchsorted(fitted_positions, positions, "left")
+        n_up_to = np.searchsorted(fitted_positions, positions, "right")
+        return (n_below + n_up_to) / (2 * len(fitted_positions))
 
 
 def _find_label(table: Table) -> int | None:
@@ -248,9 +248,9 @@ def _find_label(table: Table) -> int | None:
 
     It is the only category of a table of numbers, and has two frequent levels.
     """
-    numeric = [c for c in table.drawing_order if table.columns[c].is_quantitative]
+    quantitative = [c for c in table.drawing_order if table.columns[c].is_quantitative]
     others = [c for c in table.drawing_order if not table.columns[c].is_quantitative]
-    if len(others) != 1 or not numeric:
+    if len(others) != 1 or not quantitative:
         return None
     label = others[0]
     if (
@@ -266,7 +266,7 @@ def _find_label(table: Table) -> int | None:
 
 def _label_auc(table: Table, label: int) -> float:
     """The area under the ROC curve of a tree that predicts a label from the numbers."""
-    numeric = [c for c in table.drawing_order if c != label]
+    quantitative = [c for c in table.drawing_order if c != label]
     sample = table.cell_positions[
         :: max(1, len(table.cell_positions) // N_ROWS_FOR_LABEL)
     ]
@@ -278,7 +278,7 @@ def _label_auc(table: Table, label: int) -> float:
         DecisionTreeClassifier(
             min_samples_leaf=MIN_SAMPLES_LEAF_FOR_LABEL, random_state=0
         ),
-        sample[:, numeric],
+        sample[:, quantitative],
         sample[:, label],
         cv=StratifiedKFold(2),
         scoring="roc_auc",

@@ -312,14 +312,14 @@ class Column:
         """
         import pandas as pd
 
-        known = has_value(positions)
-        which = np.arange(int(known.sum()))
+        is_present = has_value(positions)
+        which = np.arange(int(is_present.sum()))
         if self.has_pseudonyms:
-            which = np.unique(positions[known], return_inverse=True)[1]
+            which = np.unique(positions[is_present], return_inverse=True)[1]
         n = int(which.max(initial=-1)) + 1
         new = identifiers.new_identifiers(self.encoded, n, rng)
         values = np.full(len(positions), None, dtype=object)
-        values[known] = np.array(new, dtype=object)[which]
+        values[is_present] = np.array(new, dtype=object)[which]
         series = pd.Series(values, dtype=object).astype(self.encoded.levels.dtype)
         if self.encoded.categorical:
             return series.astype("category")
@@ -424,21 +424,21 @@ class Column:
         """The positions (m,) of other cells (m,) of this column.
 
         A `DataError` names a value that the column cannot have. With `new_as_missing`,
-        a level of a category that is not known is at the position of missing cells.
+        a new level of a category is at the position of missing cells.
         With `outside_as_missing`, so is a number outside the range of the column; else
         it is at the nearest end.
         """
         if self.kind == "identifier" or not (self.is_category or self.is_quantitative):
             return LevelPositions(np.where(cells.missing, MISSING, 0.0))
-        present = ~cells.missing
+        is_present = ~cells.missing
         if new_as_missing and self.is_category:
-            known = {str(level) for level in self.levels.tolist()}
-            is_known = np.array([str(level) in known for level in cells.levels])
-            present[present] = is_known[cells.codes[present]]
+            own_levels = {str(level) for level in self.levels.tolist()}
+            is_own = np.array([str(level) in own_levels for level in cells.levels])
+            is_present[is_present] = is_own[cells.codes[is_present]]
         positions = LevelPositions(np.full(len(cells.codes), MISSING))
-        if not present.any():
+        if not is_present.any():
             return positions
-        used_codes, which = np.unique(cells.codes[present], return_inverse=True)
+        used_codes, which = np.unique(cells.codes[is_present], return_inverse=True)
         located = self.locate(cells.levels.iloc[used_codes])
         used_positions = located.positions
         if outside_as_missing and self.is_quantitative:
@@ -447,7 +447,7 @@ class Column:
             used_positions = LevelPositions(
                 np.where(is_outside, MISSING, used_positions)
             )
-        positions[present] = used_positions[which]
+        positions[is_present] = used_positions[which]
         return positions
 
     # A row of the table `columns_`

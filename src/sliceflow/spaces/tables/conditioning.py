@@ -254,7 +254,7 @@ def find_value(column: Column, value: Any) -> FoundValue:
     located = column.locate(series)
     position = float(located.positions[0])
     found = located.unseen_values
-    if not len(found):  # a known level
+    if not len(found):  # a level of the column
         found = column.levels.iloc[[int(position)]].reset_index(drop=True)
     if column.observed_only:
         position = float(np.rint(position))
@@ -287,9 +287,9 @@ def _as_range(column: Column, given: tuple[Any, ...] | ValueRange) -> ValueRange
         ends: tuple[Any, ...] = (given.low, given.high)
     else:
         ends = given
-    known_ends = [end for end in ends if end is not None]
-    is_range = len(ends) == 2 and len(known_ends) > 0 and column.is_quantitative
-    if not is_range or pd.Series(known_ends, dtype=object).isna().any():
+    bounds = [end for end in ends if end is not None]
+    is_range = len(ends) == 2 and len(bounds) > 0 and column.is_quantitative
+    if not is_range or pd.Series(bounds, dtype=object).isna().any():
         fact = f"given {given} is not a range (low, high) of numbers or times"
         raise DataError(fact, "pass a list", column=column.name)
     if isinstance(given, ValueRange):

@@ -151,8 +151,8 @@ class DependentHoles:
             row_indices = np.flatnonzero(computed.in_rows & in_group)
             rows = cell_positions[row_indices]
             solved = solve_column([computed.rule], columns, rows, c)
-            is_known = has_value(solved)
-            cell_positions[row_indices[is_known], c] = solved[is_known]
+            is_possible = has_value(solved)
+            cell_positions[row_indices[is_possible], c] = solved[is_possible]
 
 
 def _assign(

@@ -76,8 +76,8 @@ def _with_new_cells(series: pd.Series, holes: Ints, new_cells: pd.Series) -> pd.
         return cells.set_axis(series.index)
     series = series.copy()
     if hasattr(series, "cat"):
-        known = series.cat.categories
-        new = [value for value in new_cells.unique() if value not in known]
+        categories = series.cat.categories
+        new = [value for value in new_cells.unique() if value not in categories]
         series = series.cat.add_categories(new)
         new_cells = new_cells.astype(series.dtype)
     try:

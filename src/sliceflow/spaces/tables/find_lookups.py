@@ -83,11 +83,11 @@ def _date_part_keys(
     column: Column, positions: LevelPositions
 ) -> dict[DatePart, Floats]:
     """The parts (n,) of the times at positions (n,); NaN where cells are missing."""
-    known = has_value(positions)
+    is_present = has_value(positions)
     keys = dict[DatePart, Floats]()
     for part in get_args(DatePart):
         keys[part] = np.full(len(positions), np.nan)
-        keys[part][known] = lookup_keys(column, positions[known], part)
+        keys[part][is_present] = lookup_keys(column, positions[is_present], part)
     return keys
 
 
@@ -121,12 +121,14 @@ def _lookup_rule(
     determinant: int,
     part: DatePart | None,
 ) -> LookupRule:
-    """The rule with the position of the dependent for each known key."""
-    known = has_all_values(cell_positions, [dependent, determinant])
-    keys = lookup_keys(columns[determinant], cell_positions[known, determinant], part)
+    """The rule with the position of the dependent for each key."""
+    is_complete = has_all_values(cell_positions, [dependent, determinant])
+    keys = lookup_keys(
+        columns[determinant], cell_positions[is_complete, determinant], part
+    )
     different, first = np.unique(keys, return_index=True)
     text = f"{columns[dependent].name} follows from {columns[determinant].name}"
     if part is not None:
         text = f"{columns[dependent].name} is the {part} of {columns[determinant].name}"
-    positions = cell_positions[known, dependent][first]
+    positions = cell_positions[is_complete, dependent][first]
     return LookupRule(text, (dependent, determinant), different, positions, part)

@@ -80,9 +80,9 @@ def _find_larger_columns(
         for j in np.flatnonzero(is_never_less).tolist():
             b = int(indices[j])
             is_order = _is_order_intended(values[:, i], values[:, j])
-            known_positions = cell_positions[has_all_values(cell_positions, [a, b])]
+            complete_positions = cell_positions[has_all_values(cell_positions, [a, b])]
             rule = _order_rule(columns, a, b)
-            if is_order and not rule.is_broken(columns, known_positions).any():
+            if is_order and not rule.is_broken(columns, complete_positions).any():
                 larger_columns[a].add(b)
     return larger_columns
 
@@ -93,9 +93,9 @@ def _is_order_intended(low: Floats, high: Floats) -> bool:
     Shuffled columns would break it, and in many rows that could break it the two
     numbers are close to each other.
     """
-    known = ~np.isnan(low) & ~np.isnan(high)
-    low = low[known]
-    high = high[known]
+    are_present = ~np.isnan(low) & ~np.isnan(high)
+    low = low[are_present]
+    high = high[are_present]
     if len(low) < MIN_ROWS_OF_RULE:
         return False
     n_not_above = np.searchsorted(np.sort(low), high, "right")

@@ -110,10 +110,10 @@ class _Trial:
             tolerance = self.tolerance
         shape = (-1,) + (1,) * (candidates.ndim - 1)
         error = np.abs(candidates - self.y.reshape(shape))
-        n_known = np.isfinite(error).sum(axis=0)
+        n_present = np.isfinite(error).sum(axis=0)
         n_kept = (error <= tolerance.reshape(shape)).sum(axis=0)
-        is_known = n_known >= MIN_TRIAL_ROWS
-        return np.asarray(is_known & (n_known - n_kept <= MAX_BROKEN_TRIAL_ROWS))
+        has_enough = n_present >= MIN_TRIAL_ROWS
+        return np.asarray(has_enough & (n_present - n_kept <= MAX_BROKEN_TRIAL_ROWS))
 
 
 def _trial_rows(values: Floats) -> Ints:

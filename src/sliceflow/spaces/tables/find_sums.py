@@ -121,7 +121,7 @@ def _find_candidate_relations(numbers: NumberColumns) -> list[WholeRelation]:
     """Relations with small whole coefficients that hold in some of the rows."""
     rng = np.random.default_rng(0)
     relations = set[WholeRelation]()
-    for column_set in _columns_known_together(numbers.values):
+    for column_set in _columns_present_together(numbers.values):
         values = numbers.values[:, column_set]
         values = values[~np.isnan(values).any(axis=1)]
         # Of each column, the rows in which it has not its usual value.
@@ -135,7 +135,7 @@ def _find_candidate_relations(numbers: NumberColumns) -> list[WholeRelation]:
     return sorted(relations)
 
 
-def _columns_known_together(values: Floats) -> list[Ints]:
+def _columns_present_together(values: Floats) -> list[Ints]:
     """Sets of columns of values (n, p), as indices: many rows have all cells of a set.
 
     The first is of the columns with the fewest missing cells. Each other set has one
@@ -144,22 +144,22 @@ def _columns_known_together(values: Floats) -> list[Ints]:
     missing = np.isnan(values)
     order = np.argsort(missing.sum(axis=0), kind="stable")
     together = list[int]()
-    known = np.full(len(values), True)
+    is_complete = np.full(len(values), True)
     sets = list[Ints]()
     sparse = list[int]()
     for i in order.tolist():
-        still_known = known & ~missing[:, i]
+        still_complete = is_complete & ~missing[:, i]
         n_wanted = ROWS_PER_COLUMN * (len(together) + 1) + EXTRA_ROWS
-        if still_known.sum() >= max(n_wanted, known.sum() / 2):
+        if still_complete.sum() >= max(n_wanted, is_complete.sum() / 2):
             together.append(i)
-            known = still_known
+            is_complete = still_complete
         else:
             sparse.append(i)
     if len(together) > 1:
         sets.append(np.array(sorted(together)))
     for i in sparse:
         columns = np.array([*sorted(together), i])
-        if (known & ~missing[:, i]).sum() >= MIN_ROWS_OF_RULE:
+        if (is_complete & ~missing[:, i]).sum() >= MIN_ROWS_OF_RULE:
             sets.append(columns)
     return sets
 
@@ -295,18 +295,18 @@ def _linear_rule(
     pairs = {c: sign * coefficient for c, coefficient in pairs.items()}
     indices = (total, *(c for c in relation.column_indices if c != total))
     units = [columns[c].unit for c in indices]
-    known_units = [unit for unit in units if unit is not None]
+    column_units = [unit for unit in units if unit is not None]
     unit = None
     weights: list[float] = [pairs[c] * float(columns[c].unit or 1) for c in indices]
-    if len(known_units) == len(units):
-        unit = min(known_units)
+    if len(column_units) == len(units):
+        unit = min(column_units)
         weights = [
-            pairs[c] * int(known / unit)
-            for c, known in zip(indices, known_units, strict=True)
+            pairs[c] * int(column_unit / unit)
+            for c, column_unit in zip(indices, column_units, strict=True)
         ]
     rule = LinearRule("", indices, tuple(weights), "=", 0, unit, is_discovered=True)
-    known_positions = cell_positions[has_all_values(cell_positions, indices)]
-    bound = _usual_value(rule.difference(columns, known_positions), unit is not None)
+    complete_positions = cell_positions[has_all_values(cell_positions, indices)]
+    bound = _usual_value(rule.difference(columns, complete_positions), unit is not None)
     text = _sum_text(columns, indices, pairs, bound * float(unit or 1))
     return replace(rule, bound=bound, text=text)
 

@@ -95,7 +95,7 @@ def _expected_points(donor_points: Floats, donor: Ints, points: Floats) -> Float
     """Points (m, a) whose missing features (NaN) follow from one donor (m,) each.
 
     A missing feature is that of the donor plus the conditional mean of the
-    difference between both points, given the known features, in the Gaussian of all
+    difference between both points, given the others, in the Gaussian of all
     donors.
     """
     completed, precision = _fit_gaussian(donor_points)
@@ -129,13 +129,13 @@ def _fit_gaussian(points: Floats) -> tuple[Floats, Floats]:
     Gaussian, and the Gaussian given these and the covariance around them.
     """
     n_axes = points.shape[1]
-    is_unknown = np.isnan(points)
-    n_known = np.maximum(1, (~is_unknown).sum(0))
-    mean = np.nansum(points, axis=0) / n_known
-    completed = np.where(is_unknown, mean, points)
+    missing = np.isnan(points)
+    n_present = np.maximum(1, (~missing).sum(0))
+    mean = np.nansum(points, axis=0) / n_present
+    completed = np.where(missing, mean, points)
     residual_covariance = np.zeros((n_axes, n_axes))
     n_iterations = 1
-    if is_unknown.any():
+    if missing.any():
         n_iterations = N_EM_ITERATIONS
     for _ in range(n_iterations):
         covariance = np.atleast_2d(np.cov(completed.T, ddof=0)) + residual_covariance
@@ -150,7 +150,7 @@ def _fit_gaussian(points: Floats) -> tuple[Floats, Floats]:
 def _conditional_means(points: Floats, precision: Floats) -> tuple[Floats, Floats]:
     """Points (m, a) of a Gaussian around 0, with NaN replaced by conditional means.
 
-    With the precision matrix P and missing features M, known ones K, the mean is x_M
+    With the precision matrix P and missing features M, the others K, the mean is x_M
     = −P_MM⁻¹ P_MK x_K, with the covariance P_MM⁻¹. Also returns the mean (a, a) of
     these covariances over all points.
     """
@@ -162,10 +162,10 @@ def _conditional_means(points: Floats, precision: Floats) -> tuple[Floats, Float
     ends = np.cumsum(np.bincount(index))
     groups = np.split(order, ends[:-1])
     for missing, rows in zip(patterns, groups, strict=True):
-        known = ~missing
+        present = ~missing
         covariance = np.linalg.inv(precision[np.ix_(missing, missing)])
-        slopes = precision[np.ix_(known, missing)] @ covariance
-        completed[np.ix_(rows, missing)] = -completed[np.ix_(rows, known)] @ slopes
+        slopes = precision[np.ix_(present, missing)] @ covariance
+        completed[np.ix_(rows, missing)] = -completed[np.ix_(rows, present)] @ slopes
         share = len(rows) / len(points)
         mean_covariance[np.ix_(missing, missing)] += covariance * share
     return completed, mean_covariance

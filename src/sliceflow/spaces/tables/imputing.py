@@ -71,9 +71,9 @@ N_SWEEPS = 2
 
 # The most rounds in which rows that break a constraint are filled again. In the first
 # rounds, rows must also keep dependencies that were found in the table. Later rounds
-# drop these, because known cells may break them and no user asked for them. With more
-# rounds, tables whose known cells break a constraint would take longer: there, no
-# filling can keep it.
+# drop these, because a row's other cells may break them, and no user asked for them.
+# With more rounds, tables whose other cells break a constraint would take longer:
+# there, no filling can keep it.
 MAX_FILL_ROUNDS = 10
 ROUNDS_WITH_DISCOVERED_RULES = 2
 
@@ -130,7 +130,7 @@ def _sample_training_rows(table: Table, seed: Seed) -> LevelPositions:
 
 
 def _fillable_columns(table: Table, training_positions: LevelPositions) -> list[int]:
-    """Indices of columns that can be filled: no identifiers, and some cell is known."""
+    """Indices of columns that can be filled: no identifiers, and with some values."""
     fillable = []
     for c in table.drawing_order:
         is_identifier = table.columns[c].kind == "identifier"
@@ -215,20 +215,20 @@ class _TrainingRows:
         Some see all other columns, and more do not see those of each hidden set. Rows
         whose cell of the column was a hole are left out.
         """
-        is_known = has_value(self.cell_positions[:, column_index])
-        known_copies = [
-            LevelPositions(copy_positions[is_known])
+        is_present = has_value(self.cell_positions[:, column_index])
+        present_copies = [
+            LevelPositions(copy_positions[is_present])
             for copy_positions in np.split(copies, self.n_copies)
         ]
         models: _ModelsByHidden = {
-            (): self._fit_without((), column_index, known_copies, seed)
+            (): self._fit_without((), column_index, present_copies, seed)
         }
         for hidden_indices in hidden_sets:
             if hidden_indices:
                 models[hidden_indices] = self._fit_without(
                     hidden_indices,
                     column_index,
-                    known_copies,
+                    present_copies,
                     seed.child("hidden", *hidden_indices),
                 )
         return models

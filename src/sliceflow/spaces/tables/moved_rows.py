@@ -165,12 +165,12 @@ class _MovedNumbers(NamedTuple):
         before = np.zeros((len(cell_positions), len(column_indices)))
         after = np.zeros((len(cell_positions), len(column_indices)))
         for i, c in enumerate(column_indices):
-            known = has_value(cell_positions[:, c])
-            values = table.columns[c].grid_values_at(cell_positions[known, c])
-            new_values = table.columns[c].grid_values_at(moved[known, c])
+            is_present = has_value(cell_positions[:, c])
+            values = table.columns[c].grid_values_at(cell_positions[is_present, c])
+            new_values = table.columns[c].grid_values_at(moved[is_present, c])
             scale = values.std() or 1.0
-            before[known, i] = (values - values.mean()) / scale
-            after[known, i] = (new_values - values.mean()) / scale
+            before[is_present, i] = (values - values.mean()) / scale
+            after[is_present, i] = (new_values - values.mean()) / scale
         return cls(before, after)
 
     def join(self, other: _MovedNumbers) -> _MovedNumbers:

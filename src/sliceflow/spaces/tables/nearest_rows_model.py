@@ -152,14 +152,16 @@ class NearestRowsModel:
         Cells that are missing in `positions` stay so.
         """
         moved = positions.copy()
-        is_known = has_value(positions)
+        is_present = has_value(positions)
         own_positions = self.drawn_positions[:, i]
-        known_sorted = LevelPositions(np.sort(own_positions[has_value(own_positions)]))
-        order = rankdata(scores[is_known], method="ordinal")
+        sorted_positions = LevelPositions(
+            np.sort(own_positions[has_value(own_positions)])
+        )
+        order = rankdata(scores[is_present], method="ordinal")
         probabilities = (order - rng.random(len(order))) / max(1, len(order))
         column = self.columns[self.drawn_indices[i]]
-        moved[is_known] = column.new_values.quantile_positions(
-            known_sorted, probabilities * len(known_sorted)
+        moved[is_present] = column.new_values.quantile_positions(
+            sorted_positions, probabilities * len(sorted_positions)
         )
         rare = np.flatnonzero(rare_numbers.is_rare(column, moved))
         whole_column = rare_numbers.LevelRange.of_column(column, len(rare))

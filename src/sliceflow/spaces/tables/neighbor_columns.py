@@ -121,6 +121,6 @@ def _follows_from_earlier(
     if not uses_ridge(strategy):
         return False
     data = table.column_data(c, table.drawing_order[:k])
-    known = data.take(has_value(data.positions))
-    regression = RidgeRegression.from_data(SCALE_OF_STRATEGY[strategy], known)
-    return regression is not None and regression.is_exact(known)
+    present = data.take(has_value(data.positions))
+    regression = RidgeRegression.from_data(SCALE_OF_STRATEGY[strategy], present)
+    return regression is not None and regression.is_exact(present)

@@ -19,9 +19,9 @@ from sliceflow.spaces.tables.level_positions import (
 )
 from sliceflow.spaces.tables.rules import LinearRule, ProductRule
 
-# A rule must hold in this share of the rows in which all its cells are known. With a
-# smaller share, patterns that are merely frequent would count as rules, and searching
-# takes longer.
+# A rule must hold in this share of the rows that have all its cells. With a smaller
+# share, patterns that are merely frequent would count as rules, and searching takes
+# longer.
 MIN_SHARE_OF_RULE = 0.99
 # A rule must hold in this share of the rows in which it would break if columns were
 # shuffled: two columns that are mostly 0 are equal in most rows anyway.
@@ -67,8 +67,10 @@ class NumberColumns:
         ]
         values = np.full((len(cell_positions), len(usable)), np.nan)
         for i, c in enumerate(usable):
-            known = has_value(cell_positions[:, c])
-            values[known, i] = columns[c].grid.floats_at(cell_positions[known, c])
+            is_present = has_value(cell_positions[:, c])
+            values[is_present, i] = columns[c].grid.floats_at(
+                cell_positions[is_present, c]
+            )
         return cls(np.array(usable, dtype=np.int64), values)
 
 
@@ -107,9 +109,9 @@ def _share_of_equal_pairs(a: NDArray[Any], b: NDArray[Any]) -> float:
         return 0.0
     values_a, counts_a = np.unique(a, return_counts=True)
     values_b, counts_b = np.unique(b, return_counts=True)
-    place = np.minimum(np.searchsorted(values_b, values_a), len(values_b) - 1)
-    is_equal = values_b[place] == values_a
-    n_equal = (counts_a * counts_b[place])[is_equal].sum()
+    index = np.minimum(np.searchsorted(values_b, values_a), len(values_b) - 1)
+    is_equal = values_b[index] == values_a
+    n_equal = (counts_a * counts_b[index])[is_equal].sum()
     return float(n_equal / (len(a) * len(b)))
 
 
@@ -119,15 +121,15 @@ def evidence_of(
     cell_positions: LevelPositions,
 ) -> RuleEvidence:
     """How many rows keep a rule that computes its first column."""
-    known_positions = cell_positions[
+    complete_positions = cell_positions[
         has_all_values(cell_positions, rule.column_indices)
     ]
-    if not len(known_positions):
+    if not len(complete_positions):
         return RuleEvidence(0, 0.0, 1.0)
-    kept = ~rule.is_broken(columns, known_positions)
+    kept = ~rule.is_broken(columns, complete_positions)
     derived = rule.column_indices[0]
-    computed = rule.solve(columns, known_positions, derived)
+    computed = rule.solve(columns, complete_positions, derived)
     share_if_shuffled = _share_of_equal_pairs(
-        known_positions[:, derived], computed[has_value(computed)]
+        complete_positions[:, derived], computed[has_value(computed)]
     )
-    return RuleEvidence(len(known_positions), float(kept.mean()), share_if_shuffled)
+    return RuleEvidence(len(complete_positions), float(kept.mean()), share_if_shuffled)

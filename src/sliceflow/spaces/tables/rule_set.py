@@ -135,12 +135,12 @@ class RuleSet:
                     order.remove(derived)
         return order
 
-    def rules_that_give(self, c: int, known: set[int]) -> list[SolvableRule]:
-        """The rules that give column c if the `known` columns are drawn."""
+    def rules_that_give(self, c: int, drawn_indices: set[int]) -> list[SolvableRule]:
+        """The rules that give column c from the columns that are drawn."""
         rules = []
         for rule in self.rules_in_solving_order:
             others = {other for other in rule.column_indices if other != c}
-            if c in rule.solvable_indices and others <= known:
+            if c in rule.solvable_indices and others <= drawn_indices:
                 rules.append(rule)
         return rules
 
@@ -248,11 +248,11 @@ class RuleSet:
             in_table = pd.DataFrame(self.cell_positions[:, column_indices])
             distinct = in_table.drop_duplicates().to_numpy()
             self._combinations[column_indices] = LevelPositions(distinct)
-        known = self._combinations[column_indices]
-        df = pd.DataFrame(np.concatenate((known, combinations)))
-        # Groups are numbered as they appear, so those of known combinations come first.
+        occurring = self._combinations[column_indices]
+        df = pd.DataFrame(np.concatenate((occurring, combinations)))
+        # Groups are numbered as they appear, so those of the table come first.
         group = df.groupby([*df], sort=False).ngroup().to_numpy()
-        return np.asarray(group[len(known) :] < len(known))
+        return np.asarray(group[len(occurring) :] < len(occurring))
 
 
 def _solving_order(

@@ -297,7 +297,7 @@ class ProductRule:
 class LookupRule:
     """A column that follows from another, or from a part of a time.
 
-    Each known key has one position of the dependent, which comes first. Keys are the
+    Each key has one position of the dependent, which comes first. Keys are the
     positions of the determinant, or parts of its times.
     """
 
@@ -338,10 +338,10 @@ class LookupRule:
         keys = lookup_keys(
             columns[determinant], cell_positions[:, determinant], self.date_part
         )
-        place = np.searchsorted(self.keys, keys)
-        place = np.minimum(place, len(self.keys) - 1)
-        is_known = self.keys[place] == keys
-        return LevelPositions(np.where(is_known, self.positions[place], UNDRAWN))
+        index = np.searchsorted(self.keys, keys)
+        index = np.minimum(index, len(self.keys) - 1)
+        has_position = self.keys[index] == keys
+        return LevelPositions(np.where(has_position, self.positions[index], UNDRAWN))
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ There are two questions, and each has one function:
 | function       | solves for                  | which rule is solved for a cell       |
 |----------------|-----------------------------|---------------------------------------|
 | `solve_column` | one column, from columns    | the first of the rules whose other    |
-|                | that are drawn already      | cells are known; no cell changes      |
+|                | that are drawn already      | cells have a value; no cell changes   |
 | `solve_rows`   | any cell that may change,   | first rules of which no other cell    |
 |                | in rows of which some       | may change, so there is no choice;    |
-|                | cells are known             | then totals before their parts        |
+|                | cells have a value          | then totals before their parts        |
 
 A model of one column asks the first one, because it draws that column now. A `RuleSet`
 asks the second one, to see whether a row can still keep all rules, and to finish it.
@@ -43,7 +43,7 @@ def solve_column(
 ) -> LevelPositions:
     """The positions (m,) of column c that follow from the other cells of rows (m, d).
 
-    The first rule counts of which all other cells are known. `UNDRAWN` if there is
+    The first rule counts of which all other cells have a value. `UNDRAWN` if there is
     none, `IMPOSSIBLE` if the column cannot have the value.
     """
     positions = LevelPositions(np.full(len(cell_positions), UNDRAWN))
@@ -107,7 +107,7 @@ def _solve_rule(
     may_change: Mask,
     only_determined: bool = False,
 ) -> bool:
-    """Solve a rule for a cell in each row where all its others are known, in place.
+    """Solve a rule for a cell in each row where all its others have a value, in place.
 
     With `only_determined`, not in rows where others may change, too. In rows where the
     rule was solved, none of its cells may change any more: `may_change` (m, d) is

@@ -210,23 +210,25 @@ class Table:
                 continue
             if not isinstance(rule, LinearRule | LookupRule | ProductRule):
                 continue
-            known = cell_positions[has_all_values(cell_positions, rule.column_indices)]
+            is_complete = has_all_values(cell_positions, rule.column_indices)
             shares[rule.text] = 1.0
-            if len(known) > 0:
-                broken = rule.is_broken(self.columns, known)
+            if is_complete.any():
+                broken = rule.is_broken(self.columns, cell_positions[is_complete])
                 shares[rule.text] = 1 - float(broken.mean())
         return shares
 
-    def rules_that_give(self, c: int, known: Iterable[int]) -> list[SolvableRule]:
-        """The rules that compute column c from the `known` columns and constants.
+    def rules_that_give(
+        self, c: int, drawn_indices: Iterable[int]
+    ) -> list[SolvableRule]:
+        """The rules that compute column c from drawn columns and constants.
 
         An approximate rule counts only if no exact one computes the column.
         """
-        known = {*known, *self._constant_indices}
-        rules = self.rule_set.rules_that_give(c, known)
+        usable = {*drawn_indices, *self._constant_indices}
+        rules = self.rule_set.rules_that_give(c, usable)
         for rule in self.approximate_rules:
             derived, *others = rule.column_indices
-            if not rules and c == derived and known.issuperset(others):
+            if not rules and c == derived and usable.issuperset(others):
                 rules.append(rule)
         return rules
 
@@ -239,9 +241,10 @@ class Table:
             if column.n_levels and not column.is_modeled
         ]
 
-    def rows_to_draw(self, c: int, known: Iterable[int]) -> Mask:
+    def rows_to_draw(self, c: int, drawn_indices: Iterable[int]) -> Mask:
         """Which rows (n,) have a cell of column c that no exact rule computes."""
-        rules = self.rule_set.rules_that_give(c, {*known, *self._constant_indices})
+        usable = {*drawn_indices, *self._constant_indices}
+        rules = self.rule_set.rules_that_give(c, usable)
         return is_undrawn(solve_column(rules, self.columns, self.cell_positions, c))
 
     def column_data(self, c: int, predictors: Sequence[int]) -> ColumnData:
