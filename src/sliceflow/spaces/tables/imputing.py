@@ -150,7 +150,7 @@ def _with_constants(
 
 
 def _only_constraints(rule_set: RuleSet) -> RuleSet:
-    """The rules that users wrote as constraints, without discovered ones."""
+    """The same set with only the rules that users wrote as constraints."""
     constraints = tuple(rule for rule in rule_set.rules if not rule.is_discovered)
     return replace(rule_set, rules=constraints)
 
@@ -162,9 +162,9 @@ class _Filling(NamedTuple):
     keeps_rules: Mask  # (m,), which of them keep all rules
 
     def write(self, filled_positions: LevelPositions, row_indices: Ints) -> Ints:
-        """Write the rows that keep all rules to their places (m,), in place.
+        """Write the rows that keep all rules into `filled_positions` (k, d), in place.
 
-        Returns the places of the others.
+        They belong to `row_indices` (m,). Returns the indices of the others.
         """
         filled_positions[row_indices[self.keeps_rules]] = self.cell_positions[
             self.keeps_rules
@@ -261,6 +261,94 @@ class _TrainingRows:
         return models
 
 
+class _SweptRows:
+    """Rows whose holes all have a filling, and are drawn again in each sweep.
+
+    Parameters
+    ----------
+    training : says which cells are holes, and fills them at first
+    rule_set : the rules that the filled rows must keep
+    cell_positions : (m, d), the rows with their holes; they stay as they are
+    rng : the random numbers of all draws
+
+    Attributes
+    ----------
+    cell_positions : (m, d), the filled rows
+    column_indices : the columns that have holes
+    """
+
+    def __init__(
+        self,
+        training: _TrainingRows,
+        rule_set: RuleSet,
+        cell_positions: LevelPositions,
+        rng: np.random.Generator,
+    ) -> None:
+        self.cell_positions = cell_positions.copy()
+        self._columns = training.columns
+        self._rule_set = rule_set
+        self._rng = rng
+        self._holes = training.holes(cell_positions)
+        self.column_indices = [c for c in training.fillable if self._holes[:, c].any()]
+        training.fill_initially(self.cell_positions, rng)
+        self._dependent = DependentHoles.from_rows(
+            rule_set.rules_in_solving_order, self.cell_positions, self._holes
+        )
+
+    def hidden_sets(self, c: int) -> list[tuple[int, ...]]:
+        """The columns that models of column c must not see, for each group of holes."""
+        return [group.hidden_indices for group in self._dependent.groups(c)]
+
+    def redraw(self, c: int, models_by_hidden: _ModelsByHidden) -> None:
+        """Draw the holes of column c again, by models of this column.
+
+        Cells of other columns that follow from them are computed.
+        """
+        for group in self._dependent.groups(c):
+            # Later rounds have fewer rules, and so sets that no model was fitted for.
+            models = models_by_hidden.get(group.hidden_indices, models_by_hidden[()])
+            self._redraw_group(models, group)
+            self._dependent.solve_hidden(self._columns, self.cell_positions, group)
+
+    def _redraw_group(self, models: Sequence[ColumnModel], group: HoleGroup) -> None:
+        """Draw a group of holes again, each by a random one of the models.
+
+        A hole stays as it was where the rules allow no draw.
+        """
+        c = models[0].column_index
+        rows_with_hole = self._rng.permutation(group.row_indices)
+        parts = np.array_split(rows_with_hole, len(models))
+        for model, row_indices in zip(models, parts, strict=True):
+            before = self.cell_positions[row_indices]
+            # Rules wait for the cell that is drawn, and for those that follow from it.
+            rule_positions = _with_undrawn_holes(before, self._holes[row_indices])
+            rule_positions[:, [c, *group.hidden_indices]] = UNDRAWN
+            draft = DraftRows(
+                before,
+                self._rule_set,
+                allow_missing=False,
+                rule_positions=rule_positions,
+            )
+            drawn = model.draw(draft, self._rng)[:, 0]
+            self.cell_positions[row_indices, c] = np.where(
+                is_undrawn(drawn), before[:, c], drawn
+            )
+
+    def solve_rules(self) -> Mask:
+        """Solve rules for the holes that follow from other cells.
+
+        Holes without a solution stay as they were. Returns which rows (m,) keep all
+        rules.
+        """
+        solved = _with_undrawn_holes(self.cell_positions, self._holes)
+        keeps_rules = self._rule_set.solve_rows(solved, self._holes)
+        stays = is_undrawn(solved) | is_impossible(solved)
+        self.cell_positions = LevelPositions(
+            np.where(stays, self.cell_positions, solved)
+        )
+        return keeps_rules
+
+
 @dataclass(frozen=True, eq=False)
 class _ImputationModels:
     """The fitted models of each column that has holes, given all others."""
@@ -275,19 +363,12 @@ class _ImputationModels:
         rng: np.random.Generator,
     ) -> _Filling:
         """Fill rows with positions (m, d), which stay as they are."""
-        columns = self.training.columns
-        swept_positions = cell_positions.copy()
-        holes = self.training.holes(swept_positions)
-        self.training.fill_initially(swept_positions, rng)
-        dependent = DependentHoles.from_rows(
-            rule_set.rules_in_solving_order, swept_positions, holes
-        )
+        rows = _SweptRows(self.training, rule_set, cell_positions, rng)
         for _ in range(N_SWEEPS):
             for c, models in self.by_column.items():
-                _redraw(columns, c, models, rule_set, swept_positions, dependent, rng)
-            filling = _apply_rules(rule_set, swept_positions, holes)
-            swept_positions = filling.cell_positions
-        return filling
+                rows.redraw(c, models)
+            keeps_rules = rows.solve_rules()
+        return _Filling(rows.cell_positions, keeps_rules)
 
 
 def _fit_and_fill(
@@ -304,100 +385,23 @@ def _fit_and_fill(
     copies = LevelPositions(np.tile(training.cell_positions, (training.n_copies, 1)))
     with_holes = np.flatnonzero(training.holes(copies).any(axis=1))
     n_swept_copies = len(with_holes)
-    swept_positions = LevelPositions(
-        np.concatenate((copies[with_holes], cell_positions))
-    )
-    holes = training.holes(swept_positions)
-    indices_with_holes = [c for c in training.fillable if holes[:, c].any()]
-    training.fill_initially(swept_positions, rng)
-    dependent = DependentHoles.from_rows(
-        rule_set.rules_in_solving_order, swept_positions, holes
-    )
-    columns = training.columns
+    to_sweep = LevelPositions(np.concatenate((copies[with_holes], cell_positions)))
+    rows = _SweptRows(training, rule_set, to_sweep, rng)
     by_column = dict[int, _ModelsByHidden]()
     for sweep in range(N_SWEEPS):
         # Copies without holes never change, so models of the first sweep stay.
         needs_fit = sweep == 0 or n_swept_copies > 0
-        for c in indices_with_holes:
-            groups = dependent.groups(c)
+        for c in rows.column_indices:
             if needs_fit:
-                copies[with_holes] = swept_positions[:n_swept_copies]
+                copies[with_holes] = rows.cell_positions[:n_swept_copies]
                 seed = training.seed.child("column", c, sweep)
-                hidden_sets = [group.hidden_indices for group in groups]
-                by_column[c] = training.fit_models(c, hidden_sets, copies, seed)
-            models = by_column[c]
-            _redraw(columns, c, models, rule_set, swept_positions, dependent, rng)
-        filling = _apply_rules(rule_set, swept_positions, holes)
-        swept_positions = filling.cell_positions
-    of_rows = _Filling(
-        filling.cell_positions[n_swept_copies:], filling.keeps_rules[n_swept_copies:]
+                by_column[c] = training.fit_models(c, rows.hidden_sets(c), copies, seed)
+            rows.redraw(c, by_column[c])
+        keeps_rules = rows.solve_rules()
+    filling = _Filling(
+        rows.cell_positions[n_swept_copies:], keeps_rules[n_swept_copies:]
     )
-    return _ImputationModels(training, by_column), of_rows
-
-
-def _redraw(
-    columns: Sequence[Column],
-    c: int,
-    models_by_hidden: _ModelsByHidden,
-    rule_set: RuleSet,
-    cell_positions: LevelPositions,
-    dependent: DependentHoles,
-    rng: np.random.Generator,
-) -> None:
-    """Draw the holes of column c again, in `cell_positions` (m, d), in place.
-
-    Cells of other columns that follow from them are computed.
-    """
-    for group in dependent.groups(c):
-        # Later rounds have fewer rules, and so sets that no model was fitted for.
-        models = models_by_hidden.get(group.hidden_indices, models_by_hidden[()])
-        _redraw_group(models, group, rule_set, cell_positions, dependent.holes, rng)
-        dependent.solve_hidden(columns, cell_positions, group)
-
-
-def _redraw_group(
-    models: Sequence[ColumnModel],
-    group: HoleGroup,
-    rule_set: RuleSet,
-    cell_positions: LevelPositions,
-    holes: Mask,
-    rng: np.random.Generator,
-) -> None:
-    """Draw a group of holes of one column again, in `cell_positions` (m, d), in place.
-
-    Each is drawn by a random one of the models, given other cells of the row. It stays
-    as it was where the rules allow no draw.
-    """
-    c = models[0].column_index
-    rows_with_hole = rng.permutation(group.row_indices)
-    parts = np.array_split(rows_with_hole, len(models))
-    for model, row_indices in zip(models, parts, strict=True):
-        before = cell_positions[row_indices]
-        # Rules wait for the cell that is drawn, and for those that follow from it.
-        rule_positions = _with_undrawn_holes(before, holes[row_indices])
-        rule_positions[:, [c, *group.hidden_indices]] = UNDRAWN
-        draft = DraftRows(
-            before, rule_set, allow_missing=False, rule_positions=rule_positions
-        )
-        drawn = model.draw(draft, rng)[:, 0]
-        cell_positions[row_indices, c] = np.where(
-            is_undrawn(drawn), before[:, c], drawn
-        )
-
-
-def _apply_rules(
-    rule_set: RuleSet, cell_positions: LevelPositions, holes: Mask
-) -> _Filling:
-    """Solve rules for the `holes` (m, d) of rows (m, d) that follow from other cells.
-
-    Holes without a solution stay as they were.
-    """
-    completed = _with_undrawn_holes(cell_positions, holes)
-    keeps_rules = rule_set.solve_rows(completed, holes)
-    stays = is_undrawn(completed) | is_impossible(completed)
-    return _Filling(
-        LevelPositions(np.where(stays, cell_positions, completed)), keeps_rules
-    )
+    return _ImputationModels(training, by_column), filling
 
 
 def _with_undrawn_holes(cell_positions: LevelPositions, holes: Mask) -> LevelPositions:
