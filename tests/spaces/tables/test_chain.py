@@ -159,9 +159,9 @@ def test_numbers_that_follow_from_others_still_do(rng):
     log_width_of_draws = np.log(draws["error"].apply(interquartile_range))
     assert np.allclose(log_width_of_rows, log_width_of_draws, atol=0.3)
     assert (np.abs(draws["error"].mean() - rows["error"].mean()) < 0.05).all()
-    known_rows = rows["rest"].count() / rows.size()
-    known_draws = draws["rest"].count() / draws.size()
-    assert np.allclose(known_rows, known_draws, atol=0.05)
+    share_of_rows = rows["rest"].count() / rows.size()
+    share_of_draws = draws["rest"].count() / draws.size()
+    assert np.allclose(share_of_rows, share_of_draws, atol=0.05)
     assert not new.drop(columns="two").isin(frame).all(axis=1).any()
     for name in ("area", "ratio", "rest"):
         # Predictions beyond the ends are drawn anew; a few are there by chance.

@@ -58,7 +58,6 @@ from scipy.special import ndtri
 
 from sliceflow.arrays import Floats, Ints
 from sliceflow.errors import DataError
-from sliceflow.spaces.tables import identifiers
 from sliceflow.spaces.tables.cells import EncodedColumn
 from sliceflow.spaces.tables.formats import (
     DateFormat,
@@ -67,6 +66,7 @@ from sliceflow.spaces.tables.formats import (
     to_scaled_values,
 )
 from sliceflow.spaces.tables.grid import Grid, values_at
+from sliceflow.spaces.tables.identifiers import MIN_ROWS_TO_JUDGE
 from sliceflow.spaces.tables.level_positions import (
     MISSING,
     GridValues,
@@ -74,6 +74,7 @@ from sliceflow.spaces.tables.level_positions import (
     has_value,
     is_missing,
 )
+from sliceflow.spaces.tables.new_identifiers import example_identifier, new_identifiers
 from sliceflow.spaces.tables.new_values import NewValuePolicy
 from sliceflow.spaces.tables.stored_levels import OBJECT_OF_TEXT
 from sliceflow.spaces.tables.table_rows import convert_exactly, format_names
@@ -120,11 +121,9 @@ def middle_probabilities(counts: Ints) -> Floats:
 
 
 class LocatedValues(NamedTuple):
-    """The places of some values in a column."""
+    """Where values (m,) are in a column."""
 
-    positions: (
-        LevelPositions  # (m,); that of the nearest end for values outside the range
-    )
+    positions: LevelPositions  # (m,); of values outside the range, the nearest end
     grid_values: GridValues  # (m,); those of categories are their positions
     unseen_values: pd.Series  # those that are no levels, in the dtype of the column
 
@@ -133,7 +132,7 @@ class LocatedValues(NamedTuple):
 class Column:
     """The cells of a column and its kind, levels and grid.
 
-    The module explains the forms of cells.
+    The first lines of the module explain the forms of cells.
     """
 
     encoded: EncodedColumn  # the user's cells
@@ -317,7 +316,7 @@ class Column:
         if self.has_pseudonyms:
             which = np.unique(positions[is_present], return_inverse=True)[1]
         n = int(which.max(initial=-1)) + 1
-        new = identifiers.new_identifiers(self.encoded, n, rng)
+        new = new_identifiers(self.encoded, n, rng)
         values = np.full(len(positions), None, dtype=object)
         values[is_present] = np.array(new, dtype=object)[which]
         series = pd.Series(values, dtype=object).astype(self.encoded.levels.dtype)
@@ -326,7 +325,7 @@ class Column:
         return series
 
     def write_values(self, positions: LevelPositions) -> pd.Series:
-        """The values at positions, written anew even if they are levels."""
+        """The values (m,) at positions (m,), written anew even if they are levels."""
         import pandas as pd
 
         value_type = self.encoded.value_type
@@ -468,7 +467,7 @@ class Column:
         if self.kind == "drop":
             return "left out, as asked"
         if self.kind == "identifier":
-            example = identifiers.example_of(self.encoded)
+            example = example_identifier(self.encoded)
             new = "new ones"
             if self.has_pseudonyms:
                 new = "a new one for each,"
@@ -487,5 +486,5 @@ class Column:
         counts = np.bincount(self.encoded.present_codes)
         n = int(counts.sum())
         n_once = int((counts == 1).sum())
-        many_rows = n >= identifiers.MIN_ROWS_TO_JUDGE
+        many_rows = n >= MIN_ROWS_TO_JUDGE
         return self.kind in CATEGORY_KINDS and many_rows and 2 * n_once > n
