@@ -367,24 +367,36 @@ class Column:
         unseen_values = values.iloc[unseen_indices]
         if not len(unseen_indices):
             return LocatedValues(positions, grid_values, unseen_values)
-        dtype = self.encoded.levels.dtype
+        unseen_values, unseen_grid_values = self._read_unseen_values(
+            unseen_values, as_texts
+        )
+        grid_values[unseen_indices] = unseen_grid_values
+        positions[unseen_indices] = np.interp(
+            unseen_grid_values, self.grid.grid_values, np.arange(self.n_levels)
+        )
+        return LocatedValues(positions, grid_values, unseen_values)
+
+    def _read_unseen_values(
+        self, values: pd.Series, as_texts: bool
+    ) -> tuple[pd.Series, GridValues]:
+        """Values (m,) that are no levels, in the column's dtype, and as grid values.
+
+        A `DataError` says that the column cannot have them.
+        """
+        value_type = self.encoded.value_type
         try:
-            unseen_values = self._convert_unseen_values(unseen_values, as_texts)
+            converted = self._convert_unseen_values(values, as_texts)
             scaled_values, unit = to_scaled_values(
-                unseen_values, value_type, self.text_format
+                converted, value_type, self.text_format
             )
-            grid_values[unseen_indices] = self.grid.grid_values_of(scaled_values, unit)
+            return converted, self.grid.grid_values_of(scaled_values, unit)
         except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
             raise DataError(
-                f"{values.iloc[unseen_indices[0]]!r} does not fit the column, which is "
-                f"{self.kind} ({dtype})",
+                f"{values.iloc[0]!r} does not fit the column, which is "
+                f"{self.kind} ({self.encoded.levels.dtype})",
                 str(error),
                 column=self.name,
             ) from error
-        positions[unseen_indices] = np.interp(
-            grid_values[unseen_indices], self.grid.grid_values, np.arange(self.n_levels)
-        )
-        return LocatedValues(positions, grid_values, unseen_values)
 
     @property
     def _position_of_level(self) -> dict[Any, int]:
