@@ -1,7 +1,8 @@
-"""The positions of cells (`columns` explains them), and those of cells without value.
+"""Positions of cells among the levels of a column, and those of cells without value.
 
-A position from 0 to k − 1, for k levels, is a value: a level if it is whole, else a
-new value between two levels. Three other numbers say that there is no value:
+A position from 0 to k − 1, for k levels, is a value (`columns` has an example): a level
+if it is whole, and else a new value between two levels. So 1.5 lies between the levels
+1 and 2. Three other numbers say that there is no value:
 
 | constant     | the cell                                                   |
 |--------------|------------------------------------------------------------|
