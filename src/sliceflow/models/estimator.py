@@ -339,10 +339,10 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
         >>> bool((both == at_once).all()), bool((both == first).all())
         (True, False)
         """
-        known = self._known_rows()
-        adapter = self._adapter(like_fitted=known is not None)
+        current = self._current_rows()
+        adapter = self._adapter(like_fitted=current is not None)
         new = adapter.read(X, y)
-        rows = _copied(new) if known is None else known.concatenate(new)
+        rows = _copied(new) if current is None else current.concatenate(new)
         return self._fit_rows(adapter, rows, refit, listeners)
 
     def forget(
@@ -474,7 +474,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
         """
         return fitted
 
-    def _known_rows(self) -> RowsT | None:
+    def _current_rows(self) -> RowsT | None:
         """The model's rows, with pending changes; None before the first fit."""
         if self._pending_rows is not None:
             return self._pending_rows
@@ -494,7 +494,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
 
     def _needed_rows(self) -> RowsT:
         """The model's rows, with pending changes; a `NoRowsError` if there are none."""
-        rows = self._known_rows()
+        rows = self._current_rows()
         if rows is None:
             fact = "this estimator has no rows yet"
             raise NoRowsError(fact, "call fit or partial_fit first")

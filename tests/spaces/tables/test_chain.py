@@ -11,8 +11,8 @@ from sliceflow import TableFlow
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.tables import choose_strategies, trees
 from sliceflow.spaces.tables.column_model import fit_column_model
-from sliceflow.spaces.tables.coords import has_value
 from sliceflow.spaces.tables.draft_rows import DraftRows
+from sliceflow.spaces.tables.level_positions import has_value
 from sliceflow.spaces.tables.predictors import limit_predictors
 from sliceflow.spaces.tables.row_distances import nearest_distances
 from sliceflow.spaces.tables.strategies import uses_ridge
@@ -159,9 +159,9 @@ def test_numbers_that_follow_from_others_still_do(rng):
     log_width_of_draws = np.log(draws["error"].apply(interquartile_range))
     assert np.allclose(log_width_of_rows, log_width_of_draws, atol=0.3)
     assert (np.abs(draws["error"].mean() - rows["error"].mean()) < 0.05).all()
-    known_rows = rows["rest"].count() / rows.size()
-    known_draws = draws["rest"].count() / draws.size()
-    assert np.allclose(known_rows, known_draws, atol=0.05)
+    share_of_rows = rows["rest"].count() / rows.size()
+    share_of_draws = draws["rest"].count() / draws.size()
+    assert np.allclose(share_of_rows, share_of_draws, atol=0.05)
     assert not new.drop(columns="two").isin(frame).all(axis=1).any()
     for name in ("area", "ratio", "rest"):
         # Predictions beyond the ends are drawn anew; a few are there by chance.
@@ -203,15 +203,15 @@ def test_what_leaves_do_not_allow_is_drawn_from_the_nodes_above_and_not_between_
     grid_values_at = table.columns[1].grid_values_at
 
     class KnownCells(DraftRows):
-        def allows(self, c, row_indices, coords):
+        def allows(self, c, row_indices, positions):
             assert c == 1
-            return coords >= 0
+            return positions >= 0
 
     class FarCells(DraftRows):
-        def allows(self, c, row_indices, coords):
-            return np.abs(grid_values_at(coords) - 10 * (x[row_indices] % 2)) > 2
+        def allows(self, c, row_indices, positions):
+            return np.abs(grid_values_at(positions) - 10 * (x[row_indices] % 2)) > 2
 
-    blank = np.column_stack((table.cell_coords[:, 0], np.full(800, np.nan)))
+    blank = np.column_stack((table.cell_positions[:, 0], np.full(800, np.nan)))
     in_leaf = model.draw(KnownCells(blank), rng)[:, 0]
     assert (np.abs(grid_values_at(in_leaf) - 10 * (x % 2)) < 1).all()
     above = model.draw(FarCells(blank), rng)[:, 0]
@@ -233,12 +233,12 @@ def test_rows_are_compared_by_the_range_of_numbers_and_by_levels(rng):
     low = np.flatnonzero(frame["few"] == 1)
     high = np.flatnonzero(frame["few"] == 9)
     distances = nearest_distances(
-        table, table.cell_coords[low], table.cell_coords[high]
+        table, table.cell_positions[low], table.cell_positions[high]
     )
     assert np.allclose(distances, away[np.ix_(low, high)].min(1), atol=1e-5)
     np.fill_diagonal(away, np.inf)
     others = nearest_distances(
-        table, table.cell_coords, table.cell_coords, exclude_self=True
+        table, table.cell_positions, table.cell_positions, exclude_self=True
     )
     assert np.allclose(others, away.min(1), atol=1e-5)
 
@@ -270,7 +270,7 @@ def test_levels_of_a_label_among_numbers_have_trees_of_their_own(rng, tmp_path):
     assert "per_level" not in printed
     assert re.search(r"separate trees +for each level of kind\b", printed)
     _, *others = flow._fitted_state().chain
-    z = flow._fitted_state().table.cell_coords
+    z = flow._fitted_state().table.cell_positions
     for step in others:
         assert 0 <= step.unexplained <= 1
         for level, model in step.models.items():
@@ -283,9 +283,9 @@ def test_levels_of_a_label_among_numbers_have_trees_of_their_own(rng, tmp_path):
     draft = DraftRows(z.copy(), flow._fitted_state().table.rule_set)
     draft.set_columns([last], np.full((len(z), 1), np.nan))
     draft.set_columns([last], others[-1].draw(draft, rng))
-    has_cell = has_value(draft.cell_coords[:, last])  # others are to be drawn again
+    has_cell = has_value(draft.cell_positions[:, last])  # others are to be drawn again
     assert has_cell.mean() > 0.9
-    kept = draft.cell_coords[has_cell]
+    kept = draft.cell_positions[has_cell]
     drawn = flow._fitted_state().table.to_dataframe(kept, Seed(0))
     assert (drawn["low"] < drawn["high"]).all()
     new = flow.sample(3000, random_state=1)

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sliceflow.spaces.tables.coords import IMPOSSIBLE, MISSING, UNDRAWN
 from sliceflow.spaces.tables.draft_rows import DraftRows
+from sliceflow.spaces.tables.level_positions import IMPOSSIBLE, MISSING, UNDRAWN
 from sliceflow.spaces.tables.solve_rules import solve_column, solve_rows
 from sliceflow.spaces.tables.table import Table
 from sliceflow.spaces.tables.table_rows import read_dataframe
@@ -13,7 +13,7 @@ from sliceflow.spaces.tables.table_rows import read_dataframe
 
 @pytest.fixture
 def table(rng):
-    """Columns a, b and total = a + b, in which every coordinate is its value."""
+    """Columns a, b and total = a + b, in which every position is its value."""
     a, b = np.divmod(np.arange(16), 4)
     frame = pd.DataFrame({"a": a, "b": b, "total": a + b})
     order = rng.permutation(len(frame))
@@ -31,17 +31,17 @@ def test_a_draft_allows_what_keeps_the_rules_and_changes_no_row(table):
     allowed = draft.allows(0, row_indices, a)
     # 1 + 1 = 2; 3 + 1 is not 2; 3 + 3 = 6; 2 + 4 = 6, but no b is 4; b may be anything.
     assert allowed.tolist() == [True, False, True, False, True]
-    assert np.array_equal(draft.cell_coords, rows, equal_nan=True)
+    assert np.array_equal(draft.cell_positions, rows, equal_nan=True)
 
 
 def test_a_draft_without_missing_cells_refuses_these_and_no_others(table):
     rows = np.full((2, 3), UNDRAWN)
     row_indices = np.array([0, 1])
-    coords = np.array([MISSING, 2.0])
-    assert DraftRows(rows).allows(0, row_indices, coords).all()
+    positions = np.array([MISSING, 2.0])
+    assert DraftRows(rows).allows(0, row_indices, positions).all()
     for rule_set in (None, table.rule_set):
         draft = DraftRows(rows, rule_set, allow_missing=False)
-        assert draft.allows(0, row_indices, coords).tolist() == [False, True]
+        assert draft.allows(0, row_indices, positions).tolist() == [False, True]
 
 
 def test_some_rows_of_a_draft_are_asked_by_their_own_indices(rng):
@@ -50,7 +50,7 @@ def test_some_rows_of_a_draft_are_asked_by_their_own_indices(rng):
     table = Table.from_rows(rows, {}, ["low < high"], search_rules=False)
     low = rng.integers(0, 8, 50).astype(float)
     draft = DraftRows(np.column_stack((low, np.full(50, UNDRAWN))), table.rule_set)
-    high = rng.integers(0, 8, 50).astype(float)  # the coordinate p is the value p + 1
+    high = rng.integers(0, 8, 50).astype(float)  # the position p is the value p + 1
     allowed = draft.allows(1, np.arange(50), high)
     assert allowed.tolist() == (low < high + 1).tolist()
     subset = rng.permutation(50)[:20]

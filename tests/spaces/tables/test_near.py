@@ -61,7 +61,7 @@ def test_the_nearest_rows_are_those_of_a_plain_search(rng):
     table = flow._fitted_state().table
     x = np.hstack(
         [
-            table.columns[c].features(table.cell_coords[:, c])
+            table.columns[c].features(table.cell_positions[:, c])
             for c in model.drawn_indices
         ]
     )

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from sliceflow import TableFlow, load
 from sliceflow.errors import DataWarning
 from sliceflow.spaces.tables import identifiers
+from sliceflow.spaces.tables.new_identifiers import new_identifiers
 from sliceflow.spaces.tables.rare_numbers import LevelRange, is_rare, move
 from sliceflow.spaces.tables.table import Table
 from sliceflow.spaces.tables.table_rows import read_dataframe
@@ -267,13 +268,13 @@ def test_ordinary_categories_are_not_taken_for_persons(name, values):
 def test_lengths_and_forms_follow_the_column(rng):
     pets = ["Eli", "Rex", "Bella", "Mo", "Captain Fluffy the 3rd of May"]
     (column,) = read_dataframe(pd.DataFrame({"pet": pets})).columns
-    new = identifiers.new_identifiers(column, 500, rng)
+    new = new_identifiers(column, 500, rng)
     assert len(set(new)) == 500
     n_words = pd.Series([len(text.split()) for text in new])
     assert abs((n_words == 1).mean() - 0.8) < 0.1  # five standard errors
     ids = rng.permutation(12_343)[:3000] + 2
     (column,) = read_dataframe(pd.DataFrame({"id": ids})).columns
-    new_ids = identifiers.new_identifiers(column, 2000, rng)
+    new_ids = new_identifiers(column, 2000, rng)
     assert not set(new_ids) & set(ids.tolist())
     lengths = pd.Series(new_ids).astype(str).str.len().value_counts(normalize=True)
     known = pd.Series(ids).astype(str).str.len().value_counts(normalize=True)
@@ -281,14 +282,14 @@ def test_lengths_and_forms_follow_the_column(rng):
         assert abs(lengths[length] - known[length]) < 0.06
     # All numbers of one and two digits are taken, so new ones are longer.
     (column,) = read_dataframe(pd.DataFrame({"id": range(100)})).columns
-    assert min(identifiers.new_identifiers(column, 100, rng)) >= 100
+    assert min(new_identifiers(column, 100, rng)) >= 100
 
 
 def test_what_all_values_share_stays(rng):
     (column,) = read_dataframe(
         pd.DataFrame({"key": [f"DE-{k:06}/acme" for k in range(700)]})
     ).columns
-    new = pd.Series(identifiers.new_identifiers(column, 100, rng))
+    new = pd.Series(new_identifiers(column, 100, rng))
     assert new.str.fullmatch(r"DE-\d{6}/acme").all()
 
 

@@ -9,8 +9,13 @@ import numpy as np
 
 from sliceflow.arrays import Ints, Mask
 from sliceflow.spaces.tables.column_data import ColumnData
-from sliceflow.spaces.tables.coords import Coords, GridValues, is_missing, is_undrawn
 from sliceflow.spaces.tables.grid import Grid
+from sliceflow.spaces.tables.level_positions import (
+    GridValues,
+    LevelPositions,
+    is_missing,
+    is_undrawn,
+)
 from sliceflow.spaces.tables.rules import SolvableRule
 from sliceflow.spaces.tables.solve_rules import solve_column
 
@@ -89,12 +94,12 @@ def find_sources(data: ColumnData, rules: Sequence[SolvableRule]) -> CellSources
     if not rules:
         return find_equal_columns(data)
     sources = CellSources((), np.zeros(len(data), dtype=np.int64))
-    computed = solve_column(rules, data.columns, data.cell_coords, data.column_index)
+    computed = solve_column(rules, data.columns, data.cell_positions, data.column_index)
     follows = ~is_undrawn(computed)
     if not all_rows_keep(rules):
-        follows &= computed == data.coords
+        follows &= computed == data.positions
     sources = sources.with_computed(follows)
-    return sources.with_missing(is_missing(data.coords))
+    return sources.with_missing(is_missing(data.positions))
 
 
 def all_rows_keep(rules: Sequence[SolvableRule]) -> bool:
@@ -120,17 +125,17 @@ def find_equal_columns(data: ColumnData) -> CellSources:
     """
     column = data.column
     source_ids = np.zeros(len(data), dtype=np.int64)
-    is_free = column.new_values.at_free_level(data.coords)
+    is_free = column.new_values.at_free_level(data.positions)
     if not is_free.any():
         return CellSources((), source_ids)
-    grid_values = column.grid_values_at(data.coords)
+    grid_values = column.grid_values_at(data.positions)
     is_equal = dict[int, Mask]()
     for c in data.predictors.tolist():
         other = data.columns[c]
         same_units = (other.unit is None) == (column.unit is None)
         if other.kind == column.kind and same_units:
             other_values = convert_grid_values(
-                data.cell_coords[:, c], from_grid=other.grid, to_grid=column.grid
+                data.cell_positions[:, c], from_grid=other.grid, to_grid=column.grid
             )
             is_equal[c] = is_free & (grid_values == other_values)
 
@@ -143,9 +148,11 @@ def find_equal_columns(data: ColumnData) -> CellSources:
     return CellSources(tuple(equal_indices), source_ids)
 
 
-def convert_grid_values(coords: Coords, from_grid: Grid, to_grid: Grid) -> GridValues:
-    """The values at coordinates (m,) of one grid, as grid values (m,) of another."""
-    grid_values = from_grid.coords_to_grid_values(coords)
+def convert_grid_values(
+    positions: LevelPositions, from_grid: Grid, to_grid: Grid
+) -> GridValues:
+    """The values at positions (m,) of one grid, as grid values (m,) of another."""
+    grid_values = from_grid.grid_values_at(positions)
     if to_grid.unit is None or from_grid.unit is None:
         return grid_values
     ratio = from_grid.unit / to_grid.unit

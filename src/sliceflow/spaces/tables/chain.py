@@ -9,7 +9,7 @@ Statistical Software 74(11).
 How one cell of a new row gets its value:
 
 1. `draw_rows` begins with blank rows, whose cells are `UNDRAWN`, as `DraftRows`, and
-   `draw_chain` lets each step draw its column. The columns before are known by then.
+   `draw_chain` lets each step draw its column. The columns before are drawn by then.
 2. `ColumnModel.draw` draws where the cell comes from (`CellSources`): it equals an
    earlier column, is missing, follows from a rule, or comes from the tree.
 3. From the tree, it takes the value of a random row in the leaf of the new row, or one
@@ -22,28 +22,28 @@ How one cell of a new row gets its value:
    rules, and checks them all. A row that breaks one is drawn anew, from 1.
 
 `solve_rules` computes cells, for 2, 4 and 5. `Column.decode` makes values of
-coordinates, which `columns` explains.
+positions, which `columns` explains.
 
 Examples
 --------
-A table of three rows. Of the plans, gold and basic have the coordinates 0 and 1; of the
+A table of three rows. Of the plans, gold and basic have the positions 0 and 1; of the
 seats, 1, 3 and 5 have 0, 1 and 2:
 
 >>> import pandas as pd
 >>> from sliceflow.spaces.tables.table_rows import read_dataframe
 >>> df = pd.DataFrame({"plan": ["gold", "basic", "gold"], "seats": [5, 1, 3]})
 >>> table = Table.from_rows(read_dataframe(df), kinds={}, constraints=[])
->>> table.cell_coords
+>>> table.cell_positions
 array([[0., 2.],
        [1., 0.],
        [0., 1.]])
 
-The tree of the seats splits the rows by their plan. Its leaves hold coordinates: 1 and
+The tree of the seats splits the rows by their plan. Its leaves hold positions: 1 and
 2 are in the leaf of gold, and 0 is in that of basic:
 
 >>> plan_model, seats_model = fit_chain(
 ...     table,
-...     table.cell_coords,
+...     table.cell_positions,
 ...     fixed_indices=[],
 ...     seed=Seed(0),
 ...     settings=TreeSettings(min_samples_leaf=1, ccp_factor=0),
@@ -64,7 +64,7 @@ If a rule allows only one seat, the leaf of gold has no such value, and the cell
 drawn from the node above it:
 
 >>> from sliceflow.spaces.tables.rules import MembershipRule
->>> one_seat = MembershipRule("one seat", column_indices=(1,), coords=(0.0,))
+>>> one_seat = MembershipRule("one seat", column_indices=(1,), positions=(0.0,))
 >>> rule_set = table.with_rules([one_seat]).rule_set
 >>> seats_model.draw(DraftRows(rows, rule_set), rng)
 array([[0.],
@@ -74,20 +74,26 @@ array([[0.],
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError
-from sliceflow.spaces.tables.column_model import fit_column_model
+from sliceflow.spaces.tables.column_data import ColumnData
+from sliceflow.spaces.tables.column_model import ColumnModel, fit_column_model
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import MISSING, UNDRAWN, Coords, is_impossible
 from sliceflow.spaces.tables.draft_rows import DraftRows
+from sliceflow.spaces.tables.level_positions import (
+    MISSING,
+    UNDRAWN,
+    LevelPositions,
+    is_impossible,
+)
 from sliceflow.spaces.tables.neighbor_columns import columns_for_neighbors
 from sliceflow.spaces.tables.per_level_model import PerLevelModel
 from sliceflow.spaces.tables.rule_set import RuleSet
+from sliceflow.spaces.tables.rules import SolvableRule
 from sliceflow.spaces.tables.strategies import Strategy
 from sliceflow.spaces.tables.table import Table, generator
 from sliceflow.spaces.tables.trees import TreeSettings
@@ -119,7 +125,7 @@ class ChainStep(Protocol):
 
     def draw(
         self, draft: DraftRows, rng: np.random.Generator, clip: bool = True
-    ) -> Coords:
+    ) -> LevelPositions:
         """New cells (m, k) for the m rows of a draft, which is unchanged.
 
         `UNDRAWN` where no draw was allowed, and without `clip` where a prediction is
@@ -130,68 +136,95 @@ class ChainStep(Protocol):
 
 def fit_chain(
     table: Table,
-    cell_coords: Coords,
+    cell_positions: LevelPositions,
     fixed_indices: Sequence[int],
     *,
     seed: Seed,
     settings: TreeSettings,
     strategies: Sequence[Strategy],
 ) -> Iterator[ChainStep]:
-    """Fit a chain to rows with coordinates (n, d), one step after the other.
+    """Fit a chain to rows with positions (n, d), one step after the other.
 
-    The columns of `fixed_indices` are not drawn, and not seen. `strategies` has one
-    entry for each column of `table.drawing_order`, also for the fixed ones.
+    Nearest rows come first, if they draw columns of this table, and then there is a
+    step for each other column. The columns of `fixed_indices` are not drawn, and not
+    seen. `strategies` has one entry for each column of `table.drawing_order`, also for
+    the fixed ones.
     """
-    settings = settings.for_n_rows(len(cell_coords))
-    drawn = list[int]()
+    settings = settings.for_n_rows(len(cell_positions))
+    drawn_indices = list[int]()  # the columns of the steps so far
     if settings.n_neighbors:
-        drawn = columns_for_neighbors(table, strategies, fixed_indices)
-    if drawn:
+        drawn_indices = columns_for_neighbors(table, strategies, fixed_indices)
+    if drawn_indices:
         # This imports torch, which takes seconds, and trees do without.
         from sliceflow.spaces.tables.nearest_rows_model import NearestRowsModel
 
         yield NearestRowsModel.from_data(
-            table.columns, cell_coords, drawn, settings.n_neighbors
+            table.columns, cell_positions, drawn_indices, settings.n_neighbors
         )
 
-    label = _per_level_label(table, strategies, fixed_indices)
-    rows_of_level = dict[float, Coords]()  # their coordinates (m, d)
-    if label is not None:
-        labels = cell_coords[:, label]
-        for level in np.unique(labels).tolist():
-            rows_of_level[level] = cell_coords[labels == level]
-
-    not_in_trees = {*fixed_indices, *drawn}
+    label = _per_level_label(table, strategies, fixed_indices, cell_positions)
+    not_in_trees = {*fixed_indices, *drawn_indices}
     for c, strategy in zip(table.drawing_order, strategies, strict=True):
         if c in not_in_trees:
             continue
-        data = table.column_data(c, predictors=drawn).with_rows(cell_coords)
-        fit = partial(
-            fit_column_model,
-            seed=seed.child("tree", len(drawn)),
+        data = table.column_data(c, predictors=drawn_indices)
+        yield _fit_step(
+            data.with_rows(cell_positions),
+            label,
+            seed=seed.child("tree", len(drawn_indices)),
             settings=settings,
             strategy=strategy,
-            rules=table.rules_that_give(c, (*fixed_indices, *drawn)),
+            rules=table.rules_that_give(c, (*fixed_indices, *drawn_indices)),
         )
-        if label is not None and label in drawn:
-            models = {
-                level: fit(data.with_rows(rows))
-                for level, rows in rows_of_level.items()
-            }
-            yield PerLevelModel(label, models)
-        else:
-            yield fit(data)
-        drawn.append(c)
+        drawn_indices.append(c)
+
+
+class _Label(NamedTuple):
+    """A label whose levels have models of their own for all columns drawn after it."""
+
+    column_index: int
+    rows_of_level: Mapping[float, LevelPositions]  # (m, d), by the label's positions
 
 
 def _per_level_label(
-    table: Table, strategies: Sequence[Strategy], fixed_indices: Sequence[int]
-) -> int | None:
-    """The label whose levels have trees of their own each; None if there is none."""
+    table: Table,
+    strategies: Sequence[Strategy],
+    fixed_indices: Sequence[int],
+    cell_positions: LevelPositions,
+) -> _Label | None:
+    """The label of the strategy "per_level", with the rows of each of its levels."""
     for c, strategy in zip(table.drawing_order, strategies, strict=True):
         if strategy == "per_level" and c not in fixed_indices:
-            return c
+            rows_of_level = {}
+            labels = cell_positions[:, c]
+            for level in np.unique(labels).tolist():
+                rows_of_level[level] = cell_positions[labels == level]
+            return _Label(c, rows_of_level)
     return None
+
+
+def _fit_step(
+    data: ColumnData,
+    label: _Label | None,
+    *,
+    seed: Seed,
+    settings: TreeSettings,
+    strategy: Strategy,
+    rules: Sequence[SolvableRule],
+) -> ChainStep:
+    """The model of a column, or one for each level of a label that is drawn before."""
+
+    def fit(level_data: ColumnData) -> ColumnModel:
+        return fit_column_model(
+            level_data, seed=seed, settings=settings, strategy=strategy, rules=rules
+        )
+
+    if label is None or label.column_index not in data.predictors:
+        return fit(data)
+    models = {}
+    for level, rows in label.rows_of_level.items():
+        models[level] = fit(data.with_rows(rows))
+    return PerLevelModel(label.column_index, models)
 
 
 def draw_chain(
@@ -214,46 +247,46 @@ def draw_rows(
     n: int,
     *,
     seed: Seed,
-    fixed_coords: Mapping[int, float],
+    fixed_positions: Mapping[int, float],
     allow_missing: bool,
-) -> Coords:
-    """Coordinates (n, d) of new rows that keep all rules; an error if there are none.
+) -> LevelPositions:
+    """Positions (n, d) of new rows that keep all rules; an error if there are none.
 
-    `fixed_coords` has the coordinates of columns that are the same in all rows.
+    `fixed_positions` has the positions of columns that are the same in all rows.
     """
     rng = generator(seed.child("rows"))
-    blank_row = make_blank_row(table.columns, fixed_coords)
-    is_free = np.isin(np.arange(len(table.columns)), list(fixed_coords), invert=True)
-    cell_coords = Coords(np.empty((n, len(table.columns))))
+    blank_row = make_blank_row(table.columns, fixed_positions)
+    is_free = np.isin(np.arange(len(table.columns)), list(fixed_positions), invert=True)
+    cell_positions = LevelPositions(np.empty((n, len(table.columns))))
     unfinished = np.arange(n)  # indices of the rows that are drawn in the next round
     for attempt in range(MAX_DRAW_ROUNDS):
-        drawn = Coords(np.tile(blank_row, (len(unfinished), 1)))
+        drawn = LevelPositions(np.tile(blank_row, (len(unfinished), 1)))
         is_strict = attempt < MAX_STRICT_ROUNDS
         draft = DraftRows(drawn, table.rule_set, allow_missing)
         draw_chain(chain, draft, rng, clip=not is_strict)
         accepted = table.rule_set.solve_rows(drawn, is_free)
         if is_strict:
             accepted[accepted] = ~table.copies_unique_row(drawn[accepted])
-        cell_coords[unfinished[accepted]] = drawn[accepted]
+        cell_positions[unfinished[accepted]] = drawn[accepted]
         unfinished = unfinished[~accepted]
         if not len(unfinished):
-            return cell_coords
+            return cell_positions
         refused = drawn[~accepted]
     raise _no_rows_error(table.rule_set, refused, n)
 
 
 def make_blank_row(
-    columns: Sequence[Column], fixed_coords: Mapping[int, float]
-) -> Coords:
-    """The coordinates (d,) of a row before its columns are drawn.
+    columns: Sequence[Column], fixed_positions: Mapping[int, float]
+) -> LevelPositions:
+    """The positions (d,) of a row before its columns are drawn.
 
-    Columns that the chain draws are `UNDRAWN`. Others have a coordinate in
-    `fixed_coords`, the only level of their column, or are missing.
+    Columns that the chain draws are `UNDRAWN`. Others have a position in
+    `fixed_positions`, the only level of their column, or are missing.
     """
-    row = Coords(np.empty(len(columns)))
+    row = LevelPositions(np.empty(len(columns)))
     for c, column in enumerate(columns):
-        if c in fixed_coords:
-            row[c] = fixed_coords[c]
+        if c in fixed_positions:
+            row[c] = fixed_positions[c]
         elif column.is_modeled:
             row[c] = UNDRAWN
         elif column.n_levels:
@@ -263,14 +296,16 @@ def make_blank_row(
     return row
 
 
-def _no_rows_error(rule_set: RuleSet, cell_coords: Coords, n: int) -> DataError:
+def _no_rows_error(
+    rule_set: RuleSet, cell_positions: LevelPositions, n: int
+) -> DataError:
     """The error for rows (m, d) of n that break a rule each time."""
-    drawn = np.where(is_impossible(cell_coords), UNDRAWN, cell_coords)
+    drawn = np.where(is_impossible(cell_positions), UNDRAWN, cell_positions)
     broken = "all constraints"
     for rule in rule_set.rules:
-        if rule_set.broken(rule, Coords(drawn)).any():
+        if rule_set.broken(rule, LevelPositions(drawn)).any():
             broken = f"the constraint {rule.text!r}"
             break
-    fact = f"{len(cell_coords)} of {n} rows could not keep {broken}"
+    fact = f"{len(cell_positions)} of {n} rows could not keep {broken}"
     hint = "it may contradict given or another constraint: leave one out"
     return DataError(fact, hint)

@@ -20,8 +20,12 @@ from sliceflow.spaces.tables.column_model import (
     MIN_LEVELS_FOR_RIDGE,
     fit_column_model,
 )
-from sliceflow.spaces.tables.coords import Coords, has_value, split_in_halves
 from sliceflow.spaces.tables.draft_rows import DraftRows
+from sliceflow.spaces.tables.level_positions import (
+    LevelPositions,
+    has_value,
+    split_in_halves,
+)
 from sliceflow.spaces.tables.predictors import limit_predictors
 from sliceflow.spaces.tables.ridge_regression import RidgeRegression
 from sliceflow.spaces.tables.strategies import (
@@ -133,7 +137,7 @@ def _may_have_regression(table: Table, k: int) -> bool:
         return False
     if table.rows_to_draw(c, before).sum() < MIN_ROWS_BESIDE_RULES:
         return False
-    return _largest_share(table.cell_coords[:, c]) <= MAX_SHARE_OF_ONE_VALUE
+    return _largest_share(table.cell_positions[:, c]) <= MAX_SHARE_OF_ONE_VALUE
 
 
 def _may_be_predicted(data: ColumnData) -> bool:
@@ -143,13 +147,13 @@ def _may_be_predicted(data: ColumnData) -> bool:
     return data.column.new_values.are_possible
 
 
-def _largest_share(coords: Coords) -> float:
-    """The share of the most frequent value among the known ones of a column."""
-    known = coords[has_value(coords)]
-    if len(known) == 0:
+def _largest_share(positions: LevelPositions) -> float:
+    """The share of the most frequent value of a column, without missing cells."""
+    present = positions[has_value(positions)]
+    if len(present) == 0:
         return 0.0
-    counts = np.unique(known, return_counts=True)[1]
-    return float(counts.max() / len(known))
+    counts = np.unique(present, return_counts=True)[1]
+    return float(counts.max() / len(present))
 
 
 def choose_strategy(data: ColumnData, *, seed: Seed, margin: float = 1.0) -> Strategy:
@@ -164,12 +168,12 @@ def choose_strategy(data: ColumnData, *, seed: Seed, margin: float = 1.0) -> Str
         return "tree"
     data = limit_predictors(data)
     rng = generator(seed)
-    known = np.flatnonzero(has_value(data.coords))
-    sample = known[rng.permutation(len(known))[: 2 * MAX_ROWS_PER_TRIAL]]
-    first, second = split_in_halves(data.cell_coords[sample])
+    present = np.flatnonzero(has_value(data.positions))
+    sample = present[rng.permutation(len(present))[: 2 * MAX_ROWS_PER_TRIAL]]
+    first, second = split_in_halves(data.cell_positions[sample])
     trials = [
-        _Trial(data.with_rows(first), held_out_coords=second),
-        _Trial(data.with_rows(second), held_out_coords=first),
+        _Trial(data.with_rows(first), held_out_positions=second),
+        _Trial(data.with_rows(second), held_out_positions=first),
     ]
     errors = dict[RidgeStrategy, float]()
     for strategy in SCALE_OF_STRATEGY:
@@ -192,7 +196,7 @@ class _Trial:
     """
 
     fitted: ColumnData  # the rows to fit
-    held_out_coords: Coords  # (m, d), the rows that judge
+    held_out_positions: LevelPositions  # (m, d), the rows that judge
 
     def cdf_error(self, strategy: RidgeStrategy) -> float:
         """The mean of |u(ŷ) − u(y)| for predictions ŷ of a regression; u is `_cdf`.
@@ -202,8 +206,8 @@ class _Trial:
         regression = RidgeRegression.from_data(SCALE_OF_STRATEGY[strategy], self.fitted)
         if regression is None:
             return np.inf
-        predicted = regression.to_coords(
-            self.fitted.column, regression.predict(self.held_out_coords)
+        predicted = regression.to_positions(
+            self.fitted.column, regression.predict(self.held_out_positions)
         )
         return float(np.abs(self._cdf(predicted) - self._true_cdf).mean())
 
@@ -219,8 +223,8 @@ class _Trial:
             settings=TRIAL_TREE_SETTINGS.for_n_rows(len(self.fitted)),
             strategy=strategy,
         )
-        first = self._cdf(model.draw(DraftRows(self.held_out_coords), rng)[:, 0])
-        second = self._cdf(model.draw(DraftRows(self.held_out_coords), rng)[:, 0])
+        first = self._cdf(model.draw(DraftRows(self.held_out_positions), rng)[:, 0])
+        second = self._cdf(model.draw(DraftRows(self.held_out_positions), rng)[:, 0])
         error = np.mean(
             [np.abs(first - self._true_cdf), np.abs(second - self._true_cdf)]
         )
@@ -229,14 +233,14 @@ class _Trial:
 
     @cached_property
     def _true_cdf(self) -> Floats:
-        return self._cdf(self.held_out_coords[:, self.fitted.column_index])
+        return self._cdf(self.held_out_positions[:, self.fitted.column_index])
 
-    def _cdf(self, coords: Coords) -> Floats:
-        """The empirical distribution function of fitted rows at coordinates (m,)."""
-        known = np.sort(self.fitted.coords)
-        n_below = np.searchsorted(known, coords, "left")
-        n_up_to = np.searchsorted(known, coords, "right")
-        return (n_below + n_up_to) / (2 * len(known))
+    def _cdf(self, positions: LevelPositions) -> Floats:
+        """The empirical distribution function of fitted rows at positions (m,)."""
+        fitted_positions = np.sort(self.fitted.positions)
+        n_below = np.searchsorted(fitted_positions, positions, "left")
+        n_up_to = np.searchsorted(fitted_positions, positions, "right")
+        return (n_below + n_up_to) / (2 * len(fitted_positions))
 
 
 def _find_label(table: Table) -> int | None:
@@ -244,17 +248,17 @@ def _find_label(table: Table) -> int | None:
 
     It is the only category of a table of numbers, and has two frequent levels.
     """
-    numeric = [c for c in table.drawing_order if table.columns[c].is_quantitative]
+    quantitative = [c for c in table.drawing_order if table.columns[c].is_quantitative]
     others = [c for c in table.drawing_order if not table.columns[c].is_quantitative]
-    if len(others) != 1 or not numeric:
+    if len(others) != 1 or not quantitative:
         return None
     label = others[0]
     if (
         not table.columns[label].is_binary
-        or len(table.cell_coords) > 2 * MAX_ROWS_PER_TREE
+        or len(table.cell_positions) > 2 * MAX_ROWS_PER_TREE
     ):
         return None
-    counts = np.unique(table.cell_coords[:, label], return_counts=True)[1]
+    counts = np.unique(table.cell_positions[:, label], return_counts=True)[1]
     if len(counts) != 2 or counts.min() < MIN_ROWS_PER_LEVEL:
         return None
     return label
@@ -262,8 +266,10 @@ def _find_label(table: Table) -> int | None:
 
 def _label_auc(table: Table, label: int) -> float:
     """The area under the ROC curve of a tree that predicts a label from the numbers."""
-    numeric = [c for c in table.drawing_order if c != label]
-    sample = table.cell_coords[:: max(1, len(table.cell_coords) // N_ROWS_FOR_LABEL)]
+    quantitative = [c for c in table.drawing_order if c != label]
+    sample = table.cell_positions[
+        :: max(1, len(table.cell_positions) // N_ROWS_FOR_LABEL)
+    ]
     # These take long to import, and new rows of a fitted table do not need them.
     from sklearn.model_selection import StratifiedKFold, cross_val_score
     from sklearn.tree import DecisionTreeClassifier
@@ -272,7 +278,7 @@ def _label_auc(table: Table, label: int) -> float:
         DecisionTreeClassifier(
             min_samples_leaf=MIN_SAMPLES_LEAF_FOR_LABEL, random_state=0
         ),
-        sample[:, numeric],
+        sample[:, quantitative],
         sample[:, label],
         cv=StratifiedKFold(2),
         scoring="roc_auc",

@@ -7,20 +7,23 @@ from dataclasses import dataclass, replace
 
 from sliceflow.arrays import Ints, Mask
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import Coords
+from sliceflow.spaces.tables.level_positions import LevelPositions
 
 
 @dataclass(frozen=True, eq=False)
 class ColumnData:
-    """A column to model, the columns that it is drawn from, and rows of all columns."""
+    """A column to model, the columns that it is drawn from, and rows of all columns.
+
+    The number of these rows, n, is its length.
+    """
 
     columns: Sequence[Column]  # all columns of the table
-    cell_coords: Coords  # (n, d), the rows
+    cell_positions: LevelPositions  # (n, d), the rows
     column_index: int  # the column to model
     predictors: Ints  # (p,), the indices of the columns that it is drawn from
 
     def __len__(self) -> int:
-        return len(self.cell_coords)
+        return len(self.cell_positions)
 
     @property
     def column(self) -> Column:
@@ -28,14 +31,14 @@ class ColumnData:
         return self.columns[self.column_index]
 
     @property
-    def coords(self) -> Coords:
+    def positions(self) -> LevelPositions:
         """The cells (n,) of the column to model."""
-        return self.cell_coords[:, self.column_index]
+        return self.cell_positions[:, self.column_index]
 
     def take(self, rows: Ints | Mask) -> ColumnData:
-        """The same columns, with some of the rows."""
-        return replace(self, cell_coords=self.cell_coords[rows])
+        """The same columns, with the rows of these indices, or of a mask (n,)."""
+        return replace(self, cell_positions=self.cell_positions[rows])
 
-    def with_rows(self, cell_coords: Coords) -> ColumnData:
-        """The same columns, with other rows (m, d)."""
-        return replace(self, cell_coords=cell_coords)
+    def with_rows(self, cell_positions: LevelPositions) -> ColumnData:
+        """The same columns, with these rows (m, d) in place of its own."""
+        return replace(self, cell_positions=cell_positions)

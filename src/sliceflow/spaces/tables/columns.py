@@ -6,17 +6,17 @@ Each cell has several forms. Take a column of five prices:
 |--------------|----------------------------------|---------------------------------|
 | value        | $5.00, $2.50, –, $10.00, $2.50   | the user passes and gets values |
 | code         | 2, 1, −1, 0, 1                   | files; texts are sorted as such |
-| coordinate   | 1, 0, −1, 2, 0                   | models; all columns look alike  |
+| position     | 1, 0, −1, 2, 0                   | models; all columns look alike  |
 | scaled value | 500, 250, –, 1000, 250           | exact sums and comparisons      |
 | grid value   | 250, 0, NaN, 750, 0              | regressions, interpolation      |
 | feature      | .52, −.25, −1.28, 1.28, −.25     | distances; scales are alike     |
 
-The *levels* of a column are its different values. The **coordinate** of a cell is the
-index of its level, from 0: levels of numbers and times ascend, those of categories
-descend by frequency. A missing cell is at −1. A coordinate between two levels is a new
-value between them: 0.5 has the grid value 125, which is $3.75. New values are drawn
-only where they are plausible (`new_values`). `coords` names the coordinates of cells
-that have no value.
+The *levels* of a column are its different values: here $2.50, $5.00 and $10.00. The
+**position** of a cell is its place among them, from 0. Levels of numbers and times
+ascend, those of categories descend by frequency. A missing cell is at −1. A position
+between two levels is a new value between them: 0.5 has the grid value 125, which is
+$3.75. New values are drawn only where they are plausible (`new_values`).
+`level_positions` names the positions of cells that have no value.
 
 **Scaled values** are integers that count a `unit`, here 1/100. A **grid value** counts
 `spacing` units from the smallest value, `origin`. The spacing is more than one unit if
@@ -26,8 +26,8 @@ Floats with many decimals have no unit: their scaled and grid values are the flo
 The **features** of a cell are the normal score of a number, or one axis for each
 frequent level of a category.
 
-`Column.encode` and `Column.decode` convert between values and coordinates. The `Grid`
-of a column converts between coordinates, scaled values and grid values.
+`Column.encode` and `Column.decode` convert between values and positions. The `Grid`
+of a column converts between positions, scaled values and grid values.
 
 Names mean the same in all modules of tables:
 
@@ -36,8 +36,8 @@ Names mean the same in all modules of tables:
 | `column`, `columns`                    | a `Column`, all columns of the table        |
 | `c`, `…_index`, `…_indices`            | indices of columns, or of rows if they      |
 | `predictors`, `order`                  | are called `row_indices`                    |
-| `cell_coords`                          | (n, d), coordinates of rows, all columns    |
-| `coords`                               | (n,), coordinates of one column             |
+| `cell_positions`                       | (n, d), positions of rows, all columns      |
+| `positions`                            | (n,), positions of one column               |
 | `codes`, `scaled_values`, `grid_values`| (n,), as above, of one column               |
 | `x`                                    | (n, p), what trees see of rows              |
 | `rows`                                 | `TableRows`: all cells, as the user has them|
@@ -58,15 +58,7 @@ from scipy.special import ndtri
 
 from sliceflow.arrays import Floats, Ints
 from sliceflow.errors import DataError
-from sliceflow.spaces.tables import identifiers
 from sliceflow.spaces.tables.cells import EncodedColumn
-from sliceflow.spaces.tables.coords import (
-    MISSING,
-    Coords,
-    GridValues,
-    has_value,
-    is_missing,
-)
 from sliceflow.spaces.tables.formats import (
     DateFormat,
     TextFormat,
@@ -74,6 +66,15 @@ from sliceflow.spaces.tables.formats import (
     to_scaled_values,
 )
 from sliceflow.spaces.tables.grid import Grid, values_at
+from sliceflow.spaces.tables.identifiers import MIN_ROWS_TO_JUDGE
+from sliceflow.spaces.tables.level_positions import (
+    MISSING,
+    GridValues,
+    LevelPositions,
+    has_value,
+    is_missing,
+)
+from sliceflow.spaces.tables.new_identifiers import example_identifier, new_identifiers
 from sliceflow.spaces.tables.new_values import NewValuePolicy
 from sliceflow.spaces.tables.stored_levels import OBJECT_OF_TEXT
 from sliceflow.spaces.tables.table_rows import convert_exactly, format_names
@@ -120,10 +121,10 @@ def middle_probabilities(counts: Ints) -> Floats:
 
 
 class LocatedValues(NamedTuple):
-    """The places of some values in a column."""
+    """Where values (m,) are in a column."""
 
-    coords: Coords  # (m,); that of the nearest end for values outside the range
-    grid_values: GridValues  # (m,); those of categories are their coordinates
+    positions: LevelPositions  # (m,); of values outside the range, the nearest end
+    grid_values: GridValues  # (m,); those of categories are their positions
     unseen_values: pd.Series  # those that are no levels, in the dtype of the column
 
 
@@ -131,12 +132,12 @@ class LocatedValues(NamedTuple):
 class Column:
     """The cells of a column and its kind, levels and grid.
 
-    The module explains the forms of cells.
+    The first lines of the module explain the forms of cells.
     """
 
     encoded: EncodedColumn  # the user's cells
     kind: Kind
-    level_codes: Ints  # (k,), the code of the level at each coordinate
+    level_codes: Ints  # (k,), the code of the level at each position
     grid: Grid  # of the levels; empty if the column is left out, or of identifiers
     quantity: Quantity = "number"
     text_format: TextFormat | None = None  # how numbers or times are written as text
@@ -185,9 +186,9 @@ class Column:
 
     @property
     def is_modeled(self) -> bool:
-        """Whether the model draws its coordinates.
+        """Whether the model draws its positions.
 
-        Coordinates of constants, and of identifiers that differ in all rows, only tell
+        Positions of constants, and of identifiers that differ in all rows, only tell
         which cells are missing: these columns are drawn if there are such cells.
         """
         if self.kind in ("constant", "identifier") and not self.has_pseudonyms:
@@ -196,20 +197,20 @@ class Column:
 
     @cached_property
     def levels(self) -> pd.Series:
-        """The value at each coordinate (k,), as a Series."""
+        """The value at each position (k,), as a Series."""
         return self.encoded.levels.iloc[self.level_codes]
 
     @cached_property
-    def coords(self) -> Coords:
-        """The coordinates (n,) of the column's own cells."""
-        # Identifiers that do not repeat are all at the coordinate 0.
+    def positions(self) -> LevelPositions:
+        """The positions (n,) of the column's own cells."""
+        # Identifiers that do not repeat are all at the position 0.
         other_levels = MISSING
         if self.n_levels:
             other_levels = 0.0
-        coord_of_code = np.full(len(self.encoded.levels) + 1, other_levels)
-        coord_of_code[self.level_codes] = np.arange(self.n_levels)
-        coord_of_code[-1] = MISSING  # the code −1 of a missing cell is this last one
-        return Coords(coord_of_code[self.encoded.codes])
+        position_of_code = np.full(len(self.encoded.levels) + 1, other_levels)
+        position_of_code[self.level_codes] = np.arange(self.n_levels)
+        position_of_code[-1] = MISSING  # the code −1 of a missing cell is this last one
+        return LevelPositions(position_of_code[self.encoded.codes])
 
     @property
     def unit(self) -> Fraction | None:
@@ -224,9 +225,9 @@ class Column:
         """The grid values (k,) of the levels, ascending."""
         return self.grid.grid_values
 
-    def grid_values_at(self, coords: Coords) -> GridValues:
-        """The grid values (m,) at coordinates (m,); NaN where cells are missing."""
-        return self.grid.coords_to_grid_values(coords)
+    def grid_values_at(self, positions: LevelPositions) -> GridValues:
+        """The grid values (m,) at positions (m,); NaN where cells are missing."""
+        return self.grid.grid_values_at(positions)
 
     # New values
 
@@ -238,11 +239,11 @@ class Column:
     @cached_property
     def level_counts(self) -> Ints:
         """How many rows have each level: (k,)."""
-        present = self.coords[has_value(self.coords)].astype(np.int64)
+        present = self.positions[has_value(self.positions)].astype(np.int64)
         return np.bincount(present, minlength=self.n_levels)
 
-    def nearest_coords(self, grid_values: GridValues) -> Coords:
-        """The coordinates (m,) of grid values (m,), rounded as the column's values are.
+    def nearest_positions(self, grid_values: GridValues) -> LevelPositions:
+        """The positions (m,) of grid values (m,), rounded as the column's values are.
 
         A grid value outside the range of the column becomes its lowest or highest
         value.
@@ -250,14 +251,14 @@ class Column:
         lowest = self.level_grid_values[0]
         highest = self.level_grid_values[-1]
         inside = GridValues(np.clip(grid_values, lowest, highest))
-        return self.grid.grid_values_to_coords(self.grid.round(inside))
+        return self.grid.rounded_positions(inside)
 
     # Features, which are comparable between columns
 
     @cached_property
     def is_smooth(self) -> bool:
         """Whether this has numbers, none of them frequent, and few missing cells."""
-        counts = np.unique(self.coords, return_counts=True)[1]
+        counts = np.unique(self.positions, return_counts=True)[1]
         most_frequent = counts.max()
         n = counts.sum()
         return self.is_quantitative and bool(
@@ -268,66 +269,68 @@ class Column:
     def _normal_scores(self) -> Floats:
         """The normal scores (k + 1,) of a missing cell and of each level."""
         counts = np.bincount(
-            self.coords.astype(np.int64) + 1, minlength=self.n_levels + 1
+            self.positions.astype(np.int64) + 1, minlength=self.n_levels + 1
         )
         probabilities = middle_probabilities(counts)
         probabilities = np.clip(probabilities, _MIN_PROBABILITY, 1 - _MIN_PROBABILITY)
         return np.asarray(ndtri(probabilities))
 
-    def features(self, coords: Coords) -> Floats:
-        """The features (m, a) of cells with coordinates (m,), on a comparable scale.
+    def features(self, positions: LevelPositions) -> Floats:
+        """The features (m, a) of cells with positions (m,), on a comparable scale.
 
         A number has one, its normal score. A category has one for each of its frequent
         levels, so that two different levels have a distance of 1.
         """
         if self.is_category:
             levels = np.arange(min(_MAX_ONE_HOT, self.n_levels))
-            return np.asarray((coords[:, None] == levels) / np.sqrt(2))
-        return values_at(self._normal_scores, coords + 1)[:, None]
+            return np.asarray((positions[:, None] == levels) / np.sqrt(2))
+        return values_at(self._normal_scores, positions + 1)[:, None]
 
     # The user's values
 
-    def decode(self, coords: Coords) -> pd.Series:
-        """The values (m,) at coordinates (m,), with the dtype of the column.
+    def decode(self, positions: LevelPositions) -> pd.Series:
+        """The values (m,) at positions (m,), with the dtype of the column.
 
         The values of identifiers are real ones: `draw_identifiers` makes up others.
         """
-        level = np.floor(coords).astype(np.int64)
+        level = np.floor(positions).astype(np.int64)
         code_of_level = np.append(self.level_codes, -1)  # −1 stays −1
         values = self.encoded.to_series(code_of_level[level])
-        is_new = coords != level
+        is_new = positions != level
         if is_new.any():
-            new_values = self.write_values(coords[is_new])
+            new_values = self.write_values(positions[is_new])
             values.iloc[np.flatnonzero(is_new)] = new_values.array
         return values
 
-    def draw_identifiers(self, coords: Coords, rng: np.random.Generator) -> pd.Series:
-        """New identifiers (m,), at random; missing where coordinates (m,) are.
+    def draw_identifiers(
+        self, positions: LevelPositions, rng: np.random.Generator
+    ) -> pd.Series:
+        """New identifiers (m,), at random; missing where positions (m,) are.
 
         None is in the column. Of identifiers that repeat, each level has a new one.
         """
         import pandas as pd
 
-        known = has_value(coords)
-        which = np.arange(int(known.sum()))
+        is_present = has_value(positions)
+        which = np.arange(int(is_present.sum()))
         if self.has_pseudonyms:
-            which = np.unique(coords[known], return_inverse=True)[1]
+            which = np.unique(positions[is_present], return_inverse=True)[1]
         n = int(which.max(initial=-1)) + 1
-        new = identifiers.new_identifiers(self.encoded, n, rng)
-        values = np.full(len(coords), None, dtype=object)
-        values[known] = np.array(new, dtype=object)[which]
+        new = new_identifiers(self.encoded, n, rng)
+        values = np.full(len(positions), None, dtype=object)
+        values[is_present] = np.array(new, dtype=object)[which]
         series = pd.Series(values, dtype=object).astype(self.encoded.levels.dtype)
         if self.encoded.categorical:
             return series.astype("category")
         return series
 
-    def write_values(self, coords: Coords) -> pd.Series:
-        """The values at coordinates, written anew even if they are levels."""
+    def write_values(self, positions: LevelPositions) -> pd.Series:
+        """The values (m,) at positions (m,), written anew even if they are levels."""
         import pandas as pd
 
         value_type = self.encoded.value_type
         unit = self.grid.unit or Fraction(1)
-        scaled_values = self.grid.coords_to_scaled_values(coords)
+        scaled_values = self.grid.scaled_values_at(positions)
         values: Any = scaled_values
         if value_type == "Decimal":
             exponent = 1 - len(str(unit.denominator))  # −2 if the unit is 1/100
@@ -354,45 +357,55 @@ class Column:
         """
         value_type = self.encoded.value_type
         as_texts = value_type != "str" and all(isinstance(v, str) for v in values)
-        coord_of = self._coord_of_level
+        position_of = self._position_of_level
         if as_texts:
-            coord_of = {str(level): p for level, p in coord_of.items()}
-        found = [coord_of.get(value, MISSING) for value in values.tolist()]
-        coords = Coords(np.array(found, dtype=np.float64))
-        grid_values = self.grid.coords_to_grid_values(coords)
-        unseen_indices = np.flatnonzero(is_missing(coords))
+            position_of = {str(level): p for level, p in position_of.items()}
+        found = [position_of.get(value, MISSING) for value in values.tolist()]
+        positions = LevelPositions(np.array(found, dtype=np.float64))
+        grid_values = self.grid.grid_values_at(positions)
+        unseen_indices = np.flatnonzero(is_missing(positions))
         unseen_values = values.iloc[unseen_indices]
         if not len(unseen_indices):
-            return LocatedValues(coords, grid_values, unseen_values)
-        dtype = self.encoded.levels.dtype
+            return LocatedValues(positions, grid_values, unseen_values)
+        unseen_values, unseen_grid_values = self._read_unseen_values(
+            unseen_values, as_texts
+        )
+        grid_values[unseen_indices] = unseen_grid_values
+        positions[unseen_indices] = np.interp(
+            unseen_grid_values, self.grid.grid_values, np.arange(self.n_levels)
+        )
+        return LocatedValues(positions, grid_values, unseen_values)
+
+    def _read_unseen_values(
+        self, values: pd.Series, as_texts: bool
+    ) -> tuple[pd.Series, GridValues]:
+        """Values (m,) that are no levels, in the column's dtype, and as grid values.
+
+        A `DataError` says that the column cannot have them.
+        """
+        value_type = self.encoded.value_type
         try:
-            unseen_values = self._convert_unseen_values(unseen_values, as_texts)
+            converted = self._convert_unseen_values(values, as_texts)
             scaled_values, unit = to_scaled_values(
-                unseen_values, value_type, self.text_format
+                converted, value_type, self.text_format
             )
-            grid_values[unseen_indices] = self.grid.scaled_values_to_grid_values(
-                scaled_values, unit
-            )
+            return converted, self.grid.grid_values_of(scaled_values, unit)
         except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
             raise DataError(
-                f"{values.iloc[unseen_indices[0]]!r} does not fit the column, which is "
-                f"{self.kind} ({dtype})",
+                f"{values.iloc[0]!r} does not fit the column, which is "
+                f"{self.kind} ({self.encoded.levels.dtype})",
                 str(error),
                 column=self.name,
             ) from error
-        coords[unseen_indices] = np.interp(
-            grid_values[unseen_indices], self.grid.grid_values, np.arange(self.n_levels)
-        )
-        return LocatedValues(coords, grid_values, unseen_values)
 
     @property
-    def _coord_of_level(self) -> dict[Any, int]:
-        """The coordinate of each level, and of levels that are merged into another."""
+    def _position_of_level(self) -> dict[Any, int]:
+        """The position of each level, and of levels that are merged into another."""
         levels = self.levels.tolist()
-        coord_of = {level: coord for coord, level in enumerate(levels)}
+        position_of = {level: position for position, level in enumerate(levels)}
         for level, merged_into in self.merged_levels.items():
-            coord_of[level] = coord_of[merged_into]
-        return coord_of
+            position_of[level] = position_of[merged_into]
+        return position_of
 
     def _convert_unseen_values(self, values: pd.Series, as_texts: bool) -> pd.Series:
         """Values that are no levels, or texts for them, in the dtype of the column."""
@@ -418,33 +431,35 @@ class Column:
         *,
         new_as_missing: bool = False,
         outside_as_missing: bool = False,
-    ) -> Coords:
-        """The coordinates (m,) of other cells (m,) of this column.
+    ) -> LevelPositions:
+        """The positions (m,) of other cells (m,) of this column.
 
         A `DataError` names a value that the column cannot have. With `new_as_missing`,
-        a level of a category that is not known is at the coordinate of missing cells.
+        a new level of a category is at the position of missing cells.
         With `outside_as_missing`, so is a number outside the range of the column; else
         it is at the nearest end.
         """
         if self.kind == "identifier" or not (self.is_category or self.is_quantitative):
-            return Coords(np.where(cells.missing, MISSING, 0.0))
-        present = ~cells.missing
+            return LevelPositions(np.where(cells.missing, MISSING, 0.0))
+        is_present = ~cells.missing
         if new_as_missing and self.is_category:
-            known = {str(level) for level in self.levels.tolist()}
-            is_known = np.array([str(level) in known for level in cells.levels])
-            present[present] = is_known[cells.codes[present]]
-        coords = Coords(np.full(len(cells.codes), MISSING))
-        if not present.any():
-            return coords
-        used_codes, which = np.unique(cells.codes[present], return_inverse=True)
+            own_levels = {str(level) for level in self.levels.tolist()}
+            is_own = np.array([str(level) in own_levels for level in cells.levels])
+            is_present[is_present] = is_own[cells.codes[is_present]]
+        positions = LevelPositions(np.full(len(cells.codes), MISSING))
+        if not is_present.any():
+            return positions
+        used_codes, which = np.unique(cells.codes[is_present], return_inverse=True)
         located = self.locate(cells.levels.iloc[used_codes])
-        used_coords = located.coords
+        used_positions = located.positions
         if outside_as_missing and self.is_quantitative:
             is_outside = located.grid_values < self.grid.grid_values[0]
             is_outside |= located.grid_values > self.grid.grid_values[-1]
-            used_coords = Coords(np.where(is_outside, MISSING, used_coords))
-        coords[present] = used_coords[which]
-        return coords
+            used_positions = LevelPositions(
+                np.where(is_outside, MISSING, used_positions)
+            )
+        positions[is_present] = used_positions[which]
+        return positions
 
     # A row of the table `columns_`
 
@@ -464,7 +479,7 @@ class Column:
         if self.kind == "drop":
             return "left out, as asked"
         if self.kind == "identifier":
-            example = identifiers.example_of(self.encoded)
+            example = example_identifier(self.encoded)
             new = "new ones"
             if self.has_pseudonyms:
                 new = "a new one for each,"
@@ -483,5 +498,5 @@ class Column:
         counts = np.bincount(self.encoded.present_codes)
         n = int(counts.sum())
         n_once = int((counts == 1).sum())
-        many_rows = n >= identifiers.MIN_ROWS_TO_JUDGE
+        many_rows = n >= MIN_ROWS_TO_JUDGE
         return self.kind in CATEGORY_KINDS and many_rows and 2 * n_once > n

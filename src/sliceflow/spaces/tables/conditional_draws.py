@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from sliceflow.spaces.tables.conditioning import GivenRows
+from sliceflow.spaces.tables.level_positions import LevelPositions
 from sliceflow.spaces.tables.row_distances import compared_columns
 from sliceflow.spaces.tables.strategies import Strategy
 from sliceflow.spaces.tables.table import Table
@@ -19,6 +21,7 @@ from sliceflow.spaces.tables.trees import TreeSettings
 from sliceflow.spaces.tables.trial_draws import (
     CHOICE_SEED,
     N_FOLDS,
+    Halves,
     detector_auc,
     iter_halves,
     trial_draws,
@@ -58,45 +61,71 @@ def plain_draws_are_better(
     table, settings, strategies : of all rows
     given_rows : what is given
     """
-    holds = given_rows.holds
-    n_matches = int(holds(table.cell_coords).sum())
+    n_matches = int(given_rows.holds(table.cell_positions).sum())
     if n_matches < MIN_ROWS_TO_COMPARE:
         return True
     settings = settings._replace(n_neighbors=settings.n_neighbors // 2)
-    share = n_matches / len(table.cell_coords)
-    needed = {*compared_columns(table), *given_rows.column_indices}
-    drawn = [c for c in table.drawing_order if c in needed]
-    compared = [c for c in drawn if c not in given_rows.fixed_coords]
-    if not compared:
+    needed_indices = {*compared_columns(table), *given_rows.column_indices}
+    drawn_indices = [c for c in table.drawing_order if c in needed_indices]
+    compared_indices = [c for c in drawn_indices if c not in given_rows.fixed_positions]
+    if not compared_indices:
         return False  # all columns are given, and no chain draws anything
-    gains = []
+    share = n_matches / len(table.cell_positions)
     seed = CHOICE_SEED.child("given")
-    for fitted, held_out in iter_halves(table.cell_coords, seed, n_matches):
-        rows = held_out[holds(held_out)]
-        plain = trial_draws(
-            table,
-            fitted,
-            math.ceil(len(rows) / share),
-            settings,
-            strategies,
-            drawn_indices=drawn,
+    gains = []
+    for halves in iter_halves(table.cell_positions, seed, n_matches):
+        rows, plain, refitted = _draw_both_ways(
+            table, given_rows, share, halves, settings, strategies, drawn_indices
         )
-        refitted = trial_draws(
-            table,
-            fitted[holds(fitted)],
-            len(rows),
-            settings,
-            strategies,
-            drawn_indices=drawn,
-            fixed_coords=given_rows.fixed_coords,
-        )
-        plain = plain[holds(plain)]
-        refitted = refitted[holds(refitted)]
         if min(len(rows), len(plain), len(refitted)) < N_FOLDS:
             continue  # too few for a detector, whose score would be no number
-        auc_of_plain = detector_auc(rows[:, compared], plain[:, compared])
-        auc_of_refitted = detector_auc(rows[:, compared], refitted[:, compared])
+        rows = rows[:, compared_indices]
+        auc_of_plain = detector_auc(rows, plain[:, compared_indices])
+        auc_of_refitted = detector_auc(rows, refitted[:, compared_indices])
         gains.append(auc_of_plain - auc_of_refitted)
     if not gains:
         return True
     return float(np.mean(gains)) < MIN_GAIN_OF_REFIT
+
+
+class _RowsAndDraws(NamedTuple):
+    """Held-out rows that have what is given, and draws that have it."""
+
+    rows: LevelPositions  # (m, d)
+    plain: LevelPositions  # (about m, d), of a chain of all fitted rows
+    refitted: LevelPositions  # (at most m, d), of a chain of those that have it
+
+
+def _draw_both_ways(
+    table: Table,
+    given_rows: GivenRows,
+    share: float,
+    halves: Halves,
+    settings: TreeSettings,
+    strategies: Sequence[Strategy],
+    drawn_indices: Sequence[int],
+) -> _RowsAndDraws:
+    """Draw about as many rows in both ways as held-out rows have what is given.
+
+    A `share` of all rows has it, and so about the same share of plain draws.
+    """
+    holds = given_rows.holds
+    rows = halves.held_out[holds(halves.held_out)]
+    plain = trial_draws(
+        table,
+        halves.fitted,
+        math.ceil(len(rows) / share),
+        settings,
+        strategies,
+        drawn_indices=drawn_indices,
+    )
+    refitted = trial_draws(
+        table,
+        halves.fitted[holds(halves.fitted)],
+        len(rows),
+        settings,
+        strategies,
+        drawn_indices=drawn_indices,
+        fixed_positions=given_rows.fixed_positions,
+    )
+    return _RowsAndDraws(rows, plain[holds(plain)], refitted[holds(refitted)])

@@ -19,13 +19,13 @@ import numpy as np
 from sliceflow.arrays import Mask
 from sliceflow.errors import DataError, ParameterError, warn_user
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import (
+from sliceflow.spaces.tables.formats import to_scaled_values
+from sliceflow.spaces.tables.level_positions import (
     MISSING,
-    Coords,
+    LevelPositions,
     has_all_values,
     has_value,
 )
-from sliceflow.spaces.tables.formats import to_scaled_values
 from sliceflow.spaces.tables.moved_rows import move_to_values
 from sliceflow.spaces.tables.rules import LinearRule, MembershipRule, Rule
 from sliceflow.spaces.tables.table import Table
@@ -67,22 +67,22 @@ class ValueRange:
 
 
 class FoundValue(NamedTuple):
-    """The place of a user's value in a column."""
+    """Where a user's value is in a column."""
 
-    coord: float  # of the value, or of the nearest one that the column has
+    position: float  # of the value, or of the nearest one that the column has
     grid_value: float  # NaN for a missing cell
     cell: pd.Series  # of length 1, in the dtype of the column
 
 
 @dataclass(frozen=True, eq=False)
 class GivenRows:
-    """What is given, and the rows that have it."""
+    """What a user gave, such as {"plan": "gold"}, and the rows that have it."""
 
     table: Table  # with a rule for each range and list that is given
-    cell_coords: Coords  # (n, d); some are moved to given numbers
-    # Of columns with one given value, by their indices: its coordinate, and of numbers
+    cell_positions: LevelPositions  # (n, d); some are moved to given numbers
+    # Of columns with one given value, by their indices: its position, and of numbers
     # also the value as the user wrote it, in a Series of one cell.
-    fixed_coords: dict[int, float]
+    fixed_positions: dict[int, float]
     fixed_values: dict[int, pd.Series]
     rules: tuple[Rule, ...] = ()  # of ranges and lists
     is_moved: bool = False  # whether rows were moved
@@ -90,35 +90,35 @@ class GivenRows:
     @property
     def column_indices(self) -> set[int]:
         """The columns that are given: those that `holds` reads."""
-        indices = set(self.fixed_coords)
+        indices = set(self.fixed_positions)
         for rule in self.rules:
             indices.update(rule.column_indices)
         return indices
 
     def share_of(self, table: Table) -> float:
         """The share of the rows of a table that these are."""
-        return len(self.cell_coords) / len(table.cell_coords)
+        return len(self.cell_positions) / len(table.cell_positions)
 
-    def holds(self, cell_coords: Coords) -> Mask:
-        """Which rows (m,) of coordinates (m, d) have what is given."""
-        has_given = np.full(len(cell_coords), True)
-        for c, coord in self.fixed_coords.items():
-            has_given &= cell_coords[:, c] == coord
+    def holds(self, cell_positions: LevelPositions) -> Mask:
+        """Which rows (m,) of positions (m, d) have what is given."""
+        matches = np.full(len(cell_positions), True)
+        for c, position in self.fixed_positions.items():
+            matches &= cell_positions[:, c] == position
         for rule in self.rules:
-            has_given &= ~self.table.rule_set.broken(rule, cell_coords)
+            matches &= ~self.table.rule_set.broken(rule, cell_positions)
             if isinstance(rule, LinearRule):  # a range has no missing cell
-                has_given &= has_all_values(cell_coords, rule.column_indices)
-        return has_given
+                matches &= has_all_values(cell_positions, rule.column_indices)
+        return matches
 
 
 @dataclass(eq=False)
 class _Request:
-    """What a user asks for, column by column; `c` is the index of a column."""
+    """What a user asks for, read column by column; `c` is the index of a column."""
 
     table: Table
     matches: Mask  # (n,), which rows have all that is given, except rare values
     rules: list[Rule] = field(default_factory=list)  # of ranges and lists
-    fixed_coords: dict[int, float] = field(default_factory=dict)  # as in `GivenRows`
+    fixed_positions: dict[int, float] = field(default_factory=dict)  # as in `GivenRows`
     fixed_values: dict[int, pd.Series] = field(default_factory=dict)  # likewise
     # The grid values that few rows have: nearest rows are moved to them.
     rare_grid_values: dict[int, float] = field(default_factory=dict)
@@ -127,30 +127,32 @@ class _Request:
     def add_range(self, c: int, given: tuple[Any, ...] | ValueRange) -> None:
         """Ask for cells of column c in a range."""
         self.rules.extend(_range_rules(self.table.columns[c], c, given))
-        self.matches &= has_value(self.table.cell_coords[:, c])
+        self.matches &= has_value(self.table.cell_positions[:, c])
 
     def add_list(self, c: int, values: Iterable[Any]) -> None:
         """Ask for cells of column c that have one of the values."""
         column = self.table.columns[c]
-        coords = set[float]()
+        positions = set[float]()
         for value in values:
             found = find_value(column, value)
-            is_missing = found.coord == MISSING
-            grid_value = column.grid_values_at(Coords(np.array([found.coord])))[0]
+            is_missing = found.position == MISSING
+            grid_value = column.grid_values_at(
+                LevelPositions(np.array([found.position]))
+            )[0]
             if is_missing or grid_value == found.grid_value:
-                coords.add(found.coord)
+                positions.add(found.position)
             else:
                 self.notes.append(f"no row has {column.name}={value}")
         text = f"given {column.name}"
-        self.rules.append(MembershipRule(text, (c,), tuple(sorted(coords))))
+        self.rules.append(MembershipRule(text, (c,), tuple(sorted(positions))))
 
     def add_value(self, c: int, value: Any) -> None:
         """Ask for one value in all cells of column c."""
         column = self.table.columns[c]
         found = find_value(column, value)
-        self.fixed_coords[c] = found.coord
-        has_same_value = self.table.cell_coords[:, c] == found.coord
-        if column.is_quantitative and found.coord != MISSING:
+        self.fixed_positions[c] = found.position
+        has_same_value = self.table.cell_positions[:, c] == found.position
+        if column.is_quantitative and found.position != MISSING:
             self.fixed_values[c] = found.cell
             lowest = column.level_grid_values[0]
             highest = column.level_grid_values[-1]
@@ -174,16 +176,16 @@ def condition_on(table: Table, given: Mapping[Any, Any]) -> GivenRows:
     if request.rules:
         table = table.with_rules(request.rules)
         for rule in request.rules:
-            request.matches &= ~table.rule_set.broken(rule, table.cell_coords)
+            request.matches &= ~table.rule_set.broken(rule, table.cell_positions)
     n_matches = int(request.matches.sum())
     if n_matches == 0:
         fact = f"no row of the table has given={dict(given)}"
         raise DataError(fact, "leave out what never occurs together")
-    cell_coords = table.cell_coords[request.matches]
+    cell_positions = table.cell_positions[request.matches]
     notes = request.notes
     if request.rare_grid_values:
-        cell_coords, n_near = move_to_values(
-            table, cell_coords, request.rare_grid_values, request.fixed_coords
+        cell_positions, n_near = move_to_values(
+            table, cell_positions, request.rare_grid_values, request.fixed_positions
         )
         if n_near < MIN_ROWS_WITH_VALUE:
             notes.append(f"only {n_near} rows of the table are near it")
@@ -191,12 +193,11 @@ def condition_on(table: Table, given: Mapping[Any, Any]) -> GivenRows:
         text = f"only {n_matches} rows of the table have this"
         notes.append(f"{text}, and samples are close to them")
     if notes:
-        text = f"given={dict(given)}: {'; '.join(notes)}"
-        warn_user(text)
+        warn_user(f"given={dict(given)}: {'; '.join(notes)}")
     return GivenRows(
         table,
-        cell_coords,
-        request.fixed_coords,
+        cell_positions,
+        request.fixed_positions,
         request.fixed_values,
         rules=tuple(request.rules),
         is_moved=bool(request.rare_grid_values),
@@ -208,7 +209,7 @@ def _read_request(table: Table, given: Mapping[Any, Any]) -> _Request:
     if not isinstance(given, Mapping):
         fact = "must be a dict such as {'plan': 'gold', 'age': (30, 40)}"
         raise ParameterError("given", given, fact)
-    request = _Request(table, np.ones(len(table.cell_coords), dtype=bool))
+    request = _Request(table, np.ones(len(table.cell_positions), dtype=bool))
     for name, value in given.items():
         c = _column_index(table, name)
         if isinstance(value, tuple | ValueRange):
@@ -236,7 +237,7 @@ def _column_index(table: Table, name: Any) -> int:
 def find_value(column: Column, value: Any) -> FoundValue:
     """Find a value, or a text for a value, in a column.
 
-    Numbers outside the range of the column have the coordinate of its nearest end. An
+    Numbers outside the range of the column have the position of its nearest end. An
     error if the column cannot have the value.
     """
     import pandas as pd
@@ -251,13 +252,13 @@ def find_value(column: Column, value: Any) -> FoundValue:
     if encoded.value_type == "datetime" and getattr(value, "tzinfo", None) is None:
         series = series.astype(str)  # a time without zone is on the column's clock
     located = column.locate(series)
-    coord = float(located.coords[0])
+    position = float(located.positions[0])
     found = located.unseen_values
-    if not len(found):  # a known level
-        found = column.levels.iloc[[int(coord)]].reset_index(drop=True)
+    if not len(found):  # a level of the column
+        found = column.levels.iloc[[int(position)]].reset_index(drop=True)
     if column.observed_only:
-        coord = float(np.rint(coord))
-    return FoundValue(coord, float(located.grid_values[0]), found)
+        position = float(np.rint(position))
+    return FoundValue(position, float(located.grid_values[0]), found)
 
 
 def _range_rules(
@@ -286,9 +287,9 @@ def _as_range(column: Column, given: tuple[Any, ...] | ValueRange) -> ValueRange
         ends: tuple[Any, ...] = (given.low, given.high)
     else:
         ends = given
-    known_ends = [end for end in ends if end is not None]
-    is_range = len(ends) == 2 and len(known_ends) > 0 and column.is_quantitative
-    if not is_range or pd.Series(known_ends, dtype=object).isna().any():
+    bounds = [end for end in ends if end is not None]
+    is_range = len(ends) == 2 and len(bounds) > 0 and column.is_quantitative
+    if not is_range or pd.Series(bounds, dtype=object).isna().any():
         fact = f"given {given} is not a range (low, high) of numbers or times"
         raise DataError(fact, "pass a list", column=column.name)
     if isinstance(given, ValueRange):

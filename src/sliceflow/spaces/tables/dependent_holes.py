@@ -19,7 +19,11 @@ import numpy as np
 
 from sliceflow.arrays import Ints, Mask
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import Coords, has_all_values, has_value
+from sliceflow.spaces.tables.level_positions import (
+    LevelPositions,
+    has_all_values,
+    has_value,
+)
 from sliceflow.spaces.tables.rules import LookupRule, SolvableRule
 from sliceflow.spaces.tables.solve_rules import solve_column
 
@@ -60,7 +64,7 @@ class DependentHoles:
 
     @classmethod
     def from_rows(
-        cls, rules: Sequence[SolvableRule], cell_coords: Coords, holes: Mask
+        cls, rules: Sequence[SolvableRule], cell_positions: LevelPositions, holes: Mask
     ) -> DependentHoles:
         """The `holes` (m, d) of filled rows (m, d) that rules compute.
 
@@ -75,7 +79,7 @@ class DependentHoles:
         def assign(only_determined: bool) -> bool:
             n_before = len(computed)
             for rule in in_both_orders:
-                applies = has_all_values(cell_coords, rule.column_indices)
+                applies = has_all_values(cell_positions, rule.column_indices)
                 computed.extend(_assign(rule, applies, open_holes, only_determined))
             return len(computed) > n_before
 
@@ -129,23 +133,26 @@ class DependentHoles:
         return follows
 
     def solve_hidden(
-        self, columns: Sequence[Column], cell_coords: Coords, group: HoleGroup
+        self,
+        columns: Sequence[Column],
+        cell_positions: LevelPositions,
+        group: HoleGroup,
     ) -> None:
         """Solve for what a group hides in rows (m, d), in place, after it was drawn.
 
         A cell stays as it is where its column cannot have the value that follows.
         """
-        in_group = np.zeros(len(cell_coords), dtype=bool)
+        in_group = np.zeros(len(cell_positions), dtype=bool)
         in_group[group.row_indices] = True
         for computed in self.computed:
             c = computed.column_index
             if c not in group.hidden_indices:
                 continue
             row_indices = np.flatnonzero(computed.in_rows & in_group)
-            rows = cell_coords[row_indices]
+            rows = cell_positions[row_indices]
             solved = solve_column([computed.rule], columns, rows, c)
-            is_known = has_value(solved)
-            cell_coords[row_indices[is_known], c] = solved[is_known]
+            is_possible = has_value(solved)
+            cell_positions[row_indices[is_possible], c] = solved[is_possible]
 
 
 def _assign(

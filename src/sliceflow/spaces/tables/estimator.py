@@ -161,9 +161,9 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent]):
     def _adapter(self, like_fitted: bool = False) -> TableAdapter:
         """The adapter that reads and plans rows, for the current parameters."""
         require_valid_parameters(self.get_params(deep=False))
-        known_rows = None
+        current_rows = None
         if like_fitted:
-            known_rows = self._known_rows()
+            current_rows = self._current_rows()
         tree_settings = None
         if self.tree_settings is not None:
             tree_settings = TreeSettings(*self.tree_settings)
@@ -171,7 +171,7 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent]):
             kinds=self.kinds or {},
             constraints=tuple(self.constraints),
             search_rules=self.rules == "auto",
-            known_rows=known_rows,
+            current_rows=current_rows,
             tree_settings=tree_settings,
             min_count=int(self.min_count),
             rare_levels=self.rare_levels,
@@ -273,12 +273,12 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent]):
         df = read_if_path(X)
         dropped = [column.name for column in table.columns if column.kind == "drop"]
         missing = {name: None for name in dropped if name not in df}
-        cell_coords = table.coords_of(
+        cell_positions = table.positions_of(
             read_dataframe(df.assign(**missing)),
             new_as_missing=True,
             outside_as_missing=True,
         )
-        return table.shares_kept(cell_coords)
+        return table.shares_kept(cell_positions)
 
     @property
     def kinds_(self) -> dict[Any, str]:

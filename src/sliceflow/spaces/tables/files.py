@@ -64,7 +64,7 @@ class TableFile(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """Where the names of a text file's columns are."""
+    """The columns of a text file, and whether its first row names them."""
 
     names: list[str]  # of the columns
     has_header: bool  # whether the first row has these names
@@ -102,6 +102,13 @@ def read_file(path: str | os.PathLike[str], missing: Collection[str] = ()) -> Ta
         return _with_missing_words(pd.read_parquet(path), words)
     if binary_format == "excel":
         return _with_missing_words(pd.read_excel(path), words)
+    return _read_text_file(path, words)
+
+
+def _read_text_file(path: Path, words: Collection[str]) -> TableFile:
+    """The table of a text file. Cells that are one of the words are missing."""
+    import pandas as pd
+
     text, encoding = _read_text(path)
     separator = _find_separator(text)
     layout = _find_layout(path, text, separator)
@@ -136,8 +143,8 @@ def _with_missing_words(df: pd.DataFrame, words: Collection[str]) -> TableFile:
     Columns of numbers with such words among them have the type of Python objects.
     """
     notes = list[DataWarning]()
-    for place, name in enumerate(df.columns):
-        cells = df.iloc[:, place]
+    for column_index, name in enumerate(df.columns):
+        cells = df.iloc[:, column_index]
         if cells.dtype != object:
             continue
         texts = cells.where(cells.map(lambda cell: isinstance(cell, str)))
@@ -151,7 +158,7 @@ def _with_missing_words(df: pd.DataFrame, words: Collection[str]) -> TableFile:
             # The new types can have missing cells, so that whole numbers stay whole.
             cells = cells.mask(is_missing).convert_dtypes()
         if is_missing.any():
-            df.isetitem(place, cells.mask(is_missing).array)
+            df.isetitem(column_index, cells.mask(is_missing).array)
     return TableFile(df, Dialect(), notes)
 
 

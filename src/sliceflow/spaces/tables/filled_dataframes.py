@@ -13,8 +13,12 @@ import numpy as np
 from sliceflow.arrays import Ints, Mask
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, warn_user
-from sliceflow.spaces.tables.coords import Coords, has_value, is_missing
 from sliceflow.spaces.tables.imputing import fill_missing
+from sliceflow.spaces.tables.level_positions import (
+    LevelPositions,
+    has_value,
+    is_missing,
+)
 from sliceflow.spaces.tables.table import Table
 from sliceflow.spaces.tables.table_rows import TableRows, format_names, read_dataframe
 
@@ -30,33 +34,35 @@ def fill_dataframe(
     Warnings say which cells stay empty, and which others the model does not know.
     """
     rows = read_dataframe(df).align_columns(table.rows)
-    cell_coords = table.coords_of(rows, new_as_missing=True)
+    cell_positions = table.positions_of(rows, new_as_missing=True)
     is_hole = np.column_stack([encoded.missing for encoded in rows.columns])
-    _warn_of_new_levels(rows, is_missing(cell_coords) & ~is_hole)
-    filled_coords, unfilled = fill_missing(table, cell_coords, n, seed)
+    _warn_of_new_levels(rows, is_missing(cell_positions) & ~is_hole)
+    filled_positions, unfilled = fill_missing(table, cell_positions, n, seed)
     filled_dfs = []
-    for part_coords in np.split(filled_coords, n):
-        filled_df = _with_filled_cells(df, table, is_hole, Coords(part_coords))
+    for part_positions in np.split(filled_positions, n):
+        filled_df = _with_filled_cells(
+            df, table, is_hole, LevelPositions(part_positions)
+        )
         filled_dfs.append(filled_df)
-    _warn_of_empty_cells(table, filled_dfs, np.unique(unfilled % len(cell_coords)))
+    _warn_of_empty_cells(table, filled_dfs, np.unique(unfilled % len(cell_positions)))
     return filled_dfs
 
 
 def _with_filled_cells(
-    df: pd.DataFrame, table: Table, is_hole: Mask, filled_coords: Coords
+    df: pd.DataFrame, table: Table, is_hole: Mask, filled_positions: LevelPositions
 ) -> pd.DataFrame:
     """A copy of a DataFrame, whose cells in `is_hole` (m, d) are missing, with these.
 
-    `filled_coords` (m, d) are the coordinates of the filled rows.
+    `filled_positions` (m, d) are the positions of the filled rows.
     """
     filled_df = df.copy()
     names = df.columns.tolist()
     for c in np.flatnonzero(is_hole.any(axis=0)).tolist():
-        holes = np.flatnonzero(is_hole[:, c] & has_value(filled_coords[:, c]))
-        new_cells = table.columns[c].decode(filled_coords[holes, c])
-        place = names.index(table.names[c])
-        series = _with_new_cells(filled_df.iloc[:, place], holes, new_cells)
-        filled_df.isetitem(place, series.array)
+        holes = np.flatnonzero(is_hole[:, c] & has_value(filled_positions[:, c]))
+        new_cells = table.columns[c].decode(filled_positions[holes, c])
+        column_index = names.index(table.names[c])  # in the DataFrame
+        series = _with_new_cells(filled_df.iloc[:, column_index], holes, new_cells)
+        filled_df.isetitem(column_index, series.array)
     return filled_df
 
 
@@ -70,8 +76,8 @@ def _with_new_cells(series: pd.Series, holes: Ints, new_cells: pd.Series) -> pd.
         return cells.set_axis(series.index)
     series = series.copy()
     if hasattr(series, "cat"):
-        known = series.cat.categories
-        new = [value for value in new_cells.unique() if value not in known]
+        categories = series.cat.categories
+        new = [value for value in new_cells.unique() if value not in categories]
         series = series.cat.add_categories(new)
         new_cells = new_cells.astype(series.dtype)
     try:

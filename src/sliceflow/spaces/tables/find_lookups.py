@@ -15,7 +15,12 @@ import numpy as np
 from sliceflow.arrays import Floats
 from sliceflow.functional_dependencies import find_dependencies
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import Coords, has_all_values, has_value, is_missing
+from sliceflow.spaces.tables.level_positions import (
+    LevelPositions,
+    has_all_values,
+    has_value,
+    is_missing,
+)
 from sliceflow.spaces.tables.rules import DatePart, LookupRule, lookup_keys
 
 # A number determines others only if at most this share of its rows have rare numbers.
@@ -25,7 +30,7 @@ MAX_RARE_SHARE = 0.1
 
 
 def find_lookups(
-    columns: Sequence[Column], cell_coords: Coords, derived: set[int]
+    columns: Sequence[Column], cell_positions: LevelPositions, derived: set[int]
 ) -> list[LookupRule]:
     """The rules of functional dependencies, but for columns that others derive."""
     usable = [
@@ -33,13 +38,13 @@ def find_lookups(
         for c, column in enumerate(columns)
         if column.is_category or column.is_quantitative
     ]
-    cells = np.where(is_missing(cell_coords), np.nan, cell_coords)[:, usable]
+    cells = np.where(is_missing(cell_positions), np.nan, cell_positions)[:, usable]
     rules = []
     for dependency in find_dependencies(cells):
         determinant = usable[dependency.determinant]
         dependent = usable[dependency.dependent]
         if dependent not in derived and not _would_disclose_rows(columns[determinant]):
-            rule = _lookup_rule(columns, cell_coords, dependent, determinant, None)
+            rule = _lookup_rule(columns, cell_positions, dependent, determinant, None)
             rules.append(replace(rule, one_to_one=dependency.one_to_one))
     return rules
 
@@ -57,36 +62,40 @@ def _would_disclose_rows(column: Column) -> bool:
 
 
 def find_date_parts(
-    columns: Sequence[Column], cell_coords: Coords, derived: set[int]
+    columns: Sequence[Column], cell_positions: LevelPositions, derived: set[int]
 ) -> list[LookupRule]:
     """Columns that follow from a part of a time, as a month from a date."""
     rules = []
     times = [c for c, column in enumerate(columns) if column.is_time]
     for time in times:
-        keys = _date_part_keys(columns[time], cell_coords[:, time])
+        keys = _date_part_keys(columns[time], cell_positions[:, time])
         for c, column in enumerate(columns):
             if c in times or c in derived:
                 continue
             if column.is_category or column.is_quantitative:
-                part = _best_date_part(cell_coords[:, c], keys)
+                part = _best_date_part(cell_positions[:, c], keys)
                 if part is not None:
-                    rules.append(_lookup_rule(columns, cell_coords, c, time, part))
+                    rules.append(_lookup_rule(columns, cell_positions, c, time, part))
     return rules
 
 
-def _date_part_keys(column: Column, coords: Coords) -> dict[DatePart, Floats]:
-    """The parts (n,) of the times at coordinates (n,); NaN where cells are missing."""
-    known = has_value(coords)
+def _date_part_keys(
+    column: Column, positions: LevelPositions
+) -> dict[DatePart, Floats]:
+    """The parts (n,) of the times at positions (n,); NaN where cells are missing."""
+    is_present = has_value(positions)
     keys = dict[DatePart, Floats]()
     for part in get_args(DatePart):
-        keys[part] = np.full(len(coords), np.nan)
-        keys[part][known] = lookup_keys(column, coords[known], part)
+        keys[part] = np.full(len(positions), np.nan)
+        keys[part][is_present] = lookup_keys(column, positions[is_present], part)
     return keys
 
 
-def _best_date_part(coords: Coords, keys: dict[DatePart, Floats]) -> DatePart | None:
-    """The part with the fewest values from which coordinates (n,) follow, if any."""
-    cells = np.where(is_missing(coords), np.nan, coords)
+def _best_date_part(
+    positions: LevelPositions, keys: dict[DatePart, Floats]
+) -> DatePart | None:
+    """The part with the fewest values from which positions (n,) follow, if any."""
+    cells = np.where(is_missing(positions), np.nan, positions)
     fewest = np.inf
     best = None
     for part, key in keys.items():
@@ -107,17 +116,19 @@ def _is_determined_by(dependent: Floats, determinant: Floats) -> bool:
 
 def _lookup_rule(
     columns: Sequence[Column],
-    cell_coords: Coords,
+    cell_positions: LevelPositions,
     dependent: int,
     determinant: int,
     part: DatePart | None,
 ) -> LookupRule:
-    """The rule with the coordinate of the dependent for each known key."""
-    known = has_all_values(cell_coords, [dependent, determinant])
-    keys = lookup_keys(columns[determinant], cell_coords[known, determinant], part)
+    """The rule with the position of the dependent for each key."""
+    is_complete = has_all_values(cell_positions, [dependent, determinant])
+    keys = lookup_keys(
+        columns[determinant], cell_positions[is_complete, determinant], part
+    )
     different, first = np.unique(keys, return_index=True)
     text = f"{columns[dependent].name} follows from {columns[determinant].name}"
     if part is not None:
         text = f"{columns[dependent].name} is the {part} of {columns[determinant].name}"
-    coords = cell_coords[known, dependent][first]
-    return LookupRule(text, (dependent, determinant), different, coords, part)
+    positions = cell_positions[is_complete, dependent][first]
+    return LookupRule(text, (dependent, determinant), different, positions, part)

@@ -9,7 +9,7 @@ import numpy as np
 
 from sliceflow.arrays import Floats
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import Coords, has_all_values
+from sliceflow.spaces.tables.level_positions import LevelPositions, has_all_values
 from sliceflow.spaces.tables.rule_evidence import (
     MIN_ROWS_OF_RULE,
     NumberColumns,
@@ -30,7 +30,7 @@ MIN_SHARE_NEAR_EQUAL = 0.2
 
 
 def find_orders(
-    columns: Sequence[Column], cell_coords: Coords, numbers: NumberColumns
+    columns: Sequence[Column], cell_positions: LevelPositions, numbers: NumberColumns
 ) -> list[LinearRule]:
     """Orders a ≤ b that all rows keep, without those that follow from others.
 
@@ -38,9 +38,9 @@ def find_orders(
     Numbers are compared with numbers, and times with times.
     """
     times = [c for c, column in enumerate(columns) if column.is_time]
-    time_columns = NumberColumns.read_columns(columns, cell_coords, times)
-    larger_columns = _find_larger_columns(columns, cell_coords, numbers)
-    larger_columns |= _find_larger_columns(columns, cell_coords, time_columns)
+    time_columns = NumberColumns.read_columns(columns, cell_positions, times)
+    larger_columns = _find_larger_columns(columns, cell_positions, numbers)
+    larger_columns |= _find_larger_columns(columns, cell_positions, time_columns)
     rules = []
     for a, larger in larger_columns.items():
         for b in sorted(larger - _larger_than_any(larger, larger_columns)):
@@ -64,7 +64,7 @@ def _larger_than_any(
 
 
 def _find_larger_columns(
-    columns: Sequence[Column], cell_coords: Coords, numbers: NumberColumns
+    columns: Sequence[Column], cell_positions: LevelPositions, numbers: NumberColumns
 ) -> dict[int, set[int]]:
     """For each column, by index, the others that are at least as large, by a rule."""
     has_levels = [
@@ -80,9 +80,9 @@ def _find_larger_columns(
         for j in np.flatnonzero(is_never_less).tolist():
             b = int(indices[j])
             is_order = _is_order_intended(values[:, i], values[:, j])
-            known_coords = cell_coords[has_all_values(cell_coords, [a, b])]
+            complete_positions = cell_positions[has_all_values(cell_positions, [a, b])]
             rule = _order_rule(columns, a, b)
-            if is_order and not rule.is_broken(columns, known_coords).any():
+            if is_order and not rule.is_broken(columns, complete_positions).any():
                 larger_columns[a].add(b)
     return larger_columns
 
@@ -93,9 +93,9 @@ def _is_order_intended(low: Floats, high: Floats) -> bool:
     Shuffled columns would break it, and in many rows that could break it the two
     numbers are close to each other.
     """
-    known = ~np.isnan(low) & ~np.isnan(high)
-    low = low[known]
-    high = high[known]
+    are_present = ~np.isnan(low) & ~np.isnan(high)
+    low = low[are_present]
+    high = high[are_present]
     if len(low) < MIN_ROWS_OF_RULE:
         return False
     n_not_above = np.searchsorted(np.sort(low), high, "right")

@@ -14,7 +14,7 @@ import numpy as np
 
 from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import Coords
+from sliceflow.spaces.tables.level_positions import LevelPositions
 from sliceflow.spaces.tables.rule_evidence import NumberColumns, evidence_of
 from sliceflow.spaces.tables.rules import FLOAT_TOLERANCE, ProductRule
 
@@ -41,7 +41,7 @@ DENOMINATORS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 20, 25, 40, 50, 100, 1000, 10
 
 def find_products(
     columns: Sequence[Column],
-    cell_coords: Coords,
+    cell_positions: LevelPositions,
     numbers: NumberColumns,
     derived: set[int],
 ) -> list[ProductRule]:
@@ -56,7 +56,7 @@ def find_products(
         if c in derived or columns[c].n_levels < MIN_LEVELS_OF_PRODUCT:
             continue
         for rule in _find_candidates(columns, numbers, i):
-            evidence = evidence_of(rule, columns, cell_coords)
+            evidence = evidence_of(rule, columns, cell_positions)
             if evidence.suffices:
                 rules.append(replace(rule, share=evidence.share))
 
@@ -110,10 +110,10 @@ class _Trial:
             tolerance = self.tolerance
         shape = (-1,) + (1,) * (candidates.ndim - 1)
         error = np.abs(candidates - self.y.reshape(shape))
-        n_known = np.isfinite(error).sum(axis=0)
+        n_present = np.isfinite(error).sum(axis=0)
         n_kept = (error <= tolerance.reshape(shape)).sum(axis=0)
-        is_known = n_known >= MIN_TRIAL_ROWS
-        return np.asarray(is_known & (n_known - n_kept <= MAX_BROKEN_TRIAL_ROWS))
+        has_enough = n_present >= MIN_TRIAL_ROWS
+        return np.asarray(has_enough & (n_present - n_kept <= MAX_BROKEN_TRIAL_ROWS))
 
 
 def _trial_rows(values: Floats) -> Ints:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from sliceflow.arrays import Floats, Ints
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import Coords, has_all_values
+from sliceflow.spaces.tables.level_positions import LevelPositions, has_all_values
 from sliceflow.spaces.tables.rule_evidence import (
     MIN_ROWS_OF_RULE,
     MIN_SHARE_OF_RULE,
@@ -74,7 +74,7 @@ class _CandidateSum(NamedTuple):
 
 
 def find_sums(
-    columns: Sequence[Column], cell_coords: Coords, numbers: NumberColumns
+    columns: Sequence[Column], cell_positions: LevelPositions, numbers: NumberColumns
 ) -> list[list[LinearRule]]:
     """Sums that are rules, each in all its orientations, the most natural first.
 
@@ -83,7 +83,7 @@ def find_sums(
     """
     candidates = list[_CandidateSum]()
     for relation in _find_candidate_relations(numbers):
-        candidate = _judge_relation(columns, cell_coords, relation)
+        candidate = _judge_relation(columns, cell_positions, relation)
         if candidate is not None:
             candidates.append(candidate)
 
@@ -98,16 +98,16 @@ def find_sums(
 
 
 def _judge_relation(
-    columns: Sequence[Column], cell_coords: Coords, relation: WholeRelation
+    columns: Sequence[Column], cell_positions: LevelPositions, relation: WholeRelation
 ) -> _CandidateSum | None:
     """The sum of a relation, if enough rows keep it; else None."""
     totals = _possible_totals(columns, relation)
     if columns[totals[0]].n_levels < MIN_LEVELS_OF_SUM:
         return None
     orientations = [
-        _linear_rule(columns, cell_coords, relation, total) for total in totals
+        _linear_rule(columns, cell_positions, relation, total) for total in totals
     ]
-    evidence = evidence_of(orientations[0], columns, cell_coords)
+    evidence = evidence_of(orientations[0], columns, cell_positions)
     if not evidence.suffices:
         return None
     coefficients = np.zeros(len(columns))
@@ -121,7 +121,7 @@ def _find_candidate_relations(numbers: NumberColumns) -> list[WholeRelation]:
     """Relations with small whole coefficients that hold in some of the rows."""
     rng = np.random.default_rng(0)
     relations = set[WholeRelation]()
-    for column_set in _columns_known_together(numbers.values):
+    for column_set in _columns_present_together(numbers.values):
         values = numbers.values[:, column_set]
         values = values[~np.isnan(values).any(axis=1)]
         # Of each column, the rows in which it has not its usual value.
@@ -135,7 +135,7 @@ def _find_candidate_relations(numbers: NumberColumns) -> list[WholeRelation]:
     return sorted(relations)
 
 
-def _columns_known_together(values: Floats) -> list[Ints]:
+def _columns_present_together(values: Floats) -> list[Ints]:
     """Sets of columns of values (n, p), as indices: many rows have all cells of a set.
 
     The first is of the columns with the fewest missing cells. Each other set has one
@@ -144,22 +144,22 @@ def _columns_known_together(values: Floats) -> list[Ints]:
     missing = np.isnan(values)
     order = np.argsort(missing.sum(axis=0), kind="stable")
     together = list[int]()
-    known = np.full(len(values), True)
+    is_complete = np.full(len(values), True)
     sets = list[Ints]()
     sparse = list[int]()
     for i in order.tolist():
-        still_known = known & ~missing[:, i]
+        still_complete = is_complete & ~missing[:, i]
         n_wanted = ROWS_PER_COLUMN * (len(together) + 1) + EXTRA_ROWS
-        if still_known.sum() >= max(n_wanted, known.sum() / 2):
+        if still_complete.sum() >= max(n_wanted, is_complete.sum() / 2):
             together.append(i)
-            known = still_known
+            is_complete = still_complete
         else:
             sparse.append(i)
     if len(together) > 1:
         sets.append(np.array(sorted(together)))
     for i in sparse:
         columns = np.array([*sorted(together), i])
-        if (known & ~missing[:, i]).sum() >= MIN_ROWS_OF_RULE:
+        if (is_complete & ~missing[:, i]).sum() >= MIN_ROWS_OF_RULE:
             sets.append(columns)
     return sets
 
@@ -281,7 +281,7 @@ def _possible_totals(columns: Sequence[Column], relation: WholeRelation) -> list
 
 def _linear_rule(
     columns: Sequence[Column],
-    cell_coords: Coords,
+    cell_positions: LevelPositions,
     relation: WholeRelation,
     total: int,
 ) -> LinearRule:
@@ -295,18 +295,18 @@ def _linear_rule(
     pairs = {c: sign * coefficient for c, coefficient in pairs.items()}
     indices = (total, *(c for c in relation.column_indices if c != total))
     units = [columns[c].unit for c in indices]
-    known_units = [unit for unit in units if unit is not None]
+    column_units = [unit for unit in units if unit is not None]
     unit = None
     weights: list[float] = [pairs[c] * float(columns[c].unit or 1) for c in indices]
-    if len(known_units) == len(units):
-        unit = min(known_units)
+    if len(column_units) == len(units):
+        unit = min(column_units)
         weights = [
-            pairs[c] * int(known / unit)
-            for c, known in zip(indices, known_units, strict=True)
+            pairs[c] * int(column_unit / unit)
+            for c, column_unit in zip(indices, column_units, strict=True)
         ]
     rule = LinearRule("", indices, tuple(weights), "=", 0, unit, is_discovered=True)
-    known_coords = cell_coords[has_all_values(cell_coords, indices)]
-    bound = _usual_value(rule.difference(columns, known_coords), unit is not None)
+    complete_positions = cell_positions[has_all_values(cell_positions, indices)]
+    bound = _usual_value(rule.difference(columns, complete_positions), unit is not None)
     text = _sum_text(columns, indices, pairs, bound * float(unit or 1))
     return replace(rule, bound=bound, text=text)
 

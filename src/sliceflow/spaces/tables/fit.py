@@ -35,7 +35,7 @@ class TableAdapter:
 
     kinds: Mapping[str, str]  # of columns, as the user gave them
     constraints: Sequence[str]
-    known_rows: TableRows | None  # new rows must have the same columns
+    current_rows: TableRows | None  # new rows must have the same columns
     tree_settings: TreeSettings | None  # None takes ours
     search_rules: bool  # whether to find rules beside the constraints
     min_count: int  # numbers of fewer rows are not drawn
@@ -47,9 +47,9 @@ class TableAdapter:
             fact = "a table has no y"
             raise DataError(fact, "pass it as a column of X, and given= to sample")
         rows = read_dataframe(read_if_path(X))
-        if self.known_rows is None:
+        if self.current_rows is None:
             return rows
-        return rows.align_columns(self.known_rows)
+        return rows.align_columns(self.current_rows)
 
     def infer_table(self, rows: TableRows) -> Table:
         """Find out what the columns of rows are, and what holds between them."""

@@ -14,7 +14,7 @@ from sliceflow.arrays import Floats
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.tables.chain import ChainStep, draw_rows, fit_chain
 from sliceflow.spaces.tables.conditioning import GivenRows, condition_on
-from sliceflow.spaces.tables.coords import Coords
+from sliceflow.spaces.tables.level_positions import LevelPositions
 from sliceflow.spaces.tables.plan import TablePlan
 from sliceflow.spaces.tables.table import Table
 from sliceflow.spaces.tables.table_rows import read_dataframe
@@ -79,7 +79,7 @@ class FittedTable:
         """Fit the chain that draws rows with or without missing cells."""
         return fit_chain(
             self.table,
-            self.table.cell_coords,
+            self.table.cell_positions,
             fixed_indices=(),
             seed=self.seed,
             settings=self.plan.tree_settings_for(allow_missing),
@@ -118,23 +118,25 @@ class FittedTable:
         is fitted to the rows that have it (`plain_draws_are_better`).
         """
         given_rows = condition_on(self.table, given)
-        cell_coords = Coords(np.empty((0, len(self.table.columns))))
+        cell_positions = LevelPositions(np.empty((0, len(self.table.columns))))
         if self._prefers_plain_draws(given_rows, allow_missing):
-            cell_coords = self._filter_draws(n, seed, given_rows, allow_missing)
-        n_lacking = n - len(cell_coords)
+            cell_positions = self._filter_draws(n, seed, given_rows, allow_missing)
+        n_lacking = n - len(cell_positions)
         if n_lacking:
             others = self._draw_refitted(n_lacking, seed, given_rows, allow_missing)
-            cell_coords = Coords(np.concatenate((cell_coords, others)))
-        return given_rows.table.to_dataframe(cell_coords, seed, given_rows.fixed_values)
+            cell_positions = LevelPositions(np.concatenate((cell_positions, others)))
+        return given_rows.table.to_dataframe(
+            cell_positions, seed, given_rows.fixed_values
+        )
 
-    def _draw(self, n: int, seed: Seed, allow_missing: bool) -> Coords:
-        """Coordinates (n, d) of n plain draws."""
+    def _draw(self, n: int, seed: Seed, allow_missing: bool) -> LevelPositions:
+        """Positions (n, d) of n plain draws."""
         return draw_rows(
             self.table,
             self._chain_for(allow_missing),
             n,
             seed=seed,
-            fixed_coords={},
+            fixed_positions={},
             allow_missing=allow_missing,
         )
 
@@ -159,27 +161,27 @@ class FittedTable:
 
     def _filter_draws(
         self, n: int, seed: Seed, given_rows: GivenRows, allow_missing: bool
-    ) -> Coords:
-        """Coordinates (m, d) of at most n plain draws that have what is given."""
-        found = Coords(np.empty((0, len(self.table.columns))))
+    ) -> LevelPositions:
+        """Positions (m, d) of at most n plain draws that have what is given."""
+        found = LevelPositions(np.empty((0, len(self.table.columns))))
         share = given_rows.share_of(self.table)
         for round_index in range(MAX_FILTER_ROUNDS):
             n_draws = math.ceil((n - len(found)) / share)
             drawn = self._draw(n_draws, seed.child("plain", round_index), allow_missing)
             matching = drawn[given_rows.holds(drawn)]
-            found = Coords(np.concatenate((found, matching)))[:n]
+            found = LevelPositions(np.concatenate((found, matching)))[:n]
             if len(found) == n:
                 break
         return found
 
     def _draw_refitted(
         self, n: int, seed: Seed, given_rows: GivenRows, allow_missing: bool
-    ) -> Coords:
-        """Coordinates (n, d) drawn by a chain of the rows that have what is given."""
+    ) -> LevelPositions:
+        """Positions (n, d) drawn by a chain of the rows that have what is given."""
         chain = fit_chain(
             given_rows.table,
-            given_rows.cell_coords,
-            fixed_indices=list(given_rows.fixed_coords),
+            given_rows.cell_positions,
+            fixed_indices=list(given_rows.fixed_positions),
             seed=seed.child("given"),
             settings=self.plan.tree_settings_for(allow_missing),
             strategies=self.plan.chosen_strategies,
@@ -189,16 +191,16 @@ class FittedTable:
             list(chain),
             n,
             seed=seed,
-            fixed_coords=given_rows.fixed_coords,
+            fixed_positions=given_rows.fixed_positions,
             allow_missing=allow_missing,
         )
 
     def features(self, X: Any) -> Floats:
         """The features (a, n) of the n rows of a DataFrame."""
-        cell_coords = self.table.coords_of(read_dataframe(X))
+        cell_positions = self.table.positions_of(read_dataframe(X))
         axes = []
         for c in self.table.drawing_order:
-            axes.append(self.table.columns[c].features(cell_coords[:, c]).T)
+            axes.append(self.table.columns[c].features(cell_positions[:, c]).T)
         if not axes:
-            axes.append(np.zeros((1, len(cell_coords))))
+            axes.append(np.zeros((1, len(cell_positions))))
         return np.vstack(axes)

@@ -4,8 +4,7 @@ This is multiple imputation by trees: Doove, van Buuren and Dusseldorp (2014),
 "Recursive partitioning for missing data imputation in the presence of interaction
 effects", Computational Statistics & Data Analysis 72.
 
-1. All missing cells of a row are filled at once from a near row. Their numbers are
-   corrected by a regression on the known cells.
+1. All missing cells of a row are filled at once from a near row (`first_filling`).
 2. In each sweep, every missing cell is drawn again, column by column: as the cell of a
    random row in the leaf of a random tree, or by a ridge regression and a residual.
    Of the missing cells of a sum or product, one is computed from the others, which are
@@ -25,22 +24,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sliceflow.arrays import Floats, Ints, Mask
+from sliceflow.arrays import Ints, Mask
 from sliceflow.engine.random import Seed
 from sliceflow.spaces.tables.choose_strategies import choose_strategy
 from sliceflow.spaces.tables.column_data import ColumnData
 from sliceflow.spaces.tables.column_model import ColumnModel, fit_column_model
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import (
+from sliceflow.spaces.tables.dependent_holes import DependentHoles, HoleGroup
+from sliceflow.spaces.tables.draft_rows import DraftRows
+from sliceflow.spaces.tables.first_filling import fill_from_near_rows
+from sliceflow.spaces.tables.level_positions import (
     UNDRAWN,
-    Coords,
+    LevelPositions,
     has_value,
     is_impossible,
     is_missing,
     is_undrawn,
 )
-from sliceflow.spaces.tables.dependent_holes import DependentHoles, HoleGroup
-from sliceflow.spaces.tables.draft_rows import DraftRows
 from sliceflow.spaces.tables.rule_set import RuleSet
 from sliceflow.spaces.tables.table import Table, generator
 from sliceflow.spaces.tables.trees import TreeSettings
@@ -65,103 +65,92 @@ IMPUTATION_TREE_SETTINGS = TreeSettings(min_samples_leaf=8, ccp_factor=2.0)
 MAX_TRAINING_ROWS = 20_000
 MAX_TRAINING_CELLS = 2_000_000
 
-# A row is first filled from one of this many nearest rows. They are among some training
-# rows, the donors, and are compared by the first columns; both limits save time. 40
-# nearest rows were no better (on caschool, the error was .293 instead of .295).
-N_NEAREST = 10
-MAX_DONORS = 5_000
-MAX_COLUMNS_OF_DONORS = 50
-
-# The penalty of the regression that corrects the first filling, relative to variances
-# of about 1: it allows that columns determine each other. A larger one would keep
-# filled cells of such columns near their donors. If donors have holes themselves, the
-# regression takes this many iterations of expectation maximization: few, because it is
-# only a first guess.
-FIRST_GUESS_PENALTY = 1e-4
-N_EM_ITERATIONS = 4
-
 # The number of sweeps over the columns. With four, the error on the table caschool was
 # .305 instead of .295.
 N_SWEEPS = 2
 
 # The most rounds in which rows that break a constraint are filled again. In the first
 # rounds, rows must also keep dependencies that were found in the table. Later rounds
-# drop these, because known cells may break them and no user asked for them. With more
-# rounds, tables whose known cells break a constraint would take longer: there, no
-# filling can keep it.
+# drop these, because a row's other cells may break them, and no user asked for them.
+# With more rounds, tables whose other cells break a constraint would take longer:
+# there, no filling can keep it.
 MAX_FILL_ROUNDS = 10
 ROUNDS_WITH_DISCOVERED_RULES = 2
 
 
 def fill_missing(
-    table: Table, cell_coords: Coords, n: int, seed: Seed
-) -> tuple[Coords, Ints]:
-    """Fill the missing cells of rows with coordinates (m, d), n times.
+    table: Table, cell_positions: LevelPositions, n: int, seed: Seed
+) -> tuple[LevelPositions, Ints]:
+    """Fill the missing cells of rows with positions (m, d), n times.
 
     Identifiers, and columns without values, stay missing. Models are fitted during the
     first round of fillings, and serve all later rounds.
 
     Returns
     -------
-    cell_coords : (n·m, d), one filling below the other
+    cell_positions : (n·m, d), one filling below the other
     unfilled : the indices of rows among these that stay as they were, because each
         filling broke a constraint
     """
-    training_coords = _sample_training_rows(table, seed)
+    training_positions = _sample_training_rows(table, seed)
     training = _TrainingRows(
         columns=table.columns,
-        fillable=_fillable_columns(table, training_coords),
-        cell_coords=training_coords,
+        fillable=_fillable_columns(table, training_positions),
+        cell_positions=training_positions,
         n_copies=int(np.clip(n, MIN_TREES, MAX_TREES)),
         seed=seed,
     )
     rng = generator(seed.child("fill"))
-    with_constants = _with_constants(table.columns, cell_coords)
-    filled_coords = Coords(np.tile(with_constants, (n, 1)))
-    unfinished = np.flatnonzero(training.holes(filled_coords).any(axis=1))
+    with_constants = _with_constants(table.columns, cell_positions)
+    filled_positions = LevelPositions(np.tile(with_constants, (n, 1)))
+    unfinished = np.flatnonzero(training.holes(filled_positions).any(axis=1))
     if not len(unfinished):
-        return filled_coords, unfinished
+        return filled_positions, unfinished
     rule_set = table.rule_set
-    models, filling = _fit_and_fill(training, rule_set, filled_coords[unfinished], rng)
-    unfinished = filling.write(filled_coords, unfinished)
+    models, filling = _fit_and_fill(
+        training, rule_set, filled_positions[unfinished], rng
+    )
+    unfinished = filling.write(filled_positions, unfinished)
     for attempt in range(1, MAX_FILL_ROUNDS):
         if not len(unfinished):
             break
         if attempt == ROUNDS_WITH_DISCOVERED_RULES:
             rule_set = _only_constraints(rule_set)
-        filling = models.fill(rule_set, filled_coords[unfinished], rng)
-        unfinished = filling.write(filled_coords, unfinished)
-    return filled_coords, unfinished
+        filling = models.fill(rule_set, filled_positions[unfinished], rng)
+        unfinished = filling.write(filled_positions, unfinished)
+    return filled_positions, unfinished
 
 
-def _sample_training_rows(table: Table, seed: Seed) -> Coords:
-    """Coordinates (r, d) of the training rows to learn from, in random order."""
+def _sample_training_rows(table: Table, seed: Seed) -> LevelPositions:
+    """Positions (r, d) of the training rows to learn from, in random order."""
     n_rows = min(MAX_TRAINING_ROWS, MAX_TRAINING_CELLS // len(table.columns))
     # "some" stays, because another path would change what is filled in.
-    order = generator(seed.child("some")).permutation(len(table.cell_coords))
-    return table.cell_coords[order[:n_rows]]
+    order = generator(seed.child("some")).permutation(len(table.cell_positions))
+    return table.cell_positions[order[:n_rows]]
 
 
-def _fillable_columns(table: Table, training_coords: Coords) -> list[int]:
-    """Indices of columns that can be filled: no identifiers, and some cell is known."""
+def _fillable_columns(table: Table, training_positions: LevelPositions) -> list[int]:
+    """Indices of columns that can be filled: no identifiers, and with some values."""
     fillable = []
     for c in table.drawing_order:
         is_identifier = table.columns[c].kind == "identifier"
-        if not is_identifier and has_value(training_coords[:, c]).any():
+        if not is_identifier and has_value(training_positions[:, c]).any():
             fillable.append(c)
     return fillable
 
 
-def _with_constants(columns: Sequence[Column], cell_coords: Coords) -> Coords:
-    """Coordinates (m, d) in which constant columns have their value in all cells."""
+def _with_constants(
+    columns: Sequence[Column], cell_positions: LevelPositions
+) -> LevelPositions:
+    """Positions (m, d) in which constant columns have their value in all cells."""
     is_constant = [
         column.kind == "constant" and column.n_levels > 0 for column in columns
     ]
-    return Coords(np.where(is_constant, 0.0, cell_coords))
+    return LevelPositions(np.where(is_constant, 0.0, cell_positions))
 
 
 def _only_constraints(rule_set: RuleSet) -> RuleSet:
-    """The rules that users wrote as constraints, without discovered ones."""
+    """The same set with only the rules that users wrote as constraints."""
     constraints = tuple(rule for rule in rule_set.rules if not rule.is_discovered)
     return replace(rule_set, rules=constraints)
 
@@ -169,15 +158,15 @@ def _only_constraints(rule_set: RuleSet) -> RuleSet:
 class _Filling(NamedTuple):
     """Rows of which all holes have a filling."""
 
-    cell_coords: Coords  # (m, d)
+    cell_positions: LevelPositions  # (m, d)
     keeps_rules: Mask  # (m,), which of them keep all rules
 
-    def write(self, filled_coords: Coords, row_indices: Ints) -> Ints:
-        """Write the rows that keep all rules to their places (m,), in place.
+    def write(self, filled_positions: LevelPositions, row_indices: Ints) -> Ints:
+        """Write the rows that keep all rules into `filled_positions` (k, d), in place.
 
-        Returns the places of the others.
+        They belong to `row_indices` (m,). Returns the indices of the others.
         """
-        filled_coords[row_indices[self.keeps_rules]] = self.cell_coords[
+        filled_positions[row_indices[self.keeps_rules]] = self.cell_positions[
             self.keeps_rules
         ]
         return row_indices[~self.keeps_rules]
@@ -197,27 +186,28 @@ class _TrainingRows:
 
     columns: Sequence[Column]  # all columns of the table
     fillable: Sequence[int]  # indices of the columns that models see and draw
-    cell_coords: Coords  # (r, d)
+    cell_positions: LevelPositions  # (r, d)
     n_copies: int  # and so the number of models of each column
     seed: Seed
 
-    def holes(self, cell_coords: Coords) -> Mask:
-        """Which cells of rows with coordinates (m, d) are missing and can be filled."""
+    def holes(self, cell_positions: LevelPositions) -> Mask:
+        """Which cells of rows with positions (m, d) are missing and can be filled."""
         is_fillable = np.isin(np.arange(len(self.columns)), self.fillable)
-        return is_missing(cell_coords) & is_fillable
+        return is_missing(cell_positions) & is_fillable
 
-    def fill_initially(self, cell_coords: Coords, rng: np.random.Generator) -> None:
-        """Fill the holes of rows (m, d), in place, from some of the training rows."""
-        donor_coords = self.cell_coords[:MAX_DONORS]
-        _fill_from_near_rows(
-            self.columns, donor_coords, cell_coords, self.fillable, rng
+    def fill_initially(
+        self, cell_positions: LevelPositions, rng: np.random.Generator
+    ) -> None:
+        """Fill the holes of rows (m, d), in place, from near training rows."""
+        fill_from_near_rows(
+            self.columns, self.cell_positions, cell_positions, self.fillable, rng
         )
 
     def fit_models(
         self,
         column_index: int,
         hidden_sets: Sequence[tuple[int, ...]],
-        copies: Coords,
+        copies: LevelPositions,
         seed: Seed,
     ) -> _ModelsByHidden:
         """Fit the models of a column to copies (n_copies · r, d) of training rows.
@@ -225,20 +215,20 @@ class _TrainingRows:
         Some see all other columns, and more do not see those of each hidden set. Rows
         whose cell of the column was a hole are left out.
         """
-        is_known = has_value(self.cell_coords[:, column_index])
-        known_copies = [
-            Coords(copy_coords[is_known])
-            for copy_coords in np.split(copies, self.n_copies)
+        is_present = has_value(self.cell_positions[:, column_index])
+        present_copies = [
+            LevelPositions(copy_positions[is_present])
+            for copy_positions in np.split(copies, self.n_copies)
         ]
         models: _ModelsByHidden = {
-            (): self._fit_without((), column_index, known_copies, seed)
+            (): self._fit_without((), column_index, present_copies, seed)
         }
         for hidden_indices in hidden_sets:
             if hidden_indices:
                 models[hidden_indices] = self._fit_without(
                     hidden_indices,
                     column_index,
-                    known_copies,
+                    present_copies,
                     seed.child("hidden", *hidden_indices),
                 )
         return models
@@ -247,7 +237,7 @@ class _TrainingRows:
         self,
         hidden_indices: Sequence[int],
         column_index: int,
-        copies: Sequence[Coords],
+        copies: Sequence[LevelPositions],
         seed: Seed,
     ) -> list[ColumnModel]:
         """Models of a column given all others but hidden ones, one of each copy."""
@@ -258,17 +248,105 @@ class _TrainingRows:
         # "way" stays, because another path would change what is filled in.
         strategy = choose_strategy(data, seed=seed.child("way"))
         models = []
-        for t, copy_coords in enumerate(copies):
-            order = generator(seed.child("rows", t)).permutation(len(copy_coords))
-            n_bagged = round(BAGGING_SHARE * len(copy_coords))
+        for t, copy_positions in enumerate(copies):
+            order = generator(seed.child("rows", t)).permutation(len(copy_positions))
+            n_bagged = round(BAGGING_SHARE * len(copy_positions))
             model = fit_column_model(
-                data.with_rows(copy_coords[order[:n_bagged]]),
+                data.with_rows(copy_positions[order[:n_bagged]]),
                 seed=seed.child("grow", t),
                 settings=IMPUTATION_TREE_SETTINGS,
                 strategy=strategy,
             )
             models.append(model)
         return models
+
+
+class _SweptRows:
+    """Rows whose holes all have a filling, and are drawn again in each sweep.
+
+    Parameters
+    ----------
+    training : says which cells are holes, and fills them at first
+    rule_set : the rules that the filled rows must keep
+    cell_positions : (m, d), the rows with their holes; they stay as they are
+    rng : the random numbers of all draws
+
+    Attributes
+    ----------
+    cell_positions : (m, d), the filled rows
+    column_indices : the columns that have holes
+    """
+
+    def __init__(
+        self,
+        training: _TrainingRows,
+        rule_set: RuleSet,
+        cell_positions: LevelPositions,
+        rng: np.random.Generator,
+    ) -> None:
+        self.cell_positions = cell_positions.copy()
+        self._columns = training.columns
+        self._rule_set = rule_set
+        self._rng = rng
+        self._holes = training.holes(cell_positions)
+        self.column_indices = [c for c in training.fillable if self._holes[:, c].any()]
+        training.fill_initially(self.cell_positions, rng)
+        self._dependent = DependentHoles.from_rows(
+            rule_set.rules_in_solving_order, self.cell_positions, self._holes
+        )
+
+    def hidden_sets(self, c: int) -> list[tuple[int, ...]]:
+        """The columns that models of column c must not see, for each group of holes."""
+        return [group.hidden_indices for group in self._dependent.groups(c)]
+
+    def redraw(self, c: int, models_by_hidden: _ModelsByHidden) -> None:
+        """Draw the holes of column c again, by models of this column.
+
+        Cells of other columns that follow from them are computed.
+        """
+        for group in self._dependent.groups(c):
+            # Later rounds have fewer rules, and so sets that no model was fitted for.
+            models = models_by_hidden.get(group.hidden_indices, models_by_hidden[()])
+            self._redraw_group(models, group)
+            self._dependent.solve_hidden(self._columns, self.cell_positions, group)
+
+    def _redraw_group(self, models: Sequence[ColumnModel], group: HoleGroup) -> None:
+        """Draw a group of holes again, each by a random one of the models.
+
+        A hole stays as it was where the rules allow no draw.
+        """
+        c = models[0].column_index
+        rows_with_hole = self._rng.permutation(group.row_indices)
+        parts = np.array_split(rows_with_hole, len(models))
+        for model, row_indices in zip(models, parts, strict=True):
+            before = self.cell_positions[row_indices]
+            # Rules wait for the cell that is drawn, and for those that follow from it.
+            rule_positions = _with_undrawn_holes(before, self._holes[row_indices])
+            rule_positions[:, [c, *group.hidden_indices]] = UNDRAWN
+            draft = DraftRows(
+                before,
+                self._rule_set,
+                allow_missing=False,
+                rule_positions=rule_positions,
+            )
+            drawn = model.draw(draft, self._rng)[:, 0]
+            self.cell_positions[row_indices, c] = np.where(
+                is_undrawn(drawn), before[:, c], drawn
+            )
+
+    def solve_rules(self) -> Mask:
+        """Solve rules for the holes that follow from other cells.
+
+        Holes without a solution stay as they were. Returns which rows (m,) keep all
+        rules.
+        """
+        solved = _with_undrawn_holes(self.cell_positions, self._holes)
+        keeps_rules = self._rule_set.solve_rows(solved, self._holes)
+        stays = is_undrawn(solved) | is_impossible(solved)
+        self.cell_positions = LevelPositions(
+            np.where(stays, self.cell_positions, solved)
+        )
+        return keeps_rules
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,252 +357,57 @@ class _ImputationModels:
     by_column: Mapping[int, _ModelsByHidden]
 
     def fill(
-        self, rule_set: RuleSet, cell_coords: Coords, rng: np.random.Generator
+        self,
+        rule_set: RuleSet,
+        cell_positions: LevelPositions,
+        rng: np.random.Generator,
     ) -> _Filling:
-        """Fill rows with coordinates (m, d), which stay as they are."""
-        columns = self.training.columns
-        swept_coords = cell_coords.copy()
-        holes = self.training.holes(swept_coords)
-        self.training.fill_initially(swept_coords, rng)
-        dependent = DependentHoles.from_rows(
-            rule_set.rules_in_solving_order, swept_coords, holes
-        )
+        """Fill rows with positions (m, d), which stay as they are."""
+        rows = _SweptRows(self.training, rule_set, cell_positions, rng)
         for _ in range(N_SWEEPS):
             for c, models in self.by_column.items():
-                _redraw(columns, c, models, rule_set, swept_coords, dependent, rng)
-            filling = _apply_rules(rule_set, swept_coords, holes)
-            swept_coords = filling.cell_coords
-        return filling
+                rows.redraw(c, models)
+            keeps_rules = rows.solve_rules()
+        return _Filling(rows.cell_positions, keeps_rules)
 
 
 def _fit_and_fill(
     training: _TrainingRows,
     rule_set: RuleSet,
-    cell_coords: Coords,
+    cell_positions: LevelPositions,
     rng: np.random.Generator,
 ) -> tuple[_ImputationModels, _Filling]:
-    """Fit the models, and fill rows with coordinates (m, d) in the same sweeps.
+    """Fit the models, and fill rows with positions (m, d) in the same sweeps.
 
     Before a column is drawn again, its models are fitted to the copies of training rows
     as these are filled by then. The copies are swept together with the rows.
     """
-    copies = Coords(np.tile(training.cell_coords, (training.n_copies, 1)))
+    copies = LevelPositions(np.tile(training.cell_positions, (training.n_copies, 1)))
     with_holes = np.flatnonzero(training.holes(copies).any(axis=1))
     n_swept_copies = len(with_holes)
-    swept_coords = Coords(np.concatenate((copies[with_holes], cell_coords)))
-    holes = training.holes(swept_coords)
-    indices_with_holes = [c for c in training.fillable if holes[:, c].any()]
-    training.fill_initially(swept_coords, rng)
-    dependent = DependentHoles.from_rows(
-        rule_set.rules_in_solving_order, swept_coords, holes
-    )
-    columns = training.columns
+    to_sweep = LevelPositions(np.concatenate((copies[with_holes], cell_positions)))
+    rows = _SweptRows(training, rule_set, to_sweep, rng)
     by_column = dict[int, _ModelsByHidden]()
     for sweep in range(N_SWEEPS):
         # Copies without holes never change, so models of the first sweep stay.
         needs_fit = sweep == 0 or n_swept_copies > 0
-        for c in indices_with_holes:
-            groups = dependent.groups(c)
+        for c in rows.column_indices:
             if needs_fit:
-                copies[with_holes] = swept_coords[:n_swept_copies]
+                copies[with_holes] = rows.cell_positions[:n_swept_copies]
                 seed = training.seed.child("column", c, sweep)
-                hidden_sets = [group.hidden_indices for group in groups]
-                by_column[c] = training.fit_models(c, hidden_sets, copies, seed)
-            models = by_column[c]
-            _redraw(columns, c, models, rule_set, swept_coords, dependent, rng)
-        filling = _apply_rules(rule_set, swept_coords, holes)
-        swept_coords = filling.cell_coords
-    of_rows = _Filling(
-        filling.cell_coords[n_swept_copies:], filling.keeps_rules[n_swept_copies:]
+                by_column[c] = training.fit_models(c, rows.hidden_sets(c), copies, seed)
+            rows.redraw(c, by_column[c])
+        keeps_rules = rows.solve_rules()
+    filling = _Filling(
+        rows.cell_positions[n_swept_copies:], keeps_rules[n_swept_copies:]
     )
-    return _ImputationModels(training, by_column), of_rows
+    return _ImputationModels(training, by_column), filling
 
 
-def _redraw(
-    columns: Sequence[Column],
-    c: int,
-    models_by_hidden: _ModelsByHidden,
-    rule_set: RuleSet,
-    cell_coords: Coords,
-    dependent: DependentHoles,
-    rng: np.random.Generator,
-) -> None:
-    """Draw the holes of column c again, in `cell_coords` (m, d), in place.
-
-    Cells of other columns that follow from them are computed.
-    """
-    for group in dependent.groups(c):
-        # Later rounds have fewer rules, and so sets that no model was fitted for.
-        models = models_by_hidden.get(group.hidden_indices, models_by_hidden[()])
-        _redraw_group(models, group, rule_set, cell_coords, dependent.holes, rng)
-        dependent.solve_hidden(columns, cell_coords, group)
-
-
-def _redraw_group(
-    models: Sequence[ColumnModel],
-    group: HoleGroup,
-    rule_set: RuleSet,
-    cell_coords: Coords,
-    holes: Mask,
-    rng: np.random.Generator,
-) -> None:
-    """Draw a group of holes of one column again, in `cell_coords` (m, d), in place.
-
-    Each is drawn by a random one of the models, given other cells of the row. It stays
-    as it was where the rules allow no draw.
-    """
-    c = models[0].column_index
-    rows_with_hole = rng.permutation(group.row_indices)
-    parts = np.array_split(rows_with_hole, len(models))
-    for model, row_indices in zip(models, parts, strict=True):
-        before = cell_coords[row_indices]
-        # Rules wait for the cell that is drawn, and for those that follow from it.
-        rule_coords = _with_undrawn_holes(before, holes[row_indices])
-        rule_coords[:, [c, *group.hidden_indices]] = UNDRAWN
-        draft = DraftRows(
-            before, rule_set, allow_missing=False, rule_coords=rule_coords
-        )
-        drawn = model.draw(draft, rng)[:, 0]
-        cell_coords[row_indices, c] = np.where(is_undrawn(drawn), before[:, c], drawn)
-
-
-def _apply_rules(rule_set: RuleSet, cell_coords: Coords, holes: Mask) -> _Filling:
-    """Solve rules for the `holes` (m, d) of rows (m, d) that follow from other cells.
-
-    Holes without a solution stay as they were.
-    """
-    completed = _with_undrawn_holes(cell_coords, holes)
-    keeps_rules = rule_set.solve_rows(completed, holes)
-    stays = is_undrawn(completed) | is_impossible(completed)
-    return _Filling(Coords(np.where(stays, cell_coords, completed)), keeps_rules)
-
-
-def _with_undrawn_holes(cell_coords: Coords, holes: Mask) -> Coords:
-    """Coordinates (m, d) with `UNDRAWN` for holes that are still missing.
+def _with_undrawn_holes(cell_positions: LevelPositions, holes: Mask) -> LevelPositions:
+    """Positions (m, d) with `UNDRAWN` for holes that are still missing.
 
     Rules wait for a cell that is not drawn yet, but take a missing one as it is.
     """
-    is_open = holes & is_missing(cell_coords)
-    return Coords(np.where(is_open, UNDRAWN, cell_coords))
-
-
-def _fill_from_near_rows(
-    columns: Sequence[Column],
-    donor_coords: Coords,
-    cell_coords: Coords,
-    fillable: Sequence[int],
-    rng: np.random.Generator,
-) -> None:
-    """Fill the missing cells of rows (m, d) from near rows, in place, as a first guess.
-
-    A category is that of the first of the nearest donors, in random order, that has
-    one. A number is that of the first donor plus what a regression on the known cells
-    expects of the difference between the two rows.
-    """
-    donor_points = _points(columns, donor_coords, fillable)
-    # Equal rows, of which there are many copies, are looked up once.
-    distinct_coords, index = np.unique(cell_coords, axis=0, return_inverse=True)
-    index = index.reshape(-1)
-    points = _points(columns, Coords(distinct_coords), fillable)
-    k = min(N_NEAREST, len(donor_coords))
-    # This imports torch, which takes seconds; without missing cells it is not needed.
-    from sliceflow.neighbors.search import build_index, query_index
-
-    donor_index = build_index(donor_points, metric="nan_euclidean")
-    nearest = query_index(donor_index, points, k)[1].numpy()[index]
-    nearest = rng.permuted(nearest, axis=1)
-    expected = _expected_points(donor_points, nearest[:, 0], points[index])
-
-    axis = 0  # the first axis of each column among those of points
-    for c in fillable:
-        to_fill = is_missing(cell_coords[:, c])
-        level_coords = Coords(np.arange(columns[c].n_levels, dtype=np.float64))
-        level_axes = columns[c].features(level_coords)
-        # Columns beyond MAX_COLUMNS_OF_DONORS have no axis.
-        if columns[c].is_quantitative and axis < expected.shape[1]:
-            scores = expected[to_fill, axis]
-            between = np.interp(scores, level_axes[:, 0], level_coords)
-            cell_coords[to_fill, c] = np.rint(between)
-        else:
-            cell_coords[to_fill, c] = _first_known(donor_coords[nearest[to_fill], c])
-        axis += level_axes.shape[1]
-
-
-def _expected_points(donor_points: Floats, donor: Ints, points: Floats) -> Floats:
-    """Points (m, a) whose missing features (NaN) follow from one donor (m,) each.
-
-    A missing feature is that of the donor plus the conditional mean of the
-    difference between both points, given the known features, in the Gaussian of all
-    donors.
-    """
-    completed, precision = _fit_gaussian(donor_points)
-    of_donor = completed[donor]
-    differences, _ = _conditional_means(points - of_donor, precision)
-    return np.asarray(of_donor + differences)
-
-
-def _first_known(coords: Coords) -> Coords:
-    """The first cell in each row of (m, k) that is not missing, unless all are."""
-    first = np.argmax(has_value(coords), axis=1)
-    return coords[np.arange(len(coords)), first]
-
-
-def _points(
-    columns: Sequence[Column], cell_coords: Coords, fillable: Sequence[int]
-) -> Floats:
-    """The features (m, a) of the first columns; those of missing cells are NaN."""
-    axes = []
-    for c in fillable[:MAX_COLUMNS_OF_DONORS]:
-        features = columns[c].features(cell_coords[:, c])
-        axes.append(np.where(is_missing(cell_coords[:, [c]]), np.nan, features))
-    return np.hstack(axes)
-
-
-def _fit_gaussian(points: Floats) -> tuple[Floats, Floats]:
-    """Fit a Gaussian to points (m, a) with missing features (NaN).
-
-    Returns the points with these replaced by their expectations, and the precision
-    matrix (a, a). Expectation maximization computes in turn the expectations given the
-    Gaussian, and the Gaussian given these and the covariance around them.
-    """
-    n_axes = points.shape[1]
-    is_unknown = np.isnan(points)
-    n_known = np.maximum(1, (~is_unknown).sum(0))
-    mean = np.nansum(points, axis=0) / n_known
-    completed = np.where(is_unknown, mean, points)
-    residual_covariance = np.zeros((n_axes, n_axes))
-    n_iterations = 1
-    if is_unknown.any():
-        n_iterations = N_EM_ITERATIONS
-    for _ in range(n_iterations):
-        covariance = np.atleast_2d(np.cov(completed.T, ddof=0)) + residual_covariance
-        covariance = covariance + FIRST_GUESS_PENALTY * np.eye(n_axes)
-        precision = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
-        mean = completed.mean(0)
-        completed, residual_covariance = _conditional_means(points - mean, precision)
-        completed += mean
-    return completed, precision
-
-
-def _conditional_means(points: Floats, precision: Floats) -> tuple[Floats, Floats]:
-    """Points (m, a) of a Gaussian around 0, with NaN replaced by conditional means.
-
-    With the precision matrix P and missing features M, known ones K, the mean is x_M
-    = −P_MM⁻¹ P_MK x_K, with the covariance P_MM⁻¹. Also returns the mean (a, a) of
-    these covariances over all points.
-    """
-    completed = np.nan_to_num(points)
-    mean_covariance = np.zeros_like(precision)
-    patterns, index = np.unique(np.isnan(points), axis=0, return_inverse=True)
-    index = index.reshape(-1)
-    order = np.argsort(index, kind="stable")
-    ends = np.cumsum(np.bincount(index))
-    groups = np.split(order, ends[:-1])
-    for missing, rows in zip(patterns, groups, strict=True):
-        known = ~missing
-        covariance = np.linalg.inv(precision[np.ix_(missing, missing)])
-        slopes = precision[np.ix_(known, missing)] @ covariance
-        completed[np.ix_(rows, missing)] = -completed[np.ix_(rows, known)] @ slopes
-        share = len(rows) / len(points)
-        mean_covariance[np.ix_(missing, missing)] += covariance * share
-    return completed, mean_covariance
+    is_open = holes & is_missing(cell_positions)
+    return LevelPositions(np.where(is_open, UNDRAWN, cell_positions))

@@ -73,7 +73,7 @@ def infer_column(
     if encoded.categorical or encoded.value_type == "bool" or kind in CATEGORY_KINDS:
         return category_column(encoded, counts, kind)
 
-    column = _infer_numeric(encoded, used_codes, kind, date_format)
+    column = _infer_quantitative(encoded, used_codes, kind, date_format)
     if column is not None:
         return column
     if recognized.reason:
@@ -125,7 +125,7 @@ def _identifier_column(
 ) -> Column:
     """The column of identifiers, given `counts`, how many cells each code has.
 
-    Identifiers that repeat have levels, as a category. All others are at the coordinate
+    Identifiers that repeat have levels, as a category. All others are at the position
     0.
     """
     column = replace(
@@ -150,7 +150,7 @@ def _constant_column(encoded: EncodedColumn, used_codes: Ints) -> Column:
         encoded.value_type not in ("str", "bool") and not encoded.categorical
     )
     if len(used_codes) and is_quantitative:
-        return _numeric_column(encoded, used_codes, "constant", None)
+        return _quantitative_column(encoded, used_codes, "constant", None)
     return Column(encoded, "constant", used_codes, Grid(np.zeros(len(used_codes))))
 
 
@@ -169,11 +169,11 @@ def category_column(encoded: EncodedColumn, counts: Ints, kind: Kind | None) -> 
     if kind != "ordered":
         by_frequency = np.argsort(-counts[level_codes], kind="stable")
         level_codes = level_codes[by_frequency]
-    coords = np.arange(len(level_codes), dtype=np.float64)
-    return Column(encoded, kind, level_codes, Grid(coords))
+    positions = np.arange(len(level_codes), dtype=np.float64)
+    return Column(encoded, kind, level_codes, Grid(positions))
 
 
-def _infer_numeric(
+def _infer_quantitative(
     encoded: EncodedColumn, used_codes: Ints, kind: Kind | None, date_format: str
 ) -> Column | None:
     """A column of numbers or times, which may be written as text; None for words."""
@@ -195,10 +195,10 @@ def _infer_numeric(
         )
     if value_type == "str" and text_format is None:
         return None
-    return _numeric_column(encoded, used_codes, kind, text_format)
+    return _quantitative_column(encoded, used_codes, kind, text_format)
 
 
-def _numeric_column(
+def _quantitative_column(
     encoded: EncodedColumn,
     used_codes: Ints,
     kind: Kind | None,
@@ -218,7 +218,7 @@ def _numeric_column(
 
     quantity = _infer_quantity(encoded, text_format)
     if kind is None:
-        kind = _infer_numeric_kind(quantity, unit)
+        kind = _infer_quantitative_kind(quantity, unit)
     column = Column(
         encoded,
         kind,
@@ -255,7 +255,7 @@ def _infer_quantity(encoded: EncodedColumn, text_format: TextFormat | None) -> Q
     return "number"
 
 
-def _infer_numeric_kind(quantity: Quantity, unit: Fraction | None) -> Kind:
+def _infer_quantitative_kind(quantity: Quantity, unit: Fraction | None) -> Kind:
     """The kind of a column of numbers or times."""
     if quantity != "number":
         return "datetime"

@@ -16,7 +16,12 @@ import numpy as np
 
 from sliceflow.arrays import Floats, Ints
 from sliceflow.errors import DataError
-from sliceflow.spaces.tables.coords import Coords, GridValues, has_all_values, has_value
+from sliceflow.spaces.tables.level_positions import (
+    GridValues,
+    LevelPositions,
+    has_all_values,
+    has_value,
+)
 from sliceflow.spaces.tables.table import Table
 
 # How many rows are moved to a number: an eighth of all, within these limits. More rows
@@ -51,18 +56,18 @@ EQUAL_TOLERANCE = 1e-12
 
 def move_to_values(
     table: Table,
-    cell_coords: Coords,
+    cell_positions: LevelPositions,
     grid_values: Mapping[int, float],
-    fixed_coords: Mapping[int, float],
-) -> tuple[Coords, int]:
+    fixed_positions: Mapping[int, float],
+) -> tuple[LevelPositions, int]:
     """Move the nearest of some rows to given numbers.
 
     Parameters
     ----------
     table : the table of the rows
-    cell_coords : (n, d), the rows that may be moved
+    cell_positions : (n, d), the rows that may be moved
     grid_values : the given numbers, by the indices of their columns
-    fixed_coords : the coordinates of the same numbers, or the nearest ones in the table
+    fixed_positions : the positions of the same numbers, or the nearest in the table
 
     Returns
     -------
@@ -70,17 +75,19 @@ def move_to_values(
     n_near : how many of all rows were near
     """
     for c, grid_value in grid_values.items():
-        _require_exact(table, c, grid_value, fixed_coords[c])
+        _require_exact(table, c, grid_value, fixed_positions[c])
     given = list(grid_values)
-    cell_coords = cell_coords[has_all_values(cell_coords, given)]
-    if not len(cell_coords):
+    cell_positions = cell_positions[has_all_values(cell_positions, given)]
+    if not len(cell_positions):
         raise DataError("no row has a value of all given columns at once")
-    differences = _differences_to(table, cell_coords, grid_values)
+    differences = _differences_to(table, cell_positions, grid_values)
     distance = np.sqrt((differences**2).sum(axis=1))
-    nearest = np.argsort(distance, kind="stable")[: _n_rows_to_move(len(cell_coords))]
+    nearest = np.argsort(distance, kind="stable")[
+        : _n_rows_to_move(len(cell_positions))
+    ]
     nearest = nearest[_balanced_rows(differences[nearest])]
-    given_coords = [fixed_coords[c] for c in given]
-    moved = _move_rows(table, cell_coords[nearest], given, given_coords)
+    given_positions = [fixed_positions[c] for c in given]
+    moved = _move_rows(table, cell_positions[nearest], given, given_positions)
     return moved, int((distance < NEAR_DISTANCE).sum())
 
 
@@ -106,33 +113,33 @@ def _balanced_rows(differences: Floats) -> Ints:
 
 def _move_rows(
     table: Table,
-    cell_coords: Coords,
+    cell_positions: LevelPositions,
     given: Sequence[int],
-    given_coords: Sequence[float],
-) -> Coords:
-    """Rows (k, d) with other coordinates in the `given` columns.
+    given_positions: Sequence[float],
+) -> LevelPositions:
+    """Rows (k, d) with other positions in the `given` columns.
 
     The other smooth numbers change one after the other, by as much as they depend on
     the given columns and on the numbers that changed before. So a total stays the sum
     of its parts.
     """
-    moved = cell_coords.copy()
-    moved[:, given] = given_coords
+    moved = cell_positions.copy()
+    moved[:, given] = given_positions
     changed_columns = list[int]()
     for c in table.drawing_order:
         column = table.columns[c]
-        is_moved = column.new_values.at_free_level(cell_coords[:, c])
+        is_moved = column.new_values.at_free_level(cell_positions[:, c])
         if c in given or not is_moved.any():
             continue
         given_numbers = _MovedNumbers.of(
-            table, given, cell_coords[is_moved], moved[is_moved]
+            table, given, cell_positions[is_moved], moved[is_moved]
         )
         changed = _MovedNumbers.of(
-            table, changed_columns, cell_coords[is_moved], moved[is_moved]
+            table, changed_columns, cell_positions[is_moved], moved[is_moved]
         )
-        before = column.grid_values_at(cell_coords[is_moved, c])
+        before = column.grid_values_at(cell_positions[is_moved, c])
         after = before + _predicted_change(before, changed, given_numbers)
-        moved[is_moved, c] = column.nearest_coords(GridValues(after))
+        moved[is_moved, c] = column.nearest_positions(GridValues(after))
         changed_columns.append(c)
     return moved
 
@@ -148,22 +155,22 @@ class _MovedNumbers(NamedTuple):
         cls,
         table: Table,
         column_indices: Sequence[int],
-        cell_coords: Coords,
-        moved: Coords,
+        cell_positions: LevelPositions,
+        moved: LevelPositions,
     ) -> _MovedNumbers:
-        """The numbers of p columns in rows at `cell_coords` (k, d), and at `moved`.
+        """The numbers of p columns in rows at `cell_positions` (k, d), and at `moved`.
 
         A missing number is 0, the mean of its column.
         """
-        before = np.zeros((len(cell_coords), len(column_indices)))
-        after = np.zeros((len(cell_coords), len(column_indices)))
+        before = np.zeros((len(cell_positions), len(column_indices)))
+        after = np.zeros((len(cell_positions), len(column_indices)))
         for i, c in enumerate(column_indices):
-            known = has_value(cell_coords[:, c])
-            values = table.columns[c].grid_values_at(cell_coords[known, c])
-            new_values = table.columns[c].grid_values_at(moved[known, c])
+            is_present = has_value(cell_positions[:, c])
+            values = table.columns[c].grid_values_at(cell_positions[is_present, c])
+            new_values = table.columns[c].grid_values_at(moved[is_present, c])
             scale = values.std() or 1.0
-            before[known, i] = (values - values.mean()) / scale
-            after[known, i] = (new_values - values.mean()) / scale
+            before[is_present, i] = (values - values.mean()) / scale
+            after[is_present, i] = (new_values - values.mean()) / scale
         return cls(before, after)
 
     def join(self, other: _MovedNumbers) -> _MovedNumbers:
@@ -236,14 +243,16 @@ class _LeastSquaresChange(NamedTuple):
         return max(0.0, 1 - MIN_F * noise * n_added / explained)
 
 
-def _require_exact(table: Table, c: int, grid_value: float, coord: float) -> None:
-    """Raise an error if a constraint needs a given value that has no exact coordinate.
+def _require_exact(table: Table, c: int, grid_value: float, position: float) -> None:
+    """Raise an error if a constraint needs a given value that has no exact position.
 
-    `coord` is that of the nearest value. Without constraints, samples simply have
+    `position` is that of the nearest value. Without constraints, samples simply have
     the given value itself in place of the nearest one.
     """
     column = table.columns[c]
-    stored = column.grid.round(column.grid_values_at(Coords(np.array([coord]))))[0]
+    stored = column.grid.round(
+        column.grid_values_at(LevelPositions(np.array([position])))
+    )[0]
     if abs(stored - grid_value) <= EQUAL_TOLERANCE * abs(grid_value):
         return
     for rule in table.rule_set.rules:
@@ -256,11 +265,11 @@ def _require_exact(table: Table, c: int, grid_value: float, coord: float) -> Non
 
 
 def _differences_to(
-    table: Table, cell_coords: Coords, grid_values: Mapping[int, float]
+    table: Table, cell_positions: LevelPositions, grid_values: Mapping[int, float]
 ) -> Floats:
     """Rows (n, d) minus given values of g columns (n, g), in standard deviations."""
     of_rows = np.column_stack(
-        [table.columns[c].grid_values_at(cell_coords[:, c]) for c in grid_values]
+        [table.columns[c].grid_values_at(cell_positions[:, c]) for c in grid_values]
     )
     deviations = of_rows.std(axis=0)
     deviations = np.where(deviations > 0, deviations, 1.0)

@@ -27,8 +27,12 @@ from sliceflow.neighbors.sampling import local_noise
 from sliceflow.neighbors.search import build_index, query_index
 from sliceflow.spaces.tables import rare_numbers
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import Coords, has_value, is_missing
 from sliceflow.spaces.tables.draft_rows import DraftRows
+from sliceflow.spaces.tables.level_positions import (
+    LevelPositions,
+    has_value,
+    is_missing,
+)
 
 # The weight of the random row itself, in neighbors: the 4 in h² = k/(k + 4). With a
 # larger weight, draws are nearer to rows; with a smaller one, they blur details that
@@ -57,7 +61,7 @@ class NearestRowsModel:
 
     columns: Sequence[Column]  # all columns of the table
     drawn_indices: list[int]  # the indices of those that are drawn
-    drawn_coords: Coords  # (n, p), their coordinates
+    drawn_positions: LevelPositions  # (n, p), their positions
     scores: Tensor  # (n, q), normal scores of the smooth numbers among them
     neighbors: Tensor  # (n, k), the rows nearest to each row, itself among them
     unexplained: float  # share of the variance of scores that is within neighborhoods
@@ -66,44 +70,36 @@ class NearestRowsModel:
     def from_data(
         cls,
         columns: Sequence[Column],
-        cell_coords: Coords,
+        cell_positions: LevelPositions,
         drawn_indices: list[int],
         k: int,
     ) -> NearestRowsModel:
         """Find the k rows nearest to each row of (n, d), by the drawn columns."""
-        axes = [columns[c].features(cell_coords[:, c]) for c in drawn_indices]
+        axes = [columns[c].features(cell_positions[:, c]) for c in drawn_indices]
         points = torch.from_numpy(_weighted_by_explained(np.hstack(axes)))
-        neighbors = query_index(build_index(points), points, min(k, len(cell_coords)))[
-            1
-        ]
-
+        neighbors = query_index(
+            build_index(points), points, min(k, len(cell_positions))
+        )[1]
         smooth_axes = []
         for c, axis in zip(drawn_indices, axes, strict=True):
             if columns[c].is_smooth:
                 smooth_axes.append(
-                    np.where(is_missing(cell_coords[:, [c]]), np.nan, axis)
+                    np.where(is_missing(cell_positions[:, [c]]), np.nan, axis)
                 )
-        scores = torch.from_numpy(np.hstack(smooth_axes))
-        # A missing number counts as the mean of the neighbors.
-        neighbor_means = scores[neighbors].nanmean(1)
-        scores = torch.where(scores.isnan(), neighbor_means, scores).nan_to_num()
-
-        within = scores[neighbors].var(1, correction=0).mean(0)
-        overall = scores.var(0, correction=0)
-        unexplained = float(within.sum() / (overall.sum() + MIN_VARIANCE))
+        scores = _complete_scores(np.hstack(smooth_axes), neighbors)
         return cls(
             columns,
             list(drawn_indices),
-            cell_coords[:, drawn_indices],
+            cell_positions[:, drawn_indices],
             scores,
             neighbors,
-            unexplained,
+            _share_within(scores, neighbors),
         )
 
     def draw(
         self, draft: DraftRows, rng: np.random.Generator, clip: bool = True
-    ) -> Coords:
-        """Coordinates (m, p) of the drawn columns, for the m rows of a draft.
+    ) -> LevelPositions:
+        """Positions (m, p) of the drawn columns, for the m rows of a draft.
 
         This is the first step of a chain, so it reads nothing from the draft, and does
         not ask what is allowed: whole rows are checked once they are drawn. Numbers are
@@ -111,21 +107,21 @@ class NearestRowsModel:
         table has, and those beyond m are left out.
         """
         n_draws = len(draft)
-        n_rows = len(self.drawn_coords)
+        n_rows = len(self.drawn_positions)
         m = max(n_draws, n_rows)
         n_rounds = math.ceil(m / n_rows)
         orders = [rng.permutation(n_rows) for _ in range(n_rounds)]
         row_indices = np.concatenate(orders)[:m]
-        new_coords = self.drawn_coords[row_indices]
+        new_positions = self.drawn_positions[row_indices]
         scores = self._draw_scores(row_indices, rng)
         score_index = 0
         for i, c in enumerate(self.drawn_indices):
             if self.columns[c].is_smooth:
-                new_coords[:, i] = self._move_to_distribution(
-                    i, new_coords[:, i], scores[:, score_index], rng
+                new_positions[:, i] = self._move_to_distribution(
+                    i, new_positions[:, i], scores[:, score_index], rng
                 )
                 score_index += 1
-        return new_coords[:n_draws]
+        return new_positions[:n_draws]
 
     def _draw_scores(self, row_indices: Ints, rng: np.random.Generator) -> Floats:
         """Normal scores (m, q), drawn from the Gaussians around rows (m,)."""
@@ -147,28 +143,48 @@ class NearestRowsModel:
     def _move_to_distribution(
         self,
         i: int,
-        coords: Coords,
+        positions: LevelPositions,
         scores: Floats,
         rng: np.random.Generator,
-    ) -> Coords:
-        """Coordinates (m,) in the order of `scores`, distributed as drawn column i.
+    ) -> LevelPositions:
+        """Positions (m,) in the order of `scores`, distributed as drawn column i.
 
-        Cells that are missing in `coords` stay so.
+        Cells that are missing in `positions` stay so.
         """
-        moved = coords.copy()
-        is_known = has_value(coords)
-        own_coords = self.drawn_coords[:, i]
-        known_sorted = Coords(np.sort(own_coords[has_value(own_coords)]))
-        order = rankdata(scores[is_known], method="ordinal")
+        moved = positions.copy()
+        is_present = has_value(positions)
+        own_positions = self.drawn_positions[:, i]
+        sorted_positions = LevelPositions(
+            np.sort(own_positions[has_value(own_positions)])
+        )
+        order = rankdata(scores[is_present], method="ordinal")
         probabilities = (order - rng.random(len(order))) / max(1, len(order))
         column = self.columns[self.drawn_indices[i]]
-        moved[is_known] = column.new_values.quantile_coords(
-            known_sorted, probabilities * len(known_sorted)
+        moved[is_present] = column.new_values.quantile_positions(
+            sorted_positions, probabilities * len(sorted_positions)
         )
         rare = np.flatnonzero(rare_numbers.is_rare(column, moved))
         whole_column = rare_numbers.LevelRange.of_column(column, len(rare))
         moved[rare] = rare_numbers.move(column, moved[rare], whole_column, rng)
         return moved
+
+
+def _complete_scores(scores: Floats, neighbors: Tensor) -> Tensor:
+    """Scores (n, q) in which a missing one (NaN) is the mean of those of the neighbors.
+
+    It is 0, the mean of all, if all neighbors are missing.
+    """
+    incomplete = torch.from_numpy(scores)
+    neighbor_means = incomplete[neighbors].nanmean(1)
+    completed = torch.where(incomplete.isnan(), neighbor_means, incomplete)
+    return completed.nan_to_num()
+
+
+def _share_within(scores: Tensor, neighbors: Tensor) -> float:
+    """The share of the variance of scores (n, q) that is within neighborhoods."""
+    within = scores[neighbors].var(1, correction=0).mean(0)
+    overall = scores.var(0, correction=0)
+    return float(within.sum() / (overall.sum() + MIN_VARIANCE))
 
 
 def _weighted_by_explained(points: Floats) -> Floats:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 from sliceflow.spaces.tables.cell_sources import find_equal_columns
-from sliceflow.spaces.tables.coords import has_value
+from sliceflow.spaces.tables.level_positions import has_value
 from sliceflow.spaces.tables.ridge_regression import RidgeRegression
 from sliceflow.spaces.tables.row_distances import MAX_COLUMNS_COMPARED
 from sliceflow.spaces.tables.rules import is_solvable
@@ -43,7 +43,7 @@ def may_use_neighbors(table: Table, strategies: Sequence[Strategy]) -> bool:
     A constraint may compare any columns, and near rows would break it.
     """
     is_small = (
-        len(table.cell_coords) < MAX_ROWS_FOR_NEIGHBORS
+        len(table.cell_positions) < MAX_ROWS_FOR_NEIGHBORS
         and len(table.drawing_order) <= MAX_COLUMNS_COMPARED
     )
     is_asked = any(not rule.is_discovered for rule in table.rule_set.rules)
@@ -121,6 +121,6 @@ def _follows_from_earlier(
     if not uses_ridge(strategy):
         return False
     data = table.column_data(c, table.drawing_order[:k])
-    known = data.take(has_value(data.coords))
-    regression = RidgeRegression.from_data(SCALE_OF_STRATEGY[strategy], known)
-    return regression is not None and regression.is_exact(known)
+    present = data.take(has_value(data.positions))
+    regression = RidgeRegression.from_data(SCALE_OF_STRATEGY[strategy], present)
+    return regression is not None and regression.is_exact(present)

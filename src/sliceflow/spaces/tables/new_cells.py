@@ -8,8 +8,13 @@ import numpy as np
 
 from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.spaces.tables import rare_numbers
-from sliceflow.spaces.tables.coords import UNDRAWN, Coords, is_impossible, is_undrawn
 from sliceflow.spaces.tables.draft_rows import DraftRows
+from sliceflow.spaces.tables.level_positions import (
+    UNDRAWN,
+    LevelPositions,
+    is_impossible,
+    is_undrawn,
+)
 from sliceflow.spaces.tables.node_sampler import NodeSampler
 
 # The most draws of a cell until one is allowed by the constraints, and after how many
@@ -36,9 +41,9 @@ class _OpenCells:
     def __len__(self) -> int:
         return len(self.row_indices)
 
-    def take(self, which: Mask) -> _OpenCells:
-        """Some of the cells."""
-        return _OpenCells(self.row_indices[which], self.node[which])
+    def take(self, is_taken: Mask) -> _OpenCells:
+        """Those of the k cells for which a mask (k,) is True."""
+        return _OpenCells(self.row_indices[is_taken], self.node[is_taken])
 
 
 class NewCells:
@@ -53,7 +58,7 @@ class NewCells:
     draft : the rows, which do not change
     column_index : the column that is drawn
     sampler : draws cells from the nodes of the column's tree
-    ridge_prediction : (m,), what the sampler's regression predicts; None if it has
+    value_prediction : (m,), what the sampler's regression predicts; None if it has
         none
     rng : the random numbers of all draws
     clip : whether predictions beyond the ends of the column are clipped to these;
@@ -61,7 +66,7 @@ class NewCells:
 
     Attributes
     ----------
-    coords : (m,), the accepted cells; others are `UNDRAWN`
+    positions : (m,), the accepted cells; others are `UNDRAWN`
     """
 
     def __init__(
@@ -70,30 +75,30 @@ class NewCells:
         column_index: int,
         sampler: NodeSampler,
         *,
-        ridge_prediction: Floats | None,
+        value_prediction: Floats | None,
         rng: np.random.Generator,
         clip: bool,
     ) -> None:
-        self.coords = Coords(np.full(len(draft), UNDRAWN))
+        self.positions = LevelPositions(np.full(len(draft), UNDRAWN))
         self._draft = draft
         self._column_index = column_index
         self._sampler = sampler
-        self._ridge_prediction = ridge_prediction
+        self._value_prediction = value_prediction
         self._rng = rng
         self._clip = clip
 
     @property
     def are_undrawn(self) -> Mask:
         """Which cells (m,) have no accepted proposal."""
-        return is_undrawn(self.coords)
+        return is_undrawn(self.positions)
 
-    def propose(self, row_indices: Ints, coords: Coords) -> Mask:
-        """Set the cells of rows (k,) to coordinates (k,), where the draft allows these.
+    def propose(self, row_indices: Ints, positions: LevelPositions) -> Mask:
+        """Set the cells of rows (k,) to positions (k,), where the draft allows these.
 
         Returns which proposals (k,) were accepted.
         """
-        accepted = self._draft.allows(self._column_index, row_indices, coords)
-        self.coords[row_indices[accepted]] = coords[accepted]
+        accepted = self._draft.allows(self._column_index, row_indices, positions)
+        self.positions[row_indices[accepted]] = positions[accepted]
         return accepted
 
     def draw_from_leaves(self, row_indices: Ints, leaf: Ints) -> None:
@@ -110,37 +115,37 @@ class NewCells:
                 refused = self._climb(refused)
 
     def _draw_once(self, cells: _OpenCells) -> _OpenCells:
-        """Propose one draw for each cell. Returns the cells whose draw was refused.
+        """Propose one draw for each of k cells, and return the refused ones.
 
         Predictions beyond the ends of the column are not among these: draws from other
         nodes would be no better.
         """
         prediction = None
-        if self._ridge_prediction is not None:
-            prediction = self._ridge_prediction[cells.row_indices]
+        if self._value_prediction is not None:
+            prediction = self._value_prediction[cells.row_indices]
         drawn = self._sampler.draw(cells.node, prediction, self._rng, self._clip)
-        is_inside = ~is_impossible(drawn.coords)
+        is_inside = ~is_impossible(drawn.positions)
         cells = cells.take(is_inside)
-        coords = drawn.coords[is_inside]
-        accepted = self.propose(cells.row_indices, coords)
-        is_rare = rare_numbers.is_rare(self._sampler.column, coords)
+        positions = drawn.positions[is_inside]
+        accepted = self.propose(cells.row_indices, positions)
+        is_rare = rare_numbers.is_rare(self._sampler.column, positions)
         self._move_rare_numbers(
             cells.take(accepted & is_rare & drawn.is_observed[is_inside])
         )
         return cells.take(~accepted)
 
     def _move_rare_numbers(self, cells: _OpenCells) -> None:
-        """Move rare numbers, which were accepted. They stay if no move is allowed."""
+        """Move accepted cells with rare numbers. One stays if no move is allowed."""
         column = self._sampler.column
         for _ in range(MAX_MOVES):
             if not len(cells):
                 break
             leaf_range = self._sampler.level_range(cells.node)
-            rare = self.coords[cells.row_indices]
+            rare = self.positions[cells.row_indices]
             moved = rare_numbers.move(column, rare, leaf_range, self._rng)
             accepted = self.propose(cells.row_indices, moved)
             cells = cells.take(~accepted)
 
     def _climb(self, cells: _OpenCells) -> _OpenCells:
-        """The same cells, to be drawn from the nodes above."""
+        """The same cells, each to be drawn from the parent of its node."""
         return _OpenCells(cells.row_indices, self._sampler.tree.parent[cells.node])

@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sliceflow.arrays import Floats, Mask
-from sliceflow.spaces.tables.coords import Coords, GridValues, has_value
 from sliceflow.spaces.tables.formats import MAX_EXACT_FLOAT
+from sliceflow.spaces.tables.level_positions import (
+    GridValues,
+    LevelPositions,
+    has_value,
+)
 
 if TYPE_CHECKING:
     from sliceflow.spaces.tables.columns import Column
@@ -60,7 +64,9 @@ class NewValuePolicy:
         stride = max(1, column.n_levels // _MAX_LEVELS_WRITTEN)
         level_indices = np.arange(0, column.n_levels, stride)
         levels = column.levels.iloc[level_indices]
-        written_levels = column.write_values(Coords(level_indices.astype(np.float64)))
+        written_levels = column.write_values(
+            LevelPositions(level_indices.astype(np.float64))
+        )
         is_alike = [
             str(written) == str(level)
             for written, level in zip(written_levels, levels, strict=True)
@@ -106,34 +112,40 @@ class NewValuePolicy:
             return False
         return self.has_full_grid or bool(self.free_levels.any())
 
-    def at_free_level(self, coords: Coords) -> Mask:
-        """Which coordinates (m,) are at a free level, or between it and the next."""
-        levels = np.maximum(coords, 0).astype(np.int64)
-        return has_value(coords) & self.free_levels[levels]
+    def at_free_level(self, positions: LevelPositions) -> Mask:
+        """Which positions (m,) are at a free level, or between it and the next."""
+        levels = np.maximum(positions, 0).astype(np.int64)
+        return has_value(positions) & self.free_levels[levels]
 
     def interpolate(
-        self, low: Coords, high: Coords, fraction: Floats, fallback: Coords
-    ) -> Coords:
-        """Coordinates of new values between two, all (m,).
+        self,
+        low: LevelPositions,
+        high: LevelPositions,
+        fraction: Floats,
+        fallback: LevelPositions,
+    ) -> LevelPositions:
+        """Positions of new values between two, all (m,).
 
         A `fraction` of 0 is at `low`, 1 at `high`. Where new values may not be, the
-        result is the coordinate `fallback`.
+        result is the position `fallback`.
         """
         grid = self._column.grid
-        low_values = grid.coords_to_grid_values(Coords(np.maximum(low, 0)))
-        high_values = grid.coords_to_grid_values(Coords(np.maximum(high, 0)))
+        low_values = grid.grid_values_at(LevelPositions(np.maximum(low, 0)))
+        high_values = grid.grid_values_at(LevelPositions(np.maximum(high, 0)))
         grid_values = low_values + fraction * (high_values - low_values)
-        new = grid.grid_values_to_coords(grid.round(GridValues(grid_values)))
+        new = grid.rounded_positions(GridValues(grid_values))
         allowed = self.at_free_level(low) & self.at_free_level(high)
-        return Coords(np.where(allowed & has_value(new), new, fallback))
+        return LevelPositions(np.where(allowed & has_value(new), new, fallback))
 
-    def quantile_coords(self, sorted_coords: Coords, places: Floats) -> Coords:
-        """Quantiles (m,) of sorted coordinates (n,) at places (m,) from 0 to n.
+    def quantile_positions(
+        self, sorted_positions: LevelPositions, places: Floats
+    ) -> LevelPositions:
+        """Quantiles (m,) of sorted positions (n,) at places (m,) from 0 to n.
 
-        They are between two of the coordinates where new values may be.
+        They are between two of the positions where new values may be.
         """
-        n = len(sorted_coords)
-        drawn = sorted_coords[np.minimum(places.astype(np.int64), n - 1)]
+        n = len(sorted_positions)
+        drawn = sorted_positions[np.minimum(places.astype(np.int64), n - 1)]
         if not self.free_levels.any():
             return drawn
         # The i-th of n values is in the middle of the places from i to i + 1.
@@ -141,8 +153,8 @@ class NewValuePolicy:
         below = centered.astype(np.int64)
         above = np.minimum(below + 1, n - 1)
         return self.interpolate(
-            low=sorted_coords[below],
-            high=sorted_coords[above],
+            low=sorted_positions[below],
+            high=sorted_positions[above],
             fraction=centered - below,
             fallback=drawn,
         )

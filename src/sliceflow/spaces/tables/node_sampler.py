@@ -9,7 +9,7 @@ import numpy as np
 
 from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import Coords
+from sliceflow.spaces.tables.level_positions import LevelPositions
 from sliceflow.spaces.tables.rare_numbers import LevelRange
 from sliceflow.spaces.tables.ridge_regression import RidgeRegression
 from sliceflow.spaces.tables.trees import DrawnValues, Tree
@@ -18,7 +18,7 @@ from sliceflow.spaces.tables.trees import DrawnValues, Tree
 class DrawnCells(NamedTuple):
     """Cells that were drawn from nodes of a tree."""
 
-    coords: Coords  # (m,)
+    positions: LevelPositions  # (m,)
     # (m,), which cells were observed in a row of the table, and so may disclose it. A
     # prediction of a regression is a number of the table only by accident, and if it
     # moved, a total would no longer be the sum of its parts.
@@ -29,14 +29,14 @@ class DrawnCells(NamedTuple):
 class NodeSampler:
     """Draws cells of one column from the nodes of its tree.
 
-    Without a regression, the tree has coordinates: a cell has the one of a random row
+    Without a regression, the tree has positions: a cell has the one of a random row
     of its node, or in a leaf one between two rows. With a regression, the tree has
     residuals: a cell is what the regression predicts, plus a residual.
     """
 
     column: Column
     tree: Tree
-    regression: RidgeRegression | None = None
+    value_regression: RidgeRegression | None = None
 
     def draw(
         self,
@@ -45,7 +45,7 @@ class NodeSampler:
         rng: np.random.Generator,
         clip: bool,
     ) -> DrawnCells:
-        """Cells drawn from nodes (m,).
+        """Draw a cell from each of the nodes (m,).
 
         `prediction` (m,) is that of the regression, None if there is no regression.
         Sums of prediction and residual that are beyond the ends of the column are
@@ -53,29 +53,31 @@ class NodeSampler:
         """
         drawn = self.tree.draw(node, rng)
         is_leaf = self.tree.is_leaf(node)
-        if self.regression is not None:
+        if self.value_regression is not None:
+            assert prediction is not None, "the tree has residuals of a regression"
             between = drawn.below + drawn.fraction * (drawn.above - drawn.below)
             residual = np.where(is_leaf, between, drawn.values)
-            assert prediction is not None, "the tree has residuals of a regression"
-            coords = self.regression.to_coords(self.column, prediction + residual, clip)
-            return DrawnCells(coords, is_observed=np.full(len(node), False))
+            positions = self.value_regression.to_positions(
+                self.column, prediction + residual, clip
+            )
+            return DrawnCells(positions, is_observed=np.full(len(node), False))
         if not self.column.new_values.free_levels.any():
-            coords = Coords(drawn.values)
-            return DrawnCells(coords, is_observed=np.full(len(node), True))
-        coords = self._interpolate(drawn, is_leaf)
-        is_observed = coords == drawn.values
-        is_observed |= (coords == drawn.below) | (coords == drawn.above)
-        return DrawnCells(coords, is_observed)
+            positions = LevelPositions(drawn.values)
+            return DrawnCells(positions, is_observed=np.full(len(node), True))
+        positions = self._interpolate(drawn, is_leaf)
+        is_observed = positions == drawn.values
+        is_observed |= (positions == drawn.below) | (positions == drawn.above)
+        return DrawnCells(positions, is_observed)
 
-    def _interpolate(self, drawn: DrawnValues, is_leaf: Mask) -> Coords:
-        """Coordinates (m,) between two rows of leaves, where new values may be."""
+    def _interpolate(self, drawn: DrawnValues, is_leaf: Mask) -> LevelPositions:
+        """Positions (m,) between two rows of leaves, where new values may be."""
         between = self.column.new_values.interpolate(
-            low=Coords(drawn.below),
-            high=Coords(drawn.above),
+            low=LevelPositions(drawn.below),
+            high=LevelPositions(drawn.above),
             fraction=drawn.fraction,
-            fallback=Coords(drawn.values),
+            fallback=LevelPositions(drawn.values),
         )
-        return Coords(np.where(is_leaf, between, drawn.values))
+        return LevelPositions(np.where(is_leaf, between, drawn.values))
 
     def level_range(self, node: Ints) -> LevelRange:
         """The lowest and the highest level among the rows of each node (m,).

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from sliceflow.errors import ParameterError
 from sliceflow.spaces.tables.columns import Column
@@ -66,6 +66,14 @@ def parse_constraint(text: Any, columns: Sequence[Column]) -> Rule:
     )
 
 
+class _Terms(NamedTuple):
+    """One side of a comparison: Σ sign·column, and a number on the other side."""
+
+    names: list[str]
+    signs: list[int]  # 1 or −1
+    bound: Fraction
+
+
 def _parse_comparison(
     text: str, name: str, operator: str, right_side: str, columns: Sequence[Column]
 ) -> LinearRule:
@@ -74,6 +82,38 @@ def _parse_comparison(
     if ">" in operator:  # a > b is −a < −b
         sign = -1
     relation = _RELATIONS[operator]
+    terms = _move_to_left(name, sign, right_side)
+    indices = _find_columns(text, terms.names, columns, must_be_quantitative=True)
+    is_difference = len(terms.signs) == 2 and sum(terms.signs) == 0
+    compares_two = relation != "=" and is_difference
+    _check_quantities(text, [columns[c] for c in indices], terms.bound, compares_two)
+
+    units = [columns[c].unit for c in indices]
+    column_units = [unit for unit in units if unit is not None]
+    if len(column_units) < len(units):  # some are floats
+        weights = [
+            sign * float(unit or 1)
+            for sign, unit in zip(terms.signs, units, strict=True)
+        ]
+        bound = float(terms.bound)
+        return LinearRule(text, indices, tuple(weights), relation, bound)
+    # The finest unit of which all columns and the bound are integers.
+    finest = min(column_units)
+    finest /= (terms.bound / finest).denominator
+    integers = [
+        sign * int(unit / finest)
+        for sign, unit in zip(terms.signs, column_units, strict=True)
+    ]
+    return LinearRule(
+        text, indices, tuple(integers), relation, int(terms.bound / finest), finest
+    )
+
+
+def _move_to_left(name: str, sign: int, right_side: str) -> _Terms:
+    """The terms of "sign·name relation sign·right_side", with all columns on the left.
+
+    Numbers are moved to the right.
+    """
     names = [name]
     signs = [sign]
     bound = Fraction(0)
@@ -86,26 +126,7 @@ def _parse_comparison(
             signs.append(sign_on_the_left)
         else:
             bound -= sign_on_the_left * Fraction(number)
-    indices = _find_columns(text, names, columns, numeric=True)
-    compares_two = relation != "=" and len(signs) == 2 and sum(signs) == 0
-    _check_quantities(text, [columns[c] for c in indices], bound, compares_two)
-
-    units = [columns[c].unit for c in indices]
-    known_units = [unit for unit in units if unit is not None]
-    if len(known_units) < len(units):  # some are floats
-        weights = [
-            sign * float(unit or 1) for sign, unit in zip(signs, units, strict=True)
-        ]
-        return LinearRule(text, indices, tuple(weights), relation, float(bound))
-    # The finest unit of which all columns and the bound are integers.
-    finest = min(known_units)
-    finest /= (bound / finest).denominator
-    integers = [
-        sign * int(unit / finest) for sign, unit in zip(signs, known_units, strict=True)
-    ]
-    return LinearRule(
-        text, indices, tuple(integers), relation, int(bound / finest), finest
-    )
+    return _Terms(names, signs, bound)
 
 
 def _check_quantities(
@@ -126,24 +147,28 @@ def _check_quantities(
 
 
 def _find_columns(
-    text: str, quoted: Sequence[str], columns: Sequence[Column], numeric: bool = False
+    text: str,
+    quoted: Sequence[str],
+    columns: Sequence[Column],
+    must_be_quantitative: bool = False,
 ) -> tuple[int, ...]:
-    """The indices of the columns with these names, of numbers or times if `numeric`."""
-    known = [str(column.name) for column in columns]
+    """The indices (k,) of the columns with these names, which may be in backquotes."""
+    column_names = [str(column.name) for column in columns]
     names = [name.strip("`") for name in quoted]
     for name in names:
-        if name not in known:
+        if name not in column_names:
             raise ParameterError(
                 "constraints", text, f"is wrong: there is no column {name!r}"
             )
-        column = columns[known.index(name)]
+        column = columns[column_names.index(name)]
         has_unit = column.unit is not None  # constants, too
         is_quantitative = column.is_quantitative or has_unit
-        if column.kind in ("drop", "identifier") or (numeric and not is_quantitative):
+        is_words = must_be_quantitative and not is_quantitative
+        if column.kind in ("drop", "identifier") or is_words:
             fact = f"is wrong: column {name!r} is of kind {column.kind}"
-            if numeric:
+            if must_be_quantitative:
                 fact += ", not numbers"
             raise ParameterError("constraints", text, fact)
     if len(set(names)) < len(names):
         raise ParameterError("constraints", text, f"names {names[0]!r} twice")
-    return tuple(known.index(name) for name in names)
+    return tuple(column_names.index(name) for name in names)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sliceflow.spaces.tables.column_model import ColumnModel
-from sliceflow.spaces.tables.coords import UNDRAWN, Coords
 from sliceflow.spaces.tables.draft_rows import DraftRows
+from sliceflow.spaces.tables.level_positions import UNDRAWN, LevelPositions
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,7 +17,7 @@ class PerLevelModel:
     """The models of one column, one for each level of a label."""
 
     label_index: int  # the column of the label
-    models: Mapping[float, ColumnModel]  # by the label's coordinates
+    models: Mapping[float, ColumnModel]  # by the label's positions
 
     @property
     def drawn_indices(self) -> list[int]:
@@ -32,11 +32,14 @@ class PerLevelModel:
 
     def draw(
         self, draft: DraftRows, rng: np.random.Generator, clip: bool = True
-    ) -> Coords:
-        """Draw each row by the model of its level; see `ColumnModel.draw`."""
-        coords = Coords(np.full((len(draft), 1), UNDRAWN))
-        labels = draft.cell_coords[:, self.label_index]
+    ) -> LevelPositions:
+        """New cells (m, 1) for the m rows of a draft, each by the model of its level.
+
+        Rows with another label than any of the levels stay `UNDRAWN`.
+        """
+        positions = LevelPositions(np.full((len(draft), 1), UNDRAWN))
+        labels = draft.cell_positions[:, self.label_index]
         for level, model in self.models.items():
-            of_level = np.flatnonzero(labels == level)
-            coords[of_level] = model.draw(draft.take(of_level), rng, clip)
-        return coords
+            row_indices = np.flatnonzero(labels == level)
+            positions[row_indices] = model.draw(draft.take(row_indices), rng, clip)
+        return positions

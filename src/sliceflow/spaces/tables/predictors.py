@@ -8,7 +8,7 @@ import numpy as np
 
 from sliceflow.arrays import Floats, Ints
 from sliceflow.spaces.tables.column_data import ColumnData
-from sliceflow.spaces.tables.coords import Coords
+from sliceflow.spaces.tables.level_positions import LevelPositions
 
 # The most columns that a model sees: of more, it sees those with the largest
 # correlation ratios. So the time of a wide table grows with its columns and not with
@@ -31,29 +31,29 @@ def limit_predictors(data: ColumnData) -> ColumnData:
     if len(data.predictors) <= MAX_PREDICTORS:
         return data
     stride = max(1, len(data) // N_ROWS_FOR_RATIOS)
-    sample = data.with_rows(data.cell_coords[::stride])
-    axes = data.column.features(sample.coords)
+    sample = data.with_rows(data.cell_positions[::stride])
+    axes = data.column.features(sample.positions)
     ratios = [
-        correlation_ratio(_groups(sample.cell_coords[:, c]), axes)
+        correlation_ratio(_groups(sample.cell_positions[:, c]), axes)
         for c in data.predictors
     ]
     largest = np.argsort(-np.array(ratios), kind="stable")[:MAX_PREDICTORS]
     return replace(data, predictors=np.sort(data.predictors[largest]))
 
 
-def _groups(coords: Coords) -> Ints:
+def _groups(positions: LevelPositions) -> Ints:
     """Groups (n,) of cells that are alike, numbered from 0.
 
     Each level is a group, and so are missing cells. With many levels, these are joined
     to groups of neighbors with about equally many rows.
     """
-    levels, group = np.unique(coords, return_inverse=True)
+    levels, group = np.unique(positions, return_inverse=True)
     if len(levels) <= MAX_GROUPS:
         return np.asarray(group, dtype=np.int64)
     from scipy.stats import rankdata  # few tables need it, and it takes long to import
 
-    order = rankdata(coords) - 0.5
-    return np.asarray(order * MAX_GROUPS / len(coords), dtype=np.int64)
+    order = rankdata(positions) - 0.5
+    return np.asarray(order * MAX_GROUPS / len(positions), dtype=np.int64)
 
 
 def correlation_ratio(group: Ints, axes: Floats) -> float:

@@ -26,7 +26,11 @@ import numpy as np
 
 from sliceflow.arrays import Ints, Mask
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import Coords, GridValues, has_value
+from sliceflow.spaces.tables.level_positions import (
+    GridValues,
+    LevelPositions,
+    has_value,
+)
 
 # How many places a rare number moves among the sorted numbers, at most. With fewer, it
 # stays nearer to the number of its row; with many, leaves of trees would be blurred.
@@ -35,10 +39,10 @@ MAX_PLACES_MOVED = 3
 
 
 class LevelRange(NamedTuple):
-    """Ranges of levels in which numbers (m,) may move, with both ends included."""
+    """Ranges of levels in which m numbers may move, with both ends included."""
 
-    first: Ints
-    last: Ints
+    first: Ints  # (m,)
+    last: Ints  # (m,)
 
     @classmethod
     def of_column(cls, column: Column, n: int) -> LevelRange:
@@ -46,7 +50,7 @@ class LevelRange(NamedTuple):
         return cls(np.zeros(n, dtype=np.int64), np.full(n, column.n_levels - 1))
 
     def take(self, indices: Ints | Mask) -> LevelRange:
-        """The ranges of some of the numbers."""
+        """The ranges of the numbers with these indices, or of a mask (m,)."""
         return LevelRange(self.first[indices], self.last[indices])
 
     def within(self, other: LevelRange) -> LevelRange:
@@ -59,23 +63,26 @@ class LevelRange(NamedTuple):
         )
 
 
-def is_rare(column: Column, coords: Coords) -> Mask:
-    """Which coordinates (m,) are levels of too few rows, which may move."""
+def is_rare(column: Column, positions: LevelPositions) -> Mask:
+    """Which positions (m,) are levels of too few rows, which may move."""
     if not column.new_values.is_rare_number.any():
-        return np.zeros(len(coords), dtype=bool)
-    level = np.maximum(coords, 0).astype(np.int64)
-    is_level = has_value(coords) & (level == coords)
+        return np.zeros(len(positions), dtype=bool)
+    level = np.maximum(positions, 0).astype(np.int64)
+    is_level = has_value(positions) & (level == positions)
     return np.asarray(is_level & column.new_values.is_rare_number[level])
 
 
 def move(
-    column: Column, coords: Coords, leaf: LevelRange, rng: np.random.Generator
-) -> Coords:
-    """Coordinates (m,) near those of rare levels (m,), but never the same.
+    column: Column,
+    positions: LevelPositions,
+    leaf: LevelRange,
+    rng: np.random.Generator,
+) -> LevelPositions:
+    """Positions (m,) near those of rare levels (m,), but never the same.
 
     They are in the range of the `leaf`, unless that is one level.
     """
-    level = coords.astype(np.int64)
+    level = positions.astype(np.int64)
     if not column.new_values.may_fill_gaps:
         return _next_frequent_level(column, level, rng)
     run = _runs(column).take(level)
@@ -87,8 +94,8 @@ def move(
 
 def _move_places(
     column: Column, level: Ints, limits: LevelRange, rng: np.random.Generator
-) -> Coords:
-    """Coordinates (m,) a few places below or above levels (m,), on the grid."""
+) -> LevelPositions:
+    """Positions (m,) a few places below or above levels (m,), on the grid."""
     counts = column.level_counts
     place_of_level = np.cumsum(counts) - counts / 2
     low = place_of_level[limits.first]
@@ -101,13 +108,13 @@ def _move_places(
     between = np.interp(place, place_of_level, np.arange(column.n_levels))
     grid = column.grid
     before = grid.grid_values[level]
-    after = grid.round(grid.coords_to_grid_values(Coords(between)))
+    after = grid.round(grid.grid_values_at(LevelPositions(between)))
     # What rounding moves back goes one step, up or down, inside the limits.
     direction = np.where(between < level, -1.0, 1.0)
     direction = np.where(level >= limits.last, -1.0, direction)
     direction = np.where(level <= limits.first, 1.0, direction)
     after = GridValues(np.where(after == before, before + direction, after))
-    return grid.grid_values_to_coords(after)
+    return grid.positions_of(after)
 
 
 def _runs(column: Column) -> LevelRange:
@@ -130,7 +137,7 @@ def _runs(column: Column) -> LevelRange:
 
 def _next_frequent_level(
     column: Column, level: Ints, rng: np.random.Generator
-) -> Coords:
+) -> LevelPositions:
     """The next frequent level (m,) below or above levels (m,), at random.
 
     If no level is frequent, it is the next level.
@@ -144,4 +151,4 @@ def _next_frequent_level(
     goes_up = rng.random(len(level)) < 0.5
     goes_up = (goes_up | (below < 0)) & (above < len(targets))
     chosen = np.where(goes_up, above, below)
-    return Coords(targets[chosen].astype(np.float64))
+    return LevelPositions(targets[chosen].astype(np.float64))

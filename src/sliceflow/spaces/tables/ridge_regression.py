@@ -1,8 +1,8 @@
 """Ridge regressions that predict a number of a row from the other columns of the row.
 
-Numbers are taken on one of three scales: their normal scores, their grid values, or the
-logarithms of these. If there are few numbers, their products are regressors, too. So a
-regression of grid values finds sums and products of columns, and one of logarithms
+Quantitative columns are taken on one of three scales: their normal scores, their grid
+values, or the logarithms of these. If they are few, their products are regressors, too.
+So a regression of grid values finds sums and products of columns, and one of logarithms
 finds ratios.
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 from sliceflow.arrays import MAX_EXPONENT, Floats, Ints
 from sliceflow.spaces.tables.column_data import ColumnData
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import Coords, GridValues
+from sliceflow.spaces.tables.level_positions import GridValues, LevelPositions
 
 Scale = Literal["score", "grid_value", "log"]
 
@@ -32,8 +32,8 @@ RIDGE_PENALTY_OF_SCALE: dict[Scale, float] = {
     "log": 1e-6,
 }
 
-# With more numeric columns than this, products are left out, to limit the regressors:
-# 12 columns have 78 products.
+# With more quantitative columns than this, products are left out, to limit the
+# regressors: 12 columns have 78 products.
 MAX_COLUMNS_WITH_PRODUCTS = 12
 
 # With fewer rows a regression with products would fit the noise. A usual rule of thumb.
@@ -53,37 +53,32 @@ ROWS_PER_BLOCK = 50_000
 
 @dataclass(frozen=True, eq=False)
 class RidgeRegression:
-    """A ridge regression of one numeric column on other columns."""
+    """A ridge regression of one quantitative column on other columns."""
 
     scale: Scale
     columns: Sequence[Column]  # all columns of the table
     predictors: Ints  # (p,), indices of the columns that it sees
-    means: Floats  # of the numeric columns among the predictors, to standardize them
-    deviations: Floats  # the standard deviations of the same columns
+    means: Floats  # (p₁,), of the quantitative predictors, to standardize them
+    deviations: Floats  # (p₁,), the standard deviations of the same columns
     regressor_means: Floats  # (q,)
     coefficients: Floats  # (q,)
     intercept: float  # the mean of what is predicted
 
     @classmethod
-    def from_data(
-        cls,
-        scale: Scale,
-        data: ColumnData,
-    ) -> RidgeRegression | None:
+    def from_data(cls, scale: Scale, data: ColumnData) -> RidgeRegression | None:
         """Regress a column without missing cells on its predictors.
 
         None if there are too few rows.
         """
         columns = data.columns
-        cell_coords = data.cell_coords
+        cell_positions = data.cell_positions
         predictors = data.predictors
-        values = values_on_scale(scale, columns, cell_coords, predictors)
-        with warnings.catch_warnings(action="ignore"):  # a column may be all missing
-            means = np.nan_to_num(np.nanmean(values, axis=0))
-            deviations = np.nan_to_num(np.nanstd(values, axis=0))
-        deviations[deviations <= 0] = 1
+        values = values_on_scale(scale, columns, cell_positions, predictors)
+        means, deviations = _means_and_deviations(values)
         standardized = (values - means) / deviations
-        regressors = _regressors(scale, columns, cell_coords, predictors, standardized)
+        regressors = _regressors(
+            scale, columns, cell_positions, predictors, standardized
+        )
         n_rows, n_regressors = regressors.shape
         if scale != "score" and n_rows < MIN_ROWS_PER_REGRESSOR * n_regressors:
             return None
@@ -106,12 +101,12 @@ class RidgeRegression:
             intercept,
         )
 
-    def predict(self, cell_coords: Coords) -> Floats:
-        """Predictions (m,), on the scale of the regression, for coordinates (m, d)."""
-        n_blocks = len(cell_coords) // ROWS_PER_BLOCK + 1
+    def predict(self, cell_positions: LevelPositions) -> Floats:
+        """Predictions (m,), on the scale of the regression, for positions (m, d)."""
+        n_blocks = len(cell_positions) // ROWS_PER_BLOCK + 1
         predictions = []
-        for part in np.array_split(cell_coords, n_blocks):
-            block = Coords(part)
+        for part in np.array_split(cell_positions, n_blocks):
+            block = LevelPositions(part)
             values = values_on_scale(self.scale, self.columns, block, self.predictors)
             standardized = (values - self.means) / self.deviations
             regressors = _regressors(
@@ -120,8 +115,10 @@ class RidgeRegression:
             predictions.append((regressors - self.regressor_means) @ self.coefficients)
         return self.intercept + np.concatenate(predictions)
 
-    def to_coords(self, column: Column, values: Floats, clip: bool = True) -> Coords:
-        """The coordinates of values (m,) that are on the scale of the regression.
+    def to_positions(
+        self, column: Column, values: Floats, clip: bool = True
+    ) -> LevelPositions:
+        """The positions of values (m,) that are on the scale of the regression.
 
         Values outside the range of the column become its lowest or highest value, or
         `IMPOSSIBLE` without `clip`.
@@ -131,18 +128,29 @@ class RidgeRegression:
             exponentials = np.exp(np.minimum(values, MAX_EXPONENT))
             grid_values = exponentials - _log_offset(column)
         if clip:
-            return column.nearest_coords(GridValues(grid_values))
-        on_grid = column.grid.round(GridValues(grid_values))
-        return column.grid.grid_values_to_coords(on_grid)
+            return column.nearest_positions(GridValues(grid_values))
+        return column.grid.rounded_positions(GridValues(grid_values))
 
     def is_exact(self, data: ColumnData) -> bool:
         """Whether errors are tiny, as those of a total that is computed from parts."""
         column = data.column
         predicted = column.grid_values_at(
-            self.to_coords(column, self.predict(data.cell_coords))
+            self.to_positions(column, self.predict(data.cell_positions))
         )
-        errors = np.abs(predicted - column.grid_values_at(data.coords))
+        errors = np.abs(predicted - column.grid_values_at(data.positions))
         return bool(np.median(errors) <= EXACT_ERROR * column.level_grid_values.std())
+
+
+def _means_and_deviations(values: Floats) -> tuple[Floats, Floats]:
+    """The means and standard deviations (p,) of columns of (n, p); NaN is missing.
+
+    Those of a column without values are 0 and 1, and no deviation is 0.
+    """
+    with warnings.catch_warnings(action="ignore"):  # a column may be all missing
+        means = np.nan_to_num(np.nanmean(values, axis=0))
+        deviations = np.nan_to_num(np.nanstd(values, axis=0))
+    deviations[deviations <= 0] = 1
+    return means, deviations
 
 
 def _solve_ridge(x: Floats, y: Floats, penalty: float) -> Floats:
@@ -152,37 +160,37 @@ def _solve_ridge(x: Floats, y: Floats, penalty: float) -> Floats:
 
 
 def target_on_scale(scale: Scale, data: ColumnData) -> Floats:
-    """The cells (n,) of the column that is regressed."""
-    return values_on_scale(scale, data.columns, data.cell_coords, [data.column_index])[
-        :, 0
-    ]
+    """The cells (n,) of the column that is regressed, on the regression's scale."""
+    return values_on_scale(
+        scale, data.columns, data.cell_positions, [data.column_index]
+    )[:, 0]
 
 
 def values_on_scale(
     scale: Scale,
     columns: Sequence[Column],
-    cell_coords: Coords,
+    cell_positions: LevelPositions,
     column_indices: Iterable[int],
 ) -> Floats:
-    """The cells (m, p) of the numeric ones of some columns; missing ones are NaN.
+    """The cells (m, p) of the p columns that are quantitative; missing ones are NaN.
 
-    Of normal scores, missing cells have a score like a lowest value.
+    On the scale of normal scores, missing cells have a score below all others.
     """
     values = []
     for c in column_indices:
         column = columns[c]
         if not column.is_quantitative:
             continue
-        coords = cell_coords[:, c]
+        positions = cell_positions[:, c]
         if scale == "score":
-            values.append(column.features(coords)[:, 0])
+            values.append(column.features(positions)[:, 0])
         elif scale == "log":
-            grid_values = column.grid_values_at(coords)
+            grid_values = column.grid_values_at(positions)
             values.append(np.log(grid_values + _log_offset(column)))
         else:
-            values.append(column.grid_values_at(coords))
+            values.append(column.grid_values_at(positions))
     if not values:
-        return np.empty((len(cell_coords), 0))
+        return np.empty((len(cell_positions), 0))
     return np.column_stack(values)
 
 
@@ -202,11 +210,11 @@ def _log_offset(column: Column) -> float:
 def _regressors(
     scale: Scale,
     columns: Sequence[Column],
-    cell_coords: Coords,
+    cell_positions: LevelPositions,
     predictors: Ints,
     standardized: Floats,
 ) -> Floats:
-    """The regressors (m, q) of rows with coordinates (m, d).
+    """The regressors (m, q) of rows with positions (m, d).
 
     These are the `standardized` numbers, with the mean for a missing one, the axes of
     categories, and the products of numbers if these are few.
@@ -217,7 +225,7 @@ def _regressors(
     parts = [numbers]
     for c in predictors:
         if not columns[c].is_quantitative:
-            parts.append(columns[c].features(cell_coords[:, c]))
+            parts.append(columns[c].features(cell_positions[:, c]))
     n_numbers = numbers.shape[1]
     if scale != "score" and n_numbers <= MAX_COLUMNS_WITH_PRODUCTS:
         first, second = np.triu_indices(n_numbers)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sliceflow.spaces.tables.coords import Coords, has_value
+from sliceflow.spaces.tables.level_positions import LevelPositions, has_value
 from sliceflow.spaces.tables.table import Table
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ def compared_columns(table: Table) -> list[int]:
 
 def nearest_distances(
     table: Table,
-    cell_coords: Coords,
-    other_coords: Coords,
+    cell_positions: LevelPositions,
+    other_positions: LevelPositions,
     exclude_self: bool = False,
 ) -> Tensor:
     """Distances (m,) of rows (m, d) to the nearest of other rows (n, d).
@@ -62,15 +62,15 @@ def nearest_distances(
         else:
             max_distances.append(LEVEL_DISTANCE)
     return for_device("cpu").nearest_distance(
-        _comparable_points(table, column_indices, cell_coords),
-        _comparable_points(table, column_indices, other_coords),
+        _comparable_points(table, column_indices, cell_positions),
+        _comparable_points(table, column_indices, other_positions),
         torch.tensor(max_distances),
         exclude_self,
     )
 
 
 def _comparable_points(
-    table: Table, column_indices: Sequence[int], cell_coords: Coords
+    table: Table, column_indices: Sequence[int], cell_positions: LevelPositions
 ) -> Tensor:
     """Points (m, p) of p columns of rows (m, d), for `nearest_distances`.
 
@@ -78,15 +78,18 @@ def _comparable_points(
     """
     import torch
 
-    points = LEVEL_DISTANCE * cell_coords[:, column_indices].astype(np.float32)
+    points = LEVEL_DISTANCE * cell_positions[:, column_indices].astype(np.float32)
     for i, c in enumerate(column_indices):
         if _is_compared_by_range(table, c):
             column = table.columns[c]
             from_lowest = (
-                column.grid_values_at(cell_coords[:, c]) - column.level_grid_values[0]
+                column.grid_values_at(cell_positions[:, c])
+                - column.level_grid_values[0]
             )
             share = from_lowest / np.ptp(column.level_grid_values)
-            points[:, i] = np.where(has_value(cell_coords[:, c]), share, MISSING_SHARE)
+            points[:, i] = np.where(
+                has_value(cell_positions[:, c]), share, MISSING_SHARE
+            )
     return torch.from_numpy(points)
 
 

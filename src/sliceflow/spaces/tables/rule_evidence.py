@@ -11,13 +11,17 @@ from numpy.typing import NDArray
 
 from sliceflow.arrays import SMALLEST_POSITIVE, Floats, Ints
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import Coords, has_all_values, has_value
 from sliceflow.spaces.tables.formats import MAX_EXACT_FLOAT
+from sliceflow.spaces.tables.level_positions import (
+    LevelPositions,
+    has_all_values,
+    has_value,
+)
 from sliceflow.spaces.tables.rules import LinearRule, ProductRule
 
-# A rule must hold in this share of the rows in which all its cells are known. With a
-# smaller share, patterns that are merely frequent would count as rules, and searching
-# takes longer.
+# A rule must hold in this share of the rows that have all its cells. With a smaller
+# share, patterns that are merely frequent would count as rules, and searching takes
+# longer.
 MIN_SHARE_OF_RULE = 0.99
 # A rule must hold in this share of the rows in which it would break if columns were
 # shuffled: two columns that are mostly 0 are equal in most rows anyway.
@@ -31,24 +35,29 @@ MIN_ROWS_OF_RULE = 30
 
 @dataclass(frozen=True, eq=False)
 class NumberColumns:
-    """Some columns of a table as floats, among which candidates are searched."""
+    """The columns of a table among which rules are searched, as floats."""
 
     indices: Ints  # (p,), of the columns
     values: Floats  # (n, p); NaN where cells are missing
 
     @classmethod
-    def read(cls, columns: Sequence[Column], cell_coords: Coords) -> NumberColumns:
+    def read(
+        cls, columns: Sequence[Column], cell_positions: LevelPositions
+    ) -> NumberColumns:
         """The columns of plain numbers: neither times nor durations."""
         indices = [
             c
             for c, column in enumerate(columns)
             if column.is_quantitative and column.quantity == "number"
         ]
-        return cls.read_columns(columns, cell_coords, indices)
+        return cls.read_columns(columns, cell_positions, indices)
 
     @classmethod
     def read_columns(
-        cls, columns: Sequence[Column], cell_coords: Coords, indices: Sequence[int]
+        cls,
+        columns: Sequence[Column],
+        cell_positions: LevelPositions,
+        indices: Sequence[int],
     ) -> NumberColumns:
         """The given columns, except those whose integers are too large for floats."""
         usable = [
@@ -56,12 +65,12 @@ class NumberColumns:
             for c in indices
             if np.abs(columns[c].level_grid_values).max(initial=0) < MAX_EXACT_FLOAT
         ]
-        values = np.full((len(cell_coords), len(usable)), np.nan)
+        values = np.full((len(cell_positions), len(usable)), np.nan)
         for i, c in enumerate(usable):
-            grid = columns[c].grid
-            known = has_value(cell_coords[:, c])
-            scaled_values = grid.coords_to_scaled_values(cell_coords[known, c])
-            values[known, i] = scaled_values.astype(np.float64) * float(grid.unit or 1)
+            is_present = has_value(cell_positions[:, c])
+            values[is_present, i] = columns[c].grid.floats_at(
+                cell_positions[is_present, c]
+            )
         return cls(np.array(usable, dtype=np.int64), values)
 
 
@@ -100,23 +109,27 @@ def _share_of_equal_pairs(a: NDArray[Any], b: NDArray[Any]) -> float:
         return 0.0
     values_a, counts_a = np.unique(a, return_counts=True)
     values_b, counts_b = np.unique(b, return_counts=True)
-    place = np.minimum(np.searchsorted(values_b, values_a), len(values_b) - 1)
-    is_equal = values_b[place] == values_a
-    n_equal = (counts_a * counts_b[place])[is_equal].sum()
+    index = np.minimum(np.searchsorted(values_b, values_a), len(values_b) - 1)
+    is_equal = values_b[index] == values_a
+    n_equal = (counts_a * counts_b[index])[is_equal].sum()
     return float(n_equal / (len(a) * len(b)))
 
 
 def evidence_of(
-    rule: LinearRule | ProductRule, columns: Sequence[Column], cell_coords: Coords
+    rule: LinearRule | ProductRule,
+    columns: Sequence[Column],
+    cell_positions: LevelPositions,
 ) -> RuleEvidence:
     """How many rows keep a rule that computes its first column."""
-    known_coords = cell_coords[has_all_values(cell_coords, rule.column_indices)]
-    if not len(known_coords):
+    complete_positions = cell_positions[
+        has_all_values(cell_positions, rule.column_indices)
+    ]
+    if not len(complete_positions):
         return RuleEvidence(0, 0.0, 1.0)
-    kept = ~rule.is_broken(columns, known_coords)
+    kept = ~rule.is_broken(columns, complete_positions)
     derived = rule.column_indices[0]
-    computed = rule.solve(columns, known_coords, derived)
+    computed = rule.solve(columns, complete_positions, derived)
     share_if_shuffled = _share_of_equal_pairs(
-        known_coords[:, derived], computed[has_value(computed)]
+        complete_positions[:, derived], computed[has_value(computed)]
     )
-    return RuleEvidence(len(known_coords), float(kept.mean()), share_if_shuffled)
+    return RuleEvidence(len(complete_positions), float(kept.mean()), share_if_shuffled)

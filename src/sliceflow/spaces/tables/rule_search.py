@@ -29,11 +29,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import Coords
 from sliceflow.spaces.tables.find_lookups import find_date_parts, find_lookups
 from sliceflow.spaces.tables.find_orders import find_orders
 from sliceflow.spaces.tables.find_products import find_products
 from sliceflow.spaces.tables.find_sums import find_sums
+from sliceflow.spaces.tables.level_positions import LevelPositions
 from sliceflow.spaces.tables.rule_evidence import NumberColumns
 from sliceflow.spaces.tables.rules import LookupRule, Rule, is_solvable
 
@@ -43,29 +43,31 @@ MAX_COLUMNS_SEARCHED = 300
 
 
 def find_rules(
-    columns: Sequence[Column], cell_coords: Coords, constraints: Sequence[Rule] = ()
+    columns: Sequence[Column],
+    cell_positions: LevelPositions,
+    constraints: Sequence[Rule] = (),
 ) -> list[Rule]:
-    """The rules in rows with coordinates (n, d), beside the constraints of the user.
+    """The rules in rows with positions (n, d), beside the constraints of the user.
 
     A rule about the same columns as a constraint is left out.
     """
     columns = columns[:MAX_COLUMNS_SEARCHED]
-    numbers = NumberColumns.read(columns, cell_coords)
+    numbers = NumberColumns.read(columns, cell_positions)
     selection = _RuleSelection(list(constraints))
-    sums = find_sums(columns, cell_coords, numbers)
+    sums = find_sums(columns, cell_positions, numbers)
     exact_sums = [rules for rules in sums if rules[0].share == 1]
     approximate_sums = [rules[0] for rules in sums if rules[0].share < 1]
     selection.add_sums(exact_sums)
-    products = find_products(columns, cell_coords, numbers, selection.derived)
+    products = find_products(columns, cell_positions, numbers, selection.derived)
     exact_products = [rule for rule in products if rule.share == 1]
     approximate_products = [rule for rule in products if rule.share < 1]
     selection.add_all(exact_products)
-    selection.add_all(find_date_parts(columns, cell_coords, selection.derived))
-    selection.add_all(find_lookups(columns, cell_coords, selection.derived))
+    selection.add_all(find_date_parts(columns, cell_positions, selection.derived))
+    selection.add_all(find_lookups(columns, cell_positions, selection.derived))
     # Sums that some rows break come last: a part of such a sum may be an exact rule.
     selection.add_all(approximate_sums)
     selection.add_all(approximate_products)
-    selection.add_all(find_orders(columns, cell_coords, numbers))
+    selection.add_all(find_orders(columns, cell_positions, numbers))
     return selection.found
 
 

@@ -2,8 +2,8 @@
 
 `rules` has the kinds of rules, one by one. While rows are drawn column by column, some
 of their cells are `UNDRAWN`, and cells for which a rule has no solution are
-`IMPOSSIBLE` (`coords`). Rules *allow* a value, or not, and they *solve* for a cell that
-follows from others. Few functions write cells of rows:
+`IMPOSSIBLE` (`level_positions`). Rules *allow* a value, or not, and they *solve* for a
+cell that follows from others. Few functions write cells of rows:
 
 | function                      | question                         | writes            |
 |-------------------------------|----------------------------------|-------------------|
@@ -36,13 +36,13 @@ import numpy as np
 from sliceflow.arrays import Ints, Mask
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import (
-    Coords,
+from sliceflow.spaces.tables.formats import MAX_EXACT_FLOAT
+from sliceflow.spaces.tables.level_positions import (
+    LevelPositions,
     has_all_values,
     is_impossible,
     is_undrawn,
 )
-from sliceflow.spaces.tables.formats import MAX_EXACT_FLOAT
 from sliceflow.spaces.tables.rules import (
     CombinationRule,
     MembershipRule,
@@ -55,14 +55,14 @@ from sliceflow.spaces.tables.solve_rules import solve_rows
 
 @dataclass(frozen=True, eq=False)
 class RuleSet:
-    """The rules of a table, its columns, and the coordinates of its rows."""
+    """The rules of a table, its columns, and the positions of its rows."""
 
     rules: tuple[Rule, ...]
     columns: Sequence[Column]
-    cell_coords: Coords  # (n, d), of the table's own rows, which keep the rules
+    cell_positions: LevelPositions  # (n, d), the table's own rows, which keep them
     # The combinations that occur, by the indices of their columns: they are looked up
     # many times.
-    _combinations: dict[tuple[int, ...], Coords] = field(
+    _combinations: dict[tuple[int, ...], LevelPositions] = field(
         default_factory=dict, init=False
     )
 
@@ -74,7 +74,7 @@ class RuleSet:
             if is_solvable(rule) and not rule.is_discovered:
                 self._check_range_of_total(rule)
         for rule in self.rules:
-            broken = self.broken(rule, self.cell_coords)
+            broken = self.broken(rule, self.cell_positions)
             if broken.any():
                 row = int(np.flatnonzero(broken)[0])
                 raise DataError(
@@ -101,7 +101,7 @@ class RuleSet:
         cells = []
         for c in rule.column_indices:
             column = self.columns[c]
-            value = column.levels.iloc[int(self.cell_coords[row, c])]
+            value = column.levels.iloc[int(self.cell_positions[row, c])]
             cells.append(f"{column.name}={value}")
         return ", ".join(cells)
 
@@ -135,51 +135,55 @@ class RuleSet:
                     order.remove(derived)
         return order
 
-    def rules_that_give(self, c: int, known: set[int]) -> list[SolvableRule]:
-        """The rules that give column c if the `known` columns are drawn."""
+    def rules_that_give(self, c: int, drawn_indices: set[int]) -> list[SolvableRule]:
+        """The rules that give column c from the columns that are drawn."""
         rules = []
         for rule in self.rules_in_solving_order:
             others = {other for other in rule.column_indices if other != c}
-            if c in rule.solvable_indices and others <= known:
+            if c in rule.solvable_indices and others <= drawn_indices:
                 rules.append(rule)
         return rules
 
     # Which rows keep the rules
 
     def allows(
-        self, cell_coords: Coords, c: int, row_indices: Ints, coords: Coords
+        self,
+        cell_positions: LevelPositions,
+        c: int,
+        row_indices: Ints,
+        positions: LevelPositions,
     ) -> Mask:
-        """Whether a column may have certain coordinates, given what is drawn so far.
+        """Whether a column may have certain positions, given what is drawn so far.
 
         The rules are solved in a copy, for the cells that would follow: no row changes.
 
         Parameters
         ----------
-        cell_coords : (m, d), all rows that are being drawn; cells that are not drawn
+        cell_positions : (m, d), all rows that are being drawn; cells that are not drawn
             yet are `UNDRAWN`
         c : the index of the column
         row_indices : (k,), the rows in question
-        coords : (k,), what the column would have in these rows
+        positions : (k,), what the column would have in these rows
         """
         rules = self._rules_affected_by(c)
         if not rules:
             return np.full(len(row_indices), True)
-        trial = cell_coords[row_indices]
-        trial[:, c] = coords
+        trial = cell_positions[row_indices]
+        trial[:, c] = positions
         may_change = is_undrawn(trial)
         derived = [rule.column_indices[0] for rule in self.rules_in_solving_order]
         may_change[:, c] = c in derived
         return self._solve_and_check(rules, trial, may_change)
 
-    def solve_rows(self, cell_coords: Coords, may_change: Mask) -> Mask:
+    def solve_rows(self, cell_positions: LevelPositions, may_change: Mask) -> Mask:
         """Solve rules for cells of rows (m, d), in place, and check all rules.
 
         Only the cells in `may_change` change: (m, d) for each cell, or (d,) for whole
         columns. Returns which rows (m,) keep all rules. A row with a cell that is still
         not drawn, or has no solution, does not count as one that does.
         """
-        keeps_rules = self._solve_and_check(self.rules, cell_coords, may_change)
-        return keeps_rules & ~is_undrawn(cell_coords).any(axis=1)
+        keeps_rules = self._solve_and_check(self.rules, cell_positions, may_change)
+        return keeps_rules & ~is_undrawn(cell_positions).any(axis=1)
 
     def _rules_affected_by(self, c: int) -> list[Rule]:
         """The rules about column c, or about columns that may follow from it."""
@@ -190,7 +194,7 @@ class RuleSet:
         return [rule for rule in self.rules if changing & set(rule.column_indices)]
 
     def _solve_and_check(
-        self, rules: Sequence[Rule], cell_coords: Coords, may_change: Mask
+        self, rules: Sequence[Rule], cell_positions: LevelPositions, may_change: Mask
     ) -> Mask:
         """Solve rules for cells of rows (m, d), in place, and check these rules.
 
@@ -198,31 +202,35 @@ class RuleSet:
         row with a cell that is `IMPOSSIBLE` cannot.
         """
         to_solve = [rule for rule in self.rules_in_solving_order if rule in rules]
-        solve_rows(to_solve, self.columns, cell_coords, may_change)
-        keeps_rules = np.asarray(~is_impossible(cell_coords).any(axis=1))
+        solve_rows(to_solve, self.columns, cell_positions, may_change)
+        keeps_rules = np.asarray(~is_impossible(cell_positions).any(axis=1))
         for rule in rules:
-            keeps_rules[keeps_rules] = ~self.broken(rule, cell_coords[keeps_rules])
+            keeps_rules[keeps_rules] = ~self.broken(rule, cell_positions[keeps_rules])
         return keeps_rules
 
-    def broken(self, rule: Rule, cell_coords: Coords) -> Mask:
+    def broken(self, rule: Rule, cell_positions: LevelPositions) -> Mask:
         """Which rows (m,) of (m, d) break a rule, as far as they are drawn."""
         if isinstance(rule, MembershipRule):
-            coords = cell_coords[:, rule.column_indices[0]]
-            is_listed = np.isin(coords, rule.coords)
-            return ~is_undrawn(coords) & ~is_listed
+            positions = cell_positions[:, rule.column_indices[0]]
+            is_listed = np.isin(positions, rule.positions)
+            return ~is_undrawn(positions) & ~is_listed
         if isinstance(rule, CombinationRule):
-            return self._broken_combinations(rule, cell_coords)
+            return self._broken_combinations(rule, cell_positions)
         # A rule with a missing cell holds.
-        row_indices = np.flatnonzero(has_all_values(cell_coords, rule.column_indices))
-        broken = np.zeros(len(cell_coords), dtype=bool)
-        broken[row_indices] = rule.is_broken(self.columns, cell_coords[row_indices])
+        row_indices = np.flatnonzero(
+            has_all_values(cell_positions, rule.column_indices)
+        )
+        broken = np.zeros(len(cell_positions), dtype=bool)
+        broken[row_indices] = rule.is_broken(self.columns, cell_positions[row_indices])
         return broken
 
-    def _broken_combinations(self, rule: CombinationRule, cell_coords: Coords) -> Mask:
+    def _broken_combinations(
+        self, rule: CombinationRule, cell_positions: LevelPositions
+    ) -> Mask:
         """Which rows (m,) have a combination of drawn cells that does not occur."""
-        combinations = cell_coords[:, rule.column_indices]
+        combinations = cell_positions[:, rule.column_indices]
         is_drawn = ~is_undrawn(combinations)
-        broken = np.zeros(len(cell_coords), dtype=bool)
+        broken = np.zeros(len(cell_positions), dtype=bool)
         for pattern in np.unique(is_drawn[is_drawn.any(axis=1)], axis=0):
             has_pattern = np.asarray((is_drawn == pattern).all(axis=1))
             drawn_indices = tuple(compress(rule.column_indices, pattern))
@@ -230,19 +238,21 @@ class RuleSet:
             broken[has_pattern] = ~self._occurs(drawn, drawn_indices)
         return broken
 
-    def _occurs(self, combinations: Coords, column_indices: tuple[int, ...]) -> Mask:
-        """Which combinations of coordinates (m, k) of some columns are in the table."""
+    def _occurs(
+        self, combinations: LevelPositions, column_indices: tuple[int, ...]
+    ) -> Mask:
+        """Which combinations of positions (m, k) of some columns are in the table."""
         import pandas as pd
 
         if column_indices not in self._combinations:
-            in_table = pd.DataFrame(self.cell_coords[:, column_indices])
+            in_table = pd.DataFrame(self.cell_positions[:, column_indices])
             distinct = in_table.drop_duplicates().to_numpy()
-            self._combinations[column_indices] = Coords(distinct)
-        known = self._combinations[column_indices]
-        df = pd.DataFrame(np.concatenate((known, combinations)))
-        # Groups are numbered as they appear, so those of known combinations come first.
+            self._combinations[column_indices] = LevelPositions(distinct)
+        occurring = self._combinations[column_indices]
+        df = pd.DataFrame(np.concatenate((occurring, combinations)))
+        # Groups are numbered as they appear, so those of the table come first.
         group = df.groupby([*df], sort=False).ngroup().to_numpy()
-        return np.asarray(group[len(known) :] < len(known))
+        return np.asarray(group[len(occurring) :] < len(occurring))
 
 
 def _solving_order(

@@ -8,7 +8,7 @@
 | `CombinationRule` | combinations(make, model)       | nothing                       |
 | `MembershipRule`  | one of some values              | nothing                       |
 
-Rules are about the coordinates (n, d) of rows (`columns` explains coordinates). A rule
+Rules are about the positions (n, d) of rows (`columns` explains positions). A rule
 with a missing cell holds. Arithmetic is exact wherever columns count a unit: integers
 of 64 bits, or Python's own if these are too few.
 
@@ -28,14 +28,14 @@ from numpy.typing import NDArray
 
 from sliceflow.arrays import Floats, Mask
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import (
+from sliceflow.spaces.tables.formats import ScaledValues, times_of_scaled_values
+from sliceflow.spaces.tables.level_positions import (
     IMPOSSIBLE,
     UNDRAWN,
-    Coords,
+    LevelPositions,
     has_value,
     is_undrawn,
 )
-from sliceflow.spaces.tables.formats import ScaledValues, times_of_scaled_values
 
 Relation = Literal["<=", "<", "="]
 # The parts of a time from which other columns may follow.
@@ -47,9 +47,6 @@ _MAX_FAST_INTEGER = 2**58
 # A sum or product of floats holds if it is off by no more than this share of its
 # largest term. The rounding errors of a few operations are far smaller.
 FLOAT_TOLERANCE = 1e-9
-# If some columns of a sum are floats, rounding errors move what is computed for one
-# with a unit off its grid. It is rounded if it is off by no more steps than this.
-_GRID_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -80,9 +77,11 @@ class LinearRule:
         total, *parts = self.column_indices
         return (total, *reversed(parts))
 
-    def is_broken(self, columns: Sequence[Column], cell_coords: Coords) -> Mask:
+    def is_broken(
+        self, columns: Sequence[Column], cell_positions: LevelPositions
+    ) -> Mask:
         """Which rows (m,) of (m, d), without missing cells, break the rule."""
-        difference = self.difference(columns, cell_coords)
+        difference = self.difference(columns, cell_positions)
         if self.relation == "<":
             return np.asarray(difference >= 0, dtype=bool)
         if self.relation == "<=":
@@ -90,32 +89,34 @@ class LinearRule:
         if self.unit is not None:
             return np.asarray(difference != 0, dtype=bool)
         sizes = [
-            np.abs(self._term(columns, c, cell_coords)) for c in self.column_indices
+            np.abs(self._term(columns, c, cell_positions)) for c in self.column_indices
         ]
         return np.asarray(np.abs(difference) > FLOAT_TOLERANCE * np.max(sizes, axis=0))
 
-    def solve(self, columns: Sequence[Column], cell_coords: Coords, c: int) -> Coords:
-        """The coordinates (m,) of a column that follow from the others.
+    def solve(
+        self, columns: Sequence[Column], cell_positions: LevelPositions, c: int
+    ) -> LevelPositions:
+        """The positions (m,) of a column that follow from the others.
 
         They are `IMPOSSIBLE` where the column cannot have the value.
         """
         column = columns[c]
         weight = self.weights[self.column_indices.index(c)]
-        difference = -self.difference(columns, cell_coords, without=c)
+        difference = -self.difference(columns, cell_positions, without=c)
         if self.unit is None:
             values = difference * float(column.unit or 1) / weight
-            return coords_of_values(column, values, None)
+            return column.grid.positions_of_scaled(values, None)
         # The column is difference/weight, in its own units.
         unit = (column.unit or Fraction(1)) / abs(int(weight))
-        return coords_of_values(column, int(np.sign(weight)) * difference, unit)
+        return column.grid.positions_of_scaled(int(np.sign(weight)) * difference, unit)
 
     def _term(
-        self, columns: Sequence[Column], c: int, cell_coords: Coords
+        self, columns: Sequence[Column], c: int, cell_positions: LevelPositions
     ) -> ScaledValues:
         """weight·column, in units of the rule, for rows (m, d): (m,)."""
         column = columns[c]
         weight = self.weights[self.column_indices.index(c)]
-        scaled_values = column.grid.coords_to_scaled_values(cell_coords[:, c])
+        scaled_values = column.grid.scaled_values_at(cell_positions[:, c])
         if self.unit is None:
             scaled_values = scaled_values.astype(np.float64)
         else:
@@ -128,14 +129,14 @@ class LinearRule:
     def difference(
         self,
         columns: Sequence[Column],
-        cell_coords: Coords,
+        cell_positions: LevelPositions,
         without: int | None = None,
     ) -> ScaledValues:
         """Σ weight·column − bound (m,) for rows (m, d), `without` one column."""
-        difference = np.full(len(cell_coords), -self.bound)
+        difference = np.full(len(cell_positions), -self.bound)
         for c in self.column_indices:
             if c != without:
-                difference = difference + self._term(columns, c, cell_coords)
+                difference = difference + self._term(columns, c, cell_positions)
         return difference
 
 
@@ -167,77 +168,84 @@ class ProductRule:
         once = [c for c in reversed(factors) if factors.count(c) == 1]
         return (product, *once)
 
-    def is_broken(self, columns: Sequence[Column], cell_coords: Coords) -> Mask:
+    def is_broken(
+        self, columns: Sequence[Column], cell_positions: LevelPositions
+    ) -> Mask:
         """Which rows (m,) of (m, d), without missing cells, break the rule.
 
         A division by 0 breaks no rule.
         """
         column = columns[self.column_indices[0]]
         if not self._is_exact(columns):
-            values = _float_values(column, cell_coords[:, self.column_indices[0]])
-            expected = self._float_product(columns, cell_coords)
+            values = column.grid.floats_at(cell_positions[:, self.column_indices[0]])
+            expected = self._float_product(columns, cell_positions)
             tolerance = FLOAT_TOLERANCE * np.abs(values)
             if column.unit is not None:
                 tolerance = tolerance + float(column.unit) / 2
             return np.asarray(np.abs(values - expected) > tolerance)
-        scaled_values = column.grid.coords_to_scaled_values(
-            cell_coords[:, self.column_indices[0]]
+        scaled_values = column.grid.scaled_values_at(
+            cell_positions[:, self.column_indices[0]]
         )
-        numerator, denominator = self._fractions(columns, cell_coords)
+        numerator, denominator = self._fractions(columns, cell_positions)
         error = 2 * np.abs(scaled_values.astype(object) * denominator - numerator)
         is_off = np.asarray(error > denominator, dtype=bool)
         return np.asarray(is_off & (denominator != 0), dtype=bool)
 
-    def solve(self, columns: Sequence[Column], cell_coords: Coords, c: int) -> Coords:
-        """The coordinates (m,) of a column that follow from the others.
+    def solve(
+        self, columns: Sequence[Column], cell_positions: LevelPositions, c: int
+    ) -> LevelPositions:
+        """The positions (m,) of a column that follow from the others.
 
         They are `IMPOSSIBLE` where the column cannot have the value, and `UNDRAWN`
         where it does not follow, as after a division by 0.
         """
         if c == self.column_indices[0]:
-            return self._solve_product(columns, cell_coords)
-        return self._solve_factor(columns, cell_coords, c)
+            return self._solve_product(columns, cell_positions)
+        return self._solve_factor(columns, cell_positions, c)
 
-    def _solve_product(self, columns: Sequence[Column], cell_coords: Coords) -> Coords:
+    def _solve_product(
+        self, columns: Sequence[Column], cell_positions: LevelPositions
+    ) -> LevelPositions:
         column = columns[self.column_indices[0]]
         if not self._is_exact(columns):
-            values = self._float_product(columns, cell_coords)
+            values = self._float_product(columns, cell_positions)
             if column.unit is not None:
                 values = np.rint(values / float(column.unit)) * float(column.unit)
-            coords = coords_of_values(column, values, None)
-            return Coords(np.where(np.isfinite(values), coords, UNDRAWN))
-        numerator, denominator = self._fractions(columns, cell_coords)
+            positions = column.grid.positions_of_scaled(values, None)
+            return LevelPositions(np.where(np.isfinite(values), positions, UNDRAWN))
+        numerator, denominator = self._fractions(columns, cell_positions)
         is_defined = denominator != 0
         safe_denominator = np.where(is_defined, denominator, 1)
         # np.divmod of Python's integers rounds down; ties go to the even number.
         quotient = (2 * numerator + safe_denominator) // (2 * safe_denominator)
         is_tie = (2 * numerator + safe_denominator) % (2 * safe_denominator) == 0
         quotient = quotient - (is_tie & (quotient % 2 == 1))
-        coords = coords_of_values(column, quotient, column.unit)
-        return Coords(np.where(is_defined, coords, UNDRAWN))
+        positions = column.grid.positions_of_scaled(quotient, column.unit)
+        return LevelPositions(np.where(is_defined, positions, UNDRAWN))
 
     def _solve_factor(
-        self, columns: Sequence[Column], cell_coords: Coords, c: int
-    ) -> Coords:
+        self, columns: Sequence[Column], cell_positions: LevelPositions, c: int
+    ) -> LevelPositions:
         """A factor from the product; the nearest value that the column can have."""
         exponent = self.exponents[self.column_indices[1:].index(c)]
-        product = _float_values(
-            columns[self.column_indices[0]], cell_coords[:, self.column_indices[0]]
+        product_index = self.column_indices[0]
+        product = columns[product_index].grid.floats_at(
+            cell_positions[:, product_index]
         )
         with np.errstate(divide="ignore", invalid="ignore"):
-            rest = product / self._float_product(columns, cell_coords, without=c)
+            rest = product / self._float_product(columns, cell_positions, without=c)
             values = rest**exponent
         column = columns[c]
         safe_values = np.where(np.isfinite(values), values, 0.0)
-        grid_values = column.grid.scaled_values_to_grid_values(safe_values, None)
-        solved = cell_coords.copy()
-        solved[:, c] = column.grid.grid_values_to_coords(column.grid.round(grid_values))
-        coords = solved[:, c]
-        inside = has_value(coords)
-        coords[inside] = np.where(
-            self.is_broken(columns, solved[inside]), IMPOSSIBLE, coords[inside]
+        grid_values = column.grid.grid_values_of(safe_values, None)
+        solved = cell_positions.copy()
+        solved[:, c] = column.grid.rounded_positions(grid_values)
+        positions = solved[:, c]
+        inside = has_value(positions)
+        positions[inside] = np.where(
+            self.is_broken(columns, solved[inside]), IMPOSSIBLE, positions[inside]
         )
-        return Coords(np.where(np.isfinite(values), coords, UNDRAWN))
+        return LevelPositions(np.where(np.isfinite(values), positions, UNDRAWN))
 
     def _is_exact(self, columns: Sequence[Column]) -> bool:
         """Whether all columns count a unit."""
@@ -246,34 +254,32 @@ class ProductRule:
     def _float_product(
         self,
         columns: Sequence[Column],
-        cell_coords: Coords,
+        cell_positions: LevelPositions,
         without: int | None = None,
     ) -> Floats:
         """The product (m,), as floats, of all columns but one; NaN or ∞ after 1/0."""
-        product = np.full(len(cell_coords), float(self.factor))
+        product = np.full(len(cell_positions), float(self.factor))
         with np.errstate(divide="ignore", invalid="ignore"):
             for c, exponent in self._factors():
                 if c != without:
-                    product = (
-                        product
-                        * _float_values(columns[c], cell_coords[:, c]) ** exponent
-                    )
+                    values = columns[c].grid.floats_at(cell_positions[:, c])
+                    product = product * values**exponent
         return product
 
     def _fractions(
-        self, columns: Sequence[Column], cell_coords: Coords
+        self, columns: Sequence[Column], cell_positions: LevelPositions
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """Numerators and denominators ≥ 0 (m,) of the product, in units of column₀."""
         unit_of_product = columns[self.column_indices[0]].unit
         assert unit_of_product is not None, "the product counts a unit"
         ratio = self.factor / unit_of_product
-        numerator = np.full(len(cell_coords), 1, dtype=object)
-        denominator = np.full(len(cell_coords), 1, dtype=object)
+        numerator = np.full(len(cell_positions), 1, dtype=object)
+        denominator = np.full(len(cell_positions), 1, dtype=object)
         for c, exponent in self._factors():
             column = columns[c]
             assert column.unit is not None, "all factors count a unit"
             ratio = ratio * column.unit**exponent
-            scaled_values = column.grid.coords_to_scaled_values(cell_coords[:, c])
+            scaled_values = column.grid.scaled_values_at(cell_positions[:, c])
             if exponent > 0:
                 numerator = numerator * scaled_values.astype(object)
             else:
@@ -291,14 +297,14 @@ class ProductRule:
 class LookupRule:
     """A column that follows from another, or from a part of a time.
 
-    Each known key has one coordinate of the dependent, which comes first. Keys are the
-    coordinates of the determinant, or parts of its times.
+    Each key has one position of the dependent, which comes first. Keys are the
+    positions of the determinant, or parts of its times.
     """
 
     text: str
     column_indices: tuple[int, int]  # the dependent and its determinant
     keys: Floats  # (k,), ascending
-    coords: Coords  # (k,), of the dependent
+    positions: LevelPositions  # (k,), of the dependent
     date_part: DatePart | None = None
     one_to_one: bool = False
     share: float = 1.0
@@ -315,23 +321,27 @@ class LookupRule:
         """The column that can be computed: the dependent."""
         return self.column_indices[:1]
 
-    def is_broken(self, columns: Sequence[Column], cell_coords: Coords) -> Mask:
+    def is_broken(
+        self, columns: Sequence[Column], cell_positions: LevelPositions
+    ) -> Mask:
         """Which rows (m,) of (m, d) have another value than the one of their key."""
         dependent = self.column_indices[0]
-        expected = self.solve(columns, cell_coords, dependent)
-        differs = expected != cell_coords[:, dependent]
+        expected = self.solve(columns, cell_positions, dependent)
+        differs = expected != cell_positions[:, dependent]
         return np.asarray(~is_undrawn(expected) & differs)
 
-    def solve(self, columns: Sequence[Column], cell_coords: Coords, c: int) -> Coords:
-        """The coordinates (m,) of the dependent; `UNDRAWN` for an unknown key."""
+    def solve(
+        self, columns: Sequence[Column], cell_positions: LevelPositions, c: int
+    ) -> LevelPositions:
+        """The positions (m,) of the dependent; `UNDRAWN` for an unknown key."""
         determinant = self.column_indices[1]
         keys = lookup_keys(
-            columns[determinant], cell_coords[:, determinant], self.date_part
+            columns[determinant], cell_positions[:, determinant], self.date_part
         )
-        place = np.searchsorted(self.keys, keys)
-        place = np.minimum(place, len(self.keys) - 1)
-        is_known = self.keys[place] == keys
-        return Coords(np.where(is_known, self.coords[place], UNDRAWN))
+        index = np.searchsorted(self.keys, keys)
+        index = np.minimum(index, len(self.keys) - 1)
+        has_position = self.keys[index] == keys
+        return LevelPositions(np.where(has_position, self.positions[index], UNDRAWN))
 
 
 @dataclass(frozen=True)
@@ -349,11 +359,11 @@ class CombinationRule:
 
 @dataclass(frozen=True)
 class MembershipRule:
-    """A rule that a column has a listed coordinate, which may be `MISSING`."""
+    """A rule that a column has a listed position, which may be `MISSING`."""
 
     text: str
     column_indices: tuple[int]
-    coords: tuple[float, ...]
+    positions: tuple[float, ...]
 
     is_discovered: ClassVar[bool] = False
     share: ClassVar[float] = 1.0
@@ -371,48 +381,27 @@ def is_solvable(rule: Rule) -> TypeGuard[SolvableRule]:
     return len(rule.solvable_indices) > 0
 
 
-def coords_of_values(
-    column: Column, scaled_values: ScaledValues, unit: Fraction | None
-) -> Coords:
-    """The coordinates (m,) of values (m,) that count any unit; None for floats.
-
-    They are `IMPOSSIBLE` where the column cannot have the value.
-    """
-    grid_values = column.grid.scaled_values_to_grid_values(scaled_values, unit)
-    on_grid = column.grid.round(grid_values)
-    tolerance = 0.0
-    if unit is None:
-        tolerance = _GRID_TOLERANCE
-    coords = column.grid.grid_values_to_coords(on_grid)
-    is_on_grid = np.abs(on_grid - grid_values) <= tolerance
-    return Coords(np.where(is_on_grid, coords, IMPOSSIBLE))
-
-
-def _float_values(column: Column, coords: Coords) -> Floats:
-    """The values (m,) at coordinates (m,) of no missing cells, as floats."""
-    scaled_values = column.grid.coords_to_scaled_values(coords)
-    return scaled_values.astype(np.float64) * float(column.unit or 1)
-
-
-def lookup_keys(column: Column, coords: Coords, part: DatePart | None) -> Floats:
-    """What dependents of a column follow from: its coordinates, or a part of its times.
+def lookup_keys(
+    column: Column, positions: LevelPositions, part: DatePart | None
+) -> Floats:
+    """What dependents of a column follow from: its positions, or a part of its times.
 
     Parts are on the clock of the column's own zone.
     """
     if part is None:
-        return coords
-    levels, which = np.unique(coords, return_inverse=True)
-    return _date_parts(column, Coords(levels), part)[which]
+        return positions
+    levels, which = np.unique(positions, return_inverse=True)
+    return _date_parts(column, LevelPositions(levels), part)[which]
 
 
-def _date_parts(column: Column, coords: Coords, part: DatePart) -> Floats:
-    """The parts (m,) of the times at coordinates (m,), as floats."""
+def _date_parts(column: Column, positions: LevelPositions, part: DatePart) -> Floats:
+    """The parts (m,) of the times at positions (m,), as floats."""
     import pandas as pd
 
     if column.encoded.value_type == "datetime":
-        times = column.decode(coords)
+        times = column.decode(positions)
     else:
-        scaled_values = column.grid.coords_to_scaled_values(coords)
+        scaled_values = column.grid.scaled_values_at(positions)
         times = pd.Series(times_of_scaled_values(scaled_values, column.unit))
     name: str = part
     if part == "weekday":

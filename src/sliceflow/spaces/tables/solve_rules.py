@@ -5,10 +5,10 @@ There are two questions, and each has one function:
 | function       | solves for                  | which rule is solved for a cell       |
 |----------------|-----------------------------|---------------------------------------|
 | `solve_column` | one column, from columns    | the first of the rules whose other    |
-|                | that are drawn already      | cells are known; no cell changes      |
+|                | that are drawn already      | cells have a value; no cell changes   |
 | `solve_rows`   | any cell that may change,   | first rules of which no other cell    |
 |                | in rows of which some       | may change, so there is no choice;    |
-|                | cells are known             | then totals before their parts        |
+|                | cells have a value          | then totals before their parts        |
 
 A model of one column asks the first one, because it draws that column now. A `RuleSet`
 asks the second one, to see whether a row can still keep all rules, and to finish it.
@@ -25,9 +25,9 @@ import numpy as np
 
 from sliceflow.arrays import Mask
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import (
+from sliceflow.spaces.tables.level_positions import (
     UNDRAWN,
-    Coords,
+    LevelPositions,
     has_all_values,
     is_missing,
     is_undrawn,
@@ -38,25 +38,25 @@ from sliceflow.spaces.tables.rules import SolvableRule
 def solve_column(
     rules: Sequence[SolvableRule],
     columns: Sequence[Column],
-    cell_coords: Coords,
+    cell_positions: LevelPositions,
     c: int,
-) -> Coords:
-    """The coordinates (m,) of column c that follow from the other cells of rows (m, d).
+) -> LevelPositions:
+    """The positions (m,) of column c that follow from the other cells of rows (m, d).
 
-    The first rule counts of which all other cells are known. `UNDRAWN` if there is
+    The first rule counts of which all other cells have a value. `UNDRAWN` if there is
     none, `IMPOSSIBLE` if the column cannot have the value.
     """
-    coords = Coords(np.full(len(cell_coords), UNDRAWN))
+    positions = LevelPositions(np.full(len(cell_positions), UNDRAWN))
     for rule in rules:
-        follows = is_undrawn(coords) & _knows_all_but(rule, cell_coords, c)
-        coords[follows] = rule.solve(columns, cell_coords[follows], c)
-    return coords
+        follows = is_undrawn(positions) & _knows_all_but(rule, cell_positions, c)
+        positions[follows] = rule.solve(columns, cell_positions[follows], c)
+    return positions
 
 
 def solve_rows(
     rules: Sequence[SolvableRule],
     columns: Sequence[Column],
-    cell_coords: Coords,
+    cell_positions: LevelPositions,
     may_change: Mask,
 ) -> None:
     """Solve rules for the cells of rows (m, d) that may change, in place.
@@ -71,18 +71,18 @@ def solve_rows(
     in ab = a + b. It is b that does, and is 5.
     """
     # A cell that was drawn as missing stays missing. This also makes a copy (m, d).
-    may_change = may_change & ~is_missing(cell_coords)
+    may_change = may_change & ~is_missing(cell_positions)
     in_both_orders = [*rules, *reversed(rules)]
-    _solve_determined_cells(in_both_orders, columns, cell_coords, may_change)
+    _solve_determined_cells(in_both_orders, columns, cell_positions, may_change)
     for rule in in_both_orders:
-        _solve_rule(rule, columns, cell_coords, may_change)
-    _solve_determined_cells(in_both_orders, columns, cell_coords, may_change)
+        _solve_rule(rule, columns, cell_positions, may_change)
+    _solve_determined_cells(in_both_orders, columns, cell_positions, may_change)
 
 
 def _solve_determined_cells(
     rules: Sequence[SolvableRule],
     columns: Sequence[Column],
-    cell_coords: Coords,
+    cell_positions: LevelPositions,
     may_change: Mask,
 ) -> None:
     """Solve rules for a cell if no other cell of the rule may change, in place.
@@ -95,7 +95,7 @@ def _solve_determined_cells(
         is_changed = False
         for rule in rules:
             if _solve_rule(
-                rule, columns, cell_coords, may_change, only_determined=True
+                rule, columns, cell_positions, may_change, only_determined=True
             ):
                 is_changed = True
 
@@ -103,11 +103,11 @@ def _solve_determined_cells(
 def _solve_rule(
     rule: SolvableRule,
     columns: Sequence[Column],
-    cell_coords: Coords,
+    cell_positions: LevelPositions,
     may_change: Mask,
     only_determined: bool = False,
 ) -> bool:
-    """Solve a rule for a cell in each row where all its others are known, in place.
+    """Solve a rule for a cell in each row where all its others have a value, in place.
 
     With `only_determined`, not in rows where others may change, too. In rows where the
     rule was solved, none of its cells may change any more: `may_change` (m, d) is
@@ -119,23 +119,23 @@ def _solve_rule(
     """
     is_changed = False
     for c in rule.solvable_indices:
-        is_solved = may_change[:, c] & _knows_all_but(rule, cell_coords, c)
+        is_solved = may_change[:, c] & _knows_all_but(rule, cell_positions, c)
         if only_determined:
             others = _other_indices(rule, c)
             is_solved &= ~may_change[:, others].any(axis=1)
         if is_solved.any():
-            coords = rule.solve(columns, cell_coords[is_solved], c)
-            before = cell_coords[is_solved, c]
-            after = np.where(is_undrawn(coords), before, coords)
-            cell_coords[is_solved, c] = after
+            positions = rule.solve(columns, cell_positions[is_solved], c)
+            before = cell_positions[is_solved, c]
+            after = np.where(is_undrawn(positions), before, positions)
+            cell_positions[is_solved, c] = after
             may_change[np.ix_(is_solved, np.array(rule.column_indices))] = False
             is_changed = True
     return is_changed
 
 
-def _knows_all_but(rule: SolvableRule, cell_coords: Coords, c: int) -> Mask:
+def _knows_all_but(rule: SolvableRule, cell_positions: LevelPositions, c: int) -> Mask:
     """Which rows (m,) have a value in all columns of a rule, column c aside."""
-    return has_all_values(cell_coords, _other_indices(rule, c))
+    return has_all_values(cell_positions, _other_indices(rule, c))
 
 
 def _other_indices(rule: SolvableRule, c: int) -> list[int]:

@@ -15,8 +15,12 @@ from sliceflow.engine.random import Seed
 from sliceflow.errors import ParameterError
 from sliceflow.spaces.tables.column_data import ColumnData
 from sliceflow.spaces.tables.columns import Column
-from sliceflow.spaces.tables.coords import Coords, has_all_values, is_undrawn
 from sliceflow.spaces.tables.infer_columns import infer_column
+from sliceflow.spaces.tables.level_positions import (
+    LevelPositions,
+    has_all_values,
+    is_undrawn,
+)
 from sliceflow.spaces.tables.parse_constraints import parse_constraint
 from sliceflow.spaces.tables.rare_levels import merge_rare_levels
 from sliceflow.spaces.tables.rule_search import find_rules
@@ -88,7 +92,7 @@ class Table:
     rows: TableRows  # as the user passed them
     columns: tuple[Column, ...]  # their kinds, levels and grids
     rule_set: RuleSet  # the rules that hold in every row
-    cell_coords: Coords  # (n, d), the coordinates of all cells
+    cell_positions: LevelPositions  # (n, d), the positions of all cells
     approximate_rules: tuple[SolvableRule, ...] = ()  # these hold in nearly every row
 
     @classmethod
@@ -124,14 +128,16 @@ class Table:
             if merges_rare_levels:
                 column = merge_rare_levels(column)
             columns.append(column)
-        cell_coords = Coords(np.column_stack([column.coords for column in columns]))
+        cell_positions = LevelPositions(
+            np.column_stack([column.positions for column in columns])
+        )
         rules = [parse_constraint(text, columns) for text in constraints]
-        no_rules = RuleSet((), columns, cell_coords)
-        table = cls(rows, tuple(columns), no_rules, cell_coords).with_rules(rules)
+        no_rules = RuleSet((), columns, cell_positions)
+        table = cls(rows, tuple(columns), no_rules, cell_positions).with_rules(rules)
         table.rule_set.check_rows()
         if not search_rules:
             return table
-        found = find_rules(columns, cell_coords, rules)
+        found = find_rules(columns, cell_positions, rules)
         approximate_rules = [
             rule for rule in found if rule.share < 1 and is_solvable(rule)
         ]
@@ -152,7 +158,7 @@ class Table:
         for c, column in enumerate(self.columns):
             observed_only = column.observed_only or c in newly_observed_only
             columns.append(replace(column, observed_only=observed_only))
-        rule_set = RuleSet((*self.rule_set.rules, *more), columns, self.cell_coords)
+        rule_set = RuleSet((*self.rule_set.rules, *more), columns, self.cell_positions)
         return replace(self, columns=tuple(columns), rule_set=rule_set)
 
     @cached_property
@@ -191,7 +197,7 @@ class Table:
                 found.append(FoundRule(rule.text, rule.share, names))
         return found
 
-    def shares_kept(self, cell_coords: Coords) -> dict[str, float]:
+    def shares_kept(self, cell_positions: LevelPositions) -> dict[str, float]:
         """The share of rows (m, d) that keep each of `found_rules`, by its text.
 
         Rows with a missing cell in the columns of a rule do not count for it. If no
@@ -204,23 +210,25 @@ class Table:
                 continue
             if not isinstance(rule, LinearRule | LookupRule | ProductRule):
                 continue
-            known = cell_coords[has_all_values(cell_coords, rule.column_indices)]
+            is_complete = has_all_values(cell_positions, rule.column_indices)
             shares[rule.text] = 1.0
-            if len(known) > 0:
-                broken = rule.is_broken(self.columns, known)
+            if is_complete.any():
+                broken = rule.is_broken(self.columns, cell_positions[is_complete])
                 shares[rule.text] = 1 - float(broken.mean())
         return shares
 
-    def rules_that_give(self, c: int, known: Iterable[int]) -> list[SolvableRule]:
-        """The rules that compute column c from the `known` columns and constants.
+    def rules_that_give(
+        self, c: int, drawn_indices: Iterable[int]
+    ) -> list[SolvableRule]:
+        """The rules that compute column c from drawn columns and constants.
 
         An approximate rule counts only if no exact one computes the column.
         """
-        known = {*known, *self._constant_indices}
-        rules = self.rule_set.rules_that_give(c, known)
+        usable = {*drawn_indices, *self._constant_indices}
+        rules = self.rule_set.rules_that_give(c, usable)
         for rule in self.approximate_rules:
             derived, *others = rule.column_indices
-            if not rules and c == derived and known.issuperset(others):
+            if not rules and c == derived and usable.issuperset(others):
                 rules.append(rule)
         return rules
 
@@ -233,86 +241,87 @@ class Table:
             if column.n_levels and not column.is_modeled
         ]
 
-    def rows_to_draw(self, c: int, known: Iterable[int]) -> Mask:
+    def rows_to_draw(self, c: int, drawn_indices: Iterable[int]) -> Mask:
         """Which rows (n,) have a cell of column c that no exact rule computes."""
-        rules = self.rule_set.rules_that_give(c, {*known, *self._constant_indices})
-        return is_undrawn(solve_column(rules, self.columns, self.cell_coords, c))
+        usable = {*drawn_indices, *self._constant_indices}
+        rules = self.rule_set.rules_that_give(c, usable)
+        return is_undrawn(solve_column(rules, self.columns, self.cell_positions, c))
 
     def column_data(self, c: int, predictors: Sequence[int]) -> ColumnData:
         """What a model of column c, drawn from `predictors`, is fitted to."""
         predictor_indices = np.array(predictors, dtype=np.int64)
-        return ColumnData(self.columns, self.cell_coords, c, predictor_indices)
+        return ColumnData(self.columns, self.cell_positions, c, predictor_indices)
 
     @cached_property
     def unique_rows(self) -> set[bytes]:
-        """The rows that occur once, as bytes of their coordinates.
+        """The rows that occur once, as bytes of their positions.
 
         A new row that equals one of them is a copy. Empty if most rows occur more than
         once: then equal rows are usual, and no copies.
         """
-        counts = Counter(row.tobytes() for row in self.cell_coords)
+        counts = Counter(row.tobytes() for row in self.cell_positions)
         unique = {row for row, count in counts.items() if count == 1}
-        if 2 * len(unique) <= len(self.cell_coords):
+        if 2 * len(unique) <= len(self.cell_positions):
             return set()
         return unique
 
-    def copies_unique_row(self, cell_coords: Coords) -> Mask:
-        """Which rows of coordinates (m, d) copy a row that occurs once."""
+    def copies_unique_row(self, cell_positions: LevelPositions) -> Mask:
+        """Which rows of positions (m, d) copy a row that occurs once."""
         return np.array(
-            [row.tobytes() in self.unique_rows for row in cell_coords], dtype=bool
+            [row.tobytes() in self.unique_rows for row in cell_positions], dtype=bool
         )
 
-    def coords_of(
+    def positions_of(
         self,
         rows: TableRows,
         *,
         new_as_missing: bool = False,
         outside_as_missing: bool = False,
-    ) -> Coords:
-        """The coordinates (m, d) of other rows. An error names a value that cannot be.
+    ) -> LevelPositions:
+        """The positions (m, d) of other rows. An error names a value that cannot be.
 
         With `new_as_missing`, new levels of categories count as missing cells, and with
         `outside_as_missing`, numbers outside the range of their column.
         """
         others = rows.align_columns(self.rows).columns
-        coords = []
+        positions = []
         for column, encoded in zip(self.columns, others, strict=True):
-            column_coords = column.encode(
+            column_positions = column.encode(
                 encoded,
                 new_as_missing=new_as_missing,
                 outside_as_missing=outside_as_missing,
             )
-            coords.append(column_coords)
-        return Coords(np.column_stack(coords))
+            positions.append(column_positions)
+        return LevelPositions(np.column_stack(positions))
 
     def to_dataframe(
         self,
-        cell_coords: Coords,
+        cell_positions: LevelPositions,
         seed: Seed,
         given: Mapping[int, pd.Series] | None = None,
     ) -> pd.DataFrame:
-        """A DataFrame of rows with coordinates (m, d).
+        """A DataFrame of rows with positions (m, d).
 
         `given` columns have one value in all rows, which is passed as a Series of one.
         """
         named_columns = []
         for c, column in enumerate(self.columns):
             if given and c in given:
-                series = given[c].repeat(len(cell_coords)).reset_index(drop=True)
+                series = given[c].repeat(len(cell_positions)).reset_index(drop=True)
                 named_columns.append((column.name, series))
             elif column.kind != "drop":
                 series = _decode(
-                    column, cell_coords[:, c], seed.child("identifiers", c)
+                    column, cell_positions[:, c], seed.child("identifiers", c)
                 )
                 named_columns.append((column.name, series))
         return make_dataframe(self.rows, named_columns)
 
 
-def _decode(column: Column, coords: Coords, seed: Seed) -> pd.Series:
+def _decode(column: Column, positions: LevelPositions, seed: Seed) -> pd.Series:
     """The values (m,) of new rows; identifiers are made up."""
     if column.kind == "identifier":
-        return column.draw_identifiers(coords, generator(seed))
-    return column.decode(coords)
+        return column.draw_identifiers(positions, generator(seed))
+    return column.decode(positions)
 
 
 def _check_names(rows: TableRows, kinds: Mapping[Any, str]) -> None:

@@ -55,13 +55,13 @@ class TableRows:
         columns = tuple(_concatenate(above, below) for above, below in pairs)
         return replace(self, columns=columns, n=self.n + others.n)
 
-    def align_columns(self, known: TableRows) -> TableRows:
-        """The same rows, with the columns in the order of `known`.
+    def align_columns(self, like: TableRows) -> TableRows:
+        """The same rows, with the columns in the order of those of `like`.
 
         A `DataError` names a column that is lacking or unknown.
         """
         by_name = {column.name: column for column in self.columns}
-        names = [column.name for column in known.columns]
+        names = [column.name for column in like.columns]
         for name in names:
             if name not in by_name:
                 raise DataError(
@@ -75,7 +75,7 @@ class TableRows:
                     "drop it",
                 )
         columns = tuple(by_name[name] for name in names)
-        return replace(self, columns=columns, header=known.header)
+        return replace(self, columns=columns, header=like.header)
 
     def take(self, row_indices: Ints) -> TableRows:
         """The rows with these indices (m,)."""
@@ -144,7 +144,7 @@ def convert_exactly(values: pd.Series, dtype: Any) -> pd.Series:
 
 
 def _concatenate(above: EncodedColumn, below: EncodedColumn) -> EncodedColumn:
-    """A column of a model, and new rows of it."""
+    """A column of a model with new cells below its own."""
     import pandas as pd
 
     old_cells = above.to_series(above.codes)

@@ -19,7 +19,7 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.spaces.tables.columns import Column, middle_probabilities
-from sliceflow.spaces.tables.coords import Coords, is_missing
+from sliceflow.spaces.tables.level_positions import LevelPositions, is_missing
 
 # A tree is fitted to at most this many rows; all rows are in its leaves. With 15,000,
 # samples of Adult are told from rows more easily (C2ST .915 for .997;
@@ -149,8 +149,8 @@ class Tree:
     ) -> Tree:
         """Split rows by their features x (n, p), so that `targets` are alike in leaves.
 
-        Targets are classes (n,), or numbers (n, k); see `tree_targets`. The leaves hold
-        the `values` (n,) of their rows.
+        Targets are classes (n,), or numbers (n, k), as `tree_targets` makes them. The
+        leaves hold the `values` (n,) of their rows.
         """
         sample = subsample_indices(np.arange(len(values)), rng)
         nodes = _fit_nodes(x[sample], targets[sample], settings)
@@ -197,8 +197,8 @@ class Tree:
             fraction=centered - below,
         )
 
-    def leaf_range(self, node: Ints) -> tuple[Coords, Coords]:
-        """The lowest and the highest value (m,) of leaves (m,) that hold coordinates.
+    def leaf_range(self, node: Ints) -> tuple[LevelPositions, LevelPositions]:
+        """The lowest and the highest value (m,) of leaves (m,) that hold positions.
 
         Missing cells do not count, unless a leaf has nothing else. Of nodes above
         leaves, these are just two of the values.
@@ -206,12 +206,12 @@ class Tree:
         start = self.node_start[node]
         lowest = self.values[start + self._n_missing[node]]
         highest = self.values[start + self.node_size[node] - 1]
-        return Coords(lowest), Coords(highest)
+        return LevelPositions(lowest), LevelPositions(highest)
 
     @cached_property
     def _n_missing(self) -> Ints:
-        """How many values of each node are missing, at most all but one: (nodes,)."""
-        n_before = np.append(0, np.cumsum(is_missing(Coords(self.values))))
+        """How many missing cells each node has, at most all but one: (nodes,)."""
+        n_before = np.append(0, np.cumsum(is_missing(LevelPositions(self.values))))
         n_missing = n_before[self.node_start + self.node_size]
         n_missing = n_missing - n_before[self.node_start]
         return np.asarray(np.minimum(n_missing, self.node_size - 1))
@@ -242,11 +242,12 @@ def subsample_indices(row_indices: Ints, rng: np.random.Generator) -> Ints:
 
 
 def tree_targets(column: Column, values: Floats) -> Targets:
-    """The targets of a tree of a column, given the values (n,) of its cells.
+    """The targets of a tree of a column: classes (n,), or numbers (n, k).
 
-    For a category, they are classes (n,), or with very many levels one column of (n, k)
-    for each of the most frequent levels. For a number, they are functions (n, k) of its
-    place in the order of all numbers.
+    The `values` (n,) are what the tree holds: positions, or residuals. Of a category,
+    targets are the levels, or with very many levels a column of 0 and 1 for each of the
+    most frequent ones. Of a quantitative column, they are functions of the place u of
+    each value among all, from 0 to 1.
     """
     if column.is_quantitative:
         _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)

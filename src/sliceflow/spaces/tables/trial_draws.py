@@ -16,8 +16,8 @@ from sliceflow.arrays import Floats
 from sliceflow.engine.random import Seed
 from sliceflow.metrics.tables import BoostingSettings, boosted_trees
 from sliceflow.spaces.tables.chain import draw_chain, fit_chain, make_blank_row
-from sliceflow.spaces.tables.coords import Coords, split_in_halves
 from sliceflow.spaces.tables.draft_rows import DraftRows
+from sliceflow.spaces.tables.level_positions import LevelPositions, split_in_halves
 from sliceflow.spaces.tables.row_distances import compared_columns
 from sliceflow.spaces.tables.strategies import Strategy
 from sliceflow.spaces.tables.table import Table, generator
@@ -40,10 +40,10 @@ CHOICE_SEED = Seed(0).child("detail")
 
 
 class Halves(NamedTuple):
-    """Rows of a table, halved at random: coordinates (n/2, d)."""
+    """Rows of a table, halved at random: positions (n/2, d)."""
 
-    fitted: Coords
-    held_out: Coords
+    fitted: LevelPositions
+    held_out: LevelPositions
 
 
 def count_halves(n_compared: int) -> int:
@@ -51,57 +51,59 @@ def count_halves(n_compared: int) -> int:
     return 2 * max(1, ROWS_COMPARED // n_compared)
 
 
-def iter_halves(cell_coords: Coords, seed: Seed, n_compared: int) -> Iterator[Halves]:
+def iter_halves(
+    cell_positions: LevelPositions, seed: Seed, n_compared: int
+) -> Iterator[Halves]:
     """Halve rows (n, d) often enough to compare two ways to draw them.
 
     Each half is fitted once, and held out once.
 
     Parameters
     ----------
-    cell_coords : coordinates of all rows
+    cell_positions : positions of all rows
     seed : of the halves
     n_compared : how many of the rows are compared with draws
     """
     for i in range(count_halves(n_compared) // 2):
         rng = generator(seed.child(i))
-        first, second = split_in_halves(Coords(rng.permutation(cell_coords)))
+        first, second = split_in_halves(LevelPositions(rng.permutation(cell_positions)))
         yield Halves(first, second)
         yield Halves(second, first)
 
 
 def trial_draws(
     table: Table,
-    cell_coords: Coords,
+    cell_positions: LevelPositions,
     n_draws: int,
     settings: TreeSettings,
     strategies: Sequence[Strategy],
     *,
     drawn_indices: Sequence[int] | None = None,
-    fixed_coords: Mapping[int, float] | None = None,
-) -> Coords:
-    """Coordinates (n_draws, d) drawn by a chain that is fitted to rows (n, d).
+    fixed_positions: Mapping[int, float] | None = None,
+) -> LevelPositions:
+    """Positions (n_draws, d) drawn by a chain that is fitted to rows (n, d).
 
     Constraints are ignored. Other columns than the drawn ones are as in a blank row.
 
     Parameters
     ----------
     table, settings, strategies : of all rows
-    cell_coords : the rows that the chain is fitted to
+    cell_positions : the rows that the chain is fitted to
     n_draws : how many rows are drawn
     drawn_indices : the columns to draw; by default those that are compared
-    fixed_coords : coordinates of columns that are not drawn, by their indices
+    fixed_positions : positions of columns that are not drawn, by their indices
     """
     if drawn_indices is None:
         drawn_indices = compared_columns(table)
-    fixed_coords = fixed_coords or {}
-    blank_row = make_blank_row(table.columns, fixed_coords)
-    draws = Coords(np.tile(blank_row, (n_draws, 1)))
+    fixed_positions = fixed_positions or {}
+    blank_row = make_blank_row(table.columns, fixed_positions)
+    draws = LevelPositions(np.tile(blank_row, (n_draws, 1)))
     not_drawn = [c for c in table.drawing_order if c not in drawn_indices]
     rng = generator(CHOICE_SEED.child("draws"))
     chain = fit_chain(
         table,
-        cell_coords,
-        [*not_drawn, *fixed_coords],
+        cell_positions,
+        [*not_drawn, *fixed_positions],
         seed=CHOICE_SEED,
         settings=settings,
         strategies=strategies,
@@ -112,27 +114,27 @@ def trial_draws(
 
 def trial_auc(
     table: Table,
-    fitted_coords: Coords,
-    held_out_coords: Coords,
+    fitted_positions: LevelPositions,
+    held_out_positions: LevelPositions,
     settings: TreeSettings,
     strategies: Sequence[Strategy],
 ) -> float:
     """How well a detector tells draws of a chain of fitted rows from other rows."""
     draws = trial_draws(
-        table, fitted_coords, len(held_out_coords), settings, strategies
+        table, fitted_positions, len(held_out_positions), settings, strategies
     )
     compared = compared_columns(table)
-    return detector_auc(held_out_coords[:, compared], draws[:, compared])
+    return detector_auc(held_out_positions[:, compared], draws[:, compared])
 
 
-def detector_auc(cell_coords: Coords, draws: Floats) -> float:
+def detector_auc(cell_positions: LevelPositions, draws: Floats) -> float:
     """The area under the ROC curve of boosted trees that tell draws from rows.
 
-    ½ if they cannot. Rows are coordinates (n, p), and draws (m, p), at least `N_FOLDS`
+    ½ if they cannot. Rows are positions (n, p), and draws (m, p), at least `N_FOLDS`
     of each.
     """
-    x = np.concatenate((cell_coords, draws))
-    y = np.repeat((0, 1), (len(cell_coords), len(draws)))
+    x = np.concatenate((cell_positions, draws))
+    y = np.repeat((0, 1), (len(cell_positions), len(draws)))
     no_categories = [False] * x.shape[1]
     detector = boosted_trees(no_categories, DETECTOR_SETTINGS)
     folds = StratifiedKFold(N_FOLDS, shuffle=True, random_state=0)
