@@ -210,6 +210,23 @@ def test_changed_files_are_refused_or_draw_numbers(tmp_path, monkeypatch):
     ("call", "message"),
     [
         (
+            lambda: posterior(THETA.astype("M8[D]"), X),
+            r"theta has dtype datetime64\[D\]; pass numbers",
+        ),
+        (lambda: posterior(THETA, X.astype(str)), r"x has dtype <U.*; pass numbers"),
+        (
+            lambda: posterior([[1], [1, 2]], [[1], [2]]),
+            "theta cannot be read as numbers: .*; pass numbers in rows of one length",
+        ),
+        (
+            lambda: posterior(THETA, np.ma.masked_array(X, X == 2)),
+            "a value of x is masked",
+        ),
+        (
+            lambda: posterior(THETA, X).sample((3,), x="one"),
+            "x has dtype <U3; pass numbers",
+        ),
+        (
             lambda: posterior(THETA[None], X),
             r"theta has shape \(1, 5, 2\); pass one row",
         ),

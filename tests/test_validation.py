@@ -1,9 +1,13 @@
 """Checks of parameters and data, and conversions of what users pass."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
+from sliceflow import transports
+from sliceflow.engine.events import Progress
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.validation import (
     as_callables,
@@ -11,6 +15,7 @@ from sliceflow.validation import (
     check_finite,
     from_tensor,
     is_int,
+    is_object_of,
     is_real,
     require,
     require_bool,
@@ -86,6 +91,7 @@ def test_bools_and_nan_are_no_numbers():
     assert not is_real(float("nan"), 0)
     assert not is_real(True, 0)
     assert not is_real("1", 0)
+    assert not is_real(10**400, 0, math.inf)
 
 
 def test_bounds_are_arrays_of_all_columns():
@@ -134,9 +140,26 @@ def test_one_callable_several_or_none_may_be_given(listeners, count):
     assert len(as_callables(listeners, "listeners")) == count
 
 
-@pytest.mark.parametrize("listeners", [3, (print, 3)])
+def test_the_error_of_a_class_says_how_to_make_an_object():
+    with pytest.raises(ParameterError) as caught:
+        require(False, "listeners", Progress, "a callable")
+    assert caught.value.hint == "this is a class: write Progress()"
+    with pytest.raises(ParameterError) as caught:
+        require(False, "n", int, "a number", "such as 3")
+    assert caught.value.hint == "such as 3"  # int is not a class of this package
+
+
+def test_a_class_has_the_methods_of_a_protocol_and_is_no_object_of_it():
+    assert is_object_of(transports.SortedTransport(), transports.Transport)
+    assert not is_object_of(transports.SortedTransport, transports.Transport)
+    assert not is_object_of(3, transports.Transport)
+
+
+@pytest.mark.parametrize(
+    "listeners", [3, (print, 3), Progress, (print, Progress), "on", {}, {"a": 3}]
+)
 def test_what_cannot_be_called_is_refused(listeners):
     with pytest.raises(
-        ValueError, match=r"listeners=.*3.* must be a callable, a tuple of several, or"
+        ParameterError, match=r"listeners=.* must be a callable, a tuple of several, or"
     ):
         as_callables(listeners, "listeners")

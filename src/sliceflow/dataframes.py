@@ -117,6 +117,8 @@ def check_columns(X: Any) -> None:
     names = column_names(X)
     if names is None:
         return
+    if not names:
+        raise DataError("X has no columns", "pass at least one column of numbers")
     repeated = duplicates(names)
     if repeated:
         raise DataError(
@@ -128,6 +130,9 @@ def check_columns(X: Any) -> None:
 
 def _check_column(column: pd.Series, name: Any) -> None:
     """Raise a `DataError` if the column of X is not made of numbers."""
+    if str(column.dtype).startswith("Sparse"):
+        hint = "make it dense: X.sparse.to_dense()"
+        raise DataError(f"X has dtype {column.dtype}", hint, column=name)
     kind = column_kind(column)
     if kind in ("boolean", "integer", "float"):
         return

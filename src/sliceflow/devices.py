@@ -84,6 +84,9 @@ def resolve_device(device: str | torch.device) -> torch.device:
     """
     import torch
 
+    if not isinstance(device, str | torch.device):
+        fact = "is not a torch device"
+        raise ParameterError("device", device, fact, "try 'cpu' or 'cuda'")
     if device == "auto" and torch.cuda.is_available():
         return torch.device("cuda")
     if device == "auto":

@@ -49,8 +49,9 @@ def load(
         Device for sampling; any, whatever the fit used. "auto" uses a GPU if there is
         one.
     precision : "auto", "float32", "float16", "bfloat16" or None, default None
-        Precision of an `ImageFlow` on a GPU; None keeps the model's. "float32" is
-        slower, with nearly the results of a CPU.
+        Precision in which a GPU draws samples of an `ImageFlow`, as by its
+        `set_sample_precision`; None keeps the model's. "float32" is slower, with nearly
+        the results of a CPU.
     max_memory : int or None, default None
         Maximum bytes for the model and for drawing one sample. None takes a limit from
         the file's size, which accepts models of usual fits and refuses files made to
@@ -90,7 +91,7 @@ def load(
         if class_name != "ImageFlow":
             fact = f"applies to pictures, but this is a {class_name}"
             raise ParameterError("precision", precision, fact, "omit it")
-        cast("ImageFlow", flow).use_precision(precision)
+        cast("ImageFlow", flow).set_sample_precision(precision)
     return flow
 
 

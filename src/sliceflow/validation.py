@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import fields, is_dataclass, replace
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -21,6 +22,12 @@ Bound = float | Sequence[float]
 ColumnBounds = tuple[Bound, Bound]
 
 CallableT = TypeVar("CallableT", bound=Callable[..., Any])
+ValueT = TypeVar("ValueT")
+
+# The largest count of a parameter, as in files. No machine could hold more.
+MAX_COUNT = 1 << 40
+# The largest int of torch.
+_MAX_INT64 = (1 << 63) - 1
 
 
 def require(
@@ -28,23 +35,28 @@ def require(
 ) -> None:
     """Raise a `ParameterError` with a parameter's name and value, unless `ok`.
 
-    `requirement` says what it must be, such as "at least 1".
+    `requirement` says what it must be, such as "at least 1". For one of this package's
+    classes, the error says how to make an object of it.
     """
-    if not ok:
-        raise ParameterError(name, value, f"must be {requirement}", hint)
+    if ok:
+        return
+    if isinstance(value, type) and value.__module__.startswith("sliceflow."):
+        hint = f"this is a class: write {value.__name__}()"
+    raise ParameterError(name, value, f"must be {requirement}", hint)
 
 
 def require_choice(
     name: str, value: object, choices: Sequence[str | None], hint: str = ""
 ) -> None:
     """Raise a `ParameterError` unless a parameter is one of some words, or None."""
-    requirement = _either(map(repr, choices))
-    require(_is_one_of(value, choices), name, value, requirement, hint)
+    if isinstance(value, str | None) and value in choices:
+        return
+    require(False, name, value, _either(map(repr, choices)), hint)
 
 
 def require_bool(name: str, value: object) -> None:
     """Raise a `ParameterError` unless a parameter is True or False."""
-    require(is_bool(value), name, value, "True or False")
+    require(isinstance(value, bool | np.bool), name, value, "True or False")
 
 
 def require_int(
@@ -52,16 +64,22 @@ def require_int(
     value: object,
     minimum: int,
     *,
+    maximum: int = MAX_COUNT,
     others: Sequence[str | None] = (),
     hint: str = "",
 ) -> None:
     """Raise a `ParameterError` unless a parameter is an int of at least `minimum`.
 
-    It may also be one of the `others`, such as None or "auto".
+    It may also be one of the `others`, such as None or "auto". An int above the
+    `maximum`, which no user comes near, has an error of its own.
     """
-    is_valid = is_int(value, minimum) or _is_one_of(value, others)
-    requirement = _either([*map(repr, others), f"an int of at least {minimum}"])
-    require(is_valid, name, value, requirement, hint)
+    if isinstance(value, str | None) and value in others:
+        return
+    if not is_int(value, minimum):
+        wanted = _either([*map(repr, others), f"an int of at least {minimum}"])
+        require(False, name, value, wanted, hint)
+    is_too_large = isinstance(value, Integral) and int(value) > maximum
+    require(not is_too_large, name, value, f"at most {maximum}", hint)
 
 
 def require_real(
@@ -77,27 +95,21 @@ def require_real(
 
     It may also be one of the `others`, such as None or "auto".
     """
+    if isinstance(value, str | None) and value in others:
+        return
     maximum = sys.float_info.max
     number = f"a finite number of at least {minimum}"
     if may_be_infinite:
         maximum = math.inf
         number = f"a number of at least {minimum}, which may be math.inf"
-    is_valid = is_real(value, minimum, maximum) or _is_one_of(value, others)
-    requirement = _either([*map(repr, others), number])
-    require(is_valid, name, value, requirement, hint)
+    if not is_real(value, minimum, maximum):
+        require(False, name, value, _either([*map(repr, others), number]), hint)
 
 
 def require_verbosity(verbose: object) -> None:
     """Raise a `ParameterError` unless the parameter `verbose` says how much to log."""
-    is_valid = is_bool(verbose) or is_int(verbose, 0)
+    is_valid = isinstance(verbose, bool | np.bool) or is_int(verbose, 0)
     require(is_valid, "verbose", verbose, "a bool, or an int of at least 0")
-
-
-def _is_one_of(value: object, choices: Iterable[str | None]) -> bool:
-    """Whether a value, which may be anything, is one of some words or None."""
-    if value is not None and not isinstance(value, str):
-        return False
-    return value in choices
 
 
 def _either(alternatives: Iterable[str]) -> str:
@@ -120,23 +132,54 @@ def check_finite(x: Tensor, hint: str) -> None:
     raise DataError(fact, hint)
 
 
-def is_bool(value: object) -> bool:
-    """Whether `value` is True or False, of Python or numpy."""
-    return isinstance(value, bool | np.bool)
+def is_object_of(value: object, protocol: type) -> bool:
+    """Whether `value` has the members of a runtime protocol, and is not a class.
+
+    A class has these members, too, but its methods have no object to work on.
+    """
+    return isinstance(value, protocol) and not isinstance(value, type)
 
 
 def is_int(value: object, minimum: int) -> bool:
     """Whether `value` is an integer (not a bool) of at least `minimum`."""
-    if isinstance(value, bool) or not isinstance(value, Integral):
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
         return False
     return int(value) >= minimum
 
 
 def is_real(value: object, low: float, high: float = sys.float_info.max) -> bool:
     """Whether `value` is a number (not a bool, not NaN) from `low` to `high`."""
-    if isinstance(value, bool) or not isinstance(value, Real):
+    if not isinstance(value, int | float | np.integer | np.floating):
         return False
-    return low <= float(value) <= high
+    if isinstance(value, bool):
+        return False
+    try:
+        number = float(value)
+    except OverflowError:  # an int beyond the floats
+        return False
+    return low <= number <= high
+
+
+def with_plain_numbers(value: ValueT) -> ValueT:
+    """A parameter, or a dataclass of parameters, with numbers in Python's types.
+
+    With numbers of numpy, such as int8, products of parameters could overflow.
+    Dataclasses among the parameters have plain numbers, too.
+    """
+    plain: Any = value
+    if isinstance(value, np.bool | np.integer | np.floating):
+        plain = value.item()
+    elif isinstance(value, int) and value > _MAX_INT64 and is_real(value, 0):
+        plain = float(value)  # only parameters that are no counts have such ints
+    elif is_dataclass(value) and not isinstance(value, type):
+        plain = replace(
+            value,
+            **{
+                field.name: with_plain_numbers(getattr(value, field.name))
+                for field in fields(value)
+            },
+        )
+    return cast(ValueT, plain)
 
 
 def as_column_bounds(
@@ -160,10 +203,12 @@ def as_column_bounds(
     hint = f"pass (low, high): numbers, or lists of {n_columns}, one for each of the "
     hint += columns
     try:
+        if isinstance(bounds, str | bytes | Set | Mapping):
+            raise TypeError("it has no order, or no numbers")
         lower, upper = bounds
         low = _as_bound(lower, n_columns)
         high = _as_bound(upper, n_columns)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         fact = f"is not a pair of bounds of the {columns}"
         raise ParameterError("bounds", bounds, fact, hint) from error
     is_ordered = low < high
@@ -177,7 +222,10 @@ def as_column_bounds(
 
 def _as_bound(bound: Any, n_columns: int) -> Floats:
     """One number, or one for each column, as an array (d,) of its own."""
-    values = np.asarray(from_tensor(bound), dtype=np.float64)
+    numbers = np.asarray(from_tensor(bound))
+    if numbers.dtype.kind not in "fiuO":  # numpy would read text, and count dates
+        raise TypeError(f"bounds are of dtype {numbers.dtype}")
+    values = numbers.astype(np.float64)
     return np.broadcast_to(values, (n_columns,)).copy()
 
 
@@ -187,12 +235,16 @@ def as_callables(
     """What a user passes as one callable, several or None; as a tuple."""
     if value is None:
         return ()
+    requirement = "a callable, a tuple of several, or None"
+    require(not isinstance(value, type), name, value, requirement)
     if callable(value):
         return (value,)
-    requirement = "a callable, a tuple of several, or None"
-    require(isinstance(value, Iterable), name, value, requirement)
+    is_several = isinstance(value, Iterable) and not isinstance(value, str | Mapping)
+    require(is_several, name, value, requirement)
     several = tuple(value)
-    require(all(callable(one) for one in several), name, several, requirement)
+    for one in several:
+        is_listener = callable(one) and not isinstance(one, type)
+        require(is_listener, name, one, requirement)
     return several
 
 
@@ -211,6 +263,9 @@ def from_tensor(x: Any) -> Any:
     torch = sys.modules.get("torch")  # without it, x is not a tensor
     if torch is None or not isinstance(x, torch.Tensor):
         return x
+    if x.is_meta or x.layout != torch.strided:
+        kind = "without data" if x.is_meta else f"of layout {x.layout}"
+        raise DataError(f"a tensor {kind} was passed", "pass a dense tensor of numbers")
     x = x.detach().cpu()
     if x.dtype == torch.bfloat16:
         x = x.float()

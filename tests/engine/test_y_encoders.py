@@ -1,6 +1,7 @@
 """Encoders of y, the offsets of an encoded y, and what a flow does with it."""
 
 import math
+from datetime import date, time
 
 import numpy as np
 import pandas as pd
@@ -46,6 +47,57 @@ def test_whole_floats_are_labels_and_fractions_are_not():
         infer_encoder(np.array([0.0, 0.5]), 2)
 
 
+@pytest.mark.parametrize(
+    ("y", "value"),
+    [
+        ([(0.5, 1.0), (0.0, 2.0)], r"\(0.5, 1.0\) holds a fraction, 0.5"),
+        ([("a", 1), ("b", 1.5)], r"\('b', 1.5\) holds a fraction, 1.5"),
+        (pd.Series([(1, 2), (1, 0.1)]), r"\(1, 0.1\) holds a fraction, 0.1"),
+        (np.array([1, 0.5], dtype=object), r"holds fractions such as 0.5"),
+    ],
+)
+def test_tuples_with_fractions_are_a_continuous_y_that_is_refused(y, value):
+    with pytest.raises(DataError, match=value):
+        infer_encoder(as_array(y), 2)
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        [(0.0, 1), (1.0, 2)],
+        [(), ()],
+        [("a", 0.5), ("b", "c")],  # no column of numbers
+        [(0.5,), (1, 2)],  # nor these
+        [0.5, "a"],
+    ],
+)
+def test_other_tuples_are_labels(y):
+    assert infer_encoder(as_array(y), 2).kind == "labels"
+
+
+DATES = {
+    "numpy": np.array(["2020", "2021"], "M8[D]"),
+    "durations": np.array([1, 2], "m8[D]"),
+    "Series": pd.Series(pd.to_datetime(["2020-01-01", None])),
+    "time zone": pd.Series(pd.date_range("2020", periods=2, tz="UTC")),
+    "index": pd.date_range("2020", periods=2),
+    "Timestamps": list(pd.date_range("2020", periods=2)),
+    "dates": [date(2020, 1, 1), date(2020, 1, 2)],
+    "times": [time(10), time(11)],
+    "months": pd.Series(pd.period_range("2020-01", periods=2, freq="M")),
+    "categories": pd.Series(pd.Categorical(pd.date_range("2020", periods=2))),
+    "tuples": [("a", date(2020, 1, 1)), ("b", date(2020, 1, 2))],
+    "column": np.array([["2020"], ["2021"]], "M8[D]"),
+    "mixed": pd.DataFrame({"d": pd.date_range("2020", periods=2), "x": [1.0, 2.5]}),
+}
+
+
+@pytest.mark.parametrize("y", DATES.values(), ids=DATES)
+def test_dates_are_neither_labels_nor_numbers(y):
+    with pytest.raises(DataError, match="turn dates and durations into text"):
+        infer_encoder(as_array(y), 2)
+
+
 def test_columns_are_standardized_and_constant_ones_survive():
     y = np.array([[1.0, 5.0], [3.0, 5.0]])
     columns = infer_encoder(y, 2)
@@ -72,7 +124,9 @@ def test_messages_name_what_does_not_fit():
     columns = infer_encoder(np.random.default_rng(0).normal(size=(4, 2)), 4)
     with pytest.raises(ValueError, match="row 1, column 0: y contains nan; "):
         columns.encode(np.array([[0.0, 0.0], [np.nan, 0.0]]))
-    with pytest.raises(ValueError, match="row 1: y is a dict; labels must be hashable"):
+    with pytest.raises(
+        ValueError, match=r"row 1: y is a dict, \{\}; labels must be hashable"
+    ):
         infer_encoder(as_array([1, {}]), 2)
     with pytest.raises(ValueError, match="labels must be hashable"):
         labels.encode([1, {}])
@@ -91,7 +145,6 @@ COLUMNS = {
     "objects": pd.Series(["a", None, "b"], dtype=object),
     "text with NA": pd.Series(["a", None, "b"], dtype="string"),
     "categories": pd.Series(["a", None, "b"], dtype="category"),
-    "dates": pd.Series(pd.to_datetime(["2020-01-01", None, "2020-01-02"])),
     "complex": np.array([1j, complex("nan"), 2j]),
     "integers with NA": pd.Series([1, None, 2], dtype="Int64"),
     "floats": np.array([1.0, np.nan, 2.0]),

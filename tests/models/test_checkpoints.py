@@ -3,13 +3,15 @@
 import os
 import shutil
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from models import PARTS, full_disk, saved
+from models import PARTS, X, full_disk, saved, vectors
 from sliceflow.engine.random import Seed
+from sliceflow.errors import ParameterError
 from sliceflow.models.checkpoints import CheckpointMismatchError
 from sliceflow.models.file import ModelFileError, load
 from sliceflow.models.fingerprint import digest, fingerprint
@@ -210,10 +212,33 @@ def test_a_damaged_checkpoint_is_a_clear_error(tmp_path):
             fit(tmp_path)
 
 
-@pytest.mark.parametrize("every", [-1, "often", float("nan")])
-def test_bad_intervals_are_refused(every, tmp_path):
-    with pytest.raises(ValueError, match="must be a number of seconds, at least 0"):
-        fit(tmp_path, every=every)
+@pytest.mark.parametrize("every", [-1, "often", float("nan"), float("inf"), True, None])
+@pytest.mark.parametrize("has_folder", [False, True])
+def test_bad_intervals_are_refused(every, has_folder, tmp_path):
+    folder = tmp_path / "new"
+    with pytest.raises(ParameterError, match="must be a finite number of at least 0"):
+        vectors().fit(
+            X, checkpoint_dir=folder if has_folder else None, checkpoint_every=every
+        )
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("folder", [3, True, "", b"folder", ["folder"], "a\0b", Path])
+def test_what_is_no_path_of_a_folder_is_refused_before_X_is_read(folder):
+    with pytest.raises(
+        ParameterError, match=r"checkpoint_dir=.* must be None or the path of a folder"
+    ):
+        vectors().fit("no rows", checkpoint_dir=folder)
+
+
+def test_checkpoints_need_a_folder_and_no_file(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("")
+    with pytest.raises(ParameterError, match="must be a folder, but is a file"):
+        vectors().fit(X, checkpoint_dir=path)
+    with pytest.raises(ParameterError, match="keep_checkpoint='yes' must be True or"):
+        vectors().fit(X, checkpoint_dir=tmp_path, keep_checkpoint="yes")
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_full_disk_is_a_warning_and_the_last_checkpoint_stays(

@@ -44,6 +44,7 @@ from sliceflow import (
     transports,
 )
 from sliceflow.engine.random import Seed
+from sliceflow.errors import DataError
 
 SAMPLED = [kind for kind in PARTS if kind != "masked"]
 WITH_Y = [kind for kind, (_, data) in PARTS.items() if len(data) > 1]
@@ -450,9 +451,16 @@ def test_conditions_that_do_not_exist_are_refused(fitted):
         flow = fitted(kind)
         known = ", ".join(map(str, flow.classes_.tolist()))
         with pytest.raises(
-            ValueError, match=f"unknown labels 'x', 7; the model knows {known}"
+            ValueError, match=f"unknown labels 'x', 7; the model knows {known}$"
         ):
             flow.sample(y=["x", 7, 1])
+        with pytest.raises(
+            DataError, match=r"unknown label 0.5; .*; nearest to 0.5 are 0 and 1$"
+        ):
+            flow.sample(y=0.5)
+        last = flow.classes_[-1]
+        with pytest.raises(DataError, match=f"; nearest to 7.5 is {last}$"):
+            flow.sample(y=[7.5, 0.5])
     for kind in ("vectors", "gray", "clusters"):
         with pytest.raises(
             ValueError, match="y was given but the model was fitted without y; omit y"
@@ -472,7 +480,6 @@ TEXT_TYPES = {
     "bytes": np.array([b"c", b"d", b"e"])[CODES],
     "tuples": [("a", int(c)) for c in CODES],
     "of any type": [("a", 1, True)[c] for c in CODES],
-    "dates": np.array(["2020", "2021", "2022"], "M8[Y]")[CODES],
     "series": pd.Series(["x", "y", "z"]).iloc[CODES].reset_index(drop=True),
     "categories": pd.Series(pd.Categorical.from_codes(CODES, ["x", "y", "z"])),
     "tensor": torch.from_numpy(CODES),
@@ -597,6 +604,11 @@ def test_what_cannot_be_scored_is_refused(fitted):
         flow.score(X[:, :2])
     with pytest.raises(ValueError, match="completes pictures"):
         fitted("masked").score(PICTURES)
+    for kind, x in (("vectors", X), ("gray", PICTURES), ("clusters", PICTURES)):
+        with pytest.raises(
+            DataError, match="y was given but the model was fitted without y; omit y"
+        ):
+            fitted(kind).score(x, np.zeros(len(x), dtype=int))
 
 
 # Everything with everything

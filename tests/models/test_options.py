@@ -4,6 +4,8 @@ import dataclasses
 import inspect
 import math
 import pickle
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,6 +26,7 @@ from sliceflow import (
 from sliceflow.errors import ParameterError
 from sliceflow.spaces.pictures.paper import paper_parameters
 from sliceflow.spaces.vectors.paper import PAPER
+from sliceflow.spaces.vectors.parameters import VectorParameters
 
 DATA = {SlicedWassersteinFlow: X, ImageFlow: PICTURES}
 OPTIONS = {SlicedWassersteinFlow: VectorOptions, ImageFlow: ImageOptions}
@@ -35,14 +38,14 @@ WRONG = {  # names, and values that are refused
     SlicedWassersteinFlow: dict(
         n_particles=COUNT,
         n_steps=STEPS,
-        frame=("circle", 3, None),
-        transport=("fast", None),
-        amplifier=(-1, NAN, "10", None),
-        entropy=(-0.1, INF, "a"),
+        frame=("circle", 3, None, frames.Random, frames.MaxSliced),
+        transport=("fast", None, transports.HistogramTransport),
+        amplifier=(-1, NAN, "10", None, 10**400),
+        entropy=(-0.1, INF, "a", 10**400),
         standardize=(1, None),
-        condition_mode=("some", None),
+        condition_mode=("some", None, np.ones(2)),
         save_rows=(1, None),
-        preset=("Paper", 1, ""),
+        preset=("Paper", 1, "", np.ones(2)),
         options=({}, "fast", ImageOptions(), VectorOptions),
         verbose=(-1, "loud"),
     ),
@@ -52,9 +55,9 @@ WRONG = {  # names, and values that are refused
         quality=("good", 3, None),
         steps_per_stage=(0, True, 1.5, "standard"),
         amplifier=(-1, NAN, -INF, "none"),
-        n_pixel_values=(1, 17.0),
+        n_pixel_values=(1, 17.0, 2**20 + 1, 2**40),
         mirror=(1, None),
-        transport=("greedy", None),
+        transport=("greedy", None, transports.AutoTransport),
         patch_basis=("waves", None),
         n_clusters=(0, "many", 2.0, True, None),
         save_rows=(1, None),
@@ -115,6 +118,53 @@ def test_every_parameter_and_option_has_wrong_values_above():
     }  # below, and in the tests of layouts
     for kind, table in WRONG.items():
         assert set(inspect.signature(kind).parameters) - elsewhere == set(table)
+
+
+@pytest.mark.parametrize(
+    ("make", "x", "name", "value"),
+    [
+        (vectors, X, "transport", transports.HistogramTransport),
+        (vectors, X, "frame", frames.Random),
+        (vectors, X, "options", VectorOptions),
+        (pictures, PICTURES, "transport", transports.SortedTransport),
+        (pictures, PICTURES, "options", ImageOptions),
+    ],
+)
+def test_a_class_is_refused_and_the_error_says_how_to_make_an_object(
+    make, x, name, value
+):
+    with pytest.raises(ParameterError) as caught:
+        make(**{name: value}).fit(x)
+    assert caught.value.parameter == name
+    assert caught.value.hint == f"this is a class: write {value.__name__}()"
+
+
+class _Squares:
+    """A transport that users could write."""
+
+    max_samples = None
+
+    def solve(self, z_p, z_q, batch=None):
+        return transports.SortedTransport().solve(z_p, z_q**2)
+
+
+def test_transports_of_users_need_no_base_class():
+    assert len(vectors(transport=_Squares()).fit(X).sample(3)) == 3
+    with pytest.raises(ParameterError, match="transport="):
+        vectors(transport=_Squares).fit(X)
+
+
+@pytest.mark.parametrize("ranks", [3, "all", sliceflow.ranks.Communicator])
+def test_ranks_that_are_none_are_refused(ranks):
+    with pytest.raises(ParameterError, match=r"ranks=.* must be None or what"):
+        vectors().fit(X, ranks=ranks)
+
+
+@pytest.mark.parametrize("device", [None, 0, True, ["cpu"], torch.device])
+def test_devices_that_are_no_text_are_refused(device):
+    for make, x in ((vectors, X), (pictures, PICTURES)):
+        with pytest.raises(ParameterError, match="is not a torch device"):
+            make(device=device).fit(x)
 
 
 def test_devices_and_seeds_that_do_not_exist_are_named(monkeypatch):
@@ -216,6 +266,37 @@ def test_parameters_left_alone_take_the_papers_values_and_others_win(
     assert all(
         won[name] == value for name, value in resolved.items() if name not in rest
     )
+
+
+def changes_of(defaults, preset, prefix=""):
+    """The parameters that a preset changes, and options, by name, as text."""
+    changes = {}
+    for field in dataclasses.fields(defaults):
+        value = getattr(preset, field.name)
+        if value == getattr(defaults, field.name):
+            continue
+        if field.name == "options":
+            changes |= changes_of(defaults.options, value, "options.")
+        else:
+            changes[prefix + field.name] = repr(value)
+    return changes
+
+
+def test_the_table_of_the_preset_has_all_that_it_changes():
+    page = Path(__file__).parents[2] / "docs" / "paper.md"
+    table, _, _ = page.read_text().partition("Parameters that you set yourself")
+    rows = re.findall(r"^\| `([\w.]+)` \| (.+?) \| (.+?) \|", table, re.MULTILINE)
+    of_vectors = {name: value for name, value, _ in rows if value != "–"}
+    of_pictures = {name: value for name, _, value in rows if value != "–"}
+    defaults = ImageFlow()._adapter().parameters
+    for documented, changes in (
+        (of_vectors, changes_of(VectorParameters(), PAPER)),
+        (of_pictures, changes_of(defaults, paper_parameters(defaults))),
+    ):
+        if "frame" in changes:  # it depends on the number of columns
+            changes["frame"] = "Random(64·d)"
+        changes["transport"] = changes["transport"].replace("max_samples=None", "")
+        assert {name: f"`{value}`" for name, value in changes.items()} == documented
 
 
 def test_plans_of_the_preset_are_the_papers():

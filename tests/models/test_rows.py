@@ -1,5 +1,6 @@
 """Rows that come and go: a model that forgot rows never saw them, byte for byte."""
 
+import copy
 import functools
 import math
 import pickle
@@ -12,9 +13,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.base import clone
 
 import sliceflow
 from models import interrupt, pictures, saved, vectors
+from sliceflow import SlicedDensity
 from sliceflow.models.estimator import NoRowsError
 from sliceflow.models.rows import RowConditions, concatenate_y, row_keys
 from sliceflow.models.vector_rows import VectorRows
@@ -262,6 +265,28 @@ def test_a_file_and_a_pickle_have_rows_only_if_these_are_kept(tmp_path):
         keeping = make().fit(X)
         again = pickle.loads(pickle.dumps(keeping))
         assert saved(again.forget(X[:1])) == saved(keeping.forget(X[:1]))
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_a_copy_has_the_rows_whether_or_not_files_have_them(copied):
+    for make, X in ((FLAT, POINTS), (lambda: pictures(**small), GRAY)):
+        for save_rows in (False, True):
+            flow = make().set_params(save_rows=save_rows).fit(X)
+            again = copied(flow)
+            assert saved(again) == saved(flow)
+            again.forget(X[:1], refit=False)
+            assert flow._pending_rows is None  # the original does not change
+            assert copied(again)._pending_rows is not None
+            assert saved(again.refit()) == saved(flow.forget(X[:1]))
+
+
+def test_a_copy_of_a_density_has_its_rows():
+    density = SlicedDensity(n_steps=1, penalty=1, n_components=1, random_state=0)
+    rows = np.random.default_rng(1).normal(size=(60, 2))
+    again = copy.deepcopy(density.fit(rows))
+    once = clone(density).fit(np.concatenate((rows, rows[:5] + 1)))
+    assert saved(again.partial_fit(rows[:5] + 1)) == saved(once)
+    assert len(density._record.rows) == 60
 
 
 # Rows that wait

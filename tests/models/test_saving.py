@@ -220,7 +220,7 @@ def test_changed_files_are_refused_or_draw_numbers(
 def test_a_saved_precision_is_that_of_a_gpu(fitted, tmp_path):
     fitted("gray").save(tmp_path / "model")
     loaded = sliceflow.load(tmp_path / "model", device="cpu", precision="float32")
-    assert loaded.options.precision == "float32"
+    assert loaded.plan_.options.precision == "float32"
     assert np.array_equal(draws(loaded), draws(fitted("gray")))
     fitted("vectors").save(tmp_path / "model")
     with pytest.raises(ValueError, match="precision='float32' applies to pictures"):

@@ -73,7 +73,9 @@ class Event:
         units of the flow (standardized data). It is a tensor, so that a GPU need not
         wait; ``float(event.distance)`` reads it.
     seconds : float
-        Time since the first step began.
+        Time since the first step began. What comes before is not counted, such as
+        reading rows. If the fit was resumed from a checkpoint, the seconds until that
+        checkpoint count, too, and not the time between.
     particles : tensor (d, M)
         The particles. They belong to the flow: do not write to them.
     active_fraction : tensor or None, default None

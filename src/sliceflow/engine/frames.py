@@ -15,7 +15,7 @@ directions cannot be drawn again: a model stores them.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ from sliceflow.engine.rotations import (
     rotation,
     rotations_per_draw,
 )
-from sliceflow.validation import is_int, require
+from sliceflow.validation import require_int
 
 if TYPE_CHECKING:
     from sliceflow.engine.maps import TransportMaps
@@ -124,6 +124,7 @@ class Frame(Protocol):
     def move(self, cloud: Cloud, maps: TransportMaps, step_size: float) -> None: ...
 
 
+@runtime_checkable
 class FrameKind(Protocol):
     """A kind of frame: it makes the frame of each step of a stage."""
 
@@ -402,7 +403,7 @@ SavedFrameKind = Annotated[FrameKind, BuiltinFrameKind]
 
 
 def _require_positive_int(name: str, value: int) -> None:
-    require(is_int(value, 1), name, value, "an int of at least 1")
+    require_int(name, value, 1)
 
 
 def condition_directions(

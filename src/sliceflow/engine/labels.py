@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from datetime import date, time, timedelta
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,12 @@ from sliceflow.errors import DataError
 from sliceflow.validation import from_tensor, unmasked
 
 HASHABLE_HINT = "labels must be hashable: ints, strings, tuples, …"
+# Dates are no labels: as classes they would have no order, and as numbers no unit.
+_DATES_HINT = (
+    "turn dates and durations into text for classes, or into numbers, such as days, "
+    "for a continuous y"
+)
+_DATE_TYPES = (date, time, timedelta, np.datetime64, np.timedelta64)
 # A message lists at most this many labels.
 _MAX_LISTED_LABELS = 12
 
@@ -27,7 +34,11 @@ def as_array(y: Any, name: str = "y") -> np.ndarray:
         return np.asarray(y)
     if isinstance(y, Sequence) and not isinstance(y, str) and _needs_objects(y):
         return object_array(y)
-    return np.asarray(y)
+    try:
+        return np.asarray(y)
+    except ValueError as error:  # rows of different lengths
+        fact = f"{name} cannot be read as an array"
+        raise DataError(fact, "pass one label, or as many numbers, in each") from error
 
 
 def _needs_objects(values: Sequence[Any]) -> bool:
@@ -71,7 +82,7 @@ def label_key(label: Any) -> Hashable:
 
 
 def check_labels(array: np.ndarray, name: str) -> None:
-    """Raise a `DataError` for missing labels and for those that cannot be hashed."""
+    """Raise a `DataError` for missing labels, dates, and what cannot be hashed."""
     if array.dtype.kind in "biufUS":  # missing floats are found as not finite
         return
     is_dates = array.dtype.kind in "mM"
@@ -82,24 +93,59 @@ def check_labels(array: np.ndarray, name: str) -> None:
                 "drop such rows, or give them a label such as 'unknown'",
                 row=row,
             )
+        if _is_date(label):
+            fact = f"{name} has a date or duration, {format_label(label)}"
+            raise DataError(fact, _DATES_HINT, row=row)
         try:
             hash(label)
         except TypeError as error:
-            kind = type(label).__name__
-            raise DataError(f"{name} is a {kind}", HASHABLE_HINT, row=row) from error
+            fact = f"{name} is a {type(label).__name__}, {format_label(label)}"
+            raise DataError(fact, HASHABLE_HINT, row=row) from error
 
 
 def check_no_fractions(array: np.ndarray, name: str) -> None:
-    """Raise a `DataError` for labels that are fractions: they are a continuous y."""
-    if array.dtype.kind != "f":
+    """Raise a `DataError` for labels that are fractions: they are a continuous y.
+
+    So are numbers at one place of labels that are tuples.
+    """
+    if array.dtype.kind == "f" or (array.dtype == object and are_numbers(array)):
+        fractions = array[as_finite(array, name) % 1 != 0]
+        if len(fractions):
+            raise DataError(
+                f"{name} is one-dimensional: labels, but holds fractions such as "
+                f"{fractions[0]}",
+                "pass y[:, None] for a continuous condition",
+            )
+    elif array.dtype == object:
+        _check_no_fractions_in_tuples(array, name)
+
+
+def _check_no_fractions_in_tuples(array: np.ndarray, name: str) -> None:
+    """Raise a `DataError` if a place in all tuples has numbers, some with fractions."""
+    labels = array.tolist()
+    if not all(isinstance(label, tuple) for label in labels):
         return
-    fractions = array[as_finite(array, name) % 1 != 0]
-    if len(fractions):
-        raise DataError(
-            f"{name} is one-dimensional: labels, but holds fractions such as "
-            f"{fractions[0]}",
-            "pass y[:, None] for a continuous condition",
-        )
+    if len({len(label) for label in labels}) != 1:
+        return
+    for values in zip(*labels, strict=True):
+        if not are_numbers(values):
+            continue
+        for row, value in enumerate(values):
+            if value % 1 != 0:
+                fact = f"{name} is tuples: labels, but {format_label(labels[row])} "
+                fact += f"holds a fraction, {format_label(value)}"
+                hint = "pass an array (n, l) for a continuous condition: np.array(y), "
+                hint += "with dtype=object if some columns are labels"
+                raise DataError(fact, hint, row=row)
+
+
+def _is_date(label: Any) -> bool:
+    """Whether a label is a date, a time or a duration, or a tuple with one."""
+    if isinstance(label, tuple):
+        return any(_is_date(part) for part in label)
+    if type(label).__name__ == "Period":  # of pandas, such as a month
+        return True
+    return isinstance(label, _DATE_TYPES)
 
 
 def _is_missing(label: Any) -> bool:
@@ -124,6 +170,8 @@ def as_finite(y: np.ndarray, name: str = "y") -> np.ndarray:
             raise DataError(
                 f"{name} has a column of numbers with a value that is none: {error}"
             ) from error
+    if y.dtype.kind in "mM":
+        raise DataError(f"{name} has columns of dtype {y.dtype}", _DATES_HINT)
     if y.dtype.kind not in "fiub":
         raise DataError(
             f"{name} has columns of dtype {y.dtype}",

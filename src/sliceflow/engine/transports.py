@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple, Protocol
+from typing import Annotated, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from sliceflow.engine.maps import (
     TransportMaps,
     concatenate_classes,
 )
-from sliceflow.validation import is_int, require
+from sliceflow.validation import require_int
 
 __all__ = [
     "AlignedHistogramTransport",
@@ -98,12 +98,17 @@ class Histograms(NamedTuple):
     hi: Tensor  # (h,)
 
 
+@runtime_checkable
 class Transport(Protocol):
     """A method to solve for maps from projected particles to projected data."""
 
     @property
     def max_samples(self) -> int | None:
-        """The most particles, and the most data, that one step uses. None uses all."""
+        """The most particles, and the most data, that one step is fitted to.
+
+        Each step takes others of them, and its maps then move all particles. None takes
+        all. It limits a fit of one process: on several ranks every step takes all.
+        """
         ...
 
     def solve(
@@ -158,8 +163,7 @@ class SortedTransport:
     max_samples: int | None = None
 
     def __post_init__(self) -> None:
-        ok = self.max_samples is None or is_int(self.max_samples, 1)
-        require(ok, "max_samples", self.max_samples, "None or an int of at least 1")
+        require_int("max_samples", self.max_samples, 1, others=(None,))
 
     def solve(
         self, z_p: Tensor, z_q: Tensor, batch: Batch = WHOLE_BATCH
@@ -391,9 +395,8 @@ class HistogramTransport:
     max_samples: int | None = MAX_COUNTED_SAMPLES
 
     def __post_init__(self) -> None:
-        require(is_int(self.n_bins, 1), "n_bins", self.n_bins, "an int of at least 1")
-        ok = self.max_samples is None or is_int(self.max_samples, 1)
-        require(ok, "max_samples", self.max_samples, "None or an int of at least 1")
+        require_int("n_bins", self.n_bins, 1)
+        require_int("max_samples", self.max_samples, 1, others=(None,))
 
     def solve(
         self, z_p: Tensor, z_q: Tensor, batch: Batch = WHOLE_BATCH
@@ -555,8 +558,7 @@ class AutoTransport:
     max_samples: int | None = MAX_COUNTED_SAMPLES
 
     def __post_init__(self) -> None:
-        ok = is_int(self.threshold, 0)
-        require(ok, "threshold", self.threshold, "an int of at least 0")
+        require_int("threshold", self.threshold, 0)
         HistogramTransport(self.n_bins, self.max_samples)  # checks them
 
     def solve(

@@ -27,6 +27,7 @@ from sliceflow.engine.labels import (
     as_finite,
     check_labels,
     check_no_fractions,
+    format_label,
     label_key,
     list_labels,
     object_array,
@@ -105,10 +106,28 @@ class ClassEncoder:
         without_class = [label for label, index in pairs if index is None]
         unknown = list(dict.fromkeys(without_class))  # without repetitions
         plural = "s" if len(unknown) > 1 else ""
-        raise DataError(
-            f"unknown label{plural} {list_labels(unknown)}",
-            f"the model knows {list_labels(self.classes.tolist())}",
-        )
+        hint = f"the model knows {list_labels(self.classes.tolist())}"
+        nearest = self._nearest_classes(unknown[0])
+        if nearest:
+            verb = "is" if len(nearest) == 1 else "are"
+            near = " and ".join(map(format_label, nearest))
+            hint += f"; nearest to {format_label(unknown[0])} {verb} {near}"
+        raise DataError(f"unknown label{plural} {list_labels(unknown)}", hint)
+
+    def _nearest_classes(self, label: Any) -> list[Any]:
+        """The classes next below and above a number; none if some are no numbers."""
+        classes = self.classes.tolist()
+        are_all_numbers = are_numbers([label, *classes])
+        if not are_all_numbers or any(isinstance(c, bool) for c in [label, *classes]):
+            return []
+        below = [c for c in classes if c < label]
+        above = [c for c in classes if c > label]
+        nearest = []
+        if below:
+            nearest.append(max(below))
+        if above:
+            nearest.append(min(above))
+        return nearest
 
     def decode(self, y: ClassIndices) -> np.ndarray:
         """The labels (n,) of class indices."""
@@ -137,7 +156,15 @@ class ContinuousEncoder:
     @classmethod
     def from_data(cls, y: np.ndarray) -> ContinuousEncoder:
         """The mean and the standard deviation of the columns of y (n, l)."""
-        scale = y.std(axis=0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            scale = y.std(axis=0)
+        is_constant = y.min(axis=0) == y.max(axis=0)
+        is_wrong = ~is_constant & ~(np.isfinite(scale) & (scale > 0))
+        if is_wrong.any():
+            column = int(np.argmax(is_wrong))
+            deviation = f"its standard deviation is {scale[column]}"
+            fact = f"y cannot be standardized: {deviation}"
+            raise DataError(fact, "rescale it", column=column)
         return cls(y.mean(axis=0), np.where(scale > 0, scale, 1.0))
 
     @property
@@ -272,6 +299,13 @@ def decode_y(encoder: ConditionEncoder, y: EncodedY) -> np.ndarray:
     raise TypeError(f"{type(y).__name__} is not encoded by a {encoder.kind} encoder")
 
 
+def require_encoder(encoder: ConditionEncoder | None) -> ConditionEncoder:
+    """The encoder of a model's y; a `DataError` if the model was fitted without y."""
+    if encoder is None or encoder.are_clusters:
+        raise DataError("y was given but the model was fitted without y", "omit y")
+    return encoder
+
+
 def encode_y(
     encoder: ConditionEncoder | None, y: Any, n: int | None, points: str
 ) -> EncodedY:
@@ -289,8 +323,7 @@ def encode_y(
     DataError
         If the model was fitted without y, or y does not fit it or n.
     """
-    if encoder is None or encoder.are_clusters:
-        raise DataError("y was given but the model was fitted without y", "omit y")
+    encoder = require_encoder(encoder)
     if hasattr(y, "__array__"):  # of any library
         y = as_array(y)
     encoded = encoder.encode(broadcast_condition(encoder, y, 1 if n is None else n))

@@ -9,7 +9,13 @@ import numpy as np
 
 from sliceflow.arrays import Floats
 from sliceflow.errors import DataError, ParameterError
-from sliceflow.validation import as_column_bounds, from_tensor, is_int, require
+from sliceflow.validation import (
+    as_column_bounds,
+    from_tensor,
+    is_int,
+    require,
+    unmasked,
+)
 
 # The largest magnitude of parameters and simulations: its square is still a float64.
 MAX_MAGNITUDE = 1e100
@@ -32,7 +38,7 @@ def _as_rows(name: str, values: Any) -> Floats:
 
     `name` is what the user calls them, for errors.
     """
-    rows = np.asarray(from_tensor(values), dtype=np.float64)
+    rows = _as_numbers(name, values)
     if rows.ndim == 1:
         rows = rows[:, None]
     if rows.ndim != 2 or rows.size == 0:
@@ -41,6 +47,21 @@ def _as_rows(name: str, values: Any) -> Floats:
         )
     check_values(name, rows, "drop such simulations")
     return rows
+
+
+def _as_numbers(name: str, values: Any) -> Floats:
+    """The user's `values` as float64; numpy would read text, and count dates."""
+    hint = "pass numbers in rows of one length"
+    try:
+        array = np.asarray(from_tensor(unmasked(values, name)))
+        if array.dtype.kind not in "biufO":
+            raise DataError(f"{name} has dtype {array.dtype}", hint)
+        numbers: Floats = array.astype(np.float64)
+    except DataError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{name} cannot be read as numbers: {error}", hint) from error
+    return numbers
 
 
 def check_values(name: str, rows: Floats, hint: str) -> None:
@@ -65,7 +86,7 @@ def check_values(name: str, rows: Floats, hint: str) -> None:
 
 def as_observations(x: Any, n_values: int) -> Floats:
     """Observations (q, l) of l = `n_values` values; one may be (l,)."""
-    observations = np.asarray(from_tensor(x), dtype=np.float64)
+    observations = _as_numbers("x", x)
     if n_values == 1 and observations.ndim < 2:
         observations = observations.reshape(-1, 1)
     observations = np.atleast_2d(observations)

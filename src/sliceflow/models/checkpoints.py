@@ -30,7 +30,6 @@ from sliceflow.models.protocols import RunningFit
 from sliceflow.models.ranks import Communicator, LostRankError
 from sliceflow.models.saving import SavedHistory
 from sliceflow.saved_types import FLOAT_DTYPES, ArraySpec, Between, Count
-from sliceflow.validation import is_real, require
 
 _FILE_NAME = "fit.checkpoint"
 # What a rank wants to do after a step. All ranks do the most urgent, which is the
@@ -106,8 +105,6 @@ class Checkpoints:
         device: torch.device,
         keep: bool,
     ) -> None:
-        what = "a number of seconds, at least 0"
-        require(is_real(every, 0), "checkpoint_every", every, what)
         self._folder = folder
         self._every = every
         self._fingerprint = fingerprint

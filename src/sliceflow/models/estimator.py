@@ -106,7 +106,8 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
       `_with_rows(fitted, rows)` to complete a state that was read from a file.
 
     ``save_rows=True``, where there is this parameter, writes the rows to the file.
-    Otherwise they are written only if sampling needs them.
+    Otherwise they are written only if sampling needs them. A pickle has the rows if a
+    file has them; a copy, also a deep one, always has them.
     """
 
     _state_types: tuple[type[FittedT] | UnionType, type[RowsT]]
@@ -160,6 +161,9 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
         super().set_params(**parameters)
         if changes:
             options = self._options_or_defaults(self._options_type)
+            is_options = isinstance(options, self._options_type)
+            requirement = f"None or a sliceflow.{self._options_type.__name__}"
+            require(is_options, "options", options, requirement)
             super().set_params(options=replace(options, **changes))
         return self
 
@@ -535,8 +539,22 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
         """The rows, if a file or a pickle shall hold them."""
         return self._record.rows if self._files_have_rows else None
 
+    def __copy__(self) -> Self:
+        """A copy that shares the attributes, also the rows."""
+        return self._with_attributes(vars(self))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A copy in memory. It has the rows, as any estimator in memory has."""
+        return self._with_attributes(copy.deepcopy(vars(self), memo))
+
+    def _with_attributes(self, attributes: dict[str, Any]) -> Self:
+        """Another estimator of this class, with these attributes."""
+        other = type(self).__new__(type(self))
+        vars(other).update(attributes)
+        return other
+
     def __getstate__(self) -> dict[str, Any]:
-        """The state for pickle and copy, with rows only if a file would have them."""
+        """The state for pickle, with rows only if a file would have them."""
         state = dict(super().__getstate__())
         if self._is_fitted:
             state["_record"] = replace(self._record, rows=self._rows_for_file())

@@ -43,7 +43,12 @@ class FitPlan(ABC):
     @property
     @abstractmethod
     def seconds(self) -> float:
-        """About how long the fit takes, with torch's threads; 0 if that is unknown."""
+        """About how long the fit takes, within a factor of two or so; 0 if unknown.
+
+        It counts the steps, and the trials of tables and densities, at the speed of
+        this machine and with torch's threads; not what comes before, such as reading
+        rows and choosing a bandwidth. `history_["seconds"]` is what was measured.
+        """
 
     def settings(self) -> dict[str, Any]:
         """All fields that determine the result, by name.

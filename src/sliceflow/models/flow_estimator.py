@@ -21,6 +21,7 @@ from typing import (
     Literal,
     Self,
     TypeVar,
+    cast,
     get_args,
     overload,
 )
@@ -61,10 +62,12 @@ from sliceflow.models.protocols import (
 from sliceflow.models.ranks import ONE_PROCESS, Communicator
 from sliceflow.models.saving import FitRecord, save
 from sliceflow.validation import (
-    is_bool,
-    is_int,
+    is_object_of,
     require,
+    require_bool,
+    require_choice,
     require_int,
+    require_real,
     require_verbosity,
 )
 
@@ -136,13 +139,10 @@ class FlowEstimator(
 
         `flags` are the names of parameters that must be True or False.
         """
-        m = self.n_particles
-        is_count = m is None or is_int(m, 1)
-        require(is_count, "n_particles", m, "None or an int of at least 1")
+        require_int("n_particles", self.n_particles, 1, others=(None,))
         require_verbosity(self.verbose)
         for name in flags:
-            flag = getattr(self, name)
-            require(is_bool(flag), name, flag, "True or False")
+            require_bool(name, getattr(self, name))
 
         is_options = options is None or isinstance(options, self._options_type)
         requirement = f"None or a sliceflow.{self._options_type.__name__}"
@@ -155,12 +155,10 @@ class FlowEstimator(
         if isinstance(transport, str):
             is_transport = transport in names
         else:
-            is_transport = hasattr(transport, "solve")
-            is_transport = is_transport and hasattr(transport, "max_samples")
+            is_transport = is_object_of(transport, Transport)
         requirement = f"one of {list(names)} or a transport from sliceflow.transports"
         require(is_transport, "transport", transport, requirement)
-        is_preset = self.preset in (None, "paper")
-        require(is_preset, "preset", self.preset, "None or 'paper'")
+        require_choice("preset", self.preset, (None, "paper"))
 
     # Fitting
 
@@ -211,14 +209,19 @@ class FlowEstimator(
         FitInterrupted
             If Ctrl-C stopped a fit with a `checkpoint_dir`.
         """
+        folder = None
+        if checkpoint_dir is not None:
+            folder = _checkpoint_folder(checkpoint_dir)
+        require_real("checkpoint_every", checkpoint_every, 0, hint="it is in seconds")
+        require_bool("keep_checkpoint", keep_checkpoint)
         planned_fit = self._plan_fit(X, y, ranks)
         ranks = planned_fit.ranks
         if ranks.size > 1:
-            folder_given = "None" if checkpoint_dir is None else "a folder"
+            folder_given = "None" if folder is None else "a folder"
             ranks.require_equal({"checkpoint_dir": folder_given})
-        if checkpoint_dir is not None:
+        if folder is not None:
             planned_fit = self._open_checkpoints(
-                planned_fit, Path(checkpoint_dir), checkpoint_every, keep_checkpoint
+                planned_fit, folder, checkpoint_every, keep_checkpoint
             )
         return self._run_fit(planned_fit, listeners, ranks=ranks)
 
@@ -273,6 +276,8 @@ class FlowEstimator(
         self, X: Any, y: Any, ranks: Communicator | None = None
     ) -> PlannedFlowFit[FlowRowsT, FittedFlowT]:
         """The planned fit of the user's X and y, which `prepare` may have planned."""
+        is_ranks = ranks is None or isinstance(ranks, Communicator)
+        require(is_ranks, "ranks", ranks, "None or what sliceflow.ranks.joined gives")
         if isinstance(X, PreparedFit):
             planned_fit: PlannedFlowFit[FlowRowsT, FittedFlowT] = X.planned_fit_for(
                 self, y, ranks
@@ -487,11 +492,26 @@ class FlowEstimator(
             )
 
 
+def _checkpoint_folder(checkpoint_dir: object) -> Path:
+    """The parameter `checkpoint_dir`, checked, as a path; the folder may be new."""
+    is_path = isinstance(checkpoint_dir, str | os.PathLike)
+    requirement = "None or the path of a folder"
+    require(is_path, "checkpoint_dir", checkpoint_dir, requirement)
+    text = os.fspath(cast("str | os.PathLike[str]", checkpoint_dir))
+    is_text = isinstance(text, str) and text != "" and "\0" not in text
+    require(is_text, "checkpoint_dir", checkpoint_dir, requirement)
+    folder = Path(text)
+    is_folder = folder.is_dir() or not folder.exists()
+    requirement = "a folder, but is a file"
+    require(is_folder, "checkpoint_dir", checkpoint_dir, requirement)
+    return folder
+
+
 def _encode_y_of_rows(fitted: FittedFlow[Any], y: Any, n: int) -> EncodedY | None:
-    """The encoded conditions of n rows; None if the model or the user has none."""
-    encoder = fitted.y_encoder
-    if y is None or encoder is None or encoder.are_clusters:
+    """The encoded conditions of n rows; None if the user has none."""
+    if y is None:
         return None
+    encoder = y_encoders.require_encoder(fitted.y_encoder)
     encoded_y: EncodedY = encoder.encode(as_array(y))
     if len(encoded_y) != n:
         fact = f"X has {n} rows but y has {len(encoded_y)}"

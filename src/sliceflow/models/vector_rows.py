@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, Protocol, Self
 
@@ -230,19 +229,35 @@ def _require_names_of_one_kind(names: Sequence[Any]) -> None:
         raise DataError(fact, "rename the columns: X.columns = X.columns.astype(str)")
 
 
+def _array_of_lists(X: Any) -> Any:
+    """Lists of rows as an array; a `DataError` for what holds no rows."""
+    if X is None or isinstance(X, str | bytes | Mapping | Set | Iterator):
+        kind = type(X).__name__
+        raise DataError(f"X is a {kind}", "pass an array (n, d), or a DataFrame")
+    if not isinstance(X, list | tuple):
+        return X
+    try:
+        return np.asarray(X)
+    except ValueError as error:
+        fact = "the rows of X cannot be read as an array of numbers"
+        raise DataError(fact, "pass rows of one length") from error
+
+
 def _as_numeric(X: Any) -> Any:
     """X, with lists as arrays.
 
     Refuses text and dates, which numpy would silently turn into numbers.
     """
-    if isinstance(X, list | tuple):
-        with suppress(ValueError):  # rows of mixed lengths; scikit-learn reports them
-            X = np.asarray(X)
+    if not hasattr(X, "shape"):
+        X = _array_of_lists(X)
     dtype = getattr(X, "dtype", None)
     kind = getattr(dtype, "kind", "f")
     if kind in "mM":
         fact = f"X has dtype {dtype}"
         raise DataError(fact, "convert dates to numbers, such as days")
+    if kind == "V":
+        fact = f"X is a structured array, of dtype {dtype}"
+        raise DataError(fact, "convert it: pandas.DataFrame(X)")
     text = ""
     if kind in "UST":
         text = f"of dtype {dtype}"

@@ -426,6 +426,25 @@ def test_columns_without_a_density_are_refused_with_a_cure(rng):
         quick().fit(X)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [lambda x: x * 1e200, lambda x: x * 1e-200, lambda x: x + 1e16],
+    ids=["huge", "tiny", "shifted"],
+)
+def test_columns_of_a_scale_that_is_out_of_reach_are_refused(change, rng):
+    x = np.c_[rng.normal(size=60), change(rng.normal(size=60))]
+    with pytest.raises(DataError, match="column 1: X cannot be standardized: its st"):
+        quick().fit(x)
+
+
+def test_samples_that_float32_cannot_hold_are_refused(rng):
+    x = (np.sign(rng.normal(size=(60, 2))) * 3e38).astype(np.float32)
+    with pytest.warns(DataWarning, match="many rows have the same value"):
+        density = quick(n_components=1).fit(x)
+    with pytest.raises(DataError, match=r"infinite .*float32 can hold; fit float64"):
+        density.sample(100, random_state=0)
+
+
 def test_rows_that_are_left_are_checked_like_rows_that_are_fitted(rng):
     X = rng.normal(size=(30, 2))
     X[2:, 1] = 3.0

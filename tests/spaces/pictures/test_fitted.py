@@ -10,7 +10,10 @@ from sklearn.exceptions import NotFittedError
 import sliceflow
 from models import COLORS, DIGIT_LABELS, IMAGES, PICTURES, QUICK, pictures
 from sliceflow import ImageFlow, ImageOptions
+from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import HistogramTransport
+from sliceflow.errors import ParameterError
+from sliceflow.spaces.pictures.flow_builder import PictureFlowBuilder
 from sliceflow.spaces.pictures.known_parts import KNOWN_PARTS
 from sliceflow.spaces.pictures.layout import Layout
 
@@ -23,14 +26,45 @@ def top():
 # Precision
 
 
-def test_another_precision_is_in_the_plan_and_needs_a_fitted_model():
-    flow = ImageFlow(**QUICK)
+def precision_on_a_gpu(flow):
+    """The type in which a GPU would draw samples of the first stage."""
+    plan = flow._fitted_state().plan
+    builder = PictureFlowBuilder(plan, Seed(0), torch.device("cuda"))
+    return builder.frame_kind(0).precision
+
+
+def test_another_precision_is_that_of_samples_alone(tmp_path):
+    flow = ImageFlow(**QUICK, options=ImageOptions(precision="bfloat16"))
     with pytest.raises(NotFittedError):
-        flow.use_precision("float16")
-    assert flow.options is None
-    flow.fit(IMAGES).use_precision("float16")
-    assert flow.options.precision == "float16"
-    assert flow.plan_.options.precision == "float16"
+        flow.set_sample_precision("float16")
+    flow.fit(IMAGES)
+    assert precision_on_a_gpu(flow) == torch.bfloat16
+    particles = flow.particles_.copy()
+    samples = flow.sample(5, random_state=0)
+
+    assert flow.set_sample_precision("float32") is flow
+    assert precision_on_a_gpu(flow) == torch.float32
+    assert flow.plan_.options.precision == "float32"
+    assert flow.options.precision == "bfloat16"
+    assert np.array_equal(flow.particles_, particles)
+    # A CPU has one precision.
+    assert np.array_equal(flow.sample(5, random_state=0), samples)
+
+    flow.save(tmp_path / "model")
+    loaded = sliceflow.load(tmp_path / "model", device="cpu")
+    assert precision_on_a_gpu(loaded) == torch.float32
+    other = sliceflow.load(tmp_path / "model", device="cpu", precision="float16")
+    assert precision_on_a_gpu(other) == torch.float16
+    assert other.options.precision == "bfloat16"
+
+    assert precision_on_a_gpu(flow.refit()) == torch.bfloat16
+
+
+def test_a_precision_that_does_not_exist_changes_nothing():
+    flow = ImageFlow(**QUICK).fit(IMAGES)
+    with pytest.raises(ParameterError, match="precision='double' must be 'auto'"):
+        flow.set_sample_precision("double")
+    assert flow.plan_.options.precision == "auto"
 
 
 # Evolutions

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import sliceflow
 from sliceflow import TableFlow
+from sliceflow.errors import DataError, NotEnoughMemoryError
 from sliceflow.spaces.tables import choose_strategies, trial_draws
 from sliceflow.spaces.tables.events import ColumnEvent, TableTrialEvent
 from sliceflow.spaces.tables.strategies import uses_ridge
@@ -296,6 +297,61 @@ def test_a_file_is_scored_as_its_rows_are(flow, tmp_path):
 def test_score_prefers_held_out_rows_of_the_same_kind(flow):
     other = table(200, 5)
     assert flow.score(other) > flow.score(other.assign(spent=other["spent"] * 3))
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ([[1]] * 30, r"row 0, column 'odd': the cell holds \[1\], a list, which no"),
+        (["\ud800", "a"] * 15, "row 0, column 'odd': .* a str that is not Unicode"),
+        (pd.arrays.SparseArray([0, 1] * 15), "column 'odd': .*Sparse.*make it dense"),
+    ],
+)
+def test_columns_that_no_table_can_have_are_named(column, message):
+    if isinstance(column, list):
+        column = pd.Series(column, dtype=object)
+    with pytest.raises(DataError, match=message):
+        TableFlow().fit(table(30).assign(odd=column))
+
+
+def test_a_column_without_a_name_is_refused():
+    # NaN is not NaN, so its file could not be read.
+    rows = table(30)
+    rows.columns = [*rows.columns[:-1], np.nan]
+    with pytest.raises(DataError, match=r"the name of the column at index .* is NaN"):
+        TableFlow().fit(rows)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("scale", [1e-307, 1e-310])
+def test_numbers_as_small_as_float64_can_hold_are_drawn(scale, rng):
+    rows = pd.DataFrame({"x": rng.normal(size=60) * scale, "c": ["a", "b"] * 30})
+    samples = TableFlow(random_state=0).fit(rows).sample(20, random_state=0)
+    assert samples["x"].between(rows["x"].min(), rows["x"].max()).all()
+
+
+def test_what_is_no_table_is_refused_by_all_methods(flow):
+    for call in (flow.impute, flow.score, flow.rules_kept, TableFlow().fit):
+        for other in (None, np.ones((3, 2)), [[1]]):
+            with pytest.raises(TypeError, match="a table is a pandas DataFrame or a"):
+                call(other)
+
+
+def test_more_filled_tables_than_memory_are_refused(flow):
+    with pytest.raises(NotEnoughMemoryError, match="filled tables need about"):
+        flow.impute(table(30), 10**12)
+
+
+def test_texts_of_unknown_columns_are_refused(flow):
+    with pytest.raises(DataError, match="given 'nobody' is not a column; there are"):
+        flow.parse_given("nobody", "3")
+
+
+def test_a_table_has_no_y(flow):
+    rows = table(30)
+    for call in (flow.score, TableFlow().fit, TableFlow().plan):
+        with pytest.raises(DataError, match="a table has no y; pass it as a column"):
+            call(rows, np.zeros(30))
 
 
 def test_parameters_are_checked():

@@ -1,5 +1,6 @@
 """`sample(given=…)` against known answers."""
 
+import math
 import warnings
 
 import numpy as np
@@ -410,3 +411,35 @@ def test_all_columns_may_be_given(rng):
     )
     new = fit(frame).sample(3, random_state=0, given={"a": "x", "b": "v"})
     assert new.to_numpy().tolist() == [["x", "v"]] * 3
+
+
+@pytest.fixture(scope="module")
+def people_flow():
+    rng = np.random.default_rng(0)
+    age = rng.integers(18, 80, 200)
+    return fit(pd.DataFrame({"age": age, "plan": ["basic", "gold"] * 100}))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"age": math.inf},
+            "given inf is no value of a table; a range may have no end",
+        ),
+        ({"age": (-math.inf, 30)}, "given -inf is no value of a table"),
+        ({"plan": {"gold": 1}}, r"given \{'gold': 1\} is a dict; pass a value, a list"),
+        ([], r"given=\[\] must be a dict"),
+        (pd.Series({"plan": "gold"}), "must be a dict such as"),
+        (pd.DataFrame({"plan": ["gold"]}), "must be a dict such as"),
+    ],
+)
+def test_what_cannot_be_given_is_named(people_flow, given, message):
+    with pytest.raises(ValueError, match=message):
+        people_flow.sample(2, given=given)
+
+
+@pytest.mark.parametrize("several", [range(30, 33), pd.Series([30, 31, 32])])
+def test_several_values_may_be_of_any_library(people_flow, several):
+    drawn = people_flow.sample(20, given={"age": several}, random_state=0)
+    assert drawn["age"].isin(list(several)).all()

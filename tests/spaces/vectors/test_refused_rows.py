@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+import torch
 
 from sliceflow import SlicedWassersteinFlow
 
@@ -81,6 +82,23 @@ ROWS = {
         "a column too large to standardize": refused(
             "column 1 of X", lambda: fit(having(1e300))
         ),
+        "what has no rows": refused(
+            "X is a (NoneType|str|dict|set|generator); pass an array",
+            *(lambda v=v: fit(v) for v in (None, "rows", {"a": X[:, 0]}, {1, 2})),
+            lambda: fit(row for row in X),
+        ),
+        "rows of different lengths": refused(
+            "pass rows of one length", lambda: fit([[1.0, 2.0], [3.0]])
+        ),
+        "a structured array": refused(
+            "X is a structured array, .*pandas.DataFrame",
+            lambda: fit(np.rec.fromarrays(X.T, names="a,b,c")),
+        ),
+        "tensors without numbers to read": refused(
+            "pass a dense tensor",
+            lambda: fit(torch.tensor(X).to_sparse()),
+            lambda: fit(torch.empty((30, 3), device="meta")),
+        ),
     },
     "X as a DataFrame": {
         "a column of text, categories, dates or durations": refused(
@@ -102,6 +120,15 @@ ROWS = {
             lambda: fit(frame(having(None, 4, X[:, 0]))),
             lambda: fit(frame(pd.array(having(None, 4, Y), dtype="Int64"))),
         ),
+        "sparse columns": refused(
+            r"column 'odd': X has dtype Sparse.*; make it dense: X.sparse.to_dense\(\)",
+            lambda: fit(frame(pd.arrays.SparseArray(Y))),
+        ),
+        "no columns": refused(
+            "X has no columns",
+            lambda: fit(pd.DataFrame()),
+            lambda: fit(pd.DataFrame(index=range(5))),
+        ),
         "two columns of one name": refused(
             "two columns named 'b'", lambda: fit(frame(Y).rename(columns={"odd": "b"}))
         ),
@@ -116,6 +143,20 @@ ROWS = {
             "row 4(, column 1)?: y contains inf",
             lambda: fit(X, having(np.inf)),
             lambda: fit(X, having(np.inf, 4, Y)),
+        ),
+        "a column too large or too small to standardize": refused(
+            "column 0: y cannot be standardized: its standard deviation is (inf|0.0)",
+            *(
+                lambda scale=scale, mode=mode: fit(
+                    X, X[:, :1] * scale, condition_mode=mode
+                )
+                for scale in (1e300, 1e-310)
+                for mode in ("local", "joint")
+            ),
+        ),
+        "rows of different lengths": refused(
+            "y cannot be read as an array; pass one label",
+            lambda: fit(X, [[1.0, 2.0]] * 29 + [[1.0]]),
         ),
         "two-dimensional text": refused("labels 1-D", lambda: fit(X, X.astype(str))),
         "three-dimensional, or no columns": refused(

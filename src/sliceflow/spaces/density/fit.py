@@ -52,6 +52,7 @@ from sliceflow.spaces.density.support import (
     Tie,
     check_enough_rows,
     check_not_constant,
+    check_scales,
     check_within_bounds,
     column_label,
     spread_ties,
@@ -240,6 +241,7 @@ class _TrainingRows:
             check_not_constant(X, group, rows.names)
         transform = SupportTransform.from_data(X, low, high, device)
         unbounded, _ = transform.call_and_ladj(torch.from_numpy(X).to(device))
+        check_scales(unbounded, rows.names)
         warning = _tie_warning(ties, rows.names)
         return cls(rows, transform, unbounded, warning)
 

@@ -31,6 +31,7 @@ from sliceflow.spaces.density.mixture import MAX_VALUES
 from sliceflow.spaces.density.plan import ARRAYS_PER_STEP, DensityPlan
 from sliceflow.spaces.density.regression import AffineMapGivenY
 from sliceflow.spaces.density.support import SupportTransform
+from sliceflow.validation import check_finite
 
 # The encoded y of a fitted state.
 Y = TypeVar("Y", ClassIndices, ContinuousY)
@@ -130,6 +131,7 @@ class BaseFittedDensity(ABC, Generic[Y]):
     def _in_users_form(self, rows: Tensor) -> Any:
         """Rows (n, d) in the form and the dtype of the user's X."""
         rows = rows.to(self.plan.torch_dtype)
+        check_finite(rows, "fit float64, or rescale the rows")
         return in_users_form(rows, self.names, self.tensor_device, self.device)
 
     def _as_tensor(self, X: np.ndarray) -> Tensor:

@@ -39,6 +39,12 @@ _MIN_ROWS_OF_CHANCE = 2 * MIN_TIES
 _MIN_BOUND_DISTANCE = 1e-12
 
 
+# A column with a smaller standard deviation has squares that float64 rounds to 0.
+MIN_STD = 1e-150
+# A standard deviation that is a smaller share of the largest value is mostly rounding.
+MIN_RELATIVE_STD = 1e-15
+
+
 # The names of columns, if X is a DataFrame.
 Names = tuple[Label, ...] | None
 
@@ -177,6 +183,23 @@ def check_enough_rows(n: int) -> None:
     if n < MIN_ROWS:
         fact = f"Found array with {n} sample(s) (n_samples={n})"
         raise DataError(fact, f"a density needs at least {MIN_ROWS} rows")
+
+
+def check_scales(unbounded: Tensor, names: Names) -> None:
+    """Raise a `DataError` if the scale of a column of rows (n, d) is out of reach.
+
+    Its squares overflow, or are all 0. Or its values differ hardly more than they are
+    rounded, so that no covariance could be inverted.
+    """
+    std = unbounded.std(dim=0)
+    largest = unbounded.abs().amax(dim=0)
+    is_resolved = std > MIN_RELATIVE_STD * largest
+    is_wrong = ~(std.isfinite() & (std > MIN_STD) & is_resolved)
+    if bool(is_wrong.any()):
+        j = int(is_wrong.double().argmax())
+        fact = "X cannot be standardized: its standard deviation is "
+        fact += f"{float(std[j]):.3g}, and its largest value {float(largest[j]):.3g}"
+        raise DataError(fact, "shift or rescale it", column=column_label(j, names))
 
 
 def check_not_constant(X: Floats, group: RowGroup, names: Names) -> None:

@@ -53,9 +53,10 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
         "auto", "paper" (its Table 2), or text in the paper's notation, such as ``"1[1]
         2[2] 4[4] 8[7,5,3]"``; see `sliceflow.schedules`.
     n_particles : int or None, default None
-        Number of particles to keep. None takes twice the number of pictures (without
-        mirror images), or the smallest multiple of this that is at least 10,000. The
-        fit may move more.
+        Number of particles to keep: the pictures of `particles_`. None takes twice the
+        number of pictures (without mirror images), or the smallest multiple of this
+        that is at least 10,000. The fit may move more, so that the maps of the model
+        are better. The plan has both numbers, `n_particles` and `n_flow_particles`.
     quality : "draft", "standard" or "best", default "standard"
         3, 8 or 25 steps in each stage, or 18, 48 or 150 if all pictures share maps and
         particles start as noise. On a CPU "draft" is 2 steps, or 12.
@@ -66,8 +67,8 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
         separate maps for each class. "auto" is ∞ if classes have at least 100 pictures
         on average and the transport uses histograms, else 10.
     n_pixel_values : int, default 256
-        Integer pixels are 0..n_pixel_values-1. A type with fewer values, such as bool,
-        uses its own number.
+        Integer pixels are 0..n_pixel_values-1; at most 2²⁰ values. A type with fewer
+        values, such as bool, uses its own number.
     mirror : bool, default False
         Also fit the pictures' mirror images.
     device : str or torch.device, default "auto"
@@ -97,7 +98,8 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
         an estimator always has its pictures.
     preset : "paper" or None, default None
         "paper" is the flow of [1]_ as printed. Parameters left at their defaults take
-        the paper's values: slow, for comparison.
+        the paper's values, which the page "Reproduce the paper" lists: slow, for
+        comparison.
     options : ImageOptions or None, default None
         Rarely changed settings; None takes the defaults.
     verbose : int, default 0
@@ -118,7 +120,8 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
     history_ : dict of lists
         Columns of equal length, with an entry for each step: `stage`, `step`,
         `distance`, the sliced distance before the step, `active_fraction`, the fraction
-        of maps that move, and `seconds` since the fit began.
+        of maps that move, and `seconds` since the first step began (see
+        `sliceflow.events.Event`).
     n_iter_ : int
         Steps done, of all stages.
 
@@ -355,8 +358,14 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
             return torch.stack([torch.as_tensor(x) for x in snapshots])
         return np.stack(snapshots)
 
-    def use_precision(self, precision: Precision) -> Self:
-        """Change the precision in which a GPU draws samples.
+    def set_sample_precision(self, precision: Precision) -> Self:
+        """Set the precision of matrix products in which a GPU draws samples from now.
+
+        It is for what `sample`, `evolution`, `score` and, with `known`, `inpaint` draw
+        after this call, and for those of a file that is saved after it; `plan_` shows
+        it. A CPU always takes float32. What was fitted stays as it is: `particles_`,
+        the maps, and the parameter `options`. So the next fit, also by `partial_fit`,
+        `forget` or `refit`, takes ``options.precision`` for itself and its samples.
 
         Parameters
         ----------
@@ -366,13 +375,20 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
         Returns
         -------
         self : the estimator
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_digits
+        >>> images = load_digits().images.astype("uint8")
+        >>> flow = ImageFlow(n_particles=500, steps_per_stage=1, n_pixel_values=17)
+        >>> flow = flow.fit(images).set_sample_precision("float32")
+        >>> flow.plan_.options.precision
+        'float32'
         """
-        options = replace(self._options_or_defaults(ImageOptions), precision=precision)
-        options.require_valid()
         fitted: FittedPictures = self._fitted_state()
-        self.set_params(options=options)
-        fitted_options = replace(fitted.plan.options, precision=precision)
-        plan = replace(fitted.plan, options=fitted_options)
+        options = replace(fitted.plan.options, precision=precision)
+        options.require_valid()
+        plan = replace(fitted.plan, options=options)
         self._record = replace(self._record, fitted=replace(fitted, plan=plan))
         self.plan_ = plan
         return self

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sliceflow.arrays import Mask
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.spaces.pictures.layout import Layout, as_array
-from sliceflow.validation import unmasked
+from sliceflow.validation import from_tensor, require, unmasked
 
 KnownPart = Literal["top", "bottom", "left", "right", "border", "center"]
 
@@ -59,7 +59,12 @@ def as_known(known: Any, layout: Layout) -> Mask:
                 f"is not one of {sorted(KNOWN_PARTS)}, nor an array of booleans",
             )
         return KNOWN_PARTS[known](h, w)
-    array: NDArray[Any] = np.asarray(unmasked(known, "known"))
+    requirement = f"one of {sorted(KNOWN_PARTS)}, or an (h, w) array of booleans"
+    try:
+        array: NDArray[Any] = np.asarray(unmasked(from_tensor(known), "known"))
+    except ValueError:  # rows of different lengths
+        array = np.empty(0)
+    require(array.ndim >= 2, "known", known, requirement)
     if array.shape != (h, w) or array.dtype != bool:
         raise DataError(
             f"known has shape {array.shape} and dtype {array.dtype}",

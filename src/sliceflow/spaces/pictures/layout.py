@@ -46,7 +46,9 @@ PictureArray = NDArray[Any] | Tensor
 
 # Limits on the numbers of a saved model, so that a damaged file is refused early.
 MAX_CHANNELS = 1 << 10
-MAX_PIXEL_VALUES = 1 << 31
+# Points have 24 significant bits. Of these, 20 are the pixel value, and the others keep
+# its random fraction apart from the next value.
+MAX_PIXEL_VALUES = 1 << 20
 
 # Pictures have at most red, green, blue and alpha. A longer last axis is taken for a
 # side of the picture.

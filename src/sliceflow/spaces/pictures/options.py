@@ -19,6 +19,10 @@ Start = Literal["auto", "noise"]
 DequantizeEvery = Literal["stage", "step"]
 Precision = Literal["auto", "float32", "float16", "bfloat16"]
 
+# Limits of files, which settings keep: pictures of a mosaic, and knots of a map.
+MAX_MOSAIC_SIZE = 1 << 10
+MAX_KNOTS = 1 << 16
+
 
 @dataclass(frozen=True)
 class ImageOptions:
@@ -52,8 +56,9 @@ class ImageOptions:
         between 16 and 64. 0 stores no model: then only the particles `particles_`
         exist.
     precision : "auto", "float32", "float16" or "bfloat16", default "auto"
-        Type of the operands of matrix products on a GPU. "auto" is "float16"; "float32"
-        is slower. Sums and particles are always float32.
+        Type of the operands of matrix products on a GPU, of the fit and of samples.
+        "auto" is "float16"; "float32" is slower. Sums and particles are always float32.
+        `ImageFlow.set_sample_precision` sets that of samples alone.
     shrinkage : float or "auto", default "auto"
         κ: maps are shrunk within κ times their noise, and maps that move less than that
         become the identity. "auto" is 8 if particles start as mosaics, else 2.5·√(steps
@@ -80,7 +85,9 @@ class ImageOptions:
 
     def require_valid(self) -> None:
         """Raise a `sliceflow.errors.ParameterError` for the first invalid setting."""
-        require_int("start", self.start, 1, others=get_args(Start))
+        require_int(
+            "start", self.start, 1, maximum=MAX_MOSAIC_SIZE, others=get_args(Start)
+        )
         require_real("locality", self.locality, 0)
         require_real("start_noise", self.start_noise, 0)
         require_bool("clip", self.clip)
@@ -89,7 +96,7 @@ class ImageOptions:
         )
         require_int("n_directions", self.n_directions, 1, others=("auto",))
         require(is_real(self.taper, 0, 1), "taper", self.taper, "a number from 0 to 1")
-        require_int("n_knots", self.n_knots, 0, others=("auto",))
+        require_int("n_knots", self.n_knots, 0, maximum=MAX_KNOTS, others=("auto",))
         require_choice("precision", self.precision, get_args(Precision))
         require_real("shrinkage", self.shrinkage, 0, others=("auto",))
 

@@ -9,12 +9,15 @@ from typing import Any, Literal, Self, get_args
 from sliceflow.arrays import Mask
 from sliceflow.engine.transports import Transport, TransportName
 from sliceflow.spaces.pictures.known_parts import KnownPart
+from sliceflow.spaces.pictures.layout import MAX_PIXEL_VALUES
 from sliceflow.spaces.pictures.options import ImageOptions
+from sliceflow.spaces.pictures.schedules import MAX_STEPS
 from sliceflow.validation import (
     require,
     require_choice,
     require_int,
     require_real,
+    with_plain_numbers,
 )
 
 # Names for the number of steps of a stage; `choices.STEPS_OF_QUALITY` has the numbers.
@@ -52,7 +55,7 @@ class PictureParameters:
 
         Those that a fit does not need, such as `verbose`, are left out.
         """
-        return cls(
+        checked = cls(
             schedule=parameters["schedule"],
             n_particles=parameters["n_particles"],
             quality=parameters["quality"],
@@ -67,6 +70,7 @@ class PictureParameters:
             preset=parameters["preset"],
             options=parameters["options"],
         )
+        return with_plain_numbers(checked)
 
 
 def require_valid_parameters(parameters: Mapping[str, Any]) -> None:
@@ -77,11 +81,25 @@ def require_valid_parameters(parameters: Mapping[str, Any]) -> None:
         get_args(Quality),
         "steps_per_stage= takes a number",
     )
-    require_int("steps_per_stage", parameters["steps_per_stage"], 1, others=(None,))
+    require_int(
+        "steps_per_stage",
+        parameters["steps_per_stage"],
+        1,
+        maximum=MAX_STEPS,
+        others=(None,),
+    )
     schedule = parameters["schedule"]
     is_text = isinstance(schedule, str)
     require(is_text, "schedule", schedule, "a string: 'auto', 'paper' or stages")
-    require_int("n_pixel_values", parameters["n_pixel_values"], 2)
+    n_pixel_values = parameters["n_pixel_values"]
+    require_int("n_pixel_values", n_pixel_values, 2)
+    require(
+        n_pixel_values <= MAX_PIXEL_VALUES,
+        "n_pixel_values",
+        n_pixel_values,
+        f"at most {MAX_PIXEL_VALUES}, because particles are float32",
+        "divide the pixels, or pass them as floats in [0, 1]",
+    )
     require_choice(
         "patch_basis", parameters["patch_basis"], ("auto", *get_args(PatchBasis))
     )

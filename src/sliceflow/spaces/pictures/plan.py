@@ -23,7 +23,11 @@ from sliceflow.models.ranks import Communicator
 from sliceflow.saved_types import Between, Count
 from sliceflow.spaces.pictures import choices, schedules
 from sliceflow.spaces.pictures.layout import Layout
-from sliceflow.spaces.pictures.options import ImageOptions
+from sliceflow.spaces.pictures.options import (
+    MAX_KNOTS,
+    MAX_MOSAIC_SIZE,
+    ImageOptions,
+)
 from sliceflow.spaces.pictures.parameters import (
     PatchBasis,
     PictureParameters,
@@ -66,8 +70,9 @@ class PicturePlan(FitPlan):
     transport: SavedTransport
     # The most particles of a step, and the most pictures; None uses all.
     batch_size: int | None = None
-    n_knots: Annotated[int, Between(0, 1 << 16)]  # kept per map; 0 keeps no model
-    mosaic_size: Annotated[int, Between(0, 1 << 10)]  # pictures of one; 0: noise
+    n_knots: Annotated[int, Between(0, MAX_KNOTS)]  # kept per map; 0 keeps no model
+    # The pictures of a mosaic; 0 starts from noise.
+    mosaic_size: Annotated[int, Between(0, MAX_MOSAIC_SIZE)]
     shrinkage: Annotated[float, Between(0)]  # κ of the maps; 0 is off
     # As given; those above are resolved. But if a trial has chosen noise, `start` is
     # "noise" here, though the user wrote "auto".

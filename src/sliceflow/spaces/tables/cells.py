@@ -165,6 +165,9 @@ def encode_column(column: pd.Series, name: Any) -> EncodedColumn:
     import pandas as pd
 
     kind = column_kind(column)
+    if str(column.dtype).startswith("Sparse"):
+        hint = "make it dense: .sparse.to_dense()"
+        raise DataError(f"it has dtype {column.dtype}", hint, column=name)
     if kind == "object":
         codes, levels = _factorize_objects(column, name)
         return _encode_levels(name, codes, levels)
@@ -238,6 +241,15 @@ def _factorize_objects(column: pd.Series, name: Any) -> tuple[Ints, pd.Series]:
     return codes, pd.Series(levels, dtype=object)
 
 
+def _is_unicode(text: str) -> bool:
+    """Whether a text can be written to a file: it has no half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _check_objects(values: list[Any], row_indices: Ints, name: Any) -> None:
     """Raise a `DataError` for the first value that does not have the column's type.
 
@@ -248,16 +260,17 @@ def _check_objects(values: list[Any], row_indices: Ints, name: Any) -> None:
         allowed = {int, float}
     else:
         allowed = {value_type for value_type, _ in counts.most_common(1)}
+    hint = "convert the column to one type of texts, numbers, dates or booleans, or "
+    hint += "drop it"
     for row, value in zip(row_indices.tolist(), values, strict=True):
-        if type(value) not in allowed or type(value) not in OBJECT_TYPES:
+        fact = f"the cell holds {value!r}, a {type(value).__name__}"
+        if type(value) not in allowed:
             most_common_type = counts.most_common(1)[0][0].__name__
-            raise DataError(
-                f"the cell holds {value!r}, a {type(value).__name__}, but most are "
-                f"{most_common_type}",
-                "convert the column to one type of texts, numbers, dates or booleans, "
-                "or drop it",
-                row,
-                name,
-            )
+            raise DataError(f"{fact}, but most are {most_common_type}", hint, row, name)
+        if type(value) not in OBJECT_TYPES:
+            raise DataError(f"{fact}, which no column can have", hint, row, name)
+        if isinstance(value, str) and not _is_unicode(value):
+            hint = "decode the text again, with its encoding"
+            raise DataError(f"{fact} that is not Unicode", hint, row, name)
         if isinstance(value, Decimal) and not value.is_finite():
             raise DataError(f"the cell holds {value}", "make it missing", row, name)

@@ -8,7 +8,8 @@ chooses. For a number that few rows have, the nearest rows are moved to it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil, floor
@@ -214,11 +215,18 @@ def _read_request(table: Table, given: Mapping[Any, Any]) -> _Request:
         c = _column_index(table, name)
         if isinstance(value, tuple | ValueRange):
             request.add_range(c, value)
-        elif isinstance(value, list | set | frozenset | np.ndarray):
+        elif _is_list(value):
             request.add_list(c, value)
         else:
             request.add_value(c, value)
     return request
+
+
+def _is_list(value: Any) -> bool:
+    """Whether a given value is several values, of any library."""
+    if isinstance(value, list | set | frozenset | range):
+        return True
+    return hasattr(value, "__array__") and np.ndim(value) > 0
 
 
 def _column_index(table: Table, name: Any) -> int:
@@ -243,6 +251,15 @@ def find_value(column: Column, value: Any) -> FoundValue:
     import pandas as pd
 
     encoded = column.encoded
+    if not isinstance(value, Hashable):
+        fact = f"given {value!r} is a {type(value).__name__}"
+        hint = "pass a value, a list of values, or a range (low, high)"
+        raise DataError(fact, hint, column=column.name)
+    if isinstance(value, float) and math.isinf(value):
+        fact = f"given {value} is no value of a table"
+        raise DataError(
+            fact, "a range may have no end: (low, None)", column=column.name
+        )
     series = pd.Series([value], dtype=object)
     if series.isna().all():
         if not encoded.missing.any():

@@ -9,6 +9,7 @@ import numpy as np
 
 from sliceflow.devices import require_memory
 from sliceflow.engine.random import RandomStateLike, Seed
+from sliceflow.errors import DataError
 from sliceflow.models.estimator import Estimator, draws_per_scored_row
 from sliceflow.models.protocols import ParticleResult
 from sliceflow.models.saving import FitRecord
@@ -16,7 +17,7 @@ from sliceflow.spaces.tables.describe_columns import describe_columns
 from sliceflow.spaces.tables.events import TableEvent
 from sliceflow.spaces.tables.files import read_if_path
 from sliceflow.spaces.tables.filled_dataframes import fill_dataframe
-from sliceflow.spaces.tables.fit import TableAdapter, TableHistory
+from sliceflow.spaces.tables.fit import TableAdapter, TableHistory, check_no_y
 from sliceflow.spaces.tables.fitted import FittedTable
 from sliceflow.spaces.tables.given_texts import parse_given
 from sliceflow.spaces.tables.parameters import (
@@ -27,9 +28,13 @@ from sliceflow.spaces.tables.parameters import (
 )
 from sliceflow.spaces.tables.plan import TablePlan
 from sliceflow.spaces.tables.table import FoundRule, Table
-from sliceflow.spaces.tables.table_rows import TableRows, read_dataframe
+from sliceflow.spaces.tables.table_rows import (
+    TableRows,
+    read_dataframe,
+    require_dataframe,
+)
 from sliceflow.spaces.tables.trees import TreeSettings
-from sliceflow.validation import require_int
+from sliceflow.validation import require_int, with_plain_numbers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -166,7 +171,8 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent]):
             current_rows = self._current_rows()
         tree_settings = None
         if self.tree_settings is not None:
-            tree_settings = TreeSettings(*self.tree_settings)
+            numbers: list[Any] = list(map(with_plain_numbers, self.tree_settings))
+            tree_settings = TreeSettings(*numbers)
         return TableAdapter(
             kinds=self.kinds or {},
             constraints=tuple(self.constraints),
@@ -271,6 +277,7 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent]):
         """
         table: Table = self._fitted_state().table
         df = read_if_path(X)
+        require_dataframe(df)
         dropped = [column.name for column in table.columns if column.kind == "drop"]
         missing = {name: None for name in dropped if name not in df}
         cell_positions = table.positions_of(
@@ -328,7 +335,8 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent]):
             f"n={n} samples need",
             "draw fewer at a time",
         )
-        if not given:
+        is_empty = isinstance(given, Mapping) and not given
+        if given is None or is_empty:
             return fitted.sample(n, seed, allow_missing)
         return fitted.sample_given(n, seed, given, allow_missing)
 
@@ -351,6 +359,7 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent]):
             At most 0.
         """
         fitted: FittedTable = self._fitted_state()
+        check_no_y(y)
         seed = self._seed_copy().child("score")
         row_features = fitted.features(read_if_path(X))
         n_rows = row_features.shape[1]
@@ -386,6 +395,9 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent]):
         """
         table: Table = self._fitted_state().table
         texts = [str(column.name) for column in table.columns]
+        if name not in texts:
+            fact = f"given {name!r} is not a column"
+            raise DataError(fact, f"there are {', '.join(texts)}")
         return parse_given(table.columns[texts.index(name)], text)
 
     @overload
@@ -439,7 +451,11 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent]):
         n = int(n)
         table: Table = self._fitted_state().table
         seed = Seed.from_random_state(random_state)
-        filled_dfs = fill_dataframe(table, read_if_path(X), n, seed)
+        df = read_if_path(X)
+        nbytes = 8 * n * np.size(df)  # of the cells that are filled, at most
+        what = f"n={n} filled tables need"
+        require_memory(nbytes, "cpu", what, "fill fewer at a time")
+        filled_dfs = fill_dataframe(table, df, n, seed)
         if n == 1:
             return filled_dfs[0]
         return filled_dfs

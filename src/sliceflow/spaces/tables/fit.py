@@ -29,6 +29,13 @@ from sliceflow.spaces.tables.table_rows import TableRows, format_names, read_dat
 from sliceflow.spaces.tables.trees import DEFAULT_TREE_SETTINGS, TreeSettings
 
 
+def check_no_y(y: Any) -> None:
+    """Raise a `DataError` if a user passes y with a table."""
+    if y is not None:
+        fact = "a table has no y"
+        raise DataError(fact, "pass it as a column of X, and given= to sample")
+
+
 @dataclass(frozen=True)
 class TableAdapter:
     """Reads and plans the rows of a `TableFlow`."""
@@ -43,9 +50,7 @@ class TableAdapter:
 
     def read(self, X: Any, y: Any) -> TableRows:
         """The rows of a DataFrame, or of the file that a path names; y must be None."""
-        if y is not None:
-            fact = "a table has no y"
-            raise DataError(fact, "pass it as a column of X, and given= to sample")
+        check_no_y(y)
         rows = read_dataframe(read_if_path(X))
         if self.current_rows is None:
             return rows

@@ -97,9 +97,11 @@ class Grid:
         levels = np.arange(len(self.grid_values))
         positions = np.interp(grid_values, self.grid_values, levels)
         # np.interp may miss a level by a rounding error, and only levels are exact.
-        nearest = np.rint(np.nan_to_num(positions)).astype(np.int64)
-        is_level = self.grid_values[nearest] == grid_values
-        positions = np.where(is_level, nearest, positions)
+        # Between levels near 1e-308 its slopes overflow.
+        next_level = np.searchsorted(self.grid_values, grid_values)
+        next_level = np.minimum(next_level, len(self.grid_values) - 1)
+        is_level = self.grid_values[next_level] == grid_values
+        positions = np.where(is_level | ~np.isfinite(positions), next_level, positions)
         is_outside = grid_values < self.grid_values[0]
         is_outside |= grid_values > self.grid_values[-1]
         positions = np.where(is_outside, IMPOSSIBLE, positions)

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 from sliceflow.spaces.tables.trees import TreeSettings
 from sliceflow.validation import (
+    MAX_COUNT,
     is_int,
     is_real,
     require,
@@ -26,7 +27,7 @@ def require_valid_parameters(parameters: Mapping[str, Any]) -> None:
     """Raise a `ParameterError` for the first invalid parameter."""
     _require_kinds(parameters["kinds"])
     constraints = parameters["constraints"]
-    is_list = not isinstance(constraints, str)
+    is_list = isinstance(constraints, list | tuple)
     requirement = "a list of expressions such as ['a <= b']"
     require(is_list, "constraints", constraints, requirement)
     require_choice("rules", parameters["rules"], ("auto", "off"))
@@ -46,8 +47,13 @@ def _require_kinds(kinds: object) -> None:
     """Raise a `ParameterError` unless `kinds` is None or a dict with names as keys."""
     is_valid = kinds is None
     if isinstance(kinds, Mapping):
-        is_valid = all(isinstance(name, str) for name in kinds)
+        is_valid = all(isinstance(text, str) for text in [*kinds, *kinds.values()])
     require(is_valid, "kinds", kinds, "None or a dict such as {'zip': 'category'}")
+
+
+def _is_count(value: object, minimum: int) -> bool:
+    """Whether a tree setting is an int from `minimum` to the largest count."""
+    return is_int(value, minimum) and is_real(value, minimum, MAX_COUNT)
 
 
 def _require_tree_settings(tree_settings: object) -> None:
@@ -56,9 +62,9 @@ def _require_tree_settings(tree_settings: object) -> None:
     if isinstance(tree_settings, tuple) and len(tree_settings) in (2, 3):
         settings = TreeSettings(*tree_settings)
         is_valid = (
-            is_int(settings.min_samples_leaf, 1)
+            _is_count(settings.min_samples_leaf, 1)
             and is_real(settings.ccp_factor, 0)
-            and is_int(settings.n_neighbors, 0)
+            and _is_count(settings.n_neighbors, 0)
         )
     requirement = "None, TreeSettings(10, 2.5), or a tuple such as (10, 2.5)"
     require(is_valid, "tree_settings", tree_settings, requirement)

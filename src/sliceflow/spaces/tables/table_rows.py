@@ -102,24 +102,32 @@ def make_dataframe(
     return df
 
 
-def read_dataframe(df: Any) -> TableRows:
-    """The rows of a DataFrame. An error names what cannot be used, and what to do."""
+def require_dataframe(df: Any) -> None:
+    """Raise a TypeError unless a table is a DataFrame of pandas."""
     require_pandas()
     import pandas as pd
 
-    if not isinstance(df, pd.DataFrame):
-        hint = "pass pandas.DataFrame(array)"
-        if hasattr(df, "to_pandas"):
-            hint = "pass frame.to_pandas()"
-        type_name = type(df).__name__
-        raise TypeError(
-            f"a table is a pandas DataFrame or a path, not {type_name}; {hint}"
-        )
+    if isinstance(df, pd.DataFrame):
+        return
+    hint = "pass pandas.DataFrame(array)"
+    if hasattr(df, "to_pandas"):
+        hint = "pass frame.to_pandas()"
+    kind = type(df).__name__
+    raise TypeError(f"a table is a pandas DataFrame or a path, not {kind}; {hint}")
+
+
+def read_dataframe(df: Any) -> TableRows:
+    """The rows of a DataFrame. An error names what cannot be used, and what to do."""
+    require_dataframe(df)
     names = [to_python_type(name) for name in df.columns.tolist()]
     if not names:
         raise DataError("the table has no columns")
     if not len(df):
         raise DataError("the table has no rows")
+    without_name = [i for i, name in enumerate(names) if name != name]
+    if without_name:
+        fact = f"the name of the column at index {without_name[0]} is NaN"
+        raise DataError(fact, "rename it")
     # Constraints and files name columns by texts, so 1 and "1" are the same name.
     repeated = duplicates([str(name) for name in names])
     if repeated:

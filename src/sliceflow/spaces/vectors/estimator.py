@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, get_args
@@ -36,8 +35,15 @@ from sliceflow.spaces.vectors.parameters import (
     VectorOptions,
     VectorParameters,
 )
-from sliceflow.spaces.vectors.plan import VectorPlan
-from sliceflow.validation import is_int, is_real, require
+from sliceflow.spaces.vectors.plan import MAX_STEPS, VectorPlan
+from sliceflow.validation import (
+    is_object_of,
+    require,
+    require_choice,
+    require_int,
+    require_real,
+    with_plain_numbers,
+)
 
 
 class SlicedWassersteinFlow(
@@ -59,9 +65,10 @@ class SlicedWassersteinFlow(
     Parameters
     ----------
     n_particles : int or None, default None
-        Number of particles to keep. None takes the smallest multiple of the number of
-        rows that is at least 10,000. The fit may move more: at least 2,000, and 200 per
-        class.
+        Number of particles to keep: the rows of `particles_`. None takes the smallest
+        multiple of the number of rows that is at least 10,000. The fit may move more,
+        so that the maps of the model are better: at least 2,000, and 200 per class.
+        The plan has both numbers, `n_particles` and `n_flow_particles`.
     n_steps : int, default 200
         Steps of the flow, before the axis steps. More steps fit the data more closely.
     frame : str or frame kind, default "orthogonal"
@@ -89,7 +96,8 @@ class SlicedWassersteinFlow(
         that are near it in scale.
     preset : "paper" or None, default None
         "paper" is Algorithm 1 of Du et al. (2023) as printed. Parameters left at their
-        defaults take its values. The data should be near N(0, I) in scale.
+        defaults take its values, which the page "Reproduce the paper" lists. The data
+        should be near N(0, I) in scale.
     condition_mode : "auto", "joint" or "local", default "auto"
         What to do with a continuous y. "joint" runs one flow of x and y together, as
         the paper. "local" keeps the rows and samples from those near the y that is
@@ -115,7 +123,8 @@ class SlicedWassersteinFlow(
     history_ : dict of lists
         Columns of equal length, with an entry for each step: `stage`, `step`,
         `distance`, the sliced distance before the step, `active_fraction`, the fraction
-        of maps that move, and `seconds` since the first step began.
+        of maps that move, and `seconds` since the first step began (see
+        `sliceflow.events.Event`).
     n_iter_ : int
         Steps done, axis steps included.
     n_features_in_ : int
@@ -191,42 +200,33 @@ class SlicedWassersteinFlow(
     def _validated_parameters(self) -> VectorParameters:
         """The parameters, checked, after the preset is applied."""
         self._require_shared_parameters(self.options, ("standardize", "save_rows"))
-        is_count = is_int(self.n_steps, 0)
-        require(is_count, "n_steps", self.n_steps, "an int of at least 0")
+        require_int("n_steps", self.n_steps, 0, maximum=MAX_STEPS)
 
         frame = self.frame
         if isinstance(frame, str):
             is_frame = frame in FRAME_KINDS
         else:
-            is_frame = hasattr(frame, "make_frame") and hasattr(frame, "max_directions")
+            is_frame = is_object_of(frame, frames.FrameKind)
         known = f"one of {sorted(FRAME_KINDS)}"
         requirement = f"{known} or a frame kind from sliceflow.frames"
         require(is_frame, "frame", frame, requirement)
 
-        xi = self.amplifier
-        is_infinite = isinstance(xi, float) and xi == math.inf
-        is_amplifier = is_infinite or is_real(xi, 0)
-        requirement = "a number of at least 0, which may be math.inf"
-        require(is_amplifier, "amplifier", xi, requirement)
-
-        modes = get_args(ConditionMode)
-        is_mode = self.condition_mode in modes
-        require(is_mode, "condition_mode", self.condition_mode, f"one of {modes}")
-        is_entropy = is_real(self.entropy, 0)
-        requirement = "a finite number of at least 0"
-        require(is_entropy, "entropy", self.entropy, requirement)
+        require_real("amplifier", self.amplifier, 0, may_be_infinite=True)
+        require_choice("condition_mode", self.condition_mode, get_args(ConditionMode))
+        require_real("entropy", self.entropy, 0)
 
         parameters = VectorParameters(
             n_particles=self.n_particles,
             n_steps=int(self.n_steps),
             frame=frame,
             transport=self.transport,
-            amplifier=float(xi),
+            amplifier=float(self.amplifier),
             entropy=float(self.entropy),
             standardize=bool(self.standardize),
             condition_mode=self.condition_mode,
             options=VectorOptions() if self.options is None else self.options,
         )
+        parameters = with_plain_numbers(parameters)
         if self.preset is None:
             return parameters
         return with_preset(parameters, VectorParameters(), PAPER)

@@ -16,6 +16,9 @@ ConditionMode = Literal["auto", "joint", "local"]
 # Names of kinds of frames; `FRAME_KINDS` has the kinds.
 FrameName = Literal["orthogonal", "random", "max-sliced", "axis"]
 
+# Rows that are spread this far, in standard deviations of those near them, are noise.
+MAX_SMOOTHING = 1e6
+
 FRAME_KINDS: dict[FrameName, Callable[[], FrameKind]] = {
     "orthogonal": frames.Orthogonal,
     "random": frames.Random,
@@ -71,6 +74,9 @@ class VectorOptions:
         require(is_real(self.taper, 0, 1), "taper", self.taper, "a number from 0 to 1")
         require_real("shrinkage", self.shrinkage, 0)
         require_real("smoothing", self.smoothing, 0, others=("auto",))
+        is_too_large = self.smoothing != "auto" and self.smoothing > MAX_SMOOTHING
+        requirement = f"at most {MAX_SMOOTHING:g}, beyond which rows count no more"
+        require(not is_too_large, "smoothing", self.smoothing, requirement)
 
     def check_saved(self) -> None:
         """Raise a ValueError if a file has an invalid setting."""

@@ -61,6 +61,8 @@ PAPER_DIRECTIONS_PER_COLUMN = 64
 # Fresh particles to which the model's axis steps are fitted, and the most of their
 # projections. With 65,536 particles, 1 % quantiles have an error of a few per cent.
 MAX_AXIS_PARTICLES = 1 << 16
+# The most steps of a flow: a limit of files, which is days of work for a few rows.
+MAX_STEPS = 1 << 24
 MAX_FRESH_PROJECTIONS = 1 << 18
 
 # With fewer rows, "auto" does not smooth, because neighbors would say little.
@@ -143,7 +145,7 @@ class VectorPlan(BaseVectorPlan):
     amplifier: Annotated[float, Between(0, math.inf)]  # ξ; 0 without conditions
     frame_kind: SavedFrameKind
     transport: SavedTransport
-    n_steps: Annotated[int, Between(0, 1 << 24)]
+    n_steps: Annotated[int, Between(0, MAX_STEPS)]
     entropy: NonNegative
     options: VectorOptions
     n_knots: Count  # knots kept per map
