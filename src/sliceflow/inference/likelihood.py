@@ -26,11 +26,12 @@ from sliceflow.spaces.density.bases import varying_columns
 from sliceflow.spaces.density.conditional import (
     MIN_CONDITIONAL_ROWS,
     ConditionalDensity,
+    fit_conditional_density,
 )
 from sliceflow.spaces.density.progress import FitProgress
 from sliceflow.spaces.density.regression import AffineMapGivenY
 
-__all__ = ["LikelihoodSampler"]
+__all__ = ["LikelihoodSampler", "fit_likelihood"]
 
 # The most simulations at which chains may start. Chains start at those with a high
 # likelihood: with more simulations closer to the posterior, but each observation takes
@@ -57,35 +58,6 @@ class LikelihoodSampler:
     prior: Prior
     max_noise_norm2: float
     chain_starts: Annotated[np.ndarray, ArraySpec("s d", "float64")]
-
-    @classmethod
-    def from_data(
-        cls, theta: Floats, x: Floats, low: Floats, high: Floats, seed: Seed
-    ) -> LikelihoodSampler:
-        """Fit the likelihood to parameters (n, d) within bounds (d,), and x (n, l)."""
-        if len(theta) < MIN_CONDITIONAL_ROWS:
-            raise DataError(
-                f"there are {len(theta)} simulations",
-                f"method='likelihood' needs at least {MIN_CONDITIONAL_ROWS}",
-            )
-        used_columns = varying_columns(x)  # constant ones do not depend on θ
-        if len(used_columns) == 0:
-            raise DataError("all values of x are constant", "pass what was simulated")
-        x = x[:, used_columns]
-        density = ConditionalDensity.from_data(
-            x, theta, seed.child("density"), FitProgress()
-        )
-        order = seed.child("starts").permutation(len(theta)).numpy()
-        chosen = order[:MAX_CHAIN_STARTS]
-        chain_starts = theta[chosen]
-        noise = density.to_noise(x[chosen], density.map_given(chain_starts))
-        return cls(
-            used_columns=used_columns,
-            density=density,
-            prior=Prior.from_data(theta, low, high),
-            max_noise_norm2=float(np.square(noise).sum(axis=1).max()),
-            chain_starts=chain_starts,
-        )
 
     def check_width(self, d: int, n_values: int) -> None:
         """Raise a ValueError unless it takes d parameters and `n_values` values."""
@@ -158,3 +130,33 @@ class LikelihoodSampler:
                     "samples are extrapolated"
                 )
                 return
+
+
+def fit_likelihood(
+    theta: Floats, x: Floats, low: Floats, high: Floats, seed: Seed
+) -> LikelihoodSampler:
+    """The likelihood of parameters (n, d) within bounds (d,), and simulations (n, l).
+
+    Trials choose its settings, so this takes seconds to minutes.
+    """
+    if len(theta) < MIN_CONDITIONAL_ROWS:
+        raise DataError(
+            f"there are {len(theta)} simulations",
+            f"method='likelihood' needs at least {MIN_CONDITIONAL_ROWS}",
+        )
+    used_columns = varying_columns(x)  # constant ones do not depend on θ
+    if len(used_columns) == 0:
+        raise DataError("all values of x are constant", "pass what was simulated")
+    x = x[:, used_columns]
+    density = fit_conditional_density(x, theta, seed.child("density"), FitProgress())
+    order = seed.child("starts").permutation(len(theta)).numpy()
+    chosen = order[:MAX_CHAIN_STARTS]
+    chain_starts = theta[chosen]
+    noise = density.to_noise(x[chosen], density.map_given(chain_starts))
+    return LikelihoodSampler(
+        used_columns=used_columns,
+        density=density,
+        prior=Prior.from_data(theta, low, high),
+        max_noise_norm2=float(np.square(noise).sum(axis=1).max()),
+        chain_starts=chain_starts,
+    )

@@ -30,7 +30,7 @@ from sliceflow.inference.checks import (
     is_between,
 )
 from sliceflow.inference.comparison import Comparison, compare
-from sliceflow.inference.likelihood import LikelihoodSampler
+from sliceflow.inference.likelihood import LikelihoodSampler, fit_likelihood
 from sliceflow.inference.neighbors import NeighborSampler
 from sliceflow.metrics.calibration import Calibration, calibration
 from sliceflow.models import file
@@ -495,7 +495,7 @@ def posterior(
         method = comparison.better
     likelihood = None
     if method == "likelihood":
-        likelihood = LikelihoodSampler.from_data(theta, x, low, high, LIKELIHOOD_SEED)
+        likelihood = fit_likelihood(theta, x, low, high, LIKELIHOOD_SEED)
     return Posterior(
         theta,
         x,
@@ -518,7 +518,7 @@ def _compare_methods(theta: Floats, x: Floats, low: Floats, high: Floats) -> Com
     held_out = order[:n_held_out]
     rest = order[n_held_out:][:MAX_SIMULATIONS_TO_CHOOSE]
     simulations = (theta[rest], x[rest], low, high)
-    likelihood = LikelihoodSampler.from_data(*simulations, LIKELIHOOD_SEED)
+    likelihood = fit_likelihood(*simulations, LIKELIHOOD_SEED)
     by_neighbors = Posterior(*simulations)
     by_likelihood = Posterior(*simulations, likelihood=likelihood)
     with warnings.catch_warnings():

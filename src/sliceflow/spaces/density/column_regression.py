@@ -177,6 +177,24 @@ class ColumnRegression:
         """All functions: mean, log_scale, log_residual_scale, and then the slopes."""
         return (self.mean, self.log_scale, self.log_residual_scale, *self.slopes)
 
+    def keep_features(self, is_kept: Mask, groups: Ints) -> None:
+        """Keep some of the features, of the p that the regression has so far.
+
+        Parameters
+        ----------
+        is_kept : which features are kept, (p,)
+        groups : the groups of those that are, counted anew
+        """
+        old_groups = self.groups[is_kept]
+        self.groups = groups
+        n_groups = int(groups.max()) + 1
+        for expansion in self.expansions:
+            expansion.active = expansion.active[is_kept]
+            expansion.coefficients = expansion.coefficients[is_kept]
+            penalties = np.ones(n_groups)
+            penalties[groups[1:]] = expansion.penalties[old_groups[1:]]
+            expansion.penalties = penalties
+
     def scale_expansion(self, name: ScaleName) -> BasisExpansion:
         """The function s or t that has this name."""
         if name == "log_scale":

@@ -1,4 +1,4 @@
-"""The fitted states of a density: of classes, or given y that is numbers.
+"""The fitted states of a density: of classes, or given a continuous y.
 
 Users' y goes into the methods of `BaseFittedDensity`. They encode it, as `ClassIndices`
 or `ContinuousY`, for the methods of the two states that compute.
@@ -262,7 +262,7 @@ class FittedClassDensities(BaseFittedDensity[ClassIndices]):
 
 @dataclass(frozen=True, kw_only=True)
 class FittedConditionalDensity(BaseFittedDensity[ContinuousY]):
-    """A density given y that is numbers. Without y it has no density and no samples."""
+    """A density given a continuous y. Without y it has no density and no samples."""
 
     conditional: ConditionalDensity  # of rows in columns without bounds, on the CPU
     y_encoder: ContinuousEncoder
