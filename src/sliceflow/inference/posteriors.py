@@ -31,7 +31,7 @@ from sliceflow.inference.checks import (
 )
 from sliceflow.inference.comparison import Comparison, compare
 from sliceflow.inference.likelihood import LikelihoodSampler, fit_likelihood
-from sliceflow.inference.neighbors import NeighborSampler
+from sliceflow.inference.neighbors import fit_neighbor_sampler
 from sliceflow.metrics.calibration import Calibration, calibration
 from sliceflow.models import file
 from sliceflow.saved_types import ArraySpec
@@ -141,7 +141,7 @@ class Posterior:
         self._likelihood = likelihood
         self._sampler: PosteriorSampler
         if likelihood is None:
-            self._sampler = NeighborSampler(theta, x, low, high)
+            self._sampler = fit_neighbor_sampler(theta, x, low, high)
         else:
             self._sampler = likelihood
 
