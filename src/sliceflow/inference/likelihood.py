@@ -108,6 +108,7 @@ class LikelihoodSampler:
 
     @cached_property
     def _map_at_starts(self) -> AffineMapGivenY:
+        """The map of simulations to residuals at each of the chain starts."""
         return self.density.map_given(self.chain_starts)
 
     def _warn_if_far(self, x: Floats, samples: Floats, start: int) -> None:

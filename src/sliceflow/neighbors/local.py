@@ -115,6 +115,7 @@ class _Conditions:
 
     @cached_property
     def feature_map(self) -> FeatureMap:
+        """The function from conditions to features, before they are projected."""
         return FeatureMap.from_data(self.y, self.n_features)
 
     @cached_property
@@ -124,6 +125,7 @@ class _Conditions:
 
     @cached_property
     def index(self) -> NearestNeighbors:
+        """The index of the features of the rows."""
         return build_index(self.features)
 
     def project(self, y: Tensor) -> Tensor:
@@ -201,6 +203,7 @@ class LocalSampler:
 
     @cached_property
     def _conditions(self) -> _Conditions:
+        """The conditions of the rows: the shared ones, if they are those of here."""
         settings = self.settings
         shared = self.shared_conditions
         if shared is not None and shared.projection is settings.projection:
@@ -209,6 +212,7 @@ class LocalSampler:
 
     @cached_property
     def _far_threshold(self) -> _FarThreshold:
+        """How far the tenth neighbors of rows are."""
         inverse_scale = inverse_deviation(self.y)
         distinct = torch.unique(self.y * inverse_scale, dim=0)
         index = build_index(distinct)

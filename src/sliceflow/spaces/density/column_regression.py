@@ -202,7 +202,7 @@ class ColumnRegression:
         return self.log_residual_scale
 
     def residualize(self, design: Design) -> Residualization:
-        """Turn a column into residuals."""
+        """The residuals (n,) of a column, and how they come about."""
         # One product for all functions reads the features once.
         coefficients = np.stack([each.coefficients for each in self.expansions], 1)
         values = design.features @ coefficients
@@ -254,9 +254,10 @@ class ColumnRegression:
         for i, part in enumerate(parts):
             active = part.expansion.active
             blocks.append(design.features[:, active] * part.factor[:, None])
-            own_groups = self.groups[active]
+            groups_of_part = self.groups[active]
             # The constants of slopes have no penalty either.
-            groups.append(np.where(own_groups < 0, -1, own_groups + i * n_groups))
+            groups_of_part[groups_of_part >= 0] += i * n_groups
+            groups.append(groups_of_part)
         matrix = np.concatenate(blocks, axis=1)
         coefficients, penalties = evidence_ridge(
             matrix.T @ matrix,
@@ -301,9 +302,10 @@ class ColumnRegression:
         design: Design,
         before: float,
     ) -> float:
-        """Move coefficients towards the proposed ones; the log-likelihood there.
+        """Move coefficients towards the proposed ones, and return the log-likelihood.
 
-        `before` is the log-likelihood of the coefficients that it starts from.
+        Steps are halved until little is lost of `before`, the log-likelihood of the
+        coefficients that it starts from.
         """
         start = expansion.coefficients[expansion.active]
         step = 1.0

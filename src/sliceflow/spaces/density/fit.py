@@ -184,12 +184,14 @@ def _is_small_class(n: int, d: int) -> bool:
 
 
 def _read_conditions(y: Any, n: int) -> RowConditions:
-    """The user's y of n rows: class labels, or numbers, but not both."""
-    labels = as_array(y)
-    is_number = labels.dtype.kind == "f"
-    if labels.ndim == 2 and labels.shape[1] == 1 and not is_number:
-        labels = labels[:, 0]
-    conditions = RowConditions.infer(labels, n)
+    """The user's y of n rows, checked: class labels or continuous, but not both."""
+    array = as_array(y)
+    is_column_of_labels = (
+        array.ndim == 2 and array.shape[1] == 1 and array.dtype.kind != "f"
+    )
+    if is_column_of_labels:
+        array = array[:, 0]
+    conditions = RowConditions.infer(array, n)
     if isinstance(conditions.encoder, MixedEncoder):
         fact = "y has both labels and numbers"
         raise DataError(fact, "pass class labels (n,), or numbers (n, l)")

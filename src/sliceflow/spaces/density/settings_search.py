@@ -168,97 +168,6 @@ def choose_settings(
     return _choose_steps(splits, chosen_map, parameters, seed, progress)
 
 
-# The steps
-
-
-def _choose_steps(
-    splits: Sequence[Split[Tensor]],
-    chosen_map: ChosenMap,
-    parameters: GaussianizationParameters,
-    seed: Seed,
-    progress: FitProgress,
-) -> GaussianizationSettings:
-    """All settings, with the penalty and the steps that are likeliest in trials."""
-    n_steps = MAX_STEPS
-    if parameters.n_steps != "auto":
-        n_steps = parameters.n_steps
-    penalties = _penalties(parameters)
-    settings = GaussianizationSettings(n_steps, penalties[-1], chosen_map.settings)
-    if parameters.n_steps != "auto" and parameters.penalty != "auto":
-        return settings
-    trials = _flow_trials(splits, chosen_map, seed)
-    search = _StepsSearch(progress, parameters.n_steps == "auto", settings)
-    for penalty in penalties:
-        tried = replace(settings, penalty=penalty)
-        is_ended = search.try_settings(tried, trials, seed)
-        if is_ended:
-            break
-    return search.best
-
-
-def _flow_trials(
-    splits: Sequence[Split[Tensor]], chosen_map: ChosenMap, seed: Seed
-) -> list[FlowTrial]:
-    """The trials of flows after the initial map, for all of them to begin at."""
-    if chosen_map.grown_trial is not None:
-        return [chosen_map.grown_trial]
-    trials = []
-    for split in splits:
-        initial_map = fit_initial_map(split.train, chosen_map.settings, seed)
-        trials.append(FlowTrial.from_split(split, initial_map))
-    return trials
-
-
-@dataclass
-class _StepsSearch:
-    """The search for the penalty and the number of steps of a flow.
-
-    Parameters
-    ----------
-    progress : hears of every step of the trials
-    chooses_n_steps : whether fewer steps are taken if held-out rows are likelier then
-    best : the best settings so far; at first, those that are taken if none are tried
-    best_score : the mean log-density of held-out rows with these
-    """
-
-    progress: FitProgress
-    chooses_n_steps: bool
-    best: GaussianizationSettings
-    best_score: float = -math.inf
-
-    def try_settings(
-        self, tried: GaussianizationSettings, trials: Sequence[FlowTrial], seed: Seed
-    ) -> bool:
-        """Try settings in all trials; return whether a listener ends the search.
-
-        Settings that not all trials have judged count only if they are the first.
-        """
-        expect_flow = partial(self._expect_flow, tried)
-        curve = held_out_curve(trials, tried, seed, self.progress, expect_flow)
-        if curve.is_complete or self.best_score == -math.inf:
-            self.best, self.best_score = self._better(tried, curve.log_probs)
-        return curve.is_ended
-
-    def _better(
-        self, tried: GaussianizationSettings, curve: Floats
-    ) -> tuple[GaussianizationSettings, float]:
-        """The best settings and their score, if those that are tried have this curve.
-
-        The curve (n_steps + 1,) is the mean log-density of held-out rows.
-        """
-        n_steps = tried.n_steps
-        if self.chooses_n_steps:
-            n_steps = int(curve.argmax())
-        if curve[n_steps] > self.best_score:
-            return replace(tried, n_steps=n_steps), float(curve[n_steps])
-        return self.best, self.best_score
-
-    def _expect_flow(self, tried: GaussianizationSettings, curve: Floats) -> None:
-        """Expect as many steps of the flow of all rows as are best so far."""
-        best, _ = self._better(tried, curve)
-        self.progress.expect(FLOW, 1, best.n_steps)
-
-
 # The initial map
 
 
@@ -459,3 +368,94 @@ def _min_rows_per_component(d: int) -> int:
     """How many rows each component of a grown mixture in d dimensions should have."""
     n_parameters = 1 + d + d * (d + 1) // 2
     return max(_MIN_ROWS_PER_COMPONENT, n_parameters)
+
+
+# The steps
+
+
+def _choose_steps(
+    splits: Sequence[Split[Tensor]],
+    chosen_map: ChosenMap,
+    parameters: GaussianizationParameters,
+    seed: Seed,
+    progress: FitProgress,
+) -> GaussianizationSettings:
+    """All settings, with the penalty and the steps that are likeliest in trials."""
+    n_steps = MAX_STEPS
+    if parameters.n_steps != "auto":
+        n_steps = parameters.n_steps
+    penalties = _penalties(parameters)
+    settings = GaussianizationSettings(n_steps, penalties[-1], chosen_map.settings)
+    if parameters.n_steps != "auto" and parameters.penalty != "auto":
+        return settings
+    trials = _flow_trials(splits, chosen_map, seed)
+    search = _StepsSearch(progress, parameters.n_steps == "auto", settings)
+    for penalty in penalties:
+        tried = replace(settings, penalty=penalty)
+        is_ended = search.try_settings(tried, trials, seed)
+        if is_ended:
+            break
+    return search.best
+
+
+def _flow_trials(
+    splits: Sequence[Split[Tensor]], chosen_map: ChosenMap, seed: Seed
+) -> list[FlowTrial]:
+    """The rows of all splits after the initial map, on which flows are tried."""
+    if chosen_map.grown_trial is not None:
+        return [chosen_map.grown_trial]
+    trials = []
+    for split in splits:
+        initial_map = fit_initial_map(split.train, chosen_map.settings, seed)
+        trials.append(FlowTrial.from_split(split, initial_map))
+    return trials
+
+
+@dataclass
+class _StepsSearch:
+    """The search for the penalty and the number of steps of a flow.
+
+    Parameters
+    ----------
+    progress : hears of every step of the trials
+    chooses_n_steps : whether fewer steps are taken if held-out rows are likelier then
+    best : the best settings so far; at first, those that are taken if none are tried
+    best_score : the mean log-density of held-out rows with these
+    """
+
+    progress: FitProgress
+    chooses_n_steps: bool
+    best: GaussianizationSettings
+    best_score: float = -math.inf
+
+    def try_settings(
+        self, tried: GaussianizationSettings, trials: Sequence[FlowTrial], seed: Seed
+    ) -> bool:
+        """Try settings in all trials; return whether a listener ends the search.
+
+        Settings that not all trials have judged count only if they are the first.
+        """
+        expect_flow = partial(self._expect_flow, tried)
+        curve = held_out_curve(trials, tried, seed, self.progress, expect_flow)
+        if curve.is_complete or self.best_score == -math.inf:
+            self.best, self.best_score = self._better(tried, curve.log_probs)
+        return curve.is_ended
+
+    def _better(
+        self, tried: GaussianizationSettings, curve: Floats
+    ) -> tuple[GaussianizationSettings, float]:
+        """The best settings and their score, if those that are tried have this curve.
+
+        The curve (n_steps + 1,) is the mean log-density of held-out rows.
+        """
+        n_steps = tried.n_steps
+        if self.chooses_n_steps:
+            n_steps = int(curve.argmax())
+        if curve[n_steps] > self.best_score:
+            return replace(tried, n_steps=n_steps), float(curve[n_steps])
+        return self.best, self.best_score
+
+    def _expect_flow(self, tried: GaussianizationSettings, curve: Floats) -> None:
+        """Expect as many steps of the flow of all rows as are best so far."""
+        best, _ = self._better(tried, curve)
+        self.progress.expect(FLOW, 1, best.n_steps)
