@@ -79,9 +79,9 @@ class LikelihoodSampler:
         Batches are (b, n, d), of at most `batch_size` observations, in their order.
         """
         seed = Seed(int(rng.integers(2**31)))
-        for part in chunks(len(x), batch_size):
-            samples = self.sample(x[part], n, seed.child(part.start))
-            self._warn_if_far(x[part], samples, part.start)
+        for batch in chunks(len(x), batch_size):
+            samples = self.sample(x[batch], n, seed.child(batch.start))
+            self._warn_if_far(x[batch], samples, batch.start)
             yield samples
 
     def sample(self, x: Floats, n: int, seed: Seed) -> Floats:

@@ -49,8 +49,8 @@ class NeighborSampler:
         """
         encoded_x = self.x_encoder.encode(x).values
         self.local_sampler.warn_if_far(encoded_x, "x")
-        for part in chunks(len(x), batch_size):
-            yield self._sample_inside(encoded_x[part], n, rng)
+        for batch in chunks(len(x), batch_size):
+            yield self._sample_inside(encoded_x[batch], n, rng)
 
     def _sample_inside(
         self, encoded_x: Tensor, n: int, rng: np.random.Generator

@@ -5,9 +5,9 @@ residuals e_k of the columns before. In the code, m is `mean`, s is `log_scale`,
 `slopes` and t is `log_residual_scale`: each is a linear combination of features of y
 (`bases.py`).
 
-The parts are fitted in turn, each as a ridge regression given the others (`ridge.py`):
-m and a together are least squares, s and t a few steps of Fisher scoring. In this form
-the parts hardly interact, so that some sweeps suffice.
+The functions are fitted in turn, each as a ridge regression given the others
+(`ridge.py`): m and a together are least squares, s and t a few steps of Fisher scoring.
+In this form they hardly interact, so that some sweeps suffice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.engine.normal import LOG_TWO_PI
 from sliceflow.spaces.density.ridge import evidence_ridge
 
-# Sweeps over the parts, and steps of Fisher scoring in each.
+# Sweeps over the functions, and steps of Fisher scoring in each.
 MAX_SWEEPS = 3
 SCORING_STEPS = 2
 # A sweep that changes the log-likelihood by less, in nats per row, is the last.
@@ -136,7 +136,7 @@ class Residualization:
         return np.clip(gradient, -limit, limit), variance
 
 
-class _LinearPart(NamedTuple):
+class _LinearTerm(NamedTuple):
     """A function in which residuals are linear, and its factor in each row, (n,)."""
 
     expansion: BasisExpansion
@@ -244,30 +244,30 @@ class ColumnRegression:
         residualized = self.residualize(design)
         weight = np.exp(-residualized.log_residual_scale)
         mean_factor = weight * np.exp(-residualized.log_scale)
-        parts = [_LinearPart(self.mean, mean_factor)]
+        terms = [_LinearTerm(self.mean, mean_factor)]
         for slope, earlier in zip(self.slopes, design.earlier_residuals.T, strict=True):
             if not slope.is_zero:
-                parts.append(_LinearPart(slope, weight * earlier))
+                terms.append(_LinearTerm(slope, weight * earlier))
         blocks = []
         groups = []
         n_groups = len(self.mean.penalties)
-        for i, part in enumerate(parts):
-            active = part.expansion.active
-            blocks.append(design.features[:, active] * part.factor[:, None])
-            groups_of_part = self.groups[active]
+        for i, term in enumerate(terms):
+            active = term.expansion.active
+            blocks.append(design.features[:, active] * term.factor[:, None])
+            groups_of_term = self.groups[active]
             # The constants of slopes have no penalty either.
-            groups_of_part[groups_of_part >= 0] += i * n_groups
-            groups.append(groups_of_part)
+            groups_of_term[groups_of_term >= 0] += i * n_groups
+            groups.append(groups_of_term)
         matrix = np.concatenate(blocks, axis=1)
         coefficients, penalties = evidence_ridge(
             matrix.T @ matrix,
             matrix.T @ (design.x * mean_factor),
             np.concatenate(groups),
-            np.concatenate([part.expansion.penalties for part in parts]),
+            np.concatenate([term.expansion.penalties for term in terms]),
         )
         start = 0
-        for i, part in enumerate(parts):
-            expansion = part.expansion
+        for i, term in enumerate(terms):
+            expansion = term.expansion
             end = start + int(expansion.active.sum())
             expansion.coefficients[expansion.active] = coefficients[start:end]
             expansion.penalties = penalties[i * n_groups : (i + 1) * n_groups]

@@ -156,6 +156,7 @@ def _gains_by_flow(residuals: Tensor, seed: Seed, progress: FitProgress) -> bool
         return float(curve.max()) - without_flow > MIN_FLOW_GAIN
 
     def expect_rest(curve: Floats) -> None:
+        """Expect nothing more if there will be no flow."""
         if not gains(curve):
             progress.expect_no_more()
 

@@ -325,6 +325,7 @@ class FittedConditionalDensity(BaseFittedDensity[ContinuousY]):
         )
 
     def _map_given(self, y: ContinuousY) -> AffineMapGivenY:
+        """The map of rows to residuals at each encoded y (n, l)."""
         return self.conditional.map_given(y.values.cpu().numpy())
 
     def _draw_y(self, n: int, seed: Seed) -> ContinuousY:
@@ -343,5 +344,6 @@ def _required(y: ContinuousY | None) -> ContinuousY:
 
 
 def _missing_y() -> DataError:
+    """The error of a call without y."""
     hint = "pass the conditions, (n, l) or one row for all"
     return DataError("y is missing", hint)

@@ -122,6 +122,7 @@ class FitProgress:
         return self.steps_done + self._steps_left_of_phase + round(steps_after)
 
     def _count_step(self) -> None:
+        """Count a step of the running phase."""
         self.steps_done += 1
         self._steps_of_phase += 1
         self._steps_left_of_phase = max(0, self._steps_left_of_phase - 1)

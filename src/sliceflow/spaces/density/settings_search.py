@@ -2,7 +2,7 @@
 
 First it chooses the initial map, by its own log-density, which is quick. Then it
 chooses the penalty of rough maps and the number of steps, by flows that are fitted to
-parts of the rows.
+some of the rows.
 """
 
 from __future__ import annotations

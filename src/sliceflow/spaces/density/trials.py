@@ -20,7 +20,7 @@ from sliceflow.spaces.density.invertible_maps import SlicedMap, standard_normal_
 from sliceflow.spaces.density.progress import FitProgress
 from sliceflow.spaces.density.settings import GaussianizationSettings
 
-# Up to this many rows, cross-validation chooses the settings; with more, one part of
+# Up to this many rows, cross-validation chooses the settings; with more, one fold of
 # the rows is held out, which is as good and five times faster.
 MAX_CROSS_VALIDATED = 1_000
 N_FOLDS = 5
@@ -80,12 +80,12 @@ def iter_splits(x: Tensor, seed: Seed) -> Iterator[Split[Tensor]]:
 
 
 def _count_folds(n: int) -> int:
-    """The number of parts into which n rows are divided."""
+    """The number of folds into which n rows are divided."""
     return max(2, min(N_FOLDS, n // 2))
 
 
 def count_splits(n: int) -> int:
-    """The number of splits of n rows: one for each part, or one."""
+    """The number of splits of n rows: one for each fold, or one."""
     return _count_folds(n) if n <= MAX_CROSS_VALIDATED else 1
 
 
@@ -121,6 +121,7 @@ class EarlyStopping:
         self._record()
 
     def _record(self) -> None:
+        """Add the mean log-density of the rows to the curve."""
         log_probs = standard_normal_log_prob(self.rows) + self.ladj
         self.curve.append(float(log_probs.mean()))
 
