@@ -2,6 +2,7 @@
 
 import os
 import random
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -16,6 +17,7 @@ from mutations import change_arrays, change_header
 from sliceflow import ModelFileError, inference
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.inference import posterior, posteriors
+from sliceflow.inference.neighbors import NeighborSampler
 from sliceflow.metrics import nearest, sliced_wasserstein
 from sliceflow.models import file
 from sliceflow.models.memory_budget import MemoryBudget
@@ -114,12 +116,12 @@ def test_several_observations_are_drawn_in_batches_each_by_its_own(
 def test_what_is_outside_is_drawn_again_not_moved(line, monkeypatch, low, high):
     """N(½, 1) between bounds is the truncated Gaussian; mirrored, it is not."""
 
-    def draw_normal(encoded_x, n, rng):
+    def draw_normal(self, encoded_x, n, rng):
         return rng.normal(0.5, 1, (len(encoded_x), n, 1))
 
-    monkeypatch.setattr(line._sampler, "_sample_anywhere", draw_normal)
-    monkeypatch.setattr(line._sampler, "low", np.array([low]))
-    monkeypatch.setattr(line._sampler, "high", np.array([high]))
+    monkeypatch.setattr(NeighborSampler, "_sample_anywhere", draw_normal)
+    bounded = replace(line._sampler, low=np.array([low]), high=np.array([high]))
+    monkeypatch.setattr(line, "_sampler", bounded)
     samples = line.sample((20_000,), x=0.0, random_state=0).numpy()
     true = truncnorm(low - 0.5, high - 0.5, loc=0.5)
     assert samples.mean() == pytest.approx(true.mean(), abs=0.01)

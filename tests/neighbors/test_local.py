@@ -10,13 +10,18 @@ from scipy.stats import norm
 
 from sliceflow.engine.random import Seed
 from sliceflow.neighbors import local
-from sliceflow.neighbors.local import LocalSampler
+from sliceflow.neighbors.local import LocalSampler, fit_local_sampler
+
+
+def tensors(*arrays):
+    return tuple(torch.tensor(array, dtype=torch.float64) for array in arrays)
 
 
 def heteroscedastic(n, rng):
     """x ~ N(sin 2y, (0.1 + 0.4·|y|)²)."""
     y = rng.uniform(-1, 1, (n, 1))
-    return np.sin(2 * y) + (0.1 + 0.4 * np.abs(y)) * rng.normal(size=(n, 1)), y
+    x = np.sin(2 * y) + (0.1 + 0.4 * np.abs(y)) * rng.normal(size=(n, 1))
+    return tensors(x, y)
 
 
 def heteroscedastic_cdf(x, y):
@@ -26,7 +31,8 @@ def heteroscedastic_cdf(x, y):
 def bimodal(n, rng):
     """x = ±(1.5 + y) with noise 0.2."""
     y = rng.uniform(-1, 1, (n, 1))
-    return rng.choice([-1, 1], (n, 1)) * (1.5 + y) + 0.2 * rng.normal(size=(n, 1)), y
+    x = rng.choice([-1, 1], (n, 1)) * (1.5 + y) + 0.2 * rng.normal(size=(n, 1))
+    return tensors(x, y)
 
 
 def bimodal_cdf(x, y):
@@ -42,16 +48,17 @@ def norms(n, seed=0):
 @pytest.fixture(scope="module")
 def modes():
     rows = bimodal(2_000, np.random.default_rng(0))
-    return rows, LocalSampler.from_data(*rows)
+    return rows, fit_local_sampler(*rows)
 
 
 @pytest.mark.parametrize(
     ("problem", "cdf"), [(heteroscedastic, heteroscedastic_cdf), (bimodal, bimodal_cdf)]
 )
 def test_intervals_cover_as_often_as_they_say(problem, cdf):
-    local = LocalSampler.from_data(*problem(2_000, np.random.default_rng(0)))
+    local = fit_local_sampler(*problem(2_000, np.random.default_rng(0)))
     y = np.linspace(-0.95, 0.95, 40)
-    samples = local.sample(y[:, None], 500, Seed(0))[0].numpy()[..., 0]
+    (y0,) = tensors(y[:, None])
+    samples = local.sample(y0, 500, Seed(0))[0].numpy()[..., 0]
     for share in (0.5, 0.9):
         low, high = np.quantile(samples, [(1 - share) / 2, (1 + share) / 2], axis=1)
         assert abs(np.mean(cdf(high, y) - cdf(low, y)) - share) < 0.035, share
@@ -59,12 +66,13 @@ def test_intervals_cover_as_often_as_they_say(problem, cdf):
 
 def test_two_modes_stay_apart_and_draws_know_their_row(modes):
     (x, y), local = modes
-    samples = local.sample([[0.8]], 2_000, Seed(0))[0][0, :, 0]
+    (y0,) = tensors([[0.8]])
+    samples = local.sample(y0, 2_000, Seed(0))[0][0, :, 0]
     assert float((samples.abs() < 1.3).double().mean()) < 0.01
     assert abs(float((samples > 0).double().mean()) - 0.5) < 0.08
     draws, rows = local.sample(y[:5], 70, Seed(0))
     assert torch.equal(draws, local.sample(y[:5], 70, Seed(0))[0])
-    same_mode = (draws[..., 0] > 0) == (torch.from_numpy(x)[rows][..., 0] > 0)
+    same_mode = (draws[..., 0] > 0) == (x[rows][..., 0] > 0)
     assert same_mode.double().mean() > 0.99
 
 
@@ -74,7 +82,8 @@ def test_samples_are_new(d):
     rng = np.random.default_rng(d)
     y = rng.normal(size=(1_500, 2))
     x = y[:, :1] + np.exp(0.5 * y[:, 1:]) * rng.normal(size=(1_500, d))
-    local = LocalSampler.from_data(x, y, k=300)
+    x, y = tensors(x, y)
+    local = fit_local_sampler(x, y, k=300)
     rows = local.neighborhoods(y[:20]).x
     samples = local.sample(y[:20], 200, Seed(0))[0]
     between_rows = torch.cdist(rows, rows).topk(2, dim=2, largest=False).values[..., 1]
@@ -86,8 +95,8 @@ def test_samples_are_new(d):
 def test_heavy_tails_do_not_hide_the_rest():
     """x is log y plus noise: near y₀ in deviations of y would be nearly all rows."""
     z = Seed(0).normal(2_000, 1)
-    local = LocalSampler.from_data(z + 0.1 * Seed(1).normal(2_000, 1), torch.exp(4 * z))
-    y0 = torch.exp(torch.tensor([[-4.0], [0.0], [4.0]]))
+    local = fit_local_sampler(z + 0.1 * Seed(1).normal(2_000, 1), torch.exp(4 * z))
+    y0 = torch.exp(torch.tensor([[-4.0], [0.0], [4.0]]).double())
     samples = local.sample(y0, 1_000, Seed(0))[0][..., 0].numpy()
     assert np.abs(samples.mean(1) - [-1, 0, 1]).max() < 0.05
     assert np.abs(samples.std(1) - 0.1).max() < 0.04
@@ -96,11 +105,11 @@ def test_heavy_tails_do_not_hide_the_rest():
 
 def test_a_summary_is_used_where_rows_left_out_are_more_likely_with_it():
     x, y = norms(400)
-    local = LocalSampler.from_data(x, y)
+    local = fit_local_sampler(x, y)
     assert local.settings.n_features == 100
     _, y0 = norms(60, seed=7)
     length = y0.square().sum(1).sqrt()
-    columns = LocalSampler.from_data(x, y, k=local.settings.k)
+    columns = fit_local_sampler(x, y, k=local.settings.k)
     assert columns.settings.n_features == 0
 
     def error(sampler):
@@ -109,7 +118,7 @@ def test_a_summary_is_used_where_rows_left_out_are_more_likely_with_it():
 
     assert error(local) < 0.8 * error(columns)
     y = Seed(0).normal(500, 5)
-    plain = LocalSampler.from_data(y[:, :2] + 0.3 * Seed(1).normal(500, 2), y)
+    plain = fit_local_sampler(y[:, :2] + 0.3 * Seed(1).normal(500, 2), y)
     assert plain.settings.n_features == 0, "columns are kept where they are better"
 
 
@@ -127,26 +136,28 @@ COLUMNS = {
 def test_columns_of_any_kind_work(y):
     noise = 0.1 * Seed(0).normal(len(y), 1).numpy()
     x = np.concatenate((y[:, :1] + noise, np.full((len(y), 1), 7.0)), 1)
-    local = LocalSampler.from_data(x, y)
+    x, y = tensors(x, y)
+    local = fit_local_sampler(x, y)
     local.check_saved()
     samples = local.sample(y[:3], 500, Seed(0))[0]
     assert bool((samples[..., 1] == 7).all()), "a column of one value stays"
-    assert np.abs(samples[..., 0].mean(1).numpy() - y[:3, 0]).max() < 0.1
+    assert np.abs(samples[..., 0].mean(1).numpy() - y[:3, 0].numpy()).max() < 0.1
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 12, 51])
 def test_few_rows_work(n):
-    local = LocalSampler.from_data(Seed(0).normal(n, 2), Seed(1).normal(n, 1))
-    assert bool(torch.isfinite(local.sample([[0.0], [5.0]], 10, Seed(0))[0]).all())
+    local = fit_local_sampler(Seed(0).normal(n, 2), Seed(1).normal(n, 1))
+    (y0,) = tensors([[0.0], [5.0]])
+    assert bool(torch.isfinite(local.sample(y0, 10, Seed(0))[0]).all())
 
 
 def test_the_same_seed_gives_the_same_bits_and_conditions_do_not_disturb_each_other():
     x = Seed(0).normal(500, 2)
     y = Seed(1).normal(500, 1)
-    local = LocalSampler.from_data(x, y)
-    y0 = [[0.0], [1.0], [-1.0]]
+    local = fit_local_sampler(x, y)
+    (y0,) = tensors([[0.0], [1.0], [-1.0]])
     first = local.sample(y0, 50, Seed(7))[0]
-    assert torch.equal(first, LocalSampler.from_data(x, y).sample(y0, 50, Seed(7))[0])
+    assert torch.equal(first, fit_local_sampler(x, y).sample(y0, 50, Seed(7))[0])
     assert torch.equal(
         first, LocalSampler(local.x, local.y, local.settings).sample(y0, 50, Seed(7))[0]
     )
@@ -155,8 +166,8 @@ def test_the_same_seed_gives_the_same_bits_and_conditions_do_not_disturb_each_ot
 
 
 def test_parts_in_memory_change_no_bit_and_repeat_no_draw(monkeypatch):
-    found = LocalSampler.from_data(Seed(0).normal(300, 2), Seed(1).normal(300, 1), k=60)
-    y0 = [[0.0], [0.0], [1.0]]
+    found = fit_local_sampler(Seed(0).normal(300, 2), Seed(1).normal(300, 1), k=60)
+    (y0,) = tensors([[0.0], [0.0], [1.0]])
     whole = found.sample(y0, 40, Seed(7))[0]
     # A condition at a time,
     monkeypatch.setattr(local, "_MAX_VALUES", local.N_NOISE_ROWS * 2 * 40)
@@ -169,25 +180,25 @@ def test_parts_in_memory_change_no_bit_and_repeat_no_draw(monkeypatch):
 def test_a_condition_beyond_the_reach_of_the_rows_warns_and_one_within_does_not():
     """Rows 0, 1, …, 99: the tenth neighbor is at most nine rows away, the reach."""
     y = torch.arange(100.0).double()[:, None]
-    local = LocalSampler.from_data(y + 0.1 * Seed(0).normal(100, 1), y, k=50)
+    local = fit_local_sampler(y + 0.1 * Seed(0).normal(100, 1), y, k=50)
     unit = float(y.std(correction=0))
     with warnings.catch_warnings(action="error"):
-        local.warn_if_far([[99 + 8.9], [50.5]], "y")
+        local.warn_if_far(*tensors([[99 + 8.9], [50.5]]), "y")
     reach = f"{9 / unit:.3g}"
     far = f"{9.5 / unit:.3g}"
     numbers = torch.tensor([4, 6])
     with pytest.warns(
         UserWarning, match=rf"y\[6\] is {far} standard dev.* within {reach}: "
     ) as found:
-        local.warn_if_far([[50.5], [-9.5]], "y", numbers)
+        local.warn_if_far(*tensors([[50.5], [-9.5]]), "y", numbers)
     assert found[0].filename == __file__
 
 
-SOUND = LocalSampler.from_data(Seed(0).normal(60, 2), Seed(1).normal(60, 3))
+SOUND = fit_local_sampler(Seed(0).normal(60, 2), Seed(1).normal(60, 3))
 
 
 def test_another_k_or_bandwidth_samples_as_if_the_index_was_built_anew():
-    y0 = [[0.0, 0.0, 0.0]]
+    (y0,) = tensors([[0.0, 0.0, 0.0]])
     other = SOUND.with_k(20).with_bandwidth(0.5)
     anew = LocalSampler(SOUND.x, SOUND.y, other.settings)
     assert (other.settings.k, other.settings.bandwidth) == (20, 0.5)
@@ -215,6 +226,5 @@ def test_damaged_settings_are_refused(changes):
 
 def test_few_rows_of_many_columns_have_no_summary(rng):
     """All rows are neighbors with a summary, so there is nothing to compare."""
-    x = rng.normal(size=(420, 80))
-    y = rng.normal(size=(420, 5))
-    assert LocalSampler.from_data(x, y).settings.k > 0
+    x, y = tensors(rng.normal(size=(420, 80)), rng.normal(size=(420, 5)))
+    assert fit_local_sampler(x, y).settings.k > 0

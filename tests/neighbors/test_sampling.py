@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceflow.engine.random import Seed
-from sliceflow.neighbors.local import LocalSampler
+from sliceflow.neighbors.local import fit_local_sampler
 from sliceflow.neighbors.regressions import Neighborhoods
 from sliceflow.neighbors.sampling import (
     bures_wasserstein_map,
@@ -38,10 +38,8 @@ def test_the_map_takes_one_covariance_to_the_other_and_is_symmetric(d, seed):
 
 @pytest.mark.parametrize("h", [0.3, 3.0])
 def test_draws_keep_mean_and_covariance_within_components(h):
-    sampler = LocalSampler.from_data(
-        Seed(0).normal(400, 3), Seed(1).normal(400, 1), k=400
-    )
-    near = sampler.neighborhoods([[0.0]])
+    sampler = fit_local_sampler(Seed(0).normal(400, 3), Seed(1).normal(400, 1), k=400)
+    near = sampler.neighborhoods(torch.zeros(1, 1).double())
     assert near.components.max() == 0
     weights = near.weights[0]
     x = near.x[0]

@@ -26,11 +26,12 @@ from sliceflow.spaces.density.bases import varying_columns
 from sliceflow.spaces.density.conditional import (
     MIN_CONDITIONAL_ROWS,
     ConditionalDensity,
+    fit_conditional_density,
 )
 from sliceflow.spaces.density.progress import FitProgress
 from sliceflow.spaces.density.regression import AffineMapGivenY
 
-__all__ = ["LikelihoodSampler"]
+__all__ = ["LikelihoodSampler", "fit_likelihood"]
 
 # The most simulations at which chains may start. Chains start at those with a high
 # likelihood: with more simulations closer to the posterior, but each observation takes
@@ -58,35 +59,6 @@ class LikelihoodSampler:
     max_noise_norm2: float
     chain_starts: Annotated[np.ndarray, ArraySpec("s d", "float64")]
 
-    @classmethod
-    def from_data(
-        cls, theta: Floats, x: Floats, low: Floats, high: Floats, seed: Seed
-    ) -> LikelihoodSampler:
-        """Fit the likelihood to parameters (n, d) within bounds (d,), and x (n, l)."""
-        if len(theta) < MIN_CONDITIONAL_ROWS:
-            raise DataError(
-                f"there are {len(theta)} simulations",
-                f"method='likelihood' needs at least {MIN_CONDITIONAL_ROWS}",
-            )
-        used_columns = varying_columns(x)  # constant ones do not depend on θ
-        if len(used_columns) == 0:
-            raise DataError("all values of x are constant", "pass what was simulated")
-        x = x[:, used_columns]
-        density = ConditionalDensity.from_data(
-            x, theta, seed.child("density"), FitProgress()
-        )
-        order = seed.child("starts").permutation(len(theta)).numpy()
-        chosen = order[:MAX_CHAIN_STARTS]
-        chain_starts = theta[chosen]
-        noise = density.to_noise(x[chosen], density.map_given(chain_starts))
-        return cls(
-            used_columns=used_columns,
-            density=density,
-            prior=Prior.from_data(theta, low, high),
-            max_noise_norm2=float(np.square(noise).sum(axis=1).max()),
-            chain_starts=chain_starts,
-        )
-
     def check_width(self, d: int, n_values: int) -> None:
         """Raise a ValueError unless it takes d parameters and `n_values` values."""
         is_consistent = (
@@ -107,9 +79,9 @@ class LikelihoodSampler:
         Batches are (b, n, d), of at most `batch_size` observations, in their order.
         """
         seed = Seed(int(rng.integers(2**31)))
-        for part in chunks(len(x), batch_size):
-            samples = self.sample(x[part], n, seed.child(part.start))
-            self._warn_if_far(x[part], samples, part.start)
+        for batch in chunks(len(x), batch_size):
+            samples = self.sample(x[batch], n, seed.child(batch.start))
+            self._warn_if_far(x[batch], samples, batch.start)
             yield samples
 
     def sample(self, x: Floats, n: int, seed: Seed) -> Floats:
@@ -136,6 +108,7 @@ class LikelihoodSampler:
 
     @cached_property
     def _map_at_starts(self) -> AffineMapGivenY:
+        """The map of simulations to residuals at each of the chain starts."""
         return self.density.map_given(self.chain_starts)
 
     def _warn_if_far(self, x: Floats, samples: Floats, start: int) -> None:
@@ -158,3 +131,33 @@ class LikelihoodSampler:
                     "samples are extrapolated"
                 )
                 return
+
+
+def fit_likelihood(
+    theta: Floats, x: Floats, low: Floats, high: Floats, seed: Seed
+) -> LikelihoodSampler:
+    """The likelihood of parameters (n, d) within bounds (d,), and simulations (n, l).
+
+    Trials choose its settings, so this takes seconds to minutes.
+    """
+    if len(theta) < MIN_CONDITIONAL_ROWS:
+        raise DataError(
+            f"there are {len(theta)} simulations",
+            f"method='likelihood' needs at least {MIN_CONDITIONAL_ROWS}",
+        )
+    used_columns = varying_columns(x)  # constant ones do not depend on θ
+    if len(used_columns) == 0:
+        raise DataError("all values of x are constant", "pass what was simulated")
+    x = x[:, used_columns]
+    density = fit_conditional_density(x, theta, seed.child("density"), FitProgress())
+    order = seed.child("starts").permutation(len(theta)).numpy()
+    chosen = order[:MAX_CHAIN_STARTS]
+    chain_starts = theta[chosen]
+    noise = density.to_noise(x[chosen], density.map_given(chain_starts))
+    return LikelihoodSampler(
+        used_columns=used_columns,
+        density=density,
+        prior=Prior.from_data(theta, low, high),
+        max_noise_norm2=float(np.square(noise).sum(axis=1).max()),
+        chain_starts=chain_starts,
+    )

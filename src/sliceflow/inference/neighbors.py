@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
@@ -10,10 +11,10 @@ from torch import Tensor
 from sliceflow.arrays import Floats, Mask, chunks
 from sliceflow.engine.random import Seed
 from sliceflow.engine.y_encoders import ContinuousEncoder
-from sliceflow.neighbors.local import LocalSampler
+from sliceflow.neighbors.local import LocalSampler, fit_local_sampler
 from sliceflow.spaces.vectors.units import ColumnScaler
 
-__all__ = ["NeighborSampler"]
+__all__ = ["NeighborSampler", "fit_neighbor_sampler"]
 
 # If any of n samples are outside the bounds, 8n more are drawn to replace them. On
 # average that suffices if a ninth of the posterior is inside: n/9 of the first samples,
@@ -21,23 +22,23 @@ __all__ = ["NeighborSampler"]
 REDRAWN_PER_SAMPLE = 8
 
 
+@dataclass(frozen=True)
 class NeighborSampler:
     """Samples of θ given x, by local regressions on the nearest simulations.
 
     Parameters
     ----------
-    theta, x : parameters (n, d) and simulations (n, l)
     low, high : bounds (d,) of the parameters, infinite where there are none
+    scaler : the units in which parameters are drawn
+    x_encoder : the units of simulations
+    local_sampler : of all parameters given their simulations, both in these units
     """
 
-    def __init__(self, theta: Floats, x: Floats, low: Floats, high: Floats) -> None:
-        self.low = low
-        self.high = high
-        self._units = ColumnScaler.from_data(theta, standardize=True)
-        self._x_encoder = ContinuousEncoder.from_data(x)
-        self._local_sampler = LocalSampler.from_data(
-            self._units.scale_rows(theta), self._x_encoder.encode(x).values
-        )
+    low: Floats
+    high: Floats
+    scaler: ColumnScaler
+    x_encoder: ContinuousEncoder
+    local_sampler: LocalSampler
 
     def iter_samples(
         self, x: Floats, n: int, rng: np.random.Generator, batch_size: int
@@ -46,10 +47,10 @@ class NeighborSampler:
 
         Batches are (b, n, d), of at most `batch_size` observations, in their order.
         """
-        encoded_x = self._x_encoder.encode(x).values
-        self._local_sampler.warn_if_far(encoded_x, "x")
-        for part in chunks(len(x), batch_size):
-            yield self._sample_inside(encoded_x[part], n, rng)
+        encoded_x = self.x_encoder.encode(x).values
+        self.local_sampler.warn_if_far(encoded_x, "x")
+        for batch in chunks(len(x), batch_size):
+            yield self._sample_inside(encoded_x[batch], n, rng)
 
     def _sample_inside(
         self, encoded_x: Tensor, n: int, rng: np.random.Generator
@@ -73,9 +74,9 @@ class NeighborSampler:
     ) -> Floats:
         """Draw n samples (q, n, d) at observations (q, l), whatever the bounds."""
         seed = Seed(int(rng.integers(2**31))).child(0, n)
-        samples, _ = self._local_sampler.sample(encoded_x, n, seed)
+        samples, _ = self.local_sampler.sample(encoded_x, n, seed)
         points = samples.flatten(0, 1).T
-        return self._units.unscale_points(points).view(samples.shape).numpy()
+        return self.scaler.unscale_points(points).view(samples.shape).numpy()
 
     def _is_outside(self, theta: Floats) -> Mask:
         """Whether any parameter of each sample (…, d) is beyond its bounds: (…)."""
@@ -91,3 +92,18 @@ class NeighborSampler:
         is_beyond = is_below | (samples > self.high)
         mirrored = np.where(is_below, 2 * self.low - samples, 2 * self.high - samples)
         return np.where(is_beyond, np.clip(mirrored, self.low, self.high), samples)
+
+
+def fit_neighbor_sampler(
+    theta: Floats, x: Floats, low: Floats, high: Floats
+) -> NeighborSampler:
+    """The sampler of parameters (n, d) within bounds (d,), and simulations (n, l).
+
+    Trials choose how many simulations are neighbors, and by which distance.
+    """
+    scaler = ColumnScaler.from_data(theta, standardize=True)
+    x_encoder = ContinuousEncoder.from_data(x)
+    local_sampler = fit_local_sampler(
+        scaler.scale_rows(theta), x_encoder.encode(x).values
+    )
+    return NeighborSampler(low, high, scaler, x_encoder, local_sampler)

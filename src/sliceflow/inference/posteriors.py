@@ -1,8 +1,8 @@
 """Posteriors of simulators: parameters given an observation, from simulations alone.
 
-Samples at an observation come from the simulations nearest to it, without any fit
-(`neighbors.py`), or from a likelihood that is fitted to all of them
-(`likelihood.py`). The calls are those of sbi, but there is no `log_prob`.
+Samples at an observation come from the simulations nearest to it (`neighbors.py`), or
+from a likelihood that is fitted to all of them (`likelihood.py`). The calls are those
+of sbi, but there is no `log_prob`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from sliceflow.inference.checks import (
     is_between,
 )
 from sliceflow.inference.comparison import Comparison, compare
-from sliceflow.inference.likelihood import LikelihoodSampler
-from sliceflow.inference.neighbors import NeighborSampler
+from sliceflow.inference.likelihood import LikelihoodSampler, fit_likelihood
+from sliceflow.inference.neighbors import fit_neighbor_sampler
 from sliceflow.metrics.calibration import Calibration, calibration
 from sliceflow.models import file
 from sliceflow.saved_types import ArraySpec
@@ -141,7 +141,7 @@ class Posterior:
         self._likelihood = likelihood
         self._sampler: PosteriorSampler
         if likelihood is None:
-            self._sampler = NeighborSampler(theta, x, low, high)
+            self._sampler = fit_neighbor_sampler(theta, x, low, high)
         else:
             self._sampler = likelihood
 
@@ -345,6 +345,7 @@ class Posterior:
         file.save(path, saved)
 
     def _as_tensor(self, theta: Floats) -> Tensor:
+        """Samples (…, d) as a tensor of the user's type."""
         return torch.from_numpy(np.ascontiguousarray(theta.astype(self.dtype)))
 
     def _one_observation(self, x: Any) -> Floats:
@@ -441,7 +442,7 @@ def posterior(
         How samples are drawn.
 
         - "neighbors": from the simulations nearest to the observation, by local
-          regressions. There is nothing to fit.
+          regressions. Trials choose how many are near, in some seconds.
         - "likelihood": a likelihood p(x | θ) is fitted to all simulations, with mean,
           scale and correlations of x as smooth functions of θ, and sampled over θ by
           tempered chains. It is better for many informative values, and takes seconds
@@ -496,7 +497,7 @@ def posterior(
         method = comparison.better
     likelihood = None
     if method == "likelihood":
-        likelihood = LikelihoodSampler.from_data(theta, x, low, high, LIKELIHOOD_SEED)
+        likelihood = fit_likelihood(theta, x, low, high, LIKELIHOOD_SEED)
     return Posterior(
         theta,
         x,
@@ -517,11 +518,10 @@ def _compare_methods(theta: Floats, x: Floats, low: Floats, high: Floats) -> Com
         return Comparison(neighbors=0.0, likelihood=-np.inf, error=0.0, n=0)
     order = LIKELIHOOD_SEED.child("held out").permutation(n).numpy()
     held_out = order[:n_held_out]
-    rest = order[n_held_out:][:MAX_SIMULATIONS_TO_CHOOSE]
-    simulations = (theta[rest], x[rest], low, high)
-    likelihood = LikelihoodSampler.from_data(*simulations, LIKELIHOOD_SEED)
-    by_neighbors = Posterior(*simulations)
-    by_likelihood = Posterior(*simulations, likelihood=likelihood)
+    train = order[n_held_out:][:MAX_SIMULATIONS_TO_CHOOSE]
+    likelihood = fit_likelihood(theta[train], x[train], low, high, LIKELIHOOD_SEED)
+    by_neighbors = Posterior(theta[train], x[train], low, high)
+    by_likelihood = Posterior(theta[train], x[train], low, high, likelihood=likelihood)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some are far, which is part of the test
         return compare(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -80,6 +81,53 @@ class Chains:
             np.take_along_axis(self.log_likelihood, indices, axis=1),
             np.take_along_axis(self.log_prior, indices, axis=1),
         )
+
+
+class _MoveNumbers(NamedTuple):
+    """Uniform random numbers of moves (q, n), and of their coordinates (q, n, d)."""
+
+    first: Floats  # which two chains the difference is of
+    second: Floats
+    leap: Floats  # whether the move is by the whole difference
+    accept: Floats
+    partial: Floats  # whether the move is in some of the coordinates only
+    coordinates: Floats  # in which
+
+    @classmethod
+    def draw(cls, q: int, n: int, d: int, seed: Seed) -> _MoveNumbers:
+        """The numbers of n moves, in d coordinates, at each of q observations."""
+        numbers = seed.uniform(q * n, 5 + d).numpy().reshape(q, n, 5 + d)
+        return cls(
+            first=numbers[:, :, 0],
+            second=numbers[:, :, 1],
+            leap=numbers[:, :, 2],
+            accept=numbers[:, :, 3],
+            partial=numbers[:, :, 4],
+            coordinates=numbers[:, :, 5:],
+        )
+
+
+def _differences(theta: Floats, others: Ints, numbers: _MoveNumbers) -> Floats:
+    """Differences (q, n, d) of two random chains each, 0 in coordinates that stay.
+
+    Parameters
+    ----------
+    theta : of all chains, (q, m, d)
+    others : indices of the chains whose differences these are
+    numbers : random numbers of n moves
+    """
+    d = theta.shape[2]
+    n_others = len(others)
+    first = (numbers.first * n_others).astype(int)
+    offset = 1 + (numbers.second * (n_others - 1)).astype(int)
+    second = (first + offset) % n_others
+    differences = np.take_along_axis(
+        theta, others[first][:, :, None], axis=1
+    ) - np.take_along_axis(theta, others[second][:, :, None], axis=1)
+    is_partial = numbers.partial < PARTIAL_SHARE
+    stays = numbers.coordinates > MEAN_COORDINATES / d
+    differences[is_partial[:, :, None] & stays] = 0
+    return np.asarray(differences)
 
 
 class ChainMover:
@@ -149,33 +197,39 @@ class ChainMover:
         accepted : (q, n), which moves were accepted
         """
         q, _, d = chains.theta.shape
-        n = len(moving)
-        n_others = len(others)
-        uniform = seed.child("uniform").uniform(q * n, 5 + d).numpy()
-        uniform = uniform.reshape(q, n, 5 + d)
-        u_first, u_second, u_leap, u_accept, u_partial = np.moveaxis(
-            uniform[:, :, :5], 2, 0
-        )
-        u_coordinates = uniform[:, :, 5:]
-        first = (u_first * n_others).astype(int)
-        offset = 1 + (u_second * (n_others - 1)).astype(int)
-        second = (first + offset) % n_others
-        difference = np.take_along_axis(
-            chains.theta, others[first][:, :, None], axis=1
-        ) - np.take_along_axis(chains.theta, others[second][:, :, None], axis=1)
-
-        spread = seed.child("lengths").normal(q, n).numpy()
+        numbers = _MoveNumbers.draw(q, len(moving), d, seed.child("uniform"))
+        spread = seed.child("lengths").normal(q, len(moving)).numpy()
         length = np.exp(self.log_length[:, None] + LENGTH_SPREAD * spread)
-        length[u_leap < LEAP_SHARE] = 1
-        is_partial = u_partial < PARTIAL_SHARE
-        is_still = u_coordinates > MEAN_COORDINATES / d
-        difference[is_partial[:, :, None] & is_still] = 0
-        proposed = chains.theta[:, moving] + length[:, :, None] * difference
+        length[numbers.leap < LEAP_SHARE] = 1
+        move = length[:, :, None] * _differences(chains.theta, others, numbers)
+        proposed = chains.theta[:, moving] + move
+        return self._accept(chains, moving, proposed, power, numbers.accept)
 
+    def _accept(
+        self,
+        chains: Chains,
+        moving: Ints,
+        proposed: Floats,
+        power: Floats,
+        uniform: Floats,
+    ) -> Mask:
+        """Move some chains, in place, by the rule of Metropolis and Hastings.
+
+        Parameters
+        ----------
+        chains, power : as in `move`
+        moving : indices (n,) of the chains that may move
+        proposed : where they would be, (q, n, d)
+        uniform : random numbers (q, n)
+
+        Returns
+        -------
+        accepted : (q, n), which chains have moved
+        """
         log_likelihood, log_prior = self._evaluate(proposed)
         log_ratio = power[:, None] * (log_likelihood - chains.log_likelihood[:, moving])
         log_ratio += log_prior - chains.log_prior[:, moving]
-        accepted = np.log(u_accept) < log_ratio
+        accepted = np.log(uniform) < log_ratio
         observation, moved = np.nonzero(accepted)
         changed = (observation, moving[moved])
         chains.theta[changed] = proposed[accepted]

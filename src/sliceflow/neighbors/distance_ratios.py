@@ -94,33 +94,32 @@ def choose_bandwidth(
     if not measured:
         return 0.0
 
-    def log_ratio(h: float) -> float:
-        """The log ratio of distances, averaged over all draws."""
-        draws = draw(h)
-        total = 0.0
-        n_draws = 0
-        for row_set in measured:
-            points = draws[row_set.set_index]
-            distances, _ = query_index(row_set.index, points, 1)
-            ratio = log_distance_ratio(distances, row_set.row_distances)
-            total += len(points) * ratio
-            n_draws += len(points)
-        return total / n_draws
-
     n_columns = row_sets[0].shape[1]
     low = 0.0
     high = _MAX_BANDWIDTH_BASE + _MAX_BANDWIDTH_PER_COLUMN * n_columns
     high = min(high, _MAX_BANDWIDTH)
     min_log_ratio = math.log(MIN_DISTANCE_RATIO)
-    if log_ratio(high) <= min_log_ratio:
+    if _mean_log_ratio(measured, draw(high)) <= min_log_ratio:
         return high
     for _ in range(_N_HALVINGS):
         middle = (low + high) / 2
-        if log_ratio(middle) < min_log_ratio:
+        if _mean_log_ratio(measured, draw(middle)) < min_log_ratio:
             low = middle
         else:
             high = middle
     return high
+
+
+def _mean_log_ratio(row_sets: Sequence[_RowSet], draws: Sequence[Tensor]) -> float:
+    """The mean log ratio of distances to rows, over the draws (m, d) of all sets."""
+    total = 0.0
+    n_draws = 0
+    for row_set in row_sets:
+        points = draws[row_set.set_index]
+        distances, _ = query_index(row_set.index, points, 1)
+        total += len(points) * log_distance_ratio(distances, row_set.row_distances)
+        n_draws += len(points)
+    return total / n_draws
 
 
 def _measure_rows(row_sets: Sequence[Tensor]) -> list[_RowSet]:

@@ -8,11 +8,11 @@ to y₀ along linear regressions (`regressions`). Samples are drawn along them
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
-import numpy as np
 import torch
 from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
@@ -115,6 +115,7 @@ class _Conditions:
 
     @cached_property
     def feature_map(self) -> FeatureMap:
+        """The function from conditions to features, before they are projected."""
         return FeatureMap.from_data(self.y, self.n_features)
 
     @cached_property
@@ -124,6 +125,7 @@ class _Conditions:
 
     @cached_property
     def index(self) -> NearestNeighbors:
+        """The index of the features of the rows."""
         return build_index(self.features)
 
     def project(self, y: Tensor) -> Tensor:
@@ -133,43 +135,22 @@ class _Conditions:
 
 @dataclass(frozen=True)
 class LocalSampler:
-    """Samples of x given y, from rows x (n, d) and y (n, l), float64 and finite."""
+    """Samples of x given y, from rows whose y is near.
+
+    Tensors are finite and in float64, here and in all methods.
+
+    Parameters
+    ----------
+    x, y : the rows (n, d), and their conditions (n, l)
+    settings : how neighbors are found, and how far samples go along them
+    shared_conditions : of a sampler of the same rows with another k or bandwidth, so
+    that they are not computed again
+    """
 
     x: Tensor
     y: Tensor
     settings: LocalSettings
-    # Samplers of the same rows that differ in k or the bandwidth share these.
     shared_conditions: _Conditions | None = field(default=None, repr=False)
-
-    @classmethod
-    def from_data(cls, x: Any, y: Any, k: int | None = None) -> LocalSampler:
-        """Choose the settings that suit the rows x (n, d) and y (n, l).
-
-        Distances are those between summaries of y, or between its columns, weighted by
-        relevance. The kind of distance and k are chosen to make held-out rows most
-        likely.
-        """
-        x = _as_float64(x)
-        y = _as_float64(y)
-        n, n_columns = y.shape
-        if n_columns > _MAX_RELEVANCE_COLUMNS:
-            sampler = _with_summary(x, y)
-        else:
-            sampler = _with_relevance(x, y)
-        if k is None:
-            k, log_likelihood = _choose_k(sampler)
-            summary_is_tried = (
-                _MIN_SUMMARY_COLUMNS <= n_columns <= _MAX_RELEVANCE_COLUMNS
-                and n >= _MIN_SUMMARY_ROWS
-            )
-            if summary_is_tried:
-                trial = _with_summary(x, y, held_out=_held_out(n))
-                summary_k, summary_log_likelihood = _choose_k(trial)
-                if _is_clearly_better(summary_log_likelihood, log_likelihood):
-                    sampler = _with_summary(x, y)
-                    k = summary_k
-        sampler = sampler.with_k(min(k, n))
-        return sampler.with_bandwidth(_choose_bandwidth(sampler))
 
     def with_k(self, k: int) -> LocalSampler:
         """A sampler of the same rows and index with another number of neighbors."""
@@ -222,6 +203,7 @@ class LocalSampler:
 
     @cached_property
     def _conditions(self) -> _Conditions:
+        """The conditions of the rows: the shared ones, if they are those of here."""
         settings = self.settings
         shared = self.shared_conditions
         if shared is not None and shared.projection is settings.projection:
@@ -230,6 +212,7 @@ class LocalSampler:
 
     @cached_property
     def _far_threshold(self) -> _FarThreshold:
+        """How far the tenth neighbors of rows are."""
         inverse_scale = inverse_deviation(self.y)
         distinct = torch.unique(self.y * inverse_scale, dim=0)
         index = build_index(distinct)
@@ -238,14 +221,14 @@ class LocalSampler:
         distances, _ = query_index(index, measured, k)
         return _FarThreshold(index, inverse_scale, float(distances.max()))
 
-    def warn_if_far(self, y0: Any, name: str, indices: Tensor | None = None) -> None:
+    def warn_if_far(self, y0: Tensor, name: str, indices: Tensor | None = None) -> None:
         """Warn of the condition of y0 (q, l) farthest from the rows, if it is far.
 
         `name` is what the user calls y; `indices` (q,) are the conditions' places in
         it.
         """
         threshold = self._far_threshold
-        points = _as_float64(y0) * threshold.inverse_scale
+        points = y0 * threshold.inverse_scale
         distances = query_index(threshold.index, points, 1)[0][:, 0]
         farthest = int(distances.argmax())
         distance = float(distances[farthest])
@@ -262,7 +245,7 @@ class LocalSampler:
 
     def neighborhoods(
         self,
-        y0: Any,
+        y0: Tensor,
         exclude: Tensor | None = None,
         max_components: int = MAX_COMPONENTS,
         density_at: Tensor | None = None,
@@ -278,7 +261,7 @@ class LocalSampler:
         density_at : points (q, d) whose log densities given y0 are computed, too
         """
         conditions = self._conditions
-        features = conditions.project(_as_float64(y0))
+        features = conditions.project(y0)
         n_others = len(self.x)
         if exclude is not None:
             n_others -= 1
@@ -309,14 +292,13 @@ class LocalSampler:
         return samples
 
     def sample(
-        self, y0: Any, n: int, seed: Seed, max_components: int = MAX_COMPONENTS
+        self, y0: Tensor, n: int, seed: Seed, max_components: int = MAX_COMPONENTS
     ) -> tuple[Tensor, Tensor]:
         """n samples (q, n, d) for each condition of y0 (q, l).
 
         Also returns the row (q, n) around which each is drawn. The samples of a
         condition depend on its index and the seed, not on the other conditions.
         """
-        y0 = _as_float64(y0)
         samples = torch.empty(len(y0), n, self.x.shape[1], dtype=torch.float64)
         rows = torch.empty(len(y0), n, dtype=torch.int64)
         conditions_per_batch, n_samples = self._batch_sizes(n)
@@ -355,8 +337,44 @@ class LocalSampler:
         return conditions_per_batch, n_samples
 
 
-def _as_float64(values: Any) -> Tensor:
-    return torch.as_tensor(np.asarray(values), dtype=torch.float64)
+def fit_local_sampler(x: Tensor, y: Tensor, k: int | None = None) -> LocalSampler:
+    """The sampler of rows x (n, d) given y (n, l) whose settings suit them.
+
+    Distances are those between summaries of y, or between its columns, weighted by
+    relevance. Trials choose the kind of distance and k: held-out rows are then most
+    likely. They choose the bandwidth, too.
+
+    Parameters
+    ----------
+    x, y : finite and in float64
+    k : the number of neighbors, if it is given; then a summary is not tried
+    """
+    n, n_columns = y.shape
+    if n_columns > _MAX_RELEVANCE_COLUMNS:
+        sampler = _with_summary(x, y)
+    else:
+        sampler = _with_relevance(x, y)
+    if k is None:
+        sampler = _choose_distances_and_k(sampler)
+    else:
+        sampler = sampler.with_k(min(k, n))
+    return sampler.with_bandwidth(_choose_bandwidth(sampler))
+
+
+def _choose_distances_and_k(sampler: LocalSampler) -> LocalSampler:
+    """The sampler with the best k, and with summaries of y if they are better."""
+    n, n_columns = sampler.y.shape
+    chosen = _choose_k(sampler)
+    is_summary_tried = (
+        _MIN_SUMMARY_COLUMNS <= n_columns <= _MAX_RELEVANCE_COLUMNS
+        and n >= _MIN_SUMMARY_ROWS
+    )
+    if is_summary_tried:
+        trial = _with_summary(sampler.x, sampler.y, held_out=_held_out(n))
+        of_summary = _choose_k(trial)
+        if _is_clearly_better(of_summary.log_likelihood, chosen.log_likelihood):
+            return _with_summary(sampler.x, sampler.y).with_k(of_summary.k)
+    return sampler.with_k(chosen.k)
 
 
 def _held_out(n: int) -> Tensor:
@@ -365,20 +383,27 @@ def _held_out(n: int) -> Tensor:
 
 
 def _with_relevance(x: Tensor, y: Tensor) -> LocalSampler:
-    """Rows with distances between the columns of y, weighted by relevance."""
+    """A sampler with distances between the columns of y, weighted by relevance.
+
+    All rows x (n, d) and y (n, l) are neighbors, until k is chosen.
+    """
     features = FeatureMap.from_data(y)(y)
     projection = torch.diag(relevance(x, features))
     return LocalSampler(x, y, LocalSettings(len(x), _DEFAULT_BANDWIDTH, projection))
 
 
 def _with_summary(x: Tensor, y: Tensor, held_out: Tensor | None = None) -> LocalSampler:
-    """Rows with distances between summaries of y, learnt without the rows held out."""
+    """A sampler with distances between summaries of y, learned without `held_out`.
+
+    All rows x (n, d) and y (n, l) are neighbors, until k is chosen. `held_out` (m,) are
+    indices of rows.
+    """
     n_features = min(_MAX_FEATURES, len(y) // _ROWS_PER_FEATURE)
     feature_map = FeatureMap.from_data(y, n_features)
-    learnt = torch.ones(len(y), dtype=torch.bool)
+    is_train = torch.ones(len(y), dtype=torch.bool)
     if held_out is not None:
-        learnt[held_out] = False
-    projection = ridge(feature_map, y[learnt], standardized_moments(x[learnt]))
+        is_train[held_out] = False
+    projection = ridge(feature_map, y[is_train], standardized_moments(x[is_train]))
     settings = LocalSettings(len(x), _DEFAULT_BANDWIDTH, projection, n_features)
     return LocalSampler(x, y, settings)
 
@@ -394,38 +419,60 @@ def _is_clearly_better(ours: Tensor, theirs: Tensor) -> bool:
     return bool(gain.mean() > gain.std() / math.sqrt(len(gain)))
 
 
-def _choose_k(sampler: LocalSampler) -> tuple[int, Tensor]:
+class _ChosenK(NamedTuple):
+    """A number of neighbors, with what held-out rows say of it."""
+
+    k: int
+    # (m,) of the held-out rows; none if there are so few rows that all are neighbors.
+    log_likelihood: Tensor
+
+
+def _choose_k(sampler: LocalSampler) -> _ChosenK:
     """The least k whose mean log likelihood of held-out rows is near the best.
 
-    Near is within half a standard error. k doubles until the mean has fallen twice.
-    Also returns the log likelihoods of the held-out rows: none if there are so few rows
-    that all of them are neighbors.
+    Near is within half a standard error.
     """
     n = len(sampler.x)
     n_columns = sampler.settings.projection.shape[1] + sampler.x.shape[1]
-    k = max(_MIN_NEIGHBORS, 2 * n_columns)
-    if n <= k:
-        return n, torch.empty(0)
-    max_k = min(n - 1, _MAX_NEIGHBORS)
-    held_out = _held_out(n)
+    min_k = max(_MIN_NEIGHBORS, 2 * n_columns)
+    if n <= min_k:
+        return _ChosenK(n, torch.empty(0))
+    tried = _try_ks(sampler, min_k, max_k=min(n - 1, _MAX_NEIGHBORS))
+    best = _likeliest(tried)
+    for k, log_likelihood in tried.items():
+        loss = tried[best] - log_likelihood
+        if loss.mean() <= loss.std() / (2 * math.sqrt(len(loss))):
+            return _ChosenK(k, log_likelihood)
+    return _ChosenK(best, tried[best])
+
+
+def _try_ks(sampler: LocalSampler, min_k: int, max_k: int) -> dict[int, Tensor]:
+    """The log likelihoods (m,) of held-out rows with each k that is tried.
+
+    k doubles from `min_k` to `max_k`, or until their mean has fallen twice.
+    """
+    held_out = _held_out(len(sampler.x))
     log_likelihoods: dict[int, Tensor] = {}
+    k = min_k
     while True:
         k = min(k, max_k)
         log_likelihoods[k] = _log_likelihood(sampler.with_k(k), held_out)
-        best = max(log_likelihoods, key=lambda k: float(log_likelihoods[k].mean()))
-        fell_twice = best not in list(log_likelihoods)[-2:]
+        fell_twice = _likeliest(log_likelihoods) not in list(log_likelihoods)[-2:]
         if k == max_k or fell_twice:
-            break
+            return log_likelihoods
         k *= 2
-    for k, log_likelihood in log_likelihoods.items():
-        loss = log_likelihoods[best] - log_likelihood
-        if loss.mean() <= loss.std() / (2 * math.sqrt(len(held_out))):
-            return k, log_likelihood
-    return best, log_likelihoods[best]
+
+
+def _likeliest(log_likelihoods: Mapping[int, Tensor]) -> int:
+    """The k with the highest mean log likelihood."""
+    return max(log_likelihoods, key=lambda k: float(log_likelihoods[k].mean()))
 
 
 def _log_likelihood(sampler: LocalSampler, held_out: Tensor) -> Tensor:
-    """Log likelihoods of some rows, each given its y and without itself."""
+    """Log likelihoods (m,) of the rows with the indices `held_out` (m,).
+
+    Each is given its y, and is no neighbor of itself. Surprises are limited.
+    """
     n_columns = sampler.settings.projection.shape[1] + sampler.x.shape[1]
     values_per_row = sampler.settings.k * MAX_COMPONENTS * (n_columns + 1)
     batch_size = max(1, _MAX_VALUES // values_per_row)

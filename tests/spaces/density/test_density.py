@@ -20,11 +20,13 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import sliceflow
 from sliceflow import SlicedDensity
 from sliceflow.engine.events import Event
+from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, DataWarning, ParameterError
 from sliceflow.spaces.density import fit
 from sliceflow.spaces.density.mixture import MixtureMap
-from sliceflow.spaces.density.progress import DensityTrialEvent
+from sliceflow.spaces.density.progress import DensityTrialEvent, FitProgress
 from sliceflow.spaces.density.settings import GaussianizationSettings
+from sliceflow.spaces.density.trials import TRIAL_FLOWS, FlowTrial, held_out_curve
 
 
 def quick(**changes):
@@ -328,7 +330,7 @@ def test_a_plan_runs_no_trial(moons, monkeypatch):
         raise AssertionError("a plan runs a trial")
 
     monkeypatch.setattr(fit, "choose_settings", refuse)
-    monkeypatch.setattr(fit.ConditionalDensity, "from_data", refuse)
+    monkeypatch.setattr(fit, "fit_conditional_density", refuse)
     X, y = moons
     density = SlicedDensity(random_state=0, device="cpu")
     for conditions in (None, y):
@@ -384,7 +386,7 @@ def test_listeners_hear_of_trials_and_then_of_steps(moons):
     assert seconds == sorted(seconds)
 
 
-def test_listeners_hear_how_a_density_given_numbers_is_fitted(rng):
+def test_listeners_hear_how_a_density_given_a_continuous_y_is_fitted(rng):
     y = rng.normal(size=(300, 1))
     heard = []
     density = SlicedDensity(random_state=0, device="cpu")
@@ -403,8 +405,64 @@ def test_a_listener_ends_trials(moons):
 
     density = SlicedDensity(random_state=0, device="cpu")
     density.fit(moons[0], listeners=stop)
-    # Of each kind of mixtures one size is tried, on 2 folds; then 15 flows of one step.
-    assert len(heard) <= 6 * 2 + 15 + 1
+    # Of each kind of mixtures one size is tried, on 2 folds; then one step of one
+    # flow. All rows get at most one step, too.
+    assert len(heard) <= 6 * 2 + 1 + 1
+
+
+@pytest.mark.parametrize("n_folds", [1, 2, 7])
+def test_a_listener_ends_all_trials_of_flows(n_folds, rng):
+    """Five folds try the first penalty; the third and later ones are never tried."""
+    names = []
+
+    def stop(event):
+        if isinstance(event, DensityTrialEvent) and "penalty" in event.trial:
+            if event.trial not in names:
+                names.append(event.trial)
+            return len(names) == n_folds
+        return False
+
+    density = SlicedDensity(n_components=1, random_state=0, device="cpu")
+    density.fit(rng.exponential(size=(60, 2)), listeners=stop)
+    assert len(names) == n_folds
+    assert density.plan_.classes[0].penalty == 30.0
+
+
+@pytest.mark.parametrize("n_components", [1, "auto"])
+@pytest.mark.parametrize("n_steps", [0, "auto"])
+def test_progress_ends_at_all_steps_also_of_a_flow_without_steps(n_steps, n_components):
+    """The seed is fixed: held-out rows are best without steps."""
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    parameters = {"n_steps": n_steps, "n_components": n_components, "penalty": 100.0}
+    heard = []
+    density = SlicedDensity(**parameters, random_state=0, device="cpu")
+    density.fit(X, listeners=heard.append)
+    assert density.plan_.classes[0].n_steps == 0
+    assert all(event.steps_total >= event.steps_done for event in heard)
+    assert heard[-1].steps_total == heard[-1].steps_done
+
+
+def test_progress_ends_at_all_steps_if_residuals_are_normal():
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=(300, 1))
+    heard = []
+    density = SlicedDensity(random_state=0, device="cpu")
+    density.fit(y + rng.normal(size=(300, 2)), y, listeners=heard.append)
+    assert density.n_iter_ == 0
+    assert heard[-1].steps_total == heard[-1].steps_done
+
+
+def test_progress_expects_other_trials_to_be_as_long_as_those_that_ended(rng):
+    heard = []
+    progress = FitProgress([heard.append])
+    progress.expect(TRIAL_FLOWS, 2, 50)
+    rows = torch.from_numpy(rng.normal(size=(40, 2)))
+    ladj = rows.new_zeros(20)
+    trial = FlowTrial(train=rows[:20], held_out=rows[20:], held_out_ladj=ladj)
+    settings = GaussianizationSettings(n_steps=5, penalty=100.0)
+    held_out_curve([trial, trial], settings, Seed(0), progress, lambda curve: None)
+    totals = [event.steps_total for event in heard]
+    assert totals == [100] * 4 + [10] * 6
 
 
 # Bad input

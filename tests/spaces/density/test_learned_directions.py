@@ -6,16 +6,17 @@ from sliceflow.engine.random import Seed
 from sliceflow.spaces.density.bases import SmoothBasis
 from sliceflow.spaces.density.learned_directions import learn_directions
 from sliceflow.spaces.density.progress import FitProgress
+from sliceflow.spaces.density.trials import RowsGivenY, Split
 
 N_CONDITIONS = 8
 
 
-def learn(x, y):
+def learn(x, y, listeners=()):
     """A basis, and what is learned from 600 rows and judged by the others."""
     basis = SmoothBasis.from_data(y, Seed(0))
-    train = (x[:600], y[:600])
-    held_out = (x[600:], y[600:])
-    return basis, learn_directions(basis, train, held_out, Seed(1), FitProgress())
+    split = Split(RowsGivenY(x[:600], y[:600]), RowsGivenY(x[600:], y[600:]))
+    progress = FitProgress(listeners)
+    return basis, learn_directions(basis, split, Seed(1), progress)
 
 
 def test_the_direction_of_a_wave_is_found(rng):
@@ -44,3 +45,16 @@ def test_one_condition_has_no_directions(rng):
     y = rng.normal(size=(900, 1))
     _, learned = learn(np.sin(5 * y), y)
     assert len(learned.phases) == 0
+
+
+def test_a_listener_ends_the_search_before_directions_are_learned(rng):
+    y = rng.normal(size=(900, N_CONDITIONS))
+    heard = []
+
+    def stop(event):
+        heard.append(event.trial)
+        return True
+
+    basis, learned = learn(np.sin(y[:, :1] + y[:, 1:2]), y, [stop])
+    assert heard == ["random directions of y"]
+    assert (learned.frequencies == basis.frequencies).all()

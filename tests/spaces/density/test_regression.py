@@ -10,7 +10,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, DataWarning
 from sliceflow.spaces.density.bases import SmoothBasis
 from sliceflow.spaces.density.progress import FitProgress
-from sliceflow.spaces.density.regression import TriangularRegression
+from sliceflow.spaces.density.regression import fit_triangular_regression
 from sliceflow.spaces.density.ridge import evidence_ridge
 
 LOG_TWO_PI = np.log(2 * np.pi)
@@ -40,7 +40,7 @@ def mean_log_prob(regression, x, y):
 def test_means_scales_and_correlations_are_found(rng):
     """Some 30 coefficients cost 30/(2·3000) = .005 nats, and approximations as much."""
     x, y, _ = correlated(3_000, rng)
-    regression = TriangularRegression.from_data(x, y, Seed(0), FitProgress())
+    regression = fit_triangular_regression(x, y, Seed(0), FitProgress())
     held_out, conditions, true = correlated(3_000, rng)
     found = mean_log_prob(regression, held_out, conditions)
     assert found == pytest.approx(true.mean(), abs=0.04)
@@ -53,7 +53,7 @@ def test_lines_with_constant_noise_are_the_least_squares(rng):
     y = rng.normal(size=(1_000, 3))
     slopes = np.array([[1.0, -2.0], [0.5, 0.0], [0.0, 3.0]])
     x = y @ slopes + rng.normal(size=(1_000, 2))
-    regression = TriangularRegression.from_data(x, y, Seed(0), FitProgress())
+    regression = fit_triangular_regression(x, y, Seed(0), FitProgress())
     places = np.array([[0.0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]])
     center = regression.inverse(np.zeros((4, 2)), regression.map_given(places))
     design = np.column_stack((np.ones(1_000), y))
@@ -65,7 +65,7 @@ def test_lines_with_constant_noise_are_the_least_squares(rng):
 def test_residuals_go_back_to_rows(rng):
     x, y, _ = correlated(300, rng)
     x[:, 0] = np.exp(x[:, 0])  # a positive column, which is taken as logarithms
-    regression = TriangularRegression.from_data(x, y, Seed(0), FitProgress())
+    regression = fit_triangular_regression(x, y, Seed(0), FitProgress())
     assert regression.is_logged.tolist() == [True, False]
     map_given_y = regression.map_given(y)
     residuals, _ = regression.call_and_ladj(x, map_given_y)
@@ -76,7 +76,7 @@ def test_conditions_that_explain_nothing_are_left_out(rng):
     """With a score of 4, a chance group enters in a few per cent of fits."""
     x = rng.normal(size=(1_000, 2))
     y = rng.normal(size=(1_000, 2))
-    regression = TriangularRegression.from_data(x, y, Seed(0), FitProgress())
+    regression = fit_triangular_regression(x, y, Seed(0), FitProgress())
     assert mean_log_prob(regression, x, y) < -LOG_TWO_PI - 1 + 0.2
     assert regression.mean.shape[0] < 20
 
@@ -90,7 +90,7 @@ def test_constant_conditions_and_few_values_are_allowed(rng):
     assert features.shape == (200, len(groups))
     assert len(stages) == int(groups.max()) + 1
     x = y[:, 1:] + rng.normal(size=(200, 1))
-    regression = TriangularRegression.from_data(x, y, Seed(0), FitProgress())
+    regression = fit_triangular_regression(x, y, Seed(0), FitProgress())
     assert np.isfinite(mean_log_prob(regression, x, y))
 
 
@@ -126,14 +126,14 @@ def density():
     return SlicedDensity(random_state=0).fit(x, y)
 
 
-def test_a_density_given_numbers_integrates_to_1(density):
+def test_a_density_given_a_continuous_y_integrates_to_1(density):
     places = np.linspace(-9, 9, 181)
     grid = np.stack(np.meshgrid(places, places), -1).reshape(-1, 2)
     total = np.exp(density.score_samples(grid, [1.0])).sum() * 0.1**2
     assert total == pytest.approx(1, abs=1e-3)
 
 
-def test_a_density_given_numbers_is_the_closed_form(density, rng):
+def test_a_density_given_a_continuous_y_is_the_closed_form(density, rng):
     x, y, true = correlated(2_000, rng)
     assert density.score(x, y) == pytest.approx(true.mean(), abs=0.1)
     z = density.transform(x, y)
@@ -141,7 +141,7 @@ def test_a_density_given_numbers_is_the_closed_form(density, rng):
     assert "regression on y" in str(density.plan_)
 
 
-def test_samples_given_numbers_have_their_moments(density):
+def test_samples_given_a_continuous_y_have_their_moments(density):
     """1,000 samples: errors of means are 1/√1000, those of scales less."""
     samples, y = density.sample(1_000, y=[1.0], random_state=0, return_y=True)
     assert y.shape == (1_000, 1)
@@ -150,7 +150,7 @@ def test_samples_given_numbers_have_their_moments(density):
     assert np.corrcoef(samples.T)[0, 1] == pytest.approx(np.tanh(1), abs=0.12)
 
 
-def test_a_density_given_numbers_is_saved(density, tmp_path):
+def test_a_density_given_a_continuous_y_is_saved(density, tmp_path):
     density.save(tmp_path / "density")
     loaded = load(tmp_path / "density")
     x = np.zeros((3, 2))
@@ -172,7 +172,7 @@ def test_missing_and_few_conditions_are_named(density, rng):
         density.score_samples(np.zeros((2, 2)))
     with pytest.raises(ValueError, match="continuous columns"):
         density.score_samples(np.zeros((2, 2)), [[1.0, 2.0], [1.0, 2.0]])
-    with pytest.raises(DataError, match="there are 20 rows with y that is numbers"):
+    with pytest.raises(DataError, match="there are 20 rows with a continuous y"):
         SlicedDensity().fit(rng.normal(size=(20, 2)), rng.normal(size=(20, 1)))
 
 

@@ -11,13 +11,13 @@ function `log_prob` adds the log-density of the noise.
 
 *Shapes.* Rows and noise are (n, d). *Points* are (d, n), as everywhere in the engine;
 only the inside of a map has points. Encoded y is (n,) if it is class indices, and
-(n, l) if it is numbers. All is float64. The regressions on y that is numbers
+(n, l) if it is continuous. All is float64. The regressions on a continuous y
 (`conditional.py`, `regression.py` and what they use) are in numpy, because scipy's
 splines and LAPACK are; all else is in torch.
 
 *Order.* `SupportTransform` maps rows to columns without bounds. Without y, or with
 classes, a `Gaussianization` (of each class) maps these to noise: an `InitialMap`, then
-sliced steps. With y that is numbers, a `ConditionalDensity` does: a
+sliced steps. With a continuous y, a `ConditionalDensity` does: a
 `TriangularRegression` takes off what y explains, and a `Gaussianization` maps the
 residuals.
 """

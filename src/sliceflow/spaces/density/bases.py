@@ -243,6 +243,7 @@ class SmoothBasis:
         return basis._with_all_groups()
 
     def _with_all_groups(self) -> SmoothBasis:
+        """The same basis, with all groups kept."""
         # How many groups there are is known once they are made, here of one row.
         condition_dim = int(self.used_columns.max(initial=-1)) + 1
         n_groups = len(list(self._iter_all_groups(np.zeros((1, condition_dim)))))

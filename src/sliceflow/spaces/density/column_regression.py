@@ -5,9 +5,9 @@ residuals e_k of the columns before. In the code, m is `mean`, s is `log_scale`,
 `slopes` and t is `log_residual_scale`: each is a linear combination of features of y
 (`bases.py`).
 
-The parts are fitted in turn, each as a ridge regression given the others (`ridge.py`):
-m and a together are least squares, s and t a few steps of Fisher scoring. In this form
-the parts hardly interact, so that some sweeps suffice.
+The functions are fitted in turn, each as a ridge regression given the others
+(`ridge.py`): m and a together are least squares, s and t a few steps of Fisher scoring.
+In this form they hardly interact, so that some sweeps suffice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.engine.normal import LOG_TWO_PI
 from sliceflow.spaces.density.ridge import evidence_ridge
 
-# Sweeps over the parts, and steps of Fisher scoring in each.
+# Sweeps over the functions, and steps of Fisher scoring in each.
 MAX_SWEEPS = 3
 SCORING_STEPS = 2
 # A sweep that changes the log-likelihood by less, in nats per row, is the last.
@@ -136,7 +136,7 @@ class Residualization:
         return np.clip(gradient, -limit, limit), variance
 
 
-class _LinearPart(NamedTuple):
+class _LinearTerm(NamedTuple):
     """A function in which residuals are linear, and its factor in each row, (n,)."""
 
     expansion: BasisExpansion
@@ -177,6 +177,24 @@ class ColumnRegression:
         """All functions: mean, log_scale, log_residual_scale, and then the slopes."""
         return (self.mean, self.log_scale, self.log_residual_scale, *self.slopes)
 
+    def keep_features(self, is_kept: Mask, groups: Ints) -> None:
+        """Keep some of the features, of the p that the regression has so far.
+
+        Parameters
+        ----------
+        is_kept : which features are kept, (p,)
+        groups : the groups of those that are, counted anew
+        """
+        old_groups = self.groups[is_kept]
+        self.groups = groups
+        n_groups = int(groups.max()) + 1
+        for expansion in self.expansions:
+            expansion.active = expansion.active[is_kept]
+            expansion.coefficients = expansion.coefficients[is_kept]
+            penalties = np.ones(n_groups)
+            penalties[groups[1:]] = expansion.penalties[old_groups[1:]]
+            expansion.penalties = penalties
+
     def scale_expansion(self, name: ScaleName) -> BasisExpansion:
         """The function s or t that has this name."""
         if name == "log_scale":
@@ -184,7 +202,7 @@ class ColumnRegression:
         return self.log_residual_scale
 
     def residualize(self, design: Design) -> Residualization:
-        """Turn a column into residuals."""
+        """The residuals (n,) of a column, and how they come about."""
         # One product for all functions reads the features once.
         coefficients = np.stack([each.coefficients for each in self.expansions], 1)
         values = design.features @ coefficients
@@ -226,29 +244,30 @@ class ColumnRegression:
         residualized = self.residualize(design)
         weight = np.exp(-residualized.log_residual_scale)
         mean_factor = weight * np.exp(-residualized.log_scale)
-        parts = [_LinearPart(self.mean, mean_factor)]
+        terms = [_LinearTerm(self.mean, mean_factor)]
         for slope, earlier in zip(self.slopes, design.earlier_residuals.T, strict=True):
             if not slope.is_zero:
-                parts.append(_LinearPart(slope, weight * earlier))
+                terms.append(_LinearTerm(slope, weight * earlier))
         blocks = []
         groups = []
         n_groups = len(self.mean.penalties)
-        for i, part in enumerate(parts):
-            active = part.expansion.active
-            blocks.append(design.features[:, active] * part.factor[:, None])
-            own_groups = self.groups[active]
+        for i, term in enumerate(terms):
+            active = term.expansion.active
+            blocks.append(design.features[:, active] * term.factor[:, None])
+            groups_of_term = self.groups[active]
             # The constants of slopes have no penalty either.
-            groups.append(np.where(own_groups < 0, -1, own_groups + i * n_groups))
+            groups_of_term[groups_of_term >= 0] += i * n_groups
+            groups.append(groups_of_term)
         matrix = np.concatenate(blocks, axis=1)
         coefficients, penalties = evidence_ridge(
             matrix.T @ matrix,
             matrix.T @ (design.x * mean_factor),
             np.concatenate(groups),
-            np.concatenate([part.expansion.penalties for part in parts]),
+            np.concatenate([term.expansion.penalties for term in terms]),
         )
         start = 0
-        for i, part in enumerate(parts):
-            expansion = part.expansion
+        for i, term in enumerate(terms):
+            expansion = term.expansion
             end = start + int(expansion.active.sum())
             expansion.coefficients[expansion.active] = coefficients[start:end]
             expansion.penalties = penalties[i * n_groups : (i + 1) * n_groups]
@@ -283,9 +302,10 @@ class ColumnRegression:
         design: Design,
         before: float,
     ) -> float:
-        """Move coefficients towards the proposed ones; the log-likelihood there.
+        """Move coefficients towards the proposed ones, and return the log-likelihood.
 
-        `before` is the log-likelihood of the coefficients that it starts from.
+        Steps are halved until little is lost of `before`, the log-likelihood of the
+        coefficients that it starts from.
         """
         start = expansion.coefficients[expansion.active]
         step = 1.0

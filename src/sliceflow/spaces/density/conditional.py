@@ -1,4 +1,4 @@
-"""p(x | y) for conditions y that are numbers: regressions first, then a flow.
+"""p(x | y) for a continuous y: regressions first, then a flow.
 
 Regressions take off what y explains (`regression.py`). The residuals have one density
 for all y: that of a flow (`gaussianization.py`), unless N(0, I) is as good. All arrays
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from sliceflow.arrays import Floats
 from sliceflow.engine.normal import LOG_TWO_PI
@@ -24,19 +25,16 @@ from sliceflow.spaces.density.progress import FLOW, FitProgress
 from sliceflow.spaces.density.regression import (
     AffineMapGivenY,
     TriangularRegression,
+    fit_triangular_regression,
 )
 from sliceflow.spaces.density.settings import (
     GaussianizationParameters,
     GaussianizationSettings,
 )
 from sliceflow.spaces.density.settings_search import choose_settings, expect_trials
-from sliceflow.spaces.density.trials import (
-    FlowTrial,
-    Split,
-    held_out_curve,
-)
+from sliceflow.spaces.density.trials import FlowTrial, Split, held_out_curve
 
-__all__ = ["ConditionalDensity"]
+__all__ = ["ConditionalDensity", "fit_conditional_density"]
 
 # With fewer rows, a regression on y learns too little: half of them would be held out,
 # or used up by a dozen coefficients.
@@ -68,25 +66,6 @@ class ConditionalDensity:
 
     regression: TriangularRegression
     residual_flow: Gaussianization | None
-
-    @classmethod
-    def from_data(
-        cls, x: Floats, y: Floats, seed: Seed, progress: FitProgress
-    ) -> ConditionalDensity:
-        """Fit regression and residual density to rows x (n, d) given y (n, l).
-
-        No column of x may be constant.
-        """
-        _expect_residual_flow(min(len(x), MAX_FLOW_ROWS), progress)
-        regression = TriangularRegression.from_data(
-            x, y, seed.child("regression"), progress
-        )
-        order = seed.child("flow rows").permutation(len(x)).numpy()[:MAX_FLOW_ROWS]
-        residuals, _ = regression.call_and_ladj(
-            x[order], regression.map_given(y[order])
-        )
-        flow = _fit_residual_flow(residuals, seed.child("flow"), progress)
-        return cls(regression, flow)
 
     @property
     def n_columns(self) -> int:
@@ -127,6 +106,24 @@ class ConditionalDensity:
         return self.regression.inverse(residuals, map_given_y)
 
 
+def fit_conditional_density(
+    x: Floats, y: Floats, seed: Seed, progress: FitProgress
+) -> ConditionalDensity:
+    """The density that is fitted to rows x (n, d) given y (n, l).
+
+    Trials choose the functions of y, and whether residuals get a flow, with which
+    settings. No column of x may be constant.
+    """
+    _expect_residual_flow(min(len(x), MAX_FLOW_ROWS), progress)
+    regression = fit_triangular_regression(x, y, seed.child("regression"), progress)
+    order = seed.child("flow rows").permutation(len(x)).numpy()[:MAX_FLOW_ROWS]
+    residuals, _ = regression.call_and_ladj(x[order], regression.map_given(y[order]))
+    residual_flow = _fit_residual_flow(
+        torch.from_numpy(residuals), seed.child("flow"), progress
+    )
+    return ConditionalDensity(regression, residual_flow)
+
+
 def _expect_residual_flow(n: int, progress: FitProgress) -> None:
     """Announce the trials and the steps of a flow of n residuals."""
     expect_trials(n, FLOW_PARAMETERS, progress)
@@ -134,24 +131,37 @@ def _expect_residual_flow(n: int, progress: FitProgress) -> None:
 
 
 def _fit_residual_flow(
-    residuals: Floats, seed: Seed, progress: FitProgress
+    residuals: Tensor, seed: Seed, progress: FitProgress
 ) -> Gaussianization | None:
-    """The flow of residuals (n, d), if it makes held-out ones more likely."""
-    rows = torch.from_numpy(residuals)
-    n_held_out = int(HELD_OUT_SHARE * len(rows))
-    held_out = rows[:n_held_out]
-    train = rows[n_held_out:]
-    without_flow = float(_log_prob(None, residuals[:n_held_out]).mean())
-    initial_map = fit_initial_map(train, TRIAL_SETTINGS.initial_map, seed)
-    trial = FlowTrial.from_split(Split(train, held_out), initial_map)
-    with_flow = float(held_out_curve([trial], TRIAL_SETTINGS, seed, progress).max())
-    if not with_flow - without_flow > MIN_FLOW_GAIN:
+    """The flow of residuals (n, d); None if N(0, I) is as good."""
+    if not _gains_by_flow(residuals, seed, progress):
         return None
-    _expect_residual_flow(len(rows), progress)
-    settings = choose_settings(rows, FLOW_PARAMETERS, seed, progress)
+    _expect_residual_flow(len(residuals), progress)
+    settings = choose_settings(residuals, FLOW_PARAMETERS, seed, progress)
     progress.expect(FLOW, 1, settings.n_steps)
-    progress.begin(FLOW)
-    return fit_gaussianization(rows, settings, seed, [progress.notify_of_step])
+    progress.begin_phase(FLOW)
+    return fit_gaussianization(residuals, settings, seed, [progress.notify_of_step])
+
+
+def _gains_by_flow(residuals: Tensor, seed: Seed, progress: FitProgress) -> bool:
+    """Whether a trial flow of residuals (n, d) makes held-out ones more likely."""
+    n_held_out = int(HELD_OUT_SHARE * len(residuals))
+    split = Split(train=residuals[n_held_out:], held_out=residuals[:n_held_out])
+    without_flow = float(_log_prob(None, split.held_out.numpy()).mean())
+    initial_map = fit_initial_map(split.train, TRIAL_SETTINGS.initial_map, seed)
+    trial = FlowTrial.from_split(split, initial_map)
+
+    def gains(curve: Floats) -> bool:
+        """Whether the best number of steps gains enough, by the log-densities (k,)."""
+        return float(curve.max()) - without_flow > MIN_FLOW_GAIN
+
+    def expect_rest(curve: Floats) -> None:
+        """Expect nothing more if there will be no flow."""
+        if not gains(curve):
+            progress.expect_no_more()
+
+    curve = held_out_curve([trial], TRIAL_SETTINGS, seed, progress, expect_rest)
+    return gains(curve.log_probs)
 
 
 def _log_prob(density: Gaussianization | None, residuals: Floats) -> Floats:

@@ -65,9 +65,9 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent]):
     half of it in a class, the values of that column are spread uniformly over the
     smallest step between them, with a warning. A constant column is an error.
 
-    y is None, class labels (n,) or numbers (n, l). Each class gets its own density.
-    With numbers, mean, scale and correlations of x are first regressed on y, and the
-    flow fits the residuals.
+    y is None, class labels (n,), or continuous: columns of numbers (n, l). Each class
+    gets its own density. With a continuous y, mean, scale and correlations of x are
+    first regressed on y, and the flow fits the residuals.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent]):
             Rows with the columns of the fitted ones.
         y : one condition, n conditions or None, default None
             With y, the result is log p(x | y). One condition counts for all rows. A
-            model that was fitted to numbers y needs it.
+            model that was fitted to a continuous y needs it.
 
         Returns
         -------
@@ -305,8 +305,8 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent]):
         X : array or tensor (n, d)
             Noise, such as `transform` returns.
         y : one condition, n conditions or None, default None
-            The class or the numbers that each row is given. A model with classes needs
-            them.
+            The condition of each row: its class, or its continuous y. A model that was
+            fitted to y needs it.
 
         Returns
         -------

@@ -27,13 +27,17 @@ from sliceflow.models.rows import RowConditions
 from sliceflow.models.vector_rows import VectorRows, read_rows
 from sliceflow.spaces.density.conditional import (
     MIN_CONDITIONAL_ROWS,
-    ConditionalDensity,
+    fit_conditional_density,
 )
 from sliceflow.spaces.density.fitted import (
     FittedClassDensities,
     FittedConditionalDensity,
 )
-from sliceflow.spaces.density.gaussianization import fit_gaussianization, fit_normal
+from sliceflow.spaces.density.gaussianization import (
+    Gaussianization,
+    fit_gaussianization,
+    fit_normal,
+)
 from sliceflow.spaces.density.plan import ClassPlan, DensityPlan, fit_bytes
 from sliceflow.spaces.density.progress import FLOW, DensityEvent, FitProgress
 from sliceflow.spaces.density.settings import (
@@ -136,7 +140,7 @@ class DensityAdapter:
         """A regression on y, and the density of what is left over."""
         n, d = training.x.shape
         if n < MIN_CONDITIONAL_ROWS:
-            fact = f"there are {n} rows with y that is numbers"
+            fact = f"there are {n} rows with a continuous y"
             raise DataError(fact, f"pass at least {MIN_CONDITIONAL_ROWS} rows")
         self._warn_of_ignored()
         plan = DensityPlan(
@@ -154,7 +158,7 @@ class DensityAdapter:
         values = asdict(self.parameters)
         ignored = [name for name, value in values.items() if value != "auto"]
         if ignored:
-            fact = f"y is numbers, so a regression is fitted: {', '.join(ignored)}"
+            fact = f"y is continuous, so a regression is fitted: {', '.join(ignored)}"
             warn_user(
                 DataWarning(f"{fact} of a flow without y do nothing", "omit them")
             )
@@ -181,12 +185,14 @@ def _is_small_class(n: int, d: int) -> bool:
 
 
 def _read_conditions(y: Any, n: int) -> RowConditions:
-    """The user's y of n rows: class labels, or numbers, but not both."""
-    labels = as_array(y)
-    is_number = labels.dtype.kind == "f"
-    if labels.ndim == 2 and labels.shape[1] == 1 and not is_number:
-        labels = labels[:, 0]
-    conditions = RowConditions.infer(labels, n)
+    """The user's y of n rows, checked: class labels or continuous, but not both."""
+    array = as_array(y)
+    is_column_of_labels = (
+        array.ndim == 2 and array.shape[1] == 1 and array.dtype.kind != "f"
+    )
+    if is_column_of_labels:
+        array = array[:, 0]
+    conditions = RowConditions.infer(array, n)
     if isinstance(conditions.encoder, MixedEncoder):
         fact = "y has both labels and numbers"
         raise DataError(fact, "pass class labels (n,), or numbers (n, l)")
@@ -276,7 +282,7 @@ class PlannedClassDensities:
         return self.tune(progress).fit(progress)
 
     def tune(self, progress: FitProgress) -> TunedClassDensities:
-        """This fit with the settings of every class. It is the first thing to do."""
+        """The same fit with the settings of every class, which trials choose."""
         for c, plan in enumerate(self.plan.classes):
             if isinstance(plan.settings, GaussianizationParameters):
                 progress.class_name = self.class_name(c)
@@ -312,42 +318,52 @@ class PlannedClassDensities:
 class TunedClassDensities:
     """A fit of a density of each class, with all settings chosen."""
 
-    planned: PlannedClassDensities
+    planned_fit: PlannedClassDensities
     plan: DensityPlan  # with the settings that were chosen
 
     def fit(self, progress: FitProgress) -> FitResult[FittedClassDensities]:
         """Fit the density of each class, and tell the listeners of every step."""
-        planned = self.planned
-        training = planned.training
+        planned_fit = self.planned_fit
+        training = planned_fit.training
         rows_by_class = training.rows_by_class()
         class_flows = []
-        for c, plan in enumerate(self.plan.classes):
-            x = rows_by_class[c]
-            if plan.settings is None:
-                class_flows.append(fit_normal(x, rows_by_class))
-                continue
-            assert isinstance(plan.settings, GaussianizationSettings), "they are chosen"
-            progress.class_name = planned.class_name(c)
-            progress.begin(FLOW)
-            notify_of_step = partial(progress.notify_of_step, stage_index=c)
-            seed = planned.seed.child("class", c)
-            flow = fit_gaussianization(x, plan.settings, seed, [notify_of_step])
-            class_flows.append(flow)
+        for c in range(len(rows_by_class)):
+            class_flows.append(self._fit_class(c, rows_by_class, progress))
         fitted = FittedClassDensities(
             plan=self.plan,
             support_transform=training.support_transform,
             class_flows=tuple(class_flows),
-            y_encoder=planned.encoder,
+            y_encoder=planned_fit.encoder,
             names=training.user_rows.names,
             tensor_device=training.user_rows.tensor_device,
-            device=planned.device,
+            device=planned_fit.device,
         )
         return FitResult(fitted, progress.history.as_columns(), training.warning)
+
+    def _fit_class(
+        self, c: int, rows_by_class: Sequence[Tensor], progress: FitProgress
+    ) -> Gaussianization:
+        """The density of class c, of rows (n, d) of each class."""
+        x = rows_by_class[c]
+        settings = self.plan.classes[c].settings
+        if settings is None:
+            return fit_normal(x, rows_by_class)
+        assert isinstance(settings, GaussianizationSettings), "they are chosen"
+        progress.class_name = self.planned_fit.class_name(c)
+        progress.begin_phase(FLOW)
+        notify_of_step = partial(progress.notify_of_step, stage_index=c)
+        seed = self.planned_fit.seed.child("class", c)
+        return fit_gaussianization(x, settings, seed, [notify_of_step])
 
 
 @dataclass(frozen=True)
 class PlannedConditionalDensity:
-    """A planned fit of a density given y that is numbers."""
+    """A planned fit of a density given a continuous y.
+
+    It has no `tune` that comes before the fit: trials choose the settings of the flow
+    of residuals, and the residuals are those of a regression that is already fitted to
+    all rows. So `fit_conditional_density` does both in turn.
+    """
 
     plan: DensityPlan
     training: _TrainingRows
@@ -367,7 +383,7 @@ class PlannedConditionalDensity:
         progress = FitProgress(listeners)
         y = self.training.user_rows.encoded_y
         assert y is not None, "rows with an encoder of y have y"
-        conditional = ConditionalDensity.from_data(
+        conditional = fit_conditional_density(
             self.training.x.cpu().numpy(),
             y.values.numpy(),
             self.seed.child("conditional"),

@@ -1,4 +1,4 @@
-"""The fitted states of a density: of classes, or given y that is numbers.
+"""The fitted states of a density: of classes, or given a continuous y.
 
 Users' y goes into the methods of `BaseFittedDensity`. They encode it, as `ClassIndices`
 or `ContinuousY`, for the methods of the two states that compute.
@@ -264,7 +264,7 @@ class FittedClassDensities(BaseFittedDensity[ClassIndices]):
 
 @dataclass(frozen=True, kw_only=True)
 class FittedConditionalDensity(BaseFittedDensity[ContinuousY]):
-    """A density given y that is numbers. Without y it has no density and no samples."""
+    """A density given a continuous y. Without y it has no density and no samples."""
 
     conditional: ConditionalDensity  # of rows in columns without bounds, on the CPU
     y_encoder: ContinuousEncoder
@@ -327,6 +327,7 @@ class FittedConditionalDensity(BaseFittedDensity[ContinuousY]):
         )
 
     def _map_given(self, y: ContinuousY) -> AffineMapGivenY:
+        """The map of rows to residuals at each encoded y (n, l)."""
         return self.conditional.map_given(y.values.cpu().numpy())
 
     def _draw_y(self, n: int, seed: Seed) -> ContinuousY:
@@ -345,5 +346,6 @@ def _required(y: ContinuousY | None) -> ContinuousY:
 
 
 def _missing_y() -> DataError:
+    """The error of a call without y."""
     hint = "pass the conditions, (n, l) or one row for all"
     return DataError("y is missing", hint)

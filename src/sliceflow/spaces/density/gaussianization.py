@@ -6,14 +6,13 @@ This knows tensors only: rows (n, d) in float64, in any units.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import numpy as np
 from torch import Tensor
 
 from sliceflow.engine.batches import AnalyticTarget
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.events import Event, FlowListener
+from sliceflow.engine.events import FlowListener
 from sliceflow.engine.flow import FlowSpec, simulate
 from sliceflow.engine.noise_transport import (
     GaussianizingTransport,
@@ -30,12 +29,8 @@ from sliceflow.spaces.density.invertible_maps import (
     Composition,
     SlicedMap,
     log_prob,
-    standard_normal_log_prob,
 )
 from sliceflow.spaces.density.settings import GaussianizationSettings, choose_n_knots
-
-# A flow ends if this many steps in a row do not make held-out rows more likely.
-PATIENCE = 10
 
 
 @dataclass(frozen=True)
@@ -84,7 +79,7 @@ def fit_gaussianization(
     seed: Seed,
     listeners: Sequence[FlowListener] = (),
 ) -> Gaussianization:
-    """Fit the initial map, and then the flow, to rows x (n, d)."""
+    """The map that is fitted to rows x (n, d): the initial map first, then the flow."""
     initial_map = fit_initial_map(x, settings.initial_map, seed)
     if settings.n_steps == 0:
         return Gaussianization(initial_map, steps=())
@@ -127,31 +122,3 @@ def fit_normal(x: Tensor, rows_by_class: Sequence[Tensor]) -> Gaussianization:
     Its covariance is that within all classes, whose rows are `rows_by_class`.
     """
     return Gaussianization(fit_normal_initial_map(x, rows_by_class), steps=())
-
-
-@dataclass
-class EarlyStopping:
-    """A listener that ends a flow when held-out rows stop improving.
-
-    It moves the held-out rows along.
-    """
-
-    rows: Tensor  # (m, d), held out, after the initial map and all steps so far
-    ladj: Tensor  # (m,), of the initial map and all steps so far
-    # The mean log-density of the held-out rows, by the number of steps
-    curve: list[float] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._record()
-
-    def _record(self) -> None:
-        log_probs = standard_normal_log_prob(self.rows) + self.ladj
-        self.curve.append(float(log_probs.mean()))
-
-    def __call__(self, event: Event) -> bool:
-        step = SlicedMap.from_step(event.model_step)
-        self.rows, step_ladj = step.call_and_ladj(self.rows)
-        self.ladj = self.ladj + step_ladj
-        self._record()
-        best = int(np.argmax(self.curve))
-        return len(self.curve) - 1 - best >= PATIENCE

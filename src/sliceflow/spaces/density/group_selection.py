@@ -53,14 +53,14 @@ class ScoreTest:
         """The test of features (n, p) that belong to groups (p,)."""
         whitening = []
         for group in range(int(groups.max()) + 1):
-            own = features[:, groups == group]
-            size = own.shape[1]
-            gram = own.T @ own / len(own) + _MIN_VARIANCE * np.eye(size)
+            of_group = features[:, groups == group]
+            n, size = of_group.shape
+            gram = of_group.T @ of_group / n + _MIN_VARIANCE * np.eye(size)
             whitening.append(np.linalg.inv(np.linalg.cholesky(gram)))
         return cls(features, groups, whitening)
 
     def __call__(self, gradient: Floats) -> Floats:
-        """Scores (g,) of a gradient (n,): standard deviations above chance."""
+        """Scores (g,) of a gradient (n,), in standard deviations above chance."""
         n = len(gradient)
         correlations = self.features.T @ gradient
         correlations /= np.sqrt(n * np.mean(gradient**2)) + SMALLEST_POSITIVE
@@ -97,7 +97,11 @@ class GroupSelection:
     stages: Ints
 
     def select(self) -> ColumnRegression:
-        """Select groups for mean and scale, then for slopes, then fit all together."""
+        """The regression with the groups that held-out rows gain by.
+
+        Groups are selected for mean and scale first, and then for slopes and their
+        scale. Last, all functions are fitted together.
+        """
         model = ColumnRegression.without_y(self.train, self.test.groups)
         model = self._grow(model, "log_scale")
         if not model.slopes:

@@ -26,10 +26,11 @@ from sliceflow.engine.random import Seed
 from sliceflow.spaces.density.bases import FREQUENCIES, Cosines, SmoothBasis
 from sliceflow.spaces.density.progress import FitProgress
 from sliceflow.spaces.density.ridge import evidence_ridge
+from sliceflow.spaces.density.trials import RowsGivenY, Split
 
 __all__ = ["learn_directions"]
 
-# What the progress of a fit calls the part in which directions are tried.
+# What the progress of a fit calls the phase in which directions are tried.
 TRIAL_DIRECTIONS = "trial directions"
 # Rounds of regressions and new directions; they end when one is no better. On spikes
 # with 10 parameters, as by logistic regression, the error of the means falls from .79
@@ -67,7 +68,7 @@ class _MeanRegression:
 
     @classmethod
     def from_data(cls, x: Floats, t: Floats, cosines: Cosines) -> _MeanRegression:
-        """Fit it to standardized rows x (n, d) and conditions t (n, c)."""
+        """The regression of standardized rows x (n, d) on conditions t (n, c)."""
         features = _features(t, cosines)
         gram = features.T @ features
         n_per_band = len(cosines.phases) // len(FREQUENCIES)
@@ -112,56 +113,53 @@ class _MeanRegression:
 
 
 def learn_directions(
-    basis: SmoothBasis,
-    train: tuple[Floats, Floats],
-    held_out: tuple[Floats, Floats],
-    seed: Seed,
-    progress: FitProgress,
+    basis: SmoothBasis, split: Split[RowsGivenY], seed: Seed, progress: FitProgress
 ) -> SmoothBasis:
     """The basis with cosines of learned directions, if held-out rows gain by them.
 
     Parameters
     ----------
-    basis : with those of random directions
-    train, held_out : standardized rows (n, d) and their conditions (n, c) each
+    basis : with cosines of random directions
+    split : standardized rows (n, d) and their conditions (n, l)
     seed : of the cosines
     progress : hears of every round
     """
-    progress.begin(TRIAL_DIRECTIONS)
+    progress.begin_phase(TRIAL_DIRECTIONS)
     if len(basis.phases) == 0:
         return basis
-    x, y = train
-    t = basis.standardize(y)
-    held_out_x, held_out_y = held_out
-    held_out_t = basis.standardize(held_out_y)
+    x = split.train.x
+    t = basis.standardize(split.train.y)
+    held_out_x = split.held_out.x
+    held_out_t = basis.standardize(split.held_out.y)
     regression = _MeanRegression.from_data(x, t, basis.cosines)
     score = regression.log_likelihood(held_out_x, held_out_t)
-    progress.notify_of_trial("random directions of y", score)
-    best = score + MIN_GAIN
+    is_ended = progress.notify_of_trial("random directions of y", score)
+    best_score = score + MIN_GAIN
     best_root = None
     best_cosines = basis.cosines
     for i in range(N_ROUNDS):
+        if is_ended:
+            break
         root = _root_of(regression.bending(t[:MAX_GRADIENT_ROWS]), t)
         cosines = Cosines.draw(root, 1, seed.child("round", i))
         regression = _MeanRegression.from_data(x, t, cosines)
         score = regression.log_likelihood(held_out_x, held_out_t)
         is_ended = progress.notify_of_trial("learned directions of y", score)
-        if score <= best:
+        if score <= best_score:
             break
-        best = score
+        best_score = score
         best_root = root
         best_cosines = cosines
-        if is_ended:
-            break
     if best_root is not None and len(x) >= MIN_ROWS_OF_TWO_GROUPS:
         best_cosines = Cosines.draw(best_root, 2, seed.child("last"))
     return basis.with_cosines(best_cosines)
 
 
 def _root_of(bending: Floats, t: Floats) -> Floats:
-    """R with RRᵀ in proportion to a covariance (c, c) of frequencies.
+    """R (c, c) with RRᵀ in proportion to a covariance (c, c) of frequencies.
 
-    So that RRᵀ has the trace c times the covariance of conditions t (n, c).
+    It is scaled so that the product of RRᵀ with the covariance of conditions t (n, c)
+    has the trace c, as `Cosines.draw` needs it.
     """
     variances, axes = np.linalg.eigh(bending)
     root = axes * np.sqrt(np.maximum(variances, 0))

@@ -86,7 +86,7 @@ class MixtureMap:
         return Whitening(self.means[0], self.cholesky_factors[0])
 
     def _chunks(self, points: Tensor) -> Sequence[Tensor]:
-        """Points (d, n) in parts for which arrays of all components are small."""
+        """Points (d, n) in chunks for which arrays of all components are small."""
         return torch.split(points, max(1, MAX_VALUES // self.means.numel()), dim=1)
 
     def _residuals(self, x: Tensor) -> Tensor:

@@ -92,10 +92,10 @@ class DensityPlan(FitPlan):
 
     n_rows: Count
     n_columns: Count
-    # One for each class, or one for all rows; none if y is numbers.
+    # One for each class, or one for all rows; none if y is continuous.
     classes: tuple[ClassPlan, ...]
     dtype: Literal["float32", "float64"] = "float64"  # of samples, as of X
-    condition_dim: Count = 0  # columns of y that is numbers
+    condition_dim: Count = 0  # columns of a continuous y
 
     @property
     def method(self) -> str:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from sliceflow.engine.events import Event, EventListener, History, notify, now
 
-# What the progress of a fit calls the part in which a flow is fitted to all rows.
+# What the progress of a fit calls the phase in which a flow is fitted to all rows.
 FLOW = "flow"
 
 
@@ -16,8 +16,12 @@ FLOW = "flow"
 class DensityTrialEvent:
     """A trial of settings that was just done, or a step of one.
 
-    It has what progress bars read of any event (`sliceflow.events.ProgressEvent`). A
-    listener that returns True ends the trial, and others of the same kind.
+    It has what progress bars read of any event (`sliceflow.events.ProgressEvent`).
+
+    A listener that returns True ends the search to which the trial belongs, and the fit
+    takes what was best so far. There is one search for the size of each kind of
+    mixture, one for the penalty and the steps of a flow, and one for directions of a
+    continuous y. Functions of y are chosen for every column, whatever listeners return.
 
     Attributes
     ----------
@@ -30,7 +34,7 @@ class DensityTrialEvent:
         Trials and steps done.
     steps_total : int
         Trials and steps of the whole fit. Searches end when nothing is gained, so this
-        is an estimate until the last trial is over.
+        is an estimate until the last step of the last trial.
     seconds : float
         Time since the fit began.
     """
@@ -52,11 +56,11 @@ DensityEvent: TypeAlias = Event | DensityTrialEvent
 
 
 @dataclass
-class _Parts:
-    """Parts of a fit of one kind: how many follow, and about how long each is."""
+class _PhaseEstimate:
+    """How many phases of one kind will still begin, and how long each will be."""
 
     n_left: int
-    n_steps: float
+    expected_steps: float
     n_ended: int = 0
 
 
@@ -64,63 +68,75 @@ class _Parts:
 class FitProgress:
     """Counts the trials and steps of one fit, and notifies its listeners of each.
 
-    A fit has parts, one after the other, of several kinds: the trials of mixtures, one
-    trial of a flow, a flow. `expect` announces them, and `begin` begins each.
+    A fit has phases, one after the other, of several kinds: the trials of mixtures of
+    one kind, one trial of a flow, a flow. `expect` announces those of a kind, and
+    `begin_phase` begins each.
     """
 
     listeners: Sequence[EventListener[DensityEvent]] = ()
-    class_name: str = ""  # of the class whose parts these are; "" without classes
+    class_name: str = ""  # of the class whose phases these are; "" without classes
     started_at: float = field(default_factory=now)
     history: History = field(default_factory=History)  # of the flows, without trials
     steps_done: int = 0
-    _parts: dict[tuple[str, str], _Parts] = field(default_factory=dict)
-    _running: _Parts = field(default_factory=lambda: _Parts(0, 0))
-    _steps_of_part: int = 0  # that are done
-    _steps_left_of_part: int = 0
+    _estimates: dict[tuple[str, str], _PhaseEstimate] = field(default_factory=dict)
+    _running: _PhaseEstimate = field(default_factory=lambda: _PhaseEstimate(0, 0))
+    _steps_of_phase: int = 0  # that are done
+    _steps_left_of_phase: int = 0
 
-    def expect(self, kind: str, n_parts: int, n_steps: int) -> None:
-        """Some parts of a kind will come, for the class, of about `n_steps` each."""
-        self._parts[self.class_name, kind] = _Parts(n_parts, n_steps)
+    def expect(self, kind: str, n_phases: int, n_steps: float) -> None:
+        """Announce phases of a kind, for the class, of about `n_steps` each.
 
-    def begin(self, kind: str) -> None:
-        """Begin a part, which ends the one before."""
+        This replaces what was announced of the kind before.
+        """
+        self._estimates[self.class_name, kind] = _PhaseEstimate(n_phases, n_steps)
+
+    def expect_no_more(self) -> None:
+        """Announce that the running phase is the last of the fit."""
+        self._estimates.clear()
+
+    def begin_phase(self, kind: str) -> None:
+        """Begin a phase, which ends the one before."""
         key = (self.class_name, kind)
-        self._running = self._parts.setdefault(key, _Parts(1, 1))
+        self._running = self._estimates.setdefault(key, _PhaseEstimate(1, 1))
         self._running.n_left = max(0, self._running.n_left - 1)
-        self._steps_of_part = 0
-        self._steps_left_of_part = round(self._running.n_steps)
+        self._steps_of_phase = 0
+        self._steps_left_of_phase = round(self._running.expected_steps)
 
-    def end(self) -> None:
-        """End the part. Others of its kind will be as long as those that have ended."""
-        parts = self._running
-        n_steps = self._steps_of_part
-        if parts.n_ended > 0:
-            n_steps += round(parts.n_ended * parts.n_steps)
-        parts.n_ended += 1
-        parts.n_steps = n_steps / parts.n_ended
-        self._steps_left_of_part = 0
+    def end_phase(self) -> None:
+        """End the phase. Others of its kind are expected to be as long on average."""
+        estimate = self._running
+        n_steps = self._steps_of_phase
+        if estimate.n_ended > 0:
+            n_steps += round(estimate.n_ended * estimate.expected_steps)
+        estimate.n_ended += 1
+        estimate.expected_steps = n_steps / estimate.n_ended
+        self._steps_left_of_phase = 0
 
     @property
     def steps_total(self) -> int:
         """All steps, as far as they are known now."""
-        steps_after = sum(each.n_left * each.n_steps for each in self._parts.values())
-        return self.steps_done + self._steps_left_of_part + round(steps_after)
+        steps_after = sum(
+            estimate.n_left * estimate.expected_steps
+            for estimate in self._estimates.values()
+        )
+        return self.steps_done + self._steps_left_of_phase + round(steps_after)
 
     def _count_step(self) -> None:
+        """Count a step of the running phase."""
         self.steps_done += 1
-        self._steps_of_part += 1
-        self._steps_left_of_part = max(0, self._steps_left_of_part - 1)
+        self._steps_of_phase += 1
+        self._steps_left_of_phase = max(0, self._steps_left_of_phase - 1)
 
     def notify_of_trial(
         self, trial: str, held_out_log_prob: float, is_last: bool = False
     ) -> bool:
-        """Count a trial, or a step of one; return whether a listener ends the part.
+        """Count a trial, or a step of one; return whether a listener ends the search.
 
-        `is_last` says that it ends anyway.
+        `is_last` says that the phase ends with it anyway.
         """
         self._count_step()
         if is_last:
-            self.end()
+            self.end_phase()
         if self.class_name:
             trial = f"{trial} for class {self.class_name}"
         event = DensityTrialEvent(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
@@ -43,14 +43,19 @@ from sliceflow.spaces.density.log_normal import (
     take_logs,
 )
 from sliceflow.spaces.density.progress import FitProgress
+from sliceflow.spaces.density.trials import RowsGivenY, Split
 
-__all__ = ["AffineMapGivenY", "TriangularRegression"]
+__all__ = [
+    "AffineMapGivenY",
+    "TriangularRegression",
+    "fit_triangular_regression",
+]
 
 # Groups are selected with at most this many rows, of which a fifth is held out. With
 # more, it takes longer than the last fit to all rows.
 MAX_SELECTION_ROWS = 20_000
 HELD_OUT_SHARE = 0.2
-# What the progress of a fit calls the part in which groups of features are tried.
+# What the progress of a fit calls the phase in which groups of features are tried.
 TRIAL_FEATURES = "trial features"
 
 
@@ -116,67 +121,6 @@ class TriangularRegression:
     slope_pairs: Annotated[np.ndarray, ArraySpec("r 2", "int64", ge=0)]
     slopes: Annotated[np.ndarray, ArraySpec("p r", "float64")]
 
-    @classmethod
-    def from_data(
-        cls, x: Floats, y: Floats, seed: Seed, progress: FitProgress
-    ) -> TriangularRegression:
-        """Select the groups of every column, and fit them to all rows.
-
-        Columns of x (n, d) must not be constant; y is (n, l).
-        """
-        progress.expect(TRIAL_DIRECTIONS, 1, 1 + N_ROUNDS)
-        progress.expect(TRIAL_FEATURES, 1, x.shape[1])
-        is_logged = np.array(
-            [log_normal_score(column) > normal_score(column) for column in x.T]
-        )
-        logs = take_logs(x, is_logged)
-        shift = logs.mean(axis=0)
-        scale = logs.std(axis=0)
-        standardized = (logs - shift) / scale
-        full_basis = SmoothBasis.from_data(y, seed.child("basis"))
-        order = seed.child("held out").permutation(len(x)).numpy()
-        train, held_out = _split(order)
-        full_basis = learn_directions(
-            full_basis,
-            (standardized[train], y[train]),
-            (standardized[held_out], y[held_out]),
-            seed.child("learned directions"),
-            progress,
-        )
-        columns = _select_columns(
-            full_basis,
-            (standardized[train], y[train]),
-            (standardized[held_out], y[held_out]),
-            progress,
-        )
-        used_groups = _used_groups(columns, full_basis)
-        basis = full_basis.keep(used_groups)
-        groups, _ = full_basis.groups()
-        is_kept = np.append(used_groups, True)[groups]
-        _refit(columns, basis, is_kept, standardized, y)
-
-        slope_pairs = []
-        slopes = []
-        for j, column in enumerate(columns):
-            for k, slope in enumerate(column.slopes):
-                if not slope.is_zero:
-                    slope_pairs.append((j, k))
-                    slopes.append(slope.coefficients)
-        p = len(columns[0].groups)
-        return cls(
-            basis=basis,
-            is_logged=is_logged,
-            shift=shift,
-            scale=scale,
-            mean=_coefficients([column.mean for column in columns]),
-            log_scale=_coefficients([column.log_scale for column in columns]),
-            log_residual_scale=_coefficients(
-                [column.log_residual_scale for column in columns]
-            ),
-            slope_pairs=np.array(slope_pairs, int).reshape(-1, 2),
-            slopes=np.array(slopes).reshape(-1, p).T,
-        )
-
     def map_given(self, y: Floats) -> AffineMapGivenY:
         """The affine map at each of n conditions y (n, l)."""
         features = self.basis.features(y)
@@ -212,56 +156,124 @@ class TriangularRegression:
         return (logs - self.shift) / self.scale, ladj
 
 
-def _coefficients(functions: Sequence[BasisExpansion]) -> Floats:
-    """The coefficients (p, d) of one function of each of d columns."""
-    return np.stack([function.coefficients for function in functions], 1)
+def fit_triangular_regression(
+    x: Floats, y: Floats, seed: Seed, progress: FitProgress
+) -> TriangularRegression:
+    """The regression that is fitted to rows x (n, d) and their conditions y (n, l).
+
+    Trials choose the features of each function; then all rows are fitted. No column of
+    x may be constant.
+    """
+    progress.expect(TRIAL_DIRECTIONS, 1, 1 + N_ROUNDS)
+    progress.expect(TRIAL_FEATURES, 1, x.shape[1])
+    units = _ColumnUnits.from_data(x)
+    rows = RowsGivenY(units.standardize(x), y)
+    split = _split_rows(rows, seed.child("held out"))
+    basis = learn_directions(
+        SmoothBasis.from_data(y, seed.child("basis")),
+        split,
+        seed.child("learned directions"),
+        progress,
+    )
+    columns = _select_columns(basis, split, progress)
+    used_basis = _refit(columns, basis, rows)
+    return _join_columns(columns, used_basis, units)
 
 
-def _split(order: Ints) -> tuple[Ints, Ints]:
-    """Indices of the rows to fit groups to, and of those that judge them."""
-    order = order[:MAX_SELECTION_ROWS]
+class _ColumnUnits(NamedTuple):
+    """The units of the columns of x: logarithms of some, in standard deviations."""
+
+    is_logged: Mask  # (d,)
+    shift: Floats  # (d,)
+    scale: Floats  # (d,)
+
+    @classmethod
+    def from_data(cls, x: Floats) -> _ColumnUnits:
+        """The units of rows x (n, d), with logarithms of what is rather log-normal."""
+        is_logged = np.array(
+            [log_normal_score(column) > normal_score(column) for column in x.T]
+        )
+        logs = take_logs(x, is_logged)
+        return cls(is_logged, shift=logs.mean(axis=0), scale=logs.std(axis=0))
+
+    def standardize(self, x: Floats) -> Floats:
+        """Rows x (n, d) in these units, (n, d)."""
+        return np.asarray((take_logs(x, self.is_logged) - self.shift) / self.scale)
+
+
+def _split_rows(rows: RowsGivenY, seed: Seed) -> Split[RowsGivenY]:
+    """The rows to which groups are fitted, and those that judge them."""
+    order = seed.permutation(len(rows.x)).numpy()[:MAX_SELECTION_ROWS]
     n_held_out = max(1, int(HELD_OUT_SHARE * len(order)))
-    return order[n_held_out:], order[:n_held_out]
+    return Split(rows.take(order[n_held_out:]), rows.take(order[:n_held_out]))
 
 
 def _select_columns(
-    basis: SmoothBasis,
-    train: tuple[Floats, Floats],
-    held_out: tuple[Floats, Floats],
-    progress: FitProgress,
+    basis: SmoothBasis, split: Split[RowsGivenY], progress: FitProgress
 ) -> list[ColumnRegression]:
-    """Regressions of all columns, fitted to some rows and judged by others.
+    """Regressions of all d columns, with the groups that held-out rows gain by.
 
     Parameters
     ----------
     basis : all features
-    train, held_out : standardized rows (n, d) and their conditions (n, l) each
+    split : standardized rows (n, d) and their conditions (n, l)
     progress : hears of every column
     """
-    x, y = train
-    held_out_x, held_out_y = held_out
-    features = basis.features(y)
-    held_out_features = basis.features(held_out_y)
     groups, stages = basis.groups()
+    features = basis.features(split.train.y)
+    held_out_features = basis.features(split.held_out.y)
     test = ScoreTest.from_features(features, groups)
-    d = x.shape[1]
-    residuals = np.empty(x.shape)
-    held_out_residuals = np.empty(held_out_x.shape)
+    residuals = np.empty(split.train.x.shape)
+    held_out_residuals = np.empty(split.held_out.x.shape)
+    _, d = split.train.x.shape
     columns = []
-    progress.begin(TRIAL_FEATURES)
+    progress.begin_phase(TRIAL_FEATURES)
     for j in range(d):
-        design = Design(features, residuals[:, :j], x[:, j])
+        design = Design(features, residuals[:, :j], split.train.x[:, j])
         held_out_design = Design(
-            held_out_features, held_out_residuals[:, :j], held_out_x[:, j]
+            held_out_features, held_out_residuals[:, :j], split.held_out.x[:, j]
         )
         column = GroupSelection(design, held_out_design, test, stages).select()
         residuals[:, j] = column.residualize(design).residual
         held_out_residuals[:, j] = column.residualize(held_out_design).residual
         columns.append(column)
         score = column.log_likelihood(held_out_design)
-        trial = f"functions of y for column {j + 1} of {d}"
-        progress.notify_of_trial(trial, score)
+        progress.notify_of_trial(f"functions of y for column {j + 1} of {d}", score)
     return columns
+
+
+def _refit(
+    columns: Sequence[ColumnRegression], basis: SmoothBasis, rows: RowsGivenY
+) -> SmoothBasis:
+    """Fit the regressions again, to all rows, with the features that any of them has.
+
+    Parameters
+    ----------
+    columns : the regressions, which change
+    basis : the features that they have so far
+    rows : standardized rows (n, d) and their conditions (n, l)
+
+    Returns
+    -------
+    used_basis : the groups that any function of any column has
+    """
+    used_groups = _used_groups(columns, basis)
+    used_basis = basis.keep(used_groups)
+    all_groups, _ = basis.groups()
+    # The constant, of group −1, takes the True at the end.
+    is_kept = np.append(used_groups, True)[all_groups]
+    groups, _ = used_basis.groups()
+    features = used_basis.features(rows.y)
+    residuals = np.empty(rows.x.shape)
+    for j, column in enumerate(columns):
+        column.keep_features(is_kept, groups)
+        scales: list[ScaleName] = ["log_scale"]
+        if j > 0:
+            scales = ["log_residual_scale", "log_scale"]
+        design = Design(features, residuals[:, :j], rows.x[:, j])
+        column.fit(design, scales)
+        residuals[:, j] = column.residualize(design).residual
+    return used_basis
 
 
 def _used_groups(columns: Sequence[ColumnRegression], basis: SmoothBasis) -> Mask:
@@ -276,38 +288,33 @@ def _used_groups(columns: Sequence[ColumnRegression], basis: SmoothBasis) -> Mas
     return used_groups
 
 
-def _refit(
-    columns: Sequence[ColumnRegression],
-    basis: SmoothBasis,
-    is_kept: Mask,
-    x: Floats,
-    y: Floats,
-) -> None:
-    """Fit the regressions again, to all rows, with the features of a smaller basis.
-
-    Parameters
-    ----------
-    columns : the regressions, which change
-    basis : the features that are kept
-    is_kept : which of the features (p,) they had so far are kept
-    x, y : standardized rows (n, d) and their conditions (n, l)
-    """
-    features = basis.features(y)
-    groups, _ = basis.groups()
-    n_groups = int(groups.max()) + 1
-    residuals = np.empty(x.shape)
+def _join_columns(
+    columns: Sequence[ColumnRegression], basis: SmoothBasis, units: _ColumnUnits
+) -> TriangularRegression:
+    """One regression of all columns, which have the features of a basis."""
+    slope_pairs = []
+    slopes = []
     for j, column in enumerate(columns):
-        old_groups = column.groups[is_kept]
-        column.groups = groups
-        for expansion in column.expansions:
-            expansion.active = expansion.active[is_kept]
-            expansion.coefficients = expansion.coefficients[is_kept]
-            penalties = np.ones(n_groups)
-            penalties[groups[1:]] = expansion.penalties[old_groups[1:]]
-            expansion.penalties = penalties
-        design = Design(features, residuals[:, :j], x[:, j])
-        scales: list[ScaleName] = ["log_scale"]
-        if j > 0:
-            scales = ["log_residual_scale", "log_scale"]
-        column.fit(design, scales)
-        residuals[:, j] = column.residualize(design).residual
+        for k, slope in enumerate(column.slopes):
+            if not slope.is_zero:
+                slope_pairs.append((j, k))
+                slopes.append(slope.coefficients)
+    p = len(columns[0].groups)
+    return TriangularRegression(
+        basis=basis,
+        is_logged=units.is_logged,
+        shift=units.shift,
+        scale=units.scale,
+        mean=_coefficients([column.mean for column in columns]),
+        log_scale=_coefficients([column.log_scale for column in columns]),
+        log_residual_scale=_coefficients(
+            [column.log_residual_scale for column in columns]
+        ),
+        slope_pairs=np.array(slope_pairs, int).reshape(-1, 2),
+        slopes=np.array(slopes).reshape(-1, p).T,
+    )
+
+
+def _coefficients(functions: Sequence[BasisExpansion]) -> Floats:
+    """The coefficients (p, d) of one function of each of d columns."""
+    return np.stack([function.coefficients for function in functions], 1)

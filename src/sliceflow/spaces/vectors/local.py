@@ -23,7 +23,11 @@ from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.protocols import FitResult, ParticleResult
 from sliceflow.models.ranks import ONE_PROCESS, Communicator
 from sliceflow.models.vector_rows import VectorRows
-from sliceflow.neighbors.local import LocalSampler, LocalSettings
+from sliceflow.neighbors.local import (
+    LocalSampler,
+    LocalSettings,
+    fit_local_sampler,
+)
 from sliceflow.neighbors.regressions import MAX_COMPONENTS
 from sliceflow.saved_types import Count
 from sliceflow.spaces.vectors.fitted import BaseFittedVectors
@@ -246,7 +250,7 @@ class PlannedLocalVectorFit:
         """
         rows = self.rows
         scaler = ColumnScaler.from_data(rows.X, self.plan.standardize)
-        samplers = tuple(LocalSampler.from_data(x, y) for x, y in _parts(rows, scaler))
+        samplers = tuple(fit_local_sampler(x, y) for x, y in _parts(rows, scaler))
         largest = max(samplers, key=lambda sampler: len(sampler.x))
         return FittedLocalVectors(
             plan=replace(
