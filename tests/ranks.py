@@ -5,16 +5,21 @@ what it needs.
 
 A case is fitted, and what must be equal is written; or the last rank kills itself after
 step 5; or all stop there; or a fit that was stopped goes on.
+
+`run_forked` does the same in forks of this process, which import nothing again.
 """
 
 import math
+import multiprocessing
 import os
 import signal
 import sys
 from pathlib import Path
 
 import numpy as np
+import torch
 from sklearn.datasets import load_digits
+from threadpoolctl import threadpool_limits
 
 from sliceflow import ImageFlow, SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine.transports import HistogramTransport
@@ -129,15 +134,15 @@ def result(flow, ranks=Communicator()):  # noqa: B008
     return out
 
 
-def main():
-    folder = Path(sys.argv[1])
+def run(folder, words):
+    """What this rank does: see the docstring of this file."""
     with joined("cpu") as ranks:
 
         def kill(event):
             if ranks.rank == ranks.size - 1 and event.steps_done == 5:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        for word in sys.argv[2:]:
+        for word in words:
             name, _, verb = word.partition("/")
             kept = dict(checkpoint_dir=folder / f"kept {name}", checkpoint_every=0)
             steps = []
@@ -155,5 +160,42 @@ def main():
                 flow.save(folder / f"{name}.sliceflow")
 
 
+def run_forked(size, folder, *words):
+    """Fork ranks off this process, which print their errors, and return exit codes.
+
+    Only for Linux. They meet at a store of this process, as those of torchrun do.
+    """
+    store = torch.distributed.TCPStore(
+        "127.0.0.1", 0, is_master=True, wait_for_workers=False
+    )
+    variables = {
+        "WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "GLOO_SOCKET_IFNAME": "lo",  # the loop of Linux
+    }
+    context = multiprocessing.get_context("fork")
+    processes = []
+    for rank in range(size):
+        own_variables = variables | {"RANK": str(rank)}
+        process = context.Process(
+            target=_run_one, args=(own_variables, folder, words), daemon=True
+        )
+        process.start()
+        processes.append(process)
+    for process in processes:
+        process.join()
+    return [process.exitcode for process in processes]
+
+
+def _run_one(variables, folder, words):
+    """Be one rank, in a fork: with one thread, since forks have no others."""
+    os.environ.update(variables)
+    torch.set_num_threads(1)
+    with threadpool_limits(1):
+        run(folder, words)
+
+
 if __name__ == "__main__":
-    main()
+    run(Path(sys.argv[1]), sys.argv[2:])
