@@ -132,9 +132,10 @@ def people(tmp_path_factory):
 @pytest.fixture(scope="session")
 def table_run(people, tmp_path_factory):
     """A finished run on a table, and what that said."""
-    from running import inside
+    from running import few_trees, inside
 
     folder = tmp_path_factory.mktemp("table") / "run"
-    result = inside("fit", people, "--constraint", "start <= end", "--out", folder)
+    with few_trees():
+        result = inside("fit", people, "--constraint", "start <= end", "--out", folder)
     assert result.returncode == 0, result.stderr
     return folder, result

@@ -21,10 +21,11 @@ FEW = ("--steps-per-stage", "2", "--particles", "300")
 
 @contextlib.contextmanager
 def few_trees():
-    """Forests that measure have few trees: they take most of a short fit."""
+    """Trees that measure are few: they take most of a short fit."""
     with (
         mock.patch("sliceflow.metrics.picture_comparison.N_TREES", 5),
         mock.patch("sliceflow.metrics.attack_scores._N_TREES", 5),
+        mock.patch("sliceflow.metrics.tables._BOOSTING_ITERATIONS", 5),
     ):
         yield
 

@@ -7,6 +7,6 @@ from running import few_trees
 
 @pytest.fixture(autouse=True)
 def quick_measures():
-    """Pictures are measured with few trees, also those that `digits_run` compares."""
+    """Measures have few trees, also those of `digits_run` and of `table_run`."""
     with few_trees():
         yield

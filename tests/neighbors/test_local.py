@@ -224,7 +224,8 @@ def test_damaged_settings_are_refused(changes):
         replace(SOUND, settings=replace(SOUND.settings, **changes)).check_saved()
 
 
-def test_few_rows_of_many_columns_have_no_summary(rng):
+def test_few_rows_of_many_columns_have_no_summary(monkeypatch, rng):
     """All rows are neighbors with a summary, so there is nothing to compare."""
+    monkeypatch.setattr(local, "_N_HELD_OUT", 20)
     x, y = tensors(rng.normal(size=(420, 80)), rng.normal(size=(420, 5)))
     assert fit_local_sampler(x, y).settings.k > 0

@@ -22,7 +22,7 @@ from sliceflow import SlicedDensity
 from sliceflow.engine.events import Event
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, DataWarning, ParameterError
-from sliceflow.spaces.density import fit
+from sliceflow.spaces.density import fit, settings_search
 from sliceflow.spaces.density.mixture import MixtureMap
 from sliceflow.spaces.density.progress import DensityTrialEvent, FitProgress
 from sliceflow.spaces.density.settings import GaussianizationSettings
@@ -46,6 +46,12 @@ def moons():
 @pytest.fixture(scope="module")
 def fitted(moons):
     return quick().fit(moons[0])
+
+
+@pytest.fixture
+def few_steps(monkeypatch):
+    """Trials end after 10 steps, for tests that do not look at what is chosen."""
+    monkeypatch.setattr(settings_search, "MAX_STEPS", 10)
 
 
 @parametrize_with_checks([quick(n_steps=1, n_components=1)])
@@ -367,7 +373,7 @@ def test_a_file_holds_no_plan_with_auto(moons, fitted):
         state.check_saved()
 
 
-def test_listeners_hear_of_trials_and_then_of_steps(moons):
+def test_listeners_hear_of_trials_and_then_of_steps(moons, few_steps):
     X, y = moons
     heard = []
     density = SlicedDensity(random_state=0, device="cpu", n_components=2)
@@ -386,11 +392,11 @@ def test_listeners_hear_of_trials_and_then_of_steps(moons):
     assert seconds == sorted(seconds)
 
 
-def test_listeners_hear_how_a_density_given_a_continuous_y_is_fitted(rng):
-    y = rng.normal(size=(300, 1))
+def test_listeners_hear_how_a_density_given_a_continuous_y_is_fitted(rng, few_steps):
+    y = rng.normal(size=(100, 1))
     heard = []
     density = SlicedDensity(random_state=0, device="cpu")
-    density.fit(y + rng.exponential(size=(300, 2)), y, listeners=heard.append)
+    density.fit(y + rng.exponential(size=(100, 2)), y, listeners=heard.append)
     assert heard[0].trial == "functions of y for column 1 of 2"
     assert heard[-1].steps_total == heard[-1].steps_done
     assert density.n_iter_ == sum(isinstance(event, Event) for event in heard) > 0
