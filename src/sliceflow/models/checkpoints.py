@@ -26,7 +26,7 @@ from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.errors import HintedError, warn_user
 from sliceflow.models.file import ModelFileError, load, save
-from sliceflow.models.protocols import RunningFit
+from sliceflow.models.protocols import AnyRunningFit
 from sliceflow.models.ranks import Communicator, LostRankError
 from sliceflow.models.saving import SavedHistory
 from sliceflow.saved_types import FLOAT_DTYPES, ArraySpec, Between, Count
@@ -145,7 +145,10 @@ class Checkpoints:
             raise self._interrupted_error()
 
     def resume(
-        self, state: FlowState, running: RunningFit[Any], history: events.History
+        self,
+        state: FlowState,
+        running: AnyRunningFit,
+        history: events.History,
     ) -> None:
         """Put a flow where the last checkpoint ended, if there is one."""
         if self._last is not None:
@@ -160,7 +163,10 @@ class Checkpoints:
             self._path.unlink(missing_ok=True)
 
     def save_if_due(
-        self, state: FlowState, running: RunningFit[Any], history: events.History
+        self,
+        state: FlowState,
+        running: AnyRunningFit,
+        history: events.History,
     ) -> None:
         """Write a checkpoint if it is time, or if Ctrl-C was pressed: then raise.
 
@@ -218,7 +224,7 @@ class Checkpoints:
     def _write_or_warn(
         self,
         state: FlowState,
-        running: RunningFit[Any],
+        running: AnyRunningFit,
         history: events.History,
     ) -> None:
         try:
@@ -231,7 +237,7 @@ class Checkpoints:
     def _write(
         self,
         state: FlowState,
-        running: RunningFit[Any],
+        running: AnyRunningFit,
         history: events.History,
     ) -> None:
         """Write a checkpoint. If the main rank cannot, all ranks raise its OSError."""
@@ -277,7 +283,7 @@ class Checkpoints:
 def _restore(
     saved: _SavedState,
     state: FlowState,
-    running: RunningFit[Any],
+    running: AnyRunningFit,
     history: events.History,
 ) -> None:
     """Take the particles, the state and the history from a checkpoint."""

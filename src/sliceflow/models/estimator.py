@@ -24,7 +24,6 @@ from sliceflow.devices import require_memory
 from sliceflow.engine.events import ClosableListener, EventT, Listeners, Progress
 from sliceflow.engine.random import RandomStateLike, Seed
 from sliceflow.errors import HintedError, warn_user
-from sliceflow.models.fit_plan import FitPlan
 from sliceflow.models.protocols import (
     Adapter,
     FitResult,
@@ -34,6 +33,7 @@ from sliceflow.models.protocols import (
     Options,
     ParticleResult,
     PlannedFit,
+    PlanT,
     PreparedFit,
     RowsT,
 )
@@ -87,7 +87,7 @@ class NoRowsError(HintedError, ValueError):
     """Rows cannot be added or removed, because the model does not have its rows."""
 
 
-class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
+class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT, PlanT]):
     """Base class of all estimators: parameters, plans, progress, files, kept rows.
 
     A subclass has a constructor, whose parameters include `random_state` and `verbose`,
@@ -119,18 +119,24 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
     save_rows: bool = False
     # Set by a fit.
     _record: FitRecord[RowsT, FittedT]
-    plan_: FitPlan
+    plan_: PlanT
     history_: HistoryColumns
     n_iter_: int
     # All rows, if some were added or removed since the last fit.
     _pending_rows: RowsT | None = None
 
     @abstractmethod
-    def _adapter(self, like_fitted: bool = False) -> Adapter[RowsT, FittedT, EventT]:
+    def _adapter(
+        self, like_fitted: bool = False
+    ) -> Adapter[RowsT, FittedT, EventT, PlanT]:
         """The adapter that reads rows and plans their fit, for the current parameters.
 
         With `like_fitted`, rows must be of the kind that the model was fitted to.
         """
+
+    @abstractmethod
+    def _plan_of(self, fitted: FittedT) -> PlanT:
+        """The plan of a fitted state. Only a subclass knows that it is a `PlanT`."""
 
     # Parameters
 
@@ -191,18 +197,17 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
         """
         return self._run_fit(self._plan_fit(X, y), listeners)
 
-    def _plan_fit(self, X: Any, y: Any) -> PlannedFit[RowsT, FittedT, EventT]:
+    def _plan_fit(self, X: Any, y: Any) -> PlannedFit[RowsT, FittedT, EventT, PlanT]:
         """The planned fit of the user's X and y, which `prepare` may have planned."""
         if isinstance(X, PreparedFit):
-            planned_fit: PlannedFit[RowsT, FittedT, EventT] = X.planned_fit_for(self, y)
-            return planned_fit
+            return X.planned_fit_for(self, y)
         adapter = self._adapter()
         rows = adapter.read(X, y)
         return adapter.plan_fit(rows, Seed.from_random_state(self.random_state))
 
     def _run_fit(
         self,
-        planned_fit: PlannedFit[RowsT, FittedT, EventT],
+        planned_fit: PlannedFit[RowsT, FittedT, EventT, PlanT],
         listeners: Listeners[EventT],
         *,
         ranks: Communicator = ONE_PROCESS,
@@ -239,7 +244,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
 
     def prepare(
         self, X: Any, y: Any = None
-    ) -> PreparedFit[PlannedFit[RowsT, FittedT, EventT]]:
+    ) -> PreparedFit[PlannedFit[RowsT, FittedT, EventT, PlanT]]:
         """Read and plan the rows. `fit` takes the result instead of X and y.
 
         Parameters
@@ -258,7 +263,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
         planned_fit = self._plan_fit(X, y)
         return PreparedFit(self, self.get_params(deep=False), planned_fit)
 
-    def plan(self, X: Any, y: Any = None) -> FitPlan:
+    def plan(self, X: Any, y: Any = None) -> PlanT:
         """What ``fit(X, y)`` would do, its memory and its time. Print it.
 
         A plan runs no trial. What takes one is "auto" until the fit has chosen it, such
@@ -285,8 +290,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
         10200
         """
         if isinstance(X, PreparedFit):
-            planned_fit: PlannedFit[RowsT, FittedT, EventT] = X.planned_fit_for(self, y)
-            return planned_fit.plan
+            return X.planned_fit_for(self, y).plan
         adapter = self._adapter()
         return adapter.plan_fit(adapter.read(X, y), self._seed_copy()).plan
 
@@ -414,7 +418,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
 
     def _fit_rows(
         self,
-        adapter: Adapter[RowsT, FittedT, EventT],
+        adapter: Adapter[RowsT, FittedT, EventT, PlanT],
         rows: RowsT,
         refit: bool,
         listeners: Listeners[EventT],
@@ -453,7 +457,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
     def _store(
         self,
         record: FitRecord[RowsT, FittedT],
-        particles: ParticleResult | None = None,
+        particles: ParticleResult[Any] | None = None,
     ) -> None:
         """Replace the fitted attributes by those of a new model.
 
@@ -462,7 +466,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
         """
         self.__dict__.pop("_pending_rows", None)
         self._record = record
-        self.plan_ = record.fitted.plan
+        self.plan_ = self._plan_of(record.fitted)
         self.history_ = record.history
         self.n_iter_ = max(map(len, record.history.values()), default=0)
 

@@ -25,8 +25,8 @@ from typing import (
     overload,
 )
 
-import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from sliceflow.engine import y_encoders
 from sliceflow.engine.allocation import stratified_indices
@@ -55,6 +55,7 @@ from sliceflow.models.protocols import (
     Options,
     ParticleResult,
     PlannedFlowFit,
+    PlanT,
     PreparedFit,
     RunningFit,
 )
@@ -96,8 +97,8 @@ UserRowsT = TypeVar("UserRowsT")
 
 
 class FlowEstimator(
-    Estimator[FlowRowsT, FittedFlowT, Event],
-    Generic[FlowRowsT, FittedFlowT, UserRowsT],
+    Estimator[FlowRowsT, FittedFlowT, Event, PlanT],
+    Generic[FlowRowsT, FittedFlowT, PlanT, UserRowsT],
 ):
     """An estimator that moves particles onto the rows, step by step.
 
@@ -113,16 +114,17 @@ class FlowEstimator(
     device: str | torch.device
     preset: Literal["paper"] | None
     save_rows: bool
+    options: Options | None
     # Set by a fit. `classes_` exists if y is labels. The particle attributes exist
     # unless the model was loaded from a file saved without particles.
-    classes_: np.ndarray
+    classes_: NDArray[Any]
     particles_: UserRowsT
-    particle_conditions_: Any
+    particle_conditions_: NDArray[Any] | None
 
     @abstractmethod
     def _adapter(
         self, like_fitted: bool = False, ranks: Communicator = ONE_PROCESS
-    ) -> FlowAdapter[FlowRowsT, FittedFlowT]:
+    ) -> FlowAdapter[FlowRowsT, FittedFlowT, PlanT]:
         """The adapter that reads rows and plans their fit, on these ranks."""
 
     @abstractmethod
@@ -224,11 +226,11 @@ class FlowEstimator(
 
     def _open_checkpoints(
         self,
-        planned_fit: PlannedFlowFit[FlowRowsT, FittedFlowT],
+        planned_fit: PlannedFlowFit[FlowRowsT, FittedFlowT, PlanT],
         folder: Path,
         every: float,
         keep: bool,
-    ) -> PlannedFlowFit[FlowRowsT, FittedFlowT]:
+    ) -> PlannedFlowFit[FlowRowsT, FittedFlowT, PlanT]:
         """The fit with checkpoints. It resumes from the last one, if there is one."""
         device = torch.device(planned_fit.plan.device)
         checkpoints = Checkpoints(
@@ -248,7 +250,7 @@ class FlowEstimator(
 
     def prepare(
         self, X: Any, y: Any = None, *, ranks: Communicator | None = None
-    ) -> PreparedFit[PlannedFlowFit[FlowRowsT, FittedFlowT]]:
+    ) -> PreparedFit[PlannedFlowFit[FlowRowsT, FittedFlowT, PlanT]]:
         """Read and plan the rows. `fit` takes the result instead of X and y.
 
         Parameters
@@ -271,13 +273,10 @@ class FlowEstimator(
 
     def _plan_fit(
         self, X: Any, y: Any, ranks: Communicator | None = None
-    ) -> PlannedFlowFit[FlowRowsT, FittedFlowT]:
+    ) -> PlannedFlowFit[FlowRowsT, FittedFlowT, PlanT]:
         """The planned fit of the user's X and y, which `prepare` may have planned."""
         if isinstance(X, PreparedFit):
-            planned_fit: PlannedFlowFit[FlowRowsT, FittedFlowT] = X.planned_fit_for(
-                self, y, ranks
-            )
-            return planned_fit
+            return X.planned_fit_for(self, y, ranks)
         if ranks is None:
             ranks = ONE_PROCESS
         adapter = self._adapter(ranks=ranks)
@@ -297,7 +296,7 @@ class FlowEstimator(
         return adapter.plan_fit(rows, seed)
 
     def _fingerprint(
-        self, planned_fit: PlannedFlowFit[FlowRowsT, FittedFlowT]
+        self, planned_fit: PlannedFlowFit[FlowRowsT, FittedFlowT, PlanT]
     ) -> dict[str, str]:
         """Texts of all that the result of a fit depends on.
 
@@ -315,7 +314,7 @@ class FlowEstimator(
     def _store(
         self,
         record: FitRecord[FlowRowsT, FittedFlowT],
-        particles: ParticleResult | None = None,
+        particles: ParticleResult[UserRowsT] | None = None,
     ) -> None:
         """Replace the fitted attributes; a file may have no particles."""
         super()._store(record)
@@ -348,7 +347,7 @@ class FlowEstimator(
         y: Any = None,
         random_state: RandomStateLike = None,
         return_y: Literal[True],
-    ) -> tuple[UserRowsT, Any]: ...
+    ) -> tuple[UserRowsT, NDArray[Any] | None]: ...
 
     def sample(
         self,
@@ -357,7 +356,7 @@ class FlowEstimator(
         y: Any = None,
         random_state: RandomStateLike = None,
         return_y: bool = False,
-    ) -> UserRowsT | tuple[UserRowsT, Any]:
+    ) -> UserRowsT | tuple[UserRowsT, NDArray[Any] | None]:
         """Draw fresh samples.
 
         Parameters
@@ -376,7 +375,7 @@ class FlowEstimator(
         -------
         samples : (n, …)
             Rows of the type and in the units of X.
-        y : array, DataFrame or None
+        y : array or None
             The conditions of the samples; None if there are none. Only with `return_y`.
 
         Raises
@@ -487,7 +486,7 @@ class FlowEstimator(
             )
 
 
-def _encode_y_of_rows(fitted: FittedFlow[Any], y: Any, n: int) -> EncodedY | None:
+def _encode_y_of_rows(fitted: FittedFlow[object], y: Any, n: int) -> EncodedY | None:
     """The encoded conditions of n rows; None if the model or the user has none."""
     encoder = fitted.y_encoder
     if y is None or encoder is None or encoder.are_clusters:
@@ -500,7 +499,7 @@ def _encode_y_of_rows(fitted: FittedFlow[Any], y: Any, n: int) -> EncodedY | Non
 
 
 def encode_y_for_samples(
-    fitted: FittedFlow[Any], n: int, y: Any, seed: Seed
+    fitted: FittedFlow[object], n: int, y: Any, seed: Seed
 ) -> tuple[int, EncodedY | None]:
     """The number of samples, and their encoded conditions.
 

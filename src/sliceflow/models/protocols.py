@@ -39,10 +39,12 @@ from typing import (
     Self,
     TypeAlias,
     TypeVar,
+    cast,
 )
 
-import numpy as np
+from numpy.typing import NDArray
 
+from sliceflow.arrays import Ints
 from sliceflow.engine.events import (
     Event,
     EventListener,
@@ -78,13 +80,6 @@ class Options(Protocol):
         """Raise a `ParameterError` for the first invalid one."""
 
 
-class HasParameters(Protocol):
-    """An estimator, as scikit-learn knows it."""
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters of the constructor, by name."""
-
-
 class Rows(Protocol):
     """Training rows, as an estimator reads, keeps, adds and forgets them."""
 
@@ -93,7 +88,7 @@ class Rows(Protocol):
     def concatenate(self, others: Self) -> Self:
         """These rows and then the others."""
 
-    def take(self, indices: np.ndarray) -> Self:
+    def take(self, indices: Ints) -> Self:
         """A copy of the rows with these indices, in this order."""
 
     def keys(self) -> Sequence[Hashable]:
@@ -156,23 +151,25 @@ class FittedFlow(Fitted, Protocol[UserRowsT_co]):
 RowsT = TypeVar("RowsT", bound=Rows)
 FlowRowsT = TypeVar("FlowRowsT", bound=FlowRows)
 FittedT = TypeVar("FittedT", bound=Fitted)
-FittedFlowT = TypeVar("FittedFlowT", bound=FittedFlow[Any])
+FittedFlowT = TypeVar("FittedFlowT", bound=FittedFlow[object])
+PlanT = TypeVar("PlanT", bound=FitPlan)
 # Covariant: a fit that gives one kind of state will do where one of several is asked
 # for.
 RowsT_co = TypeVar("RowsT_co", bound=Rows, covariant=True)
 FlowRowsT_co = TypeVar("FlowRowsT_co", bound=FlowRows, covariant=True)
 FittedT_co = TypeVar("FittedT_co", bound=Fitted, covariant=True)
-FittedFlowT_co = TypeVar("FittedFlowT_co", bound=FittedFlow[Any], covariant=True)
+FittedFlowT_co = TypeVar("FittedFlowT_co", bound=FittedFlow[object], covariant=True)
+PlanT_co = TypeVar("PlanT_co", bound=FitPlan, covariant=True)
 # Of the events that the listeners of a fit get.
 EventT_co = TypeVar("EventT_co", bound=ProgressEvent, covariant=True)
 
 
 @dataclass(frozen=True)
-class ParticleResult:
+class ParticleResult(Generic[UserRowsT_co]):
     """The particles at the end of a flow, for the attributes of its estimator."""
 
-    X: Any  # in the form of the user's X
-    y: Any  # their conditions; None without conditions
+    X: UserRowsT_co  # in the form of the user's X
+    y: NDArray[Any] | None  # their conditions; None without conditions
 
 
 @dataclass(frozen=True)
@@ -182,14 +179,14 @@ class FitResult(Generic[FittedT_co]):
     fitted: FittedT_co
     history: HistoryColumns = field(default_factory=dict)
     warning: Warning | None = None  # what the user should know about the result
-    particles: ParticleResult | None = None  # of a flow
+    particles: ParticleResult[Any] | None = None  # of a flow
 
 
-class PlannedFit(Protocol[RowsT_co, FittedT_co, EventT_co]):
+class PlannedFit(Protocol[RowsT_co, FittedT_co, EventT_co, PlanT_co]):
     """A planned fit, which has not run yet."""
 
     @property
-    def plan(self) -> FitPlan:
+    def plan(self) -> PlanT_co:
         """What the fit will do. A fitted state has the plan of what it did."""
 
     @property
@@ -209,9 +206,18 @@ class PlannedFit(Protocol[RowsT_co, FittedT_co, EventT_co]):
         """
 
 
-PlannedFitT_co = TypeVar(
-    "PlannedFitT_co", bound=PlannedFit[Rows, Fitted, ProgressEvent], covariant=True
-)
+AnyPlannedFit: TypeAlias = PlannedFit[Rows, Fitted, ProgressEvent, FitPlan]
+PlannedFitT = TypeVar("PlannedFitT", bound=AnyPlannedFit)
+PlannedFitT_co = TypeVar("PlannedFitT_co", bound=AnyPlannedFit, covariant=True)
+
+
+class Preparing(Protocol[PlannedFitT_co]):
+    """An estimator whose `prepare` plans fits of one kind."""
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters of the constructor, by name."""
+
+    def prepare(self, X: Any, y: Any = None) -> PreparedFit[PlannedFitT_co]: ...
 
 
 @dataclass(frozen=True)
@@ -225,16 +231,18 @@ class PreparedFit(Generic[PlannedFitT_co]):
     planned_fit : what will run
     """
 
-    estimator: HasParameters
+    estimator: Preparing[PlannedFitT_co]
     parameters: Mapping[str, object]
     planned_fit: PlannedFitT_co
 
     @property
-    def plan(self) -> FitPlan:
+    def plan(self: PreparedFit[PlannedFit[Any, Any, Any, PlanT]]) -> PlanT:
         """What the fit will do. Print it."""
         return self.planned_fit.plan
 
-    def planned_fit_for(self, estimator: object, *others: object) -> PlannedFitT_co:
+    def planned_fit_for(
+        self, estimator: Preparing[PlannedFitT], *others: object
+    ) -> PlannedFitT:
         """The planned fit; a ValueError if this estimator would plan another one now.
 
         `others` are arguments of a fit that only count before it is prepared. They must
@@ -256,7 +264,8 @@ class PreparedFit(Generic[PlannedFitT_co]):
             raise ValueError(
                 f"X was prepared with other parameters ({names}): prepare it again"
             )
-        return self.planned_fit
+        # This estimator planned it, so it is of this estimator's kind.
+        return cast("PlannedFitT", self.planned_fit)
 
 
 def _is_same(value: Any, prepared: Any) -> bool:
@@ -270,8 +279,8 @@ def _is_same(value: Any, prepared: Any) -> bool:
 
 
 class PlannedFlowFit(
-    PlannedFit[FlowRowsT_co, FittedFlowT_co, Event],
-    Protocol[FlowRowsT_co, FittedFlowT_co],
+    PlannedFit[FlowRowsT_co, FittedFlowT_co, Event, PlanT_co],
+    Protocol[FlowRowsT_co, FittedFlowT_co, PlanT_co],
 ):
     """A fit of a `FlowEstimator`, which may resume from a checkpoint."""
 
@@ -323,7 +332,10 @@ class RunningFit(Protocol[FittedFlowT_co]):
         """What the fit gives, once the particles have arrived."""
 
 
-class Adapter(Protocol[RowsT, FittedT_co, EventT_co]):
+AnyRunningFit: TypeAlias = RunningFit[FittedFlow[object]]
+
+
+class Adapter(Protocol[RowsT, FittedT_co, EventT_co, PlanT_co]):
     """Reads rows and plans their fit, for the parameters of one estimator."""
 
     def read(self, X: Any, y: Any) -> RowsT:
@@ -331,12 +343,13 @@ class Adapter(Protocol[RowsT, FittedT_co, EventT_co]):
 
     def plan_fit(
         self, rows: RowsT, seed: Seed
-    ) -> PlannedFit[RowsT, FittedT_co, EventT_co]:
+    ) -> PlannedFit[RowsT, FittedT_co, EventT_co, PlanT_co]:
         """Plan a fit of these rows. Raises an error if that is impossible."""
 
 
 class FlowAdapter(
-    Adapter[FlowRowsT, FittedFlowT_co, Event], Protocol[FlowRowsT, FittedFlowT_co]
+    Adapter[FlowRowsT, FittedFlowT_co, Event, PlanT_co],
+    Protocol[FlowRowsT, FittedFlowT_co, PlanT_co],
 ):
     """An adapter of a flow, which may run on several ranks."""
 
@@ -348,4 +361,4 @@ class FlowAdapter(
 
     def plan_fit(
         self, rows: FlowRowsT, seed: Seed
-    ) -> PlannedFlowFit[FlowRowsT, FittedFlowT_co]: ...
+    ) -> PlannedFlowFit[FlowRowsT, FittedFlowT_co, PlanT_co]: ...

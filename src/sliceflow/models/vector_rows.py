@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    Protocol,
+    Self,
+    TypeAlias,
+    Union,
+)
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from sklearn.utils.validation import check_array, validate_data
 from torch import Tensor
 
@@ -18,6 +28,12 @@ from sliceflow.models.ranks import Shard
 from sliceflow.models.rows import ArrayRows, RowConditions
 from sliceflow.saved_types import ArraySpec, Label
 from sliceflow.validation import from_tensor, unmasked
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# The forms of the user's X, in which samples come back. Not everyone has pandas.
+VectorArray: TypeAlias = Union[NDArray[Any], Tensor, "pd.DataFrame"]
 
 
 @dataclass(frozen=True)
@@ -65,7 +81,9 @@ class VectorRows(ArrayRows):
         """Rows of the same kind with other values and conditions."""
         return replace(self, X=values, conditions=row_conditions)
 
-    def in_users_form(self, device: torch.device) -> tuple[Any, Any]:
+    def in_users_form(
+        self, device: torch.device
+    ) -> tuple[VectorArray, NDArray[Any] | None]:
         """X and y as the user would pass them."""
         X = in_users_form(
             torch.from_numpy(self.X), self.names, self.tensor_device, device
@@ -78,7 +96,7 @@ def in_users_form(
     names: tuple[Any, ...] | None,
     tensor_device: str | None,
     device: torch.device,
-) -> Any:
+) -> VectorArray:
     """Rows (n, d) in the form of the user's X: an array, a tensor or a DataFrame.
 
     `tensor_device` is the kind of device of a tensor X, such as "cuda".

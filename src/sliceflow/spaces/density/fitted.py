@@ -22,7 +22,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.y_encoders import ClassEncoder, ContinuousEncoder
 from sliceflow.errors import DataError
 from sliceflow.models.estimator import require_sample_memory
-from sliceflow.models.vector_rows import in_users_form
+from sliceflow.models.vector_rows import VectorArray, in_users_form
 from sliceflow.saved_types import Label
 from sliceflow.spaces.density.conditional import ConditionalDensity
 from sliceflow.spaces.density.gaussianization import Gaussianization
@@ -66,12 +66,14 @@ class BaseFittedDensity(ABC, Generic[Y]):
         """Rows X (n, d) as noise (n, d) of N(0, I)."""
         return self._to_noise(X, self._encode_for_rows(y, len(X)))
 
-    def inverse_transform(self, noise: Tensor, y: Any) -> Any:
+    def inverse_transform(self, noise: Tensor, y: Any) -> VectorArray:
         """Noise (n, d) of N(0, I) as rows (n, d) in the user's form."""
         encoded_y = self._encode_for_rows(y, len(noise))
         return self._in_users_form(self._from_noise(noise, encoded_y))
 
-    def sample(self, n: int, y: Any, seed: Seed) -> tuple[Any, np.ndarray | None]:
+    def sample(
+        self, n: int, y: Any, seed: Seed
+    ) -> tuple[VectorArray, np.ndarray | None]:
         """Rows (n, d) in the user's form, and their y as the user writes it, if any."""
         require_sample_memory(self, n, self.device)  # before y is allocated
         if y is None:
@@ -127,7 +129,7 @@ class BaseFittedDensity(ABC, Generic[Y]):
     def _max_components(self) -> int:
         """The components of the largest mixture."""
 
-    def _in_users_form(self, rows: Tensor) -> Any:
+    def _in_users_form(self, rows: Tensor) -> VectorArray:
         """Rows (n, d) in the form and the dtype of the user's X."""
         rows = rows.to(self.plan.torch_dtype)
         return in_users_form(rows, self.names, self.tensor_device, self.device)

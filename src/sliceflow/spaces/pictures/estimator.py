@@ -40,7 +40,7 @@ from sliceflow.spaces.pictures.rows import PictureRows
 from sliceflow.validation import require_int
 
 
-class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
+class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PicturePlan, PictureArray]):
     """Generative model for pictures: local directions, from coarse to fine.
 
     Particles start as noise or as mosaics of the pictures. Step by step they move onto
@@ -140,8 +140,8 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
     """
 
     _state_types = (FittedPictures, PictureRows)
-    plan_: PicturePlan
     _options_type = ImageOptions
+    options: ImageOptions | None
 
     def __init__(  # noqa: PLR0913, these are the settings of the model
         self,
@@ -389,6 +389,9 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
 
     def _fitted_flow(self) -> FittedPictures:
         return self._fitted_state()
+
+    def _plan_of(self, fitted: FittedPictures) -> PicturePlan:
+        return fitted.plan
 
     def _validated_parameters(self) -> PictureParameters:
         """The parameters, checked, after the preset is applied."""

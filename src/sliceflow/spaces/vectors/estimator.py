@@ -19,6 +19,7 @@ from sliceflow.models.protocols import ParticleResult
 from sliceflow.models.ranks import ONE_PROCESS, Communicator
 from sliceflow.models.saving import FitRecord
 from sliceflow.models.vector_rows import (
+    VectorArray,
     VectorRows,
     as_rows,
     checked_by_sklearn,
@@ -41,8 +42,12 @@ from sliceflow.validation import is_int, is_real, require
 
 
 class SlicedWassersteinFlow(
-    # Users pass arrays, tensors or DataFrames, and get what they passed: `Any`.
-    FlowEstimator[VectorRows, FittedVectors | FittedLocalVectors, Any]
+    FlowEstimator[
+        VectorRows,
+        FittedVectors | FittedLocalVectors,
+        VectorPlan | LocalVectorPlan,
+        VectorArray,
+    ]
 ):
     """Generative model for vectors: particles moved by sliced optimal transport.
 
@@ -106,7 +111,7 @@ class SlicedWassersteinFlow(
     particles_ : array, tensor or DataFrame (M, d)
         The particles at the end of the fit, in the form of X: the paper's *batched
         samples*.
-    particle_conditions_ : array, DataFrame or None
+    particle_conditions_ : array or None
         The conditions of the particles, as the user wrote them.
     classes_ : array
         The class labels, if y is labels.
@@ -136,9 +141,9 @@ class SlicedWassersteinFlow(
     """
 
     _state_types = (FittedVectors | FittedLocalVectors, VectorRows)
-    plan_: VectorPlan | LocalVectorPlan
     n_features_in_: int
     _options_type = VectorOptions
+    options: VectorOptions | None
 
     def __init__(  # noqa: PLR0913, these are the settings of the model
         self,
@@ -187,6 +192,11 @@ class SlicedWassersteinFlow(
 
     def _fitted_flow(self) -> FittedVectors | FittedLocalVectors:
         return self._fitted_state()
+
+    def _plan_of(
+        self, fitted: FittedVectors | FittedLocalVectors
+    ) -> VectorPlan | LocalVectorPlan:
+        return fitted.plan
 
     def _validated_parameters(self) -> VectorParameters:
         """The parameters, checked, after the preset is applied."""
@@ -244,7 +254,7 @@ class SlicedWassersteinFlow(
     def _store(
         self,
         record: FitRecord[VectorRows, FittedVectors | FittedLocalVectors],
-        particles: ParticleResult | None = None,
+        particles: ParticleResult[VectorArray] | None = None,
     ) -> None:
         super()._store(record, particles)
         set_columns(self, record.fitted.plan.n_columns, record.fitted.names)

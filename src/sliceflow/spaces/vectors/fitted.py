@@ -23,7 +23,7 @@ from sliceflow.engine.y_encoders import MixedEncoder
 from sliceflow.errors import DataWarning, warn_user
 from sliceflow.models.limits import bounded_max_abs
 from sliceflow.models.rows import ConditionsMixin, RowConditions
-from sliceflow.models.vector_rows import in_users_form
+from sliceflow.models.vector_rows import VectorArray, in_users_form
 from sliceflow.saved_types import Label
 from sliceflow.spaces.vectors.plan import BaseVectorPlan, VectorPlan
 from sliceflow.spaces.vectors.units import ColumnScaler, as_cloud, unscale_by_class
@@ -93,7 +93,7 @@ class BaseFittedVectors(ConditionsMixin):
         check_finite(rows, "rescale X, drop outliers, or pass float64")
         return rows
 
-    def in_users_form(self, rows: Tensor) -> Any:
+    def in_users_form(self, rows: Tensor) -> VectorArray:
         """Rows in the form of the user's X: an array, a tensor or a DataFrame."""
         return in_users_form(rows, self.names, self.tensor_device, self.device)
 
@@ -186,7 +186,7 @@ class FittedVectors(BaseFittedVectors):
             bytes_of_frame = max(bytes_of_frame, of_stage)
         return super().sample_bytes(n) + bytes_of_frame
 
-    def sample(self, n: int, y: EncodedY | None, seed: Seed) -> Any:
+    def sample(self, n: int, y: EncodedY | None, seed: Seed) -> VectorArray:
         """n samples with these encoded conditions, in the form of X."""
         if self.plan.condition_kind == "continuous" and y is not None:
             _warn_if_one_condition(y)

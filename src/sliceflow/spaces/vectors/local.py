@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +21,7 @@ from sliceflow.errors import DataWarning
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.protocols import FitResult, ParticleResult
 from sliceflow.models.ranks import ONE_PROCESS, Communicator
-from sliceflow.models.vector_rows import VectorRows
+from sliceflow.models.vector_rows import VectorArray, VectorRows
 from sliceflow.neighbors.local import LocalSampler, LocalSettings
 from sliceflow.neighbors.regressions import MAX_COMPONENTS
 from sliceflow.saved_types import Count
@@ -129,7 +128,7 @@ class FittedLocalVectors(BaseFittedVectors):
             samplers.append(sampler)
         return replace(self, samplers=tuple(samplers))
 
-    def sample(self, n: int, y: EncodedY | None, seed: Seed) -> Any:
+    def sample(self, n: int, y: EncodedY | None, seed: Seed) -> VectorArray:
         """n samples near the rows with conditions similar to `y`."""
         assert isinstance(y, NumericY), "local conditions have numbers"
         shape = (n, self.plan.n_columns)
