@@ -37,7 +37,9 @@ from problems import mixture
 from sliceflow import (
     ImageFlow,
     ImageOptions,
+    SlicedDensity,
     SlicedWassersteinFlow,
+    TableFlow,
     VectorOptions,
     frames,
     metrics,
@@ -233,6 +235,43 @@ def test_what_was_prepared_with_other_parameters_is_refused(kind, changes):
         flow.fit(prepared)
     assert not hasattr(flow, "history_")
     flow.set_params(**before | {"verbose": 1}).fit(prepared)
+
+
+def test_parameters_that_were_changed_in_place_are_noticed():
+    frame = pd.DataFrame({"a": np.arange(60.0), "b": np.arange(60) % 3})
+    images = np.random.default_rng(0).integers(0, 256, (60, 4, 4)).astype(np.uint8)
+    kinds = {}
+    known = np.eye(4, dtype=bool)
+    bounds = [[-1.0, -1.0], 60.0]
+    table = TableFlow(kinds=kinds)
+    pictures = ImageFlow(known=known, n_particles=60, steps_per_stage=1)
+    density = SlicedDensity(bounds=bounds, n_steps=0, penalty=1, n_components=1)
+    prepared_table = table.prepare(frame)
+    prepared_pictures = pictures.prepare(images)
+    prepared_density = density.prepare(frame)
+
+    kinds["b"] = "category"
+    known[0, 1] = True
+    bounds[0][1] = -2.0
+
+    for flow, prepared, name in [
+        (table, prepared_table, "kinds"),
+        (pictures, prepared_pictures, "known"),
+        (density, prepared_density, "bounds"),
+    ]:
+        with pytest.raises(ValueError, match=rf"other parameters \({name}\)"):
+            flow.fit(prepared)
+    known[0, 1] = False  # as it was
+    pictures.set_params(known=torch.from_numpy(known.copy())).fit(prepared_pictures)
+
+
+def test_a_generator_that_has_drawn_since_is_the_same_parameter():
+    rows = np.random.default_rng(0).normal(size=(60, 2))
+    generator = np.random.default_rng(1)
+    flow = SlicedWassersteinFlow(n_particles=60, n_steps=1, random_state=generator)
+    prepared = flow.prepare(rows)
+    generator.normal()
+    flow.fit(prepared)
 
 
 @pytest.mark.parametrize("state", [np.random.RandomState, np.random.default_rng])

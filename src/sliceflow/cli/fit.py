@@ -41,7 +41,8 @@ from sliceflow.wording import format_bytes, format_duration
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, TableFlow
     from sliceflow.app.server import JsonObject
-    from sliceflow.models.protocols import AnyPlannedFit, PreparedFit
+    from sliceflow.models.prepared_fit import PreparedFit
+    from sliceflow.models.protocols import AnyPlannedFit
 
 
 @dataclass(frozen=True, eq=False)

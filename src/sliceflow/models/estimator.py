@@ -24,6 +24,7 @@ from sliceflow.devices import require_memory
 from sliceflow.engine.events import ClosableListener, EventT, Listeners, Progress
 from sliceflow.engine.random import RandomStateLike, Seed
 from sliceflow.errors import HintedError, warn_user
+from sliceflow.models.prepared_fit import PreparedFit, copied_parameters
 from sliceflow.models.protocols import (
     Adapter,
     FitResult,
@@ -34,7 +35,6 @@ from sliceflow.models.protocols import (
     ParticleResult,
     PlannedFit,
     PlanT,
-    PreparedFit,
     RowsT,
 )
 from sliceflow.models.ranks import ONE_PROCESS, Communicator
@@ -261,7 +261,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT, PlanT]):
             estimator has now.
         """
         planned_fit = self._plan_fit(X, y)
-        return PreparedFit(self, self.get_params(deep=False), planned_fit)
+        return PreparedFit(self, copied_parameters(self), planned_fit)
 
     def plan(self, X: Any, y: Any = None) -> PlanT:
         """What ``fit(X, y)`` would do, its memory and its time. Print it.

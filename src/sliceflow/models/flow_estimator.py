@@ -45,6 +45,7 @@ from sliceflow.models.estimator import (
     require_sample_memory,
 )
 from sliceflow.models.fingerprint import fingerprint, require_same_parameters
+from sliceflow.models.prepared_fit import PreparedFit, copied_parameters
 from sliceflow.models.protocols import (
     FitResult,
     FittedFlow,
@@ -56,7 +57,6 @@ from sliceflow.models.protocols import (
     ParticleResult,
     PlannedFlowFit,
     PlanT,
-    PreparedFit,
     RunningFit,
 )
 from sliceflow.models.ranks import ONE_PROCESS, Communicator
@@ -269,7 +269,7 @@ class FlowEstimator(
             estimator has now.
         """
         planned_fit = self._plan_fit(X, y, ranks)
-        return PreparedFit(self, self.get_params(deep=False), planned_fit)
+        return PreparedFit(self, copied_parameters(self), planned_fit)
 
     def _plan_fit(
         self, X: Any, y: Any, ranks: Communicator | None = None

@@ -1,8 +1,7 @@
 """What the shared core asks of a kind of data: typed seams that mypy checks.
 
 `Adapter.read` turns the user's X and y into rows, `Adapter.plan_fit` plans a fit of
-them: a `PlannedFit`, whose `run` does it. A `PreparedFit` is a planned fit that a user
-holds.
+them: a `PlannedFit`, whose `run` does it.
 
 A plan runs no trial: settings that take one stay "auto" in it, and `run` begins with
 choosing them, by the method `tune` of the planned fit. But to plan a fit of pictures
@@ -39,7 +38,6 @@ from typing import (
     Self,
     TypeAlias,
     TypeVar,
-    cast,
 )
 
 from numpy.typing import NDArray
@@ -207,75 +205,6 @@ class PlannedFit(Protocol[RowsT_co, FittedT_co, EventT_co, PlanT_co]):
 
 
 AnyPlannedFit: TypeAlias = PlannedFit[Rows, Fitted, ProgressEvent, FitPlan]
-PlannedFitT = TypeVar("PlannedFitT", bound=AnyPlannedFit)
-PlannedFitT_co = TypeVar("PlannedFitT_co", bound=AnyPlannedFit, covariant=True)
-
-
-class Preparing(Protocol[PlannedFitT_co]):
-    """An estimator whose `prepare` plans fits of one kind."""
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters of the constructor, by name."""
-
-    def prepare(self, X: Any, y: Any = None) -> PreparedFit[PlannedFitT_co]: ...
-
-
-@dataclass(frozen=True)
-class PreparedFit(Generic[PlannedFitT_co]):
-    """What `prepare` gives, and what `fit` takes instead of X.
-
-    Attributes
-    ----------
-    estimator : the one that will be fitted
-    parameters : its parameters when the fit was planned
-    planned_fit : what will run
-    """
-
-    estimator: Preparing[PlannedFitT_co]
-    parameters: Mapping[str, object]
-    planned_fit: PlannedFitT_co
-
-    @property
-    def plan(self: PreparedFit[PlannedFit[Any, Any, Any, PlanT]]) -> PlanT:
-        """What the fit will do. Print it."""
-        return self.planned_fit.plan
-
-    def planned_fit_for(
-        self, estimator: Preparing[PlannedFitT], *others: object
-    ) -> PlannedFitT:
-        """The planned fit; a ValueError if this estimator would plan another one now.
-
-        `others` are arguments of a fit that only count before it is prepared. They must
-        be None.
-        """
-        is_given = any(other is not None for other in others)
-        if self.estimator is not estimator or is_given:
-            raise ValueError(
-                "X was prepared: fit the estimator that did it, without y and ranks"
-            )
-        parameters = self.estimator.get_params(deep=False)
-        changed = [
-            name
-            for name, value in parameters.items()
-            if name != "verbose" and not _is_same(value, self.parameters[name])
-        ]
-        if changed:
-            names = ", ".join(changed)
-            raise ValueError(
-                f"X was prepared with other parameters ({names}): prepare it again"
-            )
-        # This estimator planned it, so it is of this estimator's kind.
-        return cast("PlannedFitT", self.planned_fit)
-
-
-def _is_same(value: Any, prepared: Any) -> bool:
-    """Whether a parameter is still what it was; a new array is another one."""
-    if value is prepared:
-        return True
-    try:
-        return bool(value == prepared)
-    except (ValueError, RuntimeError):  # arrays and tensors compare each element
-        return False
 
 
 class PlannedFlowFit(
