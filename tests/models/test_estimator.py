@@ -439,12 +439,30 @@ def test_samples_come_with_their_y_and_are_drawn_again_for_it(kind, fitted, n, s
     if y is not None:
         assert len(y) == n
         again, y_again = flow.sample(n, y=y, random_state=seed, return_y=True)
-        assert again == pytest.approx(x, rel=1e-9, abs=1e-9)
-        assert np.array_equal(y_again, y) or y_again == pytest.approx(y)
+        assert np.array_equal(again, x)
+        assert np.array_equal(y_again, y)
     if kind in CLASSES:
         assert (
             np.ptp(np.bincount(flow.sample(60, return_y=True)[1])) == 0
         )  # in the data's proportions
+
+
+@pytest.mark.parametrize("condition_mode", ["joint", "local"])
+def test_samples_come_with_the_very_y_that_was_asked_for(condition_mode, rng):
+    columns = 3.3 * rng.normal(size=(60, 2))  # to standardize them and back rounds
+    mixed = np.array([*zip("ab" * 30, columns[:, 0], strict=True)], dtype=object)
+    flow = SlicedWassersteinFlow(
+        n_particles=60, n_steps=1, condition_mode=condition_mode
+    )
+    for y in (columns, mixed) if condition_mode == "local" else (columns,):
+        flow.fit(X[:60], y)
+        asked = y[:20]
+        _, y_of_samples = flow.sample(y=asked, return_y=True)
+        assert y_of_samples.tolist() == asked.tolist()
+        _, y_of_samples = flow.sample(3, y=asked[0], return_y=True)
+        assert y_of_samples.tolist() == [asked[0].tolist()] * 3
+        _, y_of_rows = flow.sample(20, return_y=True)
+        assert all(row in y.tolist() for row in y_of_rows.tolist())
 
 
 def test_one_condition_is_for_all_samples_and_several_are_for_one_each(fitted):

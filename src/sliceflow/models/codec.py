@@ -282,7 +282,8 @@ def _array_kinds(cls: type) -> dict[str, _ArrayKind]:
         for option in _options(annotation):
             about = getattr(option, "__metadata__", [None])[0]
             if isinstance(about, ArraySpec):
-                kinds[name] = _ArrayKind(option.__origin__, about)
+                array_type = get_args(option)[0]
+                kinds[name] = _ArrayKind(get_origin(array_type) or array_type, about)
     return kinds
 
 
@@ -291,6 +292,11 @@ def _options(annotation: Any) -> Sequence[Any]:
     if get_origin(annotation) in (Union, types.UnionType):
         return get_args(annotation)
     return [annotation]
+
+
+def _has_label_arrays(options: Sequence[Any]) -> bool:
+    """Whether arrays of labels are among the types that a field may hold."""
+    return any(getattr(option, "__metadata__", None) == (Label,) for option in options)
 
 
 def _check_arrays(cls: type, arrays: Mapping[str, np.ndarray]) -> None:
@@ -354,7 +360,7 @@ def _object_to_node(
             nodes[name] = _label_to_node(item, item_path)
         elif tuple[Label, ...] in options and isinstance(item, tuple | list):
             nodes[name] = [_label_to_node(label, item_path) for label in item]
-        elif Annotated[np.ndarray, Label] in options and isinstance(item, np.ndarray):
+        elif _has_label_arrays(options) and isinstance(item, np.ndarray):
             nodes[name] = _label_array_to_node(item, item_path)
         else:
             nodes[name] = _to_node(item, item_path, arrays)

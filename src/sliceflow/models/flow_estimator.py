@@ -28,7 +28,6 @@ from typing import (
 import torch
 from numpy.typing import NDArray
 
-from sliceflow.engine import y_encoders
 from sliceflow.engine.allocation import stratified_indices
 from sliceflow.engine.clouds import sliced_distance
 from sliceflow.engine.encoded_y import EncodedY
@@ -37,6 +36,7 @@ from sliceflow.engine.flow import FlowState, do_nothing, simulate
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import RandomStateLike, Seed
 from sliceflow.engine.transports import Transport, TransportName
+from sliceflow.engine.y_encoders import ClassEncoder
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.estimator import (
@@ -60,6 +60,7 @@ from sliceflow.models.protocols import (
     RunningFit,
 )
 from sliceflow.models.ranks import ONE_PROCESS, Communicator
+from sliceflow.models.rows import RowConditions
 from sliceflow.models.saving import FitRecord, save
 from sliceflow.validation import (
     is_bool,
@@ -324,7 +325,7 @@ class FlowEstimator(
             self.particles_ = particles.X
             self.particle_conditions_ = particles.y
         encoder = record.fitted.y_encoder
-        if isinstance(encoder, y_encoders.ClassEncoder) and not encoder.are_clusters:
+        if isinstance(encoder, ClassEncoder) and not encoder.are_clusters:
             self.classes_ = encoder.classes
 
     # Sampling
@@ -396,14 +397,16 @@ class FlowEstimator(
         """
         fitted = self._fitted_flow()
         seed = Seed.from_random_state(random_state)
-        n, encoded_y = encode_y_for_samples(fitted, n, y, seed)
+        n, conditions = conditions_of_samples(fitted, n, y, seed)
+        encoded_y = None
+        if conditions is not None:
+            encoded_y = conditions.encoded_y
         rows = fitted.sample(n, encoded_y, seed)
         if not return_y:
             return rows
-        encoder = fitted.y_encoder
-        if encoded_y is None or encoder is None or encoder.are_clusters:
+        if conditions is None or conditions.encoder.are_clusters:
             return rows, None
-        return rows, y_encoders.decode_y(encoder, encoded_y)
+        return rows, conditions.y
 
     def score(self, X: Any, y: Any = None) -> float:
         """Minus the sliced Wasserstein distance of samples to rows: higher is better.
@@ -433,7 +436,8 @@ class FlowEstimator(
         held_out_y = _encode_y_of_rows(fitted, y, n)
         times = draws_per_scored_row(n)
         if held_out_y is None:
-            _, sample_y = encode_y_for_samples(fitted, times * n, None, seed)
+            _, conditions = conditions_of_samples(fitted, times * n, None, seed)
+            sample_y = None if conditions is None else conditions.encoded_y
         else:
             sample_y = held_out_y.repeat(times)
         drawn = fitted.comparable_points(fitted.sample(times * n, sample_y, seed))
@@ -498,24 +502,24 @@ def _encode_y_of_rows(fitted: FittedFlow[object], y: Any, n: int) -> EncodedY | 
     return encoded_y
 
 
-def encode_y_for_samples(
+def conditions_of_samples(
     fitted: FittedFlow[object], n: int, y: Any, seed: Seed
-) -> tuple[int, EncodedY | None]:
-    """The number of samples, and their encoded conditions.
+) -> tuple[int, RowConditions | None]:
+    """The number of samples, and their conditions.
 
-    If y is None, the conditions have the data's proportions.
+    If y is None, these are conditions of rows, in the data's proportions.
     """
     require_int("n", n, 1)
     require_sample_memory(fitted, n, fitted.device)  # before y is allocated
     if y is None:
-        encoded_y = fitted.encoded_y
-        if encoded_y is None:
+        if fitted.conditions is None:
             return n, None
-        indices = stratified_indices(encoded_y, n, seed.child("conditions"))
-        return n, encoded_y.take(indices)
-    requested = y_encoders.encode_requested_y(fitted.y_encoder, y, n)
-    require_sample_memory(fitted, len(requested), fitted.device)
-    return len(requested), requested
+        row_y = fitted.conditions.encoded_y
+        indices = stratified_indices(row_y, n, seed.child("conditions"))
+        return n, fitted.conditions.take(indices)
+    conditions = RowConditions.of_samples(fitted.y_encoder, y, n)
+    require_sample_memory(fitted, len(conditions), fitted.device)
+    return len(conditions), conditions
 
 
 def run_flow(

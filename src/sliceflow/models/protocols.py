@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from sliceflow.engine.flow import FlowSpec, FlowState, ParticleNoise
     from sliceflow.engine.y_encoders import ConditionEncoder
     from sliceflow.models.checkpoints import Checkpoints
+    from sliceflow.models.rows import RowConditions
 
 
 # What `history_` shows: columns of equal length, by name; see `events.History`.
@@ -136,8 +137,8 @@ class FittedFlow(Fitted, Protocol[UserRowsT_co]):
         """The encoder of y; None without y."""
 
     @property
-    def encoded_y(self) -> EncodedY | None:
-        """The encoded y of the rows."""
+    def conditions(self) -> RowConditions | None:
+        """The conditions of the rows; None without y."""
 
     def sample(self, n: int, y: EncodedY | None, seed: Seed) -> UserRowsT_co:
         """n samples in the user's form, with these encoded conditions."""

@@ -10,12 +10,13 @@ import torch
 from numpy.typing import NDArray
 
 from sliceflow.devices import resolve_device
-from sliceflow.engine import transports, y_encoders
+from sliceflow.engine import transports
 from sliceflow.engine.random import RandomStateLike, Seed
 from sliceflow.errors import DataError, ParameterError
-from sliceflow.models.flow_estimator import FlowEstimator, encode_y_for_samples
+from sliceflow.models.flow_estimator import FlowEstimator, conditions_of_samples
 from sliceflow.models.presets import with_preset
 from sliceflow.models.ranks import ONE_PROCESS, Communicator
+from sliceflow.models.rows import RowConditions
 from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.pictures.fit import PictureAdapter
 from sliceflow.spaces.pictures.fitted import FittedPictures
@@ -349,7 +350,8 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PicturePlan, PictureA
                 raise DataError("the model was fitted without known=", "omit X")
             require_int("n", n, 1)
             return fitted.completions(X, n, seed, n_snapshots)
-        n, encoded_y = encode_y_for_samples(fitted, n, y, seed)
+        n, conditions = conditions_of_samples(fitted, n, y, seed)
+        encoded_y = None if conditions is None else conditions.encoded_y
         snapshots = fitted.evolution(n, encoded_y, seed, n_snapshots)
         if fitted.layout.tensor:
             return torch.stack([torch.as_tensor(x) for x in snapshots])
@@ -420,8 +422,8 @@ def _picture_classes(
 
     y has one label for each picture, or one label for all.
     """
-    given = y_encoders.encode_y(fitted.y_encoder, y, n_pictures, "pictures")
+    given = RowConditions.like_fitted(fitted.y_encoder, y, n_pictures, "pictures")
     assert fitted.encoded_y is not None, "a model with an encoder of y has y"
     # Mirror images, whose classes come last, are no training pictures of completions.
     training = fitted.encoded_y.take(slice(n_training))
-    return PictureClasses(given.values.numpy(), training.values.cpu().numpy())
+    return PictureClasses(given.encoded_y.values.numpy(), training.values.cpu().numpy())

@@ -120,7 +120,7 @@ class FittedVectors(BaseFittedVectors):
         """Raise a ValueError if the parts of a saved model do not fit together."""
         super().check_saved()
         if isinstance(self.y_encoder, MixedEncoder):
-            raise ValueError("a flow has a condition of labels and numbers")
+            raise ValueError("a flow has a condition of labels and continuous columns")
         if len(self.class_scalers) != self.plan.n_separate_classes:
             n_units = len(self.class_scalers)
             raise ValueError(
