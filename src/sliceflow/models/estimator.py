@@ -155,13 +155,13 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT, PlanT]):
         """Set parameters; ``options__NAME=value`` changes one field of `options`."""
         if self._options_type is None:
             return super().set_params(**parameters)
-        known = {field.name for field in fields(self._options_type)}
+        option_names = {field.name for field in fields(self._options_type)}
         changes = {}
         for name in [name for name in parameters if name.startswith(_OPTION)]:
             option = name.removeprefix(_OPTION)
-            if option not in known:
+            if option not in option_names:
                 fact = f"Invalid parameter {name!r} for {type(self).__name__}"
-                raise ValueError(f"{fact}; options have {sorted(known)}")
+                raise ValueError(f"{fact}; options have {sorted(option_names)}")
             changes[option] = parameters.pop(name)
         super().set_params(**parameters)
         if changes:
@@ -343,10 +343,13 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT, PlanT]):
         >>> bool((both == at_once).all()), bool((both == first).all())
         (True, False)
         """
-        known = self._known_rows()
-        adapter = self._adapter(like_fitted=known is not None)
-        new = adapter.read(X, y)
-        rows = _copied(new) if known is None else known.concatenate(new)
+        current_rows = self._current_rows()
+        adapter = self._adapter(like_fitted=current_rows is not None)
+        new_rows = adapter.read(X, y)
+        if current_rows is None:
+            rows = _copied(new_rows)
+        else:
+            rows = current_rows.concatenate(new_rows)
         return self._fit_rows(adapter, rows, refit, listeners)
 
     def forget(
@@ -395,9 +398,9 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT, PlanT]):
         >>> bool((forgotten == never_seen).all())
         True
         """
-        known = self._needed_rows()
+        current_rows = self._required_rows()
         adapter = self._adapter(like_fitted=True)
-        rows = remove_rows(known, adapter.read(X, y))
+        rows = remove_rows(current_rows, adapter.read(X, y))
         return self._fit_rows(adapter, rows, refit, listeners)
 
     def refit(self, *, listeners: Listeners[EventT] = ()) -> Self:
@@ -414,7 +417,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT, PlanT]):
         -------
         self : the estimator
         """
-        return self._fit_rows(self._adapter(), self._needed_rows(), True, listeners)
+        return self._fit_rows(self._adapter(), self._required_rows(), True, listeners)
 
     def _fit_rows(
         self,
@@ -478,7 +481,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT, PlanT]):
         """
         return fitted
 
-    def _known_rows(self) -> RowsT | None:
+    def _current_rows(self) -> RowsT | None:
         """The model's rows, with pending changes; None before the first fit."""
         if self._pending_rows is not None:
             return self._pending_rows
@@ -496,9 +499,9 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT, PlanT]):
         fact = f"this {type(self).__name__} does not have its rows: {reason}"
         raise NoRowsError(fact, hint)
 
-    def _needed_rows(self) -> RowsT:
+    def _required_rows(self) -> RowsT:
         """The model's rows, with pending changes; a `NoRowsError` if there are none."""
-        rows = self._known_rows()
+        rows = self._current_rows()
         if rows is None:
             fact = "this estimator has no rows yet"
             raise NoRowsError(fact, "call fit or partial_fit first")

@@ -238,8 +238,8 @@ def _find_type(class_name: str, types: Sequence[type[T]]) -> type[T]:
     """The dataclass of this name."""
     by_name = {saved_type.__name__: saved_type for saved_type in types}
     if class_name not in by_name:
-        known = ", ".join(by_name)
-        raise ValueError(f"it holds {class_name[:60]!r}, not one of {known}")
+        class_names = ", ".join(by_name)
+        raise ValueError(f"it holds {class_name[:60]!r}, not one of {class_names}")
     return by_name[class_name]
 
 

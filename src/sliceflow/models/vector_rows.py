@@ -157,10 +157,10 @@ def checked_like_fitted(
     estimator: EstimatorOfVectors,
     dtypes: Sequence[str] | None = None,
 ) -> np.ndarray:
-    """X after scikit-learn's checks, with the columns of the rows that are known.
+    """X after scikit-learn's checks, with the columns of the model's current rows.
 
-    These are the rows of the model, with rows that were added since. The result has one
-    of the `dtypes`, or that of the known rows.
+    Rows that were added since the fit count. The result has one of the `dtypes`, or
+    that of these rows.
     """
     pending = estimator._pending_rows
     if pending is not None:

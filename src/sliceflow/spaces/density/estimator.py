@@ -185,7 +185,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPl
         )
 
     def _validate_like_fitted(self, X: Any) -> np.ndarray:
-        """X after scikit-learn's checks, with the columns of known rows."""
+        """X after scikit-learn's checks, with the columns of the current rows."""
         return checked_like_fitted(X, self, ("float64", "float32"))
 
     def _plan_of(self, fitted: FittedDensity) -> DensityPlan:

@@ -162,7 +162,7 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
         require_valid_parameters(self.get_params(deep=False))
         known_rows = None
         if like_fitted:
-            known_rows = self._known_rows()
+            known_rows = self._current_rows()
         tree_settings = None
         if self.tree_settings is not None:
             tree_settings = TreeSettings(*self.tree_settings)

@@ -209,8 +209,8 @@ class SlicedWassersteinFlow(
             is_frame = frame in FRAME_KINDS
         else:
             is_frame = hasattr(frame, "make_frame") and hasattr(frame, "max_directions")
-        known = f"one of {sorted(FRAME_KINDS)}"
-        requirement = f"{known} or a frame kind from sliceflow.frames"
+        names = f"one of {sorted(FRAME_KINDS)}"
+        requirement = f"{names} or a frame kind from sliceflow.frames"
         require(is_frame, "frame", frame, requirement)
 
         xi = self.amplifier
