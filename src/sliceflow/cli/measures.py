@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sliceflow.app.pictures import as_bytes
 from sliceflow.cli import report
@@ -72,7 +73,7 @@ class Samples(NamedTuple):
     """New rows of a model: pictures (n, h, w[, c]) or a DataFrame, and their labels."""
 
     x: Any
-    labels: np.ndarray | None
+    labels: NDArray[Any] | None
 
 
 class FittedRun(NamedTuple):
@@ -310,7 +311,7 @@ def draw_samples(run: FittedRun) -> Samples:
     return Samples(np.asarray(x), labels)
 
 
-def _spread(rows: np.ndarray, n: int) -> np.ndarray:
+def _spread(rows: NDArray[Any], n: int) -> NDArray[Any]:
     """At most n rows, at equal distances."""
     indices = np.linspace(0, len(rows) - 1, min(n, len(rows))).astype(int)
     return np.asarray(rows[indices])

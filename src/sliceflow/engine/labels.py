@@ -6,7 +6,9 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from sliceflow.arrays import Floats
 from sliceflow.errors import DataError
 from sliceflow.validation import from_tensor, unmasked
 
@@ -15,7 +17,7 @@ HASHABLE_HINT = "labels must be hashable: ints, strings, tuples, …"
 _MAX_LISTED_LABELS = 12
 
 
-def as_array(y: Any, name: str = "y") -> np.ndarray:
+def as_array(y: Any, name: str = "y") -> NDArray[Any]:
     """The user's y as an array.
 
     A sequence of tuples or of mixed kinds becomes a 1-D array of objects.
@@ -39,14 +41,14 @@ def _needs_objects(values: Sequence[Any]) -> bool:
     return len(kinds) > 1 and not only_numbers
 
 
-def object_array(values: Sequence[Any]) -> np.ndarray:
+def object_array(values: Sequence[Any]) -> NDArray[Any]:
     """A 1-D array of objects, also where the objects are sequences themselves."""
     array = np.empty(len(values), dtype=object)
     array[:] = list(values)
     return array
 
 
-def row_tuples(rows: np.ndarray) -> np.ndarray:
+def row_tuples(rows: NDArray[Any]) -> NDArray[Any]:
     """The rows (n, k) of an array as n tuples, in a 1-D array of objects."""
     return object_array([tuple(row) for row in rows.tolist()])
 
@@ -70,7 +72,7 @@ def label_key(label: Any) -> Hashable:
     return key
 
 
-def check_labels(array: np.ndarray, name: str) -> None:
+def check_labels(array: NDArray[Any], name: str) -> None:
     """Raise a `DataError` for missing labels and for those that cannot be hashed."""
     if array.dtype.kind in "biufUS":  # missing floats are found as not finite
         return
@@ -89,7 +91,7 @@ def check_labels(array: np.ndarray, name: str) -> None:
             raise DataError(f"{name} is a {kind}", HASHABLE_HINT, row=row) from error
 
 
-def check_no_fractions(array: np.ndarray, name: str) -> None:
+def check_no_fractions(array: NDArray[Any], name: str) -> None:
     """Raise a `DataError` for labels that are fractions: they are a continuous y."""
     if array.dtype.kind != "f":
         return
@@ -112,7 +114,7 @@ def _is_missing(label: Any) -> bool:
         return True
 
 
-def as_finite(y: np.ndarray, name: str = "y") -> np.ndarray:
+def as_finite(y: NDArray[Any], name: str = "y") -> Floats:
     """Numbers, also of an array of objects, as float64.
 
     Raises a `DataError` for what is no number, or not finite.

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sliceflow.engine import events
@@ -65,9 +65,9 @@ class _SavedState:
     seed: Seed
     steps: tuple[ModelStep, ...]
     history: SavedHistory
-    x: Annotated[np.ndarray, ArraySpec("d n", FLOAT_DTYPES, finite=False)]
+    x: Annotated[NDArray[Any], ArraySpec("d n", FLOAT_DTYPES, finite=False)]
     coordinates: (
-        Annotated[np.ndarray, ArraySpec("c n", FLOAT_DTYPES, finite=False)] | None
+        Annotated[NDArray[Any], ArraySpec("c n", FLOAT_DTYPES, finite=False)] | None
     )
     stage_index: Count
     step_index: Count
@@ -269,7 +269,7 @@ class Checkpoints:
         if failure:
             raise OSError(failure)
 
-    def _gather(self, x: Tensor) -> np.ndarray:
+    def _gather(self, x: Tensor) -> NDArray[Any]:
         """The particles x (d, n) of all ranks on the main rank; none on the others."""
         parts = []
         for _, part in self._ranks.iter_points(x):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 import numpy as np
 import zstandard
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load as from_safetensors
 from safetensors.numpy import save as to_safetensors
@@ -158,7 +159,7 @@ def write(
     path: str | os.PathLike[str],
     class_name: str,
     header: bytes,
-    arrays: Mapping[str, np.ndarray],
+    arrays: Mapping[str, NDArray[Any]],
 ) -> None:
     """Write a file of the dataclass `class_name`, given its header and arrays."""
     envelope = Envelope(FORMAT, sliceflow.__version__, class_name, msgspec.Raw(header))
@@ -174,7 +175,7 @@ def write(
 
 def parse(
     content: bytes, budget: MemoryBudget
-) -> tuple[str, bytes, dict[str, np.ndarray]]:
+) -> tuple[str, bytes, dict[str, NDArray[Any]]]:
     """Read the name of the dataclass, its header and the arrays from a file's content.
 
     The `budget` counts memory before it is allocated. Raises a ValueError if the file
@@ -206,7 +207,7 @@ def _check_age(content: bytes) -> None:
         )
 
 
-def _unzip(content: bytes, budget: MemoryBudget) -> dict[str, np.ndarray]:
+def _unzip(content: bytes, budget: MemoryBudget) -> dict[str, NDArray[Any]]:
     """The tensors of a file, whose checksum zstd compares."""
     try:
         size = zstandard.frame_content_size(content)
@@ -218,7 +219,7 @@ def _unzip(content: bytes, budget: MemoryBudget) -> dict[str, np.ndarray]:
             content, allow_extra_data=False
         )
         _check_header_size(int.from_bytes(unzipped[:8], "little"), budget)
-        tensors: dict[str, np.ndarray] = from_safetensors(unzipped)
+        tensors: dict[str, NDArray[Any]] = from_safetensors(unzipped)
     except (zstandard.ZstdError, SafetensorError) as error:
         raise ValueError(
             f"it is not a sliceflow file, or is damaged: {error}; copy or save it again"

@@ -15,9 +15,10 @@ the particles to a flow that sees y, and `kept_cloud` takes the kept ones out of
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sliceflow.devices import require_memory
@@ -53,7 +54,7 @@ class ParticleAllocation:
 
     n_kept: int
     n_flow_particles: int
-    kept_user_y: np.ndarray | None = None
+    kept_user_y: NDArray[Any] | None = None
     particle_y: FlowY | None = None
     order: Permutation | None = None
 

@@ -412,7 +412,8 @@ def _squared_deviations(rows: NDArray[Any], about: NDArray[Any] | None) -> Float
     values = np.asarray(rows, np.float64)
     if about is None:
         return values
-    return np.square(values - about)
+    squares: Floats = np.square(values - about)
+    return squares
 
 
 # Connecting ranks

@@ -45,7 +45,7 @@ class VectorRows(ArrayRows):
     numbers of particles and their y depend on all. `n_all_rows` counts all rows.
     """
 
-    X: Annotated[np.ndarray, ArraySpec("n d", ("float32", "float64"))]
+    X: Annotated[NDArray[Any], ArraySpec("n d", ("float32", "float64"))]
     conditions: RowConditions | None = None  # of the rows of all ranks; None without y
     names: tuple[Label, ...] | None = None  # of the columns, if X is a DataFrame
     tensor_device: str | None = None  # of the user's tensor; None for other types
@@ -59,7 +59,7 @@ class VectorRows(ArrayRows):
             raise ValueError(f"there are {len(self.names)} names for {d} columns")
 
     @property
-    def values(self) -> np.ndarray:
+    def values(self) -> NDArray[Any]:
         """This rank's rows (n, d)."""
         return self.X
 
@@ -76,7 +76,7 @@ class VectorRows(ArrayRows):
         return "float32" if self.X.dtype == np.float32 else "float64"
 
     def with_values(
-        self, values: np.ndarray, row_conditions: RowConditions | None
+        self, values: NDArray[Any], row_conditions: RowConditions | None
     ) -> Self:
         """Rows of the same kind with other values and conditions."""
         return replace(self, X=values, conditions=row_conditions)
@@ -111,7 +111,7 @@ def in_users_form(
     return as_dataframe(array, names)
 
 
-def checked_by_sklearn(X: Any, estimator: object) -> np.ndarray:
+def checked_by_sklearn(X: Any, estimator: object) -> NDArray[Any]:
     """X after scikit-learn's checks, float32 or float64; errors name the estimator."""
     array = check_array(
         X,
@@ -156,7 +156,7 @@ def checked_like_fitted(
     X: Any,
     estimator: EstimatorOfVectors,
     dtypes: Sequence[str] | None = None,
-) -> np.ndarray:
+) -> NDArray[Any]:
     """X after scikit-learn's checks, with the columns of the model's current rows.
 
     Rows that were added since the fit count. The result has one of the `dtypes`, or
@@ -194,7 +194,7 @@ def set_columns(estimator: object, n: int, names: tuple[Any, ...] | None) -> Non
         attributes["feature_names_in_"] = np.array(names, dtype=object)
 
 
-def read_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> VectorRows:
+def read_rows(X: Any, validate: Callable[[Any], NDArray[Any]]) -> VectorRows:
     """The user's X as rows without conditions, which know its form.
 
     `validate` is as in `as_rows`.
@@ -208,7 +208,7 @@ def read_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> VectorRows:
     return VectorRows(as_rows(X, validate), names=names, tensor_device=tensor_device)
 
 
-def as_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
+def as_rows(X: Any, validate: Callable[[Any], NDArray[Any]]) -> NDArray[Any]:
     """The user's X as (n, d) finite numbers, float32 or float64.
 
     `validate` is scikit-learn's check of the number and the names of columns.

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, get_args
 
-import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from sliceflow.devices import resolve_device
 from sliceflow.engine import frames, transports
@@ -181,7 +181,7 @@ class SlicedWassersteinFlow(
     def _adapter(
         self, like_fitted: bool = False, ranks: Communicator = ONE_PROCESS
     ) -> VectorAdapter:
-        validate: Callable[[Any], np.ndarray] = partial(
+        validate: Callable[[Any], NDArray[Any]] = partial(
             checked_by_sklearn, estimator=self
         )
         if like_fitted:
@@ -241,7 +241,7 @@ class SlicedWassersteinFlow(
             return parameters
         return with_preset(parameters, VectorParameters(), PAPER)
 
-    def _as_rows_like_fitted(self, X: Any) -> np.ndarray:
+    def _as_rows_like_fitted(self, X: Any) -> NDArray[Any]:
         return as_rows(X, partial(checked_like_fitted, estimator=self))
 
     def _with_rows(
