@@ -203,7 +203,7 @@ class TableInput(BaseInput):
 
 
 Input = PictureInput | TableInput
-AnyInput = TypeVar("AnyInput", PictureInput, TableInput)
+InputT = TypeVar("InputT", PictureInput, TableInput)
 
 
 def read_data(
@@ -334,7 +334,7 @@ def _dataset_hint(error: Exception) -> str:
     raise error
 
 
-def hold_out(data: AnyInput, share: float) -> tuple[AnyInput, AnyInput | None]:
+def hold_out(data: InputT, share: float) -> tuple[InputT, InputT | None]:
     """The rows to fit, and a random share held out, or None if there are too few."""
     n = data.n_rows
     n_held_out = round(share * n)

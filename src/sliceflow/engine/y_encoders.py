@@ -141,9 +141,14 @@ class ContinuousEncoder:
         return cls(y.mean(axis=0), np.where(scale > 0, scale, 1.0))
 
     @property
+    def n_columns(self) -> int:
+        """The number of columns."""
+        return len(self.mean)
+
+    @property
     def condition_dim(self) -> int:
         """l, the number of columns."""
-        return len(self.mean)
+        return self.n_columns
 
     def encode(self, y: Any) -> ContinuousY:
         """The standardized columns of the user's y (n, l)."""
@@ -152,11 +157,11 @@ class ContinuousEncoder:
     def as_columns(self, y: Any) -> Floats:
         """The user's y as (n, l) finite numbers; a `DataError` if it is none."""
         array = as_array(y)
-        if array.ndim != 2 or array.shape[1] != self.condition_dim:
+        if array.ndim != 2 or array.shape[1] != self.n_columns:
             raise DataError(
                 f"y has shape {array.shape} but the model was fitted with "
-                f"{self.condition_dim} continuous columns",
-                f"pass an (n, {self.condition_dim}) array",
+                f"{self.n_columns} continuous columns",
+                f"pass an (n, {self.n_columns}) array",
             )
         return as_finite(array)
 
@@ -182,11 +187,11 @@ class MixedEncoder:
     def check_saved(self) -> None:
         """Raise a ValueError if labels and columns do not fit together."""
         n_labels = sum(self.labeled)
-        fits = len(self.labeled) - n_labels == self.continuous_encoder.condition_dim
+        is_wrong = self.n_columns - n_labels != self.continuous_encoder.n_columns
         for combination in self.label_encoder.classes:
-            is_combination = isinstance(combination, tuple)
-            fits = fits and is_combination and len(combination) == n_labels
-        if not fits:
+            if not isinstance(combination, tuple) or len(combination) != n_labels:
+                is_wrong = True
+        if is_wrong:
             raise ValueError(
                 "the labels and columns of a condition do not fit together"
             )
@@ -205,6 +210,11 @@ class MixedEncoder:
         check_labels(combinations, "y")
         continuous_encoder = ContinuousEncoder.from_data(as_finite(y[:, ~is_label]))
         return cls(ClassEncoder.from_data(combinations), continuous_encoder, labeled)
+
+    @property
+    def n_columns(self) -> int:
+        """L, the number of columns."""
+        return len(self.labeled)
 
     @property
     def condition_dim(self) -> int:
@@ -232,12 +242,11 @@ class MixedEncoder:
         if array.ndim == 1 and len(array) and all(isinstance(r, tuple) for r in array):
             array = np.array([list(row) for row in array], dtype=object)
         array = np.atleast_2d(array)
-        n_columns = len(self.labeled)
-        if array.ndim != 2 or array.shape[1] != n_columns:
+        if array.ndim != 2 or array.shape[1] != self.n_columns:
             raise DataError(
-                f"y has shape {np.shape(y)} but the model was fitted with {n_columns} "
-                f"columns, {sum(self.labeled)} of them labels",
-                f"pass an (n, {n_columns}) array",
+                f"y has shape {np.shape(y)} but the model was fitted with "
+                f"{self.n_columns} columns, {sum(self.labeled)} of them labels",
+                f"pass an (n, {self.n_columns}) array",
             )
         combinations = row_tuples(array[:, self._is_label].astype(object))
         continuous = self.continuous_encoder.as_columns(array[:, ~self._is_label])
@@ -246,7 +255,7 @@ class MixedEncoder:
     def merge(self, classes: ClassIndices, continuous: Floats) -> NDArray[Any]:
         """y (n, L) as the user writes it, from what `split` gives."""
         combinations = self.label_encoder.decode(classes)
-        y = np.empty((len(classes), len(self.labeled)), dtype=object)
+        y = np.empty((len(classes), self.n_columns), dtype=object)
         y[:, self._is_label] = [list(combination) for combination in combinations]
         y[:, ~self._is_label] = continuous
         return y
@@ -284,7 +293,7 @@ def infer_encoder(
 
 
 def broadcast_condition(encoder: ConditionEncoder, y: Any, n: int) -> Any:
-    """y for n points: a single condition is repeated n times, several stay."""
+    """The user's y of n points: one condition is repeated n times, several stay."""
     y = unmasked(y, "y")
     if isinstance(encoder, ClassEncoder):
         if not _is_one_label(y, encoder):
@@ -292,13 +301,11 @@ def broadcast_condition(encoder: ConditionEncoder, y: Any, n: int) -> Any:
         label = y.item() if isinstance(y, np.generic | np.ndarray | Tensor) else y
         return object_array([label] * n)
     array = as_array(y)
-    if isinstance(encoder, MixedEncoder):
-        if not _is_one_row(array, len(encoder.labeled)):
-            return array
-        return np.tile(array.astype(object).reshape(1, -1), (n, 1))
     is_one_number = array.ndim == 0
-    if not is_one_number and not _is_one_row(array, encoder.condition_dim):
+    if not is_one_number and not _is_one_row(array, encoder.n_columns):
         return array
+    if isinstance(encoder, MixedEncoder):
+        array = array.astype(object)
     return np.tile(array.reshape(1, -1), (n, 1))
 
 
