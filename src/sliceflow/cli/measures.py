@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from sliceflow import TableFlow
+    from sliceflow.app.server import JsonObject
     from sliceflow.cli.run_folder import Model
     from sliceflow.metrics import Attacks, Report
     from sliceflow.metrics.rules import KeptRule
@@ -239,7 +240,9 @@ def measure_fit(
     return measure(second_run, samples, note, evidence)
 
 
-def _model_rules(model: TableFlow, samples: Any, n_rows: int) -> tuple[KeptRule, ...]:
+def _model_rules(
+    model: TableFlow, samples: pd.DataFrame, n_rows: int
+) -> tuple[KeptRule, ...]:
     """The rules that a model of n rows found, and the shares of samples that keep them.
 
     The shares of real rows are those of the fitted ones.
@@ -387,7 +390,7 @@ def _compare(run: FittedRun, held_out: Input, samples: Samples) -> Report:
     )
 
 
-def _shorten(details: dict[str, Any], train: Input) -> None:
+def _shorten(details: JsonObject, train: Input) -> None:
     """Leave pairs and rules out of evaluation.json that nobody would read."""
     if details.get("pairs"):
         details["pairs"] = _pairs_to_keep(details["pairs"], train)

@@ -66,7 +66,9 @@ __all__ = ["Estimator", "FitResult", "NoRowsError"]
 # `score` draws at least this many samples, so that its own noise is small where there
 # are few rows. More would take longer.
 _MIN_SCORED = 2_000
-_OPTION = "options__"  # how scikit-learn names a field of the parameter `options`
+_OPTION_PREFIX = (
+    "options__"  # how scikit-learn names a field of the parameter `options`
+)
 
 
 OptionsT = TypeVar("OptionsT", bound=Options)
@@ -146,9 +148,9 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT, PlanT]):
         if not deep or self._options_type is None:
             return parameters
         options = self._options_or_defaults(self._options_type)
-        if is_dataclass(options):
+        if is_dataclass(options):  # else `fit` refuses them
             for field in fields(options):
-                parameters[_OPTION + field.name] = getattr(options, field.name)
+                parameters[_OPTION_PREFIX + field.name] = getattr(options, field.name)
         return parameters
 
     def set_params(self, **parameters: Any) -> Self:
@@ -157,8 +159,8 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT, PlanT]):
             return super().set_params(**parameters)
         option_names = {field.name for field in fields(self._options_type)}
         changes = {}
-        for name in [name for name in parameters if name.startswith(_OPTION)]:
-            option = name.removeprefix(_OPTION)
+        for name in [name for name in parameters if name.startswith(_OPTION_PREFIX)]:
+            option = name.removeprefix(_OPTION_PREFIX)
             if option not in option_names:
                 fact = f"Invalid parameter {name!r} for {type(self).__name__}"
                 raise ValueError(f"{fact}; options have {sorted(option_names)}")

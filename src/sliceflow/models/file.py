@@ -13,7 +13,7 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -70,6 +70,14 @@ WRONG_CONTENT = (
 )
 
 
+@runtime_checkable
+class DrawsSamples(Protocol):
+    """A saved object that draws samples, which take memory, too."""
+
+    def sample_bytes(self) -> int:
+        """Memory to draw one sample."""
+
+
 @contextmanager
 def as_model_file_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turn whatever is wrong with the content of a file into a `ModelFileError`."""
@@ -117,9 +125,8 @@ def load(
     path : the file, or the folder of a run of the command line
     types : the dataclasses that the file may hold
     device : the device of tensors
-    max_memory : bytes that the object may take, together with ``value.sample_bytes()``
-    if it has this method. None takes a limit from the size of the file; see
-    `MemoryBudget`
+    max_memory : bytes that the object may take, together with one sample if it is a
+        `DrawsSamples`. None takes a limit from the size of the file; see `MemoryBudget`
 
     Raises
     ------
@@ -150,7 +157,7 @@ def load_by_class_name(
     with as_model_file_errors(name):
         class_name, header, arrays = parse(content, budget)
         value = codec.decode(find_type(class_name), header, arrays, device)
-        if hasattr(value, "sample_bytes"):
+        if isinstance(value, DrawsSamples):
             budget.check_sample(value.sample_bytes())
     return value
 

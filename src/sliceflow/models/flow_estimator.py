@@ -132,9 +132,7 @@ class FlowEstimator(
     def _fitted_flow(self) -> FittedFlow[UserRowsT]:
         """The fitted state, which gives samples in the user's form."""
 
-    def _require_shared_parameters(
-        self, options: Options | None, flags: Sequence[str]
-    ) -> None:
+    def _require_shared_parameters(self, flags: Sequence[str]) -> None:
         """Raise a `ParameterError` for the first invalid parameter that all flows have.
 
         `flags` are the names of parameters that must be True or False.
@@ -147,6 +145,7 @@ class FlowEstimator(
             flag = getattr(self, name)
             require(is_bool(flag), name, flag, "True or False")
 
+        options = self.options
         is_options = options is None or isinstance(options, self._options_type)
         requirement = f"None or a sliceflow.{self._options_type.__name__}"
         require(is_options, "options", options, requirement)

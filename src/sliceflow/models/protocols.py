@@ -100,7 +100,7 @@ class FlowRows(Rows, Protocol):
     def digests(self, ranks: Communicator) -> dict[str, str]:
         """Short texts that identify X and y, by which a checkpoint knows its rows."""
 
-    def in_users_form(self, device: torch.device) -> tuple[Any, Any]:
+    def in_users_form(self, device: torch.device) -> tuple[object, NDArray[Any] | None]:
         """X and y as the user would pass them."""
 
 

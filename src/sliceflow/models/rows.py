@@ -311,16 +311,16 @@ class ArrayRows(ConditionsMixin, ABC):
     def concatenate(self, others: Self) -> Self:
         """These rows and then the others."""
         values = np.concatenate((self.values, others.values))
-        return self._with_new_kind(values, concatenate_y(self.y, others.y))
+        return self._with_values_and_y(values, concatenate_y(self.y, others.y))
 
     def take(self, indices: Ints) -> Self:
         """A copy of the rows with these indices, in this order."""
         y = self.y
         if y is not None:
             y = y[indices]
-        return self._with_new_kind(self.values[indices], y)
+        return self._with_values_and_y(self.values[indices], y)
 
-    def _with_new_kind(self, values: NDArray[Any], y: NDArray[Any] | None) -> Self:
+    def _with_values_and_y(self, values: NDArray[Any], y: NDArray[Any] | None) -> Self:
         """Rows with other values and y; the kind of y is inferred anew."""
         row_conditions = None
         if y is not None:

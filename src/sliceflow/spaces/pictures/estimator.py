@@ -397,7 +397,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PicturePlan, PictureA
 
     def _validated_parameters(self) -> PictureParameters:
         """The parameters, checked, after the preset is applied."""
-        self._require_shared_parameters(self.options, ("mirror", "save_rows"))
+        self._require_shared_parameters(("mirror", "save_rows"))
         by_name = self.get_params(deep=False)
         require_valid_parameters(by_name)
         by_name["options"] = self._options_or_defaults(ImageOptions)

@@ -200,7 +200,7 @@ class SlicedWassersteinFlow(
 
     def _validated_parameters(self) -> VectorParameters:
         """The parameters, checked, after the preset is applied."""
-        self._require_shared_parameters(self.options, ("standardize", "save_rows"))
+        self._require_shared_parameters(("standardize", "save_rows"))
         is_count = is_int(self.n_steps, 0)
         require(is_count, "n_steps", self.n_steps, "an int of at least 0")
 
