@@ -66,9 +66,8 @@ __all__ = ["Estimator", "FitResult", "NoRowsError"]
 # `score` draws at least this many samples, so that its own noise is small where there
 # are few rows. More would take longer.
 _MIN_SCORED = 2_000
-_OPTION_PREFIX = (
-    "options__"  # how scikit-learn names a field of the parameter `options`
-)
+# How scikit-learn names a field of the parameter `options`.
+_OPTION_PREFIX = "options__"
 
 
 OptionsT = TypeVar("OptionsT", bound=Options)

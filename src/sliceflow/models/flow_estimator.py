@@ -12,6 +12,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import (
@@ -396,16 +397,11 @@ class FlowEstimator(
         """
         fitted = self._fitted_flow()
         seed = Seed.from_random_state(random_state)
-        n, conditions = conditions_of_samples(fitted, n, y, seed)
-        encoded_y = None
-        if conditions is not None:
-            encoded_y = conditions.encoded_y
-        rows = fitted.sample(n, encoded_y, seed)
-        if not return_y:
-            return rows
-        if conditions is None or conditions.encoder.are_clusters:
-            return rows, None
-        return rows, conditions.y
+        requested = RequestedSamples.from_user(fitted, n, y, seed)
+        rows = fitted.sample(requested.n, requested.encoded_y, seed)
+        if return_y:
+            return rows, requested.y
+        return rows
 
     def score(self, X: Any, y: Any = None) -> float:
         """Minus the sliced Wasserstein distance of samples to rows: higher is better.
@@ -435,8 +431,8 @@ class FlowEstimator(
         held_out_y = _encode_y_of_rows(fitted, y, n)
         times = draws_per_scored_row(n)
         if held_out_y is None:
-            _, conditions = conditions_of_samples(fitted, times * n, None, seed)
-            sample_y = None if conditions is None else conditions.encoded_y
+            requested = RequestedSamples.from_user(fitted, times * n, None, seed)
+            sample_y = requested.encoded_y
         else:
             sample_y = held_out_y.repeat(times)
         drawn = fitted.comparable_points(fitted.sample(times * n, sample_y, seed))
@@ -501,24 +497,52 @@ def _encode_y_of_rows(fitted: FittedFlow[object], y: Any, n: int) -> EncodedY | 
     return encoded_y
 
 
-def conditions_of_samples(
-    fitted: FittedFlow[object], n: int, y: Any, seed: Seed
-) -> tuple[int, RowConditions | None]:
-    """The number of samples, and their conditions.
+@dataclass(frozen=True)
+class RequestedSamples:
+    """How many samples a user asks for, and their conditions.
 
-    If y is None, these are conditions of rows, in the data's proportions.
+    Attributes
+    ----------
+    n : the number of samples
+    conditions : those of the samples; None without y
     """
-    require_int("n", n, 1)
-    require_sample_memory(fitted, n, fitted.device)  # before y is allocated
-    if y is None:
-        if fitted.conditions is None:
-            return n, None
-        row_y = fitted.conditions.encoded_y
-        indices = stratified_indices(row_y, n, seed.child("conditions"))
-        return n, fitted.conditions.take(indices)
-    conditions = RowConditions.of_samples(fitted.y_encoder, y, n)
-    require_sample_memory(fitted, len(conditions), fitted.device)
-    return len(conditions), conditions
+
+    n: int
+    conditions: RowConditions | None
+
+    @classmethod
+    def from_user(
+        cls, fitted: FittedFlow[object], n: int, y: Any, seed: Seed
+    ) -> RequestedSamples:
+        """The samples of the user's n and y, if there is memory for them.
+
+        If y is None, their conditions are those of rows, in the data's proportions.
+        """
+        require_int("n", n, 1)
+        require_sample_memory(fitted, n, fitted.device)  # before y is allocated
+        if y is None:
+            if fitted.conditions is None:
+                return cls(n, None)
+            row_y = fitted.conditions.encoded_y
+            indices = stratified_indices(row_y, n, seed.child("conditions"))
+            return cls(n, fitted.conditions.take(indices))
+        conditions = RowConditions.of_samples(fitted.y_encoder, y, n)
+        require_sample_memory(fitted, len(conditions), fitted.device)
+        return cls(len(conditions), conditions)
+
+    @property
+    def encoded_y(self) -> EncodedY | None:
+        """The conditions as the model takes them; None without y."""
+        if self.conditions is None:
+            return None
+        return self.conditions.encoded_y
+
+    @property
+    def y(self) -> NDArray[Any] | None:
+        """The conditions as the user writes them; None without y, and of clusters."""
+        if self.conditions is None or self.conditions.encoder.are_clusters:
+            return None
+        return self.conditions.y
 
 
 def run_flow(

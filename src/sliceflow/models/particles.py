@@ -25,7 +25,7 @@ from sliceflow.devices import require_memory
 from sliceflow.engine.allocation import MIN_PARTICLES, extra_y, stratified_indices
 from sliceflow.engine.clouds import ClassSlices, Cloud, Permutation
 from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
-from sliceflow.engine.flow import MapSharing, flow_y
+from sliceflow.engine.flow import MapSharing
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Communicator
 from sliceflow.models.rows import RowConditions
@@ -86,9 +86,7 @@ class ParticleAllocation:
         kept_user_y = None
         if not row_conditions.encoder.are_clusters:
             kept_user_y = row_conditions.y[indices.numpy()]
-        row_y = flow_y(
-            row_conditions.encoded_y, sharing, row_conditions.encoder.condition_dim
-        )
+        row_y = row_conditions.flow_y(sharing)
         if row_y is None:
             n_flow_particles = max(n_kept, MIN_PARTICLES) if stores_maps else n_kept
             return cls(n_kept, n_flow_particles, kept_user_y)

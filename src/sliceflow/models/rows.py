@@ -47,7 +47,7 @@ class RowConditions:
 
     Attributes
     ----------
-    encoder : the kind of y, which encodes and decodes it
+    encoder : the kind of y
     class_indices : class indices (n,) of labels, or None if y has no labels
     continuous : continuous columns (n, l) in the user's units, or None
     """
@@ -153,6 +153,10 @@ class RowConditions:
         continuous_y = self.encoder.continuous_encoder.standardize(self.continuous)
         return MixedY.from_parts(self.label_y, continuous_y)
 
+    def flow_y(self, sharing: MapSharing) -> FlowY | None:
+        """What a flow sees of the conditions; None if it ignores them."""
+        return flow_y(self.encoded_y, sharing, self.encoder.condition_dim)
+
     @property
     def label_y(self) -> ClassIndices:
         """The classes of the rows, if y has labels."""
@@ -231,9 +235,7 @@ class ConditionsMixin:
         """The y that a flow sees; None without y, or if the flow ignores it."""
         if self.conditions is None:
             return None
-        return flow_y(
-            self.conditions.encoded_y, sharing, self.conditions.encoder.condition_dim
-        )
+        return self.conditions.flow_y(sharing)
 
     @property
     def label_y(self) -> ClassIndices | None:

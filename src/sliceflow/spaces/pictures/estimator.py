@@ -13,7 +13,7 @@ from sliceflow.devices import resolve_device
 from sliceflow.engine import transports
 from sliceflow.engine.random import RandomStateLike, Seed
 from sliceflow.errors import DataError, ParameterError
-from sliceflow.models.flow_estimator import FlowEstimator, conditions_of_samples
+from sliceflow.models.flow_estimator import FlowEstimator, RequestedSamples
 from sliceflow.models.presets import with_preset
 from sliceflow.models.ranks import ONE_PROCESS, Communicator
 from sliceflow.models.rows import RowConditions
@@ -350,9 +350,10 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PicturePlan, PictureA
                 raise DataError("the model was fitted without known=", "omit X")
             require_int("n", n, 1)
             return fitted.completions(X, n, seed, n_snapshots)
-        n, conditions = conditions_of_samples(fitted, n, y, seed)
-        encoded_y = None if conditions is None else conditions.encoded_y
-        snapshots = fitted.evolution(n, encoded_y, seed, n_snapshots)
+        requested = RequestedSamples.from_user(fitted, n, y, seed)
+        snapshots = fitted.evolution(
+            requested.n, requested.encoded_y, seed, n_snapshots
+        )
         if fitted.layout.tensor:
             return torch.stack([torch.as_tensor(x) for x in snapshots])
         return np.stack(snapshots)
