@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from sliceflow.app.pictures import as_bytes
 from sliceflow.cli.data import Input, PictureInput, TableInput
+from sliceflow.cli.drawn_samples import PictureSamples, Samples, TableSamples
 from sliceflow.cli.grids import arrange_by_class, make_grid
 from sliceflow.wording import format_duration
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from sliceflow import ImageFlow, TableFlow
     from sliceflow.app.server import JsonObject
-    from sliceflow.cli.measures import Samples
 
 # Two columns, and their association in held-out rows and in samples.
 Pair = tuple[str, str, float, float]
@@ -81,10 +81,12 @@ def render(
     if isinstance(model, TableFlow):
         noun = "rows"
         assert isinstance(train, TableInput), "the model is one of a table"
+        assert isinstance(samples, TableSamples), "the model is one of a table"
         content = _describe_columns(model, train, samples.x)
     else:
         noun = "pictures"
         assert isinstance(train, PictureInput), "the model is one of pictures"
+        assert isinstance(samples, PictureSamples), "the model is one of pictures"
         content = _describe_pictures(model, train, samples)
     pairs = measures["details"].get("pairs") or []
     html: str = environment.get_template("report.html.j2").render(
@@ -122,7 +124,7 @@ def _format_number(value: float | None) -> str:
 
 
 def _describe_pictures(
-    model: ImageFlow, train: PictureInput, samples: Samples
+    model: ImageFlow, train: PictureInput, samples: PictureSamples
 ) -> JsonObject:
     """A grid of samples for each class, or one of all, and a grid of neighbors."""
     from sliceflow import metrics
