@@ -199,9 +199,7 @@ def read_rows(X: Any, validate: Callable[[Any], NDArray[Any]]) -> VectorRows:
 
     `validate` is as in `as_rows`.
     """
-    names = None
-    if hasattr(X, "columns"):  # a DataFrame, of pandas or of others
-        names = column_names(X)
+    names = column_names(X)
     tensor_device = None
     if isinstance(X, Tensor):
         tensor_device = X.device.type
@@ -214,14 +212,12 @@ def as_rows(X: Any, validate: Callable[[Any], NDArray[Any]]) -> NDArray[Any]:
     `validate` is scikit-learn's check of the number and the names of columns.
     """
     X = unmasked(from_tensor(X), "X")
-    names = None
-    if hasattr(X, "columns"):  # a DataFrame, of pandas or of others
-        check_columns(X)
-        names = column_names(X)
-        if names is not None:
-            _require_names_of_one_kind(names)
-    else:
+    check_columns(X)
+    names = column_names(X)
+    if names is None:
         X = _as_numeric(X)
+    else:
+        _require_names_of_one_kind(names)
     array = validate(X)
     finite = np.isfinite(array)
     if not finite.all():
