@@ -101,8 +101,8 @@ def _estimator_type(class_name: str) -> type[AnyEstimator]:
     Only its module is imported, because each takes a while.
     """
     if class_name not in _MODULE_OF_ESTIMATOR:
-        known = ", ".join(_MODULE_OF_ESTIMATOR)
-        raise ValueError(f"it holds {class_name[:60]!r}, not one of {known}")
+        class_names = ", ".join(_MODULE_OF_ESTIMATOR)
+        raise ValueError(f"it holds {class_name[:60]!r}, not one of {class_names}")
     module = import_module(
         f"sliceflow.spaces.{_MODULE_OF_ESTIMATOR[class_name]}.estimator"
     )

@@ -82,7 +82,7 @@ def Between(
 
 # A label, such as a class or the name of a column. The items of a tuple are labels.
 # In a saved dataclass, ``tuple[Label, ...]`` is several labels, and
-# ``Annotated[np.ndarray, Label]`` an array of labels of any dtype.
+# ``Annotated[NDArray[Any], Label]`` an array of labels of any dtype.
 Label = str | int | float | bool | bytes | None | tuple[Any, ...]
 
 # A number of things; the limit only keeps files from claiming absurd ones.

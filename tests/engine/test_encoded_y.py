@@ -42,7 +42,7 @@ def test_a_class_shifts_projections_as_its_one_hot_vector_does(rng):
 def test_mixed_y_has_both_parts():
     y = MixedY(torch.tensor([[1.0, 0.5], [0.0, -0.5]]))
     assert y.class_indices.tolist() == [1, 0]
-    assert y.numbers.tolist() == [[0.5], [-0.5]]
+    assert y.continuous.tolist() == [[0.5], [-0.5]]
     assert isinstance(y.take(slice(1)), MixedY)
 
 

@@ -37,7 +37,9 @@ from problems import mixture
 from sliceflow import (
     ImageFlow,
     ImageOptions,
+    SlicedDensity,
     SlicedWassersteinFlow,
+    TableFlow,
     VectorOptions,
     frames,
     metrics,
@@ -236,6 +238,43 @@ def test_what_was_prepared_with_other_parameters_is_refused(kind, changes):
     flow.set_params(**before | {"verbose": 1}).fit(prepared)
 
 
+def test_parameters_that_were_changed_in_place_are_noticed():
+    frame = pd.DataFrame({"a": np.arange(60.0), "b": np.arange(60) % 3})
+    images = np.random.default_rng(0).integers(0, 256, (60, 4, 4)).astype(np.uint8)
+    kinds = {}
+    known = np.eye(4, dtype=bool)
+    bounds = [[-1.0, -1.0], 60.0]
+    table = TableFlow(kinds=kinds)
+    pictures = ImageFlow(known=known, n_particles=60, steps_per_stage=1)
+    density = SlicedDensity(bounds=bounds, n_steps=0, penalty=1, n_components=1)
+    prepared_table = table.prepare(frame)
+    prepared_pictures = pictures.prepare(images)
+    prepared_density = density.prepare(frame)
+
+    kinds["b"] = "category"
+    known[0, 1] = True
+    bounds[0][1] = -2.0
+
+    for flow, prepared, name in [
+        (table, prepared_table, "kinds"),
+        (pictures, prepared_pictures, "known"),
+        (density, prepared_density, "bounds"),
+    ]:
+        with pytest.raises(ValueError, match=rf"other parameters \({name}\)"):
+            flow.fit(prepared)
+    known[0, 1] = False  # as it was
+    pictures.set_params(known=torch.from_numpy(known.copy())).fit(prepared_pictures)
+
+
+def test_a_generator_that_has_drawn_since_is_the_same_parameter():
+    rows = np.random.default_rng(0).normal(size=(60, 2))
+    generator = np.random.default_rng(1)
+    flow = SlicedWassersteinFlow(n_particles=60, n_steps=1, random_state=generator)
+    prepared = flow.prepare(rows)
+    generator.normal()
+    flow.fit(prepared)
+
+
 @pytest.mark.parametrize("state", [np.random.RandomState, np.random.default_rng])
 @pytest.mark.parametrize("kind", ["labels", "gray labels"])
 def test_planning_changes_nothing(kind, state):
@@ -401,12 +440,30 @@ def test_samples_come_with_their_y_and_are_drawn_again_for_it(kind, fitted, n, s
     if y is not None:
         assert len(y) == n
         again, y_again = flow.sample(n, y=y, random_state=seed, return_y=True)
-        assert again == pytest.approx(x, rel=1e-9, abs=1e-9)
-        assert np.array_equal(y_again, y) or y_again == pytest.approx(y)
+        assert np.array_equal(again, x)
+        assert np.array_equal(y_again, y)
     if kind in CLASSES:
         assert (
             np.ptp(np.bincount(flow.sample(60, return_y=True)[1])) == 0
         )  # in the data's proportions
+
+
+@pytest.mark.parametrize("condition_mode", ["joint", "local"])
+def test_samples_come_with_the_very_y_that_was_asked_for(condition_mode, rng):
+    columns = 3.3 * rng.normal(size=(60, 2))  # to standardize them and back rounds
+    mixed = np.array([*zip("ab" * 30, columns[:, 0], strict=True)], dtype=object)
+    flow = SlicedWassersteinFlow(
+        n_particles=60, n_steps=1, condition_mode=condition_mode
+    )
+    for y in (columns, mixed) if condition_mode == "local" else (columns,):
+        flow.fit(X[:60], y)
+        asked = y[:20]
+        _, y_of_samples = flow.sample(y=asked, return_y=True)
+        assert y_of_samples.tolist() == asked.tolist()
+        _, y_of_samples = flow.sample(3, y=asked[0], return_y=True)
+        assert y_of_samples.tolist() == [asked[0].tolist()] * 3
+        _, y_of_rows = flow.sample(20, return_y=True)
+        assert all(row in y.tolist() for row in y_of_rows.tolist())
 
 
 def test_one_condition_is_for_all_samples_and_several_are_for_one_each(fitted):

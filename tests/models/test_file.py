@@ -29,7 +29,11 @@ from sliceflow.engine.schedule import Stage
 from sliceflow.models import codec, file
 from sliceflow.models.atomic import write_atomically
 from sliceflow.models.file import ModelFileError, load, save
-from sliceflow.models.limits import bounded_max_abs
+from sliceflow.models.saved_steps import (
+    check_finite_samples,
+    check_steps,
+    largest_coordinate,
+)
 from sliceflow.models.saving import SavedHistory
 from sliceflow.saved_types import ArraySpec
 
@@ -48,9 +52,10 @@ class Small:
 
     def check_saved(self):
         flow = FlowSpec([Stage("flow", self.frame, 8)], self.seed)
-        bounded_max_abs(
-            flow, self.model, lambda i, k: 5, self.rows.shape[1], torch.float32
-        )
+        check_steps(flow, self.model, lambda step: 5)
+        d = self.rows.shape[1]
+        largest = largest_coordinate(flow, self.model, d)
+        check_finite_samples(flow, largest, d, torch.float32, None)
 
     def sample_bytes(self):
         return 1 << 20
@@ -195,9 +200,9 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path, changes, message):
 def test_noise_and_starts_count_in_what_particles_reach():
     def reach(entropy=0.0, start_std=1.0):
         flow = FlowSpec([Stage("flow", frames.Random(5), 8)], Seed(0), entropy=entropy)
-        return bounded_max_abs(
-            flow, steps(), lambda i, k: 5, 7, torch.float32, start_std=start_std
-        )
+        largest = largest_coordinate(flow, steps(), 7, start_std)
+        check_finite_samples(flow, largest, 7, torch.float32, None)
+        return largest
 
     assert reach() < 1e4
     for far in ({"entropy": 1e75}, {"start_std": 1e37}):

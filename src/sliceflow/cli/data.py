@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sliceflow import datasets
-from sliceflow.arrays import Mask
+from sliceflow.arrays import Ints, Mask
 from sliceflow.cli.failures import CommandError, UsageError
 from sliceflow.cli.messy_tables import find_free_text, note_free_text
 from sliceflow.cli.settings import (
@@ -79,7 +80,7 @@ class BaseInput(ABC):
 
     @property
     @abstractmethod
-    def fitted_rows(self) -> np.ndarray | pd.DataFrame:
+    def fitted_rows(self) -> NDArray[Any] | pd.DataFrame:
         """The rows to which the model is fitted."""
 
     @property
@@ -105,7 +106,7 @@ class BaseInput(ABC):
         }
 
     @abstractmethod
-    def take(self, rows: np.ndarray) -> Self:
+    def take(self, rows: Ints) -> Self:
         """The data of these rows only."""
 
 
@@ -120,8 +121,8 @@ class PictureInput(BaseInput):
     n_pixel_values : integer pixels are below this number
     """
 
-    x: np.ndarray
-    labels: np.ndarray | None = None
+    x: NDArray[Any]
+    labels: NDArray[Any] | None = None
     n_pixel_values: int = 256
 
     @property
@@ -133,7 +134,7 @@ class PictureInput(BaseInput):
         return len(self.x)
 
     @property
-    def fitted_rows(self) -> np.ndarray:
+    def fitted_rows(self) -> NDArray[Any]:
         return self.x
 
     @property
@@ -146,7 +147,7 @@ class PictureInput(BaseInput):
             text += f" in {len(np.unique(self.labels))} classes"
         return text
 
-    def take(self, rows: np.ndarray) -> Self:
+    def take(self, rows: Ints) -> Self:
         labels = None if self.labels is None else self.labels[rows]
         return replace(self, x=self.x[rows], labels=labels)
 
@@ -195,14 +196,14 @@ class TableInput(BaseInput):
         dialect = None if self.dialect is None else asdict(self.dialect)
         return super().summary(held_out) | {"dialect": dialect}
 
-    def take(self, rows: np.ndarray) -> Self:
+    def take(self, rows: Ints) -> Self:
         """The data of these rows only; `full_table` keeps all rows."""
         part = self.x.iloc[rows].reset_index(drop=True)
         return replace(self, x=part, full_table=self.x)
 
 
 Input = PictureInput | TableInput
-AnyInput = TypeVar("AnyInput", PictureInput, TableInput)
+InputT = TypeVar("InputT", PictureInput, TableInput)
 
 
 def read_data(
@@ -333,7 +334,7 @@ def _dataset_hint(error: Exception) -> str:
     raise error
 
 
-def hold_out(data: AnyInput, share: float) -> tuple[AnyInput, AnyInput | None]:
+def hold_out(data: InputT, share: float) -> tuple[InputT, InputT | None]:
     """The rows to fit, and a random share held out, or None if there are too few."""
     n = data.n_rows
     n_held_out = round(share * n)

@@ -41,7 +41,8 @@ from sliceflow.wording import format_bytes, format_duration
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, TableFlow
     from sliceflow.app.server import JsonObject
-    from sliceflow.models.protocols import PreparedFit
+    from sliceflow.models.prepared_fit import PreparedFit
+    from sliceflow.models.protocols import AnyPlannedFit
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +53,7 @@ class _CommandRun:
     train: Input
     held_out: Input | None
     estimator: ImageFlow | TableFlow
-    prepared: PreparedFit[Any]
+    prepared: PreparedFit[AnyPlannedFit]
     ranks: Communicator
     started_at: float
 
@@ -163,7 +164,7 @@ def _prepare(settings: Settings, ranks: Communicator, output: Output) -> _Comman
 
     started_at = time.perf_counter()
     estimator = make_estimator(settings, train)
-    prepared: PreparedFit[Any]
+    prepared: PreparedFit[AnyPlannedFit]
     if isinstance(estimator, FlowEstimator):
         prepared = estimator.prepare(rows, labels, ranks=ranks)
     else:

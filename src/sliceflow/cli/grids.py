@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sliceflow.app.pictures import as_bytes, as_image
 from sliceflow.cli.failures import CommandError, UsageError
@@ -31,7 +32,7 @@ _GRAY = 128  # between pictures of an animation: for light pages and for dark on
 
 
 def write_pictures(
-    path: Path, x: np.ndarray, layout: Layout, labels: np.ndarray | None
+    path: Path, x: NDArray[Any], layout: Layout, labels: NDArray[Any] | None
 ) -> None:
     """Write pictures (n, h, w[, c]) as .npz, as one grid (.png) or as a folder."""
     ending = path.suffix.lower()
@@ -45,7 +46,7 @@ def write_pictures(
         _write_folder(path, pixels)
 
 
-def _in_a_square(pixels: np.ndarray) -> np.ndarray:
+def _in_a_square(pixels: NDArray[Any]) -> NDArray[Any]:
     """(n, h, w[, c]) as (rows, columns, h, w[, c]), with white pictures at the end."""
     n_columns = int(np.ceil(np.sqrt(len(pixels))))
     n_white = -len(pixels) % n_columns
@@ -54,7 +55,7 @@ def _in_a_square(pixels: np.ndarray) -> np.ndarray:
     return filled.reshape(-1, n_columns, *pixels.shape[1:])
 
 
-def _write_folder(path: Path, pixels: np.ndarray) -> None:
+def _write_folder(path: Path, pixels: NDArray[Any]) -> None:
     """Write one file for each picture: 00.png, 01.png, …
 
     All are written to another folder first, because a disk may fill. Then they replace
@@ -72,7 +73,9 @@ def _write_folder(path: Path, pixels: np.ndarray) -> None:
             file.rename(path / file.name)
 
 
-def write_arrays(path: Path, labels: np.ndarray | None, **arrays: np.ndarray) -> None:
+def write_arrays(
+    path: Path, labels: NDArray[Any] | None, **arrays: NDArray[Any]
+) -> None:
     """Write arrays and labels as .npz."""
     if labels is not None:
         arrays["labels"] = labels
@@ -89,7 +92,7 @@ def write_image(path: Path, image: Image, kind: str = "PNG", **options: Any) -> 
 
 
 def make_grid(
-    pixels: np.ndarray, shown_side: int = _SHOWN_SIDE, *, ground: int = _WHITE
+    pixels: NDArray[Any], shown_side: int = _SHOWN_SIDE, *, ground: int = _WHITE
 ) -> Image:
     """Bytes (rows, columns, h, w[, c]) as one picture.
 
@@ -109,8 +112,8 @@ def make_grid(
 
 
 def arrange_by_class(
-    pictures: np.ndarray, labels: np.ndarray | None, n_columns: int = 10
-) -> tuple[np.ndarray, list[str]]:
+    pictures: NDArray[Any], labels: NDArray[Any] | None, n_columns: int = 10
+) -> tuple[NDArray[Any], list[str]]:
     """The first pictures as (rows, columns, h, w[, c]), and the names of the rows.
 
     There is a row for each class. Without labels rows have no names, and there are at
@@ -128,7 +131,7 @@ def arrange_by_class(
 
 
 def write_evolution(
-    model: ImageFlow, pictures: np.ndarray, path: Path, seed: int
+    model: ImageFlow, pictures: NDArray[Any], path: Path, seed: int
 ) -> None:
     """Write an animation: samples of a model on their way from their start.
 
@@ -165,7 +168,7 @@ def write_evolution(
     )
 
 
-def read_pictures(path: Path, layout: Layout, *, resize: bool) -> np.ndarray:
+def read_pictures(path: Path, layout: Layout, *, resize: bool) -> NDArray[Any]:
     """Pictures like those of a layout: its size, its colors, its kind of pixels.
 
     `path` is a picture, a folder of them, or an array (.npy or .npz).
@@ -182,7 +185,7 @@ def read_pictures(path: Path, layout: Layout, *, resize: bool) -> np.ndarray:
     return np.asarray(values.astype(layout.dtype))
 
 
-def _read_array(path: Path, *, resize: bool) -> np.ndarray:
+def _read_array(path: Path, *, resize: bool) -> NDArray[Any]:
     """The pictures of an .npy or .npz file, as they are."""
     from sliceflow.datasets import DatasetError, load
 
@@ -211,7 +214,7 @@ def find_picture_files(path: Path) -> list[Path]:
     return files
 
 
-def _read_picture(file: Path, layout: Layout, resize: bool) -> np.ndarray:
+def _read_picture(file: Path, layout: Layout, resize: bool) -> NDArray[Any]:
     """The bytes (h, w[, c]) of a picture, upright, in the size of the layout."""
     from PIL.Image import Resampling
 

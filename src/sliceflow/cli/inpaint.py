@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sliceflow.app.pictures import as_bytes
 from sliceflow.cli.data import read_known
@@ -118,9 +119,9 @@ def _choose_known_part(
 
 def _write_grid(
     out: Path,
-    pictures: np.ndarray,
+    pictures: NDArray[Any],
     known: KnownPart | Mask,
-    completions: np.ndarray,
+    completions: NDArray[Any],
     layout: Layout,
 ) -> None:
     """Write a grid with a row for each picture: its known part, then its completions.

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sliceflow.app.pictures import as_bytes
 from sliceflow.cli import report
 from sliceflow.cli.data import Input, PictureInput, TableInput, make_table_flow
+from sliceflow.cli.drawn_samples import PictureSamples, Samples, TableSamples
 from sliceflow.cli.failures import Output
 from sliceflow.cli.grids import (
     arrange_by_class,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from sliceflow import TableFlow
+    from sliceflow.app.server import JsonObject
     from sliceflow.cli.run_folder import Model
     from sliceflow.metrics import Attacks, Report
     from sliceflow.metrics.rules import KeptRule
@@ -66,13 +69,6 @@ MIN_HELD_OUT_ROWS = 10
 _MAX_WORST_PAIRS = 50
 # evaluation.json lists this many rules of a table, those that are kept least.
 _MAX_RULES = 50
-
-
-class Samples(NamedTuple):
-    """New rows of a model: pictures (n, h, w[, c]) or a DataFrame, and their labels."""
-
-    x: Any
-    labels: np.ndarray | None
 
 
 class FittedRun(NamedTuple):
@@ -136,19 +132,25 @@ def _write_samples(run: FittedRun, samples: Samples, folder: RunFolder) -> Path 
 
     animation = None
     train = run.train
-    if isinstance(run.model, ImageFlow) and isinstance(train, PictureInput):
+    if isinstance(run.model, ImageFlow):
+        assert isinstance(train, PictureInput), "the model is one of pictures"
+        assert isinstance(samples, PictureSamples), "the model is one of pictures"
         _write_pictures(folder, train, samples)
         run.output.say(f"wrote {folder / 'samples.png'}")
         animation = folder / "evolution.gif"
         write_evolution(run.model, train.x, animation, run.settings.seed)
-    elif isinstance(train, TableInput):
+    else:
+        assert isinstance(train, TableInput), "the model is one of a table"
+        assert isinstance(samples, TableSamples), "the model is one of a table"
         write_table(samples.x, folder / "samples.csv", train.dialect)
         run.output.say(f"wrote {folder / 'samples.csv'}")
     write_table(pd.DataFrame(run.model.history_), folder / "history.csv")
     return animation
 
 
-def _write_pictures(folder: RunFolder, train: PictureInput, samples: Samples) -> None:
+def _write_pictures(
+    folder: RunFolder, train: PictureInput, samples: PictureSamples
+) -> None:
     """Write samples of pictures as arrays and as a grid."""
     write_arrays(folder / "samples.npz", samples.labels, images=samples.x)
     pixels = as_bytes(samples.x, train.n_pixel_values)
@@ -232,13 +234,16 @@ def measure_fit(
     second_train = replace(train, full_table=None)
     second_run = run._replace(model=second_model, train=second_train)
     samples = draw_samples(second_run)
+    assert isinstance(samples, TableSamples), "the model is one of a table"
     rules = _model_rules(second_model, samples.x, train.n_rows)
     evidence = evidence._replace(rules=rules)
     note = "measured by a second fit, without the held-out rows"
     return measure(second_run, samples, note, evidence)
 
 
-def _model_rules(model: TableFlow, samples: Any, n_rows: int) -> tuple[KeptRule, ...]:
+def _model_rules(
+    model: TableFlow, samples: pd.DataFrame, n_rows: int
+) -> tuple[KeptRule, ...]:
     """The rules that a model of n rows found, and the shares of samples that keep them.
 
     The shares of real rows are those of the fitted ones.
@@ -287,14 +292,15 @@ def draw_samples(run: FittedRun) -> Samples:
     Samples of a model with classes have those of the training pictures. A model that
     completes pictures completes held-out ones.
     """
-    from sliceflow import ImageFlow
+    from sliceflow import ImageFlow, TableFlow
 
     model = run.model
     train = run.train
     n = len(train.fitted_rows)
     seed = run.settings.seed
-    if not isinstance(model, ImageFlow):
-        return Samples(model.sample(n, random_state=seed), None)
+    if isinstance(model, TableFlow):
+        return TableSamples(model.sample(n, random_state=seed))
+    assert isinstance(model, ImageFlow), "runs fit pictures or tables"
     assert isinstance(train, PictureInput), "the model is one of pictures"
     if model.known is not None:
         to_complete = train
@@ -302,15 +308,15 @@ def draw_samples(run: FittedRun) -> Samples:
             to_complete = run.held_out
         pictures = _spread(to_complete.x, _MAX_PICTURES)
         completions = np.asarray(model.inpaint(pictures, random_state=seed))
-        return Samples(completions[:, 0], None)
+        return PictureSamples(completions[:, 0], None)
     labels = None
     if train.labels is not None:
         labels = _spread(train.labels, _MAX_PICTURES)
     x = model.sample(min(n, _MAX_PICTURES), y=labels, random_state=seed)
-    return Samples(np.asarray(x), labels)
+    return PictureSamples(np.asarray(x), labels)
 
 
-def _spread(rows: np.ndarray, n: int) -> np.ndarray:
+def _spread(rows: NDArray[Any], n: int) -> NDArray[Any]:
     """At most n rows, at equal distances."""
     indices = np.linspace(0, len(rows) - 1, min(n, len(rows))).astype(int)
     return np.asarray(rows[indices])
@@ -357,7 +363,9 @@ def _compare(run: FittedRun, held_out: Input, samples: Samples) -> Report:
     train = run.train
     device = str(resolve_device(run.settings.device))
     notify = run.output.say
-    if isinstance(train, TableInput) and isinstance(held_out, TableInput):
+    if isinstance(train, TableInput):
+        assert isinstance(held_out, TableInput), "they are held out of the table"
+        assert isinstance(samples, TableSamples), "they are of the same model"
         # Samples are without the columns that were dropped.
         names = [name for name in train.x.columns if name in samples.x]
         return metrics.report(
@@ -369,8 +377,8 @@ def _compare(run: FittedRun, held_out: Input, samples: Samples) -> Report:
             device=device,
             notify=notify,
         )
-    assert isinstance(train, PictureInput), "runs fit pictures or tables"
     assert isinstance(held_out, PictureInput), "they are held out of the pictures"
+    assert isinstance(samples, PictureSamples), "they are of the same model"
     labels = None
     if samples.labels is not None and held_out.labels is not None:
         assert train.labels is not None, "samples have the labels of training pictures"
@@ -386,7 +394,7 @@ def _compare(run: FittedRun, held_out: Input, samples: Samples) -> Report:
     )
 
 
-def _shorten(details: dict[str, Any], train: Input) -> None:
+def _shorten(details: JsonObject, train: Input) -> None:
     """Leave pairs and rules out of evaluation.json that nobody would read."""
     if details.get("pairs"):
         details["pairs"] = _pairs_to_keep(details["pairs"], train)

@@ -8,9 +8,10 @@ import webbrowser
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sliceflow.app.pictures import Gallery, Run
 from sliceflow.app.server import JsonObject, PlayServer, Route
@@ -109,7 +110,7 @@ def make_server(
         raise UsageError(fact, "pass another --port, or none: any free one") from error
 
 
-def read_uploaded_picture(path: Path, layout: Layout) -> np.ndarray:
+def read_uploaded_picture(path: Path, layout: Layout) -> NDArray[Any]:
     """A picture of any size, resized to that of a layout."""
     return read_pictures(path, layout, resize=True)
 

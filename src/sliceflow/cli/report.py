@@ -6,12 +6,14 @@ import base64
 import csv
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sliceflow.app.pictures import as_bytes
 from sliceflow.cli.data import Input, PictureInput, TableInput
+from sliceflow.cli.drawn_samples import PictureSamples, Samples, TableSamples
 from sliceflow.cli.grids import arrange_by_class, make_grid
 from sliceflow.wording import format_duration
 
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 
     from sliceflow import ImageFlow, TableFlow
     from sliceflow.app.server import JsonObject
-    from sliceflow.cli.measures import Samples
 
 # Two columns, and their association in held-out rows and in samples.
 Pair = tuple[str, str, float, float]
@@ -80,10 +81,12 @@ def render(
     if isinstance(model, TableFlow):
         noun = "rows"
         assert isinstance(train, TableInput), "the model is one of a table"
+        assert isinstance(samples, TableSamples), "the model is one of a table"
         content = _describe_columns(model, train, samples.x)
     else:
         noun = "pictures"
         assert isinstance(train, PictureInput), "the model is one of pictures"
+        assert isinstance(samples, PictureSamples), "the model is one of pictures"
         content = _describe_pictures(model, train, samples)
     pairs = measures["details"].get("pairs") or []
     html: str = environment.get_template("report.html.j2").render(
@@ -121,7 +124,7 @@ def _format_number(value: float | None) -> str:
 
 
 def _describe_pictures(
-    model: ImageFlow, train: PictureInput, samples: Samples
+    model: ImageFlow, train: PictureInput, samples: PictureSamples
 ) -> JsonObject:
     """A grid of samples for each class, or one of all, and a grid of neighbors."""
     from sliceflow import metrics
@@ -143,7 +146,7 @@ def _describe_pictures(
     return content
 
 
-def _grid(pictures: np.ndarray, data: PictureInput) -> Image:
+def _grid(pictures: NDArray[Any], data: PictureInput) -> Image:
     """Pictures (rows, columns, h, w[, c]) as one picture."""
     return make_grid(as_bytes(pictures, data.n_pixel_values), ground=_GRAY)
 
@@ -195,7 +198,7 @@ def _heat_maps(pairs: list[Pair], columns: list[str]) -> list[JsonObject]:
     ]
 
 
-def _heat_map(title: str, names: list[str], values: np.ndarray) -> JsonObject:
+def _heat_map(title: str, names: list[str], values: NDArray[Any]) -> JsonObject:
     """A heat map for the template; its cells are numbers from 0 to 1."""
     cells = values.clip(0, 1).round(3).tolist()
     return {"title": title, "names": names, "cells": cells}
@@ -204,8 +207,8 @@ def _heat_map(title: str, names: list[str], values: np.ndarray) -> JsonObject:
 class _ComparedShares(NamedTuple):
     """Shares of real and of new cells, with a label for each, and those of the ends."""
 
-    real: np.ndarray
-    new: np.ndarray
+    real: NDArray[Any]
+    new: NDArray[Any]
     labels: list[str]
     ends: tuple[str, str]
 
@@ -235,7 +238,7 @@ def _plot_column(name: str, real: pd.Series, new: pd.Series) -> JsonObject:
 
 
 def _compare_numbers(
-    real: pd.Series, real_numbers: np.ndarray, new_numbers: np.ndarray
+    real: pd.Series, real_numbers: NDArray[Any], new_numbers: NDArray[Any]
 ) -> _ComparedShares:
     """Histograms of a column of numbers."""
     edges = _bin_edges(real_numbers)
@@ -266,7 +269,7 @@ def _compare_levels(
     )
 
 
-def _bin_edges(numbers: np.ndarray) -> np.ndarray:
+def _bin_edges(numbers: NDArray[Any]) -> NDArray[Any]:
     """The edges of the bins of a histogram, which has a width even of equal numbers."""
     low, high = np.nanquantile(numbers, _PLOTTED_QUANTILES)
     if high <= low:
@@ -274,7 +277,7 @@ def _bin_edges(numbers: np.ndarray) -> np.ndarray:
     return np.linspace(low, high, _N_BINS + 1)
 
 
-def _histogram(numbers: np.ndarray, edges: np.ndarray) -> np.ndarray:
+def _histogram(numbers: NDArray[Any], edges: NDArray[Any]) -> NDArray[Any]:
     """The share of numbers in each bin; those outside count in the outer bins."""
     finite = numbers[np.isfinite(numbers)].clip(edges[0], edges[-1])
     counts, _ = np.histogram(finite, edges)
@@ -289,13 +292,13 @@ def _frequent_levels(column: pd.Series, is_category: bool) -> list[str]:
     return [str(level) for level in levels] or [""]
 
 
-def _shares_of_levels(column: pd.Series, labels: list[str]) -> np.ndarray:
+def _shares_of_levels(column: pd.Series, labels: list[str]) -> NDArray[Any]:
     """The share of the cells of a column that each label has."""
     texts = column.astype(str)
     return np.array([(texts == label).mean() for label in labels])
 
 
-def _bars(heights: np.ndarray, labels: list[str]) -> list[tuple[float, float, str]]:
+def _bars(heights: NDArray[Any], labels: list[str]) -> list[tuple[float, float, str]]:
     """The left edge, height and label of each bar."""
     left_edges = _PLOT_WIDTH / len(labels) * np.arange(len(labels))
     return list(zip(left_edges.tolist(), heights.tolist(), labels, strict=True))

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from filelock import FileLock, Timeout
 
@@ -19,6 +19,8 @@ from sliceflow.models.atomic import write_atomically
 from sliceflow.table_files import Dialect
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from sliceflow import ImageFlow, SlicedWassersteinFlow, TableFlow
     from sliceflow.app.server import JsonObject
 
@@ -241,7 +243,7 @@ def is_stdout(path: Path) -> bool:
     return str(path) == "-"
 
 
-def write_or_print(df: Any, path: Path, dialect: Dialect | None) -> None:
+def write_or_print(df: pd.DataFrame, path: Path, dialect: Dialect | None) -> None:
     """Write a table to a file, or to stdout, as the text file that was read is."""
     from sliceflow.spaces.tables.files import as_csv, write_table
 

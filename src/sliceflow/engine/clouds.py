@@ -246,5 +246,5 @@ def _classes_and_numbers(y: EncodedY) -> tuple[Tensor | None, Tensor | None]:
     if isinstance(y, ClassIndices):
         return y.values, None
     if isinstance(y, MixedY):
-        return y.class_indices, y.numbers
+        return y.class_indices, y.continuous
     return None, y.values

@@ -1,15 +1,15 @@
 """Encoded conditions: the y of n points, as the engine uses it.
 
-`ClassIndices` encode labels, `ContinuousY` columns of numbers, and `MixedY` both
-together. What a flow does with y is in the type, too: it sees no y, a `FlowY` that
-shifts projections if all points share the maps, or `SeparateClassIndices`. Nothing
-writes to a y: conditions do not move.
+`ClassIndices` encode labels, `ContinuousY` continuous columns, which are columns of
+numbers, and `MixedY` both together. What a flow does with y is in the type, too: it
+sees no y, a `FlowY` that shifts projections if all points share the maps, or
+`SeparateClassIndices`. Nothing writes to a y: conditions do not move.
 
 Everywhere in the package these names have one meaning each:
 
 y, user_y         as users write it: labels (n,) or columns (n, l)
 encoded_y         the same as an `EncodedY`
-flow_y         what a flow sees of it: a `FlowY`, or None if the flow ignores y
+flow_y            what a flow sees of it: a `FlowY`, or None if the flow ignores y
 row_y             the flow_y of all rows, in their order
 data_y            of all data: `row_y`, once for each draw of a row
 particle_y        of all particles that a flow moves, in the order in which they move
@@ -87,7 +87,7 @@ class SeparateClassIndices(ClassIndices):
 
 @dataclass(frozen=True)
 class ContinuousY(_PointValues):
-    """Columns of numbers: `values` (n, l) are standardized."""
+    """Continuous columns: `values` (n, l) are standardized."""
 
     def shift(self, z: Tensor, theta: Tensor) -> Tensor:
         """z (h, n) plus θᵀy of each point; theta is (h, l)."""
@@ -96,10 +96,16 @@ class ContinuousY(_PointValues):
 
 @dataclass(frozen=True)
 class MixedY(_PointValues):
-    """Labels and numbers: `values` (n, 1 + l), with the index of the class first.
+    """Labels and continuous columns: `values` (n, 1 + l), with the class index first.
 
     Only local conditions use it: no flow takes it.
     """
+
+    @classmethod
+    def from_parts(cls, classes: ClassIndices, continuous: ContinuousY) -> Self:
+        """The y whose parts are these, both of the same points."""
+        class_column = classes.values[:, None].double()
+        return cls(torch.cat((class_column, continuous.values), 1))
 
     @property
     def class_indices(self) -> Tensor:
@@ -107,15 +113,15 @@ class MixedY(_PointValues):
         return self.values[:, 0].long()
 
     @property
-    def numbers(self) -> Tensor:
+    def continuous(self) -> Tensor:
         """The standardized columns (n, l)."""
         return self.values[:, 1:]
 
 
 # What a flow sees of y, as `flow.flow_y` gives it; None if it ignores y.
 FlowY = ClassIndices | ContinuousY
-# What local conditions take: y with numbers.
-NumericY = ContinuousY | MixedY
+# What local conditions take: a y with continuous columns.
+LocalY = ContinuousY | MixedY
 EncodedY = ClassIndices | ContinuousY | MixedY
 
 

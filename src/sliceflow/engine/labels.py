@@ -7,7 +7,9 @@ from datetime import date, time, timedelta
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from sliceflow.arrays import Floats
 from sliceflow.errors import DataError
 from sliceflow.validation import from_tensor, unmasked
 
@@ -22,7 +24,7 @@ _DATE_TYPES = (date, time, timedelta, np.datetime64, np.timedelta64)
 _MAX_LISTED_LABELS = 12
 
 
-def as_array(y: Any, name: str = "y") -> np.ndarray:
+def as_array(y: Any, name: str = "y") -> NDArray[Any]:
     """The user's y as an array.
 
     A sequence of tuples or of mixed kinds becomes a 1-D array of objects.
@@ -50,14 +52,14 @@ def _needs_objects(values: Sequence[Any]) -> bool:
     return len(kinds) > 1 and not only_numbers
 
 
-def object_array(values: Sequence[Any]) -> np.ndarray:
+def object_array(values: Sequence[Any]) -> NDArray[Any]:
     """A 1-D array of objects, also where the objects are sequences themselves."""
     array = np.empty(len(values), dtype=object)
     array[:] = list(values)
     return array
 
 
-def row_tuples(rows: np.ndarray) -> np.ndarray:
+def row_tuples(rows: NDArray[Any]) -> NDArray[Any]:
     """The rows (n, k) of an array as n tuples, in a 1-D array of objects."""
     return object_array([tuple(row) for row in rows.tolist()])
 
@@ -81,7 +83,7 @@ def label_key(label: Any) -> Hashable:
     return key
 
 
-def check_labels(array: np.ndarray, name: str) -> None:
+def check_labels(array: NDArray[Any], name: str) -> None:
     """Raise a `DataError` for missing labels, dates, and what cannot be hashed."""
     if array.dtype.kind in "biufUS":  # missing floats are found as not finite
         return
@@ -103,7 +105,7 @@ def check_labels(array: np.ndarray, name: str) -> None:
             raise DataError(fact, HASHABLE_HINT, row=row) from error
 
 
-def check_no_fractions(array: np.ndarray, name: str) -> None:
+def check_no_fractions(array: NDArray[Any], name: str) -> None:
     """Raise a `DataError` for labels that are fractions: they are a continuous y.
 
     So are numbers at one place of labels that are tuples.
@@ -120,7 +122,7 @@ def check_no_fractions(array: np.ndarray, name: str) -> None:
         _check_no_fractions_in_tuples(array, name)
 
 
-def _check_no_fractions_in_tuples(array: np.ndarray, name: str) -> None:
+def _check_no_fractions_in_tuples(array: NDArray[Any], name: str) -> None:
     """Raise a `DataError` if a place in all tuples has numbers, some with fractions."""
     labels = array.tolist()
     if not all(isinstance(label, tuple) for label in labels):
@@ -158,7 +160,7 @@ def _is_missing(label: Any) -> bool:
         return True
 
 
-def as_finite(y: np.ndarray, name: str = "y") -> np.ndarray:
+def as_finite(y: NDArray[Any], name: str = "y") -> Floats:
     """Numbers, also of an array of objects, as float64.
 
     Raises a `DataError` for what is no number, or not finite.

@@ -1,7 +1,9 @@
-"""Encoders of y: each encodes one kind of the user's y, and decodes it.
+"""Encoders of y: each encodes one kind of the user's y.
 
-The encoded y is one of the classes of `encoded_y`. Its dimension l, everywhere
-`condition_dim`, is the number of classes, or of continuous columns.
+There are three kinds of y: class labels, continuous columns, which are columns of
+numbers, and both together. The encoded y is one of the classes of `encoded_y`. Its
+dimension l, everywhere `condition_dim`, is the number of classes, or of continuous
+columns.
 """
 
 from __future__ import annotations
@@ -13,13 +15,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from sliceflow.engine.encoded_y import (
-    ClassIndices,
-    ContinuousY,
-    EncodedY,
-    MixedY,
-)
+from sliceflow.arrays import Floats, Mask
+from sliceflow.engine.encoded_y import ClassIndices, ContinuousY, MixedY
 from sliceflow.engine.labels import (
     HASHABLE_HINT,
     are_numbers,
@@ -46,7 +46,7 @@ class ClassEncoder:
     """
 
     kind: ClassVar[Literal["labels"]] = "labels"
-    classes: Annotated[np.ndarray, Label]  # (C,)
+    classes: Annotated[NDArray[Any], Label]  # (C,)
     are_clusters: bool = False  # whether they are clusters, found by the fit
 
     def check_saved(self) -> None:
@@ -58,7 +58,7 @@ class ClassEncoder:
             )
 
     @classmethod
-    def from_data(cls, y: np.ndarray) -> ClassEncoder:
+    def from_data(cls, y: NDArray[Any]) -> ClassEncoder:
         """The distinct labels of y (n,), sorted if possible, else as they appear."""
         if y.dtype != object:
             return cls(np.unique(y))
@@ -129,7 +129,7 @@ class ClassEncoder:
             nearest.append(min(above))
         return nearest
 
-    def decode(self, y: ClassIndices) -> np.ndarray:
+    def decode(self, y: ClassIndices) -> NDArray[Any]:
         """The labels (n,) of class indices."""
         return np.asarray(self.classes[y.values.cpu().numpy()])
 
@@ -141,8 +141,8 @@ class ContinuousEncoder:
     A constant column is only centered.
     """
 
-    mean: Annotated[np.ndarray, ArraySpec("l", "float64")]
-    scale: Annotated[np.ndarray, ArraySpec("l", "float64")]
+    mean: Annotated[Floats, ArraySpec("l", "float64")]
+    scale: Annotated[Floats, ArraySpec("l", "float64")]
     kind: ClassVar[Literal["continuous"]] = "continuous"
     are_clusters: ClassVar[bool] = False
 
@@ -154,7 +154,7 @@ class ContinuousEncoder:
             )
 
     @classmethod
-    def from_data(cls, y: np.ndarray) -> ContinuousEncoder:
+    def from_data(cls, y: Floats) -> ContinuousEncoder:
         """The mean and the standard deviation of the columns of y (n, l)."""
         with np.errstate(over="ignore", invalid="ignore"):
             scale = y.std(axis=0)
@@ -168,44 +168,64 @@ class ContinuousEncoder:
         return cls(y.mean(axis=0), np.where(scale > 0, scale, 1.0))
 
     @property
-    def condition_dim(self) -> int:
-        """l, the number of columns."""
+    def n_columns(self) -> int:
+        """The number of columns."""
         return len(self.mean)
 
+    @property
+    def condition_dim(self) -> int:
+        """l, the number of columns."""
+        return self.n_columns
+
     def encode(self, y: Any) -> ContinuousY:
-        """The standardized columns of y (n, l)."""
+        """The standardized columns of the user's y (n, l)."""
+        return self.standardize(self.as_columns(y))
+
+    def as_columns(self, y: Any) -> Floats:
+        """The user's y as (n, l) finite numbers; a `DataError` if it is none."""
         array = as_array(y)
-        if array.ndim != 2 or array.shape[1] != self.condition_dim:
+        if array.ndim != 2 or array.shape[1] != self.n_columns:
             raise DataError(
                 f"y has shape {array.shape} but the model was fitted with "
-                f"{self.condition_dim} continuous columns",
-                f"pass an (n, {self.condition_dim}) array",
+                f"{self.n_columns} continuous columns",
+                f"pass an (n, {self.n_columns}) array",
             )
-        standardized = (as_finite(array) - self.mean) / self.scale
-        return ContinuousY(torch.from_numpy(standardized))
+        return as_finite(array)
 
-    def decode(self, y: ContinuousY) -> np.ndarray:
-        """The columns (n, l) of an encoded y."""
-        return np.asarray(y.values.cpu().numpy() * self.scale + self.mean)
+    def standardize(self, columns: Floats) -> ContinuousY:
+        """Columns (n, l) in the user's units, encoded."""
+        return ContinuousY(torch.from_numpy((columns - self.mean) / self.scale))
 
 
 @dataclass(frozen=True)
 class MixedEncoder:
     """Labels and continuous columns in one y: an (n, L) array or a DataFrame.
 
-    `labeled` (L,) marks the columns that are not all numbers. A row's labels together,
-    a tuple, are its class.
+    `labeled` (L,) says which columns are labels: those that are not all numbers. The
+    labels of a row together, a tuple, are its class.
     """
 
-    labels: ClassEncoder  # of the combinations of labels
-    continuous: ContinuousEncoder  # of the other columns
+    label_encoder: ClassEncoder  # of these tuples
+    continuous_encoder: ContinuousEncoder  # of the other columns
     labeled: tuple[bool, ...]
     kind: ClassVar[Literal["mixed"]] = "mixed"
     are_clusters: ClassVar[bool] = False
 
+    def check_saved(self) -> None:
+        """Raise a ValueError if labels and columns do not fit together."""
+        n_labels = sum(self.labeled)
+        is_wrong = self.n_columns - n_labels != self.continuous_encoder.n_columns
+        for combination in self.label_encoder.classes:
+            if not isinstance(combination, tuple) or len(combination) != n_labels:
+                is_wrong = True
+        if is_wrong:
+            raise ValueError(
+                "the labels and columns of a condition do not fit together"
+            )
+
     @classmethod
-    def from_data(cls, y: np.ndarray) -> MixedEncoder:
-        """The combinations of labels, and the columns of numbers, of y (n, L)."""
+    def from_data(cls, y: NDArray[Any]) -> MixedEncoder:
+        """The combinations of labels, and the continuous columns, of y (n, L)."""
         labeled = tuple(not are_numbers(column) for column in y.T)
         if all(labeled):
             raise DataError(
@@ -215,53 +235,65 @@ class MixedEncoder:
         is_label = np.array(labeled)
         combinations = row_tuples(y[:, is_label])
         check_labels(combinations, "y")
-        continuous = ContinuousEncoder.from_data(as_finite(y[:, ~is_label]))
-        return cls(ClassEncoder.from_data(combinations), continuous, labeled)
+        continuous_encoder = ContinuousEncoder.from_data(as_finite(y[:, ~is_label]))
+        return cls(ClassEncoder.from_data(combinations), continuous_encoder, labeled)
+
+    @property
+    def n_columns(self) -> int:
+        """L, the number of columns."""
+        return len(self.labeled)
 
     @property
     def condition_dim(self) -> int:
         """l, the number of continuous columns; labels divide the rows instead."""
-        return self.continuous.condition_dim
+        return self.continuous_encoder.condition_dim
+
+    @property
+    def _is_label(self) -> Mask:
+        """Which columns (L,) are labels."""
+        return np.array(self.labeled)
 
     def encode(self, y: Any) -> MixedY:
-        """The classes and numbers of y (n, L), or of a sequence of n tuples."""
+        """The classes and the standardized columns of the user's y; see `split`."""
+        classes, continuous = self.split(y)
+        return MixedY.from_parts(
+            classes, self.continuous_encoder.standardize(continuous)
+        )
+
+    def split(self, y: Any) -> tuple[ClassIndices, Floats]:
+        """The classes of the user's y, and its continuous columns (n, l).
+
+        y is (n, L), one row of it, or a sequence of n tuples.
+        """
         array = as_array(y)
         if array.ndim == 1 and len(array) and all(isinstance(r, tuple) for r in array):
             array = np.array([list(row) for row in array], dtype=object)
         array = np.atleast_2d(array)
-        n_columns = len(self.labeled)
-        if array.ndim != 2 or array.shape[1] != n_columns:
+        if array.ndim != 2 or array.shape[1] != self.n_columns:
             raise DataError(
-                f"y has shape {np.shape(y)} but the model was fitted with {n_columns} "
-                f"columns, {sum(self.labeled)} of them labels",
-                f"pass an (n, {n_columns}) array",
+                f"y has shape {np.shape(y)} but the model was fitted with "
+                f"{self.n_columns} columns, {sum(self.labeled)} of them labels",
+                f"pass an (n, {self.n_columns}) array",
             )
-        is_label = np.array(self.labeled)
-        combinations = row_tuples(array[:, is_label].astype(object))
-        classes = self.labels.encode(combinations).values[:, None].double()
-        numbers = self.continuous.encode(array[:, ~is_label]).values
-        return MixedY(torch.cat((classes, numbers), 1))
+        combinations = row_tuples(array[:, self._is_label].astype(object))
+        continuous = self.continuous_encoder.as_columns(array[:, ~self._is_label])
+        return self.label_encoder.encode(combinations), continuous
 
-    def decode(self, y: MixedY) -> np.ndarray:
-        """The columns (n, L) of an encoded y."""
-        numbers = self.continuous.decode(ContinuousY(y.numbers))
-        return self.merge_columns(ClassIndices(y.class_indices), numbers)
-
-    def merge_columns(
-        self, classes: ClassIndices, numbers: np.ndarray | None
-    ) -> np.ndarray:
-        """y (n, L) from classes, and the numbers (n, l) in their own units."""
-        is_label = np.array(self.labeled)
-        y = np.empty((len(classes), len(is_label)), dtype=object)
-        y[:, is_label] = [list(row) for row in self.labels.decode(classes)]
-        y[:, ~is_label] = numbers
+    def merge(self, classes: ClassIndices, continuous: Floats) -> NDArray[Any]:
+        """y (n, L) as the user writes it, from what `split` gives."""
+        combinations = self.label_encoder.decode(classes)
+        y = np.empty((len(classes), self.n_columns), dtype=object)
+        y[:, self._is_label] = [list(combination) for combination in combinations]
+        y[:, ~self._is_label] = continuous
         return y
 
 
 ConditionEncoder = ClassEncoder | ContinuousEncoder | MixedEncoder
 
 
-def infer_encoder(array: np.ndarray, n_rows: int, name: str = "y") -> ConditionEncoder:
+def infer_encoder(
+    array: NDArray[Any], n_rows: int, name: str = "y"
+) -> ConditionEncoder:
     """The encoder for the user's y of n rows.
 
     A y of one dimension is labels. Of two dimensions, a column of which all values are
@@ -287,18 +319,6 @@ def infer_encoder(array: np.ndarray, n_rows: int, name: str = "y") -> ConditionE
     return ContinuousEncoder.from_data(as_finite(array))
 
 
-def decode_y(encoder: ConditionEncoder, y: EncodedY) -> np.ndarray:
-    """y as the user writes it; `encoder` is that of this kind of y."""
-    match encoder, y:
-        case ClassEncoder(), ClassIndices():
-            return encoder.decode(y)
-        case ContinuousEncoder(), ContinuousY():
-            return encoder.decode(y)
-        case MixedEncoder(), MixedY():
-            return encoder.decode(y)
-    raise TypeError(f"{type(y).__name__} is not encoded by a {encoder.kind} encoder")
-
-
 def require_encoder(encoder: ConditionEncoder | None) -> ConditionEncoder:
     """The encoder of a model's y; a `DataError` if the model was fitted without y."""
     if encoder is None or encoder.are_clusters:
@@ -306,58 +326,20 @@ def require_encoder(encoder: ConditionEncoder | None) -> ConditionEncoder:
     return encoder
 
 
-def encode_y(
-    encoder: ConditionEncoder | None, y: Any, n: int | None, points: str
-) -> EncodedY:
-    """The encoded y of n points: the user's y is one condition for all, or n of them.
-
-    Parameters
-    ----------
-    encoder : that of the model; None if it has no y
-    y : the user's
-    n : the number of points; None if y says it
-    points : what errors call them, such as "samples"
-
-    Raises
-    ------
-    DataError
-        If the model was fitted without y, or y does not fit it or n.
-    """
-    encoder = require_encoder(encoder)
-    if hasattr(y, "__array__"):  # of any library
-        y = as_array(y)
-    encoded = encoder.encode(broadcast_condition(encoder, y, 1 if n is None else n))
-    if n is not None and len(encoded) != n:
-        fact = f"y has {len(encoded)} conditions for {n} {points}"
-        raise DataError(fact, "pass one for all, or one for each")
-    return encoded
-
-
-def encode_requested_y(encoder: ConditionEncoder | None, y: Any, n: int) -> EncodedY:
-    """The encoded y of the samples that a user asks for, with the user's y and n.
-
-    For n = 1, the default of `sample`, there is one sample for each condition in y. For
-    any other n, y has one condition for all samples, or n of them.
-    """
-    asked_n = n if n > 1 else None
-    return encode_y(encoder, y, asked_n, "samples")
-
-
 def broadcast_condition(encoder: ConditionEncoder, y: Any, n: int) -> Any:
-    """y for n samples: a single condition is repeated n times, an array stays."""
+    """The user's y of n points: one condition is repeated n times, several stay."""
     y = unmasked(y, "y")
     if isinstance(encoder, ClassEncoder):
         if not _is_one_label(y, encoder):
             return y
-        label = y.item() if hasattr(y, "item") else y
+        label = y.item() if isinstance(y, np.generic | np.ndarray | Tensor) else y
         return object_array([label] * n)
     array = as_array(y)
-    if isinstance(encoder, MixedEncoder):
-        if not _is_one_row(array, len(encoder.labeled)):
-            return array
-        return np.tile(array.astype(object).reshape(1, -1), (n, 1))
-    if array.ndim > 0 and not _is_one_row(array, encoder.condition_dim):
+    is_one_number = array.ndim == 0
+    if not is_one_number and not _is_one_row(array, encoder.n_columns):
         return array
+    if isinstance(encoder, MixedEncoder):
+        array = array.astype(object)
     return np.tile(array.reshape(1, -1), (n, 1))
 
 
@@ -368,7 +350,7 @@ def _is_one_label(y: Any, encoder: ClassEncoder) -> bool:
     return isinstance(y, tuple) and y in set(encoder.classes.tolist())
 
 
-def _is_one_row(array: np.ndarray, n_columns: int) -> bool:
+def _is_one_row(array: NDArray[Any], n_columns: int) -> bool:
     """Whether an array is one row of `n_columns` values, not a sequence of rows."""
     is_one_row = array.ndim == 1 and len(array) == n_columns
     return is_one_row and not isinstance(array[0], tuple)

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sliceflow.engine import events
@@ -26,7 +26,7 @@ from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.errors import HintedError, warn_user
 from sliceflow.models.file import ModelFileError, load, save
-from sliceflow.models.protocols import RunningFit
+from sliceflow.models.protocols import AnyRunningFit
 from sliceflow.models.ranks import Communicator, LostRankError
 from sliceflow.models.saving import SavedHistory
 from sliceflow.saved_types import FLOAT_DTYPES, ArraySpec, Between, Count
@@ -64,9 +64,9 @@ class _SavedState:
     seed: Seed
     steps: tuple[ModelStep, ...]
     history: SavedHistory
-    x: Annotated[np.ndarray, ArraySpec("d n", FLOAT_DTYPES, finite=False)]
+    x: Annotated[NDArray[Any], ArraySpec("d n", FLOAT_DTYPES, finite=False)]
     coordinates: (
-        Annotated[np.ndarray, ArraySpec("c n", FLOAT_DTYPES, finite=False)] | None
+        Annotated[NDArray[Any], ArraySpec("c n", FLOAT_DTYPES, finite=False)] | None
     )
     stage_index: Count
     step_index: Count
@@ -142,7 +142,10 @@ class Checkpoints:
             raise self._interrupted_error()
 
     def resume(
-        self, state: FlowState, running: RunningFit[Any], history: events.History
+        self,
+        state: FlowState,
+        running: AnyRunningFit,
+        history: events.History,
     ) -> None:
         """Put a flow where the last checkpoint ended, if there is one."""
         if self._last is not None:
@@ -157,7 +160,10 @@ class Checkpoints:
             self._path.unlink(missing_ok=True)
 
     def save_if_due(
-        self, state: FlowState, running: RunningFit[Any], history: events.History
+        self,
+        state: FlowState,
+        running: AnyRunningFit,
+        history: events.History,
     ) -> None:
         """Write a checkpoint if it is time, or if Ctrl-C was pressed: then raise.
 
@@ -215,7 +221,7 @@ class Checkpoints:
     def _write_or_warn(
         self,
         state: FlowState,
-        running: RunningFit[Any],
+        running: AnyRunningFit,
         history: events.History,
     ) -> None:
         try:
@@ -228,7 +234,7 @@ class Checkpoints:
     def _write(
         self,
         state: FlowState,
-        running: RunningFit[Any],
+        running: AnyRunningFit,
         history: events.History,
     ) -> None:
         """Write a checkpoint. If the main rank cannot, all ranks raise its OSError."""
@@ -260,7 +266,7 @@ class Checkpoints:
         if failure:
             raise OSError(failure)
 
-    def _gather(self, x: Tensor) -> np.ndarray:
+    def _gather(self, x: Tensor) -> NDArray[Any]:
         """The particles x (d, n) of all ranks on the main rank; none on the others."""
         parts = []
         for _, part in self._ranks.iter_points(x):
@@ -274,7 +280,7 @@ class Checkpoints:
 def _restore(
     saved: _SavedState,
     state: FlowState,
-    running: RunningFit[Any],
+    running: AnyRunningFit,
     history: events.History,
 ) -> None:
     """Take the particles, the state and the history from a checkpoint."""

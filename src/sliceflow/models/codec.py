@@ -8,8 +8,8 @@ example,
     class Line:
         name: str
         color: Annotated[Shade, Gray | Rgb]  # an object of one of these dataclasses
-        x: Annotated[np.ndarray, ArraySpec("n", "float64")]
-        y: Annotated[np.ndarray, ArraySpec("n", "float64")] | None = None
+        x: Annotated[NDArray[Any], ArraySpec("n", "float64")]
+        y: Annotated[NDArray[Any], ArraySpec("n", "float64")] | None = None
 
         def check_saved(self) -> None:
             if self.name == "":
@@ -49,6 +49,7 @@ from typing import (
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from sliceflow.devices import resolve_device
 from sliceflow.models import packing
@@ -77,13 +78,13 @@ _DATE_KINDS = "mM"
 _LABEL_DTYPE = re.compile(r"[<>|=]?[biufUSmMO]\d{0,9}(\[\d{0,9}[a-zA-Z]{1,2}\])?")
 
 
-def encode(value: object) -> tuple[bytes, dict[str, np.ndarray]]:
+def encode(value: object) -> tuple[bytes, dict[str, NDArray[Any]]]:
     """The header and the packed arrays of a dataclass's object.
 
     Raises a ValueError for what `decode` would not accept.
     """
     schema = _struct(type(value))
-    arrays: dict[str, np.ndarray] = {}
+    arrays: dict[str, NDArray[Any]] = {}
     header = msgspec.msgpack.encode(_object_to_node(value, "", arrays))
     try:
         msgspec.msgpack.decode(header, type=schema)
@@ -95,7 +96,7 @@ def encode(value: object) -> tuple[bytes, dict[str, np.ndarray]]:
 def decode(
     cls: type[T],
     header: bytes,
-    arrays: Mapping[str, np.ndarray],
+    arrays: Mapping[str, NDArray[Any]],
     device: torch.device | str = "cpu",
 ) -> T:
     """The object of the dataclass `cls`, its tensors on `device` (`resolve_device`).
@@ -282,7 +283,8 @@ def _array_kinds(cls: type) -> dict[str, _ArrayKind]:
         for option in _options(annotation):
             about = getattr(option, "__metadata__", [None])[0]
             if isinstance(about, ArraySpec):
-                kinds[name] = _ArrayKind(option.__origin__, about)
+                array_type = get_args(option)[0]
+                kinds[name] = _ArrayKind(get_origin(array_type) or array_type, about)
     return kinds
 
 
@@ -293,7 +295,12 @@ def _options(annotation: Any) -> Sequence[Any]:
     return [annotation]
 
 
-def _check_arrays(cls: type, arrays: Mapping[str, np.ndarray]) -> None:
+def _has_label_arrays(options: Sequence[Any]) -> bool:
+    """Whether arrays of labels are among the types that a field may hold."""
+    return any(getattr(option, "__metadata__", None) == (Label,) for option in options)
+
+
+def _check_arrays(cls: type, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Raise a ValueError unless the arrays of an object, by field, fit `ArraySpec`."""
     sizes: dict[str, int] = {}
     for name, array in arrays.items():
@@ -328,7 +335,7 @@ def _check_shape(
 
 
 def _object_to_node(
-    value: object, path: str, arrays: dict[str, np.ndarray]
+    value: object, path: str, arrays: dict[str, NDArray[Any]]
 ) -> _ObjectNode:
     """The node of a dataclass's object; its arrays are added to `arrays`, by path."""
     cls: type = type(value)
@@ -354,14 +361,14 @@ def _object_to_node(
             nodes[name] = _label_to_node(item, item_path)
         elif tuple[Label, ...] in options and isinstance(item, tuple | list):
             nodes[name] = [_label_to_node(label, item_path) for label in item]
-        elif Annotated[np.ndarray, Label] in options and isinstance(item, np.ndarray):
+        elif _has_label_arrays(options) and isinstance(item, np.ndarray):
             nodes[name] = _label_array_to_node(item, item_path)
         else:
             nodes[name] = _to_node(item, item_path, arrays)
     return _STRUCTS[cls](**nodes)
 
 
-def _to_node(value: object, path: str, arrays: dict[str, np.ndarray]) -> object:
+def _to_node(value: object, path: str, arrays: dict[str, NDArray[Any]]) -> object:
     """The node of any value but an array or a label."""
     if type(value) in _STRUCTS:
         return _object_to_node(value, path, arrays)
@@ -399,7 +406,7 @@ def _scalar_to_node(value: object, path: str) -> _LabelNode:
     return value
 
 
-def _label_array_to_node(array: np.ndarray, path: str) -> _LabelArrayNode:
+def _label_array_to_node(array: NDArray[Any], path: str) -> _LabelArrayNode:
     """The node of an array of labels."""
     labels = tuple(_label_to_node(label, path) for label in _as_labels(array))
     node = _LabelArrayNode(array.dtype.str, labels)
@@ -414,7 +421,7 @@ def _label_array_to_node(array: np.ndarray, path: str) -> _LabelArrayNode:
 class _Reader:
     """Makes objects from the nodes of a header."""
 
-    unread: dict[str, np.ndarray]  # the packed arrays that no object has taken yet
+    unread: dict[str, NDArray[Any]]  # the packed arrays that no object has taken yet
     device: torch.device | str  # of tensors
 
     def saved_object(self, node: _ObjectNode, path: str) -> object:
@@ -460,12 +467,12 @@ class _Reader:
             return _label_array(node)
         return _label(node)
 
-    def _array(self, path: str, about: ArraySpec) -> np.ndarray:
+    def _array(self, path: str, about: ArraySpec) -> NDArray[Any]:
         if path not in self.unread:
             raise ValueError(f"the array {path} is missing")
         return packing.unpack(self.unread.pop(path), about.differences)
 
-    def _tensor(self, array: np.ndarray) -> Tensor:
+    def _tensor(self, array: NDArray[Any]) -> Tensor:
         import torch  # files of tables have no tensors, and torch takes long to import
 
         return torch.from_numpy(array).to(resolve_device(self.device))
@@ -490,7 +497,7 @@ def _label(node: object) -> object:
     return node
 
 
-def _label_array(node: _LabelArrayNode) -> np.ndarray:
+def _label_array(node: _LabelArrayNode) -> NDArray[Any]:
     """The array of labels of a node; a ValueError if labels are not of its dtype."""
     # numpy would accept more than names of types: lists of them, and worse.
     if not _LABEL_DTYPE.fullmatch(node.dtype):
@@ -499,7 +506,7 @@ def _label_array(node: _LabelArrayNode) -> np.ndarray:
     labels = list(map(_label, node.labels))
     if dtype.itemsize * len(labels) > MAX_LABEL_BYTES:
         raise ValueError(f"{len(labels)} labels of dtype {dtype} are too many")
-    array: np.ndarray
+    array: NDArray[Any]
     if dtype.kind in _DATE_KINDS:
         array = np.array(labels, np.int64).view(dtype)
     else:
@@ -511,7 +518,7 @@ def _label_array(node: _LabelArrayNode) -> np.ndarray:
     return array
 
 
-def _as_labels(array: np.ndarray) -> list[object]:
+def _as_labels(array: NDArray[Any]) -> list[object]:
     """The labels of an array as Python's objects, dates as integers."""
     if array.dtype.kind in _DATE_KINDS:
         array = array.view(np.int64)

@@ -34,17 +34,19 @@ def across_ranks(spec: FlowSpec, ranks: Communicator) -> FlowSpec:
         return spec
     stages = []
     for stage in spec.stages:
-        transport = _across_ranks(stage.transport, ranks, stage.exact_marginals)
+        transport = _transport_across_ranks(
+            stage.transport, ranks, stage.exact_marginals
+        )
         stages.append(replace(stage, transport=transport))
     return replace(spec, stages=stages)
 
 
-def _across_ranks(
+def _transport_across_ranks(
     transport: Transport, ranks: Communicator, exact_marginals: bool
 ) -> Transport:
     if isinstance(transport, ShrunkTransport):
-        shared = _across_ranks(transport.transport, ranks, exact_marginals)
-        return replace(transport, transport=shared, sum_over_ranks=ranks.sum_)
+        summed = _transport_across_ranks(transport.transport, ranks, exact_marginals)
+        return replace(transport, transport=summed, sum_over_ranks=ranks.sum_)
     if exact_marginals and not isinstance(transport, HistogramTransport):
         transport = HistogramTransport(_MARGINAL_BINS)
     if not isinstance(transport, HistogramTransport):
@@ -120,8 +122,8 @@ class DistributedHistogramTransport:
         identity_classes = []
         if per_class:
             is_missing = torch.isinf(ends)  # no rank has a value
-            is_still = is_missing.any(0).any(0).view(-1, h)[:, 0]
-            identity_classes = torch.nonzero(is_still)[:, 0].tolist()
+            stays = is_missing.any(0).any(0).view(-1, h)[:, 0]
+            identity_classes = torch.nonzero(stays)[:, 0].tolist()
             ends = torch.where(is_missing, 0.0, ends)
         return ends[0], -ends[1], identity_classes
 

@@ -24,7 +24,7 @@ from sliceflow.devices import require_memory
 from sliceflow.engine.events import ClosableListener, EventT, Listeners, Progress
 from sliceflow.engine.random import RandomStateLike, Seed
 from sliceflow.errors import HintedError, warn_user
-from sliceflow.models.fit_plan import FitPlan
+from sliceflow.models.prepared_fit import PreparedFit, copied_parameters
 from sliceflow.models.protocols import (
     Adapter,
     FitResult,
@@ -34,7 +34,7 @@ from sliceflow.models.protocols import (
     Options,
     ParticleResult,
     PlannedFit,
-    PreparedFit,
+    PlanT,
     RowsT,
 )
 from sliceflow.models.ranks import ONE_PROCESS, Communicator
@@ -66,7 +66,8 @@ __all__ = ["Estimator", "FitResult", "NoRowsError"]
 # `score` draws at least this many samples, so that its own noise is small where there
 # are few rows. More would take longer.
 _MIN_SCORED = 2_000
-_OPTION = "options__"  # how scikit-learn names a field of the parameter `options`
+# How scikit-learn names a field of the parameter `options`.
+_OPTION_PREFIX = "options__"
 
 
 OptionsT = TypeVar("OptionsT", bound=Options)
@@ -87,7 +88,7 @@ class NoRowsError(HintedError, ValueError):
     """Rows cannot be added or removed, because the model does not have its rows."""
 
 
-class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
+class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT, PlanT]):
     """Base class of all estimators: parameters, plans, progress, files, kept rows.
 
     A subclass has a constructor, whose parameters include `random_state` and `verbose`,
@@ -120,18 +121,24 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
     save_rows: bool = False
     # Set by a fit.
     _record: FitRecord[RowsT, FittedT]
-    plan_: FitPlan
+    plan_: PlanT
     history_: HistoryColumns
     n_iter_: int
     # All rows, if some were added or removed since the last fit.
     _pending_rows: RowsT | None = None
 
     @abstractmethod
-    def _adapter(self, like_fitted: bool = False) -> Adapter[RowsT, FittedT, EventT]:
+    def _adapter(
+        self, like_fitted: bool = False
+    ) -> Adapter[RowsT, FittedT, EventT, PlanT]:
         """The adapter that reads rows and plans their fit, for the current parameters.
 
         With `like_fitted`, rows must be of the kind that the model was fitted to.
         """
+
+    @abstractmethod
+    def _plan_of(self, fitted: FittedT) -> PlanT:
+        """The plan of a fitted state. Only a subclass knows that it is a `PlanT`."""
 
     # Parameters
 
@@ -141,22 +148,22 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
         if not deep or self._options_type is None:
             return parameters
         options = self._options_or_defaults(self._options_type)
-        if is_dataclass(options):
+        if is_dataclass(options):  # else `fit` refuses them
             for field in fields(options):
-                parameters[_OPTION + field.name] = getattr(options, field.name)
+                parameters[_OPTION_PREFIX + field.name] = getattr(options, field.name)
         return parameters
 
     def set_params(self, **parameters: Any) -> Self:
         """Set parameters; ``options__NAME=value`` changes one field of `options`."""
         if self._options_type is None:
             return super().set_params(**parameters)
-        known = {field.name for field in fields(self._options_type)}
+        option_names = {field.name for field in fields(self._options_type)}
         changes = {}
-        for name in [name for name in parameters if name.startswith(_OPTION)]:
-            option = name.removeprefix(_OPTION)
-            if option not in known:
+        for name in [name for name in parameters if name.startswith(_OPTION_PREFIX)]:
+            option = name.removeprefix(_OPTION_PREFIX)
+            if option not in option_names:
                 fact = f"Invalid parameter {name!r} for {type(self).__name__}"
-                raise ValueError(f"{fact}; options have {sorted(known)}")
+                raise ValueError(f"{fact}; options have {sorted(option_names)}")
             changes[option] = parameters.pop(name)
         super().set_params(**parameters)
         if changes:
@@ -195,18 +202,17 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
         """
         return self._run_fit(self._plan_fit(X, y), listeners)
 
-    def _plan_fit(self, X: Any, y: Any) -> PlannedFit[RowsT, FittedT, EventT]:
+    def _plan_fit(self, X: Any, y: Any) -> PlannedFit[RowsT, FittedT, EventT, PlanT]:
         """The planned fit of the user's X and y, which `prepare` may have planned."""
         if isinstance(X, PreparedFit):
-            planned_fit: PlannedFit[RowsT, FittedT, EventT] = X.planned_fit_for(self, y)
-            return planned_fit
+            return X.planned_fit_for(self, y)
         adapter = self._adapter()
         rows = adapter.read(X, y)
         return adapter.plan_fit(rows, Seed.from_random_state(self.random_state))
 
     def _run_fit(
         self,
-        planned_fit: PlannedFit[RowsT, FittedT, EventT],
+        planned_fit: PlannedFit[RowsT, FittedT, EventT, PlanT],
         listeners: Listeners[EventT],
         *,
         ranks: Communicator = ONE_PROCESS,
@@ -243,7 +249,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
 
     def prepare(
         self, X: Any, y: Any = None
-    ) -> PreparedFit[PlannedFit[RowsT, FittedT, EventT]]:
+    ) -> PreparedFit[PlannedFit[RowsT, FittedT, EventT, PlanT]]:
         """Read and plan the rows. `fit` takes the result instead of X and y.
 
         Parameters
@@ -260,9 +266,9 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
             estimator has now.
         """
         planned_fit = self._plan_fit(X, y)
-        return PreparedFit(self, self.get_params(deep=False), planned_fit)
+        return PreparedFit(self, copied_parameters(self), planned_fit)
 
-    def plan(self, X: Any, y: Any = None) -> FitPlan:
+    def plan(self, X: Any, y: Any = None) -> PlanT:
         """What ``fit(X, y)`` would do, its memory and its time. Print it.
 
         A plan runs no trial. What takes one is "auto" until the fit has chosen it, such
@@ -289,8 +295,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
         10200
         """
         if isinstance(X, PreparedFit):
-            planned_fit: PlannedFit[RowsT, FittedT, EventT] = X.planned_fit_for(self, y)
-            return planned_fit.plan
+            return X.planned_fit_for(self, y).plan
         adapter = self._adapter()
         return adapter.plan_fit(adapter.read(X, y), self._seed_copy()).plan
 
@@ -343,10 +348,13 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
         >>> bool((both == at_once).all()), bool((both == first).all())
         (True, False)
         """
-        current = self._current_rows()
-        adapter = self._adapter(like_fitted=current is not None)
-        new = adapter.read(X, y)
-        rows = _copied(new) if current is None else current.concatenate(new)
+        current_rows = self._current_rows()
+        adapter = self._adapter(like_fitted=current_rows is not None)
+        new_rows = adapter.read(X, y)
+        if current_rows is None:
+            rows = _copied(new_rows)
+        else:
+            rows = current_rows.concatenate(new_rows)
         return self._fit_rows(adapter, rows, refit, listeners)
 
     def forget(
@@ -395,9 +403,9 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
         >>> bool((forgotten == never_seen).all())
         True
         """
-        known = self._needed_rows()
+        current_rows = self._required_rows()
         adapter = self._adapter(like_fitted=True)
-        rows = remove_rows(known, adapter.read(X, y))
+        rows = remove_rows(current_rows, adapter.read(X, y))
         return self._fit_rows(adapter, rows, refit, listeners)
 
     def refit(self, *, listeners: Listeners[EventT] = ()) -> Self:
@@ -414,11 +422,11 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
         -------
         self : the estimator
         """
-        return self._fit_rows(self._adapter(), self._needed_rows(), True, listeners)
+        return self._fit_rows(self._adapter(), self._required_rows(), True, listeners)
 
     def _fit_rows(
         self,
-        adapter: Adapter[RowsT, FittedT, EventT],
+        adapter: Adapter[RowsT, FittedT, EventT, PlanT],
         rows: RowsT,
         refit: bool,
         listeners: Listeners[EventT],
@@ -457,7 +465,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
     def _store(
         self,
         record: FitRecord[RowsT, FittedT],
-        particles: ParticleResult | None = None,
+        particles: ParticleResult[Any] | None = None,
     ) -> None:
         """Replace the fitted attributes by those of a new model.
 
@@ -466,7 +474,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
         """
         self.__dict__.pop("_pending_rows", None)
         self._record = record
-        self.plan_ = record.fitted.plan
+        self.plan_ = self._plan_of(record.fitted)
         self.history_ = record.history
         self.n_iter_ = max(map(len, record.history.values()), default=0)
 
@@ -496,7 +504,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT]):
         fact = f"this {type(self).__name__} does not have its rows: {reason}"
         raise NoRowsError(fact, hint)
 
-    def _needed_rows(self) -> RowsT:
+    def _required_rows(self) -> RowsT:
         """The model's rows, with pending changes; a `NoRowsError` if there are none."""
         rows = self._current_rows()
         if rows is None:

@@ -13,11 +13,12 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 import numpy as np
 import zstandard
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load as from_safetensors
 from safetensors.numpy import save as to_safetensors
@@ -69,6 +70,14 @@ WRONG_CONTENT = (
 )
 
 
+@runtime_checkable
+class DrawsSamples(Protocol):
+    """A saved object that draws samples, which take memory, too."""
+
+    def sample_bytes(self) -> int:
+        """Memory to draw one sample."""
+
+
 @contextmanager
 def as_model_file_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turn whatever is wrong with the content of a file into a `ModelFileError`."""
@@ -116,9 +125,8 @@ def load(
     path : the file, or the folder of a run of the command line
     types : the dataclasses that the file may hold
     device : the device of tensors
-    max_memory : bytes that the object may take, together with ``value.sample_bytes()``
-    if it has this method. None takes a limit from the size of the file; see
-    `MemoryBudget`
+    max_memory : bytes that the object may take, together with one sample if it is a
+        `DrawsSamples`. None takes a limit from the size of the file; see `MemoryBudget`
 
     Raises
     ------
@@ -149,7 +157,7 @@ def load_by_class_name(
     with as_model_file_errors(name):
         class_name, header, arrays = parse(content, budget)
         value = codec.decode(find_type(class_name), header, arrays, device)
-        if hasattr(value, "sample_bytes"):
+        if isinstance(value, DrawsSamples):
             budget.check_sample(value.sample_bytes())
     return value
 
@@ -158,7 +166,7 @@ def write(
     path: str | os.PathLike[str],
     class_name: str,
     header: bytes,
-    arrays: Mapping[str, np.ndarray],
+    arrays: Mapping[str, NDArray[Any]],
 ) -> None:
     """Write a file of the dataclass `class_name`, given its header and arrays."""
     envelope = Envelope(FORMAT, sliceflow.__version__, class_name, msgspec.Raw(header))
@@ -174,7 +182,7 @@ def write(
 
 def parse(
     content: bytes, budget: MemoryBudget
-) -> tuple[str, bytes, dict[str, np.ndarray]]:
+) -> tuple[str, bytes, dict[str, NDArray[Any]]]:
     """Read the name of the dataclass, its header and the arrays from a file's content.
 
     The `budget` counts memory before it is allocated. Raises a ValueError if the file
@@ -206,7 +214,7 @@ def _check_age(content: bytes) -> None:
         )
 
 
-def _unzip(content: bytes, budget: MemoryBudget) -> dict[str, np.ndarray]:
+def _unzip(content: bytes, budget: MemoryBudget) -> dict[str, NDArray[Any]]:
     """The tensors of a file, whose checksum zstd compares."""
     try:
         size = zstandard.frame_content_size(content)
@@ -218,7 +226,7 @@ def _unzip(content: bytes, budget: MemoryBudget) -> dict[str, np.ndarray]:
             content, allow_extra_data=False
         )
         _check_header_size(int.from_bytes(unzipped[:8], "little"), budget)
-        tensors: dict[str, np.ndarray] = from_safetensors(unzipped)
+        tensors: dict[str, NDArray[Any]] = from_safetensors(unzipped)
     except (zstandard.ZstdError, SafetensorError) as error:
         raise ValueError(
             f"it is not a sliceflow file, or is damaged: {error}; copy or save it again"
@@ -238,8 +246,8 @@ def _find_type(class_name: str, types: Sequence[type[T]]) -> type[T]:
     """The dataclass of this name."""
     by_name = {saved_type.__name__: saved_type for saved_type in types}
     if class_name not in by_name:
-        known = ", ".join(by_name)
-        raise ValueError(f"it holds {class_name[:60]!r}, not one of {known}")
+        class_names = ", ".join(by_name)
+        raise ValueError(f"it holds {class_name[:60]!r}, not one of {class_names}")
     return by_name[class_name]
 
 

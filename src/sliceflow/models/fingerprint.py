@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 import sliceflow
 from sliceflow.engine.random import Seed
@@ -86,7 +87,7 @@ def require_same_parameters(
 
 
 def digest(
-    array: np.ndarray | None,
+    array: NDArray[Any] | None,
     ranks: Communicator = ONE_PROCESS,
     shard: Shard | None = None,
 ) -> str:
@@ -109,7 +110,7 @@ def digest(
     return f"{array.dtype} {shape} #{total:016x}"
 
 
-def _row_contents(array: np.ndarray) -> list[bytes]:
+def _row_contents(array: NDArray[Any]) -> list[bytes]:
     """The bytes of every row. Objects, such as texts, give the bytes of their repr."""
     if array.dtype == object:
         # Text may have surrogates, which UTF-8 cannot encode otherwise.

@@ -12,6 +12,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import (
@@ -26,10 +27,9 @@ from typing import (
     overload,
 )
 
-import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from sliceflow.engine import y_encoders
 from sliceflow.engine.allocation import stratified_indices
 from sliceflow.engine.clouds import sliced_distance
 from sliceflow.engine.encoded_y import EncodedY
@@ -38,6 +38,7 @@ from sliceflow.engine.flow import FlowState, do_nothing, simulate
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import RandomStateLike, Seed
 from sliceflow.engine.transports import Transport, TransportName
+from sliceflow.engine.y_encoders import ClassEncoder, require_encoder
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.estimator import (
@@ -46,6 +47,7 @@ from sliceflow.models.estimator import (
     require_sample_memory,
 )
 from sliceflow.models.fingerprint import fingerprint, require_same_parameters
+from sliceflow.models.prepared_fit import PreparedFit, copied_parameters
 from sliceflow.models.protocols import (
     FitResult,
     FittedFlow,
@@ -56,10 +58,11 @@ from sliceflow.models.protocols import (
     Options,
     ParticleResult,
     PlannedFlowFit,
-    PreparedFit,
+    PlanT,
     RunningFit,
 )
 from sliceflow.models.ranks import ONE_PROCESS, Communicator
+from sliceflow.models.rows import RowConditions
 from sliceflow.models.saving import FitRecord, save
 from sliceflow.validation import (
     is_object_of,
@@ -99,8 +102,8 @@ UserRowsT = TypeVar("UserRowsT")
 
 
 class FlowEstimator(
-    Estimator[FlowRowsT, FittedFlowT, Event],
-    Generic[FlowRowsT, FittedFlowT, UserRowsT],
+    Estimator[FlowRowsT, FittedFlowT, Event, PlanT],
+    Generic[FlowRowsT, FittedFlowT, PlanT, UserRowsT],
 ):
     """An estimator that moves particles onto the rows, step by step.
 
@@ -116,25 +119,24 @@ class FlowEstimator(
     device: str | torch.device
     preset: Literal["paper"] | None
     save_rows: bool
+    options: Options | None
     # Set by a fit. `classes_` exists if y is labels. The particle attributes exist
     # unless the model was loaded from a file saved without particles.
-    classes_: np.ndarray
+    classes_: NDArray[Any]
     particles_: UserRowsT
-    particle_conditions_: Any
+    particle_conditions_: NDArray[Any] | None
 
     @abstractmethod
     def _adapter(
         self, like_fitted: bool = False, ranks: Communicator = ONE_PROCESS
-    ) -> FlowAdapter[FlowRowsT, FittedFlowT]:
+    ) -> FlowAdapter[FlowRowsT, FittedFlowT, PlanT]:
         """The adapter that reads rows and plans their fit, on these ranks."""
 
     @abstractmethod
     def _fitted_flow(self) -> FittedFlow[UserRowsT]:
         """The fitted state, which gives samples in the user's form."""
 
-    def _require_shared_parameters(
-        self, options: Options | None, flags: Sequence[str]
-    ) -> None:
+    def _require_shared_parameters(self, flags: Sequence[str]) -> None:
         """Raise a `ParameterError` for the first invalid parameter that all flows have.
 
         `flags` are the names of parameters that must be True or False.
@@ -144,6 +146,7 @@ class FlowEstimator(
         for name in flags:
             require_bool(name, getattr(self, name))
 
+        options = self.options
         is_options = options is None or isinstance(options, self._options_type)
         requirement = f"None or a sliceflow.{self._options_type.__name__}"
         require(is_options, "options", options, requirement)
@@ -227,11 +230,11 @@ class FlowEstimator(
 
     def _open_checkpoints(
         self,
-        planned_fit: PlannedFlowFit[FlowRowsT, FittedFlowT],
+        planned_fit: PlannedFlowFit[FlowRowsT, FittedFlowT, PlanT],
         folder: Path,
         every: float,
         keep: bool,
-    ) -> PlannedFlowFit[FlowRowsT, FittedFlowT]:
+    ) -> PlannedFlowFit[FlowRowsT, FittedFlowT, PlanT]:
         """The fit with checkpoints. It resumes from the last one, if there is one."""
         device = torch.device(planned_fit.plan.device)
         checkpoints = Checkpoints(
@@ -251,7 +254,7 @@ class FlowEstimator(
 
     def prepare(
         self, X: Any, y: Any = None, *, ranks: Communicator | None = None
-    ) -> PreparedFit[PlannedFlowFit[FlowRowsT, FittedFlowT]]:
+    ) -> PreparedFit[PlannedFlowFit[FlowRowsT, FittedFlowT, PlanT]]:
         """Read and plan the rows. `fit` takes the result instead of X and y.
 
         Parameters
@@ -270,19 +273,16 @@ class FlowEstimator(
             estimator has now.
         """
         planned_fit = self._plan_fit(X, y, ranks)
-        return PreparedFit(self, self.get_params(deep=False), planned_fit)
+        return PreparedFit(self, copied_parameters(self), planned_fit)
 
     def _plan_fit(
         self, X: Any, y: Any, ranks: Communicator | None = None
-    ) -> PlannedFlowFit[FlowRowsT, FittedFlowT]:
+    ) -> PlannedFlowFit[FlowRowsT, FittedFlowT, PlanT]:
         """The planned fit of the user's X and y, which `prepare` may have planned."""
         is_ranks = ranks is None or isinstance(ranks, Communicator)
         require(is_ranks, "ranks", ranks, "None or what sliceflow.ranks.joined gives")
         if isinstance(X, PreparedFit):
-            planned_fit: PlannedFlowFit[FlowRowsT, FittedFlowT] = X.planned_fit_for(
-                self, y, ranks
-            )
-            return planned_fit
+            return X.planned_fit_for(self, y, ranks)
         if ranks is None:
             ranks = ONE_PROCESS
         adapter = self._adapter(ranks=ranks)
@@ -302,7 +302,7 @@ class FlowEstimator(
         return adapter.plan_fit(rows, seed)
 
     def _fingerprint(
-        self, planned_fit: PlannedFlowFit[FlowRowsT, FittedFlowT]
+        self, planned_fit: PlannedFlowFit[FlowRowsT, FittedFlowT, PlanT]
     ) -> dict[str, str]:
         """Texts of all that the result of a fit depends on.
 
@@ -320,7 +320,7 @@ class FlowEstimator(
     def _store(
         self,
         record: FitRecord[FlowRowsT, FittedFlowT],
-        particles: ParticleResult | None = None,
+        particles: ParticleResult[UserRowsT] | None = None,
     ) -> None:
         """Replace the fitted attributes; a file may have no particles."""
         super()._store(record)
@@ -330,7 +330,7 @@ class FlowEstimator(
             self.particles_ = particles.X
             self.particle_conditions_ = particles.y
         encoder = record.fitted.y_encoder
-        if isinstance(encoder, y_encoders.ClassEncoder) and not encoder.are_clusters:
+        if isinstance(encoder, ClassEncoder) and not encoder.are_clusters:
             self.classes_ = encoder.classes
 
     # Sampling
@@ -353,7 +353,7 @@ class FlowEstimator(
         y: Any = None,
         random_state: RandomStateLike = None,
         return_y: Literal[True],
-    ) -> tuple[UserRowsT, Any]: ...
+    ) -> tuple[UserRowsT, NDArray[Any] | None]: ...
 
     def sample(
         self,
@@ -362,7 +362,7 @@ class FlowEstimator(
         y: Any = None,
         random_state: RandomStateLike = None,
         return_y: bool = False,
-    ) -> UserRowsT | tuple[UserRowsT, Any]:
+    ) -> UserRowsT | tuple[UserRowsT, NDArray[Any] | None]:
         """Draw fresh samples.
 
         Parameters
@@ -381,7 +381,7 @@ class FlowEstimator(
         -------
         samples : (n, …)
             Rows of the type and in the units of X.
-        y : array, DataFrame or None
+        y : array or None
             The conditions of the samples; None if there are none. Only with `return_y`.
 
         Raises
@@ -402,14 +402,11 @@ class FlowEstimator(
         """
         fitted = self._fitted_flow()
         seed = Seed.from_random_state(random_state)
-        n, encoded_y = encode_y_for_samples(fitted, n, y, seed)
-        rows = fitted.sample(n, encoded_y, seed)
-        if not return_y:
-            return rows
-        encoder = fitted.y_encoder
-        if encoded_y is None or encoder is None or encoder.are_clusters:
-            return rows, None
-        return rows, y_encoders.decode_y(encoder, encoded_y)
+        requested = RequestedSamples.from_user(fitted, n, y, seed)
+        rows = fitted.sample(requested.n, requested.encoded_y, seed)
+        if return_y:
+            return rows, requested.y
+        return rows
 
     def score(self, X: Any, y: Any = None) -> float:
         """Minus the sliced Wasserstein distance of samples to rows: higher is better.
@@ -439,7 +436,8 @@ class FlowEstimator(
         held_out_y = _encode_y_of_rows(fitted, y, n)
         times = draws_per_scored_row(n)
         if held_out_y is None:
-            _, sample_y = encode_y_for_samples(fitted, times * n, None, seed)
+            requested = RequestedSamples.from_user(fitted, times * n, None, seed)
+            sample_y = requested.encoded_y
         else:
             sample_y = held_out_y.repeat(times)
         drawn = fitted.comparable_points(fitted.sample(times * n, sample_y, seed))
@@ -507,11 +505,11 @@ def _checkpoint_folder(checkpoint_dir: object) -> Path:
     return folder
 
 
-def _encode_y_of_rows(fitted: FittedFlow[Any], y: Any, n: int) -> EncodedY | None:
+def _encode_y_of_rows(fitted: FittedFlow[object], y: Any, n: int) -> EncodedY | None:
     """The encoded conditions of n rows; None if the user has none."""
     if y is None:
         return None
-    encoder = y_encoders.require_encoder(fitted.y_encoder)
+    encoder = require_encoder(fitted.y_encoder)
     encoded_y: EncodedY = encoder.encode(as_array(y))
     if len(encoded_y) != n:
         fact = f"X has {n} rows but y has {len(encoded_y)}"
@@ -519,24 +517,52 @@ def _encode_y_of_rows(fitted: FittedFlow[Any], y: Any, n: int) -> EncodedY | Non
     return encoded_y
 
 
-def encode_y_for_samples(
-    fitted: FittedFlow[Any], n: int, y: Any, seed: Seed
-) -> tuple[int, EncodedY | None]:
-    """The number of samples, and their encoded conditions.
+@dataclass(frozen=True)
+class RequestedSamples:
+    """How many samples a user asks for, and their conditions.
 
-    If y is None, the conditions have the data's proportions.
+    Attributes
+    ----------
+    n : the number of samples
+    conditions : those of the samples; None without y
     """
-    require_int("n", n, 1)
-    require_sample_memory(fitted, n, fitted.device)  # before y is allocated
-    if y is None:
-        encoded_y = fitted.encoded_y
-        if encoded_y is None:
-            return n, None
-        indices = stratified_indices(encoded_y, n, seed.child("conditions"))
-        return n, encoded_y.take(indices)
-    requested = y_encoders.encode_requested_y(fitted.y_encoder, y, n)
-    require_sample_memory(fitted, len(requested), fitted.device)
-    return len(requested), requested
+
+    n: int
+    conditions: RowConditions | None
+
+    @classmethod
+    def from_user(
+        cls, fitted: FittedFlow[object], n: int, y: Any, seed: Seed
+    ) -> RequestedSamples:
+        """The samples of the user's n and y, if there is memory for them.
+
+        If y is None, their conditions are those of rows, in the data's proportions.
+        """
+        require_int("n", n, 1)
+        require_sample_memory(fitted, n, fitted.device)  # before y is allocated
+        if y is None:
+            if fitted.conditions is None:
+                return cls(n, None)
+            row_y = fitted.conditions.encoded_y
+            indices = stratified_indices(row_y, n, seed.child("conditions"))
+            return cls(n, fitted.conditions.take(indices))
+        conditions = RowConditions.of_samples(fitted.y_encoder, y, n)
+        require_sample_memory(fitted, len(conditions), fitted.device)
+        return cls(len(conditions), conditions)
+
+    @property
+    def encoded_y(self) -> EncodedY | None:
+        """The conditions as the model takes them; None without y."""
+        if self.conditions is None:
+            return None
+        return self.conditions.encoded_y
+
+    @property
+    def y(self) -> NDArray[Any] | None:
+        """The conditions as the user writes them; None without y, and of clusters."""
+        if self.conditions is None or self.conditions.encoder.are_clusters:
+            return None
+        return self.conditions.y
 
 
 def run_flow(

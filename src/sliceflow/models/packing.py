@@ -10,10 +10,13 @@ Both keep dtype and shape, and can be undone exactly:
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 
-def pack(array: np.ndarray, n_difference_axes: int = 0) -> np.ndarray:
+def pack(array: NDArray[Any], n_difference_axes: int = 0) -> NDArray[Any]:
     """Pack an array: differences along its last axes, in byte planes."""
     array = np.ascontiguousarray(array)
     if n_difference_axes:
@@ -23,7 +26,7 @@ def pack(array: np.ndarray, n_difference_axes: int = 0) -> np.ndarray:
     return planes.view(array.dtype).reshape(array.shape)
 
 
-def unpack(packed: np.ndarray, n_difference_axes: int = 0) -> np.ndarray:
+def unpack(packed: NDArray[Any], n_difference_axes: int = 0) -> NDArray[Any]:
     """The array that `pack` was given."""
     packed = np.ascontiguousarray(packed)
     planes = packed.reshape(-1).view(np.uint8).reshape(packed.itemsize, -1)
@@ -36,7 +39,7 @@ def unpack(packed: np.ndarray, n_difference_axes: int = 0) -> np.ndarray:
     return array
 
 
-def _differences(array: np.ndarray, n_axes: int) -> np.ndarray:
+def _differences(array: NDArray[Any], n_axes: int) -> NDArray[Any]:
     """Differences of the bits as integers, modulo 2^bits.
 
     The differences 0, −1, 1, −2, … become 0, 1, 2, 3, …, so that the high bytes of
@@ -47,15 +50,15 @@ def _differences(array: np.ndarray, n_axes: int) -> np.ndarray:
         whole = np.diff(whole, axis=axis, prepend=whole.dtype.type(0))
     signed = whole.view(f"i{array.itemsize}")
     sign = signed >> (8 * array.itemsize - 1)  # 0 or −1
-    codes: np.ndarray = (signed << 1) ^ sign
+    codes: NDArray[Any] = (signed << 1) ^ sign
     return codes.view(array.dtype)
 
 
-def _sums(differences: np.ndarray, n_axes: int) -> np.ndarray:
+def _sums(differences: NDArray[Any], n_axes: int) -> NDArray[Any]:
     """The array from which `_differences` were taken."""
     codes = differences.view(f"u{differences.itemsize}")
     sign = ~(codes & 1) + codes.dtype.type(1)  # 0 or all bits
-    whole: np.ndarray = (codes >> 1) ^ sign
+    whole: NDArray[Any] = (codes >> 1) ^ sign
     for axis in range(-n_axes, 0):
         whole = np.cumsum(whole, axis=axis, dtype=whole.dtype)
     return whole.view(differences.dtype)

@@ -15,16 +15,17 @@ the particles to a flow that sees y, and `kept_cloud` takes the kept ones out of
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sliceflow.devices import require_memory
 from sliceflow.engine.allocation import MIN_PARTICLES, extra_y, stratified_indices
 from sliceflow.engine.clouds import ClassSlices, Cloud, Permutation
 from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
-from sliceflow.engine.flow import MapSharing, flow_y
+from sliceflow.engine.flow import MapSharing
 from sliceflow.engine.random import Seed
 from sliceflow.models.ranks import Communicator
 from sliceflow.models.rows import RowConditions
@@ -56,7 +57,7 @@ class ParticleAllocation:
     n_kept: int
     n_flow_particles: int
     sharing: MapSharing = "unconditional"
-    kept_user_y: np.ndarray | None = None
+    kept_user_y: NDArray[Any] | None = None
     row_y: FlowY | None = None
     particle_y: FlowY | None = None
     order: Permutation | None = None
@@ -89,9 +90,7 @@ class ParticleAllocation:
         kept_user_y = None
         if not row_conditions.encoder.are_clusters:
             kept_user_y = row_conditions.y[indices.numpy()]
-        row_y = flow_y(
-            row_conditions.encoded_y, sharing, row_conditions.encoder.condition_dim
-        )
+        row_y = row_conditions.flow_y(sharing)
         if row_y is None:
             n_flow_particles = max(n_kept, MIN_PARTICLES) if stores_maps else n_kept
             return cls(n_kept, n_flow_particles, kept_user_y=kept_user_y)

@@ -58,9 +58,9 @@ def _with_changed_defaults(
 ) -> SettingsT:
     """The settings, where those equal to their default have the value of a preset."""
     changes = {}
-    for name in [field.name for field in fields(settings)]:
-        default = getattr(defaults, name)
-        value = getattr(preset, name)
-        if value != default and getattr(settings, name) == default:
-            changes[name] = value
+    for field in fields(settings):
+        default = getattr(defaults, field.name)
+        value = getattr(preset, field.name)
+        if value != default and getattr(settings, field.name) == default:
+            changes[field.name] = value
     return replace(settings, **changes)

@@ -1,8 +1,7 @@
 """What the shared core asks of a kind of data: typed seams that mypy checks.
 
 `Adapter.read` turns the user's X and y into rows, `Adapter.plan_fit` plans a fit of
-them: a `PlannedFit`, whose `run` does it. A `PreparedFit` is a planned fit that a user
-holds.
+them: a `PlannedFit`, whose `run` does it.
 
 A plan runs no trial: settings that take one stay "auto" in it, and `run` begins with
 choosing them, by the method `tune` of the planned fit. But to plan a fit of pictures
@@ -41,8 +40,9 @@ from typing import (
     TypeVar,
 )
 
-import numpy as np
+from numpy.typing import NDArray
 
+from sliceflow.arrays import Ints
 from sliceflow.engine.events import (
     Event,
     EventListener,
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from sliceflow.engine.flow import FlowSpec, FlowState, ParticleNoise
     from sliceflow.engine.y_encoders import ConditionEncoder
     from sliceflow.models.checkpoints import Checkpoints
+    from sliceflow.models.rows import RowConditions
 
 
 # What `history_` shows: columns of equal length, by name; see `events.History`.
@@ -78,13 +79,6 @@ class Options(Protocol):
         """Raise a `ParameterError` for the first invalid one."""
 
 
-class HasParameters(Protocol):
-    """An estimator, as scikit-learn knows it."""
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters of the constructor, by name."""
-
-
 class Rows(Protocol):
     """Training rows, as an estimator reads, keeps, adds and forgets them."""
 
@@ -93,7 +87,7 @@ class Rows(Protocol):
     def concatenate(self, others: Self) -> Self:
         """These rows and then the others."""
 
-    def take(self, indices: np.ndarray) -> Self:
+    def take(self, indices: Ints) -> Self:
         """A copy of the rows with these indices, in this order."""
 
     def keys(self) -> Sequence[Hashable]:
@@ -106,7 +100,7 @@ class FlowRows(Rows, Protocol):
     def digests(self, ranks: Communicator) -> dict[str, str]:
         """Short texts that identify X and y, by which a checkpoint knows its rows."""
 
-    def in_users_form(self, device: torch.device) -> tuple[Any, Any]:
+    def in_users_form(self, device: torch.device) -> tuple[object, NDArray[Any] | None]:
         """X and y as the user would pass them."""
 
 
@@ -143,8 +137,8 @@ class FittedFlow(Fitted, Protocol[UserRowsT_co]):
         """The encoder of y; None without y."""
 
     @property
-    def encoded_y(self) -> EncodedY | None:
-        """The encoded y of the rows."""
+    def conditions(self) -> RowConditions | None:
+        """The conditions of the rows; None without y."""
 
     def sample(self, n: int, y: EncodedY | None, seed: Seed) -> UserRowsT_co:
         """n samples in the user's form, with these encoded conditions."""
@@ -156,23 +150,25 @@ class FittedFlow(Fitted, Protocol[UserRowsT_co]):
 RowsT = TypeVar("RowsT", bound=Rows)
 FlowRowsT = TypeVar("FlowRowsT", bound=FlowRows)
 FittedT = TypeVar("FittedT", bound=Fitted)
-FittedFlowT = TypeVar("FittedFlowT", bound=FittedFlow[Any])
+FittedFlowT = TypeVar("FittedFlowT", bound=FittedFlow[object])
+PlanT = TypeVar("PlanT", bound=FitPlan)
 # Covariant: a fit that gives one kind of state will do where one of several is asked
 # for.
 RowsT_co = TypeVar("RowsT_co", bound=Rows, covariant=True)
 FlowRowsT_co = TypeVar("FlowRowsT_co", bound=FlowRows, covariant=True)
 FittedT_co = TypeVar("FittedT_co", bound=Fitted, covariant=True)
-FittedFlowT_co = TypeVar("FittedFlowT_co", bound=FittedFlow[Any], covariant=True)
+FittedFlowT_co = TypeVar("FittedFlowT_co", bound=FittedFlow[object], covariant=True)
+PlanT_co = TypeVar("PlanT_co", bound=FitPlan, covariant=True)
 # Of the events that the listeners of a fit get.
 EventT_co = TypeVar("EventT_co", bound=ProgressEvent, covariant=True)
 
 
 @dataclass(frozen=True)
-class ParticleResult:
+class ParticleResult(Generic[UserRowsT_co]):
     """The particles at the end of a flow, for the attributes of its estimator."""
 
-    X: Any  # in the form of the user's X
-    y: Any  # their conditions; None without conditions
+    X: UserRowsT_co  # in the form of the user's X
+    y: NDArray[Any] | None  # their conditions; None without conditions
 
 
 @dataclass(frozen=True)
@@ -182,14 +178,14 @@ class FitResult(Generic[FittedT_co]):
     fitted: FittedT_co
     history: HistoryColumns = field(default_factory=dict)
     warning: Warning | None = None  # what the user should know about the result
-    particles: ParticleResult | None = None  # of a flow
+    particles: ParticleResult[Any] | None = None  # of a flow
 
 
-class PlannedFit(Protocol[RowsT_co, FittedT_co, EventT_co]):
+class PlannedFit(Protocol[RowsT_co, FittedT_co, EventT_co, PlanT_co]):
     """A planned fit, which has not run yet."""
 
     @property
-    def plan(self) -> FitPlan:
+    def plan(self) -> PlanT_co:
         """What the fit will do. A fitted state has the plan of what it did."""
 
     @property
@@ -209,69 +205,12 @@ class PlannedFit(Protocol[RowsT_co, FittedT_co, EventT_co]):
         """
 
 
-PlannedFitT_co = TypeVar(
-    "PlannedFitT_co", bound=PlannedFit[Rows, Fitted, ProgressEvent], covariant=True
-)
-
-
-@dataclass(frozen=True)
-class PreparedFit(Generic[PlannedFitT_co]):
-    """What `prepare` gives, and what `fit` takes instead of X.
-
-    Attributes
-    ----------
-    estimator : the one that will be fitted
-    parameters : its parameters when the fit was planned
-    planned_fit : what will run
-    """
-
-    estimator: HasParameters
-    parameters: Mapping[str, object]
-    planned_fit: PlannedFitT_co
-
-    @property
-    def plan(self) -> FitPlan:
-        """What the fit will do. Print it."""
-        return self.planned_fit.plan
-
-    def planned_fit_for(self, estimator: object, *others: object) -> PlannedFitT_co:
-        """The planned fit; a ValueError if this estimator would plan another one now.
-
-        `others` are arguments of a fit that only count before it is prepared. They must
-        be None.
-        """
-        is_given = any(other is not None for other in others)
-        if self.estimator is not estimator or is_given:
-            raise ValueError(
-                "X was prepared: fit the estimator that did it, without y and ranks"
-            )
-        parameters = self.estimator.get_params(deep=False)
-        changed = [
-            name
-            for name, value in parameters.items()
-            if name != "verbose" and not _is_same(value, self.parameters[name])
-        ]
-        if changed:
-            names = ", ".join(changed)
-            raise ValueError(
-                f"X was prepared with other parameters ({names}): prepare it again"
-            )
-        return self.planned_fit
-
-
-def _is_same(value: Any, prepared: Any) -> bool:
-    """Whether a parameter is still what it was; a new array is another one."""
-    if value is prepared:
-        return True
-    try:
-        return bool(value == prepared)
-    except (ValueError, RuntimeError):  # arrays and tensors compare each element
-        return False
+AnyPlannedFit: TypeAlias = PlannedFit[Rows, Fitted, ProgressEvent, FitPlan]
 
 
 class PlannedFlowFit(
-    PlannedFit[FlowRowsT_co, FittedFlowT_co, Event],
-    Protocol[FlowRowsT_co, FittedFlowT_co],
+    PlannedFit[FlowRowsT_co, FittedFlowT_co, Event, PlanT_co],
+    Protocol[FlowRowsT_co, FittedFlowT_co, PlanT_co],
 ):
     """A fit of a `FlowEstimator`, which may resume from a checkpoint."""
 
@@ -323,7 +262,10 @@ class RunningFit(Protocol[FittedFlowT_co]):
         """What the fit gives, once the particles have arrived."""
 
 
-class Adapter(Protocol[RowsT, FittedT_co, EventT_co]):
+AnyRunningFit: TypeAlias = RunningFit[FittedFlow[object]]
+
+
+class Adapter(Protocol[RowsT, FittedT_co, EventT_co, PlanT_co]):
     """Reads rows and plans their fit, for the parameters of one estimator."""
 
     def read(self, X: Any, y: Any) -> RowsT:
@@ -331,12 +273,13 @@ class Adapter(Protocol[RowsT, FittedT_co, EventT_co]):
 
     def plan_fit(
         self, rows: RowsT, seed: Seed
-    ) -> PlannedFit[RowsT, FittedT_co, EventT_co]:
+    ) -> PlannedFit[RowsT, FittedT_co, EventT_co, PlanT_co]:
         """Plan a fit of these rows. Raises an error if that is impossible."""
 
 
 class FlowAdapter(
-    Adapter[FlowRowsT, FittedFlowT_co, Event], Protocol[FlowRowsT, FittedFlowT_co]
+    Adapter[FlowRowsT, FittedFlowT_co, Event, PlanT_co],
+    Protocol[FlowRowsT, FittedFlowT_co, PlanT_co],
 ):
     """An adapter of a flow, which may run on several ranks."""
 
@@ -348,4 +291,4 @@ class FlowAdapter(
 
     def plan_fit(
         self, rows: FlowRowsT, seed: Seed
-    ) -> PlannedFlowFit[FlowRowsT, FittedFlowT_co]: ...
+    ) -> PlannedFlowFit[FlowRowsT, FittedFlowT_co, PlanT_co]: ...

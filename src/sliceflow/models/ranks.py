@@ -16,16 +16,19 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
+from sliceflow.arrays import Floats
 from sliceflow.dataframes import as_dataframe, column_names
 from sliceflow.devices import resolve_device
 from sliceflow.engine.events import EventListener, EventT, notify
 from sliceflow.errors import DataError, HintedError, ParameterError
 
 if TYPE_CHECKING:
+    import pandas as pd
     import torch
     from torch import Tensor
 
@@ -44,6 +47,18 @@ __all__ = [
 VALUES_PER_CHUNK = 1 << 20
 
 ValueT = TypeVar("ValueT")
+DTypeT = TypeVar("DTypeT", bound=np.generic)
+
+
+class Sliceable(Protocol):
+    """Rows of any kind: an array, a tensor, a DataFrame or a list."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: slice, /) -> Any: ...
+
+
+SliceableT = TypeVar("SliceableT", bound=Sliceable)
 
 
 class LostRankError(HintedError, RuntimeError):
@@ -133,9 +148,10 @@ class Communicator:
         end = (self.rank + 1) * total // self.size
         return Shard(first, end - first, total)
 
-    def own_rows(self, rows: Any) -> Any:
+    def own_rows(self, rows: SliceableT) -> SliceableT:
         """This rank's equal part of `rows`, of which every rank has all."""
-        return rows[self.own_shard(len(rows)).slice]
+        part: SliceableT = rows[self.own_shard(len(rows)).slice]
+        return part
 
     def shard_by_counts(self, count: int, data_kind: str = "rows") -> Shard:
         """The shard of this rank, which has `count` rows, by the counts of all ranks.
@@ -212,7 +228,7 @@ class Communicator:
             dist.all_reduce(t, getattr(dist.ReduceOp, operation))
         return t
 
-    def all_gather_objects(self, value: Any) -> list[Any]:
+    def all_gather_objects(self, value: ValueT) -> list[ValueT]:
         """The values of all ranks, as a list by rank.
 
         They are pickled: keep them small.
@@ -221,14 +237,15 @@ class Communicator:
             return [value]
         import torch.distributed as dist
 
-        values: list[Any] = [None] * self.size
+        values = [value] * self.size  # those of the others take these places
         with self._reporting_lost_ranks():
             dist.all_gather_object(values, value)
         return values
 
     def broadcast(self, value: ValueT) -> ValueT:
         """Send the value of rank 0 to all ranks, and return it."""
-        of_rank_0: ValueT = self.all_gather_objects(value if self.is_main else None)[0]
+        sent = [value] if self.is_main else []
+        (of_rank_0,) = self.all_gather_objects(sent)[0]
         return of_rank_0
 
     def iter_points(self, t: Tensor) -> Iterator[tuple[int, Tensor]]:
@@ -268,7 +285,18 @@ class Communicator:
             gathered[:, wanted] = part[:, indices[wanted] - first]
         return gathered
 
-    def all_gather_rows(self, rows: Any) -> Any:
+    @overload
+    def all_gather_rows(self, rows: Tensor) -> Tensor: ...
+
+    @overload
+    def all_gather_rows(self, rows: NDArray[DTypeT]) -> NDArray[DTypeT]: ...
+
+    @overload
+    def all_gather_rows(self, rows: pd.DataFrame) -> pd.DataFrame: ...
+
+    def all_gather_rows(
+        self, rows: Tensor | NDArray[Any] | pd.DataFrame
+    ) -> Tensor | NDArray[Any] | pd.DataFrame:
         """The rows (n, …) of all ranks, of the same type as `rows`."""
         if self.size == 1:
             return rows
@@ -283,7 +311,7 @@ class Communicator:
             return array
         return as_dataframe(array, names)
 
-    def mean(self, rows: np.ndarray, n: int) -> np.ndarray:
+    def mean(self, rows: NDArray[Any], n: int) -> Floats:
         """The mean (d,) of each column over the n rows of all ranks.
 
         `rows` (k, d) are those of this rank. The bits do not depend on how the rows are
@@ -291,14 +319,14 @@ class Communicator:
         """
         return self._mean(rows, n, None)
 
-    def mean_square(self, rows: np.ndarray, n: int, about: np.ndarray) -> np.ndarray:
+    def mean_square(self, rows: NDArray[Any], n: int, about: NDArray[Any]) -> Floats:
         """The mean (d,) of (rows − about)² over the n rows of all ranks.
 
         `rows` (k, d) are those of this rank, `about` is (d,). See `mean`.
         """
         return self._mean(rows, n, about)
 
-    def _mean(self, rows: np.ndarray, n: int, about: np.ndarray | None) -> np.ndarray:
+    def _mean(self, rows: NDArray[Any], n: int, about: NDArray[Any] | None) -> Floats:
         """The mean of the values or squares that `_squared_deviations` gives.
 
         A sum of floats depends on their order, and a flow amplifies such differences.
@@ -332,8 +360,8 @@ class Communicator:
         return np.asarray(np.where(is_finite, scaled_back, largest))
 
     def _largest_magnitudes(
-        self, rows: np.ndarray, about: np.ndarray | None
-    ) -> np.ndarray:
+        self, rows: NDArray[Any], about: NDArray[Any] | None
+    ) -> Floats:
         """The largest magnitude (d,) of the values that `_mean` adds up."""
         low = rows.min(axis=0).astype(np.float64)
         high = rows.max(axis=0).astype(np.float64)
@@ -379,12 +407,12 @@ class Communicator:
 ONE_PROCESS = Communicator()  # a fit in one process
 
 
-def _squared_deviations(rows: np.ndarray, about: np.ndarray | None) -> np.ndarray:
+def _squared_deviations(rows: NDArray[Any], about: NDArray[Any] | None) -> Floats:
     """(rows − about)² in float64; the rows themselves if `about` is None."""
     values = np.asarray(rows, np.float64)
     if about is None:
         return values
-    squares: np.ndarray = np.square(values - about)
+    squares: Floats = np.square(values - about)
     return squares
 
 

@@ -1,4 +1,4 @@
-"""Training rows: their conditions, and how rows are appended and compared.
+"""Rows and their conditions: `RowConditions` of any rows, and `ArrayRows` of a fit.
 
 When rows are added or forgotten, all rows that the model then has are fitted
 again, with the same seed. So a model that forgot rows is the model that never saw them.
@@ -11,19 +11,24 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
-from sliceflow.engine.encoded_y import ClassIndices, EncodedY
-from sliceflow.engine.labels import label_key
+from sliceflow.arrays import Floats, Ints
+from sliceflow.engine.encoded_y import ClassIndices, EncodedY, FlowY, MixedY
+from sliceflow.engine.flow import MapSharing, flow_y
+from sliceflow.engine.labels import as_array, label_key
 from sliceflow.engine.y_encoders import (
     ClassEncoder,
     ConditionEncoder,
     ContinuousEncoder,
     MixedEncoder,
+    broadcast_condition,
     infer_encoder,
+    require_encoder,
 )
 from sliceflow.errors import DataError
 from sliceflow.models.fingerprint import digest
@@ -37,35 +42,78 @@ _MAX_STANDARDIZED = 1e50
 
 @dataclass(frozen=True)
 class RowConditions:
-    """The conditions y of n rows.
+    """The conditions y of n rows of data or samples, as users write y and encoded.
+
+    Continuous columns are kept as the user wrote them: to encode them rounds.
 
     Attributes
     ----------
-    encoder : the kind of y, which encodes and decodes it
+    encoder : the kind of y
     class_indices : class indices (n,) of labels, or None if y has no labels
-    continuous : continuous columns (n, l) as the user wrote them, or None
+    continuous : continuous columns (n, l) in the user's units, or None
     """
 
     encoder: ConditionEncoder
     class_indices: Annotated[Tensor, ArraySpec("n", "int64", ge=0)] | None = None
-    continuous: Annotated[np.ndarray, ArraySpec("n l", "float64")] | None = None
+    continuous: Annotated[Floats, ArraySpec("n l", "float64")] | None = None
 
     @classmethod
-    def infer(cls, y: np.ndarray, n: int, name: str = "y") -> RowConditions:
+    def infer(cls, y: NDArray[Any], n: int, name: str = "y") -> RowConditions:
         """The conditions of the user's y of n rows; errors say its `name`."""
         y = _in_narrowest_type(y)
-        encoder = infer_encoder(y, n, name)
+        return cls._of_kind(infer_encoder(y, n, name), y)
+
+    @classmethod
+    def like_fitted(
+        cls, encoder: ConditionEncoder | None, y: Any, n: int | None, rows: str
+    ) -> RowConditions:
+        """The conditions of other rows, from the user's y for a fitted model.
+
+        Parameters
+        ----------
+        encoder : that of the model; None if it has no y
+        y : the user's: one condition for all rows, or one for each
+        n : the number of rows; None if y says it
+        rows : what errors call them, such as "samples"
+
+        Raises
+        ------
+        DataError
+            If the model was fitted without y, or y does not fit it or n.
+        """
+        encoder = require_encoder(encoder)
+        if hasattr(y, "__array__"):  # of any library
+            y = as_array(y)
+        y_of_rows = broadcast_condition(encoder, y, 1 if n is None else n)
+        conditions = cls._of_kind(encoder, y_of_rows)
+        if n is not None and len(conditions) != n:
+            fact = f"y has {len(conditions)} conditions for {n} {rows}"
+            raise DataError(fact, "pass one for all, or one for each")
+        return conditions
+
+    @classmethod
+    def of_samples(
+        cls, encoder: ConditionEncoder | None, y: Any, n: int
+    ) -> RowConditions:
+        """The conditions of the samples that a user asks for, with these y and n.
+
+        For n = 1, the default of `sample`, there is one sample for each condition in y.
+        For any other n, y has one condition for all samples, or n of them.
+        """
+        return cls.like_fitted(encoder, y, n if n > 1 else None, "samples")
+
+    @classmethod
+    def _of_kind(cls, encoder: ConditionEncoder, y: Any) -> RowConditions:
+        """The conditions of the user's y, one for each row."""
         if isinstance(encoder, ClassEncoder):
             return cls(encoder, encoder.encode(y).values)
         if isinstance(encoder, MixedEncoder):
-            is_continuous = ~np.array(encoder.labeled)
-            continuous = y[:, is_continuous].astype(np.float64)
-            return cls(encoder, encoder.encode(y).class_indices, continuous)
-        return cls(encoder, None, y.astype(np.float64))
+            classes, continuous = encoder.split(y)
+            return cls(encoder, classes.values, continuous)
+        return cls(encoder, None, encoder.as_columns(y))
 
-    @property
-    def n(self) -> int:
-        """The number of rows."""
+    def __len__(self) -> int:
+        """n, the number of rows."""
         if self.class_indices is not None:
             return len(self.class_indices)
         assert self.continuous is not None
@@ -83,24 +131,31 @@ class RowConditions:
 
     def check_saved(self) -> None:
         """Raise a ValueError if conditions from a file contradict each other."""
-        labels, columns = _split_encoder(self.encoder)
-        if (self.class_indices is None) != (labels is None):
+        label_encoder = _label_encoder(self.encoder)
+        if (self.class_indices is None) != (label_encoder is None):
             raise ValueError("classes do not fit the kind of condition")
-        if (self.continuous is None) != (columns is None):
+        continuous_encoder = _continuous_encoder(self.encoder)
+        if (self.continuous is None) != (continuous_encoder is None):
             raise ValueError("continuous columns do not fit the kind of condition")
-        if isinstance(self.encoder, MixedEncoder):
-            _check_mixed(self.encoder)
-        if self.class_indices is not None and labels is not None:
-            _check_class_indices(self.class_indices, labels)
-        if self.continuous is not None and columns is not None:
-            _check_continuous(self.continuous, columns)
+        if self.class_indices is not None and label_encoder is not None:
+            _check_class_indices(self.class_indices, label_encoder)
+        if self.continuous is not None and continuous_encoder is not None:
+            _check_continuous(self.continuous, continuous_encoder)
 
     @cached_property
     def encoded_y(self) -> EncodedY:
         """The conditions as the engine uses them."""
         if isinstance(self.encoder, ClassEncoder):
             return self.label_y
-        return self.encoder.encode(self.y)
+        assert self.continuous is not None, "y has continuous columns"
+        if isinstance(self.encoder, ContinuousEncoder):
+            return self.encoder.standardize(self.continuous)
+        continuous_y = self.encoder.continuous_encoder.standardize(self.continuous)
+        return MixedY.from_parts(self.label_y, continuous_y)
+
+    def flow_y(self, sharing: MapSharing) -> FlowY | None:
+        """What a flow sees of the conditions; None if it ignores them."""
+        return flow_y(self.encoded_y, sharing, self.encoder.condition_dim)
 
     @property
     def label_y(self) -> ClassIndices:
@@ -109,56 +164,52 @@ class RowConditions:
         return ClassIndices(self.class_indices.cpu())  # a file may be loaded on a GPU
 
     @cached_property
-    def y(self) -> np.ndarray:
+    def y(self) -> NDArray[Any]:
         """The conditions as the user wrote them."""
         if isinstance(self.encoder, ClassEncoder):
             return self.encoder.decode(self.label_y)
-        assert self.continuous is not None, "y has numbers"
-        if isinstance(self.encoder, MixedEncoder):
-            return self.encoder.merge_columns(self.label_y, self.continuous)
-        return self.continuous
+        assert self.continuous is not None, "y has continuous columns"
+        if isinstance(self.encoder, ContinuousEncoder):
+            return self.continuous
+        return self.encoder.merge(self.label_y, self.continuous)
 
 
-def _split_encoder(
-    encoder: ConditionEncoder,
-) -> tuple[ClassEncoder | None, ContinuousEncoder | None]:
-    """The encoders of the labels and of the continuous columns of y."""
+def _label_encoder(encoder: ConditionEncoder) -> ClassEncoder | None:
+    """The encoder of the labels of y; None if it has none."""
     if isinstance(encoder, MixedEncoder):
-        return encoder.labels, encoder.continuous
+        return encoder.label_encoder
     if isinstance(encoder, ClassEncoder):
-        return encoder, None
-    return None, encoder
+        return encoder
+    return None
 
 
-def _check_class_indices(class_indices: Tensor, labels: ClassEncoder) -> None:
+def _continuous_encoder(encoder: ConditionEncoder) -> ContinuousEncoder | None:
+    """The encoder of the continuous columns of y; None if it has none."""
+    if isinstance(encoder, MixedEncoder):
+        return encoder.continuous_encoder
+    if isinstance(encoder, ContinuousEncoder):
+        return encoder
+    return None
+
+
+def _check_class_indices(class_indices: Tensor, label_encoder: ClassEncoder) -> None:
     """Raise a ValueError if a file has class indices without a label."""
-    if len(class_indices) and int(class_indices.max()) >= labels.n_classes:
-        raise ValueError(f"a class index is not below {labels.n_classes}")
+    if len(class_indices) and int(class_indices.max()) >= label_encoder.n_classes:
+        raise ValueError(f"a class index is not below {label_encoder.n_classes}")
 
 
-def _check_continuous(continuous: np.ndarray, columns: ContinuousEncoder) -> None:
+def _check_continuous(
+    continuous: Floats, continuous_encoder: ContinuousEncoder
+) -> None:
     """Raise a ValueError if a file has values that do not fit their columns."""
     n_columns = continuous.shape[1]
-    if n_columns != columns.condition_dim:
-        raise ValueError(
-            f"there are {n_columns} continuous columns, not {columns.condition_dim}"
-        )
-    standardized = np.abs(columns.encode(continuous).values.numpy())
-    if not (standardized < _MAX_STANDARDIZED).all():
+    n_expected = continuous_encoder.condition_dim
+    if n_columns != n_expected:
+        raise ValueError(f"there are {n_columns} continuous columns, not {n_expected}")
+    standardized = continuous_encoder.standardize(continuous).values
+    if not bool((standardized.abs() < _MAX_STANDARDIZED).all()):
         limit = f"{_MAX_STANDARDIZED:.0e} standard deviations"
         raise ValueError(f"y has numbers beyond {limit}")
-
-
-def _check_mixed(encoder: MixedEncoder) -> None:
-    """Raise a ValueError if the labels and columns of a file do not fit together."""
-    n_labels = sum(encoder.labeled)
-    for combination in encoder.labels.classes:
-        if not isinstance(combination, tuple) or len(combination) != n_labels:
-            raise ValueError(
-                "the labels and columns of a condition do not fit together"
-            )
-    if len(encoder.labeled) - n_labels != encoder.continuous.condition_dim:
-        raise ValueError("the labels and columns of a condition do not fit together")
 
 
 class ConditionsMixin:
@@ -192,10 +243,10 @@ class ConditionsMixin:
         """C, the number of classes; 0 without labels."""
         if self.conditions is None:
             return 0
-        labels, _ = _split_encoder(self.conditions.encoder)
-        if labels is None:
+        label_encoder = _label_encoder(self.conditions.encoder)
+        if label_encoder is None:
             return 0
-        return labels.n_classes
+        return label_encoder.n_classes
 
     @property
     def condition_dim(self) -> int:
@@ -218,20 +269,20 @@ class ArrayRows(ConditionsMixin, ABC):
 
     @property
     @abstractmethod
-    def values(self) -> np.ndarray:
+    def values(self) -> NDArray[Any]:
         """This rank's rows (n, …)."""
 
     @abstractmethod
     def with_values(
-        self, values: np.ndarray, row_conditions: RowConditions | None
+        self, values: NDArray[Any], row_conditions: RowConditions | None
     ) -> Self:
         """Rows of the same kind with other values and conditions."""
 
     def check_lengths(self) -> None:
         """Raise a ValueError if there is not one condition for every row of a file."""
-        if self.conditions is not None and self.conditions.n != len(self):
+        if self.conditions is not None and len(self.conditions) != len(self):
             raise ValueError(
-                f"there are {self.conditions.n} {self._conditions_name} "
+                f"there are {len(self.conditions)} {self._conditions_name} "
                 f"for {len(self)} rows"
             )
 
@@ -244,7 +295,7 @@ class ArrayRows(ConditionsMixin, ABC):
         return self.rank_shard
 
     @property
-    def y(self) -> np.ndarray | None:
+    def y(self) -> NDArray[Any] | None:
         """The conditions of the rows of all ranks, as the user wrote them."""
         if self.conditions is None:
             return None
@@ -256,16 +307,16 @@ class ArrayRows(ConditionsMixin, ABC):
     def concatenate(self, others: Self) -> Self:
         """These rows and then the others."""
         values = np.concatenate((self.values, others.values))
-        return self._with_new_kind(values, concatenate_y(self.y, others.y))
+        return self._with_values_and_y(values, concatenate_y(self.y, others.y))
 
-    def take(self, indices: np.ndarray) -> Self:
+    def take(self, indices: Ints) -> Self:
         """A copy of the rows with these indices, in this order."""
         y = self.y
         if y is not None:
             y = y[indices]
-        return self._with_new_kind(self.values[indices], y)
+        return self._with_values_and_y(self.values[indices], y)
 
-    def _with_new_kind(self, values: np.ndarray, y: np.ndarray | None) -> Self:
+    def _with_values_and_y(self, values: NDArray[Any], y: NDArray[Any] | None) -> Self:
         """Rows with other values and y; the kind of y is inferred anew."""
         row_conditions = None
         if y is not None:
@@ -281,7 +332,7 @@ class ArrayRows(ConditionsMixin, ABC):
         return {"X": digest(self.values, ranks, self.shard), "y": digest(self.y)}
 
 
-def row_keys(X: np.ndarray, y: np.ndarray | None) -> list[Hashable]:
+def row_keys(X: NDArray[Any], y: NDArray[Any] | None) -> list[Hashable]:
     """Keys of rows (n, …) and their y: equal for equal numbers of any type."""
     n = len(X)
     flat = np.ascontiguousarray(X).reshape(n, -1)
@@ -300,8 +351,8 @@ def row_keys(X: np.ndarray, y: np.ndarray | None) -> list[Hashable]:
 
 
 def concatenate_y(
-    first: np.ndarray | None, second: np.ndarray | None
-) -> np.ndarray | None:
+    first: NDArray[Any] | None, second: NDArray[Any] | None
+) -> NDArray[Any] | None:
     """The y of earlier and of new rows, one after the other.
 
     If they are of different kinds, such as numbers and texts, the result has dtype
@@ -328,14 +379,14 @@ def concatenate_y(
     return np.concatenate((first, second))
 
 
-def _broad_kind(y: np.ndarray) -> str:
+def _broad_kind(y: NDArray[Any]) -> str:
     """numpy's letter for the kind of an array, the same for all integers."""
     if y.dtype.kind == "u":
         return "i"
     return y.dtype.kind
 
 
-def _in_narrowest_type(y: np.ndarray) -> np.ndarray:
+def _in_narrowest_type(y: NDArray[Any]) -> NDArray[Any]:
     """Labels (n,) of texts or objects in the narrowest dtype of numpy.
 
     After rows were forgotten, a dtype such as "<U9" would tell that there was a label

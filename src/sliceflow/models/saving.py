@@ -4,7 +4,7 @@ A file holds one dataclass; see `codec`. That of an estimator is made from its c
 the parameters from the annotations of its constructor, the rest from `_state_types`,
 the dataclasses of its fitted state and its rows. For an estimator such as
 
-    class Flow(Estimator[FlowRows, FittedFlow, Event]):
+    class Flow(Estimator[FlowRows, FittedFlow, Event, FlowPlan]):
         _state_types = (FittedFlow, FlowRows)
 
         def __init__(self, n_steps: int = 100, random_state: Any = None) -> None: ...
@@ -47,6 +47,7 @@ from sliceflow.models.protocols import (
     FlowRows,
     HistoryColumns,
     ParticleResult,
+    PlanT,
     RowsT,
 )
 from sliceflow.saved_types import Count
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
 
     from sliceflow.models.estimator import Estimator
 
-EstimatorT = TypeVar("EstimatorT", bound="Estimator[Any, Any, Any]")
+EstimatorT = TypeVar("EstimatorT", bound="Estimator[Any, Any, Any, Any]")
 
 # Parameters that are not saved: they say how and where to compute, not what was fitted.
 UNSAVED_PARAMETERS = ("device", "random_state", "verbose")
@@ -134,7 +135,9 @@ class _FileTypes(NamedTuple):
 _FILE_TYPES: dict[type, _FileTypes] = {}
 
 
-def _file_types(estimator_type: type[Estimator[RowsT, FittedT, EventT]]) -> _FileTypes:
+def _file_types(
+    estimator_type: type[Estimator[RowsT, FittedT, EventT, PlanT]],
+) -> _FileTypes:
     """The dataclasses of a class of estimators, made once."""
     if estimator_type not in _FILE_TYPES:
         _FILE_TYPES[estimator_type] = _make_file_types(estimator_type)
@@ -142,7 +145,7 @@ def _file_types(estimator_type: type[Estimator[RowsT, FittedT, EventT]]) -> _Fil
 
 
 def _make_file_types(
-    estimator_type: type[Estimator[RowsT, FittedT, EventT]],
+    estimator_type: type[Estimator[RowsT, FittedT, EventT, PlanT]],
 ) -> _FileTypes:
     fitted_type, rows_type = estimator_type._state_types
     parameters_type = _parameters_type(estimator_type)
@@ -173,7 +176,7 @@ def _parameters_type(estimator_type: type) -> type:
 
 
 def save(
-    estimator: Estimator[RowsT, FittedT, EventT],
+    estimator: Estimator[RowsT, FittedT, EventT, PlanT],
     path: str | os.PathLike[str],
     particles: FlowRows | None = None,
 ) -> None:

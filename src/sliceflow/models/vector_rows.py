@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    Protocol,
+    Self,
+    TypeAlias,
+    Union,
+)
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from sklearn.utils.validation import check_array, validate_data
 from torch import Tensor
 
@@ -17,6 +27,12 @@ from sliceflow.models.ranks import Shard
 from sliceflow.models.rows import ArrayRows, RowConditions
 from sliceflow.saved_types import ArraySpec, Label
 from sliceflow.validation import from_tensor, unmasked
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# The forms of the user's X, in which samples come back. Not everyone has pandas.
+VectorArray: TypeAlias = Union[NDArray[Any], Tensor, "pd.DataFrame"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +44,7 @@ class VectorRows(ArrayRows):
     numbers of particles and their y depend on all. `n_all_rows` counts all rows.
     """
 
-    X: Annotated[np.ndarray, ArraySpec("n d", ("float32", "float64"))]
+    X: Annotated[NDArray[Any], ArraySpec("n d", ("float32", "float64"))]
     conditions: RowConditions | None = None  # of the rows of all ranks; None without y
     names: tuple[Label, ...] | None = None  # of the columns, if X is a DataFrame
     tensor_device: str | None = None  # of the user's tensor; None for other types
@@ -42,7 +58,7 @@ class VectorRows(ArrayRows):
             raise ValueError(f"there are {len(self.names)} names for {d} columns")
 
     @property
-    def values(self) -> np.ndarray:
+    def values(self) -> NDArray[Any]:
         """This rank's rows (n, d)."""
         return self.X
 
@@ -59,12 +75,14 @@ class VectorRows(ArrayRows):
         return "float32" if self.X.dtype == np.float32 else "float64"
 
     def with_values(
-        self, values: np.ndarray, row_conditions: RowConditions | None
+        self, values: NDArray[Any], row_conditions: RowConditions | None
     ) -> Self:
         """Rows of the same kind with other values and conditions."""
         return replace(self, X=values, conditions=row_conditions)
 
-    def in_users_form(self, device: torch.device) -> tuple[Any, Any]:
+    def in_users_form(
+        self, device: torch.device
+    ) -> tuple[VectorArray, NDArray[Any] | None]:
         """X and y as the user would pass them."""
         X = in_users_form(
             torch.from_numpy(self.X), self.names, self.tensor_device, device
@@ -77,7 +95,7 @@ def in_users_form(
     names: tuple[Any, ...] | None,
     tensor_device: str | None,
     device: torch.device,
-) -> Any:
+) -> VectorArray:
     """Rows (n, d) in the form of the user's X: an array, a tensor or a DataFrame.
 
     `tensor_device` is the kind of device of a tensor X, such as "cuda".
@@ -92,7 +110,7 @@ def in_users_form(
     return as_dataframe(array, names)
 
 
-def checked_by_sklearn(X: Any, estimator: object) -> np.ndarray:
+def checked_by_sklearn(X: Any, estimator: object) -> NDArray[Any]:
     """X after scikit-learn's checks, float32 or float64; errors name the estimator."""
     array = check_array(
         X,
@@ -137,11 +155,11 @@ def checked_like_fitted(
     X: Any,
     estimator: EstimatorOfVectors,
     dtypes: Sequence[str] | None = None,
-) -> np.ndarray:
-    """X after scikit-learn's checks, with the columns of the rows that are known.
+) -> NDArray[Any]:
+    """X after scikit-learn's checks, with the columns of the model's current rows.
 
-    These are the rows of the model, with rows that were added since. The result has one
-    of the `dtypes`, or that of the known rows.
+    Rows that were added since the fit count. The result has one of the `dtypes`, or
+    that of these rows.
     """
     pending = estimator._pending_rows
     if pending is not None:
@@ -175,34 +193,30 @@ def set_columns(estimator: object, n: int, names: tuple[Any, ...] | None) -> Non
         attributes["feature_names_in_"] = np.array(names, dtype=object)
 
 
-def read_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> VectorRows:
+def read_rows(X: Any, validate: Callable[[Any], NDArray[Any]]) -> VectorRows:
     """The user's X as rows without conditions, which know its form.
 
     `validate` is as in `as_rows`.
     """
-    names = None
-    if hasattr(X, "columns"):  # a DataFrame, of pandas or of others
-        names = column_names(X)
+    names = column_names(X)
     tensor_device = None
     if isinstance(X, Tensor):
         tensor_device = X.device.type
     return VectorRows(as_rows(X, validate), names=names, tensor_device=tensor_device)
 
 
-def as_rows(X: Any, validate: Callable[[Any], np.ndarray]) -> np.ndarray:
+def as_rows(X: Any, validate: Callable[[Any], NDArray[Any]]) -> NDArray[Any]:
     """The user's X as (n, d) finite numbers, float32 or float64.
 
     `validate` is scikit-learn's check of the number and the names of columns.
     """
     X = unmasked(from_tensor(X), "X")
-    names = None
-    if hasattr(X, "columns"):  # a DataFrame, of pandas or of others
-        check_columns(X)
-        names = column_names(X)
-        if names is not None:
-            _require_names_of_one_kind(names)
-    else:
+    check_columns(X)
+    names = column_names(X)
+    if names is None:
         X = _as_numeric(X)
+    else:
+        _require_names_of_one_kind(names)
     array = validate(X)
     finite = np.isfinite(array)
     if not finite.all():

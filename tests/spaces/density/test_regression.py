@@ -151,6 +151,13 @@ def test_samples_given_a_continuous_y_have_their_moments(density):
     assert np.corrcoef(samples.T)[0, 1] == pytest.approx(np.tanh(1), abs=0.12)
 
 
+def test_samples_come_with_the_very_y_that_was_asked_for(density, rng):
+    y = 3.3 * rng.normal(size=(20, 1))  # to standardize them and back rounds
+    assert (density.sample(y=y, return_y=True)[1] == y).all()
+    for one in y[:3]:
+        assert (density.sample(2, y=one, return_y=True)[1] == one).all()
+
+
 def test_a_density_given_a_continuous_y_is_saved(density, tmp_path):
     density.save(tmp_path / "density")
     loaded = load(tmp_path / "density")

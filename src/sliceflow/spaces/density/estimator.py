@@ -9,6 +9,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from sklearn.utils import TransformerTags
 from sklearn.utils.validation import check_array
 from torch import Tensor
@@ -22,6 +23,7 @@ from sliceflow.models.estimator import Estimator
 from sliceflow.models.protocols import ParticleResult
 from sliceflow.models.saving import FitRecord
 from sliceflow.models.vector_rows import (
+    VectorArray,
     VectorRows,
     as_rows,
     checked_by_sklearn,
@@ -42,7 +44,7 @@ from sliceflow.validation import (
 )
 
 
-class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent]):
+class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPlan]):
     """Density of vectors: how likely rows are, exactly normalized.
 
     The flow goes from data to noise. A Gaussian mixture is mapped to N(0, I) first.
@@ -125,7 +127,6 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent]):
     """
 
     _state_types = (FittedDensity, VectorRows)
-    plan_: DensityPlan
     classes_: np.ndarray
     n_features_in_: int
 
@@ -184,13 +185,16 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent]):
         )
 
     def _validate_like_fitted(self, X: Any) -> np.ndarray:
-        """X after scikit-learn's checks, with the columns of known rows."""
+        """X after scikit-learn's checks, with the columns of the current rows."""
         return checked_like_fitted(X, self, ("float64", "float32"))
+
+    def _plan_of(self, fitted: FittedDensity) -> DensityPlan:
+        return fitted.plan
 
     def _store(
         self,
         record: FitRecord[VectorRows, FittedDensity],
-        particles: ParticleResult | None = None,
+        particles: ParticleResult[Any] | None = None,
     ) -> None:
         super()._store(record, particles)
         fitted = record.fitted
@@ -258,7 +262,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent]):
         """
         return float(self.score_samples(X, y).mean())
 
-    def transform(self, X: Any, y: Any = None) -> Any:
+    def transform(self, X: Any, y: Any = None) -> NDArray[Any] | Tensor:
         """Map rows to noise. If X is like the fitted rows, the noise is near N(0, I).
 
         Parameters
@@ -280,7 +284,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent]):
             return noise.to(X.device)
         return np.ascontiguousarray(noise.cpu().numpy())
 
-    def fit_transform(self, X: Any, y: Any = None) -> Any:
+    def fit_transform(self, X: Any, y: Any = None) -> NDArray[Any] | Tensor:
         """Fit the rows of X, and return them as noise.
 
         Parameters
@@ -297,7 +301,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent]):
         """
         return self.fit(X, y).transform(X, y)
 
-    def inverse_transform(self, X: Any, y: Any = None) -> Any:
+    def inverse_transform(self, X: Any, y: Any = None) -> VectorArray:
         """Map noise to rows: the inverse of `transform`.
 
         Parameters
@@ -329,7 +333,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent]):
         y: Any = None,
         random_state: RandomStateLike = None,
         return_y: Literal[False] = False,
-    ) -> Any: ...
+    ) -> VectorArray: ...
 
     @overload
     def sample(
@@ -339,7 +343,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent]):
         y: Any = None,
         random_state: RandomStateLike = None,
         return_y: Literal[True],
-    ) -> tuple[Any, Any]: ...
+    ) -> tuple[VectorArray, NDArray[Any] | None]: ...
 
     def sample(
         self,
@@ -348,7 +352,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent]):
         y: Any = None,
         random_state: RandomStateLike = None,
         return_y: bool = False,
-    ) -> Any:
+    ) -> VectorArray | tuple[VectorArray, NDArray[Any] | None]:
         """Draw fresh samples.
 
         Parameters

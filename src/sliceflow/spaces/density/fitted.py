@@ -13,16 +13,17 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from sliceflow.engine import y_encoders
 from sliceflow.engine.allocation import stratified_indices
 from sliceflow.engine.encoded_y import ClassIndices, ContinuousY
 from sliceflow.engine.random import Seed
 from sliceflow.engine.y_encoders import ClassEncoder, ContinuousEncoder
 from sliceflow.errors import DataError
 from sliceflow.models.estimator import require_sample_memory
-from sliceflow.models.vector_rows import in_users_form
+from sliceflow.models.rows import RowConditions
+from sliceflow.models.vector_rows import VectorArray, in_users_form
 from sliceflow.saved_types import Label
 from sliceflow.spaces.density.conditional import ConditionalDensity
 from sliceflow.spaces.density.gaussianization import Gaussianization
@@ -67,43 +68,48 @@ class BaseFittedDensity(ABC, Generic[Y]):
         """Rows X (n, d) as noise (n, d) of N(0, I)."""
         return self._to_noise(X, self._encode_for_rows(y, len(X)))
 
-    def inverse_transform(self, noise: Tensor, y: Any) -> Any:
+    def inverse_transform(self, noise: Tensor, y: Any) -> VectorArray:
         """Noise (n, d) of N(0, I) as rows (n, d) in the user's form."""
         encoded_y = self._encode_for_rows(y, len(noise))
         return self._in_users_form(self._from_noise(noise, encoded_y))
 
-    def sample(self, n: int, y: Any, seed: Seed) -> tuple[Any, np.ndarray | None]:
+    def sample(
+        self, n: int, y: Any, seed: Seed
+    ) -> tuple[VectorArray, np.ndarray | None]:
         """Rows (n, d) in the user's form, and their y as the user writes it, if any."""
         require_sample_memory(self, n, self.device)  # before y is allocated
         if y is None:
-            encoded_y = self._draw_y(n, seed.child("conditions"))
+            encoded_y, users_y = self._draw_y(n, seed.child("conditions"))
         else:
             # n = 1, the default of users, means as many as y has.
             asked_n = n if n > 1 else None
-            encoded_y = self._encode_y(y, asked_n, "samples")
+            encoded_y, users_y = self._encode_y(y, asked_n, "samples")
             n = len(encoded_y)
             require_sample_memory(self, n, self.device)
         noise = seed.child("noise").normal(n, self.plan.n_columns)
         rows = self._in_users_form(self._from_noise(noise, encoded_y))
-        return rows, self._decode_y(encoded_y)
+        return rows, users_y
 
     def _encode_for_rows(self, y: Any, n: int) -> Y | None:
         """The user's y of n rows, encoded; None without y."""
         if y is None:
             return None
-        return self._encode_y(y, n, "rows")
+        encoded_y, _ = self._encode_y(y, n, "rows")
+        return encoded_y
 
     @abstractmethod
-    def _encode_y(self, y: Any, n: int | None, points: str) -> Y:
-        """The user's y of n points, encoded; see `y_encoders.encode_y`."""
+    def _encode_y(self, y: Any, n: int | None, rows: str) -> tuple[Y, NDArray[Any]]:
+        """The user's y of n rows, encoded, and as the user writes it for each row.
+
+        The parameters are those of `RowConditions.like_fitted`.
+        """
 
     @abstractmethod
-    def _decode_y(self, y: Y) -> np.ndarray | None:
-        """Encoded y as the user writes it; None if the model has no y."""
+    def _draw_y(self, n: int, seed: Seed) -> tuple[Y, NDArray[Any] | None]:
+        """The y of n samples, in the proportions of the fitted rows, encoded.
 
-    @abstractmethod
-    def _draw_y(self, n: int, seed: Seed) -> Y:
-        """The y of n samples, in the proportions of the fitted rows."""
+        And as the user writes it; None if the model has no y.
+        """
 
     @abstractmethod
     def _log_prob(self, X: np.ndarray, y: Y | None) -> Tensor:
@@ -128,7 +134,7 @@ class BaseFittedDensity(ABC, Generic[Y]):
     def _max_components(self) -> int:
         """The components of the largest mixture."""
 
-    def _in_users_form(self, rows: Tensor) -> Any:
+    def _in_users_form(self, rows: Tensor) -> VectorArray:
         """Rows (n, d) in the form and the dtype of the user's X."""
         rows = rows.to(self.plan.torch_dtype)
         check_finite(rows, "fit float64, or rescale the rows")
@@ -171,15 +177,13 @@ class FittedClassDensities(BaseFittedDensity[ClassIndices]):
         if not all(flow.has_columns(d) for flow in self.class_flows):
             raise ValueError(f"a density does not have {d} columns")
 
-    def _encode_y(self, y: Any, n: int | None, points: str) -> ClassIndices:
-        encoded_y = y_encoders.encode_y(self.y_encoder, y, n, points)
+    def _encode_y(
+        self, y: Any, n: int | None, rows: str
+    ) -> tuple[ClassIndices, NDArray[Any]]:
+        conditions = RowConditions.like_fitted(self.y_encoder, y, n, rows)
+        encoded_y = conditions.encoded_y
         assert isinstance(encoded_y, ClassIndices), "as its encoder makes it"
-        return encoded_y
-
-    def _decode_y(self, y: ClassIndices) -> np.ndarray | None:
-        if self.y_encoder is None:
-            return None
-        return self.y_encoder.decode(y)
+        return encoded_y, conditions.y
 
     @property
     def _max_components(self) -> int:
@@ -253,13 +257,14 @@ class FittedClassDensities(BaseFittedDensity[ClassIndices]):
                 result[of_class] = map_rows(flow, rows[of_class])
         return result
 
-    def _draw_y(self, n: int, seed: Seed) -> ClassIndices:
-        """n class indices in the proportions of the data."""
+    def _draw_y(self, n: int, seed: Seed) -> tuple[ClassIndices, NDArray[Any] | None]:
+        """n class indices in the proportions of the data, and their labels."""
         if self.y_encoder is None:
-            return ClassIndices(torch.zeros(n, dtype=torch.int64))
+            return ClassIndices(torch.zeros(n, dtype=torch.int64)), None
         sizes = torch.tensor([plan.n_rows for plan in self.plan.classes])
         y_of_rows = ClassIndices(torch.arange(len(sizes)).repeat_interleave(sizes))
-        return y_of_rows.take(stratified_indices(y_of_rows, n, seed))
+        drawn = y_of_rows.take(stratified_indices(y_of_rows, n, seed))
+        return drawn, self.y_encoder.decode(drawn)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,13 +282,13 @@ class FittedConditionalDensity(BaseFittedDensity[ContinuousY]):
             raise ValueError(f"the regression does not have {d} columns")
         self.conditional.check_conditions(self.y_encoder.condition_dim)
 
-    def _encode_y(self, y: Any, n: int | None, points: str) -> ContinuousY:
-        encoded_y = y_encoders.encode_y(self.y_encoder, y, n, points)
+    def _encode_y(
+        self, y: Any, n: int | None, rows: str
+    ) -> tuple[ContinuousY, NDArray[Any]]:
+        conditions = RowConditions.like_fitted(self.y_encoder, y, n, rows)
+        encoded_y = conditions.encoded_y
         assert isinstance(encoded_y, ContinuousY), "as its encoder makes it"
-        return encoded_y
-
-    def _decode_y(self, y: ContinuousY) -> np.ndarray:
-        return self.y_encoder.decode(y)
+        return encoded_y, conditions.y
 
     @property
     def _max_components(self) -> int:
@@ -330,7 +335,7 @@ class FittedConditionalDensity(BaseFittedDensity[ContinuousY]):
         """The map of rows to residuals at each encoded y (n, l)."""
         return self.conditional.map_given(y.values.cpu().numpy())
 
-    def _draw_y(self, n: int, seed: Seed) -> ContinuousY:
+    def _draw_y(self, n: int, seed: Seed) -> tuple[ContinuousY, NDArray[Any] | None]:
         """Raise a `DataError`: y has no proportions that could be drawn from."""
         raise _missing_y()
 

@@ -10,12 +10,13 @@ import torch
 from numpy.typing import NDArray
 
 from sliceflow.devices import resolve_device
-from sliceflow.engine import transports, y_encoders
+from sliceflow.engine import transports
 from sliceflow.engine.random import RandomStateLike, Seed
 from sliceflow.errors import DataError, ParameterError
-from sliceflow.models.flow_estimator import FlowEstimator, encode_y_for_samples
+from sliceflow.models.flow_estimator import FlowEstimator, RequestedSamples
 from sliceflow.models.presets import with_preset
 from sliceflow.models.ranks import ONE_PROCESS, Communicator
+from sliceflow.models.rows import RowConditions
 from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.pictures.fit import PictureAdapter
 from sliceflow.spaces.pictures.fitted import FittedPictures
@@ -40,7 +41,7 @@ from sliceflow.spaces.pictures.rows import PictureRows
 from sliceflow.validation import require_int
 
 
-class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
+class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PicturePlan, PictureArray]):
     """Generative model for pictures: local directions, from coarse to fine.
 
     Particles start as noise or as mosaics of the pictures. Step by step they move onto
@@ -143,8 +144,8 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
     """
 
     _state_types = (FittedPictures, PictureRows)
-    plan_: PicturePlan
     _options_type = ImageOptions
+    options: ImageOptions | None
 
     def __init__(  # noqa: PLR0913, these are the settings of the model
         self,
@@ -352,8 +353,10 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
                 raise DataError("the model was fitted without known=", "omit X")
             require_int("n", n, 1)
             return fitted.completions(X, n, seed, n_snapshots)
-        n, encoded_y = encode_y_for_samples(fitted, n, y, seed)
-        snapshots = fitted.evolution(n, encoded_y, seed, n_snapshots)
+        requested = RequestedSamples.from_user(fitted, n, y, seed)
+        snapshots = fitted.evolution(
+            requested.n, requested.encoded_y, seed, n_snapshots
+        )
         if fitted.layout.tensor:
             return torch.stack([torch.as_tensor(x) for x in snapshots])
         return np.stack(snapshots)
@@ -406,9 +409,12 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PictureArray]):
     def _fitted_flow(self) -> FittedPictures:
         return self._fitted_state()
 
+    def _plan_of(self, fitted: FittedPictures) -> PicturePlan:
+        return fitted.plan
+
     def _validated_parameters(self) -> PictureParameters:
         """The parameters, checked, after the preset is applied."""
-        self._require_shared_parameters(self.options, ("mirror", "save_rows"))
+        self._require_shared_parameters(("mirror", "save_rows"))
         by_name = self.get_params(deep=False)
         require_valid_parameters(by_name)
         by_name["options"] = self._options_or_defaults(ImageOptions)
@@ -433,8 +439,8 @@ def _picture_classes(
 
     y has one label for each picture, or one label for all.
     """
-    given = y_encoders.encode_y(fitted.y_encoder, y, n_pictures, "pictures")
+    given = RowConditions.like_fitted(fitted.y_encoder, y, n_pictures, "pictures")
     assert fitted.encoded_y is not None, "a model with an encoder of y has y"
     # Mirror images, whose classes come last, are no training pictures of completions.
     training = fitted.encoded_y.take(slice(n_training))
-    return PictureClasses(given.values.numpy(), training.values.cpu().numpy())
+    return PictureClasses(given.encoded_y.values.numpy(), training.values.cpu().numpy())

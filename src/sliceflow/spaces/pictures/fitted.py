@@ -19,8 +19,12 @@ from sliceflow.engine.model_steps import CompressedMaps, ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.engine.rotations import freeing_rotation_pools
 from sliceflow.errors import DataError
-from sliceflow.models.limits import bounded_max_abs
 from sliceflow.models.rows import ConditionsMixin, RowConditions
+from sliceflow.models.saved_steps import (
+    check_finite_samples,
+    check_steps,
+    largest_coordinate,
+)
 from sliceflow.saved_types import ArraySpec
 from sliceflow.spaces.pictures.flow_builder import (
     PictureFlowBuilder,
@@ -108,15 +112,17 @@ class FittedPictures(ConditionsMixin):
         plan = self.plan
         builder = PictureFlowBuilder(plan, self.seed, torch.device("cpu"))
         n_classes = max(1, plan.n_separate_classes)
-        bounded_max_abs(
-            builder.flow_spec(),
-            self.steps,
-            expected_n_maps=lambda i, k: builder.directions_of_step(i, k) * n_classes,
-            d=plan.layout.dimension,
-            dtype=torch.float32,
-            y=self.encoded_y,
-            start_std=max(1.0, plan.options.start_noise),
-        )
+
+        def expected_n_maps(step: ModelStep) -> int:
+            n_directions = builder.directions_of_step(step.stage_index, step.step_index)
+            return n_directions * n_classes
+
+        spec = builder.flow_spec()
+        check_steps(spec, self.steps, expected_n_maps)
+        d = plan.layout.dimension
+        start_std = max(1.0, plan.options.start_noise)
+        largest = largest_coordinate(spec, self.steps, d, start_std)
+        check_finite_samples(spec, largest, d, torch.float32, self.encoded_y)
         if any(step.theta is not None for step in self.steps):
             raise ValueError(
                 "a step stores directions, but the steps of pictures never do"

@@ -82,7 +82,9 @@ class PictureRows(ArrayRows):
         channels_last = self.pixels.transpose(0, 2, 3, 1)
         return self.layout.to_user_format(np.ascontiguousarray(channels_last))
 
-    def in_users_form(self, device: torch.device) -> tuple[PictureArray, Any]:
+    def in_users_form(
+        self, device: torch.device
+    ) -> tuple[PictureArray, NDArray[Any] | None]:
         """X and y as the user passed them."""
         return self.pictures, self.y
 

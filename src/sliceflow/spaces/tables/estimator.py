@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class TableFlow(Estimator[TableRows, FittedTable, TableEvent]):
+class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
     """Generative model of a table: numbers, categories, dates, missing cells.
 
     This is not a flow of particles. It is a chain of one-dimensional conditional
@@ -136,7 +136,6 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent]):
     """
 
     _state_types = (FittedTable, TableRows)
-    plan_: TablePlan
     _history_type = TableHistory
 
     def __init__(  # noqa: PLR0913
@@ -210,9 +209,10 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent]):
         >>> TableFlow(random_state=0).plan(table).n_columns
         2
         """
-        plan = super().plan(X, y)
-        assert isinstance(plan, TablePlan), "the planned fit of a table has such a plan"
-        return plan
+        return super().plan(X, y)
+
+    def _plan_of(self, fitted: FittedTable) -> TablePlan:
+        return fitted.plan
 
     def _allows_missing(self) -> bool:
         """Whether samples have missing cells; an error if `missing` is no choice."""
@@ -227,7 +227,7 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent]):
     def _store(
         self,
         record: FitRecord[TableRows, FittedTable],
-        particles: ParticleResult | None = None,
+        particles: ParticleResult[Any] | None = None,
     ) -> None:
         super()._store(record)
         names = record.fitted.table.names

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, get_args
 
-import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from sliceflow.devices import resolve_device
 from sliceflow.engine import frames, transports
@@ -18,6 +18,7 @@ from sliceflow.models.protocols import ParticleResult
 from sliceflow.models.ranks import ONE_PROCESS, Communicator
 from sliceflow.models.saving import FitRecord
 from sliceflow.models.vector_rows import (
+    VectorArray,
     VectorRows,
     as_rows,
     checked_by_sklearn,
@@ -47,8 +48,12 @@ from sliceflow.validation import (
 
 
 class SlicedWassersteinFlow(
-    # Users pass arrays, tensors or DataFrames, and get what they passed: `Any`.
-    FlowEstimator[VectorRows, FittedVectors | FittedLocalVectors, Any]
+    FlowEstimator[
+        VectorRows,
+        FittedVectors | FittedLocalVectors,
+        VectorPlan | LocalVectorPlan,
+        VectorArray,
+    ]
 ):
     """Generative model for vectors: particles moved by sliced optimal transport.
 
@@ -114,7 +119,7 @@ class SlicedWassersteinFlow(
     particles_ : array, tensor or DataFrame (M, d)
         The particles at the end of the fit, in the form of X: the paper's *batched
         samples*.
-    particle_conditions_ : array, DataFrame or None
+    particle_conditions_ : array or None
         The conditions of the particles, as the user wrote them.
     classes_ : array
         The class labels, if y is labels.
@@ -145,9 +150,9 @@ class SlicedWassersteinFlow(
     """
 
     _state_types = (FittedVectors | FittedLocalVectors, VectorRows)
-    plan_: VectorPlan | LocalVectorPlan
     n_features_in_: int
     _options_type = VectorOptions
+    options: VectorOptions | None
 
     def __init__(  # noqa: PLR0913, these are the settings of the model
         self,
@@ -185,7 +190,7 @@ class SlicedWassersteinFlow(
     def _adapter(
         self, like_fitted: bool = False, ranks: Communicator = ONE_PROCESS
     ) -> VectorAdapter:
-        validate: Callable[[Any], np.ndarray] = partial(
+        validate: Callable[[Any], NDArray[Any]] = partial(
             checked_by_sklearn, estimator=self
         )
         if like_fitted:
@@ -197,9 +202,14 @@ class SlicedWassersteinFlow(
     def _fitted_flow(self) -> FittedVectors | FittedLocalVectors:
         return self._fitted_state()
 
+    def _plan_of(
+        self, fitted: FittedVectors | FittedLocalVectors
+    ) -> VectorPlan | LocalVectorPlan:
+        return fitted.plan
+
     def _validated_parameters(self) -> VectorParameters:
         """The parameters, checked, after the preset is applied."""
-        self._require_shared_parameters(self.options, ("standardize", "save_rows"))
+        self._require_shared_parameters(("standardize", "save_rows"))
         require_int("n_steps", self.n_steps, 0, maximum=MAX_STEPS)
 
         frame = self.frame
@@ -207,8 +217,8 @@ class SlicedWassersteinFlow(
             is_frame = frame in FRAME_KINDS
         else:
             is_frame = is_object_of(frame, frames.FrameKind)
-        known = f"one of {sorted(FRAME_KINDS)}"
-        requirement = f"{known} or a frame kind from sliceflow.frames"
+        names = f"one of {sorted(FRAME_KINDS)}"
+        requirement = f"{names} or a frame kind from sliceflow.frames"
         require(is_frame, "frame", frame, requirement)
 
         require_real("amplifier", self.amplifier, 0, may_be_infinite=True)
@@ -231,7 +241,7 @@ class SlicedWassersteinFlow(
             return parameters
         return with_preset(parameters, VectorParameters(), PAPER)
 
-    def _as_rows_like_fitted(self, X: Any) -> np.ndarray:
+    def _as_rows_like_fitted(self, X: Any) -> NDArray[Any]:
         return as_rows(X, partial(checked_like_fitted, estimator=self))
 
     def _with_rows(
@@ -244,7 +254,7 @@ class SlicedWassersteinFlow(
     def _store(
         self,
         record: FitRecord[VectorRows, FittedVectors | FittedLocalVectors],
-        particles: ParticleResult | None = None,
+        particles: ParticleResult[VectorArray] | None = None,
     ) -> None:
         super()._store(record, particles)
         set_columns(self, record.fitted.plan.n_columns, record.fitted.names)

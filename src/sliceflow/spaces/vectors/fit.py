@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sliceflow.devices import require_memory
@@ -54,7 +54,7 @@ class VectorAdapter:
     parameters: VectorParameters
     device: torch.device
     # scikit-learn's check of the number and the names of columns
-    validate: Callable[[Any], np.ndarray]
+    validate: Callable[[Any], NDArray[Any]]
     ranks: Communicator = ONE_PROCESS
 
     def read(self, X: Any, y: Any) -> VectorRows:
@@ -68,7 +68,7 @@ class VectorAdapter:
         return self._with_all_conditions(rows, y)
 
     def _with_all_conditions(
-        self, rows: VectorRows, y: np.ndarray | None
+        self, rows: VectorRows, y: NDArray[Any] | None
     ) -> VectorRows:
         """This rank's rows with the conditions of all ranks, and their place there."""
         n, d = rows.X.shape
@@ -152,7 +152,7 @@ class VectorAdapter:
         require_memory(plan.fit_bytes(n_shard, m_shard), self.device, what, hint)
 
 
-def describe_y(y: np.ndarray | None) -> str:
+def describe_y(y: NDArray[Any] | None) -> str:
     """The kind and the shape of a user's y, which all ranks must share."""
     if y is None:
         return "no y"

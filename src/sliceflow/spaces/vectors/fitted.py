@@ -21,9 +21,13 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.rotations import freeing_rotation_pools
 from sliceflow.engine.y_encoders import MixedEncoder
 from sliceflow.errors import DataWarning, warn_user
-from sliceflow.models.limits import bounded_max_abs
 from sliceflow.models.rows import ConditionsMixin, RowConditions
-from sliceflow.models.vector_rows import in_users_form
+from sliceflow.models.saved_steps import (
+    check_finite_samples,
+    check_steps,
+    largest_coordinate,
+)
+from sliceflow.models.vector_rows import VectorArray, in_users_form
 from sliceflow.saved_types import Label
 from sliceflow.spaces.vectors.plan import BaseVectorPlan, VectorPlan
 from sliceflow.spaces.vectors.units import ColumnScaler, as_cloud, unscale_by_class
@@ -93,7 +97,7 @@ class BaseFittedVectors(ConditionsMixin):
         check_finite(rows, "rescale X, drop outliers, or pass float64")
         return rows
 
-    def in_users_form(self, rows: Tensor) -> Any:
+    def in_users_form(self, rows: Tensor) -> VectorArray:
         """Rows in the form of the user's X: an array, a tensor or a DataFrame."""
         return in_users_form(rows, self.names, self.tensor_device, self.device)
 
@@ -120,7 +124,7 @@ class FittedVectors(BaseFittedVectors):
         """Raise a ValueError if the parts of a saved model do not fit together."""
         super().check_saved()
         if isinstance(self.y_encoder, MixedEncoder):
-            raise ValueError("a flow has a condition of labels and numbers")
+            raise ValueError("a flow has a condition of labels and continuous columns")
         if len(self.class_scalers) != self.plan.n_separate_classes:
             n_units = len(self.class_scalers)
             raise ValueError(
@@ -137,14 +141,9 @@ class FittedVectors(BaseFittedVectors):
         spec = plan.flow_spec(self.seed, self.device)
         n_classes = max(1, plan.n_separate_classes)
         n_maps = [n_classes * s.frame_kind.max_directions(d) for s in spec.stages]
-        max_abs = bounded_max_abs(
-            spec,
-            self.steps,
-            lambda i, k: n_maps[i],
-            d,
-            plan.torch_dtype,
-            self.encoded_y,
-        )
+        check_steps(spec, self.steps, lambda step: n_maps[step.stage_index])
+        largest = largest_coordinate(spec, self.steps, d)
+        check_finite_samples(spec, largest, d, plan.torch_dtype, self.encoded_y)
         for step in self.steps:
             frame_kind = spec.stages[step.stage_index].frame_kind
             is_fitted = isinstance(frame_kind, frames.MaxSliced)
@@ -158,7 +157,7 @@ class FittedVectors(BaseFittedVectors):
             linear = (
                 ~scaler.heavy_tailed
             )  # `unscale_points` clamps heavy-tailed columns
-            farthest = max_abs * float(scaler.scale[linear].max(initial=0.0))
+            farthest = largest * float(scaler.scale[linear].max(initial=0.0))
             farthest += float(np.abs(scaler.shift[linear]).max(initial=0.0))
             if not farthest < torch.finfo(plan.torch_dtype).max:
                 end = f"scale and shift can take them to {farthest:.1e}"
@@ -186,7 +185,7 @@ class FittedVectors(BaseFittedVectors):
             bytes_of_frame = max(bytes_of_frame, of_stage)
         return super().sample_bytes(n) + bytes_of_frame
 
-    def sample(self, n: int, y: EncodedY | None, seed: Seed) -> Any:
+    def sample(self, n: int, y: EncodedY | None, seed: Seed) -> VectorArray:
         """n samples with these encoded conditions, in the form of X."""
         if self.plan.condition_kind == "continuous" and y is not None:
             _warn_if_one_condition(y)

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from sliceflow.devices import require_memory
 from sliceflow.engine.allocation import even_indices
-from sliceflow.engine.encoded_y import EncodedY, MixedY, NumericY
+from sliceflow.engine.encoded_y import EncodedY, LocalY, MixedY
 from sliceflow.engine.events import FlowListener, History
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataWarning
 from sliceflow.models.checkpoints import Checkpoints
 from sliceflow.models.protocols import FitResult, ParticleResult
 from sliceflow.models.ranks import ONE_PROCESS, Communicator
-from sliceflow.models.vector_rows import VectorRows
+from sliceflow.models.vector_rows import VectorArray, VectorRows
 from sliceflow.neighbors.local import (
     LocalSampler,
     LocalSettings,
@@ -112,7 +111,7 @@ class FittedLocalVectors(BaseFittedVectors):
 
     def with_rows(self, rows: VectorRows | None) -> FittedLocalVectors:
         """The state of a file, completed by samplers of its rows."""
-        if rows is None or not isinstance(rows.encoded_y, NumericY):
+        if rows is None or not isinstance(rows.encoded_y, LocalY):
             raise ValueError("local conditions need rows with a continuous condition")
         n_columns = rows.X.shape[1]
         if n_columns != self.plan.n_columns:
@@ -133,36 +132,36 @@ class FittedLocalVectors(BaseFittedVectors):
             samplers.append(sampler)
         return replace(self, samplers=tuple(samplers))
 
-    def sample(self, n: int, y: EncodedY | None, seed: Seed) -> Any:
+    def sample(self, n: int, y: EncodedY | None, seed: Seed) -> VectorArray:
         """n samples near the rows with conditions similar to `y`."""
-        assert isinstance(y, NumericY), "local conditions have numbers"
+        assert isinstance(y, LocalY), "local conditions have a continuous y"
         shape = (n, self.plan.n_columns)
         out = torch.empty(shape, dtype=self.plan.torch_dtype, device=self.device)
-        for c, indices, numbers in _iter_labels(y):
+        for c, indices, continuous in _iter_labels(y):
             sampler = self.samplers[c]
-            sampler.warn_if_far(numbers, "y", indices)
-            x = sampler.sample_each(numbers, seed.child(c))  # float64: small spreads
+            sampler.warn_if_far(continuous, "y", indices)
+            x = sampler.sample_each(continuous, seed.child(c))  # float64: small spreads
             out[indices] = self.unscale_points(x.T).to(out)
         return self.in_users_form(out)
 
 
 def _iter_labels(
-    y: NumericY,
+    y: LocalY,
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Each combination of labels, the rows that have it, and their continuous y."""
     labels = torch.zeros(len(y), dtype=torch.int64)
-    numbers = y.values
+    continuous = y.values
     if isinstance(y, MixedY):
         labels = y.class_indices
-        numbers = y.numbers
+        continuous = y.continuous
     for c in torch.unique(labels).tolist():
         indices = torch.nonzero(labels == c)[:, 0]
-        yield c, indices, numbers[indices]
+        yield c, indices, continuous[indices]
 
 
 def _parts(rows: VectorRows, scaler: ColumnScaler) -> list[tuple[Tensor, Tensor]]:
     """x and the continuous y of all rows; with labels in y, of each combination."""
-    assert isinstance(rows.encoded_y, NumericY), "local conditions have numbers"
+    assert isinstance(rows.encoded_y, LocalY), "local conditions have a continuous y"
     encoded = scaler.scale_rows(rows.X).double()
     parts = _iter_labels(rows.encoded_y)
     return [(encoded[indices], y) for _, indices, y in parts]

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from sliceflow.devices import projection_bytes
 from sliceflow.engine import frames
@@ -556,7 +557,7 @@ def plan_bandwidth(
     return None, "leave-one-out distances of the rows"
 
 
-def _rows_differ(X: np.ndarray, y: ClassIndices | None) -> bool:
+def _rows_differ(X: NDArray[Any], y: ClassIndices | None) -> bool:
     """Whether any two rows (n, d) of a class differ."""
     first_of_class = np.zeros(len(X), np.int64)
     if y is not None:

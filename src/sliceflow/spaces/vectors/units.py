@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from sliceflow.arrays import Floats, Mask
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import ClassIndices, FlowY
 from sliceflow.errors import DataError
@@ -34,10 +36,10 @@ class ColumnScaler:
     distance from it. A `tail_scale` of 0 marks all other columns, where g(x) = x.
     """
 
-    shift: Annotated[np.ndarray, ArraySpec("d", "float64")]
-    scale: Annotated[np.ndarray, ArraySpec("d", "float64")]
-    tail_center: Annotated[np.ndarray, ArraySpec("d", "float64")]
-    tail_scale: Annotated[np.ndarray, ArraySpec("d", "float64", ge=0)]
+    shift: Annotated[Floats, ArraySpec("d", "float64")]
+    scale: Annotated[Floats, ArraySpec("d", "float64")]
+    tail_center: Annotated[Floats, ArraySpec("d", "float64")]
+    tail_scale: Annotated[Floats, ArraySpec("d", "float64", ge=0)]
 
     def check_saved(self) -> None:
         """Raise a ValueError for units that no fit can have."""
@@ -52,7 +54,7 @@ class ColumnScaler:
     @classmethod
     def from_data(
         cls,
-        X: np.ndarray,
+        X: NDArray[Any],
         standardize: bool,
         ranks: Communicator = ONE_PROCESS,
         n: int | None = None,
@@ -83,20 +85,20 @@ class ColumnScaler:
         is_constant = lowest == highest
         is_wrong = ~is_constant & ~(np.isfinite(std) & (std > 0))
         if is_wrong.any():
-            column = int(np.argmax(is_wrong))
-            deviation = f"its standard deviation is {std[column]}"
-            fact = f"column {column} of X cannot be standardized: {deviation}"
+            wrong = int(np.argmax(is_wrong))
+            deviation = f"its standard deviation is {std[wrong]}"
+            fact = f"column {wrong} of X cannot be standardized: {deviation}"
             raise DataError(fact, "rescale it")
         shift = np.where(is_constant, lowest, mean)
         scale = np.where(is_constant, 1.0, std)
         return replace(scaler, shift=shift, scale=scale)
 
     @property
-    def heavy_tailed(self) -> np.ndarray:
+    def heavy_tailed(self) -> Mask:
         """Which columns (d,) have heavy tails."""
         return self.tail_scale > 0
 
-    def compress_tails(self, X: np.ndarray) -> np.ndarray:
+    def compress_tails(self, X: NDArray[Any]) -> NDArray[Any]:
         """g(x) for rows (n, d)."""
         heavy = self.tail_scale > 0
         if not heavy.any():
@@ -106,7 +108,7 @@ class ColumnScaler:
         X[:, heavy] = np.arcsinh(deviation / self.tail_scale[heavy])
         return X
 
-    def scale_rows(self, X: np.ndarray) -> Tensor:
+    def scale_rows(self, X: NDArray[Any]) -> Tensor:
         """Rows (n, d) in the user's units -> in the flow's units, of the same dtype."""
         standardized = (self.compress_tails(X) - self.shift) / self.scale
         return torch.from_numpy(standardized.astype(X.dtype))
@@ -129,7 +131,7 @@ class ColumnScaler:
 
 
 def scale_by_class(
-    scalers_by_class: Sequence[ColumnScaler], X: np.ndarray, y: ClassIndices | None
+    scalers_by_class: Sequence[ColumnScaler], X: NDArray[Any], y: ClassIndices | None
 ) -> Tensor:
     """Rows (n, d) in the flow's units, which may differ by class.
 
@@ -169,8 +171,8 @@ def as_cloud(rows: Tensor, y: FlowY | None, device: torch.device) -> Cloud:
 
 
 def _summary(
-    X: np.ndarray, ranks: Communicator, n: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    X: NDArray[Any], ranks: Communicator, n: int
+) -> tuple[Floats, Floats, Floats, Floats]:
     """Minimum, maximum, mean and standard deviation of each column of all ranks."""
     lowest = X.min(axis=0)
     highest = X.max(axis=0)

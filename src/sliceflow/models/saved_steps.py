@@ -1,4 +1,4 @@
-"""Limits on how far the steps of a saved model move particles."""
+"""Checks of the steps in a model file: their order, and how far they move particles."""
 
 from __future__ import annotations
 
@@ -21,62 +21,67 @@ LARGEST_NORMAL = 8.0
 LARGEST_CONDITION_COMPONENT = 32.0
 
 
-def bounded_max_abs(
+def check_steps(
     spec: FlowSpec,
     steps: Sequence[ModelStep],
-    expected_n_maps: Callable[[int, int], int],
-    d: int,
-    dtype: torch.dtype,
-    y: EncodedY | None = None,
-    start_std: float = 1.0,
-) -> float:
-    """A bound on the magnitude of all coordinates of particles after a model's steps.
+    expected_n_maps: Callable[[ModelStep], int],
+) -> None:
+    """Raise a ValueError unless these steps are those of a model of the flow.
 
-    A step moves a particle along every direction by at most twice the largest number in
-    its maps, times the step size; and by noise if the flow has an entropy.
-
-    Parameters
-    ----------
-    spec : the flow that the steps belong to
-    steps : the steps of the model
-    expected_n_maps : gives the number of maps that step k of stage i must have, for
-        (i, k)
-    d : the number of columns
-    dtype : the dtype of particles
-    y : the encoded conditions, if there are any
-    start_std : the standard deviation of the columns at the start
-
-    Raises
-    ------
-    ValueError
-        Unless these are the first steps of every stage, in order, each with as many
-        maps as expected, and `dtype` can hold what they reach.
+    They must be the first steps of every stage, in order, and each must have as many
+    maps as `expected_n_maps` says.
     """
     _check_order(spec, steps)
-    max_abs = LARGEST_NORMAL * start_std
     for step in steps:
         n_maps = _n_maps(step.maps)
-        n_expected = expected_n_maps(step.stage_index, step.step_index)
+        n_expected = expected_n_maps(step)
         if n_maps != n_expected:
             raise ValueError(
                 f"step {step.step_index} of stage {step.stage_index} has {n_maps} "
                 f"maps but needs {n_expected}"
             )
+
+
+def largest_coordinate(
+    spec: FlowSpec, steps: Sequence[ModelStep], d: int, start_std: float = 1.0
+) -> float:
+    """A bound on the magnitude of all coordinates of particles (d, n) after the steps.
+
+    A step moves a particle along every direction by at most twice the largest number in
+    its maps, times the step size; and by noise if the flow has an entropy. `start_std`
+    is the standard deviation of the coordinates at the start.
+    """
+    largest = LARGEST_NORMAL * start_std
+    for step in steps:
         step_size = spec.stages[step.stage_index].step_size
         noise = math.sqrt(2 * spec.entropy * step_size * d)
-        max_abs += (
+        largest += (
             2 * step_size * _largest_value(step.maps) * d + LARGEST_NORMAL * noise
         )
+    return largest
 
+
+def check_finite_samples(
+    spec: FlowSpec, largest: float, d: int, dtype: torch.dtype, y: EncodedY | None
+) -> None:
+    """Raise a ValueError if a `dtype` may not hold particles and their projections.
+
+    Parameters
+    ----------
+    spec : the flow
+    largest : the `largest_coordinate`
+    d : the number of coordinates of a particle
+    dtype : the dtype of particles
+    y : the encoded conditions, if there are any
+    """
     shift = _condition_shift(spec, y)
     limit = torch.finfo(dtype).max / 4
     # A comparison with NaN is False, so this refuses NaN as well.
-    if not (d * max_abs < limit and shift < limit):
+    if not (d * largest < limit and shift < limit):
         raise ValueError(
             "its samples may not stay finite: maps, steps and conditions reach "
-            f"{max_abs + shift:.1e}, and {dtype} ends at {limit:.1e}"
+            f"{largest + shift:.1e}, and {dtype} ends at {limit:.1e}"
         )
-    return max_abs
 
 
 def _check_order(spec: FlowSpec, steps: Sequence[ModelStep]) -> None:
@@ -86,8 +91,8 @@ def _check_order(spec: FlowSpec, steps: Sequence[ModelStep]) -> None:
     for step in steps:
         i = step.stage_index
         k = step.step_index
-        is_known_stage = last_stage <= i < len(spec.stages)
-        if not is_known_stage or k != steps_done[i] or k >= spec.stages[i].n_steps:
+        is_stage = last_stage <= i < len(spec.stages)
+        if not is_stage or k != steps_done[i] or k >= spec.stages[i].n_steps:
             raise ValueError(
                 f"step {k} of stage {i} is out of order, or beyond the schedule"
             )
@@ -95,25 +100,25 @@ def _check_order(spec: FlowSpec, steps: Sequence[ModelStep]) -> None:
         steps_done[i] += 1
 
 
-def _n_maps(step_map: TransportMaps | CompressedMaps) -> int:
+def _n_maps(step_maps: TransportMaps | CompressedMaps) -> int:
     """The number of one-dimensional maps in those of a step."""
-    if isinstance(step_map, CompressedMaps):
-        return step_map.n_maps
-    return len(step_map.values)
+    if isinstance(step_maps, CompressedMaps):
+        return step_maps.n_maps
+    return len(step_maps.values)
 
 
-def _largest_value(step_map: TransportMaps | CompressedMaps) -> float:
+def _largest_value(step_maps: TransportMaps | CompressedMaps) -> float:
     """An upper bound of the magnitude of all numbers in the maps of a step."""
-    if isinstance(step_map, KnotMaps | SmoothMaps):
-        tensors = [step_map.knots, step_map.values]
+    if isinstance(step_maps, KnotMaps | SmoothMaps):
+        tensors = [step_maps.knots, step_maps.values]
         largest = 0.0
-    elif isinstance(step_map, GridMaps):
-        tensors = [step_map.lo, step_map.hi, step_map.values]
+    elif isinstance(step_maps, GridMaps):
+        tensors = [step_maps.lo, step_maps.hi, step_maps.values]
         largest = 0.0
     else:
-        tensors = [step_map.lo, step_map.hi]
+        tensors = [step_maps.lo, step_maps.hi]
         # Displacements are integers of 16 bits, times 2^exponent.
-        largest = math.ldexp(1.0, step_map.exponent + 15)
+        largest = math.ldexp(1.0, step_maps.exponent + 15)
     for tensor in tensors:
         if tensor.numel():
             largest = max(largest, float(tensor.abs().amax()))
