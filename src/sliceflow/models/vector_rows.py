@@ -198,10 +198,12 @@ def read_rows(X: Any, validate: Callable[[Any], NDArray[Any]]) -> VectorRows:
 
     `validate` is as in `as_rows`.
     """
-    names = column_names(X)
+    names = None
     tensor_device = None
     if isinstance(X, Tensor):
         tensor_device = X.device.type
+    elif not isinstance(X, np.ndarray):
+        names = column_names(X)
     return VectorRows(as_rows(X, validate), names=names, tensor_device=tensor_device)
 
 
@@ -211,8 +213,10 @@ def as_rows(X: Any, validate: Callable[[Any], NDArray[Any]]) -> NDArray[Any]:
     `validate` is scikit-learn's check of the number and the names of columns.
     """
     X = unmasked(from_tensor(X), "X")
-    check_columns(X)
-    names = column_names(X)
+    names = None
+    if not isinstance(X, np.ndarray):
+        check_columns(X)
+        names = column_names(X)
     if names is None:
         X = _as_numeric(X)
     else:
