@@ -45,7 +45,7 @@ from scores import copies, distances_to, frechet, nn_ratio
 from sliceflow import ImageFlow, datasets
 from sliceflow.datasets import PictureSet
 from sliceflow.devices import resolve_device
-from sliceflow.spaces.pictures.known_parts import KNOWN_PARTS
+from sliceflow.estimators.pictures.known_parts import KNOWN_PARTS
 
 HEADER = (
     "set",

@@ -49,7 +49,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import inverse_sample_sizes, shrunk_flow
 from sliceflow.engine.transports import AutoTransport, HistogramTransport, Transport
-from sliceflow.spaces.pictures.tiles import Tiles
+from sliceflow.estimators.pictures.tiles import Tiles
 
 SETS = ("moons", "digits", "mnist", "fashion-mnist", "cifar10")
 HEADER = ("set", "κ", "steps", "moved", "noise", "sliced", "NN ratio", "seconds")

@@ -31,7 +31,7 @@ from sklearn.svm import SVC
 
 from sliceflow import ImageFlow, SlicedWassersteinFlow, __version__, metrics
 from sliceflow.datasets import PictureSet, load
-from sliceflow.spaces.pictures.known_parts import KNOWN_PARTS
+from sliceflow.estimators.pictures.known_parts import KNOWN_PARTS
 
 COLORS = ("#0072B2", "#E69F00")  # Okabe and Ito: told apart by every kind of eye
 VERBOSE = int(sys.stderr.isatty())  # progress bars, for people only

@@ -31,7 +31,7 @@ from runs import class_names, fit, name, samples
 from sliceflow import ImageFlow, __version__
 from sliceflow.datasets import PictureSet, load
 from sliceflow.devices import resolve_device
-from sliceflow.spaces.pictures.known_parts import KNOWN_PARTS
+from sliceflow.estimators.pictures.known_parts import KNOWN_PARTS
 
 STEPS = {"mnist": 50, "fashion-mnist": 50, "cifar10": 50, "celeba": 30}  # per stage
 PARTICLES = {

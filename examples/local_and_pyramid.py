@@ -18,8 +18,8 @@ from nearest import nn_ratio
 from runs import arguments, name, read, rows, samples, settings
 
 from sliceflow.datasets import PictureSet
+from sliceflow.estimators.pictures.schedules import auto, from_string
 from sliceflow.metrics import frechet_distance_pca
-from sliceflow.spaces.pictures.schedules import auto, from_string
 
 N_TEST = 2000  # pictures that samples are compared with
 N_TRAIN = 10_000  # pictures whose principal components the distance uses

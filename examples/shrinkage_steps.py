@@ -28,7 +28,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import inverse_sample_sizes, shrunk_flow
 from sliceflow.engine.transports import SortedTransport
-from sliceflow.spaces.pictures.tiles import Tiles
+from sliceflow.estimators.pictures.tiles import Tiles
 
 N_STEPS = 200
 SHOWN_STEPS = (10, 50, 200)

@@ -17,8 +17,8 @@ from sklearn.datasets import load_digits
 
 from sliceflow import ImageFlow, ImageOptions, SlicedWassersteinFlow, VectorOptions
 from sliceflow.engine.transports import HistogramTransport
-from sliceflow.spaces.pictures.layout import Layout
-from sliceflow.spaces.pictures.plan import PicturePlan
+from sliceflow.estimators.pictures.layout import Layout
+from sliceflow.estimators.pictures.plan import PicturePlan
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 3))

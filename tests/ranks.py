@@ -22,8 +22,8 @@ from sklearn.datasets import load_digits
 from threadpoolctl import threadpool_limits
 
 from sliceflow import ImageFlow, SlicedWassersteinFlow, VectorOptions
+from sliceflow.base.ranks import Communicator, joined
 from sliceflow.engine.transports import HistogramTransport
-from sliceflow.models.ranks import Communicator, joined
 
 DIGITS = load_digits()
 PICTURES = DIGITS.images[:300].astype(np.uint8)

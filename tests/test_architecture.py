@@ -34,8 +34,8 @@ FLOORS = (
         "events",
         "ranks",
     ),
-    ("spaces",),
-    ("models", "metrics"),
+    ("estimators",),
+    ("base", "metrics"),
     ("neighbors",),
     ("engine",),
     ("kernels",),
@@ -151,11 +151,11 @@ def test_imports_go_down_and_in_no_circle():
 
 
 def test_a_space_knows_no_other_space():
-    spaces = [
-        [m.split(".")[2] for m in pair if m.startswith("sliceflow.spaces.")]
+    kinds_of_data = [
+        [m.split(".")[2] for m in pair if m.startswith("sliceflow.estimators.")]
         for *pair, _ in imports()
     ]
-    assert [names for names in spaces if len(set(names)) > 1] == []
+    assert [names for names in kinds_of_data if len(set(names)) > 1] == []
 
 
 def test_no_private_name_is_imported_from_another_room():

@@ -30,7 +30,7 @@ def test_plans_of_a_slower_cpu_take_longer(rng, monkeypatch):
     seconds = []
     for slowness in (1.0, 3.0):
         monkeypatch.setattr(
-            "sliceflow.models.fit_plan.cpu_slowness", lambda s=slowness: s
+            "sliceflow.base.fit_plan.cpu_slowness", lambda s=slowness: s
         )
         seconds.append(plan.seconds)
     assert seconds[1] == pytest.approx(3 * seconds[0])

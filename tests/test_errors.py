@@ -92,7 +92,7 @@ def test_a_warning_names_the_line_outside_the_package():
         "def inner(warn):\n"
         "    warn('first')\n"
     )
-    module = {"__name__": "sliceflow.spaces.somewhere"}
+    module = {"__name__": "sliceflow.estimators.somewhere"}
     exec(compile(source, "inside.py", "exec"), module)
     with pytest.warns(UserWarning, match="first") as found:
         module["inner"](warn_user)

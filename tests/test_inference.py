@@ -15,12 +15,12 @@ from scipy.stats import truncnorm
 import sliceflow
 from mutations import change_arrays, change_header
 from sliceflow import ModelFileError, inference
+from sliceflow.base import file
+from sliceflow.base.memory_budget import MemoryBudget
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.inference import posterior, posteriors
 from sliceflow.inference.neighbors import NeighborSampler
 from sliceflow.metrics import nearest, sliced_wasserstein
-from sliceflow.models import file
-from sliceflow.models.memory_budget import MemoryBudget
 
 MOONS = TASKS["two moons"]
 THETA = np.arange(10.0).reshape(5, 2)

@@ -19,9 +19,9 @@ from runs import class_names, name
 from sliceflow import ImageFlow
 from sliceflow.datasets import PictureSet
 from sliceflow.engine.random import Seed
-from sliceflow.spaces.pictures.known_parts import KNOWN_PARTS
-from sliceflow.spaces.pictures.pyramid import PyramidSubspace
-from sliceflow.spaces.pictures.tiles import Tiles
+from sliceflow.estimators.pictures.known_parts import KNOWN_PARTS
+from sliceflow.estimators.pictures.pyramid import PyramidSubspace
+from sliceflow.estimators.pictures.tiles import Tiles
 
 from .common import PaperRun
 

@@ -7,7 +7,7 @@ from typing import Any
 from report import Row
 
 from sliceflow import ImageOptions
-from sliceflow.spaces.pictures import schedules
+from sliceflow.estimators.pictures import schedules
 
 from .common import PaperRun
 from .figures import measure_samples

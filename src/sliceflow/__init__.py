@@ -35,14 +35,14 @@ __version__ = "0.4.0.dev0"
 
 # The module of each public name that is not a module itself.
 _MODULE_OF_NAME = {
-    "ImageFlow": "spaces.pictures.estimator",
-    "ModelFileError": "models.file",
-    "ImageOptions": "spaces.pictures.options",
-    "SlicedDensity": "spaces.density.estimator",
-    "SlicedWassersteinFlow": "spaces.vectors.estimator",
-    "TableFlow": "spaces.tables.estimator",
-    "TreeSettings": "spaces.tables.trees",
-    "VectorOptions": "spaces.vectors.parameters",
+    "ImageFlow": "estimators.pictures.estimator",
+    "ModelFileError": "base.file",
+    "ImageOptions": "estimators.pictures.options",
+    "SlicedDensity": "estimators.density.estimator",
+    "SlicedWassersteinFlow": "estimators.vectors.estimator",
+    "TableFlow": "estimators.tables.estimator",
+    "TreeSettings": "estimators.tables.trees",
+    "VectorOptions": "estimators.vectors.parameters",
     "load": "loading",
 }
 
@@ -57,15 +57,15 @@ if TYPE_CHECKING:
         schedules,
         transports,
     )
+    from sliceflow.base.file import ModelFileError
+    from sliceflow.estimators.density.estimator import SlicedDensity
+    from sliceflow.estimators.pictures.estimator import ImageFlow
+    from sliceflow.estimators.pictures.options import ImageOptions
+    from sliceflow.estimators.tables.estimator import TableFlow
+    from sliceflow.estimators.tables.trees import TreeSettings
+    from sliceflow.estimators.vectors.estimator import SlicedWassersteinFlow
+    from sliceflow.estimators.vectors.parameters import VectorOptions
     from sliceflow.loading import load
-    from sliceflow.models.file import ModelFileError
-    from sliceflow.spaces.density.estimator import SlicedDensity
-    from sliceflow.spaces.pictures.estimator import ImageFlow
-    from sliceflow.spaces.pictures.options import ImageOptions
-    from sliceflow.spaces.tables.estimator import TableFlow
-    from sliceflow.spaces.tables.trees import TreeSettings
-    from sliceflow.spaces.vectors.estimator import SlicedWassersteinFlow
-    from sliceflow.spaces.vectors.parameters import VectorOptions
 else:  # hidden from the type checker, which would accept any misspelt name
 
     def __getattr__(name: str) -> Any:

@@ -6,24 +6,24 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeAlias, cast
 
+from sliceflow.base.saving import load_estimator
 from sliceflow.devices import resolve_device
 from sliceflow.errors import ParameterError
-from sliceflow.models.saving import load_estimator
 
 if TYPE_CHECKING:
     import torch
 
-    from sliceflow.spaces.density.estimator import SlicedDensity
-    from sliceflow.spaces.pictures.estimator import ImageFlow
-    from sliceflow.spaces.pictures.options import Precision
-    from sliceflow.spaces.tables.estimator import TableFlow
-    from sliceflow.spaces.vectors.estimator import SlicedWassersteinFlow
+    from sliceflow.estimators.density.estimator import SlicedDensity
+    from sliceflow.estimators.pictures.estimator import ImageFlow
+    from sliceflow.estimators.pictures.options import Precision
+    from sliceflow.estimators.tables.estimator import TableFlow
+    from sliceflow.estimators.vectors.estimator import SlicedWassersteinFlow
 
     AnyEstimator: TypeAlias = (
         SlicedWassersteinFlow | ImageFlow | TableFlow | SlicedDensity
     )
 
-# The folders of `spaces` in which the estimators are.
+# The folders of `estimators` in which the estimators are.
 _MODULE_OF_ESTIMATOR = {
     "SlicedWassersteinFlow": "vectors",
     "ImageFlow": "pictures",
@@ -104,7 +104,7 @@ def _estimator_type(class_name: str) -> type[AnyEstimator]:
         class_names = ", ".join(_MODULE_OF_ESTIMATOR)
         raise ValueError(f"it holds {class_name[:60]!r}, not one of {class_names}")
     module = import_module(
-        f"sliceflow.spaces.{_MODULE_OF_ESTIMATOR[class_name]}.estimator"
+        f"sliceflow.estimators.{_MODULE_OF_ESTIMATOR[class_name]}.estimator"
     )
     estimator_type: type[AnyEstimator] = getattr(module, class_name)
     return estimator_type

@@ -1,6 +1,6 @@
 """Ranks: one fit on many devices and machines."""
 
-from sliceflow.models.ranks import (
+from sliceflow.base.ranks import (
     Communicator,
     LostRankError,
     RankMismatchError,

@@ -1,6 +1,6 @@
 """Annotations of saved dataclasses: what a field may hold.
 
-A model file is read by these annotations alone. `models.codec` turns them into types
+A model file is read by these annotations alone. `base.codec` turns them into types
 of msgspec, and checks arrays by `ArraySpec` itself.
 """
 

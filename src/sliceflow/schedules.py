@@ -1,6 +1,6 @@
 """Schedules: the stages of an `ImageFlow`, for the parameter `schedule`."""
 
-from sliceflow.spaces.pictures.schedules import (
+from sliceflow.estimators.pictures.schedules import (
     PictureStage,
     auto,
     from_string,

@@ -16,8 +16,8 @@ from running import FEW, command, done, environment, inside, refused
 from sliceflow.cli.data import read_data
 from sliceflow.cli.settings import Settings
 from sliceflow.datasets import load
-from sliceflow.spaces.pictures.fit import PictureAdapter
-from sliceflow.spaces.tables.fit import TableAdapter
+from sliceflow.estimators.pictures.fit import PictureAdapter
+from sliceflow.estimators.tables.fit import TableAdapter
 
 
 def test_help_imports_no_torch_and_names_nine_commands_at_most():

@@ -9,7 +9,7 @@ pytest.importorskip("rich")
 
 from sliceflow.cli import progress
 from sliceflow.cli.progress import Clock, ProgressBar, describe_progress
-from sliceflow.spaces.tables.events import ColumnEvent, TableTrialEvent
+from sliceflow.estimators.tables.events import ColumnEvent, TableTrialEvent
 
 
 @dataclass

@@ -23,10 +23,10 @@ from sliceflow.engine.frames import Random
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import InterpolatedTransport
-from sliceflow.spaces.pictures.flow_builder import PictureFlowBuilder
-from sliceflow.spaces.pictures.layout import Layout
-from sliceflow.spaces.pictures.pyramid import PyramidSubspace
-from sliceflow.spaces.pictures.schedules import PictureStage
+from sliceflow.estimators.pictures.flow_builder import PictureFlowBuilder
+from sliceflow.estimators.pictures.layout import Layout
+from sliceflow.estimators.pictures.pyramid import PyramidSubspace
+from sliceflow.estimators.pictures.schedules import PictureStage
 
 SAME = dict(rtol=0, atol=1e-9)
 

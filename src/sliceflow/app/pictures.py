@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from sliceflow import ImageFlow, SlicedWassersteinFlow
     from sliceflow.app.server import JsonObject, Request
-    from sliceflow.spaces.pictures.layout import Layout
+    from sliceflow.estimators.pictures.layout import Layout
 
     _Handler = Callable[["Gallery", Request, "OpenRun"], JsonObject]
 
@@ -191,7 +191,7 @@ class Gallery:
     @_with_open_run
     def about(self, request: Request, run: OpenRun) -> JsonObject:
         """Size, classes and known part of a model, and pictures to complete."""
-        from sliceflow.spaces.pictures.known_parts import as_known
+        from sliceflow.estimators.pictures.known_parts import as_known
 
         known = None
         if run.model.known is not None:

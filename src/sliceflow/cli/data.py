@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from sliceflow import ImageFlow, TableFlow
-    from sliceflow.spaces.pictures.known_parts import KnownPart
+    from sliceflow.estimators.pictures.known_parts import KnownPart
 
 # With fewer rows, none is held out: a tenth of them would be too few to measure with.
 _MIN_ROWS_TO_HOLD_OUT = 100
@@ -264,7 +264,7 @@ def _with_labels_to_fit(pictures: PictureInput, settings: Settings) -> PictureIn
 
 def _read_table(settings: Settings) -> TableInput:
     """The table of a file, which must have the columns that flags name."""
-    from sliceflow.spaces.tables.files import read_file
+    from sliceflow.estimators.tables.files import read_file
 
     path = Path(settings.source).expanduser()
     file = read_file(path, settings.missing or ())
@@ -396,7 +396,7 @@ def read_known(text: str, height: int, width: int) -> KnownPart | Mask:
     """
     from PIL import Image, UnidentifiedImageError
 
-    from sliceflow.spaces.pictures.known_parts import KNOWN_PARTS
+    from sliceflow.estimators.pictures.known_parts import KNOWN_PARTS
 
     if text in KNOWN_PARTS:
         return cast("KnownPart", text)

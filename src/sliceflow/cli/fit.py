@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from sliceflow.base.ranks import Communicator, LostRankError, joined
 from sliceflow.cli.data import (
     Input,
     PictureInput,
@@ -35,14 +36,13 @@ from sliceflow.cli.progress import progress_bars
 from sliceflow.cli.results import Result
 from sliceflow.cli.run_folder import RunFolder, load_model
 from sliceflow.cli.settings import TABLE, Settings
-from sliceflow.models.ranks import Communicator, LostRankError, joined
 from sliceflow.wording import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, TableFlow
     from sliceflow.app.server import JsonObject
-    from sliceflow.models.prepared_fit import PreparedFit
-    from sliceflow.models.protocols import AnyPlannedFit
+    from sliceflow.base.prepared_fit import PreparedFit
+    from sliceflow.base.protocols import AnyPlannedFit
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +160,7 @@ def _prepare(settings: Settings, ranks: Communicator, output: Output) -> _Comman
         rows = ranks.own_rows(rows)
         labels = None if labels is None else ranks.own_rows(labels)
     output.say("planning the fit")
-    from sliceflow.models.flow_estimator import FlowEstimator  # imports torch
+    from sliceflow.base.flow_estimator import FlowEstimator  # imports torch
 
     started_at = time.perf_counter()
     estimator = make_estimator(settings, train)
@@ -259,7 +259,7 @@ def _run(
 def _fit_estimator(command_run: _CommandRun, folder: RunFolder, output: Output) -> None:
     """Fit, with a progress bar. Flows write checkpoints; tables are fitted fast."""
     from sliceflow import TableFlow
-    from sliceflow.spaces.pictures.plan import PicturePlan
+    from sliceflow.estimators.pictures.plan import PicturePlan
 
     model = command_run.estimator
     if isinstance(model, TableFlow):
@@ -311,7 +311,7 @@ def _explain(
     error: BaseException, settings: Settings, folder: RunFolder
 ) -> CommandError | None:
     """The error that ended a fit, with a hint at what to do, where that is known."""
-    from sliceflow.models.checkpoints import CheckpointMismatchError, FitInterrupted
+    from sliceflow.base.checkpoints import CheckpointMismatchError, FitInterrupted
 
     if isinstance(error, LostRankError):
         return CommandError(str(error), f"torchrun … -m {settings.command} --resume")

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sliceflow.app.pictures import as_bytes, as_image
+from sliceflow.base.atomic import write_atomically
 from sliceflow.cli.failures import CommandError, UsageError
-from sliceflow.models.atomic import write_atomically
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
     from sliceflow import ImageFlow
-    from sliceflow.spaces.pictures.layout import Layout
+    from sliceflow.estimators.pictures.layout import Layout
 
 # Pictures of fewer pixels are enlarged to about this side, to be seen on a page.
 _SHOWN_SIDE = 56

@@ -47,7 +47,7 @@ def impute(
         check_new(path, force=force)
     _check_table_and_run(table, run, flags=[*(column or ()), *(drop or ())])
     kinds = parse_kinds(column, drop) or {}
-    from sliceflow.spaces.tables.files import read_file
+    from sliceflow.estimators.tables.files import read_file
 
     file = read_file(table, missing or ())
     for note in file.notes:

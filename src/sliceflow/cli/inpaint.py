@@ -27,8 +27,8 @@ from sliceflow.errors import ParameterError
 if TYPE_CHECKING:
     from sliceflow import ImageFlow
     from sliceflow.arrays import Mask
-    from sliceflow.spaces.pictures.known_parts import KnownPart
-    from sliceflow.spaces.pictures.layout import Layout
+    from sliceflow.estimators.pictures.known_parts import KnownPart
+    from sliceflow.estimators.pictures.layout import Layout
 
 
 def inpaint(  # noqa: PLR0913, a parameter for each flag
@@ -129,7 +129,7 @@ def _write_grid(
     What is not known is gray. `pictures` are (k, h, w[, c]), `completions` (k, n, h,
     w[, c]).
     """
-    from sliceflow.spaces.pictures.known_parts import as_known
+    from sliceflow.estimators.pictures.known_parts import as_known
 
     gray = 0.5 if layout.n_pixel_values is None else layout.n_pixel_values // 2
     hidden = pictures.astype(completions.dtype)  # a copy

@@ -128,7 +128,7 @@ def _write_samples(run: FittedRun, samples: Samples, folder: RunFolder) -> Path 
     import pandas as pd
 
     from sliceflow import ImageFlow
-    from sliceflow.spaces.tables.files import write_table
+    from sliceflow.estimators.tables.files import write_table
 
     animation = None
     train = run.train

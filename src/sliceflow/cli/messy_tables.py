@@ -105,7 +105,7 @@ def _error_of_column(
     df: pd.DataFrame, place: int, kind: str | None
 ) -> DataError | None:
     """Why a column cannot be used as this kind; None if it can be."""
-    from sliceflow.spaces.tables import cells, infer_columns
+    from sliceflow.estimators.tables import cells, infer_columns
 
     all_rows = np.arange(len(df))
     try:
@@ -132,7 +132,7 @@ def _helpful_flags(cells: pd.Series, error: DataError) -> list[str]:
 
 def _odd_texts(cells: pd.Series) -> list[str]:
     """The texts of a column of numbers, or of dates, that are none; sorted."""
-    from sliceflow.spaces.tables.formats import infer_date_formats
+    from sliceflow.estimators.tables.formats import infer_date_formats
 
     texts = cells.dropna().astype(str)
     number_format = infer_number_format(texts.to_numpy(dtype=object))
@@ -152,7 +152,7 @@ def _odd_texts(cells: pd.Series) -> list[str]:
 
 def _reads_all(cells: pd.Series, kind: str) -> bool:
     """Whether all texts are dates of a format, such as that of "datetime:%d/%m/%Y"."""
-    from sliceflow.spaces.tables.formats import DateFormat
+    from sliceflow.estimators.tables.formats import DateFormat
 
     _, _, date_format = kind.partition(":")
     times: Any = DateFormat(date_format).parse(cells.dropna().astype(str))

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from sliceflow import ImageFlow, TableFlow
-    from sliceflow.spaces.pictures.layout import Layout
+    from sliceflow.estimators.pictures.layout import Layout
 
 # Bytes of an upload. The page's own scripts have the same limits.
 TABLE_LIMIT = 64 << 20
@@ -125,11 +125,11 @@ class TableWork:
         # Imported now, so that the first fit is fast. A missing package raises an error
         # later.
         with suppress(ImportError):
-            import sliceflow.spaces.tables.estimator  # noqa: F401
+            import sliceflow.estimators.tables.estimator  # noqa: F401
 
     def read(self, path: str) -> JsonObject:
         """Read a file; returns what its columns were understood as."""
-        from sliceflow.spaces.tables.files import read_file
+        from sliceflow.estimators.tables.files import read_file
 
         file = read_file(path)
         self._df = file.df
@@ -189,7 +189,7 @@ class TableWork:
 
     def sample(self, n: int, seed: int, given: dict[str, str]) -> bytes:
         """New rows as CSV, all of which have what is given."""
-        from sliceflow.spaces.tables.files import as_csv
+        from sliceflow.estimators.tables.files import as_csv
 
         model = self._fitted_model()
         values = {name: model.parse_given(name, text) for name, text in given.items()}
@@ -198,7 +198,7 @@ class TableWork:
 
     def impute(self, seed: int) -> bytes:
         """The table with its missing cells filled, as CSV."""
-        from sliceflow.spaces.tables.files import as_csv
+        from sliceflow.estimators.tables.files import as_csv
 
         filled = self._fitted_model().impute(self._table(), random_state=seed)
         return as_csv(filled, self._dialect)
@@ -225,8 +225,8 @@ def describe_columns(df: pd.DataFrame) -> list[JsonObject]:
 
     A column that cannot be used is to be left out, and its note says why.
     """
-    from sliceflow.spaces.tables.infer_columns import infer_column
-    from sliceflow.spaces.tables.table_rows import read_dataframe
+    from sliceflow.estimators.tables.infer_columns import infer_column
+    from sliceflow.estimators.tables.table_rows import read_dataframe
 
     described = []
     distinct_rows = np.flatnonzero(~df.duplicated().to_numpy())

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from sliceflow.cli.failures import Output
-from sliceflow.spaces.tables.events import ColumnEvent, TableTrialEvent
+from sliceflow.estimators.tables.events import ColumnEvent, TableTrialEvent
 from sliceflow.wording import format_duration, shorten
 
 if TYPE_CHECKING:  # importing it would import torch, which takes seconds

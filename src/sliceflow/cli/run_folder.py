@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from filelock import FileLock, Timeout
 
+from sliceflow.base.atomic import write_atomically
 from sliceflow.cli.failures import CommandError, UsageError
-from sliceflow.models.atomic import write_atomically
 from sliceflow.table_files import Dialect
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ def is_stdout(path: Path) -> bool:
 
 def write_or_print(df: pd.DataFrame, path: Path, dialect: Dialect | None) -> None:
     """Write a table to a file, or to stdout, as the text file that was read is."""
-    from sliceflow.spaces.tables.files import as_csv, write_table
+    from sliceflow.estimators.tables.files import as_csv, write_table
 
     if not is_stdout(path):
         write_table(df, path, dialect)

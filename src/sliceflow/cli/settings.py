@@ -15,7 +15,7 @@ from sliceflow.table_files import TABLE_ENDINGS
 DATASET_NAMES = ("digits", *SETS)
 PICTURES = "pictures"
 TABLE = "table"
-# As in `spaces.pictures.parameters`, which would import torch.
+# As in `estimators.pictures.parameters`, which would import torch.
 Quality = Literal["draft", "standard", "best"]
 
 # Flags that do nothing for other data, by the data that they are for.

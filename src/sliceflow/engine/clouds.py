@@ -9,7 +9,7 @@ classes are stacked: row c·h + j is the map of class c along direction j.
 
 Who brings points into which order, always by a `Permutation`:
 
-particles of a fit    in the flow's order from the start; `models.particles` sorts them
+particles of a fit    in the flow's order from the start; `base.particles` sorts them
 data                  in the `data_order` of the `Batches`; `Target` sorts what it loads
 other particles       in any order: `replay` and axis steps sort copies by class, with
                       `Cloud.in_class_order`, and move the points as far as the copies

@@ -1,6 +1,6 @@
 """Posteriors by likelihood: p(x | θ) from regressions, sampled over θ.
 
-The likelihood is a `sliceflow.spaces.density.conditional.ConditionalDensity`: mean,
+The likelihood is a `sliceflow.estimators.density.conditional.ConditionalDensity`: mean,
 scale and correlations of x are smooth functions of θ, and a flow fits the residuals. It
 uses all simulations, not only those near an observation. So it is right where many
 values are informative and no simulation is near. Neighbors are right where the shape
@@ -19,17 +19,17 @@ import numpy as np
 from sliceflow.arrays import Floats, Ints, chunks
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, warn_user
-from sliceflow.inference.priors import Prior
-from sliceflow.inference.tempering import sample_tempered
-from sliceflow.saved_types import ArraySpec
-from sliceflow.spaces.density.bases import varying_columns
-from sliceflow.spaces.density.conditional import (
+from sliceflow.estimators.density.bases import varying_columns
+from sliceflow.estimators.density.conditional import (
     MIN_CONDITIONAL_ROWS,
     ConditionalDensity,
     fit_conditional_density,
 )
-from sliceflow.spaces.density.progress import FitProgress
-from sliceflow.spaces.density.regression import AffineMapGivenY
+from sliceflow.estimators.density.progress import FitProgress
+from sliceflow.estimators.density.regression import AffineMapGivenY
+from sliceflow.inference.priors import Prior
+from sliceflow.inference.tempering import sample_tempered
+from sliceflow.saved_types import ArraySpec
 
 __all__ = ["LikelihoodSampler", "fit_likelihood"]
 

@@ -18,9 +18,11 @@ import torch
 from torch import Tensor
 
 from sliceflow.arrays import SMALLEST_POSITIVE, Floats
+from sliceflow.base import file
 from sliceflow.engine import events
 from sliceflow.engine.random import RandomStateLike, Seed
 from sliceflow.errors import DataError
+from sliceflow.estimators.density.conditional import MIN_CONDITIONAL_ROWS
 from sliceflow.inference.checks import (
     as_observations,
     as_prior_bounds,
@@ -33,9 +35,7 @@ from sliceflow.inference.comparison import Comparison, compare
 from sliceflow.inference.likelihood import LikelihoodSampler, fit_likelihood
 from sliceflow.inference.neighbors import fit_neighbor_sampler
 from sliceflow.metrics.calibration import Calibration, calibration
-from sliceflow.models import file
 from sliceflow.saved_types import ArraySpec
-from sliceflow.spaces.density.conditional import MIN_CONDITIONAL_ROWS
 from sliceflow.validation import from_tensor, require, require_int
 
 __all__ = ["Posterior", "load", "posterior"]

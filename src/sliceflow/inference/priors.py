@@ -13,12 +13,12 @@ from typing import Annotated
 import numpy as np
 
 from sliceflow.arrays import SMALLEST_POSITIVE, Floats
-from sliceflow.saved_types import ArraySpec
-from sliceflow.spaces.density.log_normal import (
+from sliceflow.estimators.density.log_normal import (
     log_normal_score,
     normal_score,
     take_logs,
 )
+from sliceflow.saved_types import ArraySpec
 
 __all__ = ["Prior"]
 

@@ -1,0 +1,604 @@
+"""`FlowEstimator`: what all flows of particles share.
+
+To follow a fit: `FlowEstimator.fit` → the adapter's `read` and `plan_fit` →
+`Estimator._run_fit` → the planned fit's `run`, which makes a `RunningFit` → `run_flow`,
+at the end of this module → `engine.flow.simulate` → the `result` of the `RunningFit`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    Self,
+    TypeVar,
+    cast,
+    get_args,
+    overload,
+)
+
+import torch
+from numpy.typing import NDArray
+
+from sliceflow.base.checkpoints import Checkpoints
+from sliceflow.base.estimator import (
+    Estimator,
+    draws_per_scored_row,
+    require_sample_memory,
+)
+from sliceflow.base.fingerprint import fingerprint, require_same_parameters
+from sliceflow.base.prepared_fit import PreparedFit, copied_parameters
+from sliceflow.base.protocols import (
+    FitResult,
+    FittedFlow,
+    FittedFlowT,
+    FlowAdapter,
+    FlowEnd,
+    FlowRowsT,
+    Options,
+    ParticleResult,
+    PlannedFlowFit,
+    PlanT,
+    RunningFit,
+)
+from sliceflow.base.ranks import ONE_PROCESS, Communicator
+from sliceflow.base.rows import RowConditions
+from sliceflow.base.saving import FitRecord, save
+from sliceflow.engine.allocation import stratified_indices
+from sliceflow.engine.clouds import sliced_distance
+from sliceflow.engine.encoded_y import EncodedY
+from sliceflow.engine.events import Event, FlowListener, History, Listeners
+from sliceflow.engine.flow import FlowState, do_nothing, simulate
+from sliceflow.engine.labels import as_array
+from sliceflow.engine.random import RandomStateLike, Seed
+from sliceflow.engine.transports import Transport, TransportName
+from sliceflow.engine.y_encoders import ClassEncoder, require_encoder
+from sliceflow.errors import DataError, ParameterError
+from sliceflow.validation import (
+    is_object_of,
+    require,
+    require_bool,
+    require_choice,
+    require_int,
+    require_real,
+    require_verbosity,
+)
+
+# The default number of particles, rounded up to a multiple of the number of rows. More
+# take longer, in proportion.
+_DEFAULT_PARTICLES = 10_000
+_PARTICLE_ATTRIBUTES = ("particles_", "particle_conditions_")
+
+
+def choose_n_particles(
+    n_particles: int | None, n_rows: int, n_classes: int, n_ranks: int
+) -> int:
+    """The number of particles to keep: what the user says, or one that fits the rows.
+
+    If `n_particles` is None, it is the smallest multiple of the rows that is at least
+    10,000: a multiple uses the conditions of all rows equally often. Raises a
+    `ParameterError` if the user wants fewer than there are classes or ranks.
+    """
+    if n_particles is None:
+        n_particles = n_rows * math.ceil(_DEFAULT_PARTICLES / n_rows)
+    minimum = max(n_classes, n_ranks)
+    requirement = f"at least {minimum}, one for each class and rank"
+    require(n_particles >= minimum, "n_particles", n_particles, requirement)
+    return int(n_particles)
+
+
+# What users pass as X, and get as samples.
+UserRowsT = TypeVar("UserRowsT")
+
+
+class FlowEstimator(
+    Estimator[FlowRowsT, FittedFlowT, Event, PlanT],
+    Generic[FlowRowsT, FittedFlowT, PlanT, UserRowsT],
+):
+    """An estimator that moves particles onto the rows, step by step.
+
+    It has particles, conditions, steps, checkpoints, ranks and a device. A subclass
+    provides what an `Estimator` needs, with a `FlowAdapter`, a `PlannedFlowFit` and a
+    `FittedFlow`. Its constructor has the parameters that are annotated here.
+    """
+
+    _options_type: type[Options]
+    # Parameters of the constructor.
+    n_particles: int | None
+    transport: TransportName | Transport
+    device: str | torch.device
+    preset: Literal["paper"] | None
+    save_rows: bool
+    options: Options | None
+    # Set by a fit. `classes_` exists if y is labels. The particle attributes exist
+    # unless the model was loaded from a file saved without particles.
+    classes_: NDArray[Any]
+    particles_: UserRowsT
+    particle_conditions_: NDArray[Any] | None
+
+    @abstractmethod
+    def _adapter(
+        self, like_fitted: bool = False, ranks: Communicator = ONE_PROCESS
+    ) -> FlowAdapter[FlowRowsT, FittedFlowT, PlanT]:
+        """The adapter that reads rows and plans their fit, on these ranks."""
+
+    @abstractmethod
+    def _fitted_flow(self) -> FittedFlow[UserRowsT]:
+        """The fitted state, which gives samples in the user's form."""
+
+    def _require_shared_parameters(self, flags: Sequence[str]) -> None:
+        """Raise a `ParameterError` for the first invalid parameter that all flows have.
+
+        `flags` are the names of parameters that must be True or False.
+        """
+        require_int("n_particles", self.n_particles, 1, others=(None,))
+        require_verbosity(self.verbose)
+        for name in flags:
+            require_bool(name, getattr(self, name))
+
+        options = self.options
+        is_options = options is None or isinstance(options, self._options_type)
+        requirement = f"None or a sliceflow.{self._options_type.__name__}"
+        require(is_options, "options", options, requirement)
+        if options is not None:
+            options.require_valid()
+
+        transport = self.transport
+        names = get_args(TransportName)
+        if isinstance(transport, str):
+            is_transport = transport in names
+        else:
+            is_transport = is_object_of(transport, Transport)
+        requirement = f"one of {list(names)} or a transport from sliceflow.transports"
+        require(is_transport, "transport", transport, requirement)
+        require_choice("preset", self.preset, (None, "paper"))
+
+    # Fitting
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        listeners: Listeners[Event] = (),
+        checkpoint_dir: str | os.PathLike[str] | None = None,
+        checkpoint_every: float = 60.0,
+        keep_checkpoint: bool = False,
+        ranks: Communicator | None = None,
+    ) -> Self:
+        """Move particles onto the rows of X.
+
+        Parameters
+        ----------
+        X : rows
+            Of the kinds that the class lists, or what `prepare` returned.
+        y : conditions of the rows or None, default None
+            Of the kinds that the class lists.
+        listeners : callable or tuple of callables, default ()
+            Each takes a `sliceflow.events.Event` after every step. If one returns True,
+            the stage ends.
+        checkpoint_dir : str, path or None, default None
+            A folder for the state of the fit. To resume an interrupted fit, call it
+            again with the same data, parameters and folder. The result has the same
+            bits as that of an uninterrupted fit.
+        checkpoint_every : float, default 60
+            Seconds between checkpoints.
+        keep_checkpoint : bool, default False
+            Keep the last checkpoint after the fit, so that the fit can be resumed if
+            saving the model fails. Delete it yourself after saving.
+        ranks : Communicator or None, default None
+            From `sliceflow.ranks.joined`. All ranks call this with the same parameters
+            and their own rows. `particles_` and `particle_conditions_` are this rank's
+            share; ``ranks.all_gather_rows(flow.particles_)`` gives all.
+
+        Returns
+        -------
+        self : the fitted estimator
+
+        Raises
+        ------
+        ParameterError, DataError
+            If a parameter or the data are not valid.
+        FitInterrupted
+            If Ctrl-C stopped a fit with a `checkpoint_dir`.
+        """
+        folder = None
+        if checkpoint_dir is not None:
+            folder = _checkpoint_folder(checkpoint_dir)
+        require_real("checkpoint_every", checkpoint_every, 0, hint="it is in seconds")
+        require_bool("keep_checkpoint", keep_checkpoint)
+        planned_fit = self._plan_fit(X, y, ranks)
+        ranks = planned_fit.ranks
+        if ranks.size > 1:
+            folder_given = "None" if folder is None else "a folder"
+            ranks.require_equal({"checkpoint_dir": folder_given})
+        if folder is not None:
+            planned_fit = self._open_checkpoints(
+                planned_fit, folder, checkpoint_every, keep_checkpoint
+            )
+        return self._run_fit(planned_fit, listeners, ranks=ranks)
+
+    def _open_checkpoints(
+        self,
+        planned_fit: PlannedFlowFit[FlowRowsT, FittedFlowT, PlanT],
+        folder: Path,
+        every: float,
+        keep: bool,
+    ) -> PlannedFlowFit[FlowRowsT, FittedFlowT, PlanT]:
+        """The fit with checkpoints. It resumes from the last one, if there is one."""
+        device = torch.device(planned_fit.plan.device)
+        checkpoints = Checkpoints(
+            folder,
+            every,
+            self._fingerprint(planned_fit),
+            planned_fit.seed,
+            planned_fit.ranks,
+            device,
+            keep,
+        )
+        if checkpoints.seed != planned_fit.seed:
+            # The checkpoint is that of a fit with random_state=None.
+            adapter = self._adapter(ranks=planned_fit.ranks)
+            planned_fit = adapter.plan_fit(planned_fit.rows, checkpoints.seed)
+        return planned_fit.with_checkpoints(checkpoints)
+
+    def prepare(
+        self, X: Any, y: Any = None, *, ranks: Communicator | None = None
+    ) -> PreparedFit[PlannedFlowFit[FlowRowsT, FittedFlowT, PlanT]]:
+        """Read and plan the rows. `fit` takes the result instead of X and y.
+
+        Parameters
+        ----------
+        X : rows
+            As in `fit`. Such a result is not planned again.
+        y : conditions of the rows or None, default None
+            As in `fit`.
+        ranks : Communicator or None, default None
+            As in `fit`.
+
+        Returns
+        -------
+        prepared : PreparedFit
+            Its `plan` says what the fit will do. It is for the parameters that the
+            estimator has now.
+        """
+        planned_fit = self._plan_fit(X, y, ranks)
+        return PreparedFit(self, copied_parameters(self), planned_fit)
+
+    def _plan_fit(
+        self, X: Any, y: Any, ranks: Communicator | None = None
+    ) -> PlannedFlowFit[FlowRowsT, FittedFlowT, PlanT]:
+        """The planned fit of the user's X and y, which `prepare` may have planned."""
+        is_ranks = ranks is None or isinstance(ranks, Communicator)
+        require(is_ranks, "ranks", ranks, "None or what sliceflow.ranks.joined gives")
+        if isinstance(X, PreparedFit):
+            return X.planned_fit_for(self, y, ranks)
+        if ranks is None:
+            ranks = ONE_PROCESS
+        adapter = self._adapter(ranks=ranks)
+        if ranks.size > 1:
+            parameters = self.get_params(deep=False)
+            require_same_parameters(
+                ranks, type(self).__name__, parameters, adapter.device
+            )
+            if parameters["save_rows"]:
+                fact = "needs all rows in one process"
+                hint = "fit without it, or in one process"
+                raise ParameterError("save_rows", True, fact, hint)
+        rows = adapter.read(X, y)
+        seed = Seed.from_random_state(self.random_state)
+        if ranks.size > 1:
+            seed = ranks.broadcast(seed)
+        return adapter.plan_fit(rows, seed)
+
+    def _fingerprint(
+        self, planned_fit: PlannedFlowFit[FlowRowsT, FittedFlowT, PlanT]
+    ) -> dict[str, str]:
+        """Texts of all that the result of a fit depends on.
+
+        A fit resumes from a checkpoint only if both have the same texts.
+        """
+        plan = planned_fit.plan
+        return fingerprint(
+            type(self).__name__,
+            self.get_params(deep=False) | plan.settings(),
+            torch.device(plan.device),
+            None if self.random_state is None else planned_fit.seed,
+            **planned_fit.rows.digests(planned_fit.ranks),
+        )
+
+    def _store(
+        self,
+        record: FitRecord[FlowRowsT, FittedFlowT],
+        particles: ParticleResult[UserRowsT] | None = None,
+    ) -> None:
+        """Replace the fitted attributes; a file may have no particles."""
+        super()._store(record)
+        for name in ("classes_", *_PARTICLE_ATTRIBUTES):
+            self.__dict__.pop(name, None)
+        if particles is not None:
+            self.particles_ = particles.X
+            self.particle_conditions_ = particles.y
+        encoder = record.fitted.y_encoder
+        if isinstance(encoder, ClassEncoder) and not encoder.are_clusters:
+            self.classes_ = encoder.classes
+
+    # Sampling
+
+    @overload
+    def sample(
+        self,
+        n: int = 1,
+        *,
+        y: Any = None,
+        random_state: RandomStateLike = None,
+        return_y: Literal[False] = False,
+    ) -> UserRowsT: ...
+
+    @overload
+    def sample(
+        self,
+        n: int = 1,
+        *,
+        y: Any = None,
+        random_state: RandomStateLike = None,
+        return_y: Literal[True],
+    ) -> tuple[UserRowsT, NDArray[Any] | None]: ...
+
+    def sample(
+        self,
+        n: int = 1,
+        *,
+        y: Any = None,
+        random_state: RandomStateLike = None,
+        return_y: bool = False,
+    ) -> UserRowsT | tuple[UserRowsT, NDArray[Any] | None]:
+        """Draw fresh samples.
+
+        Parameters
+        ----------
+        n : int, default 1
+            Number of samples.
+        y : one condition, several, or None, default None
+            One condition is for all samples. With several, n must be 1 (one sample of
+            each) or their number. None takes conditions in the data's proportions.
+        random_state : int, RandomState, Generator or None, default None
+            With None, every call gives new samples.
+        return_y : bool, default False
+            Also return the conditions of the samples.
+
+        Returns
+        -------
+        samples : (n, …)
+            Rows of the type and in the units of X.
+        y : array or None
+            The conditions of the samples; None if there are none. Only with `return_y`.
+
+        Raises
+        ------
+        DataError
+            If y does not fit the model or n.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sliceflow import SlicedWassersteinFlow
+        >>> X = np.random.default_rng(0).normal(size=(200, 2))
+        >>> y = np.repeat(["left", "right"], 100)
+        >>> X[y == "right"] += [100, 0]
+        >>> flow = SlicedWassersteinFlow(n_particles=200, n_steps=5).fit(X, y)
+        >>> bool(flow.sample(9, y="right", random_state=0)[:, 0].min() > 50)
+        True
+        """
+        fitted = self._fitted_flow()
+        seed = Seed.from_random_state(random_state)
+        requested = RequestedSamples.from_user(fitted, n, y, seed)
+        rows = fitted.sample(requested.n, requested.encoded_y, seed)
+        if return_y:
+            return rows, requested.y
+        return rows
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Minus the sliced Wasserstein distance of samples to rows: higher is better.
+
+        It is −SW₂ over 100 random directions, in units that make columns comparable and
+        that are the same for all classes. With y, samples take the rows' conditions:
+        rows of a class are compared with samples of that class, and with continuous y,
+        pairs (x, y) are compared. Pass held-out rows: on the fitted rows the model that
+        copies best would win. `GridSearchCV` and `cross_val_score` use this score.
+
+        Parameters
+        ----------
+        X : held-out rows
+            As in `fit`.
+        y : conditions or None, default None
+            The conditions of the rows.
+
+        Returns
+        -------
+        score : float
+            At most 0.
+        """
+        fitted = self._fitted_state()
+        seed = self._seed_copy().child("score")
+        points = fitted.comparable_points(self._as_rows_like_fitted(X))
+        n = points.shape[1]
+        held_out_y = _encode_y_of_rows(fitted, y, n)
+        times = draws_per_scored_row(n)
+        if held_out_y is None:
+            requested = RequestedSamples.from_user(fitted, times * n, None, seed)
+            sample_y = requested.encoded_y
+        else:
+            sample_y = held_out_y.repeat(times)
+        drawn = fitted.comparable_points(fitted.sample(times * n, sample_y, seed))
+        return -sliced_distance(drawn, points, Seed(0), y_p=sample_y, y_q=held_out_y)
+
+    def _as_rows_like_fitted(self, X: Any) -> Any:
+        """X, checked to be like the fitted rows."""
+        return X
+
+    # Files
+
+    def save(self, path: str | os.PathLike[str], *, particles: bool = False) -> None:
+        """Write the fitted model to one file, which `sliceflow.load` opens anywhere.
+
+        The file holds the rows if the model keeps them: ``sliceflow info`` tells.
+
+        Parameters
+        ----------
+        path : str or path
+            The file. An existing file is replaced atomically and keeps its permissions.
+            A symbolic link is followed. Folders, pipes and devices raise an error.
+        particles : bool, default False
+            Also save `particles_` and `particle_conditions_`.
+
+        Raises
+        ------
+        DataError
+            If `particles` is True but the model has none.
+        """
+        self._check_saveable()
+        particle_rows = None
+        if particles:
+            if "particles_" not in vars(self):
+                fact = "this model has no particles: its file was saved without them"
+                hint = "save without particles, or fit again and save with particles"
+                raise DataError(fact, hint)
+            adapter = self._adapter(like_fitted=True)
+            particle_rows = adapter.read(self.particles_, self.particle_conditions_)
+        save(self, path, particle_rows)
+
+    if not TYPE_CHECKING:  # or every misspelt attribute would pass
+
+        def __getattr__(self, name: str) -> Any:
+            if name in _PARTICLE_ATTRIBUTES and "_record" in self.__dict__:
+                fact = f"{name} is not in the file of this model"
+                hint = "draw with sample(), or save with particles=True"
+                raise AttributeError(f"{fact}, which was saved without; {hint}")
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}"
+            )
+
+
+def _checkpoint_folder(checkpoint_dir: object) -> Path:
+    """The parameter `checkpoint_dir`, checked, as a path; the folder may be new."""
+    is_path = isinstance(checkpoint_dir, str | os.PathLike)
+    requirement = "None or the path of a folder"
+    require(is_path, "checkpoint_dir", checkpoint_dir, requirement)
+    text = os.fspath(cast("str | os.PathLike[str]", checkpoint_dir))
+    is_text = isinstance(text, str) and text != "" and "\0" not in text
+    require(is_text, "checkpoint_dir", checkpoint_dir, requirement)
+    folder = Path(text)
+    is_folder = folder.is_dir() or not folder.exists()
+    requirement = "a folder, but is a file"
+    require(is_folder, "checkpoint_dir", checkpoint_dir, requirement)
+    return folder
+
+
+def _encode_y_of_rows(fitted: FittedFlow[object], y: Any, n: int) -> EncodedY | None:
+    """The encoded conditions of n rows; None if the user has none."""
+    if y is None:
+        return None
+    encoder = require_encoder(fitted.y_encoder)
+    encoded_y: EncodedY = encoder.encode(as_array(y))
+    if len(encoded_y) != n:
+        fact = f"X has {n} rows but y has {len(encoded_y)}"
+        raise DataError(fact, "pass one y for every row")
+    return encoded_y
+
+
+@dataclass(frozen=True)
+class RequestedSamples:
+    """How many samples a user asks for, and their conditions.
+
+    Attributes
+    ----------
+    n : the number of samples
+    conditions : those of the samples; None without y
+    """
+
+    n: int
+    conditions: RowConditions | None
+
+    @classmethod
+    def from_user(
+        cls, fitted: FittedFlow[object], n: int, y: Any, seed: Seed
+    ) -> RequestedSamples:
+        """The samples of the user's n and y, if there is memory for them.
+
+        If y is None, their conditions are those of rows, in the data's proportions.
+        """
+        require_int("n", n, 1)
+        require_sample_memory(fitted, n, fitted.device)  # before y is allocated
+        if y is None:
+            if fitted.conditions is None:
+                return cls(n, None)
+            row_y = fitted.conditions.encoded_y
+            indices = stratified_indices(row_y, n, seed.child("conditions"))
+            return cls(n, fitted.conditions.take(indices))
+        conditions = RowConditions.of_samples(fitted.y_encoder, y, n)
+        require_sample_memory(fitted, len(conditions), fitted.device)
+        return cls(len(conditions), conditions)
+
+    @property
+    def encoded_y(self) -> EncodedY | None:
+        """The conditions as the model takes them; None without y."""
+        if self.conditions is None:
+            return None
+        return self.conditions.encoded_y
+
+    @property
+    def y(self) -> NDArray[Any] | None:
+        """The conditions as the user writes them; None without y, and of clusters."""
+        if self.conditions is None or self.conditions.encoder.are_clusters:
+            return None
+        return self.conditions.y
+
+
+def run_flow(
+    running: RunningFit[FittedFlowT],
+    listeners: Sequence[FlowListener],
+    ranks: Communicator,
+    checkpoints: Checkpoints | None,
+) -> FitResult[FittedFlowT]:
+    """Move the particles to the end of the flow, and finish the fit.
+
+    With `checkpoints`, this goes on where the last one ended, and writes more. Ctrl-C
+    waits until the fit can be resumed. The last checkpoint is discarded when the fit is
+    finished.
+    """
+    if ranks.size > 1:
+        listeners = ranks.synchronized(listeners)
+    state = FlowState()
+    history = History()
+    all_listeners: list[FlowListener] = [history, *listeners]
+    after_step: Callable[[], None] = do_nothing
+    guard: AbstractContextManager[None] = nullcontext()
+    if checkpoints is not None:
+        checkpoints.resume(state, running, history)
+        after_step = partial(checkpoints.save_if_due, state, running, history)
+        guard = checkpoints.guard()
+    with guard:
+        simulate(
+            running.spec,
+            running.particles,
+            running.target(),
+            running.particle_noise,
+            listeners=all_listeners,
+            state=state,
+            after_step=after_step,
+        )
+        result = running.result(FlowEnd(state, history, all_listeners))
+    if checkpoints is not None:
+        checkpoints.discard()
+    return result

@@ -1,0 +1,147 @@
+"""The particles of a fit: how many there are, their y, and in which order they move.
+
+The same particles stand in two orders:
+
+user's order   As `particles_` shows them. The kept particles come first. Those that a
+               fit adds for the sake of its maps follow; the user does not see them.
+flow's order   As the flow moves them. It mixes the added particles among the others,
+               because batches and ranks take contiguous parts. If every class has maps
+               of its own, the mixed particles are then stably sorted by class.
+
+`ParticleAllocation.order` leads from the first to the second and back. `cloud` gives
+the particles to a flow that sees y, and `kept_cloud` takes the kept ones out of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sliceflow.base.ranks import Communicator
+from sliceflow.base.rows import RowConditions
+from sliceflow.devices import require_memory
+from sliceflow.engine.allocation import MIN_PARTICLES, extra_y, stratified_indices
+from sliceflow.engine.clouds import ClassSlices, Cloud, Permutation
+from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
+from sliceflow.engine.flow import MapSharing
+from sliceflow.engine.random import Seed
+
+# Bytes of a particle's conditions: the index of a row, its shuffled copy and the class,
+# 8 each.
+_BYTES_PER_CONDITION = 24
+
+
+@dataclass(frozen=True)
+class ParticleAllocation:
+    """The particles of all ranks, without where they are: their number and their y.
+
+    Without y there are only the two numbers, `n_kept` and `n_flow_particles`.
+
+    Attributes
+    ----------
+    n_kept : how many the user gets
+    n_flow_particles : how many the flow moves: the kept ones, and more for better maps
+    sharing : who shares the maps of the flow
+    kept_user_y : y of the kept particles in the user's order, as the user writes
+        it; None if the user does not know any, as with clusters
+    row_y : what the flow sees of the y of all rows; None if it ignores y
+    particle_y : what it sees of the y of all moved particles, in the flow's order; None
+        if it ignores y
+    order : from the user's order to the flow's; None if both are the same
+    """
+
+    n_kept: int
+    n_flow_particles: int
+    sharing: MapSharing = "unconditional"
+    kept_user_y: NDArray[Any] | None = None
+    row_y: FlowY | None = None
+    particle_y: FlowY | None = None
+    order: Permutation | None = None
+
+    @classmethod
+    def in_proportion(
+        cls,
+        row_conditions: RowConditions,
+        n_kept: int,
+        sharing: MapSharing,
+        seed: Seed,
+        mixing_seed: Seed,
+        stores_maps: bool = True,
+    ) -> ParticleAllocation:
+        """Particles with y in the data's proportions, at least one of every class.
+
+        `sharing` says which maps the flow has. If the model `stores_maps` and the flow
+        sees y, more particles are added where maps of few particles would be poor for
+        fresh ones. Those are mixed among the others, in an order that `mixing_seed`
+        draws: a flow needs a random order.
+        """
+        # The plan counts all memory, but only after conditions are known.
+        require_memory(
+            _BYTES_PER_CONDITION * n_kept,
+            torch.device("cpu"),
+            f"the conditions of n_particles={n_kept} need",
+            "lower n_particles",
+        )
+        indices = stratified_indices(row_conditions.encoded_y, n_kept, seed, minimum=1)
+        kept_user_y = None
+        if not row_conditions.encoder.are_clusters:
+            kept_user_y = row_conditions.y[indices.numpy()]
+        row_y = row_conditions.flow_y(sharing)
+        if row_y is None:
+            n_flow_particles = max(n_kept, MIN_PARTICLES) if stores_maps else n_kept
+            return cls(n_kept, n_flow_particles, kept_user_y=kept_user_y)
+
+        y = row_y.take(indices)
+        if stores_maps:
+            y = y.concatenate(extra_y(y_p=y, y_q=row_y, seed=seed.child("further")))
+        order = None
+        if len(y) > n_kept:
+            order = Permutation(mixing_seed.permutation(len(y)))
+            y = y.take(order.forward)
+        if isinstance(y, SeparateClassIndices):
+            by_class = Permutation.sorting_classes(y)
+            order = by_class if order is None else order.then(by_class)
+            y = y.take(by_class.forward)
+        return cls(n_kept, len(y), sharing, kept_user_y, row_y, y, order)
+
+    @property
+    def kept_particle_y(self) -> FlowY | None:
+        """What the flow sees of the kept particles, in the user's order."""
+        if self.particle_y is None:
+            return None
+        if self.order is None:
+            return self.particle_y.take(slice(self.n_kept))
+        return self.particle_y.take(self.order.back[: self.n_kept])
+
+    def cloud(self, x: Tensor, ranks: Communicator) -> Cloud:
+        """This rank's particles, at x (d, n) in the flow's order, with their y.
+
+        Of a flow that ignores y, ``Cloud(x)`` are the particles.
+        """
+        assert self.particle_y is not None, "the flow sees y"
+        own_slice = ranks.own_shard(self.n_flow_particles).slice
+        class_slices = None
+        if isinstance(self.particle_y, SeparateClassIndices):
+            class_slices = ClassSlices.from_y(self.particle_y).part(own_slice)
+        return Cloud(x, self.particle_y.take(own_slice).to(x.device), class_slices)
+
+    def kept_cloud(self, x: Tensor, ranks: Communicator) -> Cloud:
+        """This rank's part of the kept particles, in the user's order, with their y.
+
+        x (d, n) is where the flow has moved this rank's particles, in its own order.
+        """
+        own_kept = ranks.own_shard(self.n_kept)
+        y = self.kept_particle_y
+        if y is not None:
+            y = y.take(own_kept.slice).to(x.device)
+        if self.order is None and own_kept == ranks.own_shard(self.n_flow_particles):
+            return Cloud(x, y)
+        columns = torch.arange(self.n_flow_particles)
+        if self.order is not None:
+            columns = self.order.back
+        columns = columns[own_kept.slice].to(x.device)
+        return Cloud(ranks.gather_points(x, columns), y)

@@ -1,0 +1,294 @@
+"""What the shared core asks of a kind of data: typed seams that mypy checks.
+
+`Adapter.read` turns the user's X and y into rows, `Adapter.plan_fit` plans a fit of
+them: a `PlannedFit`, whose `run` does it.
+
+A plan runs no trial: settings that take one stay "auto" in it, and `run` begins with
+choosing them, by the method `tune` of the planned fit. But to plan a fit of pictures
+copies them to the device, and may divide them into clusters.
+
+A planned fit that moves particles puts them where its flow begins: that is a
+`RunningFit`, whose particles `base.flow_estimator.run_flow` moves.
+
+Who does what, for each kind of data (classes need not derive from a protocol: mypy
+compares their methods):
+
+              vectors            vectors, local y        pictures
+`Adapter`     VectorAdapter      VectorAdapter           PictureAdapter
+`PlannedFit`  PlannedVectorFit   PlannedLocalVectorFit   PlannedPictureFit
+`RunningFit`  RunningVectors                             RunningPictures
+`Fitted`      FittedVectors      FittedLocalVectors      FittedPictures
+
+              tables             densities by class      densities given y
+`Adapter`     TableAdapter       DensityAdapter          DensityAdapter
+`PlannedFit`  PlannedTableFit    PlannedClassDensities   PlannedConditionalDensity
+`Fitted`      FittedTable        FittedClassDensities    FittedConditionalDensity
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import Field, dataclass, field
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    Protocol,
+    Self,
+    TypeAlias,
+    TypeVar,
+)
+
+from numpy.typing import NDArray
+
+from sliceflow.arrays import Ints
+from sliceflow.base.fit_plan import FitPlan
+from sliceflow.base.ranks import Communicator
+from sliceflow.engine.events import (
+    Event,
+    EventListener,
+    ProgressEvent,
+)
+from sliceflow.engine.random import Seed
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from sliceflow.base.checkpoints import Checkpoints
+    from sliceflow.base.rows import RowConditions
+    from sliceflow.engine.batches import StepTarget
+    from sliceflow.engine.clouds import Cloud
+    from sliceflow.engine.encoded_y import EncodedY
+    from sliceflow.engine.events import FlowListener, History
+    from sliceflow.engine.flow import FlowSpec, FlowState, ParticleNoise
+    from sliceflow.engine.y_encoders import ConditionEncoder
+
+
+# What `history_` shows: columns of equal length, by name; see `events.History`.
+HistoryColumns: TypeAlias = Mapping[str, Sequence[str | float]]
+
+
+class Options(Protocol):
+    """Rarely changed settings of an estimator: a frozen dataclass with defaults."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def require_valid(self) -> None:
+        """Raise a `ParameterError` for the first invalid one."""
+
+
+class Rows(Protocol):
+    """Training rows, as an estimator reads, keeps, adds and forgets them."""
+
+    def __len__(self) -> int: ...
+
+    def concatenate(self, others: Self) -> Self:
+        """These rows and then the others."""
+
+    def take(self, indices: Ints) -> Self:
+        """A copy of the rows with these indices, in this order."""
+
+    def keys(self) -> Sequence[Hashable]:
+        """A key of each row and its y; keys are equal for equal rows only."""
+
+
+class FlowRows(Rows, Protocol):
+    """Training rows of a flow, which checkpoints identify and files may hold."""
+
+    def digests(self, ranks: Communicator) -> dict[str, str]:
+        """Short texts that identify X and y, by which a checkpoint knows its rows."""
+
+    def in_users_form(self, device: torch.device) -> tuple[object, NDArray[Any] | None]:
+        """X and y as the user would pass them."""
+
+
+class Fitted(Protocol):
+    """A fitted state, which draws samples. A file holds it.
+
+    If `needs_rows`, a file stores the rows once, outside the fitted state, and
+    `Estimator._with_rows` completes the state when it is read.
+    """
+
+    @property
+    def plan(self) -> FitPlan: ...
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether samples need the rows. Then a file always has them."""
+
+    def sample_bytes(self, n: int = 1) -> int:
+        """Memory to draw n samples."""
+
+
+# Samples in the user's form.
+UserRowsT_co = TypeVar("UserRowsT_co", covariant=True)
+
+
+class FittedFlow(Fitted, Protocol[UserRowsT_co]):
+    """The fitted state of a flow."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def y_encoder(self) -> ConditionEncoder | None:
+        """The encoder of y; None without y."""
+
+    @property
+    def conditions(self) -> RowConditions | None:
+        """The conditions of the rows; None without y."""
+
+    def sample(self, n: int, y: EncodedY | None, seed: Seed) -> UserRowsT_co:
+        """n samples in the user's form, with these encoded conditions."""
+
+    def comparable_points(self, X: Any) -> Tensor:
+        """The user's rows as points (d, n), in units that make columns comparable."""
+
+
+RowsT = TypeVar("RowsT", bound=Rows)
+FlowRowsT = TypeVar("FlowRowsT", bound=FlowRows)
+FittedT = TypeVar("FittedT", bound=Fitted)
+FittedFlowT = TypeVar("FittedFlowT", bound=FittedFlow[object])
+PlanT = TypeVar("PlanT", bound=FitPlan)
+# Covariant: a fit that gives one kind of state will do where one of several is asked
+# for.
+RowsT_co = TypeVar("RowsT_co", bound=Rows, covariant=True)
+FlowRowsT_co = TypeVar("FlowRowsT_co", bound=FlowRows, covariant=True)
+FittedT_co = TypeVar("FittedT_co", bound=Fitted, covariant=True)
+FittedFlowT_co = TypeVar("FittedFlowT_co", bound=FittedFlow[object], covariant=True)
+PlanT_co = TypeVar("PlanT_co", bound=FitPlan, covariant=True)
+# Of the events that the listeners of a fit get.
+EventT_co = TypeVar("EventT_co", bound=ProgressEvent, covariant=True)
+
+
+@dataclass(frozen=True)
+class ParticleResult(Generic[UserRowsT_co]):
+    """The particles at the end of a flow, for the attributes of its estimator."""
+
+    X: UserRowsT_co  # in the form of the user's X
+    y: NDArray[Any] | None  # their conditions; None without conditions
+
+
+@dataclass(frozen=True)
+class FitResult(Generic[FittedT_co]):
+    """The result of a fit: a fitted state, its history, and perhaps a warning."""
+
+    fitted: FittedT_co
+    history: HistoryColumns = field(default_factory=dict)
+    warning: Warning | None = None  # what the user should know about the result
+    particles: ParticleResult[Any] | None = None  # of a flow
+
+
+class PlannedFit(Protocol[RowsT_co, FittedT_co, EventT_co, PlanT_co]):
+    """A planned fit, which has not run yet."""
+
+    @property
+    def plan(self) -> PlanT_co:
+        """What the fit will do. A fitted state has the plan of what it did."""
+
+    @property
+    def rows(self) -> RowsT_co:
+        """The user's rows, checked."""
+
+    @property
+    def seed(self) -> Seed:
+        """The seed of the fit."""
+
+    def run(
+        self, listeners: Sequence[EventListener[EventT_co]]
+    ) -> FitResult[FittedT_co]:
+        """Choose the settings that are still "auto", and run the fit.
+
+        The listeners get an event after every step, and may get events of trials.
+        """
+
+
+AnyPlannedFit: TypeAlias = PlannedFit[Rows, Fitted, ProgressEvent, FitPlan]
+
+
+class PlannedFlowFit(
+    PlannedFit[FlowRowsT_co, FittedFlowT_co, Event, PlanT_co],
+    Protocol[FlowRowsT_co, FittedFlowT_co, PlanT_co],
+):
+    """A fit of a `FlowEstimator`, which may resume from a checkpoint."""
+
+    @property
+    def ranks(self) -> Communicator:
+        """Those that take part."""
+
+    def with_checkpoints(self, checkpoints: Checkpoints) -> Self:
+        """The same fit, which writes checkpoints and resumes from the last one."""
+
+
+@dataclass(frozen=True)
+class FlowEnd:
+    """Where a flow has ended, and who hears of steps that may follow.
+
+    Attributes
+    ----------
+    state : after the last step
+    history : of all steps, and of those that follow
+    listeners : the history, and those of the fit
+    """
+
+    state: FlowState
+    history: History
+    listeners: Sequence[FlowListener]
+
+
+class RunningFit(Protocol[FittedFlowT_co]):
+    """The fit of a flow whose particles stand at their start, or are on their way.
+
+    `base.flow_estimator.run_flow` moves them.
+
+    Attributes
+    ----------
+    spec : the stages that can be interrupted and resumed
+    particles : this rank's particles, which move
+    particle_noise : the random numbers of this rank's particles; its `first` is the
+        index of the first of them among those of all ranks
+    """
+
+    spec: FlowSpec
+    particles: Cloud
+    particle_noise: ParticleNoise
+
+    def target(self) -> StepTarget:
+        """What the particles move onto. Its data are freed with it."""
+
+    def result(self, flow_end: FlowEnd) -> FitResult[FittedFlowT_co]:
+        """What the fit gives, once the particles have arrived."""
+
+
+AnyRunningFit: TypeAlias = RunningFit[FittedFlow[object]]
+
+
+class Adapter(Protocol[RowsT, FittedT_co, EventT_co, PlanT_co]):
+    """Reads rows and plans their fit, for the parameters of one estimator."""
+
+    def read(self, X: Any, y: Any) -> RowsT:
+        """The user's rows, checked."""
+
+    def plan_fit(
+        self, rows: RowsT, seed: Seed
+    ) -> PlannedFit[RowsT, FittedT_co, EventT_co, PlanT_co]:
+        """Plan a fit of these rows. Raises an error if that is impossible."""
+
+
+class FlowAdapter(
+    Adapter[FlowRowsT, FittedFlowT_co, Event, PlanT_co],
+    Protocol[FlowRowsT, FittedFlowT_co, PlanT_co],
+):
+    """An adapter of a flow, which may run on several ranks."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def ranks(self) -> Communicator: ...
+
+    def plan_fit(
+        self, rows: FlowRowsT, seed: Seed
+    ) -> PlannedFlowFit[FlowRowsT, FittedFlowT_co, PlanT_co]: ...

@@ -1,0 +1,31 @@
+"""Which rows are left if some are forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import numpy as np
+
+from sliceflow.base.protocols import RowsT
+from sliceflow.errors import DataError
+
+
+def remove_rows(rows: RowsT, removed: RowsT) -> RowsT:
+    """The rows without the removed ones; of equal rows, the last are removed first.
+
+    Raises a `DataError` for rows that are not there.
+    """
+    indices_of_key: dict[Hashable, list[int]] = {}
+    for index, key in enumerate(rows.keys()):
+        indices_of_key.setdefault(key, []).append(index)
+    stays = np.ones(len(rows), dtype=bool)
+    for index, key in enumerate(removed.keys()):
+        if not indices_of_key.get(key):
+            fact = "it is not in the model, or X has it more often"
+            hint = "nothing was forgotten. Pass rows with their y, as they were fitted"
+            raise DataError(fact, hint, row=index)
+        stays[indices_of_key[key].pop()] = False
+    if not stays.any():
+        fact = f"this would forget all {len(rows)} rows"
+        raise DataError(fact, "delete the model instead")
+    return rows.take(np.flatnonzero(stays))

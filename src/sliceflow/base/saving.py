@@ -1,0 +1,234 @@
+"""Saving and loading estimators: a file holds the parameters and the `FitRecord`.
+
+A file holds one dataclass; see `codec`. That of an estimator is made from its class:
+the parameters from the annotations of its constructor, the rest from `_state_types`,
+the dataclasses of its fitted state and its rows. For an estimator such as
+
+    class Flow(Estimator[FlowRows, FittedFlow, Event, FlowPlan]):
+        _state_types = (FittedFlow, FlowRows)
+
+        def __init__(self, n_steps: int = 100, random_state: Any = None) -> None: ...
+
+a file holds an object of, in short,
+
+    @dataclass(frozen=True)
+    class Flow:
+        parameters: Parameters  # a dataclass with one field, n_steps: int
+        seed: Seed
+        fitted: FittedFlow
+        history: SavedHistory
+        rows: FlowRows | None
+        particles: FlowRows | None
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import Field, dataclass, fields, make_dataclass, replace
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    NamedTuple,
+    Optional,
+    Protocol,
+    TypeVar,
+    get_type_hints,
+)
+
+from sliceflow.base import file
+from sliceflow.base.protocols import (
+    FittedT,
+    FlowRows,
+    HistoryColumns,
+    ParticleResult,
+    PlanT,
+    RowsT,
+)
+from sliceflow.devices import resolve_device
+from sliceflow.engine.events import EventT
+from sliceflow.engine.random import Seed
+from sliceflow.saved_types import Count
+
+if TYPE_CHECKING:
+    import torch
+
+    from sliceflow.base.estimator import Estimator
+
+EstimatorT = TypeVar("EstimatorT", bound="Estimator[Any, Any, Any, Any]")
+
+# Parameters that are not saved: they say how and where to compute, not what was fitted.
+UNSAVED_PARAMETERS = ("device", "random_state", "verbose")
+
+
+@dataclass(frozen=True)
+class FitRecord(Generic[RowsT, FittedT]):
+    """What a fit leaves to its estimator: `save` writes it."""
+
+    seed: Seed  # of the fit; a refit uses it again
+    fitted: FittedT  # draws the samples; its `plan` says what the fit did
+    history: HistoryColumns
+    rows: RowsT | None = None  # the training rows, if the model has them
+
+
+class HasColumns(Protocol):
+    """The history of a fit, as a file holds it: a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def columns(self) -> HistoryColumns:
+        """The columns that there are, by name."""
+
+
+@dataclass(frozen=True)
+class SavedHistory:
+    """The history of a fit, by columns; see `events.History`."""
+
+    stage: Sequence[str]
+    step: Sequence[Count]
+    distance: Sequence[float]
+    active_fraction: Sequence[float]
+    # Only in checkpoints: without times, the same fit gives the same model file.
+    seconds: Sequence[float] | None = None
+
+    def check_saved(self) -> None:
+        """Raise a ValueError if the columns of a file have different lengths."""
+        lengths = {len(column) for column in self.columns().values()}
+        if len(lengths) != 1:
+            raise ValueError("the columns of a history have different lengths")
+
+    def columns(self) -> dict[str, list[Any]]:
+        """The columns that there are, by name."""
+        return {
+            name: list(column)
+            for name, column in vars(self).items()
+            if column is not None
+        }
+
+
+@dataclass(frozen=True)
+class _SavedEstimator(Generic[RowsT, FittedT]):
+    """All that a file holds; each class of estimators has a subclass of this."""
+
+    parameters: object  # those of the constructor, in a dataclass
+    seed: Seed
+    fitted: FittedT
+    history: HasColumns
+    rows: RowsT | None
+    particles: FlowRows | None  # of a flow, if they were saved
+
+    def sample_bytes(self) -> int:
+        """Memory to draw one sample."""
+        return self.fitted.sample_bytes()
+
+
+class _FileTypes(NamedTuple):
+    """The dataclasses that are made for a class of estimators."""
+
+    estimator: type[_SavedEstimator[Any, Any]]
+    parameters: Callable[..., object]
+
+
+# The types of files that were made so far, by class of estimators.
+_FILE_TYPES: dict[type, _FileTypes] = {}
+
+
+def _file_types(
+    estimator_type: type[Estimator[RowsT, FittedT, EventT, PlanT]],
+) -> _FileTypes:
+    """The dataclasses of a class of estimators, made once."""
+    if estimator_type not in _FILE_TYPES:
+        _FILE_TYPES[estimator_type] = _make_file_types(estimator_type)
+    return _FILE_TYPES[estimator_type]
+
+
+def _make_file_types(
+    estimator_type: type[Estimator[RowsT, FittedT, EventT, PlanT]],
+) -> _FileTypes:
+    fitted_type, rows_type = estimator_type._state_types
+    parameters_type = _parameters_type(estimator_type)
+    parts: list[tuple[str, Any]] = [
+        ("parameters", parameters_type),
+        ("seed", Seed),
+        ("fitted", fitted_type),
+        ("history", estimator_type._history_type),
+        ("rows", Optional[rows_type]),  # noqa: UP045 - it is known only now
+        ("particles", Optional[rows_type]),  # noqa: UP045
+    ]
+    saved_type = make_dataclass(
+        estimator_type.__name__, parts, bases=(_SavedEstimator,), frozen=True
+    )
+    return _FileTypes(saved_type, parameters_type)
+
+
+def _parameters_type(estimator_type: type) -> type:
+    """The dataclass of an estimator's saved parameters, annotated as these are."""
+    constructor: Any = estimator_type.__init__  # type: ignore[misc]
+    annotations = get_type_hints(constructor, include_extras=True)
+    parameters = [
+        (name, annotation)
+        for name, annotation in annotations.items()
+        if name not in UNSAVED_PARAMETERS and name != "return"
+    ]
+    return make_dataclass("Parameters", parameters, frozen=True)
+
+
+def save(
+    estimator: Estimator[RowsT, FittedT, EventT, PlanT],
+    path: str | os.PathLike[str],
+    particles: FlowRows | None = None,
+) -> None:
+    """Write a fitted estimator and, if they are given, its particles as rows."""
+    file_types = _file_types(type(estimator))
+    parameters = estimator.get_params(deep=False)
+    for name in UNSAVED_PARAMETERS:
+        parameters.pop(name, None)
+    record = estimator._record
+    history_type = estimator._history_type
+    history_names = {field.name for field in fields(history_type)} - {"seconds"}
+    history = {name: record.history[name] for name in history_names}
+    saved = file_types.estimator(
+        parameters=file_types.parameters(**parameters),
+        seed=record.seed,
+        fitted=record.fitted,
+        history=history_type(**history),
+        rows=estimator._rows_for_file(),
+        particles=particles,
+    )
+    file.save(path, saved)
+
+
+def load_estimator(
+    path: str | os.PathLike[str],
+    find_estimator_type: Callable[[str], type[EstimatorT]],
+    device: torch.device | str,
+    max_memory: int | None,
+) -> EstimatorT:
+    """The fitted estimator of a file.
+
+    `find_estimator_type` gives the class of the name that the file has, or raises a
+    ValueError if there is none. Raises a `ModelFileError` if the file is not valid; see
+    `file.load`.
+    """
+
+    def find_saved_type(class_name: str) -> type[_SavedEstimator[Any, Any]]:
+        return _file_types(find_estimator_type(class_name)).estimator
+
+    saved = file.load_by_class_name(path, find_saved_type, device, max_memory)
+    estimator_type = find_estimator_type(type(saved).__name__)
+    estimator = estimator_type(**vars(saved.parameters))
+    fitted = saved.fitted
+    if "device" in {field.name for field in fields(fitted)}:
+        fitted = replace(fitted, device=resolve_device(device))
+    with file.as_model_file_errors(path):
+        estimator._adapter()  # checks the parameters
+        fitted = estimator._with_rows(fitted, saved.rows)
+        record = FitRecord(saved.seed, fitted, saved.history.columns(), saved.rows)
+        particles = None
+        if saved.particles is not None:
+            users_particles = saved.particles.in_users_form(resolve_device(device))
+            particles = ParticleResult(*users_particles)
+        estimator._store(record, particles)
+    return estimator

@@ -1,0 +1,173 @@
+"""p(x | y) for a continuous y: regressions first, then a flow.
+
+Regressions take off what y explains (`regression.py`). The residuals have one density
+for all y: that of a flow (`gaussianization.py`), unless N(0, I) is as good. All arrays
+are of numpy, and rows (n, d).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sliceflow.arrays import Floats
+from sliceflow.engine.normal import LOG_TWO_PI
+from sliceflow.engine.random import Seed
+from sliceflow.estimators.density.gaussianization import (
+    Gaussianization,
+    fit_gaussianization,
+)
+from sliceflow.estimators.density.initial_map import fit_initial_map
+from sliceflow.estimators.density.progress import FLOW, FitProgress
+from sliceflow.estimators.density.regression import (
+    AffineMapGivenY,
+    TriangularRegression,
+    fit_triangular_regression,
+)
+from sliceflow.estimators.density.settings import (
+    GaussianizationParameters,
+    GaussianizationSettings,
+)
+from sliceflow.estimators.density.settings_search import choose_settings, expect_trials
+from sliceflow.estimators.density.trials import FlowTrial, Split, held_out_curve
+
+__all__ = ["ConditionalDensity", "fit_conditional_density"]
+
+# With fewer rows, a regression on y learns too little: half of them would be held out,
+# or used up by a dozen coefficients.
+MIN_CONDITIONAL_ROWS = 50
+# A flow must make held-out residuals more likely than N(0, I) by this, in nats per
+# row. Less is noise, for which every density would cost more time.
+MIN_FLOW_GAIN = 0.01
+# The flow is fitted to at most this many residuals. It learns only their shape, which
+# does not depend on y, and more rows would take longer than the regression.
+MAX_FLOW_ROWS = 20_000
+# The share of residuals that judge a trial flow: with a fifth, few rows are lost to it.
+HELD_OUT_SHARE = 0.2
+# The settings of a flow that is tried first. If it gains nothing, the search for better
+# settings is left out, which takes some seconds.
+TRIAL_SETTINGS = GaussianizationSettings(n_steps=20, penalty=100.0)
+# All settings of the flow are then chosen.
+FLOW_PARAMETERS = GaussianizationParameters()
+
+
+@dataclass(frozen=True)
+class ConditionalDensity:
+    """p(x | y), the density of rows x (n, d) given conditions y (n, l).
+
+    Parameters
+    ----------
+    regression : what y explains of x
+    residual_flow : the map of residuals to noise; None if they are N(0, I)
+    """
+
+    regression: TriangularRegression
+    residual_flow: Gaussianization | None
+
+    @property
+    def n_columns(self) -> int:
+        """d, the number of columns of x."""
+        return len(self.regression.shift)
+
+    def check_conditions(self, condition_dim: int) -> None:
+        """Raise a ValueError if the density needs more columns of y than there are."""
+        if int(self.regression.basis.used_columns.max(initial=0)) >= condition_dim:
+            raise ValueError(
+                f"the regression needs more than {condition_dim} conditions"
+            )
+
+    def map_given(self, y: Floats) -> AffineMapGivenY:
+        """The map of rows to residuals at each of n conditions y (n, l).
+
+        Compute it once, if several densities are asked for at the same y.
+        """
+        return self.regression.map_given(y)
+
+    def log_prob(self, x: Floats, map_given_y: AffineMapGivenY) -> Floats:
+        """log p(x | y) (n,) of rows x (n, d), or of one row (1, d) at all n."""
+        residuals, ladj = self.regression.call_and_ladj(x, map_given_y)
+        return ladj + _log_prob(self.residual_flow, residuals)
+
+    def to_noise(self, x: Floats, map_given_y: AffineMapGivenY) -> Floats:
+        """Rows x (n, d) as noise (n, d) near N(0, I)."""
+        residuals, _ = self.regression.call_and_ladj(x, map_given_y)
+        if self.residual_flow is None:
+            return residuals
+        return self.residual_flow.to_noise(torch.from_numpy(residuals)).numpy()
+
+    def from_noise(self, noise: Floats, map_given_y: AffineMapGivenY) -> Floats:
+        """The rows x (n, d) that `to_noise` sends to noise (n, d)."""
+        residuals = noise
+        if self.residual_flow is not None:
+            residuals = self.residual_flow.inverse(torch.from_numpy(noise)).numpy()
+        return self.regression.inverse(residuals, map_given_y)
+
+
+def fit_conditional_density(
+    x: Floats, y: Floats, seed: Seed, progress: FitProgress
+) -> ConditionalDensity:
+    """The density that is fitted to rows x (n, d) given y (n, l).
+
+    Trials choose the functions of y, and whether residuals get a flow, with which
+    settings. No column of x may be constant.
+    """
+    _expect_residual_flow(min(len(x), MAX_FLOW_ROWS), progress)
+    regression = fit_triangular_regression(x, y, seed.child("regression"), progress)
+    order = seed.child("flow rows").permutation(len(x)).numpy()[:MAX_FLOW_ROWS]
+    residuals, _ = regression.call_and_ladj(x[order], regression.map_given(y[order]))
+    residual_flow = _fit_residual_flow(
+        torch.from_numpy(residuals), seed.child("flow"), progress
+    )
+    return ConditionalDensity(regression, residual_flow)
+
+
+def _expect_residual_flow(n: int, progress: FitProgress) -> None:
+    """Announce the trials and the steps of a flow of n residuals."""
+    expect_trials(n, FLOW_PARAMETERS, progress)
+    progress.expect(FLOW, 1, FLOW_PARAMETERS.expected_steps)
+
+
+def _fit_residual_flow(
+    residuals: Tensor, seed: Seed, progress: FitProgress
+) -> Gaussianization | None:
+    """The flow of residuals (n, d); None if N(0, I) is as good."""
+    if not _gains_by_flow(residuals, seed, progress):
+        return None
+    _expect_residual_flow(len(residuals), progress)
+    settings = choose_settings(residuals, FLOW_PARAMETERS, seed, progress)
+    progress.expect(FLOW, 1, settings.n_steps)
+    progress.begin_phase(FLOW)
+    return fit_gaussianization(residuals, settings, seed, [progress.notify_of_step])
+
+
+def _gains_by_flow(residuals: Tensor, seed: Seed, progress: FitProgress) -> bool:
+    """Whether a trial flow of residuals (n, d) makes held-out ones more likely."""
+    n_held_out = int(HELD_OUT_SHARE * len(residuals))
+    split = Split(train=residuals[n_held_out:], held_out=residuals[:n_held_out])
+    without_flow = float(_log_prob(None, split.held_out.numpy()).mean())
+    initial_map = fit_initial_map(split.train, TRIAL_SETTINGS.initial_map, seed)
+    trial = FlowTrial.from_split(split, initial_map)
+
+    def gains(curve: Floats) -> bool:
+        """Whether the best number of steps gains enough, by the log-densities (k,)."""
+        return float(curve.max()) - without_flow > MIN_FLOW_GAIN
+
+    def expect_rest(curve: Floats) -> None:
+        """Expect nothing more if there will be no flow."""
+        if not gains(curve):
+            progress.expect_no_more()
+
+    curve = held_out_curve([trial], TRIAL_SETTINGS, seed, progress, expect_rest)
+    return gains(curve.log_probs)
+
+
+def _log_prob(density: Gaussianization | None, residuals: Floats) -> Floats:
+    """Log-densities (n,) of residuals (n, d) under a density, or N(0, I)."""
+    if density is not None:
+        return density.log_prob(torch.from_numpy(residuals)).numpy()
+    # In numpy, because chains call this thousands of times.
+    squares = np.square(residuals).sum(axis=1)
+    return np.asarray(-0.5 * (squares + residuals.shape[1] * LOG_TWO_PI))

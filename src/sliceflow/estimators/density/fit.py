@@ -1,0 +1,402 @@
+"""The fit of a density: how rows are read, planned and fitted, class by class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sliceflow.arrays import Floats
+from sliceflow.base.protocols import FitResult
+from sliceflow.base.rows import RowConditions
+from sliceflow.base.vector_rows import VectorRows, read_rows
+from sliceflow.devices import require_memory
+from sliceflow.engine.events import EventListener
+from sliceflow.engine.labels import as_array
+from sliceflow.engine.random import Seed
+from sliceflow.engine.y_encoders import (
+    ClassEncoder,
+    ContinuousEncoder,
+    MixedEncoder,
+)
+from sliceflow.errors import DataError, DataWarning, warn_user
+from sliceflow.estimators.density.conditional import (
+    MIN_CONDITIONAL_ROWS,
+    fit_conditional_density,
+)
+from sliceflow.estimators.density.fitted import (
+    FittedClassDensities,
+    FittedConditionalDensity,
+)
+from sliceflow.estimators.density.gaussianization import (
+    Gaussianization,
+    fit_gaussianization,
+    fit_normal,
+)
+from sliceflow.estimators.density.plan import ClassPlan, DensityPlan, fit_bytes
+from sliceflow.estimators.density.progress import FLOW, DensityEvent, FitProgress
+from sliceflow.estimators.density.settings import (
+    GaussianizationParameters,
+    GaussianizationSettings,
+)
+from sliceflow.estimators.density.settings_search import (
+    choose_settings,
+    expect_trials,
+    require_enough_rows,
+)
+from sliceflow.estimators.density.support import (
+    Names,
+    RowGroup,
+    SupportTransform,
+    Tie,
+    check_enough_rows,
+    check_not_constant,
+    check_scales,
+    check_within_bounds,
+    column_label,
+    spread_ties,
+)
+from sliceflow.validation import ColumnBounds, as_column_bounds
+
+# A class with fewer rows than this, or than twice its columns, gets a normal
+# distribution with the covariance within all classes: it has too few rows for a
+# covariance of its own.
+MIN_ROWS_OF_CLASS = 20
+# Fewer rows than this, of a class or of all, cannot be split into rows to fit and to
+# hold out.
+MIN_ROWS_TO_CHOOSE = 4
+
+
+@dataclass(frozen=True)
+class DensityAdapter:
+    """Reads the rows of a `SlicedDensity`, and plans their fit."""
+
+    parameters: GaussianizationParameters
+    bounds: ColumnBounds | None  # the user's
+    device: torch.device
+    validate: Callable[[Any], np.ndarray]  # scikit-learn's checks of X
+
+    def read(self, X: Any, y: Any) -> VectorRows:
+        """The user's rows, checked."""
+        rows = read_rows(X, self.validate)
+        if y is not None:
+            rows = replace(rows, conditions=_read_conditions(y, len(rows)))
+        low, high = as_column_bounds(self.bounds, rows.X.shape[1], "columns")
+        check_within_bounds(rows.X.astype(np.float64), low, high, rows.names)
+        return rows
+
+    def plan_fit(
+        self, rows: VectorRows, seed: Seed
+    ) -> PlannedClassDensities | PlannedConditionalDensity:
+        """Plan a fit of these rows; an error if that is impossible."""
+        n, d = rows.X.shape
+        what = f"{n} rows of {d} columns need"
+        require_memory(fit_bytes(n, d), self.device, what, "fit fewer rows")
+        low, high = as_column_bounds(self.bounds, d, "columns")
+        training = _TrainingRows.from_rows(rows, low, high, self.device, seed)
+        encoder = None
+        if rows.conditions is not None:
+            encoder = rows.conditions.encoder
+        if isinstance(encoder, ContinuousEncoder):
+            return self._plan_conditional(training, encoder, seed)
+        assert encoder is None or isinstance(encoder, ClassEncoder)
+        return self._plan_classes(training, encoder, seed)
+
+    def _plan_classes(
+        self, training: _TrainingRows, encoder: ClassEncoder | None, seed: Seed
+    ) -> PlannedClassDensities:
+        """A density of each class, or one of all rows."""
+        rows_by_class = training.rows_by_class()
+        has_classes = len(rows_by_class) > 1
+        n, d = training.x.shape
+        plan = DensityPlan(
+            device=str(self.device),
+            n_rows=n,
+            n_columns=d,
+            classes=tuple(
+                self._plan_class(len(x), d, has_classes) for x in rows_by_class
+            ),
+            dtype=training.user_rows.dtype,
+        )
+        return PlannedClassDensities(plan, training, encoder, self.device, seed)
+
+    def _plan_class(self, n: int, d: int, is_class: bool) -> ClassPlan:
+        """The plan for n rows of d columns, which are those of a class or all rows."""
+        if n < MIN_ROWS_TO_CHOOSE or (is_class and _is_small_class(n, d)):
+            return ClassPlan(n, settings=None)
+        require_enough_rows(n, self.parameters)
+        progress = FitProgress()
+        expect_trials(n, self.parameters, progress)
+        return ClassPlan(n, self.parameters, n_trial_steps=progress.steps_total)
+
+    def _plan_conditional(
+        self, training: _TrainingRows, encoder: ContinuousEncoder, seed: Seed
+    ) -> PlannedConditionalDensity:
+        """A regression on y, and the density of what is left over."""
+        n, d = training.x.shape
+        if n < MIN_CONDITIONAL_ROWS:
+            fact = f"there are {n} rows with a continuous y"
+            raise DataError(fact, f"pass at least {MIN_CONDITIONAL_ROWS} rows")
+        self._warn_of_ignored()
+        plan = DensityPlan(
+            device=str(self.device),
+            n_rows=n,
+            n_columns=d,
+            classes=(),
+            dtype=training.user_rows.dtype,
+            condition_dim=encoder.condition_dim,
+        )
+        return PlannedConditionalDensity(plan, training, encoder, self.device, seed)
+
+    def _warn_of_ignored(self) -> None:
+        """Warn of parameters that the user has set, and a regression does not read."""
+        values = asdict(self.parameters)
+        ignored = [name for name, value in values.items() if value != "auto"]
+        if ignored:
+            fact = f"y is continuous, so a regression is fitted: {', '.join(ignored)}"
+            warn_user(
+                DataWarning(f"{fact} of a flow without y do nothing", "omit them")
+            )
+
+
+def _row_groups(rows: VectorRows) -> list[RowGroup]:
+    """All rows, and the rows of every class that gets a flow of its own."""
+    n, d = rows.X.shape
+    groups = [RowGroup("rows", np.ones(n, bool))]
+    conditions = rows.conditions
+    if conditions is None or not isinstance(conditions.encoder, ClassEncoder):
+        return groups
+    class_indices = conditions.label_y.values.numpy()
+    for c, label in enumerate(conditions.encoder.classes.tolist()):
+        mask = class_indices == c
+        if not _is_small_class(int(mask.sum()), d):
+            groups.append(RowGroup(f"rows of class {label!r}", mask, is_class=True))
+    return groups
+
+
+def _is_small_class(n: int, d: int) -> bool:
+    """Whether a class of n rows (n, d) has too few for a flow of its own."""
+    return n < max(MIN_ROWS_OF_CLASS, 2 * d)
+
+
+def _read_conditions(y: Any, n: int) -> RowConditions:
+    """The user's y of n rows, checked: class labels or continuous, but not both."""
+    array = as_array(y)
+    is_column_of_labels = (
+        array.ndim == 2 and array.shape[1] == 1 and array.dtype.kind != "f"
+    )
+    if is_column_of_labels:
+        array = array[:, 0]
+    conditions = RowConditions.infer(array, n)
+    if isinstance(conditions.encoder, MixedEncoder):
+        fact = "y has both labels and numbers"
+        raise DataError(fact, "pass class labels (n,), or numbers (n, l)")
+    return conditions
+
+
+def _tie_warning(ties: Sequence[Tie], names: Names) -> DataWarning | None:
+    """A warning of columns whose values were spread; None if there are none."""
+    if not ties:
+        return None
+    first = ties[0]
+    fact = f"many {first.group.name} have the same value, so values were "
+    fact += "spread over the step between them"
+    if len(ties) > 1:
+        fact += f" (also in {len(ties) - 1} more columns)"
+    hint = "drop it, or pass it as y"
+    if first.group.is_class:
+        hint = "drop the column, or the class"
+    return DataWarning(fact, hint, column=column_label(first.column, names))
+
+
+@dataclass(frozen=True)
+class _TrainingRows:
+    """The rows of a fit, in columns without bounds."""
+
+    user_rows: VectorRows
+    support_transform: SupportTransform
+    x: Tensor  # (n, d), without bounds and ties
+    warning: DataWarning | None  # about ties
+
+    @classmethod
+    def from_rows(
+        cls,
+        rows: VectorRows,
+        low: Floats,
+        high: Floats,
+        device: torch.device,
+        seed: Seed,
+    ) -> _TrainingRows:
+        """The user's rows between bounds (d,); a `DataError` if they have no density.
+
+        This is checked here, and not while rows are read, because it takes all rows of
+        a fit, and `partial_fit` may pass one row at a time, or before bounds change.
+        """
+        X = rows.X.astype(np.float64)
+        check_within_bounds(X, low, high, rows.names)
+        check_enough_rows(len(X))
+        groups = _row_groups(rows)
+        check_not_constant(X, groups[0], rows.names)
+        X, ties = spread_ties(X, low, high, seed, groups)
+        for group in groups:
+            check_not_constant(X, group, rows.names)
+        transform = SupportTransform.from_data(X, low, high, device)
+        unbounded, _ = transform.call_and_ladj(torch.from_numpy(X).to(device))
+        check_scales(unbounded, rows.names)
+        warning = _tie_warning(ties, rows.names)
+        return cls(rows, transform, unbounded, warning)
+
+    def rows_by_class(self) -> list[Tensor]:
+        """The rows (n, d) of each class, or all rows."""
+        if self.user_rows.encoded_y is None:
+            return [self.x]
+        class_indices = self.user_rows.encoded_y.values.to(self.x.device)
+        return [self.x[class_indices == c] for c in range(self.user_rows.n_classes)]
+
+
+@dataclass(frozen=True)
+class PlannedClassDensities:
+    """A planned fit of a density of each class, or of all rows without y."""
+
+    plan: DensityPlan
+    training: _TrainingRows
+    encoder: ClassEncoder | None
+    device: torch.device
+    seed: Seed
+
+    @property
+    def rows(self) -> VectorRows:
+        """The user's rows, checked."""
+        return self.training.user_rows
+
+    def run(
+        self, listeners: Sequence[EventListener[DensityEvent]]
+    ) -> FitResult[FittedClassDensities]:
+        """Choose the settings of every class by trials, then fit their densities."""
+        progress = FitProgress(listeners)
+        return self.tune(progress).fit(progress)
+
+    def tune(self, progress: FitProgress) -> TunedClassDensities:
+        """The same fit with the settings of every class, which trials choose."""
+        for c, plan in enumerate(self.plan.classes):
+            if isinstance(plan.settings, GaussianizationParameters):
+                progress.class_name = self.class_name(c)
+                expect_trials(plan.n_rows, plan.settings, progress)
+                progress.expect(FLOW, 1, plan.settings.expected_steps)
+        classes = [
+            self._tune_class(c, x, progress)
+            for c, x in enumerate(self.training.rows_by_class())
+        ]
+        return TunedClassDensities(self, replace(self.plan, classes=tuple(classes)))
+
+    def _tune_class(self, c: int, x: Tensor, progress: FitProgress) -> ClassPlan:
+        """The plan of class c, of rows x (n, d), with all settings."""
+        plan = self.plan.classes[c]
+        if not isinstance(plan.settings, GaussianizationParameters):
+            return plan
+        progress.class_name = self.class_name(c)
+        steps_before = progress.steps_done
+        seed = self.seed.child("class", c)
+        settings = choose_settings(x, plan.settings, seed, progress)
+        progress.expect(FLOW, 1, settings.n_steps)
+        n_trial_steps = progress.steps_done - steps_before
+        return ClassPlan(plan.n_rows, settings, n_trial_steps)
+
+    def class_name(self, c: int) -> str:
+        """What users call class c; "" without classes."""
+        if self.encoder is None:
+            return ""
+        return str(self.encoder.classes[c])
+
+
+@dataclass(frozen=True)
+class TunedClassDensities:
+    """A fit of a density of each class, with all settings chosen."""
+
+    planned_fit: PlannedClassDensities
+    plan: DensityPlan  # with the settings that were chosen
+
+    def fit(self, progress: FitProgress) -> FitResult[FittedClassDensities]:
+        """Fit the density of each class, and tell the listeners of every step."""
+        planned_fit = self.planned_fit
+        training = planned_fit.training
+        rows_by_class = training.rows_by_class()
+        class_flows = []
+        for c in range(len(rows_by_class)):
+            class_flows.append(self._fit_class(c, rows_by_class, progress))
+        fitted = FittedClassDensities(
+            plan=self.plan,
+            support_transform=training.support_transform,
+            class_flows=tuple(class_flows),
+            y_encoder=planned_fit.encoder,
+            names=training.user_rows.names,
+            tensor_device=training.user_rows.tensor_device,
+            device=planned_fit.device,
+        )
+        return FitResult(fitted, progress.history.as_columns(), training.warning)
+
+    def _fit_class(
+        self, c: int, rows_by_class: Sequence[Tensor], progress: FitProgress
+    ) -> Gaussianization:
+        """The density of class c, of rows (n, d) of each class."""
+        x = rows_by_class[c]
+        settings = self.plan.classes[c].settings
+        if settings is None:
+            return fit_normal(x, rows_by_class)
+        assert isinstance(settings, GaussianizationSettings), "they are chosen"
+        progress.class_name = self.planned_fit.class_name(c)
+        progress.begin_phase(FLOW)
+        notify_of_step = partial(progress.notify_of_step, stage_index=c)
+        seed = self.planned_fit.seed.child("class", c)
+        return fit_gaussianization(x, settings, seed, [notify_of_step])
+
+
+@dataclass(frozen=True)
+class PlannedConditionalDensity:
+    """A planned fit of a density given a continuous y.
+
+    It has no `tune` that comes before the fit: trials choose the settings of the flow
+    of residuals, and the residuals are those of a regression that is already fitted to
+    all rows. So `fit_conditional_density` does both in turn.
+    """
+
+    plan: DensityPlan
+    training: _TrainingRows
+    encoder: ContinuousEncoder
+    device: torch.device
+    seed: Seed
+
+    @property
+    def rows(self) -> VectorRows:
+        """The user's rows, checked."""
+        return self.training.user_rows
+
+    def run(
+        self, listeners: Sequence[EventListener[DensityEvent]]
+    ) -> FitResult[FittedConditionalDensity]:
+        """Fit the regression, then the residuals. No setting is "auto" in the plan."""
+        progress = FitProgress(listeners)
+        y = self.training.user_rows.encoded_y
+        assert y is not None, "rows with an encoder of y have y"
+        conditional = fit_conditional_density(
+            self.training.x.cpu().numpy(),
+            y.values.numpy(),
+            self.seed.child("conditional"),
+            progress,
+        )
+        fitted = FittedConditionalDensity(
+            plan=self.plan,
+            support_transform=self.training.support_transform,
+            conditional=conditional,
+            y_encoder=self.encoder,
+            names=self.training.user_rows.names,
+            tensor_device=self.training.user_rows.tensor_device,
+            device=self.device,
+        )
+        history = progress.history.as_columns()
+        return FitResult(fitted, history, self.training.warning)

@@ -1,0 +1,180 @@
+"""Which groups of features the regression of each column has.
+
+Every function starts as a constant. A group of features enters where the gradient of
+the likelihood depends on it (Rao's score test). It stays if rows that were held out
+become more likely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from sliceflow.arrays import SMALLEST_POSITIVE, Floats, Ints, Mask
+from sliceflow.estimators.density.bases import N_STAGES
+from sliceflow.estimators.density.column_regression import (
+    BasisExpansion,
+    ColumnRegression,
+    Design,
+    ScaleName,
+)
+
+# A group enters if its score is this many standard deviations above what chance gives.
+# There are hundreds of groups: at 2 many enter by chance, at 6 weak ones are missed.
+MIN_SCORE = 4.0
+# How often groups are tested in a stage; later tests see residuals of a better fit.
+TESTS_PER_STAGE = 2
+# Added to the variances of features, which are about 1, so that the covariance of a
+# group has an inverse even if two of its features are the same.
+_MIN_VARIANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class ScoreTest:
+    """Rao's score test of groups of features: does a gradient depend on them?
+
+    Parameters
+    ----------
+    features : (n, p)
+    groups : the group of each feature (p,), −1 of the constant
+    whitening : for each of the g groups, a matrix that makes its features uncorrelated
+    """
+
+    features: Floats
+    groups: Ints
+    whitening: Sequence[Floats] = field(repr=False)
+
+    @classmethod
+    def from_features(cls, features: Floats, groups: Ints) -> ScoreTest:
+        """The test of features (n, p) that belong to groups (p,)."""
+        whitening = []
+        for group in range(int(groups.max()) + 1):
+            of_group = features[:, groups == group]
+            n, size = of_group.shape
+            gram = of_group.T @ of_group / n + _MIN_VARIANCE * np.eye(size)
+            whitening.append(np.linalg.inv(np.linalg.cholesky(gram)))
+        return cls(features, groups, whitening)
+
+    def __call__(self, gradient: Floats) -> Floats:
+        """Scores (g,) of a gradient (n,), in standard deviations above chance."""
+        n = len(gradient)
+        correlations = self.features.T @ gradient
+        correlations /= np.sqrt(n * np.mean(gradient**2)) + SMALLEST_POSITIVE
+        scores = np.empty(len(self.whitening))
+        for group, matrix in enumerate(self.whitening):
+            white = matrix @ correlations[self.groups == group]
+            size = max(len(white), 1)
+            # |white|² is χ² with `size` degrees of freedom by chance.
+            scores[group] = (white @ white - size) / (2 * size) ** 0.5
+        return scores
+
+
+class _Gradient(NamedTuple):
+    """A function of y, and the derivatives (n,) of log-likelihoods with its values."""
+
+    expansion: BasisExpansion
+    values: Floats
+
+
+@dataclass(frozen=True)
+class GroupSelection:
+    """Selects the groups of one column's regression.
+
+    Parameters
+    ----------
+    train, held_out : rows that regressions are fitted to, and that judge them
+    test : of the features of the training rows
+    stages : of the g groups: each stage is tried after the one before
+    """
+
+    train: Design
+    held_out: Design
+    test: ScoreTest
+    stages: Ints
+
+    def select(self) -> ColumnRegression:
+        """The regression with the groups that held-out rows gain by.
+
+        Groups are selected for mean and scale first, and then for slopes and their
+        scale. Last, all functions are fitted together.
+        """
+        model = ColumnRegression.without_y(self.train, self.test.groups)
+        model = self._grow(model, "log_scale")
+        if not model.slopes:
+            return model
+        related = deepcopy(model)
+        for expansion in (*related.slopes, related.log_residual_scale):
+            expansion.active[0] = True
+        related.fit(self.train, ["log_residual_scale"])
+        model = self._better(model, related)
+        model = self._grow(model, "log_residual_scale")
+        scales: list[ScaleName] = ["log_residual_scale", "log_scale"]
+        joint = deepcopy(model).fit(self.train, scales)
+        return self._better(model, joint)
+
+    def _better(
+        self, model: ColumnRegression, candidate: ColumnRegression
+    ) -> ColumnRegression:
+        """The model that makes held-out rows more likely."""
+        model_score = model.log_likelihood(self.held_out)
+        candidate_score = candidate.log_likelihood(self.held_out)
+        if candidate_score - model_score > 0:
+            return candidate
+        return model
+
+    def _grow(self, model: ColumnRegression, scale: ScaleName) -> ColumnRegression:
+        """Add groups of all stages to a scale, and to what is fitted with it.
+
+        That is the mean for "log_scale", and the slopes for "log_residual_scale".
+        """
+        for stage in range(N_STAGES):
+            is_candidate = self.stages <= stage
+            for _ in range(TESTS_PER_STAGE):
+                candidate = deepcopy(model)
+                if not self._add_groups(candidate, scale, is_candidate):
+                    break
+                candidate.fit(self.train, [scale])
+                model = self._better(model, candidate)
+                if model is not candidate:
+                    break
+        return model
+
+    def _add_groups(
+        self, model: ColumnRegression, scale: ScaleName, is_candidate: Mask
+    ) -> bool:
+        """Add candidate groups (g,) with high scores to a scale, and its partner's too.
+
+        Returns whether any group was added.
+        """
+        gradients = self._gradients(model, scale)
+        groups = self.test.groups
+        n_before = sum(int(each.expansion.active.sum()) for each in gradients)
+        for expansion, gradient in gradients:
+            entering = is_candidate & (self.test(gradient) > MIN_SCORE)
+            if entering.any():
+                # The constant, of group −1, takes the False at the end.
+                expansion.active |= np.append(entering, False)[groups]
+                expansion.active[0] = True
+        n_after = sum(int(each.expansion.active.sum()) for each in gradients)
+        return n_after > n_before
+
+    def _gradients(self, model: ColumnRegression, scale: ScaleName) -> list[_Gradient]:
+        """The gradients of the functions to which `_grow` adds groups."""
+        residualized = model.residualize(self.train)
+        weight = np.exp(-residualized.log_residual_scale)
+        gradients = []
+        if scale == "log_scale":
+            values = residualized.residual * weight * np.exp(-residualized.log_scale)
+            gradients.append(_Gradient(model.mean, values))
+        else:
+            earlier_residuals = self.train.earlier_residuals.T
+            for slope, earlier in zip(model.slopes, earlier_residuals, strict=True):
+                values = residualized.residual * weight * earlier
+                gradients.append(_Gradient(slope, values))
+        scale_gradient, _ = residualized.scale_gradient(scale)
+        gradients.append(_Gradient(model.scale_expansion(scale), scale_gradient))
+        return gradients

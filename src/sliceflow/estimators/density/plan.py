@@ -1,0 +1,180 @@
+"""The plan of a density: the settings of its classes, and what the fit costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from sliceflow.base.fit_plan import FitPlan
+from sliceflow.estimators.density.progress import FitProgress
+from sliceflow.estimators.density.settings import (
+    Auto,
+    GaussianizationParameters,
+    GaussianizationSettings,
+    choose_n_knots,
+)
+from sliceflow.estimators.density.settings_search import expect_trials
+from sliceflow.estimators.density.trials import MAX_ROWS_TO_CHOOSE
+from sliceflow.saved_types import Count
+
+# Nanoseconds for each number of a step, with its candidates. The fixed cost of a step
+# is that of so many numbers, and the fit of one map that of so many for each pair of
+# its knots. Measured on a CPU, within a third, with 100 to 100,000 rows of 2 to 30
+# columns; users are told an order of magnitude.
+_NANOSECONDS = {"cpu": 200.0, "cuda": 20.0}
+_FIXED_NUMBERS_PER_STEP = 15_000
+_NUMBERS_PER_KNOT_PAIR = 3
+# A regression of one column on l columns of y takes as long as so many numbers for each
+# row, times √l³: measured with 400 to 10,000 rows and two and five columns of y.
+_NUMBERS_PER_REGRESSED_VALUE = 40
+# Arrays of the size of the rows that a step needs, and arrays that the fit of a map
+# needs, with four numbers for each pair of knots.
+ARRAYS_PER_STEP = 12
+_ARRAYS_PER_MAP = 8
+
+
+@dataclass(frozen=True)
+class ClassPlan:
+    """How the density of one class is fitted, or the density of all rows."""
+
+    n_rows: Count
+    # Of the flow: what the user says of it, until the fit has chosen the settings. None
+    # if there are too few rows for one: then the class is normal, with a covariance
+    # that all classes share.
+    settings: GaussianizationParameters | GaussianizationSettings | None
+    # Steps of the trials that choose the settings: about how many, until they are done.
+    n_trial_steps: Count = 0
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether all settings are chosen."""
+        return not isinstance(self.settings, GaussianizationParameters)
+
+    @property
+    def expected_steps(self) -> int:
+        """The most steps of the flow, or about how many if this is "auto"."""
+        if self.settings is None:
+            return 0
+        if isinstance(self.settings, GaussianizationParameters):
+            return self.settings.expected_steps
+        return self.settings.n_steps
+
+    @property
+    def n_steps(self) -> int | Auto:
+        """The most steps of the flow."""
+        if self.settings is None:
+            return 0
+        return self.settings.n_steps
+
+    @property
+    def penalty(self) -> float | Auto:
+        """The penalty of rough maps of the flow."""
+        if self.settings is None:
+            return 0.0
+        return self.settings.penalty
+
+    @property
+    def n_components(self) -> int | Auto:
+        """The components of the mixture before the flow; 1 is a normal distribution."""
+        if self.settings is None:
+            return 1
+        if isinstance(self.settings, GaussianizationParameters):
+            return self.settings.n_components
+        return self.settings.initial_map.n_components
+
+
+@dataclass(frozen=True, kw_only=True)
+class DensityPlan(FitPlan):
+    """The plan of the fit of a density. It prints as a table."""
+
+    n_rows: Count
+    n_columns: Count
+    # One for each class, or one for all rows; none if y is continuous.
+    classes: tuple[ClassPlan, ...]
+    dtype: Literal["float32", "float64"] = "float64"  # of samples, as of X
+    condition_dim: Count = 0  # columns of a continuous y
+
+    @property
+    def method(self) -> str:
+        """What is fitted, in a few words."""
+        if self.condition_dim:
+            return "regression on y, then a sliced flow from data to noise"
+        return "sliced flow from data to noise"
+
+    def summary(self) -> Sequence[tuple[str, object]]:
+        """Names and values to print; those with the value "" are left out."""
+        n_classes = ""
+        if len(self.classes) > 1:
+            n_classes = str(len(self.classes))
+        n_trial_steps = sum(plan.n_trial_steps for plan in self.classes)
+        trials = ""
+        if n_trial_steps > 0:
+            trials = f"{n_trial_steps} steps"
+        if not self.is_tuned:
+            trials = f"about {trials}"
+        return [
+            ("data", f"{self.n_rows} rows of {self.n_columns} columns"),
+            ("columns of y", self.condition_dim or ""),
+            ("classes", n_classes),
+            ("trials", trials),
+            ("mixture", _join([plan.n_components for plan in self.classes])),
+            ("steps", _join([plan.n_steps for plan in self.classes])),
+            ("penalty", _join([plan.penalty for plan in self.classes])),
+            ("knots", _join([choose_n_knots(plan.n_rows) for plan in self.classes])),
+        ]
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether all settings are chosen."""
+        return all(plan.is_tuned for plan in self.classes)
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The type of samples."""
+        return torch.float32 if self.dtype == "float32" else torch.float64
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the fit, without the input data."""
+        return fit_bytes(self.n_rows, self.n_columns)
+
+    @property
+    def seconds(self) -> float:
+        """About how long the fit takes on its device."""
+        d = self.n_columns
+        n_numbers = 0.0
+        if self.condition_dim:
+            n = min(self.n_rows, MAX_ROWS_TO_CHOOSE)
+            progress = FitProgress()
+            expect_trials(n, GaussianizationParameters(), progress)
+            n_numbers += progress.steps_total * _numbers_per_step(n, d)
+            per_row = _NUMBERS_PER_REGRESSED_VALUE * self.condition_dim**1.5
+            n_numbers += n * d * per_row
+        for plan in self.classes:
+            n_chosen = min(plan.n_rows, MAX_ROWS_TO_CHOOSE)
+            n_numbers += plan.n_trial_steps * _numbers_per_step(n_chosen, d)
+            n_numbers += plan.expected_steps * _numbers_per_step(plan.n_rows, d)
+        return self.seconds_for(n_numbers, _NANOSECONDS)
+
+
+def _numbers_per_step(n: int, d: int) -> float:
+    """How many numbers take as long as a step of n rows in d columns."""
+    n_knot_pairs = d * choose_n_knots(n) ** 2
+    return n * d + _FIXED_NUMBERS_PER_STEP + _NUMBERS_PER_KNOT_PAIR * n_knot_pairs
+
+
+def fit_bytes(n: int, d: int) -> int:
+    """Memory to fit rows (n, d), without the rows themselves."""
+    n_knot_numbers = 4 * choose_n_knots(n) ** 2 * d
+    return 8 * (ARRAYS_PER_STEP * n * d + _ARRAYS_PER_MAP * n_knot_numbers)
+
+
+def _join(values: Sequence[float | Auto]) -> str:
+    """The different values, in order, as text."""
+    texts = []
+    for value in dict.fromkeys(values):
+        texts.append(value if isinstance(value, str) else f"{value:g}")
+    return ", ".join(texts)

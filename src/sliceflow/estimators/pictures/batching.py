@@ -1,0 +1,142 @@
+"""Which particles and pictures a step of a fit uses.
+
+A step may fit its maps to a part of the particles and pictures, the points of two
+clouds; the maps then move all particles. Several numbers limit these points. They are
+decided in this order, and none is ever larger than the one before:
+
+1. ``transport.max_samples`` is the limit that the user sets, for particles and for
+   pictures. The default is `choices.MAX_POINTS_PER_STEP`.
+2. ``plan.batch_size`` is this limit, lowered by `choose_batch_size` to what the device
+   can hold. From here on it alone counts. None is no limit: a step uses all points. It
+   is always None on several ranks.
+3. With a batch size, one of these two divides the points:
+
+   - `picture_indices_of_stages`, on a CPU, if only the pictures are more than a
+     batch. Each stage uses the next part of the pictures, of about the batch size, so
+     that only this part is encoded. All steps of the stage use all of this part and
+     all particles.
+   - `batches_of_steps`, otherwise. A stage encodes all pictures, and each step uses
+     the next batch of particles and of pictures.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sliceflow.devices import total_memory
+from sliceflow.engine.batches import (
+    Batches,
+    even_parts,
+    make_batches,
+    one_weighted_batch,
+)
+from sliceflow.engine.clouds import ClassSlices, Permutation
+from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
+from sliceflow.engine.random import Seed
+from sliceflow.estimators.pictures.plan import PicturePlan
+from sliceflow.estimators.pictures.rows import PictureData
+
+# A step uses at least this many particles and pictures, however small the memory is.
+MIN_BATCH = 4096
+# On a CPU, where a step takes long, it uses at most as many pictures as there are
+# particles, or this many if there are fewer particles.
+MIN_CPU_BATCH = 10_000
+# The projections of a step may take an eighth of the memory of a computer, which other
+# programs use too, or a quarter of that of a GPU.
+CPU_MEMORY_DIVISOR = 8
+GPU_MEMORY_DIVISOR = 4
+# Bytes for each direction: the projections of a particle and of a picture, in float32.
+BYTES_PER_DIRECTION = 8
+
+
+def choose_batch_size(plan: PicturePlan, device: torch.device) -> int | None:
+    """The most particles, and the most pictures, of a step; None is all of them.
+
+    They fit into a share of the total memory: not of the free memory, because the batch
+    size changes the result of a fit.
+    """
+    batch_size = plan.transport.max_samples
+    if plan.n_ranks > 1 or batch_size is None:
+        return None
+    on_cpu = device.type == "cpu"
+    memory = total_memory(device)
+    if memory is not None:
+        divisor = GPU_MEMORY_DIVISOR
+        if on_cpu:
+            divisor = CPU_MEMORY_DIVISOR
+        bytes_per_point = BYTES_PER_DIRECTION * max(plan.directions_per_stage)
+        affordable = memory // divisor // bytes_per_point
+        batch_size = min(batch_size, max(MIN_BATCH, affordable))
+    if on_cpu and plan.options.dequantize_every == "stage":
+        batch_size = min(batch_size, max(plan.n_flow_particles, MIN_CPU_BATCH))
+    if batch_size >= max(plan.n_flow_particles, plan.n_pictures):
+        return None
+    return batch_size
+
+
+def picture_indices_of_stages(
+    plan: PicturePlan, data: PictureData, seed: Seed
+) -> list[Tensor]:
+    """The indices of the pictures that each stage uses, in turn.
+
+    The list is empty if every stage uses all pictures. Classes that share maps are not
+    divided so: their particles need as many pictures of each class.
+    """
+    batch_size = plan.batch_size
+    if batch_size is None or plan.n_flow_particles > batch_size or data.n <= batch_size:
+        return []
+    if data.device.type != "cpu" or plan.map_sharing == "shared":
+        return []
+    order = seed.child("order").permutation(data.n)
+    class_slices = ClassSlices((0, data.n))
+    n_classes = plan.n_separate_classes
+    if n_classes and data.own_y is not None:
+        # Class by class, at random within each.
+        order = order[torch.argsort(data.own_y.values[order], stable=True)]
+        class_slices = ClassSlices.from_class_indices(data.own_y, n_classes)
+    parts = even_parts(class_slices, batch_size, data.device)
+    return [order[part.indices] for part in parts]
+
+
+def batches_of_steps(
+    plan: PicturePlan,
+    data: PictureData,
+    seed: Seed,
+    *,
+    y_p: FlowY | None,
+    y_q: FlowY | None,
+) -> Batches:
+    """The particles and pictures that each step uses, in turn, in one process.
+
+    Parameters
+    ----------
+    y_p, y_q : the classes of all particles and of all pictures, or None if the flow
+        ignores them. If they have separate maps, the particles are sorted by class
+    """
+    return make_batches(
+        plan.n_flow_particles,
+        data.n,
+        plan.batch_size,
+        seed,
+        data.device,
+        y_p=y_p,
+        y_q=y_q,
+    )
+
+
+def batches_of_all_points(
+    data: PictureData, *, y_p: FlowY | None, y_q: FlowY | None
+) -> Batches:
+    """One batch of all points of this rank, for a fit on several ranks.
+
+    Parameters
+    ----------
+    y_p, y_q : the classes of the particles and of the pictures of all ranks, or None
+        if the flow ignores them
+    """
+    if y_p is None or y_q is None or data.own_y is None:
+        return Batches()
+    if isinstance(y_q, SeparateClassIndices):
+        return Batches(data_order=Permutation.sorting_classes(data.own_y))
+    return one_weighted_batch(data.indices, data.device, y_p=y_p, y_q=y_q)

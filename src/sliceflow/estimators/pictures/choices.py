@@ -1,0 +1,353 @@
+"""What "auto" stands for: the settings that a plan of pictures chooses."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+
+from sliceflow.base.flow_estimator import choose_n_particles
+from sliceflow.base.presets import N_DIRECTIONS
+from sliceflow.base.ranks import Communicator
+from sliceflow.engine.flow import MapSharing, resolve_map_sharing
+from sliceflow.engine.transports import (
+    AutoTransport,
+    HistogramTransport,
+    Transport,
+    TransportName,
+    resolve_transport,
+)
+from sliceflow.errors import ParameterError
+from sliceflow.estimators.pictures.layout import Layout
+from sliceflow.estimators.pictures.options import Start
+from sliceflow.estimators.pictures.parameters import (
+    PatchBasis,
+    PictureParameters,
+    Quality,
+)
+from sliceflow.estimators.pictures.rows import PictureData
+from sliceflow.validation import require
+
+# Steps per stage. 25 instead of 8 bring FID-768 of MNIST from .016 to .007, but
+# samples that look like a training picture from 1.0 to 3.9 % and the file from 59 to
+# 140 MB (benchmarks/RESULTS.md).
+STEPS_OF_QUALITY: dict[Quality, int] = {"draft": 3, "standard": 8, "best": 25}
+# Steps are multiplied by this if all pictures share maps and particles start as noise:
+# such maps have more to do.
+SHARED_FROM_NOISE_FACTOR = 6
+# Steps per stage of "draft" on a CPU, where a fit takes minutes.
+CPU_DRAFT_STEPS = 2
+# The most particles on a CPU, unless the user says how many: time is proportional to
+# them. `steps_per_stage` counts as "best".
+CPU_MAX_PARTICLES: dict[Quality, int] = {
+    "draft": 10_000,
+    "standard": 20_000,
+    "best": 40_000,
+}
+# Pictures that a class with separate maps needs, on average over classes. With fewer,
+# classes share maps: their noise would be large, and pictures would be copied.
+MIN_PICTURES_PER_CLASS = 100
+# ξ of classes that share maps. Of the paper's values 0, 2, 5 and 10 it separates the
+# classes of MNIST and CIFAR-10 best: 98.5 and 72 % of samples are recognized as theirs
+# (benchmarks/RESULTS.md).
+SHARED_AMPLIFIER = 10.0
+# Different pictures that a cluster needs. Smaller clusters are copied: 200 clusters of
+# MNIST (300 digits each) had an NN ratio of .66, 30 clusters one of .92.
+MIN_GRAY_PICTURES_PER_CLUSTER = 1000
+MIN_COLOR_PICTURES_PER_CLUSTER = 2000
+# More clusters gain little: 30 and 50 clusters of Fashion-MNIST had FD 2.9 and 2.6.
+MAX_GRAY_CLUSTERS = 30
+MAX_COLOR_CLUSTERS = 25
+# Pixel values that a cluster of gray pictures needs, for each √(steps per stage). Steps
+# copy: many of them copied the digits of 30 clusters of 2,000 each (MNIST).
+CLUSTER_VALUES_PER_ROOT_STEP = 470_000
+# The most particles of a step, and the most pictures. Smaller batches are slower on a
+# GPU, and worse: 16,384 of each took MNIST's FD from .20 to .70 with labels.
+MAX_POINTS_PER_STEP = 1 << 20
+# Bins of histograms. Classes that share a histogram need more, because ξ spreads them
+# over a wide range.
+N_BINS = 128
+N_BINS_OF_SHARED_MAPS = 1024
+# Knots kept of a map: one for this many particles, between the two limits. More knots
+# follow the map better, but also its noise.
+PARTICLES_PER_KNOT = 750
+MIN_PICTURE_MAP_KNOTS = 16
+MAX_PICTURE_MAP_KNOTS = 64
+# Pictures of a mosaic. With fewer, parts of samples resemble training pictures more.
+MOSAIC_SIZE = 4
+# κ of mosaics, which need only small corrections. With 8, real pictures nearly stay
+# where they are (FID-768 .016); with 4 they drift (.048). See "Fixed point" in
+# benchmarks/RESULTS.md.
+MOSAIC_SHRINKAGE = 8.0
+# If particles start as noise, κ is this factor times √(steps per stage/pictures per
+# map), and at most MAX_SHRINKAGE. Every step adds noise, and maps of few pictures have
+# more of it: with a factor below 1, digits would be copied.
+SHRINKAGE_FACTOR = 2.5
+MAX_SHRINKAGE = 2.0
+# Pixels between these two shares of the full brightness are gray. Pictures in which
+# fewer than a fifth of all pixels are gray count as drawings.
+GRAY_RANGE = (0.1, 0.9)
+MAX_GRAY_SHARE_OF_DRAWINGS = 0.2
+# About this many pictures decide whether they are drawings: more would only take
+# longer.
+MAX_PICTURES_FOR_BASIS = 10_000
+# Random patches of a step for each value of a picture: the paper's 10,000 for the 784
+# values of MNIST. With 10,000 for any size, 8×8 digits would need 32 GiB for a model.
+RANDOM_DIRECTIONS_PER_VALUE = 13
+
+
+def choose_shrinkage(
+    shrinkage: Literal["auto"] | float,
+    n_per_map: float,
+    n_steps: int,
+    mosaics: bool = False,
+) -> float:
+    """κ for maps that are fitted to `n_per_map` different pictures.
+
+    `n_steps` is the number of steps per stage, and `mosaics` says whether particles
+    start as mosaics.
+    """
+    if shrinkage != "auto":
+        return float(shrinkage)
+    if mosaics:
+        return MOSAIC_SHRINKAGE
+    noise = math.sqrt(n_steps / max(1.0, n_per_map))
+    return min(MAX_SHRINKAGE, SHRINKAGE_FACTOR * noise)
+
+
+def choose_n_directions(n_directions: Literal["auto"] | int, layout: Layout) -> int:
+    """The number of directions of a step of random patches."""
+    if n_directions != "auto":
+        return int(n_directions)
+    return min(N_DIRECTIONS, RANDOM_DIRECTIONS_PER_VALUE * layout.dimension)
+
+
+def choose_mosaic_size(
+    start: Start | int, layout: Layout, shared: bool, completes: bool
+) -> int:
+    """The number of pictures of the mosaics that particles start as; 0 is noise.
+
+    `shared` is whether classes share maps, `completes` whether some pixels are known.
+    """
+    if start == "noise":
+        return 0
+    reason = None
+    hint = "use start='noise'"
+    if completes:
+        reason = "does not work with known pixels"
+    elif shared:
+        # A map of all classes would not know from which of them a particle started.
+        reason = "does not work if classes share maps"
+    if shared:
+        hint += ", or amplifier=inf"
+    if start == "auto":
+        # Mosaics of gray pictures are no better than noise.
+        if reason is None and layout.shape[0] > 1:
+            return MOSAIC_SIZE
+        return 0
+    if reason is not None:
+        raise ParameterError("start", start, reason, hint)
+    return int(start)
+
+
+def choose_steps_per_stage(
+    parameters: PictureParameters, shared_from_noise: bool, device: torch.device
+) -> int:
+    """The number of steps of each stage.
+
+    `shared_from_noise` is whether all pictures share maps and particles start as noise.
+    """
+    if parameters.steps_per_stage is not None:
+        return int(parameters.steps_per_stage)
+    n_steps = STEPS_OF_QUALITY[parameters.quality]
+    if parameters.quality == "draft" and device.type == "cpu":
+        n_steps = CPU_DRAFT_STEPS
+    if shared_from_noise:
+        n_steps *= SHARED_FROM_NOISE_FACTOR
+    return n_steps
+
+
+def choose_n_picture_particles(
+    parameters: PictureParameters,
+    n: int,
+    n_classes: int,
+    n_ranks: int,
+    device: torch.device,
+) -> int:
+    """M for n pictures (and mirror images) and the parameters of an estimator.
+
+    By default there are fewer on a CPU, where particles take long.
+    """
+    twice_the_pictures = 2 * n
+    if parameters.mirror:  # n counts each picture twice already
+        twice_the_pictures = n
+    m = choose_n_particles(
+        parameters.n_particles, twice_the_pictures, n_classes, n_ranks
+    )
+    is_default = parameters.n_particles is None and parameters.preset is None
+    if device.type == "cpu" and is_default:
+        quality = parameters.quality
+        if parameters.steps_per_stage is not None:
+            quality = "best"
+        m = min(m, max(n_classes, CPU_MAX_PARTICLES[quality]))
+    return m
+
+
+def choose_amplifier(
+    amplifier: Literal["auto"] | float,
+    transport: TransportName | Transport,
+    m: int,
+    n: int,
+    n_classes: int,
+) -> float:
+    """ξ for m particles and n pictures of `n_classes` classes; 0 without classes.
+
+    ∞ needs histograms.
+    """
+    if n_classes == 0:
+        return 0.0
+    histograms = _uses_histograms(transport, m + n)
+    if amplifier == "auto":
+        if histograms and n >= MIN_PICTURES_PER_CLASS * n_classes:
+            return math.inf
+        return SHARED_AMPLIFIER
+    xi = float(amplifier)
+    if resolve_map_sharing(xi, n_classes) == "separate" and not histograms:
+        raise _needs_histograms("amplifier", xi, m, n, "a finite amplifier such as 10")
+    return xi
+
+
+def choose_n_clusters(
+    parameters: PictureParameters,
+    m: int,
+    n: int,
+    shape: tuple[int, int, int],
+    device: torch.device,
+) -> int:
+    """The number of clusters of unlabeled pictures; 1 means no clustering.
+
+    Parameters
+    ----------
+    parameters : of the estimator
+    m : number of particles
+    n : number of pictures, including mirror images
+    shape : (c, h, w) of a picture
+    """
+    requested = parameters.n_clusters
+    histograms = _uses_histograms(parameters.transport, m + n)
+    if requested == "auto":
+        if not histograms:
+            return 1
+        n_different = n
+        if parameters.mirror:
+            n_different = n // 2
+        if shape[0] == 1:
+            n_steps = choose_steps_per_stage(
+                parameters, shared_from_noise=False, device=device
+            )
+            n_clusters = _max_gray_clusters(n_different, shape, n_steps)
+        else:
+            n_clusters = min(
+                MAX_COLOR_CLUSTERS, n_different // MIN_COLOR_PICTURES_PER_CLUSTER
+            )
+        return max(1, min(n_clusters, m))
+    k = int(requested)
+    require(
+        k <= min(m, n),
+        "n_clusters",
+        k,
+        f"at most {min(m, n)}: each cluster needs a particle and a picture",
+    )
+    if k > 1 and not histograms:
+        raise _needs_histograms("n_clusters", k, m, n, "n_clusters=1")
+    return k
+
+
+def _max_gray_clusters(n: int, shape: tuple[int, int, int], n_steps: int) -> int:
+    """The most clusters of n different gray pictures that are not copied; may be 0."""
+    n_values = CLUSTER_VALUES_PER_ROOT_STEP * math.sqrt(n_steps)
+    n_pictures = max(
+        MIN_GRAY_PICTURES_PER_CLUSTER, math.ceil(n_values / math.prod(shape))
+    )
+    return min(MAX_GRAY_CLUSTERS, n // n_pictures)
+
+
+def _needs_histograms(
+    parameter: str, value: float, m: int, n: int, alternative: str
+) -> ParameterError:
+    """The error of a value that needs histograms, where particles would be sorted."""
+    return ParameterError(
+        parameter,
+        value,
+        f"needs histograms, but this transport sorts {m} particles and {n} pictures",
+        f"use {alternative}, or transport='histogram'",
+    )
+
+
+def choose_picture_transport(
+    transport: TransportName | Transport,
+    sharing: MapSharing,
+    n_points: int,
+    n_ranks: int = 1,
+) -> Transport:
+    """The transport of a fit of `n_points` particles and pictures together.
+
+    It is what the user gives, or `engine.transports.resolve_transport` with the bins of
+    pictures. `sharing` says which classes share maps.
+    """
+    n_bins = N_BINS
+    if sharing == "shared":
+        n_bins = N_BINS_OF_SHARED_MAPS
+    return resolve_transport(
+        transport,
+        n_points,
+        n_ranks,
+        HistogramTransport(n_bins, MAX_POINTS_PER_STEP),
+        AutoTransport(n_bins=n_bins, max_samples=MAX_POINTS_PER_STEP),
+    )
+
+
+def _uses_histograms(transport: TransportName | Transport, n_points: int) -> bool:
+    """Whether a fit of `n_points` particles and pictures would use histograms."""
+    chosen = choose_picture_transport(transport, "separate", n_points)
+    return isinstance(chosen, HistogramTransport)
+
+
+def choose_n_picture_knots(
+    n_knots: Literal["auto"] | int, m: int, sharing: MapSharing, n_classes: int
+) -> int:
+    """Knots to keep per map for m particles of `n_classes` classes."""
+    if n_knots != "auto":
+        return int(n_knots)
+    if sharing == "shared":
+        return MIN_PICTURE_MAP_KNOTS
+    particles_per_map = float(m)
+    if sharing == "separate":
+        particles_per_map = m / n_classes
+    wanted = round(particles_per_map / PARTICLES_PER_KNOT)
+    return min(MAX_PICTURE_MAP_KNOTS, max(MIN_PICTURE_MAP_KNOTS, wanted))
+
+
+def choose_patch_basis(
+    patch_basis: Literal["auto"] | PatchBasis, data: PictureData, ranks: Communicator
+) -> PatchBasis:
+    """The basis of the directions of tiles.
+
+    "auto" takes pixels for drawings, which have few gray pixels, else cosines.
+    """
+    if patch_basis != "auto":
+        return patch_basis
+    stride = max(1, data.n // MAX_PICTURES_FOR_BASIS)
+    subset = data.pixel_points[:, data.indices % stride == 0].float()
+    brightest = 1
+    if data.layout.n_pixel_values is not None:
+        brightest = data.layout.n_pixel_values - 1
+    brightness = subset / brightest
+    darkest_gray, lightest_gray = GRAY_RANGE
+    is_gray = (brightness > darkest_gray) & (brightness < lightest_gray)
+    counts = torch.tensor([int(is_gray.sum()), subset.numel()])
+    n_gray, n_pixels = ranks.sum_(counts).tolist()
+    if n_gray / n_pixels < MAX_GRAY_SHARE_OF_DRAWINGS:
+        return "pixels"
+    return "cosines"

@@ -1,0 +1,386 @@
+"""The plan of a fit of pictures: all parameters, with every "auto" resolved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+
+from sliceflow.base.fit_plan import FitPlan
+from sliceflow.base.particles import ParticleAllocation
+from sliceflow.base.ranks import Communicator
+from sliceflow.engine import frames
+from sliceflow.engine.compression import map_bytes
+from sliceflow.engine.flow import MapSharing, resolve_map_sharing
+from sliceflow.engine.frames import frame_bytes
+from sliceflow.engine.transports import (
+    HistogramTransport,
+    SavedTransport,
+)
+from sliceflow.estimators.pictures import choices, schedules
+from sliceflow.estimators.pictures.layout import Layout
+from sliceflow.estimators.pictures.options import (
+    MAX_KNOTS,
+    MAX_MOSAIC_SIZE,
+    ImageOptions,
+)
+from sliceflow.estimators.pictures.parameters import (
+    PatchBasis,
+    PictureParameters,
+)
+from sliceflow.estimators.pictures.rows import PictureData
+from sliceflow.estimators.pictures.schedules import PictureStage
+from sliceflow.estimators.pictures.tiles import Tiles
+from sliceflow.saved_types import Between, Count
+
+# The most bins of single pixels: two for each of 256 pixel values.
+SINGLE_PIXEL_BINS = 512
+
+
+# Estimates of memory and time. Bytes of a bin: both counts, values, and the search for
+# bends. Nanoseconds for each value that a step projects and moves, and for each bin of
+# its maps, on one thread of a CPU (that of `devices.cpu_slowness`, where MNIST was
+# fitted by classes with quality "draft") or on one GPU: rough, since tiles differ in
+# size. Sorting took seven times as long as counting on an x86-64 CPU.
+BYTES_PER_BIN = 48
+NANOSECONDS_PER_VALUE = {"cpu": 12.0, "cuda": 0.02}
+NANOSECONDS_PER_SORTED_VALUE = {"cpu": 80.0, "cuda": 0.2}
+NANOSECONDS_PER_BIN = {"cpu": 75.0, "cuda": 0.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PicturePlan(FitPlan):
+    """What a fit of pictures does. It prints as a table."""
+
+    n_pictures: Count  # of all ranks, including mirror images
+    layout: Layout
+    mirror: bool
+    n_particles: Count  # that the estimator keeps
+    # Particles that the fit moves: more than it keeps may improve the model.
+    n_flow_particles: Count
+    condition_kind: Literal["none", "labels", "clusters", "known"]
+    n_classes: Count  # number of classes or clusters
+    amplifier: Annotated[float, Between(0, math.inf)]  # ξ; 0 without conditions
+    picture_stages: tuple[PictureStage, ...]
+    patch_basis: PatchBasis
+    n_directions: Count  # of a step, if they are random patches
+    transport: SavedTransport
+    # The most particles of a step, and the most pictures; None uses all.
+    batch_size: int | None = None
+    n_knots: Annotated[int, Between(0, MAX_KNOTS)]  # kept per map; 0 keeps no model
+    # The pictures of a mosaic; 0 starts from noise.
+    mosaic_size: Annotated[int, Between(0, MAX_MOSAIC_SIZE)]
+    shrinkage: Annotated[float, Between(0)]  # κ of the maps; 0 is off
+    # As given; those above are resolved. But if a trial has chosen noise, `start` is
+    # "noise" here, though the user wrote "auto".
+    options: ImageOptions
+
+    def check_saved(self) -> None:
+        """Raise a ValueError if a saved plan contradicts itself."""
+        for stage in self.picture_stages:
+            if stage.height > self.layout.height or stage.width > self.layout.width:
+                raise ValueError(
+                    f"a stage is larger than pictures of {self.layout.shape}"
+                )
+
+    @property
+    def map_sharing(self) -> MapSharing:
+        """What the flow does with the classes."""
+        return resolve_map_sharing(self.amplifier, self.n_classes)
+
+    @property
+    def n_separate_classes(self) -> int:
+        """The number of classes with separate maps; 0 if all classes share maps."""
+        if self.map_sharing == "separate":
+            return self.n_classes
+        return 0
+
+    @property
+    def method(self) -> str:
+        """The method: SWF, CSWF with its ξ, per class, clusters or completion."""
+        if self.condition_kind == "known":
+            return "completion"
+        if self.condition_kind == "clusters":
+            return "clusters"
+        if self.n_separate_classes:
+            return "per class"
+        if self.map_sharing == "shared":
+            return f"CSWF ξ={self.amplifier:g}"
+        return "SWF"
+
+    @property
+    def n_steps(self) -> int:
+        return sum(stage.n_steps for stage in self.picture_stages)
+
+    @property
+    def start(self) -> str:
+        """Where particles start, in words."""
+        if self.mosaic_size == 0:
+            return "noise"
+        source = "the data"
+        if self.n_separate_classes and self.condition_kind == "labels":
+            source = "their class"
+        elif self.n_separate_classes:
+            source = "their cluster"
+        return (
+            f"mosaics of {self.mosaic_size} training pictures of {source}, "
+            "which the model keeps"
+        )
+
+    @property
+    def directions_per_stage(self) -> list[int]:
+        """The most directions of a step, for each stage."""
+        if self.patch_basis == "random":
+            return [self.n_directions] * len(self.picture_stages)
+        c = self.layout.shape[0]
+        directions = []
+        for stage in self.picture_stages:
+            tiles = Tiles(c, stage.height, stage.width, stage.patch)
+            directions.append(tiles.max_directions(c * stage.height * stage.width))
+        return directions
+
+    @property
+    def n_maps(self) -> int:
+        """The most maps of all steps, of one class."""
+        directions = self.directions_per_stage
+        return sum(
+            n_directions * stage.n_steps
+            for n_directions, stage in zip(directions, self.picture_stages, strict=True)
+        )
+
+    @property
+    def frame_bytes(self) -> int:
+        """Memory to draw the directions of a step."""
+        if self.patch_basis == "random":
+            return 16 * self.n_directions * self.layout.dimension
+        largest_tile = max(
+            min(stage.patch, stage.height) * min(stage.patch, stage.width)
+            for stage in self.picture_stages
+        )
+        kind = frames.Orthogonal()
+        return frame_bytes(kind, self.layout.shape[0] * largest_tile, 0, 4)
+
+    def summary(self) -> Sequence[tuple[str, object]]:
+        """Names and values to print; those with the value "" are left out."""
+        return [
+            ("data", self._data_in_words()),
+            ("condition", self._condition_in_words()),
+            ("particles", self._particles_in_words()),
+            ("start", self.start),
+            ("stages", self._stages_in_words()),
+            ("steps", self.n_steps),
+            ("directions", self._directions_in_words()),
+            ("transport", repr(self.transport)),
+            ("a step uses", self._batch_in_words()),
+            ("shrinkage", self._shrinkage_in_words()),
+            ("model", self._model_in_words()),
+        ]
+
+    def _data_in_words(self) -> str:
+        layout = self.layout
+        pictures = "pictures"
+        if self.mirror:
+            pictures = "pictures and mirror images"
+        size = f"{layout.height}×{layout.width}"
+        if layout.channels is not None:
+            size += f"×{layout.channels}"
+        values = "floats"
+        if layout.n_pixel_values is not None:
+            values = f"{layout.n_pixel_values} values a pixel"
+        return f"{self.n_pictures} {pictures} of {size}, {values}"
+
+    def _condition_in_words(self) -> str:
+        if self.condition_kind == "labels":
+            return f"{self.n_classes} classes"
+        if self.condition_kind == "clusters":
+            return f"{self.n_classes} clusters"
+        if self.condition_kind == "known":
+            return "known pixels"
+        return ""
+
+    def _particles_in_words(self) -> str:
+        if self.n_flow_particles > self.n_particles:
+            return f"{self.n_particles}, {self.n_flow_particles} moved for the model"
+        return f"{self.n_particles}"
+
+    def _stages_in_words(self) -> str:
+        stages = " ".join(str(stage) for stage in self.picture_stages)
+        return f"{len(self.picture_stages)}: {stages}"
+
+    def _directions_in_words(self) -> str:
+        if self.patch_basis == "random":
+            return f"{self.n_directions} random patches"
+        return f"tiles of {self.patch_basis}"
+
+    def _batch_in_words(self) -> str:
+        if self.batch_size is None:
+            return ""
+        return f"at most {self.batch_size} particles and pictures"
+
+    def _shrinkage_in_words(self) -> str:
+        if self.shrinkage == 0:
+            return "off"
+        return f"κ = {self.shrinkage:.2g}"
+
+    def _model_in_words(self) -> str:
+        if self.n_knots == 0:
+            return "none kept"
+        return f"{self.n_knots} knots per map"
+
+    def fit_bytes(self, n_shard: int, m_shard: int) -> int:
+        """Memory of a fit on a rank with n pictures (and mirror images), m particles.
+
+        It counts clouds, the work of a step, the model, and stored pictures.
+        """
+        layout = self.layout
+        d = layout.dimension
+        n_classes = max(1, self.n_separate_classes)
+        pixel_bytes = 4
+        if layout.n_pixel_values is not None:
+            pixel_bytes = 1
+        # Four copies of the particles and three of the pictures, in float32.
+        clouds = 4 * 4 * d * m_shard + (3 * 4 + pixel_bytes) * d * n_shard
+
+        n_bins = None
+        step_bins = 0
+        if isinstance(self.transport, HistogramTransport):
+            n_bins = self.transport.n_bins
+            step_bins = n_bins
+            if layout.n_pixel_values is not None:
+                step_bins = max(n_bins, SINGLE_PIXEL_BINS)
+        n_points = self._points_of_step(m_shard) + self._points_of_step(n_shard)
+        direction_bytes = 4 * n_points + BYTES_PER_BIN * step_bins * n_classes
+        step = max(self.directions_per_stage) * direction_bytes + self.frame_bytes
+
+        are_shared = self.map_sharing == "shared"
+        map_size = map_bytes(self.n_knots, n_bins, are_shared)
+        model = self.n_maps * map_size * n_classes
+        if self.mosaic_size:  # every rank has all pictures
+            model += pixel_bytes * d * self.n_pictures
+        return clouds + step + model
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the fit on each device, without the input data."""
+        n_shard = math.ceil(self.n_pictures / self.n_ranks)
+        return self.fit_bytes(n_shard, math.ceil(self.n_flow_particles / self.n_ranks))
+
+    @property
+    def seconds(self) -> float:
+        """About how long a fit takes on its device."""
+        # All particles are moved; those of the batch are also projected before.
+        n_points = (
+            self.n_flow_particles
+            + self._points_of_step(self.n_flow_particles)
+            + self._points_of_step(self.n_pictures)
+        )
+        n_values = self.n_maps * n_points
+        if not isinstance(self.transport, HistogramTransport):
+            return self.seconds_for(n_values, NANOSECONDS_PER_SORTED_VALUE)
+        n_maps = self.n_maps * max(1, self.n_separate_classes)
+        return self.seconds_for(n_values, NANOSECONDS_PER_VALUE) + self.seconds_for(
+            n_maps * self.transport.n_bins, NANOSECONDS_PER_BIN
+        )
+
+    def _points_of_step(self, n: int) -> int:
+        """How many of n particles or pictures a step uses to fit its maps."""
+        if self.batch_size is None:
+            return n
+        return min(n, self.batch_size)
+
+
+def plan_pictures(
+    data: PictureData,
+    parameters: PictureParameters,
+    allocation: ParticleAllocation,
+    amplifier: float,
+    device: torch.device,
+    ranks: Communicator,
+) -> PicturePlan:
+    """The plan of a flow onto these pictures, still without its batch size.
+
+    Parameters
+    ----------
+    data : the pictures, with clusters if they get some
+    parameters : those of the estimator
+    allocation : how many particles the flow moves, and their y
+    amplifier : ξ; 0 without classes
+    device, ranks : where the fit runs
+    """
+    options = parameters.options
+    layout = data.layout
+    n_classes = data.n_classes
+    completes = parameters.known is not None
+    sharing = resolve_map_sharing(amplifier, n_classes)
+    mosaic_size = choices.choose_mosaic_size(
+        options.start, layout, sharing == "shared", completes
+    )
+    n_steps = choices.choose_steps_per_stage(
+        parameters,
+        shared_from_noise=sharing != "separate" and mosaic_size == 0,
+        device=device,
+    )
+
+    n_points = data.n + allocation.n_flow_particles
+    n_distinct_per_map = float(data.n)
+    if data.mirrored:
+        n_distinct_per_map /= 2
+    if sharing == "separate":
+        # Without particles that are added for the maps: `choose_amplifier` has decided
+        # for separate maps by the same number.
+        n_points = data.n + allocation.n_kept
+        n_distinct_per_map /= n_classes
+    return PicturePlan(
+        device=str(device),
+        n_ranks=ranks.size,
+        n_pictures=data.n,
+        layout=layout,
+        mirror=data.mirrored,
+        n_particles=allocation.n_kept,
+        n_flow_particles=allocation.n_flow_particles,
+        condition_kind=_condition_kind(data, completes),
+        n_classes=n_classes,
+        amplifier=amplifier,
+        picture_stages=_picture_stages(parameters.schedule, layout, n_steps),
+        patch_basis=choices.choose_patch_basis(parameters.patch_basis, data, ranks),
+        n_directions=choices.choose_n_directions(options.n_directions, layout),
+        transport=choices.choose_picture_transport(
+            parameters.transport, sharing, n_points, ranks.size
+        ),
+        n_knots=choices.choose_n_picture_knots(
+            options.n_knots, allocation.n_kept, sharing, n_classes
+        ),
+        mosaic_size=mosaic_size,
+        shrinkage=choices.choose_shrinkage(
+            options.shrinkage, n_distinct_per_map, n_steps, mosaic_size > 0
+        ),
+        options=options,
+    )
+
+
+def _picture_stages(
+    schedule: str, layout: Layout, n_steps: int
+) -> tuple[PictureStage, ...]:
+    """The stages that the parameter `schedule` says."""
+    channels, height, width = layout.shape
+    if schedule == "auto":
+        schedule = schedules.auto(height, width, channels)
+    elif schedule == "paper":
+        schedule = schedules.paper(height, width)
+    return tuple(schedules.from_string(schedule, height, width, n_steps))
+
+
+def _condition_kind(
+    data: PictureData, completes: bool
+) -> Literal["none", "labels", "clusters", "known"]:
+    """Which kind of y the flow is conditioned on."""
+    if completes:
+        return "known"
+    if data.conditions is None:
+        return "none"
+    if data.conditions.encoder.are_clusters:
+        return "clusters"
+    return "labels"

@@ -1,0 +1,242 @@
+"""The pictures of a fit, in two forms: the user's, and the engine's columns.
+
+`PictureRows` are the user's pictures and labels, checked. `PictureData` are the same
+pictures as columns on the device of the fit, with mirror images and clusters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Annotated, Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sliceflow import kernels
+from sliceflow.base.ranks import Communicator, Shard
+from sliceflow.base.rows import ArrayRows, ConditionsMixin, RowConditions
+from sliceflow.engine import y_encoders
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.encoded_y import ClassIndices
+from sliceflow.engine.random import Seed
+from sliceflow.estimators.pictures.clusters import (
+    gradient_histograms,
+    kmeans_centers,
+    nearest_center,
+)
+from sliceflow.estimators.pictures.layout import Layout, PictureArray
+from sliceflow.estimators.pictures.pyramid import PyramidSubspace
+from sliceflow.saved_types import ArraySpec, DTypeName
+
+PIXEL_DTYPES: tuple[DTypeName, ...] = ("uint8", "int32", "float32", "float64")
+
+# k-means is fitted to about this many pictures, which are more than 600 for each of
+# the at most 30 clusters of "auto". All others are assigned to the nearest center.
+MAX_KMEANS_PICTURES = 20_000
+
+# Longer side, in pixels, of the gray pictures that k-means compares: half of that of
+# MNIST's digits, which are still easy to tell apart.
+KMEANS_SIDE = 14
+
+# Values of pictures whose features are computed at a time: 256 MB in float32.
+MAX_VALUES_PER_CHUNK = 1 << 26
+
+
+@dataclass(frozen=True)
+class PictureRows(ArrayRows):
+    """The user's pictures and labels, checked."""
+
+    layout: Layout
+    pixels: Annotated[np.ndarray, ArraySpec("n c h w", PIXEL_DTYPES, differences=3)]
+    conditions: RowConditions | None = None  # labels
+    rank_shard: Shard | None = field(default=None, metadata={"saved": False})
+    _conditions_name = "labels"
+
+    def check_saved(self) -> None:
+        """Raise a ValueError if saved pictures contradict their layout or labels."""
+        if self.pixels.shape[1:] != self.layout.shape:
+            raise ValueError(
+                f"pictures are {self.pixels.shape[1:]}, not {self.layout.shape}"
+            )
+        check_labels(self.conditions)
+        self.check_lengths()
+        self.layout.read(self.pictures)
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """This rank's pixels (n, c, h, w)."""
+        return self.pixels
+
+    def with_values(
+        self, values: NDArray[Any], row_conditions: RowConditions | None
+    ) -> Self:
+        """Pictures of the same layout with other pixels and labels."""
+        return replace(self, pixels=values, conditions=row_conditions)
+
+    @property
+    def pictures(self) -> PictureArray:
+        """The pictures as the user passed them: (n, h, w) or (n, h, w, c)."""
+        channels_last = self.pixels.transpose(0, 2, 3, 1)
+        return self.layout.to_user_format(np.ascontiguousarray(channels_last))
+
+    def in_users_form(
+        self, device: torch.device
+    ) -> tuple[PictureArray, NDArray[Any] | None]:
+        """X and y as the user passed them."""
+        return self.pictures, self.y
+
+
+def check_labels(labels: RowConditions | None) -> None:
+    """Raise a ValueError for conditions that are no labels."""
+    if labels is None:
+        return
+    if not isinstance(labels.encoder, y_encoders.ClassEncoder):
+        kind = type(labels.encoder).__name__
+        raise ValueError(f"pictures have labels, not {kind}")
+
+
+@dataclass(frozen=True)
+class PictureData(ConditionsMixin):
+    """This rank's pictures as columns on a device, and the labels of all ranks.
+
+    With mirror images there are N = 2n pictures on all ranks: pictures 0..n-1, then
+    their mirror images in the same order. Each rank has its share of both.
+    """
+
+    layout: Layout
+    pixel_points: Tensor  # (d, n): this rank's pictures, then their mirror images
+    shard: Shard  # this rank's pictures among all, without mirror images
+    conditions: RowConditions | None = None  # labels or clusters of all N pictures
+    mirrored: bool = False  # whether there are mirror images
+
+    @classmethod
+    def from_rows(cls, rows: PictureRows, device: torch.device, mirror: bool) -> Self:
+        """The pictures on the device of a fit, with mirror images if `mirror`."""
+        layout = rows.layout
+        shard = rows.shard
+        labels = rows.conditions
+        pixel_points = layout.to_points(torch.from_numpy(rows.pixels).to(device))
+        if mirror:
+            pixel_points = layout.with_mirror_images(pixel_points)
+        if mirror and labels is not None:
+            labels = labels.take(torch.arange(2 * shard.total) % shard.total)
+        return cls(layout, pixel_points, shard, labels, mirror)
+
+    @property
+    def device(self) -> torch.device:
+        return self.pixel_points.device
+
+    @property
+    def n(self) -> int:
+        """N, the number of pictures of all ranks, including mirror images."""
+        if self.mirrored:
+            return 2 * self.shard.total
+        return self.shard.total
+
+    @property
+    def index_slices(self) -> list[slice]:
+        """The indices of this rank's pictures among all N, as slices."""
+        pictures = self.shard.slice
+        if not self.mirrored:
+            return [pictures]
+        if self.shard.count == self.shard.total:
+            return [slice(0, self.n)]
+        n = self.shard.total
+        return [pictures, slice(n + pictures.start, n + pictures.stop)]
+
+    @property
+    def indices(self) -> Tensor:
+        """The indices of this rank's pictures among all N."""
+        ranges = [
+            torch.arange(part.start, part.stop, device=self.device)
+            for part in self.index_slices
+        ]
+        return torch.cat(ranges)
+
+    @cached_property
+    def own_y(self) -> ClassIndices | None:
+        """The classes of this rank's pictures, on their device; None without any."""
+        if self.label_y is None:
+            return None
+        return self.label_y.take(self.indices.cpu()).to(self.device)
+
+    def with_clusters(self, k: int, seed: Seed, ranks: Communicator) -> Self:
+        """The pictures with k clusters as hidden labels, by k-means on all ranks."""
+        stride = max(1, self.n // MAX_KMEANS_PICTURES)
+        subset = torch.arange(0, self.n, stride, device=self.device)
+        features = self._cluster_features(self.gather_pictures(subset, ranks))
+        centers = kmeans_centers(features, k, seed.child("clusters"))
+        shard_features = self._cluster_features(self.pixel_points)
+        shard_classes = nearest_center(shard_features, centers)
+
+        parts = [shard_classes.cpu()]
+        if self.mirrored:  # pictures of all ranks first, then all mirror images
+            parts = list(shard_classes.cpu().chunk(2))
+        classes = torch.cat(
+            [torch.from_numpy(ranks.all_gather_rows(part.numpy())) for part in parts]
+        )
+        clusters = y_encoders.ClassEncoder(np.arange(k), are_clusters=True)
+        return replace(
+            self,
+            conditions=RowConditions(clusters, classes),
+        )
+
+    def _cluster_features(self, pixel_points: Tensor) -> Tensor:
+        """What k-means compares of columns (d, n): (f, n).
+
+        Gray pictures are compared at a coarse resolution, color pictures by their
+        gradients, because similar colors say little of what a picture shows.
+        """
+        features_of = self._coarse_pixels
+        has_colors = self.layout.shape[0] > 1
+        if has_colors:
+            features_of = self._gradients
+        chunk = max(1, MAX_VALUES_PER_CHUNK // self.layout.dimension)
+        parts = torch.split(pixel_points, chunk, dim=1)
+        return torch.cat(
+            [features_of(self.layout.encode(part)) for part in parts], dim=1
+        )
+
+    def _coarse_pixels(self, x: Tensor) -> Tensor:
+        """Pictures (d, n) at the resolution that k-means compares."""
+        channels, height, width = self.layout.shape
+        scale = KMEANS_SIDE / max(height, width)
+        coarse_height = max(1, min(height, round(height * scale)))
+        coarse_width = max(1, min(width, round(width * scale)))
+        subspace = PyramidSubspace(channels, height, width, coarse_height, coarse_width)
+        return subspace.restrict(x)
+
+    def _gradients(self, x: Tensor) -> Tensor:
+        """Histograms of the gradients of pictures (d, n)."""
+        return gradient_histograms(x, self.layout.shape)
+
+    def gather_pictures(self, indices: Tensor, ranks: Communicator) -> Tensor:
+        """The pictures (d, m) with these indices among all N, from their ranks."""
+        if not self.mirrored or ranks.size == 1:
+            return ranks.gather_points(self.pixel_points, indices)
+        n = self.shard.total
+        pictures, mirror_images = self.pixel_points.chunk(2, dim=1)
+        gathered_pictures = ranks.gather_points(pictures, indices % n)
+        gathered_mirror_images = ranks.gather_points(mirror_images, indices % n)
+        return torch.where(indices < n, gathered_pictures, gathered_mirror_images)
+
+    def cloud(self, seed: Seed, indices: Tensor | None = None) -> Cloud:
+        """The encoded pictures with their class indices; `seed` dequantizes.
+
+        `indices` chooses some of them, in a fit of a single process. Their fractions
+        are drawn as if there were no other pictures.
+        """
+        if indices is None:
+            x = self.layout.encode(
+                self.pixel_points, seed, n_total=self.n, index_slices=self.index_slices
+            )
+            return Cloud(x, self.own_y)
+        y = None
+        if self.own_y is not None:
+            y = self.own_y.take(indices)
+        kernel = kernels.for_tensor(self.pixel_points)
+        taken = kernel.take_points(self.pixel_points, indices)
+        return Cloud(self.layout.encode(taken, seed), y)

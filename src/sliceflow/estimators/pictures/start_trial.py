@@ -1,0 +1,108 @@
+"""Where particles of few color pictures start: a trial on held-out pictures decides.
+
+Particles that start as mosaics look like photographs, and copy less than particles that
+start as noise. But mosaics of pictures with one clear object stay collages of several:
+900 small pictures of a circle, a square or a cross each are told from held-out ones
+with an AUC of .84, those that start as noise with .58. For photographs of CIFAR-10 the
+two starts differ by .05 at most (`benchmarks/RESULTS.md`). So the trial takes noise
+only if it is much better.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sliceflow.estimators.pictures.parameters import PictureParameters
+from sliceflow.estimators.pictures.plan import PicturePlan
+from sliceflow.metrics.distances import principal_axes, two_sample_score
+from sliceflow.metrics.rows import as_flat_rows
+
+if TYPE_CHECKING:
+    from sliceflow.estimators.pictures.fit import PlannedPictureFit
+
+# With more pictures there is no trial, which would take longer than a fit on a GPU.
+MAX_PICTURES_OF_TRIAL = 3_000
+# With fewer pictures in all, too few can be held out to tell two starts apart.
+MIN_PICTURES_OF_TRIAL = 200
+# The pictures and particles of a trial: more would only take longer.
+MAX_FITTED_PICTURES = 800
+N_TRIAL_PARTICLES = 500
+# The share of the pictures that are held out.
+HELD_OUT_SHARE = 0.3
+# Samples that a detector cannot tell from held-out pictures better than this are good
+# enough: the second trial, which takes longer, is left out.
+GOOD_DETECTION = 0.7
+# The AUC of samples that start as noise must be lower by this. Noise copies pictures
+# more often, so it should win clearly. The AUC of some hundred pictures has an error of
+# about .03.
+MIN_AUC_GAIN = 0.1
+# Pictures are compared in this many principal components, as FD-PCA32 does.
+N_COMPONENTS = 32
+
+
+def needs_trial(plan: PicturePlan, n_ranks: int) -> bool:
+    """Whether a trial decides where the particles of a planned fit start."""
+    return (
+        plan.options.start == "auto"
+        and plan.mosaic_size > 0
+        and n_ranks == 1
+        and MIN_PICTURES_OF_TRIAL <= plan.n_pictures <= MAX_PICTURES_OF_TRIAL
+    )
+
+
+def noise_is_better(planned_fit: PlannedPictureFit) -> bool:
+    """Whether samples are much more like held-out pictures if particles start as noise.
+
+    The other start is the mosaics of the planned fit.
+    """
+    adapter = planned_fit.adapter
+    rows = planned_fit.rows
+    trial_seed = planned_fit.seed.child("start")
+    shuffled = np.argsort(trial_seed.normal(len(rows), 1).numpy().ravel())
+    n_held_out = int(HELD_OUT_SHARE * len(shuffled))
+    held_out = rows.pixels[shuffled[:n_held_out]]
+    train = rows.take(shuffled[n_held_out:][:MAX_FITTED_PICTURES])
+
+    def detection_of(start: int | Literal["noise"]) -> float:
+        """The AUC with which samples of this start are told from held-out pictures."""
+        trial_adapter = adapter.with_parameters(
+            _trial_parameters(adapter.parameters, start, planned_fit.plan.amplifier)
+        )
+        result = trial_adapter.plan_fit(train, trial_seed).run(())
+        assert result.particles is not None
+        samples = adapter.read(result.particles.X, None).pixels
+        return _detection(samples, held_out, train.pixels)
+
+    auc_of_mosaics = detection_of(planned_fit.plan.mosaic_size)
+    if auc_of_mosaics < GOOD_DETECTION:
+        return False
+    return auc_of_mosaics - detection_of("noise") >= MIN_AUC_GAIN
+
+
+def _trial_parameters(
+    parameters: PictureParameters, start: int | Literal["noise"], amplifier: float
+) -> PictureParameters:
+    """The parameters of a quick fit with this start, which stores no model."""
+    return replace(
+        parameters,
+        options=replace(parameters.options, start=start, n_knots=0),
+        amplifier=amplifier,
+        n_clusters=1,
+        n_particles=N_TRIAL_PARTICLES,
+        quality="draft",
+        steps_per_stage=None,
+    )
+
+
+def _detection(
+    samples: NDArray[Any], held_out: NDArray[Any], fitted: NDArray[Any]
+) -> float:
+    """The AUC of a forest that tells samples from held-out pictures (n, c, h, w)."""
+    mean, axes = principal_axes(as_flat_rows(fitted), N_COMPONENTS)
+    sample_components = (as_flat_rows(samples) - mean) @ axes.T
+    held_out_components = (as_flat_rows(held_out) - mean) @ axes.T
+    return two_sample_score(sample_components, held_out_components, scoring="roc_auc")

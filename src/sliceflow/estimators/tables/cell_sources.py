@@ -1,0 +1,161 @@
+"""Where cells of a column come from: a tree, an equal column, a rule, or nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sliceflow.arrays import Ints, Mask
+from sliceflow.estimators.tables.column_data import ColumnData
+from sliceflow.estimators.tables.grid import Grid
+from sliceflow.estimators.tables.level_positions import (
+    GridValues,
+    LevelPositions,
+    is_missing,
+    is_undrawn,
+)
+from sliceflow.estimators.tables.rules import SolvableRule
+from sliceflow.estimators.tables.solve_rules import solve_column
+
+# If a number equals an earlier column in at least this share of rows, the model draws
+# that it does. A smaller share would take accidents for a pattern, and a larger one
+# would lose patterns that users can see.
+MIN_EQUAL_SHARE = 0.001
+
+
+@dataclass(frozen=True, eq=False)
+class CellSources:
+    """Where the cells of a column come from, row by row.
+
+    A cell is drawn from a tree, or it equals the cell of an earlier column in the same
+    row, or it is missing, or a rule computes it. Cells are missing without a draw only
+    in columns with a regression or a rule: in others, a tree draws missing cells as one
+    more level.
+
+    Another tree predicts the source of new cells, so each source has a number, which is
+    its class: 0 for the tree, i + 1 for a cell that equals that of the column
+    `equal_indices[i]`, and the next two for missing and computed.
+    """
+
+    equal_indices: tuple[int, ...]  # earlier columns that cells may equal
+    source_ids: Ints  # (n,), the number of each cell's source
+
+    @property
+    def from_tree(self) -> Mask:
+        """Which cells (n,) are drawn from a tree."""
+        return np.asarray(self.source_ids == 0)
+
+    @property
+    def from_equal_column(self) -> Mask:
+        """Which cells (n,) equal a cell of an earlier column."""
+        return (self.source_ids > 0) & (self.source_ids <= len(self.equal_indices))
+
+    @property
+    def missing(self) -> Mask:
+        """Which cells (n,) are missing without a draw from a tree."""
+        return np.asarray(self.source_ids == self._missing_id)
+
+    @property
+    def computed(self) -> Mask:
+        """Which cells (n,) a rule computes."""
+        return np.asarray(self.source_ids == self._computed_id)
+
+    @property
+    def _missing_id(self) -> int:
+        return len(self.equal_indices) + 1
+
+    @property
+    def _computed_id(self) -> int:
+        return len(self.equal_indices) + 2
+
+    def equals(self, column_index: int) -> Mask:
+        """Which cells (n,) equal the cell of this earlier column."""
+        equal_id = self.equal_indices.index(column_index) + 1
+        return np.asarray(self.source_ids == equal_id)
+
+    def with_missing(self, missing: Mask) -> CellSources:
+        """The sources, changed where cells (n,) are missing without a draw."""
+        source_ids = np.where(missing, self._missing_id, self.source_ids)
+        return replace(self, source_ids=source_ids)
+
+    def with_computed(self, computed: Mask) -> CellSources:
+        """The sources, changed where a rule computes cells (n,)."""
+        source_ids = np.where(computed, self._computed_id, self.source_ids)
+        return replace(self, source_ids=source_ids)
+
+
+def find_sources(data: ColumnData, rules: Sequence[SolvableRule]) -> CellSources:
+    """Find out where the cells (n,) of a column come from.
+
+    The sources are rules, if there are any, or else earlier columns that it equals.
+    """
+    if not rules:
+        return find_equal_columns(data)
+    sources = CellSources((), np.zeros(len(data), dtype=np.int64))
+    computed = solve_column(rules, data.columns, data.cell_positions, data.column_index)
+    follows = ~is_undrawn(computed)
+    if not all_rows_keep(rules):
+        follows &= computed == data.positions
+    sources = sources.with_computed(follows)
+    return sources.with_missing(is_missing(data.positions))
+
+
+def all_rows_keep(rules: Sequence[SolvableRule]) -> bool:
+    """Whether no row of the table breaks any of the rules."""
+    return all(rule.share == 1 for rule in rules)
+
+
+def needs_source_tree(sources: CellSources, rules: Sequence[SolvableRule]) -> bool:
+    """Whether the sources of new cells must be drawn.
+
+    If all rows keep the rules, these determine where a cell is computed, so only
+    missing cells need a draw.
+    """
+    if rules and all_rows_keep(rules):
+        return bool(sources.missing.any())
+    return not sources.from_tree.all()
+
+
+def find_equal_columns(data: ColumnData) -> CellSources:
+    """The predictors that a smooth number equals in some rows.
+
+    The sources of its cells are as in `CellSources`, but none is `missing`.
+    """
+    column = data.column
+    source_ids = np.zeros(len(data), dtype=np.int64)
+    is_free = column.new_values.at_free_level(data.positions)
+    if not is_free.any():
+        return CellSources((), source_ids)
+    grid_values = column.grid_values_at(data.positions)
+    is_equal = dict[int, Mask]()
+    for c in data.predictors.tolist():
+        other = data.columns[c]
+        same_units = (other.unit is None) == (column.unit is None)
+        if other.kind == column.kind and same_units:
+            other_values = convert_grid_values(
+                data.cell_positions[:, c], from_grid=other.grid, to_grid=column.grid
+            )
+            is_equal[c] = is_free & (grid_values == other_values)
+
+    equal_indices = list[int]()
+    for c in sorted(is_equal, key=lambda c: -is_equal[c].mean()):
+        newly_equal = is_equal[c] & (source_ids == 0)
+        if newly_equal.mean() >= MIN_EQUAL_SHARE:
+            equal_indices.append(c)
+            source_ids[newly_equal] = len(equal_indices)
+    return CellSources(tuple(equal_indices), source_ids)
+
+
+def convert_grid_values(
+    positions: LevelPositions, from_grid: Grid, to_grid: Grid
+) -> GridValues:
+    """The values at positions (m,) of one grid, as grid values (m,) of another."""
+    grid_values = from_grid.grid_values_at(positions)
+    if to_grid.unit is None or from_grid.unit is None:
+        return grid_values
+    ratio = from_grid.unit / to_grid.unit
+    scale = float(from_grid.spacing * ratio)
+    shift = float(from_grid.origin * ratio - to_grid.origin)
+    return GridValues((grid_values * scale + shift) / to_grid.spacing)

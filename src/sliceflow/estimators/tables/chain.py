@@ -1,0 +1,311 @@
+"""A chain of conditional models: new rows, one column after the other.
+
+This is a Knothe–Rosenblatt map: a chain of one-dimensional transports, each conditional
+on the columns before it; the triangular sibling of the sliced flow. Trees that are
+grown one column after the other to synthesize tables are known from synthpop: Nowok,
+Raab and Dibben (2016), "synthpop: Bespoke creation of synthetic data in R", Journal of
+Statistical Software 74(11).
+
+How one cell of a new row gets its value:
+
+1. `draw_rows` begins with blank rows, whose cells are `UNDRAWN`, as `DraftRows`, and
+   `draw_chain` lets each step draw its column. The columns before are drawn by then.
+2. `ColumnModel.draw` draws where the cell comes from (`CellSources`): it equals an
+   earlier column, is missing, follows from a rule, or comes from the tree.
+3. From the tree, it takes the value of a random row in the leaf of the new row, or one
+   between two rows (`NodeSampler.draw`). A rare number is moved (`rare_numbers`).
+4. Each such value is only a proposal. `NewCells` asks `DraftRows.allows`, which asks
+   `RuleSet.allows`. This completes a copy of the row as far as rules compute it, and
+   says whether some rule is broken already. If so, `NewCells` draws again from the
+   leaf, and then from the nodes above.
+5. When all columns are drawn, `RuleSet.solve_rows` computes what still follows from
+   rules, and checks them all. A row that breaks one is drawn anew, from 1.
+
+`solve_rules` computes cells, for 2, 4 and 5. `Column.decode` makes values of
+positions, which `columns` explains.
+
+Examples
+--------
+A table of three rows. Of the plans, gold and basic have the positions 0 and 1; of the
+seats, 1, 3 and 5 have 0, 1 and 2:
+
+>>> import pandas as pd
+>>> from sliceflow.estimators.tables.table_rows import read_dataframe
+>>> df = pd.DataFrame({"plan": ["gold", "basic", "gold"], "seats": [5, 1, 3]})
+>>> table = Table.from_rows(read_dataframe(df), kinds={}, constraints=[])
+>>> table.cell_positions
+array([[0., 2.],
+       [1., 0.],
+       [0., 1.]])
+
+The tree of the seats splits the rows by their plan. Its leaves hold positions: 1 and
+2 are in the leaf of gold, and 0 is in that of basic:
+
+>>> plan_model, seats_model = fit_chain(
+...     table,
+...     table.cell_positions,
+...     fixed_indices=[],
+...     seed=Seed(0),
+...     settings=TreeSettings(min_samples_leaf=1, ccp_factor=0),
+...     strategies=["tree", "tree"],
+... )
+>>> seats_model.sampler.tree.values
+array([1., 2., 0.])
+
+Two new rows, of gold and basic, get seats from their leaves:
+
+>>> rng = np.random.default_rng(0)
+>>> rows = np.array([[0, UNDRAWN], [1, UNDRAWN]])
+>>> seats_model.draw(DraftRows(rows), rng)
+array([[1.],
+       [0.]])
+
+If a rule allows only one seat, the leaf of gold has no such value, and the cell is
+drawn from the node above it:
+
+>>> from sliceflow.estimators.tables.rules import MembershipRule
+>>> one_seat = MembershipRule("one seat", column_indices=(1,), positions=(0.0,))
+>>> rule_set = table.with_rules([one_seat]).rule_set
+>>> seats_model.draw(DraftRows(rows, rule_set), rng)
+array([[0.],
+       [0.]])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from sliceflow.engine.random import Seed
+from sliceflow.errors import DataError
+from sliceflow.estimators.tables.column_data import ColumnData
+from sliceflow.estimators.tables.column_model import ColumnModel, fit_column_model
+from sliceflow.estimators.tables.columns import Column
+from sliceflow.estimators.tables.draft_rows import DraftRows
+from sliceflow.estimators.tables.level_positions import (
+    MISSING,
+    UNDRAWN,
+    LevelPositions,
+    is_impossible,
+)
+from sliceflow.estimators.tables.neighbor_columns import columns_for_neighbors
+from sliceflow.estimators.tables.per_level_model import PerLevelModel
+from sliceflow.estimators.tables.rule_set import RuleSet
+from sliceflow.estimators.tables.rules import SolvableRule
+from sliceflow.estimators.tables.strategies import Strategy
+from sliceflow.estimators.tables.table import Table, generator
+from sliceflow.estimators.tables.trees import TreeSettings
+
+# The most rounds in which rows that break a constraint are drawn again, before there is
+# an error. With fewer, tables with tight constraints would fail more often; with more,
+# it takes longer until users hear that constraints cannot be kept.
+MAX_DRAW_ROUNDS = 60
+
+# In this many first rounds, two more kinds of rows are drawn again: copies of rows that
+# occur once, and rows with a prediction beyond the ends of its column. Later rounds
+# accept such rows, because some tables allow no others. With a larger number, such
+# tables would take longer.
+MAX_STRICT_ROUNDS = 5
+
+
+class ChainStep(Protocol):
+    """A step of a chain: it draws one column, or several together."""
+
+    @property
+    def drawn_indices(self) -> list[int]:
+        """The indices of the k columns that the step draws."""
+        ...
+
+    @property
+    def unexplained(self) -> float:
+        """The share of the columns' impurity or variance that the model leaves."""
+        ...
+
+    def draw(
+        self, draft: DraftRows, rng: np.random.Generator, clip: bool = True
+    ) -> LevelPositions:
+        """New cells (m, k) for the m rows of a draft, which is unchanged.
+
+        `UNDRAWN` where no draw was allowed, and without `clip` where a prediction is
+        beyond the ends of the column.
+        """
+        ...
+
+
+def fit_chain(
+    table: Table,
+    cell_positions: LevelPositions,
+    fixed_indices: Sequence[int],
+    *,
+    seed: Seed,
+    settings: TreeSettings,
+    strategies: Sequence[Strategy],
+) -> Iterator[ChainStep]:
+    """Fit a chain to rows with positions (n, d), one step after the other.
+
+    Nearest rows come first, if they draw columns of this table, and then there is a
+    step for each other column. The columns of `fixed_indices` are not drawn, and not
+    seen. `strategies` has one entry for each column of `table.drawing_order`, also for
+    the fixed ones.
+    """
+    settings = settings.for_n_rows(len(cell_positions))
+    drawn_indices = list[int]()  # the columns of the steps so far
+    if settings.n_neighbors:
+        drawn_indices = columns_for_neighbors(table, strategies, fixed_indices)
+    if drawn_indices:
+        # This imports torch, which takes seconds, and trees do without.
+        from sliceflow.estimators.tables.nearest_rows_model import NearestRowsModel
+
+        yield NearestRowsModel.from_data(
+            table.columns, cell_positions, drawn_indices, settings.n_neighbors
+        )
+
+    label = _per_level_label(table, strategies, fixed_indices, cell_positions)
+    not_in_trees = {*fixed_indices, *drawn_indices}
+    for c, strategy in zip(table.drawing_order, strategies, strict=True):
+        if c in not_in_trees:
+            continue
+        data = table.column_data(c, predictors=drawn_indices)
+        yield _fit_step(
+            data.with_rows(cell_positions),
+            label,
+            seed=seed.child("tree", len(drawn_indices)),
+            settings=settings,
+            strategy=strategy,
+            rules=table.rules_that_give(c, (*fixed_indices, *drawn_indices)),
+        )
+        drawn_indices.append(c)
+
+
+class _Label(NamedTuple):
+    """A label whose levels have models of their own for all columns drawn after it."""
+
+    column_index: int
+    rows_of_level: Mapping[float, LevelPositions]  # (m, d), by the label's positions
+
+
+def _per_level_label(
+    table: Table,
+    strategies: Sequence[Strategy],
+    fixed_indices: Sequence[int],
+    cell_positions: LevelPositions,
+) -> _Label | None:
+    """The label of the strategy "per_level", with the rows of each of its levels."""
+    for c, strategy in zip(table.drawing_order, strategies, strict=True):
+        if strategy == "per_level" and c not in fixed_indices:
+            rows_of_level = {}
+            labels = cell_positions[:, c]
+            for level in np.unique(labels).tolist():
+                rows_of_level[level] = cell_positions[labels == level]
+            return _Label(c, rows_of_level)
+    return None
+
+
+def _fit_step(
+    data: ColumnData,
+    label: _Label | None,
+    *,
+    seed: Seed,
+    settings: TreeSettings,
+    strategy: Strategy,
+    rules: Sequence[SolvableRule],
+) -> ChainStep:
+    """The model of a column, or one for each level of a label that is drawn before."""
+
+    def fit(level_data: ColumnData) -> ColumnModel:
+        return fit_column_model(
+            level_data, seed=seed, settings=settings, strategy=strategy, rules=rules
+        )
+
+    if label is None or label.column_index not in data.predictors:
+        return fit(data)
+    models = {}
+    for level, rows in label.rows_of_level.items():
+        models[level] = fit(data.with_rows(rows))
+    return PerLevelModel(label.column_index, models)
+
+
+def draw_chain(
+    chain: Iterable[ChainStep],
+    draft: DraftRows,
+    rng: np.random.Generator,
+    clip: bool = True,
+) -> None:
+    """Draw the columns of a chain into a draft, one step after the other.
+
+    Without `clip`, predictions beyond the ends of their column are left `UNDRAWN`.
+    """
+    for step in chain:
+        draft.set_columns(step.drawn_indices, step.draw(draft, rng, clip))
+
+
+def draw_rows(
+    table: Table,
+    chain: Sequence[ChainStep],
+    n: int,
+    *,
+    seed: Seed,
+    fixed_positions: Mapping[int, float],
+    allow_missing: bool,
+) -> LevelPositions:
+    """Positions (n, d) of new rows that keep all rules; an error if there are none.
+
+    `fixed_positions` has the positions of columns that are the same in all rows.
+    """
+    rng = generator(seed.child("rows"))
+    blank_row = make_blank_row(table.columns, fixed_positions)
+    is_free = np.isin(np.arange(len(table.columns)), list(fixed_positions), invert=True)
+    cell_positions = LevelPositions(np.empty((n, len(table.columns))))
+    unfinished = np.arange(n)  # indices of the rows that are drawn in the next round
+    for attempt in range(MAX_DRAW_ROUNDS):
+        drawn = LevelPositions(np.tile(blank_row, (len(unfinished), 1)))
+        is_strict = attempt < MAX_STRICT_ROUNDS
+        draft = DraftRows(drawn, table.rule_set, allow_missing)
+        draw_chain(chain, draft, rng, clip=not is_strict)
+        accepted = table.rule_set.solve_rows(drawn, is_free)
+        if is_strict:
+            accepted[accepted] = ~table.copies_unique_row(drawn[accepted])
+        cell_positions[unfinished[accepted]] = drawn[accepted]
+        unfinished = unfinished[~accepted]
+        if not len(unfinished):
+            return cell_positions
+        refused = drawn[~accepted]
+    raise _no_rows_error(table.rule_set, refused, n)
+
+
+def make_blank_row(
+    columns: Sequence[Column], fixed_positions: Mapping[int, float]
+) -> LevelPositions:
+    """The positions (d,) of a row before its columns are drawn.
+
+    Columns that the chain draws are `UNDRAWN`. Others have a position in
+    `fixed_positions`, the only level of their column, or are missing.
+    """
+    row = LevelPositions(np.empty(len(columns)))
+    for c, column in enumerate(columns):
+        if c in fixed_positions:
+            row[c] = fixed_positions[c]
+        elif column.is_modeled:
+            row[c] = UNDRAWN
+        elif column.n_levels:
+            row[c] = 0.0
+        else:
+            row[c] = MISSING
+    return row
+
+
+def _no_rows_error(
+    rule_set: RuleSet, cell_positions: LevelPositions, n: int
+) -> DataError:
+    """The error for rows (m, d) of n that break a rule each time."""
+    drawn = np.where(is_impossible(cell_positions), UNDRAWN, cell_positions)
+    broken = "all constraints"
+    for rule in rule_set.rules:
+        if rule_set.broken(rule, LevelPositions(drawn)).any():
+            broken = f"the constraint {rule.text!r}"
+            break
+    fact = f"{len(cell_positions)} of {n} rows could not keep {broken}"
+    hint = "it may contradict given or another constraint: leave one out"
+    return DataError(fact, hint)

@@ -1,0 +1,44 @@
+"""What the model of one column is fitted to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sliceflow.arrays import Ints, Mask
+from sliceflow.estimators.tables.columns import Column
+from sliceflow.estimators.tables.level_positions import LevelPositions
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnData:
+    """A column to model, the columns that it is drawn from, and rows of all columns.
+
+    The number of these rows, n, is its length.
+    """
+
+    columns: Sequence[Column]  # all columns of the table
+    cell_positions: LevelPositions  # (n, d), the rows
+    column_index: int  # the column to model
+    predictors: Ints  # (p,), the indices of the columns that it is drawn from
+
+    def __len__(self) -> int:
+        return len(self.cell_positions)
+
+    @property
+    def column(self) -> Column:
+        """The column to model."""
+        return self.columns[self.column_index]
+
+    @property
+    def positions(self) -> LevelPositions:
+        """The cells (n,) of the column to model."""
+        return self.cell_positions[:, self.column_index]
+
+    def take(self, rows: Ints | Mask) -> ColumnData:
+        """The same columns, with the rows of these indices, or of a mask (n,)."""
+        return replace(self, cell_positions=self.cell_positions[rows])
+
+    def with_rows(self, cell_positions: LevelPositions) -> ColumnData:
+        """The same columns, with these rows (m, d) in place of its own."""
+        return replace(self, cell_positions=cell_positions)

@@ -1,0 +1,338 @@
+"""The model of one column, given the columns before it: a tree whose leaves hold rows.
+
+The tree splits the rows by the columns before. A new cell has the value of a random row
+in the leaf, or one between two neighbors there. A number that follows from the columns
+before more closely, as a total from its parts, is what a ridge regression predicts plus
+a residual, and the tree is of the residuals.
+
+`fit_column_model` fits a `ColumnModel`: up to two regressions, whose predictions the
+trees see; a tree that says where a cell comes from (`cell_sources`); and the tree that
+holds the values. `ColumnModel.draw` decides where each new cell comes from,
+`node_sampler` draws one from a leaf, and `new_cells` draws it again until the rules
+allow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from sliceflow.arrays import Floats, Ints, Mask
+from sliceflow.engine.random import Seed
+from sliceflow.estimators.tables.cell_sources import (
+    CellSources,
+    all_rows_keep,
+    convert_grid_values,
+    find_sources,
+    needs_source_tree,
+)
+from sliceflow.estimators.tables.column_data import ColumnData
+from sliceflow.estimators.tables.columns import Column
+from sliceflow.estimators.tables.draft_rows import DraftRows
+from sliceflow.estimators.tables.level_positions import (
+    MISSING,
+    LevelPositions,
+    has_value,
+    is_impossible,
+    is_missing,
+    is_undrawn,
+)
+from sliceflow.estimators.tables.new_cells import NewCells
+from sliceflow.estimators.tables.node_sampler import NodeSampler
+from sliceflow.estimators.tables.predictors import limit_predictors
+from sliceflow.estimators.tables.ridge_regression import (
+    RidgeRegression,
+    Scale,
+    target_on_scale,
+)
+from sliceflow.estimators.tables.rules import SolvableRule
+from sliceflow.estimators.tables.solve_rules import solve_column
+from sliceflow.estimators.tables.strategies import (
+    SCALE_OF_STRATEGY,
+    Strategy,
+    uses_ridge,
+)
+from sliceflow.estimators.tables.trees import (
+    Tree,
+    TreeFeatures,
+    TreeSettings,
+    subsample_indices,
+    tree_targets,
+)
+
+# A number with fewer levels is not predicted by a regression, because leaves draw its
+# few levels well, and a regression would only add time.
+MIN_LEVELS_FOR_RIDGE = 12
+
+
+class _TreeInput(NamedTuple):
+    """What the trees of a column see of m rows."""
+
+    x: TreeFeatures  # (m, p)
+    # (m,), what the value regression predicts; None if there is no such regression.
+    value_prediction: Floats | None
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnModel:
+    """The conditional distribution of one column, given other columns.
+
+    `source_tree` draws where a new cell comes from (`CellSources`), and `sampler` draws
+    those that come from the tree of the column.
+    """
+
+    columns: Sequence[Column]  # all columns of the table
+    column_index: int  # the column that is drawn
+    predictors: Ints  # indices of the columns that its trees see
+    # A regression of normal scores. The trees see its predictions, as they see those of
+    # `sampler.value_regression`.
+    score_regression: RidgeRegression | None
+    sampler: NodeSampler  # of the rows whose cells come from the tree
+    sources: CellSources  # of all rows
+    # Its leaves hold the ids of sources; None if no source has to be drawn
+    # (`needs_source_tree`).
+    source_tree: Tree | None
+    rules: tuple[SolvableRule, ...] = ()  # rules that compute some of the cells
+
+    @property
+    def column(self) -> Column:
+        """The column that is drawn."""
+        return self.columns[self.column_index]
+
+    @property
+    def drawn_indices(self) -> list[int]:
+        """The index of the column, as a list."""
+        return [self.column_index]
+
+    @property
+    def unexplained(self) -> float:
+        """The tree's residual impurity, times the share of cells that are drawn."""
+        share_drawn = (~self.sources.computed).mean()
+        return float(self.sampler.tree.residual_impurity * share_drawn)
+
+    def draw(
+        self, draft: DraftRows, rng: np.random.Generator, clip: bool = True
+    ) -> LevelPositions:
+        """Positions (m, 1) of new cells for the m rows of a draft, as a `ChainStep`.
+
+        In this order, a cell is copied from an equal column or left missing, if such a
+        source is drawn for it; computed by a rule; or drawn from the tree.
+        """
+        cell_positions = draft.cell_positions
+        x, value_prediction = _make_tree_input(
+            cell_positions,
+            self.predictors,
+            self.score_regression,
+            self.sampler.value_regression,
+        )
+        cells = NewCells(
+            draft,
+            self.column_index,
+            self.sampler,
+            value_prediction=value_prediction,
+            rng=rng,
+            clip=clip,
+        )
+        computed = solve_column(
+            self.rules, self.columns, cell_positions, self.column_index
+        )
+        is_computed = ~is_undrawn(computed)
+        if self.source_tree is not None:
+            sources = self._draw_sources(self.source_tree, x, rng)
+            self._propose_equal(sources, cell_positions, cells)
+            _propose_missing(sources, cells)
+            if not all_rows_keep(self.rules):
+                is_computed &= sources.computed
+        _propose_computed(is_computed, computed, cells)
+        from_tree = np.flatnonzero(cells.are_undrawn & ~is_computed)
+        leaf = self.sampler.tree.find_leaves(x[from_tree])
+        cells.draw_from_leaves(from_tree, leaf)
+        return cells.positions[:, None]
+
+    def _draw_sources(
+        self, source_tree: Tree, x: TreeFeatures, rng: np.random.Generator
+    ) -> CellSources:
+        """Sources of m new cells, given features x (m, p)."""
+        leaf = source_tree.find_leaves(x)
+        source_ids = source_tree.draw(leaf, rng).values.astype(np.int64)
+        return CellSources(self.sources.equal_indices, source_ids)
+
+    def _propose_equal(
+        self, sources: CellSources, cell_positions: LevelPositions, cells: NewCells
+    ) -> None:
+        """Propose cells of earlier columns, where these are the source."""
+        for c in sources.equal_indices:
+            row_indices = np.flatnonzero(sources.equals(c))
+            grid_values = convert_grid_values(
+                cell_positions[row_indices, c],
+                from_grid=self.columns[c].grid,
+                to_grid=self.column.grid,
+            )
+            copied = self.column.grid.positions_of(grid_values)
+            is_present = has_value(copied)
+            cells.propose(row_indices[is_present], copied[is_present])
+
+
+def _propose_missing(sources: CellSources, cells: NewCells) -> None:
+    """Propose missing cells, where that is the source."""
+    row_indices = np.flatnonzero(sources.missing)
+    cells.propose(row_indices, LevelPositions(np.full(len(row_indices), MISSING)))
+
+
+def _propose_computed(
+    is_computed: Mask, computed: LevelPositions, cells: NewCells
+) -> None:
+    """Propose the `computed` positions (m,), in rows in which rules compute them.
+
+    A computed cell that is not allowed stays undrawn: any other would break a rule.
+    """
+    is_possible = ~is_impossible(computed) & cells.are_undrawn
+    row_indices = np.flatnonzero(is_computed & is_possible)
+    cells.propose(row_indices, computed[row_indices])
+
+
+def fit_column_model(
+    data: ColumnData,
+    *,
+    seed: Seed,
+    settings: TreeSettings,
+    strategy: Strategy = "tree",
+    rules: Sequence[SolvableRule] = (),
+) -> ColumnModel:
+    """Fit the model of a column given its predictors.
+
+    Cells that follow from `rules` are computed; the tree is of the other rows.
+    """
+    rng = np.random.default_rng(seed.key)
+    data = limit_predictors(data)
+    sources = find_sources(data, rules)
+    score_regression = _fit_score_regression(data, rng)
+    value_regression = _fit_value_regression(data, sources, strategy, rng)
+    if value_regression is not None:
+        # A missing cell has no residual that the tree could draw.
+        sources = sources.with_missing(is_missing(data.positions))
+    tree_input = _make_tree_input(
+        data.cell_positions, data.predictors, score_regression, value_regression
+    )
+    source_tree = None
+    if needs_source_tree(sources, rules):
+        source_tree = _fit_source_tree(tree_input.x, sources, settings, rng)
+    value_tree = _fit_value_tree(
+        tree_input, data, sources, value_regression, settings, rng
+    )
+    return ColumnModel(
+        columns=data.columns,
+        column_index=data.column_index,
+        predictors=data.predictors,
+        score_regression=score_regression,
+        sampler=NodeSampler(data.column, value_tree, value_regression),
+        sources=sources,
+        source_tree=source_tree,
+        rules=tuple(rules),
+    )
+
+
+def _fit_score_regression(
+    data: ColumnData, rng: np.random.Generator
+) -> RidgeRegression | None:
+    """A regression of normal scores, whose predictions are a feature of the trees.
+
+    A tree needs many splits to find a sum of several columns; of this feature it needs
+    few. None for categories, numbers of few levels, and fewer than two predictors.
+    """
+    has_many_levels = data.column.n_levels >= MIN_LEVELS_FOR_RIDGE
+    if not data.column.is_quantitative or not has_many_levels:
+        return None
+    if len(data.predictors) <= 1:
+        return None
+    return _fit_to_sample("score", data, rng)
+
+
+def _fit_value_regression(
+    data: ColumnData,
+    sources: CellSources,
+    strategy: Strategy,
+    rng: np.random.Generator,
+) -> RidgeRegression | None:
+    """The regression whose residuals the tree holds; None if values are in the tree.
+
+    Cells that equal an earlier column are left out, and so are missing ones.
+    """
+    if not uses_ridge(strategy):
+        return None
+    may_regress = sources.from_tree | sources.computed
+    present = data.take(may_regress & ~is_missing(data.positions))
+    return _fit_to_sample(SCALE_OF_STRATEGY[strategy], present, rng)
+
+
+def _fit_to_sample(
+    scale: Scale, data: ColumnData, rng: np.random.Generator
+) -> RidgeRegression | None:
+    """A regression of at most `MAX_ROWS_PER_TREE` random rows; None if too few."""
+    sample = subsample_indices(np.arange(len(data)), rng)
+    return RidgeRegression.from_data(scale, data.take(sample))
+
+
+def _make_tree_input(
+    cell_positions: LevelPositions,
+    predictors: Ints,
+    score_regression: RidgeRegression | None,
+    value_regression: RidgeRegression | None,
+) -> _TreeInput:
+    """What trees see of rows (m, d): the predictors' positions, and predictions."""
+    x: Floats = cell_positions[:, predictors]
+    if len(predictors) == 0:
+        x = np.zeros((len(cell_positions), 1))  # a tree of one leaf
+    features = [x]
+    if score_regression is not None:
+        features.append(score_regression.predict(cell_positions)[:, None])
+    value_prediction = None
+    if value_regression is not None:
+        value_prediction = value_regression.predict(cell_positions)
+        features.append(value_prediction[:, None])
+    return _TreeInput(np.hstack(features).astype(np.float32), value_prediction)
+
+
+def _fit_source_tree(
+    x: TreeFeatures,
+    sources: CellSources,
+    settings: TreeSettings,
+    rng: np.random.Generator,
+) -> Tree:
+    """The tree whose leaves hold the ids of sources, given features x (n, p)."""
+    source_ids = sources.source_ids
+    return Tree.from_data(x, source_ids, source_ids.astype(np.float64), settings, rng)
+
+
+def _fit_value_tree(
+    tree_input: _TreeInput,
+    data: ColumnData,
+    sources: CellSources,
+    value_regression: RidgeRegression | None,
+    settings: TreeSettings,
+    rng: np.random.Generator,
+) -> Tree:
+    """The tree whose leaves hold positions, or residuals of the value regression."""
+    is_in_tree = _rows_in_tree(sources, data.positions)
+    values: Floats = data.positions[is_in_tree]
+    prediction = tree_input.value_prediction
+    if value_regression is not None and prediction is not None:
+        actual = target_on_scale(value_regression.scale, data.take(is_in_tree))
+        values = actual - prediction[is_in_tree]
+    targets = tree_targets(data.column, values)
+    return Tree.from_data(tree_input.x[is_in_tree], targets, values, settings, rng)
+
+
+def _rows_in_tree(sources: CellSources, positions: LevelPositions) -> Mask:
+    """Which rows (n,) the tree of a column with positions (n,) is fitted to.
+
+    It is never empty: constraints may forbid all other sources in a new row.
+    """
+    if sources.from_tree.any():
+        return sources.from_tree
+    if has_value(positions).any():
+        return has_value(positions)
+    return np.full(len(positions), True)

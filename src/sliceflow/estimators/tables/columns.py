@@ -1,0 +1,505 @@
+"""What the columns of a table are, and the forms of their cells.
+
+Each cell has several forms. Take a column of five prices:
+
+| form         | the cells                        | what for                        |
+|--------------|----------------------------------|---------------------------------|
+| value        | $5.00, $2.50, –, $10.00, $2.50   | the user passes and gets values |
+| code         | 2, 1, −1, 0, 1                   | files; texts are sorted as such |
+| position     | 1, 0, −1, 2, 0                   | models; all columns look alike  |
+| scaled value | 500, 250, –, 1000, 250           | exact sums and comparisons      |
+| grid value   | 250, 0, NaN, 750, 0              | regressions, interpolation      |
+| feature      | .52, −.25, −1.28, 1.28, −.25     | distances; scales are alike     |
+
+The *levels* of a column are its different values: here $2.50, $5.00 and $10.00. The
+**position** of a cell is its place among them, from 0. Levels of numbers and times
+ascend, those of categories descend by frequency. A missing cell is at −1. A position
+between two levels is a new value between them: 0.5 has the grid value 125, which is
+$3.75. New values are drawn only where they are plausible (`new_values`).
+`level_positions` names the positions of cells that have no value.
+
+**Scaled values** are integers that count a `unit`, here 1/100. A **grid value** counts
+`spacing` units from the smallest value, `origin`. The spacing is more than one unit if
+all differences are multiples of it, as in a column of whole hours in seconds. So grid
+values are whole numbers, and rounding one gives a value that the column can have.
+Floats with many decimals have no unit: their scaled and grid values are the floats.
+The **features** of a cell are the normal score of a number, or one axis for each
+frequent level of a category.
+
+`Column.encode` and `Column.decode` convert between values and positions. The `Grid`
+of a column converts between positions, scaled values and grid values.
+
+Names mean the same in all modules of tables:
+
+| name                                   | what it is                                  |
+|----------------------------------------|---------------------------------------------|
+| `column`, `columns`                    | a `Column`, all columns of the table        |
+| `c`, `…_index`, `…_indices`            | indices of columns, or of rows if they      |
+| `predictors`, `order`                  | are called `row_indices`                    |
+| `cell_positions`                       | (n, d), positions of rows, all columns      |
+| `positions`                            | (n,), positions of one column               |
+| `codes`, `scaled_values`, `grid_values`| (n,), as above, of one column               |
+| `x`                                    | (n, p), what trees see of rows              |
+| `rows`                                 | `TableRows`: all cells, as the user has them|
+| `df`                                   | a DataFrame of pandas                       |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from fractions import Fraction
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+import numpy as np
+from scipy.special import ndtri
+
+from sliceflow.arrays import Floats, Ints
+from sliceflow.errors import DataError
+from sliceflow.estimators.tables.cells import EncodedColumn
+from sliceflow.estimators.tables.formats import (
+    DateFormat,
+    TextFormat,
+    times_of_scaled_values,
+    to_scaled_values,
+)
+from sliceflow.estimators.tables.grid import Grid, values_at
+from sliceflow.estimators.tables.identifiers import MIN_ROWS_TO_JUDGE
+from sliceflow.estimators.tables.level_positions import (
+    MISSING,
+    GridValues,
+    LevelPositions,
+    has_value,
+    is_missing,
+)
+from sliceflow.estimators.tables.new_identifiers import (
+    example_identifier,
+    new_identifiers,
+)
+from sliceflow.estimators.tables.new_values import NewValuePolicy
+from sliceflow.estimators.tables.stored_levels import OBJECT_OF_TEXT
+from sliceflow.estimators.tables.table_rows import convert_exactly, format_names
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Kinds that a user may give. One more kind, "constant", is only shown by `columns_`.
+UserKind = Literal[
+    "continuous",
+    "integer",
+    "datetime",
+    "boolean",
+    "category",
+    "ordered",
+    "identifier",
+    "drop",
+]
+Kind = UserKind | Literal["constant"]
+Quantity = Literal["number", "time", "duration"]
+QUANTITATIVE_KINDS = ("continuous", "integer", "datetime")
+CATEGORY_KINDS = ("boolean", "category", "ordered")
+KINDS: tuple[str, ...] = get_args(UserKind)
+
+# A number is not smooth if one value, or missing cells, have more than this share of
+# the rows.
+_MAX_SHARE_IN_SMOOTH_COLUMN = 0.1
+# The most frequent levels of a category have an axis each in `Column.features`, at most
+# this many; the others are all at the origin.
+_MAX_ONE_HOT = 12
+# Probabilities of normal scores stay this far from 0 and 1, where scores are infinite.
+_MIN_PROBABILITY = 1e-6
+
+
+def middle_probabilities(counts: Ints) -> Floats:
+    """The probabilities (k,) in the middle of ascending values with these counts (k,).
+
+    Examples
+    --------
+    >>> middle_probabilities(np.array([1, 1, 2]))
+    array([0.125, 0.375, 0.75 ])
+    """
+    return np.asarray((np.cumsum(counts) - counts / 2) / counts.sum())
+
+
+class LocatedValues(NamedTuple):
+    """Where values (m,) are in a column."""
+
+    positions: LevelPositions  # (m,); of values outside the range, the nearest end
+    grid_values: GridValues  # (m,); those of categories are their positions
+    unseen_values: pd.Series  # those that are no levels, in the dtype of the column
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """The cells of a column and its kind, levels and grid.
+
+    The first lines of the module explain the forms of cells.
+    """
+
+    encoded: EncodedColumn  # the user's cells
+    kind: Kind
+    level_codes: Ints  # (k,), the code of the level at each position
+    grid: Grid  # of the levels; empty if the column is left out, or of identifiers
+    quantity: Quantity = "number"
+    text_format: TextFormat | None = None  # how numbers or times are written as text
+    observed_only: bool = False  # whether only values that occur may be drawn
+    identifier_reason: str = ""  # why the column is one of identifiers
+    # Numbers that fewer rows have are rare: samples have others near by
+    # (`rare_numbers`).
+    min_count: int = 1
+    # What levels became that are merged into others (`rare_levels`).
+    merged_levels: Mapping[Any, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> Any:
+        """The name of the column in the DataFrame."""
+        return self.encoded.name
+
+    @property
+    def n_levels(self) -> int:
+        """k, the number of different values."""
+        return len(self.level_codes)
+
+    @property
+    def is_category(self) -> bool:
+        """Whether models draw levels: of a category, or of identifiers that repeat."""
+        return self.kind in CATEGORY_KINDS or self.has_pseudonyms
+
+    @property
+    def has_pseudonyms(self) -> bool:
+        """Whether samples have a new identifier for each one that is drawn."""
+        return self.kind == "identifier" and self.n_levels > 1
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether this is a category of at most two levels, as labels often are."""
+        return self.is_category and self.n_levels <= 2
+
+    @property
+    def is_quantitative(self) -> bool:
+        """Whether this has numbers or times: other values may be between these."""
+        return self.kind in QUANTITATIVE_KINDS
+
+    @property
+    def is_time(self) -> bool:
+        """Whether the column has times, which can be compared but not added."""
+        return self.is_quantitative and self.quantity == "time"
+
+    @property
+    def is_modeled(self) -> bool:
+        """Whether the model draws its positions.
+
+        Positions of constants, and of identifiers that differ in all rows, only tell
+        which cells are missing: these columns are drawn if there are such cells.
+        """
+        if self.kind in ("constant", "identifier") and not self.has_pseudonyms:
+            return bool(self.encoded.missing.any()) and self.n_levels > 0
+        return self.kind != "drop"
+
+    @cached_property
+    def levels(self) -> pd.Series:
+        """The value at each position (k,), as a Series."""
+        return self.encoded.levels.iloc[self.level_codes]
+
+    @cached_property
+    def positions(self) -> LevelPositions:
+        """The positions (n,) of the column's own cells."""
+        # Identifiers that do not repeat are all at the position 0.
+        other_levels = MISSING
+        if self.n_levels:
+            other_levels = 0.0
+        position_of_code = np.full(len(self.encoded.levels) + 1, other_levels)
+        position_of_code[self.level_codes] = np.arange(self.n_levels)
+        position_of_code[-1] = MISSING  # the code −1 of a missing cell is this last one
+        return LevelPositions(position_of_code[self.encoded.codes])
+
+    @property
+    def unit(self) -> Fraction | None:
+        """The unit that scaled values count, in ones or seconds; None if there is none.
+
+        Floats with many decimals and categories have no unit.
+        """
+        return self.grid.unit
+
+    @property
+    def level_grid_values(self) -> GridValues:
+        """The grid values (k,) of the levels, ascending."""
+        return self.grid.grid_values
+
+    def grid_values_at(self, positions: LevelPositions) -> GridValues:
+        """The grid values (m,) at positions (m,); NaN where cells are missing."""
+        return self.grid.grid_values_at(positions)
+
+    # New values
+
+    @cached_property
+    def new_values(self) -> NewValuePolicy:
+        """The policy that says where values may be drawn that are not in the table."""
+        return NewValuePolicy(self)
+
+    @cached_property
+    def level_counts(self) -> Ints:
+        """How many rows have each level: (k,)."""
+        present = self.positions[has_value(self.positions)].astype(np.int64)
+        return np.bincount(present, minlength=self.n_levels)
+
+    def nearest_positions(self, grid_values: GridValues) -> LevelPositions:
+        """The positions (m,) of grid values (m,), rounded as the column's values are.
+
+        A grid value outside the range of the column becomes its lowest or highest
+        value.
+        """
+        lowest = self.level_grid_values[0]
+        highest = self.level_grid_values[-1]
+        inside = GridValues(np.clip(grid_values, lowest, highest))
+        return self.grid.rounded_positions(inside)
+
+    # Features, which are comparable between columns
+
+    @cached_property
+    def is_smooth(self) -> bool:
+        """Whether this has numbers, none of them frequent, and few missing cells."""
+        counts = np.unique(self.positions, return_counts=True)[1]
+        most_frequent = counts.max()
+        n = counts.sum()
+        return self.is_quantitative and bool(
+            most_frequent <= _MAX_SHARE_IN_SMOOTH_COLUMN * n
+        )
+
+    @cached_property
+    def _normal_scores(self) -> Floats:
+        """The normal scores (k + 1,) of a missing cell and of each level."""
+        counts = np.bincount(
+            self.positions.astype(np.int64) + 1, minlength=self.n_levels + 1
+        )
+        probabilities = middle_probabilities(counts)
+        probabilities = np.clip(probabilities, _MIN_PROBABILITY, 1 - _MIN_PROBABILITY)
+        return np.asarray(ndtri(probabilities))
+
+    def features(self, positions: LevelPositions) -> Floats:
+        """The features (m, a) of cells with positions (m,), on a comparable scale.
+
+        A number has one, its normal score. A category has one for each of its frequent
+        levels, so that two different levels have a distance of 1.
+        """
+        if self.is_category:
+            levels = np.arange(min(_MAX_ONE_HOT, self.n_levels))
+            return np.asarray((positions[:, None] == levels) / np.sqrt(2))
+        return values_at(self._normal_scores, positions + 1)[:, None]
+
+    # The user's values
+
+    def decode(self, positions: LevelPositions) -> pd.Series:
+        """The values (m,) at positions (m,), with the dtype of the column.
+
+        The values of identifiers are real ones: `draw_identifiers` makes up others.
+        """
+        level = np.floor(positions).astype(np.int64)
+        code_of_level = np.append(self.level_codes, -1)  # −1 stays −1
+        values = self.encoded.to_series(code_of_level[level])
+        is_new = positions != level
+        if is_new.any():
+            new_values = self.write_values(positions[is_new])
+            values.iloc[np.flatnonzero(is_new)] = new_values.array
+        return values
+
+    def draw_identifiers(
+        self, positions: LevelPositions, rng: np.random.Generator
+    ) -> pd.Series:
+        """New identifiers (m,), at random; missing where positions (m,) are.
+
+        None is in the column. Of identifiers that repeat, each level has a new one.
+        """
+        import pandas as pd
+
+        is_present = has_value(positions)
+        which = np.arange(int(is_present.sum()))
+        if self.has_pseudonyms:
+            which = np.unique(positions[is_present], return_inverse=True)[1]
+        n = int(which.max(initial=-1)) + 1
+        new = new_identifiers(self.encoded, n, rng)
+        values = np.full(len(positions), None, dtype=object)
+        values[is_present] = np.array(new, dtype=object)[which]
+        series = pd.Series(values, dtype=object).astype(self.encoded.levels.dtype)
+        if self.encoded.categorical:
+            return series.astype("category")
+        return series
+
+    def write_values(self, positions: LevelPositions) -> pd.Series:
+        """The values (m,) at positions (m,), written anew even if they are levels."""
+        import pandas as pd
+
+        value_type = self.encoded.value_type
+        unit = self.grid.unit or Fraction(1)
+        scaled_values = self.grid.scaled_values_at(positions)
+        values: Any = scaled_values
+        if value_type == "Decimal":
+            exponent = 1 - len(str(unit.denominator))  # −2 if the unit is 1/100
+            values = [
+                Decimal(f"{value}e{exponent}") for value in scaled_values.tolist()
+            ]
+        elif value_type == "date":
+            values = scaled_values.astype("datetime64[D]").tolist()
+        elif isinstance(self.text_format, DateFormat):
+            times = times_of_scaled_values(scaled_values, unit)
+            values = self.text_format.write(times)
+        elif value_type in ("float", "str"):
+            values = scaled_values / unit.denominator
+            if self.text_format is not None:
+                values = self.text_format.write(values)
+        if self.encoded.dtype == "object":
+            return pd.Series(values, dtype=object)
+        return pd.Series(values).astype(self.encoded.levels.dtype)
+
+    def locate(self, values: pd.Series) -> LocatedValues:
+        """Where values (m,) are. They may be texts, but none is missing.
+
+        A `DataError` names a value that the column cannot have.
+        """
+        value_type = self.encoded.value_type
+        as_texts = value_type != "str" and all(isinstance(v, str) for v in values)
+        position_of = self._position_of_level
+        if as_texts:
+            position_of = {str(level): p for level, p in position_of.items()}
+        found = [position_of.get(value, MISSING) for value in values.tolist()]
+        positions = LevelPositions(np.array(found, dtype=np.float64))
+        grid_values = self.grid.grid_values_at(positions)
+        unseen_indices = np.flatnonzero(is_missing(positions))
+        unseen_values = values.iloc[unseen_indices]
+        if not len(unseen_indices):
+            return LocatedValues(positions, grid_values, unseen_values)
+        unseen_values, unseen_grid_values = self._read_unseen_values(
+            unseen_values, as_texts
+        )
+        grid_values[unseen_indices] = unseen_grid_values
+        positions[unseen_indices] = np.interp(
+            unseen_grid_values, self.grid.grid_values, np.arange(self.n_levels)
+        )
+        return LocatedValues(positions, grid_values, unseen_values)
+
+    def _read_unseen_values(
+        self, values: pd.Series, as_texts: bool
+    ) -> tuple[pd.Series, GridValues]:
+        """Values (m,) that are no levels, in the column's dtype, and as grid values.
+
+        A `DataError` says that the column cannot have them.
+        """
+        value_type = self.encoded.value_type
+        try:
+            converted = self._convert_unseen_values(values, as_texts)
+            scaled_values, unit = to_scaled_values(
+                converted, value_type, self.text_format
+            )
+            return converted, self.grid.grid_values_of(scaled_values, unit)
+        except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
+            raise DataError(
+                f"{values.iloc[0]!r} does not fit the column, which is "
+                f"{self.kind} ({self.encoded.levels.dtype})",
+                str(error),
+                column=self.name,
+            ) from error
+
+    @property
+    def _position_of_level(self) -> dict[Any, int]:
+        """The position of each level, and of levels that are merged into another."""
+        levels = self.levels.tolist()
+        position_of = {level: position for position, level in enumerate(levels)}
+        for level, merged_into in self.merged_levels.items():
+            position_of[level] = position_of[merged_into]
+        return position_of
+
+    def _convert_unseen_values(self, values: pd.Series, as_texts: bool) -> pd.Series:
+        """Values that are no levels, or texts for them, in the dtype of the column."""
+        import pandas as pd
+
+        if not self.is_quantitative:
+            raise ValueError(f"it has {format_names(self.levels.tolist())}")
+        dtype = self.encoded.levels.dtype
+        value_type = self.encoded.value_type
+        if as_texts:
+            converted = values.astype(dtype)
+        else:
+            converted = convert_exactly(values, dtype)
+        if self.encoded.dtype != "object" or value_type == "str":
+            return converted
+        make = OBJECT_OF_TEXT[value_type]
+        objects = [make(str(value)) for value in converted]
+        return pd.Series(objects, dtype=object)
+
+    def encode(
+        self,
+        cells: EncodedColumn,
+        *,
+        new_as_missing: bool = False,
+        outside_as_missing: bool = False,
+    ) -> LevelPositions:
+        """The positions (m,) of other cells (m,) of this column.
+
+        A `DataError` names a value that the column cannot have. With `new_as_missing`,
+        a new level of a category is at the position of missing cells.
+        With `outside_as_missing`, so is a number outside the range of the column; else
+        it is at the nearest end.
+        """
+        if self.kind == "identifier" or not (self.is_category or self.is_quantitative):
+            return LevelPositions(np.where(cells.missing, MISSING, 0.0))
+        is_present = ~cells.missing
+        if new_as_missing and self.is_category:
+            own_levels = {str(level) for level in self.levels.tolist()}
+            is_own = np.array([str(level) in own_levels for level in cells.levels])
+            is_present[is_present] = is_own[cells.codes[is_present]]
+        positions = LevelPositions(np.full(len(cells.codes), MISSING))
+        if not is_present.any():
+            return positions
+        used_codes, which = np.unique(cells.codes[is_present], return_inverse=True)
+        located = self.locate(cells.levels.iloc[used_codes])
+        used_positions = located.positions
+        if outside_as_missing and self.is_quantitative:
+            is_outside = located.grid_values < self.grid.grid_values[0]
+            is_outside |= located.grid_values > self.grid.grid_values[-1]
+            used_positions = LevelPositions(
+                np.where(is_outside, MISSING, used_positions)
+            )
+        positions[is_present] = used_positions[which]
+        return positions
+
+    # A row of the table `columns_`
+
+    def describe(self) -> dict[str, Any]:
+        """The row of the table `columns_` for this column."""
+        missing = self.encoded.missing
+        return {
+            "column": str(self.name),
+            "kind": self.kind,
+            "missing": round(float(missing.mean()), 4),
+            "distinct": len(np.unique(self.encoded.present_codes)),
+            "note": self._note(),
+        }
+
+    def _note(self) -> str:
+        """What the column holds, in a few words."""
+        if self.kind == "drop":
+            return "left out, as asked"
+        if self.kind == "identifier":
+            example = example_identifier(self.encoded)
+            new = "new ones"
+            if self.has_pseudonyms:
+                new = "a new one for each,"
+            return f"{self.identifier_reason}: {new} like {example}"
+        if self.is_quantitative:
+            return f"{self.levels.iloc[0]} to {self.levels.iloc[-1]}"
+        note = format_names(self.levels.tolist()) or "all missing"
+        if self.discloses_rows:
+            # At the front, because long notes are cut.
+            note = f"REAL VALUES in samples, most of which belong to one row; {note}"
+        return note
+
+    @property
+    def discloses_rows(self) -> bool:
+        """Whether samples hold real values, most of which belong to one row."""
+        counts = np.bincount(self.encoded.present_codes)
+        n = int(counts.sum())
+        n_once = int((counts == 1).sum())
+        many_rows = n >= MIN_ROWS_TO_JUDGE
+        return self.kind in CATEGORY_KINDS and many_rows and 2 * n_once > n

@@ -1,0 +1,131 @@
+"""How rows that have a condition are drawn: plain draws that have it, or a chain anew.
+
+Plain draws that have it come from a model of all rows. A chain that is fitted again to
+the rows that have it is closer to these. A detector on halves of the rows chooses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from sliceflow.estimators.tables.conditioning import GivenRows
+from sliceflow.estimators.tables.level_positions import LevelPositions
+from sliceflow.estimators.tables.row_distances import compared_columns
+from sliceflow.estimators.tables.strategies import Strategy
+from sliceflow.estimators.tables.table import Table
+from sliceflow.estimators.tables.trees import TreeSettings
+from sliceflow.estimators.tables.trial_draws import (
+    CHOICE_SEED,
+    N_FOLDS,
+    Halves,
+    detector_auc,
+    iter_halves,
+    trial_draws,
+)
+
+# Two ways to draw rows that have a condition are compared if this many have it. With
+# fewer, the other half would have too few for a detector of three folds.
+MIN_ROWS_TO_COMPARE = 60
+
+# Draws of a chain that is fitted again are chosen if their AUC is lower by this on
+# average, which is about the standard error of the mean difference of AUCs. Without it,
+# the choice was luck for a level that says nothing about a curve: with two of four
+# seeds, the chain of the few rows that have it was taken, whose errors are two to three
+# times as large.
+MIN_GAIN_OF_REFIT = 0.03
+
+
+def plain_draws_are_better(
+    table: Table,
+    given_rows: GivenRows,
+    settings: TreeSettings,
+    strategies: Sequence[Strategy],
+) -> bool:
+    """Whether samples with what is given should be plain draws that have it.
+
+    They should, unless draws of another chain are clearly closer to the rows that have
+    it: a chain that is fitted to these rows only. Both chains are fitted to one half of
+    the rows. A detector compares their draws with the rows of the other half that have
+    what is given. If few have it, nothing is compared, and plain draws are better,
+    because they are not close to these few rows.
+
+    Of a wide table, only the first columns are drawn and compared, and those that are
+    given.
+
+    Parameters
+    ----------
+    table, settings, strategies : of all rows
+    given_rows : what is given
+    """
+    n_matches = int(given_rows.holds(table.cell_positions).sum())
+    if n_matches < MIN_ROWS_TO_COMPARE:
+        return True
+    settings = settings._replace(n_neighbors=settings.n_neighbors // 2)
+    needed_indices = {*compared_columns(table), *given_rows.column_indices}
+    drawn_indices = [c for c in table.drawing_order if c in needed_indices]
+    compared_indices = [c for c in drawn_indices if c not in given_rows.fixed_positions]
+    if not compared_indices:
+        return False  # all columns are given, and no chain draws anything
+    share = n_matches / len(table.cell_positions)
+    seed = CHOICE_SEED.child("given")
+    gains = []
+    for halves in iter_halves(table.cell_positions, seed, n_matches):
+        rows, plain, refitted = _draw_both_ways(
+            table, given_rows, share, halves, settings, strategies, drawn_indices
+        )
+        if min(len(rows), len(plain), len(refitted)) < N_FOLDS:
+            continue  # too few for a detector, whose score would be no number
+        rows = rows[:, compared_indices]
+        auc_of_plain = detector_auc(rows, plain[:, compared_indices])
+        auc_of_refitted = detector_auc(rows, refitted[:, compared_indices])
+        gains.append(auc_of_plain - auc_of_refitted)
+    if not gains:
+        return True
+    return float(np.mean(gains)) < MIN_GAIN_OF_REFIT
+
+
+class _RowsAndDraws(NamedTuple):
+    """Held-out rows that have what is given, and draws that have it."""
+
+    rows: LevelPositions  # (m, d)
+    plain: LevelPositions  # (about m, d), of a chain of all fitted rows
+    refitted: LevelPositions  # (at most m, d), of a chain of those that have it
+
+
+def _draw_both_ways(
+    table: Table,
+    given_rows: GivenRows,
+    share: float,
+    halves: Halves,
+    settings: TreeSettings,
+    strategies: Sequence[Strategy],
+    drawn_indices: Sequence[int],
+) -> _RowsAndDraws:
+    """Draw about as many rows in both ways as held-out rows have what is given.
+
+    A `share` of all rows has it, and so about the same share of plain draws.
+    """
+    holds = given_rows.holds
+    rows = halves.held_out[holds(halves.held_out)]
+    plain = trial_draws(
+        table,
+        halves.fitted,
+        math.ceil(len(rows) / share),
+        settings,
+        strategies,
+        drawn_indices=drawn_indices,
+    )
+    refitted = trial_draws(
+        table,
+        halves.fitted[holds(halves.fitted)],
+        len(rows),
+        settings,
+        strategies,
+        drawn_indices=drawn_indices,
+        fixed_positions=given_rows.fixed_positions,
+    )
+    return _RowsAndDraws(rows, plain[holds(plain)], refitted[holds(refitted)])

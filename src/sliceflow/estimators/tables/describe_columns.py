@@ -1,0 +1,50 @@
+"""What each column of a table was taken for, as `TableFlow.columns_` shows it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sliceflow.estimators.tables.rules import is_solvable
+from sliceflow.estimators.tables.table import Table
+from sliceflow.estimators.tables.table_rows import format_names
+from sliceflow.wording import shorten
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# The description is printed in lines of this many characters: in a terminal of 80,
+# pandas leaves out columns in the middle, the kind among them, if lines are longer.
+LINE_WIDTH = 79
+
+# Notes are not cut to fewer characters than this, however wide the other columns are: a
+# few letters would say nothing.
+MIN_NOTE_WIDTH = 12
+
+
+def describe_columns(table: Table) -> pd.DataFrame:
+    """A DataFrame with one row for each column of a table."""
+    import pandas as pd
+
+    described = [column.describe() for column in table.columns]
+    for rule in table.all_rules:
+        if rule.is_discovered and is_solvable(rule):
+            derived, *others = rule.column_indices
+            note = described[derived]["note"]
+            names = format_names([table.names[c] for c in others])
+            described[derived]["note"] = f"follows from {names}, {note}"
+    df = pd.DataFrame(described)
+    df["note"] = _shortened_notes(df)
+    return df
+
+
+def _shortened_notes(df: pd.DataFrame) -> list[str]:
+    """The notes of `columns_`, as long as there is room beside the other columns."""
+    width = LINE_WIDTH - len(str(len(df) - 1))  # of the index
+    separator = 2  # spaces before each column
+    for name in df.columns:
+        width -= separator
+        if name != "note":
+            cells = [name, *df[name].astype(str)]
+            width -= max(len(cell) for cell in cells)
+    width = max(MIN_NOTE_WIDTH, width)
+    return [shorten(note, width) for note in df["note"]]

@@ -1,0 +1,72 @@
+"""Rows that are being drawn, column by column, and which cells they may have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from sliceflow.arrays import Ints, Mask
+from sliceflow.estimators.tables.level_positions import LevelPositions, is_missing
+from sliceflow.estimators.tables.rule_set import RuleSet
+
+
+class DraftRows:
+    """Rows that are being drawn: models read them, and ask which cells are allowed.
+
+    Parameters
+    ----------
+    cell_positions : (m, d), the cells that models read; `set_columns` writes into it
+    rule_set : the rules that the rows must keep; None if there are none
+    allow_missing : whether cells may be missing
+    rule_positions : (m, d), the cells that rules read. None for `cell_positions`
+        itself. Both differ while holes are filled: models read the last filling of a
+        hole, and rules wait for the next one
+    """
+
+    def __init__(
+        self,
+        cell_positions: LevelPositions,
+        rule_set: RuleSet | None = None,
+        allow_missing: bool = True,
+        rule_positions: LevelPositions | None = None,
+    ) -> None:
+        if rule_positions is None:
+            rule_positions = cell_positions
+        self.cell_positions = cell_positions
+        self._rule_set = rule_set
+        self._allow_missing = allow_missing
+        self._rule_positions = rule_positions
+
+    def __len__(self) -> int:
+        return len(self.cell_positions)
+
+    def allows(self, c: int, row_indices: Ints, positions: LevelPositions) -> Mask:
+        """Which positions (k,) column c may have in these rows (k,).
+
+        Rules see the columns that are drawn by now; others are `UNDRAWN`. No row
+        changes.
+        """
+        allowed = np.full(len(row_indices), True)
+        if not self._allow_missing:
+            allowed = ~is_missing(positions)
+        if self._rule_set is None:
+            return allowed
+        return allowed & self._rule_set.allows(
+            self._rule_positions, c, row_indices, positions
+        )
+
+    def set_columns(
+        self, column_indices: Sequence[int], positions: LevelPositions
+    ) -> None:
+        """Give k columns their positions (m, k), in all rows."""
+        self.cell_positions[:, column_indices] = positions
+
+    def take(self, row_indices: Ints) -> DraftRows:
+        """A copy of the rows with these indices (k,), with the same rules."""
+        return DraftRows(
+            self.cell_positions[row_indices],
+            self._rule_set,
+            self._allow_missing,
+            self._rule_positions[row_indices],
+        )

@@ -1,0 +1,358 @@
+"""Sums of columns that most rows keep, such as total = net + shipping + tax.
+
+If a sum holds in some rows, a vector of its coefficients is in the null space of their
+numbers, after these are centered. So null spaces of small sets of rows are reduced to
+vectors with few coefficients, and those whose coefficients are small whole numbers are
+candidates. All rows then judge them.
+
+The rule of a sum computes one of its columns, the total. Which one that is, is the
+*orientation* of the sum: a = b + c, b = a − c and c = a − b are the same sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from math import gcd, lcm
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sliceflow.arrays import Floats, Ints
+from sliceflow.estimators.tables.columns import Column
+from sliceflow.estimators.tables.level_positions import LevelPositions, has_all_values
+from sliceflow.estimators.tables.rule_evidence import (
+    MIN_ROWS_OF_RULE,
+    MIN_SHARE_OF_RULE,
+    NumberColumns,
+    evidence_of,
+)
+from sliceflow.estimators.tables.rules import LinearRule
+
+# The most columns of a sum, its total among them, and the largest coefficient. Sums
+# with more columns or larger coefficients are seldom intended.
+MAX_TERMS = 6
+MAX_COEFFICIENT = 12
+# A total with fewer values is no sum: indicators of levels have such relations, which
+# follow from the level.
+MIN_LEVELS_OF_SUM = 5
+# The null spaces of this many sets of rows are searched. One set suffices if all rows
+# keep a sum. If 1 of 100 rows breaks it, about one of three sets of 100 rows has no
+# such row.
+N_ROW_SETS = 6
+# A set has the first number of rows for each column, and the second number more. With
+# fewer, columns that are mostly 0 would seem to depend on others; with more, fewer sets
+# would be without a row that breaks the sum.
+ROWS_PER_COLUMN = 3
+EXTRA_ROWS = 40
+# Singular values below the first share of the largest count as 0, and coefficients
+# below the second do, for columns of variance 1. Rounding errors are below 1e-12.
+MAX_NULL_VALUE = 1e-9
+MAX_NULL_COEFFICIENT = 1e-6
+
+
+class WholeRelation(NamedTuple):
+    """Columns of which Σ coefficient·column is the same in many rows."""
+
+    column_indices: tuple[int, ...]  # k columns
+    coefficients: tuple[int, ...]  # k whole numbers
+
+
+class _CandidateSum(NamedTuple):
+    """A sum that is a rule."""
+
+    orientations: list[LinearRule]  # the most natural one first
+    coefficients: Floats  # (d,), of all columns of the table
+
+    @property
+    def sort_key(self) -> tuple[bool, int, float]:
+        """Sums that all rows keep come first, then those of few and small terms."""
+        size = float(np.abs(self.coefficients).sum())
+        return (self.orientations[0].share < 1, len(self.orientations), size)
+
+
+def find_sums(
+    columns: Sequence[Column], cell_positions: LevelPositions, numbers: NumberColumns
+) -> list[list[LinearRule]]:
+    """Sums that are rules, each in all its orientations, the most natural first.
+
+    Sums that all rows keep come first, and then the simplest. Sums that are linear
+    combinations of others before them are left out.
+    """
+    candidates = list[_CandidateSum]()
+    for relation in _find_candidate_relations(numbers):
+        candidate = _judge_relation(columns, cell_positions, relation)
+        if candidate is not None:
+            candidates.append(candidate)
+
+    sums = list[list[LinearRule]]()
+    independent = np.empty((0, len(columns)))  # coefficients of the sums so far
+    for candidate in sorted(candidates, key=lambda candidate: candidate.sort_key):
+        extended = np.vstack((independent, candidate.coefficients))
+        if np.linalg.matrix_rank(extended) == len(extended):
+            sums.append(candidate.orientations)
+            independent = extended
+    return sums
+
+
+def _judge_relation(
+    columns: Sequence[Column], cell_positions: LevelPositions, relation: WholeRelation
+) -> _CandidateSum | None:
+    """The sum of a relation, if enough rows keep it; else None."""
+    totals = _possible_totals(columns, relation)
+    if columns[totals[0]].n_levels < MIN_LEVELS_OF_SUM:
+        return None
+    orientations = [
+        _linear_rule(columns, cell_positions, relation, total) for total in totals
+    ]
+    evidence = evidence_of(orientations[0], columns, cell_positions)
+    if not evidence.suffices:
+        return None
+    coefficients = np.zeros(len(columns))
+    coefficients[list(relation.column_indices)] = relation.coefficients
+    return _CandidateSum(
+        [replace(rule, share=evidence.share) for rule in orientations], coefficients
+    )
+
+
+def _find_candidate_relations(numbers: NumberColumns) -> list[WholeRelation]:
+    """Relations with small whole coefficients that hold in some of the rows."""
+    rng = np.random.default_rng(0)
+    relations = set[WholeRelation]()
+    for column_set in _columns_present_together(numbers.values):
+        values = numbers.values[:, column_set]
+        values = values[~np.isnan(values).any(axis=1)]
+        # Of each column, the rows in which it has not its usual value.
+        unusual = [np.flatnonzero(cells != np.median(cells)) for cells in values.T]
+        for _ in range(N_ROW_SETS):
+            row_set = values[_diverse_rows(unusual, len(values), rng)]
+            for vector in _null_vectors(row_set):
+                relation = _whole_relation(vector, numbers.indices[column_set])
+                if relation is not None:
+                    relations.add(relation)
+    return sorted(relations)
+
+
+def _columns_present_together(values: Floats) -> list[Ints]:
+    """Sets of columns of values (n, p), as indices: many rows have all cells of a set.
+
+    The first is of the columns with the fewest missing cells. Each other set has one
+    more column, which is missing in most of those rows.
+    """
+    missing = np.isnan(values)
+    order = np.argsort(missing.sum(axis=0), kind="stable")
+    together = list[int]()
+    is_complete = np.full(len(values), True)
+    sets = list[Ints]()
+    sparse = list[int]()
+    for i in order.tolist():
+        still_complete = is_complete & ~missing[:, i]
+        n_wanted = ROWS_PER_COLUMN * (len(together) + 1) + EXTRA_ROWS
+        if still_complete.sum() >= max(n_wanted, is_complete.sum() / 2):
+            together.append(i)
+            is_complete = still_complete
+        else:
+            sparse.append(i)
+    if len(together) > 1:
+        sets.append(np.array(sorted(together)))
+    for i in sparse:
+        columns = np.array([*sorted(together), i])
+        if (is_complete & ~missing[:, i]).sum() >= MIN_ROWS_OF_RULE:
+            sets.append(columns)
+    return sets
+
+
+def _diverse_rows(unusual: Sequence[Ints], n: int, rng: np.random.Generator) -> Ints:
+    """Indices of some of n rows: random ones, and two in which each column is unusual.
+
+    `unusual` has the indices of the latter, for each of p columns.
+    """
+    n_rows = min(n, ROWS_PER_COLUMN * len(unusual) + EXTRA_ROWS)
+    chosen = list[int]()
+    for row_indices in unusual:
+        if len(row_indices):
+            chosen.extend(rng.choice(row_indices, 2).tolist())
+    n_more = max(0, n_rows - len(chosen))
+    more = rng.choice(n, n_more, replace=False).tolist()
+    return np.unique(np.array(chosen + more, dtype=np.int64))
+
+
+def _null_vectors(rows: Floats) -> list[Floats]:
+    """Vectors (p,) with few coefficients whose product with rows (m, p) is constant.
+
+    The null space is reduced to one pivot per vector, in several orders of the columns:
+    by falling variance, because totals vary most, and as the table has them.
+    """
+    deviations = rows.std(axis=0)
+    varies = np.flatnonzero(deviations > 0)
+    if len(varies) < 2 or len(rows) <= len(varies) + 1:
+        return []
+    scaled = (rows[:, varies] - rows[:, varies].mean(axis=0)) / deviations[varies]
+    _, singular_values, right = np.linalg.svd(scaled, full_matrices=False)
+    null_space = right[singular_values < MAX_NULL_VALUE * singular_values[0]]
+    if not len(null_space):
+        return []
+    by_deviation = np.argsort(-deviations[varies], kind="stable")
+    vectors = []
+    in_table = np.arange(len(varies))
+    for order in (by_deviation, in_table, in_table[::-1]):
+        for reduced in _row_reduce(null_space, order):
+            vector = np.zeros(rows.shape[1])
+            vector[varies] = reduced / deviations[varies]
+            vectors.append(vector)
+    return vectors
+
+
+def _row_reduce(vectors: Floats, order: Ints) -> Floats:
+    """Vectors (r, p) after Gauss–Jordan elimination, with pivots in this order (p,)."""
+    reduced = vectors.copy()
+    n_done = 0
+    for c in order.tolist():
+        if n_done == len(reduced):
+            break
+        pivot = n_done + int(np.argmax(np.abs(reduced[n_done:, c])))
+        if abs(reduced[pivot, c]) < MAX_NULL_COEFFICIENT:
+            continue
+        reduced[[n_done, pivot]] = reduced[[pivot, n_done]]
+        reduced[n_done] /= reduced[n_done, c]
+        others = np.arange(len(reduced)) != n_done
+        reduced[others] -= np.outer(reduced[others, c], reduced[n_done])
+        n_done += 1
+    reduced[np.abs(reduced) < MAX_NULL_COEFFICIENT] = 0
+    return reduced
+
+
+def _whole_relation(vector: Floats, indices: Ints) -> WholeRelation | None:
+    """The relation of a vector (p,) of columns (p,), as small whole numbers.
+
+    None if they would be large or not whole.
+    """
+    used = np.flatnonzero(vector)
+    if not 2 <= len(used) <= MAX_TERMS:
+        return None
+    coefficients = vector[used] / np.abs(vector[used]).min()
+    fractions = [
+        Fraction(float(value)).limit_denominator(MAX_COEFFICIENT)
+        for value in coefficients
+    ]
+    whole = np.array([float(fraction) for fraction in fractions])
+    if np.abs(whole - coefficients).max() > MAX_NULL_COEFFICIENT:
+        return None
+    common = lcm(*(fraction.denominator for fraction in fractions))
+    integers = [int(fraction * common) for fraction in fractions]
+    divisor = gcd(*integers) * int(np.sign(integers[0]))
+    integers = [integer // divisor for integer in integers]
+    if max(map(abs, integers)) > MAX_COEFFICIENT:
+        return None
+    return WholeRelation(tuple(indices[used].tolist()), tuple(integers))
+
+
+def _possible_totals(columns: Sequence[Column], relation: WholeRelation) -> list[int]:
+    """The columns of a relation that may be its total, the most natural first.
+
+    A total has the finest grid of all: a sum of cents would seldom be on a grid of
+    whole euros. Among these columns, the first is one that stands alone on its side of
+    the equation, if there is one. The others follow by how many cells are missing,
+    because a computed column is needed least, and by how many values they have: a sum
+    has more than its parts.
+    """
+    signs = [np.sign(k) for k in relation.coefficients]
+    pairs = list(zip(relation.column_indices, relation.coefficients, strict=True))
+
+    def sort_key(pair: tuple[int, int]) -> tuple[bool, Fraction, bool, int, int, int]:
+        c, coefficient = pair
+        is_alone = signs.count(np.sign(coefficient)) == 1 and len(pairs) > 2
+        column = columns[c]
+        step = column.grid.spacing * (column.unit or Fraction(0))
+        n_missing = int(column.encoded.missing.sum())
+        return (
+            abs(coefficient) != 1,
+            step,
+            not is_alone,
+            -n_missing,
+            -column.n_levels,
+            -c,
+        )
+
+    return [c for c, _ in sorted(pairs, key=sort_key)]
+
+
+def _linear_rule(
+    columns: Sequence[Column],
+    cell_positions: LevelPositions,
+    relation: WholeRelation,
+    total: int,
+) -> LinearRule:
+    """The rule of a relation that computes one of its columns.
+
+    The same relation computes any of its columns: `total` says which. The bound is what
+    Σ coefficient·column is in most rows.
+    """
+    pairs = dict(zip(relation.column_indices, relation.coefficients, strict=True))
+    sign = int(np.sign(pairs[total]))
+    pairs = {c: sign * coefficient for c, coefficient in pairs.items()}
+    indices = (total, *(c for c in relation.column_indices if c != total))
+    units = [columns[c].unit for c in indices]
+    column_units = [unit for unit in units if unit is not None]
+    unit = None
+    weights: list[float] = [pairs[c] * float(columns[c].unit or 1) for c in indices]
+    if len(column_units) == len(units):
+        unit = min(column_units)
+        weights = [
+            pairs[c] * int(column_unit / unit)
+            for c, column_unit in zip(indices, column_units, strict=True)
+        ]
+    rule = LinearRule("", indices, tuple(weights), "=", 0, unit, is_discovered=True)
+    complete_positions = cell_positions[has_all_values(cell_positions, indices)]
+    bound = _usual_value(rule.difference(columns, complete_positions), unit is not None)
+    text = _sum_text(columns, indices, pairs, bound * float(unit or 1))
+    return replace(rule, bound=bound, text=text)
+
+
+def _usual_value(values: NDArray[Any], is_exact: bool) -> int | float:
+    """The most frequent of some values (n,), or for floats the median."""
+    if not len(values):
+        return 0
+    if is_exact:
+        different, counts = np.unique(values, return_counts=True)
+        return int(different[np.argmax(counts)])
+    median = float(np.median(values))
+    is_near = np.abs(values - median) < abs(median)
+    if is_near.mean() < MIN_SHARE_OF_RULE or abs(median) < MAX_NULL_VALUE:
+        return 0.0
+    return median
+
+
+def _sum_text(
+    columns: Sequence[Column],
+    indices: Sequence[int],
+    coefficients: dict[int, int],
+    bound: float,
+) -> str:
+    """A sum in words, such as "total = net + 2·tax"."""
+    total, *parts = indices
+    parts.sort(key=lambda c: coefficients[c] > 0)  # terms that are added come first
+    terms = [(-coefficients[c], str(columns[c].name)) for c in parts]
+    right = ""
+    for coefficient, name in terms:
+        right += _signed(coefficient, _multiple(abs(coefficient), name))
+    if bound:
+        right += _signed(bound, f"{abs(bound):g}")
+    right = right.removeprefix(" + ").replace(" − ", "−", int(terms[0][0] < 0))
+    return f"{_multiple(coefficients[total], str(columns[total].name))} = {right}"
+
+
+def _signed(value: float, text: str) -> str:
+    """A term of a sum with its sign before it."""
+    if value < 0:
+        return f" − {text}"
+    return f" + {text}"
+
+
+def _multiple(factor: int, name: str) -> str:
+    """A column with its factor, such as "2·tax"."""
+    if factor == 1:
+        return name
+    return f"{factor}·{name}"

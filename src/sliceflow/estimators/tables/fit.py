@@ -1,0 +1,286 @@
+"""The fit of a table: plan it, tune it by trials, fit its chain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sliceflow.base.estimator import FitResult
+from sliceflow.devices import require_memory
+from sliceflow.engine import events
+from sliceflow.engine.random import Seed
+from sliceflow.errors import DataError, DataWarning
+from sliceflow.estimators.tables.chain import ChainStep
+from sliceflow.estimators.tables.choose_strategies import (
+    choose_strategies,
+    plan_strategies,
+)
+from sliceflow.estimators.tables.events import ColumnEvent, TableEvent, TableTrialEvent
+from sliceflow.estimators.tables.files import read_if_path
+from sliceflow.estimators.tables.fitted import FittedTable
+from sliceflow.estimators.tables.neighbor_columns import may_use_neighbors
+from sliceflow.estimators.tables.parameters import RareLevels
+from sliceflow.estimators.tables.plan import TablePlan
+from sliceflow.estimators.tables.rare_levels import rare_level_codes
+from sliceflow.estimators.tables.strategies import Strategy
+from sliceflow.estimators.tables.table import Table
+from sliceflow.estimators.tables.table_rows import (
+    TableRows,
+    format_names,
+    read_dataframe,
+)
+from sliceflow.estimators.tables.trees import DEFAULT_TREE_SETTINGS, TreeSettings
+
+
+def check_no_y(y: Any) -> None:
+    """Raise a `DataError` if a user passes y with a table."""
+    if y is not None:
+        fact = "a table has no y"
+        raise DataError(fact, "pass it as a column of X, and given= to sample")
+
+
+@dataclass(frozen=True)
+class TableAdapter:
+    """Reads and plans the rows of a `TableFlow`."""
+
+    kinds: Mapping[str, str]  # of columns, as the user gave them
+    constraints: Sequence[str]
+    current_rows: TableRows | None  # new rows must have the same columns
+    tree_settings: TreeSettings | None  # None takes ours
+    search_rules: bool  # whether to find rules beside the constraints
+    min_count: int  # numbers of fewer rows are not drawn
+    rare_levels: RareLevels  # what becomes of levels of fewer rows
+
+    def read(self, X: Any, y: Any) -> TableRows:
+        """The rows of a DataFrame, or of the file that a path names; y must be None."""
+        check_no_y(y)
+        rows = read_dataframe(read_if_path(X))
+        if self.current_rows is None:
+            return rows
+        return rows.align_columns(self.current_rows)
+
+    def infer_table(self, rows: TableRows) -> Table:
+        """Find out what the columns of rows are, and what holds between them."""
+        return Table.from_rows(
+            rows,
+            self.kinds,
+            self.constraints,
+            search_rules=self.search_rules,
+            min_count=self.min_count,
+            merges_rare_levels=self.rare_levels == "merge",
+        )
+
+    def plan_fit(self, rows: TableRows, seed: Seed) -> PlannedTableFit:
+        """Find out what the columns are, and what the fit will choose by trial."""
+        table = self.infer_table(rows)
+        settings = self.tree_settings or DEFAULT_TREE_SETTINGS
+        strategies = plan_strategies(table)
+        tried = [
+            table.columns[c]
+            for c, strategy in zip(table.drawing_order, strategies, strict=True)
+            if strategy is None
+        ]
+        n_label_trials = sum(not column.is_quantitative for column in tried)
+        plan = TablePlan(
+            device="cpu",
+            n_rows=rows.n,
+            n_columns=len(table.columns),
+            order=tuple(table.names[c] for c in table.drawing_order),
+            strategies=strategies,
+            min_samples_leaf=settings.for_n_rows(rows.n).min_samples_leaf,
+            ccp_factor=settings.ccp_factor,
+            n_neighbors=settings.n_neighbors,
+            rules=tuple(rule.text for rule in table.all_rules),
+            identifiers=tuple(c.name for c in table.columns if c.kind == "identifier"),
+            n_regression_trials=len(tried) - n_label_trials,
+            n_label_trials=n_label_trials,
+        )
+        plan = self._plan_neighbors(table, plan)
+        what = f"{plan.n_rows} rows of {plan.n_columns} columns need"
+        require_memory(plan.nbytes, "cpu", what, "fit fewer rows")
+        return PlannedTableFit(plan, table, seed, self.rare_levels == "warn")
+
+    def _plan_neighbors(self, table: Table, plan: TablePlan) -> TablePlan:
+        """The plan with near rows, if the table may have them.
+
+        If the user does not say how many, trials choose.
+        """
+        # With regressions, fewer columns could be drawn from near rows.
+        only_trees: Sequence[Strategy] = ["tree"] * len(table.drawing_order)
+        if not may_use_neighbors(table, only_trees):
+            return replace(plan, n_neighbors=0)
+        if self.tree_settings is not None:
+            return plan
+        # It imports torch, which takes seconds, and other plans need none of it.
+        from sliceflow.estimators.tables.choose_neighbors import count_neighbor_trials
+
+        n_trials = count_neighbor_trials(plan.n_rows)
+        if n_trials == 0:
+            return plan
+        return replace(plan, n_neighbors=None, n_neighbor_trials=n_trials)
+
+
+@dataclass(frozen=True)
+class PlannedTableFit:
+    """A planned fit of a table. No model is fitted yet, not even on trial."""
+
+    plan: TablePlan
+    table: Table
+    seed: Seed
+    warns_of_rare_levels: bool
+
+    @property
+    def rows(self) -> TableRows:
+        """The user's rows, checked."""
+        return self.table.rows
+
+    def run(
+        self, listeners: Sequence[events.EventListener[TableEvent]]
+    ) -> FitResult[FittedTable]:
+        """Choose by trial how columns are drawn, and fit the chain that draws them."""
+        progress = TableProgress(self.plan, listeners)
+        return self.tune(progress.end_trial).fit(progress)
+
+    def tune(self, on_trial: Callable[[str], None]) -> TunedTable:
+        """This fit with all settings that take a trial: the first thing that it does.
+
+        `on_trial` is called after each trial, with what was tried.
+        """
+        strategies = choose_strategies(self.table, self.plan.strategies, on_trial)
+        plan = replace(self.plan, strategies=strategies)
+        if plan.n_neighbors is None:
+            # It imports torch, which takes seconds, and other fits need none of it.
+            from sliceflow.estimators.tables.choose_neighbors import choose_n_neighbors
+
+            settings = TreeSettings(plan.min_samples_leaf, plan.ccp_factor)
+            k = choose_n_neighbors(self.table, settings, strategies, on_trial)
+            plan = replace(plan, n_neighbors=k)
+        elif plan.n_neighbors and not may_use_neighbors(self.table, strategies):
+            plan = replace(plan, n_neighbors=0)
+        return TunedTable(self, plan)
+
+
+@dataclass(frozen=True)
+class TunedTable:
+    """A fit of a table with all settings chosen. Its chain is not fitted yet."""
+
+    planned_fit: PlannedTableFit
+    plan: TablePlan  # with the settings that were chosen
+
+    def fit(self, progress: TableProgress) -> FitResult[FittedTable]:
+        """Fit one step of the chain after the other."""
+        planned_fit = self.planned_fit
+        table = planned_fit.table
+        fitted = FittedTable(self.plan, planned_fit.seed, table)
+        chain: list[ChainStep] = []
+        for step in fitted.fit_chain():
+            chain.append(step)
+            progress.end_step(step, table)
+        fitted = replace(fitted, fitted_chain=tuple(chain))
+        warning = _warning_of_real_values(table)
+        if warning is None and planned_fit.warns_of_rare_levels:
+            warning = _warning_of_rare_levels(table)
+        return FitResult(fitted, progress.history, warning)
+
+
+class TableProgress:
+    """What listeners hear of a running fit, and its history.
+
+    Parameters
+    ----------
+    plan : of the fit, which begins now
+    listeners : what they return is ignored
+    """
+
+    def __init__(
+        self,
+        plan: TablePlan,
+        listeners: Sequence[events.EventListener[TableEvent]] = (),
+    ) -> None:
+        self.history: dict[str, list[Any]] = {
+            "column": [],
+            "unexplained": [],
+            "seconds": [],
+        }
+        self._plan = plan
+        self._listeners = listeners
+        self._started_at = events.now()
+        self._trials_done = 0
+        self._columns_done = 0
+
+    def end_trial(self, trial: str) -> None:
+        """Tell the listeners that a trial has ended."""
+        self._trials_done += 1
+        event = TableTrialEvent(
+            trial=trial,
+            trials_done=self._trials_done,
+            trials_total=self._plan.n_trials,
+            columns_total=len(self._plan.order),
+            seconds=events.now() - self._started_at,
+        )
+        events.notify(self._listeners, event)
+
+    def end_step(self, step: ChainStep, table: Table) -> None:
+        """Record a step of the chain, and tell the listeners of it."""
+        names = [str(table.names[c]) for c in step.drawn_indices]
+        self._columns_done += len(names)
+        event = ColumnEvent(
+            column=", ".join(names),
+            columns_done=self._columns_done,
+            columns_total=len(self._plan.order),
+            unexplained=step.unexplained,
+            seconds=events.now() - self._started_at,
+            trials_done=self._trials_done,
+        )
+        self.history["column"].append(event.column)
+        self.history["unexplained"].append(event.unexplained)
+        self.history["seconds"].append(event.seconds)
+        events.notify(self._listeners, event)
+
+
+def _warning_of_real_values(table: Table) -> DataWarning | None:
+    """A warning of columns whose real values come back, if there are any."""
+    names = [column.name for column in table.columns if column.discloses_rows]
+    if not names:
+        return None
+    fact = "samples contain real values, most of which belong to one row"
+    if len(names) > 1:
+        fact += f" (also those of {format_names(names[1:])})"
+    return DataWarning(fact, column=names[0], suggested_kinds=("identifier", "drop"))
+
+
+def _warning_of_rare_levels(table: Table) -> DataWarning | None:
+    """A warning of levels that few rows have, if there are any."""
+    names_and_counts = []
+    for column in table.columns:
+        n_rare = len(rare_level_codes(column))
+        if n_rare:
+            names_and_counts.append(f"{column.name} ({n_rare})")
+    if not names_and_counts:
+        return None
+    fact = (
+        f"samples contain categories of fewer than {table.columns[0].min_count} rows, "
+        f"of the columns {format_names(names_and_counts)}"
+    )
+    return DataWarning(fact, "choose rare_levels='merge', or 'keep'")
+
+
+@dataclass(frozen=True)
+class TableHistory:
+    """The history of a fit in a file, one entry for each step of the chain.
+
+    Seconds are left out: the same fit gives the same file.
+    """
+
+    column: Sequence[str]
+    unexplained: Sequence[float]
+
+    def check_saved(self) -> None:
+        """Raise a ValueError for a damaged file."""
+        if len(self.column) != len(self.unexplained):
+            raise ValueError("the columns of a history have different lengths")
+
+    def columns(self) -> dict[str, list[Any]]:
+        """The history as `TableFlow.history_` shows it."""
+        return {"column": list(self.column), "unexplained": list(self.unexplained)}

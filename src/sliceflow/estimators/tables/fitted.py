@@ -1,0 +1,206 @@
+"""The fitted state of a `TableFlow`: what a file keeps of it, and how it draws rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sliceflow.arrays import Floats
+from sliceflow.engine.random import Seed
+from sliceflow.estimators.tables.chain import ChainStep, draw_rows, fit_chain
+from sliceflow.estimators.tables.conditioning import GivenRows, condition_on
+from sliceflow.estimators.tables.level_positions import LevelPositions
+from sliceflow.estimators.tables.plan import TablePlan
+from sliceflow.estimators.tables.table import Table
+from sliceflow.estimators.tables.table_rows import read_dataframe
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# About the bytes of each drawn cell, and of each cell of the table, which draws read.
+BYTES_PER_DRAWN_CELL = 64
+
+# What is given is looked for in plain draws if at least this share of the rows has it,
+# so at most about twenty rows are drawn for one. With a smaller share, samples would
+# take long.
+MIN_SHARE_TO_FILTER = 0.05
+
+# Rounds of plain draws until enough rows have what is given. The model may draw such
+# rows less often than the table has them, and then a second round is too small.
+MAX_FILTER_ROUNDS = 4
+
+
+@dataclass(frozen=True)
+class FittedTable:
+    """The state of a fitted table, which draws rows.
+
+    A file has the plan, the seed and the rows. The chain is fitted again from these.
+    """
+
+    plan: TablePlan
+    seed: Seed
+    # None only in a state that was read from a file, which `with_table` completes.
+    fitted_table: Table | None = field(default=None, metadata={"saved": False})
+    fitted_chain: tuple[ChainStep, ...] | None = field(
+        default=None, metadata={"saved": False}
+    )
+
+    needs_rows = True
+
+    def with_table(self, table: Table) -> FittedTable:
+        """The complete state, with the table of the rows.
+
+        Raises a ValueError if it does not fit the plan, as in a damaged file.
+        """
+        if not self.plan.is_compatible_with(table):
+            raise ValueError("the rows do not fit the plan")
+        return replace(self, fitted_table=table)
+
+    @property
+    def table(self) -> Table:
+        """The table that was fitted."""
+        if self.fitted_table is None:
+            raise ValueError("the table of a file is not added yet")
+        return self.fitted_table
+
+    @cached_property
+    def chain(self) -> tuple[ChainStep, ...]:
+        """The chain that draws rows with missing cells."""
+        if self.fitted_chain is not None:
+            return self.fitted_chain
+        return tuple(self.fit_chain())
+
+    def fit_chain(self, allow_missing: bool = True) -> Iterator[ChainStep]:
+        """Fit the chain that draws rows with or without missing cells."""
+        return fit_chain(
+            self.table,
+            self.table.cell_positions,
+            fixed_indices=(),
+            seed=self.seed,
+            settings=self.plan.tree_settings_for(allow_missing),
+            strategies=self.plan.chosen_strategies,
+        )
+
+    @cached_property
+    def _chain_of_trees(self) -> tuple[ChainStep, ...]:
+        """The chain that draws rows without missing cells, if `chain` cannot."""
+        return tuple(self.fit_chain(allow_missing=False))
+
+    def _chain_for(self, allow_missing: bool) -> tuple[ChainStep, ...]:
+        """The chain that draws rows with or without missing cells.
+
+        Only nearest rows need a chain of their own to draw none.
+        """
+        if not allow_missing and self.plan.n_neighbors:
+            return self._chain_of_trees
+        return self.chain
+
+    def sample_bytes(self, n: int = 1) -> int:
+        """About how much memory it takes to draw n rows."""
+        n_cells = (n + self.plan.n_rows) * max(1, self.plan.n_columns)
+        return BYTES_PER_DRAWN_CELL * n_cells
+
+    def sample(self, n: int, seed: Seed, allow_missing: bool = True) -> pd.DataFrame:
+        """A DataFrame of n new rows, with or without missing cells."""
+        return self.table.to_dataframe(self._draw(n, seed, allow_missing), seed)
+
+    def sample_given(
+        self, n: int, seed: Seed, given: Mapping[Any, Any], allow_missing: bool = True
+    ) -> pd.DataFrame:
+        """A DataFrame of n new rows that have what is given, by column.
+
+        They are plain draws that have it, or those of a chain of the other columns that
+        is fitted to the rows that have it (`plain_draws_are_better`).
+        """
+        given_rows = condition_on(self.table, given)
+        cell_positions = LevelPositions(np.empty((0, len(self.table.columns))))
+        if self._prefers_plain_draws(given_rows, allow_missing):
+            cell_positions = self._filter_draws(n, seed, given_rows, allow_missing)
+        n_lacking = n - len(cell_positions)
+        if n_lacking:
+            others = self._draw_refitted(n_lacking, seed, given_rows, allow_missing)
+            cell_positions = LevelPositions(np.concatenate((cell_positions, others)))
+        return given_rows.table.to_dataframe(
+            cell_positions, seed, given_rows.fixed_values
+        )
+
+    def _draw(self, n: int, seed: Seed, allow_missing: bool) -> LevelPositions:
+        """Positions (n, d) of n plain draws."""
+        return draw_rows(
+            self.table,
+            self._chain_for(allow_missing),
+            n,
+            seed=seed,
+            fixed_positions={},
+            allow_missing=allow_missing,
+        )
+
+    def _prefers_plain_draws(self, given_rows: GivenRows, allow_missing: bool) -> bool:
+        """Whether samples are plain draws that have what is given.
+
+        They are not if that would take long, or be worse than draws of a chain that is
+        fitted to the rows that have it, or if rows were moved to have it.
+        """
+        share = given_rows.share_of(self.table)
+        if given_rows.is_moved or share < MIN_SHARE_TO_FILTER:
+            return False
+        # It imports torch, which takes seconds, and plain draws need none of it.
+        from sliceflow.estimators.tables.conditional_draws import plain_draws_are_better
+
+        return plain_draws_are_better(
+            self.table,
+            given_rows,
+            self.plan.tree_settings_for(allow_missing),
+            self.plan.chosen_strategies,
+        )
+
+    def _filter_draws(
+        self, n: int, seed: Seed, given_rows: GivenRows, allow_missing: bool
+    ) -> LevelPositions:
+        """Positions (m, d) of at most n plain draws that have what is given."""
+        found = LevelPositions(np.empty((0, len(self.table.columns))))
+        share = given_rows.share_of(self.table)
+        for round_index in range(MAX_FILTER_ROUNDS):
+            n_draws = math.ceil((n - len(found)) / share)
+            drawn = self._draw(n_draws, seed.child("plain", round_index), allow_missing)
+            matching = drawn[given_rows.holds(drawn)]
+            found = LevelPositions(np.concatenate((found, matching)))[:n]
+            if len(found) == n:
+                break
+        return found
+
+    def _draw_refitted(
+        self, n: int, seed: Seed, given_rows: GivenRows, allow_missing: bool
+    ) -> LevelPositions:
+        """Positions (n, d) drawn by a chain of the rows that have what is given."""
+        chain = fit_chain(
+            given_rows.table,
+            given_rows.cell_positions,
+            fixed_indices=list(given_rows.fixed_positions),
+            seed=seed.child("given"),
+            settings=self.plan.tree_settings_for(allow_missing),
+            strategies=self.plan.chosen_strategies,
+        )
+        return draw_rows(
+            given_rows.table,
+            list(chain),
+            n,
+            seed=seed,
+            fixed_positions=given_rows.fixed_positions,
+            allow_missing=allow_missing,
+        )
+
+    def features(self, X: Any) -> Floats:
+        """The features (a, n) of the n rows of a DataFrame."""
+        cell_positions = self.table.positions_of(read_dataframe(X))
+        axes = []
+        for c in self.table.drawing_order:
+            axes.append(self.table.columns[c].features(cell_positions[:, c]).T)
+        if not axes:
+            axes.append(np.zeros((1, len(cell_positions))))
+        return np.vstack(axes)

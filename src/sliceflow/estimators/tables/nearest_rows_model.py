@@ -1,0 +1,197 @@
+"""Several columns drawn together, from the rows nearest to a random row.
+
+This is for small tables in which numbers vary smoothly together. A draw at a random row
+x, in normal scores, with the mean m of the k rows nearest to it, is
+
+    m + √(1 − h²)·(x − m) + h·Σⱼ wⱼ·(xⱼ − m),   wⱼ ~ N(0, 1/(k − 1)),   h² = k/(k + 4),
+
+so that draws at all of the k rows would have their mean and covariance. Then each
+number is moved to the distribution of its column, by the one-dimensional transport from
+the distribution of such draws. Categories and missing cells are those of the random
+row. Columns count for distances by how much the other columns explain of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.stats import rankdata
+from torch import Tensor
+
+from sliceflow.arrays import Floats, Ints
+from sliceflow.estimators.tables import rare_numbers
+from sliceflow.estimators.tables.columns import Column
+from sliceflow.estimators.tables.draft_rows import DraftRows
+from sliceflow.estimators.tables.level_positions import (
+    LevelPositions,
+    has_value,
+    is_missing,
+)
+from sliceflow.neighbors.sampling import local_noise
+from sliceflow.neighbors.search import build_index, query_index
+
+# The weight of the random row itself, in neighbors: the 4 in h² = k/(k + 4). With a
+# larger weight, draws are nearer to rows; with a smaller one, they blur details that
+# are smaller than a neighborhood.
+ROW_WEIGHT = 4
+
+# Added to the variances, of which normal scores have about 1, so that the covariance
+# can be inverted even if columns determine each other. A larger one would make columns
+# look less explained than they are.
+LOCAL_RIDGE_PENALTY = 0.01
+
+# Every column counts for distances as if the others explained at least this share of
+# it, so that none is ignored. With 1, all columns would count alike.
+MIN_EXPLAINED = 0.25
+
+# Cells of neighbors that are drawn from at a time: 8 MiB of float64. It limits memory.
+MAX_CELLS_PER_BLOCK = 1 << 20
+
+# Added to a variance that is divided by: that of constant columns is 0.
+MIN_VARIANCE = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class NearestRowsModel:
+    """The first step of a chain: it draws several columns together."""
+
+    columns: Sequence[Column]  # all columns of the table
+    drawn_indices: list[int]  # the indices of those that are drawn
+    drawn_positions: LevelPositions  # (n, p), their positions
+    scores: Tensor  # (n, q), normal scores of the smooth numbers among them
+    neighbors: Tensor  # (n, k), the rows nearest to each row, itself among them
+    unexplained: float  # share of the variance of scores that is within neighborhoods
+
+    @classmethod
+    def from_data(
+        cls,
+        columns: Sequence[Column],
+        cell_positions: LevelPositions,
+        drawn_indices: list[int],
+        k: int,
+    ) -> NearestRowsModel:
+        """Find the k rows nearest to each row of (n, d), by the drawn columns."""
+        axes = [columns[c].features(cell_positions[:, c]) for c in drawn_indices]
+        points = torch.from_numpy(_weighted_by_explained(np.hstack(axes)))
+        neighbors = query_index(
+            build_index(points), points, min(k, len(cell_positions))
+        )[1]
+        smooth_axes = []
+        for c, axis in zip(drawn_indices, axes, strict=True):
+            if columns[c].is_smooth:
+                smooth_axes.append(
+                    np.where(is_missing(cell_positions[:, [c]]), np.nan, axis)
+                )
+        scores = _complete_scores(np.hstack(smooth_axes), neighbors)
+        return cls(
+            columns,
+            list(drawn_indices),
+            cell_positions[:, drawn_indices],
+            scores,
+            neighbors,
+            _share_within(scores, neighbors),
+        )
+
+    def draw(
+        self, draft: DraftRows, rng: np.random.Generator, clip: bool = True
+    ) -> LevelPositions:
+        """Positions (m, p) of the drawn columns, for the m rows of a draft.
+
+        This is the first step of a chain, so it reads nothing from the draft, and does
+        not ask what is allowed: whole rows are checked once they are drawn. Numbers are
+        moved by their order among the draws. So at least as many rows are drawn as the
+        table has, and those beyond m are left out.
+        """
+        n_draws = len(draft)
+        n_rows = len(self.drawn_positions)
+        m = max(n_draws, n_rows)
+        n_rounds = math.ceil(m / n_rows)
+        orders = [rng.permutation(n_rows) for _ in range(n_rounds)]
+        row_indices = np.concatenate(orders)[:m]
+        new_positions = self.drawn_positions[row_indices]
+        scores = self._draw_scores(row_indices, rng)
+        score_index = 0
+        for i, c in enumerate(self.drawn_indices):
+            if self.columns[c].is_smooth:
+                new_positions[:, i] = self._move_to_distribution(
+                    i, new_positions[:, i], scores[:, score_index], rng
+                )
+                score_index += 1
+        return new_positions[:n_draws]
+
+    def _draw_scores(self, row_indices: Ints, rng: np.random.Generator) -> Floats:
+        """Normal scores (m, q), drawn from the Gaussians around rows (m,)."""
+        k = self.neighbors.shape[1]
+        n_scores = self.scores.shape[1]
+        n_blocks = 1 + len(row_indices) * k * n_scores // MAX_CELLS_PER_BLOCK
+        row_share = math.sqrt(ROW_WEIGHT / (k + ROW_WEIGHT))  # √(1 − h²)
+        h = math.sqrt(k / (k + ROW_WEIGHT))
+        drawn = []
+        for block in np.array_split(row_indices, n_blocks):
+            around = self.scores[self.neighbors[block]]
+            w = torch.from_numpy(rng.standard_normal((len(block), 1, k)))
+            mean = around.mean(1)
+            towards_row = row_share * (self.scores[block] - mean)
+            noise = h * local_noise(around, w)[:, 0]
+            drawn.append((mean + towards_row + noise).numpy())
+        return np.concatenate(drawn)
+
+    def _move_to_distribution(
+        self,
+        i: int,
+        positions: LevelPositions,
+        scores: Floats,
+        rng: np.random.Generator,
+    ) -> LevelPositions:
+        """Positions (m,) in the order of `scores`, distributed as drawn column i.
+
+        Cells that are missing in `positions` stay so.
+        """
+        moved = positions.copy()
+        is_present = has_value(positions)
+        own_positions = self.drawn_positions[:, i]
+        sorted_positions = LevelPositions(
+            np.sort(own_positions[has_value(own_positions)])
+        )
+        order = rankdata(scores[is_present], method="ordinal")
+        probabilities = (order - rng.random(len(order))) / max(1, len(order))
+        column = self.columns[self.drawn_indices[i]]
+        moved[is_present] = column.new_values.quantile_positions(
+            sorted_positions, probabilities * len(sorted_positions)
+        )
+        rare = np.flatnonzero(rare_numbers.is_rare(column, moved))
+        whole_column = rare_numbers.LevelRange.of_column(column, len(rare))
+        moved[rare] = rare_numbers.move(column, moved[rare], whole_column, rng)
+        return moved
+
+
+def _complete_scores(scores: Floats, neighbors: Tensor) -> Tensor:
+    """Scores (n, q) in which a missing one (NaN) is the mean of those of the neighbors.
+
+    It is 0, the mean of all, if all neighbors are missing.
+    """
+    incomplete = torch.from_numpy(scores)
+    neighbor_means = incomplete[neighbors].nanmean(1)
+    completed = torch.where(incomplete.isnan(), neighbor_means, incomplete)
+    return completed.nan_to_num()
+
+
+def _share_within(scores: Tensor, neighbors: Tensor) -> float:
+    """The share of the variance of scores (n, q) that is within neighborhoods."""
+    within = scores[neighbors].var(1, correction=0).mean(0)
+    overall = scores.var(0, correction=0)
+    return float(within.sum() / (overall.sum() + MIN_VARIANCE))
+
+
+def _weighted_by_explained(points: Floats) -> Floats:
+    """Points (n, a), each axis scaled by √R², where other axes explain R² of it."""
+    n_axes = points.shape[1]
+    covariance = np.atleast_2d(np.cov(points.T, ddof=0))
+    covariance = covariance + LOCAL_RIDGE_PENALTY * np.eye(n_axes)
+    precision = np.linalg.inv(covariance)
+    explained = 1 - 1 / (np.diag(covariance) * np.diag(precision))
+    return points * np.sqrt(np.clip(explained, MIN_EXPLAINED, 1))

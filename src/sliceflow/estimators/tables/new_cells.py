@@ -1,0 +1,151 @@
+"""The cells of one column that are being drawn: proposals until all are allowed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sliceflow.arrays import Floats, Ints, Mask
+from sliceflow.estimators.tables import rare_numbers
+from sliceflow.estimators.tables.draft_rows import DraftRows
+from sliceflow.estimators.tables.level_positions import (
+    UNDRAWN,
+    LevelPositions,
+    is_impossible,
+    is_undrawn,
+)
+from sliceflow.estimators.tables.node_sampler import NodeSampler
+
+# The most draws of a cell until one is allowed by the constraints, and after how many
+# of them draws are from the node above, which has more rows. Six nodes are tried: more
+# draws would take longer where no draw is allowed, and fewer would give up more cells,
+# whose whole rows are then drawn again. A new node after fewer draws would leave the
+# leaf, which knows most about the row, too soon.
+MAX_DRAWS = 24
+DRAWS_PER_NODE = 4
+
+# How often a rare number is moved until the constraints allow its new place. After that
+# it keeps its first place, which was allowed. More moves would take longer, and fewer
+# would leave more rare numbers in samples of tables with constraints.
+MAX_MOVES = 8
+
+
+@dataclass(frozen=True, eq=False)
+class _OpenCells:
+    """Cells of the column without an accepted draw, and where to draw them from."""
+
+    row_indices: Ints  # (k,), their rows in the draft
+    node: Ints  # (k,), nodes of the tree
+
+    def __len__(self) -> int:
+        return len(self.row_indices)
+
+    def take(self, is_taken: Mask) -> _OpenCells:
+        """Those of the k cells for which a mask (k,) is True."""
+        return _OpenCells(self.row_indices[is_taken], self.node[is_taken])
+
+
+class NewCells:
+    """The new cells of one column, for all rows of a draft.
+
+    A cell is proposed, and accepted if the draft allows it. Cells from the tree are
+    drawn again where they are refused: first from the same leaf, then from the nodes
+    above it.
+
+    Parameters
+    ----------
+    draft : the rows, which do not change
+    column_index : the column that is drawn
+    sampler : draws cells from the nodes of the column's tree
+    value_prediction : (m,), what the sampler's regression predicts; None if it has
+        none
+    rng : the random numbers of all draws
+    clip : whether predictions beyond the ends of the column are clipped to these;
+        otherwise, their cells are left undrawn
+
+    Attributes
+    ----------
+    positions : (m,), the accepted cells; others are `UNDRAWN`
+    """
+
+    def __init__(
+        self,
+        draft: DraftRows,
+        column_index: int,
+        sampler: NodeSampler,
+        *,
+        value_prediction: Floats | None,
+        rng: np.random.Generator,
+        clip: bool,
+    ) -> None:
+        self.positions = LevelPositions(np.full(len(draft), UNDRAWN))
+        self._draft = draft
+        self._column_index = column_index
+        self._sampler = sampler
+        self._value_prediction = value_prediction
+        self._rng = rng
+        self._clip = clip
+
+    @property
+    def are_undrawn(self) -> Mask:
+        """Which cells (m,) have no accepted proposal."""
+        return is_undrawn(self.positions)
+
+    def propose(self, row_indices: Ints, positions: LevelPositions) -> Mask:
+        """Set the cells of rows (k,) to positions (k,), where the draft allows these.
+
+        Returns which proposals (k,) were accepted.
+        """
+        accepted = self._draft.allows(self._column_index, row_indices, positions)
+        self.positions[row_indices[accepted]] = positions[accepted]
+        return accepted
+
+    def draw_from_leaves(self, row_indices: Ints, leaf: Ints) -> None:
+        """Draw the cells of rows (k,) from their leaves (k,), until all are allowed.
+
+        A cell stays undrawn if none of `MAX_DRAWS` draws is allowed.
+        """
+        refused = _OpenCells(row_indices, leaf)
+        for attempt in range(1, MAX_DRAWS + 1):
+            if not len(refused):
+                break
+            refused = self._draw_once(refused)
+            if attempt % DRAWS_PER_NODE == 0:
+                refused = self._climb(refused)
+
+    def _draw_once(self, cells: _OpenCells) -> _OpenCells:
+        """Propose one draw for each of k cells, and return the refused ones.
+
+        Predictions beyond the ends of the column are not among these: draws from other
+        nodes would be no better.
+        """
+        prediction = None
+        if self._value_prediction is not None:
+            prediction = self._value_prediction[cells.row_indices]
+        drawn = self._sampler.draw(cells.node, prediction, self._rng, self._clip)
+        is_inside = ~is_impossible(drawn.positions)
+        cells = cells.take(is_inside)
+        positions = drawn.positions[is_inside]
+        accepted = self.propose(cells.row_indices, positions)
+        is_rare = rare_numbers.is_rare(self._sampler.column, positions)
+        self._move_rare_numbers(
+            cells.take(accepted & is_rare & drawn.is_observed[is_inside])
+        )
+        return cells.take(~accepted)
+
+    def _move_rare_numbers(self, cells: _OpenCells) -> None:
+        """Move accepted cells with rare numbers. One stays if no move is allowed."""
+        column = self._sampler.column
+        for _ in range(MAX_MOVES):
+            if not len(cells):
+                break
+            leaf_range = self._sampler.level_range(cells.node)
+            rare = self.positions[cells.row_indices]
+            moved = rare_numbers.move(column, rare, leaf_range, self._rng)
+            accepted = self.propose(cells.row_indices, moved)
+            cells = cells.take(~accepted)
+
+    def _climb(self, cells: _OpenCells) -> _OpenCells:
+        """The same cells, each to be drawn from the parent of its node."""
+        return _OpenCells(cells.row_indices, self._sampler.tree.parent[cells.node])

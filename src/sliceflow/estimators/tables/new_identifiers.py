@@ -1,0 +1,295 @@
+"""New identifiers that look like those of a column.
+
+A new value has the form of a random one of the column, so lengths and forms are as
+frequent as they were. Its words and numbers are new: they are other letters and digits
+in the same places, and no word of the column. Only what nearly all values share stays,
+such as the C of C-000704 or the domain of a company's addresses, and words that belong
+to nobody, such as Street or Dr.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from string import ascii_lowercase, ascii_uppercase, digits, hexdigits
+
+import numpy as np
+
+from sliceflow.errors import DataError
+from sliceflow.estimators.tables.cells import EncodedColumn
+from sliceflow.estimators.tables.identifiers import MAX_VALUES_READ
+from sliceflow.estimators.tables.personal import GENERIC_WORDS
+
+# A word that at least this share of the values have stays in new ones. With a smaller
+# one, a frequent surname would stay.
+_MIN_SHARE_OF_FIXED_WORD = 0.8
+# A character stays, too, if it is the same in all words of this place and length, and
+# there are this many different ones: as the 10 of 100023 and 100584.
+_MIN_WORDS_WITH_FIXED_CHARACTER = 20
+# Shorter words and numbers of the column may come back by chance, because there are few
+# of this length: initials, and numbers of houses.
+_MIN_LETTERS_OF_NEW_WORD = 3
+_MIN_DIGITS_OF_NEW_NUMBER = 5
+# A form must allow this many times as many values as are known or wanted, so that few
+# draws are repeated. For numbers of one length, a smaller factor is enough.
+_SPARE_ROOM = 10
+_SPARE_ROOM_OF_INTEGERS = 2
+
+_LOWERCASE_HEX = hexdigits[:16]
+_VOWELS = "aeiou"
+_CONSONANTS = "".join(c for c in ascii_lowercase if c not in _VOWELS)
+
+# The characters that may stand in each place of a text.
+Form = tuple[str, ...]
+
+
+def example_identifier(column: EncodedColumn) -> str:
+    """An identifier that looks like new ones of the column: always the same."""
+    return str(new_identifiers(column, 1, np.random.default_rng(0))[0])
+
+
+def new_identifiers(
+    column: EncodedColumn, n: int, rng: np.random.Generator
+) -> list[str] | list[int]:
+    """n different values like those of the column, but none that is in it."""
+    if column.value_type == "int":
+        return _new_integers(column, n, rng)
+    return _new_texts(column.levels.tolist(), n, rng)
+
+
+# --- texts ----------------------------------------------------------------------------
+
+
+class _Words:
+    """The words and numbers of known texts: which stay, and which may not come back."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        if _is_hexadecimal(texts):
+            self.is_hexadecimal = True
+            self._word = re.compile(r"[0-9a-f]+")
+        else:
+            self.is_hexadecimal = False
+            self._word = re.compile(r"[^\W\d_]+|\d+")
+        n_texts_with = Counter[str]()
+        words_at = dict[tuple[int, int], set[str]]()  # by their place and length
+        for text in texts:
+            words = self._word.findall(text)
+            n_texts_with.update({word.lower() for word in words})
+            for place, word in enumerate(words):
+                words_at.setdefault((place, len(word)), set()).add(word)
+        # Two texts agree by chance.
+        fixed_count = max(3, _MIN_SHARE_OF_FIXED_WORD * len(texts))
+        self._fixed = {w for w, count in n_texts_with.items() if count >= fixed_count}
+        self._known = {word for word in n_texts_with if not self._stays(word)}
+        self._fixed_characters = {
+            key: _fixed_characters(words)
+            for key, words in words_at.items()
+            if len(words) >= _MIN_WORDS_WITH_FIXED_CHARACTER
+        }
+
+    def _stays(self, word: str) -> bool:
+        """Whether a word, in lower case, may stand in new texts."""
+        return word in self._fixed or word in GENERIC_WORDS
+
+    def form(self, text: str) -> Form:
+        """The form of a text: a fixed character is the only one in its place."""
+        form = list(text)
+        for place, match in enumerate(self._word.finditer(text)):
+            word = match.group()
+            if self._stays(word.lower()):
+                continue
+            fixed = self._fixed_characters.get((place, len(word)), {})
+            for i, characters in enumerate(self._form_of_word(word)):
+                form[match.start() + i] = fixed.get(i, characters)
+        return tuple(form)
+
+    def _form_of_word(self, word: str) -> list[str]:
+        """The characters that may replace those of a word or number."""
+        if self.is_hexadecimal:
+            return [_LOWERCASE_HEX] * len(word)
+        if word.isdecimal():
+            return _form_of_number(word)
+        # Capitals are mostly codes, and so are two letters. Other words are easier to
+        # read if vowels stay vowels.
+        is_readable = len(word) >= _MIN_LETTERS_OF_NEW_WORD and not word.isupper()
+        form = []
+        for letter in word:
+            characters = ascii_lowercase
+            if is_readable and letter.lower() in _VOWELS:
+                characters = _VOWELS
+            elif is_readable and letter.lower() in _CONSONANTS:
+                characters = _CONSONANTS
+            if letter.isupper():
+                characters = characters.upper()
+            form.append(characters)
+        return form
+
+    def repeats_known(self, text: str) -> bool:
+        """Whether a new text has a known word that belongs to a person."""
+        for word in self._word.findall(text.lower()):
+            min_length = _MIN_LETTERS_OF_NEW_WORD
+            if word.isdecimal():
+                min_length = _MIN_DIGITS_OF_NEW_NUMBER
+            if len(word) >= min_length and word in self._known:
+                return True
+        return False
+
+
+def _is_hexadecimal(texts: Sequence[str]) -> bool:
+    """Whether all letters and digits are hexadecimal, with both among them."""
+    characters = {c for c in set("".join(texts)) if c.isalnum()}
+    has_letter = not characters.isdisjoint("abcdef")
+    has_digit = not characters.isdisjoint(digits)
+    return has_letter and has_digit and characters <= set(_LOWERCASE_HEX)
+
+
+def _fixed_characters(words: Iterable[str]) -> dict[int, str]:
+    """The characters that all words, of one length, have in the same place.
+
+    Zeros do not count: leading ones are places for digits.
+    """
+    fixed = {}
+    for i, characters in enumerate(zip(*words, strict=True)):
+        if len(set(characters)) == 1 and characters[0] != "0":
+            fixed[i] = characters[0]
+    return fixed
+
+
+def _form_of_number(number: str) -> list[str]:
+    """The digits that may replace those of a number of the same length.
+
+    One leading zero stays, as of phone numbers. More are places for digits.
+    """
+    form = [digits] * len(number)
+    if len(number) > 1 and not number.startswith("00"):
+        form[0] = digits[1:]
+        if number.startswith("0"):
+            form[0] = "0"
+    return form
+
+
+def _new_texts(known: Sequence[str], n: int, rng: np.random.Generator) -> list[str]:
+    """n different texts with forms of known ones, and without their words."""
+    words = _Words(known)
+    templates = known
+    if len(known) > MAX_VALUES_READ:
+        chosen = rng.choice(len(known), MAX_VALUES_READ, replace=False)
+        templates = [known[i] for i in chosen]
+    forms = [words.form(text) for text in templates]
+    n_known_of = Counter(forms)
+    wanted = Counter(forms[i] for i in rng.integers(0, len(forms), n).tolist())
+    taken = set(known)
+    new_texts = list[str]()
+    for form, n_wanted in wanted.items():
+        room = _SPARE_ROOM * (n_wanted + n_known_of[form])
+        new_texts += _texts_of_form(form, n_wanted, room, words, taken, rng)
+    return [new_texts[i] for i in rng.permutation(n)]
+
+
+def _texts_of_form(
+    form: Form,
+    n: int,
+    room: int,
+    words: _Words,
+    taken: set[str],
+    rng: np.random.Generator,
+) -> list[str]:
+    """Make n different texts of a form, or of a longer one with room for `room` texts.
+
+    None of them is in `taken`, to which they are added.
+    """
+    places = list(form)
+    while math.prod(len(characters) for characters in places) < room:
+        _add_place(places)
+    texts = list[str]()
+    while len(texts) < n:
+        n_before = len(texts)
+        drawn = [rng.choice([*characters], n) for characters in places]
+        letters = np.column_stack(drawn).astype("U1")  # (n, length of a text)
+        for text in letters.view(f"U{len(places)}")[:, 0].tolist():
+            is_new = text not in taken and not words.repeats_known(text)
+            if is_new and len(texts) < n:
+                taken.add(text)
+                texts.append(text)
+        if len(texts) == n_before:
+            _add_place(places)
+    return texts
+
+
+def _add_place(places: list[str]) -> None:
+    """Insert a place like the last one that has a choice, behind it.
+
+    An e-mail address grows before its @ if all have the same domain. A text without any
+    choice grows by a digit at its end.
+    """
+    for i in reversed(range(len(places))):
+        if len(places[i]) > 1:
+            characters = places[i]
+            if characters[0] in ascii_uppercase:
+                characters = characters.lower()
+            elif characters == digits[1:]:
+                characters = digits
+            places.insert(i + 1, characters)
+            return
+    places.append(digits)
+
+
+# --- integers -------------------------------------------------------------------------
+
+
+def _new_integers(column: EncodedColumn, n: int, rng: np.random.Generator) -> list[int]:
+    """n integers that are as long as those of the column.
+
+    Where nearly all numbers of a length are known, new ones are longer.
+    """
+    known = set(column.levels.tolist())
+    known_lengths = [len(str(abs(value))) for value in known]
+    n_known_of = Counter(known_lengths)
+    indices = rng.integers(0, len(known_lengths), n).tolist()
+    wanted = Counter(known_lengths[i] for i in indices)
+    sign = 1
+    if max(known) < 0:
+        sign = -1
+    new_values = list[int]()
+    length = min(n_known_of)
+    n_wanted = 0  # integers of this length, and of shorter ones without room
+    while len(new_values) < n:
+        n_wanted += wanted[length]
+        low = 0 if length == 1 else 10 ** (length - 1)
+        high = min(10**length, _largest(column))
+        if high <= low:
+            raise DataError(
+                f"the dtype {column.levels.dtype} has too few other numbers for "
+                f"{n} new identifiers",
+                "convert it to int64, or drop it",
+                column=column.name,
+            )
+        n_free = high - low - n_known_of[length]
+        if n_free >= _SPARE_ROOM_OF_INTEGERS * n_wanted:
+            new_values += _integers_between(low, high, n_wanted, sign, known, rng)
+            n_wanted = 0
+        length += 1
+    return [new_values[i] for i in rng.permutation(n)]
+
+
+def _largest(column: EncodedColumn) -> int:
+    """The largest integer of the column's dtype."""
+    dtype = column.levels.dtype
+    if dtype.kind not in "iu":
+        longest = max(len(str(abs(value))) for value in column.levels.tolist())
+        return int(10 ** (longest + 1))
+    return int(np.iinfo(getattr(dtype, "numpy_dtype", dtype)).max)
+
+
+def _integers_between(
+    low: int, high: int, n: int, sign: int, known: set[int], rng: np.random.Generator
+) -> list[int]:
+    """n different integers from low to below high, with a sign, and not known."""
+    new_values = dict[int, None]()  # a set that keeps its order
+    while len(new_values) < n:
+        offsets = rng.integers(0, min(high - low, 2**62), n).tolist()
+        values = [sign * (low + offset) for offset in offsets]
+        new_values |= dict.fromkeys(value for value in values if value not in known)
+    return list(new_values)[:n]

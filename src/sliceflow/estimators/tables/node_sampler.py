@@ -1,0 +1,93 @@
+"""Draws of a column's cells from the nodes of its tree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from sliceflow.arrays import Floats, Ints, Mask
+from sliceflow.estimators.tables.columns import Column
+from sliceflow.estimators.tables.level_positions import LevelPositions
+from sliceflow.estimators.tables.rare_numbers import LevelRange
+from sliceflow.estimators.tables.ridge_regression import RidgeRegression
+from sliceflow.estimators.tables.trees import DrawnValues, Tree
+
+
+class DrawnCells(NamedTuple):
+    """Cells that were drawn from nodes of a tree."""
+
+    positions: LevelPositions  # (m,)
+    # (m,), which cells were observed in a row of the table, and so may disclose it. A
+    # prediction of a regression is a number of the table only by accident, and if it
+    # moved, a total would no longer be the sum of its parts.
+    is_observed: Mask
+
+
+@dataclass(frozen=True, eq=False)
+class NodeSampler:
+    """Draws cells of one column from the nodes of its tree.
+
+    Without a regression, the tree has positions: a cell has the one of a random row
+    of its node, or in a leaf one between two rows. With a regression, the tree has
+    residuals: a cell is what the regression predicts, plus a residual.
+    """
+
+    column: Column
+    tree: Tree
+    value_regression: RidgeRegression | None = None
+
+    def draw(
+        self,
+        node: Ints,
+        prediction: Floats | None,
+        rng: np.random.Generator,
+        clip: bool,
+    ) -> DrawnCells:
+        """Draw a cell from each of the nodes (m,).
+
+        `prediction` (m,) is that of the regression, None if there is no regression.
+        Sums of prediction and residual that are beyond the ends of the column are
+        `IMPOSSIBLE`, or with `clip` at the nearest end.
+        """
+        drawn = self.tree.draw(node, rng)
+        is_leaf = self.tree.is_leaf(node)
+        if self.value_regression is not None:
+            assert prediction is not None, "the tree has residuals of a regression"
+            between = drawn.below + drawn.fraction * (drawn.above - drawn.below)
+            residual = np.where(is_leaf, between, drawn.values)
+            positions = self.value_regression.to_positions(
+                self.column, prediction + residual, clip
+            )
+            return DrawnCells(positions, is_observed=np.full(len(node), False))
+        if not self.column.new_values.free_levels.any():
+            positions = LevelPositions(drawn.values)
+            return DrawnCells(positions, is_observed=np.full(len(node), True))
+        positions = self._interpolate(drawn, is_leaf)
+        is_observed = positions == drawn.values
+        is_observed |= (positions == drawn.below) | (positions == drawn.above)
+        return DrawnCells(positions, is_observed)
+
+    def _interpolate(self, drawn: DrawnValues, is_leaf: Mask) -> LevelPositions:
+        """Positions (m,) between two rows of leaves, where new values may be."""
+        between = self.column.new_values.interpolate(
+            low=LevelPositions(drawn.below),
+            high=LevelPositions(drawn.above),
+            fraction=drawn.fraction,
+            fallback=LevelPositions(drawn.values),
+        )
+        return LevelPositions(np.where(is_leaf, between, drawn.values))
+
+    def level_range(self, node: Ints) -> LevelRange:
+        """The lowest and the highest level among the rows of each node (m,).
+
+        Rows of a node above leaves are not sorted, so its range is that of the column.
+        """
+        lowest, highest = self.tree.leaf_range(node)
+        whole = LevelRange.of_column(self.column, len(node))
+        is_leaf = self.tree.is_leaf(node)
+        return LevelRange(
+            first=np.where(is_leaf, lowest, whole.first).astype(np.int64),
+            last=np.where(is_leaf, highest, whole.last).astype(np.int64),
+        )

@@ -1,0 +1,70 @@
+"""The parameters of a `TableFlow`: their choices and their checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+from sliceflow.estimators.tables.trees import TreeSettings
+from sliceflow.validation import (
+    MAX_COUNT,
+    is_int,
+    is_real,
+    require,
+    require_choice,
+    require_int,
+    require_verbosity,
+)
+
+# What samples have where the table has missing cells.
+MissingCells = Literal["model", "never"]
+# How levels of categories that few rows have are treated: they are kept with or without
+# a warning, or merged.
+RareLevels = Literal["warn", "keep", "merge"]
+
+
+def require_valid_parameters(parameters: Mapping[str, Any]) -> None:
+    """Raise a `ParameterError` for the first invalid parameter."""
+    _require_kinds(parameters["kinds"])
+    constraints = parameters["constraints"]
+    is_list = isinstance(constraints, list | tuple)
+    requirement = "a list of expressions such as ['a <= b']"
+    require(is_list, "constraints", constraints, requirement)
+    require_choice("rules", parameters["rules"], ("auto", "off"))
+    require_missing_cells(parameters["missing"])
+    _require_tree_settings(parameters["tree_settings"])
+    require_int("min_count", parameters["min_count"], 1)
+    require_choice("rare_levels", parameters["rare_levels"], get_args(RareLevels))
+    require_verbosity(parameters["verbose"])
+
+
+def require_missing_cells(missing: object) -> None:
+    """Raise a `ParameterError` unless the parameter `missing` is a choice."""
+    require_choice("missing", missing, get_args(MissingCells))
+
+
+def _require_kinds(kinds: object) -> None:
+    """Raise a `ParameterError` unless `kinds` is None or a dict with names as keys."""
+    is_valid = kinds is None
+    if isinstance(kinds, Mapping):
+        is_valid = all(isinstance(text, str) for text in [*kinds, *kinds.values()])
+    require(is_valid, "kinds", kinds, "None or a dict such as {'zip': 'category'}")
+
+
+def _is_count(value: object, minimum: int) -> bool:
+    """Whether a tree setting is an int from `minimum` to the largest count."""
+    return is_int(value, minimum) and is_real(value, minimum, MAX_COUNT)
+
+
+def _require_tree_settings(tree_settings: object) -> None:
+    """Raise a `ParameterError` unless the parameter is None, or numbers in range."""
+    is_valid = tree_settings is None
+    if isinstance(tree_settings, tuple) and len(tree_settings) in (2, 3):
+        settings = TreeSettings(*tree_settings)
+        is_valid = (
+            _is_count(settings.min_samples_leaf, 1)
+            and is_real(settings.ccp_factor, 0)
+            and _is_count(settings.n_neighbors, 0)
+        )
+    requirement = "None, TreeSettings(10, 2.5), or a tuple such as (10, 2.5)"
+    require(is_valid, "tree_settings", tree_settings, requirement)

@@ -1,0 +1,199 @@
+"""The plan of the fit of a table: in which order and how its columns are drawn.
+
+What takes a trial is None until the fit has chosen it, and prints as "auto".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from sliceflow.base.fit_plan import FitPlan
+from sliceflow.estimators.tables.choose_strategies import MAX_ROWS_PER_TRIAL
+from sliceflow.estimators.tables.neighbor_columns import may_use_neighbors
+from sliceflow.estimators.tables.predictors import MAX_PREDICTORS
+from sliceflow.estimators.tables.strategies import Strategy, uses_ridge
+from sliceflow.estimators.tables.table import Table
+from sliceflow.estimators.tables.table_rows import format_names
+from sliceflow.estimators.tables.trees import MAX_ROWS_PER_TREE, TreeSettings
+from sliceflow.saved_types import Between, Count, Label
+
+# About the cost of a fit, to tell users before it starts: seconds on one thread of an
+# x86-64 machine at 2.5 GHz. They were measured on 18 tables of 100 to 100,000 rows and
+# 4 to 80 columns: 15 of random numbers and categories, and penguins, diamonds and ofp
+# (benchmarks/table_sets.py). Fits took from a quarter to 2.5 times the estimate, and
+# less where the first trials said that near rows are no use. Users are told an order of
+# magnitude.
+# The trees of the chain, for each row and each column that a tree sees.
+SECONDS_PER_ROW_AND_PREDICTOR = 2e-6
+# A trial of a regression, for the same, of the rows that trials are limited to. Where
+# regressions are good, trees are tried as well, and it takes twice as long.
+SECONDS_PER_TRIAL_ROW_AND_PREDICTOR = 4e-6
+# A trial of near rows, most of which a detector takes, and that for each column.
+SECONDS_PER_NEIGHBOR_TRIAL = 0.05
+SECONDS_PER_NEIGHBOR_TRIAL_AND_COLUMN = 0.012
+# Reading a cell.
+SECONDS_PER_CELL = 1e-6
+
+# Bytes for each cell: of a fit, and of one that tries near rows, most of which is the
+# detector's. The peaks of 100 to 100,000 rows were measured, without what is imported.
+BYTES_PER_CELL = 200
+BYTES_PER_CELL_WITH_NEIGHBOR_TRIALS = 2_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class TablePlan(FitPlan):
+    """The plan of the fit of a table. It prints as a table."""
+
+    n_rows: Count
+    n_columns: Count
+    order: tuple[Label, ...]  # names of the columns, in the order of the chain
+    # How each of these columns is drawn; None if a trial will choose that.
+    strategies: tuple[Strategy | None, ...]
+    min_samples_leaf: Count  # see `TreeSettings`
+    ccp_factor: Annotated[float, Between(0)]
+    n_neighbors: Count | None = 0  # None if trials will choose it
+    rules: tuple[str, ...] = ()  # constraints, and dependencies that were found
+    identifiers: tuple[Label, ...] = ()  # columns whose values are made up
+    # How many trials the fit runs, to choose for which columns regressions are better
+    # than trees, whether a label has separate trees, and how many near rows are best:
+    # of these, that is the most.
+    n_regression_trials: Count = 0
+    n_label_trials: Count = 0
+    n_neighbor_trials: Count = 0
+
+    @property
+    def method(self) -> str:
+        """The method that draws rows, in a few words."""
+        if self.n_neighbors:
+            return "near rows and a chain of trees"
+        return "chain of trees"
+
+    @property
+    def n_trials(self) -> int:
+        """How many trials the fit runs, at most."""
+        return self.n_regression_trials + self.n_label_trials + self.n_neighbor_trials
+
+    @property
+    def chosen_strategies(self) -> tuple[Strategy, ...]:
+        """How each column is drawn; a ValueError if a trial has not chosen it yet."""
+        chosen = tuple(strategy for strategy in self.strategies if strategy is not None)
+        if len(chosen) < len(self.strategies):
+            raise ValueError("the fit has not chosen yet how columns are drawn")
+        return chosen
+
+    @property
+    def tree_settings(self) -> TreeSettings:
+        """How fine trees are, as `TableFlow(tree_settings=…)` takes it.
+
+        Raises a ValueError if the fit has not chosen yet how many near rows it takes.
+        """
+        if self.n_neighbors is None:
+            fact = "the fit has not chosen yet how many near rows it takes"
+            raise ValueError(f"{fact}: plan_ has the tree_settings of a fitted table")
+        return TreeSettings(self.min_samples_leaf, self.ccp_factor, self.n_neighbors)
+
+    def tree_settings_for(self, allow_missing: bool) -> TreeSettings:
+        """The settings to draw rows with or without missing cells.
+
+        Nearest rows give their missing cells to draws, so without these trees draw all
+        columns.
+        """
+        if allow_missing:
+            return self.tree_settings
+        return self.tree_settings._replace(n_neighbors=0)
+
+    def summary(self) -> Sequence[tuple[str, object]]:
+        """Names and values to print; those with the value "" are left out."""
+        return [
+            ("data", f"{self.n_rows} rows of {self.n_columns} columns"),
+            ("order", format_names(self.order)),
+            ("near rows", self._near_rows_in_words()),
+            ("trees", self._trees_in_words()),
+            ("separate trees", self._separate_trees_in_words()),
+            ("regressions", self._regressions_in_words()),
+            ("rules", format_names(self.rules)),
+            ("identifiers", format_names(self.identifiers)),
+            ("model", "keeps all rows"),
+        ]
+
+    def _near_rows_in_words(self) -> str:
+        if self.n_neighbors == 0:
+            return ""
+        if self.n_neighbors is None:
+            return "auto: smooth numbers from near rows, or from trees"
+        k = self.n_neighbors
+        return f"smooth numbers from the {k} rows nearest to a random one"
+
+    def _trees_in_words(self) -> str:
+        return (
+            f"leaves of {self.min_samples_leaf} rows or more; "
+            f"splits worth {self.ccp_factor:g} times noise"
+        )
+
+    def _separate_trees_in_words(self) -> str:
+        for name, strategy in zip(self.order, self.strategies, strict=True):
+            if strategy == "per_level":
+                return f"for each level of {name!s}"
+        if self.n_label_trials and None in self.strategies:
+            return "auto"
+        return ""
+
+    def _regressions_in_words(self) -> str:
+        """The names of columns that are drawn along a regression."""
+        if self.n_regression_trials and None in self.strategies:
+            return f"auto, of at most {self.n_regression_trials} columns"
+        names = []
+        for name, strategy in zip(self.order, self.strategies, strict=True):
+            if strategy is not None and uses_ridge(strategy):
+                names.append(name)
+        return format_names(names)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the fit, without the input data."""
+        n_cells = self.n_rows * max(1, len(self.order))
+        if self.n_neighbor_trials:
+            return BYTES_PER_CELL_WITH_NEIGHBOR_TRIALS * n_cells
+        return BYTES_PER_CELL * n_cells
+
+    @property
+    def seconds(self) -> float:
+        """About how long the fit takes, on one thread, with its trials."""
+        n_drawn = len(self.order)
+        seconds = SECONDS_PER_CELL * self.n_rows * n_drawn
+        if n_drawn == 0:
+            return seconds
+        # Each column sees those before it.
+        n_predictors = n_drawn + sum(min(k, MAX_PREDICTORS) for k in range(n_drawn))
+        n_fitted = min(self.n_rows, MAX_ROWS_PER_TREE)
+        seconds += SECONDS_PER_ROW_AND_PREDICTOR * n_fitted * n_predictors
+        n_tried = self.n_regression_trials + self.n_label_trials
+        n_trial_rows = min(self.n_rows, 2 * MAX_ROWS_PER_TRIAL)
+        n_trial_predictors = n_predictors * n_tried / n_drawn
+        seconds += (
+            SECONDS_PER_TRIAL_ROW_AND_PREDICTOR * n_trial_rows * n_trial_predictors
+        )
+        seconds_per_trial = SECONDS_PER_NEIGHBOR_TRIAL
+        seconds_per_trial += SECONDS_PER_NEIGHBOR_TRIAL_AND_COLUMN * n_drawn
+        return seconds + seconds_per_trial * self.n_neighbor_trials
+
+    def is_compatible_with(self, table: Table) -> bool:
+        """Whether a fit to a table, of the rows of a file, could have had this plan."""
+        names = tuple(table.names[c] for c in table.drawing_order)
+        if self.order != names or len(self.strategies) != len(names):
+            return False
+        if None in self.strategies or self.n_neighbors is None:
+            return False
+        for c, strategy in zip(
+            table.drawing_order, self.chosen_strategies, strict=True
+        ):
+            column = table.columns[c]
+            if uses_ridge(strategy) and not column.new_values.are_possible:
+                return False
+            if strategy == "per_level" and not column.is_binary:
+                return False
+        if self.n_neighbors == 0:
+            return True
+        return may_use_neighbors(table, self.chosen_strategies)

@@ -1,0 +1,73 @@
+"""Levels of categories that few rows have, and how they are merged.
+
+A level of fewer than `min_count` rows may tell who is in the table. Samples have it
+nevertheless, unless the user wants such levels to be merged: levels of texts become
+"other", and those of numbers, booleans and ordered categories become the next level in
+order. Texts that have too few rows even together become the most frequent level.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sliceflow.arrays import Ints
+from sliceflow.estimators.tables.cells import EncodedColumn
+from sliceflow.estimators.tables.columns import CATEGORY_KINDS, Column
+from sliceflow.estimators.tables.infer_columns import category_column
+
+# The level that rare levels become. If a column has this level already, in capitals or
+# not, it takes that one.
+OTHER = "other"
+
+
+def rare_level_codes(column: Column) -> Ints:
+    """The codes of a category's levels that fewer than `min_count` rows have."""
+    if column.kind not in CATEGORY_KINDS:
+        return np.empty(0, dtype=np.int64)
+    return column.level_codes[column.level_counts < column.min_count]
+
+
+def merge_rare_levels(column: Column) -> Column:
+    """The column without rare levels; the same one if there are none."""
+    rare = rare_level_codes(column)
+    frequent = np.setdiff1d(column.level_codes, rare)
+    if not len(rare) or not len(frequent):
+        return column
+    encoded = column.encoded
+    if encoded.value_type == "str" and column.kind == "category":
+        encoded, targets = _other_level(column, rare)
+    else:
+        nearest = np.abs(frequent[None, :] - rare[:, None]).argmin(axis=1)
+        targets = frequent[nearest]
+    new_code = np.arange(len(encoded.levels) + 1)
+    new_code[-1] = -1  # the code −1 of a missing cell is this last one
+    new_code[rare] = targets
+    merged = replace(encoded, codes=new_code[encoded.codes])
+    counts = np.bincount(merged.present_codes, minlength=len(merged.levels))
+    values = encoded.levels.tolist()
+    merged_into = dict[Any, Any]()
+    for code, target in zip(rare.tolist(), targets.tolist(), strict=True):
+        merged_into[values[code]] = values[target]
+    merged_column = category_column(merged, counts, column.kind)
+    return replace(merged_column, min_count=column.min_count, merged_levels=merged_into)
+
+
+def _other_level(column: Column, rare: Ints) -> tuple[EncodedColumn, Ints]:
+    """Add a level for all rare ones, if needed.
+
+    Returns the cells, and for each rare level the code of the level that it becomes.
+    """
+    encoded = column.encoded
+    texts = [str(level).lower() for level in encoded.levels.tolist()]
+    n_rows = int(np.isin(encoded.codes, rare).sum())
+    if OTHER in texts:
+        other = texts.index(OTHER)
+    elif n_rows >= column.min_count:
+        encoded = replace(encoded, labels=(*encoded.labels, OTHER))
+        other = len(texts)
+    else:
+        other = int(column.level_codes[column.level_counts.argmax()])
+    return encoded, np.full(len(rare), other)

@@ -1,0 +1,288 @@
+"""All rules of a table together: which rows keep them, and the order of drawing.
+
+`rules` has the kinds of rules, one by one. While rows are drawn column by column, some
+of their cells are `UNDRAWN`, and cells for which a rule has no solution are
+`IMPOSSIBLE` (`level_positions`). Rules *allow* a value, or not, and they *solve* for a
+cell that follows from others. Few functions write cells of rows:
+
+| function                      | question                         | writes            |
+|-------------------------------|----------------------------------|-------------------|
+| `RuleSet.broken`              | do rows break one rule?          | nothing           |
+| `RuleSet.allows`              | may a column have these values?  | nothing: it       |
+|                               |                                  | solves a copy     |
+| `solve_rules.solve_column`    | what follows for a column?       | nothing: it       |
+|                               |                                  | returns a column  |
+| `DraftRows.set_columns`       | (a model has drawn columns)      | these columns     |
+| `RuleSet.solve_rows`          | do finished rows keep all rules? | all cells that    |
+|                               |                                  | follow            |
+| `DependentHoles.solve_hidden` | (a hole has been filled again)   | holes that follow |
+|                               |                                  | from it           |
+
+A model draws only what rules allow given the columns before, and a finished row that
+breaks a rule is drawn anew (`chain`). Where holes of rows are filled, `imputing` writes
+what its models draw into these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
+from itertools import compress
+
+import numpy as np
+
+from sliceflow.arrays import Ints, Mask
+from sliceflow.errors import DataError, ParameterError
+from sliceflow.estimators.tables.columns import Column
+from sliceflow.estimators.tables.formats import MAX_EXACT_FLOAT
+from sliceflow.estimators.tables.level_positions import (
+    LevelPositions,
+    has_all_values,
+    is_impossible,
+    is_undrawn,
+)
+from sliceflow.estimators.tables.rules import (
+    CombinationRule,
+    MembershipRule,
+    Rule,
+    SolvableRule,
+    is_solvable,
+)
+from sliceflow.estimators.tables.solve_rules import solve_rows
+
+
+@dataclass(frozen=True, eq=False)
+class RuleSet:
+    """The rules of a table, its columns, and the positions of its rows."""
+
+    rules: tuple[Rule, ...]
+    columns: Sequence[Column]
+    cell_positions: LevelPositions  # (n, d), the table's own rows, which keep them
+    # The combinations that occur, by the indices of their columns: they are looked up
+    # many times.
+    _combinations: dict[tuple[int, ...], LevelPositions] = field(
+        default_factory=dict, init=False
+    )
+
+    # Whether the table itself keeps the rules
+
+    def check_rows(self) -> None:
+        """Raise a `DataError` if a row breaks a rule, or a sum cannot be computed."""
+        for rule in self.rules:
+            if is_solvable(rule) and not rule.is_discovered:
+                self._check_range_of_total(rule)
+        for rule in self.rules:
+            broken = self.broken(rule, self.cell_positions)
+            if broken.any():
+                row = int(np.flatnonzero(broken)[0])
+                raise DataError(
+                    f"the constraint {rule.text!r} does not hold in "
+                    f"{int(broken.sum())} rows, here with {self._cells(rule, row)}",
+                    "fix the rows, or leave it out",
+                    row,
+                )
+
+    def _check_range_of_total(self, rule: SolvableRule) -> None:
+        """Raise a `DataError` if a total has too many values to be computed exactly."""
+        total = self.columns[rule.column_indices[0]]
+        largest = np.abs(total.level_grid_values).max(initial=0)
+        if total.unit is not None and largest >= MAX_EXACT_FLOAT:
+            raise DataError(
+                "it spans more than 2^53 steps, too many for the constraint "
+                f"{rule.text!r} to be exact",
+                "divide the columns, or leave it out",
+                column=total.name,
+            )
+
+    def _cells(self, rule: Rule, row: int) -> str:
+        """The cells of a row of the table that a rule is about, as text."""
+        cells = []
+        for c in rule.column_indices:
+            column = self.columns[c]
+            value = column.levels.iloc[int(self.cell_positions[row, c])]
+            cells.append(f"{column.name}={value}")
+        return ", ".join(cells)
+
+    # In which order columns are drawn and solved
+
+    @cached_property
+    def rules_in_solving_order(self) -> list[SolvableRule]:
+        """Rules with a derived column, in the order in which they can be solved.
+
+        A total that is a part of another sum comes before that sum.
+        """
+        by_derived = dict[int, list[SolvableRule]]()
+        for rule in self.rules:
+            if is_solvable(rule):
+                by_derived.setdefault(rule.column_indices[0], []).append(rule)
+        in_order = list[SolvableRule]()
+        for c in _solving_order(by_derived):
+            in_order.extend(by_derived.get(c, []))
+        return in_order
+
+    def drawing_order(self, column_indices: Sequence[int]) -> list[int]:
+        """The columns in the order of drawing, derived ones after what they need."""
+        order = list(column_indices)
+        for rule in self.rules_in_solving_order:
+            derived, *others = rule.column_indices
+            if derived in order:
+                places = [order.index(other) for other in others if other in order]
+                behind = 1 + max(places, default=-1)
+                if order.index(derived) < behind:
+                    order.insert(behind, derived)
+                    order.remove(derived)
+        return order
+
+    def rules_that_give(self, c: int, drawn_indices: set[int]) -> list[SolvableRule]:
+        """The rules that give column c from the columns that are drawn."""
+        rules = []
+        for rule in self.rules_in_solving_order:
+            others = {other for other in rule.column_indices if other != c}
+            if c in rule.solvable_indices and others <= drawn_indices:
+                rules.append(rule)
+        return rules
+
+    # Which rows keep the rules
+
+    def allows(
+        self,
+        cell_positions: LevelPositions,
+        c: int,
+        row_indices: Ints,
+        positions: LevelPositions,
+    ) -> Mask:
+        """Whether a column may have certain positions, given what is drawn so far.
+
+        The rules are solved in a copy, for the cells that would follow: no row changes.
+
+        Parameters
+        ----------
+        cell_positions : (m, d), all rows that are being drawn; cells that are not drawn
+            yet are `UNDRAWN`
+        c : the index of the column
+        row_indices : (k,), the rows in question
+        positions : (k,), what the column would have in these rows
+        """
+        rules = self._rules_affected_by(c)
+        if not rules:
+            return np.full(len(row_indices), True)
+        trial = cell_positions[row_indices]
+        trial[:, c] = positions
+        may_change = is_undrawn(trial)
+        derived = [rule.column_indices[0] for rule in self.rules_in_solving_order]
+        may_change[:, c] = c in derived
+        return self._solve_and_check(rules, trial, may_change)
+
+    def solve_rows(self, cell_positions: LevelPositions, may_change: Mask) -> Mask:
+        """Solve rules for cells of rows (m, d), in place, and check all rules.
+
+        Only the cells in `may_change` change: (m, d) for each cell, or (d,) for whole
+        columns. Returns which rows (m,) keep all rules. A row with a cell that is still
+        not drawn, or has no solution, does not count as one that does.
+        """
+        keeps_rules = self._solve_and_check(self.rules, cell_positions, may_change)
+        return keeps_rules & ~is_undrawn(cell_positions).any(axis=1)
+
+    def _rules_affected_by(self, c: int) -> list[Rule]:
+        """The rules about column c, or about columns that may follow from it."""
+        changing = {c}
+        for rule in self.rules_in_solving_order:
+            if changing & set(rule.column_indices):
+                changing |= set(rule.column_indices)
+        return [rule for rule in self.rules if changing & set(rule.column_indices)]
+
+    def _solve_and_check(
+        self, rules: Sequence[Rule], cell_positions: LevelPositions, may_change: Mask
+    ) -> Mask:
+        """Solve rules for cells of rows (m, d), in place, and check these rules.
+
+        `may_change` is (m, d) or (d,). Returns which rows (m,) can keep the rules. A
+        row with a cell that is `IMPOSSIBLE` cannot.
+        """
+        to_solve = [rule for rule in self.rules_in_solving_order if rule in rules]
+        solve_rows(to_solve, self.columns, cell_positions, may_change)
+        keeps_rules = np.asarray(~is_impossible(cell_positions).any(axis=1))
+        for rule in rules:
+            keeps_rules[keeps_rules] = ~self.broken(rule, cell_positions[keeps_rules])
+        return keeps_rules
+
+    def broken(self, rule: Rule, cell_positions: LevelPositions) -> Mask:
+        """Which rows (m,) of (m, d) break a rule, as far as they are drawn."""
+        if isinstance(rule, MembershipRule):
+            positions = cell_positions[:, rule.column_indices[0]]
+            is_listed = np.isin(positions, rule.positions)
+            return ~is_undrawn(positions) & ~is_listed
+        if isinstance(rule, CombinationRule):
+            return self._broken_combinations(rule, cell_positions)
+        # A rule with a missing cell holds.
+        row_indices = np.flatnonzero(
+            has_all_values(cell_positions, rule.column_indices)
+        )
+        broken = np.zeros(len(cell_positions), dtype=bool)
+        broken[row_indices] = rule.is_broken(self.columns, cell_positions[row_indices])
+        return broken
+
+    def _broken_combinations(
+        self, rule: CombinationRule, cell_positions: LevelPositions
+    ) -> Mask:
+        """Which rows (m,) have a combination of drawn cells that does not occur."""
+        combinations = cell_positions[:, rule.column_indices]
+        is_drawn = ~is_undrawn(combinations)
+        broken = np.zeros(len(cell_positions), dtype=bool)
+        for pattern in np.unique(is_drawn[is_drawn.any(axis=1)], axis=0):
+            has_pattern = np.asarray((is_drawn == pattern).all(axis=1))
+            drawn_indices = tuple(compress(rule.column_indices, pattern))
+            drawn = combinations[has_pattern][:, pattern]
+            broken[has_pattern] = ~self._occurs(drawn, drawn_indices)
+        return broken
+
+    def _occurs(
+        self, combinations: LevelPositions, column_indices: tuple[int, ...]
+    ) -> Mask:
+        """Which combinations of positions (m, k) of some columns are in the table."""
+        import pandas as pd
+
+        if column_indices not in self._combinations:
+            in_table = pd.DataFrame(self.cell_positions[:, column_indices])
+            distinct = in_table.drop_duplicates().to_numpy()
+            self._combinations[column_indices] = LevelPositions(distinct)
+        occurring = self._combinations[column_indices]
+        df = pd.DataFrame(np.concatenate((occurring, combinations)))
+        # Groups are numbered as they appear, so those of the table come first.
+        group = df.groupby([*df], sort=False).ngroup().to_numpy()
+        return np.asarray(group[len(occurring) :] < len(occurring))
+
+
+def _solving_order(
+    by_derived: Mapping[int, Sequence[SolvableRule]],
+) -> list[int]:
+    """Columns of rules, so that each comes behind those from which it follows.
+
+    `by_derived` has the rules of each derived column. A `ParameterError` says that two
+    constraints derive one column, or that some go in a circle.
+    """
+    sources = dict[int, set[int]]()
+    for derived, rules in by_derived.items():
+        constraints = [rule.text for rule in rules if not rule.is_discovered]
+        if len(constraints) > 1:
+            raise ParameterError(
+                "constraints",
+                constraints,
+                "compute the same column",
+                "leave one of them out",
+            )
+        sources[derived] = set[int]()
+        for rule in rules:
+            sources[derived].update(rule.column_indices[1:])
+    try:
+        return list(TopologicalSorter(sources).static_order())
+    except CycleError as error:
+        columns_in_circle = error.args[1]
+        raise ParameterError(
+            "constraints",
+            by_derived[columns_in_circle[0]][0].text,
+            "is in a circle of sums",
+            "leave one out",
+        ) from error

@@ -1,0 +1,348 @@
+"""A table whose columns and rules are known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sliceflow.arrays import Ints, Mask
+from sliceflow.engine.random import Seed
+from sliceflow.errors import ParameterError
+from sliceflow.estimators.tables.column_data import ColumnData
+from sliceflow.estimators.tables.columns import Column
+from sliceflow.estimators.tables.infer_columns import infer_column
+from sliceflow.estimators.tables.level_positions import (
+    LevelPositions,
+    has_all_values,
+    is_undrawn,
+)
+from sliceflow.estimators.tables.parse_constraints import parse_constraint
+from sliceflow.estimators.tables.rare_levels import merge_rare_levels
+from sliceflow.estimators.tables.rule_search import find_rules
+from sliceflow.estimators.tables.rule_set import RuleSet
+from sliceflow.estimators.tables.rules import (
+    LinearRule,
+    LookupRule,
+    ProductRule,
+    Rule,
+    SolvableRule,
+    is_solvable,
+)
+from sliceflow.estimators.tables.solve_rules import solve_column
+from sliceflow.estimators.tables.table_rows import (
+    TableRows,
+    format_names,
+    make_dataframe,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def generator(seed: Seed) -> np.random.Generator:
+    """A random number generator of numpy, made from a seed."""
+    return np.random.default_rng(seed.key)
+
+
+@dataclass(frozen=True)
+class FoundRule:
+    """A rule that was found in the rows of a table.
+
+    Attributes
+    ----------
+    text : str
+        The rule in words, such as "total = net + tax".
+    share : float
+        The share of the rows with all its cells that keep it.
+    columns : tuple
+        The names of its columns, the derived one first.
+    """
+
+    text: str
+    share: float
+    columns: tuple[Any, ...]
+
+    def __repr__(self) -> str:
+        """Such as "total = net + tax (all rows)"."""
+        if self.share == 1:
+            return f"{self.text} (all rows)"
+        return f"{self.text} ({100 * self.share:.4g} % of rows)"
+
+
+def _follows_from_others(rule: Rule, determinants: Mapping[int, set[int]]) -> bool:
+    """Whether a column follows from a determinant by way of another column.
+
+    `determinants` has those of each dependent. For example, the country follows from
+    the postal code, because the town does, and the country follows from the town.
+    """
+    if not isinstance(rule, LookupRule):
+        return False
+    dependent, determinant = rule.column_indices
+    for other in determinants[dependent]:
+        if determinant in determinants.get(other, set()):
+            return True
+    return False
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """The rows of a model, with their columns and rules."""
+
+    rows: TableRows  # as the user passed them
+    columns: tuple[Column, ...]  # their kinds, levels and grids
+    rule_set: RuleSet  # the rules that hold in every row
+    cell_positions: LevelPositions  # (n, d), the positions of all cells
+    approximate_rules: tuple[SolvableRule, ...] = ()  # these hold in nearly every row
+
+    @classmethod
+    def from_rows(
+        cls,
+        rows: TableRows,
+        kinds: Mapping[Any, str],
+        constraints: Sequence[str],
+        *,
+        search_rules: bool = True,
+        min_count: int = 1,
+        merges_rare_levels: bool = False,
+    ) -> Table:
+        """Infer what the columns of rows are, and which rules hold between them.
+
+        An error names the column, row or constraint that is wrong.
+
+        Parameters
+        ----------
+        rows : the user's rows
+        kinds : the kinds of some columns, by their names as texts
+        constraints : expressions, as users write them (`parse_constraints`)
+        search_rules : whether to find more rules in the rows (`rule_search`)
+        min_count : numbers of fewer rows are not drawn (`rare_numbers`)
+        merges_rare_levels : whether to merge levels of fewer rows (`rare_levels`)
+        """
+        _check_names(rows, kinds)
+        distinct = _first_occurrences(rows)
+        columns = list[Column]()
+        for encoded in rows.columns:
+            column = infer_column(encoded, distinct, kinds.get(str(encoded.name)))
+            column = replace(column, min_count=min_count)
+            if merges_rare_levels:
+                column = merge_rare_levels(column)
+            columns.append(column)
+        cell_positions = LevelPositions(
+            np.column_stack([column.positions for column in columns])
+        )
+        rules = [parse_constraint(text, columns) for text in constraints]
+        no_rules = RuleSet((), columns, cell_positions)
+        table = cls(rows, tuple(columns), no_rules, cell_positions).with_rules(rules)
+        table.rule_set.check_rows()
+        if not search_rules:
+            return table
+        found = find_rules(columns, cell_positions, rules)
+        approximate_rules = [
+            rule for rule in found if rule.share < 1 and is_solvable(rule)
+        ]
+        table = table.with_rules([rule for rule in found if rule.share == 1])
+        return replace(table, approximate_rules=tuple(approximate_rules))
+
+    def with_rules(self, more: Sequence[Rule]) -> Table:
+        """The table with more rules.
+
+        Some rules need values that occur in the table (`needs_observed_values`). No new
+        values are drawn in the columns of these.
+        """
+        newly_observed_only = set[int]()
+        for rule in more:
+            if rule.needs_observed_values:
+                newly_observed_only.update(rule.column_indices)
+        columns = []
+        for c, column in enumerate(self.columns):
+            observed_only = column.observed_only or c in newly_observed_only
+            columns.append(replace(column, observed_only=observed_only))
+        rule_set = RuleSet((*self.rule_set.rules, *more), columns, self.cell_positions)
+        return replace(self, columns=tuple(columns), rule_set=rule_set)
+
+    @cached_property
+    def names(self) -> list[Any]:
+        """The names of all columns."""
+        return [column.name for column in self.columns]
+
+    @cached_property
+    def drawing_order(self) -> list[int]:
+        """Indices of the columns that the chain draws, in the order of drawing.
+
+        Categories of two levels, as labels often are, come first, so that the models of
+        all other columns see them.
+        """
+        modeled = [c for c, column in enumerate(self.columns) if column.is_modeled]
+        modeled.sort(key=lambda c: not self.columns[c].is_binary)
+        return replace(self.rule_set, rules=self.all_rules).drawing_order(modeled)
+
+    @property
+    def all_rules(self) -> tuple[Rule, ...]:
+        """The rules that hold in every row, and those in nearly every row."""
+        return (*self.rule_set.rules, *self.approximate_rules)
+
+    @cached_property
+    def found_rules(self) -> list[FoundRule]:
+        """The rules that were found, without those that follow from others."""
+        determinants = dict[int, set[int]]()
+        for rule in self.all_rules:
+            if isinstance(rule, LookupRule):
+                dependent, determinant = rule.column_indices
+                determinants.setdefault(dependent, set()).add(determinant)
+        found = []
+        for rule in self.all_rules:
+            if rule.is_discovered and not _follows_from_others(rule, determinants):
+                names = tuple(self.names[c] for c in rule.column_indices)
+                found.append(FoundRule(rule.text, rule.share, names))
+        return found
+
+    def shares_kept(self, cell_positions: LevelPositions) -> dict[str, float]:
+        """The share of rows (m, d) that keep each of `found_rules`, by its text.
+
+        Rows with a missing cell in the columns of a rule do not count for it. If no
+        rows are left, the share is 1.
+        """
+        found_texts = {rule.text for rule in self.found_rules}
+        shares = {}
+        for rule in self.all_rules:
+            if rule.text not in found_texts:
+                continue
+            if not isinstance(rule, LinearRule | LookupRule | ProductRule):
+                continue
+            is_complete = has_all_values(cell_positions, rule.column_indices)
+            shares[rule.text] = 1.0
+            if is_complete.any():
+                broken = rule.is_broken(self.columns, cell_positions[is_complete])
+                shares[rule.text] = 1 - float(broken.mean())
+        return shares
+
+    def rules_that_give(
+        self, c: int, drawn_indices: Iterable[int]
+    ) -> list[SolvableRule]:
+        """The rules that compute column c from drawn columns and constants.
+
+        An approximate rule counts only if no exact one computes the column.
+        """
+        usable = {*drawn_indices, *self._constant_indices}
+        rules = self.rule_set.rules_that_give(c, usable)
+        for rule in self.approximate_rules:
+            derived, *others = rule.column_indices
+            if not rules and c == derived and usable.issuperset(others):
+                rules.append(rule)
+        return rules
+
+    @cached_property
+    def _constant_indices(self) -> list[int]:
+        """Indices of columns with one value, which no model draws."""
+        return [
+            c
+            for c, column in enumerate(self.columns)
+            if column.n_levels and not column.is_modeled
+        ]
+
+    def rows_to_draw(self, c: int, drawn_indices: Iterable[int]) -> Mask:
+        """Which rows (n,) have a cell of column c that no exact rule computes."""
+        usable = {*drawn_indices, *self._constant_indices}
+        rules = self.rule_set.rules_that_give(c, usable)
+        return is_undrawn(solve_column(rules, self.columns, self.cell_positions, c))
+
+    def column_data(self, c: int, predictors: Sequence[int]) -> ColumnData:
+        """What a model of column c, drawn from `predictors`, is fitted to."""
+        predictor_indices = np.array(predictors, dtype=np.int64)
+        return ColumnData(self.columns, self.cell_positions, c, predictor_indices)
+
+    @cached_property
+    def unique_rows(self) -> set[bytes]:
+        """The rows that occur once, as bytes of their positions.
+
+        A new row that equals one of them is a copy. Empty if most rows occur more than
+        once: then equal rows are usual, and no copies.
+        """
+        counts = Counter(row.tobytes() for row in self.cell_positions)
+        unique = {row for row, count in counts.items() if count == 1}
+        if 2 * len(unique) <= len(self.cell_positions):
+            return set()
+        return unique
+
+    def copies_unique_row(self, cell_positions: LevelPositions) -> Mask:
+        """Which rows of positions (m, d) copy a row that occurs once."""
+        return np.array(
+            [row.tobytes() in self.unique_rows for row in cell_positions], dtype=bool
+        )
+
+    def positions_of(
+        self,
+        rows: TableRows,
+        *,
+        new_as_missing: bool = False,
+        outside_as_missing: bool = False,
+    ) -> LevelPositions:
+        """The positions (m, d) of other rows. An error names a value that cannot be.
+
+        With `new_as_missing`, new levels of categories count as missing cells, and with
+        `outside_as_missing`, numbers outside the range of their column.
+        """
+        others = rows.align_columns(self.rows).columns
+        positions = []
+        for column, encoded in zip(self.columns, others, strict=True):
+            column_positions = column.encode(
+                encoded,
+                new_as_missing=new_as_missing,
+                outside_as_missing=outside_as_missing,
+            )
+            positions.append(column_positions)
+        return LevelPositions(np.column_stack(positions))
+
+    def to_dataframe(
+        self,
+        cell_positions: LevelPositions,
+        seed: Seed,
+        given: Mapping[int, pd.Series] | None = None,
+    ) -> pd.DataFrame:
+        """A DataFrame of rows with positions (m, d).
+
+        `given` columns have one value in all rows, which is passed as a Series of one.
+        """
+        named_columns = []
+        for c, column in enumerate(self.columns):
+            if given and c in given:
+                series = given[c].repeat(len(cell_positions)).reset_index(drop=True)
+                named_columns.append((column.name, series))
+            elif column.kind != "drop":
+                series = _decode(
+                    column, cell_positions[:, c], seed.child("identifiers", c)
+                )
+                named_columns.append((column.name, series))
+        return make_dataframe(self.rows, named_columns)
+
+
+def _decode(column: Column, positions: LevelPositions, seed: Seed) -> pd.Series:
+    """The values (m,) of new rows; identifiers are made up."""
+    if column.kind == "identifier":
+        return column.draw_identifiers(positions, generator(seed))
+    return column.decode(positions)
+
+
+def _check_names(rows: TableRows, kinds: Mapping[Any, str]) -> None:
+    """Raise a `ParameterError` for a kind of a column that is not there."""
+    names = [encoded.name for encoded in rows.columns]
+    texts = [str(name) for name in names]
+    for name, kind in kinds.items():
+        if name not in texts:
+            fact = f"names {name!r}, which is not a column"
+            hint = f"there are {format_names(names)}"
+            raise ParameterError("kinds", {name: kind}, fact, hint)
+
+
+def _first_occurrences(rows: TableRows) -> Ints:
+    """The indices of rows that do not repeat an earlier row."""
+    import pandas as pd
+
+    codes = pd.DataFrame({c: column.codes for c, column in enumerate(rows.columns)})
+    is_repeated = codes.duplicated().to_numpy()
+    return np.flatnonzero(~is_repeated)

@@ -1,0 +1,153 @@
+"""Axis steps, the last ones of a fit of vectors: they make columns exact.
+
+The steps of the flow place the particles that they were fitted to better than fresh
+ones. So axis steps are fitted twice, each time from where the flow ended: once to the
+particles that the user keeps, and once to fresh particles, for the model. The first
+maps are thrown away, and the particles of the second.
+
+Checkpoints do not see these steps, which are few: a fit that is resumed after its flow
+does them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sliceflow.base.distributed import across_ranks
+from sliceflow.base.protocols import FlowEnd
+from sliceflow.engine.allocation import extra_y, stratified_indices
+from sliceflow.engine.batches import Target
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
+from sliceflow.engine.events import FlowListener
+from sliceflow.engine.flow import FlowSpec, FlowState, ParticleNoise, replay, simulate
+from sliceflow.engine.model_steps import ModelStep
+from sliceflow.engine.random import Seed
+from sliceflow.estimators.vectors.plan import AXIS_TRANSPORT, VectorPlan
+from sliceflow.estimators.vectors.tuned import TunedVectors
+from sliceflow.estimators.vectors.units import as_cloud
+
+
+@dataclass(frozen=True)
+class AxisSteps:
+    """The axis steps of a fit: their stage, and this rank's data as they see them."""
+
+    spec: FlowSpec
+    tuned: TunedVectors
+    data_cloud: Cloud
+
+    @classmethod
+    def for_fit(cls, tuned: TunedVectors) -> AxisSteps:
+        """The axis steps of a fit, on all ranks."""
+        planned_fit = tuned.planned_fit
+        spec = planned_fit.plan.flow_spec(
+            planned_fit.seed, planned_fit.device, only="axis"
+        )
+        return cls(across_ranks(spec, planned_fit.ranks), tuned, tuned.axis_cloud())
+
+    def fit_to_kept(self, kept: Cloud, kept_y: FlowY | None, flow_end: FlowEnd) -> None:
+        """Move the kept particles, in place, by axis steps that are fitted to them.
+
+        Parameters
+        ----------
+        kept : the kept particles of this rank, in any order
+        kept_y : the flow_y of the kept particles of all ranks, in the same order
+        flow_end : where the flow ended: steps and seconds are counted on, and its
+            listeners are called after each of these steps
+        """
+        # No model stores these maps.
+        stages = [replace(stage, stores_maps=False) for stage in self.spec.stages]
+        spec = replace(self.spec, stages=stages)
+        counted_on = FlowState(
+            steps_done=flow_end.state.steps_done,
+            steps_skipped=flow_end.state.steps_skipped,
+            seconds=flow_end.state.seconds,
+        )
+        self._simulate(spec, kept, kept_y, counted_on, flow_end.listeners)
+
+    def fit_for_model(self, steps: Sequence[ModelStep]) -> list[ModelStep]:
+        """The flow's steps, and then axis steps that are fitted to fresh particles."""
+        fresh, fresh_y = _fresh_particles(self.tuned, steps)
+        continued = FlowState(model_steps=list(steps))
+        self._simulate(self.spec, fresh, fresh_y, continued, listeners=())
+        return continued.model_steps
+
+    def _simulate(
+        self,
+        spec: FlowSpec,
+        particles: Cloud,
+        all_y: FlowY | None,
+        state: FlowState,
+        listeners: Sequence[FlowListener],
+    ) -> None:
+        """Make the columns of this rank's particles exact, in place.
+
+        `all_y` is the y of the particles of all ranks. If each class has its own maps,
+        the particles are sorted by class for the steps, and put back after the last.
+        """
+        n_particles = particles.x.shape[1]
+        batches = self.tuned.batches(n_particles, all_y, AXIS_TRANSPORT.max_samples)
+        target = Target.from_cloud(self.data_cloud, batches)
+        if isinstance(all_y, SeparateClassIndices):
+            # One process has all particles: several have no maps of every class.
+            with particles.in_class_order() as (by_class, _):
+                simulate(spec, by_class, target, listeners=listeners, state=state)
+        else:
+            simulate(spec, particles, target, listeners=listeners, state=state)
+
+
+def _fresh_particles(
+    tuned: TunedVectors, steps: Sequence[ModelStep]
+) -> tuple[Cloud, FlowY | None]:
+    """Fresh particles of this rank, moved by a model; also the y of those of all."""
+    planned_fit = tuned.planned_fit
+    plan = planned_fit.plan
+    seed = planned_fit.seed.child("fresh")
+    n_axis_particles = plan.n_axis_particles
+    y = None
+    row_y = tuned.row_y
+    if row_y is not None:
+        y = _fresh_y(plan, row_y, seed)
+        n_axis_particles = len(y)
+    shard = planned_fit.ranks.own_shard(n_axis_particles)
+    own_y = None
+    if y is not None:
+        own_y = y.take(shard.slice)
+    starts = seed.child("start")
+    rows = sobol_normal(shard.first, shard.count, plan.n_columns, starts)
+    fresh = as_cloud(rows.to(plan.torch_dtype), own_y, planned_fit.device)
+    particle_noise = ParticleNoise(seed.child("particles"), shard.first)
+    replay(
+        plan.flow_spec(planned_fit.seed, planned_fit.device, only="flow"),
+        steps,
+        fresh,
+        particle_noise,
+    )
+    return fresh, y
+
+
+def _fresh_y(plan: VectorPlan, row_y: FlowY, seed: Seed) -> FlowY:
+    """Conditions of fresh particles, in proportion, with enough of each class."""
+    indices = stratified_indices(row_y, plan.n_axis_particles, seed.child("conditions"))
+    y = row_y.take(indices)
+    return y.concatenate(extra_y(y_p=y, y_q=row_y, seed=seed))
+
+
+def sobol_normal(first: int, n: int, d: int, seed: Seed) -> Tensor:
+    """Points `first` to first + n of a Sobol sequence, mapped to N(0, I): (n, d).
+
+    They are random for more columns than the sequence is known for.
+    """
+    engine = torch.quasirandom.SobolEngine
+    if d > engine.MAXDIM:
+        return seed.normal(n, d, first_row=first)
+    scramble_seed = int(seed.uniform(1, 1) * 2**31)
+    sequence: Any = engine(d, True, scramble_seed)  # type: ignore[no-untyped-call]
+    u: Tensor = sequence.fast_forward(first).draw(n, dtype=torch.float64)
+    x: Tensor = torch.special.ndtri(u.clamp(2**-40, 1 - 2**-40))
+    return x

@@ -1,0 +1,358 @@
+"""The fit of vectors: plan it, tune it, move the particles, make the columns exact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sliceflow.base.checkpoints import Checkpoints
+from sliceflow.base.distributed import across_ranks
+from sliceflow.base.flow_estimator import choose_n_particles, run_flow
+from sliceflow.base.particles import ParticleAllocation
+from sliceflow.base.protocols import FitResult, FlowEnd, ParticleResult
+from sliceflow.base.ranks import ONE_PROCESS, Communicator
+from sliceflow.base.rows import RowConditions
+from sliceflow.base.vector_rows import VectorRows, read_rows
+from sliceflow.devices import require_memory
+from sliceflow.engine.allocation import MIN_PARTICLES
+from sliceflow.engine.batches import Batches, Target
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.encoded_y import SeparateClassIndices, separate_classes_or_none
+from sliceflow.engine.events import FlowListener
+from sliceflow.engine.flow import ParticleNoise, Step, resolve_map_sharing
+from sliceflow.engine.labels import as_array
+from sliceflow.engine.model_steps import ModelStep
+from sliceflow.engine.random import Seed
+from sliceflow.engine.shrinkage import inverse_sample_sizes, shrunk_flow
+from sliceflow.engine.y_encoders import ClassEncoder
+from sliceflow.errors import CopyWarning, ParameterError
+from sliceflow.estimators.vectors.axis_steps import AxisSteps
+from sliceflow.estimators.vectors.fitted import FittedVectors
+from sliceflow.estimators.vectors.local import PlannedLocalVectorFit
+from sliceflow.estimators.vectors.parameters import VectorParameters
+from sliceflow.estimators.vectors.plan import (
+    VectorPlan,
+    max_directions,
+    plan_vectors,
+    uses_local_conditions,
+)
+from sliceflow.estimators.vectors.smoother import Smoother
+from sliceflow.estimators.vectors.tuned import TunedVectors, scalers_of_classes
+from sliceflow.estimators.vectors.units import ColumnScaler, scale_by_class
+from sliceflow.metrics.copying import evidence_of_copying
+
+
+@dataclass(frozen=True)
+class VectorAdapter:
+    """Reads rows of vectors and plans their fit, for one estimator."""
+
+    parameters: VectorParameters
+    device: torch.device
+    # scikit-learn's check of the number and the names of columns
+    validate: Callable[[Any], NDArray[Any]]
+    ranks: Communicator = ONE_PROCESS
+
+    def read(self, X: Any, y: Any) -> VectorRows:
+        """The user's rows, checked."""
+        rows = read_rows(X, self.validate)
+        if y is not None:
+            y = as_array(y)
+            rows = replace(rows, conditions=RowConditions.infer(y, len(rows)))
+        if self.ranks.size == 1:
+            return rows
+        return self._with_all_conditions(rows, y)
+
+    def _with_all_conditions(
+        self, rows: VectorRows, y: NDArray[Any] | None
+    ) -> VectorRows:
+        """This rank's rows with the conditions of all ranks, and their place there."""
+        n, d = rows.X.shape
+        what = f"X of {rows.X.dtype} with {d} columns and {describe_y(y)}"
+        shard = self.ranks.shard_by_counts(n, what)
+        row_conditions = None
+        if y is not None:
+            row_conditions = RowConditions.infer(
+                self.ranks.all_gather_rows(y), shard.total
+            )
+        return replace(rows, conditions=row_conditions, rank_shard=shard)
+
+    def plan_fit(
+        self, rows: VectorRows, seed: Seed
+    ) -> PlannedVectorFit | PlannedLocalVectorFit:
+        """Plan a fit of these rows; an error if that is impossible."""
+        parameters = self.parameters
+        n_ranks = self.ranks.size
+        n_classes = 0
+        if rows.conditions is not None:
+            encoder = rows.conditions.encoder
+            if uses_local_conditions(encoder, parameters, n_ranks):
+                return PlannedLocalVectorFit.for_rows(
+                    rows, parameters, seed, self.device
+                )
+            n_classes = rows.n_classes
+        n_particles = choose_n_particles(
+            parameters.n_particles, rows.n_all_rows, n_classes, n_ranks
+        )
+        # Maps of few particles would be poor for fresh ones.
+        n_flow_particles = max(n_particles, MIN_PARTICLES)
+        allocation = ParticleAllocation(n_particles, n_flow_particles)
+        if rows.conditions is not None:
+            allocation = self._allocate_particles(
+                rows.conditions, n_particles, seed.child("conditions")
+            )
+        plan = plan_vectors(rows, parameters, allocation, self.device, n_ranks)
+        self._require_memory(plan, len(rows.X))
+        return PlannedVectorFit(plan, rows, seed, self.ranks, self.device, allocation)
+
+    def _allocate_particles(
+        self, row_conditions: RowConditions, n_particles: int, seed: Seed
+    ) -> ParticleAllocation:
+        """The particles of a flow, with y in the proportions of the rows.
+
+        Raises a `ParameterError` if every class must have its own maps but cannot.
+        """
+        xi = self.parameters.amplifier
+        sharing = resolve_map_sharing(xi, row_conditions.encoder.condition_dim)
+        if sharing == "separate" and not isinstance(
+            row_conditions.encoder, ClassEncoder
+        ):
+            fact = "fits each class separately, but y is continuous"
+            hint = "use a finite amplifier, or labels (n,)"
+            raise ParameterError("amplifier", xi, fact, hint)
+        if sharing == "separate" and self.ranks.size > 1:
+            fact = "fits each class separately, which several ranks cannot do"
+            hint = "use a finite amplifier, or one process"
+            raise ParameterError("amplifier", xi, fact, hint)
+        # The seed of the conditions also draws the order in which particles move, as
+        # `in_proportion` explains.
+        return ParticleAllocation.in_proportion(
+            row_conditions, n_particles, sharing, seed, mixing_seed=seed
+        )
+
+    def _require_memory(self, plan: VectorPlan, n_shard: int) -> None:
+        """Raise a `NotEnoughMemoryError` if the device cannot hold the fit.
+
+        This rank has `n_shard` rows.
+        """
+        m_shard = self.ranks.own_shard(plan.n_flow_particles).count
+        n_directions = max_directions(plan.frame_kind, plan.n_columns)
+        what = (
+            f"{m_shard} moving particles, for n_particles={plan.n_particles}, "
+            f"{n_shard} rows of {plan.n_columns} columns and up to {n_directions} "
+            "directions need"
+        )
+        hint = (
+            "lower n_particles, the number of columns, directions or bins, or n_knots"
+        )
+        require_memory(plan.fit_bytes(n_shard, m_shard), self.device, what, hint)
+
+
+def describe_y(y: NDArray[Any] | None) -> str:
+    """The kind and the shape of a user's y, which all ranks must share."""
+    if y is None:
+        return "no y"
+    if y.ndim == 1:
+        return f"y of {y.dtype.kind} and shape (n,)"
+    widths = ", ".join(str(width) for width in y.shape[1:])
+    return f"y of {y.dtype.kind} and shape (n, {widths})"
+
+
+@dataclass(frozen=True)
+class PlannedVectorFit:
+    """A planned fit of a flow. No particle has moved yet, and no data are loaded."""
+
+    plan: VectorPlan
+    rows: VectorRows  # the user's, checked
+    seed: Seed
+    ranks: Communicator
+    device: torch.device
+    allocation: ParticleAllocation
+    checkpoints: Checkpoints | None = None
+
+    def with_checkpoints(self, checkpoints: Checkpoints) -> PlannedVectorFit:
+        """The same fit, which writes checkpoints and resumes from the last one."""
+        return replace(self, checkpoints=checkpoints)
+
+    def run(self, listeners: Sequence[FlowListener]) -> FitResult[FittedVectors]:
+        """Choose the bandwidth, move the particles, and make their columns exact.
+
+        The flow goes on where a checkpoint ended, if there is one.
+        """
+        running = RunningVectors(self.tune())
+        return run_flow(running, listeners, self.ranks, self.checkpoints)
+
+    def tune(self) -> TunedVectors:
+        """This fit with the bandwidth that "auto" chooses, and the units of its rows.
+
+        Only the bandwidth takes a trial: `plan_vectors` has resolved all other
+        settings. This is the first thing that a fit does.
+        """
+        plan = self.plan
+        row_y = self.allocation.row_y
+        scalers_by_class = scalers_of_classes(
+            self.rows, row_y, plan.standardize, self.ranks
+        )
+        scaled_rows = scale_by_class(
+            scalers_by_class, self.rows.X, separate_classes_or_none(row_y)
+        )
+        smoother = None
+        if plan.bandwidth != 0:
+            smoother = Smoother.from_data(
+                plan.bandwidth,
+                self.ranks.all_gather_rows(scaled_rows),
+                row_y,
+                plan.options.n_neighbors,
+                self.ranks,
+            )
+            plan = replace(plan, bandwidth=smoother.bandwidth)
+        return TunedVectors(
+            replace(self, plan=plan), scalers_by_class, scaled_rows, smoother
+        )
+
+
+class RunningVectors:
+    """The flow of vectors while it runs: the particles, and all that moves them."""
+
+    def __init__(self, tuned: TunedVectors) -> None:
+        planned_fit = tuned.planned_fit
+        plan = planned_fit.plan
+        self.tuned = tuned
+
+        # This rank's particles among those of all ranks, at random places.
+        shard = planned_fit.ranks.own_shard(plan.n_flow_particles)
+        self.particle_noise = ParticleNoise(
+            planned_fit.seed.child("particles"), shard.first
+        )
+        x = torch.empty(
+            plan.n_columns,
+            shard.count,
+            dtype=plan.torch_dtype,
+            device=planned_fit.device,
+        )
+        self.particle_noise.fill(x, "start")
+        self.particles = Cloud(x)
+        if planned_fit.allocation.particle_y is not None:
+            self.particles = planned_fit.allocation.cloud(x, planned_fit.ranks)
+
+        # Maps are shrunk, and fitted to the clouds of all ranks.
+        spec = plan.flow_spec(planned_fit.seed, planned_fit.device, only="flow")
+        if plan.options.shrinkage:
+            inverse_sizes = self._inverse_sample_sizes()
+            spec = shrunk_flow(spec, plan.options.shrinkage, inverse_sizes)
+        if planned_fit.ranks.size > 1:
+            spec = across_ranks(spec, planned_fit.ranks)
+        self.spec = spec
+
+    def _inverse_sample_sizes(self) -> tuple[float, ...]:
+        """Numbers, one for each class, to which the noise of maps is proportional."""
+        plan = self.tuned.planned_fit.plan
+        return inverse_sample_sizes(
+            plan.n_flow_particles,
+            plan.n_rows * plan.draws_per_row,
+            y_p=self.tuned.planned_fit.allocation.particle_y,
+            y_q=self.tuned.data_y,
+            max_samples=plan.batch_size,
+            distinct_share=1 / plan.draws_per_row,
+        )
+
+    def target(self) -> Target:
+        """The data of the flow, which are loaded when the first step needs them."""
+        return Target(self._load_data, self._load_batches)
+
+    def _load_data(self, step: Step) -> Cloud:
+        """What the particles move onto before the axis steps: the same in each step."""
+        return self.tuned.flow_cloud()
+
+    def _load_batches(self) -> Batches:
+        """Which particles and data each step is fitted to."""
+        planned_fit = self.tuned.planned_fit
+        n_particles = self.particles.x.shape[1]
+        particle_y = planned_fit.allocation.particle_y
+        return self.tuned.batches(n_particles, particle_y, planned_fit.plan.batch_size)
+
+    def result(self, flow_end: FlowEnd) -> FitResult[FittedVectors]:
+        """What the fit gives, once the particles have arrived and axis steps are done.
+
+        The axis steps are fitted to the kept particles, and again to fresh ones for the
+        model.
+        """
+        tuned = self.tuned
+        ranks = tuned.planned_fit.ranks
+        allocation = tuned.planned_fit.allocation
+        kept = allocation.kept_cloud(self.particles.x, ranks)
+        model_steps = flow_end.state.model_steps
+        if tuned.planned_fit.plan.n_axis_particles:
+            axis_steps = AxisSteps.for_fit(tuned)
+            axis_steps.fit_to_kept(kept, allocation.kept_particle_y, flow_end)
+            model_steps = axis_steps.fit_for_model(model_steps)
+        fitted = _fitted_vectors(tuned, model_steps)
+
+        # This rank's part of the kept particles.
+        own_slice = ranks.own_shard(allocation.n_kept).slice
+        own_y = None
+        if allocation.kept_particle_y is not None:
+            own_y = allocation.kept_particle_y.take(own_slice)
+        X = fitted.in_users_form(fitted.unscale_points(kept.x, own_y))
+        y = allocation.kept_user_y
+        if y is not None:
+            y = y[own_slice]
+        return FitResult(
+            fitted,
+            flow_end.history.as_columns(),
+            _copy_warning(tuned, kept.x),
+            ParticleResult(X, y),
+        )
+
+
+def _fitted_vectors(
+    tuned: TunedVectors, model_steps: Sequence[ModelStep]
+) -> FittedVectors:
+    """The fitted state, given the steps of the model."""
+    planned_fit = tuned.planned_fit
+    plan = planned_fit.plan
+    rows = planned_fit.rows
+    scaler = tuned.scalers_by_class[0]
+    class_scalers: tuple[ColumnScaler, ...] = ()
+    if plan.n_separate_classes:
+        scaler = ColumnScaler.from_data(rows.X, plan.standardize)
+        class_scalers = tuned.scalers_by_class
+    return FittedVectors(
+        plan=plan,
+        seed=planned_fit.seed,
+        scaler=scaler,
+        class_scalers=class_scalers,
+        steps=tuple(model_steps),
+        conditions=rows.conditions,
+        names=rows.names,
+        tensor_device=rows.tensor_device,
+        device=planned_fit.device,
+    )
+
+
+def _copy_warning(tuned: TunedVectors, x: Tensor) -> CopyWarning | None:
+    """A warning if the kept particles x (d, n) copy rows; None if they do not.
+
+    On several ranks, none has all rows: they are not compared.
+    """
+    if tuned.planned_fit.ranks.size > 1:
+        return None
+    pairs = [(tuned.scaled_rows, x.T)]
+    row_y = tuned.row_y
+    particle_y = tuned.planned_fit.allocation.kept_particle_y
+    if isinstance(row_y, SeparateClassIndices) and particle_y is not None:
+        pairs = []
+        for c in range(row_y.n_classes):
+            rows_of_class = tuned.scaled_rows[row_y.values == c]
+            is_of_class = (particle_y.values == c).to(x.device)
+            pairs.append((rows_of_class, x[:, is_of_class].T))
+    evidence = evidence_of_copying(pairs)
+    if not evidence:
+        return None
+    more = f"more smoothing than {tuned.bandwidth:.2g} (VectorOptions)"
+    hint = f"{more}, or fewer n_steps, help"
+    return CopyWarning(f"the particles copy rows of X ({evidence}); {hint}")

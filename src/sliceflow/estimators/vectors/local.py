@@ -1,0 +1,267 @@
+"""Local conditions: samples come from rows with a similar y, and nothing flows.
+
+A `LocalSampler` of all rows draws at any continuous y. With labels in y, each
+combination of labels has a sampler of its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from sliceflow.base.checkpoints import Checkpoints
+from sliceflow.base.protocols import FitResult, ParticleResult
+from sliceflow.base.ranks import ONE_PROCESS, Communicator
+from sliceflow.base.vector_rows import VectorArray, VectorRows
+from sliceflow.devices import require_memory
+from sliceflow.engine.allocation import even_indices
+from sliceflow.engine.encoded_y import EncodedY, LocalY, MixedY
+from sliceflow.engine.events import FlowListener, History
+from sliceflow.engine.random import Seed
+from sliceflow.errors import DataWarning
+from sliceflow.estimators.vectors.fitted import BaseFittedVectors
+from sliceflow.estimators.vectors.parameters import VectorParameters
+from sliceflow.estimators.vectors.plan import BaseVectorPlan
+from sliceflow.estimators.vectors.units import ColumnScaler
+from sliceflow.neighbors.local import (
+    LocalSampler,
+    LocalSettings,
+    fit_local_sampler,
+)
+from sliceflow.neighbors.regressions import MAX_COMPONENTS
+from sliceflow.saved_types import Count
+
+# The default number of particles. Each needs a neighborhood of its own, so there are
+# fewer than in a flow.
+LOCAL_PARTICLES = 200
+# Parameters that only a flow reads, in the order of the constructor.
+FLOW_PARAMETERS = (
+    "n_steps",
+    "frame",
+    "transport",
+    "amplifier",
+    "entropy",
+    "options",
+)
+# Bytes that the choice of settings takes.
+_CHOICE_BYTES = 1 << 27
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalVectorPlan(BaseVectorPlan):
+    """The plan of a fit with local conditions. It prints as a table."""
+
+    # The rows of a neighborhood, and which columns of y the distances between
+    # neighbors see. None until the fit has chosen them: a fitted model has both.
+    n_local_neighbors: Count | None = None
+    distance_description: str | None = None
+
+    @property
+    def method(self) -> str:
+        """The name of the method."""
+        return "local"
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the fit, without the input data."""
+        n = self.n_rows
+        d = self.n_columns
+        n_values = 4 * n * d + 6 * n * self.condition_dim + 4 * self.n_particles * d
+        return _CHOICE_BYTES + 8 * n_values
+
+    @property
+    def seconds(self) -> float:
+        """Always 0: the time to choose settings is unknown before."""
+        return 0.0
+
+    def summary(self) -> list[tuple[str, object]]:
+        """Names and values to print; those with the value "" are left out."""
+        among = f"of {self.n_rows} rows"
+        if self.condition_kind == "mixed":
+            among = "rows with the same labels"
+        n_nearest = self.n_local_neighbors or "auto"
+        nearest = f"the {n_nearest} nearest {among}"
+        return [
+            *super().summary(),
+            ("neighbors", f"{nearest}: likelihood of rows left out"),
+            ("distances", f"exact, {self.distance_description or 'auto'}"),
+            ("regressions", f"1 to {MAX_COMPONENTS} in a neighborhood, by BIC"),
+            ("particles", str(self.n_particles)),
+            ("model", "keeps all rows"),
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedLocalVectors(BaseFittedVectors):
+    """The state of an estimator of vectors that was fitted with local conditions."""
+
+    plan: LocalVectorPlan
+    settings: tuple[LocalSettings, ...]  # of `samplers`
+    # One sampler of all rows, or one for each combination of labels in y. A file has
+    # the rows only once, and `with_rows` puts them here.
+    samplers: tuple[LocalSampler, ...] = field(default=(), metadata={"saved": False})
+
+    @property
+    def needs_rows(self) -> bool:
+        """Samples need the rows."""
+        return True
+
+    def with_rows(self, rows: VectorRows | None) -> FittedLocalVectors:
+        """The state of a file, completed by samplers of its rows."""
+        if rows is None or not isinstance(rows.encoded_y, LocalY):
+            raise ValueError("local conditions need rows with a continuous condition")
+        n_columns = rows.X.shape[1]
+        if n_columns != self.plan.n_columns:
+            raise ValueError(
+                f"the rows have {n_columns} columns, not {self.plan.n_columns}"
+            )
+        parts = _parts(rows, self.scaler)
+        if len(parts) != len(self.settings):
+            n_settings = len(self.settings)
+            raise ValueError(
+                f"local has settings for {n_settings} parts of {len(parts)}"
+            )
+        samplers = []
+        for (x, y), settings in zip(parts, self.settings, strict=True):
+            on_cpu = replace(settings, projection=settings.projection.cpu())
+            sampler = LocalSampler(x, y, on_cpu)
+            sampler.check_saved()
+            samplers.append(sampler)
+        return replace(self, samplers=tuple(samplers))
+
+    def sample(self, n: int, y: EncodedY | None, seed: Seed) -> VectorArray:
+        """n samples near the rows with conditions similar to `y`."""
+        assert isinstance(y, LocalY), "local conditions have a continuous y"
+        shape = (n, self.plan.n_columns)
+        out = torch.empty(shape, dtype=self.plan.torch_dtype, device=self.device)
+        for c, indices, continuous in _iter_labels(y):
+            sampler = self.samplers[c]
+            sampler.warn_if_far(continuous, "y", indices)
+            x = sampler.sample_each(continuous, seed.child(c))  # float64: small spreads
+            out[indices] = self.unscale_points(x.T).to(out)
+        return self.in_users_form(out)
+
+
+def _iter_labels(
+    y: LocalY,
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Each combination of labels, the rows that have it, and their continuous y."""
+    labels = torch.zeros(len(y), dtype=torch.int64)
+    continuous = y.values
+    if isinstance(y, MixedY):
+        labels = y.class_indices
+        continuous = y.continuous
+    for c in torch.unique(labels).tolist():
+        indices = torch.nonzero(labels == c)[:, 0]
+        yield c, indices, continuous[indices]
+
+
+def _parts(rows: VectorRows, scaler: ColumnScaler) -> list[tuple[Tensor, Tensor]]:
+    """x and the continuous y of all rows; with labels in y, of each combination."""
+    assert isinstance(rows.encoded_y, LocalY), "local conditions have a continuous y"
+    encoded = scaler.scale_rows(rows.X).double()
+    parts = _iter_labels(rows.encoded_y)
+    return [(encoded[indices], y) for _, indices, y in parts]
+
+
+@dataclass(frozen=True)
+class PlannedLocalVectorFit:
+    """A planned fit of local conditions, which moves nothing: its model is the rows."""
+
+    plan: LocalVectorPlan
+    rows: VectorRows
+    seed: Seed
+    device: torch.device
+    # Parameters that the user has set, and that only a flow reads.
+    ignored: tuple[str, ...] = ()
+    ranks: Communicator = ONE_PROCESS  # one process has all rows
+
+    @classmethod
+    def for_rows(
+        cls,
+        rows: VectorRows,
+        parameters: VectorParameters,
+        seed: Seed,
+        device: torch.device,
+    ) -> PlannedLocalVectorFit:
+        """A fit that keeps these rows, if there is memory for it."""
+        row_conditions = rows.conditions
+        assert row_conditions is not None, "local conditions need y"
+        n, d = rows.X.shape
+        n_particles = LOCAL_PARTICLES
+        if parameters.n_particles is not None:
+            n_particles = int(parameters.n_particles)
+        plan = LocalVectorPlan(
+            device=str(device),
+            n_rows=n,
+            n_columns=d,
+            dtype=rows.dtype,
+            n_particles=n_particles,
+            condition_kind=row_conditions.encoder.kind,
+            condition_dim=row_conditions.encoder.condition_dim,
+            standardize=parameters.standardize,
+        )
+        what = f"{n} rows of {d} columns, kept for conditions, need"
+        require_memory(plan.nbytes, device, what, "keep fewer")
+        return cls(plan, rows, seed, device, parameters.changed(FLOW_PARAMETERS))
+
+    def with_checkpoints(self, checkpoints: Checkpoints) -> PlannedLocalVectorFit:
+        """The planned fit itself: there are no steps to resume."""
+        return self
+
+    def run(self, listeners: Sequence[FlowListener]) -> FitResult[FittedLocalVectors]:
+        """Choose the settings of the samplers, and draw the particles.
+
+        Particles are samples at conditions of rows, each row's as often as any other's.
+        There are no steps, so listeners get no events.
+        """
+        fitted = self.tune()
+        row_conditions = self.rows.conditions
+        assert row_conditions is not None, "local conditions need y"
+        indices = even_indices(
+            self.plan.n_rows, self.plan.n_particles, self.seed.child("conditions")
+        )
+        particle_conditions = row_conditions.take(indices)
+        y = particle_conditions.encoded_y
+        X = fitted.sample(len(y), y, self.seed.child("particles"))
+        no_steps = History().as_columns()
+        particles = ParticleResult(X, particle_conditions.y)
+        return FitResult(fitted, no_steps, self._warning(), particles)
+
+    def _warning(self) -> DataWarning | None:
+        """A warning of parameters that do nothing here, if the user has set any."""
+        if not self.ignored:
+            return None
+        have = "has" if len(self.ignored) == 1 else "have"
+        return DataWarning(
+            "y is continuous, so samples come from rows with a similar y and nothing "
+            f"flows: {', '.join(self.ignored)} {have} no effect",
+            "leave out what has none, or set condition_mode='joint'",
+        )
+
+    def tune(self) -> FittedLocalVectors:
+        """The fitted state, with the settings that are likeliest for rows left out.
+
+        Trials choose them. Nothing else is fitted: the rows are the model.
+        """
+        rows = self.rows
+        scaler = ColumnScaler.from_data(rows.X, self.plan.standardize)
+        samplers = tuple(fit_local_sampler(x, y) for x, y in _parts(rows, scaler))
+        largest = max(samplers, key=lambda sampler: len(sampler.x))
+        return FittedLocalVectors(
+            plan=replace(
+                self.plan,
+                n_local_neighbors=largest.settings.k,
+                distance_description=largest.description,
+            ),
+            scaler=scaler,
+            conditions=rows.conditions,
+            names=rows.names,
+            tensor_device=rows.tensor_device,
+            settings=tuple(sampler.settings for sampler in samplers),
+            samplers=samplers,
+            device=self.device,
+        )

@@ -1,0 +1,583 @@
+"""The plan of a fit of vectors: all parameters, and what "auto" means for the rows.
+
+Only the bandwidth of smoothing is chosen later, by `PlannedVectorFit.tune`, with which
+a fit begins: that takes a search for neighbors.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sliceflow.base.fit_plan import FitPlan
+from sliceflow.base.particles import ParticleAllocation
+from sliceflow.base.presets import N_DIRECTIONS
+from sliceflow.base.vector_rows import VectorRows
+from sliceflow.devices import projection_bytes
+from sliceflow.engine import frames
+from sliceflow.engine.compression import MAX_JUMPS
+from sliceflow.engine.encoded_y import (
+    ClassIndices,
+    ContinuousY,
+    FlowY,
+    SeparateClassIndices,
+)
+from sliceflow.engine.flow import FlowSpec, MapSharing, resolve_map_sharing
+from sliceflow.engine.frames import FrameKind, SavedFrameKind, frame_bytes
+from sliceflow.engine.random import Seed
+from sliceflow.engine.schedule import Stage
+from sliceflow.engine.transports import (
+    AutoTransport,
+    HistogramTransport,
+    InterpolatedTransport,
+    SavedTransport,
+    SortedTransport,
+    resolve_transport,
+)
+from sliceflow.engine.y_encoders import (
+    ClassEncoder,
+    ConditionEncoder,
+    MixedEncoder,
+)
+from sliceflow.errors import DataError, ParameterError
+from sliceflow.estimators.vectors.parameters import (
+    FRAME_KINDS,
+    FrameName,
+    VectorOptions,
+    VectorParameters,
+)
+from sliceflow.saved_types import Between, Count
+
+ConditionKind = Literal["none", "labels", "continuous", "mixed"]
+
+# Directions for each column with the preset "paper". The paper's 10,000 directions are
+# for hundreds of columns.
+PAPER_DIRECTIONS_PER_COLUMN = 64
+
+# Fresh particles to which the model's axis steps are fitted, and the most of their
+# projections. With 65,536 particles, 1 % quantiles have an error of a few per cent.
+MAX_AXIS_PARTICLES = 1 << 16
+# The most steps of a flow: a limit of files, which is days of work for a few rows.
+MAX_STEPS = 1 << 24
+MAX_FRESH_PROJECTIONS = 1 << 18
+
+# With fewer rows, "auto" does not smooth, because neighbors would say little.
+MIN_SMOOTHED_ROWS = 10
+# With more rows, "auto" does not smooth: they are hardly copied, and the search for
+# neighbors would take longer than the flow. The search is slower in more columns.
+MAX_SMOOTHED_ROWS = 50_000
+MAX_SMOOTHED_ROWS_OF_MANY_COLUMNS = 5_000
+FEW_COLUMNS = 4
+
+# A rare class that shares its maps with others should have this many knots of a map,
+# unless a map would then need more than the maximum.
+KNOTS_OF_RAREST_CLASS = 32
+MAX_SHARED_MAP_KNOTS = 4096
+
+# Estimates of memory and time. Bytes of a bin: both counts, values, and smoothing.
+# Nanoseconds for each projected value of a step, on one thread of a CPU or on one GPU:
+# rough, since they depend on the machine. The paper's interpolation looks values up in
+# both sorted samples, which took 2 to 2.5 times as long on an x86-64 CPU. Beyond 100
+# columns projecting costs more than sorting or counting.
+BYTES_PER_BIN = 72
+NANOSECONDS_PER_VALUE = {"cpu": 60.0, "cuda": 1.0}
+NANOSECONDS_PER_INTERPOLATED_VALUE = {"cpu": 140.0, "cuda": 2.0}
+COLUMNS_OF_CHEAP_PROJECTION = 100
+# The time of a value that a finished map moves, as a share of that of a step, which
+# also sorts or counts it. Such values took 7 to 34 ns in 2 to 200 columns, on one
+# thread of an x86-64 CPU; .4 stands for 24 ns.
+COST_OF_REPLAYED_VALUE = 0.4
+
+# The transports that the names "histogram" and "auto" stand for.
+HISTOGRAM = HistogramTransport()
+AUTO = AutoTransport()
+# Axis steps sort, because bins would blur the values of discrete columns.
+AXIS_TRANSPORT = SortedTransport()
+
+NonNegative = Annotated[float, Between(0)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseVectorPlan(FitPlan):
+    """Base class of all plans of vectors, with a flow or with local conditions."""
+
+    n_rows: Count  # of all ranks
+    n_columns: Annotated[int, Between(1, 1 << 24)]
+    dtype: Literal["float32", "float64"]
+    n_particles: Count  # particles that the user gets, as `particles_`
+    condition_kind: ConditionKind  # the kind of y
+    # The number of classes, or of continuous columns of y; 0 without y.
+    condition_dim: Count
+    standardize: bool
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The type of the numbers."""
+        return torch.float32 if self.dtype == "float32" else torch.float64
+
+    def summary(self) -> list[tuple[str, object]]:
+        """Names and values to print; those with the value "" are left out."""
+        data = f"{self.n_rows} rows of {self.n_columns} columns, {self.dtype}"
+        return [("data", data), ("condition", self._condition_in_words())]
+
+    def _condition_in_words(self) -> str:
+        n = self.condition_dim
+        if self.condition_kind == "labels":
+            return f"{n} classes"
+        if self.condition_kind == "continuous":
+            return f"{n} columns"
+        if self.condition_kind == "mixed":
+            return f"labels, {n} columns"
+        return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorPlan(BaseVectorPlan):
+    """The plan of a flow of vectors. It prints as a table."""
+
+    # Particles that the flow moves: those that the user gets, and more for better maps.
+    n_flow_particles: Count
+    n_axis_particles: Count  # new particles to which the model's axis steps are fitted
+    amplifier: Annotated[float, Between(0, math.inf)]  # ξ; 0 without conditions
+    frame_kind: SavedFrameKind
+    transport: SavedTransport
+    n_steps: Annotated[int, Between(0, MAX_STEPS)]
+    entropy: NonNegative
+    options: VectorOptions
+    n_knots: Count  # knots kept per map
+    # How far rows are spread (the option `smoothing`). None if "auto" will choose that
+    # when the fit begins: the plan of a fitted model has the number.
+    bandwidth: NonNegative | None = 0.0
+    smoothing_reason: str = ""  # why "auto" is so; empty if the user set the bandwidth
+    draws_per_row: Count = 1  # data of each row: draws along its neighbors, or the row
+    # The most particles, and the most data, of a step of the flow. None is all of them:
+    # always so on several ranks, whose counts add up.
+    batch_size: Count | None = None
+
+    @property
+    def map_sharing(self) -> MapSharing:
+        """What the flow does with y."""
+        return resolve_map_sharing(self.amplifier, self.condition_dim)
+
+    @property
+    def n_separate_classes(self) -> int:
+        """The number of classes with separate maps; 0 if all rows share maps."""
+        if self.condition_kind == "labels" and self.map_sharing == "separate":
+            return self.condition_dim
+        return 0
+
+    @property
+    def method(self) -> str:
+        """The name of the method: SWF, CSWF with its ξ, or per class."""
+        if self.map_sharing == "unconditional":
+            return "SWF"
+        if self.n_separate_classes:
+            return "per class"
+        return f"CSWF ξ={self.amplifier:g}"
+
+    def engine_stages(self) -> list[Stage]:
+        """The stages: one of the frame, then axis steps that make each column exact."""
+        options = self.options
+        stages = []
+        if self.n_steps:
+            stages.append(
+                Stage(
+                    "flow",
+                    self.frame_kind,
+                    self.n_steps,
+                    self.transport,
+                    max_knots=self.n_knots,
+                    taper=options.taper,
+                )
+            )
+        if options.n_axis_steps:
+            stages.append(
+                Stage(
+                    "axis",
+                    frames.Axis(),
+                    options.n_axis_steps,
+                    AXIS_TRANSPORT,
+                    max_knots=options.n_knots,
+                    exact_marginals=True,
+                )
+            )
+        return stages
+
+    def flow_spec(
+        self,
+        seed: Seed,
+        device: torch.device,
+        only: Literal["flow", "axis"] | None = None,
+    ) -> FlowSpec:
+        """The flow with all stages, or with one, as offline samples replay them.
+
+        `only` is the name of this stage. There is no stage "flow" without steps of the
+        flow, and no stage "axis" without axis steps.
+        """
+        stages = self.engine_stages()
+        stage_range = None
+        if only is not None:
+            indices = [i for i, stage in enumerate(stages) if stage.name == only]
+            stage_range = range(indices[0], indices[0] + 1) if indices else range(0)
+        return FlowSpec(
+            stages,
+            seed.child("flow"),
+            self.condition_dim,
+            self.amplifier,
+            self.entropy,
+            projection_bytes(device),
+            stage_range=stage_range,
+        )
+
+    def summary(self) -> list[tuple[str, object]]:
+        """Names and values to print; those with the value "" are left out."""
+        return [
+            *super().summary(),
+            ("particles", self._particles_in_words()),
+            ("start", "noise"),
+            ("steps", self._steps_in_words()),
+            ("transport", repr(self.transport)),
+            ("step size", self._step_size_in_words()),
+            ("entropy", f"{self.entropy:g}" if self.entropy else ""),
+            ("smoothing", self._smoothing_in_words()),
+            ("shrinkage", self._shrinkage_in_words()),
+            ("model", f"at most {self.n_knots} knots per map"),
+        ]
+
+    def _particles_in_words(self) -> str:
+        if self.n_flow_particles > self.n_particles:
+            return f"{self.n_particles}, {self.n_flow_particles} moved for the model"
+        return f"{self.n_particles}"
+
+    def _steps_in_words(self) -> str:
+        steps = f"{self.n_steps} of {self.frame_kind!r}"
+        if self.options.n_axis_steps:
+            steps += f", then {self.options.n_axis_steps} axis steps"
+        return steps
+
+    def _step_size_in_words(self) -> str:
+        if self.options.taper:
+            return f"1, to 0 over the last {self.options.taper:.0%} of the steps"
+        return "1"
+
+    def _smoothing_in_words(self) -> str:
+        if self.bandwidth == 0 and not self.smoothing_reason:
+            return ""
+        words = "0"
+        if self.bandwidth is None:
+            words = f"auto, along {self.options.n_neighbors} neighbors"
+        elif self.bandwidth > 0:
+            words = f"{self.bandwidth:.3g}, along {self.options.n_neighbors} neighbors"
+        if self.smoothing_reason:
+            words += f": {self.smoothing_reason}"
+        return words
+
+    def _shrinkage_in_words(self) -> str:
+        if self.options.shrinkage:
+            return f"κ = {self.options.shrinkage:.2g}"
+        return ""
+
+    def fit_bytes(self, n: int, m: int) -> int:
+        """Peak memory of a fit on a rank with n rows and m particles of the flow.
+
+        It holds points, the maps of the model, and the work of what needs most: drawing
+        smoothed data, a step, or where the particles start. A step sorts projections,
+        with their order, knots, values and thinning, or it counts them in bins.
+        """
+        d = self.n_columns
+        itemsize = self.torch_dtype.itemsize
+        n_directions = max_directions(self.frame_kind, d)
+        n_classes = max(1, self.n_separate_classes)
+        n_data = n * self.draws_per_row
+        n_all_data = self.n_rows * self.draws_per_row
+        m_axis = math.ceil(self.n_axis_particles / self.n_ranks)
+        point_bytes = itemsize * d * (m + m_axis + n_data)
+
+        n_projected = m + n_data
+        if self.batch_size is not None:
+            n_projected = min(m, self.batch_size) + min(n_data, self.batch_size)
+        sort_bytes = 16 + 8 * itemsize
+        step_bytes = n_directions * sort_bytes * n_projected
+        flow_knots = min(self.n_knots, m)
+        if isinstance(self.transport, HistogramTransport):
+            bin_bytes = BYTES_PER_BIN * self.transport.n_bins * n_classes
+            step_bytes = n_directions * (3 * n_projected * itemsize + bin_bytes)
+            flow_knots = min(self.n_knots, self.transport.n_bins)
+        if m_axis:
+            # One process sorts columns in the axis steps, but ranks count their parts.
+            axis_bytes = sort_bytes
+            if self.n_ranks > 1:
+                axis_bytes = 3 * itemsize
+            step_bytes = max(step_bytes, axis_bytes * d * (n_data + m_axis))
+        if self.n_steps:
+            step_bytes += frame_bytes(self.frame_kind, d, self.condition_dim, itemsize)
+        smoothing_bytes = 0
+        if self.bandwidth != 0:
+            draw_bytes = 4 * 8 * d * n_all_data
+            smoothing_bytes = draw_bytes + 8 * self.options.n_neighbors * self.n_rows
+        start_bytes = (16 + itemsize) * d * m
+        work_bytes = max(smoothing_bytes, step_bytes, start_bytes)
+
+        axis_knots = min(self.options.n_knots + 3 * MAX_JUMPS, m)
+        n_knots = flow_knots * n_directions * self.n_steps
+        n_knots += axis_knots * d * self.options.n_axis_steps
+        model_bytes = 2 * itemsize * n_knots * n_classes  # knots and their values
+        return point_bytes + model_bytes + work_bytes
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the fit on each device, without the input data."""
+        n_shard = math.ceil(self.n_rows / self.n_ranks)
+        return self.fit_bytes(n_shard, math.ceil(self.n_flow_particles / self.n_ranks))
+
+    @property
+    def seconds(self) -> float:
+        """About the time of a fit: that of the projections of all ranks.
+
+        After the flow, fresh particles are moved by its maps, and the kept and the
+        fresh particles each have axis steps.
+        """
+        n_data = self.n_rows * self.draws_per_row
+        n_projected = self.n_flow_particles + n_data
+        if self.batch_size is not None:
+            n_projected = min(self.n_flow_particles, self.batch_size)
+            n_projected += min(n_data, self.batch_size)
+        n_directions = max_directions(self.frame_kind, self.n_columns)
+        n_values = n_directions * self.n_steps * n_projected
+        if self.n_axis_particles:
+            n_replayed = n_directions * self.n_steps * self.n_axis_particles
+            n_axis_points = self.n_particles + self.n_axis_particles + 2 * n_data
+            n_axis_values = self.n_columns * self.options.n_axis_steps * n_axis_points
+            n_values += round(COST_OF_REPLAYED_VALUE * n_replayed) + n_axis_values
+        n_values *= max(1, self.n_columns // COLUMNS_OF_CHEAP_PROJECTION)
+        nanoseconds = NANOSECONDS_PER_VALUE
+        if isinstance(self.transport, InterpolatedTransport):
+            nanoseconds = NANOSECONDS_PER_INTERPOLATED_VALUE
+        return self.seconds_for(n_values, nanoseconds)
+
+
+def plan_vectors(
+    rows: VectorRows,
+    parameters: VectorParameters,
+    allocation: ParticleAllocation,
+    device: torch.device,
+    n_ranks: int,
+) -> VectorPlan:
+    """The plan of a flow onto these rows, with every "auto" resolved.
+
+    Parameters
+    ----------
+    rows : see `VectorRows` for what is of this rank and what of all
+    parameters : those of the estimator
+    allocation : how many particles the flow moves, and their y
+    device, n_ranks : where the fit runs
+    """
+    mode = parameters.condition_mode
+    if mode == "local":  # a y with continuous columns has not come here
+        fact = "needs continuous columns in y"
+        raise ParameterError("condition_mode", mode, fact, "pass y of shape (n, l)")
+    options = parameters.options
+    d = rows.X.shape[1]
+    n_rows = rows.n_all_rows
+
+    n_flow_particles = allocation.n_flow_particles
+
+    condition_kind: ConditionKind = "none"
+    condition_dim = 0
+    amplifier = 0.0
+    if rows.conditions is not None:
+        condition_kind = rows.conditions.encoder.kind
+        condition_dim = rows.conditions.encoder.condition_dim
+        amplifier = parameters.amplifier
+    if options.shrinkage and isinstance(allocation.particle_y, ContinuousY):
+        fact = "does not work with a continuous y"
+        raise ParameterError("shrinkage", options.shrinkage, fact, "set it to 0")
+    n_knots = int(options.n_knots)
+    if allocation.particle_y is not None:
+        n_knots = choose_n_knots(n_knots, allocation.particle_y)
+    frame_kind = choose_frame_kind(parameters.frame, d, allocation.sharing, n_ranks)
+
+    bandwidth, reason = plan_bandwidth(options.smoothing, rows, allocation.row_y)
+    draws_per_row = 1
+    n_data = n_rows  # about: the choice of a transport needs no more
+    if bandwidth != 0:  # in all there are as many draws as particles
+        draws_per_row = max(1, round(n_flow_particles / n_rows))
+        n_data = max(n_rows, n_flow_particles)
+    transport = resolve_transport(
+        parameters.transport,
+        _points_per_map(allocation, n_rows, n_data),
+        n_ranks,
+        HISTOGRAM,
+        AUTO,
+    )
+    batch_size = None
+    if n_ranks == 1:
+        batch_size = transport.max_samples
+    return VectorPlan(
+        device=str(device),
+        n_ranks=n_ranks,
+        n_rows=n_rows,
+        n_columns=d,
+        dtype=rows.dtype,
+        n_particles=allocation.n_kept,
+        n_flow_particles=n_flow_particles,
+        n_axis_particles=choose_n_axis_particles(
+            n_flow_particles, frame_kind, d, options.n_axis_steps
+        ),
+        condition_kind=condition_kind,
+        condition_dim=condition_dim,
+        amplifier=amplifier,
+        frame_kind=frame_kind,
+        transport=transport,
+        n_steps=parameters.n_steps,
+        entropy=parameters.entropy,
+        standardize=parameters.standardize,
+        options=options,
+        n_knots=n_knots,
+        bandwidth=bandwidth,
+        smoothing_reason=reason,
+        draws_per_row=draws_per_row,
+        batch_size=batch_size,
+    )
+
+
+def uses_local_conditions(
+    encoder: ConditionEncoder, parameters: VectorParameters, n_ranks: int
+) -> bool:
+    """Whether samples are drawn near the y that is asked for, by no flow.
+
+    Raises an error if they must be but cannot. `encoder` is that of y.
+    """
+    mode = parameters.condition_mode
+    if isinstance(encoder, ClassEncoder):
+        return False
+    if mode == "local" and n_ranks > 1:
+        fact = "keeps all rows in one process"
+        hint = "fit in one process, or set condition_mode='joint'"
+        raise ParameterError("condition_mode", mode, fact, hint)
+    is_shared = (
+        resolve_map_sharing(parameters.amplifier, encoder.condition_dim) == "shared"
+    )
+    is_local = mode == "local" or (mode == "auto" and is_shared and n_ranks == 1)
+    if isinstance(encoder, MixedEncoder) and not is_local:
+        fact = (
+            f"y has labels and columns, which condition_mode={mode!r} cannot fit here"
+        )
+        hint = "use condition_mode='local', or pass labels (n,) or columns (n, l)"
+        raise DataError(fact, hint)
+    return is_local
+
+
+def _points_per_map(allocation: ParticleAllocation, n_rows: int, n_data: int) -> int:
+    """The particles and the data to which a map is fitted.
+
+    If classes have separate maps, these are the points of the largest class. `n_data`
+    are the draws of all `n_rows` rows, or the rows themselves.
+    """
+    row_y = allocation.row_y
+    particle_y = allocation.particle_y
+    if not (
+        isinstance(row_y, SeparateClassIndices)
+        and isinstance(particle_y, SeparateClassIndices)
+    ):
+        return allocation.n_flow_particles + n_data
+    sizes_p = particle_y.sizes(row_y.n_classes)
+    sizes_q = row_y.sizes(row_y.n_classes)
+    return int((sizes_p + n_data / n_rows * sizes_q).max())
+
+
+def choose_n_knots(n_knots: int, y: FlowY) -> int:
+    """Knots to keep per map, for particles with this y.
+
+    More than `n_knots` if a rare class, which shares the maps with others, would
+    otherwise get too few.
+    """
+    if not isinstance(y, ClassIndices) or isinstance(y, SeparateClassIndices):
+        return n_knots
+    sizes = y.sizes()
+    rarest = int(sizes[sizes > 0].min())
+    wanted = KNOTS_OF_RAREST_CLASS * len(y) // rarest
+    return max(n_knots, min(wanted, MAX_SHARED_MAP_KNOTS))
+
+
+def choose_frame_kind(
+    frame: FrameName | Literal["paper"] | FrameKind,
+    d: int,
+    sharing: MapSharing,
+    n_ranks: int,
+) -> FrameKind:
+    """The kind of frame for d columns, in a flow that makes this `sharing` of maps.
+
+    Raises a `ParameterError` if it must be fitted to the clouds and cannot be.
+    """
+    if isinstance(frame, str) and frame == "paper":
+        return frames.Random(min(N_DIRECTIONS, PAPER_DIRECTIONS_PER_COLUMN * d))
+    kind = FRAME_KINDS[frame]() if isinstance(frame, str) else frame
+    if not isinstance(kind, frames.MaxSliced):
+        return kind
+    if sharing == "shared":
+        fact = "does not work with conditions that share maps"
+        hint = "use frame='orthogonal', or amplifier=math.inf"
+        raise ParameterError("frame", frame, fact, hint)
+    if n_ranks > 1:
+        fact = "does not work with several processes"
+        raise ParameterError("frame", frame, fact, "use frame='orthogonal'")
+    return kind
+
+
+def plan_bandwidth(
+    option: float | Literal["auto"], rows: VectorRows, y: FlowY | None
+) -> tuple[float | None, str]:
+    """The bandwidth that the option `smoothing` gives these rows, and the reason.
+
+    `y` is the flow_y of the rows of all ranks. The bandwidth is 0 if the flow fits
+    the rows themselves, and None if "auto" will choose it from the rows. The reason
+    says why "auto" does so; it is empty if the user chose.
+    """
+    if option != "auto":
+        return float(option), ""
+    if isinstance(y, ContinuousY):
+        return 0.0, "y is continuous"
+    n_rows = rows.n_all_rows
+    if n_rows < MIN_SMOOTHED_ROWS:
+        return 0.0, f"fewer than {MIN_SMOOTHED_ROWS} rows"
+    max_rows = MAX_SMOOTHED_ROWS
+    if rows.X.shape[1] > FEW_COLUMNS:
+        max_rows = MAX_SMOOTHED_ROWS_OF_MANY_COLUMNS
+    if n_rows > max_rows:
+        return 0.0, f"more than {max_rows} rows"
+    # A rank does not know whether the rows of other ranks differ.
+    if len(rows.X) == n_rows and not _rows_differ(rows.X, y):
+        return 0.0, "no rows of a class differ"
+    return None, "leave-one-out distances of the rows"
+
+
+def _rows_differ(X: NDArray[Any], y: ClassIndices | None) -> bool:
+    """Whether any two rows (n, d) of a class differ."""
+    first_of_class = np.zeros(len(X), np.int64)
+    if y is not None:
+        _, first, class_of_row = np.unique(
+            y.values.numpy(), return_index=True, return_inverse=True
+        )
+        first_of_class = first[class_of_row]
+    return bool((X[first_of_class] != X).any())
+
+
+def choose_n_axis_particles(
+    n_flow_particles: int, frame_kind: FrameKind, d: int, n_axis_steps: int
+) -> int:
+    """Fresh particles to which the model's axis steps in d columns are fitted."""
+    if n_axis_steps == 0:
+        return 0
+    affordable = MAX_FRESH_PROJECTIONS // max_directions(frame_kind, d)
+    return max(n_flow_particles, min(MAX_AXIS_PARTICLES, affordable))
+
+
+def max_directions(kind: FrameKind, d: int) -> int:
+    """The most directions of a step in d columns, by such a frame or along the axes."""
+    return max(kind.max_directions(d), d)

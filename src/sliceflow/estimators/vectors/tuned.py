@@ -1,0 +1,143 @@
+"""A tuned fit of vectors: all settings are chosen, and the units of its rows.
+
+`PlannedVectorFit.tune` makes `TunedVectors` of a planned fit. They have the data onto
+which the particles move: the rows in the flow's units, or draws along them
+(`smoother`). The draws are made only when a step needs data, and those for the axis
+steps when these begin. So a plan is quick, and memory holds the data of one stage at a
+time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sliceflow.base.ranks import Communicator, Shard
+from sliceflow.base.vector_rows import VectorRows
+from sliceflow.engine.batches import Batches, make_batches, one_weighted_batch
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
+from sliceflow.engine.random import Seed
+from sliceflow.estimators.vectors.smoother import Smoother
+from sliceflow.estimators.vectors.units import ColumnScaler, as_cloud
+
+if TYPE_CHECKING:
+    from sliceflow.estimators.vectors.fit import PlannedVectorFit
+
+
+@dataclass(frozen=True)
+class TunedVectors:
+    """A fit of vectors with all settings chosen. No particle has moved yet."""
+
+    planned_fit: PlannedVectorFit  # with the bandwidth that was chosen
+    scalers_by_class: tuple[ColumnScaler, ...]  # see `scalers_of_classes`
+    scaled_rows: Tensor  # (n, d), this rank's rows in the flow's units
+    # Draws around the rows of all ranks. None if the flow fits the rows themselves.
+    smoother: Smoother | None
+
+    @property
+    def bandwidth(self) -> float:
+        """How far rows are spread; 0 if the flow fits the rows themselves."""
+        if self.smoother is None:
+            return 0.0
+        return self.smoother.bandwidth
+
+    @property
+    def row_y(self) -> FlowY | None:
+        """What the flow sees of y of the rows of all ranks; None if it ignores y."""
+        return self.planned_fit.allocation.row_y
+
+    # Clouds
+
+    @cached_property
+    def data_y(self) -> FlowY | None:
+        """The y of the data of all ranks: `row_y` once for each draw of a row."""
+        row_y = self.row_y
+        if row_y is None:
+            return None
+        return row_y.repeat_each(self.planned_fit.plan.draws_per_row)
+
+    @property
+    def shard(self) -> Shard:
+        """Which of the data of all ranks this rank has."""
+        return self.planned_fit.rows.shard.repeated(self.planned_fit.plan.draws_per_row)
+
+    def flow_cloud(self) -> Cloud:
+        """This rank's data for the steps of the flow."""
+        if self.smoother is None:
+            return self._cloud(self.scaled_rows)
+        draws = self.smoother.draw_for_flow(
+            self.planned_fit.plan.draws_per_row, self._drawing_seed
+        )
+        return self._cloud(draws[self.shard.slice])
+
+    def axis_cloud(self) -> Cloud:
+        """This rank's data for the axis steps; see `Smoother.draw_for_axes`."""
+        if self.smoother is None:
+            return self._cloud(self.scaled_rows)
+        heavy_tails = [scaler.heavy_tailed for scaler in self.scalers_by_class]
+        spread_columns = torch.from_numpy(np.any(heavy_tails, axis=0))
+        draws = self.smoother.draw_for_axes(
+            self.planned_fit.plan.draws_per_row, self._drawing_seed, spread_columns
+        )
+        return self._cloud(draws[self.shard.slice])
+
+    @property
+    def _drawing_seed(self) -> Seed:
+        return self.planned_fit.seed.child("smoothing")
+
+    def _cloud(self, rows: Tensor) -> Cloud:
+        """This rank's data (n, d), in the flow's units, with their y."""
+        y = None
+        if self.data_y is not None:
+            y = self.data_y.take(self.shard.slice)
+        return as_cloud(rows, y, self.planned_fit.device)
+
+    def batches(
+        self, m: int, particle_y: FlowY | None, max_samples: int | None
+    ) -> Batches:
+        """Which of m particles and of these data each step of a stage is fitted to.
+
+        `particle_y` is the y of the particles of all ranks, in the order in which they
+        move; if every class has maps of its own, in any order. A step takes at most
+        `max_samples`.
+        """
+        planned_fit = self.planned_fit
+        if planned_fit.ranks.size > 1:
+            if particle_y is None or self.data_y is None:
+                return Batches()
+            return one_weighted_batch(
+                self.shard.slice, planned_fit.device, y_p=particle_y, y_q=self.data_y
+            )
+        return make_batches(
+            m,
+            planned_fit.plan.n_rows * planned_fit.plan.draws_per_row,
+            max_samples,
+            planned_fit.seed.child("flow", "batches"),
+            planned_fit.device,
+            y_p=particle_y,
+            y_q=self.data_y,
+        )
+
+
+def scalers_of_classes(
+    rows: VectorRows, row_y: FlowY | None, standardize: bool, ranks: Communicator
+) -> tuple[ColumnScaler, ...]:
+    """The units in which particles move: one for all rows, or one for each class.
+
+    Classes may have very different scales: the flow starts from N(0, I), and would
+    hardly resolve a class that is much narrower than the others.
+    """
+    X = rows.X
+    if not isinstance(row_y, SeparateClassIndices):
+        return (ColumnScaler.from_data(X, standardize, ranks, rows.n_all_rows),)
+    scalers_by_class = []
+    for c in range(row_y.n_classes):
+        is_of_class = (row_y.values == c).numpy()
+        scalers_by_class.append(ColumnScaler.from_data(X[is_of_class], standardize))
+    return tuple(scalers_by_class)

@@ -1,0 +1,130 @@
+"""Histograms over ranks: here ranks are threads, and their messages are exact sums."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+import torch
+
+from problems import batch_of_classes
+from sliceflow.base.distributed import DistributedHistogramTransport, across_ranks
+from sliceflow.base.ranks import Communicator
+from sliceflow.engine.batches import Batches, one_weighted_batch
+from sliceflow.engine.clouds import ClassSlices, Cloud
+from sliceflow.engine.encoded_y import ClassIndices
+from sliceflow.engine.flow import FlowSpec
+from sliceflow.engine.frames import Axis, Orthogonal
+from sliceflow.engine.random import Seed
+from sliceflow.engine.schedule import Stage
+from sliceflow.engine.shrinkage import ShrunkTransport
+from sliceflow.engine.transports import (
+    HistogramTransport,
+    InterpolatedTransport,
+    SortedTransport,
+)
+
+
+class Threads:
+    """Ranks that are threads of this process."""
+
+    def __init__(self, size):
+        self.size = size
+        self._barrier = threading.Barrier(size)
+        self._parts = []
+
+    def _combined(self, part, reduce):
+        self._parts.append(part)
+        self._barrier.wait()
+        out = reduce(torch.stack(list(self._parts)))
+        if self._barrier.wait() == 0:
+            self._parts.clear()
+        self._barrier.wait()
+        return out
+
+    def sum_(self, part):
+        return self._combined(part, lambda parts: parts.sum(0))
+
+    def minimum_(self, part):
+        return self._combined(part, lambda parts: parts.amin(0))
+
+    def run(self, work):
+        with ThreadPoolExecutor(self.size) as pool:
+            return list(pool.map(work, range(self.size)))
+
+
+def test_every_class_has_its_own_maps_also_where_a_rank_has_none_of_it():
+    """Class 1 is on the second rank alone; class 2 has no data anywhere and stays."""
+    z_p = Seed(0).normal(3, 80)
+    z_q = Seed(1).normal(3, 60) + 1
+    alone = HistogramTransport(16).solve(
+        z_p,
+        z_q,
+        batch_of_classes(ClassSlices((0, 30, 60, 80)), ClassSlices((0, 30, 60, 60))),
+    )
+    starts = [((0, 30, 30, 40), (0, 30, 30, 30)), ((0, 0, 30, 40), (0, 0, 30, 30))]
+    columns = [[*range(30), *range(60, 70)], [*range(30, 60), *range(70, 80)]]
+    ranks = Threads(2)
+
+    def fit(r):
+        batch = batch_of_classes(*map(ClassSlices, starts[r]))
+        return DistributedHistogramTransport(HistogramTransport(16), ranks).solve(
+            z_p[:, columns[r]], z_q.chunk(2, 1)[r], batch
+        )
+
+    for shared in ranks.run(fit):
+        for name in ("lo", "hi", "values"):
+            assert torch.equal(getattr(shared.maps, name), getattr(alone.maps, name))
+
+
+def test_a_rank_whose_data_have_no_particles_sends_nothing():
+    y_q = ClassIndices(torch.tensor([0, 0, 1, 1]))
+    y_p = ClassIndices(torch.zeros(4, dtype=torch.int64))
+    with_particles = one_weighted_batch(torch.arange(0, 2), "cpu", y_p=y_p, y_q=y_q)
+    without = one_weighted_batch(torch.arange(2, 4), "cpu", y_p=y_p, y_q=y_q)
+    assert with_particles.weights is not None
+    assert replace(with_particles, weights=None) == Batches()
+    assert without.weights.tolist() == [0.0]
+    ranks = Threads(2)
+    z_p = Seed(0).normal(1, 4)
+    z_q = torch.tensor([[5.0, 6.0, 100.0, 101.0]]).double()
+
+    def fit(r):
+        columns = slice(2 * r, 2 * r + 2)
+        particles = Cloud(z_p[:, columns])
+        data = Cloud(z_q[:, columns])
+        batch = (with_particles, without)[r].at_step(0, particles, data)
+        return DistributedHistogramTransport(HistogramTransport(8), ranks).solve(
+            particles.x, data.select(batch.data).x, batch
+        )
+
+    for fit_of_rank in ranks.run(fit):
+        assert float(fit_of_rank.maps.values.max()) < 7
+
+
+def test_one_rank_is_a_plain_fit_and_several_count():
+    stages = [
+        Stage(
+            "a", Orthogonal(), 2, ShrunkTransport(HistogramTransport(32), 1.0, (0.1,))
+        ),
+        Stage("b", Axis(), 2, SortedTransport(), exact_marginals=True),
+    ]
+    flow = FlowSpec(stages, Seed(0))
+    assert across_ranks(flow, Communicator()) is flow
+    several = Threads(2)
+    first, last = across_ranks(flow, several).stages
+    assert first.transport == replace(
+        stages[0].transport,
+        transport=DistributedHistogramTransport(HistogramTransport(32), several),
+        sum_over_ranks=several.sum_,
+    )
+    assert last.transport.histogram.n_bins == 4096
+    for transport in (
+        SortedTransport(),
+        InterpolatedTransport(),
+        ShrunkTransport(SortedTransport(), 1.0, (0.1,)),
+    ):
+        with pytest.raises(ValueError, match="sorts, which 2 ranks cannot do together"):
+            across_ranks(
+                FlowSpec([Stage("a", Orthogonal(), 2, transport)], Seed(0)), several
+            )

@@ -1,0 +1,78 @@
+"""Few color pictures start as mosaics or as noise, as held-out pictures decide."""
+
+import numpy as np
+import pytest
+
+from sliceflow import ImageFlow, ImageOptions
+from sliceflow.estimators.pictures import start_trial
+
+SIDE = 16
+
+
+def squares_and_crosses(n, rng):
+    """Pictures of one object each: a square or a cross, of any color and place."""
+    pictures = np.empty((n, SIDE, SIDE, 3), dtype=np.uint8)
+    pictures[:] = rng.integers(180, 256, (n, 1, 1, 3))
+    for i in range(n):
+        size = rng.integers(5, 9)
+        top, left = rng.integers(0, SIDE - size, 2)
+        color = rng.integers(0, 160, 3)
+        part = pictures[i, top : top + size, left : left + size]
+        if i % 2:
+            part[:] = color
+        else:
+            diagonal = np.arange(size)
+            part[diagonal, diagonal] = color
+            part[diagonal, diagonal[::-1]] = color
+    return pictures
+
+
+def plan_of_fit(monkeypatch, detections, **options):
+    """The plan after a fit whose trials have these detections, and how many ran."""
+    rng = np.random.default_rng(0)
+    found = iter(detections)
+    used = []
+
+    def detection(*_):
+        used.append(next(found))
+        return used[-1]
+
+    monkeypatch.setattr(start_trial, "_detection", detection)
+    flow = ImageFlow(
+        schedule="4[4]",
+        steps_per_stage=1,
+        n_particles=20,
+        random_state=0,
+        device="cpu",
+        options=ImageOptions(**options),
+    )
+    pictures = squares_and_crosses(start_trial.MIN_PICTURES_OF_TRIAL, rng)
+    return flow.fit(pictures).plan_, len(used)
+
+
+def test_mosaics_that_nobody_tells_from_pictures_need_no_second_trial(monkeypatch):
+    plan, n_trials = plan_of_fit(monkeypatch, [0.6])
+    assert plan.mosaic_size == 4
+    assert n_trials == 1
+
+
+def test_noise_must_be_clearly_better(monkeypatch):
+    plan, n_trials = plan_of_fit(monkeypatch, [0.8, 0.75])
+    assert plan.mosaic_size == 4
+    assert n_trials == 2
+    plan, _ = plan_of_fit(monkeypatch, [0.9, 0.6])
+    assert plan.mosaic_size == 0
+    assert plan.options.start == "noise"
+
+
+def test_a_start_of_the_user_is_not_tried(monkeypatch):
+    plan, n_trials = plan_of_fit(monkeypatch, [], start=2)
+    assert plan.mosaic_size == 2
+    assert n_trials == 0
+
+
+@pytest.mark.slow
+def test_pictures_of_one_object_start_as_noise(rng):
+    flow = ImageFlow(quality="draft", n_particles=200, random_state=0, device="cpu")
+    flow.fit(squares_and_crosses(400, rng))
+    assert flow.plan_.start == "noise"

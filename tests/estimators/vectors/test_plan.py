@@ -1,0 +1,147 @@
+"""Plans of vectors: numbers of particles and knots, and memory."""
+
+import dataclasses
+import math
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models import LABELS, X, vectors
+from sliceflow import SlicedWassersteinFlow, VectorOptions, frames, transports
+from sliceflow.engine.encoded_y import ClassIndices, ContinuousY
+from sliceflow.engine.frames import Axis, Orthogonal, Random, frame_bytes
+from sliceflow.estimators.vectors.plan import choose_n_knots
+
+
+@given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 4000), st.booleans())
+def test_a_plan_has_what_was_asked_for(n, d, m, single):
+    x = (
+        np.random.default_rng(n)
+        .normal(size=(n, d))
+        .astype(np.float32 if single else np.float64)
+    )
+    plan = vectors(n_particles=m).plan(x)
+    assert (plan.n_rows, plan.n_columns, plan.n_particles) == (n, d, m)
+    assert plan.n_flow_particles == max(m, 2000)
+    assert (plan.bandwidth is None) == (n >= 10)
+    assert plan.dtype == str(x.dtype)
+    assert vectors(n_particles=m + 2000).plan(x).nbytes >= plan.nbytes
+
+
+def test_the_default_number_of_particles_is_a_multiple_of_the_rows():
+    for n, m in ((300, 10_200), (3000, 12_000), (11_000, 11_000)):
+        assert (
+            SlicedWassersteinFlow(n_steps=1)
+            .plan(np.arange(2.0 * n).reshape(-1, 2))
+            .n_particles
+            == m
+        )
+
+
+def test_a_rare_class_has_knots():
+    rare = ClassIndices(torch.tensor([0] * 990 + [1] * 10))
+    rarer = ClassIndices(torch.tensor([0] * 99_990 + [1] * 10))
+    assert choose_n_knots(512, rare) == 3200
+    assert choose_n_knots(512, rarer) == 4096  # no more
+    assert choose_n_knots(512, ContinuousY(torch.zeros(100, 2))) == 512
+
+
+def test_the_stages_end_with_exact_axis_steps():
+    flow, axis = (
+        vectors(3, n_steps=20, transport=transports.HistogramTransport(9))
+        .plan(X)
+        .engine_stages()
+    )
+    assert (flow.frame_kind, flow.n_steps, flow.transport) == (
+        Orthogonal(),
+        20,
+        transports.HistogramTransport(9),
+    )
+    assert (flow.exact_marginals, flow.max_knots, flow.taper) == (False, 16, 0.5)
+    assert (axis.frame_kind, axis.n_steps, axis.transport) == (
+        Axis(),
+        3,
+        transports.SortedTransport(),
+    )
+    assert (axis.exact_marginals, axis.max_knots, axis.taper) == (True, 16, 0)
+    assert [stage.name for stage in vectors(0).plan(X).engine_stages()] == ["flow"]
+    assert vectors(0, n_steps=0).plan(X).engine_stages() == []
+    assert not hasattr(vectors().plan(X, X[:, :1]), "stages")  # nothing flows
+
+
+def test_classes_of_their_own_are_planned_together():
+    plan = vectors(amplifier=math.inf).plan(X, LABELS)
+    assert (plan.method, plan.condition_kind, plan.condition_dim) == (
+        "per class",
+        "labels",
+        3,
+    )
+    assert (plan.n_rows, plan.n_particles, plan.n_flow_particles) == (60, 80, 3000)
+    many = vectors(amplifier=math.inf, n_steps=5000)
+    of_one_class = many.plan(X, LABELS % 1).nbytes
+    of_three_classes = many.plan(X, LABELS).nbytes
+    maps_of_a_class = 8 * 2 * 16 * 3 * 5000  # the maps of all classes stay
+    assert of_three_classes > of_one_class + 2 * maps_of_a_class
+
+
+def test_an_estimate_grows_with_all_that_a_fit_has():
+    def estimate(n=100, d=5, m=3000, **changes):
+        return (
+            vectors(n_particles=m, **changes)
+            .plan(np.arange(1.0 * n * d).reshape(n, d))
+            .nbytes
+        )
+
+    least = estimate()
+    for more in (
+        dict(n=10_000),
+        dict(d=50),
+        dict(m=30_000),
+        dict(n_steps=3000),
+        dict(options=VectorOptions(n_knots=1024)),
+        dict(transport=transports.HistogramTransport(1 << 20)),
+        dict(frame=frames.Random(5000)),
+    ):
+        assert estimate(**more) > least, more
+    assert (
+        vectors(transport=transports.SortedTransport()).plan(X).nbytes < 1 << 28
+    )  # no bins are counted
+
+
+def test_only_frames_that_are_drawn_take_memory():
+    assert frame_bytes(Axis(), 10**6, 3, 8) == 0
+    assert frame_bytes(Orthogonal(), 10, 0, 8) == 0
+    assert frame_bytes(Random(10_000), 300, 2, 4) >= 10_000 * 302 * (8 + 4)
+
+
+def test_each_rank_has_its_share_of_the_particles_of_axis_steps():
+    plan = vectors(2, n_particles=4000, n_steps=1).plan(np.zeros((4000, 3)))
+    assert plan.n_axis_particles == 65_536
+    of_two = dataclasses.replace(plan, n_ranks=2)
+    of_four = dataclasses.replace(plan, n_ranks=4)
+    points_elsewhere = plan.n_axis_particles // 4
+    bytes_of_points = points_elsewhere * plan.n_columns * plan.torch_dtype.itemsize
+    assert of_two.fit_bytes(100, 100) - of_four.fit_bytes(100, 100) >= bytes_of_points
+
+
+def test_a_plan_counts_the_time_of_fresh_particles():
+    """The flow moves 11,000 points, and the model 65,536: not for nothing."""
+    X = np.random.default_rng(0).normal(size=(1000, 2))
+    plan = vectors(2, n_particles=10_000, n_steps=200).plan(X)
+    assert plan.n_axis_particles == 65_536
+    without = vectors(0, n_particles=10_000, n_steps=200).plan(X)
+    assert plan.seconds > 1.5 * without.seconds
+    more_steps = vectors(20, n_particles=10_000, n_steps=200).plan(X)
+    assert more_steps.seconds > plan.seconds
+
+
+def test_a_plan_counts_no_more_directions_than_a_step_has():
+    """In two columns, max-sliced steps have one direction, and axis steps have two."""
+    X = np.random.default_rng(0).normal(size=(1000, 2))
+    few = vectors(2, n_steps=50, frame=frames.MaxSliced(1)).plan(X)
+    many = vectors(2, n_steps=50, frame=frames.MaxSliced(32)).plan(X)
+    assert many.seconds == few.seconds
+    assert many.nbytes == few.nbytes
+    assert many.n_axis_particles == few.n_axis_particles
