@@ -41,16 +41,16 @@ class ArraySpec:
     dtype : the name of the dtype, or several that are allowed
     ge : the least value that is allowed, or None
     finite : whether NaN and infinities are errors
-    differences : the number of last axes along which a file holds differences, which
-        compress better: 1 for numbers that ascend, 3 for pictures (channels, height,
-        width). With 0 it holds the values themselves
+    n_difference_axes : the number of last axes along which a file holds differences,
+        which compress better: 1 for numbers that ascend, 3 for pictures (channels,
+        height, width). With 0 it holds the values themselves
     """
 
     dims: str
     dtype: DTypeName | tuple[DTypeName, ...]
     ge: float | None = None
     finite: bool = True
-    differences: int = 0
+    n_difference_axes: int = 0
 
     @property
     def dtypes(self) -> tuple[DTypeName, ...]:

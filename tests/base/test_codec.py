@@ -96,7 +96,7 @@ def array_kinds(draw):
     shapes = st.tuples(*[st.integers(0, 3)] * rank)
     values = shapes.flatmap(lambda shape: arrays(dtype, shape))
     dims = " ".join("abc"[:rank])
-    about = ArraySpec(dims, dtype.name, finite=False, differences=differences)
+    about = ArraySpec(dims, dtype.name, finite=False, n_difference_axes=differences)
     container = np.ndarray
     if draw(st.booleans()):
         container = Tensor
@@ -200,7 +200,7 @@ class Counted:
 @dataclass(frozen=True)
 class Maps:
     knots: Annotated[Tensor, ArraySpec("h k", ("float32", "float64"))]
-    neighbors: Annotated[np.ndarray, ArraySpec("h", "int64", ge=0, differences=1)]
+    neighbors: Annotated[np.ndarray, ArraySpec("h", "int64", ge=0, n_difference_axes=1)]
     n: int
     theta: Annotated[Tensor, ArraySpec("h d", "float64")] | None = None
     note: str = field(default="", metadata={"saved": False})
@@ -217,7 +217,9 @@ class Model:
     transport: SortedTransport | Counted | None
     labels: tuple[Label, ...]
     parameters: dict[str, float | tuple[int, ...]]
-    pictures: Annotated[np.ndarray, ArraySpec("n c h w", "uint8", differences=3)] | None
+    pictures: (
+        Annotated[np.ndarray, ArraySpec("n c h w", "uint8", n_difference_axes=3)] | None
+    )
 
 
 def maps(k, rng):

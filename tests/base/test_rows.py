@@ -19,7 +19,7 @@ import sliceflow
 from models import interrupt, pictures, saved, vectors
 from sliceflow import SlicedDensity
 from sliceflow.base.estimator import NoRowsError
-from sliceflow.base.rows import RowConditions, concatenate_y, row_keys
+from sliceflow.base.rows import Conditions, concatenate_y, row_keys
 from sliceflow.base.vector_rows import VectorRows
 from sliceflow.estimators.pictures.layout import Layout
 from sliceflow.estimators.pictures.rows import PictureRows
@@ -430,7 +430,7 @@ def test_keys_tell_rows_apart_and_not_types():
 
 
 def test_rows_of_a_file_have_one_condition_each():
-    conditions = RowConditions.infer(np.array(["a", "b"]), 2)
+    conditions = Conditions.infer(np.array(["a", "b"]), 2)
     VectorRows(POINTS[:2], conditions).check_saved()
     with pytest.raises(ValueError, match="there are 2 y for 3 rows"):
         VectorRows(POINTS[:3], conditions).check_saved()

@@ -348,7 +348,7 @@ def _object_to_node(
     _check_object(value)
     for name, array in own_arrays.items():
         about = _array_kinds(cls)[name].about
-        arrays[_join(path, name)] = packing.pack(array, about.differences)
+        arrays[_join(path, name)] = packing.pack(array, about.n_difference_axes)
 
     nodes: dict[str, object] = {}
     for name, annotation in _saved_fields(cls).items():
@@ -470,7 +470,7 @@ class _Reader:
     def _array(self, path: str, about: ArraySpec) -> NDArray[Any]:
         if path not in self.unread:
             raise ValueError(f"the array {path} is missing")
-        return packing.unpack(self.unread.pop(path), about.differences)
+        return packing.unpack(self.unread.pop(path), about.n_difference_axes)
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
         import torch  # files of tables have no tensors, and torch takes long to import

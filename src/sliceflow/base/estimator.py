@@ -355,7 +355,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT, PlanT]):
             rows = _copied(new_rows)
         else:
             rows = current_rows.concatenate(new_rows)
-        return self._fit_rows(adapter, rows, refit, listeners)
+        return self._replace_rows(adapter, rows, refit, listeners)
 
     def forget(
         self,
@@ -406,7 +406,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT, PlanT]):
         current_rows = self._required_rows()
         adapter = self._adapter(like_fitted=True)
         rows = remove_rows(current_rows, adapter.read(X, y))
-        return self._fit_rows(adapter, rows, refit, listeners)
+        return self._replace_rows(adapter, rows, refit, listeners)
 
     def refit(self, *, listeners: Listeners[EventT] = ()) -> Self:
         """Fit all rows again, with the same seed and the current parameters.
@@ -422,9 +422,11 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT, PlanT]):
         -------
         self : the estimator
         """
-        return self._fit_rows(self._adapter(), self._required_rows(), True, listeners)
+        return self._replace_rows(
+            self._adapter(), self._required_rows(), True, listeners
+        )
 
-    def _fit_rows(
+    def _replace_rows(
         self,
         adapter: Adapter[RowsT, FittedT, EventT, PlanT],
         rows: RowsT,

@@ -39,11 +39,11 @@ from sliceflow.base.estimator import (
 from sliceflow.base.fingerprint import fingerprint, require_same_parameters
 from sliceflow.base.prepared_fit import PreparedFit, copied_parameters
 from sliceflow.base.protocols import (
+    FinishedFlow,
     FitResult,
     FittedFlow,
     FittedFlowT,
     FlowAdapter,
-    FlowEnd,
     FlowRowsT,
     Options,
     ParticleResult,
@@ -52,7 +52,7 @@ from sliceflow.base.protocols import (
     RunningFit,
 )
 from sliceflow.base.ranks import ONE_PROCESS, Communicator
-from sliceflow.base.rows import RowConditions
+from sliceflow.base.rows import Conditions
 from sliceflow.base.saving import FitRecord, save
 from sliceflow.engine.allocation import stratified_indices
 from sliceflow.engine.clouds import sliced_distance
@@ -528,7 +528,7 @@ class RequestedSamples:
     """
 
     n: int
-    conditions: RowConditions | None
+    conditions: Conditions | None
 
     @classmethod
     def from_user(
@@ -546,7 +546,7 @@ class RequestedSamples:
             row_y = fitted.conditions.encoded_y
             indices = stratified_indices(row_y, n, seed.child("conditions"))
             return cls(n, fitted.conditions.take(indices))
-        conditions = RowConditions.of_samples(fitted.y_encoder, y, n)
+        conditions = Conditions.of_samples(fitted.y_encoder, y, n)
         require_sample_memory(fitted, len(conditions), fitted.device)
         return cls(len(conditions), conditions)
 
@@ -598,7 +598,7 @@ def run_flow(
             state=state,
             after_step=after_step,
         )
-        result = running.result(FlowEnd(state, history, all_listeners))
+        result = running.result(FinishedFlow(state, history, all_listeners))
     if checkpoints is not None:
         checkpoints.discard()
     return result

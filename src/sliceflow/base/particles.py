@@ -22,9 +22,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sliceflow.base.ranks import Communicator
-from sliceflow.base.rows import RowConditions
+from sliceflow.base.rows import Conditions
 from sliceflow.devices import require_memory
-from sliceflow.engine.allocation import MIN_PARTICLES, extra_y, stratified_indices
+from sliceflow.engine.allocation import (
+    MIN_PARTICLES,
+    stratified_indices,
+    y_of_added_particles,
+)
 from sliceflow.engine.clouds import ClassSlices, Cloud, Permutation
 from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
 from sliceflow.engine.flow import MapSharing
@@ -39,11 +43,11 @@ _BYTES_PER_CONDITION = 24
 class ParticleAllocation:
     """The particles of all ranks, without where they are: their number and their y.
 
-    Without y there are only the two numbers, `n_kept` and `n_flow_particles`.
+    Without y there are only the two numbers, `n_particles` and `n_flow_particles`.
 
     Attributes
     ----------
-    n_kept : how many the user gets
+    n_particles : how many the user gets
     n_flow_particles : how many the flow moves: the kept ones, and more for better maps
     sharing : who shares the maps of the flow
     kept_user_y : y of the kept particles in the user's order, as the user writes
@@ -54,7 +58,7 @@ class ParticleAllocation:
     order : from the user's order to the flow's; None if both are the same
     """
 
-    n_kept: int
+    n_particles: int
     n_flow_particles: int
     sharing: MapSharing = "unconditional"
     kept_user_y: NDArray[Any] | None = None
@@ -65,8 +69,8 @@ class ParticleAllocation:
     @classmethod
     def in_proportion(
         cls,
-        row_conditions: RowConditions,
-        n_kept: int,
+        conditions: Conditions,
+        n_particles: int,
         sharing: MapSharing,
         seed: Seed,
         mixing_seed: Seed,
@@ -81,32 +85,36 @@ class ParticleAllocation:
         """
         # The plan counts all memory, but only after conditions are known.
         require_memory(
-            _BYTES_PER_CONDITION * n_kept,
+            _BYTES_PER_CONDITION * n_particles,
             torch.device("cpu"),
-            f"the conditions of n_particles={n_kept} need",
+            f"the conditions of n_particles={n_particles} need",
             "lower n_particles",
         )
-        indices = stratified_indices(row_conditions.encoded_y, n_kept, seed, minimum=1)
+        indices = stratified_indices(conditions.encoded_y, n_particles, seed, minimum=1)
         kept_user_y = None
-        if not row_conditions.encoder.are_clusters:
-            kept_user_y = row_conditions.y[indices.numpy()]
-        row_y = row_conditions.flow_y(sharing)
+        if not conditions.encoder.are_clusters:
+            kept_user_y = conditions.y[indices.numpy()]
+        row_y = conditions.flow_y(sharing)
         if row_y is None:
-            n_flow_particles = max(n_kept, MIN_PARTICLES) if stores_maps else n_kept
-            return cls(n_kept, n_flow_particles, kept_user_y=kept_user_y)
+            n_flow_particles = (
+                max(n_particles, MIN_PARTICLES) if stores_maps else n_particles
+            )
+            return cls(n_particles, n_flow_particles, kept_user_y=kept_user_y)
 
         y = row_y.take(indices)
         if stores_maps:
-            y = y.concatenate(extra_y(y_p=y, y_q=row_y, seed=seed.child("further")))
+            y = y.concatenate(
+                y_of_added_particles(y_p=y, y_q=row_y, seed=seed.child("further"))
+            )
         order = None
-        if len(y) > n_kept:
+        if len(y) > n_particles:
             order = Permutation(mixing_seed.permutation(len(y)))
             y = y.take(order.forward)
         if isinstance(y, SeparateClassIndices):
             by_class = Permutation.sorting_classes(y)
             order = by_class if order is None else order.then(by_class)
             y = y.take(by_class.forward)
-        return cls(n_kept, len(y), sharing, kept_user_y, row_y, y, order)
+        return cls(n_particles, len(y), sharing, kept_user_y, row_y, y, order)
 
     @property
     def kept_particle_y(self) -> FlowY | None:
@@ -114,27 +122,33 @@ class ParticleAllocation:
         if self.particle_y is None:
             return None
         if self.order is None:
-            return self.particle_y.take(slice(self.n_kept))
-        return self.particle_y.take(self.order.back[: self.n_kept])
+            return self.particle_y.take(slice(self.n_particles))
+        return self.particle_y.take(self.order.back[: self.n_particles])
 
     def cloud(self, x: Tensor, ranks: Communicator) -> Cloud:
         """This rank's particles, at x (d, n) in the flow's order, with their y.
 
-        Of a flow that ignores y, ``Cloud(x)`` are the particles.
+        They have no y if the flow ignores it.
         """
-        assert self.particle_y is not None, "the flow sees y"
-        own_slice = ranks.own_shard(self.n_flow_particles).slice
         class_slices = None
         if isinstance(self.particle_y, SeparateClassIndices):
+            own_slice = ranks.own_shard(self.n_flow_particles).slice
             class_slices = ClassSlices.from_y(self.particle_y).part(own_slice)
-        return Cloud(x, self.particle_y.take(own_slice).to(x.device), class_slices)
+        return Cloud(x, self.own_y(ranks, x.device), class_slices)
+
+    def own_y(self, ranks: Communicator, device: torch.device) -> FlowY | None:
+        """The y of this rank's particles in the flow's order; None if it ignores y."""
+        if self.particle_y is None:
+            return None
+        own_slice = ranks.own_shard(self.n_flow_particles).slice
+        return self.particle_y.take(own_slice).to(device)
 
     def kept_cloud(self, x: Tensor, ranks: Communicator) -> Cloud:
         """This rank's part of the kept particles, in the user's order, with their y.
 
         x (d, n) is where the flow has moved this rank's particles, in its own order.
         """
-        own_kept = ranks.own_shard(self.n_kept)
+        own_kept = ranks.own_shard(self.n_particles)
         y = self.kept_particle_y
         if y is not None:
             y = y.take(own_kept.slice).to(x.device)

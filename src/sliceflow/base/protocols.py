@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sliceflow.base.checkpoints import Checkpoints
-    from sliceflow.base.rows import RowConditions
+    from sliceflow.base.rows import Conditions
     from sliceflow.engine.batches import StepTarget
     from sliceflow.engine.clouds import Cloud
     from sliceflow.engine.encoded_y import EncodedY
@@ -137,7 +137,7 @@ class FittedFlow(Fitted, Protocol[UserRowsT_co]):
         """The encoder of y; None without y."""
 
     @property
-    def conditions(self) -> RowConditions | None:
+    def conditions(self) -> Conditions | None:
         """The conditions of the rows; None without y."""
 
     def sample(self, n: int, y: EncodedY | None, seed: Seed) -> UserRowsT_co:
@@ -223,7 +223,7 @@ class PlannedFlowFit(
 
 
 @dataclass(frozen=True)
-class FlowEnd:
+class FinishedFlow:
     """Where a flow has ended, and who hears of steps that may follow.
 
     Attributes
@@ -258,7 +258,7 @@ class RunningFit(Protocol[FittedFlowT_co]):
     def target(self) -> StepTarget:
         """What the particles move onto. Its data are freed with it."""
 
-    def result(self, flow_end: FlowEnd) -> FitResult[FittedFlowT_co]:
+    def result(self, finished_flow: FinishedFlow) -> FitResult[FittedFlowT_co]:
         """What the fit gives, once the particles have arrived."""
 
 

@@ -1,4 +1,4 @@
-"""Rows and their conditions: `RowConditions` of any rows, and `ArrayRows` of a fit.
+"""Rows and their conditions: `Conditions` of any rows, and `ArrayRows` of a fit.
 
 When rows are added or forgotten, all rows that the model then has are fitted
 again, with the same seed. So a model that forgot rows is the model that never saw them.
@@ -41,7 +41,7 @@ _MAX_STANDARDIZED = 1e50
 
 
 @dataclass(frozen=True)
-class RowConditions:
+class Conditions:
     """The conditions y of n rows of data or samples, as users write y and encoded.
 
     Continuous columns are kept as the user wrote them: to encode them rounds.
@@ -58,7 +58,7 @@ class RowConditions:
     continuous: Annotated[Floats, ArraySpec("n l", "float64")] | None = None
 
     @classmethod
-    def infer(cls, y: NDArray[Any], n: int, name: str = "y") -> RowConditions:
+    def infer(cls, y: NDArray[Any], n: int, name: str = "y") -> Conditions:
         """The conditions of the user's y of n rows; errors say its `name`."""
         y = _in_narrowest_type(y)
         return cls._of_kind(infer_encoder(y, n, name), y)
@@ -66,7 +66,7 @@ class RowConditions:
     @classmethod
     def like_fitted(
         cls, encoder: ConditionEncoder | None, y: Any, n: int | None, rows: str
-    ) -> RowConditions:
+    ) -> Conditions:
         """The conditions of other rows, from the user's y for a fitted model.
 
         Parameters
@@ -92,9 +92,7 @@ class RowConditions:
         return conditions
 
     @classmethod
-    def of_samples(
-        cls, encoder: ConditionEncoder | None, y: Any, n: int
-    ) -> RowConditions:
+    def of_samples(cls, encoder: ConditionEncoder | None, y: Any, n: int) -> Conditions:
         """The conditions of the samples that a user asks for, with these y and n.
 
         For n = 1, the default of `sample`, there is one sample for each condition in y.
@@ -103,7 +101,7 @@ class RowConditions:
         return cls.like_fitted(encoder, y, n if n > 1 else None, "samples")
 
     @classmethod
-    def _of_kind(cls, encoder: ConditionEncoder, y: Any) -> RowConditions:
+    def _of_kind(cls, encoder: ConditionEncoder, y: Any) -> Conditions:
         """The conditions of the user's y, one for each row."""
         if isinstance(encoder, ClassEncoder):
             return cls(encoder, encoder.encode(y).values)
@@ -119,7 +117,7 @@ class RowConditions:
         assert self.continuous is not None
         return len(self.continuous)
 
-    def take(self, indices: Tensor) -> RowConditions:
+    def take(self, indices: Tensor) -> Conditions:
         """The conditions of the rows with these indices; the kind of y stays."""
         class_indices = None
         if self.class_indices is not None:
@@ -127,7 +125,7 @@ class RowConditions:
         continuous = None
         if self.continuous is not None:
             continuous = self.continuous[indices.numpy()]
-        return RowConditions(self.encoder, class_indices, continuous)
+        return Conditions(self.encoder, class_indices, continuous)
 
     def check_saved(self) -> None:
         """Raise a ValueError if conditions from a file contradict each other."""
@@ -215,7 +213,7 @@ def _check_continuous(
 class ConditionsMixin:
     """Base class with shortcuts to the field `conditions`."""
 
-    conditions: RowConditions | None  # of the rows of all ranks; None without y
+    conditions: Conditions | None  # of the rows of all ranks; None without y
 
     @property
     def y_encoder(self) -> ConditionEncoder | None:
@@ -273,9 +271,7 @@ class ArrayRows(ConditionsMixin, ABC):
         """This rank's rows (n, …)."""
 
     @abstractmethod
-    def with_values(
-        self, values: NDArray[Any], row_conditions: RowConditions | None
-    ) -> Self:
+    def with_values(self, values: NDArray[Any], conditions: Conditions | None) -> Self:
         """Rows of the same kind with other values and conditions."""
 
     def check_lengths(self) -> None:
@@ -318,10 +314,10 @@ class ArrayRows(ConditionsMixin, ABC):
 
     def _with_values_and_y(self, values: NDArray[Any], y: NDArray[Any] | None) -> Self:
         """Rows with other values and y; the kind of y is inferred anew."""
-        row_conditions = None
+        conditions = None
         if y is not None:
-            row_conditions = RowConditions.infer(y, len(values), self._conditions_name)
-        return self.with_values(values, row_conditions)
+            conditions = Conditions.infer(y, len(values), self._conditions_name)
+        return self.with_values(values, conditions)
 
     def keys(self) -> Sequence[Hashable]:
         """A key of each row and its y."""

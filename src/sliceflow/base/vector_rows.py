@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_array, validate_data
 from torch import Tensor
 
 from sliceflow.base.ranks import Shard
-from sliceflow.base.rows import ArrayRows, RowConditions
+from sliceflow.base.rows import ArrayRows, Conditions
 from sliceflow.dataframes import as_dataframe, check_columns, column_names
 from sliceflow.errors import DataError
 from sliceflow.saved_types import ArraySpec, Label
@@ -45,7 +45,7 @@ class VectorRows(ArrayRows):
     """
 
     X: Annotated[NDArray[Any], ArraySpec("n d", ("float32", "float64"))]
-    conditions: RowConditions | None = None  # of the rows of all ranks; None without y
+    conditions: Conditions | None = None  # of the rows of all ranks; None without y
     names: tuple[Label, ...] | None = None  # of the columns, if X is a DataFrame
     tensor_device: str | None = None  # of the user's tensor; None for other types
     rank_shard: Shard | None = field(default=None, metadata={"saved": False})
@@ -74,11 +74,9 @@ class VectorRows(ArrayRows):
         """The type of the numbers, by name."""
         return "float32" if self.X.dtype == np.float32 else "float64"
 
-    def with_values(
-        self, values: NDArray[Any], row_conditions: RowConditions | None
-    ) -> Self:
+    def with_values(self, values: NDArray[Any], conditions: Conditions | None) -> Self:
         """Rows of the same kind with other values and conditions."""
-        return replace(self, X=values, conditions=row_conditions)
+        return replace(self, X=values, conditions=conditions)
 
     def in_users_form(
         self, device: torch.device

@@ -67,7 +67,7 @@ def even_indices(n: int, m: int, seed: Seed) -> Tensor:
     return indices[seed.child("order").permutation(m)]
 
 
-def extra_y(*, y_p: FlowY, y_q: FlowY, seed: Seed) -> FlowY:
+def y_of_added_particles(*, y_p: FlowY, y_q: FlowY, seed: Seed) -> FlowY:
     """The conditions of particles that a fit adds where the requested ones are too few.
 
     Maps of few particles are too noisy for offline samples. So a fit has at least

@@ -127,7 +127,7 @@ def simulate(
                     z_p = frame.project(step.particles, batch.particles)
                     z_q = frame.project(data, batch.data)
                     solution = step.stage.transport.solve(z_p, z_q, batch)
-                    dz = step.known_displacements(solution, z_p, batch)
+                    dz = step.displacements_if_cheap(solution, z_p, batch)
                     step.move(frame, solution.maps, particle_noise, dz)
                     model_step = step.stored_step(frame, solution.maps)
                     state.advance(step, solution, model_step, listeners)
@@ -321,7 +321,7 @@ class Step:
             None if data is None else data.x,
         ).amplified(self.spec.amplifier)
 
-    def known_displacements(
+    def displacements_if_cheap(
         self, solution: TransportSolution, z_p: Tensor, batch: Batch
     ) -> Tensor | None:
         """T(z) − z (h, M) of all particles, if it is known or quickly computed.

@@ -39,14 +39,14 @@ class CompressedMaps:
 
     lo: Annotated[Tensor, ArraySpec("h", "float64")]
     hi: Annotated[Tensor, ArraySpec("h", "float64")]
-    edges: Annotated[Tensor, ArraySpec("h k", "int32", differences=1)]
-    quantized_shifts: Annotated[Tensor, ArraySpec("h k", "int16", differences=1)]
+    edges: Annotated[Tensor, ArraySpec("h k", "int32", n_difference_axes=1)]
+    quantized_shifts: Annotated[Tensor, ArraySpec("h k", "int16", n_difference_axes=1)]
     n_maps: Count  # with the identity maps that are left out
     n_bins: Annotated[int, Between(1, MAX_BINS)]
     exponent: Annotated[int, Between(-1000, 1000)]
     dtype: torch.dtype = torch.float32
     map_indices: (
-        Annotated[Tensor, ArraySpec("h", "int64", ge=0, differences=1)] | None
+        Annotated[Tensor, ArraySpec("h", "int64", ge=0, n_difference_axes=1)] | None
     ) = None
 
     def check_saved(self) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sliceflow.arrays import Floats
 from sliceflow.base.protocols import FitResult
-from sliceflow.base.rows import RowConditions
+from sliceflow.base.rows import Conditions
 from sliceflow.base.vector_rows import VectorRows, read_rows
 from sliceflow.devices import require_memory
 from sliceflow.engine.events import EventListener
@@ -184,7 +184,7 @@ def _is_small_class(n: int, d: int) -> bool:
     return n < max(MIN_ROWS_OF_CLASS, 2 * d)
 
 
-def _read_conditions(y: Any, n: int) -> RowConditions:
+def _read_conditions(y: Any, n: int) -> Conditions:
     """The user's y of n rows, checked: class labels or continuous, but not both."""
     array = as_array(y)
     is_column_of_labels = (
@@ -192,7 +192,7 @@ def _read_conditions(y: Any, n: int) -> RowConditions:
     )
     if is_column_of_labels:
         array = array[:, 0]
-    conditions = RowConditions.infer(array, n)
+    conditions = Conditions.infer(array, n)
     if isinstance(conditions.encoder, MixedEncoder):
         fact = "y has both labels and numbers"
         raise DataError(fact, "pass class labels (n,), or numbers (n, l)")

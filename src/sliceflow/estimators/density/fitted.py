@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sliceflow.base.estimator import require_sample_memory
-from sliceflow.base.rows import RowConditions
+from sliceflow.base.rows import Conditions
 from sliceflow.base.vector_rows import VectorArray, in_users_form
 from sliceflow.engine.allocation import stratified_indices
 from sliceflow.engine.encoded_y import ClassIndices, ContinuousY
@@ -101,7 +101,7 @@ class BaseFittedDensity(ABC, Generic[Y]):
     def _encode_y(self, y: Any, n: int | None, rows: str) -> tuple[Y, NDArray[Any]]:
         """The user's y of n rows, encoded, and as the user writes it for each row.
 
-        The parameters are those of `RowConditions.like_fitted`.
+        The parameters are those of `Conditions.like_fitted`.
         """
 
     @abstractmethod
@@ -180,7 +180,7 @@ class FittedClassDensities(BaseFittedDensity[ClassIndices]):
     def _encode_y(
         self, y: Any, n: int | None, rows: str
     ) -> tuple[ClassIndices, NDArray[Any]]:
-        conditions = RowConditions.like_fitted(self.y_encoder, y, n, rows)
+        conditions = Conditions.like_fitted(self.y_encoder, y, n, rows)
         encoded_y = conditions.encoded_y
         assert isinstance(encoded_y, ClassIndices), "as its encoder makes it"
         return encoded_y, conditions.y
@@ -285,7 +285,7 @@ class FittedConditionalDensity(BaseFittedDensity[ContinuousY]):
     def _encode_y(
         self, y: Any, n: int | None, rows: str
     ) -> tuple[ContinuousY, NDArray[Any]]:
-        conditions = RowConditions.like_fitted(self.y_encoder, y, n, rows)
+        conditions = Conditions.like_fitted(self.y_encoder, y, n, rows)
         encoded_y = conditions.encoded_y
         assert isinstance(encoded_y, ContinuousY), "as its encoder makes it"
         return encoded_y, conditions.y

@@ -11,7 +11,7 @@ decided in this order, and none is ever larger than the one before:
    is always None on several ranks.
 3. With a batch size, one of these two divides the points:
 
-   - `picture_indices_of_stages`, on a CPU, if only the pictures are more than a
+   - `divide_pictures`, on a CPU, if only the pictures are more than a
      batch. Each stage uses the next part of the pictures, of about the batch size, so
      that only this part is encoded. All steps of the stage use all of this part and
      all particles.
@@ -75,9 +75,7 @@ def choose_batch_size(plan: PicturePlan, device: torch.device) -> int | None:
     return batch_size
 
 
-def picture_indices_of_stages(
-    plan: PicturePlan, data: PictureData, seed: Seed
-) -> list[Tensor]:
+def divide_pictures(plan: PicturePlan, data: PictureData, seed: Seed) -> list[Tensor]:
     """The indices of the pictures that each stage uses, in turn.
 
     The list is empty if every stage uses all pictures. Classes that share maps are not
@@ -139,4 +137,4 @@ def batches_of_all_points(
         return Batches()
     if isinstance(y_q, SeparateClassIndices):
         return Batches(data_order=Permutation.sorting_classes(data.own_y))
-    return one_weighted_batch(data.indices, data.device, y_p=y_p, y_q=y_q)
+    return one_weighted_batch(data.indices.cpu(), data.device, y_p=y_p, y_q=y_q)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sliceflow.base.flow_estimator import FlowEstimator, RequestedSamples
 from sliceflow.base.presets import with_preset
 from sliceflow.base.ranks import ONE_PROCESS, Communicator
-from sliceflow.base.rows import RowConditions
+from sliceflow.base.rows import Conditions
 from sliceflow.devices import resolve_device
 from sliceflow.engine import transports
 from sliceflow.engine.random import RandomStateLike, Seed
@@ -439,7 +439,7 @@ def _picture_classes(
 
     y has one label for each picture, or one label for all.
     """
-    given = RowConditions.like_fitted(fitted.y_encoder, y, n_pictures, "pictures")
+    given = Conditions.like_fitted(fitted.y_encoder, y, n_pictures, "pictures")
     assert fitted.encoded_y is not None, "a model with an encoder of y has y"
     # Mirror images, whose classes come last, are no training pictures of completions.
     training = fitted.encoded_y.take(slice(n_training))

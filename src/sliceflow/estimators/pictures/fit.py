@@ -23,9 +23,9 @@ from sliceflow.base.checkpoints import Checkpoints
 from sliceflow.base.distributed import across_ranks
 from sliceflow.base.flow_estimator import run_flow
 from sliceflow.base.particles import ParticleAllocation
-from sliceflow.base.protocols import FitResult, FlowEnd, ParticleResult
+from sliceflow.base.protocols import FinishedFlow, FitResult, ParticleResult
 from sliceflow.base.ranks import ONE_PROCESS, Communicator, Shard
-from sliceflow.base.rows import RowConditions
+from sliceflow.base.rows import Conditions
 from sliceflow.devices import require_memory
 from sliceflow.engine.allocation import MIN_PARTICLES, even_indices
 from sliceflow.engine.batches import Batches, Target
@@ -42,7 +42,7 @@ from sliceflow.estimators.pictures.batching import (
     batches_of_all_points,
     batches_of_steps,
     choose_batch_size,
-    picture_indices_of_stages,
+    divide_pictures,
 )
 from sliceflow.estimators.pictures.fitted import FittedPictures
 from sliceflow.estimators.pictures.flow_builder import PictureFlowBuilder
@@ -97,11 +97,11 @@ class PictureAdapter:
         shard = None
         if self.ranks.size > 1:
             shard = self.ranks.shard_by_counts(len(pixels), kind)
-        row_conditions = None
+        conditions = None
         if labels is not None:
             all_labels = self.ranks.all_gather_rows(labels)
-            row_conditions = RowConditions.infer(all_labels, len(all_labels), "labels")
-        return PictureRows(layout, pixels, row_conditions, shard)
+            conditions = Conditions.infer(all_labels, len(all_labels), "labels")
+        return PictureRows(layout, pixels, conditions, shard)
 
     def plan_fit(self, rows: PictureRows, seed: Seed) -> PlannedPictureFit:
         """What a fit of these pictures will do; an error if that is impossible."""
@@ -208,10 +208,10 @@ class PlannedPictureFit:
 
         The flow goes on where a checkpoint ended, if there is one.
         """
-        running = RunningPictures(self.tune())
+        running = RunningPictures(self.with_chosen_start())
         return run_flow(running, listeners, self.ranks, self.checkpoints)
 
-    def tune(self) -> PlannedPictureFit:
+    def with_chosen_start(self) -> PlannedPictureFit:
         """This fit, planned anew if trials choose that particles start as noise."""
         if not needs_trial(self.plan, self.ranks.size) or not noise_is_better(self):
             return self
@@ -225,72 +225,64 @@ class RunningPictures:
     """The fit of pictures while it runs: the particles, and all that moves them."""
 
     def __init__(self, planned_fit: PlannedPictureFit) -> None:
-        plan = planned_fit.plan
-        data = planned_fit.data
         self.planned_fit = planned_fit
+        self.plan = planned_fit.plan
+        self.data = planned_fit.data
+        self.seed = planned_fit.seed
+        self.ranks = planned_fit.ranks
+        self.allocation = planned_fit.allocation
+
         # This rank's particles among those of all ranks.
-        self.shard = planned_fit.ranks.own_shard(plan.n_flow_particles)
+        self.shard = self.ranks.own_shard(self.plan.n_flow_particles)
         self.particle_noise = ParticleNoise(
-            planned_fit.seed.child("particles"), self.shard.first
+            self.seed.child("particles"), self.shard.first
         )
-        # The y of all particles and of all pictures on the device of the fit; None if
-        # the flow ignores it.
-        self.particle_y = planned_fit.allocation.particle_y
-        self.data_y = planned_fit.allocation.row_y
-        if self.particle_y is not None and self.data_y is not None:
-            self.particle_y = self.particle_y.to(data.device)
-            self.data_y = self.data_y.to(data.device)
-
-        # The indices of the pictures that each stage uses, in turn. An empty list if
-        # every stage uses all pictures.
-        self.pictures_by_stage = picture_indices_of_stages(
-            plan, data, planned_fit.seed.child("batches")
+        # The indices of parts of the pictures, which stages use in turn. An empty list
+        # if every stage uses all pictures.
+        self.picture_parts = divide_pictures(
+            self.plan, self.data, self.seed.child("batches")
         )
-
         # The pictures of which mosaics are made; None if particles start as noise.
         self.mosaic_pixels: Tensor | None = None
-        if plan.mosaic_size:
-            self.mosaic_pixels = stored_pictures(data, planned_fit.ranks)
+        if self.plan.mosaic_size:
+            self.mosaic_pixels = stored_pictures(self.data, self.ranks)
 
-        is_known = data.layout.repeat_for_channels(planned_fit.known, data.device)
+        device = self.data.device
+        is_known = self.data.layout.repeat_for_channels(planned_fit.known, device)
         self.particles = self._initial_particles(is_known)
-        builder = PictureFlowBuilder(plan, planned_fit.seed, data.device, is_known)
+        builder = PictureFlowBuilder(self.plan, self.seed, device, is_known)
         spec = builder.flow_spec(self._inverse_sample_sizes())
-        if planned_fit.ranks.size > 1:
-            spec = across_ranks(spec, planned_fit.ranks)
+        if self.ranks.size > 1:
+            spec = across_ranks(spec, self.ranks)
         self.spec = spec
 
     def _initial_particles(self, is_known: Tensor | None) -> Cloud:
         """This rank's particles at their start, with the known pixels of pictures."""
-        plan = self.planned_fit.plan
-        device = self.planned_fit.data.device
-        y = None
-        if self.particle_y is not None:
-            assert isinstance(self.particle_y, ClassIndices), "pictures have labels"
-            y = self.particle_y.take(self.shard.slice)
-        classes = self.planned_fit.data.label_y
-        mosaics = build_mosaics(plan, self.mosaic_pixels, classes, device)
+        device = self.data.device
+        y = self.allocation.own_y(self.ranks, device)
+        assert y is None or isinstance(y, ClassIndices), "pictures have labels"
+        mosaics = build_mosaics(
+            self.plan, self.mosaic_pixels, self.data.label_y, device
+        )
         x = initial_particles(
-            plan, mosaics, self.shard.count, y, self.particle_noise, device
+            self.plan, mosaics, self.shard.count, y, self.particle_noise, device
         )
         if is_known is not None:
             encoded = _encode_to_complete(self.planned_fit, self.shard)
             x = torch.where(is_known, encoded, x)
-        if y is None:
-            return Cloud(x)
-        return self.planned_fit.allocation.cloud(x, self.planned_fit.ranks)
+        return self.allocation.cloud(x, self.ranks)
 
     def _inverse_sample_sizes(self) -> tuple[float, ...]:
         """Numbers, one for each class, to which the noise of maps is proportional."""
-        plan = self.planned_fit.plan
+        plan = self.plan
         distinct = 1.0
         if plan.mirror:
             distinct = 0.5
         return inverse_sample_sizes(
             plan.n_flow_particles,
-            self.planned_fit.data.n,
-            y_p=self.particle_y,
-            y_q=self.data_y,
+            self.data.n,
+            y_p=self.allocation.particle_y,
+            y_q=self.allocation.row_y,
             max_samples=plan.batch_size,
             distinct_share=distinct,
         )
@@ -300,73 +292,66 @@ class RunningPictures:
 
         The module `batching` explains how they are divided among stages or steps.
         """
-        every_step = self.planned_fit.plan.options.dequantize_every == "step"
-        if self.pictures_by_stage:
+        every_step = self.plan.options.dequantize_every == "step"
+        if self.picture_parts:
             return Target(self._load_part, reloads_every_step=every_step)
         return Target(self._load_all, self._load_batches, every_step)
 
     def _dequantizing_seed(self, step: Step) -> Seed:
         """The seed of the fractions that a step adds to pixel values."""
-        seed = self.planned_fit.seed.child("data", step.stage_index)
-        if self.planned_fit.plan.options.dequantize_every == "step":
+        seed = self.seed.child("data", step.stage_index)
+        if self.plan.options.dequantize_every == "step":
             return seed.child(step.step_index)
         return seed
 
     def _load_all(self, step: Step) -> Cloud:
         """All pictures of this rank."""
-        return self._with_flow_y(
-            self.planned_fit.data.cloud(self._dequantizing_seed(step))
-        )
+        return self._with_flow_y(self.data.cloud(self._dequantizing_seed(step)))
 
     def _load_part(self, step: Step) -> Cloud:
         """The part of the pictures whose turn it is in a stage, sorted by class."""
-        part = step.stage_index % len(self.pictures_by_stage)
-        indices = self.pictures_by_stage[part]
+        part = step.stage_index % len(self.picture_parts)
+        indices = self.picture_parts[part]
         return self._with_flow_y(
-            self.planned_fit.data.cloud(self._dequantizing_seed(step), indices)
+            self.data.cloud(self._dequantizing_seed(step), indices)
         )
 
     def _with_flow_y(self, pictures: Cloud) -> Cloud:
         """The pictures with what the flow sees of their classes."""
-        sharing = self.planned_fit.plan.map_sharing
-        y = flow_y(pictures.y, sharing, self.planned_fit.data.condition_dim)
+        sharing = self.plan.map_sharing
+        y = flow_y(pictures.y, sharing, self.data.condition_dim)
         return replace(pictures, y=y)
 
     def _load_batches(self) -> Batches:
         """The particles and pictures that each step uses, of all that there are."""
-        plan = self.planned_fit.plan
-        data = self.planned_fit.data
-        y_p = self.particle_y
-        y_q = self.data_y
-        if self.planned_fit.ranks.size > 1:
-            return batches_of_all_points(data, y_p=y_p, y_q=y_q)
-        seed = self.planned_fit.seed.child("batches")
-        return batches_of_steps(plan, data, seed, y_p=y_p, y_q=y_q)
+        y_p = self.allocation.particle_y
+        y_q = self.allocation.row_y
+        if self.ranks.size > 1:
+            return batches_of_all_points(self.data, y_p=y_p, y_q=y_q)
+        seed = self.seed.child("batches")
+        return batches_of_steps(self.plan, self.data, seed, y_p=y_p, y_q=y_q)
 
-    def result(self, flow_end: FlowEnd) -> FitResult[FittedPictures]:
+    def result(self, finished_flow: FinishedFlow) -> FitResult[FittedPictures]:
         """What the fit gives, once the particles have arrived."""
-        planned_fit = self.planned_fit
-        data = planned_fit.data
-        allocation = planned_fit.allocation
-        x = allocation.kept_cloud(self.particles.x, planned_fit.ranks).x
-        steps = flow_end.state.model_steps
+        x = self.allocation.kept_cloud(self.particles.x, self.ranks).x
+        steps = finished_flow.state.model_steps
         fitted = FittedPictures(
-            plan=planned_fit.plan,
-            seed=planned_fit.seed,
+            plan=self.plan,
+            seed=self.seed,
             steps=tuple(step.without_identity_maps() for step in steps),
-            conditions=data.conditions,
-            known=planned_fit.known,
+            conditions=self.data.conditions,
+            known=self.planned_fit.known,
             mosaic_pixels=self.mosaic_pixels,
-            device=data.device,
+            device=self.data.device,
         )
-        y = allocation.kept_user_y
+        y = self.allocation.kept_user_y
         if y is not None:
-            y = y[planned_fit.ranks.own_shard(allocation.n_kept).slice]
+            y = y[self.ranks.own_shard(self.allocation.n_particles).slice]
         return FitResult(
             fitted,
-            flow_end.history.as_columns(),
-            _copy_warning(planned_fit, x),
-            ParticleResult(data.layout.write(x), y),
+            finished_flow.history.as_columns(),
+            _copy_warning(self.planned_fit, x),
+            ParticleResult(self.data.layout.write(x), y),
         )
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.arrays import chunks
-from sliceflow.base.rows import ConditionsMixin, RowConditions
+from sliceflow.base.rows import Conditions, ConditionsMixin
 from sliceflow.base.saved_steps import (
     check_finite_samples,
     check_steps,
@@ -57,12 +57,12 @@ class FittedPictures(ConditionsMixin):
     seed: Seed  # of the fit: its frames are drawn again
     steps: tuple[ModelStep, ...]
     # The classes or clusters of the pictures, also of mirror images
-    conditions: RowConditions | None = None
+    conditions: Conditions | None = None
     # (h, w), True where a pixel is known
     known: Annotated[np.ndarray, ArraySpec("h w", "bool")] | None = None
     # The pictures of which mosaics are made; None if particles start as noise
     mosaic_pixels: (
-        Annotated[Tensor, ArraySpec("n c h w", "uint8", differences=3)] | None
+        Annotated[Tensor, ArraySpec("n c h w", "uint8", n_difference_axes=3)] | None
     ) = None
     device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
     needs_rows = False  # samples need no rows: mosaics store their pictures themselves

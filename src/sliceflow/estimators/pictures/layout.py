@@ -241,9 +241,9 @@ class Layout:
             else:
                 pixels = pixels.to(torch.int32)
         channels_last = pixels.view(*self.shape, x.shape[1]).permute(3, 1, 2, 0)
-        return self.to_user_format(channels_last.contiguous().cpu().numpy())
+        return self.in_users_form(channels_last.contiguous().cpu().numpy())
 
-    def to_user_format(self, array: NDArray[Any]) -> PictureArray:
+    def in_users_form(self, array: NDArray[Any]) -> PictureArray:
         """Pictures (n, H, W, C) in the user's type and shape."""
         array = array.astype(self.dtype, copy=False)
         if self.channels is None:

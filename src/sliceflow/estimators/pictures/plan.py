@@ -331,7 +331,7 @@ def plan_pictures(
     if sharing == "separate":
         # Without particles that are added for the maps: `choose_amplifier` has decided
         # for separate maps by the same number.
-        n_points = data.n + allocation.n_kept
+        n_points = data.n + allocation.n_particles
         n_distinct_per_map /= n_classes
     return PicturePlan(
         device=str(device),
@@ -339,7 +339,7 @@ def plan_pictures(
         n_pictures=data.n,
         layout=layout,
         mirror=data.mirrored,
-        n_particles=allocation.n_kept,
+        n_particles=allocation.n_particles,
         n_flow_particles=allocation.n_flow_particles,
         condition_kind=_condition_kind(data, completes),
         n_classes=n_classes,
@@ -351,7 +351,7 @@ def plan_pictures(
             parameters.transport, sharing, n_points, ranks.size
         ),
         n_knots=choices.choose_n_picture_knots(
-            options.n_knots, allocation.n_kept, sharing, n_classes
+            options.n_knots, allocation.n_particles, sharing, n_classes
         ),
         mosaic_size=mosaic_size,
         shrinkage=choices.choose_shrinkage(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sliceflow import kernels
 from sliceflow.base.ranks import Communicator, Shard
-from sliceflow.base.rows import ArrayRows, ConditionsMixin, RowConditions
+from sliceflow.base.rows import ArrayRows, Conditions, ConditionsMixin
 from sliceflow.engine import y_encoders
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import ClassIndices
@@ -50,8 +50,10 @@ class PictureRows(ArrayRows):
     """The user's pictures and labels, checked."""
 
     layout: Layout
-    pixels: Annotated[np.ndarray, ArraySpec("n c h w", PIXEL_DTYPES, differences=3)]
-    conditions: RowConditions | None = None  # labels
+    pixels: Annotated[
+        np.ndarray, ArraySpec("n c h w", PIXEL_DTYPES, n_difference_axes=3)
+    ]
+    conditions: Conditions | None = None  # labels
     rank_shard: Shard | None = field(default=None, metadata={"saved": False})
     _conditions_name = "labels"
 
@@ -70,17 +72,15 @@ class PictureRows(ArrayRows):
         """This rank's pixels (n, c, h, w)."""
         return self.pixels
 
-    def with_values(
-        self, values: NDArray[Any], row_conditions: RowConditions | None
-    ) -> Self:
+    def with_values(self, values: NDArray[Any], conditions: Conditions | None) -> Self:
         """Pictures of the same layout with other pixels and labels."""
-        return replace(self, pixels=values, conditions=row_conditions)
+        return replace(self, pixels=values, conditions=conditions)
 
     @property
     def pictures(self) -> PictureArray:
         """The pictures as the user passed them: (n, h, w) or (n, h, w, c)."""
         channels_last = self.pixels.transpose(0, 2, 3, 1)
-        return self.layout.to_user_format(np.ascontiguousarray(channels_last))
+        return self.layout.in_users_form(np.ascontiguousarray(channels_last))
 
     def in_users_form(
         self, device: torch.device
@@ -89,7 +89,7 @@ class PictureRows(ArrayRows):
         return self.pictures, self.y
 
 
-def check_labels(labels: RowConditions | None) -> None:
+def check_labels(labels: Conditions | None) -> None:
     """Raise a ValueError for conditions that are no labels."""
     if labels is None:
         return
@@ -109,7 +109,7 @@ class PictureData(ConditionsMixin):
     layout: Layout
     pixel_points: Tensor  # (d, n): this rank's pictures, then their mirror images
     shard: Shard  # this rank's pictures among all, without mirror images
-    conditions: RowConditions | None = None  # labels or clusters of all N pictures
+    conditions: Conditions | None = None  # labels or clusters of all N pictures
     mirrored: bool = False  # whether there are mirror images
 
     @classmethod
@@ -181,7 +181,7 @@ class PictureData(ConditionsMixin):
         clusters = y_encoders.ClassEncoder(np.arange(k), are_clusters=True)
         return replace(
             self,
-            conditions=RowConditions(clusters, classes),
+            conditions=Conditions(clusters, classes),
         )
 
     def _cluster_features(self, pixel_points: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ from sliceflow.saved_types import ArraySpec, Label
 if TYPE_CHECKING:
     import pandas as pd
 
-_Codes = Annotated[np.ndarray, ArraySpec("n", "int64", ge=-1, differences=1)]
+_Codes = Annotated[np.ndarray, ArraySpec("n", "int64", ge=-1, n_difference_axes=1)]
 
 
 def require_pandas() -> None:

@@ -245,7 +245,7 @@ class Table:
             if column.n_levels and not column.is_modeled
         ]
 
-    def rows_to_draw(self, c: int, drawn_indices: Iterable[int]) -> Mask:
+    def is_row_drawn(self, c: int, drawn_indices: Iterable[int]) -> Mask:
         """Which rows (n,) have a cell of column c that no exact rule computes."""
         usable = {*drawn_indices, *self._constant_indices}
         rules = self.rule_set.rules_that_give(c, usable)

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from sliceflow.base.distributed import across_ranks
-from sliceflow.base.protocols import FlowEnd
-from sliceflow.engine.allocation import extra_y, stratified_indices
+from sliceflow.base.protocols import FinishedFlow
+from sliceflow.engine.allocation import stratified_indices, y_of_added_particles
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
@@ -50,32 +50,34 @@ class AxisSteps:
         )
         return cls(across_ranks(spec, planned_fit.ranks), tuned, tuned.axis_cloud())
 
-    def fit_to_kept(self, kept: Cloud, kept_y: FlowY | None, flow_end: FlowEnd) -> None:
+    def fit_to_kept(
+        self, kept: Cloud, kept_y: FlowY | None, finished_flow: FinishedFlow
+    ) -> None:
         """Move the kept particles, in place, by axis steps that are fitted to them.
 
         Parameters
         ----------
         kept : the kept particles of this rank, in any order
         kept_y : the flow_y of the kept particles of all ranks, in the same order
-        flow_end : where the flow ended: steps and seconds are counted on, and its
+        finished_flow : where the flow ended: steps and seconds are counted on, and its
             listeners are called after each of these steps
         """
         # No model stores these maps.
         stages = [replace(stage, stores_maps=False) for stage in self.spec.stages]
         spec = replace(self.spec, stages=stages)
-        counted_on = FlowState(
-            steps_done=flow_end.state.steps_done,
-            steps_skipped=flow_end.state.steps_skipped,
-            seconds=flow_end.state.seconds,
+        state = FlowState(
+            steps_done=finished_flow.state.steps_done,
+            steps_skipped=finished_flow.state.steps_skipped,
+            seconds=finished_flow.state.seconds,
         )
-        self._simulate(spec, kept, kept_y, counted_on, flow_end.listeners)
+        self._simulate(spec, kept, kept_y, state, finished_flow.listeners)
 
     def fit_for_model(self, steps: Sequence[ModelStep]) -> list[ModelStep]:
         """The flow's steps, and then axis steps that are fitted to fresh particles."""
         fresh, fresh_y = _fresh_particles(self.tuned, steps)
-        continued = FlowState(model_steps=list(steps))
-        self._simulate(self.spec, fresh, fresh_y, continued, listeners=())
-        return continued.model_steps
+        state = FlowState(model_steps=list(steps))
+        self._simulate(self.spec, fresh, fresh_y, state, listeners=())
+        return state.model_steps
 
     def _simulate(
         self,
@@ -135,7 +137,7 @@ def _fresh_y(plan: VectorPlan, row_y: FlowY, seed: Seed) -> FlowY:
     """Conditions of fresh particles, in proportion, with enough of each class."""
     indices = stratified_indices(row_y, plan.n_axis_particles, seed.child("conditions"))
     y = row_y.take(indices)
-    return y.concatenate(extra_y(y_p=y, y_q=row_y, seed=seed))
+    return y.concatenate(y_of_added_particles(y_p=y, y_q=row_y, seed=seed))
 
 
 def sobol_normal(first: int, n: int, d: int, seed: Seed) -> Tensor:

@@ -14,9 +14,9 @@ from sliceflow.base.checkpoints import Checkpoints
 from sliceflow.base.distributed import across_ranks
 from sliceflow.base.flow_estimator import choose_n_particles, run_flow
 from sliceflow.base.particles import ParticleAllocation
-from sliceflow.base.protocols import FitResult, FlowEnd, ParticleResult
+from sliceflow.base.protocols import FinishedFlow, FitResult, ParticleResult
 from sliceflow.base.ranks import ONE_PROCESS, Communicator
-from sliceflow.base.rows import RowConditions
+from sliceflow.base.rows import Conditions
 from sliceflow.base.vector_rows import VectorRows, read_rows
 from sliceflow.devices import require_memory
 from sliceflow.engine.allocation import MIN_PARTICLES
@@ -62,7 +62,7 @@ class VectorAdapter:
         rows = read_rows(X, self.validate)
         if y is not None:
             y = as_array(y)
-            rows = replace(rows, conditions=RowConditions.infer(y, len(rows)))
+            rows = replace(rows, conditions=Conditions.infer(y, len(rows)))
         if self.ranks.size == 1:
             return rows
         return self._with_all_conditions(rows, y)
@@ -74,12 +74,10 @@ class VectorAdapter:
         n, d = rows.X.shape
         what = f"X of {rows.X.dtype} with {d} columns and {describe_y(y)}"
         shard = self.ranks.shard_by_counts(n, what)
-        row_conditions = None
+        conditions = None
         if y is not None:
-            row_conditions = RowConditions.infer(
-                self.ranks.all_gather_rows(y), shard.total
-            )
-        return replace(rows, conditions=row_conditions, rank_shard=shard)
+            conditions = Conditions.infer(self.ranks.all_gather_rows(y), shard.total)
+        return replace(rows, conditions=conditions, rank_shard=shard)
 
     def plan_fit(
         self, rows: VectorRows, seed: Seed
@@ -110,17 +108,15 @@ class VectorAdapter:
         return PlannedVectorFit(plan, rows, seed, self.ranks, self.device, allocation)
 
     def _allocate_particles(
-        self, row_conditions: RowConditions, n_particles: int, seed: Seed
+        self, conditions: Conditions, n_particles: int, seed: Seed
     ) -> ParticleAllocation:
         """The particles of a flow, with y in the proportions of the rows.
 
         Raises a `ParameterError` if every class must have its own maps but cannot.
         """
         xi = self.parameters.amplifier
-        sharing = resolve_map_sharing(xi, row_conditions.encoder.condition_dim)
-        if sharing == "separate" and not isinstance(
-            row_conditions.encoder, ClassEncoder
-        ):
+        sharing = resolve_map_sharing(xi, conditions.encoder.condition_dim)
+        if sharing == "separate" and not isinstance(conditions.encoder, ClassEncoder):
             fact = "fits each class separately, but y is continuous"
             hint = "use a finite amplifier, or labels (n,)"
             raise ParameterError("amplifier", xi, fact, hint)
@@ -131,7 +127,7 @@ class VectorAdapter:
         # The seed of the conditions also draws the order in which particles move, as
         # `in_proportion` explains.
         return ParticleAllocation.in_proportion(
-            row_conditions, n_particles, sharing, seed, mixing_seed=seed
+            conditions, n_particles, sharing, seed, mixing_seed=seed
         )
 
     def _require_memory(self, plan: VectorPlan, n_shard: int) -> None:
@@ -220,41 +216,41 @@ class RunningVectors:
 
     def __init__(self, tuned: TunedVectors) -> None:
         planned_fit = tuned.planned_fit
-        plan = planned_fit.plan
+        device = planned_fit.device
         self.tuned = tuned
+        self.plan = planned_fit.plan
+        self.ranks = planned_fit.ranks
+        self.allocation = planned_fit.allocation
 
         # This rank's particles among those of all ranks, at random places.
-        shard = planned_fit.ranks.own_shard(plan.n_flow_particles)
+        shard = self.ranks.own_shard(self.plan.n_flow_particles)
         self.particle_noise = ParticleNoise(
             planned_fit.seed.child("particles"), shard.first
         )
         x = torch.empty(
-            plan.n_columns,
-            shard.count,
-            dtype=plan.torch_dtype,
-            device=planned_fit.device,
+            self.plan.n_columns, shard.count, dtype=self.plan.torch_dtype, device=device
         )
         self.particle_noise.fill(x, "start")
         self.particles = Cloud(x)
-        if planned_fit.allocation.particle_y is not None:
-            self.particles = planned_fit.allocation.cloud(x, planned_fit.ranks)
+        if self.allocation.particle_y is not None:
+            self.particles = self.allocation.cloud(x, self.ranks)
 
         # Maps are shrunk, and fitted to the clouds of all ranks.
-        spec = plan.flow_spec(planned_fit.seed, planned_fit.device, only="flow")
-        if plan.options.shrinkage:
+        spec = self.plan.flow_spec(planned_fit.seed, device, only="flow")
+        if self.plan.options.shrinkage:
             inverse_sizes = self._inverse_sample_sizes()
-            spec = shrunk_flow(spec, plan.options.shrinkage, inverse_sizes)
-        if planned_fit.ranks.size > 1:
-            spec = across_ranks(spec, planned_fit.ranks)
+            spec = shrunk_flow(spec, self.plan.options.shrinkage, inverse_sizes)
+        if self.ranks.size > 1:
+            spec = across_ranks(spec, self.ranks)
         self.spec = spec
 
     def _inverse_sample_sizes(self) -> tuple[float, ...]:
         """Numbers, one for each class, to which the noise of maps is proportional."""
-        plan = self.tuned.planned_fit.plan
+        plan = self.plan
         return inverse_sample_sizes(
             plan.n_flow_particles,
             plan.n_rows * plan.draws_per_row,
-            y_p=self.tuned.planned_fit.allocation.particle_y,
+            y_p=self.allocation.particle_y,
             y_q=self.tuned.data_y,
             max_samples=plan.batch_size,
             distinct_share=1 / plan.draws_per_row,
@@ -270,40 +266,39 @@ class RunningVectors:
 
     def _load_batches(self) -> Batches:
         """Which particles and data each step is fitted to."""
-        planned_fit = self.tuned.planned_fit
         n_particles = self.particles.x.shape[1]
-        particle_y = planned_fit.allocation.particle_y
-        return self.tuned.batches(n_particles, particle_y, planned_fit.plan.batch_size)
+        particle_y = self.allocation.particle_y
+        return self.tuned.batches(n_particles, particle_y, self.plan.batch_size)
 
-    def result(self, flow_end: FlowEnd) -> FitResult[FittedVectors]:
+    def result(self, finished_flow: FinishedFlow) -> FitResult[FittedVectors]:
         """What the fit gives, once the particles have arrived and axis steps are done.
 
         The axis steps are fitted to the kept particles, and again to fresh ones for the
         model.
         """
         tuned = self.tuned
-        ranks = tuned.planned_fit.ranks
-        allocation = tuned.planned_fit.allocation
+        ranks = self.ranks
+        allocation = self.allocation
         kept = allocation.kept_cloud(self.particles.x, ranks)
-        model_steps = flow_end.state.model_steps
-        if tuned.planned_fit.plan.n_axis_particles:
+        model_steps = finished_flow.state.model_steps
+        if self.plan.n_axis_particles:
             axis_steps = AxisSteps.for_fit(tuned)
-            axis_steps.fit_to_kept(kept, allocation.kept_particle_y, flow_end)
+            axis_steps.fit_to_kept(kept, allocation.kept_particle_y, finished_flow)
             model_steps = axis_steps.fit_for_model(model_steps)
         fitted = _fitted_vectors(tuned, model_steps)
 
         # This rank's part of the kept particles.
-        own_slice = ranks.own_shard(allocation.n_kept).slice
+        own_slice = ranks.own_shard(allocation.n_particles).slice
         own_y = None
         if allocation.kept_particle_y is not None:
             own_y = allocation.kept_particle_y.take(own_slice)
-        X = fitted.in_users_form(fitted.unscale_points(kept.x, own_y))
+        X = fitted.in_users_form(fitted.rows_from_points(kept.x, own_y))
         y = allocation.kept_user_y
         if y is not None:
             y = y[own_slice]
         return FitResult(
             fitted,
-            flow_end.history.as_columns(),
+            finished_flow.history.as_columns(),
             _copy_warning(tuned, kept.x),
             ParticleResult(X, y),
         )

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sliceflow.base.rows import ConditionsMixin, RowConditions
+from sliceflow.base.rows import Conditions, ConditionsMixin
 from sliceflow.base.saved_steps import (
     check_finite_samples,
     check_steps,
@@ -46,7 +46,7 @@ class BaseFittedVectors(ConditionsMixin):
 
     plan: BaseVectorPlan
     scaler: ColumnScaler  # of the columns of all rows
-    conditions: RowConditions | None = None  # of the rows; None without y
+    conditions: Conditions | None = None  # of the rows; None without y
     names: tuple[Label, ...] | None = None  # of the columns, if X is a DataFrame
     tensor_device: str | None = None  # of the user's tensor; None for other types
     device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
@@ -88,7 +88,7 @@ class BaseFittedVectors(ConditionsMixin):
         """The units of samples: one `ColumnScaler` for each class, or one for all."""
         return (self.scaler,)
 
-    def unscale_points(self, x: Tensor, y: FlowY | None = None) -> Tensor:
+    def rows_from_points(self, x: Tensor, y: FlowY | None = None) -> Tensor:
         """Points (d, n) in the model's units -> rows (n, d) in the user's units.
 
         `y` is what the flow saw: classes with maps of their own have such units, too.
@@ -156,7 +156,7 @@ class FittedVectors(BaseFittedVectors):
         for scaler in self.scalers_by_class:
             linear = (
                 ~scaler.heavy_tailed
-            )  # `unscale_points` clamps heavy-tailed columns
+            )  # `rows_from_points` clamps heavy-tailed columns
             farthest = largest * float(scaler.scale[linear].max(initial=0.0))
             farthest += float(np.abs(scaler.shift[linear]).max(initial=0.0))
             if not farthest < torch.finfo(plan.torch_dtype).max:
@@ -215,7 +215,7 @@ class FittedVectors(BaseFittedVectors):
         cloud = as_cloud(x, y, self.device)
         particle_noise.fill(cloud.x, "start")
         replay(spec, self.steps, cloud, particle_noise)
-        return self.unscale_points(cloud.x, y)
+        return self.rows_from_points(cloud.x, y)
 
 
 def _warn_if_one_condition(y: EncodedY) -> None:

@@ -141,7 +141,7 @@ class FittedLocalVectors(BaseFittedVectors):
             sampler = self.samplers[c]
             sampler.warn_if_far(continuous, "y", indices)
             x = sampler.sample_each(continuous, seed.child(c))  # float64: small spreads
-            out[indices] = self.unscale_points(x.T).to(out)
+            out[indices] = self.rows_from_points(x.T).to(out)
         return self.in_users_form(out)
 
 
@@ -188,8 +188,8 @@ class PlannedLocalVectorFit:
         device: torch.device,
     ) -> PlannedLocalVectorFit:
         """A fit that keeps these rows, if there is memory for it."""
-        row_conditions = rows.conditions
-        assert row_conditions is not None, "local conditions need y"
+        conditions = rows.conditions
+        assert conditions is not None, "local conditions need y"
         n, d = rows.X.shape
         n_particles = LOCAL_PARTICLES
         if parameters.n_particles is not None:
@@ -200,8 +200,8 @@ class PlannedLocalVectorFit:
             n_columns=d,
             dtype=rows.dtype,
             n_particles=n_particles,
-            condition_kind=row_conditions.encoder.kind,
-            condition_dim=row_conditions.encoder.condition_dim,
+            condition_kind=conditions.encoder.kind,
+            condition_dim=conditions.encoder.condition_dim,
             standardize=parameters.standardize,
         )
         what = f"{n} rows of {d} columns, kept for conditions, need"
@@ -218,13 +218,13 @@ class PlannedLocalVectorFit:
         Particles are samples at conditions of rows, each row's as often as any other's.
         There are no steps, so listeners get no events.
         """
-        fitted = self.tune()
-        row_conditions = self.rows.conditions
-        assert row_conditions is not None, "local conditions need y"
+        fitted = self.fit_samplers()
+        conditions = self.rows.conditions
+        assert conditions is not None, "local conditions need y"
         indices = even_indices(
             self.plan.n_rows, self.plan.n_particles, self.seed.child("conditions")
         )
-        particle_conditions = row_conditions.take(indices)
+        particle_conditions = conditions.take(indices)
         y = particle_conditions.encoded_y
         X = fitted.sample(len(y), y, self.seed.child("particles"))
         no_steps = History().as_columns()
@@ -242,7 +242,7 @@ class PlannedLocalVectorFit:
             "leave out what has none, or set condition_mode='joint'",
         )
 
-    def tune(self) -> FittedLocalVectors:
+    def fit_samplers(self) -> FittedLocalVectors:
         """The fitted state, with the settings that are likeliest for rows left out.
 
         Trials choose them. Nothing else is fitted: the rows are the model.

@@ -424,7 +424,7 @@ def plan_vectors(
         n_rows=n_rows,
         n_columns=d,
         dtype=rows.dtype,
-        n_particles=allocation.n_kept,
+        n_particles=allocation.n_particles,
         n_flow_particles=n_flow_particles,
         n_axis_particles=choose_n_axis_particles(
             n_flow_particles, frame_kind, d, options.n_axis_steps

@@ -113,7 +113,7 @@ class ColumnScaler:
         standardized = (self.compress_tails(X) - self.shift) / self.scale
         return torch.from_numpy(standardized.astype(X.dtype))
 
-    def unscale_points(self, x: Tensor) -> Tensor:
+    def rows_from_points(self, x: Tensor) -> Tensor:
         """Points (d, n) in the flow's units -> rows (n, d) in the user's units."""
         shift = torch.from_numpy(self.shift).to(x.device)
         scale = torch.from_numpy(self.scale).to(x.device)
@@ -155,11 +155,11 @@ def unscale_by_class(
     This is the inverse of `scale_by_class`.
     """
     if len(scalers_by_class) == 1 or y is None:
-        return scalers_by_class[0].unscale_points(x)
+        return scalers_by_class[0].rows_from_points(x)
     rows = x.new_empty(x.shape[1], len(x))
     for c, scaler_of_class in enumerate(scalers_by_class):
         of_class = (y.values == c).to(x.device)
-        rows[of_class] = scaler_of_class.unscale_points(x[:, of_class])
+        rows[of_class] = scaler_of_class.rows_from_points(x[:, of_class])
     return rows
 
 
