@@ -283,8 +283,8 @@ def _array_kinds(cls: type) -> dict[str, _ArrayKind]:
         for option in _options(annotation):
             about = getattr(option, "__metadata__", [None])[0]
             if isinstance(about, ArraySpec):
-                array_type = get_args(option)[0]
-                kinds[name] = _ArrayKind(get_origin(array_type) or array_type, about)
+                is_tensor = get_args(option)[0] is Tensor
+                kinds[name] = _ArrayKind(Tensor if is_tensor else np.ndarray, about)
     return kinds
 
 
