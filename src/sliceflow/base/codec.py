@@ -283,8 +283,10 @@ def _array_kinds(cls: type) -> dict[str, _ArrayKind]:
         for option in _options(annotation):
             about = getattr(option, "__metadata__", [None])[0]
             if isinstance(about, ArraySpec):
-                is_tensor = get_args(option)[0] is Tensor
-                kinds[name] = _ArrayKind(Tensor if is_tensor else np.ndarray, about)
+                container = get_args(option)[0]
+                if not isinstance(container, type):  # numpy's NDArray[...]
+                    container = np.ndarray
+                kinds[name] = _ArrayKind(container, about)
     return kinds
 
 
