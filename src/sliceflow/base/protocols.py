@@ -4,8 +4,9 @@
 them: a `PlannedFit`, whose `run` does it.
 
 A plan runs no trial: settings that take one stay "auto" in it, and `run` begins with
-choosing them, by the method `tune` of the planned fit. But to plan a fit of pictures
-copies them to the device, and may divide them into clusters.
+choosing them, each kind of data in its own way (docs/architecture.md, "Follow a fit").
+But to plan a fit of pictures copies them to the device, and may divide them into
+clusters.
 
 A planned fit that moves particles puts them where its flow begins: that is a
 `RunningFit`, whose particles `base.flow_estimator.run_flow` moves.
