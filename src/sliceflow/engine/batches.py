@@ -138,6 +138,8 @@ class Target:
     reloads_every_step: bool = False
     # The stage index and step index of the data loaded last, and these data.
     _loaded: tuple[tuple[int, int], Cloud] | None = field(default=None, repr=False)
+    # Where the classes are in the `data_order`, if each class has its own maps.
+    _class_slices: ClassSlices | None = field(default=None, repr=False)
 
     @classmethod
     def from_cloud(cls, data: Cloud, batches: Batches | None = None) -> Target:
@@ -165,10 +167,16 @@ class Target:
         if self._loaded is None or self._loaded[0] != key:
             self._loaded = None  # frees the memory first
             data = self.load_data(step)
-            if self.batches.data_order is not None:
+            if self.batches.data_order is None:
+                data = data.with_class_slices()
+            else:
                 data = data.permuted(self.batches.data_order)
+                # The same after every load: to count them, the CPU waits for a GPU.
+                if self._class_slices is None:
+                    self._class_slices = data.with_class_slices().class_slices
+                data = replace(data, class_slices=self._class_slices)
             restricted = replace(data, x=step.stage.subspace.restrict(data.x))
-            self._loaded = (key, restricted.with_class_slices())
+            self._loaded = (key, restricted)
         return self._loaded[1]
 
 
