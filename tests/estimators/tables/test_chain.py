@@ -269,7 +269,8 @@ def test_levels_of_a_label_among_numbers_have_trees_of_their_own(rng, tmp_path):
     printed = str(flow.plan_)
     assert "per_level" not in printed
     assert re.search(r"separate trees +for each level of kind\b", printed)
-    _, *others = flow._fitted_state().chain
+    (chain,) = flow._fitted_state().chains.fitted.values()
+    _, *others = chain
     z = flow._fitted_state().table.cell_positions
     for step in others:
         assert 0 <= step.unexplained <= 1
