@@ -254,7 +254,8 @@ def test_trees_are_as_fine_as_they_are_asked_to_be(flow, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "strategies", [("log_ridge",) * 7, ("per_level",) * 7, ("tree",) * 6, ("tree",) * 8]
+    "strategies",
+    [("log_ridge",) * 7, ("splitting_label",) * 7, ("tree",) * 6, ("tree",) * 8],
 )
 def test_a_file_says_of_each_column_how_it_is_drawn(flow, strategies):
     model = flow._record

@@ -136,7 +136,7 @@ class TablePlan(FitPlan):
 
     def _separate_trees_in_words(self) -> str:
         for name, strategy in zip(self.order, self.strategies, strict=True):
-            if strategy == "per_level":
+            if strategy == "splitting_label":
                 return f"for each level of {name!s}"
         if self.n_label_trials and None in self.strategies:
             return "auto"
@@ -199,7 +199,7 @@ class TablePlan(FitPlan):
             column = table.columns[c]
             if uses_ridge(strategy) and not column.new_values.are_possible:
                 return False
-            if strategy == "per_level" and not column.is_binary:
+            if strategy == "splitting_label" and not column.is_binary:
                 return False
         if self.n_neighbors == 0:
             return True
