@@ -28,6 +28,7 @@ from sliceflow.estimators.tables.level_positions import (
     has_value,
 )
 from sliceflow.estimators.tables.moved_rows import move_to_values
+from sliceflow.estimators.tables.read_values import locate_values
 from sliceflow.estimators.tables.rules import LinearRule, MembershipRule, Rule
 from sliceflow.estimators.tables.table import Table
 from sliceflow.estimators.tables.table_rows import format_names
@@ -270,7 +271,7 @@ def find_value(column: Column, value: Any) -> FoundValue:
         return FoundValue(MISSING, np.nan, series.astype(encoded.levels.dtype))
     if encoded.value_type == "datetime" and getattr(value, "tzinfo", None) is None:
         series = series.astype(str)  # a time without zone is on the column's clock
-    located = column.locate(series)
+    located = locate_values(column, series)
     position = float(located.positions[0])
     found = located.unseen_values
     if not len(found):  # a level of the column
