@@ -104,9 +104,10 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT, PlanT]):
       `PlannedFit`.
     - A `PlannedFit` has a `plan`, which users print, and `run(listeners)`, which does
       the work and returns a `FitResult`.
-    - `_store(record, particles)` may be extended to set further attributes. The saved
-      state is the fitted state itself, unless `_saved_state(fitted)` is overridden, and
-      `_with_rows(saved, rows)`, which makes the fitted state of a file.
+    - `_store(record, particles)` may be extended to set further attributes.
+    - A file holds the fitted state itself. If it shall hold another state,
+      `_saved_state(fitted)` gives that, and `_with_rows(saved, rows)` makes the fitted
+      state of it.
 
     ``save_rows=True``, where there is this parameter, writes the rows to the file.
     Otherwise they are written only if sampling needs them. A pickle has the rows if a
