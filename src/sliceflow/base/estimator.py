@@ -32,6 +32,7 @@ from sliceflow.base.protocols import (
     PlannedFit,
     PlanT,
     RowsT,
+    SavedState,
 )
 from sliceflow.base.ranks import ONE_PROCESS, Communicator
 from sliceflow.base.removal import remove_rows
@@ -94,7 +95,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT, PlanT]):
     A subclass has a constructor, whose parameters include `random_state` and `verbose`,
     documentation, a method `sample`, and provides (`base.protocols` has the types):
 
-    - `_state_types`: the dataclasses of its fitted state, which may be a union, and of
+    - `_state_types`: the dataclasses of its saved state, which may be a union, and of
       its rows. A file holds objects of these.
     - `_history_type`: the dataclass in which a file holds the history, with a method
       `columns()` that gives the dict of lists back.
@@ -103,15 +104,17 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT, PlanT]):
       `PlannedFit`.
     - A `PlannedFit` has a `plan`, which users print, and `run(listeners)`, which does
       the work and returns a `FitResult`.
-    - `_store(record, particles)` may be extended to set further attributes, and
-      `_with_rows(fitted, rows)` to complete a state that was read from a file.
+    - `_store(record, particles)` may be extended to set further attributes.
+    - A file holds the fitted state itself. If it shall hold another state,
+      `_saved_state(fitted)` gives that, and `_with_rows(saved, rows)` makes the fitted
+      state of it.
 
     ``save_rows=True``, where there is this parameter, writes the rows to the file.
     Otherwise they are written only if sampling needs them. A pickle has the rows if a
     file has them; a copy, also a deep one, always has them.
     """
 
-    _state_types: tuple[type[FittedT] | UnionType, type[RowsT]]
+    _state_types: tuple[type[SavedState] | UnionType, type[RowsT]]
     _history_type: type[HasColumns] = SavedHistory
     _options_type: type[Options] | None = None  # of the parameter `options`
     # Parameters that every subclass has; its constructor sets them.
@@ -480,12 +483,18 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT, PlanT]):
         self.history_ = record.history
         self.n_iter_ = max(map(len, record.history.values()), default=0)
 
-    def _with_rows(self, fitted: FittedT, rows: RowsT | None) -> FittedT:
-        """A fitted state that was read from a file, complete with the file's rows.
+    def _saved_state(self, fitted: FittedT) -> SavedState:
+        """What a file holds of a fitted state: the state itself, if it can."""
+        return fitted
 
-        A subclass extends this if samples need the rows: see `Fitted.needs_rows`.
-        Raises a ValueError if they do not fit the state.
+    def _with_rows(self, saved: Any, rows: RowsT | None) -> FittedT:
+        """The fitted state of a file, of a saved state and of the file's rows.
+
+        A subclass overrides this, with the type of its saved state, if that is not the
+        complete fitted state: see `Fitted.needs_rows`. Raises a ValueError if the rows
+        do not fit.
         """
+        fitted: FittedT = saved
         return fitted
 
     def _current_rows(self) -> RowsT | None:

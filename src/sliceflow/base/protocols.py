@@ -105,11 +105,23 @@ class FlowRows(Rows, Protocol):
         """X and y as the user would pass them."""
 
 
-class Fitted(Protocol):
-    """A fitted state, which draws samples. A file holds it.
+class SavedState(Protocol):
+    """What a file holds of a fitted state: a dataclass.
 
-    If `needs_rows`, a file stores the rows once, outside the fitted state, and
-    `Estimator._with_rows` completes the state when it is read.
+    Most fitted states are this themselves.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def sample_bytes(self, n: int = 1) -> int:
+        """Memory to draw n samples."""
+
+
+class Fitted(SavedState, Protocol):
+    """A fitted state, which draws samples.
+
+    If `needs_rows`, a file stores the rows once, outside the saved state, and
+    `Estimator._with_rows` makes the fitted state of both when they are read.
     """
 
     @property
@@ -118,9 +130,6 @@ class Fitted(Protocol):
     @property
     def needs_rows(self) -> bool:
         """Whether samples need the rows. Then a file always has them."""
-
-    def sample_bytes(self, n: int = 1) -> int:
-        """Memory to draw n samples."""
 
 
 # Samples in the user's form.

@@ -2,7 +2,8 @@
 
 A file holds one dataclass; see `codec`. That of an estimator is made from its class:
 the parameters from the annotations of its constructor, the rest from `_state_types`,
-the dataclasses of its fitted state and its rows. For an estimator such as
+the dataclasses of its saved state, which most often is the fitted one, and of its rows.
+For an estimator such as
 
     class Flow(Estimator[FlowRows, FittedFlow, Event, FlowPlan]):
         _state_types = (FittedFlow, FlowRows)
@@ -46,6 +47,7 @@ from sliceflow.base.protocols import (
     ParticleResult,
     PlanT,
     RowsT,
+    SavedState,
 )
 from sliceflow.devices import resolve_device
 from sliceflow.engine.events import EventT
@@ -109,12 +111,12 @@ class SavedHistory:
 
 
 @dataclass(frozen=True)
-class _SavedEstimator(Generic[RowsT, FittedT]):
+class _SavedEstimator(Generic[RowsT]):
     """All that a file holds; each class of estimators has a subclass of this."""
 
     parameters: object  # those of the constructor, in a dataclass
     seed: Seed
-    fitted: FittedT
+    fitted: SavedState
     history: HasColumns
     rows: RowsT | None
     particles: FlowRows | None  # of a flow, if they were saved
@@ -127,7 +129,7 @@ class _SavedEstimator(Generic[RowsT, FittedT]):
 class _FileTypes(NamedTuple):
     """The dataclasses that are made for a class of estimators."""
 
-    estimator: type[_SavedEstimator[Any, Any]]
+    estimator: type[_SavedEstimator[Any]]
     parameters: Callable[..., object]
 
 
@@ -147,12 +149,12 @@ def _file_types(
 def _make_file_types(
     estimator_type: type[Estimator[RowsT, FittedT, EventT, PlanT]],
 ) -> _FileTypes:
-    fitted_type, rows_type = estimator_type._state_types
+    state_type, rows_type = estimator_type._state_types
     parameters_type = _parameters_type(estimator_type)
     parts: list[tuple[str, Any]] = [
         ("parameters", parameters_type),
         ("seed", Seed),
-        ("fitted", fitted_type),
+        ("fitted", state_type),
         ("history", estimator_type._history_type),
         ("rows", Optional[rows_type]),  # noqa: UP045 - it is known only now
         ("particles", Optional[rows_type]),  # noqa: UP045
@@ -192,7 +194,7 @@ def save(
     saved = file_types.estimator(
         parameters=file_types.parameters(**parameters),
         seed=record.seed,
-        fitted=record.fitted,
+        fitted=estimator._saved_state(record.fitted),
         history=history_type(**history),
         rows=estimator._rows_for_file(),
         particles=particles,
@@ -213,18 +215,18 @@ def load_estimator(
     `file.load`.
     """
 
-    def find_saved_type(class_name: str) -> type[_SavedEstimator[Any, Any]]:
+    def find_saved_type(class_name: str) -> type[_SavedEstimator[Any]]:
         return _file_types(find_estimator_type(class_name)).estimator
 
     saved = file.load_by_class_name(path, find_saved_type, device, max_memory)
     estimator_type = find_estimator_type(type(saved).__name__)
     estimator = estimator_type(**vars(saved.parameters))
-    fitted = saved.fitted
-    if "device" in {field.name for field in fields(fitted)}:
-        fitted = replace(fitted, device=resolve_device(device))
+    saved_state = saved.fitted
+    if "device" in {field.name for field in fields(saved_state)}:
+        saved_state = replace(saved_state, device=resolve_device(device))
     with file.as_model_file_errors(path):
         estimator._adapter()  # checks the parameters
-        fitted = estimator._with_rows(fitted, saved.rows)
+        fitted = estimator._with_rows(saved_state, saved.rows)
         record = FitRecord(saved.seed, fitted, saved.history.columns(), saved.rows)
         particles = None
         if saved.particles is not None:

@@ -225,6 +225,7 @@ def describe_columns(df: pd.DataFrame) -> list[JsonObject]:
 
     A column that cannot be used is to be left out, and its note says why.
     """
+    from sliceflow.estimators.tables.describe_columns import describe_column
     from sliceflow.estimators.tables.infer_columns import infer_column
     from sliceflow.estimators.tables.table_rows import read_dataframe
 
@@ -232,7 +233,7 @@ def describe_columns(df: pd.DataFrame) -> list[JsonObject]:
     distinct_rows = np.flatnonzero(~df.duplicated().to_numpy())
     for column in read_dataframe(df).columns:
         try:
-            described.append(infer_column(column, distinct_rows).describe())
+            described.append(describe_column(infer_column(column, distinct_rows)))
         except ValueError as error:
             note = fact_in_file(error) if isinstance(error, DataError) else str(error)
             described.append(

@@ -265,11 +265,12 @@ def test_levels_of_a_label_among_numbers_have_trees_of_their_own(rng, tmp_path):
     frame = labeled(rng)
     flow = TableFlow(constraints=["low < high"], random_state=0).fit(frame)
     assert flow.plan_.order[0] == "kind"
-    assert flow.plan_.strategies == ("per_level", *["tree"] * 5)
+    assert flow.plan_.strategies == ("splitting_label", *["tree"] * 5)
     printed = str(flow.plan_)
-    assert "per_level" not in printed
+    assert "splitting_label" not in printed
     assert re.search(r"separate trees +for each level of kind\b", printed)
-    _, *others = flow._fitted_state().chain
+    (chain,) = flow._fitted_state().chains.fitted.values()
+    _, *others = chain
     z = flow._fitted_state().table.cell_positions
     for step in others:
         assert 0 <= step.unexplained <= 1
@@ -307,7 +308,7 @@ def test_levels_of_a_label_among_numbers_have_trees_of_their_own(rng, tmp_path):
         sliceflow.load(tmp_path / "m").sample(3000, random_state=1), new
     )
     flow.forget(frame[:1500])
-    assert "per_level" not in flow.plan_.strategies  # too few rows of each level
+    assert "splitting_label" not in flow.plan_.strategies  # too few rows of each level
 
 
 @pytest.mark.parametrize(
@@ -322,7 +323,7 @@ def test_trees_of_a_label_are_not_held_apart_in_vain(rng, why, monkeypatch):
         frame["other"] = rng.choice([*"pqr"], len(frame))
     if why == "cells are missing":
         frame.loc[::3, "kind"] = None
-    assert "per_level" not in chosen_strategies(read(frame))
+    assert "splitting_label" not in chosen_strategies(read(frame))
 
 
 def test_a_number_that_is_often_zero_is_not_drawn_by_a_regression(rng):

@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from sliceflow import TableFlow
 from sliceflow.errors import DataError
@@ -227,7 +228,7 @@ def test_ranges_include_their_ends_and_numbers_are_not_rounded(rng):
     assert (flow.sample(5, random_state=0, given={"age": (30, 30)})["age"] == 30).all()
     with pytest.raises(ValueError, match=r"30\.5 does not fit the column"):
         flow.sample(1, random_state=0, given={"age": 30.5})
-    for never in ((40, 30), (90, 99), []):
+    for never in ((90, 99), []):
         with pytest.raises(ValueError, match="no row of the table has"):
             flow.sample(1, random_state=0, given={"age": never})
     with pytest.warns(UserWarning, match="no row has age=99$"):
@@ -428,6 +429,10 @@ def people_flow():
             "given inf is no value of a table; a range may have no end",
         ),
         ({"age": (-math.inf, 30)}, "given -inf is no value of a table"),
+        (
+            {"age": (40, 30)},
+            r"given \(40, 30\) is an empty range: 40 is above 30; pass the lower end",
+        ),
         ({"plan": {"gold": 1}}, r"given \{'gold': 1\} is a dict; pass a value, a list"),
         ([], r"given=\[\] must be a dict"),
         (pd.Series({"plan": "gold"}), "must be a dict such as"),
@@ -443,3 +448,22 @@ def test_what_cannot_be_given_is_named(people_flow, given, message):
 def test_several_values_may_be_of_any_library(people_flow, several):
     drawn = people_flow.sample(20, given={"age": several}, random_state=0)
     assert drawn["age"].isin(list(several)).all()
+
+
+@pytest.mark.parametrize("value", [np.array(30), np.int64(30), torch.tensor(30)])
+def test_a_value_may_be_an_array_without_axes(people_flow, value):
+    for given, same in ((value, 30), ([value], [30]), ((value, None), (30, None))):
+        pd.testing.assert_frame_equal(
+            people_flow.sample(5, given={"age": given}, random_state=0),
+            people_flow.sample(5, given={"age": same}, random_state=0),
+        )
+
+
+def test_the_ends_of_a_range_of_dates_are_compared_as_dates(rng):
+    days = pd.to_timedelta(rng.integers(0, 1000, 200), "D")
+    texts = (pd.Timestamp("2020-01-01") + days).strftime("%d.%m.%Y")
+    flow = fit(pd.DataFrame({"since": texts}), kinds={"since": "datetime:%d.%m.%Y"})
+    drawn = flow.sample(5, given={"since": ("20.01.2020", "01.02.2022")})
+    assert len(drawn) == 5
+    with pytest.raises(DataError, match=r"empty range: 01\.02\.2022 is above 20\.01"):
+        flow.sample(5, given={"since": ("01.02.2022", "20.01.2020")})

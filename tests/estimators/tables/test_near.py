@@ -8,8 +8,7 @@ from scipy.stats import kstest
 
 import sliceflow
 from sliceflow import ModelFileError, TableFlow
-from sliceflow.estimators.tables import choose_neighbors, neighbor_columns
-from sliceflow.estimators.tables import fitted as fitted_tables
+from sliceflow.estimators.tables import choose_neighbors, lazy_chains, neighbor_columns
 from sliceflow.estimators.tables.chain import fit_chain
 from sliceflow.estimators.tables.nearest_rows_model import NearestRowsModel
 
@@ -34,7 +33,8 @@ def tuned_plan(frame, **parameters):
 def fit(frame, **parameters):
     """The fitted flow, and the steps of its chain."""
     flow = TableFlow(random_state=0, **parameters).fit(frame)
-    return flow, flow._fitted_state().chain
+    (chain,) = flow._fitted_state().chains.fitted.values()
+    return flow, chain
 
 
 def test_a_draw_has_the_moments_of_its_formula(rng):
@@ -218,7 +218,7 @@ def test_the_chain_of_rows_without_missing_cells_is_fitted_once(rng, monkeypatch
         n_fits += 1
         return fit_chain(*args, **options)
 
-    monkeypatch.setattr(fitted_tables, "fit_chain", counting)
+    monkeypatch.setattr(lazy_chains, "fit_chain", counting)
     first = flow.sample(20, random_state=0)
     assert flow.sample(20, random_state=0).equals(first)
     assert n_fits == 1

@@ -125,8 +125,8 @@ def find_equal_columns(data: ColumnData) -> CellSources:
     """
     column = data.column
     source_ids = np.zeros(len(data), dtype=np.int64)
-    is_free = column.new_values.at_free_level(data.positions)
-    if not is_free.any():
+    is_interpolable = column.new_values.is_interpolable(data.positions)
+    if not is_interpolable.any():
         return CellSources((), source_ids)
     grid_values = column.grid_values_at(data.positions)
     is_equal = dict[int, Mask]()
@@ -137,7 +137,7 @@ def find_equal_columns(data: ColumnData) -> CellSources:
             other_values = convert_grid_values(
                 data.cell_positions[:, c], from_grid=other.grid, to_grid=column.grid
             )
-            is_equal[c] = is_free & (grid_values == other_values)
+            is_equal[c] = is_interpolable & (grid_values == other_values)
 
     equal_indices = list[int]()
     for c in sorted(is_equal, key=lambda c: -is_equal[c].mean()):

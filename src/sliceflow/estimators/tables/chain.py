@@ -78,6 +78,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from sliceflow.arrays import Mask
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError
 from sliceflow.estimators.tables.column_data import ColumnData
@@ -162,7 +163,7 @@ def fit_chain(
             table.columns, cell_positions, drawn_indices, settings.n_neighbors
         )
 
-    label = _per_level_label(table, strategies, fixed_indices, cell_positions)
+    label = _splitting_label(table, strategies, fixed_indices, cell_positions)
     not_in_trees = {*fixed_indices, *drawn_indices}
     for c, strategy in zip(table.drawing_order, strategies, strict=True):
         if c in not_in_trees:
@@ -179,33 +180,33 @@ def fit_chain(
         drawn_indices.append(c)
 
 
-class _Label(NamedTuple):
+class _SplittingLabel(NamedTuple):
     """A label whose levels have models of their own for all columns drawn after it."""
 
     column_index: int
     rows_of_level: Mapping[float, LevelPositions]  # (m, d), by the label's positions
 
 
-def _per_level_label(
+def _splitting_label(
     table: Table,
     strategies: Sequence[Strategy],
     fixed_indices: Sequence[int],
     cell_positions: LevelPositions,
-) -> _Label | None:
-    """The label of the strategy "per_level", with the rows of each of its levels."""
+) -> _SplittingLabel | None:
+    """The label that splits the rows, with the rows of each of its levels."""
     for c, strategy in zip(table.drawing_order, strategies, strict=True):
-        if strategy == "per_level" and c not in fixed_indices:
+        if strategy == "splitting_label" and c not in fixed_indices:
             rows_of_level = {}
             labels = cell_positions[:, c]
             for level in np.unique(labels).tolist():
                 rows_of_level[level] = cell_positions[labels == level]
-            return _Label(c, rows_of_level)
+            return _SplittingLabel(c, rows_of_level)
     return None
 
 
 def _fit_step(
     data: ColumnData,
-    label: _Label | None,
+    label: _SplittingLabel | None,
     *,
     seed: Seed,
     settings: TreeSettings,
@@ -264,15 +265,30 @@ def draw_rows(
         is_strict = attempt < MAX_STRICT_ROUNDS
         draft = DraftRows(drawn, table.rule_set, allow_missing)
         draw_chain(chain, draft, rng, clip=not is_strict)
-        accepted = table.rule_set.solve_rows(drawn, is_free)
-        if is_strict:
-            accepted[accepted] = ~table.copies_unique_row(drawn[accepted])
-        cell_positions[unfinished[accepted]] = drawn[accepted]
-        unfinished = unfinished[~accepted]
+        is_refused = _solve_and_refuse(table, drawn, is_free, is_strict)
+        cell_positions[unfinished] = drawn
+        unfinished = unfinished[is_refused]
         if not len(unfinished):
             return cell_positions
-        refused = drawn[~accepted]
-    raise _no_rows_error(table.rule_set, refused, n)
+    raise _no_rows_error(table.rule_set, cell_positions[unfinished], n)
+
+
+def _solve_and_refuse(
+    table: Table, drawn: LevelPositions, may_change: Mask, is_strict: bool
+) -> Mask:
+    """Solve rules for cells of drawn rows (m, d), in place; which rows are refused.
+
+    There are three reasons to draw a row again:
+
+    - It breaks a rule.
+    - A cell is not drawn: no draw was allowed, or in a strict round the prediction was
+      beyond the ends of the column.
+    - In a strict round, it copies a row that occurs once.
+    """
+    is_refused = ~table.rule_set.solve_rows(drawn, may_change)
+    if is_strict:
+        is_refused |= table.copies_unique_row(drawn)
+    return is_refused
 
 
 def make_blank_row(

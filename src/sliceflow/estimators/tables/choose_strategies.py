@@ -126,7 +126,7 @@ def _choose_by_trial(table: Table, k: int, seed: Seed) -> Strategy:
         return choose_strategy(data, seed=seed, margin=RIDGE_MARGIN)
     if _label_auc(table, c) < MIN_LABEL_AUC:
         return "tree"
-    return "per_level"
+    return "splitting_label"
 
 
 def _may_have_regression(table: Table, k: int) -> bool:

@@ -26,8 +26,8 @@ Floats with many decimals have no unit: their scaled and grid values are the flo
 The **features** of a cell are the normal score of a number, or one axis for each
 frequent level of a category.
 
-`Column.encode` and `Column.decode` convert between values and positions. The `Grid`
-of a column converts between positions, scaled values and grid values.
+`read_values` turns values into positions, and `Column.decode` positions into values.
+The `Grid` of a column converts between positions, scaled values and grid values.
 
 Names mean the same in all modules of tables:
 
@@ -51,19 +51,17 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from scipy.special import ndtri
 
 from sliceflow.arrays import Floats, Ints
-from sliceflow.errors import DataError
 from sliceflow.estimators.tables.cells import EncodedColumn
 from sliceflow.estimators.tables.formats import (
     DateFormat,
     TextFormat,
     times_of_scaled_values,
-    to_scaled_values,
 )
 from sliceflow.estimators.tables.grid import Grid, values_at
 from sliceflow.estimators.tables.identifiers import MIN_ROWS_TO_JUDGE
@@ -72,15 +70,9 @@ from sliceflow.estimators.tables.level_positions import (
     GridValues,
     LevelPositions,
     has_value,
-    is_missing,
 )
-from sliceflow.estimators.tables.new_identifiers import (
-    example_identifier,
-    new_identifiers,
-)
+from sliceflow.estimators.tables.new_identifiers import new_identifiers
 from sliceflow.estimators.tables.new_values import NewValuePolicy
-from sliceflow.estimators.tables.stored_levels import OBJECT_OF_TEXT
-from sliceflow.estimators.tables.table_rows import convert_exactly, format_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -121,14 +113,6 @@ def middle_probabilities(counts: Ints) -> Floats:
     array([0.125, 0.375, 0.75 ])
     """
     return np.asarray((np.cumsum(counts) - counts / 2) / counts.sum())
-
-
-class LocatedValues(NamedTuple):
-    """Where values (m,) are in a column."""
-
-    positions: LevelPositions  # (m,); of values outside the range, the nearest end
-    grid_values: GridValues  # (m,); those of categories are their positions
-    unseen_values: pd.Series  # those that are no levels, in the dtype of the column
 
 
 @dataclass(frozen=True, eq=False)
@@ -352,148 +336,6 @@ class Column:
         if self.encoded.dtype == "object":
             return pd.Series(values, dtype=object)
         return pd.Series(values).astype(self.encoded.levels.dtype)
-
-    def locate(self, values: pd.Series) -> LocatedValues:
-        """Where values (m,) are. They may be texts, but none is missing.
-
-        A `DataError` names a value that the column cannot have.
-        """
-        value_type = self.encoded.value_type
-        as_texts = value_type != "str" and all(isinstance(v, str) for v in values)
-        position_of = self._position_of_level
-        if as_texts:
-            position_of = {str(level): p for level, p in position_of.items()}
-        found = [position_of.get(value, MISSING) for value in values.tolist()]
-        positions = LevelPositions(np.array(found, dtype=np.float64))
-        grid_values = self.grid.grid_values_at(positions)
-        unseen_indices = np.flatnonzero(is_missing(positions))
-        unseen_values = values.iloc[unseen_indices]
-        if not len(unseen_indices):
-            return LocatedValues(positions, grid_values, unseen_values)
-        unseen_values, unseen_grid_values = self._read_unseen_values(
-            unseen_values, as_texts
-        )
-        grid_values[unseen_indices] = unseen_grid_values
-        positions[unseen_indices] = np.interp(
-            unseen_grid_values, self.grid.grid_values, np.arange(self.n_levels)
-        )
-        return LocatedValues(positions, grid_values, unseen_values)
-
-    def _read_unseen_values(
-        self, values: pd.Series, as_texts: bool
-    ) -> tuple[pd.Series, GridValues]:
-        """Values (m,) that are no levels, in the column's dtype, and as grid values.
-
-        A `DataError` says that the column cannot have them.
-        """
-        value_type = self.encoded.value_type
-        try:
-            converted = self._convert_unseen_values(values, as_texts)
-            scaled_values, unit = to_scaled_values(
-                converted, value_type, self.text_format
-            )
-            return converted, self.grid.grid_values_of(scaled_values, unit)
-        except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
-            raise DataError(
-                f"{values.iloc[0]!r} does not fit the column, which is "
-                f"{self.kind} ({self.encoded.levels.dtype})",
-                str(error),
-                column=self.name,
-            ) from error
-
-    @property
-    def _position_of_level(self) -> dict[Any, int]:
-        """The position of each level, and of levels that are merged into another."""
-        levels = self.levels.tolist()
-        position_of = {level: position for position, level in enumerate(levels)}
-        for level, merged_into in self.merged_levels.items():
-            position_of[level] = position_of[merged_into]
-        return position_of
-
-    def _convert_unseen_values(self, values: pd.Series, as_texts: bool) -> pd.Series:
-        """Values that are no levels, or texts for them, in the dtype of the column."""
-        import pandas as pd
-
-        if not self.is_quantitative:
-            raise ValueError(f"it has {format_names(self.levels.tolist())}")
-        dtype = self.encoded.levels.dtype
-        value_type = self.encoded.value_type
-        if as_texts:
-            converted = values.astype(dtype)
-        else:
-            converted = convert_exactly(values, dtype)
-        if self.encoded.dtype != "object" or value_type == "str":
-            return converted
-        make = OBJECT_OF_TEXT[value_type]
-        objects = [make(str(value)) for value in converted]
-        return pd.Series(objects, dtype=object)
-
-    def encode(
-        self,
-        cells: EncodedColumn,
-        *,
-        new_as_missing: bool = False,
-        outside_as_missing: bool = False,
-    ) -> LevelPositions:
-        """The positions (m,) of other cells (m,) of this column.
-
-        A `DataError` names a value that the column cannot have. With `new_as_missing`,
-        a new level of a category is at the position of missing cells.
-        With `outside_as_missing`, so is a number outside the range of the column; else
-        it is at the nearest end.
-        """
-        if self.kind == "identifier" or not (self.is_category or self.is_quantitative):
-            return LevelPositions(np.where(cells.missing, MISSING, 0.0))
-        is_present = ~cells.missing
-        if new_as_missing and self.is_category:
-            own_levels = {str(level) for level in self.levels.tolist()}
-            is_own = np.array([str(level) in own_levels for level in cells.levels])
-            is_present[is_present] = is_own[cells.codes[is_present]]
-        positions = LevelPositions(np.full(len(cells.codes), MISSING))
-        if not is_present.any():
-            return positions
-        used_codes, which = np.unique(cells.codes[is_present], return_inverse=True)
-        located = self.locate(cells.levels.iloc[used_codes])
-        used_positions = located.positions
-        if outside_as_missing and self.is_quantitative:
-            is_outside = located.grid_values < self.grid.grid_values[0]
-            is_outside |= located.grid_values > self.grid.grid_values[-1]
-            used_positions = LevelPositions(
-                np.where(is_outside, MISSING, used_positions)
-            )
-        positions[is_present] = used_positions[which]
-        return positions
-
-    # A row of the table `columns_`
-
-    def describe(self) -> dict[str, Any]:
-        """The row of the table `columns_` for this column."""
-        missing = self.encoded.missing
-        return {
-            "column": str(self.name),
-            "kind": self.kind,
-            "missing": round(float(missing.mean()), 4),
-            "distinct": len(np.unique(self.encoded.present_codes)),
-            "note": self._note(),
-        }
-
-    def _note(self) -> str:
-        """What the column holds, in a few words."""
-        if self.kind == "drop":
-            return "left out, as asked"
-        if self.kind == "identifier":
-            example = example_identifier(self.encoded)
-            new = "new ones"
-            if self.has_pseudonyms:
-                new = "a new one for each,"
-            return f"{self.identifier_reason}: {new} like {example}"
-        if self.is_quantitative:
-            return f"{self.levels.iloc[0]} to {self.levels.iloc[-1]}"
-        note = format_names(self.levels.tolist()) or "all missing"
-        if self.discloses_rows:
-            # At the front, because long notes are cut.
-            note = f"REAL VALUES in samples, most of which belong to one row; {note}"
-        return note
 
     @property
     def discloses_rows(self) -> bool:

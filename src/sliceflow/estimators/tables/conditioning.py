@@ -28,6 +28,7 @@ from sliceflow.estimators.tables.level_positions import (
     has_value,
 )
 from sliceflow.estimators.tables.moved_rows import move_to_values
+from sliceflow.estimators.tables.read_values import locate_values
 from sliceflow.estimators.tables.rules import LinearRule, MembershipRule, Rule
 from sliceflow.estimators.tables.table import Table
 from sliceflow.estimators.tables.table_rows import format_names
@@ -251,6 +252,8 @@ def find_value(column: Column, value: Any) -> FoundValue:
     import pandas as pd
 
     encoded = column.encoded
+    if hasattr(value, "__array__") and np.ndim(value) == 0:
+        value = np.asarray(value)[()]  # a number of numpy, from an array without axes
     if not isinstance(value, Hashable):
         fact = f"given {value!r} is a {type(value).__name__}"
         hint = "pass a value, a list of values, or a range (low, high)"
@@ -268,7 +271,7 @@ def find_value(column: Column, value: Any) -> FoundValue:
         return FoundValue(MISSING, np.nan, series.astype(encoded.levels.dtype))
     if encoded.value_type == "datetime" and getattr(value, "tzinfo", None) is None:
         series = series.astype(str)  # a time without zone is on the column's clock
-    located = column.locate(series)
+    located = locate_values(column, series)
     position = float(located.positions[0])
     found = located.unseen_values
     if not len(found):  # a level of the column
@@ -283,15 +286,20 @@ def _range_rules(
 ) -> list[Rule]:
     """The rules low ≤ column and column ≤ high, or with < for what is not included."""
     bounds = _as_range(column, given)
+    low = _exact_bound(column, bounds.low)
+    high = _exact_bound(column, bounds.high)
+    if low is not None and high is not None and low > high:
+        fact = f"given {given} is an empty range: {bounds.low} is above {bounds.high}"
+        raise DataError(fact, "pass the lower end first", column=column.name)
     text = f"given {column.name}={given}"
     rules: list[Rule] = []
-    if bounds.low is not None:
+    if low is not None:
         relation, rounding = _relation(bounds.with_low, ceil, floor)
-        bound = -_bound_in_units(column, bounds.low, rounding)
+        bound = -_bound_in_units(column, low, rounding)
         rules.append(LinearRule(text, (c,), (-1,), relation, bound, column.unit))
-    if bounds.high is not None:
+    if high is not None:
         relation, rounding = _relation(bounds.with_high, floor, ceil)
-        bound = _bound_in_units(column, bounds.high, rounding)
+        bound = _bound_in_units(column, high, rounding)
         rules.append(LinearRule(text, (c,), (1,), relation, bound, column.unit))
     return rules
 
@@ -330,19 +338,24 @@ def _relation(
     return "<", out_of
 
 
-def _bound_in_units(
-    column: Column, value: Any, to_integer: Callable[[Fraction], int]
-) -> int | float:
-    """A bound of a range as a number of the column's units.
-
-    It is an int, rounded into the range by `to_integer`; a float if the column has no
-    unit.
-    """
+def _exact_bound(column: Column, value: Any) -> Fraction | None:
+    """A bound of a range as an exact number; None if it is open."""
+    if value is None:
+        return None
     cell = find_value(column, value).cell
     scaled_values, unit = to_scaled_values(
         cell, column.encoded.value_type, column.text_format
     )
-    bound = Fraction(scaled_values[0]) * (unit or 1)
+    return Fraction(scaled_values[0]) * (unit or 1)
+
+
+def _bound_in_units(
+    column: Column, bound: Fraction, to_integer: _Rounding
+) -> int | float:
+    """A bound of a range as a number of the column's units.
+
+    It is an int, rounded by `to_integer`; a float if the column has no unit.
+    """
     if column.unit is None:
         return float(bound)
     return to_integer(bound / column.unit)

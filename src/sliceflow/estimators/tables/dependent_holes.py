@@ -72,22 +72,15 @@ class DependentHoles:
         has computed one is computed by another rule.
         """
         open_holes = holes.copy()
-        computed = list[ComputedHoles]()
         rules = [rule for rule in rules if not isinstance(rule, LookupRule)]
         in_both_orders = [*rules, *reversed(rules)]
-
-        def assign(only_determined: bool) -> bool:
-            n_before = len(computed)
-            for rule in in_both_orders:
-                applies = has_all_values(cell_positions, rule.column_indices)
-                computed.extend(_assign(rule, applies, open_holes, only_determined))
-            return len(computed) > n_before
-
-        while assign(only_determined=True):
-            pass
-        assign(only_determined=False)
-        while assign(only_determined=True):
-            pass
+        computed = [
+            *_assign_until_stable(in_both_orders, cell_positions, open_holes),
+            *_assign_all(
+                in_both_orders, cell_positions, open_holes, only_determined=False
+            ),
+            *_assign_until_stable(in_both_orders, cell_positions, open_holes),
+        ]
         return cls(holes, computed)
 
     def groups(self, c: int) -> list[HoleGroup]:
@@ -153,6 +146,36 @@ class DependentHoles:
             solved = solve_column([computed.rule], columns, rows, c)
             is_possible = has_value(solved)
             cell_positions[row_indices[is_possible], c] = solved[is_possible]
+
+
+def _assign_until_stable(
+    rules: Sequence[SolvableRule], cell_positions: LevelPositions, open_holes: Mask
+) -> list[ComputedHoles]:
+    """The holes that are determined, and those that are once others are computed.
+
+    They are closed in `open_holes` (m, d), in place.
+    """
+    computed = list[ComputedHoles]()
+    while True:
+        found = _assign_all(rules, cell_positions, open_holes, only_determined=True)
+        if not found:
+            return computed
+        computed.extend(found)
+
+
+def _assign_all(
+    rules: Sequence[SolvableRule],
+    cell_positions: LevelPositions,
+    open_holes: Mask,
+    *,
+    only_determined: bool,
+) -> list[ComputedHoles]:
+    """The holes that rules compute, one rule after the other; see `_assign`."""
+    computed = list[ComputedHoles]()
+    for rule in rules:
+        applies = has_all_values(cell_positions, rule.column_indices)
+        computed.extend(_assign(rule, applies, open_holes, only_determined))
+    return computed
 
 
 def _assign(

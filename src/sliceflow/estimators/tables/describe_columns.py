@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from sliceflow.estimators.tables.columns import Column
+from sliceflow.estimators.tables.new_identifiers import example_identifier
 from sliceflow.estimators.tables.rules import is_solvable
 from sliceflow.estimators.tables.table import Table
 from sliceflow.estimators.tables.table_rows import format_names
@@ -25,7 +29,7 @@ def describe_columns(table: Table) -> pd.DataFrame:
     """A DataFrame with one row for each column of a table."""
     import pandas as pd
 
-    described = [column.describe() for column in table.columns]
+    described = [describe_column(column) for column in table.columns]
     for rule in table.all_rules:
         if rule.is_discovered and is_solvable(rule):
             derived, *others = rule.column_indices
@@ -35,6 +39,37 @@ def describe_columns(table: Table) -> pd.DataFrame:
     df = pd.DataFrame(described)
     df["note"] = _shortened_notes(df)
     return df
+
+
+def describe_column(column: Column) -> dict[str, Any]:
+    """The row of the table `columns_` for a column."""
+    missing = column.encoded.missing
+    return {
+        "column": str(column.name),
+        "kind": column.kind,
+        "missing": round(float(missing.mean()), 4),
+        "distinct": len(np.unique(column.encoded.present_codes)),
+        "note": _note(column),
+    }
+
+
+def _note(column: Column) -> str:
+    """What the column holds, in a few words."""
+    if column.kind == "drop":
+        return "left out, as asked"
+    if column.kind == "identifier":
+        example = example_identifier(column.encoded)
+        new = "new ones"
+        if column.has_pseudonyms:
+            new = "a new one for each,"
+        return f"{column.identifier_reason}: {new} like {example}"
+    if column.is_quantitative:
+        return f"{column.levels.iloc[0]} to {column.levels.iloc[-1]}"
+    note = format_names(column.levels.tolist()) or "all missing"
+    if column.discloses_rows:
+        # At the front, because long notes are cut.
+        note = f"REAL VALUES in samples, most of which belong to one row; {note}"
+    return note
 
 
 def _shortened_notes(df: pd.DataFrame) -> list[str]:

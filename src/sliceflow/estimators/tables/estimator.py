@@ -18,7 +18,7 @@ from sliceflow.estimators.tables.events import TableEvent
 from sliceflow.estimators.tables.files import read_if_path
 from sliceflow.estimators.tables.filled_dataframes import fill_dataframe
 from sliceflow.estimators.tables.fit import TableAdapter, TableHistory, check_no_y
-from sliceflow.estimators.tables.fitted import FittedTable
+from sliceflow.estimators.tables.fitted import FittedTable, SavedTable
 from sliceflow.estimators.tables.given_texts import parse_given
 from sliceflow.estimators.tables.parameters import (
     MissingCells,
@@ -135,7 +135,7 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
     ['gold', 'gold', 'gold']
     """
 
-    _state_types = (FittedTable, TableRows)
+    _state_types = (SavedTable, TableRows)
     _history_type = TableHistory
 
     def __init__(  # noqa: PLR0913
@@ -219,10 +219,13 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
         require_missing_cells(self.missing)
         return self.missing == "model"
 
-    def _with_rows(self, fitted: FittedTable, rows: TableRows | None) -> FittedTable:
+    def _saved_state(self, fitted: FittedTable) -> SavedTable:
+        return fitted.saved
+
+    def _with_rows(self, saved: SavedTable, rows: TableRows | None) -> FittedTable:
         if rows is None:
             raise ValueError("the table has no rows")
-        return fitted.with_table(self._adapter().infer_table(rows))
+        return saved.with_table(self._adapter().infer_table(rows))
 
     def _store(
         self,

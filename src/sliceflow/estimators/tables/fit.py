@@ -11,7 +11,7 @@ from sliceflow.devices import require_memory
 from sliceflow.engine import events
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, DataWarning
-from sliceflow.estimators.tables.chain import ChainStep
+from sliceflow.estimators.tables.chain import ChainStep, fit_chain
 from sliceflow.estimators.tables.choose_strategies import (
     choose_strategies,
     plan_strategies,
@@ -19,6 +19,7 @@ from sliceflow.estimators.tables.choose_strategies import (
 from sliceflow.estimators.tables.events import ColumnEvent, TableEvent, TableTrialEvent
 from sliceflow.estimators.tables.files import read_if_path
 from sliceflow.estimators.tables.fitted import FittedTable
+from sliceflow.estimators.tables.lazy_chains import LazyChains
 from sliceflow.estimators.tables.neighbor_columns import may_use_neighbors
 from sliceflow.estimators.tables.parameters import RareLevels
 from sliceflow.estimators.tables.plan import TablePlan
@@ -170,16 +171,25 @@ class TunedTable:
 
     def fit(self, progress: TableProgress) -> FitResult[FittedTable]:
         """Fit one step of the chain after the other."""
-        planned_fit = self.planned_fit
-        table = planned_fit.table
-        fitted = FittedTable(self.plan, planned_fit.seed, table)
-        chain: list[ChainStep] = []
-        for step in fitted.fit_chain():
+        table = self.planned_fit.table
+        seed = self.planned_fit.seed
+        settings = self.plan.tree_settings
+        strategies = self.plan.chosen_strategies
+        chain = list[ChainStep]()
+        for step in fit_chain(
+            table,
+            table.cell_positions,
+            fixed_indices=(),
+            seed=seed,
+            settings=settings,
+            strategies=strategies,
+        ):
             chain.append(step)
             progress.end_step(step, table)
-        fitted = replace(fitted, fitted_chain=tuple(chain))
+        chains = LazyChains(table, seed, strategies, {settings: tuple(chain)})
+        fitted = FittedTable(self.plan, table, chains)
         warning = _warning_of_real_values(table)
-        if warning is None and planned_fit.warns_of_rare_levels:
+        if warning is None and self.planned_fit.warns_of_rare_levels:
             warning = _warning_of_rare_levels(table)
         return FitResult(fitted, progress.history, warning)
 

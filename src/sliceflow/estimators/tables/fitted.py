@@ -1,19 +1,19 @@
-"""The fitted state of a `TableFlow`: what a file keeps of it, and how it draws rows."""
+"""The fitted state of a `TableFlow`, which draws rows."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sliceflow.arrays import Floats
 from sliceflow.engine.random import Seed
-from sliceflow.estimators.tables.chain import ChainStep, draw_rows, fit_chain
+from sliceflow.estimators.tables.chain import draw_rows, fit_chain
 from sliceflow.estimators.tables.conditioning import GivenRows, condition_on
+from sliceflow.estimators.tables.lazy_chains import LazyChains
 from sliceflow.estimators.tables.level_positions import LevelPositions
 from sliceflow.estimators.tables.plan import TablePlan
 from sliceflow.estimators.tables.table import Table
@@ -21,9 +21,6 @@ from sliceflow.estimators.tables.table_rows import read_dataframe
 
 if TYPE_CHECKING:
     import pandas as pd
-
-# About the bytes of each drawn cell, and of each cell of the table, which draws read.
-BYTES_PER_DRAWN_CELL = 64
 
 # What is given is looked for in plain draws if at least this share of the rows has it,
 # so at most about twenty rows are drawn for one. With a smaller share, samples would
@@ -36,74 +33,45 @@ MAX_FILTER_ROUNDS = 4
 
 
 @dataclass(frozen=True)
-class FittedTable:
-    """The state of a fitted table, which draws rows.
-
-    A file has the plan, the seed and the rows. The chain is fitted again from these.
-    """
+class SavedTable:
+    """What the file of a fitted table has beside the rows: how to fit them again."""
 
     plan: TablePlan
     seed: Seed
-    # None only in a state that was read from a file, which `with_table` completes.
-    fitted_table: Table | None = field(default=None, metadata={"saved": False})
-    fitted_chain: tuple[ChainStep, ...] | None = field(
-        default=None, metadata={"saved": False}
-    )
 
-    needs_rows = True
+    def sample_bytes(self, n: int = 1) -> int:
+        """About how much memory it takes to draw n rows."""
+        return self.plan.sample_bytes(n)
 
     def with_table(self, table: Table) -> FittedTable:
-        """The complete state, with the table of the rows.
+        """The fitted state, with the table of the file's rows.
 
         Raises a ValueError if it does not fit the plan, as in a damaged file.
         """
         if not self.plan.is_compatible_with(table):
             raise ValueError("the rows do not fit the plan")
-        return replace(self, fitted_table=table)
+        chains = LazyChains(table, self.seed, self.plan.chosen_strategies)
+        return FittedTable(self.plan, table, chains)
+
+
+@dataclass(frozen=True, eq=False)
+class FittedTable:
+    """A fitted table, which draws rows."""
+
+    plan: TablePlan
+    table: Table
+    chains: LazyChains  # of this table
+
+    needs_rows = True
 
     @property
-    def table(self) -> Table:
-        """The table that was fitted."""
-        if self.fitted_table is None:
-            raise ValueError("the table of a file is not added yet")
-        return self.fitted_table
-
-    @cached_property
-    def chain(self) -> tuple[ChainStep, ...]:
-        """The chain that draws rows with missing cells."""
-        if self.fitted_chain is not None:
-            return self.fitted_chain
-        return tuple(self.fit_chain())
-
-    def fit_chain(self, allow_missing: bool = True) -> Iterator[ChainStep]:
-        """Fit the chain that draws rows with or without missing cells."""
-        return fit_chain(
-            self.table,
-            self.table.cell_positions,
-            fixed_indices=(),
-            seed=self.seed,
-            settings=self.plan.tree_settings_for(allow_missing),
-            strategies=self.plan.chosen_strategies,
-        )
-
-    @cached_property
-    def _chain_of_trees(self) -> tuple[ChainStep, ...]:
-        """The chain that draws rows without missing cells, if `chain` cannot."""
-        return tuple(self.fit_chain(allow_missing=False))
-
-    def _chain_for(self, allow_missing: bool) -> tuple[ChainStep, ...]:
-        """The chain that draws rows with or without missing cells.
-
-        Only nearest rows need a chain of their own to draw none.
-        """
-        if not allow_missing and self.plan.n_neighbors:
-            return self._chain_of_trees
-        return self.chain
+    def saved(self) -> SavedTable:
+        """What a file has of it, beside the rows."""
+        return SavedTable(self.plan, self.chains.seed)
 
     def sample_bytes(self, n: int = 1) -> int:
         """About how much memory it takes to draw n rows."""
-        n_cells = (n + self.plan.n_rows) * max(1, self.plan.n_columns)
-        return BYTES_PER_DRAWN_CELL * n_cells
+        return self.plan.sample_bytes(n)
 
     def sample(self, n: int, seed: Seed, allow_missing: bool = True) -> pd.DataFrame:
         """A DataFrame of n new rows, with or without missing cells."""
@@ -133,7 +101,7 @@ class FittedTable:
         """Positions (n, d) of n plain draws."""
         return draw_rows(
             self.table,
-            self._chain_for(allow_missing),
+            self.chains.with_settings(self.plan.tree_settings_for(allow_missing)),
             n,
             seed=seed,
             fixed_positions={},

@@ -128,7 +128,7 @@ def _move_rows(
     changed_columns = list[int]()
     for c in table.drawing_order:
         column = table.columns[c]
-        is_moved = column.new_values.at_free_level(cell_positions[:, c])
+        is_moved = column.new_values.is_interpolable(cell_positions[:, c])
         if c in given or not is_moved.any():
             continue
         given_numbers = _MovedNumbers.of(

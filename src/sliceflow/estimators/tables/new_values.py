@@ -42,7 +42,8 @@ class NewValuePolicy:
     | question                                    | answer                        |
     |---------------------------------------------|-------------------------------|
     | may there be new values at all?             | `are_possible`                |
-    | beside which levels may draws be new?       | `free_levels`, `at_free_level`|
+    | between which levels may draws be new?      | `interpolable_levels`         |
+    | between which positions may they be?        | `is_interpolable`             |
     | may any number between levels be?           | `may_fill_gaps`               |
     | which levels must samples not show?         | `is_rare_number`              |
     """
@@ -74,11 +75,11 @@ class NewValuePolicy:
         return float(np.mean(is_alike)) >= _MIN_SHARE_WRITTEN_ALIKE
 
     @cached_property
-    def free_levels(self) -> Mask:
-        """Which levels (k,) are free: new values may be drawn next to them.
+    def interpolable_levels(self) -> Mask:
+        """Which levels (k,) new values may be drawn next to, by interpolation.
 
-        These are the levels with few rows. None is free if the column has few distinct
-        values or allows no new ones.
+        These are the levels with few rows. There are none if the column has few
+        distinct values or allows no new ones.
         """
         k = self._column.n_levels
         n = int((~self._column.encoded.missing).sum())
@@ -110,12 +111,12 @@ class NewValuePolicy:
         """Whether there may be numbers between levels: of many, or on a full grid."""
         if not self.are_possible:
             return False
-        return self.has_full_grid or bool(self.free_levels.any())
+        return self.has_full_grid or bool(self.interpolable_levels.any())
 
-    def at_free_level(self, positions: LevelPositions) -> Mask:
-        """Which positions (m,) are at a free level, or between it and the next."""
+    def is_interpolable(self, positions: LevelPositions) -> Mask:
+        """Which positions (m,) are at an interpolable level, or right above it."""
         levels = np.maximum(positions, 0).astype(np.int64)
-        return has_value(positions) & self.free_levels[levels]
+        return has_value(positions) & self.interpolable_levels[levels]
 
     def interpolate(
         self,
@@ -134,7 +135,7 @@ class NewValuePolicy:
         high_values = grid.grid_values_at(LevelPositions(np.maximum(high, 0)))
         grid_values = low_values + fraction * (high_values - low_values)
         new = grid.rounded_positions(GridValues(grid_values))
-        allowed = self.at_free_level(low) & self.at_free_level(high)
+        allowed = self.is_interpolable(low) & self.is_interpolable(high)
         return LevelPositions(np.where(allowed & has_value(new), new, fallback))
 
     def quantile_positions(
@@ -146,7 +147,7 @@ class NewValuePolicy:
         """
         n = len(sorted_positions)
         drawn = sorted_positions[np.minimum(places.astype(np.int64), n - 1)]
-        if not self.free_levels.any():
+        if not self.interpolable_levels.any():
             return drawn
         # The i-th of n values is in the middle of the places from i to i + 1.
         centered = np.clip(places - 0.5, 0, n - 1)

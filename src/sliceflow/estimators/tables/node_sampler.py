@@ -61,7 +61,7 @@ class NodeSampler:
                 self.column, prediction + residual, clip
             )
             return DrawnCells(positions, is_observed=np.full(len(node), False))
-        if not self.column.new_values.free_levels.any():
+        if not self.column.new_values.interpolable_levels.any():
             positions = LevelPositions(drawn.values)
             return DrawnCells(positions, is_observed=np.full(len(node), True))
         positions = self._interpolate(drawn, is_leaf)

@@ -40,6 +40,8 @@ SECONDS_PER_CELL = 1e-6
 # detector's. The peaks of 100 to 100,000 rows were measured, without what is imported.
 BYTES_PER_CELL = 200
 BYTES_PER_CELL_WITH_NEIGHBOR_TRIALS = 2_000
+# About the bytes of each drawn cell, and of each cell of the table, which draws read.
+BYTES_PER_DRAWN_CELL = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +136,7 @@ class TablePlan(FitPlan):
 
     def _separate_trees_in_words(self) -> str:
         for name, strategy in zip(self.order, self.strategies, strict=True):
-            if strategy == "per_level":
+            if strategy == "splitting_label":
                 return f"for each level of {name!s}"
         if self.n_label_trials and None in self.strategies:
             return "auto"
@@ -157,6 +159,11 @@ class TablePlan(FitPlan):
         if self.n_neighbor_trials:
             return BYTES_PER_CELL_WITH_NEIGHBOR_TRIALS * n_cells
         return BYTES_PER_CELL * n_cells
+
+    def sample_bytes(self, n: int) -> int:
+        """About how much memory it takes to draw n rows."""
+        n_cells = (n + self.n_rows) * max(1, self.n_columns)
+        return BYTES_PER_DRAWN_CELL * n_cells
 
     @property
     def seconds(self) -> float:
@@ -192,7 +199,7 @@ class TablePlan(FitPlan):
             column = table.columns[c]
             if uses_ridge(strategy) and not column.new_values.are_possible:
                 return False
-            if strategy == "per_level" and not column.is_binary:
+            if strategy == "splitting_label" and not column.is_binary:
                 return False
         if self.n_neighbors == 0:
             return True

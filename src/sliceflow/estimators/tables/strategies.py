@@ -6,10 +6,13 @@ from typing import Literal, TypeGuard
 
 from sliceflow.estimators.tables.ridge_regression import Scale
 
-# A column is drawn from the leaves of a tree; or as a label whose levels have trees of
-# their own for all other columns; or by a ridge regression of grid values or of their
-# logarithms, with a residual from the leaves of a tree.
-Strategy = Literal["tree", "per_level", "ridge", "log_ridge"]
+# tree             from the leaves of a tree
+# splitting_label  in the same way; but its levels split the rows, and each column that
+#                  is drawn after it has a model of its own for each level
+# ridge            by a ridge regression of grid values, with a residual from the leaves
+#                  of a tree
+# log_ridge        likewise, of the logarithms of grid values
+Strategy = Literal["tree", "splitting_label", "ridge", "log_ridge"]
 RidgeStrategy = Literal["ridge", "log_ridge"]
 
 # The strategies with a regression, and the scale of each regression.

@@ -23,6 +23,7 @@ from sliceflow.estimators.tables.level_positions import (
 )
 from sliceflow.estimators.tables.parse_constraints import parse_constraint
 from sliceflow.estimators.tables.rare_levels import merge_rare_levels
+from sliceflow.estimators.tables.read_values import encode_cells
 from sliceflow.estimators.tables.rule_search import find_rules
 from sliceflow.estimators.tables.rule_set import RuleSet
 from sliceflow.estimators.tables.rules import (
@@ -290,7 +291,8 @@ class Table:
         others = rows.align_columns(self.rows).columns
         positions = []
         for column, encoded in zip(self.columns, others, strict=True):
-            column_positions = column.encode(
+            column_positions = encode_cells(
+                column,
                 encoded,
                 new_as_missing=new_as_missing,
                 outside_as_missing=outside_as_missing,

@@ -1,0 +1,148 @@
+"""The positions of users' values in a column."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from sliceflow.errors import DataError
+from sliceflow.estimators.tables.cells import EncodedColumn
+from sliceflow.estimators.tables.columns import Column
+from sliceflow.estimators.tables.formats import to_scaled_values
+from sliceflow.estimators.tables.level_positions import (
+    MISSING,
+    GridValues,
+    LevelPositions,
+    is_missing,
+)
+from sliceflow.estimators.tables.stored_levels import OBJECT_OF_TEXT
+from sliceflow.estimators.tables.table_rows import convert_exactly, format_names
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class LocatedValues(NamedTuple):
+    """Where values (m,) are in a column."""
+
+    positions: LevelPositions  # (m,); of values outside the range, the nearest end
+    grid_values: GridValues  # (m,); those of categories are their positions
+    unseen_values: pd.Series  # those that are no levels, in the dtype of the column
+
+
+def locate_values(column: Column, values: pd.Series) -> LocatedValues:
+    """Where values (m,) are in a column. They may be texts, but none is missing.
+
+    A `DataError` names a value that the column cannot have.
+    """
+    value_type = column.encoded.value_type
+    as_texts = value_type != "str" and all(isinstance(v, str) for v in values)
+    position_of = _positions_of_levels(column)
+    if as_texts:
+        position_of = {str(level): p for level, p in position_of.items()}
+    found = [position_of.get(value, MISSING) for value in values.tolist()]
+    positions = LevelPositions(np.array(found, dtype=np.float64))
+    grid_values = column.grid.grid_values_at(positions)
+    unseen_indices = np.flatnonzero(is_missing(positions))
+    unseen_values = values.iloc[unseen_indices]
+    if not len(unseen_indices):
+        return LocatedValues(positions, grid_values, unseen_values)
+    unseen_values, unseen_grid_values = _read_unseen_values(
+        column, unseen_values, as_texts
+    )
+    grid_values[unseen_indices] = unseen_grid_values
+    positions[unseen_indices] = np.interp(
+        unseen_grid_values, column.grid.grid_values, np.arange(column.n_levels)
+    )
+    return LocatedValues(positions, grid_values, unseen_values)
+
+
+def encode_cells(
+    column: Column,
+    cells: EncodedColumn,
+    *,
+    new_as_missing: bool = False,
+    outside_as_missing: bool = False,
+) -> LevelPositions:
+    """The positions (m,) in a column of other cells (m,).
+
+    A `DataError` names a value that the column cannot have. With `new_as_missing`, a
+    new level of a category is at the position of missing cells. With
+    `outside_as_missing`, so is a number outside the range of the column; else it is at
+    the nearest end.
+    """
+    if column.kind == "identifier" or not (
+        column.is_category or column.is_quantitative
+    ):
+        return LevelPositions(np.where(cells.missing, MISSING, 0.0))
+    is_present = ~cells.missing
+    if new_as_missing and column.is_category:
+        own_levels = {str(level) for level in column.levels.tolist()}
+        is_own = np.array([str(level) in own_levels for level in cells.levels])
+        is_present[is_present] = is_own[cells.codes[is_present]]
+    positions = LevelPositions(np.full(len(cells.codes), MISSING))
+    if not is_present.any():
+        return positions
+    used_codes, which = np.unique(cells.codes[is_present], return_inverse=True)
+    located = locate_values(column, cells.levels.iloc[used_codes])
+    used_positions = located.positions
+    if outside_as_missing and column.is_quantitative:
+        is_outside = located.grid_values < column.grid.grid_values[0]
+        is_outside |= located.grid_values > column.grid.grid_values[-1]
+        used_positions = LevelPositions(np.where(is_outside, MISSING, used_positions))
+    positions[is_present] = used_positions[which]
+    return positions
+
+
+def _read_unseen_values(
+    column: Column, values: pd.Series, as_texts: bool
+) -> tuple[pd.Series, GridValues]:
+    """Values (m,) that are no levels, in the column's dtype, and as grid values.
+
+    A `DataError` says that the column cannot have them.
+    """
+    value_type = column.encoded.value_type
+    try:
+        converted = _convert_unseen_values(column, values, as_texts)
+        scaled_values, unit = to_scaled_values(
+            converted, value_type, column.text_format
+        )
+        return converted, column.grid.grid_values_of(scaled_values, unit)
+    except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
+        raise DataError(
+            f"{values.iloc[0]!r} does not fit the column, which is "
+            f"{column.kind} ({column.encoded.levels.dtype})",
+            str(error),
+            column=column.name,
+        ) from error
+
+
+def _convert_unseen_values(
+    column: Column, values: pd.Series, as_texts: bool
+) -> pd.Series:
+    """Values that are no levels, or texts for them, in the dtype of the column."""
+    import pandas as pd
+
+    if not column.is_quantitative:
+        raise ValueError(f"it has {format_names(column.levels.tolist())}")
+    dtype = column.encoded.levels.dtype
+    value_type = column.encoded.value_type
+    if as_texts:
+        converted = values.astype(dtype)
+    else:
+        converted = convert_exactly(values, dtype)
+    if column.encoded.dtype != "object" or value_type == "str":
+        return converted
+    make = OBJECT_OF_TEXT[value_type]
+    objects = [make(str(value)) for value in converted]
+    return pd.Series(objects, dtype=object)
+
+
+def _positions_of_levels(column: Column) -> dict[Any, int]:
+    """The position of each level, and of levels that are merged into another."""
+    levels = column.levels.tolist()
+    position_of = {level: position for position, level in enumerate(levels)}
+    for level, merged_into in column.merged_levels.items():
+        position_of[level] = position_of[merged_into]
+    return position_of
