@@ -201,6 +201,8 @@ class FittedVectors(BaseFittedVectors):
                     part_y = sample_y.take(slice(first, first + count))
                 particle_noise = ParticleNoise(seed.child("samples"), first)
                 parts.append(self._draw_pass(spec, count, part_y, particle_noise))
+        if not parts:  # an empty y asks for no samples
+            parts.append(torch.empty((0, plan.n_columns), dtype=plan.torch_dtype))
         return self.in_users_form(parts[0] if len(parts) == 1 else torch.cat(parts))
 
     def _draw_pass(
