@@ -466,6 +466,41 @@ def test_samples_come_with_the_very_y_that_was_asked_for(condition_mode, rng):
         assert all(row in y.tolist() for row in y_of_rows.tolist())
 
 
+@pytest.mark.parametrize("kind", WITH_Y)
+def test_an_empty_y_gives_no_samples(kind, fitted):
+    flow = fitted(kind)
+    _, y_of_sample = flow.sample(return_y=True)
+    for y in ([], (), y_of_sample[:0]):
+        x, y_of_samples = flow.sample(y=y, return_y=True)
+        assert x.shape == (0, *flow.sample(1).shape[1:])
+        assert x.dtype == flow.sample(1).dtype
+        assert y_of_samples.shape == y_of_sample[:0].shape
+        with pytest.raises(DataError, match="y has 0 conditions for 3 samples"):
+            flow.sample(3, y=y)
+        if isinstance(flow, ImageFlow):
+            snapshots = flow.evolution(y=y, n_snapshots=3)
+            of_one = flow.evolution(1, n_snapshots=3)
+            assert snapshots.shape == (len(of_one), 0, *of_one.shape[2:])
+
+
+def test_labels_that_are_tuples_of_different_lengths_can_be_asked_for():
+    labels = np.empty(60, dtype=object)
+    labels[:] = [("a",)] * 30 + [("b", "c")] * 30
+    x = X[:60].copy()
+    x[30:, 0] += 100
+    flow = vectors(amplifier=math.inf).fit(x, labels)
+    for y in ([("a",), ("b", "c")], (("a",), ("b", "c"))):
+        samples, y_of_samples = flow.sample(y=y, return_y=True)
+        assert y_of_samples.tolist() == list(y)
+        assert samples[0, 0] < 50 < samples[1, 0]
+    assert (flow.sample(9, y=("b", "c"))[:, 0] > 50).all()
+
+
+def test_a_tuple_that_holds_a_list_is_no_label(fitted):
+    with pytest.raises(DataError, match=r"y has shape \(1, 1\) but the model was"):
+        fitted("labels").sample(y=([0],))
+
+
 def test_one_condition_is_for_all_samples_and_several_are_for_one_each(fitted):
     for kind, one, several in (
         ("labels", 1, [2, 0, 1]),
@@ -624,7 +659,7 @@ def test_wrong_labels_score_lower():
 def test_searches_choose_by_the_score():
     x = mixture(200, 3)
     y = np.arange(200) % 2
-    grid = GridSearchCV(vectors(0), {"n_steps": [0, 20]}, cv=2, error_score="raise")
+    grid = GridSearchCV(vectors(0), {"n_steps": [1, 20]}, cv=2, error_score="raise")
     assert grid.fit(pd.DataFrame(x), y).best_params_ == {"n_steps": 20}
     scores = cross_val_score(
         pictures(), PICTURES, EVEN_AND_ODD, cv=2, error_score="raise"
@@ -710,9 +745,10 @@ def test_every_frame_transport_and_condition_of_vectors(
 ):
     changes, y = CONDITIONS[condition]
     flow = vectors(0, n_steps=2, frame=frame, transport=transport, **changes)
-    if frame == "max-sliced" and condition in ("shared maps", "columns"):
+    sees_y = frame not in ("max-sliced", "axis")
+    if condition in ("shared maps", "columns") and not sees_y:
         with pytest.raises(
-            ValueError, match="frame='max-sliced' does not work with conditions"
+            ValueError, match=f"frame='{frame}' does not work with conditions"
         ):
             flow.fit(X, y)
         return

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sliceflow.errors import ParameterError
 from sliceflow.metrics import (
     copy_rate,
     memorized_rate,
@@ -139,3 +140,21 @@ def test_a_fit_warns_of_copies_and_of_nothing_else(rng):
     assert shows_copying(0.06, 1.0)
     assert shows_copying(0.0, 0.69)
     assert not shows_copying(0.06, 1.0, reference=0.02)
+
+
+@pytest.mark.parametrize("mirror", [False, True])
+def test_no_more_pictures_are_found_than_there_are(mirror):
+    pictures = np.random.default_rng(0).integers(0, 17, (6, 4, 4))
+    message = "k=7 must be a whole number from 1 to 6, the training pictures there are"
+    with pytest.raises(ParameterError, match=message):
+        nearest_pictures(pictures, pictures, 7, mirror=mirror, device="cpu")
+    found, _ = nearest_pictures(pictures, pictures, 6, mirror=mirror, device="cpu")
+    assert found.shape == (6, 6, 4, 4)
+
+
+@pytest.mark.parametrize("patch", [0, 2])
+def test_rows_that_are_no_pictures_have_no_patches(patch):
+    rows = np.random.default_rng(0).normal(size=(20, 3))
+    message = rf"patch={patch} cuts pictures \(n, h, w\), but the rows are \(n, d\)"
+    with pytest.raises(ParameterError, match=message):
+        memorized_rate(rows, rows, rows, patch=patch, device="cpu")

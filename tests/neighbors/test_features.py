@@ -9,9 +9,9 @@ from sliceflow.engine.random import Seed
 from sliceflow.neighbors import features
 from sliceflow.neighbors.features import (
     FeatureMap,
+    fit_ridge,
     heavy_tail,
     relevance,
-    ridge,
     standardized_moments,
 )
 
@@ -61,7 +61,7 @@ def test_a_ridge_regression_has_the_penalty_of_the_least_error_of_rows_left_out(
     y = Seed(0).normal(n, 6) + 100
     x = y.square().sum(1, keepdim=True).sqrt() + 5 * Seed(1).normal(n, 1)
     targets = standardized_moments(x)
-    found = ridge(FeatureMap.from_data(y), y, targets)
+    found = fit_ridge(FeatureMap.from_data(y), y, targets)
     centered = y - y.mean(0)
     errors = []
     differences = []

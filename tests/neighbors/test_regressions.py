@@ -31,7 +31,7 @@ def test_a_linear_regression_is_taken_out():
     slopes = torch.tensor([[2.0, -1.0]]).double()
     found = neighborhood(y @ slopes + noise, y)
     assert found.components.max() == 0
-    assert torch.allclose(found.x[0], noise[found.rows[0]], atol=0.05)
+    assert torch.allclose(found.x[0], noise[found.row_indices[0]], atol=0.05)
 
 
 def test_each_mode_moves_by_itself():

@@ -62,7 +62,7 @@ def test_a_draw_spreads_along_the_rows_of_its_component():
         x=torch.cat((horizontal, vertical))[None],
         weights=torch.full((1, 100), 0.01).double(),
         components=(torch.arange(100) >= 50).long()[None],
-        rows=torch.arange(100)[None],
+        row_indices=torch.arange(100)[None],
         inflation=torch.ones(1).double(),
         log_density=torch.empty(0),
     )

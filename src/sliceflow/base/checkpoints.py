@@ -290,7 +290,7 @@ def _restore(
     x.copy_(torch.from_numpy(saved.x)[:, own])
     if saved.coordinates is not None:
         coordinates = torch.from_numpy(saved.coordinates)[:, own]
-        state.coordinates = coordinates.contiguous().to(x.device)
+        state.resumed_coordinates = coordinates.contiguous().to(x.device)
     state.stage_index = saved.stage_index
     state.step_index = saved.step_index
     state.stage_is_over = saved.stage_is_over

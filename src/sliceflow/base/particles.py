@@ -154,8 +154,8 @@ class ParticleAllocation:
             y = y.take(own_kept.slice).to(x.device)
         if self.order is None and own_kept == ranks.own_shard(self.n_flow_particles):
             return Cloud(x, y)
-        columns = torch.arange(self.n_flow_particles)
+        point_indices = torch.arange(self.n_flow_particles)
         if self.order is not None:
-            columns = self.order.back
-        columns = columns[own_kept.slice].to(x.device)
-        return Cloud(ranks.gather_points(x, columns), y)
+            point_indices = self.order.back
+        own_indices = point_indices[own_kept.slice].to(x.device)
+        return Cloud(ranks.gather_points(x, own_indices), y)

@@ -65,7 +65,7 @@ class Conditions:
 
     @classmethod
     def like_fitted(
-        cls, encoder: ConditionEncoder | None, y: Any, n: int | None, rows: str
+        cls, encoder: ConditionEncoder | None, y: Any, n: int | None, noun: str
     ) -> Conditions:
         """The conditions of other rows, from the user's y for a fitted model.
 
@@ -74,7 +74,7 @@ class Conditions:
         encoder : that of the model; None if it has no y
         y : the user's: one condition for all rows, or one for each
         n : the number of rows; None if y says it
-        rows : what errors call them, such as "samples"
+        noun : what errors call the rows, such as "samples"
 
         Raises
         ------
@@ -87,7 +87,7 @@ class Conditions:
         y_of_rows = broadcast_condition(encoder, y, 1 if n is None else n)
         conditions = cls._of_kind(encoder, y_of_rows)
         if n is not None and len(conditions) != n:
-            fact = f"y has {len(conditions)} conditions for {n} {rows}"
+            fact = f"y has {len(conditions)} conditions for {n} {noun}"
             raise DataError(fact, "pass one for all, or one for each")
         return conditions
 

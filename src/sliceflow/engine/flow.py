@@ -416,9 +416,11 @@ class FlowState:
     steps_skipped: int = 0  # of stages that ended early
     seconds: float = 0.0  # time spent, also before the simulation was resumed
     model_steps: list[ModelStep] = field(default_factory=list)  # none without a model
-    # The particles (k, M) in the subspace of the stage, for checkpoints; None if that
-    # is the whole space. During a stage this is the tensor that the steps move.
+    # The particles (k, M) in the subspace of the stage, as the steps move them, for
+    # checkpoints; None between stages, and if that is the whole space.
     coordinates: Tensor | None = None
+    # Where they were when an earlier simulation ended in the stage, until it goes on.
+    resumed_coordinates: Tensor | None = None
     started_at: float = 0.0  # the time `now()` would have been at 0 seconds
 
     def enter_stage(self, stage_index: int, stage: Stage, moving: Cloud) -> None:
@@ -430,9 +432,9 @@ class FlowState:
         self.stage_index = stage_index
         if stage.n_steps == 0:
             self.stage_is_over = True
-        if self.coordinates is not None:  # an earlier simulation ended in this stage
-            moving.x.copy_(self.coordinates)
-        self.coordinates = None
+        if self.resumed_coordinates is not None:
+            moving.x.copy_(self.resumed_coordinates)
+            self.resumed_coordinates = None
         if not stage.subspace.is_whole:
             self.coordinates = moving.x
 
@@ -527,8 +529,8 @@ class ParticleNoise:
                 dtype=x.dtype,
                 device=x.device,
             )
-            columns: PointIndices = slice(begin, end)
+            point_indices: PointIndices = slice(begin, end)
             if self.order is not None:
-                columns = self.order.back[begin:end]
-            x[:, columns] = numbers.T
+                point_indices = self.order.back[begin:end]
+            x[:, point_indices] = numbers.T
         return x

@@ -166,6 +166,18 @@ class FrameKind(Protocol):
         ...
 
 
+def sees_condition(kind: FrameKind, x: Tensor, condition_dim: int) -> bool:
+    """Whether the condition, of this dimension, shifts projections on such frames.
+
+    The kind makes a frame for the points x (d, n), to see whether it has `theta_y`. A
+    frame that is no `DenseFrame` may project y in its own way, and counts as seeing.
+    """
+    if type(kind) in (Random, Orthogonal):  # whose frames take long in many columns
+        return True
+    frame = kind.make_frame(Seed(0), 0, x, condition_dim, x)
+    return not isinstance(frame, DenseFrame) or frame.theta_y is not None
+
+
 def frame_bytes(kind: FrameKind, d: int, condition_dim: int, itemsize: int) -> int:
     """Peak memory to draw one frame; that of a rotation has its pool and the result."""
     if isinstance(kind, Axis):
@@ -281,7 +293,8 @@ class MaxSliced:
     W₂²(θ·p, θ·q) over θ, as in SINF [1]_; K = 1 is the max-sliced distance [2]_. With
     the sorted projections θ·pᵢ and θ·qᵢ of n = 1,000 particles and data, the gradient
     is 2/n·Σᵢ (θ·pᵢ − θ·qᵢ)(pᵢ − qᵢ). A step does the work of several random ones, and
-    costs more. A model stores the directions.
+    costs more. A model stores the directions. They ignore the condition, so conditions
+    cannot share the maps: use ``amplifier=math.inf`` with classes.
 
     Parameters
     ----------
@@ -369,7 +382,9 @@ def _ascent_step(theta: Tensor, x_p: Tensor, x_q: Tensor) -> Tensor:
 class Axis:
     """The coordinate axes: a step makes the distribution of each coordinate exact.
 
-    The frame ignores the condition: an offset would blur discrete coordinates.
+    The frame ignores the condition: an offset would blur discrete coordinates. So a
+    flow of axis steps alone takes no conditions that share maps, only classes with maps
+    of their own (``amplifier=math.inf``).
 
     Examples
     --------

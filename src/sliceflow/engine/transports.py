@@ -450,13 +450,10 @@ class HistogramTransport:
         n_classes : the number of classes with maps of their own; 1 if all points share
         maps
         """
-        counts = p.counts
-        lo = p.lo
-        hi = p.hi
-        values, cost = kernels.for_tensor(counts).compose_histograms(
-            counts_p=counts,
-            lo_p=lo,
-            hi_p=hi,
+        values, cost = kernels.for_tensor(p.counts).compose_histograms(
+            counts_p=p.counts,
+            lo_p=p.lo,
+            hi_p=p.hi,
             counts_q=q.counts,
             lo_q=q.lo,
             hi_q=q.hi,
@@ -464,26 +461,33 @@ class HistogramTransport:
         n_data = None
         if n_classes > 1:
             n_data = q.counts.sum(1)
-        if identity_classes:
-            counts = counts.clone()
-            lo = lo.clone()
-            hi = hi.clone()
-        h = len(cost) // n_classes
+        maps = GridMaps(p.lo, p.hi, values.to(dtype), p.counts)
+        if not identity_classes:
+            return TransportSolution(maps, cost, n_data=n_data)
+        is_identity = torch.zeros_like(cost, dtype=torch.bool)
         for c in identity_classes:
-            rows = kernels.rows_of_class_maps(c, h)
-            counts[rows] = 1
-            # A range of positive width: beyond it, a map shifts as at its ends, by 0.
-            lo[rows] = -1.0
-            hi[rows] = 1.0
-            cost[rows] = 0.0
-            if n_data is not None:
-                n_data[rows] = 0
-            edges = torch.linspace(
-                -1, 1, values.shape[1], dtype=torch.float64, device=values.device
-            )
-            values[rows] = edges.to(values.dtype)
-        grid_maps = GridMaps(lo, hi, values.to(dtype), counts)
-        return TransportSolution(grid_maps, cost, n_data=n_data)
+            is_identity[kernels.rows_of_class_maps(c, len(cost) // n_classes)] = True
+        if n_data is not None:
+            n_data = n_data.where(~is_identity, 0)
+        cost = cost.where(~is_identity, 0.0)
+        maps = _with_identity_maps(maps, is_identity)
+        return TransportSolution(maps, cost, n_data=n_data)
+
+
+def _with_identity_maps(maps: GridMaps, is_identity: Tensor) -> GridMaps:
+    """The maps of a fit, with the identity in place of some, where (h,) it is True."""
+    assert maps.counts is not None, "a fit knows them"
+    edges = torch.linspace(
+        -1, 1, maps.values.shape[1], dtype=torch.float64, device=maps.values.device
+    )
+    is_kept = ~is_identity
+    # A range of positive width: beyond it, a map shifts as at its ends, by 0.
+    return GridMaps(
+        lo=maps.lo.where(is_kept, -1.0),
+        hi=maps.hi.where(is_kept, 1.0),
+        values=maps.values.where(is_kept[:, None], edges.to(maps.values.dtype)),
+        counts=maps.counts.where(is_kept[:, None], 1),
+    )
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ columns.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -283,7 +283,9 @@ class MixedEncoder:
         """y (n, L) as the user writes it, from what `split` gives."""
         combinations = self.label_encoder.decode(classes)
         y = np.empty((len(classes), self.n_columns), dtype=object)
-        y[:, self._is_label] = [list(combination) for combination in combinations]
+        for place, column in enumerate(np.flatnonzero(self._is_label)):
+            labels = [combination[place] for combination in combinations]
+            y[:, column] = object_array(labels)
         y[:, ~self._is_label] = continuous
         return y
 
@@ -327,7 +329,10 @@ def require_encoder(encoder: ConditionEncoder | None) -> ConditionEncoder:
 
 
 def broadcast_condition(encoder: ConditionEncoder, y: Any, n: int) -> Any:
-    """The user's y of n points: one condition is repeated n times, several stay."""
+    """The user's y of n points: one condition is repeated n times, several stay.
+
+    An empty y of any kind is no conditions.
+    """
     y = unmasked(y, "y")
     if isinstance(encoder, ClassEncoder):
         if not _is_one_label(y, encoder):
@@ -335,6 +340,8 @@ def broadcast_condition(encoder: ConditionEncoder, y: Any, n: int) -> Any:
         label = y.item() if isinstance(y, np.generic | np.ndarray | Tensor) else y
         return object_array([label] * n)
     array = as_array(y)
+    if array.shape == (0,):
+        return array.reshape(0, encoder.n_columns)
     is_one_number = array.ndim == 0
     if not is_one_number and not _is_one_row(array, encoder.n_columns):
         return array
@@ -345,9 +352,16 @@ def broadcast_condition(encoder: ConditionEncoder, y: Any, n: int) -> Any:
 
 def _is_one_label(y: Any, encoder: ClassEncoder) -> bool:
     """Whether y is a single label, not a sequence of labels."""
-    if isinstance(y, (str, bytes)) or np.ndim(y) == 0:
+    if isinstance(y, str | bytes):
         return True
-    return isinstance(y, tuple) and y in set(encoder.classes.tolist())
+    if isinstance(y, tuple):
+        try:
+            return y in set(encoder.classes.tolist())
+        except TypeError:  # it holds what has no hash, so it is no label
+            return False
+    if isinstance(y, Sequence):  # of labels: tuples of any lengths, for example
+        return False
+    return np.ndim(y) == 0
 
 
 def _is_one_row(array: NDArray[Any], n_columns: int) -> bool:

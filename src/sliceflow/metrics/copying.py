@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sliceflow.arrays import Floats
-from sliceflow.errors import DataError
+from sliceflow.errors import DataError, ParameterError
 from sliceflow.metrics.rows import RowsLike, nearest
 from sliceflow.neighbors.distance_ratios import median_distance_ratio
-from sliceflow.validation import from_tensor, require
+from sliceflow.validation import from_tensor, is_int, require
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -238,9 +238,10 @@ def memorized_rate(
 
     if patch is None:
         return rate(rows, train)
-    height, width = (0, 0)  # of rows that are no pictures
-    if train.ndim > 2:
-        height, width = train.shape[1:3]
+    if train.ndim < 3:
+        fact = "cuts pictures (n, h, w), but the rows are (n, d)"
+        raise ParameterError("patch", patch, fact, "leave it out")
+    height, width = train.shape[1:3]
     side = f"1 to the side of the pictures, which are {height}×{width}"
     require(1 <= patch <= min(height, width), "patch", patch, side)
     rates = []
@@ -288,6 +289,8 @@ def nearest_pictures(
     >>> found.shape, distances[:, 0]
     ((3, 2, 8, 8), array([0., 0., 0.]))
     """
+    wanted = f"a whole number from 1 to {len(train)}, the training pictures there are"
+    require(is_int(k, 1) and k <= len(train), "k", k, wanted)
     versions = _with_mirror_images(train, mirror)
     candidates = np.concatenate(versions)
     # A picture and its mirror image may both be found: of these, the nearer counts.

@@ -158,14 +158,16 @@ def standardized_moments(x: Tensor) -> Tensor:
     return torch.cat((z, z.square().clamp(max=_MAX_SQUARE)), 1)
 
 
-def project(feature_map: FeatureMap, y: Tensor, projection: Tensor) -> Tensor:
+def projected_features(
+    feature_map: FeatureMap, y: Tensor, projection: Tensor
+) -> Tensor:
     """Features of y (n, l), times a projection (f, m): (n, m), in blocks of rows."""
     block_size = max(1, _MAX_VALUES // len(projection))
     blocks = torch.split(y, block_size)
     return torch.cat([feature_map(block) @ projection for block in blocks])
 
 
-def ridge(feature_map: FeatureMap, y: Tensor, targets: Tensor) -> Tensor:
+def fit_ridge(feature_map: FeatureMap, y: Tensor, targets: Tensor) -> Tensor:
     """Coefficients (f, p) that predict targets (n, p) from features of y (n, l).
 
     Columns of both are centered, so there is no intercept. The penalty is the one of

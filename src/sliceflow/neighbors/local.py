@@ -23,10 +23,10 @@ from sliceflow.errors import warn_user
 from sliceflow.neighbors.distance_ratios import choose_bandwidth
 from sliceflow.neighbors.features import (
     FeatureMap,
+    fit_ridge,
     inverse_deviation,
-    project,
+    projected_features,
     relevance,
-    ridge,
     standardized_moments,
 )
 from sliceflow.neighbors.regressions import (
@@ -130,7 +130,7 @@ class _Conditions:
 
     def project(self, y: Tensor) -> Tensor:
         """The projected features (q, m) of conditions y (q, l)."""
-        return project(self.feature_map, y, self.projection)
+        return projected_features(self.feature_map, y, self.projection)
 
 
 @dataclass(frozen=True)
@@ -266,11 +266,17 @@ class LocalSampler:
         if exclude is not None:
             n_others -= 1
         k = min(self.settings.k, n_others)
-        distances, rows = query_index(conditions.index, features, k, exclude)
+        distances, row_indices = query_index(conditions.index, features, k, exclude)
         weights, radius = kernel_weights(distances)
-        offsets = (conditions.features[rows] - features[:, None]) / radius[..., None]
+        differences = conditions.features[row_indices] - features[:, None]
+        offsets = differences / radius[..., None]
         return adjust_by_regression(
-            self.x[rows], offsets, weights, rows, max_components, density_at
+            self.x[row_indices],
+            offsets,
+            weights,
+            row_indices,
+            max_components,
+            density_at,
         )
 
     def sample_each(self, y0: Tensor, seed: Seed) -> Tensor:
@@ -296,45 +302,49 @@ class LocalSampler:
     ) -> tuple[Tensor, Tensor]:
         """n samples (q, n, d) for each condition of y0 (q, l).
 
-        Also returns the row (q, n) around which each is drawn. The samples of a
-        condition depend on its index and the seed, not on the other conditions.
+        Also returns the index (q, n) of the row around which each is drawn. The samples
+        of a condition depend on its index and the seed, not on the other conditions.
         """
         samples = torch.empty(len(y0), n, self.x.shape[1], dtype=torch.float64)
-        rows = torch.empty(len(y0), n, dtype=torch.int64)
-        conditions_per_batch, n_samples = self._batch_sizes(n)
-        for block in chunks(len(y0), conditions_per_batch):
-            neighborhoods = self.neighborhoods(y0[block], max_components=max_components)
-            for batch in chunks(n, n_samples):
-                batch_seed = seed  # the first batch has the seed itself
-                if batch.start > 0:
-                    batch_seed = seed.child("from", batch.start)
+        row_indices = torch.empty(len(y0), n, dtype=torch.int64)
+        conditions_per_chunk, samples_per_chunk = self._chunk_sizes(n)
+        for conditions in chunks(len(y0), conditions_per_chunk):
+            neighborhoods = self.neighborhoods(
+                y0[conditions], max_components=max_components
+            )
+            for part in chunks(n, samples_per_chunk):
+                seed_of_part = seed  # the first part has the seed itself
+                if part.start > 0:
+                    seed_of_part = seed.child("from", part.start)
                 drawn, chosen = sample_neighborhoods(
                     neighborhoods,
-                    batch.stop - batch.start,
+                    part.stop - part.start,
                     self.settings.bandwidth,
-                    batch_seed,
-                    block.start,
+                    seed_of_part,
+                    conditions.start,
                 )
-                samples[block, batch] = drawn
-                rows[block, batch] = neighborhoods.rows.gather(1, chosen)
+                samples[conditions, part] = drawn
+                row_indices[conditions, part] = neighborhoods.row_indices.gather(
+                    1, chosen
+                )
         # A column of one value stays as it is, to the last bit.
         varies = (self.x != self.x[0]).any(0)
-        return torch.where(varies, samples, self.x[0]), rows
+        return torch.where(varies, samples, self.x[0]), row_indices
 
-    def _batch_sizes(self, n: int) -> tuple[int, int]:
+    def _chunk_sizes(self, n: int) -> tuple[int, int]:
         """How many conditions, and how many of their n samples, fit into memory."""
         k = self.settings.k
         d = self.x.shape[1]
-        n_samples = min(n, max(1, _MAX_VALUES // (N_NOISE_ROWS * d)))
+        samples_per_chunk = min(n, max(1, _MAX_VALUES // (N_NOISE_ROWS * d)))
         # Values of a condition: to fit its mixture, to compare its neighbors with its
         # draws, and to hold the neighbors of its draws.
         n_projected = self.settings.projection.shape[1]
         mixture = k * MAX_COMPONENTS * (n_projected + d + 1)
-        distances = k * min(k, max(n_samples, MIN_COVARIANCE_DRAWS))
-        noise = n_samples * N_NOISE_ROWS * d
+        distances = k * min(k, max(samples_per_chunk, MIN_COVARIANCE_DRAWS))
+        noise = samples_per_chunk * N_NOISE_ROWS * d
         values_per_condition = max(mixture, distances, noise)
-        conditions_per_batch = max(1, _MAX_VALUES // values_per_condition)
-        return conditions_per_batch, n_samples
+        conditions_per_chunk = max(1, _MAX_VALUES // values_per_condition)
+        return conditions_per_chunk, samples_per_chunk
 
 
 def fit_local_sampler(x: Tensor, y: Tensor, k: int | None = None) -> LocalSampler:
@@ -403,7 +413,7 @@ def _with_summary(x: Tensor, y: Tensor, held_out: Tensor | None = None) -> Local
     is_train = torch.ones(len(y), dtype=torch.bool)
     if held_out is not None:
         is_train[held_out] = False
-    projection = ridge(feature_map, y[is_train], standardized_moments(x[is_train]))
+    projection = fit_ridge(feature_map, y[is_train], standardized_moments(x[is_train]))
     settings = LocalSettings(len(x), _DEFAULT_BANDWIDTH, projection, n_features)
     return LocalSampler(x, y, settings)
 
@@ -475,14 +485,16 @@ def _log_likelihood(sampler: LocalSampler, held_out: Tensor) -> Tensor:
     """
     n_columns = sampler.settings.projection.shape[1] + sampler.x.shape[1]
     values_per_row = sampler.settings.k * MAX_COMPONENTS * (n_columns + 1)
-    batch_size = max(1, _MAX_VALUES // values_per_row)
-    batches = []
-    for rows in torch.split(held_out, batch_size):
+    chunk_size = max(1, _MAX_VALUES // values_per_row)
+    parts = []
+    for row_indices in torch.split(held_out, chunk_size):
         neighborhoods = sampler.neighborhoods(
-            sampler.y[rows], exclude=rows, density_at=sampler.x[rows]
+            sampler.y[row_indices],
+            exclude=row_indices,
+            density_at=sampler.x[row_indices],
         )
-        batches.append(neighborhoods.log_density)
-    log_likelihood = torch.cat(batches)
+        parts.append(neighborhoods.log_density)
+    log_likelihood = torch.cat(parts)
     return log_likelihood.clamp(min=float(log_likelihood.median()) - MAX_SURPRISE)
 
 

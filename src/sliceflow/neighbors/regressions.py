@@ -57,7 +57,7 @@ class Neighborhoods:
     x: Tensor  # (q, k, d), the adjusted rows
     weights: Tensor  # (q, k); those of a condition sum to 1
     components: Tensor  # (q, k), the regression to which each row belongs
-    rows: Tensor  # (q, k), the indices of the rows
+    row_indices: Tensor  # (q, k)
     inflation: Tensor  # (q,), √(n/(n − p)) for p coefficients on n effective rows
     log_density: Tensor  # (q,), of the mixture at the points asked for; else empty
 
@@ -66,7 +66,7 @@ def adjust_by_regression(
     x: Tensor,
     offsets: Tensor,
     weights: Tensor,
-    rows: Tensor,
+    row_indices: Tensor,
     max_components: int,
     density_at: Tensor | None = None,
 ) -> Neighborhoods:
@@ -77,40 +77,69 @@ def adjust_by_regression(
     x : (q, k, d), the rows
     offsets : (q, k, l), their y − y₀
     weights : (q, k), which sum to 1 for each condition
-    rows : (q, k), the indices of the rows, which the result keeps
+    row_indices : (q, k), which the result keeps
     max_components : components are added to a mixture until its BIC gets no better
     density_at : (q, d), points at y₀ whose log density is asked for
     """
-    q, k = weights.shape
-    adjusted = x.clone()
-    components = torch.zeros(q, k, dtype=torch.int64)
-    best_bic = torch.full((q,), math.inf, dtype=x.dtype)
-    log_density = torch.zeros(0, dtype=x.dtype)
-    if density_at is not None:
-        log_density = torch.zeros(q, dtype=x.dtype)
+    best = _BestMixtures.without_any(x, density_at is not None)
     # The conditions whose BIC got better with each component so far.
-    remaining = torch.arange(q)
+    remaining = torch.arange(len(x))
     for n in range(1, max_components + 1):
-        mixture, bic, labels = _fit_mixture(
-            x[remaining], offsets[remaining], weights[remaining], n
-        )
-        better = bic < best_bic[remaining]
-        if not bool(better.any()):
+        fitted = _fit_mixture(x[remaining], offsets[remaining], weights[remaining], n)
+        is_better = fitted.bic < best.bic[remaining]
+        if not bool(is_better.any()):
             break
-        improved = remaining[better]
+        log_p = None
         if density_at is not None:
-            log_p = mixture.log_density_at_condition(density_at[remaining])
-            log_density[improved] = log_p[better]
-        labels = labels[better]
-        explained = _explained_by_offsets(
-            mixture.slopes[better], offsets[improved], labels
+            log_p = fitted.mixture.log_density_at_condition(density_at[remaining])
+            log_p = log_p[is_better]
+        remaining = remaining[is_better]
+        labels = fitted.labels[is_better]
+        slopes = fitted.mixture.slopes[is_better]
+        explained = _explained_by_offsets(slopes, offsets[remaining], labels)
+        best.replace(
+            remaining, x[remaining] - explained, labels, fitted.bic[is_better], log_p
         )
-        adjusted[improved] = x[improved] - explained
-        components[improved] = labels
-        best_bic[improved] = bic[better]
-        remaining = improved
-    inflation = _inflation(weights, components, n_slopes=offsets.shape[2])
-    return Neighborhoods(adjusted, weights, components, rows, inflation, log_density)
+    inflation = _inflation(weights, best.components, n_slopes=offsets.shape[2])
+    return Neighborhoods(
+        best.x, weights, best.components, row_indices, inflation, best.log_density
+    )
+
+
+@dataclass(frozen=True)
+class _BestMixtures:
+    """What the mixture of the best BIC says of each of q conditions, so far."""
+
+    x: Tensor  # (q, k, d), the adjusted rows
+    components: Tensor  # (q, k), the regression to which each row belongs
+    bic: Tensor  # (q,)
+    log_density: Tensor  # (q,), at the points asked for; else empty
+
+    @classmethod
+    def without_any(cls, x: Tensor, has_density: bool) -> _BestMixtures:
+        """The start, before any mixture of the rows x (q, k, d) is fitted."""
+        q, k, _ = x.shape
+        return cls(
+            x=x.clone(),
+            components=torch.zeros(q, k, dtype=torch.int64),
+            bic=torch.full((q,), math.inf, dtype=x.dtype),
+            log_density=torch.zeros(q if has_density else 0, dtype=x.dtype),
+        )
+
+    def replace(
+        self,
+        conditions: Tensor,
+        x: Tensor,
+        components: Tensor,
+        bic: Tensor,
+        log_density: Tensor | None,
+    ) -> None:
+        """Put a better mixture of the conditions with these indices in its place."""
+        self.x[conditions] = x
+        self.components[conditions] = components
+        self.bic[conditions] = bic
+        if log_density is not None:
+            self.log_density[conditions] = log_density
 
 
 def _explained_by_offsets(slopes: Tensor, offsets: Tensor, labels: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from models import LABELS, X, vectors
 from sliceflow import SlicedWassersteinFlow, VectorOptions, frames, transports
 from sliceflow.engine.encoded_y import ClassIndices, ContinuousY
 from sliceflow.engine.frames import Axis, Orthogonal, Random, frame_bytes
+from sliceflow.errors import ParameterError
 from sliceflow.estimators.vectors.plan import choose_n_knots
 
 
@@ -145,3 +147,60 @@ def test_a_plan_counts_no_more_directions_than_a_step_has():
     assert many.seconds == few.seconds
     assert many.nbytes == few.nbytes
     assert many.n_axis_particles == few.n_axis_particles
+
+
+class WithoutY(Orthogonal):
+    """A user's kind of frame that ignores the condition."""
+
+    def make_frame(self, seed, step_index, x, condition_dim=0, data=None):
+        return super().make_frame(seed, step_index, x)
+
+
+class WithY(Orthogonal):
+    """A user's kind of frame that sees the condition."""
+
+
+BLIND = ["axis", Axis(), "max-sliced", WithoutY()]
+
+
+@pytest.mark.parametrize("frame", BLIND, ids=str)
+def test_labels_that_share_maps_need_a_frame_that_sees_them(frame):
+    flow = vectors(frame=frame)
+    message = r"does not see y; use frame='orthogonal', or amplifier=math\.inf"
+    with pytest.raises(ParameterError, match=message) as raised:
+        flow.plan(X, LABELS)
+    assert raised.value.parameter == "frame"
+    assert flow.plan(X).method == "SWF"
+    assert flow.set_params(amplifier=0).plan(X, LABELS).method == "SWF"
+
+
+@pytest.mark.parametrize("frame", BLIND, ids=str)
+def test_a_joint_y_needs_a_frame_that_sees_it(frame):
+    flow = vectors(frame=frame, condition_mode="joint")
+    message = r"does not see y; use frame='orthogonal', or condition_mode='local'"
+    with pytest.raises(ParameterError, match=message):
+        flow.plan(X, X[:, :2])
+
+
+def test_conditions_that_share_maps_need_steps():
+    message = "n_steps=0 leaves no steps that see y; use n_steps=1 or more, or "
+    with pytest.raises(ParameterError, match=message + r"amplifier=math\.inf"):
+        vectors(n_steps=0).plan(X, LABELS)
+    with pytest.raises(ParameterError, match=message + "condition_mode='local'"):
+        vectors(n_steps=0, condition_mode="joint").plan(X, X[:, :2])
+    assert vectors(n_steps=0).plan(X).method == "SWF"
+
+
+@pytest.mark.parametrize(
+    "changes", [dict(frame="axis"), dict(frame=WithoutY()), dict(n_steps=0)], ids=str
+)
+def test_classes_with_maps_of_their_own_need_no_steps_that_see_y(changes):
+    far = X.copy()
+    far[LABELS == 1, 0] += 100
+    flow = vectors(2, amplifier=math.inf, **changes).fit(far, LABELS)
+    assert flow.sample(50, y=0)[:, 0].max() < 50
+    assert flow.sample(50, y=1)[:, 0].min() > 50
+
+
+def test_a_users_frame_that_sees_y_is_taken():
+    assert vectors(frame=WithY()).plan(X, LABELS).method == "CSWF ξ=10"

@@ -321,7 +321,8 @@ class SmoothBasis:
             smoothest.append(functions[:, : self.product_order])
         for first, second in combinations(smoothest, 2):
             products = first[:, :, None] * second[:, None, :]
-            yield FeatureGroup(PRODUCTS, products.reshape(len(inside), -1))
+            n_products = first.shape[1] * second.shape[1]
+            yield FeatureGroup(PRODUCTS, products.reshape(len(inside), n_products))
 
 
 def _product_order(n_columns: int) -> int:

@@ -98,7 +98,7 @@ class BaseFittedDensity(ABC, Generic[Y]):
         return encoded_y
 
     @abstractmethod
-    def _encode_y(self, y: Any, n: int | None, rows: str) -> tuple[Y, NDArray[Any]]:
+    def _encode_y(self, y: Any, n: int | None, noun: str) -> tuple[Y, NDArray[Any]]:
         """The user's y of n rows, encoded, and as the user writes it for each row.
 
         The parameters are those of `Conditions.like_fitted`.
@@ -178,9 +178,9 @@ class FittedClassDensities(BaseFittedDensity[ClassIndices]):
             raise ValueError(f"a density does not have {d} columns")
 
     def _encode_y(
-        self, y: Any, n: int | None, rows: str
+        self, y: Any, n: int | None, noun: str
     ) -> tuple[ClassIndices, NDArray[Any]]:
-        conditions = Conditions.like_fitted(self.y_encoder, y, n, rows)
+        conditions = Conditions.like_fitted(self.y_encoder, y, n, noun)
         encoded_y = conditions.encoded_y
         assert isinstance(encoded_y, ClassIndices), "as its encoder makes it"
         return encoded_y, conditions.y
@@ -283,9 +283,9 @@ class FittedConditionalDensity(BaseFittedDensity[ContinuousY]):
         self.conditional.check_conditions(self.y_encoder.condition_dim)
 
     def _encode_y(
-        self, y: Any, n: int | None, rows: str
+        self, y: Any, n: int | None, noun: str
     ) -> tuple[ContinuousY, NDArray[Any]]:
-        conditions = Conditions.like_fitted(self.y_encoder, y, n, rows)
+        conditions = Conditions.like_fitted(self.y_encoder, y, n, noun)
         encoded_y = conditions.encoded_y
         assert isinstance(encoded_y, ContinuousY), "as its encoder makes it"
         return encoded_y, conditions.y

@@ -290,22 +290,34 @@ def _choose_mixture_size(
     progress.begin_phase(TRIAL_MIXTURES)
     for n_components in sizes:
         tried = replace(settings, n_components=n_components)
-        score = 0.0
-        is_ended = False
-        for fold, trial in enumerate(trials):
-            score_of_fold = trial.score(tried, seed)
-            score += score_of_fold
-            if fold == len(trials) - 1:
-                search.record(tried, score)
-            name = _size_in_words(tried) + fold_in_words(fold, len(trials))
-            is_last = search.is_over
-            is_ended |= progress.notify_of_trial(name, score_of_fold, is_last)
+        scores_of_folds = [trial.score(tried, seed) for trial in trials]
+        search.record(tried, sum(scores_of_folds))
+        is_ended = _notify_of_size(tried, scores_of_folds, search.is_over, progress)
         if search.is_over:
-            break
+            return search
         if is_ended:
             progress.end_phase()
-            break
+            return search
     return search
+
+
+def _notify_of_size(
+    tried: InitialMapSettings,
+    scores_of_folds: Sequence[float],
+    is_last: bool,
+    progress: FitProgress,
+) -> bool:
+    """Notify listeners of a size, fold by fold; return whether one ends the search.
+
+    `is_last` says that no other size is tried anyway.
+    """
+    answers = []
+    n_folds = len(scores_of_folds)
+    for fold, score in enumerate(scores_of_folds):
+        name = _size_in_words(tried) + fold_in_words(fold, n_folds)
+        ends_phase = is_last and fold == n_folds - 1
+        answers.append(progress.notify_of_trial(name, score, ends_phase))
+    return any(answers)
 
 
 def _size_in_words(settings: InitialMapSettings) -> str:

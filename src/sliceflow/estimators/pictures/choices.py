@@ -132,23 +132,28 @@ def choose_mosaic_size(
     """
     if start == "noise":
         return 0
-    reason = None
-    hint = "use start='noise'"
-    if completes:
-        reason = "does not work with known pixels"
-    elif shared:
-        # A map of all classes would not know from which of them a particle started.
-        reason = "does not work if classes share maps"
-    if shared:
-        hint += ", or amplifier=inf"
+    reason = _reason_against_mosaics(shared, completes)
     if start == "auto":
-        # Mosaics of gray pictures are no better than noise.
-        if reason is None and layout.shape[0] > 1:
-            return MOSAIC_SIZE
-        return 0
-    if reason is not None:
+        is_gray = layout.shape[0] == 1
+        if reason or is_gray:  # mosaics of gray pictures are no better than noise
+            return 0
+        return MOSAIC_SIZE
+    if reason:
+        hint = "use start='noise'"
+        if shared:
+            hint += ", or amplifier=inf"
         raise ParameterError("start", start, reason, hint)
     return int(start)
+
+
+def _reason_against_mosaics(shared: bool, completes: bool) -> str:
+    """Why particles cannot start as mosaics; empty if they can."""
+    if completes:
+        return "does not work with known pixels"
+    if shared:
+        # A map of all classes would not know from which of them a particle started.
+        return "does not work if classes share maps"
+    return ""
 
 
 def choose_steps_per_stage(

@@ -197,6 +197,10 @@ class FittedPictures(ConditionsMixin):
         a list of snapshots, each with all n pictures; the last one has the samples
         """
         self._check_can_sample(to_complete)
+        if n == 0:  # an empty y: as many snapshots as of one picture, without it
+            assert self.encoded_y is not None, "only y asks for no samples"
+            of_one = self.evolution(1, self.encoded_y.take(slice(1)), seed, n_snapshots)
+            return [pictures[:0] for pictures in of_one]
         is_known = self.layout.repeat_for_channels(self.known, self.device)
         flow = PictureFlowBuilder(
             self.plan, self.seed, self.device, is_known

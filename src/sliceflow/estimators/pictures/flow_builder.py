@@ -111,12 +111,7 @@ class PictureFlowBuilder:
             channels, height, width, stage.height, stage.width
         )
         frame_kind, subspace = self._frame_kind_and_subspace(i, coefficients)
-        transport = plan.transport
-        if self._has_single_pixels(i):
-            transport = self._single_pixel_transport()
-        max_knots = plan.n_knots
-        if transport != plan.transport:
-            max_knots = SINGLE_PIXEL_BINS
+        transport, max_knots = self._transport_and_max_knots(i)
         taper = 0.0
         if self._is_last_of_patches(i):
             taper = plan.options.taper
@@ -192,25 +187,30 @@ class PictureFlowBuilder:
         later = range(i + 1, len(self.plan.picture_stages))
         return all(self._has_single_pixels(k) for k in later)
 
-    def _single_pixel_transport(self) -> Transport:
-        """The transport of single pixels.
+    def _transport_and_max_knots(self, i: int) -> tuple[Transport, int]:
+        """The transport of stage i, and the most knots that a map of it keeps.
 
-        A histogram gets bins that begin and end where pixel values do: so black stays
-        black.
+        A histogram of single pixels gets bins that begin and end where pixel values do:
+        so black stays black. Its maps keep a knot for each of these bins.
         """
         transport = self.plan.transport
         n_values = self.plan.layout.n_pixel_values
-        if not isinstance(transport, HistogramTransport) or n_values is None:
-            return transport
+        unchanged = transport, self.plan.n_knots
+        if not self._has_single_pixels(i) or n_values is None:
+            return unchanged
+        if not isinstance(transport, HistogramTransport):
+            return unchanged
         wanted = min(1 << int(n_values).bit_length(), SINGLE_PIXEL_BINS)
         n_bins = max(transport.n_bins, wanted)
         bins_per_value = n_bins // n_values
         if bins_per_value == 0:
-            return transport
+            return unchanged
         # The bins that are used cover [−1, 1], the range of pixels. Those left over lie
         # beyond it.
         high = 2 * n_bins / (bins_per_value * n_values) - 1
-        return AlignedHistogramTransport(n_bins, transport.max_samples, (-1.0, high))
+        span = (-1.0, high)
+        aligned = AlignedHistogramTransport(n_bins, transport.max_samples, span)
+        return aligned, SINGLE_PIXEL_BINS
 
 
 def _frame_seed_path(i: int) -> tuple[str | int, ...]:

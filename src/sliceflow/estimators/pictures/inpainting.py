@@ -28,7 +28,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError
 from sliceflow.estimators.pictures.layout import Layout
 from sliceflow.estimators.pictures.seams import DRAWS_PER_COMPLETION, Seam
-from sliceflow.neighbors.features import FeatureMap, project, ridge
+from sliceflow.neighbors.features import FeatureMap, fit_ridge, projected_features
 from sliceflow.neighbors.local import LocalSampler, LocalSettings
 from sliceflow.neighbors.sampling import sample_neighborhoods
 
@@ -166,7 +166,7 @@ class _Completer:
         self.x = _scores(self.hidden_pca, hidden)
         self.view = FeatureMap.from_data(known_scores, N_RANDOM_FEATURES)
         self.slopes = _condition_slopes(self.view, known_scores, self.x)
-        self.y = project(self.view, known_scores, self.slopes)
+        self.y = projected_features(self.view, known_scores, self.slopes)
 
         self.detail: NDArray[Any] | None = None  # pixels minus their components
         if not are_drawings:
@@ -190,7 +190,7 @@ class _Completer:
         `training` are the indices of the training pictures to learn from.
         """
         known_scores = _scores(self.known_pca, rows[:, self.known])
-        y = project(self.view, known_scores, self.slopes)
+        y = projected_features(self.view, known_scores, self.slopes)
         x, neighbor = self._local_rows(training).sample(
             y, n * DRAWS_PER_COMPLETION, seed, max_components=1
         )
@@ -246,7 +246,7 @@ class _Completer:
             self.y[chosen], exclude=chosen, max_components=1
         )
         x, picked = sample_neighborhoods(adjusted, 1, BANDWIDTH, seed)
-        neighbors = adjusted.rows.gather(1, picked)
+        neighbors = adjusted.row_indices.gather(1, picked)
         drawn = self._untoned_pixels(x.numpy(), neighbors.numpy(), slice(None))
         probabilities = np.linspace(0, 1, N_TONE_QUANTILES)
         drawn_quantiles = np.quantile(drawn, probabilities)
@@ -260,8 +260,8 @@ def _condition_slopes(view: FeatureMap, known_scores: Tensor, x: Tensor) -> Tens
 
     These are the main components of what a ridge regression predicts of x.
     """
-    slopes = ridge(view, known_scores, x)
-    predictions = project(view, known_scores, slopes)
+    slopes = fit_ridge(view, known_scores, x)
+    predictions = projected_features(view, known_scores, slopes)
     main = _fit_pca(predictions.numpy(), N_CONDITION_COMPONENTS).components_
     return slopes @ torch.from_numpy(main.T).double()
 

@@ -80,6 +80,7 @@ class SlicedWassersteinFlow(
         Directions of a step: "orthogonal", "random", "max-sliced" (fitted to particles
         and data: fewer steps and a smaller model for many columns) or "axis", or an
         object from `sliceflow.frames` such as ``frames.Random(n_directions=10_000)``.
+        "max-sliced" and "axis" do not see y: they take classes with amplifier ∞ only.
     transport : str or transport, default "auto"
         How to solve each direction: "auto", "sorted", "histogram" or "interpolated", or
         an object from `sliceflow.transports`.

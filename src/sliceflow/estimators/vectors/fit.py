@@ -43,7 +43,7 @@ from sliceflow.estimators.vectors.plan import (
 )
 from sliceflow.estimators.vectors.smoother import Smoother
 from sliceflow.estimators.vectors.tuned import TunedVectors, scalers_of_classes
-from sliceflow.estimators.vectors.units import ColumnScaler, scale_by_class
+from sliceflow.estimators.vectors.units import ColumnScaler, scaled_rows_by_class
 from sliceflow.metrics.copying import evidence_of_copying
 
 
@@ -193,7 +193,7 @@ class PlannedVectorFit:
         scalers_by_class = scalers_of_classes(
             self.rows, row_y, plan.standardize, self.ranks
         )
-        scaled_rows = scale_by_class(
+        scaled_rows = scaled_rows_by_class(
             scalers_by_class, self.rows.X, separate_classes_or_none(row_y)
         )
         smoother = None
@@ -292,7 +292,7 @@ class RunningVectors:
         own_y = None
         if allocation.kept_particle_y is not None:
             own_y = allocation.kept_particle_y.take(own_slice)
-        X = fitted.in_users_form(fitted.rows_from_points(kept.x, own_y))
+        X = fitted.in_users_form(fitted.rows_from_scaled_points(kept.x, own_y))
         y = allocation.kept_user_y
         if y is not None:
             y = y[own_slice]

@@ -29,7 +29,11 @@ from sliceflow.engine.rotations import freeing_rotation_pools
 from sliceflow.engine.y_encoders import MixedEncoder
 from sliceflow.errors import DataWarning, warn_user
 from sliceflow.estimators.vectors.plan import BaseVectorPlan, VectorPlan
-from sliceflow.estimators.vectors.units import ColumnScaler, as_cloud, unscale_by_class
+from sliceflow.estimators.vectors.units import (
+    ColumnScaler,
+    as_cloud,
+    rows_from_scaled_points_by_class,
+)
 from sliceflow.saved_types import Label
 from sliceflow.validation import check_finite
 
@@ -81,19 +85,21 @@ class BaseFittedVectors(ConditionsMixin):
     def comparable_points(self, X: Any) -> Tensor:
         """The user's rows as points (d, n), in units that make columns comparable."""
         rows = np.asarray(X.detach().cpu() if isinstance(X, Tensor) else X)
-        return self.scaler.scale_rows(rows.astype(self.plan.dtype)).T
+        return self.scaler.scaled_rows(rows.astype(self.plan.dtype)).T
 
     @property
     def scalers_by_class(self) -> tuple[ColumnScaler, ...]:
         """The units of samples: one `ColumnScaler` for each class, or one for all."""
         return (self.scaler,)
 
-    def rows_from_points(self, x: Tensor, y: FlowY | None = None) -> Tensor:
+    def rows_from_scaled_points(self, x: Tensor, y: FlowY | None = None) -> Tensor:
         """Points (d, n) in the model's units -> rows (n, d) in the user's units.
 
         `y` is what the flow saw: classes with maps of their own have such units, too.
         """
-        rows = unscale_by_class(self.scalers_by_class, x, separate_classes_or_none(y))
+        rows = rows_from_scaled_points_by_class(
+            self.scalers_by_class, x, separate_classes_or_none(y)
+        )
         check_finite(rows, "rescale X, drop outliers, or pass float64")
         return rows
 
@@ -156,7 +162,7 @@ class FittedVectors(BaseFittedVectors):
         for scaler in self.scalers_by_class:
             linear = (
                 ~scaler.heavy_tailed
-            )  # `rows_from_points` clamps heavy-tailed columns
+            )  # `rows_from_scaled_points` clamps heavy-tailed columns
             farthest = largest * float(scaler.scale[linear].max(initial=0.0))
             farthest += float(np.abs(scaler.shift[linear]).max(initial=0.0))
             if not farthest < torch.finfo(plan.torch_dtype).max:
@@ -201,6 +207,8 @@ class FittedVectors(BaseFittedVectors):
                     part_y = sample_y.take(slice(first, first + count))
                 particle_noise = ParticleNoise(seed.child("samples"), first)
                 parts.append(self._draw_pass(spec, count, part_y, particle_noise))
+        if not parts:  # an empty y asks for no samples
+            parts.append(torch.empty((0, plan.n_columns), dtype=plan.torch_dtype))
         return self.in_users_form(parts[0] if len(parts) == 1 else torch.cat(parts))
 
     def _draw_pass(
@@ -215,7 +223,7 @@ class FittedVectors(BaseFittedVectors):
         cloud = as_cloud(x, y, self.device)
         particle_noise.fill(cloud.x, "start")
         replay(spec, self.steps, cloud, particle_noise)
-        return self.rows_from_points(cloud.x, y)
+        return self.rows_from_scaled_points(cloud.x, y)
 
 
 def _warn_if_one_condition(y: EncodedY) -> None:

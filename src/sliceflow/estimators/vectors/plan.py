@@ -65,6 +65,9 @@ MAX_AXIS_PARTICLES = 1 << 16
 # The most steps of a flow: a limit of files, which is days of work for a few rows.
 MAX_STEPS = 1 << 24
 MAX_FRESH_PROJECTIONS = 1 << 18
+# A user's kind of frame makes one for this many rows, which shows whether it sees y.
+# Even a kind that is fitted to the rows needs no more to make a frame.
+MAX_TRIED_ROWS = 1000
 
 # With fewer rows, "auto" does not smooth, because neighbors would say little.
 MIN_SMOOTHED_ROWS = 10
@@ -400,7 +403,9 @@ def plan_vectors(
     n_knots = int(options.n_knots)
     if allocation.particle_y is not None:
         n_knots = choose_n_knots(n_knots, allocation.particle_y)
-    frame_kind = choose_frame_kind(parameters.frame, d, allocation.sharing, n_ranks)
+    frame_kind = choose_frame_kind(parameters.frame, d, n_ranks)
+    if allocation.sharing == "shared":
+        require_steps_that_see_y(frame_kind, parameters, rows)
 
     bandwidth, reason = plan_bandwidth(options.smoothing, rows, allocation.row_y)
     draws_per_row = 1
@@ -506,28 +511,43 @@ def choose_n_knots(n_knots: int, y: FlowY) -> int:
 
 
 def choose_frame_kind(
-    frame: FrameName | Literal["paper"] | FrameKind,
-    d: int,
-    sharing: MapSharing,
-    n_ranks: int,
+    frame: FrameName | Literal["paper"] | FrameKind, d: int, n_ranks: int
 ) -> FrameKind:
-    """The kind of frame for d columns, in a flow that makes this `sharing` of maps.
+    """The kind of frame for d columns.
 
     Raises a `ParameterError` if it must be fitted to the clouds and cannot be.
     """
     if isinstance(frame, str) and frame == "paper":
         return frames.Random(min(N_DIRECTIONS, PAPER_DIRECTIONS_PER_COLUMN * d))
     kind = FRAME_KINDS[frame]() if isinstance(frame, str) else frame
-    if not isinstance(kind, frames.MaxSliced):
-        return kind
-    if sharing == "shared":
-        fact = "does not work with conditions that share maps"
-        hint = "use frame='orthogonal', or amplifier=math.inf"
-        raise ParameterError("frame", frame, fact, hint)
-    if n_ranks > 1:
+    if isinstance(kind, frames.MaxSliced) and n_ranks > 1:
         fact = "does not work with several processes"
         raise ParameterError("frame", frame, fact, "use frame='orthogonal'")
     return kind
+
+
+def require_steps_that_see_y(
+    frame_kind: FrameKind, parameters: VectorParameters, rows: VectorRows
+) -> None:
+    """Raise a `ParameterError` if conditions share maps, but no step can tell them.
+
+    Samples would then have the same distribution whatever y is. The axis steps at the
+    end never see a y that shares maps.
+    """
+    assert rows.conditions is not None, "only conditions share maps"
+    encoder = rows.conditions.encoder
+    other_way = "condition_mode='local'"
+    if isinstance(encoder, ClassEncoder):
+        other_way = "amplifier=math.inf"
+    if parameters.n_steps == 0:
+        fact = "leaves no steps that see y"
+        hint = f"use n_steps=1 or more, or {other_way}"
+        raise ParameterError("n_steps", 0, fact, hint)
+    x = torch.from_numpy(rows.X[:MAX_TRIED_ROWS]).T
+    if not frames.sees_condition(frame_kind, x, encoder.condition_dim):
+        fact = "does not work with conditions that share maps: it does not see y"
+        hint = f"use frame='orthogonal', or {other_way}"
+        raise ParameterError("frame", parameters.frame, fact, hint)
 
 
 def plan_bandwidth(

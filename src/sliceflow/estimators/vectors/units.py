@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -64,34 +64,19 @@ class ColumnScaler:
         If `standardize` is False, the transformation is the identity.
         """
         d = X.shape[1]
+        if not standardize:
+            return cls(np.zeros(d), np.ones(d), np.zeros(d), np.zeros(d))
         if n is None:
             n = len(X)
-        scaler = cls(np.zeros(d), np.ones(d), np.zeros(d), np.zeros(d))
-        if not standardize:
-            return scaler
-        lowest, highest, mean, std = _summary(X, ranks, n)
-        with np.errstate(over="ignore", invalid="ignore"):
-            farthest = np.maximum(mean - lowest, highest - mean)
-            may_be_heavy = ~(farthest <= _MIN_TAIL_DEVIATIONS * std)
-        for j in np.flatnonzero(may_be_heavy & (lowest < highest)):
-            column = ranks.all_gather_rows(np.ascontiguousarray(X[:, j])).astype(
-                np.float64
-            )
-            tail = heavy_tail(column)
-            if tail is not None:
-                scaler.tail_center[j], scaler.tail_scale[j] = tail
-        if scaler.tail_scale.any():
-            lowest, highest, mean, std = _summary(scaler.compress_tails(X), ranks, n)
-        is_constant = lowest == highest
-        is_wrong = ~is_constant & ~(np.isfinite(std) & (std > 0))
-        if is_wrong.any():
-            wrong = int(np.argmax(is_wrong))
-            deviation = f"its standard deviation is {std[wrong]}"
-            fact = f"column {wrong} of X cannot be standardized: {deviation}"
-            raise DataError(fact, "rescale it")
-        shift = np.where(is_constant, lowest, mean)
-        scale = np.where(is_constant, 1.0, std)
-        return replace(scaler, shift=shift, scale=scale)
+        summary = _Summary.of_columns(X, ranks, n)
+        tail_center, tail_scale = _heavy_tails(X, summary, ranks)
+        if tail_scale.any():
+            compressed = _compress_tails(X, tail_center, tail_scale)
+            summary = _Summary.of_columns(compressed, ranks, n)
+        summary.require_scales()
+        shift = np.where(summary.is_constant, summary.lowest, summary.mean)
+        scale = np.where(summary.is_constant, 1.0, summary.std)
+        return cls(shift, scale, tail_center, tail_scale)
 
     @property
     def heavy_tailed(self) -> Mask:
@@ -100,20 +85,14 @@ class ColumnScaler:
 
     def compress_tails(self, X: NDArray[Any]) -> NDArray[Any]:
         """g(x) for rows (n, d)."""
-        heavy = self.tail_scale > 0
-        if not heavy.any():
-            return X
-        X = X.astype(np.float64)
-        deviation = X[:, heavy] - self.tail_center[heavy]
-        X[:, heavy] = np.arcsinh(deviation / self.tail_scale[heavy])
-        return X
+        return _compress_tails(X, self.tail_center, self.tail_scale)
 
-    def scale_rows(self, X: NDArray[Any]) -> Tensor:
+    def scaled_rows(self, X: NDArray[Any]) -> Tensor:
         """Rows (n, d) in the user's units -> in the flow's units, of the same dtype."""
         standardized = (self.compress_tails(X) - self.shift) / self.scale
         return torch.from_numpy(standardized.astype(X.dtype))
 
-    def rows_from_points(self, x: Tensor) -> Tensor:
+    def rows_from_scaled_points(self, x: Tensor) -> Tensor:
         """Points (d, n) in the flow's units -> rows (n, d) in the user's units."""
         shift = torch.from_numpy(self.shift).to(x.device)
         scale = torch.from_numpy(self.scale).to(x.device)
@@ -130,7 +109,7 @@ class ColumnScaler:
         return rows.to(x.dtype)
 
 
-def scale_by_class(
+def scaled_rows_by_class(
     scalers_by_class: Sequence[ColumnScaler], X: NDArray[Any], y: ClassIndices | None
 ) -> Tensor:
     """Rows (n, d) in the flow's units, which may differ by class.
@@ -139,27 +118,27 @@ def scale_by_class(
     ignored.
     """
     if len(scalers_by_class) == 1 or y is None:
-        return scalers_by_class[0].scale_rows(X)
+        return scalers_by_class[0].scaled_rows(X)
     scaled = torch.from_numpy(np.empty_like(X))
     for c, scaler_of_class in enumerate(scalers_by_class):
         of_class = y.values == c
-        scaled[of_class] = scaler_of_class.scale_rows(X[of_class.numpy()])
+        scaled[of_class] = scaler_of_class.scaled_rows(X[of_class.numpy()])
     return scaled
 
 
-def unscale_by_class(
+def rows_from_scaled_points_by_class(
     scalers_by_class: Sequence[ColumnScaler], x: Tensor, y: ClassIndices | None
 ) -> Tensor:
     """Points (d, n) in the flow's units -> rows (n, d) in the user's units.
 
-    This is the inverse of `scale_by_class`.
+    This is the inverse of `scaled_rows_by_class`.
     """
     if len(scalers_by_class) == 1 or y is None:
-        return scalers_by_class[0].rows_from_points(x)
+        return scalers_by_class[0].rows_from_scaled_points(x)
     rows = x.new_empty(x.shape[1], len(x))
     for c, scaler_of_class in enumerate(scalers_by_class):
         of_class = (y.values == c).to(x.device)
-        rows[of_class] = scaler_of_class.rows_from_points(x[:, of_class])
+        rows[of_class] = scaler_of_class.rows_from_scaled_points(x[:, of_class])
     return rows
 
 
@@ -170,17 +149,77 @@ def as_cloud(rows: Tensor, y: FlowY | None, device: torch.device) -> Cloud:
     return Cloud(rows.to(device).T.contiguous(), y)
 
 
-def _summary(
-    X: NDArray[Any], ranks: Communicator, n: int
-) -> tuple[Floats, Floats, Floats, Floats]:
-    """Minimum, maximum, mean and standard deviation of each column of all ranks."""
-    lowest = X.min(axis=0)
-    highest = X.max(axis=0)
-    if ranks.size > 1:
-        ends = ranks.minimum_(torch.from_numpy(np.stack((lowest, -highest)))).numpy()
-        lowest = ends[0]
-        highest = -ends[1]
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean = ranks.mean(X, n)
-        std = np.sqrt(ranks.mean_square(X, n, mean))
-    return lowest, highest, mean, std
+def _compress_tails(
+    X: NDArray[Any], tail_center: Floats, tail_scale: Floats
+) -> NDArray[Any]:
+    """g(x) for rows (n, d), given the tails (d,) of their columns."""
+    heavy = tail_scale > 0
+    if not heavy.any():
+        return X
+    X = X.astype(np.float64)
+    deviation = X[:, heavy] - tail_center[heavy]
+    X[:, heavy] = np.arcsinh(deviation / tail_scale[heavy])
+    return X
+
+
+def _heavy_tails(
+    X: NDArray[Any], summary: _Summary, ranks: Communicator
+) -> tuple[Floats, Floats]:
+    """The `tail_center` and the `tail_scale` (d,) of the columns of X (n, d)."""
+    d = X.shape[1]
+    center = np.zeros(d)
+    scale = np.zeros(d)
+    for j in np.flatnonzero(summary.may_be_heavy_tailed & ~summary.is_constant):
+        column = ranks.all_gather_rows(np.ascontiguousarray(X[:, j]))
+        tail = heavy_tail(column.astype(np.float64))
+        if tail is not None:
+            center[j], scale[j] = tail
+    return center, scale
+
+
+@dataclass(frozen=True)
+class _Summary:
+    """Minimum, maximum, mean and standard deviation (d,) of columns of all ranks."""
+
+    lowest: NDArray[Any]
+    highest: NDArray[Any]
+    mean: Floats
+    std: Floats
+
+    @classmethod
+    def of_columns(cls, X: NDArray[Any], ranks: Communicator, n: int) -> _Summary:
+        """The summary of the rows X (n, d) of each rank; all have n rows in total."""
+        lowest = X.min(axis=0)
+        highest = X.max(axis=0)
+        if ranks.size > 1:
+            ends = torch.from_numpy(np.stack((lowest, -highest)))
+            ends_of_all = ranks.minimum_(ends).numpy()
+            lowest = ends_of_all[0]
+            highest = -ends_of_all[1]
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = ranks.mean(X, n)
+            std = np.sqrt(ranks.mean_square(X, n, mean))
+        return cls(lowest, highest, mean, std)
+
+    @property
+    def is_constant(self) -> Mask:
+        """Which columns (d,) have one value."""
+        return np.asarray(self.lowest == self.highest)
+
+    @property
+    def may_be_heavy_tailed(self) -> Mask:
+        """Which columns (d,) have a value that is far from the mean."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            above = self.highest - self.mean
+            farthest = np.maximum(self.mean - self.lowest, above)
+            return np.asarray(~(farthest <= _MIN_TAIL_DEVIATIONS * self.std))
+
+    def require_scales(self) -> None:
+        """Raise a `DataError` for a column whose deviation is 0, or not finite."""
+        has_scale = np.isfinite(self.std) & (self.std > 0)
+        is_wrong = ~self.is_constant & ~has_scale
+        if is_wrong.any():
+            wrong = int(np.argmax(is_wrong))
+            deviation = f"its standard deviation is {self.std[wrong]}"
+            fact = f"column {wrong} of X cannot be standardized: {deviation}"
+            raise DataError(fact, "rescale it")
