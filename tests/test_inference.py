@@ -143,7 +143,7 @@ def test_fresh_simulations_calibrate_it_and_its_own_are_refused(line):
 
 @pytest.fixture(scope="module")
 def few_moons():
-    return posterior(*MOONS.draw(300, 0), bounds=(-1, 1)).set_default_x([0.1, 0.0])
+    return posterior(*MOONS.draw(60, 0), bounds=(-1, 1)).set_default_x([0.1, 0.0])
 
 
 def test_a_default_observation_a_file_and_the_same_samples(few_moons, tmp_path):

@@ -3,10 +3,9 @@
 import dataclasses
 import inspect
 import itertools
+import logging
 import math
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -45,6 +44,7 @@ from sliceflow import (
     metrics,
     transports,
 )
+from sliceflow.engine.events import LOGGER
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError
 
@@ -343,32 +343,31 @@ def test_listeners_hear_every_step_and_verbose_logs_them(kind, caplog):
     assert caplog.messages == logged
 
 
-SILENT = """
-import logging, sys, numpy as np, sliceflow
-def fit_twice():
-    for _ in range(2):
-        flow = sliceflow.SlicedWassersteinFlow(n_particles=10, n_steps=1, verbose=1)
-        flow.fit(np.zeros((20, 2)))
-logging.basicConfig(filename={path!r}, level="INFO", format="mine: %(message)s")
-fit_twice()
-logging.root.handlers.clear()
-print("now without a handler", file=sys.stderr)
-fit_twice()
-"""
+def test_what_is_logged_goes_to_stderr_unless_there_is_a_handler(
+    monkeypatch, capsys, tmp_path
+):
+    def fit_twice():
+        for _ in range(2):
+            flow = SlicedWassersteinFlow(n_particles=10, n_steps=1, verbose=1)
+            flow.fit(np.zeros((20, 2)))
 
-
-def test_what_is_logged_goes_to_stderr_unless_there_is_a_handler(tmp_path):
     path = tmp_path / "log"
-    script = SILENT.format(path=str(path))
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == ""
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("mine: %(message)s"))
     message = "step 3/3, stage axis, sliced distance"
-    with_handler, without_handler = done.stderr.split("now without a handler")
-    assert without_handler.count(f"sliceflow: {message}") == 2  # one of each fit
-    assert message not in with_handler
-    assert path.read_text().count(f"mine: {message}") == 2
+    with monkeypatch.context() as patch:
+        # The handlers of pytest are those of a user, too.
+        patch.setattr(logging.root, "handlers", [handler])
+        patch.setattr(LOGGER, "handlers", [])
+        fit_twice()
+        handler.close()
+        assert capsys.readouterr() == ("", "")
+        assert path.read_text().count(f"mine: {message}") == 2  # one of each fit
+        patch.setattr(logging.root, "handlers", [])
+        fit_twice()
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count(f"sliceflow: {message}") == 2
 
 
 @pytest.mark.parametrize("kind", ["labels", "per class", "gray"])

@@ -377,7 +377,7 @@ def test_the_protocol_has_the_signatures_of_the_reference():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("first", "n"), [(0, 1), (2**62, 97), (7, 100_003)])
+@pytest.mark.parametrize(("first", "n"), [(0, 1), (2**62, 97), (7, 2_051)])
 def test_uniform_numbers_are_the_same_bits_everywhere(backend, dtype, first, n):
     key = (3, 2**32 - 1)
     ours = backend.uniform(first, n, key, backend.device, dtype)

@@ -1,5 +1,6 @@
 """Local conditions: samples of x given y have the true distribution, and are new."""
 
+import functools
 import warnings
 from dataclasses import replace
 
@@ -46,16 +47,22 @@ def norms(n, seed=0):
 
 
 @pytest.fixture(scope="module")
-def modes():
-    rows = bimodal(2_000, np.random.default_rng(0))
-    return rows, fit_local_sampler(*rows)
+def fitted():
+    """The rows of a problem, and their sampler, which is fitted once."""
+
+    @functools.cache
+    def rows_and_sampler(problem):
+        rows = problem(2_000, np.random.default_rng(0))
+        return rows, fit_local_sampler(*rows)
+
+    return rows_and_sampler
 
 
 @pytest.mark.parametrize(
     ("problem", "cdf"), [(heteroscedastic, heteroscedastic_cdf), (bimodal, bimodal_cdf)]
 )
-def test_intervals_cover_as_often_as_they_say(problem, cdf):
-    local = fit_local_sampler(*problem(2_000, np.random.default_rng(0)))
+def test_intervals_cover_as_often_as_they_say(problem, cdf, fitted):
+    _, local = fitted(problem)
     y = np.linspace(-0.95, 0.95, 40)
     (y0,) = tensors(y[:, None])
     samples = local.sample(y0, 500, Seed(0))[0].numpy()[..., 0]
@@ -64,8 +71,8 @@ def test_intervals_cover_as_often_as_they_say(problem, cdf):
         assert abs(np.mean(cdf(high, y) - cdf(low, y)) - share) < 0.035, share
 
 
-def test_two_modes_stay_apart_and_draws_know_their_row(modes):
-    (x, y), local = modes
+def test_two_modes_stay_apart_and_draws_know_their_row(fitted):
+    (x, y), local = fitted(bimodal)
     (y0,) = tensors([[0.8]])
     samples = local.sample(y0, 2_000, Seed(0))[0][0, :, 0]
     assert float((samples.abs() < 1.3).double().mean()) < 0.01
@@ -152,8 +159,8 @@ def test_few_rows_work(n):
 
 
 def test_the_same_seed_gives_the_same_bits_and_conditions_do_not_disturb_each_other():
-    x = Seed(0).normal(500, 2)
-    y = Seed(1).normal(500, 1)
+    x = Seed(0).normal(200, 2)
+    y = Seed(1).normal(200, 1)
     local = fit_local_sampler(x, y)
     (y0,) = tensors([[0.0], [1.0], [-1.0]])
     first = local.sample(y0, 50, Seed(7))[0]
@@ -227,5 +234,6 @@ def test_damaged_settings_are_refused(changes):
 def test_few_rows_of_many_columns_have_no_summary(monkeypatch, rng):
     """All rows are neighbors with a summary, so there is nothing to compare."""
     monkeypatch.setattr(local, "_N_HELD_OUT", 20)
-    x, y = tensors(rng.normal(size=(420, 80)), rng.normal(size=(420, 5)))
+    monkeypatch.setattr(local, "_MIN_SUMMARY_ROWS", 100)
+    x, y = tensors(rng.normal(size=(110, 20)), rng.normal(size=(110, 5)))
     assert fit_local_sampler(x, y).settings.k > 0

@@ -227,21 +227,29 @@ def test_a_class_of_few_rows_borrows_the_covariance_of_others(rng):
     assert np.isfinite(density.score_samples(X, y=1)).all()
 
 
-@pytest.mark.parametrize("n_equal", [40, 39])
-def test_a_column_that_is_constant_in_a_class_is_spread_there(n_equal, rng):
-    """In no split of the class's rows may the column be constant, either."""
+@pytest.mark.parametrize(("n_equal", "max_distance"), [(40, 1e-3), (39, 0.05)])
+def test_a_column_that_is_constant_in_a_class_is_spread_there(
+    n_equal, max_distance, rng, few_steps
+):
+    """In no split of the class's rows may the column be constant, either.
+
+    If all 40 rows are equal, samples are as near as noise spreads the rows: 1e-5. If
+    one is not, it makes the column 1e5 times as wide, and steps narrow the equal rows
+    from a tenth of that; here there are ten steps. With 40 seeds, the median distance
+    was 0.01 at most: fewer than one run in 1,000 fails.
+    """
     X = rng.normal(size=(600, 3))
     y = np.where(np.arange(600) < 40, "few", "many")
     X[:n_equal, 1] = 7.0  # less than a tenth of all rows
     message = "column 1: many rows of class 'few' have the same value.*the class"
     with pytest.warns(DataWarning, match=message):
-        density = quick(n_steps="auto", penalty="auto").fit(X, y)
+        density = quick(n_steps="auto").fit(X, y)
     of_class = density.score_samples(X, y)
     other = density.score_samples(X, np.where(y == "few", "many", "few"))
     assert np.isfinite(of_class).all()
     assert (of_class[:n_equal] > other[:n_equal]).all()
     drawn = density.sample(200, y="few", random_state=0)
-    assert np.median(np.abs(drawn[:, 1] - 7)) < 1e-3
+    assert np.median(np.abs(drawn[:, 1] - 7)) < max_distance
 
 
 def test_rounded_columns_of_classes_are_not_spread(rng, recwarn):
@@ -417,7 +425,7 @@ def test_a_listener_ends_trials(moons):
 
 
 @pytest.mark.parametrize("n_folds", [1, 2, 7])
-def test_a_listener_ends_all_trials_of_flows(n_folds, rng):
+def test_a_listener_ends_all_trials_of_flows(n_folds, rng, few_steps):
     """Five folds try the first penalty; the third and later ones are never tried."""
     names = []
 

@@ -145,7 +145,7 @@ def test_a_category_and_a_number_at_once(rng):
     )
 
 
-def test_ranges_and_lists(rng):
+def test_ranges_and_lists(rng, one_comparison):
     age = rng.integers(18, 80, 2000)
     plan = rng.choice(["basic", "gold", "silver"], 2000)
     flow = fit(
@@ -238,7 +238,7 @@ def test_ranges_include_their_ends_and_numbers_are_not_rounded(rng):
 
 
 def test_ranges_and_lists_hold_for_sums_times_missing_cells_and_rows_that_are_moved(
-    rng,
+    rng, one_comparison
 ):
     a, b = rng.gamma(2, 10, (2, 400)).round(2)
     days = pd.date_range("2024-10-20", periods=400, freq="38min", tz="Europe/Berlin")
@@ -317,7 +317,7 @@ def test_open_ranges_and_those_without_their_bounds(rng):
         drawn("age", (None, None))
 
 
-def test_given_texts_may_be_iso_dates_and_plain_numbers(rng):
+def test_given_texts_may_be_iso_dates_and_plain_numbers(rng, one_comparison):
     days = pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 300, 300), "D")
     dollars = rng.gamma(2, 500, 300)
     frame = pd.DataFrame(

@@ -173,7 +173,7 @@ def test_near_rows_that_were_asked_for_draw_no_number_that_follows_from_others(r
     assert tuned_plan(frame, tree_settings=NEAR).n_neighbors == 0
 
 
-def test_near_rows_are_conditional_and_filled(rng):
+def test_near_rows_are_conditional_and_filled(rng, one_comparison):
     frame = curve(400, rng)
     frame.loc[rng.random(400) < 0.05, ["b", "c"]] = np.nan  # together
     frame.loc[rng.random(400) < 0.05, "side"] = None
