@@ -366,8 +366,8 @@ def test_samples_by_likelihood_are_between_bounds(rng):
 def test_auto_says_which_method_it_takes():
     """A likelihood, for a straight line in ten values; and neighbors, for few rows."""
     rng = np.random.default_rng(0)
-    theta = rng.normal(size=(300, 1))
-    x = theta + rng.normal(size=(300, 10))
+    theta = rng.normal(size=(100, 1))
+    x = theta + rng.normal(size=(100, 10))
     found = posterior(theta, x, method="auto")
     assert found.comparison is not None
     assert found.method == found.comparison.better
