@@ -128,7 +128,7 @@ def require_memory(
     raise NotEnoughMemoryError(fact, hint)
 
 
-def projection_bytes(device: torch.device) -> int:
+def max_projection_bytes(device: torch.device) -> int:
     """Bytes for the projections of a chunk. It changes no result, only the speed."""
     max_bytes = _MAX_PROJECTION_BYTES_ON_CPU
     if device.type == "cuda":

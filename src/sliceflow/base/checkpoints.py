@@ -1,8 +1,8 @@
 """Checkpoints: a fit that was killed resumes from the last one, with the same result.
 
 Random numbers depend on the seed and on names alone, not on what was drawn before. So a
-fit can go on from the particles after a step: a `_SavedState`. The main rank writes the
-particles of all ranks; any number of ranks can read them.
+fit can go on from the particles after a step: a `_SavedCheckpoint`. The main rank
+writes the particles of all ranks; any number of ranks can read them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class FitInterrupted(KeyboardInterrupt):
 
 
 @dataclass(frozen=True)
-class _SavedState:
+class _SavedCheckpoint:
     """A flow after a step, with the particles of all ranks.
 
     `coordinates` are those of the particles in the space of the stage; None if it
@@ -116,7 +116,7 @@ class Checkpoints:
             unfinished.unlink(missing_ok=True)
         self.seed = seed
         # The checkpoint that the fit resumes from, until it does; None without one.
-        self._last: _SavedState | None = None
+        self._last: _SavedCheckpoint | None = None
         if self._path.exists():
             self._last = self._read(device)
             self.seed = self._last.seed
@@ -198,10 +198,10 @@ class Checkpoints:
         fact = f"{error}. The fit ends after {self._state.steps_done} steps"
         return LostRankError(fact, hint)
 
-    def _read(self, device: torch.device) -> _SavedState:
+    def _read(self, device: torch.device) -> _SavedCheckpoint:
         """The last checkpoint; an error if it is damaged or of another fit."""
         try:
-            saved = load(self._path, (_SavedState,), device, sys.maxsize)
+            saved = load(self._path, (_SavedCheckpoint,), device, sys.maxsize)
         except ModelFileError as error:
             hint = "It is the checkpoint of a fit; delete it to start the fit again"
             raise ModelFileError(f"{error}. {hint}") from error
@@ -244,7 +244,7 @@ class Checkpoints:
         if state.coordinates is not None:
             coordinates = self._gather(state.coordinates)
         if self._ranks.is_main:
-            saved = _SavedState(
+            saved = _SavedCheckpoint(
                 fingerprint=self._fingerprint,
                 seed=self.seed,
                 steps=tuple(state.model_steps),
@@ -278,7 +278,7 @@ class Checkpoints:
 
 
 def _restore(
-    saved: _SavedState,
+    saved: _SavedCheckpoint,
     state: FlowState,
     running: AnyRunningFit,
     history: events.History,

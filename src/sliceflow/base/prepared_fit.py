@@ -15,7 +15,7 @@ PlannedFitT = TypeVar("PlannedFitT", bound=AnyPlannedFit)
 PlannedFitT_co = TypeVar("PlannedFitT_co", bound=AnyPlannedFit, covariant=True)
 
 
-class Preparing(Protocol[PlannedFitT_co]):
+class PreparesFits(Protocol[PlannedFitT_co]):
     """An estimator whose `prepare` plans fits of one kind."""
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -36,7 +36,7 @@ class PreparedFit(Generic[PlannedFitT_co]):
     planned_fit : what will run
     """
 
-    estimator: Preparing[PlannedFitT_co]
+    estimator: PreparesFits[PlannedFitT_co]
     parameters: Mapping[str, object]
     planned_fit: PlannedFitT_co
 
@@ -46,7 +46,7 @@ class PreparedFit(Generic[PlannedFitT_co]):
         return self.planned_fit.plan
 
     def planned_fit_for(
-        self, estimator: Preparing[PlannedFitT], *others: object
+        self, estimator: PreparesFits[PlannedFitT], *others: object
     ) -> PlannedFitT:
         """The planned fit; a ValueError if this estimator would plan another one now.
 
@@ -72,7 +72,7 @@ class PreparedFit(Generic[PlannedFitT_co]):
         return cast(PlannedFitT, self.planned_fit)
 
 
-def copied_parameters(estimator: Preparing[AnyPlannedFit]) -> dict[str, object]:
+def copied_parameters(estimator: PreparesFits[AnyPlannedFit]) -> dict[str, object]:
     """The parameters of an estimator, by name, as they are now."""
     parameters = estimator.get_params(deep=False)
     return {name: _copied(value) for name, value in parameters.items()}

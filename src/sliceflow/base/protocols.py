@@ -14,16 +14,16 @@ A planned fit that moves particles puts them where its flow begins: that is a
 Who does what, for each kind of data (classes need not derive from a protocol: mypy
 compares their methods):
 
-              vectors            vectors, local y        pictures
-`Adapter`     VectorAdapter      VectorAdapter           PictureAdapter
-`PlannedFit`  PlannedVectorFit   PlannedLocalVectorFit   PlannedPictureFit
-`RunningFit`  RunningVectors                             RunningPictures
-`Fitted`      FittedVectors      FittedLocalVectors      FittedPictures
+              vectors            vectors, local y         pictures
+`Adapter`     VectorAdapter      VectorAdapter            PictureAdapter
+`PlannedFit`  PlannedVectorFit   PlannedLocalVectorFit    PlannedPictureFit
+`RunningFit`  RunningVectorFit                            RunningPictureFit
+`Fitted`      FittedVectors      FittedLocalVectors       FittedPictures
 
-              tables             densities by class      densities given y
-`Adapter`     TableAdapter       DensityAdapter          DensityAdapter
-`PlannedFit`  PlannedTableFit    PlannedClassDensities   PlannedConditionalDensity
-`Fitted`      FittedTable        FittedClassDensities    FittedConditionalDensity
+              tables             densities by class       densities given y
+`Adapter`     TableAdapter       DensityAdapter           DensityAdapter
+`PlannedFit`  PlannedTableFit    PlannedClassDensityFit   PlannedConditionalDensityFit
+`Fitted`      FittedTable        FittedClassDensities     FittedConditionalDensity
 """
 
 from __future__ import annotations

@@ -226,8 +226,8 @@ def _batches_without_y(
     """Batches of particles and data without conditions: all pairs of parts meet."""
     if max_samples is None or max(m, n) <= max_samples:
         return Batches()
-    parts_p = _equal_parts(m, max_samples)
-    parts_q = _equal_parts(n, max_samples)
+    parts_p = _equal_slices(m, max_samples)
+    parts_q = _equal_slices(n, max_samples)
     data_in_turn = []
     for turn in range(len(parts_q)):
         for b in range(len(parts_p)):
@@ -258,7 +258,7 @@ def _batches_by_condition(
         return _batches_without_y(m, n, max_samples, seed, device)
     groups_p = groups[0].cpu()
     groups_q = groups[1].cpu()
-    parts_p = _equal_parts(m, max_samples)
+    parts_p = _equal_slices(m, max_samples)
     data_in_turn = []
     for indices in _matching_data(parts_p, groups_p, groups_q):
         data_in_turn.append(indices.to(device))
@@ -295,13 +295,13 @@ def _batches_of_separate_classes(
     # Class by class, at random within each.
     by_class = Permutation.sorting_classes(y_q.take(shuffled.forward))
     return Batches(
-        even_parts(ClassSlices.from_y(y_p), max_samples, device),
-        even_parts(ClassSlices.from_y(y_q), max_samples, device),
+        stratified_parts(ClassSlices.from_y(y_p), max_samples, device),
+        stratified_parts(ClassSlices.from_y(y_q), max_samples, device),
         shuffled.then(by_class),
     )
 
 
-def even_parts(
+def stratified_parts(
     class_slices: ClassSlices, max_samples: int, device: torch.device
 ) -> list[PointSelection]:
     """All points in parts of about `max_samples`, with an equal share of every class.
@@ -345,7 +345,7 @@ def one_weighted_batch(
     return Batches(data=data, weights=weights[used].to(device))
 
 
-def _equal_parts(n: int, max_samples: int) -> list[slice]:
+def _equal_slices(n: int, max_samples: int) -> list[slice]:
     """0 to n − 1 in as few equal parts of at most `max_samples` as possible.
 
     A remainder that fills no part is left out.

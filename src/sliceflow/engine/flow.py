@@ -129,7 +129,7 @@ def simulate(
                     solution = step.stage.transport.solve(z_p, z_q, batch)
                     dz = step.displacements_if_cheap(solution, z_p, batch)
                     step.move(frame, solution.maps, particle_noise, dz)
-                    model_step = step.stored_step(frame, solution.maps)
+                    model_step = step.to_model_step(frame, solution.maps)
                     state.advance(step, solution, model_step, listeners)
                     after_step()
             state.leave_stage()
@@ -238,7 +238,7 @@ class FlowSpec:
     # λ of the entropy-regularized flow (Liutkus et al. 2019).
     entropy: float = 0.0
     # Bytes for projections; particles that need more are moved in chunks.
-    projection_bytes: int = PROJECTION_BYTES
+    max_projection_bytes: int = PROJECTION_BYTES
     # The stages that run; None is all. The others belong to the same fit, so that
     # events count their steps.
     stage_range: range | None = None
@@ -334,7 +334,7 @@ class Step:
             return None
         if solution.dz is not None:
             return solution.dz
-        if z_p.device.type == "cpu" and z_p.nbytes <= self.spec.projection_bytes:
+        if z_p.device.type == "cpu" and z_p.nbytes <= self.spec.max_projection_bytes:
             return solution.maps.displace(z_p, self.particles)
         return None
 
@@ -362,11 +362,13 @@ class Step:
     def _move_in_chunks(
         self, frame: Frame, maps: TransportMaps, step_size: float
     ) -> None:
-        """Project and move as many particles at a time as fit `projection_bytes`."""
+        """Project and move as many particles at a time as the limit of bytes allows."""
         d, n = self.particles.x.shape
         values_per_particle = max(frame.count_directions(d), d)
         bytes_per_particle = self.particles.x.itemsize * values_per_particle
-        chunk_size = max(_MIN_CHUNK, self.spec.projection_bytes // bytes_per_particle)
+        chunk_size = max(
+            _MIN_CHUNK, self.spec.max_projection_bytes // bytes_per_particle
+        )
         for part in chunks(n, chunk_size):
             frame.move(self.particles.part(part), maps, step_size)
 
@@ -378,7 +380,7 @@ class Step:
         particle_noise.fill(epsilon, "entropy", self.stage_index, self.step_index)
         x.add_(epsilon, alpha=math.sqrt(2 * self.spec.entropy * eta))
 
-    def stored_step(self, frame: Frame, maps: TransportMaps) -> ModelStep | None:
+    def to_model_step(self, frame: Frame, maps: TransportMaps) -> ModelStep | None:
         """The step with compressed maps, for the model; None if it stores no steps."""
         stage = self.stage
         if not stage.stores_maps:

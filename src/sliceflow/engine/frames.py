@@ -209,7 +209,8 @@ class Random:
     Parameters
     ----------
     n_directions : int, default 1000
-        H. Below d the directions do not span the space; the paper uses 10,000.
+        H; the paper uses 10,000. Below d the directions do not span the space: then a
+        fit takes steps of H/d, and needs more of them.
     fixed : bool, default False
         Use the same directions in every step, as SWF (Liutkus et al. 2019) does.
 

@@ -18,7 +18,7 @@ from sliceflow import SlicedWassersteinFlow, VectorOptions, frames, metrics, tra
 from sliceflow.base.particles import ParticleAllocation
 from sliceflow.base.ranks import ONE_PROCESS, Communicator, Shard
 from sliceflow.engine.random import Seed
-from sliceflow.estimators.vectors.fit import RunningVectors
+from sliceflow.estimators.vectors.fit import RunningVectorFit
 
 ROWS = VectorOptions(smoothing=0)
 QUICK = dict(n_particles=64, n_steps=5, random_state=0, device="cpu")
@@ -376,7 +376,24 @@ def test_ranks_use_all_points_whatever_the_limit_of_a_step():
     limited, whole = planned_fits
     assert limited.plan.nbytes == whole.plan.nbytes
     assert limited.plan.seconds == whole.plan.seconds
-    (stage,) = RunningVectors(limited.tune()).spec.stages[:1]
+    (stage,) = RunningVectorFit(limited.tune()).spec.stages[:1]
     assert stage.transport.inverse_sizes == (
         1 / limited.plan.n_flow_particles + 1 / 500,
     )
+
+
+@pytest.mark.parametrize("n_directions", [2, 5, 8])
+def test_fewer_random_directions_than_columns_do_not_diverge(n_directions, rng):
+    """With H < d, whole steps overshoot: the distance grew to thousands."""
+    X = rng.normal(size=(300, 1)) + 0.1 * rng.normal(size=(300, 10))
+    flow = SlicedWassersteinFlow(
+        n_steps=round(300 / n_directions),
+        n_particles=500,
+        frame=frames.Random(n_directions=n_directions),
+        random_state=0,
+        device="cpu",
+    ).fit(X)
+    distances = flow.history_["distance"]
+    assert distances[flow.n_steps - 1] < distances[0] / 5
+    correlation = np.corrcoef(flow.sample(1_000, random_state=0).T)[0, 1]
+    assert correlation > 0.9

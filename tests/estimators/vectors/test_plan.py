@@ -120,10 +120,10 @@ def test_only_frames_that_are_drawn_take_memory():
 
 def test_each_rank_has_its_share_of_the_particles_of_axis_steps():
     plan = vectors(2, n_particles=4000, n_steps=1).plan(np.zeros((4000, 3)))
-    assert plan.n_axis_particles == 65_536
+    assert plan.n_fresh_particles == 65_536
     of_two = dataclasses.replace(plan, n_ranks=2)
     of_four = dataclasses.replace(plan, n_ranks=4)
-    points_elsewhere = plan.n_axis_particles // 4
+    points_elsewhere = plan.n_fresh_particles // 4
     bytes_of_points = points_elsewhere * plan.n_columns * plan.torch_dtype.itemsize
     assert of_two.fit_bytes(100, 100) - of_four.fit_bytes(100, 100) >= bytes_of_points
 
@@ -132,7 +132,7 @@ def test_a_plan_counts_the_time_of_fresh_particles():
     """The flow moves 11,000 points, and the model 65,536: not for nothing."""
     X = np.random.default_rng(0).normal(size=(1000, 2))
     plan = vectors(2, n_particles=10_000, n_steps=200).plan(X)
-    assert plan.n_axis_particles == 65_536
+    assert plan.n_fresh_particles == 65_536
     without = vectors(0, n_particles=10_000, n_steps=200).plan(X)
     assert plan.seconds > 1.5 * without.seconds
     more_steps = vectors(20, n_particles=10_000, n_steps=200).plan(X)
@@ -146,7 +146,7 @@ def test_a_plan_counts_no_more_directions_than_a_step_has():
     many = vectors(2, n_steps=50, frame=frames.MaxSliced(32)).plan(X)
     assert many.seconds == few.seconds
     assert many.nbytes == few.nbytes
-    assert many.n_axis_particles == few.n_axis_particles
+    assert many.n_fresh_particles == few.n_fresh_particles
 
 
 class WithoutY(Orthogonal):

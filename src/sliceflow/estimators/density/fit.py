@@ -92,7 +92,7 @@ class DensityAdapter:
 
     def plan_fit(
         self, rows: VectorRows, seed: Seed
-    ) -> PlannedClassDensities | PlannedConditionalDensity:
+    ) -> PlannedClassDensityFit | PlannedConditionalDensityFit:
         """Plan a fit of these rows; an error if that is impossible."""
         n, d = rows.X.shape
         what = f"{n} rows of {d} columns need"
@@ -109,7 +109,7 @@ class DensityAdapter:
 
     def _plan_classes(
         self, training: _TrainingRows, encoder: ClassEncoder | None, seed: Seed
-    ) -> PlannedClassDensities:
+    ) -> PlannedClassDensityFit:
         """A density of each class, or one of all rows."""
         rows_by_class = training.rows_by_class()
         has_classes = len(rows_by_class) > 1
@@ -123,7 +123,7 @@ class DensityAdapter:
             ),
             dtype=training.user_rows.dtype,
         )
-        return PlannedClassDensities(plan, training, encoder, self.device, seed)
+        return PlannedClassDensityFit(plan, training, encoder, self.device, seed)
 
     def _plan_class(self, n: int, d: int, is_class: bool) -> ClassPlan:
         """The plan for n rows of d columns, which are those of a class or all rows."""
@@ -136,7 +136,7 @@ class DensityAdapter:
 
     def _plan_conditional(
         self, training: _TrainingRows, encoder: ContinuousEncoder, seed: Seed
-    ) -> PlannedConditionalDensity:
+    ) -> PlannedConditionalDensityFit:
         """A regression on y, and the density of what is left over."""
         n, d = training.x.shape
         if n < MIN_CONDITIONAL_ROWS:
@@ -151,7 +151,7 @@ class DensityAdapter:
             dtype=training.user_rows.dtype,
             condition_dim=encoder.condition_dim,
         )
-        return PlannedConditionalDensity(plan, training, encoder, self.device, seed)
+        return PlannedConditionalDensityFit(plan, training, encoder, self.device, seed)
 
     def _warn_of_ignored(self) -> None:
         """Warn of parameters that the user has set, and a regression does not read."""
@@ -260,7 +260,7 @@ class _TrainingRows:
 
 
 @dataclass(frozen=True)
-class PlannedClassDensities:
+class PlannedClassDensityFit:
     """A planned fit of a density of each class, or of all rows without y."""
 
     plan: DensityPlan
@@ -281,7 +281,7 @@ class PlannedClassDensities:
         progress = FitProgress(listeners)
         return self.tune(progress).fit(progress)
 
-    def tune(self, progress: FitProgress) -> TunedClassDensities:
+    def tune(self, progress: FitProgress) -> TunedClassDensityFit:
         """The same fit with the settings of every class, which trials choose."""
         for c, plan in enumerate(self.plan.classes):
             if isinstance(plan.settings, GaussianizationParameters):
@@ -292,7 +292,7 @@ class PlannedClassDensities:
             self._tune_class(c, x, progress)
             for c, x in enumerate(self.training.rows_by_class())
         ]
-        return TunedClassDensities(self, replace(self.plan, classes=tuple(classes)))
+        return TunedClassDensityFit(self, replace(self.plan, classes=tuple(classes)))
 
     def _tune_class(self, c: int, x: Tensor, progress: FitProgress) -> ClassPlan:
         """The plan of class c, of rows x (n, d), with all settings."""
@@ -315,10 +315,10 @@ class PlannedClassDensities:
 
 
 @dataclass(frozen=True)
-class TunedClassDensities:
+class TunedClassDensityFit:
     """A fit of a density of each class, with all settings chosen."""
 
-    planned_fit: PlannedClassDensities
+    planned_fit: PlannedClassDensityFit
     plan: DensityPlan  # with the settings that were chosen
 
     def fit(self, progress: FitProgress) -> FitResult[FittedClassDensities]:
@@ -357,7 +357,7 @@ class TunedClassDensities:
 
 
 @dataclass(frozen=True)
-class PlannedConditionalDensity:
+class PlannedConditionalDensityFit:
     """A planned fit of a density given a continuous y.
 
     It has no `tune` that comes before the fit: trials choose the settings of the flow

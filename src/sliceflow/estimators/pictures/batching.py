@@ -27,9 +27,9 @@ from torch import Tensor
 from sliceflow.devices import total_memory
 from sliceflow.engine.batches import (
     Batches,
-    even_parts,
     make_batches,
     one_weighted_batch,
+    stratified_parts,
 )
 from sliceflow.engine.clouds import ClassSlices, Permutation
 from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
@@ -93,7 +93,7 @@ def divide_pictures(plan: PicturePlan, data: PictureData, seed: Seed) -> list[Te
         # Class by class, at random within each.
         order = order[torch.argsort(data.own_y.values[order], stable=True)]
         class_slices = ClassSlices.from_class_indices(data.own_y, n_classes)
-    parts = even_parts(class_slices, batch_size, data.device)
+    parts = stratified_parts(class_slices, batch_size, data.device)
     return [order[part.indices] for part in parts]
 
 

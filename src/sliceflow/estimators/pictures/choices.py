@@ -219,7 +219,9 @@ def choose_amplifier(
         return SHARED_AMPLIFIER
     xi = float(amplifier)
     if resolve_map_sharing(xi, n_classes) == "separate" and not histograms:
-        raise _needs_histograms("amplifier", xi, m, n, "a finite amplifier such as 10")
+        raise _no_histograms_error(
+            "amplifier", xi, m, n, "a finite amplifier such as 10"
+        )
     return xi
 
 
@@ -265,7 +267,7 @@ def choose_n_clusters(
         f"at most {min(m, n)}: each cluster needs a particle and a picture",
     )
     if k > 1 and not histograms:
-        raise _needs_histograms("n_clusters", k, m, n, "n_clusters=1")
+        raise _no_histograms_error("n_clusters", k, m, n, "n_clusters=1")
     return k
 
 
@@ -278,7 +280,7 @@ def _max_gray_clusters(n: int, shape: tuple[int, int, int], n_steps: int) -> int
     return min(MAX_GRAY_CLUSTERS, n // n_pictures)
 
 
-def _needs_histograms(
+def _no_histograms_error(
     parameter: str, value: float, m: int, n: int, alternative: str
 ) -> ParameterError:
     """The error of a value that needs histograms, where particles would be sorted."""

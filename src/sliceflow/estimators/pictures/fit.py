@@ -1,8 +1,8 @@
 """The fit of pictures: plan it, choose its start, move particles from coarse to fine.
 
 `PictureAdapter` reads the user's pictures and plans their fit: a `PlannedPictureFit`.
-Its `tune` chooses where particles start. It then runs as `RunningPictures`, which holds
-the particles, the flow and the pictures that they move onto, for
+Its `tune` chooses where particles start. It then runs as `RunningPictureFit`, which
+holds the particles, the flow and the pictures that they move onto, for
 `engine.flow.simulate`.
 """
 
@@ -208,10 +208,10 @@ class PlannedPictureFit:
 
         The flow goes on where a checkpoint ended, if there is one.
         """
-        running = RunningPictures(self.with_chosen_start())
+        running = RunningPictureFit(self.tune())
         return run_flow(running, listeners, self.ranks, self.checkpoints)
 
-    def with_chosen_start(self) -> PlannedPictureFit:
+    def tune(self) -> PlannedPictureFit:
         """This fit, planned anew if trials choose that particles start as noise."""
         if not needs_trial(self.plan, self.ranks.size) or not noise_is_better(self):
             return self
@@ -221,7 +221,7 @@ class PlannedPictureFit:
         return self.adapter.with_parameters(with_noise).plan_fit(self.rows, self.seed)
 
 
-class RunningPictures:
+class RunningPictureFit:
     """The fit of pictures while it runs: the particles, and all that moves them."""
 
     def __init__(self, planned_fit: PlannedPictureFit) -> None:

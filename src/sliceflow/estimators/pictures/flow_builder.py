@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sliceflow.devices import projection_bytes
+from sliceflow.devices import max_projection_bytes
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.flow import FlowSpec, ParticleNoise, replay
 from sliceflow.engine.frames import FrameKind
@@ -56,7 +56,7 @@ class PictureFlowBuilder:
             seed=self.seed.child("flow"),
             condition_dim=plan.n_classes,
             amplifier=plan.amplifier,
-            projection_bytes=projection_bytes(self.device),
+            max_projection_bytes=max_projection_bytes(self.device),
         )
         if not inverse_sample_sizes or not plan.shrinkage:
             return spec

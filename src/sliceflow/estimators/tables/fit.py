@@ -143,7 +143,7 @@ class PlannedTableFit:
         progress = TableProgress(self.plan, listeners)
         return self.tune(progress.end_trial).fit(progress)
 
-    def tune(self, on_trial: Callable[[str], None]) -> TunedTable:
+    def tune(self, on_trial: Callable[[str], None]) -> TunedTableFit:
         """This fit with all settings that take a trial: the first thing that it does.
 
         `on_trial` is called after each trial, with what was tried.
@@ -159,11 +159,11 @@ class PlannedTableFit:
             plan = replace(plan, n_neighbors=k)
         elif plan.n_neighbors and not may_use_neighbors(self.table, strategies):
             plan = replace(plan, n_neighbors=0)
-        return TunedTable(self, plan)
+        return TunedTableFit(self, plan)
 
 
 @dataclass(frozen=True)
-class TunedTable:
+class TunedTableFit:
     """A fit of a table with all settings chosen. Its chain is not fitted yet."""
 
     planned_fit: PlannedTableFit

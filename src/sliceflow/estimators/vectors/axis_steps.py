@@ -29,7 +29,7 @@ from sliceflow.engine.flow import FlowSpec, FlowState, ParticleNoise, replay, si
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.estimators.vectors.plan import AXIS_TRANSPORT, VectorPlan
-from sliceflow.estimators.vectors.tuned import TunedVectors
+from sliceflow.estimators.vectors.tuned import TunedVectorFit
 from sliceflow.estimators.vectors.units import as_cloud
 
 
@@ -38,11 +38,11 @@ class AxisSteps:
     """The axis steps of a fit: their stage, and this rank's data as they see them."""
 
     spec: FlowSpec
-    tuned: TunedVectors
+    tuned: TunedVectorFit
     data_cloud: Cloud
 
     @classmethod
-    def for_fit(cls, tuned: TunedVectors) -> AxisSteps:
+    def for_fit(cls, tuned: TunedVectorFit) -> AxisSteps:
         """The axis steps of a fit, on all ranks."""
         planned_fit = tuned.planned_fit
         spec = planned_fit.plan.flow_spec(
@@ -104,19 +104,19 @@ class AxisSteps:
 
 
 def _fresh_particles(
-    tuned: TunedVectors, steps: Sequence[ModelStep]
+    tuned: TunedVectorFit, steps: Sequence[ModelStep]
 ) -> tuple[Cloud, FlowY | None]:
     """Fresh particles of this rank, moved by a model; also the y of those of all."""
     planned_fit = tuned.planned_fit
     plan = planned_fit.plan
     seed = planned_fit.seed.child("fresh")
-    n_axis_particles = plan.n_axis_particles
+    n_fresh_particles = plan.n_fresh_particles
     y = None
     row_y = tuned.row_y
     if row_y is not None:
         y = _fresh_y(plan, row_y, seed)
-        n_axis_particles = len(y)
-    shard = planned_fit.ranks.own_shard(n_axis_particles)
+        n_fresh_particles = len(y)
+    shard = planned_fit.ranks.own_shard(n_fresh_particles)
     own_y = None
     if y is not None:
         own_y = y.take(shard.slice)
@@ -135,7 +135,9 @@ def _fresh_particles(
 
 def _fresh_y(plan: VectorPlan, row_y: FlowY, seed: Seed) -> FlowY:
     """Conditions of fresh particles, in proportion, with enough of each class."""
-    indices = stratified_indices(row_y, plan.n_axis_particles, seed.child("conditions"))
+    indices = stratified_indices(
+        row_y, plan.n_fresh_particles, seed.child("conditions")
+    )
     y = row_y.take(indices)
     return y.concatenate(y_of_added_particles(y_p=y, y_q=row_y, seed=seed))
 

@@ -42,7 +42,7 @@ from sliceflow.estimators.vectors.plan import (
     uses_local_conditions,
 )
 from sliceflow.estimators.vectors.smoother import Smoother
-from sliceflow.estimators.vectors.tuned import TunedVectors, scalers_of_classes
+from sliceflow.estimators.vectors.tuned import TunedVectorFit, scalers_of_classes
 from sliceflow.estimators.vectors.units import ColumnScaler, scaled_rows_by_class
 from sliceflow.metrics.copying import evidence_of_copying
 
@@ -179,10 +179,10 @@ class PlannedVectorFit:
 
         The flow goes on where a checkpoint ended, if there is one.
         """
-        running = RunningVectors(self.tune())
+        running = RunningVectorFit(self.tune())
         return run_flow(running, listeners, self.ranks, self.checkpoints)
 
-    def tune(self) -> TunedVectors:
+    def tune(self) -> TunedVectorFit:
         """This fit with the bandwidth that "auto" chooses, and the units of its rows.
 
         Only the bandwidth takes a trial: `plan_vectors` has resolved all other
@@ -206,15 +206,15 @@ class PlannedVectorFit:
                 self.ranks,
             )
             plan = replace(plan, bandwidth=smoother.bandwidth)
-        return TunedVectors(
+        return TunedVectorFit(
             replace(self, plan=plan), scalers_by_class, scaled_rows, smoother
         )
 
 
-class RunningVectors:
+class RunningVectorFit:
     """The flow of vectors while it runs: the particles, and all that moves them."""
 
-    def __init__(self, tuned: TunedVectors) -> None:
+    def __init__(self, tuned: TunedVectorFit) -> None:
         planned_fit = tuned.planned_fit
         device = planned_fit.device
         self.tuned = tuned
@@ -281,7 +281,7 @@ class RunningVectors:
         allocation = self.allocation
         kept = allocation.kept_cloud(self.particles.x, ranks)
         model_steps = finished_flow.state.model_steps
-        if self.plan.n_axis_particles:
+        if self.plan.n_fresh_particles:
             axis_steps = AxisSteps.for_fit(tuned)
             axis_steps.fit_to_kept(kept, allocation.kept_particle_y, finished_flow)
             model_steps = axis_steps.fit_for_model(model_steps)
@@ -305,7 +305,7 @@ class RunningVectors:
 
 
 def _fitted_vectors(
-    tuned: TunedVectors, model_steps: Sequence[ModelStep]
+    tuned: TunedVectorFit, model_steps: Sequence[ModelStep]
 ) -> FittedVectors:
     """The fitted state, given the steps of the model."""
     planned_fit = tuned.planned_fit
@@ -329,7 +329,7 @@ def _fitted_vectors(
     )
 
 
-def _copy_warning(tuned: TunedVectors, x: Tensor) -> CopyWarning | None:
+def _copy_warning(tuned: TunedVectorFit, x: Tensor) -> CopyWarning | None:
     """A warning if the kept particles x (d, n) copy rows; None if they do not.
 
     On several ranks, none has all rows: they are not compared.

@@ -18,7 +18,7 @@ from sliceflow.base.fit_plan import FitPlan
 from sliceflow.base.particles import ParticleAllocation
 from sliceflow.base.presets import N_DIRECTIONS
 from sliceflow.base.vector_rows import VectorRows
-from sliceflow.devices import projection_bytes
+from sliceflow.devices import max_projection_bytes
 from sliceflow.engine import frames
 from sliceflow.engine.compression import MAX_JUMPS
 from sliceflow.engine.encoded_y import (
@@ -61,7 +61,7 @@ PAPER_DIRECTIONS_PER_COLUMN = 64
 
 # Fresh particles to which the model's axis steps are fitted, and the most of their
 # projections. With 65,536 particles, 1 % quantiles have an error of a few per cent.
-MAX_AXIS_PARTICLES = 1 << 16
+MAX_FRESH_PARTICLES = 1 << 16
 # The most steps of a flow: a limit of files, which is days of work for a few rows.
 MAX_STEPS = 1 << 24
 MAX_FRESH_PROJECTIONS = 1 << 18
@@ -145,7 +145,7 @@ class VectorPlan(BaseVectorPlan):
 
     # Particles that the flow moves: those that the user gets, and more for better maps.
     n_flow_particles: Count
-    n_axis_particles: Count  # new particles to which the model's axis steps are fitted
+    n_fresh_particles: Count  # new particles to which the model's axis steps are fitted
     amplifier: Annotated[float, Between(0, math.inf)]  # ξ; 0 without conditions
     frame_kind: SavedFrameKind
     transport: SavedTransport
@@ -187,6 +187,11 @@ class VectorPlan(BaseVectorPlan):
         """The stages: one of the frame, then axis steps that make each column exact."""
         options = self.options
         stages = []
+        step_size = 1.0
+        if isinstance(self.frame_kind, frames.Random):
+            # With fewer directions than columns, H < d, a whole step overshoots by d/H
+            # along each of them, and the flow diverges.
+            step_size = min(1.0, self.frame_kind.n_directions / self.n_columns)
         if self.n_steps:
             stages.append(
                 Stage(
@@ -194,6 +199,7 @@ class VectorPlan(BaseVectorPlan):
                     self.frame_kind,
                     self.n_steps,
                     self.transport,
+                    step_size,
                     max_knots=self.n_knots,
                     taper=options.taper,
                 )
@@ -233,7 +239,7 @@ class VectorPlan(BaseVectorPlan):
             self.condition_dim,
             self.amplifier,
             self.entropy,
-            projection_bytes(device),
+            max_projection_bytes(device),
             stage_range=stage_range,
         )
 
@@ -264,9 +270,11 @@ class VectorPlan(BaseVectorPlan):
         return steps
 
     def _step_size_in_words(self) -> str:
+        step_size = f"{self.engine_stages()[0].step_size:.3g}" if self.n_steps else "1"
         if self.options.taper:
-            return f"1, to 0 over the last {self.options.taper:.0%} of the steps"
-        return "1"
+            share = f"{self.options.taper:.0%}"
+            return f"{step_size}, to 0 over the last {share} of the steps"
+        return step_size
 
     def _smoothing_in_words(self) -> str:
         if self.bandwidth == 0 and not self.smoothing_reason:
@@ -298,7 +306,7 @@ class VectorPlan(BaseVectorPlan):
         n_classes = max(1, self.n_separate_classes)
         n_data = n * self.draws_per_row
         n_all_data = self.n_rows * self.draws_per_row
-        m_axis = math.ceil(self.n_axis_particles / self.n_ranks)
+        m_axis = math.ceil(self.n_fresh_particles / self.n_ranks)
         point_bytes = itemsize * d * (m + m_axis + n_data)
 
         n_projected = m + n_data
@@ -352,9 +360,9 @@ class VectorPlan(BaseVectorPlan):
             n_projected += min(n_data, self.batch_size)
         n_directions = max_directions(self.frame_kind, self.n_columns)
         n_values = n_directions * self.n_steps * n_projected
-        if self.n_axis_particles:
-            n_replayed = n_directions * self.n_steps * self.n_axis_particles
-            n_axis_points = self.n_particles + self.n_axis_particles + 2 * n_data
+        if self.n_fresh_particles:
+            n_replayed = n_directions * self.n_steps * self.n_fresh_particles
+            n_axis_points = self.n_particles + self.n_fresh_particles + 2 * n_data
             n_axis_values = self.n_columns * self.options.n_axis_steps * n_axis_points
             n_values += round(COST_OF_REPLAYED_VALUE * n_replayed) + n_axis_values
         n_values *= max(1, self.n_columns // COLUMNS_OF_CHEAP_PROJECTION)
@@ -431,7 +439,7 @@ def plan_vectors(
         dtype=rows.dtype,
         n_particles=allocation.n_particles,
         n_flow_particles=n_flow_particles,
-        n_axis_particles=choose_n_axis_particles(
+        n_fresh_particles=choose_n_fresh_particles(
             n_flow_particles, frame_kind, d, options.n_axis_steps
         ),
         condition_kind=condition_kind,
@@ -588,14 +596,14 @@ def _rows_differ(X: NDArray[Any], y: ClassIndices | None) -> bool:
     return bool((X[first_of_class] != X).any())
 
 
-def choose_n_axis_particles(
+def choose_n_fresh_particles(
     n_flow_particles: int, frame_kind: FrameKind, d: int, n_axis_steps: int
 ) -> int:
     """Fresh particles to which the model's axis steps in d columns are fitted."""
     if n_axis_steps == 0:
         return 0
     affordable = MAX_FRESH_PROJECTIONS // max_directions(frame_kind, d)
-    return max(n_flow_particles, min(MAX_AXIS_PARTICLES, affordable))
+    return max(n_flow_particles, min(MAX_FRESH_PARTICLES, affordable))
 
 
 def max_directions(kind: FrameKind, d: int) -> int:

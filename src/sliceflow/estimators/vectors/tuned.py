@@ -1,6 +1,6 @@
 """A tuned fit of vectors: all settings are chosen, and the units of its rows.
 
-`PlannedVectorFit.tune` makes `TunedVectors` of a planned fit. They have the data onto
+`PlannedVectorFit.tune` makes `TunedVectorFit` of a planned fit. They have the data onto
 which the particles move: the rows in the flow's units, or draws along them
 (`smoother`). The draws are made only when a step needs data, and those for the axis
 steps when these begin. So a plan is quick, and memory holds the data of one stage at a
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TunedVectors:
+class TunedVectorFit:
     """A fit of vectors with all settings chosen. No particle has moved yet."""
 
     planned_fit: PlannedVectorFit  # with the bandwidth that was chosen
