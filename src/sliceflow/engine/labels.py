@@ -113,10 +113,13 @@ def check_no_fractions(array: NDArray[Any], name: str) -> None:
     if array.dtype.kind == "f" or (array.dtype == object and are_numbers(array)):
         fractions = array[as_finite(array, name) % 1 != 0]
         if len(fractions):
+            hint = "pass y[:, None] for a continuous condition"
+            if name == "labels":  # of pictures, which have no continuous condition
+                hint = "pass whole numbers or text as classes"
             raise DataError(
                 f"{name} is one-dimensional: labels, but holds fractions such as "
                 f"{fractions[0]}",
-                "pass y[:, None] for a continuous condition",
+                hint,
             )
     elif array.dtype == object:
         _check_no_fractions_in_tuples(array, name)

@@ -18,6 +18,7 @@ from models import DIGITS, IMAGES, PICTURES, QUICK, pictures
 from sliceflow import ImageFlow, ImageOptions
 from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import HistogramTransport
+from sliceflow.errors import DataError
 from sliceflow.estimators.pictures.clusters import kmeans_centers, nearest_center
 from sliceflow.estimators.pictures.fit import RunningPictureFit
 
@@ -336,3 +337,10 @@ def test_copies_are_warned_of_and_shrinkage_prevents_them():
         ImageFlow(**settings_, options=ImageOptions(shrinkage=0)).fit(few)
     with warnings.catch_warnings(action="error"):
         ImageFlow(**settings_).fit(few)
+
+
+def test_fractions_as_labels_of_pictures_get_a_hint_that_works(rng):
+    pictures = rng.integers(0, 17, (40, 4, 4)).astype(np.uint8)
+    flow = ImageFlow(n_pixel_values=17, n_particles=20, device="cpu")
+    with pytest.raises(DataError, match="pass whole numbers or text as classes"):
+        flow.fit(pictures, rng.random(40))
