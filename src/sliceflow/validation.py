@@ -38,11 +38,17 @@ def require(
     `requirement` says what it must be, such as "at least 1". For one of this package's
     classes, the error says how to make an object of it.
     """
-    if ok:
-        return
+    if not ok:
+        raise _parameter_error(name, value, requirement, hint)
+
+
+def _parameter_error(
+    name: str, value: object, requirement: str, hint: str
+) -> ParameterError:
+    """The error of a parameter that is not what it must be; see `require`."""
     if isinstance(value, type) and value.__module__.startswith("sliceflow."):
         hint = f"this is a class: write {value.__name__}()"
-    raise ParameterError(name, value, f"must be {requirement}", hint)
+    return ParameterError(name, value, f"must be {requirement}", hint)
 
 
 def require_choice(
@@ -51,7 +57,7 @@ def require_choice(
     """Raise a `ParameterError` unless a parameter is one of some words, or None."""
     if isinstance(value, str | None) and value in choices:
         return
-    require(False, name, value, _either(map(repr, choices)), hint)
+    raise _parameter_error(name, value, _either(map(repr, choices)), hint)
 
 
 def require_bool(name: str, value: object) -> None:
@@ -77,7 +83,7 @@ def require_int(
         return
     if not is_int(value, minimum):
         wanted = _either([*map(repr, others), f"an int of at least {minimum}"])
-        require(False, name, value, wanted, hint)
+        raise _parameter_error(name, value, wanted, hint)
     is_too_large = isinstance(value, Integral) and int(value) > maximum
     require(not is_too_large, name, value, f"at most {maximum}", hint)
 
@@ -103,7 +109,8 @@ def require_real(
         maximum = math.inf
         number = f"a number of at least {minimum}, which may be math.inf"
     if not is_real(value, minimum, maximum):
-        require(False, name, value, _either([*map(repr, others), number]), hint)
+        wanted = _either([*map(repr, others), number])
+        raise _parameter_error(name, value, wanted, hint)
 
 
 def require_verbosity(verbose: object) -> None:

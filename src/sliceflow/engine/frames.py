@@ -199,6 +199,15 @@ def frame_bytes(kind: FrameKind, d: int, condition_dim: int, itemsize: int) -> i
     return h * (d + condition_dim) * bytes_per_number
 
 
+def largest_step_size(n_directions: int, d: int) -> float:
+    """The step size of random directions in d dimensions: 1, or H/d with fewer, H < d.
+
+    Lifting divides by c = H/d. Then a whole step overshoots by d/H along each
+    direction, η is above the number of directions, and the flow diverges.
+    """
+    return min(1.0, n_directions / d)
+
+
 @dataclass(frozen=True)
 class Random:
     """H independent directions, the paper's choice (Algorithm 1).

@@ -16,7 +16,7 @@ from torch import Tensor
 from sliceflow.devices import max_projection_bytes
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.flow import FlowSpec, ParticleNoise, replay
-from sliceflow.engine.frames import FrameKind
+from sliceflow.engine.frames import FrameKind, largest_step_size
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -150,14 +150,10 @@ class PictureFlowBuilder:
         return MaskedFrameKind(coefficients, frame_kind, self.is_known), whole
 
     def _step_size(self, coefficients: PyramidSubspace) -> float:
-        """The step size: 1, or at most H/d with random patches, as in the paper's code.
-
-        With more than H/d, η is above the number of directions H, and the flow
-        diverges.
-        """
+        """The step size: 1, or less with few random patches, as in the paper's code."""
         if self.plan.patch_basis != "random":
             return 1.0
-        return min(1.0, self.plan.n_directions / coefficients.dimension)
+        return largest_step_size(self.plan.n_directions, coefficients.dimension)
 
     def _max_displacement(self, stage: PictureStage) -> float:
         """A bound on how far a projection can move.

@@ -189,9 +189,9 @@ class VectorPlan(BaseVectorPlan):
         stages = []
         step_size = 1.0
         if isinstance(self.frame_kind, frames.Random):
-            # With fewer directions than columns, H < d, a whole step overshoots by d/H
-            # along each of them, and the flow diverges.
-            step_size = min(1.0, self.frame_kind.n_directions / self.n_columns)
+            step_size = frames.largest_step_size(
+                self.frame_kind.n_directions, self.n_columns
+            )
         if self.n_steps:
             stages.append(
                 Stage(
