@@ -1,7 +1,7 @@
 """Dataclasses as a header and arrays, and back, by their type annotations.
 
 The header is MessagePack, written and read by msgspec. It holds everything but arrays;
-those are named by the path of their field, such as ``fitted.steps.3.maps.knots``. For
+those are named by the path of their field, such as ``model.steps.3.maps.knots``. For
 example,
 
     @dataclass(frozen=True)

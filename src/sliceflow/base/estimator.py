@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from contextlib import ExitStack
 from dataclasses import fields, is_dataclass, replace
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -24,15 +24,15 @@ from sliceflow.base.prepared_fit import PreparedFit, copied_parameters
 from sliceflow.base.protocols import (
     Adapter,
     FitResult,
-    Fitted,
-    FittedT,
+    FittedModel,
+    FittedModelT,
     HistoryColumns,
     Options,
     ParticleResult,
     PlannedFit,
     PlanT,
     RowsT,
-    SavedState,
+    SavedModel,
 )
 from sliceflow.base.ranks import ONE_PROCESS, Communicator
 from sliceflow.base.removal import remove_rows
@@ -79,9 +79,9 @@ def draws_per_scored_row(n: int) -> int:
     return math.ceil(_MIN_SCORED / n)
 
 
-def require_sample_memory(fitted: Fitted, n: int, device: torch.device) -> None:
+def require_sample_memory(model: FittedModel, n: int, device: torch.device) -> None:
     """Raise a `NotEnoughMemoryError` if n samples do not fit into memory."""
-    nbytes = fitted.sample_bytes(n)
+    nbytes = model.sample_bytes(n)
     require_memory(nbytes, device, f"n={n} samples need", "draw fewer at a time")
 
 
@@ -89,13 +89,13 @@ class NoRowsError(HintedError, ValueError):
     """Rows cannot be added or removed, because the model does not have its rows."""
 
 
-class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT, PlanT]):
+class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT]):
     """Base class of all estimators: parameters, plans, progress, files, kept rows.
 
     A subclass has a constructor, whose parameters include `random_state` and `verbose`,
     documentation, a method `sample`, and provides (`base.protocols` has the types):
 
-    - `_state_types`: the dataclasses of its saved state, which may be a union, and of
+    - `_saved_types`: the dataclasses of its saved model, which may be a union, and of
       its rows. A file holds objects of these.
     - `_history_type`: the dataclass in which a file holds the history, with a method
       `columns()` that gives the dict of lists back.
@@ -105,16 +105,16 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT, PlanT]):
     - A `PlannedFit` has a `plan`, which users print, and `run(listeners)`, which does
       the work and returns a `FitResult`.
     - `_store(record, particles)` may be extended to set further attributes.
-    - A file holds the fitted state itself. If it shall hold another state,
-      `_saved_state(fitted)` gives that, and `_with_rows(saved, rows)` makes the fitted
-      state of it.
+    - A file holds the fitted model itself. If it shall hold something
+      else, `_saved_model(model)` gives that, and `_with_rows(saved, rows)` makes the
+      fitted model of it.
 
     ``save_rows=True``, where there is this parameter, writes the rows to the file.
     Otherwise they are written only if sampling needs them. A pickle has the rows if a
     file has them; a copy, also a deep one, always has them.
     """
 
-    _state_types: tuple[type[SavedState] | UnionType, type[RowsT]]
+    _saved_types: tuple[type[SavedModel] | UnionType, type[RowsT]]
     _history_type: type[HasColumns] = SavedHistory
     _options_type: type[Options] | None = None  # of the parameter `options`
     # Parameters that every subclass has; its constructor sets them.
@@ -123,7 +123,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT, PlanT]):
     # Some subclasses have this parameter; the others never write rows to files.
     save_rows: bool = False
     # Set by a fit.
-    _record: FitRecord[RowsT, FittedT]
+    _record: FitRecord[RowsT, FittedModelT]
     plan_: PlanT
     history_: HistoryColumns
     n_iter_: int
@@ -133,15 +133,11 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT, PlanT]):
     @abstractmethod
     def _adapter(
         self, like_fitted: bool = False
-    ) -> Adapter[RowsT, FittedT, EventT, PlanT]:
+    ) -> Adapter[RowsT, FittedModelT, EventT, PlanT]:
         """The adapter that reads rows and plans their fit, for the current parameters.
 
         With `like_fitted`, rows must be of the kind that the model was fitted to.
         """
-
-    @abstractmethod
-    def _plan_of(self, fitted: FittedT) -> PlanT:
-        """The plan of a fitted state. Only a subclass knows that it is a `PlanT`."""
 
     # Parameters
 
@@ -205,7 +201,9 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT, PlanT]):
         """
         return self._run_fit(self._plan_fit(X, y), listeners)
 
-    def _plan_fit(self, X: Any, y: Any) -> PlannedFit[RowsT, FittedT, EventT, PlanT]:
+    def _plan_fit(
+        self, X: Any, y: Any
+    ) -> PlannedFit[RowsT, FittedModelT, EventT, PlanT]:
         """The planned fit of the user's X and y, which `prepare` may have planned."""
         if isinstance(X, PreparedFit):
             return X.planned_fit_for(self, y)
@@ -215,7 +213,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT, PlanT]):
 
     def _run_fit(
         self,
-        planned_fit: PlannedFit[RowsT, FittedT, EventT, PlanT],
+        planned_fit: PlannedFit[RowsT, FittedModelT, EventT, PlanT],
         listeners: Listeners[EventT],
         *,
         ranks: Communicator = ONE_PROCESS,
@@ -244,7 +242,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT, PlanT]):
             rows = planned_fit.rows if owns_rows else _copied(planned_fit.rows)
         # Attributes are set last, so that a fit that fails leaves the old model
         # unchanged.
-        record = FitRecord(planned_fit.seed, result.fitted, result.history, rows)
+        record = FitRecord(planned_fit.seed, result.model, result.history, rows)
         self._store(record, result.particles)
         if result.warning is not None:
             warn_user(result.warning)
@@ -252,7 +250,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT, PlanT]):
 
     def prepare(
         self, X: Any, y: Any = None
-    ) -> PreparedFit[PlannedFit[RowsT, FittedT, EventT, PlanT]]:
+    ) -> PreparedFit[PlannedFit[RowsT, FittedModelT, EventT, PlanT]]:
         """Read and plan the rows. `fit` takes the result instead of X and y.
 
         Parameters
@@ -431,7 +429,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT, PlanT]):
 
     def _replace_rows(
         self,
-        adapter: Adapter[RowsT, FittedT, EventT, PlanT],
+        adapter: Adapter[RowsT, FittedModelT, EventT, PlanT],
         rows: RowsT,
         refit: bool,
         listeners: Listeners[EventT],
@@ -462,14 +460,14 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT, PlanT]):
     def _is_fitted(self) -> bool:
         return "_record" in vars(self)
 
-    def _fitted_state(self) -> FittedT:
-        """The fitted state; raises scikit-learn's NotFittedError before a fit."""
+    def _fitted_model(self) -> FittedModelT:
+        """The fitted model; raises scikit-learn's NotFittedError before a fit."""
         check_is_fitted(self, "history_")
-        return self._record.fitted
+        return self._record.model
 
     def _store(
         self,
-        record: FitRecord[RowsT, FittedT],
+        record: FitRecord[RowsT, FittedModelT],
         particles: ParticleResult[Any] | None = None,
     ) -> None:
         """Replace the fitted attributes by those of a new model.
@@ -479,23 +477,23 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT, PlanT]):
         """
         self.__dict__.pop("_pending_rows", None)
         self._record = record
-        self.plan_ = self._plan_of(record.fitted)
+        # The plan of a model is of the type with which its fit was planned.
+        self.plan_ = cast(PlanT, record.model.plan)
         self.history_ = record.history
         self.n_iter_ = max(map(len, record.history.values()), default=0)
 
-    def _saved_state(self, fitted: FittedT) -> SavedState:
-        """What a file holds of a fitted state: the state itself, if it can."""
-        return fitted
+    def _saved_model(self, model: FittedModelT) -> SavedModel:
+        """What a file holds of a fitted model: the model itself, if it can."""
+        return model
 
-    def _with_rows(self, saved: Any, rows: RowsT | None) -> FittedT:
-        """The fitted state of a file, of a saved state and of the file's rows.
+    def _with_rows(self, saved: SavedModel, rows: RowsT | None) -> FittedModelT:
+        """The fitted model of a file, made of its saved model and of its rows.
 
-        A subclass overrides this, with the type of its saved state, if that is not the
-        complete fitted state: see `Fitted.needs_rows`. Raises a ValueError if the rows
-        do not fit.
+        A subclass overrides this if the saved model is not the complete fitted one: see
+        `FittedModel.needs_rows`. Raises a ValueError if the rows do not fit.
         """
-        fitted: FittedT = saved
-        return fitted
+        # A file holds one of `_saved_types`, and most of those are fitted models.
+        return cast(FittedModelT, saved)
 
     def _current_rows(self) -> RowsT | None:
         """The model's rows, with pending changes; None before the first fit."""
@@ -505,7 +503,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT, PlanT]):
             return None
         if self._record.rows is not None:
             return self._record.rows
-        n_ranks = self._record.fitted.plan.n_ranks
+        n_ranks = self._record.model.plan.n_ranks
         if n_ranks > 1:
             reason = f"each of {n_ranks} ranks had its own"
             hint = "fit all rows again, in one process"
@@ -544,7 +542,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT, PlanT]):
         save(self, path)
 
     def _check_saveable(self) -> None:
-        self._fitted_state()
+        self._fitted_model()
         if self._pending_rows is not None:
             fact = "rows were added or removed without a refit"
             raise ValueError(f"{fact}; call refit() before save")
@@ -552,7 +550,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedT, EventT, PlanT]):
     @property
     def _files_have_rows(self) -> bool:
         """Whether a file or a pickle holds the rows."""
-        return self.save_rows or (self._is_fitted and self._record.fitted.needs_rows)
+        return self.save_rows or (self._is_fitted and self._record.model.needs_rows)
 
     def _rows_for_file(self) -> RowsT | None:
         """The rows, if a file or a pickle shall hold them."""

@@ -132,10 +132,6 @@ class FlowEstimator(
     ) -> FlowAdapter[FlowRowsT, FittedFlowT, PlanT]:
         """The adapter that reads rows and plans their fit, on these ranks."""
 
-    @abstractmethod
-    def _fitted_flow(self) -> FittedFlow[UserRowsT]:
-        """The fitted state, which gives samples in the user's form."""
-
     def _require_shared_parameters(self, flags: Sequence[str]) -> None:
         """Raise a `ParameterError` for the first invalid parameter that all flows have.
 
@@ -329,7 +325,7 @@ class FlowEstimator(
         if particles is not None:
             self.particles_ = particles.X
             self.particle_conditions_ = particles.y
-        encoder = record.fitted.y_encoder
+        encoder = record.model.y_encoder
         if isinstance(encoder, ClassEncoder) and not encoder.are_clusters:
             self.classes_ = encoder.classes
 
@@ -401,10 +397,11 @@ class FlowEstimator(
         >>> bool(flow.sample(9, y="right", random_state=0)[:, 0].min() > 50)
         True
         """
-        fitted = self._fitted_flow()
+        model = self._fitted_model()
         seed = Seed.from_random_state(random_state)
-        requested = RequestedSamples.from_user(fitted, n, y, seed)
-        rows = fitted.sample(requested.n, requested.encoded_y, seed)
+        requested = RequestedSamples.from_user(model, n, y, seed)
+        # Samples have the type of X, which the bound of `FittedFlowT` cannot say.
+        rows = cast(UserRowsT, model.sample(requested.n, requested.encoded_y, seed))
         if return_y:
             return rows, requested.y
         return rows
@@ -430,18 +427,18 @@ class FlowEstimator(
         score : float
             At most 0.
         """
-        fitted = self._fitted_state()
+        model = self._fitted_model()
         seed = self._seed_copy().child("score")
-        points = fitted.comparable_points(self._as_rows_like_fitted(X))
+        points = model.comparable_points(self._as_rows_like_fitted(X))
         n = points.shape[1]
-        held_out_y = _encode_y_of_rows(fitted, y, n)
+        held_out_y = _encode_y_of_rows(model, y, n)
         times = draws_per_scored_row(n)
         if held_out_y is None:
-            requested = RequestedSamples.from_user(fitted, times * n, None, seed)
+            requested = RequestedSamples.from_user(model, times * n, None, seed)
             sample_y = requested.encoded_y
         else:
             sample_y = held_out_y.repeat(times)
-        drawn = fitted.comparable_points(fitted.sample(times * n, sample_y, seed))
+        drawn = model.comparable_points(model.sample(times * n, sample_y, seed))
         return -sliced_distance(drawn, points, Seed(0), y_p=sample_y, y_q=held_out_y)
 
     def _as_rows_like_fitted(self, X: Any) -> Any:
@@ -506,11 +503,11 @@ def _checkpoint_folder(checkpoint_dir: object) -> Path:
     return folder
 
 
-def _encode_y_of_rows(fitted: FittedFlow[object], y: Any, n: int) -> EncodedY | None:
+def _encode_y_of_rows(model: FittedFlow[object], y: Any, n: int) -> EncodedY | None:
     """The encoded conditions of n rows; None if the user has none."""
     if y is None:
         return None
-    encoder = require_encoder(fitted.y_encoder)
+    encoder = require_encoder(model.y_encoder)
     encoded_y: EncodedY = encoder.encode(as_array(y))
     if len(encoded_y) != n:
         fact = f"X has {n} rows but y has {len(encoded_y)}"
@@ -533,22 +530,22 @@ class RequestedSamples:
 
     @classmethod
     def from_user(
-        cls, fitted: FittedFlow[object], n: int, y: Any, seed: Seed
+        cls, model: FittedFlow[object], n: int, y: Any, seed: Seed
     ) -> RequestedSamples:
         """The samples of the user's n and y, if there is memory for them.
 
         If y is None, their conditions are those of rows, in the data's proportions.
         """
         require_int("n", n, 1)
-        require_sample_memory(fitted, n, fitted.device)  # before y is allocated
+        require_sample_memory(model, n, model.device)  # before y is allocated
         if y is None:
-            if fitted.conditions is None:
+            if model.conditions is None:
                 return cls(n, None)
-            row_y = fitted.conditions.encoded_y
+            row_y = model.conditions.encoded_y
             indices = stratified_indices(row_y, n, seed.child("conditions"))
-            return cls(n, fitted.conditions.take(indices))
-        conditions = Conditions.of_samples(fitted.y_encoder, y, n)
-        require_sample_memory(fitted, len(conditions), fitted.device)
+            return cls(n, model.conditions.take(indices))
+        conditions = Conditions.of_samples(model.y_encoder, y, n)
+        require_sample_memory(model, len(conditions), model.device)
         return cls(len(conditions), conditions)
 
     @property

@@ -18,12 +18,12 @@ compares their methods):
 `Adapter`     VectorAdapter      VectorAdapter            PictureAdapter
 `PlannedFit`  PlannedVectorFit   PlannedLocalVectorFit    PlannedPictureFit
 `RunningFit`  RunningVectorFit                            RunningPictureFit
-`Fitted`      FittedVectors      FittedLocalVectors       FittedPictures
+`FittedModel`      FittedVectors      FittedLocalVectors       FittedPictures
 
               tables             densities by class       densities given y
 `Adapter`     TableAdapter       DensityAdapter           DensityAdapter
 `PlannedFit`  PlannedTableFit    PlannedClassDensityFit   PlannedConditionalDensityFit
-`Fitted`      FittedTable        FittedClassDensities     FittedConditionalDensity
+`FittedModel`      FittedTable        FittedClassDensities     FittedConditionalDensity
 """
 
 from __future__ import annotations
@@ -105,10 +105,10 @@ class FlowRows(Rows, Protocol):
         """X and y as the user would pass them."""
 
 
-class SavedState(Protocol):
-    """What a file holds of a fitted state: a dataclass.
+class SavedModel(Protocol):
+    """What a file holds of a fitted model: a dataclass.
 
-    Most fitted states are this themselves.
+    Most fitted models are this themselves.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
@@ -117,11 +117,11 @@ class SavedState(Protocol):
         """Memory to draw n samples."""
 
 
-class Fitted(SavedState, Protocol):
-    """A fitted state, which draws samples.
+class FittedModel(SavedModel, Protocol):
+    """A fitted model, which draws samples.
 
-    If `needs_rows`, a file stores the rows once, outside the saved state, and
-    `Estimator._with_rows` makes the fitted state of both when they are read.
+    If `needs_rows`, a file stores the rows once, outside the saved model, and
+    `Estimator._with_rows` makes the fitted model of both when they are read.
     """
 
     @property
@@ -136,8 +136,8 @@ class Fitted(SavedState, Protocol):
 UserRowsT_co = TypeVar("UserRowsT_co", covariant=True)
 
 
-class FittedFlow(Fitted, Protocol[UserRowsT_co]):
-    """The fitted state of a flow."""
+class FittedFlow(FittedModel, Protocol[UserRowsT_co]):
+    """The fitted model of a flow."""
 
     @property
     def device(self) -> torch.device: ...
@@ -159,14 +159,14 @@ class FittedFlow(Fitted, Protocol[UserRowsT_co]):
 
 RowsT = TypeVar("RowsT", bound=Rows)
 FlowRowsT = TypeVar("FlowRowsT", bound=FlowRows)
-FittedT = TypeVar("FittedT", bound=Fitted)
+FittedModelT = TypeVar("FittedModelT", bound=FittedModel)
 FittedFlowT = TypeVar("FittedFlowT", bound=FittedFlow[object])
 PlanT = TypeVar("PlanT", bound=FitPlan)
 # Covariant: a fit that gives one kind of state will do where one of several is asked
 # for.
 RowsT_co = TypeVar("RowsT_co", bound=Rows, covariant=True)
 FlowRowsT_co = TypeVar("FlowRowsT_co", bound=FlowRows, covariant=True)
-FittedT_co = TypeVar("FittedT_co", bound=Fitted, covariant=True)
+FittedModelT_co = TypeVar("FittedModelT_co", bound=FittedModel, covariant=True)
 FittedFlowT_co = TypeVar("FittedFlowT_co", bound=FittedFlow[object], covariant=True)
 PlanT_co = TypeVar("PlanT_co", bound=FitPlan, covariant=True)
 # Of the events that the listeners of a fit get.
@@ -182,21 +182,21 @@ class ParticleResult(Generic[UserRowsT_co]):
 
 
 @dataclass(frozen=True)
-class FitResult(Generic[FittedT_co]):
-    """The result of a fit: a fitted state, its history, and perhaps a warning."""
+class FitResult(Generic[FittedModelT_co]):
+    """The result of a fit: a fitted model, its history, and perhaps a warning."""
 
-    fitted: FittedT_co
+    model: FittedModelT_co
     history: HistoryColumns = field(default_factory=dict)
     warning: Warning | None = None  # what the user should know about the result
     particles: ParticleResult[Any] | None = None  # of a flow
 
 
-class PlannedFit(Protocol[RowsT_co, FittedT_co, EventT_co, PlanT_co]):
+class PlannedFit(Protocol[RowsT_co, FittedModelT_co, EventT_co, PlanT_co]):
     """A planned fit, which has not run yet."""
 
     @property
     def plan(self) -> PlanT_co:
-        """What the fit will do. A fitted state has the plan of what it did."""
+        """What the fit will do. A fitted model has the plan of what it did."""
 
     @property
     def rows(self) -> RowsT_co:
@@ -208,14 +208,14 @@ class PlannedFit(Protocol[RowsT_co, FittedT_co, EventT_co, PlanT_co]):
 
     def run(
         self, listeners: Sequence[EventListener[EventT_co]]
-    ) -> FitResult[FittedT_co]:
+    ) -> FitResult[FittedModelT_co]:
         """Choose the settings that are still "auto", and run the fit.
 
         The listeners get an event after every step, and may get events of trials.
         """
 
 
-AnyPlannedFit: TypeAlias = PlannedFit[Rows, Fitted, ProgressEvent, FitPlan]
+AnyPlannedFit: TypeAlias = PlannedFit[Rows, FittedModel, ProgressEvent, FitPlan]
 
 
 class PlannedFlowFit(
@@ -275,7 +275,7 @@ class RunningFit(Protocol[FittedFlowT_co]):
 AnyRunningFit: TypeAlias = RunningFit[FittedFlow[object]]
 
 
-class Adapter(Protocol[RowsT, FittedT_co, EventT_co, PlanT_co]):
+class Adapter(Protocol[RowsT, FittedModelT_co, EventT_co, PlanT_co]):
     """Reads rows and plans their fit, for the parameters of one estimator."""
 
     def read(self, X: Any, y: Any) -> RowsT:
@@ -283,7 +283,7 @@ class Adapter(Protocol[RowsT, FittedT_co, EventT_co, PlanT_co]):
 
     def plan_fit(
         self, rows: RowsT, seed: Seed
-    ) -> PlannedFit[RowsT, FittedT_co, EventT_co, PlanT_co]:
+    ) -> PlannedFit[RowsT, FittedModelT_co, EventT_co, PlanT_co]:
         """Plan a fit of these rows. Raises an error if that is impossible."""
 
 

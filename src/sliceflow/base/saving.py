@@ -1,12 +1,12 @@
 """Saving and loading estimators: a file holds the parameters and the `FitRecord`.
 
 A file holds one dataclass; see `codec`. That of an estimator is made from its class:
-the parameters from the annotations of its constructor, the rest from `_state_types`,
-the dataclasses of its saved state, which most often is the fitted one, and of its rows.
+the parameters from the annotations of its constructor, the rest from `_saved_types`,
+the dataclasses of its saved model, which most often is the fitted one, and of its rows.
 For an estimator such as
 
     class Flow(Estimator[FlowRows, FittedFlow, Event, FlowPlan]):
-        _state_types = (FittedFlow, FlowRows)
+        _saved_types = (FittedFlow, FlowRows)
 
         def __init__(self, n_steps: int = 100, random_state: Any = None) -> None: ...
 
@@ -16,7 +16,7 @@ a file holds an object of, in short,
     class Flow:
         parameters: Parameters  # a dataclass with one field, n_steps: int
         seed: Seed
-        fitted: FittedFlow
+        model: FittedFlow
         history: SavedHistory
         rows: FlowRows | None
         particles: FlowRows | None
@@ -41,13 +41,13 @@ from typing import (
 
 from sliceflow.base import file
 from sliceflow.base.protocols import (
-    FittedT,
+    FittedModelT,
     FlowRows,
     HistoryColumns,
     ParticleResult,
     PlanT,
     RowsT,
-    SavedState,
+    SavedModel,
 )
 from sliceflow.devices import resolve_device
 from sliceflow.engine.events import EventT
@@ -66,11 +66,11 @@ UNSAVED_PARAMETERS = ("device", "random_state", "verbose")
 
 
 @dataclass(frozen=True)
-class FitRecord(Generic[RowsT, FittedT]):
+class FitRecord(Generic[RowsT, FittedModelT]):
     """What a fit leaves to its estimator: `save` writes it."""
 
     seed: Seed  # of the fit; a refit uses it again
-    fitted: FittedT  # draws the samples; its `plan` says what the fit did
+    model: FittedModelT  # draws the samples; its `plan` says what the fit did
     history: HistoryColumns
     rows: RowsT | None = None  # the training rows, if the model has them
 
@@ -116,14 +116,14 @@ class _SavedEstimator(Generic[RowsT]):
 
     parameters: object  # those of the constructor, in a dataclass
     seed: Seed
-    fitted: SavedState
+    model: SavedModel
     history: HasColumns
     rows: RowsT | None
     particles: FlowRows | None  # of a flow, if they were saved
 
     def sample_bytes(self) -> int:
         """Memory to draw one sample."""
-        return self.fitted.sample_bytes()
+        return self.model.sample_bytes()
 
 
 class _FileTypes(NamedTuple):
@@ -138,7 +138,7 @@ _FILE_TYPES: dict[type, _FileTypes] = {}
 
 
 def _file_types(
-    estimator_type: type[Estimator[RowsT, FittedT, EventT, PlanT]],
+    estimator_type: type[Estimator[RowsT, FittedModelT, EventT, PlanT]],
 ) -> _FileTypes:
     """The dataclasses of a class of estimators, made once."""
     if estimator_type not in _FILE_TYPES:
@@ -147,14 +147,14 @@ def _file_types(
 
 
 def _make_file_types(
-    estimator_type: type[Estimator[RowsT, FittedT, EventT, PlanT]],
+    estimator_type: type[Estimator[RowsT, FittedModelT, EventT, PlanT]],
 ) -> _FileTypes:
-    state_type, rows_type = estimator_type._state_types
+    model_type, rows_type = estimator_type._saved_types
     parameters_type = _parameters_type(estimator_type)
     parts: list[tuple[str, Any]] = [
         ("parameters", parameters_type),
         ("seed", Seed),
-        ("fitted", state_type),
+        ("model", model_type),
         ("history", estimator_type._history_type),
         ("rows", Optional[rows_type]),  # noqa: UP045 - it is known only now
         ("particles", Optional[rows_type]),  # noqa: UP045
@@ -178,7 +178,7 @@ def _parameters_type(estimator_type: type) -> type:
 
 
 def save(
-    estimator: Estimator[RowsT, FittedT, EventT, PlanT],
+    estimator: Estimator[RowsT, FittedModelT, EventT, PlanT],
     path: str | os.PathLike[str],
     particles: FlowRows | None = None,
 ) -> None:
@@ -194,7 +194,7 @@ def save(
     saved = file_types.estimator(
         parameters=file_types.parameters(**parameters),
         seed=record.seed,
-        fitted=estimator._saved_state(record.fitted),
+        model=estimator._saved_model(record.model),
         history=history_type(**history),
         rows=estimator._rows_for_file(),
         particles=particles,
@@ -221,13 +221,13 @@ def load_estimator(
     saved = file.load_by_class_name(path, find_saved_type, device, max_memory)
     estimator_type = find_estimator_type(type(saved).__name__)
     estimator = estimator_type(**vars(saved.parameters))
-    saved_state = saved.fitted
-    if "device" in {field.name for field in fields(saved_state)}:
-        saved_state = replace(saved_state, device=resolve_device(device))
+    saved_model = saved.model
+    if "device" in {field.name for field in fields(saved_model)}:
+        saved_model = replace(saved_model, device=resolve_device(device))
     with file.as_model_file_errors(path):
         estimator._adapter()  # checks the parameters
-        fitted = estimator._with_rows(saved_state, saved.rows)
-        record = FitRecord(saved.seed, fitted, saved.history.columns(), saved.rows)
+        model = estimator._with_rows(saved_model, saved.rows)
+        record = FitRecord(saved.seed, model, saved.history.columns(), saved.rows)
         particles = None
         if saved.particles is not None:
             users_particles = saved.particles.in_users_form(resolve_device(device))

@@ -146,7 +146,7 @@ class EstimatorOfVectors(Protocol):
 
     _pending_rows: VectorRows | None
 
-    def _fitted_state(self) -> FittedToVectors: ...
+    def _fitted_model(self) -> FittedToVectors: ...
 
 
 def checked_like_fitted(
@@ -165,7 +165,7 @@ def checked_like_fitted(
         names = pending.names
         dtype = pending.dtype
     else:
-        fitted = estimator._fitted_state()
+        fitted = estimator._fitted_model()
         n_columns = fitted.plan.n_columns
         names = fitted.names
         dtype = fitted.plan.dtype

@@ -376,7 +376,7 @@ def test_the_plan_of_a_fit_has_all_settings(rng):
 
 def test_a_file_holds_no_plan_with_auto(moons, fitted):
     plan = SlicedDensity(random_state=0, device="cpu").plan(moons[0])
-    state = dataclasses.replace(fitted._fitted_state(), plan=plan)
+    state = dataclasses.replace(fitted._fitted_model(), plan=plan)
     with pytest.raises(ValueError, match="not that of a density that was fitted"):
         state.check_saved()
 
@@ -573,7 +573,7 @@ def test_components_that_users_ask_for_are_fitted_by_few_rows(n_components, rng)
     density = quick(n_steps=1, n_components=n_components)
     density.fit(rng.normal(size=(60, 2)))
     assert density.plan_.classes[0].n_components == n_components
-    assert len(density._fitted_state().class_flows[0].initial_map.mixture.means) == (
+    assert len(density._fitted_model().class_flows[0].initial_map.mixture.means) == (
         n_components
     )
     assert np.isfinite(density.score_samples(rng.normal(size=(20, 2)))).all()

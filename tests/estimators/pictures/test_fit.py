@@ -195,7 +195,7 @@ def test_equal_pictures_are_one_cluster_and_the_others_stay_empty():
 def test_two_kinds_of_pictures_are_found_and_nobody_is_told():
     images, right = bars()
     flow = ImageFlow(**BARS, n_clusters=2).fit(images, right).fit(images)
-    classes = flow._record.fitted.encoded_y.values.numpy()
+    classes = flow._record.model.encoded_y.values.numpy()
     assert np.array_equal(classes == classes[0], right == right[0])
     for samples in (flow.particles_, flow.sample(300, random_state=0)):
         assert np.abs(lean(samples)).min() > 6  # no picture is between the two
@@ -212,7 +212,7 @@ def test_two_kinds_of_color_pictures_are_found_by_their_edges():
     flow = ImageFlow(**BARS, n_clusters=2).fit(
         (images[..., None] * tints).astype(np.uint8)
     )
-    classes = flow._record.fitted.encoded_y.values.numpy()
+    classes = flow._record.model.encoded_y.values.numpy()
     assert ((classes == classes[0]) == (turned == turned[0])).mean() > 0.97
 
 
@@ -223,7 +223,7 @@ def test_one_cluster_is_none_and_mirror_images_have_clusters_of_their_own():
     assert np.array_equal(one.particles_, blind.fit(images, right).particles_)
     flow = ImageFlow(**BARS, n_clusters=2, mirror=True)
     flow.fit(images[~right])  # all lean to the left
-    classes = flow._record.fitted.encoded_y.values.numpy()
+    classes = flow._record.model.encoded_y.values.numpy()
     n = len(classes) // 2
     assert len(set(classes[:n])) == 1
     assert len(set(classes[n:])) == 1

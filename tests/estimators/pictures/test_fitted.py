@@ -28,7 +28,7 @@ def top():
 
 def precision_on_a_gpu(flow):
     """The type in which a GPU would draw samples of the first stage."""
-    plan = flow._fitted_state().plan
+    plan = flow._fitted_model().plan
     builder = PictureFlowBuilder(plan, Seed(0), torch.device("cuda"))
     return builder.frame_kind(0).precision
 

@@ -163,7 +163,7 @@ def test_samples_are_of_their_class_and_the_model_keeps_the_pictures(labeled, mi
         options=ImageOptions(start=4),
     )
     flow.fit(X, y if labeled else None)
-    stored = flow._record.fitted.mosaics.decoded_pictures(flow.plan_.layout)
+    stored = flow._record.model.mosaics.decoded_pictures(flow.plan_.layout)
     assert np.abs(stored.astype(int) - X).max() <= 4  # rounded to 64 values
     if labeled:
         samples = flow.sample(300, y=np.arange(300) % 3, random_state=0)
@@ -173,7 +173,7 @@ def test_samples_are_of_their_class_and_the_model_keeps_the_pictures(labeled, mi
 
 def test_stored_pictures_that_do_not_fit_the_model_are_refused():
     X, y = shades()
-    fitted = ImageFlow(**SMALL).fit(X, y)._record.fitted
+    fitted = ImageFlow(**SMALL).fit(X, y)._record.model
     fitted.check_saved()
     for pixels in (
         None,

@@ -269,9 +269,9 @@ def test_levels_of_a_label_among_numbers_have_trees_of_their_own(rng, tmp_path):
     printed = str(flow.plan_)
     assert "splitting_label" not in printed
     assert re.search(r"separate trees +for each level of kind\b", printed)
-    (chain,) = flow._fitted_state().chains.fitted.values()
+    (chain,) = flow._fitted_model().chains.fitted.values()
     _, *others = chain
-    z = flow._fitted_state().table.cell_positions
+    z = flow._fitted_model().table.cell_positions
     for step in others:
         assert 0 <= step.unexplained <= 1
         for level, model in step.models.items():
@@ -281,13 +281,13 @@ def test_levels_of_a_label_among_numbers_have_trees_of_their_own(rng, tmp_path):
             assert np.array_equal(np.sort(values), np.sort(z[rows_of_level, column]))
     # The constraint is checked with the row of each cell, whatever its level.
     (last,) = others[-1].drawn_indices
-    draft = DraftRows(z.copy(), flow._fitted_state().table.rule_set)
+    draft = DraftRows(z.copy(), flow._fitted_model().table.rule_set)
     draft.set_columns([last], np.full((len(z), 1), np.nan))
     draft.set_columns([last], others[-1].draw(draft, rng))
     has_cell = has_value(draft.cell_positions[:, last])  # others are to be drawn again
     assert has_cell.mean() > 0.9
     kept = draft.cell_positions[has_cell]
-    drawn = flow._fitted_state().table.to_dataframe(kept, Seed(0))
+    drawn = flow._fitted_model().table.to_dataframe(kept, Seed(0))
     assert (drawn["low"] < drawn["high"]).all()
     new = flow.sample(3000, random_state=1)
     assert (new["low"] < new["high"]).all()

@@ -137,7 +137,7 @@ def test_a_file_whose_plan_is_not_complete_is_refused(flow):
     model = flow._record
     for changes in ({"strategies": (None,) * 7}, {"n_neighbors": None}):
         plan = replace(flow.plan_, **changes)
-        saved = replace(model.fitted.saved, plan=plan)
+        saved = replace(model.model.saved, plan=plan)
         with pytest.raises(ValueError, match="do not fit the plan"):
             TableFlow()._with_rows(saved, model.rows)
 
@@ -145,12 +145,12 @@ def test_a_file_whose_plan_is_not_complete_is_refused(flow):
 def test_a_loaded_table_fits_its_chain_when_it_first_draws(flow, tmp_path):
     flow.save(tmp_path / "m")
     loaded = sliceflow.load(tmp_path / "m")
-    assert len(flow._record.fitted.chains.fitted) == 1
-    assert len(loaded._record.fitted.chains.fitted) == 0
+    assert len(flow._record.model.chains.fitted) == 1
+    assert len(loaded._record.model.chains.fitted) == 0
     pd.testing.assert_frame_equal(
         loaded.sample(20, random_state=0), flow.sample(20, random_state=0)
     )
-    assert len(loaded._record.fitted.chains.fitted) == 1
+    assert len(loaded._record.model.chains.fitted) == 1
 
 
 def test_listeners_hear_of_every_column(capsys, caplog):
@@ -260,7 +260,7 @@ def test_trees_are_as_fine_as_they_are_asked_to_be(flow, tmp_path):
 def test_a_file_says_of_each_column_how_it_is_drawn(flow, strategies):
     model = flow._record
     plan = replace(flow.plan_, strategies=strategies)
-    saved = replace(model.fitted.saved, plan=plan)
+    saved = replace(model.model.saved, plan=plan)
     with pytest.raises(ValueError, match="do not fit the plan"):
         TableFlow()._with_rows(saved, model.rows)
 

@@ -33,7 +33,7 @@ def tuned_plan(frame, **parameters):
 def fit(frame, **parameters):
     """The fitted flow, and the steps of its chain."""
     flow = TableFlow(random_state=0, **parameters).fit(frame)
-    (chain,) = flow._fitted_state().chains.fitted.values()
+    (chain,) = flow._fitted_model().chains.fitted.values()
     return flow, chain
 
 
@@ -58,7 +58,7 @@ def test_the_nearest_rows_are_those_of_a_plain_search(rng):
     """All distances, with columns weighted by how much the others explain of them."""
     frame = curve(200, rng).assign(noise=rng.normal(size=200))
     flow, (model,) = fit(frame, tree_settings=(5, 2.0, 4))
-    table = flow._fitted_state().table
+    table = flow._fitted_model().table
     x = np.hstack(
         [
             table.columns[c].features(table.cell_positions[:, c])

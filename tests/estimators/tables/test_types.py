@@ -434,5 +434,5 @@ def test_an_hour_that_the_clock_shows_twice_is_drawn_twice(rng):
 
 def test_scores_are_normal_and_a_missing_cell_has_one():
     frame = pd.DataFrame({"a": [np.nan] * 50 + list(range(50))})
-    scores = fit(frame)._record.fitted.features(frame)[0]
+    scores = fit(frame)._record.model.features(frame)[0]
     assert scores[[0, 50, 99]] == pytest.approx(norm.ppf([0.25, 0.505, 0.995]))

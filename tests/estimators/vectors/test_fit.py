@@ -350,7 +350,7 @@ def test_listeners_get_the_stored_steps_and_kept_axis_steps_are_not_stored(rng):
     events = []
     flow = vectors(n_steps=2).fit(rng.normal(size=(30, 2)), listeners=events.append)
     stored = [event.model_step for event in events if event.stage_name == "flow"]
-    assert stored == list(flow._record.fitted.steps[:2])
+    assert stored == list(flow._record.model.steps[:2])
     of_axes = [event.model_step for event in events if event.stage_name == "axis"]
     assert of_axes == [None, None]
 

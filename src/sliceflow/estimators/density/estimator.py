@@ -126,7 +126,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPl
     True
     """
 
-    _state_types = (FittedDensity, VectorRows)
+    _saved_types = (FittedDensity, VectorRows)
     classes_: np.ndarray
     n_features_in_: int
 
@@ -188,20 +188,17 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPl
         """X after scikit-learn's checks, with the columns of the current rows."""
         return checked_like_fitted(X, self, ("float64", "float32"))
 
-    def _plan_of(self, fitted: FittedDensity) -> DensityPlan:
-        return fitted.plan
-
     def _store(
         self,
         record: FitRecord[VectorRows, FittedDensity],
         particles: ParticleResult[Any] | None = None,
     ) -> None:
         super()._store(record, particles)
-        fitted = record.fitted
+        model = record.model
         self.__dict__.pop("classes_", None)
-        if isinstance(fitted.y_encoder, ClassEncoder):
-            self.classes_ = fitted.y_encoder.classes
-        set_columns(self, fitted.plan.n_columns, fitted.names)
+        if isinstance(model.y_encoder, ClassEncoder):
+            self.classes_ = model.y_encoder.classes
+        set_columns(self, model.plan.n_columns, model.names)
 
     # Densities
 
@@ -224,9 +221,9 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPl
         log_prob : array (n,)
             −∞ for rows beyond the bounds.
         """
-        fitted = self._fitted_state()
+        model = self._fitted_model()
         array = as_rows(X, self._validate_like_fitted)
-        return np.asarray(fitted.score_samples(array, y).cpu().numpy())
+        return np.asarray(model.score_samples(array, y).cpu().numpy())
 
     def log_prob(self, X: Any, y: Any = None) -> np.ndarray:
         """Log-densities of rows: `score_samples`, as PyTorch's flows call it.
@@ -277,9 +274,9 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPl
         noise : array or tensor (n, d)
             A tensor if X is one.
         """
-        fitted = self._fitted_state()
+        model = self._fitted_model()
         array = as_rows(X, self._validate_like_fitted)
-        noise = fitted.transform(array, y)
+        noise = model.transform(array, y)
         if isinstance(X, Tensor):
             return noise.to(X.device)
         return np.ascontiguousarray(noise.cpu().numpy())
@@ -317,13 +314,13 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPl
         rows : (n, d)
             In the form and the units of the fitted X.
         """
-        fitted = self._fitted_state()
+        model = self._fitted_model()
         array = check_array(as_array(X, "X"), dtype="float64")
         if array.shape[1] != self.n_features_in_:
             fact = f"X has {array.shape[1]} columns but the model has "
             fact += f"{self.n_features_in_}"
             raise DataError(fact, "pass rows as `transform` returns them")
-        return fitted.inverse_transform(torch.from_numpy(array), y)
+        return model.inverse_transform(torch.from_numpy(array), y)
 
     @overload
     def sample(
@@ -383,10 +380,10 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPl
         >>> samples.shape, bool(4.5 < samples[:, 0].mean() < 5.5)
         ((200, 2), True)
         """
-        fitted = self._fitted_state()
+        model = self._fitted_model()
         require_int("n", n, 1)
         seed = Seed.from_random_state(random_state)
-        rows, drawn_y = fitted.sample(n, y, seed)
+        rows, drawn_y = model.sample(n, y, seed)
         if return_y:
             return rows, drawn_y
         return rows

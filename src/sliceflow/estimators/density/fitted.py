@@ -1,4 +1,4 @@
-"""The fitted states of a density: of classes, or given a continuous y.
+"""The fitted models of a density: of classes, or given a continuous y.
 
 Users' y goes into the methods of `BaseFittedDensity`. They encode it, as `ClassIndices`
 or `ContinuousY`, for the methods of the two states that compute.
@@ -34,13 +34,13 @@ from sliceflow.estimators.density.support import SupportTransform
 from sliceflow.saved_types import Label
 from sliceflow.validation import check_finite
 
-# The encoded y of a fitted state.
+# The encoded y of a fitted model.
 Y = TypeVar("Y", ClassIndices, ContinuousY)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BaseFittedDensity(ABC, Generic[Y]):
-    """Base class of both fitted states, with the methods that take the user's y.
+    """Base class of both fitted models, with the methods that take the user's y.
 
     These do what the methods of `SlicedDensity` of the same names do. Their y is one
     condition for all rows, one for each row, or None.

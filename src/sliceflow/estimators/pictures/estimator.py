@@ -143,7 +143,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PicturePlan, PictureA
     (5, 8, 8)
     """
 
-    _state_types = (FittedPictures, PictureRows)
+    _saved_types = (FittedPictures, PictureRows)
     _options_type = ImageOptions
     options: ImageOptions | None
 
@@ -241,21 +241,21 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PicturePlan, PictureA
         >>> flow.inpaint(images[1000:1002], "left", n=3, random_state=0).shape
         (2, 3, 8, 8)
         """
-        fitted: FittedPictures = self._fitted_state()
+        model: FittedPictures = self._fitted_model()
         require_int("n", n, 1)
         seed = Seed.from_random_state(random_state)
-        if fitted.known is None:
-            return self._inpaint_by_similar_pictures(fitted, X, known, n, y, seed)
+        if model.known is None:
+            return self._inpaint_by_similar_pictures(model, X, known, n, y, seed)
         for name, value in (("known", known), ("y", y)):
             if value is not None:
                 raise DataError(
                     "the model was fitted with known=, and without labels",
                     f"omit {name}",
                 )
-        return fitted.completions(X, n, seed)[0]
+        return model.completions(X, n, seed)[0]
 
     def _inpaint_by_similar_pictures(
-        self, fitted: FittedPictures, X: Any, known: Any, n: int, y: Any, seed: Seed
+        self, model: FittedPictures, X: Any, known: Any, n: int, y: Any, seed: Seed
     ) -> PictureArray:
         """Completions from the pictures that the model keeps, in the user's format.
 
@@ -266,14 +266,14 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PicturePlan, PictureA
                 "the model was fitted without known=",
                 "pass the known part of the pictures, such as known='left'",
             )
-        is_known = as_known(known, fitted.layout)
+        is_known = as_known(known, model.layout)
         pictures = with_hidden_as_zero(X, is_known)
-        training_pixels = self._kept_pictures(fitted)
+        training_pixels = self._kept_pictures(model)
         classes = None
         if y is not None:
-            classes = _picture_classes(fitted, y, len(pictures), len(training_pixels))
+            classes = _picture_classes(model, y, len(pictures), len(training_pixels))
         completed = complete_pictures(
-            fitted.layout,
+            model.layout,
             pictures,
             is_known,
             training_pixels,
@@ -281,23 +281,23 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PicturePlan, PictureA
             seed=seed,
             classes=classes,
         )
-        if fitted.layout.tensor:
+        if model.layout.tensor:
             return torch.from_numpy(completed)
         return completed
 
-    def _kept_pictures(self, fitted: FittedPictures) -> NDArray[Any]:
+    def _kept_pictures(self, model: FittedPictures) -> NDArray[Any]:
         """The pixels (n, c, h, w) of the pictures that the model keeps."""
         rows = self._rows_for_file()  # as a loaded model would have them
         if rows is not None:
             return rows.pixels
-        if fitted.mosaics is None:
+        if model.mosaics is None:
             raise ParameterError(
                 "save_rows",
                 self.save_rows,
                 "leaves out the pictures, which completing any part needs",
                 "fit it with save_rows=True, or for one part with known=",
             )
-        return fitted.layout.read(fitted.mosaics.decoded_pictures(fitted.layout))
+        return model.layout.read(model.mosaics.decoded_pictures(model.layout))
 
     def evolution(
         self,
@@ -344,20 +344,18 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PicturePlan, PictureA
         True
         """
         require_int("n_snapshots", n_snapshots, 2)
-        fitted = self._fitted_state()
+        model = self._fitted_model()
         seed = Seed.from_random_state(random_state)
         if X is not None:
             if y is not None:
                 raise DataError("y was given, but completions have no labels", "omit y")
-            if fitted.known is None:
+            if model.known is None:
                 raise DataError("the model was fitted without known=", "omit X")
             require_int("n", n, 1)
-            return fitted.completions(X, n, seed, n_snapshots)
-        requested = RequestedSamples.from_user(fitted, n, y, seed)
-        snapshots = fitted.evolution(
-            requested.n, requested.encoded_y, seed, n_snapshots
-        )
-        if fitted.layout.tensor:
+            return model.completions(X, n, seed, n_snapshots)
+        requested = RequestedSamples.from_user(model, n, y, seed)
+        snapshots = model.evolution(requested.n, requested.encoded_y, seed, n_snapshots)
+        if model.layout.tensor:
             return torch.stack([torch.as_tensor(x) for x in snapshots])
         return np.stack(snapshots)
 
@@ -388,11 +386,11 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PicturePlan, PictureA
         >>> flow.plan_.options.precision
         'float32'
         """
-        fitted: FittedPictures = self._fitted_state()
-        options = replace(fitted.plan.options, precision=precision)
+        model: FittedPictures = self._fitted_model()
+        options = replace(model.plan.options, precision=precision)
         options.require_valid()
-        plan = replace(fitted.plan, options=options)
-        self._record = replace(self._record, fitted=replace(fitted, plan=plan))
+        plan = replace(model.plan, options=options)
+        self._record = replace(self._record, model=replace(model, plan=plan))
         self.plan_ = plan
         return self
 
@@ -405,12 +403,6 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PicturePlan, PictureA
         return PictureAdapter(
             self._validated_parameters(), resolve_device(self.device), layout, ranks
         )
-
-    def _fitted_flow(self) -> FittedPictures:
-        return self._fitted_state()
-
-    def _plan_of(self, fitted: FittedPictures) -> PicturePlan:
-        return fitted.plan
 
     def _validated_parameters(self) -> PictureParameters:
         """The parameters, checked, after the preset is applied."""
@@ -428,19 +420,19 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PicturePlan, PictureA
         """The layout of the model's pictures, also if some were added since its fit."""
         if self._pending_rows is not None:
             return self._pending_rows.layout
-        layout: Layout = self._fitted_state().layout
+        layout: Layout = self._fitted_model().layout
         return layout
 
 
 def _picture_classes(
-    fitted: FittedPictures, y: Any, n_pictures: int, n_training: int
+    model: FittedPictures, y: Any, n_pictures: int, n_training: int
 ) -> PictureClasses:
     """The class indices of pictures to complete, and of the training pictures.
 
     y has one label for each picture, or one label for all.
     """
-    given = Conditions.like_fitted(fitted.y_encoder, y, n_pictures, "pictures")
-    assert fitted.encoded_y is not None, "a model with an encoder of y has y"
+    given = Conditions.like_fitted(model.y_encoder, y, n_pictures, "pictures")
+    assert model.encoded_y is not None, "a model with an encoder of y has y"
     # Mirror images, whose classes come last, are no training pictures of completions.
-    training = fitted.encoded_y.take(slice(n_training))
+    training = model.encoded_y.take(slice(n_training))
     return PictureClasses(given.encoded_y.values.numpy(), training.values.cpu().numpy())

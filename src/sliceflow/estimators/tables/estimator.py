@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from sliceflow.base.estimator import Estimator, draws_per_scored_row
-from sliceflow.base.protocols import ParticleResult
+from sliceflow.base.protocols import ParticleResult, SavedModel
 from sliceflow.base.saving import FitRecord
 from sliceflow.devices import require_memory
 from sliceflow.engine.random import RandomStateLike, Seed
@@ -135,7 +135,7 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
     ['gold', 'gold', 'gold']
     """
 
-    _state_types = (SavedTable, TableRows)
+    _saved_types = (SavedTable, TableRows)
     _history_type = TableHistory
 
     def __init__(  # noqa: PLR0913
@@ -211,18 +211,16 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
         """
         return super().plan(X, y)
 
-    def _plan_of(self, fitted: FittedTable) -> TablePlan:
-        return fitted.plan
-
     def _allows_missing(self) -> bool:
         """Whether samples have missing cells; an error if `missing` is no choice."""
         require_missing_cells(self.missing)
         return self.missing == "model"
 
-    def _saved_state(self, fitted: FittedTable) -> SavedTable:
-        return fitted.saved
+    def _saved_model(self, model: FittedTable) -> SavedTable:
+        return model.saved
 
-    def _with_rows(self, saved: SavedTable, rows: TableRows | None) -> FittedTable:
+    def _with_rows(self, saved: SavedModel, rows: TableRows | None) -> FittedTable:
+        assert isinstance(saved, SavedTable), "files of tables hold this"
         if rows is None:
             raise ValueError("the table has no rows")
         return saved.with_table(self._adapter().infer_table(rows))
@@ -233,7 +231,7 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
         particles: ParticleResult[Any] | None = None,
     ) -> None:
         super()._store(record)
-        names = record.fitted.table.names
+        names = record.model.table.names
         self.n_features_in_ = len(names)
         # Names may be tuples, of which numpy would make an array of two dimensions.
         self.feature_names_in_ = np.empty(len(names), dtype=object)
@@ -242,12 +240,12 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
     @property
     def columns_(self) -> pd.DataFrame:
         """What each column was taken for: a DataFrame with one row for each column."""
-        return describe_columns(self._fitted_state().table)
+        return describe_columns(self._fitted_model().table)
 
     @property
     def rules_(self) -> list[FoundRule]:
         """Rules that were found in the rows, with the share of rows that keeps each."""
-        table: Table = self._fitted_state().table
+        table: Table = self._fitted_model().table
         return table.found_rules
 
     def rules_kept(self, X: Any) -> dict[str, float]:
@@ -278,7 +276,7 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
         >>> flow.rules_kept(table.assign(total=0))["total = net + tax"] < 0.01
         True
         """
-        table: Table = self._fitted_state().table
+        table: Table = self._fitted_model().table
         df = read_if_path(X)
         require_dataframe(df)
         dropped = [column.name for column in table.columns if column.kind == "drop"]
@@ -293,7 +291,7 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
     @property
     def kinds_(self) -> dict[Any, str]:
         """The kind of every column, by name."""
-        table: Table = self._fitted_state().table
+        table: Table = self._fitted_model().table
         return {column.name: column.kind for column in table.columns}
 
     def sample(
@@ -329,19 +327,19 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
         """
         require_int("n", n, 1)
         n = int(n)
-        fitted: FittedTable = self._fitted_state()
+        model: FittedTable = self._fitted_model()
         seed = Seed.from_random_state(random_state)
         allow_missing = self._allows_missing()
         require_memory(
-            fitted.sample_bytes(n),
+            model.sample_bytes(n),
             "cpu",
             f"n={n} samples need",
             "draw fewer at a time",
         )
         is_empty = isinstance(given, Mapping) and not given
         if given is None or is_empty:
-            return fitted.sample(n, seed, allow_missing)
-        return fitted.sample_given(n, seed, given, allow_missing)
+            return model.sample(n, seed, allow_missing)
+        return model.sample_given(n, seed, given, allow_missing)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Minus the sliced Wasserstein distance of samples to rows: higher is better.
@@ -361,13 +359,13 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
         score : float
             At most 0.
         """
-        fitted: FittedTable = self._fitted_state()
+        model: FittedTable = self._fitted_model()
         check_no_y(y)
         seed = self._seed_copy().child("score")
-        row_features = fitted.features(read_if_path(X))
+        row_features = model.features(read_if_path(X))
         n_rows = row_features.shape[1]
         n_drawn = n_rows * draws_per_scored_row(n_rows)
-        sample_features = fitted.features(fitted.sample(n_drawn, seed))
+        sample_features = model.features(model.sample(n_drawn, seed))
 
         import torch  # it takes seconds, and only the score of a table needs it
 
@@ -396,7 +394,7 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
         given : the value, list or range
             For `given` of `sample`.
         """
-        table: Table = self._fitted_state().table
+        table: Table = self._fitted_model().table
         texts = [str(column.name) for column in table.columns]
         if name not in texts:
             fact = f"given {name!r} is not a column"
@@ -452,7 +450,7 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
         """
         require_int("n", n, 1)
         n = int(n)
-        table: Table = self._fitted_state().table
+        table: Table = self._fitted_model().table
         seed = Seed.from_random_state(random_state)
         df = read_if_path(X)
         nbytes = 8 * n * np.size(df)  # of the cells that are filled, at most

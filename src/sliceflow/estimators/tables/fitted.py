@@ -1,4 +1,4 @@
-"""The fitted state of a `TableFlow`, which draws rows."""
+"""The fitted model of a `TableFlow`, which draws rows."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class SavedTable:
         return self.plan.sample_bytes(n)
 
     def with_table(self, table: Table) -> FittedTable:
-        """The fitted state, with the table of the file's rows.
+        """The fitted model, with the table of the file's rows.
 
         Raises a ValueError if it does not fit the plan, as in a damaged file.
         """

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sliceflow.base.flow_estimator import FlowEstimator
 from sliceflow.base.presets import with_preset
-from sliceflow.base.protocols import ParticleResult
+from sliceflow.base.protocols import ParticleResult, SavedModel
 from sliceflow.base.ranks import ONE_PROCESS, Communicator
 from sliceflow.base.saving import FitRecord
 from sliceflow.base.vector_rows import (
@@ -150,7 +150,7 @@ class SlicedWassersteinFlow(
     (3, 2)
     """
 
-    _state_types = (FittedVectors | FittedLocalVectors, VectorRows)
+    _saved_types = (FittedVectors | FittedLocalVectors, VectorRows)
     n_features_in_: int
     _options_type = VectorOptions
     options: VectorOptions | None
@@ -200,14 +200,6 @@ class SlicedWassersteinFlow(
             self._validated_parameters(), resolve_device(self.device), validate, ranks
         )
 
-    def _fitted_flow(self) -> FittedVectors | FittedLocalVectors:
-        return self._fitted_state()
-
-    def _plan_of(
-        self, fitted: FittedVectors | FittedLocalVectors
-    ) -> VectorPlan | LocalVectorPlan:
-        return fitted.plan
-
     def _validated_parameters(self) -> VectorParameters:
         """The parameters, checked, after the preset is applied."""
         self._require_shared_parameters(("standardize", "save_rows"))
@@ -246,11 +238,11 @@ class SlicedWassersteinFlow(
         return as_rows(X, partial(checked_like_fitted, estimator=self))
 
     def _with_rows(
-        self, fitted: FittedVectors | FittedLocalVectors, rows: VectorRows | None
+        self, saved: SavedModel, rows: VectorRows | None
     ) -> FittedVectors | FittedLocalVectors:
-        if isinstance(fitted, FittedLocalVectors):
-            return fitted.with_rows(rows)
-        return fitted
+        if isinstance(saved, FittedLocalVectors):
+            return saved.with_rows(rows)
+        return super()._with_rows(saved, rows)
 
     def _store(
         self,
@@ -258,4 +250,4 @@ class SlicedWassersteinFlow(
         particles: ParticleResult[VectorArray] | None = None,
     ) -> None:
         super()._store(record, particles)
-        set_columns(self, record.fitted.plan.n_columns, record.fitted.names)
+        set_columns(self, record.model.plan.n_columns, record.model.names)

@@ -307,7 +307,7 @@ class RunningVectorFit:
 def _fitted_vectors(
     tuned: TunedVectorFit, model_steps: Sequence[ModelStep]
 ) -> FittedVectors:
-    """The fitted state, given the steps of the model."""
+    """The fitted model, given the steps of the model."""
     planned_fit = tuned.planned_fit
     plan = planned_fit.plan
     rows = planned_fit.rows

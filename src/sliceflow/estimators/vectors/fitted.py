@@ -46,7 +46,7 @@ MANY_SAMPLES_OF_ONE_CONDITION = 50
 
 @dataclass(frozen=True, kw_only=True)
 class BaseFittedVectors(ConditionsMixin):
-    """Base class of all fitted states of vectors, of a flow or of local conditions."""
+    """Base class of all fitted models of vectors, of a flow or of local conditions."""
 
     plan: BaseVectorPlan
     scaler: ColumnScaler  # of the columns of all rows

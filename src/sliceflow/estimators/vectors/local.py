@@ -243,7 +243,7 @@ class PlannedLocalVectorFit:
         )
 
     def fit_samplers(self) -> FittedLocalVectors:
-        """The fitted state, with the settings that are likeliest for rows left out.
+        """The fitted model, with the settings that are likeliest for rows left out.
 
         Trials choose them. Nothing else is fitted: the rows are the model.
         """
