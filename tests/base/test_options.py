@@ -305,7 +305,7 @@ def test_plans_of_the_preset_are_the_papers():
     )
     assert (plan.method, plan.frame_kind) == ("CSWF ξ=10", frames.Random(192))
     assert (plan.transport, plan.standardize, plan.bandwidth) == (
-        transports.InterpolatedTransport(),
+        transports.PaperTransport(),
         False,
         0,
     )
@@ -324,7 +324,7 @@ def test_plans_of_the_preset_are_the_papers():
         "random",
         0,
     )
-    assert (plan.transport, plan.shrinkage) == (transports.InterpolatedTransport(), 0)
+    assert (plan.transport, plan.shrinkage) == (transports.PaperTransport(), 0)
     assert plan.n_directions == 13 * plan.layout.dimension
     assert {stage.n_steps for stage in plan.picture_stages} == {300}
 

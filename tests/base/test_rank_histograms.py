@@ -20,7 +20,7 @@ from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import ShrunkTransport
 from sliceflow.engine.transports import (
     HistogramTransport,
-    InterpolatedTransport,
+    PaperTransport,
     SortedTransport,
 )
 
@@ -121,7 +121,7 @@ def test_one_rank_is_a_plain_fit_and_several_count():
     assert last.transport.histogram.n_bins == 4096
     for transport in (
         SortedTransport(),
-        InterpolatedTransport(),
+        PaperTransport(),
         ShrunkTransport(SortedTransport(), 1.0, (0.1,)),
     ):
         with pytest.raises(ValueError, match="sorts, which 2 ranks cannot do together"):

@@ -33,7 +33,7 @@ __all__ = [
     "BuiltinTransport",
     "HistogramTransport",
     "Histograms",
-    "InterpolatedTransport",
+    "PaperTransport",
     "SavedTransport",
     "SortedTransport",
     "Transport",
@@ -41,7 +41,7 @@ __all__ = [
     "TransportSolution",
 ]
 
-# `InterpolatedTransport` sorts this many values at a time, which bounds its memory.
+# `PaperTransport` sorts this many values at a time, which bounds its memory.
 _MAX_SORTED_VALUES = 1 << 30
 # The most particles and data that a histogram counts in one step. Fewer are faster and
 # worse: 16,384 points a step instead of all raise MNIST's FD from 2.29 to 2.50, and
@@ -140,7 +140,7 @@ class SortedTransport:
     Each sample sits at the middle of its mass, so that any M particles and N data match
     without bias. If M = N, without ties, the k-th particle moves exactly to the k-th
     datum. Tied particles move together. No particle moves into a gap of the data that
-    is far wider than the adjacent gaps. `InterpolatedTransport` is the paper's method.
+    is far wider than the adjacent gaps. `PaperTransport` is the paper's method.
     The cost is O(M log M + N log N) per direction.
 
     Parameters
@@ -226,7 +226,7 @@ class SortedTransport:
 
 
 @dataclass(frozen=True)
-class InterpolatedTransport(SortedTransport):
+class PaperTransport(SortedTransport):
     """The paper's transport: both CDFs interpolate linearly between sorted samples.
 
     With samples z_0 ≤ … ≤ z_{n-1} (the paper's appendix on CDF estimation), T = F_q⁻¹ ∘
@@ -248,7 +248,7 @@ class InterpolatedTransport(SortedTransport):
     Examples
     --------
     >>> z_p, z_q = torch.tensor([[3.0, 1.0, 2.0, 4.0]]), torch.tensor([[10.0, 20.0]])
-    >>> z_p + InterpolatedTransport().solve(z_p, z_q).dz  # F_p is ½, 0, ¼ and ¾
+    >>> z_p + PaperTransport().solve(z_p, z_q).dz  # F_p is ½, 0, ¼ and ¾
     tensor([[20., 10., 15., 20.]])
     """
 
@@ -582,7 +582,7 @@ class AutoTransport:
 
 
 # Names of transports, for the parameter `transport`; see `resolve_transport`.
-TransportName = Literal["auto", "sorted", "histogram", "interpolated"]
+TransportName = Literal["auto", "sorted", "histogram", "paper"]
 
 
 def resolve_transport(
@@ -604,8 +604,8 @@ def resolve_transport(
     """
     if transport == "sorted":
         return SortedTransport()
-    if transport == "interpolated":
-        return InterpolatedTransport()
+    if transport == "paper":
+        return PaperTransport()
     if transport == "histogram":
         return histogram
     if transport == "auto":
@@ -616,9 +616,7 @@ def resolve_transport(
     return transport
 
 
-BuiltinTransport = (
-    SortedTransport | InterpolatedTransport | HistogramTransport | AutoTransport
-)
+BuiltinTransport = SortedTransport | PaperTransport | HistogramTransport | AutoTransport
 # The type of fields in saved dataclasses. A user's own transport runs as well, but
 # cannot be written to a file.
 SavedTransport = Annotated[Transport, BuiltinTransport]
