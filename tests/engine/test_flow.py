@@ -25,8 +25,8 @@ from sliceflow.engine.transports import (
 FRAMES = [Orthogonal(), Random(30), Axis()]
 TRANSPORTS = [
     SortedTransport(),
-    PaperTransport(max_samples=40),
-    HistogramTransport(32, max_samples=50),
+    PaperTransport(batch_size=40),
+    HistogramTransport(32, batch_size=50),
     AutoTransport(threshold=50),
 ]
 CONDITIONS = {"none": 0, "labels": 3, "columns": 2}  # their condition_dim

@@ -44,7 +44,7 @@ def transported(transport, z_p, z_q, weights=None):
     ("kind", "parameters"),
     [
         *((HistogramTransport, {"n_bins": n}) for n in (0, 8.5)),
-        (SortedTransport, {"max_samples": 0.5}),
+        (SortedTransport, {"batch_size": 0.5}),
         (AutoTransport, {"threshold": -1}),
         (Random, {"n_directions": 0}),
     ],

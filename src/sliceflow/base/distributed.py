@@ -65,7 +65,7 @@ class DistributedHistogramTransport:
 
     histogram: HistogramTransport
     ranks: Communicator
-    max_samples: None = None
+    batch_size: None = None
 
     def solve(
         self, z_p: Tensor, z_q: Tensor, batch: Batch = WHOLE_BATCH

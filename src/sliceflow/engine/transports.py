@@ -46,7 +46,7 @@ _MAX_SORTED_VALUES = 1 << 30
 # The most particles and data that a histogram counts in one step. Fewer are faster and
 # worse: 16,384 points a step instead of all raise MNIST's FD from 2.29 to 2.50, and
 # from .20 to .70 with labels (benchmarks/RESULTS.md).
-MAX_COUNTED_SAMPLES = 1 << 17
+MAX_COUNTED_POINTS = 1 << 17
 
 
 class TransportSolution(NamedTuple):
@@ -103,7 +103,7 @@ class Transport(Protocol):
     """A method to solve for maps from projected particles to projected data."""
 
     @property
-    def max_samples(self) -> int | None:
+    def batch_size(self) -> int | None:
         """The most particles, and the most data, that one step is fitted to.
 
         Each step takes others of them, and its maps then move all particles. None takes
@@ -145,7 +145,7 @@ class SortedTransport:
 
     Parameters
     ----------
-    max_samples : int or None, default None
+    batch_size : int or None, default None
         Fit to this many particles and data, different ones in each step, as the paper
         does on CIFAR-10 and CelebA. None uses all.
 
@@ -160,10 +160,10 @@ class SortedTransport:
     tensor([[15.]])
     """
 
-    max_samples: int | None = None
+    batch_size: int | None = None
 
     def __post_init__(self) -> None:
-        require_int("max_samples", self.max_samples, 1, others=(None,))
+        require_int("batch_size", self.batch_size, 1, others=(None,))
 
     def solve(
         self, z_p: Tensor, z_q: Tensor, batch: Batch = WHOLE_BATCH
@@ -242,7 +242,7 @@ class PaperTransport(SortedTransport):
 
     Parameters
     ----------
-    max_samples : int or None, default None
+    batch_size : int or None, default None
         Fit to this many particles and data, different ones in each step. None uses all.
 
     Examples
@@ -378,7 +378,7 @@ class HistogramTransport:
     n_bins : int, default 256
         Bins for the particles and for the data. Conditions that spread the projections
         need more: each of C classes gets about n_bins/C of them.
-    max_samples : int or None, default 131072
+    batch_size : int or None, default 131072
         Count at most this many particles and data, different ones in each step. None
         counts all. Fewer are faster and a little worse, with class labels clearly
         worse.
@@ -392,11 +392,11 @@ class HistogramTransport:
     """
 
     n_bins: int = 256
-    max_samples: int | None = MAX_COUNTED_SAMPLES
+    batch_size: int | None = MAX_COUNTED_POINTS
 
     def __post_init__(self) -> None:
         require_int("n_bins", self.n_bins, 1)
-        require_int("max_samples", self.max_samples, 1, others=(None,))
+        require_int("batch_size", self.batch_size, 1, others=(None,))
 
     def solve(
         self, z_p: Tensor, z_q: Tensor, batch: Batch = WHOLE_BATCH
@@ -547,7 +547,7 @@ class AutoTransport:
         for more points, and slower.
     n_bins : int, default 1024
         As in `HistogramTransport`.
-    max_samples : int or None, default 131072
+    batch_size : int or None, default 131072
         As in `HistogramTransport`.
 
     Examples
@@ -559,11 +559,11 @@ class AutoTransport:
 
     threshold: int = 5_000
     n_bins: int = 1024
-    max_samples: int | None = MAX_COUNTED_SAMPLES
+    batch_size: int | None = MAX_COUNTED_POINTS
 
     def __post_init__(self) -> None:
         require_int("threshold", self.threshold, 0)
-        HistogramTransport(self.n_bins, self.max_samples)  # checks them
+        HistogramTransport(self.n_bins, self.batch_size)  # checks them
 
     def solve(
         self, z_p: Tensor, z_q: Tensor, batch: Batch = WHOLE_BATCH
@@ -577,8 +577,8 @@ class AutoTransport:
         Several ranks always count, because only counts add up over ranks.
         """
         if n <= self.threshold and n_ranks == 1:
-            return SortedTransport(self.max_samples)
-        return HistogramTransport(self.n_bins, self.max_samples)
+            return SortedTransport(self.batch_size)
+        return HistogramTransport(self.n_bins, self.batch_size)
 
 
 # Names of transports, for the parameter `transport`; see `resolve_transport`.

@@ -166,11 +166,11 @@ def test_shrinkage_depends_on_steps_and_pictures():
 def test_memory_decides_how_many_columns_a_step_looks_at(monkeypatch):
     """The stage has 36 directions at most; a step looks at 4096 columns at least."""
     flow = pictures(
-        transport=HistogramTransport(16, max_samples=50_000),
+        transport=HistogramTransport(16, batch_size=50_000),
         n_particles=60_000,
         schedule="5[2]",
     )
-    for memory, max_samples, of_gpu in (
+    for memory, batch_size, of_gpu in (
         (10**12, 50_000, 50_000),
         (8 * 288 * 5000, 5000, 10_000),
         (1, 4096, 4096),
@@ -180,7 +180,7 @@ def test_memory_decides_how_many_columns_a_step_looks_at(monkeypatch):
             lambda device, m=memory: m,
         )
         plan = flow.plan(PICTURES)
-        assert plan.batch_size == max_samples
+        assert plan.batch_size == batch_size
         assert choose_batch_size(plan, torch.device("cuda")) == of_gpu
 
 

@@ -430,7 +430,7 @@ def plan_vectors(
     )
     batch_size = None
     if n_ranks == 1:
-        batch_size = transport.max_samples
+        batch_size = transport.batch_size
     return VectorPlan(
         device=str(device),
         n_ranks=n_ranks,

@@ -99,13 +99,13 @@ class TunedVectorFit:
         return as_cloud(rows, y, self.planned_fit.device)
 
     def batches(
-        self, m: int, particle_y: FlowY | None, max_samples: int | None
+        self, m: int, particle_y: FlowY | None, batch_size: int | None
     ) -> Batches:
         """Which of m particles and of these data each step of a stage is fitted to.
 
         `particle_y` is the y of the particles of all ranks, in the order in which they
         move; if every class has maps of its own, in any order. A step takes at most
-        `max_samples`.
+        `batch_size`.
         """
         planned_fit = self.planned_fit
         if planned_fit.ranks.size > 1:
@@ -117,7 +117,7 @@ class TunedVectorFit:
         return make_batches(
             m,
             planned_fit.plan.n_rows * planned_fit.plan.draws_per_row,
-            max_samples,
+            batch_size,
             planned_fit.seed.child("flow", "batches"),
             planned_fit.device,
             y_p=particle_y,
