@@ -27,7 +27,7 @@ TRANSPORTS = [
     SortedTransport(),
     PaperTransport(batch_size=40),
     HistogramTransport(32, batch_size=50),
-    AutoTransport(threshold=50),
+    AutoTransport(max_sorted=50),
 ]
 CONDITIONS = {"none": 0, "labels": 3, "columns": 2}  # their condition_dim
 

@@ -26,7 +26,7 @@ ALL = [
     SortedTransport(),
     PaperTransport(),
     HistogramTransport(64),
-    AutoTransport(threshold=10),
+    AutoTransport(max_sorted=10),
 ]
 seeds = st.integers(0, 2**32 - 1)
 
@@ -45,7 +45,7 @@ def transported(transport, z_p, z_q, weights=None):
     [
         *((HistogramTransport, {"n_bins": n}) for n in (0, 8.5)),
         (SortedTransport, {"batch_size": 0.5}),
-        (AutoTransport, {"threshold": -1}),
+        (AutoTransport, {"max_sorted": -1}),
         (Random, {"n_directions": 0}),
     ],
 )
@@ -176,8 +176,8 @@ def test_integer_weights_are_repetitions(transport, seed):
 
 def test_auto_picks_by_size():
     z = torch.randn(1, 100)
-    assert isinstance(AutoTransport(threshold=200).solve(z, z).maps, KnotMaps)
-    assert isinstance(AutoTransport(threshold=199).solve(z, z).maps, GridMaps)
+    assert isinstance(AutoTransport(max_sorted=200).solve(z, z).maps, KnotMaps)
+    assert isinstance(AutoTransport(max_sorted=199).solve(z, z).maps, GridMaps)
 
 
 @pytest.mark.parametrize("transport", ALL, ids=str)

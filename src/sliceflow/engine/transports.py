@@ -532,7 +532,7 @@ class AlignedHistogramTransport(HistogramTransport):
 
 @dataclass(frozen=True)
 class AutoTransport:
-    """Sorts up to `threshold` particles and data in total, and counts more of them.
+    """Sorts up to `max_sorted` particles and data in total, and counts more of them.
 
     It is a `SortedTransport` or a `HistogramTransport`. Sorting is exact, and fast
     enough for few points. Counting takes two passes over memory for any number of them.
@@ -542,7 +542,7 @@ class AutoTransport:
 
     Parameters
     ----------
-    threshold : int, default 5000
+    max_sorted : int, default 5000
         The most particles and data in total that are sorted. A larger number is exact
         for more points, and slower.
     n_bins : int, default 1024
@@ -552,17 +552,17 @@ class AutoTransport:
 
     Examples
     --------
-    >>> transport = AutoTransport(threshold=1000)
+    >>> transport = AutoTransport(max_sorted=1000)
     >>> type(transport.choose(900)).__name__, type(transport.choose(2000)).__name__
     ('SortedTransport', 'HistogramTransport')
     """
 
-    threshold: int = 5_000
+    max_sorted: int = 5_000
     n_bins: int = 1024
     batch_size: int | None = MAX_COUNTED_POINTS
 
     def __post_init__(self) -> None:
-        require_int("threshold", self.threshold, 0)
+        require_int("max_sorted", self.max_sorted, 0)
         HistogramTransport(self.n_bins, self.batch_size)  # checks them
 
     def solve(
@@ -576,7 +576,7 @@ class AutoTransport:
 
         Several ranks always count, because only counts add up over ranks.
         """
-        if n <= self.threshold and n_ranks == 1:
+        if n <= self.max_sorted and n_ranks == 1:
             return SortedTransport(self.batch_size)
         return HistogramTransport(self.n_bins, self.batch_size)
 

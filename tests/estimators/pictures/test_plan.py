@@ -98,7 +98,7 @@ def test_the_automatic_amplifier_holds_large_classes_apart():
         ("sorted", 90_000, 90_000, 10.0),
         (SortedTransport(), 90_000, 90_000, 10.0),
         (HistogramTransport(8), 10, 2000, math.inf),
-        (AutoTransport(threshold=10**6), 9000, 2000, 10.0),
+        (AutoTransport(max_sorted=10**6), 9000, 2000, 10.0),
     ):
         assert choose_amplifier("auto", transport, m, n, 2) == expected
     assert choose_amplifier(3, "auto", 9000, 9000, 2) == 3.0
@@ -133,7 +133,7 @@ def test_there_are_as_many_clusters_as_pictures_allow():
         ("auto", 1, 12, 60_000, digit, 12),
         ("sorted", 1, 10_000, 60_000, digit, 1),
         (HistogramTransport(8), 1, 100, 60_000, digit, 30),
-        (AutoTransport(threshold=10**6), 1, 10_000, 60_000, digit, 1),
+        (AutoTransport(max_sorted=10**6), 1, 10_000, 60_000, digit, 1),
     ):
         assert chosen(transport, steps, m, n, shape) == expected
     n_faces = 9_000  # and as many mirror images, which are not different
