@@ -122,7 +122,7 @@ def _in_turn(
 class StepTarget(Protocol):
     """What a flow moves particles onto."""
 
-    def at(self, step: Step) -> tuple[Cloud, Batch]:
+    def data_and_batch(self, step: Step) -> tuple[Cloud, Batch]:
         """The data of a step, in the subspace of its stage, and the batch to fit to."""
 
 
@@ -153,7 +153,7 @@ class Target:
         """The batches: which particles and data each step is fitted to."""
         return self.load_batches()
 
-    def at(self, step: Step) -> tuple[Cloud, Batch]:
+    def data_and_batch(self, step: Step) -> tuple[Cloud, Batch]:
         """The data of a step, in the subspace of its stage, and the batch to fit to."""
         data = self._ordered_data(step)
         return data, self.batches.at_step(step.steps_before, step.particles, data)
@@ -188,7 +188,7 @@ class AnalyticTarget:
     projections (h, 0) of data.
     """
 
-    def at(self, step: Step) -> tuple[Cloud, Batch]:
+    def data_and_batch(self, step: Step) -> tuple[Cloud, Batch]:
         """A cloud without points, and the batch of all particles."""
         x = step.particles.x
         return Cloud(x.new_zeros(len(x), 0)), WHOLE_BATCH
@@ -252,7 +252,7 @@ def _batches_by_condition(
     m = len(y_p)
     n = len(y_q)
     if batch_size is None or max(m, n) <= batch_size:
-        return one_weighted_batch(slice(None), device, y_p=y_p, y_q=y_q)
+        return make_weighted_batches(slice(None), device, y_p=y_p, y_q=y_q)
     groups = point_groups(y_p=y_p, y_q=y_q)
     if groups is None:
         return _batches_without_y(m, n, batch_size, seed, device)
@@ -324,10 +324,10 @@ def stratified_parts(
     return parts
 
 
-def one_weighted_batch(
+def make_weighted_batches(
     own_points: Tensor | slice, device: torch.device | str, *, y_p: FlowY, y_q: FlowY
 ) -> Batches:
-    """One batch of all points, with data weighted to the particles' shares.
+    """All points in every step, with data weighted to the particles' shares.
 
     Data of weight 0 are left out. `y_p` and `y_q` are the conditions of the
     particles and data of all ranks; this rank has the data `own_points`.

@@ -28,7 +28,7 @@ from sliceflow.devices import total_memory
 from sliceflow.engine.batches import (
     Batches,
     make_batches,
-    one_weighted_batch,
+    make_weighted_batches,
     stratified_parts,
 )
 from sliceflow.engine.clouds import ClassSlices, Permutation
@@ -137,4 +137,4 @@ def batches_of_all_points(
         return Batches()
     if isinstance(y_q, SeparateClassIndices):
         return Batches(data_order=Permutation.sorting_classes(data.own_y))
-    return one_weighted_batch(data.indices.cpu(), data.device, y_p=y_p, y_q=y_q)
+    return make_weighted_batches(data.indices.cpu(), data.device, y_p=y_p, y_q=y_q)

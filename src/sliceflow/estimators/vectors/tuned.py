@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sliceflow.base.ranks import Communicator, Shard
 from sliceflow.base.vector_rows import VectorRows
-from sliceflow.engine.batches import Batches, make_batches, one_weighted_batch
+from sliceflow.engine.batches import Batches, make_batches, make_weighted_batches
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
 from sliceflow.engine.random import Seed
@@ -111,7 +111,7 @@ class TunedVectorFit:
         if planned_fit.ranks.size > 1:
             if particle_y is None or self.data_y is None:
                 return Batches()
-            return one_weighted_batch(
+            return make_weighted_batches(
                 self.shard.slice, planned_fit.device, y_p=particle_y, y_q=self.data_y
             )
         return make_batches(
