@@ -76,7 +76,7 @@ class DistributedHistogramTransport:
         """
         weights = batch.weights
         if weights is not None and len(weights) == 1 and float(weights[0]) == 0:
-            # A rank without data has one column of weight 0; see `make_weighted_batches`.
+            # A rank without data has one column of weight 0: `make_weighted_batches`.
             z_q = z_q[:, :0]
             weights = weights[:0]
         parts_p = [z_p]
