@@ -155,7 +155,7 @@ def engine_steps(
     flow = FlowSpec([Stage("steps", frame, n_steps, transport)], seed)
     cloud = Cloud(x)
     batches = make_batches(
-        x.shape[1], rows.shape[1], transport.max_samples, seed.child("batches")
+        x.shape[1], rows.shape[1], transport.batch_size, seed.child("batches")
     )
     target = Target.from_cloud(Cloud(rows), batches)
     simulate(flow, cloud, target, ParticleNoise(seed))

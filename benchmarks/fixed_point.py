@@ -115,7 +115,7 @@ def run_flow(
     batches = make_batches(
         len(particles),
         len(data),
-        transport.max_samples,
+        transport.batch_size,
         flow.seed.child("batches"),
         device,
     )

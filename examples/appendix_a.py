@@ -98,7 +98,7 @@ def run(
     batches = make_batches(
         particles.x.shape[1],
         data.x.shape[1],
-        stage.transport.max_samples,
+        stage.transport.batch_size,
         flow.seed.child("batches"),
         y_p=particles.y,
         y_q=data.y,

@@ -40,7 +40,7 @@ WRONG_VALUES = (
     {"class": "int", "digits": "zz"},
     {"class": "tuple", "labels": [1]},
     {"class": "labels", "dtype": "<U99999999", "labels": ["a"]},
-    {"class": "HistogramTransport", "n_bins": 1 << 40, "max_samples": None},
+    {"class": "HistogramTransport", "n_bins": 1 << 40, "batch_size": None},
 )
 WRONG_NAMES = ("x", "class", "labels", "dtype", "n", "")
 WRONG_NUMBERS = (np.nan, np.inf, 1e30, -1.0, 0.0)

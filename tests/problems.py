@@ -81,7 +81,7 @@ def target_for(flow: FlowSpec, particles: Cloud, data: Cloud) -> Target:
     batches = make_batches(
         particles.x.shape[1],
         data.x.shape[1],
-        flow.stages[0].transport.max_samples if flow.stages else None,
+        flow.stages[0].transport.batch_size if flow.stages else None,
         flow.seed.child("batches"),
         data.x.device,
         y_p=y_p,

@@ -4,7 +4,7 @@ from sliceflow.engine.maps import GridMaps, KnotMaps, TransportMaps
 from sliceflow.engine.transports import (
     AutoTransport,
     HistogramTransport,
-    InterpolatedTransport,
+    PaperTransport,
     SortedTransport,
     Transport,
     TransportSolution,
@@ -14,8 +14,8 @@ __all__ = [
     "AutoTransport",
     "GridMaps",
     "HistogramTransport",
-    "InterpolatedTransport",
     "KnotMaps",
+    "PaperTransport",
     "SortedTransport",
     "Transport",
     "TransportMaps",

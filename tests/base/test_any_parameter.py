@@ -131,7 +131,7 @@ def is_pair(value):
     return value is None or (not isinstance(value, str | Mapping) and len(value) == 2)
 
 
-NAMES_OF_TRANSPORTS = ("auto", "sorted", "histogram", "interpolated")
+NAMES_OF_TRANSPORTS = ("auto", "sorted", "histogram", "paper")
 SHARED = dict(
     device=word("auto", "cpu"),
     random_state=is_seed,

@@ -189,7 +189,7 @@ def test_numbers_of_numpy_are_read_as_those_of_python():
 
 @dataclass(frozen=True)
 class SortedTransport:
-    max_samples: int | None
+    batch_size: int | None
 
 
 @dataclass(frozen=True)

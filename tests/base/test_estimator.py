@@ -706,7 +706,7 @@ def test_what_cannot_be_scored_is_refused(fitted):
 
 
 FRAMES = ["orthogonal", "max-sliced", "axis", frames.Random(n_directions=5)]
-TRANSPORTS = ["auto", "sorted", "histogram", "interpolated"]
+TRANSPORTS = ["auto", "sorted", "histogram", "paper"]
 CONDITIONS = {
     "none": ({}, None),
     "ignored": (dict(amplifier=0), LABELS),

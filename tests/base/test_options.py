@@ -142,7 +142,7 @@ def test_a_class_is_refused_and_the_error_says_how_to_make_an_object(
 class _Squares:
     """A transport that users could write."""
 
-    max_samples = None
+    batch_size = None
 
     def solve(self, z_p, z_q, batch=None):
         return transports.SortedTransport().solve(z_p, z_q**2)
@@ -295,7 +295,7 @@ def test_the_table_of_the_preset_has_all_that_it_changes():
     ):
         if "frame" in changes:  # it depends on the number of columns
             changes["frame"] = "Random(64·d)"
-        changes["transport"] = changes["transport"].replace("max_samples=None", "")
+        changes["transport"] = changes["transport"].replace("batch_size=None", "")
         assert {name: f"`{value}`" for name, value in changes.items()} == documented
 
 
@@ -305,7 +305,7 @@ def test_plans_of_the_preset_are_the_papers():
     )
     assert (plan.method, plan.frame_kind) == ("CSWF ξ=10", frames.Random(192))
     assert (plan.transport, plan.standardize, plan.bandwidth) == (
-        transports.InterpolatedTransport(),
+        transports.PaperTransport(),
         False,
         0,
     )
@@ -324,7 +324,7 @@ def test_plans_of_the_preset_are_the_papers():
         "random",
         0,
     )
-    assert (plan.transport, plan.shrinkage) == (transports.InterpolatedTransport(), 0)
+    assert (plan.transport, plan.shrinkage) == (transports.PaperTransport(), 0)
     assert plan.n_directions == 13 * plan.layout.dimension
     assert {stage.n_steps for stage in plan.picture_stages} == {300}
 

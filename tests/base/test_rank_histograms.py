@@ -10,7 +10,7 @@ import torch
 from problems import batch_of_classes
 from sliceflow.base.distributed import DistributedHistogramTransport, across_ranks
 from sliceflow.base.ranks import Communicator
-from sliceflow.engine.batches import Batches, one_weighted_batch
+from sliceflow.engine.batches import Batches, make_weighted_batches
 from sliceflow.engine.clouds import ClassSlices, Cloud
 from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.flow import FlowSpec
@@ -20,7 +20,7 @@ from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import ShrunkTransport
 from sliceflow.engine.transports import (
     HistogramTransport,
-    InterpolatedTransport,
+    PaperTransport,
     SortedTransport,
 )
 
@@ -80,8 +80,8 @@ def test_every_class_has_its_own_maps_also_where_a_rank_has_none_of_it():
 def test_a_rank_whose_data_have_no_particles_sends_nothing():
     y_q = ClassIndices(torch.tensor([0, 0, 1, 1]))
     y_p = ClassIndices(torch.zeros(4, dtype=torch.int64))
-    with_particles = one_weighted_batch(torch.arange(0, 2), "cpu", y_p=y_p, y_q=y_q)
-    without = one_weighted_batch(torch.arange(2, 4), "cpu", y_p=y_p, y_q=y_q)
+    with_particles = make_weighted_batches(torch.arange(0, 2), "cpu", y_p=y_p, y_q=y_q)
+    without = make_weighted_batches(torch.arange(2, 4), "cpu", y_p=y_p, y_q=y_q)
     assert with_particles.weights is not None
     assert replace(with_particles, weights=None) == Batches()
     assert without.weights.tolist() == [0.0]
@@ -121,7 +121,7 @@ def test_one_rank_is_a_plain_fit_and_several_count():
     assert last.transport.histogram.n_bins == 4096
     for transport in (
         SortedTransport(),
-        InterpolatedTransport(),
+        PaperTransport(),
         ShrunkTransport(SortedTransport(), 1.0, (0.1,)),
     ):
         with pytest.raises(ValueError, match="sorts, which 2 ranks cannot do together"):

@@ -248,7 +248,7 @@ def test_a_model_of_usual_fits_may_take_its_memory():
 
 def test_a_transport_of_the_users_own_cannot_be_saved(tmp_path):
     class Own:
-        max_samples = None
+        batch_size = None
 
         def solve(self, *args):
             return sliceflow.transports.SortedTransport().solve(*args)

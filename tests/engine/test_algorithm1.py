@@ -22,7 +22,7 @@ from sliceflow.engine.flow import FlowSpec, ParticleNoise, replay, simulate
 from sliceflow.engine.frames import Random
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.transports import InterpolatedTransport
+from sliceflow.engine.transports import PaperTransport
 from sliceflow.estimators.pictures.flow_builder import PictureFlowBuilder
 from sliceflow.estimators.pictures.layout import Layout
 from sliceflow.estimators.pictures.pyramid import PyramidSubspace
@@ -116,9 +116,7 @@ def test_vectors_follow_algorithm_1_step_by_step(condition, xi, eta_over_d):
     n_steps = 6
     n_directions = 40
     d = x.shape[1]
-    stage = Stage(
-        "flow", Random(n_directions), n_steps, InterpolatedTransport(), eta_over_d
-    )
+    stage = Stage("flow", Random(n_directions), n_steps, PaperTransport(), eta_over_d)
     flow = FlowSpec([stage], Seed(1), width, xi)
     seen = []
     clouds = [
@@ -149,7 +147,7 @@ def test_vectors_follow_algorithm_1_step_by_step(condition, xi, eta_over_d):
 def test_offline_samples_skip_the_shaded_lines():
     """Fresh particles between the fitted ones, moved by the CDFs that were kept."""
     x, data, y_p, y_q, encoded_p, encoded_q, width = problem("labels")
-    stage = Stage("flow", Random(40), 1, InterpolatedTransport(), max_knots=None)
+    stage = Stage("flow", Random(40), 1, PaperTransport(), max_knots=None)
     flow = FlowSpec([stage], Seed(1), width, 10.0)
     particles = Cloud(as_points(x), encoded_p)
     theta = joint(flow, 0, particles)
@@ -249,7 +247,7 @@ def test_a_picture_stage_follows_algorithm_1_with_patches(
         n_knots=0,
         n_directions=n_directions,
         picture_stages=(PictureStage(*level, patch, n_steps),),
-        transport=InterpolatedTransport(),
+        transport=PaperTransport(),
         options=ImageOptions(clip=False, taper=0.0),
     )
     mask = torch.from_numpy(known)[:, None] if observed else None

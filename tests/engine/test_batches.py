@@ -43,10 +43,10 @@ def batch_at(batches, turn):
 
 def test_small_clouds_are_looked_at_whole():
     labels = ClassIndices(torch.arange(60) % 3)
-    for max_samples in (None, 60, 1000):
-        without_y = make_batches(60, 40, max_samples, Seed(0))
+    for batch_size in (None, 60, 1000):
+        without_y = make_batches(60, 40, batch_size, Seed(0))
         assert batch_at(without_y, 5) == WHOLE_BATCH
-        labeled = make_batches(60, 60, max_samples, Seed(0), y_p=labels, y_q=labels)
+        labeled = make_batches(60, 60, batch_size, Seed(0), y_p=labels, y_q=labels)
         assert batch_at(labeled, 5) == WHOLE_BATCH
 
 
@@ -60,8 +60,8 @@ def test_shares_that_differ_are_weighted_where_all_is_looked_at():
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000), st.integers(60, 700))
-def test_every_point_takes_its_turn(m, n, max_samples):
-    batches = make_batches(m, n, max_samples, Seed(0))
+def test_every_point_takes_its_turn(m, n, batch_size):
+    batches = make_batches(m, n, batch_size, Seed(0))
     seen_p = set()
     seen_q = set()
     pairs = set()
@@ -69,18 +69,18 @@ def test_every_point_takes_its_turn(m, n, max_samples):
         p, q = pair(batches, step)
         p = p or slice(0, m)
         q = q or slice(0, n)
-        assert p.stop - p.start <= max_samples or m <= max_samples
-        assert q.stop - q.start <= max_samples or n <= max_samples
+        assert p.stop - p.start <= batch_size or m <= batch_size
+        assert q.stop - q.start <= batch_size or n <= batch_size
         seen_p |= set(range(m)[p])
         seen_q |= set(range(n)[q])
         pairs.add((p.start, q.start))
     # A remainder that does not fill a batch is left out: below 16 points for every
     # batch.
-    assert len(seen_p) >= m - 17 * -(-m // max_samples)
-    assert len(seen_q) >= n - 17 * -(-n // max_samples)
+    assert len(seen_p) >= m - 17 * -(-m // batch_size)
+    assert len(seen_q) >= n - 17 * -(-n // batch_size)
     if batches.data is not None:
         assert sorted(batches.data_order.forward.tolist()) == list(range(n))
-        assert len(pairs) == -(-m // max_samples) * -(-n // max_samples)
+        assert len(pairs) == -(-m // batch_size) * -(-n // batch_size)
 
 
 @given(
@@ -90,10 +90,10 @@ def test_every_point_takes_its_turn(m, n, max_samples):
     st.integers(0, 5),
 )
 def test_every_batch_has_as_many_data_as_particles_of_each_class(
-    labels, m, max_samples, step
+    labels, m, batch_size, step
 ):
     classes_q = torch.tensor(labels)
-    if max(m, len(classes_q)) <= max_samples:
+    if max(m, len(classes_q)) <= batch_size:
         return
     present = classes_q.unique()
     classes_p = present[
@@ -102,7 +102,7 @@ def test_every_batch_has_as_many_data_as_particles_of_each_class(
     batches = make_batches(
         m,
         len(classes_q),
-        max_samples,
+        batch_size,
         Seed(0),
         y_p=ClassIndices(classes_p),
         y_q=ClassIndices(classes_q),
@@ -136,12 +136,12 @@ def test_continuous_conditions_are_matched_one_to_one():
     st.lists(st.integers(0, 4), min_size=30, max_size=150),
     st.integers(1, 29) | st.just(150),
 )
-def test_every_point_is_in_one_batch_of_each_round(labels_p, labels_q, max_samples):
+def test_every_point_is_in_one_batch_of_each_round(labels_p, labels_q, batch_size):
     classes = torch.tensor(sorted(labels_p)), torch.tensor(labels_q)
     batches = make_batches(
         len(classes[0]),
         len(classes[1]),
-        max_samples,
+        batch_size,
         Seed(0),
         y_p=SeparateClassIndices(classes[0], 5),
         y_q=SeparateClassIndices(classes[1], 5),
@@ -149,7 +149,7 @@ def test_every_point_is_in_one_batch_of_each_round(labels_p, labels_q, max_sampl
     assert sorted(batches.data_order.forward.tolist()) == list(range(len(labels_q)))
     classes = classes[0], classes[1][batches.data_order.forward]
     assert bool((classes[1].diff() >= 0).all())
-    if max(map(len, classes)) <= max_samples:
+    if max(map(len, classes)) <= batch_size:
         clouds = [
             Cloud(torch.zeros(1, len(own)), SeparateClassIndices(own, 5))
             for own in classes
@@ -161,11 +161,11 @@ def test_every_point_is_in_one_batch_of_each_round(labels_p, labels_q, max_sampl
         )
         return
     for side, own in enumerate(classes):
-        count = -(-len(own) // max_samples)
+        count = -(-len(own) // batch_size)
         for turn in range(2):
             seen = [pair(batches, turn * count + b)[side] for b in range(count)]
             assert sorted(torch.cat(seen).tolist()) == list(range(len(own)))
-            assert max(map(len, seen)) <= max_samples + 5
+            assert max(map(len, seen)) <= batch_size + 5
     for step in range(12):
         for indices, own, class_slices in zip(
             pair(batches, step),

@@ -18,16 +18,16 @@ from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import (
     AutoTransport,
     HistogramTransport,
-    InterpolatedTransport,
+    PaperTransport,
     SortedTransport,
 )
 
 FRAMES = [Orthogonal(), Random(30), Axis()]
 TRANSPORTS = [
     SortedTransport(),
-    InterpolatedTransport(max_samples=40),
-    HistogramTransport(32, max_samples=50),
-    AutoTransport(threshold=50),
+    PaperTransport(batch_size=40),
+    HistogramTransport(32, batch_size=50),
+    AutoTransport(max_sorted=50),
 ]
 CONDITIONS = {"none": 0, "labels": 3, "columns": 2}  # their condition_dim
 
@@ -85,7 +85,7 @@ def test_every_combination_keeps_the_invariants(frame, transport, condition):
     start, data = clouds(condition)
     error = [(x.mean(1) - data.x.mean(1)).norm() for x in (start.x, results[0])]
     assert error[1] < 0.5 * error[0]
-    if isinstance(frame, Axis) and isinstance(transport, InterpolatedTransport):
+    if isinstance(frame, Axis) and isinstance(transport, PaperTransport):
         return  # particles that share a datum are tied, and the paper's CDF jumps there
     # Kept as fitted, a model replayed on the particles' own noise is the simulation
     # again.

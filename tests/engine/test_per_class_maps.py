@@ -21,12 +21,12 @@ from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import ShrunkTransport, inverse_sample_sizes
 from sliceflow.engine.transports import (
     HistogramTransport,
-    InterpolatedTransport,
+    PaperTransport,
     SortedTransport,
 )
 
 SORTING = pytest.mark.parametrize(
-    "transport", [SortedTransport(), InterpolatedTransport()], ids=str
+    "transport", [SortedTransport(), PaperTransport()], ids=str
 )
 
 
@@ -95,7 +95,7 @@ def test_every_class_has_the_maps_that_it_would_have_alone(transport, problem):
 
 @pytest.mark.parametrize(
     "transport",
-    [SortedTransport(), InterpolatedTransport(), HistogramTransport(16)],
+    [SortedTransport(), PaperTransport(), HistogramTransport(16)],
     ids=str,
 )
 def test_classes_count_by_their_data_in_the_distance(transport):

@@ -27,7 +27,7 @@ from sliceflow.engine.transports import HistogramTransport, SortedTransport
 
 BOTH = pytest.mark.parametrize(
     "transport",
-    [SortedTransport(), HistogramTransport(64, max_samples=None)],
+    [SortedTransport(), HistogramTransport(64, batch_size=None)],
     ids=["sort", "bins"],
 )
 
@@ -89,7 +89,7 @@ def test_weights_mini_batches_and_mirror_images_count_as_fewer_rows():
         inverse_sample_sizes(200, 200, y_p=labels, y_q=few)[0]
         > inverse_sample_sizes(200, 200)[0]
     )
-    assert inverse_sample_sizes(200, 400, max_samples=100) == (1 / 100 + 1 / 100,)
+    assert inverse_sample_sizes(200, 400, batch_size=100) == (1 / 100 + 1 / 100,)
     assert inverse_sample_sizes(200, 400, distinct_share=0.5) == (1 / 200 + 1 / 200,)
     separate = SeparateClassIndices(labels.values, 3)
     few_separate = SeparateClassIndices(few.values, 3)
@@ -103,7 +103,7 @@ def test_every_class_has_its_own_noise():
     q = torch.cat((z[0][:, 30:], z[1][:, 300:]), 1)
     class_slices = (ClassSlices((0, 30, 330)),) * 2
     y = SeparateClassIndices(torch.tensor([0] * 30 + [1] * 300), 2)
-    bins = HistogramTransport(32, max_samples=None)
+    bins = HistogramTransport(32, batch_size=None)
     inverse_sizes = inverse_sample_sizes(330, 330, y_p=y, y_q=y)
     table = (
         ShrunkTransport(bins, 3.0, inverse_sizes)
@@ -148,7 +148,7 @@ def test_stages_that_match_marginals_are_never_shrunk():
     assert flow.stages[0].transport == ShrunkTransport(
         stages[0].transport, 2.0, (0.1,), n_shared_classes=3
     )
-    assert flow.stages[0].transport.max_samples == stages[0].transport.max_samples
+    assert flow.stages[0].transport.batch_size == stages[0].transport.batch_size
     assert flow.stages[1] == stages[1]
 
 
@@ -156,7 +156,7 @@ def test_a_flow_between_equal_distributions_ends_early():
     x = normal(4, 3000)
     y = normal(4, 3000, seed=1)
     plain = FlowSpec([Stage("flow", Orthogonal(), 200, SortedTransport())], Seed(0))
-    for kappa, least, max_samples in ((0.0, 200, 200), (6.0, 4, 60)):
+    for kappa, fewest, most in ((0.0, 200, 200), (6.0, 4, 60)):
         state = FlowState()
         flow = shrunk_flow(plain, kappa, inverse_sample_sizes(3000, 3000))
         particles = Cloud(x.clone())
@@ -167,5 +167,5 @@ def test_a_flow_between_equal_distributions_ends_early():
             ParticleNoise(Seed(1)),
             state=state,
         )
-        assert least <= state.steps_done <= max_samples
+        assert fewest <= state.steps_done <= most
         assert state.steps_done + state.steps_skipped == 200

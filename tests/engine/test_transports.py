@@ -1,6 +1,6 @@
 """One-dimensional transport against POT, closed forms, and itself.
 
-`test_algorithm1.py` writes out the two formulas of `InterpolatedTransport`.
+`test_algorithm1.py` writes out the two formulas of `PaperTransport`.
 """
 
 import numpy as np
@@ -18,15 +18,15 @@ from sliceflow.engine.maps import GridMaps, KnotMaps
 from sliceflow.engine.transports import (
     AutoTransport,
     HistogramTransport,
-    InterpolatedTransport,
+    PaperTransport,
     SortedTransport,
 )
 
 ALL = [
     SortedTransport(),
-    InterpolatedTransport(),
+    PaperTransport(),
     HistogramTransport(64),
-    AutoTransport(threshold=10),
+    AutoTransport(max_sorted=10),
 ]
 seeds = st.integers(0, 2**32 - 1)
 
@@ -44,8 +44,8 @@ def transported(transport, z_p, z_q, weights=None):
     ("kind", "parameters"),
     [
         *((HistogramTransport, {"n_bins": n}) for n in (0, 8.5)),
-        (SortedTransport, {"max_samples": 0.5}),
-        (AutoTransport, {"threshold": -1}),
+        (SortedTransport, {"batch_size": 0.5}),
+        (AutoTransport, {"max_sorted": -1}),
         (Random, {"n_directions": 0}),
     ],
 )
@@ -88,19 +88,19 @@ def test_sorted_with_unequal_counts_stays_within_one_datum_of_pots_plan(
 
 
 @given(seeds, st.integers(2, 12))
-def test_interpolated_puts_a_datum_at_the_share_of_weight_below_it(seed, n):
+def test_the_paper_puts_a_datum_at_the_share_of_weight_below_it(seed, n):
     rng = np.random.default_rng(seed)
     z_q = np.sort(rng.gamma(2, size=n))
     times = rng.integers(1, 4, size=n)
     total = int(times.sum())
     below = np.concatenate(([0], times.cumsum()[:-1]))
     z_p = np.sort(rng.normal(size=total))  # particle k has the level k/Σw
-    out = transported(InterpolatedTransport(), z_p, z_q, times.astype(float))
+    out = transported(PaperTransport(), z_p, z_q, times.astype(float))
     assert np.allclose(out[below], z_q, atol=1e-12)
     assert np.allclose(out, np.interp(np.arange(total), below, z_q), atol=1e-9)
     assert np.allclose(
-        transported(InterpolatedTransport(), z_p, z_q, np.full(n, 0.25)),
-        transported(InterpolatedTransport(), z_p, z_q),
+        transported(PaperTransport(), z_p, z_q, np.full(n, 0.25)),
+        transported(PaperTransport(), z_p, z_q),
     )
 
 
@@ -176,8 +176,8 @@ def test_integer_weights_are_repetitions(transport, seed):
 
 def test_auto_picks_by_size():
     z = torch.randn(1, 100)
-    assert isinstance(AutoTransport(threshold=200).solve(z, z).maps, KnotMaps)
-    assert isinstance(AutoTransport(threshold=199).solve(z, z).maps, GridMaps)
+    assert isinstance(AutoTransport(max_sorted=200).solve(z, z).maps, KnotMaps)
+    assert isinstance(AutoTransport(max_sorted=199).solve(z, z).maps, GridMaps)
 
 
 @pytest.mark.parametrize("transport", ALL, ids=str)

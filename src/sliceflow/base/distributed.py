@@ -65,7 +65,7 @@ class DistributedHistogramTransport:
 
     histogram: HistogramTransport
     ranks: Communicator
-    max_samples: None = None
+    batch_size: None = None
 
     def solve(
         self, z_p: Tensor, z_q: Tensor, batch: Batch = WHOLE_BATCH
@@ -76,7 +76,7 @@ class DistributedHistogramTransport:
         """
         weights = batch.weights
         if weights is not None and len(weights) == 1 and float(weights[0]) == 0:
-            # A rank without data has one column of weight 0; see `one_weighted_batch`.
+            # A rank without data has one column of weight 0: `make_weighted_batches`.
             z_q = z_q[:, :0]
             weights = weights[:0]
         parts_p = [z_p]

@@ -12,7 +12,7 @@ Algorithm 1, step by step. What still differs:
 - Offline samples use maps with fewer knots. The paper keeps all particles and data as
   knots.
 - The paper does not say how many particles the CDFs of CIFAR-10 and CelebA use; see
-  `InterpolatedTransport(max_samples=)`.
+  `PaperTransport(batch_size=)`.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def _in_turn(
 class StepTarget(Protocol):
     """What a flow moves particles onto."""
 
-    def at(self, step: Step) -> tuple[Cloud, Batch]:
+    def data_and_batch(self, step: Step) -> tuple[Cloud, Batch]:
         """The data of a step, in the subspace of its stage, and the batch to fit to."""
 
 
@@ -153,7 +153,7 @@ class Target:
         """The batches: which particles and data each step is fitted to."""
         return self.load_batches()
 
-    def at(self, step: Step) -> tuple[Cloud, Batch]:
+    def data_and_batch(self, step: Step) -> tuple[Cloud, Batch]:
         """The data of a step, in the subspace of its stage, and the batch to fit to."""
         data = self._ordered_data(step)
         return data, self.batches.at_step(step.steps_before, step.particles, data)
@@ -188,7 +188,7 @@ class AnalyticTarget:
     projections (h, 0) of data.
     """
 
-    def at(self, step: Step) -> tuple[Cloud, Batch]:
+    def data_and_batch(self, step: Step) -> tuple[Cloud, Batch]:
         """A cloud without points, and the batch of all particles."""
         x = step.particles.x
         return Cloud(x.new_zeros(len(x), 0)), WHOLE_BATCH
@@ -197,14 +197,14 @@ class AnalyticTarget:
 def make_batches(
     m: int,
     n: int,
-    max_samples: int | None,
+    batch_size: int | None,
     seed: Seed,
     device: torch.device | str = "cpu",
     *,
     y_p: FlowY | None = None,
     y_q: FlowY | None = None,
 ) -> Batches:
-    """Batches of at most `max_samples` of m particles and of n data, in one process.
+    """Batches of at most `batch_size` of m particles and of n data, in one process.
 
     `y_p` and `y_q` are the conditions of particles and data, if the flow uses
     them. Every batch then has as many data as particles of each condition. If these are
@@ -212,22 +212,22 @@ def make_batches(
     are sorted by class.
     """
     if y_p is None or y_q is None:
-        return _batches_without_y(m, n, max_samples, seed, device)
+        return _batches_without_y(m, n, batch_size, seed, device)
     y_p = y_p.to(device)
     y_q = y_q.to(device)
     if isinstance(y_p, SeparateClassIndices) and isinstance(y_q, SeparateClassIndices):
-        return _batches_of_separate_classes(max_samples, seed, y_p=y_p, y_q=y_q)
-    return _batches_by_condition(max_samples, seed, device, y_p=y_p, y_q=y_q)
+        return _batches_of_separate_classes(batch_size, seed, y_p=y_p, y_q=y_q)
+    return _batches_by_condition(batch_size, seed, device, y_p=y_p, y_q=y_q)
 
 
 def _batches_without_y(
-    m: int, n: int, max_samples: int | None, seed: Seed, device: torch.device | str
+    m: int, n: int, batch_size: int | None, seed: Seed, device: torch.device | str
 ) -> Batches:
     """Batches of particles and data without conditions: all pairs of parts meet."""
-    if max_samples is None or max(m, n) <= max_samples:
+    if batch_size is None or max(m, n) <= batch_size:
         return Batches()
-    parts_p = _equal_slices(m, max_samples)
-    parts_q = _equal_slices(n, max_samples)
+    parts_p = _equal_slices(m, batch_size)
+    parts_q = _equal_slices(n, batch_size)
     data_in_turn = []
     for turn in range(len(parts_q)):
         for b in range(len(parts_p)):
@@ -241,7 +241,7 @@ def _batches_without_y(
 
 
 def _batches_by_condition(
-    max_samples: int | None,
+    batch_size: int | None,
     seed: Seed,
     device: torch.device | str,
     *,
@@ -251,14 +251,14 @@ def _batches_by_condition(
     """Batches with as many data as particles of each condition, if they share maps."""
     m = len(y_p)
     n = len(y_q)
-    if max_samples is None or max(m, n) <= max_samples:
-        return one_weighted_batch(slice(None), device, y_p=y_p, y_q=y_q)
+    if batch_size is None or max(m, n) <= batch_size:
+        return make_weighted_batches(slice(None), device, y_p=y_p, y_q=y_q)
     groups = point_groups(y_p=y_p, y_q=y_q)
     if groups is None:
-        return _batches_without_y(m, n, max_samples, seed, device)
+        return _batches_without_y(m, n, batch_size, seed, device)
     groups_p = groups[0].cpu()
     groups_q = groups[1].cpu()
-    parts_p = _equal_slices(m, max_samples)
+    parts_p = _equal_slices(m, batch_size)
     data_in_turn = []
     for indices in _matching_data(parts_p, groups_p, groups_q):
         data_in_turn.append(indices.to(device))
@@ -278,7 +278,7 @@ def _selections(parts: Sequence[PointIndices]) -> list[PointSelection]:
 
 
 def _batches_of_separate_classes(
-    max_samples: int | None,
+    batch_size: int | None,
     seed: Seed,
     *,
     y_p: SeparateClassIndices,
@@ -288,28 +288,28 @@ def _batches_of_separate_classes(
 
     Every batch has an equal share of each class.
     """
-    if max_samples is None or max(len(y_p), len(y_q)) <= max_samples:
+    if batch_size is None or max(len(y_p), len(y_q)) <= batch_size:
         return Batches(data_order=Permutation.sorting_classes(y_q))
     device = y_q.values.device
     shuffled = Permutation(seed.child("order").permutation(len(y_q)).to(device))
     # Class by class, at random within each.
     by_class = Permutation.sorting_classes(y_q.take(shuffled.forward))
     return Batches(
-        stratified_parts(ClassSlices.from_y(y_p), max_samples, device),
-        stratified_parts(ClassSlices.from_y(y_q), max_samples, device),
+        stratified_parts(ClassSlices.from_y(y_p), batch_size, device),
+        stratified_parts(ClassSlices.from_y(y_q), batch_size, device),
         shuffled.then(by_class),
     )
 
 
 def stratified_parts(
-    class_slices: ClassSlices, max_samples: int, device: torch.device
+    class_slices: ClassSlices, batch_size: int, device: torch.device
 ) -> list[PointSelection]:
-    """All points in parts of about `max_samples`, with an equal share of every class.
+    """All points in parts of about `batch_size`, with an equal share of every class.
 
     The points are sorted by class, as `class_slices` says, and so are those of each
     part.
     """
-    n_parts = math.ceil(class_slices.starts[-1] / max_samples)
+    n_parts = math.ceil(class_slices.starts[-1] / batch_size)
     parts = []
     for b in range(n_parts):
         indices_of_classes = []
@@ -324,10 +324,10 @@ def stratified_parts(
     return parts
 
 
-def one_weighted_batch(
+def make_weighted_batches(
     own_points: Tensor | slice, device: torch.device | str, *, y_p: FlowY, y_q: FlowY
 ) -> Batches:
-    """One batch of all points, with data weighted to the particles' shares.
+    """All points in every step, with data weighted to the particles' shares.
 
     Data of weight 0 are left out. `y_p` and `y_q` are the conditions of the
     particles and data of all ranks; this rank has the data `own_points`.
@@ -345,12 +345,12 @@ def one_weighted_batch(
     return Batches(data=data, weights=weights[used].to(device))
 
 
-def _equal_slices(n: int, max_samples: int) -> list[slice]:
-    """0 to n − 1 in as few equal parts of at most `max_samples` as possible.
+def _equal_slices(n: int, batch_size: int) -> list[slice]:
+    """0 to n − 1 in as few equal parts of at most `batch_size` as possible.
 
     A remainder that fills no part is left out.
     """
-    n_parts = math.ceil(n / max_samples)
+    n_parts = math.ceil(n / batch_size)
     size = n // n_parts
     if n_parts > 1 and size > _MIN_ALIGNED:
         size -= size % _ALIGNMENT

@@ -122,7 +122,7 @@ def simulate(
                         particles=moving,
                         particles_before_stage=particles,
                     )
-                    data, batch = target.at(step)
+                    data, batch = target.data_and_batch(step)
                     frame = step.make_frame(data)
                     z_p = frame.project(step.particles, batch.particles)
                     z_q = frame.project(data, batch.data)

@@ -82,7 +82,7 @@ class GaussianizingTransport:
     relaxation: float = 1.0
     n_iterations: int = 4
 
-    max_samples: ClassVar[int | None] = None
+    batch_size: ClassVar[int | None] = None
 
     def solve(
         self, z_p: Tensor, z_q: Tensor, batch: Batch = WHOLE_BATCH

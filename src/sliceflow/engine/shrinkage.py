@@ -61,9 +61,9 @@ class ShrunkTransport:
     sum_over_ranks: Callable[[Tensor], Tensor] = _sum_in_one_process
 
     @property
-    def max_samples(self) -> int | None:
+    def batch_size(self) -> int | None:
         """The most particles and data of a step: those of the shrunk transport."""
-        return self.transport.max_samples
+        return self.transport.batch_size
 
     def solve(
         self, z_p: Tensor, z_q: Tensor, batch: Batch = WHOLE_BATCH
@@ -131,7 +131,7 @@ def inverse_sample_sizes(
     *,
     y_p: FlowY | None = None,
     y_q: FlowY | None = None,
-    max_samples: int | None = None,
+    batch_size: int | None = None,
     distinct_share: float = 1.0,
 ) -> tuple[float, ...]:
     """1/m + 1/n for m particles and n data: the noise of a map is proportional to it.
@@ -140,7 +140,7 @@ def inverse_sample_sizes(
     ----------
     m, n : the numbers of particles and data
     y_p, y_q : the conditions of particles and data, if the flow uses them
-    max_samples : how many particles and data one step uses; None is all of them
+    batch_size : how many particles and data one step uses; None is all of them
     distinct_share : the share of different data, such as ½ if half of them are mirror
         images
 
@@ -148,8 +148,8 @@ def inverse_sample_sizes(
     -------
     inverse_sizes : (1,), or (C,), one for each class, if they have separate maps
     """
-    share_p = _share_of_batch(m, max_samples)
-    share_q = _share_of_batch(n, max_samples) * distinct_share
+    share_p = _share_of_batch(m, batch_size)
+    share_q = _share_of_batch(n, batch_size) * distinct_share
     if y_p is not None and y_q is not None:
         if isinstance(y_p, SeparateClassIndices) and isinstance(
             y_q, SeparateClassIndices
@@ -166,11 +166,11 @@ def inverse_sample_sizes(
     return (_inverse_size(share_p * m, share_q * n),)
 
 
-def _share_of_batch(size: int, max_samples: int | None) -> float:
+def _share_of_batch(size: int, batch_size: int | None) -> float:
     """The share of `size` particles or data that one step uses."""
-    if max_samples is None:
+    if batch_size is None:
         return 1.0
-    return min(1.0, max_samples / max(1, size))
+    return min(1.0, batch_size / max(1, size))
 
 
 def _inverse_size(m: float, n: float) -> float:

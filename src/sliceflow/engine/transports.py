@@ -33,7 +33,7 @@ __all__ = [
     "BuiltinTransport",
     "HistogramTransport",
     "Histograms",
-    "InterpolatedTransport",
+    "PaperTransport",
     "SavedTransport",
     "SortedTransport",
     "Transport",
@@ -41,12 +41,12 @@ __all__ = [
     "TransportSolution",
 ]
 
-# `InterpolatedTransport` sorts this many values at a time, which bounds its memory.
+# `PaperTransport` sorts this many values at a time, which bounds its memory.
 _MAX_SORTED_VALUES = 1 << 30
 # The most particles and data that a histogram counts in one step. Fewer are faster and
 # worse: 16,384 points a step instead of all raise MNIST's FD from 2.29 to 2.50, and
 # from .20 to .70 with labels (benchmarks/RESULTS.md).
-MAX_COUNTED_SAMPLES = 1 << 17
+MAX_COUNTED_POINTS = 1 << 17
 
 
 class TransportSolution(NamedTuple):
@@ -103,7 +103,7 @@ class Transport(Protocol):
     """A method to solve for maps from projected particles to projected data."""
 
     @property
-    def max_samples(self) -> int | None:
+    def batch_size(self) -> int | None:
         """The most particles, and the most data, that one step is fitted to.
 
         Each step takes others of them, and its maps then move all particles. None takes
@@ -140,12 +140,12 @@ class SortedTransport:
     Each sample sits at the middle of its mass, so that any M particles and N data match
     without bias. If M = N, without ties, the k-th particle moves exactly to the k-th
     datum. Tied particles move together. No particle moves into a gap of the data that
-    is far wider than the adjacent gaps. `InterpolatedTransport` is the paper's method.
+    is far wider than the adjacent gaps. `PaperTransport` is the paper's method.
     The cost is O(M log M + N log N) per direction.
 
     Parameters
     ----------
-    max_samples : int or None, default None
+    batch_size : int or None, default None
         Fit to this many particles and data, different ones in each step, as the paper
         does on CIFAR-10 and CelebA. None uses all.
 
@@ -160,10 +160,10 @@ class SortedTransport:
     tensor([[15.]])
     """
 
-    max_samples: int | None = None
+    batch_size: int | None = None
 
     def __post_init__(self) -> None:
-        require_int("max_samples", self.max_samples, 1, others=(None,))
+        require_int("batch_size", self.batch_size, 1, others=(None,))
 
     def solve(
         self, z_p: Tensor, z_q: Tensor, batch: Batch = WHOLE_BATCH
@@ -226,7 +226,7 @@ class SortedTransport:
 
 
 @dataclass(frozen=True)
-class InterpolatedTransport(SortedTransport):
+class PaperTransport(SortedTransport):
     """The paper's transport: both CDFs interpolate linearly between sorted samples.
 
     With samples z_0 ≤ … ≤ z_{n-1} (the paper's appendix on CDF estimation), T = F_q⁻¹ ∘
@@ -242,13 +242,13 @@ class InterpolatedTransport(SortedTransport):
 
     Parameters
     ----------
-    max_samples : int or None, default None
+    batch_size : int or None, default None
         Fit to this many particles and data, different ones in each step. None uses all.
 
     Examples
     --------
     >>> z_p, z_q = torch.tensor([[3.0, 1.0, 2.0, 4.0]]), torch.tensor([[10.0, 20.0]])
-    >>> z_p + InterpolatedTransport().solve(z_p, z_q).dz  # F_p is ½, 0, ¼ and ¾
+    >>> z_p + PaperTransport().solve(z_p, z_q).dz  # F_p is ½, 0, ¼ and ¾
     tensor([[20., 10., 15., 20.]])
     """
 
@@ -378,7 +378,7 @@ class HistogramTransport:
     n_bins : int, default 256
         Bins for the particles and for the data. Conditions that spread the projections
         need more: each of C classes gets about n_bins/C of them.
-    max_samples : int or None, default 131072
+    batch_size : int or None, default 131072
         Count at most this many particles and data, different ones in each step. None
         counts all. Fewer are faster and a little worse, with class labels clearly
         worse.
@@ -392,11 +392,11 @@ class HistogramTransport:
     """
 
     n_bins: int = 256
-    max_samples: int | None = MAX_COUNTED_SAMPLES
+    batch_size: int | None = MAX_COUNTED_POINTS
 
     def __post_init__(self) -> None:
         require_int("n_bins", self.n_bins, 1)
-        require_int("max_samples", self.max_samples, 1, others=(None,))
+        require_int("batch_size", self.batch_size, 1, others=(None,))
 
     def solve(
         self, z_p: Tensor, z_q: Tensor, batch: Batch = WHOLE_BATCH
@@ -532,7 +532,7 @@ class AlignedHistogramTransport(HistogramTransport):
 
 @dataclass(frozen=True)
 class AutoTransport:
-    """Sorts up to `threshold` particles and data in total, and counts more of them.
+    """Sorts up to `max_sorted` particles and data in total, and counts more of them.
 
     It is a `SortedTransport` or a `HistogramTransport`. Sorting is exact, and fast
     enough for few points. Counting takes two passes over memory for any number of them.
@@ -542,28 +542,28 @@ class AutoTransport:
 
     Parameters
     ----------
-    threshold : int, default 5000
+    max_sorted : int, default 5000
         The most particles and data in total that are sorted. A larger number is exact
         for more points, and slower.
     n_bins : int, default 1024
         As in `HistogramTransport`.
-    max_samples : int or None, default 131072
+    batch_size : int or None, default 131072
         As in `HistogramTransport`.
 
     Examples
     --------
-    >>> transport = AutoTransport(threshold=1000)
+    >>> transport = AutoTransport(max_sorted=1000)
     >>> type(transport.choose(900)).__name__, type(transport.choose(2000)).__name__
     ('SortedTransport', 'HistogramTransport')
     """
 
-    threshold: int = 5_000
+    max_sorted: int = 5_000
     n_bins: int = 1024
-    max_samples: int | None = MAX_COUNTED_SAMPLES
+    batch_size: int | None = MAX_COUNTED_POINTS
 
     def __post_init__(self) -> None:
-        require_int("threshold", self.threshold, 0)
-        HistogramTransport(self.n_bins, self.max_samples)  # checks them
+        require_int("max_sorted", self.max_sorted, 0)
+        HistogramTransport(self.n_bins, self.batch_size)  # checks them
 
     def solve(
         self, z_p: Tensor, z_q: Tensor, batch: Batch = WHOLE_BATCH
@@ -576,13 +576,13 @@ class AutoTransport:
 
         Several ranks always count, because only counts add up over ranks.
         """
-        if n <= self.threshold and n_ranks == 1:
-            return SortedTransport(self.max_samples)
-        return HistogramTransport(self.n_bins, self.max_samples)
+        if n <= self.max_sorted and n_ranks == 1:
+            return SortedTransport(self.batch_size)
+        return HistogramTransport(self.n_bins, self.batch_size)
 
 
 # Names of transports, for the parameter `transport`; see `resolve_transport`.
-TransportName = Literal["auto", "sorted", "histogram", "interpolated"]
+TransportName = Literal["auto", "sorted", "histogram", "paper"]
 
 
 def resolve_transport(
@@ -604,8 +604,8 @@ def resolve_transport(
     """
     if transport == "sorted":
         return SortedTransport()
-    if transport == "interpolated":
-        return InterpolatedTransport()
+    if transport == "paper":
+        return PaperTransport()
     if transport == "histogram":
         return histogram
     if transport == "auto":
@@ -616,9 +616,7 @@ def resolve_transport(
     return transport
 
 
-BuiltinTransport = (
-    SortedTransport | InterpolatedTransport | HistogramTransport | AutoTransport
-)
+BuiltinTransport = SortedTransport | PaperTransport | HistogramTransport | AutoTransport
 # The type of fields in saved dataclasses. A user's own transport runs as well, but
 # cannot be written to a file.
 SavedTransport = Annotated[Transport, BuiltinTransport]

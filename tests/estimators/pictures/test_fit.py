@@ -88,8 +88,8 @@ def test_a_rare_class_is_sampled_as_itself(n_rare, amplifier):
 def test_steps_that_look_at_few_columns_give_nearly_what_all_give():
     images, labels = shades((500, 3, 400))
     expected_brightness = np.array([40, 125, 210])
-    at_once = HistogramTransport(64, max_samples=None)
-    in_batches = HistogramTransport(64, max_samples=60)
+    at_once = HistogramTransport(64, batch_size=None)
+    in_batches = HistogramTransport(64, batch_size=60)
     for changes in (dict(amplifier=math.inf), dict(amplifier=10.0, steps_per_stage=8)):
         settings_ = SHADES | changes
         whole = ImageFlow(**settings_ | dict(transport=at_once)).fit(images, labels)

@@ -160,7 +160,7 @@ def test_particles_have_the_known_pixels_of_the_pictures(top):
     def sorted_top_halves(x):
         return sorted(x[:, :4].reshape(300, -1).tolist())
 
-    in_batches = HistogramTransport(32, max_samples=100)
+    in_batches = HistogramTransport(32, batch_size=100)
     batched = ImageFlow(**QUICK, known="top", transport=in_batches).fit(IMAGES)
     for flow in (top, batched):
         assert sorted_top_halves(flow.particles_) == sorted_top_halves(IMAGES)

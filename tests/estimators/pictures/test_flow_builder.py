@@ -62,7 +62,7 @@ def test_single_pixels_are_exact_and_come_after_everything_else():
         builder(shrinkage=2.0).flow_spec((0.1,)).stages
     )  # coarse, fine, single pixels
     shrunk = ShrunkTransport(HISTOGRAM, 2.0, (0.1,))
-    aligned = AlignedHistogramTransport(32, HISTOGRAM.max_samples, (-1.0, 64 / 17 - 1))
+    aligned = AlignedHistogramTransport(32, HISTOGRAM.batch_size, (-1.0, 64 / 17 - 1))
     assert [stage.transport for stage in stages] == [shrunk, shrunk, aligned]
     assert [stage.max_knots for stage in stages] == [12, 12, 512]
     assert [stage.taper for stage in stages] == [0, 0.5, 0]

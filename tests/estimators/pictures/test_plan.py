@@ -98,7 +98,7 @@ def test_the_automatic_amplifier_holds_large_classes_apart():
         ("sorted", 90_000, 90_000, 10.0),
         (SortedTransport(), 90_000, 90_000, 10.0),
         (HistogramTransport(8), 10, 2000, math.inf),
-        (AutoTransport(threshold=10**6), 9000, 2000, 10.0),
+        (AutoTransport(max_sorted=10**6), 9000, 2000, 10.0),
     ):
         assert choose_amplifier("auto", transport, m, n, 2) == expected
     assert choose_amplifier(3, "auto", 9000, 9000, 2) == 3.0
@@ -133,7 +133,7 @@ def test_there_are_as_many_clusters_as_pictures_allow():
         ("auto", 1, 12, 60_000, digit, 12),
         ("sorted", 1, 10_000, 60_000, digit, 1),
         (HistogramTransport(8), 1, 100, 60_000, digit, 30),
-        (AutoTransport(threshold=10**6), 1, 10_000, 60_000, digit, 1),
+        (AutoTransport(max_sorted=10**6), 1, 10_000, 60_000, digit, 1),
     ):
         assert chosen(transport, steps, m, n, shape) == expected
     n_faces = 9_000  # and as many mirror images, which are not different
@@ -166,11 +166,11 @@ def test_shrinkage_depends_on_steps_and_pictures():
 def test_memory_decides_how_many_columns_a_step_looks_at(monkeypatch):
     """The stage has 36 directions at most; a step looks at 4096 columns at least."""
     flow = pictures(
-        transport=HistogramTransport(16, max_samples=50_000),
+        transport=HistogramTransport(16, batch_size=50_000),
         n_particles=60_000,
         schedule="5[2]",
     )
-    for memory, max_samples, of_gpu in (
+    for memory, batch_size, of_gpu in (
         (10**12, 50_000, 50_000),
         (8 * 288 * 5000, 5000, 10_000),
         (1, 4096, 4096),
@@ -180,7 +180,7 @@ def test_memory_decides_how_many_columns_a_step_looks_at(monkeypatch):
             lambda device, m=memory: m,
         )
         plan = flow.plan(PICTURES)
-        assert plan.batch_size == max_samples
+        assert plan.batch_size == batch_size
         assert choose_batch_size(plan, torch.device("cuda")) == of_gpu
 
 

@@ -93,8 +93,8 @@ def test_degenerate_rows_are_legal():
 @pytest.mark.parametrize(
     "transport",
     [
-        transports.HistogramTransport(64, max_samples=500),
-        transports.SortedTransport(max_samples=500),
+        transports.HistogramTransport(64, batch_size=500),
+        transports.SortedTransport(batch_size=500),
     ],
 )
 def test_steps_that_look_at_few_columns_end_near_the_data(transport):
@@ -241,7 +241,7 @@ def test_a_flow_that_ignores_y_does_not_see_it():
     "changes",
     [
         {},
-        dict(transport=transports.HistogramTransport(16, max_samples=40)),
+        dict(transport=transports.HistogramTransport(16, batch_size=40)),
         dict(frame=frames.Random(7), entropy=0.01),
         dict(standardize=False),
     ],
@@ -356,15 +356,15 @@ def test_listeners_get_the_stored_steps_and_kept_axis_steps_are_not_stored(rng):
 
 
 def test_ranks_use_all_points_whatever_the_limit_of_a_step():
-    """Several ranks make no batches: nothing of a fit depends on `max_samples`."""
+    """Several ranks make no batches: nothing of a fit depends on `batch_size`."""
     x = np.random.default_rng(0).normal(size=(500, 3))
     ranks = Communicator(0, 2)
     planned_fits = []
-    for max_samples in (40, None):
+    for batch_size in (40, None):
         flow = SlicedWassersteinFlow(
             n_particles=2000,
             n_steps=5,
-            transport=transports.HistogramTransport(16, max_samples=max_samples),
+            transport=transports.HistogramTransport(16, batch_size=batch_size),
             standardize=False,  # or ranks would have to talk to each other
             options=VectorOptions(shrinkage=1.0, smoothing=0),
             device="cpu",

@@ -4,7 +4,7 @@ A step may fit its maps to a part of the particles and pictures, the points of t
 clouds; the maps then move all particles. Several numbers limit these points. They are
 decided in this order, and none is ever larger than the one before:
 
-1. ``transport.max_samples`` is the limit that the user sets, for particles and for
+1. ``transport.batch_size`` is the limit that the user sets, for particles and for
    pictures. The default is `choices.MAX_POINTS_PER_STEP`.
 2. ``plan.batch_size`` is this limit, lowered by `choose_batch_size` to what the device
    can hold. From here on it alone counts. None is no limit: a step uses all points. It
@@ -28,7 +28,7 @@ from sliceflow.devices import total_memory
 from sliceflow.engine.batches import (
     Batches,
     make_batches,
-    one_weighted_batch,
+    make_weighted_batches,
     stratified_parts,
 )
 from sliceflow.engine.clouds import ClassSlices, Permutation
@@ -56,7 +56,7 @@ def choose_batch_size(plan: PicturePlan, device: torch.device) -> int | None:
     They fit into a share of the total memory: not of the free memory, because the batch
     size changes the result of a fit.
     """
-    batch_size = plan.transport.max_samples
+    batch_size = plan.transport.batch_size
     if plan.n_ranks > 1 or batch_size is None:
         return None
     on_cpu = device.type == "cpu"
@@ -137,4 +137,4 @@ def batches_of_all_points(
         return Batches()
     if isinstance(y_q, SeparateClassIndices):
         return Batches(data_order=Permutation.sorting_classes(data.own_y))
-    return one_weighted_batch(data.indices.cpu(), data.device, y_p=y_p, y_q=y_q)
+    return make_weighted_batches(data.indices.cpu(), data.device, y_p=y_p, y_q=y_q)

@@ -311,7 +311,7 @@ def choose_picture_transport(
         n_points,
         n_ranks,
         HistogramTransport(n_bins, MAX_POINTS_PER_STEP),
-        AutoTransport(n_bins=n_bins, max_samples=MAX_POINTS_PER_STEP),
+        AutoTransport(n_bins=n_bins, batch_size=MAX_POINTS_PER_STEP),
     )
 
 

@@ -82,7 +82,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PicturePlan, PictureA
         "bottom", "left", "right", "border" (the center is missing), "center".
     transport : str or transport, default "auto"
         How to solve each direction: "auto" (histograms of 128 bins, or 1024 if classes
-        share maps; sorted for small clouds), "sorted", "histogram" or "interpolated",
+        share maps; sorted for small clouds), "sorted", "histogram" or "paper",
         or an object from `sliceflow.transports`.
     patch_basis : str, default "auto"
         The basis of a tile's directions: "pixels", a few "cosines", or "random", the

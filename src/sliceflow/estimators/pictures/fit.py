@@ -283,7 +283,7 @@ class RunningPictureFit:
             self.data.n,
             y_p=self.allocation.particle_y,
             y_q=self.allocation.row_y,
-            max_samples=plan.batch_size,
+            batch_size=plan.batch_size,
             distinct_share=distinct,
         )
 

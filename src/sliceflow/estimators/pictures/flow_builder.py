@@ -205,7 +205,7 @@ class PictureFlowBuilder:
         # beyond it.
         high = 2 * n_bins / (bins_per_value * n_values) - 1
         span = (-1.0, high)
-        aligned = AlignedHistogramTransport(n_bins, transport.max_samples, span)
+        aligned = AlignedHistogramTransport(n_bins, transport.batch_size, span)
         return aligned, SINGLE_PIXEL_BINS
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sliceflow.engine.transports import InterpolatedTransport
+from sliceflow.engine.transports import PaperTransport
 from sliceflow.estimators.pictures.parameters import PictureParameters
 
 
@@ -13,7 +13,7 @@ def paper_parameters(defaults: PictureParameters) -> PictureParameters:
     return replace(
         defaults,
         # App. C.2: linear interpolation of both sorted samples
-        transport=InterpolatedTransport(),
+        transport=PaperTransport(),
         amplifier=10.0,  # Sec. 6.2.1: ξ = 10 for all data sets
         schedule="paper",  # Table 2
         # Sec. 6: K = 10,000 to 20,000 steps in all; 300 for each of the 35, 38 or 45

@@ -93,7 +93,7 @@ class AxisSteps:
         the particles are sorted by class for the steps, and put back after the last.
         """
         n_particles = particles.x.shape[1]
-        batches = self.tuned.batches(n_particles, all_y, AXIS_TRANSPORT.max_samples)
+        batches = self.tuned.batches(n_particles, all_y, AXIS_TRANSPORT.batch_size)
         target = Target.from_cloud(self.data_cloud, batches)
         if isinstance(all_y, SeparateClassIndices):
             # One process has all particles: several have no maps of every class.

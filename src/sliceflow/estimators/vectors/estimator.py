@@ -82,7 +82,7 @@ class SlicedWassersteinFlow(
         object from `sliceflow.frames` such as ``frames.Random(n_directions=10_000)``.
         "max-sliced" and "axis" do not see y: they take classes with amplifier ∞ only.
     transport : str or transport, default "auto"
-        How to solve each direction: "auto", "sorted", "histogram" or "interpolated", or
+        How to solve each direction: "auto", "sorted", "histogram" or "paper", or
         an object from `sliceflow.transports`.
     amplifier : float, default 10
         ξ, how strongly the flow separates conditions. 0 ignores y; ∞ fits separate maps

@@ -252,7 +252,7 @@ class RunningVectorFit:
             plan.n_rows * plan.draws_per_row,
             y_p=self.allocation.particle_y,
             y_q=self.tuned.data_y,
-            max_samples=plan.batch_size,
+            batch_size=plan.batch_size,
             distinct_share=1 / plan.draws_per_row,
         )
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from sliceflow.engine.transports import InterpolatedTransport
+from sliceflow.engine.transports import PaperTransport
 from sliceflow.estimators.vectors.parameters import VectorOptions, VectorParameters
 
 PAPER = VectorParameters(
     # App. C.2: linear interpolation of both sorted samples
-    transport=InterpolatedTransport(),
+    transport=PaperTransport(),
     amplifier=10.0,  # Sec. 6.2.1: ξ = 10 for all data sets
     # Algorithm 1: θ uniform on the sphere of R^(d+l), redrawn at every step; Sec. 6:
     # H = 10,000 for pictures. Rows of d columns take 64·d directions, at most 10,000

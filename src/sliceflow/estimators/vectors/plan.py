@@ -34,7 +34,7 @@ from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import (
     AutoTransport,
     HistogramTransport,
-    InterpolatedTransport,
+    PaperTransport,
     SavedTransport,
     SortedTransport,
     resolve_transport,
@@ -89,7 +89,7 @@ MAX_SHARED_MAP_KNOTS = 4096
 # columns projecting costs more than sorting or counting.
 BYTES_PER_BIN = 72
 NANOSECONDS_PER_VALUE = {"cpu": 60.0, "cuda": 1.0}
-NANOSECONDS_PER_INTERPOLATED_VALUE = {"cpu": 140.0, "cuda": 2.0}
+NANOSECONDS_PER_VALUE_OF_PAPER = {"cpu": 140.0, "cuda": 2.0}
 COLUMNS_OF_CHEAP_PROJECTION = 100
 # The time of a value that a finished map moves, as a share of that of a step, which
 # also sorts or counts it. Such values took 7 to 34 ns in 2 to 200 columns, on one
@@ -367,8 +367,8 @@ class VectorPlan(BaseVectorPlan):
             n_values += round(COST_OF_REPLAYED_VALUE * n_replayed) + n_axis_values
         n_values *= max(1, self.n_columns // COLUMNS_OF_CHEAP_PROJECTION)
         nanoseconds = NANOSECONDS_PER_VALUE
-        if isinstance(self.transport, InterpolatedTransport):
-            nanoseconds = NANOSECONDS_PER_INTERPOLATED_VALUE
+        if isinstance(self.transport, PaperTransport):
+            nanoseconds = NANOSECONDS_PER_VALUE_OF_PAPER
         return self.seconds_for(n_values, nanoseconds)
 
 
@@ -430,7 +430,7 @@ def plan_vectors(
     )
     batch_size = None
     if n_ranks == 1:
-        batch_size = transport.max_samples
+        batch_size = transport.batch_size
     return VectorPlan(
         device=str(device),
         n_ranks=n_ranks,

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sliceflow.base.ranks import Communicator, Shard
 from sliceflow.base.vector_rows import VectorRows
-from sliceflow.engine.batches import Batches, make_batches, one_weighted_batch
+from sliceflow.engine.batches import Batches, make_batches, make_weighted_batches
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
 from sliceflow.engine.random import Seed
@@ -99,25 +99,25 @@ class TunedVectorFit:
         return as_cloud(rows, y, self.planned_fit.device)
 
     def batches(
-        self, m: int, particle_y: FlowY | None, max_samples: int | None
+        self, m: int, particle_y: FlowY | None, batch_size: int | None
     ) -> Batches:
         """Which of m particles and of these data each step of a stage is fitted to.
 
         `particle_y` is the y of the particles of all ranks, in the order in which they
         move; if every class has maps of its own, in any order. A step takes at most
-        `max_samples`.
+        `batch_size`.
         """
         planned_fit = self.planned_fit
         if planned_fit.ranks.size > 1:
             if particle_y is None or self.data_y is None:
                 return Batches()
-            return one_weighted_batch(
+            return make_weighted_batches(
                 self.shard.slice, planned_fit.device, y_p=particle_y, y_q=self.data_y
             )
         return make_batches(
             m,
             planned_fit.plan.n_rows * planned_fit.plan.draws_per_row,
-            max_samples,
+            batch_size,
             planned_fit.seed.child("flow", "batches"),
             planned_fit.device,
             y_p=particle_y,
