@@ -20,7 +20,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.transports import HistogramTransport
 from sliceflow.errors import DataError
 from sliceflow.estimators.pictures.clusters import kmeans_centers, nearest_center
-from sliceflow.estimators.pictures.fit import RunningPictureFit
+from sliceflow.estimators.pictures.running import RunningPictureFit
 
 COUNTED = QUICK | dict(transport=HistogramTransport(64), amplifier=math.inf)
 

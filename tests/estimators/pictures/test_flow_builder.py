@@ -19,6 +19,7 @@ from sliceflow.engine.transports import (
     SortedTransport,
 )
 from sliceflow.estimators.pictures import schedules
+from sliceflow.estimators.pictures.costs import directions_per_stage
 from sliceflow.estimators.pictures.flow_builder import PictureFlowBuilder
 from sliceflow.estimators.pictures.pyramid import PyramidSubspace
 from sliceflow.estimators.pictures.tiles import RandomPatches, Tiles
@@ -49,12 +50,11 @@ def test_stages_have_the_directions_of_their_resolution(patch_basis):
     for i in range(2):
         assert isinstance(flow.stages[i].frame_kind, kind)
         cloud = Cloud(flow.stages[i].subspace.restrict(x))
+        n_directions = directions_per_stage(flow_builder.plan)[i]
         for k in range(5):
             frame = Step(flow, i, k, 0, cloud, Cloud(x)).make_frame()
             assert frame.count_directions(0) == flow_builder.directions_of_step(i, k)
-            assert (
-                frame.count_directions(0) <= flow_builder.plan.directions_per_stage[i]
-            )
+            assert frame.count_directions(0) <= n_directions
 
 
 def test_single_pixels_are_exact_and_come_after_everything_else():

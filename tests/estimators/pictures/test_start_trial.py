@@ -65,6 +65,26 @@ def test_noise_must_be_clearly_better(monkeypatch):
     assert plan.options.start == "noise"
 
 
+@pytest.mark.parametrize("labeled", [False, True])
+def test_noise_of_a_trial_is_planned_as_noise_of_the_user(rng, labeled):
+    pictures = squares_and_crosses(start_trial.MIN_PICTURES_OF_TRIAL, rng)
+    labels = np.arange(len(pictures)) % 2 if labeled else None
+
+    def flow(start):
+        return ImageFlow(
+            transport="histogram",
+            mirror=True,
+            random_state=0,
+            device="cpu",
+            options=ImageOptions(start=start),
+        )
+
+    planned_fit = flow("auto").prepare(pictures, labels).planned_fit
+    assert planned_fit.plan.mosaic_size > 0
+    from_noise = planned_fit.as_planned.starting_as_noise(planned_fit.parameters)
+    assert from_noise.plan == flow("noise").plan(pictures, labels)
+
+
 def test_a_start_of_the_user_is_not_tried(monkeypatch):
     plan, n_trials = plan_of_fit(monkeypatch, [], start=2)
     assert plan.mosaic_size == 2

@@ -34,6 +34,7 @@ from sliceflow.engine.batches import (
 from sliceflow.engine.clouds import ClassSlices, Permutation
 from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
 from sliceflow.engine.random import Seed
+from sliceflow.estimators.pictures.costs import directions_per_stage
 from sliceflow.estimators.pictures.plan import PicturePlan
 from sliceflow.estimators.pictures.rows import PictureData
 
@@ -65,7 +66,7 @@ def choose_batch_size(plan: PicturePlan, device: torch.device) -> int | None:
         divisor = GPU_MEMORY_DIVISOR
         if on_cpu:
             divisor = CPU_MEMORY_DIVISOR
-        bytes_per_point = BYTES_PER_DIRECTION * max(plan.directions_per_stage)
+        bytes_per_point = BYTES_PER_DIRECTION * max(directions_per_stage(plan))
         affordable = memory // divisor // bytes_per_point
         batch_size = min(batch_size, max(MIN_BATCH, affordable))
     if on_cpu and plan.options.dequantize_every == "stage":

@@ -69,6 +69,8 @@ MAX_POINTS_PER_STEP = 1 << 20
 # over a wide range.
 N_BINS = 128
 N_BINS_OF_SHARED_MAPS = 1024
+# The most bins of single pixels: two for each of 256 pixel values.
+MAX_SINGLE_PIXEL_BINS = 512
 # Knots kept of a map: one for this many particles, between the two limits. More knots
 # follow the map better, but also its noise.
 PARTICLES_PER_KNOT = 750

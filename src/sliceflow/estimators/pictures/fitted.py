@@ -25,6 +25,7 @@ from sliceflow.engine.model_steps import CompressedMaps, ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.engine.rotations import freeing_rotation_pools
 from sliceflow.errors import DataError
+from sliceflow.estimators.pictures import costs
 from sliceflow.estimators.pictures.flow_builder import (
     PictureFlowBuilder,
     replay_with_snapshots,
@@ -145,14 +146,15 @@ class FittedPictures(ConditionsMixin):
         """
         d = self.layout.dimension
         picture_bytes = 2 * d * np.dtype(self.layout.dtype).itemsize + 64
-        n_directions = max(self.plan.directions_per_stage)
+        n_directions = max(costs.directions_per_stage(self.plan))
         pass_bytes = 4 * min(n, self._samples_per_pass()) * (3 * d + n_directions)
         grid_bytes = 0
         for step in self.steps:
             if isinstance(step.maps, CompressedMaps):
                 n_values = step.maps.n_maps * (step.maps.n_bins + 1)
                 grid_bytes = max(grid_bytes, 24 * n_values)
-        return n * picture_bytes + pass_bytes + self.plan.frame_bytes + grid_bytes
+        frame_bytes = costs.frame_bytes(self.plan)
+        return n * picture_bytes + pass_bytes + frame_bytes + grid_bytes
 
     def _samples_per_pass(self) -> int:
         if self.device.type == "cpu":

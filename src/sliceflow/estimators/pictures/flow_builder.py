@@ -26,8 +26,9 @@ from sliceflow.engine.transports import (
     HistogramTransport,
     Transport,
 )
+from sliceflow.estimators.pictures.choices import MAX_SINGLE_PIXEL_BINS
 from sliceflow.estimators.pictures.masked_frames import MaskedFrameKind
-from sliceflow.estimators.pictures.plan import SINGLE_PIXEL_BINS, PicturePlan
+from sliceflow.estimators.pictures.plan import PicturePlan
 from sliceflow.estimators.pictures.pyramid import PyramidSubspace
 from sliceflow.estimators.pictures.schedules import PictureStage
 from sliceflow.estimators.pictures.tiles import RandomPatches, Tiles
@@ -196,7 +197,7 @@ class PictureFlowBuilder:
             return unchanged
         if not isinstance(transport, HistogramTransport):
             return unchanged
-        wanted = min(1 << int(n_values).bit_length(), SINGLE_PIXEL_BINS)
+        wanted = min(1 << int(n_values).bit_length(), MAX_SINGLE_PIXEL_BINS)
         n_bins = max(transport.n_bins, wanted)
         bins_per_value = n_bins // n_values
         if bins_per_value == 0:
@@ -206,7 +207,7 @@ class PictureFlowBuilder:
         high = 2 * n_bins / (bins_per_value * n_values) - 1
         span = (-1.0, high)
         aligned = AlignedHistogramTransport(n_bins, transport.batch_size, span)
-        return aligned, SINGLE_PIXEL_BINS
+        return aligned, MAX_SINGLE_PIXEL_BINS
 
 
 def _frame_seed_path(i: int) -> tuple[str | int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
@@ -12,15 +12,9 @@ import torch
 from sliceflow.base.fit_plan import FitPlan
 from sliceflow.base.particles import ParticleAllocation
 from sliceflow.base.ranks import Communicator
-from sliceflow.engine import frames
-from sliceflow.engine.compression import map_bytes
 from sliceflow.engine.flow import MapSharing, resolve_map_sharing
-from sliceflow.engine.frames import frame_bytes
-from sliceflow.engine.transports import (
-    HistogramTransport,
-    SavedTransport,
-)
-from sliceflow.estimators.pictures import choices, schedules
+from sliceflow.engine.transports import SavedTransport
+from sliceflow.estimators.pictures import choices, costs, schedules
 from sliceflow.estimators.pictures.layout import Layout
 from sliceflow.estimators.pictures.options import (
     MAX_KNOTS,
@@ -33,22 +27,7 @@ from sliceflow.estimators.pictures.parameters import (
 )
 from sliceflow.estimators.pictures.rows import PictureData
 from sliceflow.estimators.pictures.schedules import PictureStage
-from sliceflow.estimators.pictures.tiles import Tiles
 from sliceflow.saved_types import Between, Count
-
-# The most bins of single pixels: two for each of 256 pixel values.
-SINGLE_PIXEL_BINS = 512
-
-
-# Estimates of memory and time. Bytes of a bin: both counts, values, and the search for
-# bends. Nanoseconds for each value that a step projects and moves, and for each bin of
-# its maps, on one thread of a CPU (that of `devices.cpu_slowness`, where MNIST was
-# fitted by classes with quality "draft") or on one GPU: rough, since tiles differ in
-# size. Sorting took seven times as long as counting on an x86-64 CPU.
-BYTES_PER_BIN = 48
-NANOSECONDS_PER_VALUE = {"cpu": 12.0, "cuda": 0.02}
-NANOSECONDS_PER_SORTED_VALUE = {"cpu": 80.0, "cuda": 0.2}
-NANOSECONDS_PER_BIN = {"cpu": 75.0, "cuda": 0.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,39 +109,6 @@ class PicturePlan(FitPlan):
             "which the model keeps"
         )
 
-    @property
-    def directions_per_stage(self) -> list[int]:
-        """The most directions of a step, for each stage."""
-        if self.patch_basis == "random":
-            return [self.n_directions] * len(self.picture_stages)
-        c = self.layout.shape[0]
-        directions = []
-        for stage in self.picture_stages:
-            tiles = Tiles(c, stage.height, stage.width, stage.patch)
-            directions.append(tiles.max_directions(c * stage.height * stage.width))
-        return directions
-
-    @property
-    def n_maps(self) -> int:
-        """The most maps of all steps, of one class."""
-        directions = self.directions_per_stage
-        return sum(
-            n_directions * stage.n_steps
-            for n_directions, stage in zip(directions, self.picture_stages, strict=True)
-        )
-
-    @property
-    def frame_bytes(self) -> int:
-        """Memory to draw the directions of a step."""
-        if self.patch_basis == "random":
-            return 16 * self.n_directions * self.layout.dimension
-        largest_tile = max(
-            min(stage.patch, stage.height) * min(stage.patch, stage.width)
-            for stage in self.picture_stages
-        )
-        kind = frames.Orthogonal()
-        return frame_bytes(kind, self.layout.shape[0] * largest_tile, 0, 4)
-
     def summary(self) -> Sequence[tuple[str, object]]:
         """Names and values to print; those with the value "" are left out."""
         return [
@@ -230,66 +176,19 @@ class PicturePlan(FitPlan):
             return "none kept"
         return f"{self.n_knots} knots per map"
 
-    def fit_bytes(self, n_shard: int, m_shard: int) -> int:
-        """Memory of a fit on a rank with n pictures (and mirror images), m particles.
-
-        It counts clouds, the work of a step, the model, and stored pictures.
-        """
-        layout = self.layout
-        d = layout.dimension
-        n_classes = max(1, self.n_separate_classes)
-        pixel_bytes = 4
-        if layout.n_pixel_values is not None:
-            pixel_bytes = 1
-        # Four copies of the particles and three of the pictures, in float32.
-        clouds = 4 * 4 * d * m_shard + (3 * 4 + pixel_bytes) * d * n_shard
-
-        n_bins = None
-        step_bins = 0
-        if isinstance(self.transport, HistogramTransport):
-            n_bins = self.transport.n_bins
-            step_bins = n_bins
-            if layout.n_pixel_values is not None:
-                step_bins = max(n_bins, SINGLE_PIXEL_BINS)
-        n_points = self._points_of_step(m_shard) + self._points_of_step(n_shard)
-        direction_bytes = 4 * n_points + BYTES_PER_BIN * step_bins * n_classes
-        step = max(self.directions_per_stage) * direction_bytes + self.frame_bytes
-
-        are_shared = self.map_sharing == "shared"
-        map_size = map_bytes(self.n_knots, n_bins, are_shared)
-        model = self.n_maps * map_size * n_classes
-        if self.mosaic_size:  # every rank has all pictures
-            model += pixel_bytes * d * self.n_pictures
-        return clouds + step + model
-
     @property
     def nbytes(self) -> int:
         """Memory of the fit on each device, without the input data."""
-        n_shard = math.ceil(self.n_pictures / self.n_ranks)
-        return self.fit_bytes(n_shard, math.ceil(self.n_flow_particles / self.n_ranks))
+        return costs.fit_bytes(
+            self,
+            n_shard=math.ceil(self.n_pictures / self.n_ranks),
+            m_shard=math.ceil(self.n_flow_particles / self.n_ranks),
+        )
 
     @property
     def seconds(self) -> float:
         """About how long a fit takes on its device."""
-        # All particles are moved; those of the batch are also projected before.
-        n_points = (
-            self.n_flow_particles
-            + self._points_of_step(self.n_flow_particles)
-            + self._points_of_step(self.n_pictures)
-        )
-        n_values = self.n_maps * n_points
-        if not isinstance(self.transport, HistogramTransport):
-            return self.seconds_for(n_values, NANOSECONDS_PER_SORTED_VALUE)
-        n_maps = self.n_maps * max(1, self.n_separate_classes)
-        return self.seconds_for(n_values, NANOSECONDS_PER_VALUE) + self.seconds_for(
-            n_maps * self.transport.n_bins, NANOSECONDS_PER_BIN
-        )
-
-    def _points_of_step(self, n: int) -> int:
-        """How many of n particles or pictures a step uses to fit its maps."""
-        if self.batch_size is None:
-            return n
-        return min(n, self.batch_size)
+        return costs.fit_seconds(self)
 
 
 def plan_pictures(
@@ -325,14 +224,11 @@ def plan_pictures(
     )
 
     n_points = data.n + allocation.n_flow_particles
-    n_distinct_per_map = float(data.n)
-    if data.mirrored:
-        n_distinct_per_map /= 2
     if sharing == "separate":
         # Without particles that are added for the maps: `choose_amplifier` has decided
         # for separate maps by the same number.
         n_points = data.n + allocation.n_particles
-        n_distinct_per_map /= n_classes
+    n_distinct_per_map = _n_distinct_per_map(data.n, data.mirrored, sharing, n_classes)
     return PicturePlan(
         device=str(device),
         n_ranks=ranks.size,
@@ -359,6 +255,46 @@ def plan_pictures(
         ),
         options=options,
     )
+
+
+def plan_noise_start(plan: PicturePlan, parameters: PictureParameters) -> PicturePlan:
+    """The plan of the same fit, but from noise: with other steps and shrinkage.
+
+    `parameters` are those from which the fit was planned.
+    """
+    n_steps = choices.choose_steps_per_stage(
+        parameters,
+        shared_from_noise=plan.map_sharing != "separate",
+        device=torch.device(plan.device),
+    )
+    n_distinct_per_map = _n_distinct_per_map(
+        plan.n_pictures, plan.mirror, plan.map_sharing, plan.n_classes
+    )
+    return replace(
+        plan,
+        mosaic_size=0,
+        picture_stages=_picture_stages(parameters.schedule, plan.layout, n_steps),
+        shrinkage=choices.choose_shrinkage(
+            plan.options.shrinkage, n_distinct_per_map, n_steps
+        ),
+        options=replace(plan.options, start="noise"),
+    )
+
+
+def _n_distinct_per_map(
+    n: int, mirrored: bool, sharing: MapSharing, n_classes: int
+) -> float:
+    """The number of different pictures to which a map is fitted.
+
+    There are n pictures of all classes. Mirror images, if they are among them, are not
+    different.
+    """
+    n_distinct = float(n)
+    if mirrored:
+        n_distinct /= 2
+    if sharing == "separate":
+        n_distinct /= n_classes
+    return n_distinct
 
 
 def _picture_stages(

@@ -11,18 +11,22 @@ only if it is much better.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from sliceflow.base.flow_estimator import run_flow
+from sliceflow.base.ranks import ONE_PROCESS
+from sliceflow.engine.random import Seed
 from sliceflow.estimators.pictures.parameters import PictureParameters
 from sliceflow.estimators.pictures.plan import PicturePlan
+from sliceflow.estimators.pictures.rows import PictureRows
+from sliceflow.estimators.pictures.running import RunningPictureFit
+from sliceflow.estimators.pictures.tuned import TunedPictureFit
 from sliceflow.metrics.distances import principal_axes, two_sample_score
 from sliceflow.metrics.rows import as_flat_rows
-
-if TYPE_CHECKING:
-    from sliceflow.estimators.pictures.fit import PlannedPictureFit
 
 # With more pictures there is no trial, which would take longer than a fit on a GPU.
 MAX_PICTURES_OF_TRIAL = 3_000
@@ -44,43 +48,71 @@ MIN_AUC_GAIN = 0.1
 N_COMPONENTS = 32
 
 
-def needs_trial(plan: PicturePlan, n_ranks: int) -> bool:
+def needs_trial(plan: PicturePlan) -> bool:
     """Whether a trial decides where the particles of a planned fit start."""
     return (
         plan.options.start == "auto"
         and plan.mosaic_size > 0
-        and n_ranks == 1
+        and plan.n_ranks == 1
         and MIN_PICTURES_OF_TRIAL <= plan.n_pictures <= MAX_PICTURES_OF_TRIAL
     )
 
 
-def noise_is_better(planned_fit: PlannedPictureFit) -> bool:
+def noise_is_better(
+    plan: PicturePlan, rows: PictureRows, parameters: PictureParameters, seed: Seed
+) -> bool:
     """Whether samples are much more like held-out pictures if particles start as noise.
 
-    The other start is the mosaics of the planned fit.
+    The other start is the mosaics of the plan. Two small fits of some of the pictures
+    decide, or only the first.
+
+    Parameters
+    ----------
+    plan : of the fit of all pictures
+    rows : all pictures
+    parameters : those from which the fit was planned
+    seed : of the fit
     """
-    adapter = planned_fit.adapter
-    rows = planned_fit.rows
-    trial_seed = planned_fit.seed.child("start")
-    shuffled = np.argsort(trial_seed.normal(len(rows), 1).numpy().ravel())
-    n_held_out = int(HELD_OUT_SHARE * len(shuffled))
-    held_out = rows.pixels[shuffled[:n_held_out]]
-    train = rows.take(shuffled[n_held_out:][:MAX_FITTED_PICTURES])
+    trial_seed = seed.child("start")
+    split = _split(rows, trial_seed)
 
     def detection_of(start: int | Literal["noise"]) -> float:
         """The AUC with which samples of this start are told from held-out pictures."""
-        trial_adapter = adapter.with_parameters(
-            _trial_parameters(adapter.parameters, start, planned_fit.plan.amplifier)
+        trial_parameters = _trial_parameters(parameters, start, plan.amplifier)
+        samples = _particles_of_fit(
+            split.train, trial_parameters, trial_seed, torch.device(plan.device)
         )
-        result = trial_adapter.plan_fit(train, trial_seed).run(())
-        assert result.particles is not None
-        samples = adapter.read(result.particles.X, None).pixels
-        return _detection(samples, held_out, train.pixels)
+        return _detection(samples, split.held_out, split.train.pixels)
 
-    auc_of_mosaics = detection_of(planned_fit.plan.mosaic_size)
+    auc_of_mosaics = detection_of(plan.mosaic_size)
     if auc_of_mosaics < GOOD_DETECTION:
         return False
     return auc_of_mosaics - detection_of("noise") >= MIN_AUC_GAIN
+
+
+class _Split(NamedTuple):
+    """Pictures to fit in a trial, and pixels (n, c, h, w) of those that judge it."""
+
+    train: PictureRows
+    held_out: NDArray[Any]
+
+
+def _split(rows: PictureRows, seed: Seed) -> _Split:
+    """The pictures of a trial, drawn at random."""
+    shuffled = np.argsort(seed.normal(len(rows), 1).numpy().ravel())
+    n_held_out = int(HELD_OUT_SHARE * len(shuffled))
+    train = rows.take(shuffled[n_held_out:][:MAX_FITTED_PICTURES])
+    return _Split(train, held_out=rows.pixels[shuffled[:n_held_out]])
+
+
+def _particles_of_fit(
+    rows: PictureRows, parameters: PictureParameters, seed: Seed, device: torch.device
+) -> NDArray[Any]:
+    """The pixels (m, c, h, w) of the particles at the end of a fit of pictures."""
+    fit = TunedPictureFit.from_rows(rows, parameters, seed, device, ONE_PROCESS)
+    result = run_flow(RunningPictureFit(fit), (), ONE_PROCESS, checkpoints=None)
+    assert result.particles is not None, "the fit of a flow gives its particles"
+    return rows.layout.read(result.particles.X)
 
 
 def _trial_parameters(

@@ -1,0 +1,115 @@
+"""What a fit of pictures costs: estimates of memory and time, from its plan."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sliceflow.engine import frames
+from sliceflow.engine.compression import map_bytes
+from sliceflow.engine.transports import HistogramTransport
+from sliceflow.estimators.pictures.choices import MAX_SINGLE_PIXEL_BINS
+from sliceflow.estimators.pictures.tiles import Tiles
+
+if TYPE_CHECKING:
+    from sliceflow.estimators.pictures.plan import PicturePlan
+
+# Bytes of a bin: both counts, values, and the search for bends.
+BYTES_PER_BIN = 48
+# Nanoseconds for each value that a step projects and moves, and for each bin of its
+# maps, on one thread of a CPU (that of `devices.cpu_slowness`, where MNIST was fitted
+# by classes with quality "draft") or on one GPU: rough, since tiles differ in size.
+# Sorting took seven times as long as counting on an x86-64 CPU.
+NANOSECONDS_PER_VALUE = {"cpu": 12.0, "cuda": 0.02}
+NANOSECONDS_PER_SORTED_VALUE = {"cpu": 80.0, "cuda": 0.2}
+NANOSECONDS_PER_BIN = {"cpu": 75.0, "cuda": 0.0}
+
+
+def fit_bytes(plan: PicturePlan, n_shard: int, m_shard: int) -> int:
+    """Memory of a fit on a rank with n pictures (and mirror images) and m particles.
+
+    It counts clouds, the work of a step, the model, and stored pictures.
+    """
+    layout = plan.layout
+    d = layout.dimension
+    n_classes = max(1, plan.n_separate_classes)
+    pixel_bytes = 4
+    if layout.n_pixel_values is not None:
+        pixel_bytes = 1
+    # Four copies of the particles and three of the pictures, in float32.
+    clouds = 4 * 4 * d * m_shard + (3 * 4 + pixel_bytes) * d * n_shard
+
+    n_bins = None
+    step_bins = 0
+    if isinstance(plan.transport, HistogramTransport):
+        n_bins = plan.transport.n_bins
+        step_bins = n_bins
+        if layout.n_pixel_values is not None:
+            step_bins = max(n_bins, MAX_SINGLE_PIXEL_BINS)
+    n_points = _points_of_step(plan, m_shard) + _points_of_step(plan, n_shard)
+    direction_bytes = 4 * n_points + BYTES_PER_BIN * step_bins * n_classes
+    step = max(directions_per_stage(plan)) * direction_bytes + frame_bytes(plan)
+
+    are_shared = plan.map_sharing == "shared"
+    map_size = map_bytes(plan.n_knots, n_bins, are_shared)
+    model = _n_maps(plan) * map_size * n_classes
+    if plan.mosaic_size:  # every rank has all pictures
+        model += pixel_bytes * d * plan.n_pictures
+    return clouds + step + model
+
+
+def fit_seconds(plan: PicturePlan) -> float:
+    """About how long a fit takes on its device."""
+    # All particles are moved; those of the batch are also projected before.
+    n_points = (
+        plan.n_flow_particles
+        + _points_of_step(plan, plan.n_flow_particles)
+        + _points_of_step(plan, plan.n_pictures)
+    )
+    n_values = _n_maps(plan) * n_points
+    if not isinstance(plan.transport, HistogramTransport):
+        return plan.seconds_for(n_values, NANOSECONDS_PER_SORTED_VALUE)
+    n_maps = _n_maps(plan) * max(1, plan.n_separate_classes)
+    seconds_of_values = plan.seconds_for(n_values, NANOSECONDS_PER_VALUE)
+    n_bins = n_maps * plan.transport.n_bins
+    return seconds_of_values + plan.seconds_for(n_bins, NANOSECONDS_PER_BIN)
+
+
+def frame_bytes(plan: PicturePlan) -> int:
+    """Memory to draw the directions of a step."""
+    if plan.patch_basis == "random":
+        return 16 * plan.n_directions * plan.layout.dimension
+    largest_tile = max(
+        min(stage.patch, stage.height) * min(stage.patch, stage.width)
+        for stage in plan.picture_stages
+    )
+    n_tile_values = plan.layout.shape[0] * largest_tile
+    return frames.frame_bytes(frames.Orthogonal(), n_tile_values, 0, 4)
+
+
+def directions_per_stage(plan: PicturePlan) -> list[int]:
+    """The most directions of a step, for each stage."""
+    if plan.patch_basis == "random":
+        return [plan.n_directions] * len(plan.picture_stages)
+    c = plan.layout.shape[0]
+    directions = []
+    for stage in plan.picture_stages:
+        tiles = Tiles(c, stage.height, stage.width, stage.patch)
+        directions.append(tiles.max_directions(c * stage.height * stage.width))
+    return directions
+
+
+def _n_maps(plan: PicturePlan) -> int:
+    """The most maps of all steps, of one class."""
+    n_maps = 0
+    for n_directions, stage in zip(
+        directions_per_stage(plan), plan.picture_stages, strict=True
+    ):
+        n_maps += n_directions * stage.n_steps
+    return n_maps
+
+
+def _points_of_step(plan: PicturePlan, n: int) -> int:
+    """How many of n particles or pictures a step uses to fit its maps."""
+    if plan.batch_size is None:
+        return n
+    return min(n, plan.batch_size)
