@@ -14,8 +14,8 @@ from sliceflow.cli.measures import (
     FittedRun,
     choose_target,
     draw_samples,
-    finish,
     measure,
+    measure_and_report,
 )
 from sliceflow.cli.progress import progress_bars
 from sliceflow.cli.results import Result
@@ -71,7 +71,7 @@ def evaluate(
         _check_held_out(held_out)
         _announce_attack(folder, train, shadows, output)
         attacks = attack_half(fitted_run, shadows)
-    return finish(fitted_run, folder, attacks)
+    return measure_and_report(fitted_run, folder, attacks)
 
 
 def _measure_against(

@@ -30,7 +30,7 @@ from sliceflow.cli.failures import (
     rows_of_a_file,
 )
 from sliceflow.cli.info import CORE_PACKAGES, installed_versions
-from sliceflow.cli.measures import FittedRun, estimate_seconds, finish
+from sliceflow.cli.measures import FittedRun, estimate_seconds, measure_and_report
 from sliceflow.cli.messy_tables import all_problems
 from sliceflow.cli.progress import progress_bars
 from sliceflow.cli.results import Result
@@ -337,7 +337,7 @@ def _explain(
 def _finish(fitted_run: FittedRun, folder: RunFolder) -> Result:
     """What follows a fit that is written: samples, measures, the report, a summary."""
     try:
-        measures = finish(fitted_run, folder)
+        measures = measure_and_report(fitted_run, folder)
     except KeyboardInterrupt as error:
         fact = "interrupted; the fit itself is done and saved"
         hint = f"to measure it: {fitted_run.settings.command} --resume"

@@ -93,7 +93,9 @@ class Evidence(NamedTuple):
 NO_EVIDENCE = Evidence()
 
 
-def finish(run: FittedRun, folder: RunFolder, attacks: Attacks | None = None) -> Result:
+def measure_and_report(
+    run: FittedRun, folder: RunFolder, attacks: Attacks | None = None
+) -> Result:
     """Draw samples of a fitted model, measure them, write all files but the model.
 
     The samples are written first, for users who do not want to wait for the measures.

@@ -111,20 +111,20 @@ def as_numbers(column: pd.Series) -> tuple[Floats, bool]:
     kind = column_kind(column)
     if kind in ("integer", "float"):
         return column.to_numpy(np.float64, na_value=np.nan), False
-    present = column.notna().to_numpy()
+    observed = column.notna().to_numpy()
     numbers = np.full(len(column), np.nan)
     if kind in ("datetime", "timedelta"):
-        numbers[present] = _days(column[present])
+        numbers[observed] = _days(column[observed])
         return numbers, False
-    texts = column[present].astype(str)
+    texts = column[observed].astype(str)
     parsed = None
     if len(texts) > 0 and kind != "boolean":
         parsed = _parse_texts(texts)
     if parsed is not None:
-        numbers[present] = parsed
+        numbers[observed] = parsed
         return numbers, False
     codes, _ = pd.factorize(texts, sort=True)
-    numbers[present] = codes
+    numbers[observed] = codes
     return numbers, True
 
 

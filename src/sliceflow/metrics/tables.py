@@ -76,9 +76,9 @@ def association_matrix(rows: Floats, categories: Sequence[bool]) -> Floats:
     n_columns = len(categories)
     matrix = np.eye(n_columns)
     for i, j in combinations(range(n_columns), 2):
-        present = ~np.isnan(rows[:, i]) & ~np.isnan(rows[:, j])
-        a = rows[present, i]
-        b = rows[present, j]
+        observed = ~np.isnan(rows[:, i]) & ~np.isnan(rows[:, j])
+        a = rows[observed, i]
+        b = rows[observed, j]
         strength = _pair_association(a, b, categories[i], categories[j])
         matrix[i, j] = strength
         matrix[j, i] = strength

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from sliceflow.estimators.tables import conditional_draws
-from sliceflow.estimators.tables.trial_draws import iter_halves
+from sliceflow.estimators.tables import choose_given_draws
+from sliceflow.estimators.tables.trial_draws import iter_splits
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def one_comparison(monkeypatch):
     halves: for tests of what holds either way.
     """
 
-    def first_halves(*args):
-        return itertools.islice(iter_halves(*args), 1)
+    def first_splits(*args):
+        return itertools.islice(iter_splits(*args), 1)
 
-    monkeypatch.setattr(conditional_draws, "iter_halves", first_halves)
+    monkeypatch.setattr(choose_given_draws, "iter_splits", first_splits)

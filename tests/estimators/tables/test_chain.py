@@ -11,8 +11,8 @@ from sliceflow import TableFlow
 from sliceflow.engine.random import Seed
 from sliceflow.estimators.tables import choose_strategies, trees
 from sliceflow.estimators.tables.column_model import fit_column_model
-from sliceflow.estimators.tables.draft_rows import DraftRows
 from sliceflow.estimators.tables.level_positions import has_value
+from sliceflow.estimators.tables.partly_drawn_rows import PartlyDrawnRows
 from sliceflow.estimators.tables.predictors import limit_predictors
 from sliceflow.estimators.tables.row_distances import nearest_distances
 from sliceflow.estimators.tables.strategies import uses_ridge
@@ -202,12 +202,12 @@ def test_what_leaves_do_not_allow_is_drawn_from_the_nodes_above_and_not_between_
     )
     grid_values_at = table.columns[1].grid_values_at
 
-    class KnownCells(DraftRows):
+    class KnownCells(PartlyDrawnRows):
         def allows(self, c, row_indices, positions):
             assert c == 1
             return positions >= 0
 
-    class FarCells(DraftRows):
+    class FarCells(PartlyDrawnRows):
         def allows(self, c, row_indices, positions):
             return np.abs(grid_values_at(positions) - 10 * (x[row_indices] % 2)) > 2
 
@@ -281,12 +281,14 @@ def test_levels_of_a_label_among_numbers_have_trees_of_their_own(rng, tmp_path):
             assert np.array_equal(np.sort(values), np.sort(z[rows_of_level, column]))
     # The constraint is checked with the row of each cell, whatever its level.
     (last,) = others[-1].drawn_indices
-    draft = DraftRows(z.copy(), flow._fitted_model().table.rule_set)
-    draft.set_columns([last], np.full((len(z), 1), np.nan))
-    draft.set_columns([last], others[-1].draw(draft, rng))
-    has_cell = has_value(draft.cell_positions[:, last])  # others are to be drawn again
+    partly_drawn = PartlyDrawnRows(z.copy(), flow._fitted_model().table.rule_set)
+    partly_drawn.set_columns([last], np.full((len(z), 1), np.nan))
+    partly_drawn.set_columns([last], others[-1].draw(partly_drawn, rng))
+    has_cell = has_value(
+        partly_drawn.cell_positions[:, last]
+    )  # others are to be drawn again
     assert has_cell.mean() > 0.9
-    kept = draft.cell_positions[has_cell]
+    kept = partly_drawn.cell_positions[has_cell]
     drawn = flow._fitted_model().table.to_dataframe(kept, Seed(0))
     assert (drawn["low"] < drawn["high"]).all()
     new = flow.sample(3000, random_state=1)

@@ -10,7 +10,7 @@ import torch
 
 from sliceflow import TableFlow
 from sliceflow.errors import DataError
-from sliceflow.estimators.tables import conditional_draws, row_distances
+from sliceflow.estimators.tables import choose_given_draws, row_distances
 
 
 def fit(frame, **parameters):
@@ -371,7 +371,7 @@ def test_in_wide_tables_the_choice_compares_the_columns_that_are_drawn(
     mean above .7 is below one in a million.
     """
     scores = []
-    detector_auc = conditional_draws.detector_auc
+    detector_auc = choose_given_draws.detector_auc
 
     def remember_score(rows, draws):
         score = detector_auc(rows, draws)
@@ -379,7 +379,7 @@ def test_in_wide_tables_the_choice_compares_the_columns_that_are_drawn(
         return score
 
     monkeypatch.setattr(row_distances, "MAX_COLUMNS_COMPARED", 3)
-    monkeypatch.setattr(conditional_draws, "detector_auc", remember_score)
+    monkeypatch.setattr(choose_given_draws, "detector_auc", remember_score)
     frame = pd.DataFrame(rng.normal(size=(300, 6)), columns=list("uvwxyz"))
     frame["level"] = rng.choice(["a", "b", "c"], 300)
     flow = fit(frame)
@@ -396,7 +396,7 @@ def test_draws_that_never_have_what_is_given_are_not_scored(monkeypatch, rng):
     """Where too few draws have it, no score of a detector is made up."""
     draws_of_no_match = np.full((50, 3), -1.0)
     monkeypatch.setattr(
-        conditional_draws, "trial_draws", lambda *_, **__: draws_of_no_match
+        choose_given_draws, "trial_draws", lambda *_, **__: draws_of_no_match
     )
     frame = pd.DataFrame(rng.normal(size=(300, 2)), columns=["x", "y"])
     frame["level"] = rng.choice(["a", "b", "c"], 300)

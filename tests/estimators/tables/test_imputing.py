@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from sliceflow import TableFlow
-from sliceflow.estimators.tables import first_filling
+from sliceflow.estimators.tables import initial_imputation
 
 
 def fit(frame, **parameters):
@@ -216,7 +216,7 @@ def test_unknown_values_and_columns_are_named():
 
 
 def test_rows_to_start_from_may_lack_a_column(rng, monkeypatch):
-    monkeypatch.setattr(first_filling, "MAX_DONORS", 5)
+    monkeypatch.setattr(initial_imputation, "MAX_DONORS", 5)
     frame = pd.DataFrame({"x": rng.normal(size=200)}).assign(rare=np.nan)
     frame.loc[rng.permutation(200)[:30], "rare"] = rng.normal(size=30)
     flow = fit(frame)

@@ -27,9 +27,9 @@ def column_of(values, **parameters):
     return Table.from_rows(rows, {}, (), **parameters).columns[0]
 
 
-def recognize(name, values):
+def judge_identifier(name, values):
     (column,) = read_dataframe(pd.DataFrame({name: values})).columns
-    return identifiers.recognize(column, np.arange(len(values)))
+    return identifiers.judge_identifier(column, np.arange(len(values)))
 
 
 # --- numbers --------------------------------------------------------------------------
@@ -94,7 +94,7 @@ def test_a_moved_number_is_another_one_near_by_on_the_grid(values, min_count, se
     assert (moved != rare).all()
     assert ((moved >= 0) & (moved <= column.n_levels - 1)).all()
     # Rare levels have a row or more: 3 ranks are 3 levels, and rounding is 1 step.
-    if column.new_values.may_fill_gaps and column.new_values.has_full_grid:
+    if column.new_value_policy.may_fill_gaps and column.new_value_policy.has_full_grid:
         assert (np.abs(moved - rare) <= 4).all()
     values = column.decode(moved)
     assert (values % 5 == 0).all()
@@ -232,8 +232,8 @@ def test_persons_with_many_rows_get_one_new_name_each(rng):
     ],
 )
 def test_personal_kinds_are_recognized_also_when_they_repeat(name, values, kind):
-    recognized = recognize(name, values * 4)
-    assert recognized == (f"looks like {kind}", True)
+    judgment = judge_identifier(name, values * 4)
+    assert judgment == (f"looks like {kind}", True)
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_personal_kinds_are_recognized_also_when_they_repeat(name, values, kind)
     ],
 )
 def test_ordinary_categories_are_not_taken_for_persons(name, values):
-    assert recognize(name, values * 12).reason == ""
+    assert judge_identifier(name, values * 12).reason == ""
 
 
 def test_lengths_and_forms_follow_the_column(rng):

@@ -97,18 +97,18 @@ def check_values(name, values, known):
 def test_a_column_comes_back(name, missing, rng):
     column = pd.Series(COLUMNS[name](rng))
     is_missing = rng.random(N) < 0.2
-    n_present = 300
+    n_observed = 300
     if missing:
         if str(column.dtype).startswith(("int", "uint")) or column.dtype == bool:
             pytest.skip("the dtype has no missing cells")
         column = with_missing_cells(column, is_missing)
-        n_present = pytest.approx(240, abs=39)
+        n_observed = pytest.approx(240, abs=39)
     frame = pd.DataFrame({"c": column, "x": rng.normal(size=N)})
     new = fit(frame).sample(300, random_state=0)["c"]
     assert new.dtype == frame["c"].dtype
     values = new.dropna()
     known = frame["c"].dropna()
-    assert len(values) == n_present
+    assert len(values) == n_observed
     if frame["c"].dtype == object:
         assert {type(value) for value in values} == {type(value) for value in known}
     if hasattr(frame["c"], "cat"):

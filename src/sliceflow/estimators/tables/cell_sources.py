@@ -125,7 +125,7 @@ def find_equal_columns(data: ColumnData) -> CellSources:
     """
     column = data.column
     source_ids = np.zeros(len(data), dtype=np.int64)
-    is_interpolable = column.new_values.is_interpolable(data.positions)
+    is_interpolable = column.new_value_policy.is_interpolable(data.positions)
     if not is_interpolable.any():
         return CellSources((), source_ids)
     grid_values = column.grid_values_at(data.positions)

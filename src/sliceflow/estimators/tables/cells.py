@@ -118,7 +118,7 @@ class EncodedColumn:
         return np.asarray(self.codes < 0)
 
     @property
-    def present_codes(self) -> Ints:
+    def observed_codes(self) -> Ints:
         """The codes (m,) of the m cells that are not missing."""
         return np.asarray(self.codes[self.codes >= 0])
 
@@ -172,7 +172,7 @@ def encode_column(column: pd.Series, name: Any) -> EncodedColumn:
         codes, levels = _factorize_objects(column, name)
         return _encode_levels(name, codes, levels)
     if kind == "float":
-        _refuse_infinities(column, name)
+        _check_finite(column, name)
     try:
         if kind == "category":
             return _encode_categories(column, name)
@@ -199,7 +199,7 @@ def _encode_categories(column: pd.Series, name: Any) -> EncodedColumn:
     return _encode_levels(name, codes, levels, categorical)
 
 
-def _refuse_infinities(column: pd.Series, name: Any) -> None:
+def _check_finite(column: pd.Series, name: Any) -> None:
     """Raise a `DataError` for the first infinite number."""
     infinite = np.isinf(column.to_numpy(np.float64, na_value=np.nan))
     if infinite.any():
@@ -227,16 +227,16 @@ def _factorize_objects(column: pd.Series, name: Any) -> tuple[Ints, pd.Series]:
     """Codes (n,) and levels (k,) of Python objects, which must be of one type."""
     import pandas as pd
 
-    present = np.flatnonzero(column.notna())  # the indices of rows that have a value
-    values = [to_python_type(value) for value in column.to_numpy()[present].tolist()]
-    _check_objects(values, present, name)
+    observed = np.flatnonzero(column.notna())  # the indices of rows that have a value
+    values = [to_python_type(value) for value in column.to_numpy()[observed].tolist()]
+    _check_objects(values, observed, name)
     # Levels are told apart by their texts: the Decimals 1.10 and 1.1 are two of them.
     texts = [repr(value) for value in values]
     value_of_text = dict(zip(texts, values, strict=True))
     sorted_texts = sorted(value_of_text, key=lambda text: (value_of_text[text], text))
     code_of_text = {text: code for code, text in enumerate(sorted_texts)}
     codes = np.full(len(column), -1, dtype=np.int64)
-    codes[present] = [code_of_text[text] for text in texts]
+    codes[observed] = [code_of_text[text] for text in texts]
     levels = [value_of_text[text] for text in sorted_texts]
     return codes, pd.Series(levels, dtype=object)
 

@@ -8,15 +8,15 @@ Statistical Software 74(11).
 
 How one cell of a new row gets its value:
 
-1. `draw_rows` begins with blank rows, whose cells are `UNDRAWN`, as `DraftRows`, and
+1. `draw_rows` begins with blank rows, whose cells are `UNDRAWN`, as `PartlyDrawnRows`.
    `draw_chain` lets each step draw its column. The columns before are drawn by then.
 2. `ColumnModel.draw` draws where the cell comes from (`CellSources`): it equals an
    earlier column, is missing, follows from a rule, or comes from the tree.
 3. From the tree, it takes the value of a random row in the leaf of the new row, or one
    between two rows (`NodeSampler.draw`). A rare number is moved (`rare_numbers`).
-4. Each such value is only a proposal. `NewCells` asks `DraftRows.allows`, which asks
-   `RuleSet.allows`. This completes a copy of the row as far as rules compute it, and
-   says whether some rule is broken already. If so, `NewCells` draws again from the
+4. Each such value is only a proposal. `NewCells` asks `PartlyDrawnRows.allows`, which
+   asks `RuleSet.allows`. This completes a copy of the row as far as rules compute it,
+   and says whether some rule is broken already. If so, `NewCells` draws again from the
    leaf, and then from the nodes above.
 5. When all columns are drawn, `RuleSet.solve_rows` computes what still follows from
    rules, and checks them all. A row that breaks one is drawn anew, from 1.
@@ -56,7 +56,7 @@ Two new rows, of gold and basic, get seats from their leaves:
 
 >>> rng = np.random.default_rng(0)
 >>> rows = np.array([[0, UNDRAWN], [1, UNDRAWN]])
->>> seats_model.draw(DraftRows(rows), rng)
+>>> seats_model.draw(PartlyDrawnRows(rows), rng)
 array([[1.],
        [0.]])
 
@@ -66,7 +66,7 @@ drawn from the node above it:
 >>> from sliceflow.estimators.tables.rules import MembershipRule
 >>> one_seat = MembershipRule("one seat", column_indices=(1,), positions=(0.0,))
 >>> rule_set = table.with_rules([one_seat]).rule_set
->>> seats_model.draw(DraftRows(rows, rule_set), rng)
+>>> seats_model.draw(PartlyDrawnRows(rows, rule_set), rng)
 array([[0.],
        [0.]])
 """
@@ -84,7 +84,6 @@ from sliceflow.errors import DataError
 from sliceflow.estimators.tables.column_data import ColumnData
 from sliceflow.estimators.tables.column_model import ColumnModel, fit_column_model
 from sliceflow.estimators.tables.columns import Column
-from sliceflow.estimators.tables.draft_rows import DraftRows
 from sliceflow.estimators.tables.level_positions import (
     MISSING,
     UNDRAWN,
@@ -92,11 +91,12 @@ from sliceflow.estimators.tables.level_positions import (
     is_impossible,
 )
 from sliceflow.estimators.tables.neighbor_columns import columns_for_neighbors
+from sliceflow.estimators.tables.partly_drawn_rows import PartlyDrawnRows
 from sliceflow.estimators.tables.per_level_model import PerLevelModel
 from sliceflow.estimators.tables.rule_set import RuleSet
 from sliceflow.estimators.tables.rules import SolvableRule
 from sliceflow.estimators.tables.strategies import Strategy
-from sliceflow.estimators.tables.table import Table, generator
+from sliceflow.estimators.tables.table import Table, numpy_rng
 from sliceflow.estimators.tables.trees import TreeSettings
 
 # The most rounds in which rows that break a constraint are drawn again, before there is
@@ -125,9 +125,9 @@ class ChainStep(Protocol):
         ...
 
     def draw(
-        self, draft: DraftRows, rng: np.random.Generator, clip: bool = True
+        self, partly_drawn: PartlyDrawnRows, rng: np.random.Generator, clip: bool = True
     ) -> LevelPositions:
-        """New cells (m, k) for the m rows of a draft, which is unchanged.
+        """New cells (m, k) for m partly drawn rows, which do not change.
 
         `UNDRAWN` where no draw was allowed, and without `clip` where a prediction is
         beyond the ends of the column.
@@ -175,7 +175,7 @@ def fit_chain(
             seed=seed.child("tree", len(drawn_indices)),
             settings=settings,
             strategy=strategy,
-            rules=table.rules_that_give(c, (*fixed_indices, *drawn_indices)),
+            rules=table.rules_that_compute(c, (*fixed_indices, *drawn_indices)),
         )
         drawn_indices.append(c)
 
@@ -230,16 +230,16 @@ def _fit_step(
 
 def draw_chain(
     chain: Iterable[ChainStep],
-    draft: DraftRows,
+    partly_drawn: PartlyDrawnRows,
     rng: np.random.Generator,
     clip: bool = True,
 ) -> None:
-    """Draw the columns of a chain into a draft, one step after the other.
+    """Draw the columns of a chain into partly drawn rows, one step after the other.
 
     Without `clip`, predictions beyond the ends of their column are left `UNDRAWN`.
     """
     for step in chain:
-        draft.set_columns(step.drawn_indices, step.draw(draft, rng, clip))
+        partly_drawn.set_columns(step.drawn_indices, step.draw(partly_drawn, rng, clip))
 
 
 def draw_rows(
@@ -255,7 +255,7 @@ def draw_rows(
 
     `fixed_positions` has the positions of columns that are the same in all rows.
     """
-    rng = generator(seed.child("rows"))
+    rng = numpy_rng(seed.child("rows"))
     blank_row = make_blank_row(table.columns, fixed_positions)
     is_free = np.isin(np.arange(len(table.columns)), list(fixed_positions), invert=True)
     cell_positions = LevelPositions(np.empty((n, len(table.columns))))
@@ -263,8 +263,8 @@ def draw_rows(
     for attempt in range(MAX_DRAW_ROUNDS):
         drawn = LevelPositions(np.tile(blank_row, (len(unfinished), 1)))
         is_strict = attempt < MAX_STRICT_ROUNDS
-        draft = DraftRows(drawn, table.rule_set, allow_missing)
-        draw_chain(chain, draft, rng, clip=not is_strict)
+        partly_drawn = PartlyDrawnRows(drawn, table.rule_set, allow_missing)
+        draw_chain(chain, partly_drawn, rng, clip=not is_strict)
         is_refused = _solve_and_refuse(table, drawn, is_free, is_strict)
         cell_positions[unfinished] = drawn
         unfinished = unfinished[is_refused]

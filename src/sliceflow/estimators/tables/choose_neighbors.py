@@ -20,8 +20,8 @@ from sliceflow.estimators.tables.table import Table
 from sliceflow.estimators.tables.trees import TreeSettings
 from sliceflow.estimators.tables.trial_draws import (
     CHOICE_SEED,
-    count_halves,
-    iter_halves,
+    count_splits,
+    iter_splits,
     trial_auc,
     trial_draws,
 )
@@ -47,7 +47,7 @@ def count_neighbor_trials(n: int) -> int:
     if n < MIN_ROWS_TO_CHOOSE:
         return 0
     n_bisections = len(_candidates(n)).bit_length()
-    return n_bisections + count_halves(n_compared=n)
+    return n_bisections + count_splits(n_compared=n)
 
 
 def choose_n_neighbors(
@@ -123,11 +123,9 @@ def _neighbors_are_better(
     gain = 0.0
     seed = CHOICE_SEED.child("near")
     n = len(table.cell_positions)
-    for fitted, held_out in iter_halves(table.cell_positions, seed, n_compared=n):
-        auc_of_trees = trial_auc(table, fitted, held_out, only_trees, strategies)
-        auc_of_neighbors = trial_auc(
-            table, fitted, held_out, with_neighbors, strategies
-        )
+    for train, held_out in iter_splits(table.cell_positions, seed, n_compared=n):
+        auc_of_trees = trial_auc(table, train, held_out, only_trees, strategies)
+        auc_of_neighbors = trial_auc(table, train, held_out, with_neighbors, strategies)
         gain += auc_of_trees - auc_of_neighbors
         on_trial("near rows or trees")
     return gain > 0

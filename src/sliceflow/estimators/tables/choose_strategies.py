@@ -20,12 +20,12 @@ from sliceflow.estimators.tables.column_model import (
     MIN_LEVELS_FOR_RIDGE,
     fit_column_model,
 )
-from sliceflow.estimators.tables.draft_rows import DraftRows
 from sliceflow.estimators.tables.level_positions import (
     LevelPositions,
     has_value,
     split_in_halves,
 )
+from sliceflow.estimators.tables.partly_drawn_rows import PartlyDrawnRows
 from sliceflow.estimators.tables.predictors import limit_predictors
 from sliceflow.estimators.tables.ridge_regression import RidgeRegression
 from sliceflow.estimators.tables.strategies import (
@@ -33,7 +33,7 @@ from sliceflow.estimators.tables.strategies import (
     RidgeStrategy,
     Strategy,
 )
-from sliceflow.estimators.tables.table import Table, generator
+from sliceflow.estimators.tables.table import Table, numpy_rng
 from sliceflow.estimators.tables.trees import MAX_ROWS_PER_TREE, TreeSettings
 
 # The most rows that judge strategies, and the most that these are fitted to. It limits
@@ -135,7 +135,7 @@ def _may_have_regression(table: Table, k: int) -> bool:
     before = table.drawing_order[:k]
     if not _may_be_predicted(table.column_data(c, before)):
         return False
-    if table.is_row_drawn(c, before).sum() < MIN_ROWS_BESIDE_RULES:
+    if table.rows_not_computed(c, before).sum() < MIN_ROWS_BESIDE_RULES:
         return False
     return _largest_share(table.cell_positions[:, c]) <= MAX_SHARE_OF_ONE_VALUE
 
@@ -144,16 +144,16 @@ def _may_be_predicted(data: ColumnData) -> bool:
     """Whether a column may have the predictions of a regression as its values."""
     if len(data.predictors) == 0 or data.column.n_levels < MIN_LEVELS_FOR_RIDGE:
         return False
-    return data.column.new_values.are_possible
+    return data.column.new_value_policy.are_possible
 
 
 def _largest_share(positions: LevelPositions) -> float:
     """The share of the most frequent value of a column, without missing cells."""
-    present = positions[has_value(positions)]
-    if len(present) == 0:
+    observed = positions[has_value(positions)]
+    if len(observed) == 0:
         return 0.0
-    counts = np.unique(present, return_counts=True)[1]
-    return float(counts.max() / len(present))
+    counts = np.unique(observed, return_counts=True)[1]
+    return float(counts.max() / len(observed))
 
 
 def choose_strategy(data: ColumnData, *, seed: Seed, margin: float = 1.0) -> Strategy:
@@ -167,9 +167,9 @@ def choose_strategy(data: ColumnData, *, seed: Seed, margin: float = 1.0) -> Str
     if not _may_be_predicted(data):
         return "tree"
     data = limit_predictors(data)
-    rng = generator(seed)
-    present = np.flatnonzero(has_value(data.positions))
-    sample = present[rng.permutation(len(present))[: 2 * MAX_ROWS_PER_TRIAL]]
+    rng = numpy_rng(seed)
+    observed = np.flatnonzero(has_value(data.positions))
+    sample = observed[rng.permutation(len(observed))[: 2 * MAX_ROWS_PER_TRIAL]]
     first, second = split_in_halves(data.cell_positions[sample])
     trials = [
         _Trial(data.with_rows(first), held_out_positions=second),
@@ -195,7 +195,7 @@ class _Trial:
     Strategies are fitted to one half, and judged by the other.
     """
 
-    fitted: ColumnData  # the rows to fit
+    train: ColumnData  # the rows to fit
     held_out_positions: LevelPositions  # (m, d), the rows that judge
 
     def cdf_error(self, strategy: RidgeStrategy) -> float:
@@ -203,11 +203,11 @@ class _Trial:
 
         Infinite if there are too few rows for a regression.
         """
-        regression = RidgeRegression.from_data(SCALE_OF_STRATEGY[strategy], self.fitted)
+        regression = RidgeRegression.from_data(SCALE_OF_STRATEGY[strategy], self.train)
         if regression is None:
             return np.inf
         predicted = regression.to_positions(
-            self.fitted.column, regression.predict(self.held_out_positions)
+            self.train.column, regression.predict(self.held_out_positions)
         )
         return float(np.abs(self._cdf(predicted) - self._true_cdf).mean())
 
@@ -218,13 +218,14 @@ class _Trial:
         for each held-out cell y.
         """
         model = fit_column_model(
-            self.fitted,
+            self.train,
             seed=seed,
-            settings=TRIAL_TREE_SETTINGS.for_n_rows(len(self.fitted)),
+            settings=TRIAL_TREE_SETTINGS.for_n_rows(len(self.train)),
             strategy=strategy,
         )
-        first = self._cdf(model.draw(DraftRows(self.held_out_positions), rng)[:, 0])
-        second = self._cdf(model.draw(DraftRows(self.held_out_positions), rng)[:, 0])
+        rows = PartlyDrawnRows(self.held_out_positions)
+        first = self._cdf(model.draw(rows, rng)[:, 0])
+        second = self._cdf(model.draw(rows, rng)[:, 0])
         error = np.mean(
             [np.abs(first - self._true_cdf), np.abs(second - self._true_cdf)]
         )
@@ -233,14 +234,14 @@ class _Trial:
 
     @cached_property
     def _true_cdf(self) -> Floats:
-        return self._cdf(self.held_out_positions[:, self.fitted.column_index])
+        return self._cdf(self.held_out_positions[:, self.train.column_index])
 
     def _cdf(self, positions: LevelPositions) -> Floats:
-        """The empirical distribution function of fitted rows at positions (m,)."""
-        fitted_positions = np.sort(self.fitted.positions)
-        n_below = np.searchsorted(fitted_positions, positions, "left")
-        n_up_to = np.searchsorted(fitted_positions, positions, "right")
-        return (n_below + n_up_to) / (2 * len(fitted_positions))
+        """The empirical distribution function of training rows at positions (m,)."""
+        train_positions = np.sort(self.train.positions)
+        n_below = np.searchsorted(train_positions, positions, "left")
+        n_up_to = np.searchsorted(train_positions, positions, "right")
+        return (n_below + n_up_to) / (2 * len(train_positions))
 
 
 def _find_label(table: Table) -> int | None:

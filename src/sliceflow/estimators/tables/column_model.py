@@ -31,7 +31,6 @@ from sliceflow.estimators.tables.cell_sources import (
 )
 from sliceflow.estimators.tables.column_data import ColumnData
 from sliceflow.estimators.tables.columns import Column
-from sliceflow.estimators.tables.draft_rows import DraftRows
 from sliceflow.estimators.tables.level_positions import (
     MISSING,
     LevelPositions,
@@ -42,6 +41,7 @@ from sliceflow.estimators.tables.level_positions import (
 )
 from sliceflow.estimators.tables.new_cells import NewCells
 from sliceflow.estimators.tables.node_sampler import NodeSampler
+from sliceflow.estimators.tables.partly_drawn_rows import PartlyDrawnRows
 from sliceflow.estimators.tables.predictors import limit_predictors
 from sliceflow.estimators.tables.ridge_regression import (
     RidgeRegression,
@@ -114,14 +114,14 @@ class ColumnModel:
         return float(self.sampler.tree.residual_impurity * share_drawn)
 
     def draw(
-        self, draft: DraftRows, rng: np.random.Generator, clip: bool = True
+        self, partly_drawn: PartlyDrawnRows, rng: np.random.Generator, clip: bool = True
     ) -> LevelPositions:
-        """Positions (m, 1) of new cells for the m rows of a draft, as a `ChainStep`.
+        """Positions (m, 1) of new cells for m partly drawn rows, as a `ChainStep`.
 
         In this order, a cell is copied from an equal column or left missing, if such a
         source is drawn for it; computed by a rule; or drawn from the tree.
         """
-        cell_positions = draft.cell_positions
+        cell_positions = partly_drawn.cell_positions
         x, value_prediction = _make_tree_input(
             cell_positions,
             self.predictors,
@@ -129,7 +129,7 @@ class ColumnModel:
             self.sampler.value_regression,
         )
         cells = NewCells(
-            draft,
+            partly_drawn,
             self.column_index,
             self.sampler,
             value_prediction=value_prediction,
@@ -172,8 +172,8 @@ class ColumnModel:
                 to_grid=self.column.grid,
             )
             copied = self.column.grid.positions_of(grid_values)
-            is_present = has_value(copied)
-            cells.propose(row_indices[is_present], copied[is_present])
+            is_observed = has_value(copied)
+            cells.propose(row_indices[is_observed], copied[is_observed])
 
 
 def _propose_missing(sources: CellSources, cells: NewCells) -> None:
@@ -264,8 +264,8 @@ def _fit_value_regression(
     if not uses_ridge(strategy):
         return None
     may_regress = sources.from_tree | sources.computed
-    present = data.take(may_regress & ~is_missing(data.positions))
-    return _fit_to_sample(SCALE_OF_STRATEGY[strategy], present, rng)
+    observed = data.take(may_regress & ~is_missing(data.positions))
+    return _fit_to_sample(SCALE_OF_STRATEGY[strategy], observed, rng)
 
 
 def _fit_to_sample(

@@ -7,7 +7,7 @@ Each cell has several forms. Take a column of five prices:
 | value        | $5.00, $2.50, –, $10.00, $2.50   | the user passes and gets values |
 | code         | 2, 1, −1, 0, 1                   | files; texts are sorted as such |
 | position     | 1, 0, −1, 2, 0                   | models; all columns look alike  |
-| scaled value | 500, 250, –, 1000, 250           | exact sums and comparisons      |
+| exact value  | 500, 250, –, 1000, 250           | exact sums and comparisons      |
 | grid value   | 250, 0, NaN, 750, 0              | regressions, interpolation      |
 | feature      | .52, −.25, −1.28, 1.28, −.25     | distances; scales are alike     |
 
@@ -18,16 +18,16 @@ between two levels is a new value between them: 0.5 has the grid value 125, whic
 $3.75. New values are drawn only where they are plausible (`new_values`).
 `level_positions` names the positions of cells that have no value.
 
-**Scaled values** are integers that count a `unit`, here 1/100. A **grid value** counts
+**Exact values** are integers that count a `unit`, here 1/100. A **grid value** counts
 `spacing` units from the smallest value, `origin`. The spacing is more than one unit if
 all differences are multiples of it, as in a column of whole hours in seconds. So grid
 values are whole numbers, and rounding one gives a value that the column can have.
-Floats with many decimals have no unit: their scaled and grid values are the floats.
+Floats with many decimals have no unit: their exact and grid values are the floats.
 The **features** of a cell are the normal score of a number, or one axis for each
 frequent level of a category.
 
 `read_values` turns values into positions, and `Column.decode` positions into values.
-The `Grid` of a column converts between positions, scaled values and grid values.
+The `Grid` of a column converts between positions, exact values and grid values.
 
 Names mean the same in all modules of tables:
 
@@ -38,8 +38,9 @@ Names mean the same in all modules of tables:
 | `predictors`, `order`                  | are called `row_indices`                    |
 | `cell_positions`                       | (n, d), positions of rows, all columns      |
 | `positions`                            | (n,), positions of one column               |
-| `codes`, `scaled_values`, `grid_values`| (n,), as above, of one column               |
+| `codes`, `exact_values`, `grid_values`| (n,), as above, of one column               |
 | `x`                                    | (n, p), what trees see of rows              |
+| `observed`, `is_observed`              | cells that are not missing                  |
 | `rows`                                 | `TableRows`: all cells, as the user has them|
 | `df`                                   | a DataFrame of pandas                       |
 """
@@ -61,7 +62,7 @@ from sliceflow.estimators.tables.cells import EncodedColumn
 from sliceflow.estimators.tables.formats import (
     DateFormat,
     TextFormat,
-    times_of_scaled_values,
+    times_of_exact_values,
 )
 from sliceflow.estimators.tables.grid import Grid, values_at
 from sliceflow.estimators.tables.identifiers import MIN_ROWS_TO_JUDGE
@@ -201,7 +202,7 @@ class Column:
 
     @property
     def unit(self) -> Fraction | None:
-        """The unit that scaled values count, in ones or seconds; None if there is none.
+        """The unit that exact values count, in ones or seconds; None if there is none.
 
         Floats with many decimals and categories have no unit.
         """
@@ -219,15 +220,15 @@ class Column:
     # New values
 
     @cached_property
-    def new_values(self) -> NewValuePolicy:
+    def new_value_policy(self) -> NewValuePolicy:
         """The policy that says where values may be drawn that are not in the table."""
         return NewValuePolicy(self)
 
     @cached_property
     def level_counts(self) -> Ints:
         """How many rows have each level: (k,)."""
-        present = self.positions[has_value(self.positions)].astype(np.int64)
-        return np.bincount(present, minlength=self.n_levels)
+        observed = self.positions[has_value(self.positions)].astype(np.int64)
+        return np.bincount(observed, minlength=self.n_levels)
 
     def nearest_positions(self, grid_values: GridValues) -> LevelPositions:
         """The positions (m,) of grid values (m,), rounded as the column's values are.
@@ -298,14 +299,14 @@ class Column:
         """
         import pandas as pd
 
-        is_present = has_value(positions)
-        which = np.arange(int(is_present.sum()))
+        is_observed = has_value(positions)
+        which = np.arange(int(is_observed.sum()))
         if self.has_pseudonyms:
-            which = np.unique(positions[is_present], return_inverse=True)[1]
+            which = np.unique(positions[is_observed], return_inverse=True)[1]
         n = int(which.max(initial=-1)) + 1
         new = new_identifiers(self.encoded, n, rng)
         values = np.full(len(positions), None, dtype=object)
-        values[is_present] = np.array(new, dtype=object)[which]
+        values[is_observed] = np.array(new, dtype=object)[which]
         series = pd.Series(values, dtype=object).astype(self.encoded.levels.dtype)
         if self.encoded.categorical:
             return series.astype("category")
@@ -317,20 +318,18 @@ class Column:
 
         value_type = self.encoded.value_type
         unit = self.grid.unit or Fraction(1)
-        scaled_values = self.grid.scaled_values_at(positions)
-        values: Any = scaled_values
+        exact_values = self.grid.exact_values_at(positions)
+        values: Any = exact_values
         if value_type == "Decimal":
             exponent = 1 - len(str(unit.denominator))  # −2 if the unit is 1/100
-            values = [
-                Decimal(f"{value}e{exponent}") for value in scaled_values.tolist()
-            ]
+            values = [Decimal(f"{value}e{exponent}") for value in exact_values.tolist()]
         elif value_type == "date":
-            values = scaled_values.astype("datetime64[D]").tolist()
+            values = exact_values.astype("datetime64[D]").tolist()
         elif isinstance(self.text_format, DateFormat):
-            times = times_of_scaled_values(scaled_values, unit)
+            times = times_of_exact_values(exact_values, unit)
             values = self.text_format.write(times)
         elif value_type in ("float", "str"):
-            values = scaled_values / unit.denominator
+            values = exact_values / unit.denominator
             if self.text_format is not None:
                 values = self.text_format.write(values)
         if self.encoded.dtype == "object":
@@ -340,7 +339,7 @@ class Column:
     @property
     def discloses_rows(self) -> bool:
         """Whether samples hold real values, most of which belong to one row."""
-        counts = np.bincount(self.encoded.present_codes)
+        counts = np.bincount(self.encoded.observed_codes)
         n = int(counts.sum())
         n_once = int((counts == 1).sum())
         many_rows = n >= MIN_ROWS_TO_JUDGE

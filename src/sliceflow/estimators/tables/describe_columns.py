@@ -48,7 +48,7 @@ def describe_column(column: Column) -> dict[str, Any]:
         "column": str(column.name),
         "kind": column.kind,
         "missing": round(float(missing.mean()), 4),
-        "distinct": len(np.unique(column.encoded.present_codes)),
+        "distinct": len(np.unique(column.encoded.observed_codes)),
         "note": _note(column),
     }
 

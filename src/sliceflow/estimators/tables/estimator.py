@@ -443,8 +443,8 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
         >>> table = pd.DataFrame({"a": np.arange(60.0), "b": np.arange(60) % 3})
         >>> settings = TreeSettings(min_samples_leaf=5, ccp_factor=2)
         >>> flow = TableFlow(tree_settings=settings).fit(table)
-        >>> holes = table.head(2).assign(a=[np.nan, 1.0])
-        >>> filled = flow.impute(holes, random_state=0)
+        >>> incomplete = table.head(2).assign(a=[np.nan, 1.0])
+        >>> filled = flow.impute(incomplete, random_state=0)
         >>> bool(filled["a"].notna().all()), filled["a"][1].item()
         (True, 1.0)
         """

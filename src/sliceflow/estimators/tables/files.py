@@ -341,19 +341,19 @@ def _is_header(first_row: list[str], rows_below: list[list[str]]) -> bool:
 
 def _infer_type(texts: pd.Series) -> pd.Series:
     """A column of texts, some missing, as booleans, numbers or texts."""
-    present = texts.dropna()
-    if not len(present):
+    observed = texts.dropna()
+    if not len(observed):
         return texts.astype("float64")
     typed: pd.Series
-    all_plain_numbers = present.str.fullmatch(PLAIN_NUMBER).all()
-    if present.isin(["True", "False"]).all():
-        typed = present == "True"
-    elif not all_plain_numbers or present.str.match(_LEADING_ZERO).any():
+    all_plain_numbers = observed.str.fullmatch(PLAIN_NUMBER).all()
+    if observed.isin(["True", "False"]).all():
+        typed = observed == "True"
+    elif not all_plain_numbers or observed.str.match(_LEADING_ZERO).any():
         return texts
-    elif present.str.fullmatch(r"[+-]?\d+").all():
-        typed = present.map(int)  # Python's own beyond 64 bits
+    elif observed.str.fullmatch(r"[+-]?\d+").all():
+        typed = observed.map(int)  # Python's own beyond 64 bits
     else:
-        typed = present.astype("float64")
-    if len(present) < len(texts) and typed.dtype.kind in "biu":
+        typed = observed.astype("float64")
+    if len(observed) < len(texts) and typed.dtype.kind in "biu":
         typed = typed.convert_dtypes()  # to types that have missing cells
     return typed.reindex(texts.index)

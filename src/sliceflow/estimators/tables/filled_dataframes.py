@@ -39,13 +39,13 @@ def fill_dataframe(
     """
     rows = read_dataframe(df).align_columns(table.rows)
     cell_positions = table.positions_of(rows, new_as_missing=True)
-    is_hole = np.column_stack([encoded.missing for encoded in rows.columns])
-    _warn_of_new_levels(rows, is_missing(cell_positions) & ~is_hole)
+    missing = np.column_stack([encoded.missing for encoded in rows.columns])
+    _warn_of_new_levels(rows, is_missing(cell_positions) & ~missing)
     filled_positions, unfilled = fill_missing(table, cell_positions, n, seed)
     filled_dfs = []
     for part_positions in np.split(filled_positions, n):
         filled_df = _with_filled_cells(
-            df, table, is_hole, LevelPositions(part_positions)
+            df, table, missing, LevelPositions(part_positions)
         )
         filled_dfs.append(filled_df)
     _warn_of_empty_cells(table, filled_dfs, np.unique(unfilled % len(cell_positions)))
@@ -53,30 +53,35 @@ def fill_dataframe(
 
 
 def _with_filled_cells(
-    df: pd.DataFrame, table: Table, is_hole: Mask, filled_positions: LevelPositions
+    df: pd.DataFrame, table: Table, missing: Mask, filled_positions: LevelPositions
 ) -> pd.DataFrame:
-    """A copy of a DataFrame, whose cells in `is_hole` (m, d) are missing, with these.
+    """A copy of a DataFrame in which `missing` cells (m, d) are filled.
 
     `filled_positions` (m, d) are the positions of the filled rows.
     """
     filled_df = df.copy()
     names = df.columns.tolist()
-    for c in np.flatnonzero(is_hole.any(axis=0)).tolist():
-        holes = np.flatnonzero(is_hole[:, c] & has_value(filled_positions[:, c]))
-        new_cells = table.columns[c].decode(filled_positions[holes, c])
+    for c in np.flatnonzero(missing.any(axis=0)).tolist():
+        is_filled = missing[:, c] & has_value(filled_positions[:, c])
+        row_indices = np.flatnonzero(is_filled)
+        new_cells = table.columns[c].decode(filled_positions[row_indices, c])
         column_index = names.index(table.names[c])  # in the DataFrame
-        series = _with_new_cells(filled_df.iloc[:, column_index], holes, new_cells)
+        series = _with_new_cells(
+            filled_df.iloc[:, column_index], row_indices, new_cells
+        )
         filled_df.isetitem(column_index, series.array)
     return filled_df
 
 
-def _with_new_cells(series: pd.Series, holes: Ints, new_cells: pd.Series) -> pd.Series:
+def _with_new_cells(
+    series: pd.Series, row_indices: Ints, new_cells: pd.Series
+) -> pd.Series:
     """A column of a DataFrame with new cells in the rows with these indices.
 
     A column without values takes their dtype, and new categories come last.
     """
     if series.isna().all():
-        cells = new_cells.set_axis(holes).reindex(range(len(series)))
+        cells = new_cells.set_axis(row_indices).reindex(range(len(series)))
         return cells.set_axis(series.index)
     series = series.copy()
     if hasattr(series, "cat"):
@@ -85,7 +90,7 @@ def _with_new_cells(series: pd.Series, holes: Ints, new_cells: pd.Series) -> pd.
         series = series.cat.add_categories(new)
         new_cells = new_cells.astype(series.dtype)
     try:
-        series.iloc[holes] = new_cells.array
+        series.iloc[row_indices] = new_cells.array
     except TypeError as error:
         fact = f"it has dtype {series.dtype}, and new cells are {new_cells.dtype}"
         hint = "convert it before impute"

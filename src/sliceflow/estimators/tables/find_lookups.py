@@ -83,11 +83,11 @@ def _date_part_keys(
     column: Column, positions: LevelPositions
 ) -> dict[DatePart, Floats]:
     """The parts (n,) of the times at positions (n,); NaN where cells are missing."""
-    is_present = has_value(positions)
+    is_observed = has_value(positions)
     keys = dict[DatePart, Floats]()
     for part in get_args(DatePart):
         keys[part] = np.full(len(positions), np.nan)
-        keys[part][is_present] = lookup_keys(column, positions[is_present], part)
+        keys[part][is_observed] = lookup_keys(column, positions[is_observed], part)
     return keys
 
 

@@ -93,9 +93,9 @@ def _is_order_intended(low: Floats, high: Floats) -> bool:
     Shuffled columns would break it, and in many rows that could break it the two
     numbers are close to each other.
     """
-    are_present = ~np.isnan(low) & ~np.isnan(high)
-    low = low[are_present]
-    high = high[are_present]
+    are_observed = ~np.isnan(low) & ~np.isnan(high)
+    low = low[are_observed]
+    high = high[are_observed]
     if len(low) < MIN_ROWS_OF_RULE:
         return False
     n_not_above = np.searchsorted(np.sort(low), high, "right")

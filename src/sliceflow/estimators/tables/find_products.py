@@ -20,9 +20,9 @@ from sliceflow.estimators.tables.rules import FLOAT_TOLERANCE, ProductRule
 
 # Candidates are tried in this many rows, of which so many may break them. More rows
 # would take longer; with fewer, many false candidates would be checked in all rows.
-N_TRIAL_ROWS = 24
-MAX_BROKEN_TRIAL_ROWS = 1
-MIN_TRIAL_ROWS = 8
+N_SCREENING_ROWS = 24
+MAX_BROKEN_SCREENING_ROWS = 1
+MIN_SCREENING_ROWS = 8
 # The factor of a multiple comes from this many of these rows, with the largest numbers.
 N_LARGEST_ROWS = 5
 # A column with fewer values is no product or quotient: it may be one by accident.
@@ -80,7 +80,7 @@ def find_products(
 
 
 @dataclass(frozen=True, eq=False)
-class _Trial:
+class _ScreeningRows:
     """A few rows in which one number, the target, has different values."""
 
     target: int  # the place of the target among the p numbers
@@ -91,10 +91,10 @@ class _Trial:
     @classmethod
     def from_numbers(
         cls, numbers: NumberColumns, target: int, unit: Fraction | None
-    ) -> _Trial:
-        """The trial rows of a target that counts a `unit`; None for floats."""
+    ) -> _ScreeningRows:
+        """The screening rows of a target that counts a `unit`; None for floats."""
         values = numbers.values[:, target]
-        row_indices = _trial_rows(values)
+        row_indices = _screening_row_indices(values)
         y = values[row_indices]
         tolerance = FLOAT_TOLERANCE * np.abs(y)
         if unit is not None:
@@ -110,48 +110,50 @@ class _Trial:
             tolerance = self.tolerance
         shape = (-1,) + (1,) * (candidates.ndim - 1)
         error = np.abs(candidates - self.y.reshape(shape))
-        n_present = np.isfinite(error).sum(axis=0)
+        n_observed = np.isfinite(error).sum(axis=0)
         n_kept = (error <= tolerance.reshape(shape)).sum(axis=0)
-        has_enough = n_present >= MIN_TRIAL_ROWS
-        return np.asarray(has_enough & (n_present - n_kept <= MAX_BROKEN_TRIAL_ROWS))
+        has_enough = n_observed >= MIN_SCREENING_ROWS
+        return np.asarray(
+            has_enough & (n_observed - n_kept <= MAX_BROKEN_SCREENING_ROWS)
+        )
 
 
-def _trial_rows(values: Floats) -> Ints:
+def _screening_row_indices(values: Floats) -> Ints:
     """Indices of rows with different values (n,), neither missing nor 0."""
     usable = np.flatnonzero(~np.isnan(values) & (values != 0))
     order = np.random.default_rng(0).permutation(usable)
     _, first = np.unique(values[order], return_index=True)
-    return order[np.sort(first)[:N_TRIAL_ROWS]]
+    return order[np.sort(first)[:N_SCREENING_ROWS]]
 
 
 def _find_candidates(
     columns: Sequence[Column], numbers: NumberColumns, target: int
 ) -> list[ProductRule]:
-    """Rules of one of the numbers that nearly all trial rows keep."""
+    """Rules of one of the numbers that nearly all screening rows keep."""
     unit = columns[int(numbers.indices[target])].unit
-    trial = _Trial.from_numbers(numbers, target, unit)
-    if len(trial.y) < MIN_TRIAL_ROWS:
+    screening = _ScreeningRows.from_numbers(numbers, target, unit)
+    if len(screening.y) < MIN_SCREENING_ROWS:
         return []
-    candidates = _find_multiples(columns, numbers, trial)
-    candidates.extend(_find_pairs(columns, numbers, trial))
+    candidates = _find_multiples(columns, numbers, screening)
+    candidates.extend(_find_pairs(columns, numbers, screening))
     return candidates
 
 
 def _find_multiples(
-    columns: Sequence[Column], numbers: NumberColumns, trial: _Trial
+    columns: Sequence[Column], numbers: NumberColumns, screening: _ScreeningRows
 ) -> list[ProductRule]:
-    """Rules y = factor·x that trial rows keep."""
+    """Rules y = factor·x that screening rows keep."""
     # Rows of large numbers determine the factor best; their median is robust.
-    sizes = np.nan_to_num(np.abs(trial.x))
+    sizes = np.nan_to_num(np.abs(screening.x))
     largest = np.argsort(-sizes, axis=0, kind="stable")[:N_LARGEST_ROWS]
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = trial.y[:, None] / np.where(sizes > 0, trial.x, np.nan)
-        margins = trial.tolerance[:, None] / sizes
+        ratios = screening.y[:, None] / np.where(sizes > 0, screening.x, np.nan)
+        margins = screening.tolerance[:, None] / sizes
     median_ratio = np.median(np.take_along_axis(ratios, largest, axis=0), axis=0)
     margin = np.min(np.take_along_axis(margins, largest, axis=0), axis=0)
-    is_near = trial.agrees(median_ratio * trial.x, 2 * trial.tolerance)
-    is_near[trial.target] = False
-    derived = int(numbers.indices[trial.target])
+    is_near = screening.agrees(median_ratio * screening.x, 2 * screening.tolerance)
+    is_near[screening.target] = False
+    derived = int(numbers.indices[screening.target])
     rules = []
     for a in np.flatnonzero(is_near).tolist():
         factor = _simplest_fraction(float(median_ratio[a]), float(margin[a]))
@@ -162,22 +164,22 @@ def _find_multiples(
 
 
 def _find_pairs(
-    columns: Sequence[Column], numbers: NumberColumns, trial: _Trial
+    columns: Sequence[Column], numbers: NumberColumns, screening: _ScreeningRows
 ) -> list[ProductRule]:
-    """Rules y = factor·xₐ·x_b and y = factor·xₐ/x_b that trial rows keep."""
-    x = trial.x
+    """Rules y = factor·xₐ·x_b and y = factor·xₐ/x_b that screening rows keep."""
+    x = screening.x
     with np.errstate(divide="ignore", invalid="ignore"):
         products = x[:, :, None] * x[:, None, :]
         quotients = x[:, :, None] / x[:, None, :]
     n_numbers = x.shape[1]
     without_target = np.ones((n_numbers, n_numbers), dtype=bool)
-    without_target[trial.target] = False
-    without_target[:, trial.target] = False
-    derived = int(numbers.indices[trial.target])
+    without_target[screening.target] = False
+    without_target[:, screening.target] = False
+    derived = int(numbers.indices[screening.target])
     rules = []
     for exponent, values in ((1, products), (-1, quotients)):
         for factor in PAIR_FACTORS:
-            agrees = trial.agrees(float(factor) * values) & without_target
+            agrees = screening.agrees(float(factor) * values) & without_target
             if exponent > 0:
                 agrees = np.triu(agrees)  # a·b is b·a
             else:

@@ -53,7 +53,7 @@ MAX_NULL_VALUE = 1e-9
 MAX_NULL_COEFFICIENT = 1e-6
 
 
-class WholeRelation(NamedTuple):
+class IntegerRelation(NamedTuple):
     """Columns of which Σ coefficient·column is the same in many rows."""
 
     column_indices: tuple[int, ...]  # k columns
@@ -98,7 +98,7 @@ def find_sums(
 
 
 def _judge_relation(
-    columns: Sequence[Column], cell_positions: LevelPositions, relation: WholeRelation
+    columns: Sequence[Column], cell_positions: LevelPositions, relation: IntegerRelation
 ) -> _CandidateSum | None:
     """The sum of a relation, if enough rows keep it; else None."""
     totals = _possible_totals(columns, relation)
@@ -117,11 +117,11 @@ def _judge_relation(
     )
 
 
-def _find_candidate_relations(numbers: NumberColumns) -> list[WholeRelation]:
+def _find_candidate_relations(numbers: NumberColumns) -> list[IntegerRelation]:
     """Relations with small whole coefficients that hold in some of the rows."""
     rng = np.random.default_rng(0)
-    relations = set[WholeRelation]()
-    for column_set in _columns_present_together(numbers.values):
+    relations = set[IntegerRelation]()
+    for column_set in _columns_observed_together(numbers.values):
         values = numbers.values[:, column_set]
         values = values[~np.isnan(values).any(axis=1)]
         # Of each column, the rows in which it has not its usual value.
@@ -129,13 +129,13 @@ def _find_candidate_relations(numbers: NumberColumns) -> list[WholeRelation]:
         for _ in range(N_ROW_SETS):
             row_set = values[_diverse_rows(unusual, len(values), rng)]
             for vector in _null_vectors(row_set):
-                relation = _whole_relation(vector, numbers.indices[column_set])
+                relation = _integer_relation(vector, numbers.indices[column_set])
                 if relation is not None:
                     relations.add(relation)
     return sorted(relations)
 
 
-def _columns_present_together(values: Floats) -> list[Ints]:
+def _columns_observed_together(values: Floats) -> list[Ints]:
     """Sets of columns of values (n, p), as indices: many rows have all cells of a set.
 
     The first is of the columns with the fewest missing cells. Each other set has one
@@ -224,7 +224,7 @@ def _row_reduce(vectors: Floats, order: Ints) -> Floats:
     return reduced
 
 
-def _whole_relation(vector: Floats, indices: Ints) -> WholeRelation | None:
+def _integer_relation(vector: Floats, indices: Ints) -> IntegerRelation | None:
     """The relation of a vector (p,) of columns (p,), as small whole numbers.
 
     None if they would be large or not whole.
@@ -246,10 +246,10 @@ def _whole_relation(vector: Floats, indices: Ints) -> WholeRelation | None:
     integers = [integer // divisor for integer in integers]
     if max(map(abs, integers)) > MAX_COEFFICIENT:
         return None
-    return WholeRelation(tuple(indices[used].tolist()), tuple(integers))
+    return IntegerRelation(tuple(indices[used].tolist()), tuple(integers))
 
 
-def _possible_totals(columns: Sequence[Column], relation: WholeRelation) -> list[int]:
+def _possible_totals(columns: Sequence[Column], relation: IntegerRelation) -> list[int]:
     """The columns of a relation that may be its total, the most natural first.
 
     A total has the finest grid of all: a sum of cents would seldom be on a grid of
@@ -282,7 +282,7 @@ def _possible_totals(columns: Sequence[Column], relation: WholeRelation) -> list
 def _linear_rule(
     columns: Sequence[Column],
     cell_positions: LevelPositions,
-    relation: WholeRelation,
+    relation: IntegerRelation,
     total: int,
 ) -> LinearRule:
     """The rule of a relation that computes one of its columns.
@@ -306,12 +306,14 @@ def _linear_rule(
         ]
     rule = LinearRule("", indices, tuple(weights), "=", 0, unit, is_discovered=True)
     complete_positions = cell_positions[has_all_values(cell_positions, indices)]
-    bound = _usual_value(rule.difference(columns, complete_positions), unit is not None)
+    bound = _mode_or_median(
+        rule.difference(columns, complete_positions), unit is not None
+    )
     text = _sum_text(columns, indices, pairs, bound * float(unit or 1))
     return replace(rule, bound=bound, text=text)
 
 
-def _usual_value(values: NDArray[Any], is_exact: bool) -> int | float:
+def _mode_or_median(values: NDArray[Any], is_exact: bool) -> int | float:
     """The most frequent of some values (n,), or for floats the median."""
     if not len(values):
         return 0

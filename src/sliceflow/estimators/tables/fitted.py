@@ -12,7 +12,7 @@ import numpy as np
 from sliceflow.arrays import Floats
 from sliceflow.engine.random import Seed
 from sliceflow.estimators.tables.chain import draw_rows, fit_chain
-from sliceflow.estimators.tables.conditioning import GivenRows, condition_on
+from sliceflow.estimators.tables.given_rows import GivenRows, rows_with_given
 from sliceflow.estimators.tables.lazy_chains import LazyChains
 from sliceflow.estimators.tables.level_positions import LevelPositions
 from sliceflow.estimators.tables.plan import TablePlan
@@ -85,13 +85,13 @@ class FittedTable:
         They are plain draws that have it, or those of a chain of the other columns that
         is fitted to the rows that have it (`plain_draws_are_better`).
         """
-        given_rows = condition_on(self.table, given)
+        given_rows = rows_with_given(self.table, given)
         cell_positions = LevelPositions(np.empty((0, len(self.table.columns))))
         if self._prefers_plain_draws(given_rows, allow_missing):
             cell_positions = self._filter_draws(n, seed, given_rows, allow_missing)
-        n_lacking = n - len(cell_positions)
-        if n_lacking:
-            others = self._draw_refitted(n_lacking, seed, given_rows, allow_missing)
+        n_left = n - len(cell_positions)
+        if n_left:
+            others = self._draw_refitted(n_left, seed, given_rows, allow_missing)
             cell_positions = LevelPositions(np.concatenate((cell_positions, others)))
         return given_rows.table.to_dataframe(
             cell_positions, seed, given_rows.fixed_values
@@ -101,7 +101,7 @@ class FittedTable:
         """Positions (n, d) of n plain draws."""
         return draw_rows(
             self.table,
-            self.chains.with_settings(self.plan.tree_settings_for(allow_missing)),
+            self.chains.chain_for(self.plan.tree_settings_for(allow_missing)),
             n,
             seed=seed,
             fixed_positions={},
@@ -118,7 +118,9 @@ class FittedTable:
         if given_rows.is_moved or share < MIN_SHARE_TO_FILTER:
             return False
         # It imports torch, which takes seconds, and plain draws need none of it.
-        from sliceflow.estimators.tables.conditional_draws import plain_draws_are_better
+        from sliceflow.estimators.tables.choose_given_draws import (
+            plain_draws_are_better,
+        )
 
         return plain_draws_are_better(
             self.table,
@@ -136,7 +138,7 @@ class FittedTable:
         for round_index in range(MAX_FILTER_ROUNDS):
             n_draws = math.ceil((n - len(found)) / share)
             drawn = self._draw(n_draws, seed.child("plain", round_index), allow_missing)
-            matching = drawn[given_rows.holds(drawn)]
+            matching = drawn[given_rows.matches(drawn)]
             found = LevelPositions(np.concatenate((found, matching)))[:n]
             if len(found) == n:
                 break

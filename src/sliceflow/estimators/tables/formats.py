@@ -1,4 +1,4 @@
-"""Values as exact integers, the scaled values, and dates that are written as text.
+"""Exact values, which are integers of a unit, and dates that are written as text.
 
 An amount of 12.50 is 1250 cents, a date is a number of days, a time a number of
 microseconds since 1970 in UTC: integers of a `unit`, a fraction of one or of a second.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # Values (n,) as numbers that count a unit: int64, or Python's integers if these are too
 # large for it; float64 if there is no unit.
-ScaledValues = NDArray[Any]
+ExactValues = NDArray[Any]
 # Times (n,) in UTC.
 Times = NDArray[np.datetime64]
 
@@ -70,10 +70,10 @@ _TIME_OF_DAY = re.compile(r"\d\d?:\d\d(?P<seconds>:\d\d)?(?P<half> [AP]M)?")
 _TIME_END = re.compile(r"(?:\.(?P<fraction>\d+))?(?P<offset>Z|[+-]\d\d:?\d\d)?$")
 
 
-def times_of_scaled_values(scaled_values: ScaledValues, unit: Fraction | None) -> Times:
+def times_of_exact_values(exact_values: ExactValues, unit: Fraction | None) -> Times:
     """Times (m,) of integers (m,) that count a unit since 1970; it is in seconds."""
     assert unit is not None, "times count a unit"
-    return scaled_values.astype(f"datetime64[{TIME_UNITS[unit]}]")
+    return exact_values.astype(f"datetime64[{TIME_UNITS[unit]}]")
 
 
 @dataclass(frozen=True)
@@ -210,9 +210,9 @@ def _fraction_digits_and_offset(texts: list[str], date_format: str) -> tuple[int
     return digits, offset
 
 
-def to_scaled_values(
+def to_exact_values(
     values: pd.Series, value_type: ValueType, text_format: TextFormat | None
-) -> tuple[ScaledValues, Fraction | None]:
+) -> tuple[ExactValues, Fraction | None]:
     """Values (n,) as integers of a unit, and this unit in ones or seconds.
 
     No value may be missing. If no unit suits all of them, they come back as floats, and
@@ -236,7 +236,7 @@ def to_scaled_values(
     return _integers_of_floats(text_format.parse(values))
 
 
-def _integers_of_times(times: Times) -> tuple[ScaledValues, Fraction]:
+def _integers_of_times(times: Times) -> tuple[ExactValues, Fraction]:
     """Times of datetime64 as integers of their unit since 1970."""
     if np.isnat(times).any():
         raise ValueError("it is no time")
@@ -244,14 +244,14 @@ def _integers_of_times(times: Times) -> tuple[ScaledValues, Fraction]:
     return times.astype(np.int64), _SECONDS_OF_UNIT[unit_name]
 
 
-def _as_narrow_integers(integers: list[int]) -> ScaledValues:
+def _as_narrow_integers(integers: list[int]) -> ExactValues:
     """An array of int64, or of Python's integers if these are too large for it."""
     if min(integers) >= -(2**63) and max(integers) < 2**63:
         return np.array(integers, dtype=np.int64)
     return np.array(integers, dtype=object)
 
 
-def _integers_of_floats(numbers: Floats) -> tuple[ScaledValues, Fraction | None]:
+def _integers_of_floats(numbers: Floats) -> tuple[ExactValues, Fraction | None]:
     """Floats as integers of their last decimal, if few decimals suffice for all.
 
     Rounding errors of sums are taken away: 0.1 + 0.2 has one decimal.

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from sliceflow.estimators.tables.columns import Column
-from sliceflow.estimators.tables.conditioning import ValueRange, find_value
 from sliceflow.estimators.tables.formats import DateFormat
+from sliceflow.estimators.tables.given_rows import ValueRange, find_value
 from sliceflow.number_formats import PLAIN_NUMBER, NumberFormat
 
 # A bound such as ">= 100": its relation, and the value after it.

@@ -6,7 +6,7 @@ A cell has a position, and two kinds of numbers (`columns` explains them):
 |--------------|---------------------|--------------------|-----------------------|
 | grid value   | statistics          | `grid_values_at`   | `positions_of`,       |
 |              |                     |                    | `rounded_positions`   |
-| scaled value | exact rules, values | `scaled_values_at` | `positions_of_scaled` |
+| exact value  | exact rules, values | `exact_values_at`  | `positions_of_exact`  |
 |              | that users see      |                    |                       |
 
 Examples
@@ -15,7 +15,7 @@ The levels $2.50, $5.00 and $10.00 count cents. Half way between the first two i
 which is 125 cents above the first:
 
 >>> grid = Grid(np.array([250, 500, 1000]), unit=Fraction(1, 100))
->>> grid.scaled_values_at(np.array([0, 0.5, 2]))
+>>> grid.exact_values_at(np.array([0, 0.5, 2]))
 array([ 250,  375, 1000])
 >>> grid.grid_values_at(np.array([0, 0.5, 2]))
 array([  0., 125., 750.])
@@ -32,7 +32,7 @@ from functools import cached_property
 import numpy as np
 
 from sliceflow.arrays import Floats
-from sliceflow.estimators.tables.formats import ScaledValues
+from sliceflow.estimators.tables.formats import ExactValues
 from sliceflow.estimators.tables.level_positions import (
     IMPOSSIBLE,
     MISSING,
@@ -50,28 +50,28 @@ _GRID_TOLERANCE = 1e-6
 class Grid:
     """The levels of a column as numbers, and conversions of cells (see the module).
 
-    Of categories, scaled values and grid values are the positions.
+    Of categories, exact values and grid values are the positions.
     """
 
-    # The scaled values (k,) of the levels, ascending: integers that count the unit, as
+    # The exact values (k,) of the levels, ascending: integers that count the unit, as
     # Python's own if they are large, or floats if there is no unit.
-    scaled_values: ScaledValues
+    exact_values: ExactValues
     unit: Fraction | None = None  # in ones or seconds; None for floats and categories
     spacing: int = 1  # how many units are between neighbors on the grid
 
     @property
     def origin(self) -> int:
-        """The scaled value of the grid value 0; 0 if there is no unit."""
+        """The exact value of the grid value 0; 0 if there is no unit."""
         if self.unit is None:
             return 0
-        return int(self.scaled_values[0])
+        return int(self.exact_values[0])
 
     @cached_property
     def grid_values(self) -> GridValues:
         """The grid values (k,) of the levels, ascending."""
         if self.unit is None:
-            return GridValues(self.scaled_values)
-        step_counts = (self.scaled_values - self.origin) // self.spacing
+            return GridValues(self.exact_values)
+        step_counts = (self.exact_values - self.origin) // self.spacing
         return GridValues(step_counts.astype(np.float64))
 
     def round(self, grid_values: GridValues) -> GridValues:
@@ -111,35 +111,35 @@ class Grid:
         """The positions (m,) of grid values (m,), rounded to the grid first."""
         return self.positions_of(self.round(grid_values))
 
-    # Scaled values
+    # Exact values
 
-    def scaled_values_at(self, positions: LevelPositions) -> ScaledValues:
-        """The exact scaled values (m,) at positions (m,) of no missing cells."""
+    def exact_values_at(self, positions: LevelPositions) -> ExactValues:
+        """The exact values (m,) at positions (m,) of no missing cells."""
         level = np.floor(positions).astype(np.int64)
-        scaled_values = self.scaled_values[level]
+        exact_values = self.exact_values[level]
         is_new = positions != level
         new_values = self.grid_values_at(positions[is_new])
         if self.unit is None:
-            scaled_values[is_new] = new_values
+            exact_values[is_new] = new_values
         else:
             step_counts = np.rint(new_values).astype(np.int64)
-            step_counts = step_counts.astype(self.scaled_values.dtype)
-            scaled_values[is_new] = self.origin + self.spacing * step_counts
-        return scaled_values
+            step_counts = step_counts.astype(self.exact_values.dtype)
+            exact_values[is_new] = self.origin + self.spacing * step_counts
+        return exact_values
 
     def floats_at(self, positions: LevelPositions) -> Floats:
         """The values (m,) at positions (m,) of no missing cells, in ones or seconds."""
-        scaled_values = self.scaled_values_at(positions)
-        return scaled_values.astype(np.float64) * float(self.unit or 1)
+        exact_values = self.exact_values_at(positions)
+        return exact_values.astype(np.float64) * float(self.unit or 1)
 
-    def positions_of_scaled(
-        self, scaled_values: ScaledValues, unit: Fraction | None
+    def positions_of_exact(
+        self, exact_values: ExactValues, unit: Fraction | None
     ) -> LevelPositions:
         """The positions (m,) of values (m,) that count any unit; None for floats.
 
         They are `IMPOSSIBLE` where the column cannot have the value.
         """
-        grid_values = self.grid_values_of(scaled_values, unit)
+        grid_values = self.grid_values_of(exact_values, unit)
         on_grid = self.round(grid_values)
         tolerance = 0.0
         if unit is None:
@@ -149,7 +149,7 @@ class Grid:
         return LevelPositions(np.where(is_on_grid, positions, IMPOSSIBLE))
 
     def grid_values_of(
-        self, scaled_values: ScaledValues, unit: Fraction | None
+        self, exact_values: ExactValues, unit: Fraction | None
     ) -> GridValues:
         """The grid values (m,) of values (m,) that count any unit; None for floats.
 
@@ -159,10 +159,10 @@ class Grid:
         numerator = ratio.numerator
         denominator = ratio.denominator
         if self.unit is None or unit is None:
-            values = scaled_values * float(numerator) / float(denominator)
+            values = exact_values * float(numerator) / float(denominator)
             return GridValues((values - self.origin) / self.spacing)
         # Python's integers divide exactly, and round once.
-        differences = scaled_values.astype(object) * numerator
+        differences = exact_values.astype(object) * numerator
         differences = differences - self.origin * denominator
         divisor = denominator * self.spacing
         grid_values = [difference / divisor for difference in differences.tolist()]

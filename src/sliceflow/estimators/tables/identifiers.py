@@ -1,8 +1,8 @@
 """Which columns have identifiers: customer numbers, e-mail addresses, names.
 
-They must not appear in samples. `recognize` finds such columns, with what `personal`
-says about persons. Where values are nearly unique, each new row has a new one
-(`new_identifiers`). Where they repeat, as those of a customer with many orders, new
+They must not appear in samples. `judge_identifier` finds such columns, with what
+`personal` says about persons. Where values are nearly unique, each new row has a new
+one (`new_identifiers`). Where they repeat, as those of a customer with many orders, new
 rows have them as often and together with what the table says, but under new values: one
 for each person in a sample.
 """
@@ -53,29 +53,31 @@ _NAME_COLUMN = re.compile(
 )
 
 
-class Recognition(NamedTuple):
+class IdentifierJudgment(NamedTuple):
     """Why a column is one of identifiers, and whether their values repeat."""
 
     reason: str  # empty if the column has no identifiers
     repeats: bool = False  # whether a new value shall stand for each known one
 
 
-def recognize(column: EncodedColumn, distinct_row_indices: Ints) -> Recognition:
+def judge_identifier(
+    column: EncodedColumn, distinct_row_indices: Ints
+) -> IdentifierJudgment:
     """Whether a column of texts or integers identifies persons or rows, and why.
 
     `distinct_row_indices` are of rows that repeat no earlier row as a whole, because a
     table that holds each row twice should get the same answer.
     """
-    not_recognized = Recognition("")
+    no_identifier = IdentifierJudgment("")
     if column.value_type not in ("str", "int"):
-        return not_recognized
+        return no_identifier
     codes = column.codes[distinct_row_indices]
     counts = np.bincount(codes[codes >= 0])
     distinct_codes = np.flatnonzero(counts)
     n_cells = int(counts.sum())
     n_distinct = len(distinct_codes)
     if n_distinct < 2:
-        return not_recognized
+        return no_identifier
 
     values = column.levels.iloc[distinct_codes[:MAX_VALUES_READ]]
     texts = values.astype(str).tolist()
@@ -83,17 +85,17 @@ def recognize(column: EncodedColumn, distinct_row_indices: Ints) -> Recognition:
     repeats = n_distinct < _MIN_DISTINCT_SHARE * n_cells
     reason = _personal_reason(column, texts, rows_per_value, n_cells)
     if reason:
-        return Recognition(reason, repeats)
+        return IdentifierJudgment(reason, repeats)
     if n_cells < MIN_ROWS_TO_JUDGE or column.categorical:
-        return not_recognized
+        return no_identifier
     name = str(column.name)
     is_text = column.value_type == "str"
     if not repeats:
-        return Recognition(_reason_of_unique(name, texts, is_text))
+        return IdentifierJudgment(_reason_of_unique(name, texts, is_text))
     most_differ = 2 * n_distinct > n_cells
     if is_text and most_differ and _NAME_COLUMN.search(name):
-        return Recognition("looks like a name", repeats)
-    return not_recognized
+        return IdentifierJudgment("looks like a name", repeats)
+    return no_identifier
 
 
 def _personal_reason(
@@ -122,7 +124,7 @@ def _reason_of_unique(column_name: str, texts: list[str], is_text: bool) -> str:
 
 def do_values_repeat(column: EncodedColumn) -> bool:
     """Whether a column has clearly fewer different values than cells."""
-    codes = column.present_codes
+    codes = column.observed_codes
     return len(np.unique(codes)) < _MIN_DISTINCT_SHARE * len(codes)
 
 

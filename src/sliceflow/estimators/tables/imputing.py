@@ -4,16 +4,18 @@ This is multiple imputation by trees: Doove, van Buuren and Dusseldorp (2014),
 "Recursive partitioning for missing data imputation in the presence of interaction
 effects", Computational Statistics & Data Analysis 72.
 
-1. All missing cells of a row are filled at once from a near row (`first_filling`).
+1. All missing cells of a row are filled at once from a near row
+   (`initial_imputation`).
 2. In each sweep, every missing cell is drawn again, column by column: as the cell of a
    random row in the leaf of a random tree, or by a ridge regression and a residual.
    Of the missing cells of a sum or product, one is computed from the others, which are
-   drawn by models that do not see it (`dependent_holes`).
+   drawn by models that do not see it (`dependent_missing_cells`).
 3. Each tree of a column is fitted to another copy of the training rows. Missing cells
    of these rows are filled in the same sweeps, so that trees see complete rows.
 4. Rows that break a constraint go through 1 and 2 again, with the same trees.
 
-A missing cell that can be filled is called a hole.
+Here, a *missing cell* is one that can be filled: not an identifier, and not in a column
+without values.
 """
 
 from __future__ import annotations
@@ -30,9 +32,11 @@ from sliceflow.estimators.tables.choose_strategies import choose_strategy
 from sliceflow.estimators.tables.column_data import ColumnData
 from sliceflow.estimators.tables.column_model import ColumnModel, fit_column_model
 from sliceflow.estimators.tables.columns import Column
-from sliceflow.estimators.tables.dependent_holes import DependentHoles, HoleGroup
-from sliceflow.estimators.tables.draft_rows import DraftRows
-from sliceflow.estimators.tables.first_filling import fill_from_near_rows
+from sliceflow.estimators.tables.dependent_missing_cells import (
+    DependentMissingCells,
+    MissingCellGroup,
+)
+from sliceflow.estimators.tables.initial_imputation import impute_from_near_rows
 from sliceflow.estimators.tables.level_positions import (
     UNDRAWN,
     LevelPositions,
@@ -41,8 +45,9 @@ from sliceflow.estimators.tables.level_positions import (
     is_missing,
     is_undrawn,
 )
+from sliceflow.estimators.tables.partly_drawn_rows import PartlyDrawnRows
 from sliceflow.estimators.tables.rule_set import RuleSet
-from sliceflow.estimators.tables.table import Table, generator
+from sliceflow.estimators.tables.table import Table, numpy_rng
 from sliceflow.estimators.tables.trees import TreeSettings
 
 # The least and most trees of a column. Between these limits there is one tree for each
@@ -73,7 +78,7 @@ N_SWEEPS = 2
 # rounds, rows must also keep dependencies that were found in the table. Later rounds
 # drop these, because a row's other cells may break them, and no user asked for them.
 # With more rounds, tables whose other cells break a constraint would take longer:
-# there, no filling can keep it.
+# there, no draw can keep it.
 MAX_FILL_ROUNDS = 10
 ROUNDS_WITH_DISCOVERED_RULES = 2
 
@@ -84,13 +89,13 @@ def fill_missing(
     """Fill the missing cells of rows with positions (m, d), n times.
 
     Identifiers, and columns without values, stay missing. Models are fitted during the
-    first round of fillings, and serve all later rounds.
+    first round, and serve all later rounds.
 
     Returns
     -------
-    cell_positions : (n·m, d), one filling below the other
+    cell_positions : (n·m, d), one imputation below the other
     unfilled : the indices of rows among these that stay as they were, because each
-        filling broke a constraint
+        imputation broke a constraint
     """
     training_positions = _sample_training_rows(table, seed)
     training = _TrainingRows(
@@ -100,24 +105,24 @@ def fill_missing(
         n_copies=int(np.clip(n, MIN_TREES, MAX_TREES)),
         seed=seed,
     )
-    rng = generator(seed.child("fill"))
+    rng = numpy_rng(seed.child("fill"))
     with_constants = _with_constants(table.columns, cell_positions)
     filled_positions = LevelPositions(np.tile(with_constants, (n, 1)))
-    unfinished = np.flatnonzero(training.holes(filled_positions).any(axis=1))
+    unfinished = np.flatnonzero(training.missing_cells(filled_positions).any(axis=1))
     if not len(unfinished):
         return filled_positions, unfinished
     rule_set = table.rule_set
-    models, filling = _fit_and_fill(
+    models, imputation = _fit_and_fill(
         training, rule_set, filled_positions[unfinished], rng
     )
-    unfinished = filling.write(filled_positions, unfinished)
+    unfinished = imputation.write(filled_positions, unfinished)
     for attempt in range(1, MAX_FILL_ROUNDS):
         if not len(unfinished):
             break
         if attempt == ROUNDS_WITH_DISCOVERED_RULES:
             rule_set = _only_constraints(rule_set)
-        filling = models.fill(rule_set, filled_positions[unfinished], rng)
-        unfinished = filling.write(filled_positions, unfinished)
+        imputation = models.fill(rule_set, filled_positions[unfinished], rng)
+        unfinished = imputation.write(filled_positions, unfinished)
     return filled_positions, unfinished
 
 
@@ -125,7 +130,7 @@ def _sample_training_rows(table: Table, seed: Seed) -> LevelPositions:
     """Positions (r, d) of the training rows to learn from, in random order."""
     n_rows = min(MAX_TRAINING_ROWS, MAX_TRAINING_CELLS // len(table.columns))
     # "some" stays, because another path would change what is filled in.
-    order = generator(seed.child("some")).permutation(len(table.cell_positions))
+    order = numpy_rng(seed.child("some")).permutation(len(table.cell_positions))
     return table.cell_positions[order[:n_rows]]
 
 
@@ -155,8 +160,8 @@ def _only_constraints(rule_set: RuleSet) -> RuleSet:
     return replace(rule_set, rules=constraints)
 
 
-class _Filling(NamedTuple):
-    """Rows of which all holes have a filling."""
+class _Imputation(NamedTuple):
+    """Rows of which all missing cells are filled."""
 
     cell_positions: LevelPositions  # (m, d)
     keeps_rules: Mask  # (m,), which of them keep all rules
@@ -173,15 +178,15 @@ class _Filling(NamedTuple):
 
 
 # The models of one column, by the indices of the columns that they do not see.
-_ModelsByHidden = dict[tuple[int, ...], list[ColumnModel]]
+_ModelsByExcluded = dict[tuple[int, ...], list[ColumnModel]]
 
 
 @dataclass(frozen=True, eq=False)
 class _TrainingRows:
-    """The rows that models of the columns are fitted to, with their holes.
+    """The rows that models of the columns are fitted to, with their missing cells.
 
-    There are several copies of them, whose holes are filled in different ways. Each
-    model of a column is fitted to another copy.
+    There are several copies of them, whose missing cells are filled in different ways.
+    Each model of a column is fitted to another copy.
     """
 
     columns: Sequence[Column]  # all columns of the table
@@ -190,7 +195,7 @@ class _TrainingRows:
     n_copies: int  # and so the number of models of each column
     seed: Seed
 
-    def holes(self, cell_positions: LevelPositions) -> Mask:
+    def missing_cells(self, cell_positions: LevelPositions) -> Mask:
         """Which cells of rows with positions (m, d) are missing and can be filled."""
         is_fillable = np.isin(np.arange(len(self.columns)), self.fillable)
         return is_missing(cell_positions) & is_fillable
@@ -198,50 +203,51 @@ class _TrainingRows:
     def fill_initially(
         self, cell_positions: LevelPositions, rng: np.random.Generator
     ) -> None:
-        """Fill the holes of rows (m, d), in place, from near training rows."""
-        fill_from_near_rows(
+        """Fill the missing cells of rows (m, d), in place, from near training rows."""
+        impute_from_near_rows(
             self.columns, self.cell_positions, cell_positions, self.fillable, rng
         )
 
     def fit_models(
         self,
         column_index: int,
-        hidden_sets: Sequence[tuple[int, ...]],
+        excluded_sets: Sequence[tuple[int, ...]],
         copies: LevelPositions,
         seed: Seed,
-    ) -> _ModelsByHidden:
+    ) -> _ModelsByExcluded:
         """Fit the models of a column to copies (n_copies · r, d) of training rows.
 
-        Some see all other columns, and more do not see those of each hidden set. Rows
-        whose cell of the column was a hole are left out.
+        Some see all other columns, and more do not see those of each excluded set. Rows
+        whose cell of the column was missing are left out.
         """
-        is_present = has_value(self.cell_positions[:, column_index])
-        present_copies = [
-            LevelPositions(copy_positions[is_present])
+        is_observed = has_value(self.cell_positions[:, column_index])
+        observed_copies = [
+            LevelPositions(copy_positions[is_observed])
             for copy_positions in np.split(copies, self.n_copies)
         ]
-        models: _ModelsByHidden = {
-            (): self._fit_without((), column_index, present_copies, seed)
+        models: _ModelsByExcluded = {
+            (): self._fit_without((), column_index, observed_copies, seed)
         }
-        for hidden_indices in hidden_sets:
-            if hidden_indices:
-                models[hidden_indices] = self._fit_without(
-                    hidden_indices,
+        for excluded_indices in excluded_sets:
+            if excluded_indices:
+                # "hidden" stays, because another path would change what is filled in.
+                models[excluded_indices] = self._fit_without(
+                    excluded_indices,
                     column_index,
-                    present_copies,
-                    seed.child("hidden", *hidden_indices),
+                    observed_copies,
+                    seed.child("hidden", *excluded_indices),
                 )
         return models
 
     def _fit_without(
         self,
-        hidden_indices: Sequence[int],
+        excluded_indices: Sequence[int],
         column_index: int,
         copies: Sequence[LevelPositions],
         seed: Seed,
     ) -> list[ColumnModel]:
-        """Models of a column given all others but hidden ones, one of each copy."""
-        unseen = {column_index, *hidden_indices}
+        """Models of a column given all others but excluded ones, one of each copy."""
+        unseen = {column_index, *excluded_indices}
         seen = [c for c in self.fillable if c not in unseen]
         predictors = np.array(seen, dtype=np.int64)
         data = ColumnData(self.columns, copies[0], column_index, predictors)
@@ -249,7 +255,7 @@ class _TrainingRows:
         strategy = choose_strategy(data, seed=seed.child("way"))
         models = []
         for t, copy_positions in enumerate(copies):
-            order = generator(seed.child("rows", t)).permutation(len(copy_positions))
+            order = numpy_rng(seed.child("rows", t)).permutation(len(copy_positions))
             n_bagged = round(BAGGING_SHARE * len(copy_positions))
             model = fit_column_model(
                 data.with_rows(copy_positions[order[:n_bagged]]),
@@ -262,19 +268,19 @@ class _TrainingRows:
 
 
 class _SweptRows:
-    """Rows whose holes all have a filling, and are drawn again in each sweep.
+    """Rows whose missing cells are filled at first, and drawn again in each sweep.
 
     Parameters
     ----------
-    training : says which cells are holes, and fills them at first
+    training : says which cells are missing, and fills them at first
     rule_set : the rules that the filled rows must keep
-    cell_positions : (m, d), the rows with their holes; they stay as they are
+    cell_positions : (m, d), the rows with missing cells; they stay as they are
     rng : the random numbers of all draws
 
     Attributes
     ----------
     cell_positions : (m, d), the filled rows
-    column_indices : the columns that have holes
+    column_indices : the columns that have missing cells
     """
 
     def __init__(
@@ -288,60 +294,76 @@ class _SweptRows:
         self._columns = training.columns
         self._rule_set = rule_set
         self._rng = rng
-        self._holes = training.holes(cell_positions)
-        self.column_indices = [c for c in training.fillable if self._holes[:, c].any()]
+        self._missing = training.missing_cells(cell_positions)
+        self.column_indices = [
+            c for c in training.fillable if self._missing[:, c].any()
+        ]
         training.fill_initially(self.cell_positions, rng)
-        self._dependent = DependentHoles.from_rows(
-            rule_set.rules_in_solving_order, self.cell_positions, self._holes
+        self._dependent = DependentMissingCells.from_rows(
+            rule_set.rules_in_solving_order, self.cell_positions, self._missing
         )
 
-    def hidden_sets(self, c: int) -> list[tuple[int, ...]]:
-        """The columns that models of column c must not see, for each group of holes."""
-        return [group.hidden_indices for group in self._dependent.groups(c)]
+    def excluded_sets(self, c: int) -> list[tuple[int, ...]]:
+        """The columns that models of column c must not see, for each group of cells."""
+        return [group.excluded_indices for group in self._dependent.groups(c)]
 
-    def redraw(self, c: int, models_by_hidden: _ModelsByHidden) -> None:
-        """Draw the holes of column c again, by models of this column.
+    def redraw(self, c: int, models_by_excluded: _ModelsByExcluded) -> None:
+        """Draw the missing cells of column c again, by models of this column.
 
         Cells of other columns that follow from them are computed.
         """
+        sees_all = models_by_excluded[()]
         for group in self._dependent.groups(c):
             # Later rounds have fewer rules, and so sets that no model was fitted for.
-            models = models_by_hidden.get(group.hidden_indices, models_by_hidden[()])
-            self._redraw_group(models, group)
-            self._dependent.solve_hidden(self._columns, self.cell_positions, group)
-
-    def _redraw_group(self, models: Sequence[ColumnModel], group: HoleGroup) -> None:
-        """Draw a group of holes again, each by a random one of the models.
-
-        A hole stays as it was where the rules allow no draw.
-        """
-        c = models[0].column_index
-        rows_with_hole = self._rng.permutation(group.row_indices)
-        parts = np.array_split(rows_with_hole, len(models))
-        for model, row_indices in zip(models, parts, strict=True):
-            before = self.cell_positions[row_indices]
-            # Rules wait for the cell that is drawn, and for those that follow from it.
-            rule_positions = _with_undrawn_holes(before, self._holes[row_indices])
-            rule_positions[:, [c, *group.hidden_indices]] = UNDRAWN
-            draft = DraftRows(
-                before,
-                self._rule_set,
-                allow_missing=False,
-                rule_positions=rule_positions,
+            models = models_by_excluded.get(group.excluded_indices, sees_all)
+            self._redraw_group(c, models, group)
+            self._dependent.recompute_excluded(
+                self._columns, self.cell_positions, group
             )
-            drawn = model.draw(draft, self._rng)[:, 0]
-            self.cell_positions[row_indices, c] = np.where(
+
+    def _redraw_group(
+        self, c: int, models: Sequence[ColumnModel], group: MissingCellGroup
+    ) -> None:
+        """Draw a group of cells of column c again, each by a random one of the models.
+
+        A cell stays as it was where the rules allow no draw.
+        """
+        row_indices = self._rng.permutation(group.row_indices)
+        parts = np.array_split(row_indices, len(models))
+        for model, part in zip(models, parts, strict=True):
+            before = self.cell_positions[part]
+            drawn = self._draw(model, part, undrawn=[c, *group.excluded_indices])
+            self.cell_positions[part, c] = np.where(
                 is_undrawn(drawn), before[:, c], drawn
             )
 
-    def solve_rules(self) -> Mask:
-        """Solve rules for the holes that follow from other cells.
+    def _draw(
+        self, model: ColumnModel, row_indices: Ints, undrawn: Sequence[int]
+    ) -> LevelPositions:
+        """New cells (k,) of a model for some rows; `UNDRAWN` where rules allow none.
 
-        Holes without a solution stay as they were. Returns which rows (m,) keep all
+        Rules wait for the `undrawn` columns: the one that is drawn, and those that
+        follow from it.
+        """
+        cell_positions = self.cell_positions[row_indices]
+        rule_positions = _with_undrawn(cell_positions, self._missing[row_indices])
+        rule_positions[:, undrawn] = UNDRAWN
+        partly_drawn = PartlyDrawnRows(
+            cell_positions,
+            self._rule_set,
+            allow_missing=False,
+            rule_positions=rule_positions,
+        )
+        return model.draw(partly_drawn, self._rng)[:, 0]
+
+    def solve_rules(self) -> Mask:
+        """Solve rules for the missing cells that follow from other cells.
+
+        Cells without a solution stay as they were. Returns which rows (m,) keep all
         rules.
         """
-        solved = _with_undrawn_holes(self.cell_positions, self._holes)
-        keeps_rules = self._rule_set.solve_rows(solved, self._holes)
+        solved = _with_undrawn(self.cell_positions, self._missing)
+        keeps_rules = self._rule_set.solve_rows(solved, self._missing)
         stays = is_undrawn(solved) | is_impossible(solved)
         self.cell_positions = LevelPositions(
             np.where(stays, self.cell_positions, solved)
@@ -351,24 +373,24 @@ class _SweptRows:
 
 @dataclass(frozen=True, eq=False)
 class _ImputationModels:
-    """The fitted models of each column that has holes, given all others."""
+    """The fitted models of each column that has missing cells, given all others."""
 
     training: _TrainingRows
-    by_column: Mapping[int, _ModelsByHidden]
+    by_column: Mapping[int, _ModelsByExcluded]
 
     def fill(
         self,
         rule_set: RuleSet,
         cell_positions: LevelPositions,
         rng: np.random.Generator,
-    ) -> _Filling:
+    ) -> _Imputation:
         """Fill rows with positions (m, d), which stay as they are."""
         rows = _SweptRows(self.training, rule_set, cell_positions, rng)
         for _ in range(N_SWEEPS):
             for c, models in self.by_column.items():
                 rows.redraw(c, models)
             keeps_rules = rows.solve_rules()
-        return _Filling(rows.cell_positions, keeps_rules)
+        return _Imputation(rows.cell_positions, keeps_rules)
 
 
 def _fit_and_fill(
@@ -376,38 +398,40 @@ def _fit_and_fill(
     rule_set: RuleSet,
     cell_positions: LevelPositions,
     rng: np.random.Generator,
-) -> tuple[_ImputationModels, _Filling]:
+) -> tuple[_ImputationModels, _Imputation]:
     """Fit the models, and fill rows with positions (m, d) in the same sweeps.
 
     Before a column is drawn again, its models are fitted to the copies of training rows
     as these are filled by then. The copies are swept together with the rows.
     """
     copies = LevelPositions(np.tile(training.cell_positions, (training.n_copies, 1)))
-    with_holes = np.flatnonzero(training.holes(copies).any(axis=1))
-    n_swept_copies = len(with_holes)
-    to_sweep = LevelPositions(np.concatenate((copies[with_holes], cell_positions)))
+    incomplete = np.flatnonzero(training.missing_cells(copies).any(axis=1))
+    n_swept_copies = len(incomplete)
+    to_sweep = LevelPositions(np.concatenate((copies[incomplete], cell_positions)))
     rows = _SweptRows(training, rule_set, to_sweep, rng)
-    by_column = dict[int, _ModelsByHidden]()
+    by_column = dict[int, _ModelsByExcluded]()
     for sweep in range(N_SWEEPS):
-        # Copies without holes never change, so models of the first sweep stay.
+        # Complete copies never change, so models of the first sweep stay.
         needs_fit = sweep == 0 or n_swept_copies > 0
         for c in rows.column_indices:
             if needs_fit:
-                copies[with_holes] = rows.cell_positions[:n_swept_copies]
+                copies[incomplete] = rows.cell_positions[:n_swept_copies]
                 seed = training.seed.child("column", c, sweep)
-                by_column[c] = training.fit_models(c, rows.hidden_sets(c), copies, seed)
+                by_column[c] = training.fit_models(
+                    c, rows.excluded_sets(c), copies, seed
+                )
             rows.redraw(c, by_column[c])
         keeps_rules = rows.solve_rules()
-    filling = _Filling(
+    imputation = _Imputation(
         rows.cell_positions[n_swept_copies:], keeps_rules[n_swept_copies:]
     )
-    return _ImputationModels(training, by_column), filling
+    return _ImputationModels(training, by_column), imputation
 
 
-def _with_undrawn_holes(cell_positions: LevelPositions, holes: Mask) -> LevelPositions:
-    """Positions (m, d) with `UNDRAWN` for holes that are still missing.
+def _with_undrawn(cell_positions: LevelPositions, to_fill: Mask) -> LevelPositions:
+    """Positions (m, d) with `UNDRAWN` for cells `to_fill` that are still missing.
 
     Rules wait for a cell that is not drawn yet, but take a missing one as it is.
     """
-    is_open = holes & is_missing(cell_positions)
-    return LevelPositions(np.where(is_open, UNDRAWN, cell_positions))
+    is_unfilled = to_fill & is_missing(cell_positions)
+    return LevelPositions(np.where(is_unfilled, UNDRAWN, cell_positions))

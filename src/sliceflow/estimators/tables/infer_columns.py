@@ -24,11 +24,11 @@ from sliceflow.estimators.tables.columns import (
 )
 from sliceflow.estimators.tables.formats import (
     DateFormat,
-    ScaledValues,
+    ExactValues,
     TextFormat,
     infer_date_formats,
-    times_of_scaled_values,
-    to_scaled_values,
+    times_of_exact_values,
+    to_exact_values,
 )
 from sliceflow.estimators.tables.grid import Grid
 from sliceflow.estimators.tables.new_values import MIN_LEVELS_FOR_NEW_VALUES
@@ -60,14 +60,14 @@ def infer_column(
     wanted_kind : the kind that the user gave; "datetime:%d.%m.%Y" for dates as text
     """
     kind, date_format = _parse_wanted_kind(encoded.name, wanted_kind)
-    counts = np.bincount(encoded.present_codes)
+    counts = np.bincount(encoded.observed_codes)
     used_codes = np.flatnonzero(counts)  # of levels that have a cell
     if kind == "drop":
         return Column(encoded, "drop", used_codes[:0], Grid(np.empty(0)))
 
-    recognized = _recognize_identifier(encoded, distinct_row_indices, wanted_kind)
-    if recognized.reason and recognized.reason != identifiers.NEARLY_UNIQUE:
-        return _identifier_column(encoded, counts, recognized)
+    judgment = _judge_identifier(encoded, distinct_row_indices, wanted_kind)
+    if judgment.reason and judgment.reason != identifiers.NEARLY_UNIQUE:
+        return _identifier_column(encoded, counts, judgment)
     if _is_constant(encoded, used_codes):
         return _constant_column(encoded, used_codes)
     if encoded.categorical or encoded.value_type == "bool" or kind in CATEGORY_KINDS:
@@ -76,9 +76,9 @@ def infer_column(
     column = _infer_quantitative(encoded, used_codes, kind, date_format)
     if column is not None:
         return column
-    if recognized.reason:
-        return _identifier_column(encoded, counts, recognized)
-    _refuse_free_text(encoded, used_codes, kind)
+    if judgment.reason:
+        return _identifier_column(encoded, counts, judgment)
+    _check_not_free_text(encoded, used_codes, kind)
     return category_column(encoded, counts, kind)
 
 
@@ -104,24 +104,24 @@ def _parse_wanted_kind(
     return kind, date_format
 
 
-def _recognize_identifier(
+def _judge_identifier(
     encoded: EncodedColumn, distinct_row_indices: Ints, wanted_kind: str | None
-) -> identifiers.Recognition:
+) -> identifiers.IdentifierJudgment:
     """Why a column is an identifier; the reason is empty if it is none.
 
     The kind that a user wants decides, if there is one.
     """
     if wanted_kind == "identifier":
-        return identifiers.Recognition(
+        return identifiers.IdentifierJudgment(
             "as asked", identifiers.do_values_repeat(encoded)
         )
     if wanted_kind:
-        return identifiers.Recognition("")
-    return identifiers.recognize(encoded, distinct_row_indices)
+        return identifiers.IdentifierJudgment("")
+    return identifiers.judge_identifier(encoded, distinct_row_indices)
 
 
 def _identifier_column(
-    encoded: EncodedColumn, counts: Ints, recognized: identifiers.Recognition
+    encoded: EncodedColumn, counts: Ints, judgment: identifiers.IdentifierJudgment
 ) -> Column:
     """The column of identifiers, given `counts`, how many cells each code has.
 
@@ -130,9 +130,9 @@ def _identifier_column(
     """
     column = replace(
         category_column(encoded, counts, "identifier"),
-        identifier_reason=recognized.reason,
+        identifier_reason=judgment.reason,
     )
-    if recognized.repeats:
+    if judgment.repeats:
         return column
     return replace(column, level_codes=column.level_codes[:1], grid=Grid(np.empty(0)))
 
@@ -205,15 +205,15 @@ def _quantitative_column(
     text_format: TextFormat | None,
 ) -> Column:
     """The column of numbers or times. If `kind` is None, it is inferred."""
-    scaled_values, unit = to_scaled_values(
+    exact_values, unit = to_exact_values(
         encoded.levels.iloc[used_codes], encoded.value_type, text_format
     )
-    ascending = np.argsort(scaled_values, kind="stable")
-    scaled_values = scaled_values[ascending]
+    ascending = np.argsort(exact_values, kind="stable")
+    exact_values = exact_values[ascending]
     # A user who calls floats continuous wants no grid of their last decimal.
     is_float = encoded.levels.dtype.kind == "f"
     if unit is not None and kind == "continuous" and is_float:
-        scaled_values = scaled_values / unit.denominator
+        exact_values = exact_values / unit.denominator
         unit = None
 
     quantity = _infer_quantity(encoded, text_format)
@@ -223,7 +223,7 @@ def _quantitative_column(
         encoded,
         kind,
         level_codes=used_codes[ascending],
-        grid=_infer_grid(scaled_values, unit),
+        grid=_infer_grid(exact_values, unit),
         quantity=quantity,
         text_format=text_format,
     )
@@ -232,16 +232,16 @@ def _quantitative_column(
     return column
 
 
-def _infer_grid(scaled_values: ScaledValues, unit: Fraction | None) -> Grid:
+def _infer_grid(exact_values: ExactValues, unit: Fraction | None) -> Grid:
     """The grid of ascending levels (k,), with the widest spacing that fits all."""
     if unit is None:
-        return Grid(scaled_values)
-    if int(scaled_values[-1]) - int(scaled_values[0]) >= _MAX_INT64_DIFFERENCE:
-        scaled_values = scaled_values.astype(object)  # Python's integers
+        return Grid(exact_values)
+    if int(exact_values[-1]) - int(exact_values[0]) >= _MAX_INT64_DIFFERENCE:
+        exact_values = exact_values.astype(object)  # Python's integers
     spacing = 1
-    if len(scaled_values) >= MIN_LEVELS_FOR_NEW_VALUES:
-        spacing = int(np.gcd.reduce(scaled_values - scaled_values[0])) or 1
-    return Grid(scaled_values, unit, spacing)
+    if len(exact_values) >= MIN_LEVELS_FOR_NEW_VALUES:
+        spacing = int(np.gcd.reduce(exact_values - exact_values[0])) or 1
+    return Grid(exact_values, unit, spacing)
 
 
 def _infer_quantity(encoded: EncodedColumn, text_format: TextFormat | None) -> Quantity:
@@ -281,7 +281,7 @@ def _is_on_calendar(column: Column) -> bool:
                 return True
     else:
         grid = column.grid
-        times = pd.Series(times_of_scaled_values(grid.scaled_values, grid.unit))
+        times = pd.Series(times_of_exact_values(grid.exact_values, grid.unit))
     is_midnight = times == times.dt.normalize()
     return bool(((times.dt.day == 1) & is_midnight).all())
 
@@ -307,13 +307,13 @@ def _infer_text_format(
     if unreadable.any():
         first = int(np.argmax(unreadable))
         others = date_format or "numbers"
-        raise _odd_cell(encoded, used_codes[first], f"but others are {others}")
+        raise _odd_cell_error(encoded, used_codes[first], f"but others are {others}")
     return text_format
 
 
 def _infer_number_format(encoded: EncodedColumn) -> NumberFormat | None:
     """How the texts of a column write numbers; None if they are other texts."""
-    codes = encoded.present_codes
+    codes = encoded.observed_codes
     stride = max(1, len(codes) // _MAX_CELLS_READ)
     cells = encoded.levels.iloc[codes[::stride]]
     return infer_number_format(cells.to_numpy(dtype=object))
@@ -332,7 +332,7 @@ def _infer_one_date_format(
     kinds = ("category", "datetime:%d/%m/%Y")
     if len(date_formats) > 1:
         fact = "a date in which day and month could be either"
-        raise _odd_cell(encoded, used_codes[0], fact, kinds)
+        raise _odd_cell_error(encoded, used_codes[0], fact, kinds)
     stride = max(1, len(texts) // _MAX_CELLS_READ)
     looks_like_date = [
         _DATE_AND_TIME.fullmatch(text.strip()) is not None for text in texts[::stride]
@@ -340,11 +340,11 @@ def _infer_one_date_format(
     if np.mean(looks_like_date) >= _MIN_SHARE_OF_DATES:
         first = stride * int(np.argmin(looks_like_date))
         fact = "but dates not all in one format"
-        raise _odd_cell(encoded, used_codes[first], fact, kinds)
+        raise _odd_cell_error(encoded, used_codes[first], fact, kinds)
     return None
 
 
-def _odd_cell(
+def _odd_cell_error(
     encoded: EncodedColumn,
     code: int,
     why: str,
@@ -362,7 +362,7 @@ def _odd_cell(
     )
 
 
-def _refuse_free_text(
+def _check_not_free_text(
     encoded: EncodedColumn, used_codes: Ints, kind: Kind | None
 ) -> None:
     """Raise a `DataError` for texts that cannot be categories.

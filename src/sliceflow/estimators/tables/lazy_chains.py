@@ -25,7 +25,7 @@ class LazyChains:
     strategies: Sequence[Strategy]
     fitted: dict[TreeSettings, Sequence[ChainStep]] = field(default_factory=dict)
 
-    def with_settings(self, settings: TreeSettings) -> Sequence[ChainStep]:
+    def chain_for(self, settings: TreeSettings) -> Sequence[ChainStep]:
         """The chain of these settings, fitted to all rows if it is not fitted yet."""
         if settings not in self.fitted:
             steps = fit_chain(

@@ -75,7 +75,7 @@ def move_to_values(
     n_near : how many of all rows were near
     """
     for c, grid_value in grid_values.items():
-        _require_exact(table, c, grid_value, fixed_positions[c])
+        _check_exact(table, c, grid_value, fixed_positions[c])
     given = list(grid_values)
     cell_positions = cell_positions[has_all_values(cell_positions, given)]
     if not len(cell_positions):
@@ -128,13 +128,13 @@ def _move_rows(
     changed_columns = list[int]()
     for c in table.drawing_order:
         column = table.columns[c]
-        is_moved = column.new_values.is_interpolable(cell_positions[:, c])
+        is_moved = column.new_value_policy.is_interpolable(cell_positions[:, c])
         if c in given or not is_moved.any():
             continue
-        given_numbers = _MovedNumbers.of(
+        given_numbers = _MovedNumbers.from_columns(
             table, given, cell_positions[is_moved], moved[is_moved]
         )
-        changed = _MovedNumbers.of(
+        changed = _MovedNumbers.from_columns(
             table, changed_columns, cell_positions[is_moved], moved[is_moved]
         )
         before = column.grid_values_at(cell_positions[is_moved, c])
@@ -151,7 +151,7 @@ class _MovedNumbers(NamedTuple):
     after: Floats  # (k, p), of the same rows when they have moved
 
     @classmethod
-    def of(
+    def from_columns(
         cls,
         table: Table,
         column_indices: Sequence[int],
@@ -165,12 +165,12 @@ class _MovedNumbers(NamedTuple):
         before = np.zeros((len(cell_positions), len(column_indices)))
         after = np.zeros((len(cell_positions), len(column_indices)))
         for i, c in enumerate(column_indices):
-            is_present = has_value(cell_positions[:, c])
-            values = table.columns[c].grid_values_at(cell_positions[is_present, c])
-            new_values = table.columns[c].grid_values_at(moved[is_present, c])
+            is_observed = has_value(cell_positions[:, c])
+            values = table.columns[c].grid_values_at(cell_positions[is_observed, c])
+            new_values = table.columns[c].grid_values_at(moved[is_observed, c])
             scale = values.std() or 1.0
-            before[is_present, i] = (values - values.mean()) / scale
-            after[is_present, i] = (new_values - values.mean()) / scale
+            before[is_observed, i] = (values - values.mean()) / scale
+            after[is_observed, i] = (new_values - values.mean()) / scale
         return cls(before, after)
 
     def join(self, other: _MovedNumbers) -> _MovedNumbers:
@@ -243,7 +243,7 @@ class _LeastSquaresChange(NamedTuple):
         return max(0.0, 1 - MIN_F * noise * n_added / explained)
 
 
-def _require_exact(table: Table, c: int, grid_value: float, position: float) -> None:
+def _check_exact(table: Table, c: int, grid_value: float, position: float) -> None:
     """Raise an error if a constraint needs a given value that has no exact position.
 
     `position` is that of the nearest value. Without constraints, samples simply have

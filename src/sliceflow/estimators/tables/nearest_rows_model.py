@@ -25,12 +25,12 @@ from torch import Tensor
 from sliceflow.arrays import Floats, Ints
 from sliceflow.estimators.tables import rare_numbers
 from sliceflow.estimators.tables.columns import Column
-from sliceflow.estimators.tables.draft_rows import DraftRows
 from sliceflow.estimators.tables.level_positions import (
     LevelPositions,
     has_value,
     is_missing,
 )
+from sliceflow.estimators.tables.partly_drawn_rows import PartlyDrawnRows
 from sliceflow.neighbors.sampling import local_noise
 from sliceflow.neighbors.search import build_index, query_index
 
@@ -97,16 +97,16 @@ class NearestRowsModel:
         )
 
     def draw(
-        self, draft: DraftRows, rng: np.random.Generator, clip: bool = True
+        self, partly_drawn: PartlyDrawnRows, rng: np.random.Generator, clip: bool = True
     ) -> LevelPositions:
-        """Positions (m, p) of the drawn columns, for the m rows of a draft.
+        """Positions (m, p) of the drawn columns, for m partly drawn rows.
 
-        This is the first step of a chain, so it reads nothing from the draft, and does
-        not ask what is allowed: whole rows are checked once they are drawn. Numbers are
+        This is the first step of a chain, so it reads no cell, and does not ask
+        what is allowed: whole rows are checked once they are drawn. Numbers are
         moved by their order among the draws. So at least as many rows are drawn as the
         table has, and those beyond m are left out.
         """
-        n_draws = len(draft)
+        n_draws = len(partly_drawn)
         n_rows = len(self.drawn_positions)
         m = max(n_draws, n_rows)
         n_rounds = math.ceil(m / n_rows)
@@ -152,15 +152,15 @@ class NearestRowsModel:
         Cells that are missing in `positions` stay so.
         """
         moved = positions.copy()
-        is_present = has_value(positions)
+        is_observed = has_value(positions)
         own_positions = self.drawn_positions[:, i]
         sorted_positions = LevelPositions(
             np.sort(own_positions[has_value(own_positions)])
         )
-        order = rankdata(scores[is_present], method="ordinal")
+        order = rankdata(scores[is_observed], method="ordinal")
         probabilities = (order - rng.random(len(order))) / max(1, len(order))
         column = self.columns[self.drawn_indices[i]]
-        moved[is_present] = column.new_values.quantile_positions(
+        moved[is_observed] = column.new_value_policy.quantile_positions(
             sorted_positions, probabilities * len(sorted_positions)
         )
         rare = np.flatnonzero(rare_numbers.is_rare(column, moved))

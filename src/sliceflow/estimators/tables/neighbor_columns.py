@@ -31,10 +31,10 @@ MAX_ROWS_FOR_NEIGHBORS = 1_000
 # larger, samples would lose equalities that users can see.
 MAX_EQUAL_SHARE_OF_NEIGHBORS = 0.02
 
-# The answers of `columns_for_neighbors`, which is called for every trial fit: by the
+# The results of `columns_for_neighbors`, which is called for every trial fit: by the
 # table, and then by the strategies and the given columns.
-_Question = tuple[tuple[Strategy, ...], tuple[int, ...]]
-_answers: WeakKeyDictionary[Table, dict[_Question, list[int]]] = WeakKeyDictionary()
+_CacheKey = tuple[tuple[Strategy, ...], tuple[int, ...]]
+_cache: WeakKeyDictionary[Table, dict[_CacheKey, list[int]]] = WeakKeyDictionary()
 
 
 def may_use_neighbors(table: Table, strategies: Sequence[Strategy]) -> bool:
@@ -46,8 +46,8 @@ def may_use_neighbors(table: Table, strategies: Sequence[Strategy]) -> bool:
         len(table.cell_positions) < MAX_ROWS_FOR_NEIGHBORS
         and len(table.drawing_order) <= MAX_COLUMNS_COMPARED
     )
-    is_asked = any(not rule.is_discovered for rule in table.rule_set.rules)
-    if not is_small or is_asked:
+    has_constraints = any(not rule.is_discovered for rule in table.rule_set.rules)
+    if not is_small or has_constraints:
         return False
     return len(columns_for_neighbors(table, strategies)) > 0
 
@@ -66,11 +66,11 @@ def columns_for_neighbors(
     strategies : one for each column of `table.drawing_order`
     fixed_indices : indices of columns that are given
     """
-    answers = _answers.setdefault(table, {})
-    question = (tuple(strategies), tuple(fixed_indices))
-    if question not in answers:
-        answers[question] = _find_columns(table, strategies, fixed_indices)
-    return list(answers[question])
+    results = _cache.setdefault(table, {})
+    key = (tuple(strategies), tuple(fixed_indices))
+    if key not in results:
+        results[key] = _find_columns(table, strategies, fixed_indices)
+    return list(results[key])
 
 
 def _find_columns(
@@ -121,6 +121,6 @@ def _follows_from_earlier(
     if not uses_ridge(strategy):
         return False
     data = table.column_data(c, table.drawing_order[:k])
-    present = data.take(has_value(data.positions))
-    regression = RidgeRegression.from_data(SCALE_OF_STRATEGY[strategy], present)
-    return regression is not None and regression.is_exact(present)
+    observed = data.take(has_value(data.positions))
+    regression = RidgeRegression.from_data(SCALE_OF_STRATEGY[strategy], observed)
+    return regression is not None and regression.is_exact(observed)

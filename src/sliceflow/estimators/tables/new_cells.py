@@ -8,7 +8,6 @@ import numpy as np
 
 from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.estimators.tables import rare_numbers
-from sliceflow.estimators.tables.draft_rows import DraftRows
 from sliceflow.estimators.tables.level_positions import (
     UNDRAWN,
     LevelPositions,
@@ -16,6 +15,7 @@ from sliceflow.estimators.tables.level_positions import (
     is_undrawn,
 )
 from sliceflow.estimators.tables.node_sampler import NodeSampler
+from sliceflow.estimators.tables.partly_drawn_rows import PartlyDrawnRows
 
 # The most draws of a cell until one is allowed by the constraints, and after how many
 # of them draws are from the node above, which has more rows. Six nodes are tried: more
@@ -35,7 +35,7 @@ MAX_MOVES = 8
 class _OpenCells:
     """Cells of the column without an accepted draw, and where to draw them from."""
 
-    row_indices: Ints  # (k,), their rows in the draft
+    row_indices: Ints  # (k,), their rows
     node: Ints  # (k,), nodes of the tree
 
     def __len__(self) -> int:
@@ -47,15 +47,15 @@ class _OpenCells:
 
 
 class NewCells:
-    """The new cells of one column, for all rows of a draft.
+    """The new cells of one column, for rows that are partly drawn.
 
-    A cell is proposed, and accepted if the draft allows it. Cells from the tree are
+    A cell is proposed, and accepted if its row allows it. Cells from the tree are
     drawn again where they are refused: first from the same leaf, then from the nodes
     above it.
 
     Parameters
     ----------
-    draft : the rows, which do not change
+    partly_drawn : the m rows, which do not change
     column_index : the column that is drawn
     sampler : draws cells from the nodes of the column's tree
     value_prediction : (m,), what the sampler's regression predicts; None if it has
@@ -71,7 +71,7 @@ class NewCells:
 
     def __init__(
         self,
-        draft: DraftRows,
+        partly_drawn: PartlyDrawnRows,
         column_index: int,
         sampler: NodeSampler,
         *,
@@ -79,8 +79,8 @@ class NewCells:
         rng: np.random.Generator,
         clip: bool,
     ) -> None:
-        self.positions = LevelPositions(np.full(len(draft), UNDRAWN))
-        self._draft = draft
+        self.positions = LevelPositions(np.full(len(partly_drawn), UNDRAWN))
+        self._partly_drawn = partly_drawn
         self._column_index = column_index
         self._sampler = sampler
         self._value_prediction = value_prediction
@@ -93,11 +93,11 @@ class NewCells:
         return is_undrawn(self.positions)
 
     def propose(self, row_indices: Ints, positions: LevelPositions) -> Mask:
-        """Set the cells of rows (k,) to positions (k,), where the draft allows these.
+        """Set the cells of rows (k,) to positions (k,), where the rows allow these.
 
         Returns which proposals (k,) were accepted.
         """
-        accepted = self._draft.allows(self._column_index, row_indices, positions)
+        accepted = self._partly_drawn.allows(self._column_index, row_indices, positions)
         self.positions[row_indices[accepted]] = positions[accepted]
         return accepted
 
@@ -130,7 +130,7 @@ class NewCells:
         accepted = self.propose(cells.row_indices, positions)
         is_rare = rare_numbers.is_rare(self._sampler.column, positions)
         self._move_rare_numbers(
-            cells.take(accepted & is_rare & drawn.is_observed[is_inside])
+            cells.take(accepted & is_rare & drawn.is_from_row[is_inside])
         )
         return cells.take(~accepted)
 

@@ -19,10 +19,10 @@ class DrawnCells(NamedTuple):
     """Cells that were drawn from nodes of a tree."""
 
     positions: LevelPositions  # (m,)
-    # (m,), which cells were observed in a row of the table, and so may disclose it. A
+    # (m,), which cells are those of a row of the table, and so may disclose it. A
     # prediction of a regression is a number of the table only by accident, and if it
     # moved, a total would no longer be the sum of its parts.
-    is_observed: Mask
+    is_from_row: Mask
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,18 +60,18 @@ class NodeSampler:
             positions = self.value_regression.to_positions(
                 self.column, prediction + residual, clip
             )
-            return DrawnCells(positions, is_observed=np.full(len(node), False))
-        if not self.column.new_values.interpolable_levels.any():
+            return DrawnCells(positions, is_from_row=np.full(len(node), False))
+        if not self.column.new_value_policy.interpolable_levels.any():
             positions = LevelPositions(drawn.values)
-            return DrawnCells(positions, is_observed=np.full(len(node), True))
+            return DrawnCells(positions, is_from_row=np.full(len(node), True))
         positions = self._interpolate(drawn, is_leaf)
-        is_observed = positions == drawn.values
-        is_observed |= (positions == drawn.below) | (positions == drawn.above)
-        return DrawnCells(positions, is_observed)
+        is_from_row = positions == drawn.values
+        is_from_row |= (positions == drawn.below) | (positions == drawn.above)
+        return DrawnCells(positions, is_from_row)
 
     def _interpolate(self, drawn: DrawnValues, is_leaf: Mask) -> LevelPositions:
         """Positions (m,) between two rows of leaves, where new values may be."""
-        between = self.column.new_values.interpolate(
+        between = self.column.new_value_policy.interpolate(
             low=LevelPositions(drawn.below),
             high=LevelPositions(drawn.above),
             fraction=drawn.fraction,

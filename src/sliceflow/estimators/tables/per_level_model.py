@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sliceflow.estimators.tables.column_model import ColumnModel
-from sliceflow.estimators.tables.draft_rows import DraftRows
 from sliceflow.estimators.tables.level_positions import UNDRAWN, LevelPositions
+from sliceflow.estimators.tables.partly_drawn_rows import PartlyDrawnRows
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,15 +31,17 @@ class PerLevelModel:
         return float(np.mean([model.unexplained for model in self.models.values()]))
 
     def draw(
-        self, draft: DraftRows, rng: np.random.Generator, clip: bool = True
+        self, partly_drawn: PartlyDrawnRows, rng: np.random.Generator, clip: bool = True
     ) -> LevelPositions:
-        """New cells (m, 1) for the m rows of a draft, each by the model of its level.
+        """New cells (m, 1) for m partly drawn rows, each by the model of its level.
 
         Rows with another label than any of the levels stay `UNDRAWN`.
         """
-        positions = LevelPositions(np.full((len(draft), 1), UNDRAWN))
-        labels = draft.cell_positions[:, self.label_index]
+        positions = LevelPositions(np.full((len(partly_drawn), 1), UNDRAWN))
+        labels = partly_drawn.cell_positions[:, self.label_index]
         for level, model in self.models.items():
             row_indices = np.flatnonzero(labels == level)
-            positions[row_indices] = model.draw(draft.take(row_indices), rng, clip)
+            positions[row_indices] = model.draw(
+                partly_drawn.take(row_indices), rng, clip
+            )
         return positions

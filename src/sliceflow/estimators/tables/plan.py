@@ -197,7 +197,7 @@ class TablePlan(FitPlan):
             table.drawing_order, self.chosen_strategies, strict=True
         ):
             column = table.columns[c]
-            if uses_ridge(strategy) and not column.new_values.are_possible:
+            if uses_ridge(strategy) and not column.new_value_policy.are_possible:
                 return False
             if strategy == "splitting_label" and not column.is_binary:
                 return False

@@ -46,7 +46,7 @@ def merge_rare_levels(column: Column) -> Column:
     new_code[-1] = -1  # the code −1 of a missing cell is this last one
     new_code[rare] = targets
     merged = replace(encoded, codes=new_code[encoded.codes])
-    counts = np.bincount(merged.present_codes, minlength=len(merged.levels))
+    counts = np.bincount(merged.observed_codes, minlength=len(merged.levels))
     values = encoded.levels.tolist()
     merged_into = dict[Any, Any]()
     for code, target in zip(rare.tolist(), targets.tolist(), strict=True):

@@ -65,11 +65,11 @@ class LevelRange(NamedTuple):
 
 def is_rare(column: Column, positions: LevelPositions) -> Mask:
     """Which positions (m,) are levels of too few rows, which may move."""
-    if not column.new_values.is_rare_number.any():
+    if not column.new_value_policy.is_rare_number.any():
         return np.zeros(len(positions), dtype=bool)
     level = np.maximum(positions, 0).astype(np.int64)
     is_level = has_value(positions) & (level == positions)
-    return np.asarray(is_level & column.new_values.is_rare_number[level])
+    return np.asarray(is_level & column.new_value_policy.is_rare_number[level])
 
 
 def move(
@@ -83,7 +83,7 @@ def move(
     They are in the range of the `leaf`, unless that is one level.
     """
     level = positions.astype(np.int64)
-    if not column.new_values.may_fill_gaps:
+    if not column.new_value_policy.may_fill_gaps:
         return _next_frequent_level(column, level, rng)
     run = _runs(column).take(level)
     moved = _move_places(column, level, run.within(leaf), rng)
@@ -123,10 +123,10 @@ def _runs(column: Column) -> LevelRange:
     A frequent level is a run of its own.
     """
     k = column.n_levels
-    if column.new_values.has_full_grid:
+    if column.new_value_policy.has_full_grid:
         return LevelRange.of_column(column, k)
     index = np.arange(k)
-    is_frequent = ~column.new_values.is_rare_number
+    is_frequent = ~column.new_value_policy.is_rare_number
     starts_run = np.ones(k, dtype=bool)
     starts_run[1:] = is_frequent[1:] | is_frequent[:-1]
     first = np.maximum.accumulate(np.where(starts_run, index, 0))
@@ -143,7 +143,7 @@ def _next_frequent_level(
     If no level is frequent, it is the next level.
     """
     k = column.n_levels
-    targets = np.flatnonzero(~column.new_values.is_rare_number)
+    targets = np.flatnonzero(~column.new_value_policy.is_rare_number)
     if not len(targets):
         targets = np.arange(k)
     below = np.searchsorted(targets, level, "left") - 1

@@ -9,7 +9,7 @@ import numpy as np
 from sliceflow.errors import DataError
 from sliceflow.estimators.tables.cells import EncodedColumn
 from sliceflow.estimators.tables.columns import Column
-from sliceflow.estimators.tables.formats import to_scaled_values
+from sliceflow.estimators.tables.formats import to_exact_values
 from sliceflow.estimators.tables.level_positions import (
     MISSING,
     GridValues,
@@ -76,22 +76,22 @@ def encode_cells(
         column.is_category or column.is_quantitative
     ):
         return LevelPositions(np.where(cells.missing, MISSING, 0.0))
-    is_present = ~cells.missing
+    is_observed = ~cells.missing
     if new_as_missing and column.is_category:
         own_levels = {str(level) for level in column.levels.tolist()}
         is_own = np.array([str(level) in own_levels for level in cells.levels])
-        is_present[is_present] = is_own[cells.codes[is_present]]
+        is_observed[is_observed] = is_own[cells.codes[is_observed]]
     positions = LevelPositions(np.full(len(cells.codes), MISSING))
-    if not is_present.any():
+    if not is_observed.any():
         return positions
-    used_codes, which = np.unique(cells.codes[is_present], return_inverse=True)
+    used_codes, which = np.unique(cells.codes[is_observed], return_inverse=True)
     located = locate_values(column, cells.levels.iloc[used_codes])
     used_positions = located.positions
     if outside_as_missing and column.is_quantitative:
         is_outside = located.grid_values < column.grid.grid_values[0]
         is_outside |= located.grid_values > column.grid.grid_values[-1]
         used_positions = LevelPositions(np.where(is_outside, MISSING, used_positions))
-    positions[is_present] = used_positions[which]
+    positions[is_observed] = used_positions[which]
     return positions
 
 
@@ -105,10 +105,8 @@ def _read_unseen_values(
     value_type = column.encoded.value_type
     try:
         converted = _convert_unseen_values(column, values, as_texts)
-        scaled_values, unit = to_scaled_values(
-            converted, value_type, column.text_format
-        )
-        return converted, column.grid.grid_values_of(scaled_values, unit)
+        exact_values, unit = to_exact_values(converted, value_type, column.text_format)
+        return converted, column.grid.grid_values_of(exact_values, unit)
     except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
         raise DataError(
             f"{values.iloc[0]!r} does not fit the column, which is "

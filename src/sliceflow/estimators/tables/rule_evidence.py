@@ -67,9 +67,9 @@ class NumberColumns:
         ]
         values = np.full((len(cell_positions), len(usable)), np.nan)
         for i, c in enumerate(usable):
-            is_present = has_value(cell_positions[:, c])
-            values[is_present, i] = columns[c].grid.floats_at(
-                cell_positions[is_present, c]
+            is_observed = has_value(cell_positions[:, c])
+            values[is_observed, i] = columns[c].grid.floats_at(
+                cell_positions[is_observed, c]
             )
         return cls(np.array(usable, dtype=np.int64), values)
 

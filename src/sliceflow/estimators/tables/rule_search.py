@@ -78,18 +78,18 @@ class _RuleSelection:
     constraints: list[Rule]
     found: list[Rule] = field(default_factory=list)
     # By derived column, the columns that it is computed from.
-    sources: dict[int, set[int]] = field(default_factory=dict)
+    computed_from: dict[int, set[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for rule in self.constraints:
             if is_solvable(rule):
                 derived, *others = rule.column_indices
-                self.sources.setdefault(derived, set()).update(others)
+                self.computed_from.setdefault(derived, set()).update(others)
 
     @property
     def derived(self) -> set[int]:
         """The columns that rules compute."""
-        return set(self.sources)
+        return set(self.computed_from)
 
     def add_sums(self, sums: Iterable[Sequence[Rule]]) -> None:
         """Add each sum in the first of its orientations that is possible, if any."""
@@ -109,11 +109,11 @@ class _RuleSelection:
             return False
         if is_solvable(rule):
             derived, *others = rule.column_indices
-            if derived in self.sources and not isinstance(rule, LookupRule):
+            if derived in self.computed_from and not isinstance(rule, LookupRule):
                 return False
             if derived in self._ancestors(others):
                 return False
-            self.sources.setdefault(derived, set()).update(others)
+            self.computed_from.setdefault(derived, set()).update(others)
         self.found.append(rule)
         return True
 
@@ -141,5 +141,5 @@ class _RuleSelection:
             c = to_visit.pop()
             if c not in ancestors:
                 ancestors.add(c)
-                to_visit.extend(self.sources.get(c, ()))
+                to_visit.extend(self.computed_from.get(c, ()))
         return ancestors

@@ -5,21 +5,21 @@ of their cells are `UNDRAWN`, and cells for which a rule has no solution are
 `IMPOSSIBLE` (`level_positions`). Rules *allow* a value, or not, and they *solve* for a
 cell that follows from others. Few functions write cells of rows:
 
-| function                      | question                         | writes            |
-|-------------------------------|----------------------------------|-------------------|
-| `RuleSet.broken`              | do rows break one rule?          | nothing           |
-| `RuleSet.allows`              | may a column have these values?  | nothing: it       |
-|                               |                                  | solves a copy     |
-| `solve_rules.solve_column`    | what follows for a column?       | nothing: it       |
-|                               |                                  | returns a column  |
-| `DraftRows.set_columns`       | (a model has drawn columns)      | these columns     |
-| `RuleSet.solve_rows`          | do finished rows keep all rules? | all cells that    |
-|                               |                                  | follow            |
-| `DependentHoles.solve_hidden` | (a hole has been filled again)   | holes that follow |
-|                               |                                  | from it           |
+| function                           | question                    | writes            |
+|------------------------------------|-----------------------------|-------------------|
+| `RuleSet.broken`                   | do rows break one rule?     | nothing           |
+| `RuleSet.allows`                   | may a column have these     | nothing: it       |
+|                                    | values?                     | solves a copy     |
+| `solve_rules.solve_column`         | what follows for a column?  | nothing: it       |
+|                                    |                             | returns a column  |
+| `PartlyDrawnRows.set_columns`      | (a model has drawn columns) | these columns     |
+| `RuleSet.solve_rows`               | do finished rows keep all   | all cells that    |
+|                                    | rules?                      | follow            |
+| `DependentMissingCells`            | (a missing cell was drawn   | missing cells     |
+| `.recompute_excluded`              | again)                      | that follow       |
 
 A model draws only what rules allow given the columns before, and a finished row that
-breaks a rule is drawn anew (`chain`). Where holes of rows are filled, `imputing` writes
+breaks a rule is drawn anew (`chain`). Where missing cells are filled, `imputing` writes
 what its models draw into these.
 """
 
@@ -129,13 +129,13 @@ class RuleSet:
             derived, *others = rule.column_indices
             if derived in order:
                 places = [order.index(other) for other in others if other in order]
-                behind = 1 + max(places, default=-1)
-                if order.index(derived) < behind:
-                    order.insert(behind, derived)
+                after_others = 1 + max(places, default=-1)
+                if order.index(derived) < after_others:
+                    order.insert(after_others, derived)
                     order.remove(derived)
         return order
 
-    def rules_that_give(self, c: int, drawn_indices: set[int]) -> list[SolvableRule]:
+    def rules_that_compute(self, c: int, drawn_indices: set[int]) -> list[SolvableRule]:
         """The rules that give column c from the columns that are drawn."""
         rules = []
         for rule in self.rules_in_solving_order:
@@ -168,12 +168,12 @@ class RuleSet:
         rules = self._rules_affected_by(c)
         if not rules:
             return np.full(len(row_indices), True)
-        trial = cell_positions[row_indices]
-        trial[:, c] = positions
-        may_change = is_undrawn(trial)
+        rows = cell_positions[row_indices]  # a copy
+        rows[:, c] = positions
+        may_change = is_undrawn(rows)
         derived = [rule.column_indices[0] for rule in self.rules_in_solving_order]
         may_change[:, c] = c in derived
-        return self._solve_and_check(rules, trial, may_change)
+        return self._solve_and_check(rules, rows, may_change)
 
     def solve_rows(self, cell_positions: LevelPositions, may_change: Mask) -> Mask:
         """Solve rules for cells of rows (m, d), in place, and check all rules.
@@ -263,7 +263,7 @@ def _solving_order(
     `by_derived` has the rules of each derived column. A `ParameterError` says that two
     constraints derive one column, or that some go in a circle.
     """
-    sources = dict[int, set[int]]()
+    computed_from = dict[int, set[int]]()
     for derived, rules in by_derived.items():
         constraints = [rule.text for rule in rules if not rule.is_discovered]
         if len(constraints) > 1:
@@ -273,11 +273,11 @@ def _solving_order(
                 "compute the same column",
                 "leave one of them out",
             )
-        sources[derived] = set[int]()
+        computed_from[derived] = set[int]()
         for rule in rules:
-            sources[derived].update(rule.column_indices[1:])
+            computed_from[derived].update(rule.column_indices[1:])
     try:
-        return list(TopologicalSorter(sources).static_order())
+        return list(TopologicalSorter(computed_from).static_order())
     except CycleError as error:
         columns_in_circle = error.args[1]
         raise ParameterError(

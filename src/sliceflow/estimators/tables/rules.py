@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from sliceflow.arrays import Floats, Mask
 from sliceflow.estimators.tables.columns import Column
-from sliceflow.estimators.tables.formats import ScaledValues, times_of_scaled_values
+from sliceflow.estimators.tables.formats import ExactValues, times_of_exact_values
 from sliceflow.estimators.tables.level_positions import (
     IMPOSSIBLE,
     UNDRAWN,
@@ -105,33 +105,33 @@ class LinearRule:
         difference = -self.difference(columns, cell_positions, without=c)
         if self.unit is None:
             values = difference * float(column.unit or 1) / weight
-            return column.grid.positions_of_scaled(values, None)
+            return column.grid.positions_of_exact(values, None)
         # The column is difference/weight, in its own units.
         unit = (column.unit or Fraction(1)) / abs(int(weight))
-        return column.grid.positions_of_scaled(int(np.sign(weight)) * difference, unit)
+        return column.grid.positions_of_exact(int(np.sign(weight)) * difference, unit)
 
     def _term(
         self, columns: Sequence[Column], c: int, cell_positions: LevelPositions
-    ) -> ScaledValues:
+    ) -> ExactValues:
         """weight·column, in units of the rule, for rows (m, d): (m,)."""
         column = columns[c]
         weight = self.weights[self.column_indices.index(c)]
-        scaled_values = column.grid.scaled_values_at(cell_positions[:, c])
+        exact_values = column.grid.exact_values_at(cell_positions[:, c])
         if self.unit is None:
-            scaled_values = scaled_values.astype(np.float64)
+            exact_values = exact_values.astype(np.float64)
         else:
-            lowest = int(column.grid.scaled_values[0])
-            highest = int(column.grid.scaled_values[-1])
+            lowest = int(column.grid.exact_values[0])
+            highest = int(column.grid.exact_values[-1])
             if abs(weight) * max(-lowest, highest) >= _MAX_FAST_INTEGER:
-                scaled_values = scaled_values.astype(object)
-        return weight * scaled_values
+                exact_values = exact_values.astype(object)
+        return weight * exact_values
 
     def difference(
         self,
         columns: Sequence[Column],
         cell_positions: LevelPositions,
         without: int | None = None,
-    ) -> ScaledValues:
+    ) -> ExactValues:
         """Σ weight·column − bound (m,) for rows (m, d), `without` one column."""
         difference = np.full(len(cell_positions), -self.bound)
         for c in self.column_indices:
@@ -183,11 +183,11 @@ class ProductRule:
             if column.unit is not None:
                 tolerance = tolerance + float(column.unit) / 2
             return np.asarray(np.abs(values - expected) > tolerance)
-        scaled_values = column.grid.scaled_values_at(
+        exact_values = column.grid.exact_values_at(
             cell_positions[:, self.column_indices[0]]
         )
         numerator, denominator = self._fractions(columns, cell_positions)
-        error = 2 * np.abs(scaled_values.astype(object) * denominator - numerator)
+        error = 2 * np.abs(exact_values.astype(object) * denominator - numerator)
         is_off = np.asarray(error > denominator, dtype=bool)
         return np.asarray(is_off & (denominator != 0), dtype=bool)
 
@@ -211,7 +211,7 @@ class ProductRule:
             values = self._float_product(columns, cell_positions)
             if column.unit is not None:
                 values = np.rint(values / float(column.unit)) * float(column.unit)
-            positions = column.grid.positions_of_scaled(values, None)
+            positions = column.grid.positions_of_exact(values, None)
             return LevelPositions(np.where(np.isfinite(values), positions, UNDRAWN))
         numerator, denominator = self._fractions(columns, cell_positions)
         is_defined = denominator != 0
@@ -220,7 +220,7 @@ class ProductRule:
         quotient = (2 * numerator + safe_denominator) // (2 * safe_denominator)
         is_tie = (2 * numerator + safe_denominator) % (2 * safe_denominator) == 0
         quotient = quotient - (is_tie & (quotient % 2 == 1))
-        positions = column.grid.positions_of_scaled(quotient, column.unit)
+        positions = column.grid.positions_of_exact(quotient, column.unit)
         return LevelPositions(np.where(is_defined, positions, UNDRAWN))
 
     def _solve_factor(
@@ -279,11 +279,11 @@ class ProductRule:
             column = columns[c]
             assert column.unit is not None, "all factors count a unit"
             ratio = ratio * column.unit**exponent
-            scaled_values = column.grid.scaled_values_at(cell_positions[:, c])
+            exact_values = column.grid.exact_values_at(cell_positions[:, c])
             if exponent > 0:
-                numerator = numerator * scaled_values.astype(object)
+                numerator = numerator * exact_values.astype(object)
             else:
-                denominator = denominator * scaled_values.astype(object)
+                denominator = denominator * exact_values.astype(object)
         sign = np.where(denominator < 0, -1, 1)
         numerator = numerator * ratio.numerator * sign
         return numerator, denominator * ratio.denominator * sign
@@ -401,8 +401,8 @@ def _date_parts(column: Column, positions: LevelPositions, part: DatePart) -> Fl
     if column.encoded.value_type == "datetime":
         times = column.decode(positions)
     else:
-        scaled_values = column.grid.scaled_values_at(positions)
-        times = pd.Series(times_of_scaled_values(scaled_values, column.unit))
+        exact_values = column.grid.exact_values_at(positions)
+        times = pd.Series(times_of_exact_values(exact_values, column.unit))
     name: str = part
     if part == "weekday":
         name = "day_of_week"  # pandas deprecates the shorter name

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def generator(seed: Seed) -> np.random.Generator:
+def numpy_rng(seed: Seed) -> np.random.Generator:
     """A random number generator of numpy, made from a seed."""
     return np.random.default_rng(seed.key)
 
@@ -222,7 +222,7 @@ class Table:
                 shares[rule.text] = 1 - float(broken.mean())
         return shares
 
-    def rules_that_give(
+    def rules_that_compute(
         self, c: int, drawn_indices: Iterable[int]
     ) -> list[SolvableRule]:
         """The rules that compute column c from drawn columns and constants.
@@ -230,7 +230,7 @@ class Table:
         An approximate rule counts only if no exact one computes the column.
         """
         usable = {*drawn_indices, *self._constant_indices}
-        rules = self.rule_set.rules_that_give(c, usable)
+        rules = self.rule_set.rules_that_compute(c, usable)
         for rule in self.approximate_rules:
             derived, *others = rule.column_indices
             if not rules and c == derived and usable.issuperset(others):
@@ -246,10 +246,10 @@ class Table:
             if column.n_levels and not column.is_modeled
         ]
 
-    def is_row_drawn(self, c: int, drawn_indices: Iterable[int]) -> Mask:
+    def rows_not_computed(self, c: int, drawn_indices: Iterable[int]) -> Mask:
         """Which rows (n,) have a cell of column c that no exact rule computes."""
         usable = {*drawn_indices, *self._constant_indices}
-        rules = self.rule_set.rules_that_give(c, usable)
+        rules = self.rule_set.rules_that_compute(c, usable)
         return is_undrawn(solve_column(rules, self.columns, self.cell_positions, c))
 
     def column_data(self, c: int, predictors: Sequence[int]) -> ColumnData:
@@ -326,7 +326,7 @@ class Table:
 def _decode(column: Column, positions: LevelPositions, seed: Seed) -> pd.Series:
     """The values (m,) of new rows; identifiers are made up."""
     if column.kind == "identifier":
-        return column.draw_identifiers(positions, generator(seed))
+        return column.draw_identifiers(positions, numpy_rng(seed))
     return column.decode(positions)
 
 

@@ -15,11 +15,11 @@ from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sliceflow.arrays import Floats
 from sliceflow.engine.random import Seed
 from sliceflow.estimators.tables.chain import draw_chain, fit_chain, make_blank_row
-from sliceflow.estimators.tables.draft_rows import DraftRows
 from sliceflow.estimators.tables.level_positions import LevelPositions, split_in_halves
+from sliceflow.estimators.tables.partly_drawn_rows import PartlyDrawnRows
 from sliceflow.estimators.tables.row_distances import compared_columns
 from sliceflow.estimators.tables.strategies import Strategy
-from sliceflow.estimators.tables.table import Table, generator
+from sliceflow.estimators.tables.table import Table, numpy_rng
 from sliceflow.estimators.tables.trees import TreeSettings
 from sliceflow.metrics.tables import BoostingSettings, boosted_trees
 
@@ -39,36 +39,36 @@ N_FOLDS = 3
 CHOICE_SEED = Seed(0).child("detail")
 
 
-class Halves(NamedTuple):
-    """Rows of a table, halved at random: positions (n/2, d)."""
+class Split(NamedTuple):
+    """Two halves of the rows of a table, split at random: positions (n/2, d)."""
 
-    fitted: LevelPositions
+    train: LevelPositions
     held_out: LevelPositions
 
 
-def count_halves(n_compared: int) -> int:
-    """How many halves `iter_halves` gives."""
+def count_splits(n_compared: int) -> int:
+    """How many splits `iter_splits` gives."""
     return 2 * max(1, ROWS_COMPARED // n_compared)
 
 
-def iter_halves(
+def iter_splits(
     cell_positions: LevelPositions, seed: Seed, n_compared: int
-) -> Iterator[Halves]:
-    """Halve rows (n, d) often enough to compare two ways to draw them.
+) -> Iterator[Split]:
+    """Split rows (n, d) in halves, often enough to compare two ways to draw them.
 
     Each half is fitted once, and held out once.
 
     Parameters
     ----------
     cell_positions : positions of all rows
-    seed : of the halves
+    seed : of the splits
     n_compared : how many of the rows are compared with draws
     """
-    for i in range(count_halves(n_compared) // 2):
-        rng = generator(seed.child(i))
+    for i in range(count_splits(n_compared) // 2):
+        rng = numpy_rng(seed.child(i))
         first, second = split_in_halves(LevelPositions(rng.permutation(cell_positions)))
-        yield Halves(first, second)
-        yield Halves(second, first)
+        yield Split(first, second)
+        yield Split(second, first)
 
 
 def trial_draws(
@@ -99,7 +99,7 @@ def trial_draws(
     blank_row = make_blank_row(table.columns, fixed_positions)
     draws = LevelPositions(np.tile(blank_row, (n_draws, 1)))
     not_drawn = [c for c in table.drawing_order if c not in drawn_indices]
-    rng = generator(CHOICE_SEED.child("draws"))
+    rng = numpy_rng(CHOICE_SEED.child("draws"))
     chain = fit_chain(
         table,
         cell_positions,
@@ -108,20 +108,20 @@ def trial_draws(
         settings=settings,
         strategies=strategies,
     )
-    draw_chain(chain, DraftRows(draws), rng)
+    draw_chain(chain, PartlyDrawnRows(draws), rng)
     return draws
 
 
 def trial_auc(
     table: Table,
-    fitted_positions: LevelPositions,
+    train_positions: LevelPositions,
     held_out_positions: LevelPositions,
     settings: TreeSettings,
     strategies: Sequence[Strategy],
 ) -> float:
-    """How well a detector tells draws of a chain of fitted rows from other rows."""
+    """How well a detector tells draws of a chain of training rows from others."""
     draws = trial_draws(
-        table, fitted_positions, len(held_out_positions), settings, strategies
+        table, train_positions, len(held_out_positions), settings, strategies
     )
     compared = compared_columns(table)
     return detector_auc(held_out_positions[:, compared], draws[:, compared])

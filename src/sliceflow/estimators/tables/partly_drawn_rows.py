@@ -11,7 +11,7 @@ from sliceflow.estimators.tables.level_positions import LevelPositions, is_missi
 from sliceflow.estimators.tables.rule_set import RuleSet
 
 
-class DraftRows:
+class PartlyDrawnRows:
     """Rows that are being drawn: models read them, and ask which cells are allowed.
 
     Parameters
@@ -20,8 +20,8 @@ class DraftRows:
     rule_set : the rules that the rows must keep; None if there are none
     allow_missing : whether cells may be missing
     rule_positions : (m, d), the cells that rules read. None for `cell_positions`
-        itself. Both differ while holes are filled: models read the last filling of a
-        hole, and rules wait for the next one
+        itself. Both differ while missing cells are filled: models read the last draw
+        of such a cell, and rules wait for the next one
     """
 
     def __init__(
@@ -62,9 +62,9 @@ class DraftRows:
         """Give k columns their positions (m, k), in all rows."""
         self.cell_positions[:, column_indices] = positions
 
-    def take(self, row_indices: Ints) -> DraftRows:
+    def take(self, row_indices: Ints) -> PartlyDrawnRows:
         """A copy of the rows with these indices (k,), with the same rules."""
-        return DraftRows(
+        return PartlyDrawnRows(
             self.cell_positions[row_indices],
             self._rule_set,
             self._allow_missing,

@@ -1,4 +1,4 @@
-"""How rows that have a condition are drawn: plain draws that have it, or a chain anew.
+"""How rows are drawn that have what is given: plain draws, or those of a chain anew.
 
 Plain draws that have it come from a model of all rows. A chain that is fitted again to
 the rows that have it is closer to these. A detector on halves of the rows chooses.
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sliceflow.estimators.tables.conditioning import GivenRows
+from sliceflow.estimators.tables.given_rows import GivenRows
 from sliceflow.estimators.tables.level_positions import LevelPositions
 from sliceflow.estimators.tables.row_distances import compared_columns
 from sliceflow.estimators.tables.strategies import Strategy
@@ -21,13 +21,13 @@ from sliceflow.estimators.tables.trees import TreeSettings
 from sliceflow.estimators.tables.trial_draws import (
     CHOICE_SEED,
     N_FOLDS,
-    Halves,
+    Split,
     detector_auc,
-    iter_halves,
+    iter_splits,
     trial_draws,
 )
 
-# Two ways to draw rows that have a condition are compared if this many have it. With
+# Two ways to draw rows that have what is given are compared if this many have it. With
 # fewer, the other half would have too few for a detector of three folds.
 MIN_ROWS_TO_COMPARE = 60
 
@@ -61,7 +61,7 @@ def plain_draws_are_better(
     table, settings, strategies : of all rows
     given_rows : what is given
     """
-    n_matches = int(given_rows.holds(table.cell_positions).sum())
+    n_matches = int(given_rows.matches(table.cell_positions).sum())
     if n_matches < MIN_ROWS_TO_COMPARE:
         return True
     settings = settings._replace(n_neighbors=settings.n_neighbors // 2)
@@ -73,9 +73,9 @@ def plain_draws_are_better(
     share = n_matches / len(table.cell_positions)
     seed = CHOICE_SEED.child("given")
     gains = []
-    for halves in iter_halves(table.cell_positions, seed, n_matches):
+    for split in iter_splits(table.cell_positions, seed, n_matches):
         rows, plain, refitted = _draw_both_ways(
-            table, given_rows, share, halves, settings, strategies, drawn_indices
+            table, given_rows, share, split, settings, strategies, drawn_indices
         )
         if min(len(rows), len(plain), len(refitted)) < N_FOLDS:
             continue  # too few for a detector, whose score would be no number
@@ -100,7 +100,7 @@ def _draw_both_ways(
     table: Table,
     given_rows: GivenRows,
     share: float,
-    halves: Halves,
+    split: Split,
     settings: TreeSettings,
     strategies: Sequence[Strategy],
     drawn_indices: Sequence[int],
@@ -109,11 +109,11 @@ def _draw_both_ways(
 
     A `share` of all rows has it, and so about the same share of plain draws.
     """
-    holds = given_rows.holds
-    rows = halves.held_out[holds(halves.held_out)]
+    matches = given_rows.matches
+    rows = split.held_out[matches(split.held_out)]
     plain = trial_draws(
         table,
-        halves.fitted,
+        split.train,
         math.ceil(len(rows) / share),
         settings,
         strategies,
@@ -121,11 +121,11 @@ def _draw_both_ways(
     )
     refitted = trial_draws(
         table,
-        halves.fitted[holds(halves.fitted)],
+        split.train[matches(split.train)],
         len(rows),
         settings,
         strategies,
         drawn_indices=drawn_indices,
         fixed_positions=given_rows.fixed_positions,
     )
-    return _RowsAndDraws(rows, plain[holds(plain)], refitted[holds(refitted)])
+    return _RowsAndDraws(rows, plain[matches(plain)], refitted[matches(refitted)])

@@ -1,6 +1,6 @@
-"""Columns that are given: which rows have these cells.
+"""Columns that are given: which rows of the table have what is given.
 
-Plain draws that have what is given are the answer (`GivenRows.holds`), or draws of a
+Plain draws that have what is given are the answer (`GivenRows.matches`), or draws of a
 chain of the other columns that is fitted to the rows that have it: `FittedTable`
 chooses. For a number that few rows have, the nearest rows are moved to it
 (`moved_rows`).
@@ -20,7 +20,7 @@ import numpy as np
 from sliceflow.arrays import Mask
 from sliceflow.errors import DataError, ParameterError, warn_user
 from sliceflow.estimators.tables.columns import Column
-from sliceflow.estimators.tables.formats import to_scaled_values
+from sliceflow.estimators.tables.formats import to_exact_values
 from sliceflow.estimators.tables.level_positions import (
     MISSING,
     LevelPositions,
@@ -91,7 +91,7 @@ class GivenRows:
 
     @property
     def column_indices(self) -> set[int]:
-        """The columns that are given: those that `holds` reads."""
+        """The columns that are given: those that `matches` reads."""
         indices = set(self.fixed_positions)
         for rule in self.rules:
             indices.update(rule.column_indices)
@@ -101,16 +101,16 @@ class GivenRows:
         """The share of the rows of a table that these are."""
         return len(self.cell_positions) / len(table.cell_positions)
 
-    def holds(self, cell_positions: LevelPositions) -> Mask:
+    def matches(self, cell_positions: LevelPositions) -> Mask:
         """Which rows (m,) of positions (m, d) have what is given."""
-        matches = np.full(len(cell_positions), True)
+        has_given = np.full(len(cell_positions), True)
         for c, position in self.fixed_positions.items():
-            matches &= cell_positions[:, c] == position
+            has_given &= cell_positions[:, c] == position
         for rule in self.rules:
-            matches &= ~self.table.rule_set.broken(rule, cell_positions)
+            has_given &= ~self.table.rule_set.broken(rule, cell_positions)
             if isinstance(rule, LinearRule):  # a range has no missing cell
-                matches &= has_all_values(cell_positions, rule.column_indices)
-        return matches
+                has_given &= has_all_values(cell_positions, rule.column_indices)
+        return has_given
 
 
 @dataclass(eq=False)
@@ -167,7 +167,7 @@ class _Request:
         self.matches &= has_same_value
 
 
-def condition_on(table: Table, given: Mapping[Any, Any]) -> GivenRows:
+def rows_with_given(table: Table, given: Mapping[Any, Any]) -> GivenRows:
     """The rows of a table that have what is given.
 
     `given` has a value, a list or a range by the name of the column. A warning says
@@ -343,10 +343,10 @@ def _exact_bound(column: Column, value: Any) -> Fraction | None:
     if value is None:
         return None
     cell = find_value(column, value).cell
-    scaled_values, unit = to_scaled_values(
+    exact_values, unit = to_exact_values(
         cell, column.encoded.value_type, column.text_format
     )
-    return Fraction(scaled_values[0]) * (unit or 1)
+    return Fraction(exact_values[0]) * (unit or 1)
 
 
 def _bound_in_units(

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sliceflow.estimators.tables.draft_rows import DraftRows
 from sliceflow.estimators.tables.level_positions import IMPOSSIBLE, MISSING, UNDRAWN
+from sliceflow.estimators.tables.partly_drawn_rows import PartlyDrawnRows
 from sliceflow.estimators.tables.solve_rules import solve_column, solve_rows
 from sliceflow.estimators.tables.table import Table
 from sliceflow.estimators.tables.table_rows import read_dataframe
@@ -25,23 +25,23 @@ def test_a_draft_allows_what_keeps_the_rules_and_changes_no_row(table):
     rows = np.array(
         [[UNDRAWN, 1, 2], [UNDRAWN, UNDRAWN, 6], [UNDRAWN, UNDRAWN, UNDRAWN]]
     )
-    draft = DraftRows(rows.copy(), table.rule_set)
+    partly_drawn = PartlyDrawnRows(rows.copy(), table.rule_set)
     row_indices = np.array([0, 0, 1, 1, 2])
     a = np.array([1.0, 3.0, 3.0, 2.0, 0.0])
-    allowed = draft.allows(0, row_indices, a)
+    allowed = partly_drawn.allows(0, row_indices, a)
     # 1 + 1 = 2; 3 + 1 is not 2; 3 + 3 = 6; 2 + 4 = 6, but no b is 4; b may be anything.
     assert allowed.tolist() == [True, False, True, False, True]
-    assert np.array_equal(draft.cell_positions, rows, equal_nan=True)
+    assert np.array_equal(partly_drawn.cell_positions, rows, equal_nan=True)
 
 
 def test_a_draft_without_missing_cells_refuses_these_and_no_others(table):
     rows = np.full((2, 3), UNDRAWN)
     row_indices = np.array([0, 1])
     positions = np.array([MISSING, 2.0])
-    assert DraftRows(rows).allows(0, row_indices, positions).all()
+    assert PartlyDrawnRows(rows).allows(0, row_indices, positions).all()
     for rule_set in (None, table.rule_set):
-        draft = DraftRows(rows, rule_set, allow_missing=False)
-        assert draft.allows(0, row_indices, positions).tolist() == [False, True]
+        partly_drawn = PartlyDrawnRows(rows, rule_set, allow_missing=False)
+        assert partly_drawn.allows(0, row_indices, positions).tolist() == [False, True]
 
 
 def test_some_rows_of_a_draft_are_asked_by_their_own_indices(rng):
@@ -49,12 +49,14 @@ def test_some_rows_of_a_draft_are_asked_by_their_own_indices(rng):
     rows = read_dataframe(frame)
     table = Table.from_rows(rows, {}, ["low < high"], search_rules=False)
     low = rng.integers(0, 8, 50).astype(float)
-    draft = DraftRows(np.column_stack((low, np.full(50, UNDRAWN))), table.rule_set)
+    partly_drawn = PartlyDrawnRows(
+        np.column_stack((low, np.full(50, UNDRAWN))), table.rule_set
+    )
     high = rng.integers(0, 8, 50).astype(float)  # the position p is the value p + 1
-    allowed = draft.allows(1, np.arange(50), high)
+    allowed = partly_drawn.allows(1, np.arange(50), high)
     assert allowed.tolist() == (low < high + 1).tolist()
     subset = rng.permutation(50)[:20]
-    of_subset = draft.take(subset).allows(1, np.arange(20), high[subset])
+    of_subset = partly_drawn.take(subset).allows(1, np.arange(20), high[subset])
     assert of_subset.tolist() == allowed[subset].tolist()
 
 

@@ -1,4 +1,4 @@
-"""The first filling of missing cells: from near rows, corrected by a regression.
+"""The initial imputation of missing cells: from near rows, corrected by a regression.
 
 It is the guess from which the sweeps of `imputing` start.
 """
@@ -24,16 +24,16 @@ N_NEAREST = 10
 MAX_DONORS = 5_000
 MAX_COLUMNS_OF_DONORS = 50
 
-# The penalty of the regression that corrects the first filling, relative to variances
-# of about 1: it allows that columns determine each other. A larger one would keep
-# filled cells of such columns near their donors. If donors have holes themselves, the
+# The penalty of the regression that corrects the initial imputation, relative to
+# variances of about 1: it allows that columns determine each other. A larger one would
+# keep filled cells of such columns near their donors. If donors have missing cells, the
 # regression takes this many iterations of expectation maximization: few, because it is
 # only a first guess.
 FIRST_GUESS_PENALTY = 1e-4
 N_EM_ITERATIONS = 4
 
 
-def fill_from_near_rows(
+def impute_from_near_rows(
     columns: Sequence[Column],
     training_positions: LevelPositions,
     cell_positions: LevelPositions,
@@ -75,7 +75,7 @@ def fill_from_near_rows(
             between = np.interp(scores, level_axes[:, 0], positions_of_levels)
             cell_positions[to_fill, c] = np.rint(between)
         else:
-            cell_positions[to_fill, c] = _first_present(
+            cell_positions[to_fill, c] = _first_observed(
                 donor_positions[nearest[to_fill], c]
             )
         axis += level_axes.shape[1]
@@ -104,7 +104,7 @@ def _expected_points(donor_points: Floats, donor: Ints, points: Floats) -> Float
     return np.asarray(donor_features + differences)
 
 
-def _first_present(positions: LevelPositions) -> LevelPositions:
+def _first_observed(positions: LevelPositions) -> LevelPositions:
     """The first cell in each row of (m, k) that is not missing, unless all are."""
     first = np.argmax(has_value(positions), axis=1)
     return positions[np.arange(len(positions)), first]
@@ -130,8 +130,8 @@ def _fit_gaussian(points: Floats) -> tuple[Floats, Floats]:
     """
     n_axes = points.shape[1]
     missing = np.isnan(points)
-    n_present = np.maximum(1, (~missing).sum(0))
-    mean = np.nansum(points, axis=0) / n_present
+    n_observed = np.maximum(1, (~missing).sum(0))
+    mean = np.nansum(points, axis=0) / n_observed
     completed = np.where(missing, mean, points)
     residual_covariance = np.zeros((n_axes, n_axes))
     n_iterations = 1
@@ -162,10 +162,10 @@ def _conditional_means(points: Floats, precision: Floats) -> tuple[Floats, Float
     ends = np.cumsum(np.bincount(index))
     groups = np.split(order, ends[:-1])
     for missing, rows in zip(patterns, groups, strict=True):
-        present = ~missing
+        observed = ~missing
         covariance = np.linalg.inv(precision[np.ix_(missing, missing)])
-        slopes = precision[np.ix_(present, missing)] @ covariance
-        completed[np.ix_(rows, missing)] = -completed[np.ix_(rows, present)] @ slopes
+        slopes = precision[np.ix_(observed, missing)] @ covariance
+        completed[np.ix_(rows, missing)] = -completed[np.ix_(rows, observed)] @ slopes
         share = len(rows) / len(points)
         mean_covariance[np.ix_(missing, missing)] += covariance * share
     return completed, mean_covariance
