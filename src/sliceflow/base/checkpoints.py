@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sliceflow.base.file import ModelFileError, load, save
-from sliceflow.base.protocols import AnyRunningFit
+from sliceflow.base.protocols import RunningFit
 from sliceflow.base.ranks import Communicator, LostRankError
 from sliceflow.base.saving import SavedHistory
 from sliceflow.engine import events
@@ -144,7 +144,7 @@ class Checkpoints:
     def resume(
         self,
         state: FlowState,
-        running: AnyRunningFit,
+        running: RunningFit,
         history: events.History,
     ) -> None:
         """Put a flow where the last checkpoint ended, if there is one."""
@@ -162,7 +162,7 @@ class Checkpoints:
     def save_if_due(
         self,
         state: FlowState,
-        running: AnyRunningFit,
+        running: RunningFit,
         history: events.History,
     ) -> None:
         """Write a checkpoint if it is time, or if Ctrl-C was pressed: then raise.
@@ -221,7 +221,7 @@ class Checkpoints:
     def _write_or_warn(
         self,
         state: FlowState,
-        running: AnyRunningFit,
+        running: RunningFit,
         history: events.History,
     ) -> None:
         try:
@@ -234,7 +234,7 @@ class Checkpoints:
     def _write(
         self,
         state: FlowState,
-        running: AnyRunningFit,
+        running: RunningFit,
         history: events.History,
     ) -> None:
         """Write a checkpoint. If the main rank cannot, all ranks raise its OSError."""
@@ -280,7 +280,7 @@ class Checkpoints:
 def _restore(
     saved: _SavedCheckpoint,
     state: FlowState,
-    running: AnyRunningFit,
+    running: RunningFit,
     history: events.History,
 ) -> None:
     """Take the particles, the state and the history from a checkpoint."""

@@ -2,7 +2,7 @@
 
 To follow a fit: `FlowEstimator.fit` → the adapter's `read` and `plan_fit` →
 `Estimator._run_fit` → the planned fit's `run`, which makes a `RunningFit` → `run_flow`,
-at the end of this module → `engine.flow.simulate` → the `result` of the `RunningFit`.
+at the end of this module → `engine.flow.simulate` → the rest of `run`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -40,7 +40,6 @@ from sliceflow.base.fingerprint import fingerprint, require_same_parameters
 from sliceflow.base.prepared_fit import PreparedFit, copied_parameters
 from sliceflow.base.protocols import (
     FinishedFlow,
-    FitResult,
     FittedFlow,
     FittedFlowT,
     FlowAdapter,
@@ -563,17 +562,18 @@ class RequestedSamples:
         return self.conditions.y
 
 
+@contextmanager
 def run_flow(
-    running: RunningFit[FittedFlowT],
+    running: RunningFit,
     listeners: Sequence[FlowListener],
     ranks: Communicator,
     checkpoints: Checkpoints | None,
-) -> FitResult[FittedFlowT]:
-    """Move the particles to the end of the flow, and finish the fit.
+) -> Iterator[FinishedFlow]:
+    """Move the particles to the end of the flow, then finish the fit in a `with` block.
 
     With `checkpoints`, this goes on where the last one ended, and writes more. Ctrl-C
-    waits until the fit can be resumed. The last checkpoint is discarded when the fit is
-    finished.
+    waits until the fit can be resumed. The last checkpoint is discarded when the block
+    is done; an error in it leaves it there.
     """
     if ranks.size > 1:
         listeners = ranks.synchronized(listeners)
@@ -596,7 +596,6 @@ def run_flow(
             state=state,
             after_step=after_step,
         )
-        result = running.result(FinishedFlow(state, history, all_listeners))
+        yield FinishedFlow(state, history, all_listeners)
     if checkpoints is not None:
         checkpoints.discard()
-    return result

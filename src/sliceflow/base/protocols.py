@@ -248,7 +248,7 @@ class FinishedFlow:
     listeners: Sequence[FlowListener]
 
 
-class RunningFit(Protocol[FittedFlowT_co]):
+class RunningFit(Protocol):
     """The fit of a flow whose particles stand at their start, or are on their way.
 
     `base.flow_estimator.run_flow` moves them.
@@ -267,12 +267,6 @@ class RunningFit(Protocol[FittedFlowT_co]):
 
     def target(self) -> StepTarget:
         """What the particles move onto. Its data are freed with it."""
-
-    def result(self, finished_flow: FinishedFlow) -> FitResult[FittedFlowT_co]:
-        """What the fit gives, once the particles have arrived."""
-
-
-AnyRunningFit: TypeAlias = RunningFit[FittedFlow[object]]
 
 
 class Adapter(Protocol[RowsT, FittedModelT_co, EventT_co, PlanT_co]):

@@ -120,7 +120,8 @@ class PlannedPictureFit:
         The flow goes on where a checkpoint ended, if there is one.
         """
         running = RunningPictureFit(self.tune())
-        return run_flow(running, listeners, self.ranks, self.checkpoints)
+        with run_flow(running, listeners, self.ranks, self.checkpoints) as finished:
+            return running.result(finished)
 
     def tune(self) -> TunedPictureFit:
         """The fit as planned, or from noise if trials find that much better."""

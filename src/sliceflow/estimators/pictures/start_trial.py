@@ -110,7 +110,9 @@ def _particles_of_fit(
 ) -> NDArray[Any]:
     """The pixels (m, c, h, w) of the particles at the end of a fit of pictures."""
     fit = TunedPictureFit.from_rows(rows, parameters, seed, device, ONE_PROCESS)
-    result = run_flow(RunningPictureFit(fit), (), ONE_PROCESS, checkpoints=None)
+    running = RunningPictureFit(fit)
+    with run_flow(running, (), ONE_PROCESS, checkpoints=None) as finished:
+        result = running.result(finished)
     assert result.particles is not None, "the fit of a flow gives its particles"
     return rows.layout.read(result.particles.X)
 

@@ -50,15 +50,12 @@ class AxisSteps:
         )
         return cls(across_ranks(spec, planned_fit.ranks), tuned, tuned.axis_cloud())
 
-    def fit_to_kept(
-        self, kept: Cloud, kept_y: FlowY | None, finished_flow: FinishedFlow
-    ) -> None:
+    def fit_to_kept(self, kept: Cloud, finished_flow: FinishedFlow) -> None:
         """Move the kept particles, in place, by axis steps that are fitted to them.
 
         Parameters
         ----------
-        kept : the kept particles of this rank, in any order
-        kept_y : the flow_y of the kept particles of all ranks, in the same order
+        kept : the kept particles of this rank, in the user's order
         finished_flow : where the flow ended: steps and seconds are counted on, and its
             listeners are called after each of these steps
         """
@@ -70,7 +67,8 @@ class AxisSteps:
             steps_skipped=finished_flow.state.steps_skipped,
             seconds=finished_flow.state.seconds,
         )
-        self._simulate(spec, kept, kept_y, state, finished_flow.listeners)
+        all_y = self.tuned.planned_fit.allocation.kept_particle_y
+        self._simulate(spec, kept, all_y, state, finished_flow.listeners)
 
     def fit_for_model(self, steps: Sequence[ModelStep]) -> list[ModelStep]:
         """The flow's steps, and then axis steps that are fitted to fresh particles."""

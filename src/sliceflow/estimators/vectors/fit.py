@@ -14,7 +14,7 @@ from sliceflow.base.checkpoints import Checkpoints
 from sliceflow.base.distributed import across_ranks
 from sliceflow.base.flow_estimator import choose_n_particles, run_flow
 from sliceflow.base.particles import ParticleAllocation
-from sliceflow.base.protocols import FinishedFlow, FitResult, ParticleResult
+from sliceflow.base.protocols import FitResult, ParticleResult
 from sliceflow.base.ranks import ONE_PROCESS, Communicator
 from sliceflow.base.rows import Conditions
 from sliceflow.base.vector_rows import VectorRows, read_rows
@@ -23,7 +23,7 @@ from sliceflow.engine.allocation import MIN_PARTICLES
 from sliceflow.engine.batches import Batches, Target
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import SeparateClassIndices, separate_classes_or_none
-from sliceflow.engine.events import FlowListener
+from sliceflow.engine.events import FlowListener, History
 from sliceflow.engine.flow import ParticleNoise, Step, resolve_map_sharing
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.model_steps import ModelStep
@@ -177,10 +177,19 @@ class PlannedVectorFit:
     def run(self, listeners: Sequence[FlowListener]) -> FitResult[FittedVectors]:
         """Choose the bandwidth, move the particles, and make their columns exact.
 
-        The flow goes on where a checkpoint ended, if there is one.
+        The flow goes on where a checkpoint ended, if there is one. Its steps move
+        particles along all directions, and axis steps then along each column.
         """
-        running = RunningVectorFit(self.tune())
-        return run_flow(running, listeners, self.ranks, self.checkpoints)
+        tuned = self.tune()
+        running = RunningVectorFit(tuned)
+        with run_flow(running, listeners, self.ranks, self.checkpoints) as finished:
+            kept = self.allocation.kept_cloud(running.particles.x, self.ranks)
+            model_steps = finished.state.model_steps
+            if self.plan.options.n_axis_steps:
+                axis_steps = AxisSteps.for_fit(tuned)
+                axis_steps.fit_to_kept(kept, finished)
+                model_steps = axis_steps.fit_for_model(model_steps)
+            return _fit_result(tuned, kept, model_steps, finished.history)
 
     def tune(self) -> TunedVectorFit:
         """This fit with the bandwidth that "auto" chooses, and the units of its rows.
@@ -270,38 +279,28 @@ class RunningVectorFit:
         particle_y = self.allocation.particle_y
         return self.tuned.batches(n_particles, particle_y, self.plan.batch_size)
 
-    def result(self, finished_flow: FinishedFlow) -> FitResult[FittedVectors]:
-        """What the fit gives, once the particles have arrived and axis steps are done.
 
-        The axis steps are fitted to the kept particles, and again to fresh ones for the
-        model.
-        """
-        tuned = self.tuned
-        ranks = self.ranks
-        allocation = self.allocation
-        kept = allocation.kept_cloud(self.particles.x, ranks)
-        model_steps = finished_flow.state.model_steps
-        if self.plan.n_fresh_particles:
-            axis_steps = AxisSteps.for_fit(tuned)
-            axis_steps.fit_to_kept(kept, allocation.kept_particle_y, finished_flow)
-            model_steps = axis_steps.fit_for_model(model_steps)
-        fitted = _fitted_vectors(tuned, model_steps)
-
-        # This rank's part of the kept particles.
-        own_slice = ranks.own_shard(allocation.n_particles).slice
-        own_y = None
-        if allocation.kept_particle_y is not None:
-            own_y = allocation.kept_particle_y.take(own_slice)
-        X = fitted.in_users_form(fitted.rows_from_scaled_points(kept.x, own_y))
-        y = allocation.kept_user_y
-        if y is not None:
-            y = y[own_slice]
-        return FitResult(
-            fitted,
-            finished_flow.history.as_columns(),
-            _copy_warning(tuned, kept.x),
-            ParticleResult(X, y),
-        )
+def _fit_result(
+    tuned: TunedVectorFit,
+    kept: Cloud,
+    model_steps: Sequence[ModelStep],
+    history: History,
+) -> FitResult[FittedVectors]:
+    """What the fit gives: its model, and this rank's part of the kept particles."""
+    planned_fit = tuned.planned_fit
+    allocation = planned_fit.allocation
+    own_slice = planned_fit.ranks.own_shard(allocation.n_particles).slice
+    own_y = None
+    if allocation.kept_particle_y is not None:
+        own_y = allocation.kept_particle_y.take(own_slice)
+    model = _fitted_vectors(tuned, model_steps)
+    X = model.in_users_form(model.rows_from_scaled_points(kept.x, own_y))
+    y = allocation.kept_user_y
+    if y is not None:
+        y = y[own_slice]
+    return FitResult(
+        model, history.as_columns(), _copy_warning(tuned, kept.x), ParticleResult(X, y)
+    )
 
 
 def _fitted_vectors(
