@@ -14,7 +14,7 @@ from sliceflow import SlicedWassersteinFlow, VectorOptions, frames, transports
 from sliceflow.engine.encoded_y import ClassIndices, ContinuousY
 from sliceflow.engine.frames import Axis, Orthogonal, Random, frame_bytes
 from sliceflow.errors import ParameterError
-from sliceflow.estimators.vectors.plan import choose_n_knots
+from sliceflow.estimators.vectors.plan import choose_n_knots, fit_bytes
 
 
 @given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 4000), st.booleans())
@@ -27,7 +27,7 @@ def test_a_plan_has_what_was_asked_for(n, d, m, single):
     plan = vectors(n_particles=m).plan(x)
     assert (plan.n_rows, plan.n_columns, plan.n_particles) == (n, d, m)
     assert plan.n_flow_particles == max(m, 2000)
-    assert (plan.bandwidth is None) == (n >= 10)
+    assert (plan.smoothing is None) == (n >= 10)
     assert plan.dtype == str(x.dtype)
     assert vectors(n_particles=m + 2000).plan(x).nbytes >= plan.nbytes
 
@@ -125,7 +125,7 @@ def test_each_rank_has_its_share_of_the_particles_of_axis_steps():
     of_four = dataclasses.replace(plan, n_ranks=4)
     points_elsewhere = plan.n_fresh_particles // 4
     bytes_of_points = points_elsewhere * plan.n_columns * plan.torch_dtype.itemsize
-    assert of_two.fit_bytes(100, 100) - of_four.fit_bytes(100, 100) >= bytes_of_points
+    assert fit_bytes(of_two, 100, 100) - fit_bytes(of_four, 100, 100) >= bytes_of_points
 
 
 def test_a_plan_counts_the_time_of_fresh_particles():

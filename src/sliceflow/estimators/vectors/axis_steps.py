@@ -46,7 +46,7 @@ class AxisSteps:
         """The axis steps of a fit, on all ranks."""
         planned_fit = tuned.planned_fit
         spec = planned_fit.plan.flow_spec(
-            planned_fit.seed, planned_fit.device, only="axis"
+            planned_fit.seed, planned_fit.device, stage_name="axis"
         )
         return cls(across_ranks(spec, planned_fit.ranks), tuned, tuned.axis_cloud())
 
@@ -123,7 +123,7 @@ def _fresh_particles(
     fresh = as_cloud(rows.to(plan.torch_dtype), own_y, planned_fit.device)
     particle_noise = ParticleNoise(seed.child("particles"), shard.first)
     replay(
-        plan.flow_spec(planned_fit.seed, planned_fit.device, only="flow"),
+        plan.flow_spec(planned_fit.seed, planned_fit.device, stage_name="flow"),
         steps,
         fresh,
         particle_noise,

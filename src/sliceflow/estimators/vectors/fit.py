@@ -37,6 +37,7 @@ from sliceflow.estimators.vectors.local import PlannedLocalVectorFit
 from sliceflow.estimators.vectors.parameters import VectorParameters
 from sliceflow.estimators.vectors.plan import (
     VectorPlan,
+    fit_bytes,
     max_directions,
     plan_vectors,
     uses_local_conditions,
@@ -145,7 +146,7 @@ class VectorAdapter:
         hint = (
             "lower n_particles, the number of columns, directions or bins, or n_knots"
         )
-        require_memory(plan.fit_bytes(n_shard, m_shard), self.device, what, hint)
+        require_memory(fit_bytes(plan, n_shard, m_shard), self.device, what, hint)
 
 
 def describe_y(y: NDArray[Any] | None) -> str:
@@ -206,15 +207,15 @@ class PlannedVectorFit:
             scalers_by_class, self.rows.X, separate_classes_or_none(row_y)
         )
         smoother = None
-        if plan.bandwidth != 0:
+        if plan.smoothing != 0:
             smoother = Smoother.from_data(
-                plan.bandwidth,
+                plan.smoothing,
                 self.ranks.all_gather_rows(scaled_rows),
                 row_y,
                 plan.options.n_neighbors,
                 self.ranks,
             )
-            plan = replace(plan, bandwidth=smoother.bandwidth)
+            plan = replace(plan, smoothing=smoother.bandwidth)
         return TunedVectorFit(
             replace(self, plan=plan), scalers_by_class, scaled_rows, smoother
         )
@@ -245,7 +246,7 @@ class RunningVectorFit:
             self.particles = self.allocation.cloud(x, self.ranks)
 
         # Maps are shrunk, and fitted to the clouds of all ranks.
-        spec = self.plan.flow_spec(planned_fit.seed, device, only="flow")
+        spec = self.plan.flow_spec(planned_fit.seed, device, stage_name="flow")
         if self.plan.options.shrinkage:
             inverse_sizes = self._inverse_sample_sizes()
             spec = shrunk_flow(spec, self.plan.options.shrinkage, inverse_sizes)

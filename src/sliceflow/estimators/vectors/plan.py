@@ -1,14 +1,14 @@
 """The plan of a fit of vectors: all parameters, and what "auto" means for the rows.
 
-Only the bandwidth of smoothing is chosen later, by `PlannedVectorFit.tune`, with which
-a fit begins: that takes a search for neighbors.
+Only how far rows are spread is chosen later, by `PlannedVectorFit.tune`, with which a
+fit begins: that takes a search for neighbors. What a fit costs stands at the end.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -82,20 +82,6 @@ FEW_COLUMNS = 4
 KNOTS_OF_RAREST_CLASS = 32
 MAX_SHARED_MAP_KNOTS = 4096
 
-# Estimates of memory and time. Bytes of a bin: both counts, values, and smoothing.
-# Nanoseconds for each projected value of a step, on one thread of a CPU or on one GPU:
-# rough, since they depend on the machine. The paper's interpolation looks values up in
-# both sorted samples, which took 2 to 2.5 times as long on an x86-64 CPU. Beyond 100
-# columns projecting costs more than sorting or counting.
-BYTES_PER_BIN = 72
-NANOSECONDS_PER_VALUE = {"cpu": 60.0, "cuda": 1.0}
-NANOSECONDS_PER_VALUE_OF_PAPER = {"cpu": 140.0, "cuda": 2.0}
-COLUMNS_OF_CHEAP_PROJECTION = 100
-# The time of a value that a finished map moves, as a share of that of a step, which
-# also sorts or counts it. Such values took 7 to 34 ns in 2 to 200 columns, on one
-# thread of an x86-64 CPU; .4 stands for 24 ns.
-COST_OF_REPLAYED_VALUE = 0.4
-
 # The transports that the names "histogram" and "auto" stand for.
 HISTOGRAM = HistogramTransport()
 AUTO = AutoTransport()
@@ -153,10 +139,10 @@ class VectorPlan(BaseVectorPlan):
     entropy: NonNegative
     options: VectorOptions
     n_knots: Count  # knots kept per map
-    # How far rows are spread (the option `smoothing`). None if "auto" will choose that
-    # when the fit begins: the plan of a fitted model has the number.
-    bandwidth: NonNegative | None = 0.0
-    smoothing_reason: str = ""  # why "auto" is so; empty if the user set the bandwidth
+    # How far rows are spread. None if "auto" will choose that when the fit begins: the
+    # plan of a fitted model has the number.
+    smoothing: NonNegative | None = 0.0
+    smoothing_reason: str = ""  # why "auto" is so; empty if the user set the option
     draws_per_row: Count = 1  # data of each row: draws along its neighbors, or the row
     # The most particles, and the most data, of a step of the flow. None is all of them:
     # always so on several ranks, whose counts add up.
@@ -183,15 +169,19 @@ class VectorPlan(BaseVectorPlan):
             return "per class"
         return f"CSWF ξ={self.amplifier:g}"
 
+    @property
+    def step_size(self) -> float:
+        """The step size of the first steps of the flow; see `VectorOptions.taper`."""
+        if isinstance(self.frame_kind, frames.Random):
+            return frames.largest_step_size(
+                self.frame_kind.n_directions, self.n_columns
+            )
+        return 1.0
+
     def engine_stages(self) -> list[Stage]:
         """The stages: one of the frame, then axis steps that make each column exact."""
         options = self.options
         stages = []
-        step_size = 1.0
-        if isinstance(self.frame_kind, frames.Random):
-            step_size = frames.largest_step_size(
-                self.frame_kind.n_directions, self.n_columns
-            )
         if self.n_steps:
             stages.append(
                 Stage(
@@ -199,7 +189,7 @@ class VectorPlan(BaseVectorPlan):
                     self.frame_kind,
                     self.n_steps,
                     self.transport,
-                    step_size,
+                    self.step_size,
                     max_knots=self.n_knots,
                     taper=options.taper,
                 )
@@ -221,17 +211,17 @@ class VectorPlan(BaseVectorPlan):
         self,
         seed: Seed,
         device: torch.device,
-        only: Literal["flow", "axis"] | None = None,
+        stage_name: Literal["flow", "axis"] | None = None,
     ) -> FlowSpec:
-        """The flow with all stages, or with one, as offline samples replay them.
+        """The flow with all stages, as samples replay it, or with one of them.
 
-        `only` is the name of this stage. There is no stage "flow" without steps of the
-        flow, and no stage "axis" without axis steps.
+        There is no stage "flow" without steps of the flow, and no stage "axis" without
+        axis steps: no step then runs.
         """
         stages = self.engine_stages()
         stage_range = None
-        if only is not None:
-            indices = [i for i, stage in enumerate(stages) if stage.name == only]
+        if stage_name is not None:
+            indices = [i for i, stage in enumerate(stages) if stage.name == stage_name]
             stage_range = range(indices[0], indices[0] + 1) if indices else range(0)
         return FlowSpec(
             stages,
@@ -270,20 +260,19 @@ class VectorPlan(BaseVectorPlan):
         return steps
 
     def _step_size_in_words(self) -> str:
-        step_size = f"{self.engine_stages()[0].step_size:.3g}" if self.n_steps else "1"
+        words = f"{self.step_size:.3g}"
         if self.options.taper:
-            share = f"{self.options.taper:.0%}"
-            return f"{step_size}, to 0 over the last {share} of the steps"
-        return step_size
+            words += f", to 0 over the last {self.options.taper:.0%} of the steps"
+        return words
 
     def _smoothing_in_words(self) -> str:
-        if self.bandwidth == 0 and not self.smoothing_reason:
+        if self.smoothing == 0 and not self.smoothing_reason:
             return ""
         words = "0"
-        if self.bandwidth is None:
+        if self.smoothing is None:
             words = f"auto, along {self.options.n_neighbors} neighbors"
-        elif self.bandwidth > 0:
-            words = f"{self.bandwidth:.3g}, along {self.options.n_neighbors} neighbors"
+        elif self.smoothing > 0:
+            words = f"{self.smoothing:.3g}, along {self.options.n_neighbors} neighbors"
         if self.smoothing_reason:
             words += f": {self.smoothing_reason}"
         return words
@@ -293,83 +282,19 @@ class VectorPlan(BaseVectorPlan):
             return f"κ = {self.options.shrinkage:.2g}"
         return ""
 
-    def fit_bytes(self, n: int, m: int) -> int:
-        """Peak memory of a fit on a rank with n rows and m particles of the flow.
-
-        It holds points, the maps of the model, and the work of what needs most: drawing
-        smoothed data, a step, or where the particles start. A step sorts projections,
-        with their order, knots, values and thinning, or it counts them in bins.
-        """
-        d = self.n_columns
-        itemsize = self.torch_dtype.itemsize
-        n_directions = max_directions(self.frame_kind, d)
-        n_classes = max(1, self.n_separate_classes)
-        n_data = n * self.draws_per_row
-        n_all_data = self.n_rows * self.draws_per_row
-        m_axis = math.ceil(self.n_fresh_particles / self.n_ranks)
-        point_bytes = itemsize * d * (m + m_axis + n_data)
-
-        n_projected = m + n_data
-        if self.batch_size is not None:
-            n_projected = min(m, self.batch_size) + min(n_data, self.batch_size)
-        sort_bytes = 16 + 8 * itemsize
-        step_bytes = n_directions * sort_bytes * n_projected
-        flow_knots = min(self.n_knots, m)
-        if isinstance(self.transport, HistogramTransport):
-            bin_bytes = BYTES_PER_BIN * self.transport.n_bins * n_classes
-            step_bytes = n_directions * (3 * n_projected * itemsize + bin_bytes)
-            flow_knots = min(self.n_knots, self.transport.n_bins)
-        if m_axis:
-            # One process sorts columns in the axis steps, but ranks count their parts.
-            axis_bytes = sort_bytes
-            if self.n_ranks > 1:
-                axis_bytes = 3 * itemsize
-            step_bytes = max(step_bytes, axis_bytes * d * (n_data + m_axis))
-        if self.n_steps:
-            step_bytes += frame_bytes(self.frame_kind, d, self.condition_dim, itemsize)
-        smoothing_bytes = 0
-        if self.bandwidth != 0:
-            draw_bytes = 4 * 8 * d * n_all_data
-            smoothing_bytes = draw_bytes + 8 * self.options.n_neighbors * self.n_rows
-        start_bytes = (16 + itemsize) * d * m
-        work_bytes = max(smoothing_bytes, step_bytes, start_bytes)
-
-        axis_knots = min(self.options.n_knots + 3 * MAX_JUMPS, m)
-        n_knots = flow_knots * n_directions * self.n_steps
-        n_knots += axis_knots * d * self.options.n_axis_steps
-        model_bytes = 2 * itemsize * n_knots * n_classes  # knots and their values
-        return point_bytes + model_bytes + work_bytes
-
     @property
     def nbytes(self) -> int:
         """Memory of the fit on each device, without the input data."""
         n_shard = math.ceil(self.n_rows / self.n_ranks)
-        return self.fit_bytes(n_shard, math.ceil(self.n_flow_particles / self.n_ranks))
+        return fit_bytes(self, n_shard, math.ceil(self.n_flow_particles / self.n_ranks))
 
     @property
     def seconds(self) -> float:
-        """About the time of a fit: that of the projections of all ranks.
-
-        After the flow, fresh particles are moved by its maps, and the kept and the
-        fresh particles each have axis steps.
-        """
-        n_data = self.n_rows * self.draws_per_row
-        n_projected = self.n_flow_particles + n_data
-        if self.batch_size is not None:
-            n_projected = min(self.n_flow_particles, self.batch_size)
-            n_projected += min(n_data, self.batch_size)
-        n_directions = max_directions(self.frame_kind, self.n_columns)
-        n_values = n_directions * self.n_steps * n_projected
-        if self.n_fresh_particles:
-            n_replayed = n_directions * self.n_steps * self.n_fresh_particles
-            n_axis_points = self.n_particles + self.n_fresh_particles + 2 * n_data
-            n_axis_values = self.n_columns * self.options.n_axis_steps * n_axis_points
-            n_values += round(COST_OF_REPLAYED_VALUE * n_replayed) + n_axis_values
-        n_values *= max(1, self.n_columns // COLUMNS_OF_CHEAP_PROJECTION)
+        """About the time of a fit: that of the projections of all ranks."""
         nanoseconds = NANOSECONDS_PER_VALUE
         if isinstance(self.transport, PaperTransport):
             nanoseconds = NANOSECONDS_PER_VALUE_OF_PAPER
-        return self.seconds_for(n_values, nanoseconds)
+        return self.seconds_for(n_projected_values(self), nanoseconds)
 
 
 def plan_vectors(
@@ -393,10 +318,7 @@ def plan_vectors(
         fact = "needs continuous columns in y"
         raise ParameterError("condition_mode", mode, fact, "pass y of shape (n, l)")
     options = parameters.options
-    d = rows.X.shape[1]
-    n_rows = rows.n_all_rows
-
-    n_flow_particles = allocation.n_flow_particles
+    n_columns = rows.X.shape[1]
 
     condition_kind: ConditionKind = "none"
     condition_dim = 0
@@ -408,39 +330,31 @@ def plan_vectors(
     if options.shrinkage and isinstance(allocation.particle_y, ContinuousY):
         fact = "does not work with a continuous y"
         raise ParameterError("shrinkage", options.shrinkage, fact, "set it to 0")
+
+    frame_kind = choose_frame_kind(parameters.frame, n_columns, n_ranks)
+    if allocation.sharing == "shared":
+        require_steps_that_see_y(frame_kind, parameters, rows)
     n_knots = int(options.n_knots)
     if allocation.particle_y is not None:
         n_knots = choose_n_knots(n_knots, allocation.particle_y)
-    frame_kind = choose_frame_kind(parameters.frame, d, n_ranks)
-    if allocation.sharing == "shared":
-        require_steps_that_see_y(frame_kind, parameters, rows)
-
-    bandwidth, reason = plan_bandwidth(options.smoothing, rows, allocation.row_y)
-    draws_per_row = 1
-    n_data = n_rows  # about: the choice of a transport needs no more
-    if bandwidth != 0:  # in all there are as many draws as particles
-        draws_per_row = max(1, round(n_flow_particles / n_rows))
-        n_data = max(n_rows, n_flow_particles)
+    smoothing = plan_smoothing(options.smoothing, rows, allocation)
     transport = resolve_transport(
         parameters.transport,
-        _points_per_map(allocation, n_rows, n_data),
+        points_per_map(allocation, rows.n_all_rows, smoothing.n_data),
         n_ranks,
         HISTOGRAM,
         AUTO,
     )
-    batch_size = None
-    if n_ranks == 1:
-        batch_size = transport.batch_size
     return VectorPlan(
         device=str(device),
         n_ranks=n_ranks,
-        n_rows=n_rows,
-        n_columns=d,
+        n_rows=rows.n_all_rows,
+        n_columns=n_columns,
         dtype=rows.dtype,
         n_particles=allocation.n_particles,
-        n_flow_particles=n_flow_particles,
+        n_flow_particles=allocation.n_flow_particles,
         n_fresh_particles=choose_n_fresh_particles(
-            n_flow_particles, frame_kind, d, options.n_axis_steps
+            allocation.n_flow_particles, frame_kind, n_columns, options.n_axis_steps
         ),
         condition_kind=condition_kind,
         condition_dim=condition_dim,
@@ -452,10 +366,10 @@ def plan_vectors(
         standardize=parameters.standardize,
         options=options,
         n_knots=n_knots,
-        bandwidth=bandwidth,
-        smoothing_reason=reason,
-        draws_per_row=draws_per_row,
-        batch_size=batch_size,
+        smoothing=smoothing.bandwidth,
+        smoothing_reason=smoothing.reason,
+        draws_per_row=smoothing.draws_per_row,
+        batch_size=transport.batch_size if n_ranks == 1 else None,
     )
 
 
@@ -486,7 +400,7 @@ def uses_local_conditions(
     return is_local
 
 
-def _points_per_map(allocation: ParticleAllocation, n_rows: int, n_data: int) -> int:
+def points_per_map(allocation: ParticleAllocation, n_rows: int, n_data: int) -> int:
     """The particles and the data to which a map is fitted.
 
     If classes have separate maps, these are the points of the largest class. `n_data`
@@ -504,17 +418,19 @@ def _points_per_map(allocation: ParticleAllocation, n_rows: int, n_data: int) ->
     return int((sizes_p + n_data / n_rows * sizes_q).max())
 
 
-def choose_n_knots(n_knots: int, y: FlowY) -> int:
+def choose_n_knots(n_knots: int, particle_y: FlowY) -> int:
     """Knots to keep per map, for particles with this y.
 
     More than `n_knots` if a rare class, which shares the maps with others, would
     otherwise get too few.
     """
-    if not isinstance(y, ClassIndices) or isinstance(y, SeparateClassIndices):
+    if not isinstance(particle_y, ClassIndices):
         return n_knots
-    sizes = y.sizes()
+    if isinstance(particle_y, SeparateClassIndices):
+        return n_knots
+    sizes = particle_y.sizes()
     rarest = int(sizes[sizes > 0].min())
-    wanted = KNOTS_OF_RAREST_CLASS * len(y) // rarest
+    wanted = KNOTS_OF_RAREST_CLASS * len(particle_y) // rarest
     return max(n_knots, min(wanted, MAX_SHARED_MAP_KNOTS))
 
 
@@ -558,31 +474,53 @@ def require_steps_that_see_y(
         raise ParameterError("frame", parameters.frame, fact, hint)
 
 
-def plan_bandwidth(
-    option: float | Literal["auto"], rows: VectorRows, y: FlowY | None
-) -> tuple[float | None, str]:
-    """The bandwidth that the option `smoothing` gives these rows, and the reason.
+class SmoothingPlan(NamedTuple):
+    """How far rows are spread, and how often each is drawn."""
 
-    `y` is the flow_y of the rows of all ranks. The bandwidth is 0 if the flow fits
-    the rows themselves, and None if "auto" will choose it from the rows. The reason
-    says why "auto" does so; it is empty if the user chose.
-    """
-    if option != "auto":
-        return float(option), ""
-    if isinstance(y, ContinuousY):
-        return 0.0, "y is continuous"
+    bandwidth: float | None  # 0 fits the rows themselves; None if a trial chooses it
+    reason: str  # why "auto" says so; empty if the user chose
+    draws_per_row: int
+    n_data: int  # about: rows are drawn a whole number of times each
+
+
+def plan_smoothing(
+    option: float | Literal["auto"], rows: VectorRows, allocation: ParticleAllocation
+) -> SmoothingPlan:
+    """What the option `smoothing` means for these rows."""
     n_rows = rows.n_all_rows
-    if n_rows < MIN_SMOOTHED_ROWS:
-        return 0.0, f"fewer than {MIN_SMOOTHED_ROWS} rows"
+    bandwidth: float | None = None
+    reason = "leave-one-out distances of the rows"
+    if option != "auto":
+        bandwidth = float(option)
+        reason = ""
+    elif reason_against := _reason_against_smoothing(rows, allocation.row_y):
+        bandwidth = 0.0
+        reason = reason_against
+    if bandwidth == 0:
+        return SmoothingPlan(bandwidth, reason, draws_per_row=1, n_data=n_rows)
+    # In all there are as many draws as particles.
+    n_particles = allocation.n_flow_particles
+    draws_per_row = max(1, round(n_particles / n_rows))
+    return SmoothingPlan(bandwidth, reason, draws_per_row, max(n_rows, n_particles))
+
+
+def _reason_against_smoothing(rows: VectorRows, y: FlowY | None) -> str:
+    """Why "auto" does not spread rows with this flow_y; empty if it does."""
+    n_rows = rows.n_all_rows
     max_rows = MAX_SMOOTHED_ROWS
     if rows.X.shape[1] > FEW_COLUMNS:
         max_rows = MAX_SMOOTHED_ROWS_OF_MANY_COLUMNS
+    if isinstance(y, ContinuousY):
+        return "y is continuous"
+    if n_rows < MIN_SMOOTHED_ROWS:
+        return f"fewer than {MIN_SMOOTHED_ROWS} rows"
     if n_rows > max_rows:
-        return 0.0, f"more than {max_rows} rows"
-    # A rank does not know whether the rows of other ranks differ.
+        return f"more than {max_rows} rows"
+    # The search for neighbors takes minutes among equal rows. A rank does not know
+    # whether the rows of other ranks differ.
     if len(rows.X) == n_rows and not _rows_differ(rows.X, y):
-        return 0.0, "no rows of a class differ"
-    return None, "leave-one-out distances of the rows"
+        return "no rows of a class differ"
+    return ""
 
 
 def _rows_differ(X: NDArray[Any], y: ClassIndices | None) -> bool:
@@ -609,3 +547,106 @@ def choose_n_fresh_particles(
 def max_directions(kind: FrameKind, d: int) -> int:
     """The most directions of a step in d columns, by such a frame or along the axes."""
     return max(kind.max_directions(d), d)
+
+
+# What a fit costs, in bytes and in projected values.
+
+# Both counts, values, and smoothing.
+BYTES_PER_BIN = 72
+# Nanoseconds for each projected value of a step, on one thread of a CPU or on one GPU:
+# rough, since they depend on the machine.
+NANOSECONDS_PER_VALUE = {"cpu": 60.0, "cuda": 1.0}
+# The paper's interpolation looks values up in both sorted samples, which took 2 to 2.5
+# times as long on an x86-64 CPU.
+NANOSECONDS_PER_VALUE_OF_PAPER = {"cpu": 140.0, "cuda": 2.0}
+# In more columns, projecting costs more than sorting or counting.
+COLUMNS_OF_CHEAP_PROJECTION = 100
+# The time of a value that a finished map moves, as a share of that of a step, which
+# also sorts or counts it. Such values took 7 to 34 ns in 2 to 200 columns, on one
+# thread of an x86-64 CPU; .4 stands for 24 ns.
+COST_OF_REPLAYED_VALUE = 0.4
+
+
+def fit_bytes(plan: VectorPlan, n: int, m: int) -> int:
+    """Peak memory of a fit on a rank with n rows and m particles of the flow.
+
+    It holds points, the maps of the model, and the work of what needs most: drawing
+    smoothed data, a step, or where the particles start.
+    """
+    d = plan.n_columns
+    itemsize = plan.torch_dtype.itemsize
+    n_data = n * plan.draws_per_row
+    m_fresh = math.ceil(plan.n_fresh_particles / plan.n_ranks)
+    point_bytes = itemsize * d * (m + m_fresh + n_data)
+    smoothing_bytes = 0
+    if plan.smoothing != 0:
+        draw_bytes = 4 * 8 * d * plan.n_rows * plan.draws_per_row
+        smoothing_bytes = draw_bytes + 8 * plan.options.n_neighbors * plan.n_rows
+    start_bytes = (16 + itemsize) * d * m
+    work_bytes = max(step_bytes(plan, n_data, m, m_fresh), smoothing_bytes, start_bytes)
+    return point_bytes + model_bytes(plan, m) + work_bytes
+
+
+def step_bytes(plan: VectorPlan, n_data: int, m: int, m_fresh: int) -> int:
+    """Memory that the largest step works with, of the flow or along the axes.
+
+    It sorts projections, with their order, knots, values and thinning, or it counts
+    them in bins.
+    """
+    d = plan.n_columns
+    itemsize = plan.torch_dtype.itemsize
+    bytes_per_sorted = 16 + 8 * itemsize
+    bytes_per_counted = 3 * itemsize
+
+    h = max_directions(plan.frame_kind, d)
+    n_projected = m + n_data
+    if plan.batch_size is not None:
+        n_projected = min(m, plan.batch_size) + min(n_data, plan.batch_size)
+    flow_bytes = h * bytes_per_sorted * n_projected
+    if isinstance(plan.transport, HistogramTransport):
+        n_bins = plan.transport.n_bins * max(1, plan.n_separate_classes)
+        flow_bytes = h * (bytes_per_counted * n_projected + BYTES_PER_BIN * n_bins)
+
+    axis_bytes = 0
+    if m_fresh:
+        # One process sorts columns in the axis steps, but ranks count their parts.
+        bytes_per_value = bytes_per_sorted if plan.n_ranks == 1 else bytes_per_counted
+        axis_bytes = bytes_per_value * d * (n_data + m_fresh)
+    drawn_bytes = 0
+    if plan.n_steps:
+        drawn_bytes = frame_bytes(plan.frame_kind, d, plan.condition_dim, itemsize)
+    return max(flow_bytes, axis_bytes) + drawn_bytes
+
+
+def model_bytes(plan: VectorPlan, m: int) -> int:
+    """Memory of the maps of a model that is fitted to m particles."""
+    max_knots = m
+    if isinstance(plan.transport, HistogramTransport):
+        max_knots = min(m, plan.transport.n_bins)
+    h = max_directions(plan.frame_kind, plan.n_columns)
+    n_flow_knots = min(plan.n_knots, max_knots) * h * plan.n_steps
+    axis_knots = min(plan.options.n_knots + 3 * MAX_JUMPS, m)
+    n_axis_knots = axis_knots * plan.n_columns * plan.options.n_axis_steps
+    n_knots = (n_flow_knots + n_axis_knots) * max(1, plan.n_separate_classes)
+    return 2 * plan.torch_dtype.itemsize * n_knots  # knots and their values
+
+
+def n_projected_values(plan: VectorPlan) -> int:
+    """The projected values of all steps, of all ranks, as if each were of the flow.
+
+    After the flow, fresh particles are moved by its maps, and the kept and the fresh
+    particles each have axis steps.
+    """
+    n_data = plan.n_rows * plan.draws_per_row
+    n_projected = plan.n_flow_particles + n_data
+    if plan.batch_size is not None:
+        n_projected = min(plan.n_flow_particles, plan.batch_size)
+        n_projected += min(n_data, plan.batch_size)
+    n_directions = max_directions(plan.frame_kind, plan.n_columns)
+    n_values = n_directions * plan.n_steps * n_projected
+    if plan.n_fresh_particles:
+        n_replayed = n_directions * plan.n_steps * plan.n_fresh_particles
+        n_axis_points = plan.n_particles + plan.n_fresh_particles + 2 * n_data
+        n_axis_values = plan.n_columns * plan.options.n_axis_steps * n_axis_points
+        n_values += round(COST_OF_REPLAYED_VALUE * n_replayed) + n_axis_values
+    return n_values * max(1, plan.n_columns // COLUMNS_OF_CHEAP_PROJECTION)

@@ -2,7 +2,7 @@
 
 `sliceflow.neighbors.smoothing` makes the draws and chooses how far they spread. This
 module decides what the axis steps see of them. A plan says whether rows are smoothed at
-all (`plan.plan_bandwidth`). The search for neighbors, which takes longer, is the first
+all (`plan.plan_smoothing`). The search for neighbors, which takes longer, is the first
 thing that the fit does (`Smoother.from_data`).
 """
 
