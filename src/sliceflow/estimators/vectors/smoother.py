@@ -37,7 +37,7 @@ _MIN_ATOM_ROWS = 5
 class Smoother:
     """Draws new rows along the rows' neighbors."""
 
-    bandwidth: float  # h, how far rows are spread
+    bandwidth: float  # how far rows are spread
     rows: Tensor  # (n, d), the rows of all ranks, in the flow's units
     groups: Sequence[ClassNeighbors]  # the rows of each class with their neighbors
 
@@ -62,38 +62,49 @@ class Smoother:
                 bandwidth = ranks.broadcast(bandwidth)
         return cls(float(bandwidth), rows, groups)
 
-    def draw_for_flow(self, times: int, seed: Seed) -> Tensor:
-        """`times` draws of each row, in their order: (n·times, d)."""
-        draws = self.rows.new_empty(len(self.rows), times, self.rows.shape[1])
+    def draw_for_flow(self, draws_per_row: int, seed: Seed) -> Tensor:
+        """Draws of each row, in the order of the rows: (n·draws_per_row, d)."""
+        n, d = self.rows.shape
+        draws_of_all = self.rows.new_empty(n, draws_per_row, d)
         for i, group in enumerate(self.groups):
-            group_draws = group.draw(self.bandwidth, times, seed.child(i))
-            draws[group.indices] = group_draws.to(draws.dtype)
-        return draws.flatten(0, 1)
-
-    def draw_for_axes(self, times: int, seed: Seed, spread_columns: Tensor) -> Tensor:
-        """Draws for the axis steps.
-
-        A value is replaced by that of its row if it is an atom, an end of the range, or
-        outside the range. A column is replaced by evenly spread row values if it is in
-        `spread_columns` (d,), or if a Kolmogorov–Smirnov test rejects its draws.
-        """
-        draws_of_all = self.rows.new_empty(len(self.rows), times, self.rows.shape[1])
-        atoms = are_atoms(self.rows)
-        for i, group in enumerate(self.groups):
-            draws = group.draw(self.bandwidth, times, seed.child(i))
-            rows = group.x[:, None]
-            low = rows.amin(0)
-            high = rows.amax(0)
-            is_end = (rows == low) | (rows == high)  # the ends of the range stay
-            is_outside = (draws < low) | (draws > high)
-            group_atoms = atoms[group.indices]
-            stays = group_atoms[:, None] | is_outside | is_end
-            draws = torch.where(stays, rows, draws)
-            even = spread_evenly(group.x, group_atoms, times)
-            is_even = spread_columns | _differs(group.x, draws.flatten(0, 1))
-            draws = torch.where(is_even, even, draws)
+            draws = group.draw(self.bandwidth, draws_per_row, seed.child(i))
             draws_of_all[group.indices] = draws.to(draws_of_all.dtype)
         return draws_of_all.flatten(0, 1)
+
+    def draw_for_axes(
+        self, draws_per_row: int, seed: Seed, spread_columns: Tensor
+    ) -> Tensor:
+        """Draws for the axis steps, as `draw_for_flow` gives them, but for some values.
+
+        A value is that of its row if the row's is an atom or an end of the range, or if
+        it was drawn outside the range. A column has evenly spread row values if it is
+        in `spread_columns` (d,), or if a Kolmogorov–Smirnov test rejects its draws.
+        """
+        n, d = self.rows.shape
+        draws_of_all = self.rows.new_empty(n, draws_per_row, d)
+        atoms = are_atoms(self.rows)
+        for i, group in enumerate(self.groups):
+            group_atoms = atoms[group.indices]
+            draws = group.draw(self.bandwidth, draws_per_row, seed.child(i))
+            draws = _in_range_of_rows(draws, group.x, group_atoms)
+            is_spread = spread_columns | _differs(group.x, draws.flatten(0, 1))
+            spread = spread_evenly(group.x, group_atoms, draws_per_row)
+            draws = torch.where(is_spread, spread, draws)
+            draws_of_all[group.indices] = draws.to(draws_of_all.dtype)
+        return draws_of_all.flatten(0, 1)
+
+
+def _in_range_of_rows(draws: Tensor, x: Tensor, atoms: Tensor) -> Tensor:
+    """Draws (n, t, d) of the rows x (n, d), where some values are those of the rows.
+
+    These are values of `atoms` (n, d), ends of a column's range, and draws beyond them.
+    """
+    rows = x[:, None]
+    low = rows.amin(0)
+    high = rows.amax(0)
+    is_outside = (draws < low) | (draws > high)
+    is_end = (rows == low) | (rows == high)
+    return torch.where(atoms[:, None] | is_end | is_outside, rows, draws)
 
 
 def _differs(x: Tensor, draws: Tensor) -> Tensor:
@@ -106,18 +117,19 @@ def _differs(x: Tensor, draws: Tensor) -> Tensor:
     return distance > _KOLMOGOROV_5_PERCENT / math.sqrt(len(x))
 
 
-def spread_evenly(x: Tensor, stays: Tensor, times: int) -> Tensor:
+def spread_evenly(x: Tensor, stays: Tensor, draws_per_row: int) -> Tensor:
     """The values of each column of x (n, d), spread halfway to the next values.
 
-    Returns (n, times, d). Values stay where `stays` (n, d) is True.
+    Returns (n, draws_per_row, d). Values stay where `stays` (n, d) is True.
     """
     values, order = x.sort(0)
     gap = values.diff(dim=0)
     no_gap = gap.new_zeros(1, x.shape[1])
     gap_below = torch.empty_like(x).scatter_(0, order, torch.cat((no_gap, gap)))
     gap_above = torch.empty_like(x).scatter_(0, order, torch.cat((gap, no_gap)))
-    # From −½ to ½, in the middle of `times` equal intervals.
-    t = ((torch.arange(times, dtype=x.dtype) + 0.5) / times - 0.5)[:, None]
+    # From −½ to ½, in the middle of equal intervals, one for each draw.
+    middles = torch.arange(draws_per_row, dtype=x.dtype) + 0.5
+    t = (middles / draws_per_row - 0.5)[:, None]
     moved = x[:, None] + t * torch.where(t < 0, gap_below[:, None], gap_above[:, None])
     return torch.where(stays[:, None], x[:, None], moved)
 
