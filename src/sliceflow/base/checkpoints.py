@@ -298,7 +298,7 @@ def _restore(
     state.steps_skipped = saved.steps_skipped
     state.seconds = saved.seconds
     state.model_steps = list(saved.steps)
-    history.before = saved.history.columns()
+    history.before = saved.history.as_columns()
 
 
 @contextmanager

@@ -36,7 +36,7 @@ from sliceflow.base.protocols import (
 )
 from sliceflow.base.ranks import ONE_PROCESS, Communicator
 from sliceflow.base.removal import remove_rows
-from sliceflow.base.saving import FitRecord, HasColumns, SavedHistory, save
+from sliceflow.base.saving import FitRecord, HistoryInFile, SavedHistory, save
 from sliceflow.devices import require_memory
 from sliceflow.engine.events import ClosableListener, EventT, Listeners, Progress
 from sliceflow.engine.random import RandomStateLike, Seed
@@ -98,7 +98,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
     - `_saved_types`: the dataclasses of its saved model, which may be a union, and of
       its rows. A file holds objects of these.
     - `_history_type`: the dataclass in which a file holds the history, with a method
-      `columns()` that gives the dict of lists back.
+      `as_columns()` that gives the dict of lists back.
     - `_adapter(like_fitted)`: checks the parameters and returns an `Adapter`. Its
       `read(X, y)` gives the user's `Rows`, checked, and its `plan_fit(rows, seed)` a
       `PlannedFit`.
@@ -115,7 +115,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
     """
 
     _saved_types: tuple[type[SavedModel] | UnionType, type[RowsT]]
-    _history_type: type[HasColumns] = SavedHistory
+    _history_type: type[HistoryInFile] = SavedHistory
     _options_type: type[Options] | None = None  # of the parameter `options`
     # Parameters that every subclass has; its constructor sets them.
     random_state: RandomStateLike

@@ -75,12 +75,12 @@ class FitRecord(Generic[RowsT, FittedModelT]):
     rows: RowsT | None = None  # the training rows, if the model has them
 
 
-class HasColumns(Protocol):
+class HistoryInFile(Protocol):
     """The history of a fit, as a file holds it: a dataclass."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
-    def columns(self) -> HistoryColumns:
+    def as_columns(self) -> HistoryColumns:
         """The columns that there are, by name."""
 
 
@@ -97,11 +97,11 @@ class SavedHistory:
 
     def check_saved(self) -> None:
         """Raise a ValueError if the columns of a file have different lengths."""
-        lengths = {len(column) for column in self.columns().values()}
+        lengths = {len(column) for column in self.as_columns().values()}
         if len(lengths) != 1:
             raise ValueError("the columns of a history have different lengths")
 
-    def columns(self) -> dict[str, list[Any]]:
+    def as_columns(self) -> dict[str, list[Any]]:
         """The columns that there are, by name."""
         return {
             name: list(column)
@@ -117,7 +117,7 @@ class _SavedEstimator(Generic[RowsT]):
     parameters: object  # those of the constructor, in a dataclass
     seed: Seed
     model: SavedModel
-    history: HasColumns
+    history: HistoryInFile
     rows: RowsT | None
     particles: FlowRows | None  # of a flow, if they were saved
 
@@ -227,7 +227,7 @@ def load_estimator(
     with file.as_model_file_errors(path):
         estimator._adapter()  # checks the parameters
         model = estimator._with_rows(saved_model, saved.rows)
-        record = FitRecord(saved.seed, model, saved.history.columns(), saved.rows)
+        record = FitRecord(saved.seed, model, saved.history.as_columns(), saved.rows)
         particles = None
         if saved.particles is not None:
             users_particles = saved.particles.in_users_form(resolve_device(device))

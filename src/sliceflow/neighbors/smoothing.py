@@ -1,7 +1,7 @@
 """Smoothing: new rows along the nearest rows.
 
 A flow that is fitted to the new rows learns the distribution, and copies no row. A draw
-is a row plus h, the bandwidth, times a Gaussian with the covariance of its k nearest
+is a row plus the bandwidth times a Gaussian with the covariance of its k nearest
 rows of the same class. Draws of a class are moved linearly to the mean and covariance
 of its rows.
 """

@@ -291,6 +291,6 @@ class TableHistory:
         if len(self.column) != len(self.unexplained):
             raise ValueError("the columns of a history have different lengths")
 
-    def columns(self) -> dict[str, list[Any]]:
+    def as_columns(self) -> dict[str, list[Any]]:
         """The history as `TableFlow.history_` shows it."""
         return {"column": list(self.column), "unexplained": list(self.unexplained)}
