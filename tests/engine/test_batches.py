@@ -20,8 +20,13 @@ from sliceflow.engine.batches import (
     make_batches,
     point_weights,
 )
-from sliceflow.engine.clouds import ClassSlices, Cloud, PointSelection
-from sliceflow.engine.encoded_y import ClassIndices, ContinuousY, SeparateClassIndices
+from sliceflow.engine.clouds import Cloud, PointSelection
+from sliceflow.engine.encoded_y import (
+    ClassIndices,
+    ClassSlices,
+    ContinuousY,
+    SeparateClassIndices,
+)
 from sliceflow.engine.flow import FlowSpec, ParticleNoise, simulate
 from sliceflow.engine.frames import Orthogonal
 from sliceflow.engine.random import Seed
@@ -151,10 +156,13 @@ def test_every_point_is_in_one_batch_of_each_round(labels_p, labels_q, batch_siz
     assert bool((classes[1].diff() >= 0).all())
     if max(map(len, classes)) <= batch_size:
         clouds = [
-            Cloud(torch.zeros(1, len(own)), SeparateClassIndices(own, 5))
+            Cloud(
+                torch.zeros(1, len(own)),
+                SeparateClassIndices(own, 5).of_sorted_points(),
+            )
             for own in classes
         ]
-        batch = batches.at_step(3, *(each.with_class_slices() for each in clouds))
+        batch = batches.at_step(3, *clouds)
         assert (batch.particles.indices, batch.data.indices) == (None, None)
         assert batch.class_slices == tuple(
             ClassSlices.from_class_indices(ClassIndices(own), 5) for own in classes
@@ -191,8 +199,7 @@ def cloud(*sizes, seed=0, scale=1.0):
     """Some points of every class, (3, n), which is at its own place."""
     classes = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
     x = Seed(seed).normal(len(classes), 3, dtype=torch.float64).T * scale + classes
-    y = ClassIndices(classes)
-    return Cloud(x, y, ClassSlices.from_class_indices(y, len(sizes)))
+    return Cloud(x, SeparateClassIndices(classes, len(sizes)).of_sorted_points())
 
 
 def moved(particles, data):

@@ -14,8 +14,12 @@ from torch import Tensor
 
 from sliceflow import kernels
 from sliceflow.engine.batches import WHOLE_BATCH, Batch, point_weights
-from sliceflow.engine.clouds import ClassSlices
-from sliceflow.engine.encoded_y import ClassIndices, FlowY, SeparateClassIndices
+from sliceflow.engine.encoded_y import (
+    ClassIndices,
+    ClassSlices,
+    FlowY,
+    SeparateClassIndices,
+)
 from sliceflow.engine.flow import FlowSpec
 from sliceflow.engine.maps import GridMaps, KnotMaps
 from sliceflow.engine.schedule import Stage

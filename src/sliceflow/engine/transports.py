@@ -18,7 +18,7 @@ from torch import Tensor
 from sliceflow import kernels
 from sliceflow.arrays import chunks
 from sliceflow.engine.batches import WHOLE_BATCH, Batch
-from sliceflow.engine.clouds import ClassSlices
+from sliceflow.engine.encoded_y import ClassSlices
 from sliceflow.engine.maps import (
     GridMaps,
     KnotMaps,

@@ -30,7 +30,7 @@ from sliceflow.devices import require_memory
 from sliceflow.engine.allocation import MIN_PARTICLES, even_indices
 from sliceflow.engine.batches import Batches, Target
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.encoded_y import ClassIndices
+from sliceflow.engine.encoded_y import ClassIndices, SeparateClassIndices
 from sliceflow.engine.events import FlowListener
 from sliceflow.engine.flow import ParticleNoise, Step, flow_y, resolve_map_sharing
 from sliceflow.engine.labels import as_array
@@ -312,9 +312,12 @@ class RunningPictureFit:
         """The part of the pictures whose turn it is in a stage, sorted by class."""
         part = step.stage_index % len(self.picture_parts)
         indices = self.picture_parts[part]
-        return self._with_flow_y(
+        pictures = self._with_flow_y(
             self.data.cloud(self._dequantizing_seed(step), indices)
         )
+        if isinstance(pictures.y, SeparateClassIndices):
+            return replace(pictures, y=pictures.y.of_sorted_points())
+        return pictures
 
     def _with_flow_y(self, pictures: Cloud) -> Cloud:
         """The pictures with what the flow sees of their classes."""
