@@ -370,14 +370,23 @@ def _matching_data(
     group_start = group_size.cumsum(0) - group_size
     data_indices = []
     for turn in range(_PAIRS_PER_BATCH * len(batches)):
-        group = groups_p[batches[turn % len(batches)]].sort().values
-        group = group[group_size[group] > 0]  # conditions that the data have
-        index_in_group = torch.arange(len(group)) - torch.searchsorted(group, group)
-        # A group's next particles take the data after those of the last turn.
-        taken_per_turn = torch.bincount(group, minlength=n_groups)[group]
-        in_group = (index_in_group + turn * taken_per_turn) % group_size[group]
-        data_indices.append((group_start[group] + in_group).int())
+        groups = groups_p[batches[turn % len(batches)]].sort().values
+        groups = groups[group_size[groups] > 0]  # conditions that the data have
+        indices_in_groups = _next_in_groups(groups, group_size, turn)
+        data_indices.append((group_start[groups] + indices_in_groups).int())
     return data_indices
+
+
+def _next_in_groups(groups: Tensor, group_size: Tensor, turn: int) -> Tensor:
+    """The datum of each particle (k,), as an index among the data of its group.
+
+    `groups` (k,) are those of the particles, ascending. In every turn, a group takes
+    the data after those of the turn before; after its last datum it begins again.
+    """
+    first_of_group = torch.searchsorted(groups, groups)
+    index_in_group = torch.arange(len(groups)) - first_of_group
+    taken_per_turn = torch.bincount(groups, minlength=len(group_size))[groups]
+    return (index_in_group + turn * taken_per_turn) % group_size[groups]
 
 
 def point_groups(*, y_p: FlowY, y_q: FlowY) -> tuple[Tensor, Tensor] | None:

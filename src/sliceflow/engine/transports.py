@@ -467,11 +467,24 @@ class HistogramTransport:
         is_identity = torch.zeros_like(cost, dtype=torch.bool)
         for c in identity_classes:
             is_identity[kernels.rows_of_class_maps(c, len(cost) // n_classes)] = True
-        if n_data is not None:
-            n_data = n_data.where(~is_identity, 0)
-        cost = cost.where(~is_identity, 0.0)
-        maps = _with_identity_maps(maps, is_identity)
-        return TransportSolution(maps, cost, n_data=n_data)
+        return _with_identity(maps, cost, n_data, is_identity)
+
+
+def _with_identity(
+    maps: GridMaps, cost: Tensor, n_data: Tensor | None, is_identity: Tensor
+) -> TransportSolution:
+    """A solution, with the identity in place of the maps where (h,) it is True.
+
+    They cost nothing, and count as maps to no data.
+    """
+    is_kept = ~is_identity
+    if n_data is not None:
+        n_data = n_data.where(is_kept, 0)
+    return TransportSolution(
+        _with_identity_maps(maps, is_identity),
+        cost.where(is_kept, 0.0),
+        n_data=n_data,
+    )
 
 
 def _with_identity_maps(maps: GridMaps, is_identity: Tensor) -> GridMaps:
