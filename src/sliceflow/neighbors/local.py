@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import Annotated, NamedTuple
 
 import torch
-from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
 from sliceflow.arrays import MAX_SURPRISE, chunks
@@ -40,7 +39,7 @@ from sliceflow.neighbors.sampling import (
     center_components,
     sample_neighborhoods,
 )
-from sliceflow.neighbors.search import build_index, query_index
+from sliceflow.neighbors.search import RowIndex, build_index, query_index
 from sliceflow.neighbors.weights import kernel_weights
 from sliceflow.saved_types import ArraySpec, Between, Count
 
@@ -95,7 +94,7 @@ class LocalSettings:
 class _FarThreshold(NamedTuple):
     """The distance from the rows beyond which a condition counts as far."""
 
-    index: NearestNeighbors  # of the distinct conditions
+    row_index: RowIndex  # of the distinct conditions
     inverse_scale: Tensor  # (l,)
     # The largest distance of a condition to its tenth neighbor, in standard deviations
     # of y.
@@ -124,7 +123,7 @@ class _Conditions:
         return self.project(self.y)
 
     @cached_property
-    def index(self) -> NearestNeighbors:
+    def index(self) -> RowIndex:
         """The index of the features of the rows."""
         return build_index(self.features)
 
@@ -229,7 +228,7 @@ class LocalSampler:
         """
         threshold = self._far_threshold
         points = y0 * threshold.inverse_scale
-        distances = query_index(threshold.index, points, 1)[0][:, 0]
+        distances = query_index(threshold.row_index, points, 1)[0][:, 0]
         farthest = int(distances.argmax())
         distance = float(distances[farthest])
         if distance <= threshold.distance:
