@@ -202,8 +202,8 @@ def make_batches(
 ) -> Batches:
     """Batches of at most `batch_size` of m particles and of n data, in one process.
 
-    `y_p` and `y_q` are the conditions of particles and data, if the flow uses
-    them. Every batch then has as many data as particles of each condition. If these are
+    `y_p` and `y_q` are the conditions of particles and data, if the flow uses them.
+    Every batch then has as many data as particles of each condition. If these are
     `SeparateClassIndices`, every batch has an equal share of each, and the particles
     are sorted by class.
     """

@@ -176,10 +176,9 @@ def sliced_distance(
 
     If both have classes `y_p` and `y_q`, the points x_q of a class are compared with
     those x_p of that class only, and W₂² of a class counts by its share of x_q. If both
-    have
-    continuous conditions y (n, l), pairs (x, y) are compared: projections of y along
-    random vectors of length about 1 are added to those of x. Mixed conditions have
-    both.
+    have continuous conditions y (n, l), pairs (x, y) are compared: projections of y
+    along random vectors of length about 1 are added to those of x. Mixed conditions
+    have both.
     """
     theta = seed.normal(n_directions, len(x_q), dtype=x_q.dtype)
     theta = (theta / theta.norm(dim=1, keepdim=True)).to(x_q.device)
@@ -198,7 +197,15 @@ def sliced_distance(
         z_q = z_q + (theta_y @ numbers_q.double().T).to(z_q.dtype)
     if classes_p is None or classes_q is None:
         return float(squared_wasserstein(z_p, z_q).mean().sqrt())
-    total = z_q.new_zeros(n_directions)
+    costs = _costs_within_classes(z_p, z_q, classes_p, classes_q)
+    return float(costs.mean().sqrt())
+
+
+def _costs_within_classes(
+    z_p: Tensor, z_q: Tensor, classes_p: Tensor, classes_q: Tensor
+) -> Tensor:
+    """The mean (h,) over z_q (h, n) of W₂² to the values z_p (h, m) of their class."""
+    total = z_q.new_zeros(len(z_q))
     for c in torch.unique(classes_q):
         class_p = z_p[:, classes_p == c]
         class_q = z_q[:, classes_q == c]
@@ -207,7 +214,7 @@ def sliced_distance(
             raise DataError(fact, "draw samples with the conditions of the data")
         costs = squared_wasserstein(class_p, class_q)
         total += class_q.shape[1] / z_q.shape[1] * costs
-    return float(total.mean().sqrt())
+    return total
 
 
 def _classes_and_numbers(y: EncodedY) -> tuple[Tensor | None, Tensor | None]:

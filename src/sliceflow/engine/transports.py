@@ -368,10 +368,10 @@ def _last_of_ties(z: Tensor, values: Tensor) -> Tensor:
 class HistogramTransport:
     """Transport between histograms: two passes over memory, no sorting.
 
-    The cost is linear in M and N. Bins cover [min, max] of each direction. T is
-    linear in each bin of the particles. At the edges it is exact for the counts of the
-    data, as if these were spread evenly over their bins. Counts
-    can be added up over chunks and machines.
+    The cost is linear in M and N. Bins cover [min, max] of each direction. T is linear
+    in each bin of the particles. At the edges it is exact for the counts of the data,
+    as if these were spread evenly over their bins. Counts can be added up over chunks
+    and machines.
 
     Parameters
     ----------
