@@ -255,6 +255,28 @@ def test_data_are_loaded_once_a_stage_or_anew_for_every_step():
         assert loaded == wanted
 
 
+def test_separate_classes_are_counted_once_however_often_data_are_loaded(monkeypatch):
+    """To count them, the CPU waits for a GPU."""
+    particles = cloud(60, 40)
+    data = cloud(30, 20)
+    order = Seed(3).permutation(50)
+    shuffled = Cloud(data.x[:, order], data.y.take(order))
+    counted = []
+    from_class_indices = ClassSlices.from_class_indices
+
+    def count(y, n_classes):
+        counted.append(len(y))
+        return from_class_indices(y, n_classes)
+
+    monkeypatch.setattr(ClassSlices, "from_class_indices", count)
+    batches = make_batches(100, 50, None, Seed(0), y_p=particles.y, y_q=shuffled.y)
+    target = Target(lambda step: shuffled, lambda: batches, reloads_every_step=True)
+    flow = replace(engine(2), max_projection_bytes=1)
+    assert sum(stage.n_steps for stage in flow.stages) > 2
+    simulate(flow, particles, target, ParticleNoise(Seed(0)))
+    assert counted == [50]
+
+
 def test_batches_take_turns_over_all_stages():
     parts = [slice(0, 20), slice(20, 40), slice(40, 60)]
     seen = []

@@ -286,14 +286,14 @@ class LocalSampler:
         distinct, inverse, counts = torch.unique(
             y0, dim=0, return_inverse=True, return_counts=True
         )
-        order = torch.argsort(inverse, stable=True)
-        starts = torch.cumsum(counts, 0) - counts
+        # The indices of y0, those of equal conditions side by side.
+        grouped = torch.argsort(inverse, stable=True)
+        first_of_group = torch.cumsum(counts, 0) - counts
         samples = torch.empty(len(y0), self.x.shape[1], dtype=torch.float64)
         for n in torch.unique(counts).tolist():
-            n_times = torch.nonzero(counts == n)[:, 0]  # conditions that occur n times
-            places = starts[n_times][:, None] + torch.arange(n)
-            drawn, _ = self.sample(distinct[n_times], n, seed.child(n))
-            samples[order[places.flatten()]] = drawn.flatten(0, 1)
+            groups = torch.nonzero(counts == n)[:, 0]  # those of n equal conditions
+            in_groups = grouped[first_of_group[groups][:, None] + torch.arange(n)]
+            samples[in_groups], _ = self.sample(distinct[groups], n, seed.child(n))
         return samples
 
     def sample(
