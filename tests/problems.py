@@ -7,10 +7,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from hypothesis import strategies as st
 
 from sliceflow.engine.batches import Batch, Target, make_batches
-from sliceflow.engine.clouds import ClassSlices, Cloud, PointSelection
+from sliceflow.engine.clouds import Cloud, PointSelection
+from sliceflow.engine.encoded_y import ClassSlices, SeparateClassIndices
 from sliceflow.engine.flow import FlowSpec
 
 
@@ -69,6 +71,13 @@ def batch_of_classes(slices_p: ClassSlices, slices_q: ClassSlices) -> Batch:
     return Batch(
         PointSelection(class_slices=slices_p), PointSelection(class_slices=slices_q)
     )
+
+
+def sorted_classes(slices: ClassSlices) -> SeparateClassIndices:
+    """The classes of points that are sorted by class, and have their own maps."""
+    sizes = torch.tensor(slices.starts).diff()
+    classes = torch.arange(len(slices)).repeat_interleave(sizes)
+    return SeparateClassIndices(classes, len(slices), slices)
 
 
 def target_for(flow: FlowSpec, particles: Cloud, data: Cloud) -> Target:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sliceflow import transports
+from sliceflow import SlicedWassersteinFlow, frames, transports
 from sliceflow.engine.events import Progress
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.validation import (
@@ -18,6 +18,7 @@ from sliceflow.validation import (
     is_object_of,
     is_real,
     require,
+    require_arguments,
     require_bool,
     require_choice,
     require_int,
@@ -153,6 +154,35 @@ def test_a_class_has_the_methods_of_a_protocol_and_is_no_object_of_it():
     assert is_object_of(transports.SortedTransport(), transports.Transport)
     assert not is_object_of(transports.SortedTransport, transports.Transport)
     assert not is_object_of(3, transports.Transport)
+
+
+class _Frames:
+    def max_directions(self, d):
+        return d
+
+    def make_frame(self, seed, *arguments):
+        raise NotImplementedError
+
+
+class _FramesOfFewArguments(_Frames):
+    def make_frame(self, seed, x):
+        raise NotImplementedError
+
+
+class _FramesOfNamedArguments(_Frames):
+    def make_frame(self, seed, step_index, x, condition_dim=0, *, data=None):
+        raise NotImplementedError
+
+
+def test_methods_of_users_take_the_arguments_that_they_get():
+    require_arguments("frame", _Frames(), frames.FrameKind)
+    call = r"make_frame\(seed, step_index, x, condition_dim, data\)"
+    for wrong in (_FramesOfFewArguments(), _FramesOfNamedArguments()):
+        assert is_object_of(wrong, frames.FrameKind)
+        with pytest.raises(ParameterError, match=f"frame=.* can be called as {call}"):
+            require_arguments("frame", wrong, frames.FrameKind)
+        with pytest.raises(ParameterError, match=call):
+            SlicedWassersteinFlow(frame=wrong).plan(np.zeros((5, 2)))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -143,8 +144,26 @@ def is_object_of(value: object, protocol: type) -> bool:
     """Whether `value` has the members of a runtime protocol, and is not a class.
 
     A class has these members, too, but its methods have no object to work on.
+    `require_arguments` checks what the methods take.
     """
     return isinstance(value, protocol) and not isinstance(value, type)
+
+
+def require_arguments(name: str, value: object, protocol: type) -> None:
+    """Raise a `ParameterError` unless all methods take the arguments of a protocol's.
+
+    Methods of the protocol are called with all of their arguments, in order.
+    """
+    for method_name, declared in inspect.getmembers(protocol, inspect.isfunction):
+        if method_name.startswith("_"):
+            continue
+        _, *arguments = inspect.signature(declared).parameters  # without self
+        try:
+            inspect.signature(getattr(value, method_name)).bind(*arguments)
+        except TypeError:
+            call = f"{method_name}({', '.join(arguments)})"
+            requirement = f"an object whose method can be called as {call}"
+            raise _parameter_error(name, value, requirement, "") from None
 
 
 def is_int(value: object, minimum: int) -> bool:

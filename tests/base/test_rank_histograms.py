@@ -11,8 +11,8 @@ from problems import batch_of_classes
 from sliceflow.base.distributed import DistributedHistogramTransport, across_ranks
 from sliceflow.base.ranks import Communicator
 from sliceflow.engine.batches import Batches, make_weighted_batches
-from sliceflow.engine.clouds import ClassSlices, Cloud
-from sliceflow.engine.encoded_y import ClassIndices
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.encoded_y import ClassIndices, ClassSlices
 from sliceflow.engine.flow import FlowSpec
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed

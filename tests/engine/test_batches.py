@@ -20,8 +20,13 @@ from sliceflow.engine.batches import (
     make_batches,
     point_weights,
 )
-from sliceflow.engine.clouds import ClassSlices, Cloud, PointSelection
-from sliceflow.engine.encoded_y import ClassIndices, ContinuousY, SeparateClassIndices
+from sliceflow.engine.clouds import Cloud, PointSelection
+from sliceflow.engine.encoded_y import (
+    ClassIndices,
+    ClassSlices,
+    ContinuousY,
+    SeparateClassIndices,
+)
 from sliceflow.engine.flow import FlowSpec, ParticleNoise, simulate
 from sliceflow.engine.frames import Orthogonal
 from sliceflow.engine.random import Seed
@@ -151,10 +156,13 @@ def test_every_point_is_in_one_batch_of_each_round(labels_p, labels_q, batch_siz
     assert bool((classes[1].diff() >= 0).all())
     if max(map(len, classes)) <= batch_size:
         clouds = [
-            Cloud(torch.zeros(1, len(own)), SeparateClassIndices(own, 5))
+            Cloud(
+                torch.zeros(1, len(own)),
+                SeparateClassIndices(own, 5).of_sorted_points(),
+            )
             for own in classes
         ]
-        batch = batches.at_step(3, *(each.with_class_slices() for each in clouds))
+        batch = batches.at_step(3, *clouds)
         assert (batch.particles.indices, batch.data.indices) == (None, None)
         assert batch.class_slices == tuple(
             ClassSlices.from_class_indices(ClassIndices(own), 5) for own in classes
@@ -191,8 +199,7 @@ def cloud(*sizes, seed=0, scale=1.0):
     """Some points of every class, (3, n), which is at its own place."""
     classes = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
     x = Seed(seed).normal(len(classes), 3, dtype=torch.float64).T * scale + classes
-    y = ClassIndices(classes)
-    return Cloud(x, y, ClassSlices.from_class_indices(y, len(sizes)))
+    return Cloud(x, SeparateClassIndices(classes, len(sizes)).of_sorted_points())
 
 
 def moved(particles, data):
@@ -246,6 +253,28 @@ def test_data_are_loaded_once_a_stage_or_anew_for_every_step():
             ParticleNoise(Seed(0)),
         )
         assert loaded == wanted
+
+
+def test_separate_classes_are_counted_once_however_often_data_are_loaded(monkeypatch):
+    """To count them, the CPU waits for a GPU."""
+    particles = cloud(60, 40)
+    data = cloud(30, 20)
+    order = Seed(3).permutation(50)
+    shuffled = Cloud(data.x[:, order], data.y.take(order))
+    counted = []
+    from_class_indices = ClassSlices.from_class_indices
+
+    def count(y, n_classes):
+        counted.append(len(y))
+        return from_class_indices(y, n_classes)
+
+    monkeypatch.setattr(ClassSlices, "from_class_indices", count)
+    batches = make_batches(100, 50, None, Seed(0), y_p=particles.y, y_q=shuffled.y)
+    target = Target(lambda step: shuffled, lambda: batches, reloads_every_step=True)
+    flow = replace(engine(2), max_projection_bytes=1)
+    assert sum(stage.n_steps for stage in flow.stages) > 2
+    simulate(flow, particles, target, ParticleNoise(Seed(0)))
+    assert counted == [50]
 
 
 def test_batches_take_turns_over_all_stages():

@@ -3,7 +3,12 @@
 import pytest
 import torch
 
-from sliceflow.engine.encoded_y import ClassIndices, ContinuousY, MixedY
+from sliceflow.engine.encoded_y import (
+    ClassIndices,
+    ContinuousY,
+    MixedY,
+    SeparateClassIndices,
+)
 from sliceflow.engine.flow import flow_y
 
 CLASSES = ClassIndices(torch.tensor([2, 0, 2]))
@@ -20,6 +25,22 @@ def test_points_are_taken_repeated_and_joined_in_order(y):
     assert torch.equal(y.repeat_each(2).take(slice(0, 6, 2)).values, y.values)
     assert torch.equal(y.concatenate(y).values, y.repeat(2).values)
     assert type(y.take(indices).to("cpu")) is type(y)
+
+
+def test_a_slice_of_sorted_classes_knows_where_they_are():
+    y = SeparateClassIndices(torch.tensor([0, 0, 1, 1, 1, 3]), 4).of_sorted_points()
+    assert y.class_slices.starts == (0, 2, 5, 5, 6)
+    assert y.to("cpu").class_slices == y.class_slices
+    assert y.take(slice(1, 3)).class_slices.starts == (0, 1, 2, 2, 2)
+    assert y.take(slice(4)).class_slices.starts == (0, 2, 4, 4, 4)
+    for of_other_points in (
+        y.take(torch.arange(6)),
+        y.take(slice(0, 6, 2)),
+        y.repeat(2),
+        y.repeat_each(2),
+        y.concatenate(y),
+    ):
+        assert of_other_points.class_slices is None
 
 
 def test_kinds_are_not_joined():

@@ -9,11 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from problems import batch_of_classes
+from problems import batch_of_classes, sorted_classes
 from sliceflow.engine.batches import Target
-from sliceflow.engine.clouds import ClassSlices, Cloud
+from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compression import compress_maps
-from sliceflow.engine.encoded_y import ClassIndices, SeparateClassIndices
+from sliceflow.engine.encoded_y import ClassIndices, ClassSlices
 from sliceflow.engine.flow import FlowSpec, ParticleNoise, replay, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
@@ -74,7 +74,7 @@ def test_every_class_has_the_maps_that_it_would_have_alone(transport, problem):
     z_p, z_q, slices_p, slices_q = problem
     h = len(z_p)
     solution = transport.solve(z_p, z_q, batch_of_classes(slices_p, slices_q))
-    dz = solution.maps.displace(z_p, Cloud(z_p, None, slices_p))
+    dz = solution.maps.displace(z_p, Cloud(z_p, sorted_classes(slices_p)))
     assert solution.maps.knots.shape[0] == len(solution.cost) == len(slices_p) * h
     solution.maps.check_saved()
     for c, points_p, points_q in each_class(slices_p, slices_q):
@@ -132,7 +132,7 @@ def test_thin_maps_move_fresh_particles_of_a_class_as_its_own_thin_maps_do(
     fresh = torch.linspace(-3, 3, 50, dtype=z_p.dtype).repeat(len(slices_p))
     fresh = (scale * fresh).expand(len(z_p), -1).contiguous()
     slices = slices_of([50] * len(slices_p))
-    dz = stored.displace(fresh, Cloud(fresh, None, slices))
+    dz = stored.displace(fresh, Cloud(fresh, sorted_classes(slices)))
     for c, points_p, points_q in each_class(slices_p, slices_q):
         points = slice(50 * c, 50 * (c + 1))
         if is_empty(points_p) or is_empty(points_q):
@@ -143,19 +143,13 @@ def test_thin_maps_move_fresh_particles_of_a_class_as_its_own_thin_maps_do(
         assert torch.equal(dz[:, points], own.displace(fresh[:, points]))
 
 
-def class_indices(slices):
-    sizes = torch.tensor(slices.starts).diff()
-    indices = torch.arange(len(slices)).repeat_interleave(sizes)
-    return SeparateClassIndices(indices, len(slices))
-
-
 @SORTING
 @given(problem=classes(), strength=st.floats(0, 5))
 def test_every_class_is_shrunk_by_its_own_noise(transport, problem, strength):
     z_p, z_q, slices_p, slices_q = problem
     h = len(z_p)
-    y_p = class_indices(slices_p)
-    y_q = class_indices(slices_q)
+    y_p = sorted_classes(slices_p)
+    y_q = sorted_classes(slices_q)
     inverse_sizes = inverse_sample_sizes(
         len(y_p),
         len(y_q),
@@ -195,10 +189,10 @@ def test_a_flow_with_maps_per_class_is_the_flow_of_each_class_alone(rng):
         Stage("axes", Axis(), 2, SortedTransport(), max_knots=32, exact_marginals=True),
     ]
     flow = FlowSpec(stages, Seed(0), condition_dim=3, amplifier=np.inf)
-    particles = Cloud(x.clone(), None, slices_p)
-    target = Target.from_cloud(Cloud(data, None, slices_q))
+    particles = Cloud(x.clone(), sorted_classes(slices_p))
+    target = Target.from_cloud(Cloud(data, sorted_classes(slices_q)))
     model = simulate(flow, particles, target, ParticleNoise(Seed(1)))
-    samples = Cloud(fresh.clone(), class_indices(fresh_slices))
+    samples = Cloud(fresh.clone(), sorted_classes(fresh_slices))
     replay(flow, model, samples, ParticleNoise(Seed(2)))
     unconditional = replace(flow, condition_dim=0)
     for c, points_p, points_q in each_class(slices_p, slices_q):
@@ -227,11 +221,11 @@ def test_particles_in_any_order_are_replayed_as_if_they_were_sorted_by_class(rng
     flow = FlowSpec(stages, Seed(0), condition_dim=3, amplifier=np.inf)
     model = simulate(
         flow,
-        Cloud(x[:, by_class], None, slices),
-        Target.from_cloud(Cloud(data, None, slices)),
+        Cloud(x[:, by_class], sorted_classes(slices)),
+        Target.from_cloud(Cloud(data, sorted_classes(slices))),
         ParticleNoise(Seed(1)),
     )
-    in_order = Cloud(x[:, by_class], class_indices(slices))
+    in_order = Cloud(x[:, by_class], sorted_classes(slices))
     snapshots = replay(flow, model, in_order, ParticleNoise(Seed(2)), {1, 3})
     mixed = Cloud(x.clone(), y)
     mixed_snapshots = replay(flow, model, mixed, ParticleNoise(Seed(2)), {1, 3})
@@ -247,12 +241,11 @@ def test_the_noise_of_a_particle_does_not_depend_on_the_classes_of_others(rng):
     y = ClassIndices(torch.arange(90) % 3)
     other_y = ClassIndices(y.values.clone())
     other_y.values[:40] = 2
-    data = Cloud(
-        torch.from_numpy(rng.gamma(2, size=(3, 90))), None, slices_of([30] * 3)
-    )
+    by_class = sorted_classes(slices_of([30] * 3))
+    data = Cloud(torch.from_numpy(rng.gamma(2, size=(3, 90))), by_class)
     stages = [Stage("flow", Orthogonal(), 4, SortedTransport(), max_knots=32)]
     flow = FlowSpec(stages, Seed(0), condition_dim=3, amplifier=np.inf, entropy=0.01)
-    fitted = Cloud(torch.from_numpy(rng.normal(size=(3, 90))), None, data.class_slices)
+    fitted = Cloud(torch.from_numpy(rng.normal(size=(3, 90))), by_class)
     target = Target.from_cloud(data)
     model = simulate(flow, fitted, target, ParticleNoise(Seed(1)))
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from problems import batch_of_classes
 from sliceflow.engine.batches import Batch, Target
-from sliceflow.engine.clouds import ClassSlices, Cloud
-from sliceflow.engine.encoded_y import ClassIndices, SeparateClassIndices
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.encoded_y import ClassIndices, ClassSlices, SeparateClassIndices
 from sliceflow.engine.flow import FlowSpec, FlowState, ParticleNoise, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed

@@ -10,9 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from problems import batch_of_classes
+from problems import batch_of_classes, sorted_classes
 from sliceflow.engine.batches import Batch
-from sliceflow.engine.clouds import ClassSlices, Cloud
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.encoded_y import ClassSlices
 from sliceflow.engine.frames import Random
 from sliceflow.engine.maps import GridMaps, KnotMaps
 from sliceflow.engine.transports import (
@@ -195,12 +196,13 @@ def test_a_class_that_stays_where_it_is_costs_nothing():
     """It has no data; the others cost what they move."""
     z_p = torch.tensor([[0.0, 1.0, 5.0, 7.0]]).double()
     z_q = torch.tensor([[10.0, 11.0]]).double()
+    slices_p = ClassSlices((0, 2, 4))
     solution = HistogramTransport(16).solve(
-        z_p, z_q, batch_of_classes(ClassSlices((0, 2, 4)), ClassSlices((0, 2, 2)))
+        z_p, z_q, batch_of_classes(slices_p, ClassSlices((0, 2, 2)))
     )
     assert solution.cost.tolist() == pytest.approx([100.0, 0.0], rel=1e-6)
     assert (
-        solution.maps.displace(z_p, Cloud(z_p, None, ClassSlices((0, 2, 4))))[:, 2:]
+        solution.maps.displace(z_p, Cloud(z_p, sorted_classes(slices_p)))[:, 2:]
         .abs()
         .max()
         == 0

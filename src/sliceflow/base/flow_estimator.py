@@ -66,6 +66,7 @@ from sliceflow.errors import DataError, ParameterError
 from sliceflow.validation import (
     is_object_of,
     require,
+    require_arguments,
     require_bool,
     require_choice,
     require_int,
@@ -156,6 +157,8 @@ class FlowEstimator(
             is_transport = is_object_of(transport, Transport)
         requirement = f"one of {list(names)} or a transport from sliceflow.transports"
         require(is_transport, "transport", transport, requirement)
+        if not isinstance(transport, str):
+            require_arguments("transport", transport, Transport)
         require_choice("preset", self.preset, (None, "paper"))
 
     # Fitting

@@ -29,7 +29,7 @@ from sliceflow.engine.allocation import (
     stratified_indices,
     y_of_added_particles,
 )
-from sliceflow.engine.clouds import ClassSlices, Cloud, Permutation
+from sliceflow.engine.clouds import Cloud, Permutation
 from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
 from sliceflow.engine.flow import MapSharing
 from sliceflow.engine.random import Seed
@@ -113,7 +113,7 @@ class ParticleAllocation:
         if isinstance(y, SeparateClassIndices):
             by_class = Permutation.sorting_classes(y)
             order = by_class if order is None else order.then(by_class)
-            y = y.take(by_class.forward)
+            y = by_class.reorder(y)
         return cls(n_particles, len(y), sharing, kept_user_y, row_y, y, order)
 
     @property
@@ -130,11 +130,7 @@ class ParticleAllocation:
 
         They have no y if the flow ignores it.
         """
-        class_slices = None
-        if isinstance(self.particle_y, SeparateClassIndices):
-            own_slice = ranks.own_shard(self.n_flow_particles).slice
-            class_slices = ClassSlices.from_y(self.particle_y).part(own_slice)
-        return Cloud(x, self.own_y(ranks, x.device), class_slices)
+        return Cloud(x, self.own_y(ranks, x.device))
 
     def own_y(self, ranks: Communicator, device: torch.device) -> FlowY | None:
         """The y of this rank's particles in the flow's order; None if it ignores y."""

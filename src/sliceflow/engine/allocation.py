@@ -43,22 +43,35 @@ def stratified_indices(y: EncodedY, m: int, seed: Seed, minimum: int = 0) -> Ten
     if not isinstance(y, ClassIndices):
         return even_indices(n, m, seed)
     class_sizes = y.sizes()
-    share = class_sizes.double() * (m / n)
-    counts = share.floor().long()
-    # A stable order, by class index: the same on every machine.
-    by_remainder = torch.argsort(share - counts, descending=True, stable=True)
-    counts[by_remainder[: m - int(counts.sum())]] += 1
-    too_small = (class_sizes > 0) & (counts < minimum)
-    for c in torch.nonzero(too_small)[:, 0].tolist():
-        # The largest class gives a particle to a class that has too few.
-        while counts[c] < minimum < int(counts.max()):
-            counts[counts.argmax()] -= 1
-            counts[c] += 1
+    counts = _proportional_counts(class_sizes, m)
+    _raise_to_minimum(counts, class_sizes > 0, minimum)
     # All data of a class have the same condition: any index of the class will do.
     first_of_class = torch.zeros(len(class_sizes), dtype=torch.int64)
     first_of_class[y.values.flip(0)] = torch.arange(n - 1, -1, -1)
     indices = torch.repeat_interleave(first_of_class, counts)
     return indices[seed.child("order").permutation(m)]
+
+
+def _proportional_counts(class_sizes: Tensor, m: int) -> Tensor:
+    """M particles divided in proportion to class sizes (C,), by largest remainders."""
+    share = class_sizes.double() * (m / int(class_sizes.sum()))
+    counts = share.floor().long()
+    # A stable order, by class index: the same on every machine.
+    by_remainder = torch.argsort(share - counts, descending=True, stable=True)
+    counts[by_remainder[: m - int(counts.sum())]] += 1
+    return counts
+
+
+def _raise_to_minimum(counts: Tensor, is_present: Tensor, minimum: int) -> None:
+    """Raise the counts (C,) of classes that are present to a minimum, in place.
+
+    The largest class gives them particles, as long as it has more than the minimum.
+    """
+    too_small = is_present & (counts < minimum)
+    for c in torch.nonzero(too_small)[:, 0].tolist():
+        while counts[c] < minimum < int(counts.max()):
+            counts[counts.argmax()] -= 1
+            counts[c] += 1
 
 
 def even_indices(n: int, m: int, seed: Seed) -> Tensor:
@@ -87,15 +100,8 @@ def y_of_added_particles(*, y_p: FlowY, y_q: FlowY, seed: Seed) -> FlowY:
         return y_q.take(even_indices(n, n_particles - m, seed))
     class_sizes = y_q.sizes()
     n_classes = int((class_sizes > 0).sum())
-    if isinstance(y_q, SeparateClassIndices):
-        least = _MIN_OF_SEPARATE_CLASS
-    else:
-        least = max(
-            _MIN_OF_SHARED_CLASS,
-            math.ceil(_MIN_ROOTS_OF_SHARED_CLASS * math.sqrt(n_particles)),
-        )
-    enough_for_all = 2 * max(n_particles, _ENOUGH_FOR_ALL_CLASSES)
-    least = min(least, enough_for_all // n_classes)
+    are_separate = isinstance(y_q, SeparateClassIndices)
+    least = _least_of_class(n_particles, n_classes, are_separate)
     wanted = torch.zeros_like(class_sizes)
     if m < MIN_PARTICLES:
         wanted = (class_sizes.double() * (n_particles / n)).round().long()
@@ -104,3 +110,17 @@ def y_of_added_particles(*, y_p: FlowY, y_q: FlowY, seed: Seed) -> FlowY:
     missing = (wanted - present).clamp(min=0)
     class_indices = torch.arange(len(class_sizes))
     return replace(y_q, values=torch.repeat_interleave(class_indices, missing))
+
+
+def _least_of_class(n_particles: int, n_classes: int, are_separate: bool) -> int:
+    """The fewest particles of a class in a fit of so many particles and classes.
+
+    `are_separate` says whether each class has its own maps.
+    """
+    if are_separate:
+        least = _MIN_OF_SEPARATE_CLASS
+    else:
+        roots = math.ceil(_MIN_ROOTS_OF_SHARED_CLASS * math.sqrt(n_particles))
+        least = max(_MIN_OF_SHARED_CLASS, roots)
+    enough_for_all = 2 * max(n_particles, _ENOUGH_FOR_ALL_CLASSES)
+    return min(least, enough_for_all // n_classes)

@@ -23,13 +23,17 @@ from torch import Tensor
 
 from sliceflow.engine.clouds import (
     ALL_POINTS,
-    ClassSlices,
     Cloud,
     Permutation,
     PointIndices,
     PointSelection,
 )
-from sliceflow.engine.encoded_y import ClassIndices, FlowY, SeparateClassIndices
+from sliceflow.engine.encoded_y import (
+    ClassIndices,
+    ClassSlices,
+    FlowY,
+    SeparateClassIndices,
+)
 from sliceflow.engine.random import Seed
 
 if TYPE_CHECKING:
@@ -138,8 +142,6 @@ class Target:
     reloads_every_step: bool = False
     # The stage index and step index of the data loaded last, and these data.
     _loaded: tuple[tuple[int, int], Cloud] | None = field(default=None, repr=False)
-    # Where the classes are in the `data_order`, if each class has its own maps.
-    _class_slices: ClassSlices | None = field(default=None, repr=False)
 
     @classmethod
     def from_cloud(cls, data: Cloud, batches: Batches | None = None) -> Target:
@@ -167,14 +169,8 @@ class Target:
         if self._loaded is None or self._loaded[0] != key:
             self._loaded = None  # frees the memory first
             data = self.load_data(step)
-            if self.batches.data_order is None:
-                data = data.with_class_slices()
-            else:
+            if self.batches.data_order is not None:
                 data = data.permuted(self.batches.data_order)
-                # The same after every load: to count them, the CPU waits for a GPU.
-                if self._class_slices is None:
-                    self._class_slices = data.with_class_slices().class_slices
-                data = replace(data, class_slices=self._class_slices)
             restricted = replace(data, x=step.stage.subspace.restrict(data.x))
             self._loaded = (key, restricted)
         return self._loaded[1]
@@ -206,8 +202,8 @@ def make_batches(
 ) -> Batches:
     """Batches of at most `batch_size` of m particles and of n data, in one process.
 
-    `y_p` and `y_q` are the conditions of particles and data, if the flow uses
-    them. Every batch then has as many data as particles of each condition. If these are
+    `y_p` and `y_q` are the conditions of particles and data, if the flow uses them.
+    Every batch then has as many data as particles of each condition. If these are
     `SeparateClassIndices`, every batch has an equal share of each, and the particles
     are sorted by class.
     """
@@ -294,9 +290,12 @@ def _batches_of_separate_classes(
     shuffled = Permutation(seed.child("order").permutation(len(y_q)).to(device))
     # Class by class, at random within each.
     by_class = Permutation.sorting_classes(y_q.take(shuffled.forward))
+    slices_p = ClassSlices.from_class_indices(y_p, y_p.n_classes)
+    slices_q = by_class.class_slices
+    assert slices_q is not None, "the order sorts separate classes"
     return Batches(
-        stratified_parts(ClassSlices.from_y(y_p), batch_size, device),
-        stratified_parts(ClassSlices.from_y(y_q), batch_size, device),
+        stratified_parts(slices_p, batch_size, device),
+        stratified_parts(slices_q, batch_size, device),
         shuffled.then(by_class),
     )
 
@@ -371,14 +370,23 @@ def _matching_data(
     group_start = group_size.cumsum(0) - group_size
     data_indices = []
     for turn in range(_PAIRS_PER_BATCH * len(batches)):
-        group = groups_p[batches[turn % len(batches)]].sort().values
-        group = group[group_size[group] > 0]  # conditions that the data have
-        index_in_group = torch.arange(len(group)) - torch.searchsorted(group, group)
-        # A group's next particles take the data after those of the last turn.
-        taken_per_turn = torch.bincount(group, minlength=n_groups)[group]
-        in_group = (index_in_group + turn * taken_per_turn) % group_size[group]
-        data_indices.append((group_start[group] + in_group).int())
+        groups = groups_p[batches[turn % len(batches)]].sort().values
+        groups = groups[group_size[groups] > 0]  # conditions that the data have
+        indices_in_groups = _next_in_groups(groups, group_size, turn)
+        data_indices.append((group_start[groups] + indices_in_groups).int())
     return data_indices
+
+
+def _next_in_groups(groups: Tensor, group_size: Tensor, turn: int) -> Tensor:
+    """The datum of each particle (k,), as an index among the data of its group.
+
+    `groups` (k,) are those of the particles, ascending. In every turn, a group takes
+    the data after those of the turn before; after its last datum it begins again.
+    """
+    first_of_group = torch.searchsorted(groups, groups)
+    index_in_group = torch.arange(len(groups)) - first_of_group
+    taken_per_turn = torch.bincount(groups, minlength=len(group_size))[groups]
+    return (index_in_group + turn * taken_per_turn) % group_size[groups]
 
 
 def point_groups(*, y_p: FlowY, y_q: FlowY) -> tuple[Tensor, Tensor] | None:

@@ -7,7 +7,8 @@ classes. With ξ = ∞ each class has its own maps along the same h directions. 
 points are sorted by class, so that each class is a slice of them, and the maps of all
 classes are stacked: row c·h + j is the map of class c along direction j.
 
-Who brings points into which order, always by a `Permutation`:
+Who brings points into which order, always by a `Permutation`, from which their y learns
+where the classes are:
 
 particles of a fit    in the flow's order from the start; `base.particles` sorts them
 data                  in the `data_order` of the `Batches`; `Target` sorts what it loads
@@ -22,13 +23,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
 
 from sliceflow.engine.encoded_y import (
     ClassIndices,
+    ClassSlices,
     EncodedY,
     FlowY,
     MixedY,
@@ -40,47 +41,6 @@ from sliceflow.errors import DataError
 
 # Which of n points: a slice, or indices (k,).
 PointIndices = slice | Tensor
-
-
-@dataclass(frozen=True)
-class ClassSlices:
-    """Which points belong to each class, if points are sorted by class.
-
-    Class c has the points from starts[c] to starts[c + 1] − 1.
-    """
-
-    starts: tuple[int, ...]  # (C + 1,), from 0 to the number of points
-
-    @classmethod
-    def from_class_indices(cls, y: ClassIndices, n_classes: int) -> ClassSlices:
-        """The slices of points of these classes, once they are sorted."""
-        sizes = y.sizes(n_classes).tolist()
-        return cls(tuple(accumulate(sizes, initial=0)))
-
-    @classmethod
-    def from_y(cls, y: SeparateClassIndices) -> ClassSlices:
-        """The slices of points with this y, once they are sorted."""
-        return cls.from_class_indices(y, y.n_classes)
-
-    def __len__(self) -> int:
-        """C, the number of classes."""
-        return len(self.starts) - 1
-
-    @property
-    def slices(self) -> list[slice]:
-        """The points of each class."""
-        return [slice(first, end) for first, end in pairwise(self.starts)]
-
-    @property
-    def empty(self) -> list[int]:
-        """The classes without points."""
-        return [c for c, part in enumerate(self.slices) if part.start == part.stop]
-
-    def part(self, points: slice) -> ClassSlices:
-        """The slices of the classes within a slice of the points."""
-        first = points.start
-        end = min(points.stop, self.starts[-1])
-        return ClassSlices(tuple(min(max(s, first), end) - first for s in self.starts))
 
 
 @dataclass(frozen=True)
@@ -103,14 +63,21 @@ class Permutation:
     ----------
     forward : tensor (n,)
         Point i of the new order was point ``forward[i]``.
+    class_slices : ClassSlices or None, default None
+        Where the classes are in the new order, if it sorts `SeparateClassIndices`.
+        They are counted once, however often points are brought into this order.
     """
 
     forward: Tensor
+    class_slices: ClassSlices | None = None
 
     @classmethod
     def sorting_classes(cls, y: ClassIndices) -> Permutation:
         """The order that sorts points by class. In a class, they keep their order."""
-        return cls(y.values.argsort(stable=True))
+        class_slices = None
+        if isinstance(y, SeparateClassIndices):
+            class_slices = ClassSlices.from_class_indices(y, y.n_classes)
+        return cls(y.values.argsort(stable=True), class_slices)
 
     @cached_property
     def back(self) -> Tensor:
@@ -119,7 +86,14 @@ class Permutation:
 
     def then(self, following: Permutation) -> Permutation:
         """This order, and then another one of its points."""
-        return Permutation(self.forward[following.forward])
+        return Permutation(self.forward[following.forward], following.class_slices)
+
+    def reorder(self, y: FlowY) -> FlowY:
+        """The y of the points in this order; classes learn from it where they are."""
+        y = y.take(self.forward)
+        if isinstance(y, SeparateClassIndices):
+            return replace(y, class_slices=self.class_slices)
+        return y
 
     def undo(self, x: Tensor) -> Tensor:
         """Points x (d, n) that stand in the new order, in the old one."""
@@ -136,14 +110,20 @@ class Cloud:
         The points.
     y : FlowY or None, default None
         Their conditions, if there are any.
-    class_slices : ClassSlices or None, default None
-        The points of each class, if each class has its own maps. The points are then
-        sorted by class.
     """
 
     x: Tensor
     y: FlowY | None = None
-    class_slices: ClassSlices | None = None
+
+    @property
+    def class_slices(self) -> ClassSlices | None:
+        """The points of each class, if each class has its own maps.
+
+        The points are then sorted by class.
+        """
+        if isinstance(self.y, SeparateClassIndices):
+            return self.y.class_slices
+        return None
 
     @property
     def all_points(self) -> PointSelection:
@@ -155,27 +135,16 @@ class Cloud:
         if points.indices is None:
             return self
         y = None if self.y is None else self.y.take(points.indices)
-        return Cloud(self.x[:, points.indices], y, points.class_slices)
+        return Cloud(self.x[:, points.indices], y)
 
     def part(self, points: slice) -> Cloud:
-        """A view of the points of a slice, with the `class_slices` within it."""
-        class_slices = None
-        if self.class_slices is not None:
-            class_slices = self.class_slices.part(points)
-        return self.select(PointSelection(points, class_slices))
+        """A view of the points of a slice."""
+        return self.select(PointSelection(points))
 
     def permuted(self, order: Permutation) -> Cloud:
-        """A copy with the points in another order, of which no slices are known."""
-        return self.select(PointSelection(order.forward))
-
-    def with_class_slices(self) -> Cloud:
-        """The same points, sorted by class if each class has its own maps.
-
-        The order is the caller's: this says where the classes are.
-        """
-        if not isinstance(self.y, SeparateClassIndices):
-            return self
-        return replace(self, class_slices=ClassSlices.from_y(self.y))
+        """A copy with the points in another order."""
+        y = None if self.y is None else order.reorder(self.y)
+        return Cloud(self.x[:, order.forward], y)
 
     @contextmanager
     def in_class_order(self) -> Iterator[tuple[Cloud, Permutation]]:
@@ -186,7 +155,7 @@ class Cloud:
         """
         assert isinstance(self.y, SeparateClassIndices), "classes have separate maps"
         order = Permutation.sorting_classes(self.y)
-        by_class = self.permuted(order).with_class_slices()
+        by_class = self.permuted(order)
         yield by_class, order
         self.x.copy_(order.undo(by_class.x))
 
@@ -207,10 +176,9 @@ def sliced_distance(
 
     If both have classes `y_p` and `y_q`, the points x_q of a class are compared with
     those x_p of that class only, and W₂² of a class counts by its share of x_q. If both
-    have
-    continuous conditions y (n, l), pairs (x, y) are compared: projections of y along
-    random vectors of length about 1 are added to those of x. Mixed conditions have
-    both.
+    have continuous conditions y (n, l), pairs (x, y) are compared: projections of y
+    along random vectors of length about 1 are added to those of x. Mixed conditions
+    have both.
     """
     theta = seed.normal(n_directions, len(x_q), dtype=x_q.dtype)
     theta = (theta / theta.norm(dim=1, keepdim=True)).to(x_q.device)
@@ -229,7 +197,15 @@ def sliced_distance(
         z_q = z_q + (theta_y @ numbers_q.double().T).to(z_q.dtype)
     if classes_p is None or classes_q is None:
         return float(squared_wasserstein(z_p, z_q).mean().sqrt())
-    total = z_q.new_zeros(n_directions)
+    costs = _costs_within_classes(z_p, z_q, classes_p, classes_q)
+    return float(costs.mean().sqrt())
+
+
+def _costs_within_classes(
+    z_p: Tensor, z_q: Tensor, classes_p: Tensor, classes_q: Tensor
+) -> Tensor:
+    """The mean (h,) over z_q (h, n) of W₂² to the values z_p (h, m) of their class."""
+    total = z_q.new_zeros(len(z_q))
     for c in torch.unique(classes_q):
         class_p = z_p[:, classes_p == c]
         class_q = z_q[:, classes_q == c]
@@ -238,7 +214,7 @@ def sliced_distance(
             raise DataError(fact, "draw samples with the conditions of the data")
         costs = squared_wasserstein(class_p, class_q)
         total += class_q.shape[1] / z_q.shape[1] * costs
-    return float(total.mean().sqrt())
+    return total
 
 
 def _classes_and_numbers(y: EncodedY) -> tuple[Tensor | None, Tensor | None]:

@@ -30,10 +30,9 @@ MAX_JUMPS = 64
 # An atom is a value that at least one in this many particles moves to. Rarer values are
 # treated as continuous, and particles may land between them.
 _ATOM_ONE_IN = 200
-# Where `max_displacement` is known, maps that classes share, and those of sorted
-# particles, get this many times as many knots, because they bend more often: a shared
-# map bends within every class. It trades the size of a model for detail.
-_MORE_KNOTS_IF_SHARED = 8
+# Where `max_displacement` is known, maps that bend more often get this many times as
+# many knots. It trades the size of a model for detail.
+_MORE_KNOTS_AT_BENDS = 8
 # Particles farther from a map's range than this many times its width move to the end of
 # the data. Nearer ones are shifted rigidly, so that moderate outliers keep their order.
 _FAR_BEYOND = 16
@@ -54,41 +53,57 @@ def compress_maps(
     n_knots : knots of each map; see also `max_displacement`
     max_displacement : an upper bound on how far a value moves. If it is unknown, None,
         knots are spaced evenly. If it is known, maps that classes share and maps of
-        sorted particles get eight times as many knots (`_MORE_KNOTS_IF_SHARED`)
+        sorted particles get eight times as many knots
     shared : whether classes share the maps
     resolve_tails : whether to resolve the tails of sorted maps; otherwise they are
         averages
     """
     if isinstance(maps, SmoothMaps):  # they have few knots as they are
         return maps
+    if max_displacement is not None:
+        is_sorted = isinstance(maps, KnotMaps)
+        n_knots = _knots_for_bends(n_knots, is_sorted, shared)
     if isinstance(maps, KnotMaps):
-        if max_displacement is not None and not resolve_tails:
-            n_knots *= _MORE_KNOTS_IF_SHARED
         return _compress_sorted(maps, n_knots, resolve_tails)
-    if max_displacement is None:
-        return compress_grid_evenly(maps, n_knots)
-    if shared:
-        n_knots *= _MORE_KNOTS_IF_SHARED
     n_bins = maps.values.shape[1] - 1
-    if n_knots >= n_bins:
+    if max_displacement is None or n_knots >= n_bins:
         return compress_grid_evenly(maps, n_knots)
     return compress_grid_at_bends(
-        maps, min(max(2, n_knots), MAX_COMPRESSED_KNOTS), max_displacement
+        maps, _within_compressed_limits(n_knots), max_displacement
     )
 
 
 def map_bytes(n_knots: int, n_bins: int | None, shared: bool) -> int:
-    """The most bytes of one compressed map; `n_bins` is None if it was sorted."""
+    """The most bytes of one map that is compressed with a known `max_displacement`.
+
+    The other arguments are those of `compress_maps`; `n_bins` is None if the map was
+    sorted.
+    """
     if n_knots == 0:
         return 0
+    is_sorted = n_bins is None
+    n_knots = _knots_for_bends(n_knots, is_sorted, shared)
     if n_bins is None:
-        # Positions before and after, 4 bytes each.
-        return 8 * _MORE_KNOTS_IF_SHARED * n_knots
-    if shared:
-        n_knots *= _MORE_KNOTS_IF_SHARED
+        return 8 * n_knots  # positions before and after, 4 bytes each
     if n_knots >= n_bins:
         return 4 * n_bins + 20  # values on the whole grid, and the range
-    return 6 * min(max(2, n_knots), MAX_COMPRESSED_KNOTS) + 16  # edges, shifts, range
+    return 6 * _within_compressed_limits(n_knots) + 16  # edges, shifts, range
+
+
+def _knots_for_bends(n_knots: int, is_sorted: bool, shared: bool) -> int:
+    """`n_knots`, or more for maps that bend more often.
+
+    A map that classes share bends within every class, and a sorted one between any two
+    particles.
+    """
+    if is_sorted or shared:
+        return n_knots * _MORE_KNOTS_AT_BENDS
+    return n_knots
+
+
+def _within_compressed_limits(n_knots: int) -> int:
+    """The number of knots that `CompressedMaps` can have, nearest to this one."""
+    return min(max(2, n_knots), MAX_COMPRESSED_KNOTS)
 
 
 def compress_grid_evenly(grid: GridMaps, n_knots: int) -> GridMaps:
@@ -238,7 +253,7 @@ def _means_of_row_cells(t: Tensor, bounds: Tensor) -> Tensor:
 def _jumps(values: Tensor) -> Tensor | None:
     """Where the values (h, K) jump to or from an atom: the widest jumps of each row.
 
-    An atom is a run of equal values, of `atom_size` or more. In a row of
+    An atom is a run of equal values, as many as `_ATOM_ONE_IN` says. In a row of
 
         0  0  0  1  2  5  5  5  6
 
@@ -246,24 +261,33 @@ def _jumps(values: Tensor) -> Tensor | None:
     result (h, J) has the index of the first value after each jump, and K where a row
     has fewer than J jumps. It is None if no row has any.
     """
-    gap = values.diff(dim=1)  # gap k is between the values k and k + 1
-    n_gaps = gap.shape[1]
-    atom_size = max(2, values.shape[1] // _ATOM_ONE_IN)
-    # Whether an atom starts at a value, with `atom_size` places for values that are not
-    # there on both sides: value k is in column atom_size + k.
-    starts_atom = values[:, atom_size - 1 :] == values[:, : 1 - atom_size]
-    starts_atom = torch.nn.functional.pad(starts_atom, (atom_size, atom_size))
-    # An atom that starts at value k − atom_size + 1 ends before gap k.
-    ends_before_gap = starts_atom[:, 1 : 1 + n_gaps]
-    starts_after_gap = starts_atom[:, atom_size + 1 : atom_size + 1 + n_gaps]
-    gap = torch.where(ends_before_gap | starts_after_gap, gap, 0.0)
-    if gap.numel() == 0:
+    gaps = values.diff(dim=1)  # gap k is between the values k and k + 1
+    if gaps.numel() == 0:
         return None
-    n_jumps = min(MAX_JUMPS, int((gap > 0).sum(1).amax()))
+    starts_atom, ends_atom = _atom_bounds(values)
+    is_jump = ends_atom[:, :-1] | starts_atom[:, 1:]
+    jump_widths = torch.where(is_jump, gaps, 0.0)
+    n_jumps = min(MAX_JUMPS, int((jump_widths > 0).sum(1).amax()))
     if n_jumps == 0:
         return None
-    widest = gap.topk(n_jumps, dim=1)
+    widest = jump_widths.topk(n_jumps, dim=1)
     return torch.where(widest.values > 0, widest.indices + 1, values.shape[1])
+
+
+def _atom_bounds(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Whether an atom starts, and whether one ends, at each of the values (h, K).
+
+    Within a long atom, shorter ones start and end.
+    """
+    size = max(2, values.shape[1] // _ATOM_ONE_IN)
+    last_start = values.shape[1] - size
+    starts = torch.zeros_like(values, dtype=torch.bool)
+    # The values ascend: if the first and the last are equal, all between them are.
+    starts[:, : last_start + 1] = values[:, : last_start + 1] == values[:, size - 1 :]
+    # An atom ends size − 1 values after its start. None starts behind `last_start`, so
+    # that nothing wraps around.
+    ends = starts.roll(size - 1, dims=1)
+    return starts, ends
 
 
 def _with_flat_ends(knot_maps: KnotMaps) -> KnotMaps:

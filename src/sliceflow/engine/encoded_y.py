@@ -25,6 +25,7 @@ number of classes or of columns.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Self
 
 import torch
@@ -45,7 +46,7 @@ class _PointValues:
 
     def take(self, indices: slice | Tensor) -> Self:
         """The y of some of the points."""
-        return replace(self, values=self.values[indices])
+        return self._of_other_points(self.values[indices])
 
     def to(self, device: torch.device | str) -> Self:
         """The same y on a device."""
@@ -53,16 +54,20 @@ class _PointValues:
 
     def repeat(self, times: int) -> Self:
         """The y of all points, repeated as a whole."""
-        return replace(self, values=torch.cat([self.values] * times))
+        return self._of_other_points(torch.cat([self.values] * times))
 
     def repeat_each(self, times: int) -> Self:
         """The y of each point, repeated before the next point."""
-        return replace(self, values=self.values.repeat_interleave(times, 0))
+        return self._of_other_points(self.values.repeat_interleave(times, 0))
 
     def concatenate(self, other: _PointValues) -> Self:
         """The y of these points and, after them, of others; both y are of one kind."""
         assert type(other) is type(self), "kinds of y differ"
-        return replace(self, values=torch.cat((self.values, other.values)))
+        return self._of_other_points(torch.cat((self.values, other.values)))
+
+    def _of_other_points(self, values: Tensor) -> Self:
+        """A y of this kind, for points with these values."""
+        return replace(self, values=values)
 
 
 @dataclass(frozen=True)
@@ -79,10 +84,71 @@ class ClassIndices(_PointValues):
 
 
 @dataclass(frozen=True)
+class ClassSlices:
+    """Which points belong to each class, if points are sorted by class.
+
+    Class c has the points from starts[c] to starts[c + 1] − 1.
+    """
+
+    starts: tuple[int, ...]  # (C + 1,), from 0 to the number of points
+
+    @classmethod
+    def from_class_indices(cls, y: ClassIndices, n_classes: int) -> ClassSlices:
+        """The slices of points of these classes, once they are sorted.
+
+        Classes are counted: if they are on a GPU, the CPU waits for it.
+        """
+        sizes = y.sizes(n_classes).tolist()
+        return cls(tuple(accumulate(sizes, initial=0)))
+
+    def __len__(self) -> int:
+        """C, the number of classes."""
+        return len(self.starts) - 1
+
+    @property
+    def slices(self) -> list[slice]:
+        """The points of each class."""
+        return [slice(first, end) for first, end in pairwise(self.starts)]
+
+    @property
+    def empty(self) -> list[int]:
+        """The classes without points."""
+        return [c for c, part in enumerate(self.slices) if part.start == part.stop]
+
+    def part(self, points: slice) -> ClassSlices:
+        """The slices of the classes within a slice of the points."""
+        first, end, _ = points.indices(self.starts[-1])
+        return ClassSlices(tuple(min(max(s, first), end) - first for s in self.starts))
+
+
+@dataclass(frozen=True)
 class SeparateClassIndices(ClassIndices):
-    """Labels in a flow with ξ = ∞, where each of `n_classes` has maps of its own."""
+    """Labels in a flow with ξ = ∞, where each of `n_classes` has maps of its own.
+
+    Steps take them sorted by class, and knowing where each class is: the
+    `Permutation` that sorts them tells them.
+    """
 
     n_classes: int
+    # Where the classes are, if the points are sorted by class; None in another order.
+    class_slices: ClassSlices | None = None
+
+    def take(self, indices: slice | Tensor) -> Self:
+        """The y of some of the points; a slice of sorted points is sorted, too."""
+        taken = super().take(indices)
+        if self.class_slices is None or not isinstance(indices, slice):
+            return taken
+        if indices.step is not None:
+            return taken
+        return replace(taken, class_slices=self.class_slices.part(indices))
+
+    def of_sorted_points(self) -> Self:
+        """The same y, of points that the caller has sorted by class."""
+        class_slices = ClassSlices.from_class_indices(self, self.n_classes)
+        return replace(self, class_slices=class_slices)
+
+    def _of_other_points(self, values: Tensor) -> Self:
+        return replace(self, values=values, class_slices=None)
 
 
 @dataclass(frozen=True)

@@ -201,6 +201,14 @@ def resolve_map_sharing(amplifier: float, condition_dim: int) -> MapSharing:
 
     Without a condition, l = 0, or with ξ = 0, it is the unconditional flow, bit for
     bit. With ξ = ∞ each class has its own maps.
+
+    `simulate` does not show separate maps, for they are in the type of y. `flow_y`
+    makes it `SeparateClassIndices`. Particles and data are sorted by class before they
+    meet a step, as the module `clouds` says, and their y then knows the slice of each
+    class: that is `Cloud.class_slices`. A batch hands the slices of its particles and
+    data to the transport, as `Batch.class_slices`, and the transport fits C·h maps,
+    stacked class by class. `TransportMaps.displace` moves each slice of a cloud by the
+    maps of its class.
     """
     if condition_dim == 0 or amplifier == 0:
         return "unconditional"

@@ -46,7 +46,7 @@ __all__ = [
 
 # How many particles and data max-sliced directions are fitted to; every step takes
 # others. More take longer in each iteration, and make the directions less noisy.
-_MAX_SLICED_SAMPLES = 1000
+_MAX_COMPARED_POINTS = 1000
 # Length of one step of the ascent to max-sliced directions, which are unit vectors.
 # Longer steps overshoot; shorter ones need more iterations.
 _ASCENT_STEP = 0.5
@@ -355,7 +355,7 @@ class MaxSliced:
         if data is None:
             raise ValueError("max-sliced directions are fitted to particles and data")
         d = len(x)
-        n = min(_MAX_SLICED_SAMPLES, x.shape[1], data.shape[1])
+        n = min(_MAX_COMPARED_POINTS, x.shape[1], data.shape[1])
         u = seed.child("compared").uniform(
             2, n, first_row=2 * step_index, device=x.device
         )

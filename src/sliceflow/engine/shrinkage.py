@@ -14,8 +14,12 @@ from torch import Tensor
 
 from sliceflow import kernels
 from sliceflow.engine.batches import WHOLE_BATCH, Batch, point_weights
-from sliceflow.engine.clouds import ClassSlices
-from sliceflow.engine.encoded_y import ClassIndices, FlowY, SeparateClassIndices
+from sliceflow.engine.encoded_y import (
+    ClassIndices,
+    ClassSlices,
+    FlowY,
+    SeparateClassIndices,
+)
 from sliceflow.engine.flow import FlowSpec
 from sliceflow.engine.maps import GridMaps, KnotMaps
 from sliceflow.engine.schedule import Stage
@@ -150,20 +154,24 @@ def inverse_sample_sizes(
     """
     share_p = _share_of_batch(m, batch_size)
     share_q = _share_of_batch(n, batch_size) * distinct_share
-    if y_p is not None and y_q is not None:
-        if isinstance(y_p, SeparateClassIndices) and isinstance(
-            y_q, SeparateClassIndices
-        ):
-            sizes_p = y_p.sizes(y_p.n_classes).tolist()
-            sizes_q = y_q.sizes(y_q.n_classes).tolist()
-            return tuple(
-                _inverse_size(share_p * size_p, share_q * size_q)
-                for size_p, size_q in zip(sizes_p, sizes_q, strict=True)
-            )
-        weights = point_weights(y_p=y_p, y_q=y_q)
-        if weights is not None:  # the effective number of weighted data
-            n = int(weights.sum() ** 2 / weights.square().sum())
-    return (_inverse_size(share_p * m, share_q * n),)
+    sizes_p = [m]
+    sizes_q = [n]
+    if isinstance(y_p, SeparateClassIndices) and isinstance(y_q, SeparateClassIndices):
+        sizes_p = y_p.sizes(y_p.n_classes).tolist()
+        sizes_q = y_q.sizes(y_q.n_classes).tolist()
+    elif y_p is not None and y_q is not None:
+        sizes_q = [_effective_size(n, point_weights(y_p=y_p, y_q=y_q))]
+    return tuple(
+        _inverse_size(share_p * size_p, share_q * size_q)
+        for size_p, size_q in zip(sizes_p, sizes_q, strict=True)
+    )
+
+
+def _effective_size(n: int, weights: Tensor | None) -> int:
+    """Kish's effective number of n data with weights (n,); n if these are None."""
+    if weights is None:
+        return n
+    return int(weights.sum() ** 2 / weights.square().sum())
 
 
 def _share_of_batch(size: int, batch_size: int | None) -> float:

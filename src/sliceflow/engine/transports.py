@@ -18,7 +18,7 @@ from torch import Tensor
 from sliceflow import kernels
 from sliceflow.arrays import chunks
 from sliceflow.engine.batches import WHOLE_BATCH, Batch
-from sliceflow.engine.clouds import ClassSlices
+from sliceflow.engine.encoded_y import ClassSlices
 from sliceflow.engine.maps import (
     GridMaps,
     KnotMaps,
@@ -368,10 +368,10 @@ def _last_of_ties(z: Tensor, values: Tensor) -> Tensor:
 class HistogramTransport:
     """Transport between histograms: two passes over memory, no sorting.
 
-    The cost is linear in M and N. Bins cover [min, max] of each direction. T is
-    linear in each bin of the particles. At the edges it is exact for the counts of the
-    data, as if these were spread evenly over their bins. Counts
-    can be added up over chunks and machines.
+    The cost is linear in M and N. Bins cover [min, max] of each direction. T is linear
+    in each bin of the particles. At the edges it is exact for the counts of the data,
+    as if these were spread evenly over their bins. Counts can be added up over chunks
+    and machines.
 
     Parameters
     ----------
@@ -467,11 +467,24 @@ class HistogramTransport:
         is_identity = torch.zeros_like(cost, dtype=torch.bool)
         for c in identity_classes:
             is_identity[kernels.rows_of_class_maps(c, len(cost) // n_classes)] = True
-        if n_data is not None:
-            n_data = n_data.where(~is_identity, 0)
-        cost = cost.where(~is_identity, 0.0)
-        maps = _with_identity_maps(maps, is_identity)
-        return TransportSolution(maps, cost, n_data=n_data)
+        return _with_identity(maps, cost, n_data, is_identity)
+
+
+def _with_identity(
+    maps: GridMaps, cost: Tensor, n_data: Tensor | None, is_identity: Tensor
+) -> TransportSolution:
+    """A solution, with the identity in place of the maps where (h,) it is True.
+
+    They cost nothing, and count as maps to no data.
+    """
+    is_kept = ~is_identity
+    if n_data is not None:
+        n_data = n_data.where(is_kept, 0)
+    return TransportSolution(
+        _with_identity_maps(maps, is_identity),
+        cost.where(is_kept, 0.0),
+        n_data=n_data,
+    )
 
 
 def _with_identity_maps(maps: GridMaps, is_identity: Tensor) -> GridMaps:

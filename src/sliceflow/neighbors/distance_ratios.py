@@ -14,11 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
 from sliceflow.arrays import Floats
-from sliceflow.neighbors.search import build_index, query_index
+from sliceflow.neighbors.search import RowIndex, build_index, query_index
 
 # Draws count as far enough from rows if their distance, over that between rows, is at
 # least this: hardly below 1.
@@ -71,7 +70,7 @@ class _RowSet:
     """One of the sets of rows, with distances of its rows to their nearest others."""
 
     set_index: int  # which of the sets it is
-    index: NearestNeighbors
+    index: RowIndex
     row_distances: Tensor
 
 

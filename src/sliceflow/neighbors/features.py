@@ -251,14 +251,19 @@ def relevance(x: Tensor, y: Tensor) -> Tensor:
     chosen = Seed(0).child("some").permutation(len(y))[:_MAX_TREE_ROWS]
     columns = (y * unit)[chosen][:, varies]
     shuffled = columns[Seed(0).child("shuffled").permutation(len(columns))]
-    trees = ExtraTreesRegressor(
-        _N_TREES, min_samples_leaf=_MIN_ROWS_PER_LEAF, random_state=0
-    )
-    predictors = torch.cat((columns, shuffled), 1)
-    trees.fit(predictors.numpy(), standardized_moments(x[chosen]).numpy())
-    importances = torch.from_numpy(trees.feature_importances_)
+    targets = standardized_moments(x[chosen])
+    importances = _tree_importances(torch.cat((columns, shuffled), 1), targets)
     real, chance = importances.view(2, -1)
     excess = (real - chance.max()).clamp(min=0)
     if excess.sum() > 0:
         unit[varies] *= (len(excess) * excess / excess.sum()).sqrt()
     return unit
+
+
+def _tree_importances(predictors: Tensor, targets: Tensor) -> Tensor:
+    """The importance (p,) of each column of predictors (n, p) for targets (n, t)."""
+    trees = ExtraTreesRegressor(
+        _N_TREES, min_samples_leaf=_MIN_ROWS_PER_LEAF, random_state=0
+    )
+    trees.fit(predictors.numpy(), targets.numpy())
+    return torch.from_numpy(trees.feature_importances_)

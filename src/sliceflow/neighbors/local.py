@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import Annotated, NamedTuple
 
 import torch
-from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
 from sliceflow.arrays import MAX_SURPRISE, chunks
@@ -40,7 +39,7 @@ from sliceflow.neighbors.sampling import (
     center_components,
     sample_neighborhoods,
 )
-from sliceflow.neighbors.search import build_index, query_index
+from sliceflow.neighbors.search import RowIndex, build_index, query_index
 from sliceflow.neighbors.weights import kernel_weights
 from sliceflow.saved_types import ArraySpec, Between, Count
 
@@ -95,7 +94,7 @@ class LocalSettings:
 class _FarThreshold(NamedTuple):
     """The distance from the rows beyond which a condition counts as far."""
 
-    index: NearestNeighbors  # of the distinct conditions
+    row_index: RowIndex  # of the distinct conditions
     inverse_scale: Tensor  # (l,)
     # The largest distance of a condition to its tenth neighbor, in standard deviations
     # of y.
@@ -124,7 +123,7 @@ class _Conditions:
         return self.project(self.y)
 
     @cached_property
-    def index(self) -> NearestNeighbors:
+    def index(self) -> RowIndex:
         """The index of the features of the rows."""
         return build_index(self.features)
 
@@ -229,7 +228,7 @@ class LocalSampler:
         """
         threshold = self._far_threshold
         points = y0 * threshold.inverse_scale
-        distances = query_index(threshold.index, points, 1)[0][:, 0]
+        distances = query_index(threshold.row_index, points, 1)[0][:, 0]
         farthest = int(distances.argmax())
         distance = float(distances[farthest])
         if distance <= threshold.distance:
@@ -287,14 +286,14 @@ class LocalSampler:
         distinct, inverse, counts = torch.unique(
             y0, dim=0, return_inverse=True, return_counts=True
         )
-        order = torch.argsort(inverse, stable=True)
-        starts = torch.cumsum(counts, 0) - counts
+        # The indices of y0, those of equal conditions side by side.
+        grouped = torch.argsort(inverse, stable=True)
+        first_of_group = torch.cumsum(counts, 0) - counts
         samples = torch.empty(len(y0), self.x.shape[1], dtype=torch.float64)
         for n in torch.unique(counts).tolist():
-            n_times = torch.nonzero(counts == n)[:, 0]  # conditions that occur n times
-            places = starts[n_times][:, None] + torch.arange(n)
-            drawn, _ = self.sample(distinct[n_times], n, seed.child(n))
-            samples[order[places.flatten()]] = drawn.flatten(0, 1)
+            groups = torch.nonzero(counts == n)[:, 0]  # those of n equal conditions
+            in_groups = grouped[first_of_group[groups][:, None] + torch.arange(n)]
+            samples[in_groups], _ = self.sample(distinct[groups], n, seed.child(n))
         return samples
 
     def sample(

@@ -344,14 +344,19 @@ def _k_means(x: Tensor, weights: Tensor, n: int) -> Tensor:
         first_rows = choose_by_weight(weights, u)
         centers = standardized.gather(1, first_rows[..., None].expand(-1, -1, d))
         for _ in range(_LLOYD_ITERATIONS):
-            nearest = torch.cdist(standardized, centers).argmin(2)
-            in_cluster = torch.nn.functional.one_hot(nearest, n).to(x.dtype)
-            mass = in_cluster * weights[..., None]
-            cluster_mass = mass.sum(1)[..., None] + _MIN_CLUSTER_MASS
-            centers = mass.mT @ standardized / cluster_mass
+            centers = _cluster_means(standardized, weights, centers)
         distances, nearest = torch.cdist(standardized, centers).min(2)
         cost = (weights * distances.square()).sum(1)
         better = cost < best_cost
         labels = torch.where(better[:, None], nearest, labels)
         best_cost = torch.minimum(best_cost, cost)
     return torch.nn.functional.one_hot(labels, n).to(x.dtype).mT.contiguous()
+
+
+def _cluster_means(x: Tensor, weights: Tensor, centers: Tensor) -> Tensor:
+    """The means (q, n, d) of the rows x (q, k, d) nearest to each of the centers."""
+    nearest = torch.cdist(x, centers).argmin(2)
+    in_cluster = torch.nn.functional.one_hot(nearest, centers.shape[1]).to(x.dtype)
+    mass = in_cluster * weights[..., None]
+    cluster_mass = mass.sum(1)[..., None] + _MIN_CLUSTER_MASS
+    return mass.mT @ x / cluster_mass

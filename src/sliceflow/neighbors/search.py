@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -35,9 +35,17 @@ _MAX_CENTERED_ROWS = 4096
 _SPARE_CANDIDATES = 8
 
 
-def build_index(
-    rows: Tensor | NDArray[Any], metric: str = "euclidean"
-) -> NearestNeighbors:
+class RowIndex(Protocol):
+    """An index of rows (n, d) for `query_index`: a fitted model of scikit-learn."""
+
+    def kneighbors(
+        self, points: NDArray[Any], n_neighbors: int, /
+    ) -> tuple[Floats, Ints]:
+        """Distances and indices (q, k) of the rows nearest to points (q, d)."""
+        ...
+
+
+def build_index(rows: Tensor | NDArray[Any], metric: str = "euclidean") -> RowIndex:
     """An index of rows (n, d) for `query_index`.
 
     `metric` is one of scikit-learn's, such as "nan_euclidean" for rows with NaN.
@@ -46,12 +54,14 @@ def build_index(
     algorithm = "auto"
     if d > _MAX_TREE_COLUMNS and n > _MAX_TREE_ROWS:
         algorithm = "brute"
-    index = NearestNeighbors(algorithm=algorithm, metric=metric)
-    return index.fit(np.asarray(rows))
+    index: RowIndex = NearestNeighbors(algorithm=algorithm, metric=metric).fit(
+        np.asarray(rows)
+    )
+    return index
 
 
 def query_index(
-    index: NearestNeighbors,
+    index: RowIndex,
     points: Tensor | NDArray[Any],
     k: int,
     exclude: Tensor | None = None,

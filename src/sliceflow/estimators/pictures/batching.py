@@ -31,8 +31,8 @@ from sliceflow.engine.batches import (
     make_weighted_batches,
     stratified_parts,
 )
-from sliceflow.engine.clouds import ClassSlices, Permutation
-from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
+from sliceflow.engine.clouds import Permutation
+from sliceflow.engine.encoded_y import ClassSlices, FlowY, SeparateClassIndices
 from sliceflow.engine.random import Seed
 from sliceflow.estimators.pictures.costs import directions_per_stage
 from sliceflow.estimators.pictures.plan import PicturePlan
@@ -137,5 +137,6 @@ def batches_of_all_points(
     if y_p is None or y_q is None or data.own_y is None:
         return Batches()
     if isinstance(y_q, SeparateClassIndices):
-        return Batches(data_order=Permutation.sorting_classes(data.own_y))
+        own_y = SeparateClassIndices(data.own_y.values, y_q.n_classes)
+        return Batches(data_order=Permutation.sorting_classes(own_y))
     return make_weighted_batches(data.indices.cpu(), data.device, y_p=y_p, y_q=y_q)

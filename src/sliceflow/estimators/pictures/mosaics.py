@@ -25,8 +25,8 @@ from torch import Tensor
 
 from sliceflow.arrays import chunks
 from sliceflow.base.ranks import Communicator
-from sliceflow.engine.clouds import ClassSlices, Permutation
-from sliceflow.engine.encoded_y import ClassIndices
+from sliceflow.engine.clouds import Permutation
+from sliceflow.engine.encoded_y import ClassIndices, ClassSlices
 from sliceflow.engine.flow import ParticleNoise
 from sliceflow.estimators.pictures.layout import Layout
 from sliceflow.estimators.pictures.plan import PicturePlan

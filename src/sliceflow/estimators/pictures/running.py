@@ -14,7 +14,7 @@ from sliceflow.base.ranks import Shard
 from sliceflow.engine.allocation import even_indices
 from sliceflow.engine.batches import Batches, Target
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.encoded_y import ClassIndices
+from sliceflow.engine.encoded_y import ClassIndices, SeparateClassIndices
 from sliceflow.engine.flow import ParticleNoise, Step, flow_y
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import inverse_sample_sizes
@@ -126,9 +126,12 @@ class RunningPictureFit:
         """The part of the pictures whose turn it is in a stage, sorted by class."""
         part = step.stage_index % len(self.picture_parts)
         indices = self.picture_parts[part]
-        return self._with_flow_y(
+        pictures = self._with_flow_y(
             self.data.cloud(self._dequantizing_seed(step), indices)
         )
+        if isinstance(pictures.y, SeparateClassIndices):
+            return replace(pictures, y=pictures.y.of_sorted_points())
+        return pictures
 
     def _with_flow_y(self, pictures: Cloud) -> Cloud:
         """The pictures with what the flow sees of their classes."""

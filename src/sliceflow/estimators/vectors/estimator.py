@@ -40,6 +40,7 @@ from sliceflow.estimators.vectors.plan import MAX_STEPS, VectorPlan
 from sliceflow.validation import (
     is_object_of,
     require,
+    require_arguments,
     require_choice,
     require_int,
     require_real,
@@ -213,6 +214,8 @@ class SlicedWassersteinFlow(
         names = f"one of {sorted(FRAME_KINDS)}"
         requirement = f"{names} or a frame kind from sliceflow.frames"
         require(is_frame, "frame", frame, requirement)
+        if not isinstance(frame, str):
+            require_arguments("frame", frame, frames.FrameKind)
 
         require_real("amplifier", self.amplifier, 0, may_be_infinite=True)
         require_choice("condition_mode", self.condition_mode, get_args(ConditionMode))

@@ -226,17 +226,28 @@ def shrink(
     hi = hi.double()
     edge = torch.arange(n_bins + 1, device=lo.device, dtype=torch.float64)
     if variance is None:
-        # Not by a product of matrices, whose bits depend on the number of threads.
-        p = counts.double()
-        middle = edge[:-1] - (n_bins - 1) / 2
-        total = p.sum(1).clamp(min=1)
-        mean = (p * middle).sum(1) / total
-        square = (p * middle.square()).sum(1) / total - mean.square()
-        variance = square.clamp(min=0) * ((hi - lo) / n_bins).square()
+        variance = _binned_variance(counts, lo, hi)
     factor = shrink_factor(cost, threshold, variance)
     positions = torch.lerp(lo[:, None], hi[:, None], edge / n_bins)
     shrunk = torch.lerp(positions, values.double(), factor[:, None])
     return shrunk.to(values.dtype), factor.to(values.dtype)
+
+
+def _binned_variance(counts: Tensor, lo: Tensor, hi: Tensor) -> Tensor:
+    """The variance (h,) of counts (h, B), as if all were in the middle of their bins.
+
+    The bins divide [lo, hi], both (h,), equally.
+    """
+    n_bins = counts.shape[1]
+    counts = counts.double()
+    # In bins, from the middle of the range.
+    place = torch.arange(n_bins, device=lo.device, dtype=torch.float64)
+    place = place - (n_bins - 1) / 2
+    total = counts.sum(1).clamp(min=1)
+    # Not by a product of matrices, whose bits depend on the number of threads.
+    mean = (counts * place).sum(1) / total
+    variance = (counts * place.square()).sum(1) / total - mean.square()
+    return variance.clamp(min=0) * ((hi - lo) / n_bins).square()
 
 
 def displace_grid(

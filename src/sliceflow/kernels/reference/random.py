@@ -8,6 +8,13 @@ import torch
 from torch import Tensor
 
 _MASK_32_BITS = 0xFFFFFFFF
+# The constants of Philox4x32-10 (Salmon et al. 2011): its rounds, the multipliers of
+# each round, and what each round adds to the two words of the key.
+_PHILOX_ROUNDS = 10
+_PHILOX_M0 = 0xD2511F53
+_PHILOX_M1 = 0xCD9E8D57
+_PHILOX_W0 = 0x9E3779B9
+_PHILOX_W1 = 0xBB67AE85
 # A larger number below 1 would be rounded up to 1.
 LARGEST_FLOAT32_BELOW_1 = 1 - 2.0**-24
 
@@ -32,15 +39,15 @@ def philox(
     c2 = torch.zeros_like(c0)
     c3 = torch.zeros_like(c0)
     k0, k1 = key
-    for _ in range(10):
-        p0 = c0 * 0xD2511F53
-        p1 = c2 * 0xCD9E8D57
+    for _ in range(_PHILOX_ROUNDS):
+        p0 = c0 * _PHILOX_M0
+        p1 = c2 * _PHILOX_M1
         c0 = ((p1 >> 32) & _MASK_32_BITS) ^ c1 ^ k0
         c1 = p1 & _MASK_32_BITS
         c2 = ((p0 >> 32) & _MASK_32_BITS) ^ c3 ^ k1
         c3 = p0 & _MASK_32_BITS
-        k0 = (k0 + 0x9E3779B9) & _MASK_32_BITS
-        k1 = (k1 + 0xBB67AE85) & _MASK_32_BITS
+        k0 = (k0 + _PHILOX_W0) & _MASK_32_BITS
+        k1 = (k1 + _PHILOX_W1) & _MASK_32_BITS
     return torch.stack((c0, c1, c2, c3), dim=1)
 
 

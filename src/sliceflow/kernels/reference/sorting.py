@@ -32,10 +32,10 @@ def argsort_rows(z: Tensor) -> tuple[Tensor, Tensor]:
 def match_sorted(z_p: Tensor, z_q: Tensor, w_q: Tensor | None = None) -> Tensor:
     """The transport map T = F_q⁻¹(F_p(z)) at every particle.
 
-    A particle is an atom of mass 1/M, a datum one of mass w_i/Σw. An atom is
-    in the middle of its mass, F(z_k) = (C_{k-1} + C_k)/2 with C the cumulative masses;
-    tied particles share the middle of theirs. F⁻¹ is linear between the data and
-    constant beyond them.
+    A particle is an atom of mass 1/M, a datum one of mass w_i/Σw. An atom is in the
+    middle of its mass, F(z_k) = (C_{k-1} + C_k)/2 with C the cumulative masses; tied
+    particles share the middle of theirs. F⁻¹ is linear between the data and constant
+    beyond them.
 
     Across a gap more than `GAP_RATIO` times as wide as both gaps beside it F⁻¹ jumps
     where the mass of one datum ends: so no particle lands between two classes that the
@@ -58,26 +58,36 @@ def match_sorted(z_p: Tensor, z_q: Tensor, w_q: Tensor | None = None) -> Tensor:
     after = torch.searchsorted(z, z, right=True)
     probability = (first + after).double() / (2 * m)  # F_p(z), (h, M)
     # The position of that quantile among the data: k at datum k, fractions between.
-    if w_q is None:
+    w = None if w_q is None else w_q.double()
+    if w is None:
         position = probability * n - 0.5
     else:
-        w = w_q.double()
         cumulative = w.cumsum(1)
         probabilities_q = (cumulative - w / 2) / cumulative[:, -1:]
         position = positions_among(probability, probabilities_q.contiguous())
     q = z_q.double()
     if n > 2:
-        i = position.clamp(0, n - 1).floor().clamp(max=n - 2).long()
-        gap = q.diff(dim=1)
-        padded = torch.nn.functional.pad(gap, (1, 1))  # no gaps beyond the ends
-        is_wide = gap > GAP_RATIO * torch.maximum(padded[:, :-2], padded[:, 2:])
-        if w_q is None:
-            end_of_mass: Tensor | float = 0.5
-        else:
-            end_of_mass = torch.gather(w[:, :-1] / (w[:, :-1] + w[:, 1:]), 1, i)
-        jumped = i + (position - i > end_of_mass).double()
-        position = torch.where(torch.gather(is_wide, 1, i), jumped, position)
+        position = _out_of_wide_gaps(position, q, w)
     return interpolate_at_positions(position, q).to(z_p.dtype)
+
+
+def _out_of_wide_gaps(position: Tensor, q: Tensor, w: Tensor | None) -> Tensor:
+    """Positions (h, M) among data q (h, N), where none is within a wide gap.
+
+    One that was goes to the datum before the gap, or to the one after it if the mass of
+    the datum before, by weights w (h, N), ends below it. There are at least three data.
+    """
+    n = q.shape[1]
+    gap = q.diff(dim=1)
+    padded = torch.nn.functional.pad(gap, (1, 1))  # no gaps beyond the ends
+    is_wide = gap > GAP_RATIO * torch.maximum(padded[:, :-2], padded[:, 2:])
+    i = position.clamp(0, n - 1).floor().clamp(max=n - 2).long()  # the gap's index
+    if w is None:
+        end_of_mass: Tensor | float = 0.5
+    else:
+        end_of_mass = torch.gather(w[:, :-1] / (w[:, :-1] + w[:, 1:]), 1, i)
+    at_datum = i + (position - i > end_of_mass).double()
+    return torch.where(torch.gather(is_wide, 1, i), at_datum, position)
 
 
 def displace_knots(z: Tensor, knots: Tensor, values: Tensor) -> Tensor:
