@@ -25,11 +25,6 @@ from sliceflow.estimators.tables.partly_drawn_rows import PartlyDrawnRows
 MAX_DRAWS = 24
 DRAWS_PER_NODE = 4
 
-# How often a rare number is moved until the constraints allow its new place. After that
-# it keeps its first place, which was allowed. More moves would take longer, and fewer
-# would leave more rare numbers in samples of tables with constraints.
-MAX_MOVES = 8
-
 
 @dataclass(frozen=True, eq=False)
 class _OpenCells:
@@ -137,7 +132,7 @@ class NewCells:
     def _move_rare_numbers(self, cells: _OpenCells) -> None:
         """Move accepted cells with rare numbers. One stays if no move is allowed."""
         column = self._sampler.column
-        for _ in range(MAX_MOVES):
+        for _ in range(rare_numbers.MAX_MOVES):
             if not len(cells):
                 break
             leaf_range = self._sampler.level_range(cells.node)

@@ -37,6 +37,11 @@ from sliceflow.estimators.tables.level_positions import (
 # What an attacker finds with 3 is in benchmarks/RESULTS.md; no other was measured.
 MAX_PLACES_MOVED = 3
 
+# How often a rare number is moved until the constraints allow its new place. After that
+# it keeps its first place, which was allowed. More moves would take longer, and fewer
+# would leave more rare numbers in samples of tables with constraints.
+MAX_MOVES = 8
+
 
 class LevelRange(NamedTuple):
     """Ranges of levels in which m numbers may move, with both ends included."""
