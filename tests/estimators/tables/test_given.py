@@ -222,7 +222,7 @@ def warning_given(flow, given):
 
 
 def test_the_warning_counts_the_rows_that_have_the_given_number():
-    """Once, it counted all rows that others might be moved from, or those at the end."""
+    """Once, it counted the rows that are moved to it, or those at the end."""
     frame = pd.DataFrame({"x": np.arange(300) % 9, "c": list("ab") * 150})
     few = fit(frame[:40])
     said = warning_given(few, {"x": 4})  # 4 of 40 rows
