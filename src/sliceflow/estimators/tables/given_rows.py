@@ -288,9 +288,28 @@ def find_value(column: Column, value: Any) -> FoundValue:
     Numbers outside the range of the column have the position of its nearest end. An
     error if the column cannot have the value.
     """
+    cell = _checked_cell(column, value)
+    if cell.isna().all():
+        return FoundValue(MISSING, np.nan, cell.astype(column.encoded.levels.dtype))
+    located = locate_values(column, cell)
+    position = float(located.positions[0])
+    is_level = len(located.unseen_values) == 0
+    if is_level:
+        found = column.levels.iloc[[int(position)]].reset_index(drop=True)
+    else:
+        found = located.unseen_values
+    if column.observed_only:
+        position = float(np.rint(position))
+    return FoundValue(position, float(located.grid_values[0]), found)
+
+
+def _checked_cell(column: Column, value: Any) -> pd.Series:
+    """A value as a Series of one cell; an error if no cell of a table can have it.
+
+    The cell may be missing if cells of the column are.
+    """
     import pandas as pd
 
-    encoded = column.encoded
     if hasattr(value, "__array__") and np.ndim(value) == 0:
         value = np.asarray(value)[()]  # a number of numpy, from an array without axes
     if not isinstance(value, Hashable):
@@ -299,25 +318,18 @@ def find_value(column: Column, value: Any) -> FoundValue:
         raise DataError(fact, hint, column=column.name)
     if isinstance(value, float) and math.isinf(value):
         fact = f"given {value} is no value of a table"
-        raise DataError(
-            fact, "a range may have no end: (low, None)", column=column.name
-        )
-    series = pd.Series([value], dtype=object)
-    if series.isna().all():
-        if not encoded.missing.any():
+        hint = "a range may have no end: (low, None)"
+        raise DataError(fact, hint, column=column.name)
+    cell = pd.Series([value], dtype=object)
+    if cell.isna().all():
+        if not column.encoded.missing.any():
             fact = "it is given as missing, but no cell of this column is"
             raise DataError(fact, column=column.name)
-        return FoundValue(MISSING, np.nan, series.astype(encoded.levels.dtype))
-    if encoded.value_type == "datetime" and getattr(value, "tzinfo", None) is None:
-        series = series.astype(str)  # a time without zone is on the column's clock
-    located = locate_values(column, series)
-    position = float(located.positions[0])
-    found = located.unseen_values
-    if not len(found):  # a level of the column
-        found = column.levels.iloc[[int(position)]].reset_index(drop=True)
-    if column.observed_only:
-        position = float(np.rint(position))
-    return FoundValue(position, float(located.grid_values[0]), found)
+        return cell
+    is_datetime = column.encoded.value_type == "datetime"
+    if is_datetime and getattr(value, "tzinfo", None) is None:
+        return cell.astype(str)  # a time without zone is on the column's clock
+    return cell
 
 
 def _range_rules(
