@@ -12,7 +12,7 @@ import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sliceflow.base.ranks import Communicator, LostRankError, joined
 from sliceflow.cli.data import (
@@ -64,11 +64,11 @@ class _CommandRun:
 
 def fit(
     output: Output,
+    settings: Settings,
     *,
     resume: bool = False,
     dry_run: bool = False,
     force: bool = False,
-    **flags: Any,
 ) -> Result | None:
     """Fit data into a run folder: model, samples, measures, a report.
 
@@ -77,7 +77,6 @@ def fit(
     """
     if resume and force:
         raise UsageError("--resume and --force exclude each other", "choose one")
-    settings = Settings(**flags)
     # What is wrong with the data comes before anything that is wrong with the folder.
     settings.check()
     folder = RunFolder(settings.folder)
