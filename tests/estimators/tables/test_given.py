@@ -287,7 +287,7 @@ def test_ranges_and_lists_hold_for_sums_times_missing_cells_and_rows_that_are_mo
     frame = pd.DataFrame(
         {"a": a, "b": b, "t": (a + b).round(2), "day": days, "text": days.astype(str)}
     )
-    frame["hole"] = pd.Series(rng.integers(0, 9, 400), dtype="Int64").mask(
+    frame["gap"] = pd.Series(rng.integers(0, 9, 400), dtype="Int64").mask(
         rng.random(400) < 0.3
     )
     flow = fit(frame, constraints=["t = a + b"])
@@ -298,7 +298,7 @@ def test_ranges_and_lists_hold_for_sums_times_missing_cells_and_rows_that_are_mo
         {"a": values},
         {"a": values, "t": 30.0},
         {"day": (days[180], days[280])},  # the clock is set back between them
-        {"text": (str(days[50]), str(days[100])), "hole": (2, 4)},
+        {"text": (str(days[50]), str(days[100])), "gap": (2, 4)},
     ):
         with warnings.catch_warnings(action="ignore"):
             new = flow.sample(100, random_state=0, given=given)
