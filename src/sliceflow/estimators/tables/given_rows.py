@@ -140,7 +140,7 @@ class _Request:
     def add_range(self, c: int, given: tuple[Any, ...] | ValueRange) -> None:
         """Ask for cells of column c in a range."""
         self.rules.extend(_range_rules(self.table.columns[c], c, given))
-        self._require(has_value(self.table.cell_positions[:, c]))
+        self._keep_rows(has_value(self.table.cell_positions[:, c]))
 
     def add_list(self, c: int, values: Iterable[Any]) -> None:
         """Ask for cells of column c that have one of the values."""
@@ -162,7 +162,7 @@ class _Request:
         self.fixed_positions[c] = found.position
         is_nearest = self.table.cell_positions[:, c] == found.position
         if not column.is_quantitative or found.position == MISSING:
-            self._require(is_nearest)
+            self._keep_rows(is_nearest)
             return
         self.fixed_values[c] = found.cell
         lowest = column.level_grid_values[0]
@@ -178,12 +178,12 @@ class _Request:
     def apply_rules(self, rule_set: RuleSet) -> None:
         """Leave out rows that break a rule of the ranges and lists."""
         for rule in self.rules:
-            self._require(~rule_set.broken(rule, self.table.cell_positions))
+            self._keep_rows(~rule_set.broken(rule, self.table.cell_positions))
 
-    def _require(self, condition: Mask) -> None:
-        """Leave out rows (n,) that do not meet a condition."""
-        self.matches &= condition
-        self.has_given &= condition
+    def _keep_rows(self, is_kept: Mask) -> None:
+        """Leave out the rows (n,) that are not kept."""
+        self.matches &= is_kept
+        self.has_given &= is_kept
 
     def note_few_rows(self, n_rows: int) -> None:
         """Note that samples come from few rows, and how many have what is given."""
