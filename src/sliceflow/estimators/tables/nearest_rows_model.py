@@ -135,11 +135,11 @@ class NearestRowsModel:
         h = math.sqrt(k / (k + ROW_WEIGHT))
         drawn = []
         for block in np.array_split(row_indices, n_blocks):
-            around = self.scores[self.neighbors[block]]
+            neighbor_scores = self.scores[self.neighbors[block]]
             w = torch.from_numpy(rng.standard_normal((len(block), 1, k)))
-            mean = around.mean(1)
+            mean = neighbor_scores.mean(1)
             towards_row = row_share * (self.scores[block] - mean)
-            noise = h * local_noise(around, w)[:, 0]
+            noise = h * local_noise(neighbor_scores, w)[:, 0]
             drawn.append((mean + towards_row + noise).numpy())
         return np.concatenate(drawn)
 

@@ -105,8 +105,8 @@ def _move_places(
     place_of_level = np.cumsum(counts) - counts / 2
     low = place_of_level[limits.first]
     high = place_of_level[limits.last]
-    most = np.minimum(MAX_PLACES_MOVED, high - low)
-    place = place_of_level[level] + rng.uniform(-1, 1, len(level)) * most
+    max_move = np.minimum(MAX_PLACES_MOVED, high - low)
+    place = place_of_level[level] + rng.uniform(-1, 1, len(level)) * max_move
     # Places are reflected at the ends: so all of them stay as likely as they were.
     place = np.where(place < low, 2 * low - place, place)
     place = np.where(place > high, 2 * high - place, place)
