@@ -22,16 +22,16 @@ from sliceflow.estimators.tables.personal import is_personal_number, personal_ki
 # all its texts are numbers or dates.
 NEARLY_UNIQUE = "is nearly unique"
 # Texts that are longer on average are free text: neither identifiers nor categories.
-# By judgement: addresses and UUIDs are shorter, most sentences are longer.
+# By judgment: addresses and UUIDs are shorter, most sentences are longer.
 LONG_TEXT_LENGTH = 40
 # With fewer rows, different values in all of them may be chance. With more, identifiers
 # of a small table would come out in samples.
 MIN_ROWS_TO_JUDGE = 20
 # A column is nearly unique if at least this share of its cells are different. By
-# judgement.
+# judgment.
 _MIN_DISTINCT_SHARE = 0.8
 # Texts with fewer spaces on average are identifiers of any form. With more, they are
-# sentences, unless they have few forms. By judgement: a name has one or two spaces.
+# sentences, unless they have few forms. By judgment: a name has one or two spaces.
 _MAX_SPACES_OF_IDENTIFIER = 1.5
 # Different forms, such as AB-12 and ABC-12, that texts with spaces may have.
 _MAX_FORMS = 3
