@@ -31,9 +31,9 @@ def error_of_filled_cells(n_rows: int, seed: int) -> float:
     frame = pd.DataFrame(common + COLUMN_NOISE * noise, columns=["a", "b", "c"])
     is_hidden = rng.random((n_rows, 3)) < HIDDEN_SHARE
     is_hidden[is_hidden.all(axis=1)] = False
-    with_holes = frame.mask(is_hidden)
-    flow = TableFlow(random_state=0).fit(with_holes)
-    filled = flow.impute(with_holes, n=N_DRAWS, random_state=0)
+    incomplete = frame.mask(is_hidden)
+    flow = TableFlow(random_state=0).fit(incomplete)
+    filled = flow.impute(incomplete, n=N_DRAWS, random_state=0)
     median = np.median([table.to_numpy() for table in filled], axis=0)
     return float(np.abs(median - frame.to_numpy())[is_hidden].mean())
 

@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 python benchmarks/imputing.py
 
 A fifth of the cells of one half of a table is hidden, of 2,000 rows at most. *Others*:
-the model is fitted to the other half. *Own*: it is fitted to the rows with the holes.
+the model is fitted to the other half. *Own*: it is fitted to the incomplete rows.
 Means over seeds. TableFlow's guess is the median, or the most frequent, of 19 draws.
 
 error     mean |guess − truth| of numbers in standard deviations, mean over columns: 0
@@ -35,7 +35,7 @@ HEADER = ("set", "fitted to", "method", "error", "accuracy", "covered", "CPU s")
 # With 19 draws, a number lies between the lowest and the highest with a probability of
 # 18/20 = .90.
 N_DRAWS = 19
-MAX_ROWS = 2_000  # with holes, as forests take long
+MAX_ROWS = 2_000  # incomplete ones, as forests take long
 HIDDEN_SHARE = 0.2
 N_NEIGHBORS = 10
 N_TREES = 50  # of a forest
@@ -83,39 +83,41 @@ def encode_categories(column: pd.Series, whole: pd.Series) -> np.ndarray:
 
 
 # --- other methods --------------------------------------------------------------------
-# Each takes encoded rows to learn from, encoded rows with holes, which may be the same
+# Each takes encoded rows to learn from, incomplete encoded rows, which may be the same
 # array, and whether each column has numbers. It returns the latter rows, filled.
 
 
 def fill_by_mean(
-    train: np.ndarray, holes: np.ndarray, numbers: np.ndarray
+    train: np.ndarray, incomplete: np.ndarray, numbers: np.ndarray
 ) -> np.ndarray:
     """Means, and the most frequent categories."""
     means = np.nanmean(train, axis=0)
     modes = pd.DataFrame(train).mode().iloc[0].to_numpy()
     guesses = np.where(numbers, means, modes)
-    return np.where(np.isnan(holes), guesses, holes)
+    return np.where(np.isnan(incomplete), guesses, incomplete)
 
 
 def fill_by_neighbors(
-    train: np.ndarray, holes: np.ndarray, numbers: np.ndarray
+    train: np.ndarray, incomplete: np.ndarray, numbers: np.ndarray
 ) -> np.ndarray:
     """The mean of the ten nearest rows; categories have an axis for each level."""
     train_axes = []
-    hole_axes = []
+    incomplete_axes = []
     for column, number in enumerate(numbers):
         train_column = train[:, [column]]
-        hole_column = holes[:, [column]]
+        incomplete_column = incomplete[:, [column]]
         if number:
             train_axes.append(train_column)
-            hole_axes.append(hole_column)
+            incomplete_axes.append(incomplete_column)
         else:
             levels = np.arange(np.nanmax(train_column) + 1)
             train_axes.append(one_hot(train_column, levels))
-            hole_axes.append(one_hot(hole_column, levels))
+            incomplete_axes.append(one_hot(incomplete_column, levels))
     imputer = KNNImputer(n_neighbors=N_NEIGHBORS, keep_empty_features=True)
-    filled_axes = imputer.fit(np.hstack(train_axes)).transform(np.hstack(hole_axes))
-    n_axes = [axes.shape[1] for axes in hole_axes]
+    filled_axes = imputer.fit(np.hstack(train_axes)).transform(
+        np.hstack(incomplete_axes)
+    )
+    n_axes = [axes.shape[1] for axes in incomplete_axes]
     columns = np.split(filled_axes, np.cumsum(n_axes)[:-1], axis=1)
     guesses = []
     for axes, number in zip(columns, numbers, strict=True):
@@ -123,7 +125,7 @@ def fill_by_neighbors(
             guesses.append(axes[:, 0])
         else:
             guesses.append(axes.argmax(1))
-    return np.where(np.isnan(holes), np.column_stack(guesses), holes)
+    return np.where(np.isnan(incomplete), np.column_stack(guesses), incomplete)
 
 
 def one_hot(codes: np.ndarray, levels: np.ndarray) -> np.ndarray:
@@ -132,12 +134,12 @@ def one_hot(codes: np.ndarray, levels: np.ndarray) -> np.ndarray:
 
 
 def fill_by_forests(
-    train: np.ndarray, holes: np.ndarray, numbers: np.ndarray
+    train: np.ndarray, incomplete: np.ndarray, numbers: np.ndarray
 ) -> np.ndarray:
     """Forests of each column given all others, in a few sweeps (missForest)."""
-    rows = holes
-    if train is not holes:
-        rows = np.concatenate((train, holes))
+    rows = incomplete
+    if train is not incomplete:
+        rows = np.concatenate((train, incomplete))
     filled = fill_by_mean(train, rows, numbers)
     is_missing = np.isnan(rows)
     for _ in range(N_SWEEPS):
@@ -150,7 +152,7 @@ def fill_by_forests(
             missing = is_missing[:, column]
             forest.fit(others[~missing], rows[~missing, column])
             filled[missing, column] = forest.predict(others[missing])
-    return filled[-len(holes) :]
+    return filled[-len(incomplete) :]
 
 
 BASELINES: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
@@ -167,22 +169,22 @@ METHODS = ("TableFlow", *BASELINES)
 def draw_filled(
     method: str,
     train: pd.DataFrame,
-    holes: pd.DataFrame,
+    incomplete: pd.DataFrame,
     whole: pd.DataFrame,
     seed: int,
 ) -> np.ndarray:
-    """The encoded rows with their holes filled: draws (19, n, d), or (1, n, d)."""
+    """The encoded rows, with missing cells filled: draws (19, n, d), or (1, n, d)."""
     if method == "TableFlow":
         with warnings.catch_warnings(action="ignore"):
             flow = TableFlow(random_state=seed).fit(train)
-            draws = flow.impute(holes, n=N_DRAWS, random_state=seed)
+            draws = flow.impute(incomplete, n=N_DRAWS, random_state=seed)
         return np.array([encode(draw, whole) for draw in draws])
-    encoded_holes = encode(holes, whole)
-    encoded_train = encoded_holes
-    if train is not holes:
+    encoded_incomplete = encode(incomplete, whole)
+    encoded_train = encoded_incomplete
+    if train is not incomplete:
         encoded_train = encode(train, whole)
     numbers = np.array([is_number(whole[name]) for name in whole])
-    return BASELINES[method](encoded_train, encoded_holes, numbers)[None]
+    return BASELINES[method](encoded_train, encoded_incomplete, numbers)[None]
 
 
 def known_levels_only(test: pd.DataFrame, train: pd.DataFrame) -> pd.DataFrame:
@@ -247,13 +249,13 @@ def measure(
         test = known_levels_only(test, train)
     rng = np.random.default_rng(seed)
     hidden = (rng.random(test.shape) < HIDDEN_SHARE) & test.notna().to_numpy()
-    holes = test.mask(hidden)
+    incomplete = test.mask(hidden)
     whole = pd.concat((train, test))
     fitted = train
     if own_rows:
-        fitted = holes
+        fitted = incomplete
     started_at = time.process_time()
-    draws = draw_filled(method, fitted, holes, whole, seed)
+    draws = draw_filled(method, fitted, incomplete, whole, seed)
     seconds = time.process_time() - started_at
     error, accuracy, covered = score_draws(draws, test, whole, hidden, rng)
     return {

@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 python benchmarks/spread.py --jobs 2
 
-`TableFlow` fits a table with holes, a fifth of its cells, and fills them. The table and
-its holes stay the same; what changes from run to run is one of
+`TableFlow` fits a table of which a fifth of the cells are missing, and fills them. The
+table and its missing cells stay the same; what changes from run to run is one of
 
 seeds       the seed of the fit and of the draws
 perturbed   every number, by a millionth of a deviation, with one seed
@@ -66,8 +66,8 @@ def error_of_run(name: str, change: str, run: int, folder: str | None) -> float:
         indices = resample(test, run_rng)
         test = test.iloc[indices].reset_index(drop=True)
         hidden = hidden[indices]
-    holes = test.mask(hidden)
-    draws = draw_filled("TableFlow", holes, holes, test, seed)
+    incomplete = test.mask(hidden)
+    draws = draw_filled("TableFlow", incomplete, incomplete, test, seed)
     return score_draws(draws, test, test, hidden, rng).error
 
 

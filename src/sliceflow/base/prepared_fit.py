@@ -56,7 +56,7 @@ class PreparedFit(Generic[PlannedFitT_co]):
         is_given = any(other is not None for other in others)
         if self.estimator is not estimator or is_given:
             raise ValueError(
-                "X was prepared: fit the estimator that did it, without y and ranks"
+                "X was prepared: fit the estimator that prepared it, with X alone"
             )
         changed = [
             name

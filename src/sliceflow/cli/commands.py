@@ -1,7 +1,8 @@
 """Every command and its flags.
 
-The flags of a command are the parameters of its function; help texts are here. A
-parameter named ``output`` is not a flag: it gets an `Output` to print to.
+The flags of a command are the parameters of its function; help texts are here. Two
+parameters are no flags: ``output`` gets an `Output` to print to, and ``settings`` gets
+`Settings`, each field of which is a flag.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any, get_args
 
 import typer
@@ -173,7 +175,9 @@ def _add_command(function: Callable[..., Result | None], *output_flags: str) -> 
     output_flags : those of "json", "quiet" and "debug" that the command has
     """
     name = function.__name__
-    takes_output = "output" in inspect.signature(function).parameters
+    own_parameters = inspect.signature(function).parameters
+    takes_output = "output" in own_parameters
+    takes_settings = "settings" in own_parameters
     parameters = _parameters_of_command(function, output_flags)
     typer_parameters = [
         _as_typer_parameter(name, parameter) for parameter in parameters.values()
@@ -188,6 +192,10 @@ def _add_command(function: Callable[..., Result | None], *output_flags: str) -> 
                 raise UsageError("--json and --out - both print", "choose one")
             if takes_output:
                 values["output"] = Output(silent=quiet or as_json, progress=not quiet)
+            if takes_settings:
+                names = [field.name for field in fields(Settings)]
+                settings = {name: values.pop(name) for name in names}
+                values["settings"] = Settings(**settings)
             result = function(**values)
             if result is not None:
                 _print_result(result, as_json, quiet)
@@ -206,7 +214,7 @@ def _parameters_of_command(
     """The arguments and flags of a command, by name."""
     parameters = dict(inspect.signature(function, eval_str=True).parameters)
     parameters.pop("output", None)
-    if parameters.pop("flags", None):  # **flags of a fit are its settings
+    if parameters.pop("settings", None):
         settings = inspect.signature(Settings, eval_str=True).parameters
         parameters = dict(settings) | parameters
     for flag in output_flags:

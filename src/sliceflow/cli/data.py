@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _MIN_ROWS_TO_HOLD_OUT = 100
 # Pictures with labels are fitted by class unless a class has fewer pictures than this:
 # the maps of a class of a few pictures would hardly do more than copy them. Chosen by
-# judgement.
+# judgment.
 _MIN_PICTURES_OF_A_CLASS = 10
 # The most channels of a picture in a file: red, green, blue and opacity.
 _MAX_CHANNELS = 4

@@ -12,7 +12,7 @@ import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sliceflow.base.ranks import Communicator, LostRankError, joined
 from sliceflow.cli.data import (
@@ -31,7 +31,7 @@ from sliceflow.cli.failures import (
 )
 from sliceflow.cli.info import CORE_PACKAGES, installed_versions
 from sliceflow.cli.measures import FittedRun, estimate_seconds, measure_and_report
-from sliceflow.cli.messy_tables import all_problems
+from sliceflow.cli.messy_tables import report_on_all_columns
 from sliceflow.cli.progress import progress_bars
 from sliceflow.cli.results import Result
 from sliceflow.cli.run_folder import RunFolder, load_model
@@ -64,11 +64,11 @@ class _CommandRun:
 
 def fit(
     output: Output,
+    settings: Settings,
     *,
     resume: bool = False,
     dry_run: bool = False,
     force: bool = False,
-    **flags: Any,
 ) -> Result | None:
     """Fit data into a run folder: model, samples, measures, a report.
 
@@ -77,7 +77,6 @@ def fit(
     """
     if resume and force:
         raise UsageError("--resume and --force exclude each other", "choose one")
-    settings = Settings(**flags)
     # What is wrong with the data comes before anything that is wrong with the folder.
     settings.check()
     folder = RunFolder(settings.folder)
@@ -114,7 +113,9 @@ def _resume(
     output.say(f"note: the fit in {folder.path} has ended; measuring it now")
     model = load_model(folder.path, settings.device)
     train, held_out = read_data(settings)
-    return _finish(FittedRun(settings, model, train, held_out, output), folder)
+    return _measure_and_summarize(
+        FittedRun(settings, model, train, held_out, output), folder
+    )
 
 
 def _start(
@@ -128,13 +129,13 @@ def _start(
     """Fit the data, from the last checkpoint if there is one, and measure the model."""
     command_run = _prepare(settings, ranks, output)
     try:
-        _run(command_run, folder, output, replace=replace)
+        _fit_and_save(command_run, folder, output, replace=replace)
     except BaseException as error:
         if command_run.is_first_rank:
             folder.remove_failed()
         elif isinstance(error, KeyboardInterrupt):
             sys.exit(1)  # the first rank prints the message
-        explained = _explain(error, settings, folder)
+        explained = _explain_failure(error, settings, folder)
         if explained is None:
             raise
         raise explained from error
@@ -143,7 +144,7 @@ def _start(
     fitted_run = FittedRun(
         settings, command_run.estimator, command_run.train, command_run.held_out, output
     )
-    return _finish(fitted_run, folder)
+    return _measure_and_summarize(fitted_run, folder)
 
 
 def _prepare(settings: Settings, ranks: Communicator, output: Output) -> _CommandRun:
@@ -170,7 +171,7 @@ def _prepare(settings: Settings, ranks: Communicator, output: Output) -> _Comman
     else:
         assert isinstance(train, TableInput), "other data are fitted by a flow"
         table = train.fitted_rows
-        with rows_of_a_file(), all_problems(table, estimator.kinds or {}):
+        with rows_of_a_file(), report_on_all_columns(table, estimator.kinds or {}):
             prepared = estimator.prepare(table)
     return _CommandRun(
         settings, train, held_out, estimator, prepared, ranks, started_at
@@ -237,7 +238,7 @@ def _describe_time(command_run: _CommandRun) -> list[str]:
     return [", then ".join(times)]
 
 
-def _run(
+def _fit_and_save(
     command_run: _CommandRun, folder: RunFolder, output: Output, *, replace: bool
 ) -> None:
     """Fit, and write the model. Of several ranks only the first one writes."""
@@ -307,7 +308,7 @@ def _describe_fit(command_run: _CommandRun) -> JsonObject:
     }
 
 
-def _explain(
+def _explain_failure(
     error: BaseException, settings: Settings, folder: RunFolder
 ) -> CommandError | None:
     """The error that ended a fit, with a hint at what to do, where that is known."""
@@ -334,7 +335,7 @@ def _explain(
     return CommandError(fact, f"to resume it: {settings.command} --resume")
 
 
-def _finish(fitted_run: FittedRun, folder: RunFolder) -> Result:
+def _measure_and_summarize(fitted_run: FittedRun, folder: RunFolder) -> Result:
     """What follows a fit that is written: samples, measures, the report, a summary."""
     try:
         measures = measure_and_report(fitted_run, folder)

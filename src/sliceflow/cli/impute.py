@@ -6,7 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sliceflow.cli.failures import UsageError, print_note, rows_of_a_file
-from sliceflow.cli.messy_tables import all_problems, find_free_text, note_free_text
+from sliceflow.cli.messy_tables import (
+    find_free_text,
+    note_free_text,
+    report_on_all_columns,
+)
 from sliceflow.cli.outputs import check_ending
 from sliceflow.cli.results import Result
 from sliceflow.cli.run_folder import (
@@ -127,7 +131,7 @@ def _fit_table(df: pd.DataFrame, kinds: dict[str, str], seed: int) -> TableFlow:
     for name in free_text:
         print_note(note_free_text(name))
     kinds = kinds | dict.fromkeys(free_text, "drop")
-    with rows_of_a_file(), all_problems(df, kinds):
+    with rows_of_a_file(), report_on_all_columns(df, kinds):
         return TableFlow(kinds=kinds, random_state=seed).fit(df)
 
 

@@ -203,17 +203,24 @@ def _seconds_of_pictures(
 def measure_fit(
     run: FittedRun, samples: Samples, attacks: Attacks | None = None
 ) -> Result:
-    """Measure samples of a model.
-
-    A table was fitted to all its rows. So its measures are those of a second fit, as
-    fine as the first, without the held-out rows.
-    """
+    """Measure samples of a model, beside held-out rows."""
     from sliceflow import ImageFlow, TableFlow
 
     model = run.model
-    if not isinstance(model, TableFlow):
-        from_mosaics = isinstance(model, ImageFlow) and model.plan_.mosaic_size > 0
-        return measure(run, samples, evidence=Evidence(from_mosaics=from_mosaics))
+    if isinstance(model, TableFlow):
+        return _measure_table_fit(run, model, samples, attacks)
+    from_mosaics = isinstance(model, ImageFlow) and model.plan_.mosaic_size > 0
+    return measure(run, samples, evidence=Evidence(from_mosaics=from_mosaics))
+
+
+def _measure_table_fit(
+    run: FittedRun, model: TableFlow, samples: Samples, attacks: Attacks | None
+) -> Result:
+    """Measure samples of a table's model.
+
+    If the model was fitted to all rows, the measures are those of a second fit, as fine
+    as the first, without the held-out rows.
+    """
     if run.settings.target is None:
         settings = replace(run.settings, target=choose_target(model.columns_))
         run = run._replace(settings=settings)
@@ -229,18 +236,24 @@ def measure_fit(
     run.output.say(
         f"fitting again without the {n_held_out} held-out rows, to measure with them"
     )
-    second_model = make_table_flow(run.settings, train.free_text).set_params(
-        tree_settings=model.plan_.tree_settings
-    )
-    second_model.fit(train.x, listeners=progress_bars(run.output))
+    second_model = _fit_without_held_out_rows(run, model, train)
     second_train = replace(train, full_table=None)
     second_run = run._replace(model=second_model, train=second_train)
-    samples = draw_samples(second_run)
-    assert isinstance(samples, TableSamples), "the model is one of a table"
-    rules = _model_rules(second_model, samples.x, train.n_rows)
-    evidence = evidence._replace(rules=rules)
+    second_samples = draw_samples(second_run)
+    assert isinstance(second_samples, TableSamples), "the model is one of a table"
+    rules = _model_rules(second_model, second_samples.x, train.n_rows)
     note = "measured by a second fit, without the held-out rows"
-    return measure(second_run, samples, note, evidence)
+    return measure(second_run, second_samples, note, evidence._replace(rules=rules))
+
+
+def _fit_without_held_out_rows(
+    run: FittedRun, model: TableFlow, train: TableInput
+) -> TableFlow:
+    """A second model of a table, as fine as the first, of the training rows alone."""
+    second_model = make_table_flow(run.settings, train.free_text)
+    second_model.set_params(tree_settings=model.plan_.tree_settings)
+    second_model.fit(train.x, listeners=progress_bars(run.output))
+    return second_model
 
 
 def _model_rules(
@@ -308,17 +321,17 @@ def draw_samples(run: FittedRun) -> Samples:
         to_complete = train
         if isinstance(run.held_out, PictureInput):
             to_complete = run.held_out
-        pictures = _spread(to_complete.x, _MAX_PICTURES)
+        pictures = _evenly_spaced(to_complete.x, _MAX_PICTURES)
         completions = np.asarray(model.inpaint(pictures, random_state=seed))
         return PictureSamples(completions[:, 0], None)
     labels = None
     if train.labels is not None:
-        labels = _spread(train.labels, _MAX_PICTURES)
+        labels = _evenly_spaced(train.labels, _MAX_PICTURES)
     x = model.sample(min(n, _MAX_PICTURES), y=labels, random_state=seed)
     return PictureSamples(np.asarray(x), labels)
 
 
-def _spread(rows: NDArray[Any], n: int) -> NDArray[Any]:
+def _evenly_spaced(rows: NDArray[Any], n: int) -> NDArray[Any]:
     """At most n rows, at equal distances."""
     indices = np.linspace(0, len(rows) - 1, min(n, len(rows))).astype(int)
     return np.asarray(rows[indices])
@@ -344,7 +357,7 @@ def measure(
         from_mosaics=evidence.from_mosaics,
     )
     out = found.to_dict()
-    _shorten(out["details"], run.train)
+    _limit_details(out["details"], run.train)
     out["verdict"] = verdict.to_dict()
     out["note"] = found.note
     text = f"{verdict}\n{found.table}"
@@ -396,10 +409,10 @@ def _compare(run: FittedRun, held_out: Input, samples: Samples) -> Report:
     )
 
 
-def _shorten(details: JsonObject, train: Input) -> None:
+def _limit_details(details: JsonObject, train: Input) -> None:
     """Leave pairs and rules out of evaluation.json that nobody would read."""
     if details.get("pairs"):
-        details["pairs"] = _pairs_to_keep(details["pairs"], train)
+        details["pairs"] = _pairs_to_report(details["pairs"], train)
     if "rules" in details:
         details["rules"] = details["rules"][:_MAX_RULES]
 
@@ -431,7 +444,7 @@ def _no_measures(note: str) -> Result:
     return Result({"metrics": [], "details": {}, "verdict": None, "note": note}, note)
 
 
-def _pairs_to_keep(pairs: list[report.Pair], train: Input) -> list[report.Pair]:
+def _pairs_to_report(pairs: list[report.Pair], train: Input) -> list[report.Pair]:
     """The worst pairs of columns, which come first, and those of the heat maps."""
     in_heat_maps = set(train.columns[: report.MAX_HEAT_MAP_COLUMNS])
     kept = []

@@ -40,13 +40,13 @@ class Problem(NamedTuple):
 def find_free_text(df: pd.DataFrame, kinds: Mapping[str, str]) -> list[str]:
     """The names of columns that hold free text, of which no kind is given."""
     names = []
-    for place, name in enumerate(df.columns):
-        cells = df.iloc[:, place]
+    for column_index, name in enumerate(df.columns):
+        cells = df.iloc[:, column_index]
         if str(name) in kinds or column_kind(cells) not in ("object", "text"):
             continue
         if not _may_be_free_text(cells):
             continue
-        error = _error_of_column(df, place, None)
+        error = _error_of_column(df, column_index, None)
         if error is not None and "drop" in error.suggested_kinds:
             names.append(str(name))
     return names
@@ -67,7 +67,7 @@ def note_free_text(name: str) -> str:
 
 
 @contextmanager
-def all_problems(df: pd.DataFrame, kinds: Mapping[str, str]) -> Iterator[None]:
+def report_on_all_columns(df: pd.DataFrame, kinds: Mapping[str, str]) -> Iterator[None]:
     """Turn the error about one column into a report on all columns.
 
     `kinds` are those that the flags give.
@@ -92,24 +92,26 @@ def all_problems(df: pd.DataFrame, kinds: Mapping[str, str]) -> Iterator[None]:
 def find_problems(df: pd.DataFrame, kinds: Mapping[str, str]) -> list[Problem]:
     """What is wrong with each column, with the flags that avoid it."""
     problems = []
-    for place, name in enumerate(df.columns):
+    for column_index, name in enumerate(df.columns):
         kind = kinds.get(str(name))
-        error = _error_of_column(df, place, kind)
+        error = _error_of_column(df, column_index, kind)
         if error is not None:
-            flags = _helpful_flags(df.iloc[:, place], error)
+            flags = _helpful_flags(df.iloc[:, column_index], error)
             problems.append(Problem(fact_in_file(error), flags))
     return problems
 
 
 def _error_of_column(
-    df: pd.DataFrame, place: int, kind: str | None
+    df: pd.DataFrame, column_index: int, kind: str | None
 ) -> DataError | None:
     """Why a column cannot be used as this kind; None if it can be."""
     from sliceflow.estimators.tables import cells, infer_columns
 
     all_rows = np.arange(len(df))
     try:
-        encoded = cells.encode_column(df.iloc[:, place], df.columns[place])
+        encoded = cells.encode_column(
+            df.iloc[:, column_index], df.columns[column_index]
+        )
         infer_columns.infer_column(encoded, all_rows, kind)
     except DataError as error:
         return error

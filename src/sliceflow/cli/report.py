@@ -249,7 +249,7 @@ def _compare_numbers(
         real=_histogram(real_numbers, edges),
         new=_histogram(new_numbers, edges),
         labels=[""] * _N_BINS,
-        ends=(_shorten(smallest), _shorten(largest)),
+        ends=(_shorten_text(smallest), _shorten_text(largest)),
     )
 
 
@@ -304,7 +304,7 @@ def _bars(heights: NDArray[Any], labels: list[str]) -> list[tuple[float, float, 
     return list(zip(left_edges.tolist(), heights.tolist(), labels, strict=True))
 
 
-def _shorten(value: object) -> str:
+def _shorten_text(value: object) -> str:
     """A number or a date without an empty time or decimal part."""
     return str(value).removesuffix(" 00:00:00").removesuffix(".0")
 

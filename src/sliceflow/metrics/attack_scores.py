@@ -26,7 +26,7 @@ _PRIOR_COUNT = 0.5
 _N_TREES = 50
 
 
-class Knowledge(NamedTuple):
+class AttackerKnowledge(NamedTuple):
     """What an attacker has; rows are encoded by `encode_tables`."""
 
     samples: Floats  # (n, c) samples, or fresh rows in their place
@@ -38,10 +38,10 @@ class Knowledge(NamedTuple):
 
 
 # What is known, and rows (m, c): scores (m,), which are high if a row was fitted.
-RowScore = Callable[[Knowledge, Floats], Floats]
+RowScore = Callable[[AttackerKnowledge, Floats], Floats]
 
 
-def distance_difference(known: Knowledge, rows: Floats) -> Floats:
+def distance_difference(known: AttackerKnowledge, rows: Floats) -> Floats:
     """How much farther the nearest reference row is than the nearest sample, (m,).
 
     The difference of both distances over their sum: 1 for copies, about 0 for new rows.
@@ -51,7 +51,7 @@ def distance_difference(known: Knowledge, rows: Floats) -> Floats:
     return np.asarray((to_reference - to_samples) / total)[:, 0]
 
 
-def density_ratio(known: Knowledge, rows: Floats) -> Floats:
+def density_ratio(known: AttackerKnowledge, rows: Floats) -> Floats:
     """The log ratio (m,) of the densities of samples and of reference rows.
 
     Densities are estimated by the mean log distance to near rows.
@@ -63,24 +63,25 @@ def density_ratio(known: Knowledge, rows: Floats) -> Floats:
 
 
 def _neighbor_distances(
-    known: Knowledge, rows: Floats, k: int
+    known: AttackerKnowledge, rows: Floats, k: int
 ) -> tuple[Floats, Floats]:
     """Distances (m, k) of rows to the k nearest samples, and to reference rows."""
     points = _points(known, rows)
     distances = []
     for others in (known.samples, known.reference):
-        found, _ = nearest(points, _points(known, others), k, device=known.device)
-        distances.append(found)
+        other_points = _points(known, others)
+        nearest_distances, _ = nearest(points, other_points, k, device=known.device)
+        distances.append(nearest_distances)
     to_samples, to_reference = distances
     return to_samples, to_reference
 
 
-def _points(known: Knowledge, rows: Floats) -> Floats:
+def _points(known: AttackerKnowledge, rows: Floats) -> Floats:
     """Rows as points, in units of the reference rows."""
     return as_points(rows, known.categories, known.reference)
 
 
-def _forest(known: Knowledge, rows: Floats) -> Floats:
+def _forest_probability(known: AttackerKnowledge, rows: Floats) -> Floats:
     """The probability that a forest gives rows to be samples."""
     from sklearn.ensemble import RandomForestClassifier
 
@@ -93,7 +94,7 @@ def _forest(known: Knowledge, rows: Floats) -> Floats:
     return np.asarray(forest.predict_proba(_points(known, rows))[:, 1])
 
 
-def verbatim_values(known: Knowledge, rows: Floats) -> Floats:
+def verbatim_values(known: AttackerKnowledge, rows: Floats) -> Floats:
     """How much more frequent the values of rows are in samples than in reference rows.
 
     The log ratios of both frequencies, summed over the columns: (m,).
@@ -120,7 +121,7 @@ def _smoothed_shares(column: Floats, values: Floats) -> Floats:
     return np.asarray((count + _PRIOR_COUNT) / (len(column) + 1))
 
 
-def _attribute_disclosure(known: Knowledge, rows: Floats) -> Floats:
+def _attribute_disclosure(known: AttackerKnowledge, rows: Floats) -> Floats:
     """How well a forest that learns from samples guesses the hidden column."""
     from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
@@ -144,7 +145,7 @@ def _attribute_disclosure(known: Knowledge, rows: Floats) -> Floats:
     return -np.where(np.isnan(error), np.inf, error)
 
 
-def _points_without_hidden(known: Knowledge, rows: Floats) -> Floats:
+def _points_without_hidden(known: AttackerKnowledge, rows: Floats) -> Floats:
     """Rows as points, without the hidden column."""
     is_seen = np.arange(rows.shape[1]) != known.hidden
     categories = [bool(c) for c in np.asarray(known.categories)[is_seen]]
@@ -162,7 +163,10 @@ ATTACK_SCORES: dict[str, tuple[RowScore, str]] = {
         density_ratio,
         "samples are denser around a row than reference rows are",
     ),
-    "forest": (_forest, "a forest of samples and reference rows takes it for a sample"),
+    "forest": (
+        _forest_probability,
+        "a forest of samples and reference rows takes it for a sample",
+    ),
     "verbatim values": (
         verbatim_values,
         "values of a row are more frequent in samples than in reference rows",

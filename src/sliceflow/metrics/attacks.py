@@ -18,7 +18,7 @@ from sliceflow.errors import DataError
 from sliceflow.metrics.attack_results import SHADOW_ATTACK, Attack, Attacks
 from sliceflow.metrics.attack_scores import (
     ATTACK_SCORES,
-    Knowledge,
+    AttackerKnowledge,
     RowScore,
     density_ratio,
     distance_difference,
@@ -252,7 +252,7 @@ def _attack_samples(
     members = rng.permutation(train_rows)[:_MAX_ROWS]
     others = rng.permutation(held_out_rows)[:_MAX_ROWS]
     hidden = choose_target(settings.hidden, encoded.names, members)
-    knowledge = Knowledge(
+    knowledge = AttackerKnowledge(
         samples=samples,
         reference=others,
         categories=encoded.categories,
@@ -283,7 +283,7 @@ def _attack_samples(
 
 def _run_attack(
     score: RowScore,
-    knowledge: Knowledge,
+    knowledge: AttackerKnowledge,
     members: Floats,
     others: Floats,
     with_fresh_rows: bool = False,
@@ -336,7 +336,7 @@ def _attack_outliers(
         samples = _as_dataframe(samples, "samples")
         encoded = encode_tables(samples, pool)
         sample_rows, pool_rows = encoded.rows
-        known = Knowledge(
+        known = AttackerKnowledge(
             samples=sample_rows,
             # A row is no reference for itself: its distance would be 0.
             reference=np.delete(pool_rows, outliers, axis=0),

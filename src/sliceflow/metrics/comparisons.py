@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sliceflow.metrics import copying, distances
 from sliceflow.metrics.rows import nearest, subsample
@@ -39,9 +40,9 @@ Scores = dict[str, Score]  # by the names of the metrics
 class ClassLabels(NamedTuple):
     """The class of each row of three sets of rows."""
 
-    samples: np.ndarray  # (n,)
-    train: np.ndarray  # (N,)
-    held_out: np.ndarray  # (m,)
+    samples: NDArray[Any]  # (n,)
+    train: NDArray[Any]  # (N,)
+    held_out: NDArray[Any]  # (m,)
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,9 @@ class ComparisonSettings:
 
 
 def compare_vectors(
-    samples: np.ndarray,
-    train: np.ndarray,
-    held_out: np.ndarray,
+    samples: NDArray[Any],
+    train: NDArray[Any],
+    held_out: NDArray[Any],
     labels: ClassLabels | None,
     settings: ComparisonSettings,
 ) -> Scores:
@@ -71,7 +72,7 @@ def compare_vectors(
     held_out = held_out / unit
     compared = subsample(held_out, settings.max_rows)
 
-    def measure(x: np.ndarray) -> dict[str, float]:
+    def measure(x: NDArray[Any]) -> dict[str, float]:
         accuracy = distances.two_sample_score(x, compared, n_trees=N_TREES)
         return {
             "sliced distance": distances.sliced_wasserstein(x, compared),
@@ -89,9 +90,9 @@ def compare_vectors(
 
 
 def with_references(
-    measure: Callable[[np.ndarray], dict[str, float]],
-    samples: np.ndarray,
-    train: np.ndarray,
+    measure: Callable[[NDArray[Any]], dict[str, float]],
+    samples: NDArray[Any],
+    train: NDArray[Any],
     settings: ComparisonSettings,
 ) -> Scores:
     """The metrics of samples, and of equally many training rows as references."""
@@ -105,9 +106,9 @@ def with_references(
 
 
 def copy_scores(
-    samples: np.ndarray,
-    train_blocks: Iterable[np.ndarray],
-    held_out: np.ndarray,
+    samples: NDArray[Any],
+    train_blocks: Iterable[NDArray[Any]],
+    held_out: NDArray[Any],
     settings: ComparisonSettings,
     mirror: bool = False,
 ) -> Scores:
@@ -152,9 +153,9 @@ def copies_reference(n: int) -> float:
 
 
 def recognized_score(
-    samples: np.ndarray,
-    train: np.ndarray,
-    held_out: np.ndarray,
+    samples: NDArray[Any],
+    train: NDArray[Any],
+    held_out: NDArray[Any],
     labels: ClassLabels,
     settings: ComparisonSettings,
 ) -> Score:
@@ -162,7 +163,7 @@ def recognized_score(
     classes, train_codes = np.unique(labels.train, return_inverse=True)
     n_votes = min(_N_VOTES, len(train))
 
-    def accuracy(rows: np.ndarray, row_labels: np.ndarray) -> float:
+    def accuracy(rows: NDArray[Any], row_labels: NDArray[Any]) -> float:
         scored_rows = subsample(rows, settings.max_rows)
         scored_labels = subsample(row_labels, settings.max_rows)
         _, voters = nearest(scored_rows, train, n_votes, device=settings.device)

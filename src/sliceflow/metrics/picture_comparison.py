@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sliceflow.arrays import chunks
 from sliceflow.devices import resolve_device
@@ -37,9 +39,9 @@ _MAX_PICTURES_OF_PATCHES_ON_CPU = 250
 
 
 def compare_pictures(
-    samples: np.ndarray,
-    train: np.ndarray,
-    held_out: np.ndarray,
+    samples: NDArray[Any],
+    train: NDArray[Any],
+    held_out: NDArray[Any],
     labels: ClassLabels | None,
     settings: ComparisonSettings,
 ) -> Scores:
@@ -65,9 +67,9 @@ def _limited_on_cpu(settings: ComparisonSettings, max_rows: int) -> ComparisonSe
 
 
 def _component_scores(
-    samples: np.ndarray,
-    train: np.ndarray,
-    held_out: np.ndarray,
+    samples: NDArray[Any],
+    train: NDArray[Any],
+    held_out: NDArray[Any],
     labels: ClassLabels | None,
     settings: ComparisonSettings,
 ) -> Scores:
@@ -77,7 +79,7 @@ def _component_scores(
     fitted_rows = as_flat_rows(subsample(train, settings.max_rows))
     mean, axes = distances.principal_axes(fitted_rows, _N_COMPONENTS)
 
-    def components(images: np.ndarray) -> np.ndarray:
+    def components(images: NDArray[Any]) -> NDArray[Any]:
         rows = as_flat_rows(images)
         blocks = [
             (rows[block] - mean) @ axes.T / half_range
@@ -90,7 +92,7 @@ def _component_scores(
     held_out_components = components(held_out)
     compared = subsample(held_out_components, settings.max_rows)
 
-    def measure(x: np.ndarray) -> dict[str, float]:
+    def measure(x: NDArray[Any]) -> dict[str, float]:
         return {
             "FD-PCA32": distances.frechet_distance(x, compared),
             "coverage": distances.coverage(x, compared, device=settings.device),
@@ -108,9 +110,9 @@ def _component_scores(
 
 
 def _thumbnail_scores(
-    samples: np.ndarray,
-    train: np.ndarray,
-    held_out: np.ndarray,
+    samples: NDArray[Any],
+    train: NDArray[Any],
+    held_out: NDArray[Any],
     settings: ComparisonSettings,
 ) -> Scores:
     """Copies among thumbnails, which noise does not hide; none of small pictures."""
@@ -132,9 +134,9 @@ def _thumbnail_scores(
 
 
 def _memorized_halves(
-    samples: np.ndarray,
-    train: np.ndarray,
-    held_out: np.ndarray,
+    samples: NDArray[Any],
+    train: NDArray[Any],
+    held_out: NDArray[Any],
     settings: ComparisonSettings,
 ) -> Score:
     """The share of patches, of half a side, that match one training picture."""
@@ -152,7 +154,7 @@ def _memorized_halves(
     return Score(memorized, copies_reference(len(held_out)))
 
 
-def _thumbnails(images: np.ndarray, factor: int) -> np.ndarray:
+def _thumbnails(images: NDArray[Any], factor: int) -> NDArray[Any]:
     """Means of squares of pixels; what does not fill a square is left out."""
     n = images.shape[0]
     h = images.shape[1] // factor

@@ -104,10 +104,10 @@ def compare_tables(
     encoded = encode_tables(samples, train, held_out)
     names = encoded.names
     categories = encoded.categories
-    all_samples, all_train, all_held_out = encoded.rows
-    sample_rows = subsample(all_samples, settings.max_rows)
-    train_rows = subsample(all_train, settings.max_rows)
-    held_out_rows = subsample(all_held_out, settings.max_rows)
+    all_train = encoded.rows[1]
+    sample_rows, train_rows, held_out_rows = [
+        subsample(rows, settings.max_rows) for rows in encoded.rows
+    ]
     target_name = choose_target(target, names, train_rows)
     n_associated = min(len(sample_rows), len(train_rows), len(held_out_rows))
     held_out_table = _HeldOutTable(
@@ -129,10 +129,9 @@ def compare_tables(
     scores["rules kept"] = Score(
         rules_kept(rules, sample_rows), rules_kept(rules, held_out_rows)
     )
-    rare = tables.rare_value_share(sample_rows, all_train, categories)
-    if not math.isnan(rare):
-        held_out_rare = tables.rare_value_share(held_out_rows, all_train, categories)
-        scores["rare values"] = Score(rare, held_out_rare)
+    rare_values = _rare_value_score(sample_rows, all_train, held_out_rows, categories)
+    if rare_values is not None:
+        scores["rare values"] = rare_values
     sample_associations = _associations(sample_rows, categories, n_associated)
     details = Details(
         target=target_name,
@@ -144,6 +143,19 @@ def compare_tables(
         riskiest=_riskiest_samples(samples, train, encoded, settings),
     )
     return scores, details
+
+
+def _rare_value_score(
+    samples: Floats, train: Floats, held_out: Floats, categories: Sequence[bool]
+) -> Score | None:
+    """The share of rare values in samples; None if no column holds numbers.
+
+    Its reference is that of held-out rows.
+    """
+    share = tables.rare_value_share(samples, train, categories)
+    if math.isnan(share):
+        return None
+    return Score(share, tables.rare_value_share(held_out, train, categories))
 
 
 def _lost_pairs(

@@ -35,7 +35,7 @@ def summed(rng):
     return frame
 
 
-def with_holes(rng):
+def with_missing(rng):
     low = rng.integers(0, 30, 800)
     frame = pd.DataFrame({"low": low, "more": rng.integers(1, 9, 800)})
     frame["high"] = frame["low"] + frame["more"]
@@ -48,7 +48,7 @@ def with_holes(rng):
         (ordered, ["a <= b", "b <= c"]),
         (ordered, ["c >= b", "b >= a"]),
         (summed, ["ab = a + b", "abc = ab + c", "abc <= cap"]),
-        (with_holes, ["low < high", "high = low + more"]),
+        (with_missing, ["low < high", "high = low + more"]),
     ],
 )
 @pytest.mark.parametrize("step", [1, -1])
@@ -356,8 +356,10 @@ def test_constants_are_compared_and_filled(rng):
     new = flow.fit(frame).sample(300, random_state=0)
     assert (new["a"] + new["b"] == new["cap"]).all()
     assert "49" in flow.columns_["note"][1].split()
-    holes = frame.iloc[:9].assign(cap=None, first=None)
-    pd.testing.assert_frame_equal(flow.impute(holes, random_state=0), frame.iloc[:9])
+    incomplete = frame.iloc[:9].assign(cap=None, first=None)
+    pd.testing.assert_frame_equal(
+        flow.impute(incomplete, random_state=0), frame.iloc[:9]
+    )
     with pytest.raises(ValueError, match="'cap <= zero' does not hold"):
         flow.set_params(constraints=["cap <= zero"]).fit(frame)
     with pytest.raises(ValueError, match="not a kind of column"):

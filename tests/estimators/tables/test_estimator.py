@@ -275,8 +275,10 @@ def test_other_orders_of_columns_and_units_of_time_are_the_same_rows(flow):
     with pytest.raises(ValueError, match="not in the model"):
         forgetful.forget(other.iloc[:1])
     assert flow.score(other) == flow.score(frame)
-    holes = other.assign(age=other["age"].astype(float).mask(np.arange(300) % 5 == 0))
-    assert flow.impute(holes, random_state=0)["age"].notna().all()
+    incomplete = other.assign(
+        age=other["age"].astype(float).mask(np.arange(300) % 5 == 0)
+    )
+    assert flow.impute(incomplete, random_state=0)["age"].notna().all()
 
 
 def test_tiny_tables():
@@ -533,19 +535,23 @@ def check_conditions(flow, frame, rules, name, value):
 def check_imputed(flow, frame, is_chosen):
     """Missing cells are filled, or a warning says why not; others stay as they are.
 
-    Holes are the rows that are chosen, moved by one row in each next column.
+    Missing cells are in the rows that are chosen, moved by one row in each next column.
     """
-    holes = frame.copy()
+    incomplete = frame.copy()
     for c, name in enumerate(frame):
         dtype = frame[name].dtype
         if dtype == "int64":
             dtype = "Int64"
-        holes[name] = frame[name].astype(dtype).mask(np.roll(is_chosen, c))
+        incomplete[name] = frame[name].astype(dtype).mask(np.roll(is_chosen, c))
     with warnings.catch_warnings(record=True, action="always") as heard:
-        filled = flow.impute(holes, random_state=0)
+        filled = flow.impute(incomplete, random_state=0)
     for name in frame:
-        is_known = holes[name].notna()
-        assert filled[name][is_known].map(repr).equals(holes[name][is_known].map(repr))
+        is_known = incomplete[name].notna()
+        assert (
+            filled[name][is_known]
+            .map(repr)
+            .equals(incomplete[name][is_known].map(repr))
+        )
         assert heard or filled[name].notna().all()
 
 

@@ -22,13 +22,13 @@ def test_a_level_with_one_row_warns(rng):
     x = rng.normal(size=500)
     x[0] = 50
     flow = fit(pd.DataFrame({"level": level, "x": x}))
-    with pytest.warns(UserWarning, match="only 1 rows"):
+    with pytest.warns(UserWarning, match="only 1 row of"):
         new = flow.sample(20, random_state=0, given={"level": "one"})
     # The number of one row moves, but not beyond the next ones.
     assert (new["x"] != 50).all()
     assert (new["x"] > np.sort(x)[-5]).all()
     flow = fit(pd.DataFrame({"level": level, "x": x}), min_count=1)
-    with pytest.warns(UserWarning, match="only 1 rows"):
+    with pytest.warns(UserWarning, match="only 1 row of"):
         new = flow.sample(20, random_state=0, given={"level": "one"})
     assert (new["x"] == 50).all()
 
@@ -214,6 +214,48 @@ def test_rows_near_a_number_are_moved_to_it_and_stay_within_the_column(rng):
         assert flow.sample(50, random_state=0, given={"y": 9.0})["x"].notna().all()
 
 
+def warning_given(flow, given):
+    """The warning of samples with something given; there must be one."""
+    with pytest.warns(UserWarning, match="given=") as caught:
+        flow.sample(3, random_state=0, given=given)
+    return str(caught[0].message)
+
+
+def test_the_warning_counts_the_rows_that_have_the_given_number():
+    """Once, it counted the rows that are moved to it, or those at the end."""
+    frame = pd.DataFrame({"x": np.arange(300) % 9, "c": list("ab") * 150})
+    few = fit(frame[:40])
+    said = warning_given(few, {"x": 4})  # 4 of 40 rows
+    assert "only 4 rows of the table have this" in said
+    assert "close to the 40 rows that are moved to it" in said
+    said = warning_given(few, {"x": 100})
+    assert "x=100 is outside the table's values" in said
+    assert "no row of the table is near it" in said
+    assert "no row of the table has this" in said
+    said = warning_given(few, {"x": 4, "c": "a"})  # 2 rows, and 20 have c = a
+    assert "only 2 rows of the table have this" in said
+    assert "close to the 20 rows that are moved to it" in said
+    # 33 rows have the number at the end, 8.
+    said = warning_given(fit(frame), {"x": 100})
+    assert "no row of the table has this" in said
+    assert "close to the 33 rows nearest to it" in said
+    assert "only 33 rows of the table have this" in warning_given(fit(frame), {"x": 8})
+
+
+def test_a_range_may_hold_nothing_but_a_rare_number_of_near_rows(rng):
+    """Once, near rows moved it out of the range each time, and no row was drawn."""
+    frame = pd.DataFrame({"x": rng.permutation(4000)[:400], "y": rng.normal(size=400)})
+    flow = fit(frame, tree_settings=(5, 2.0, 8))
+    number = int(np.sort(frame["x"])[200])
+    with pytest.warns(UserWarning, match="only 1 row of .* close to it$"):
+        new = flow.sample(20, random_state=0, given={"x": (number, number)})
+    assert (new["x"] == number).all()
+    # In a wide range, rare numbers move as they do elsewhere.
+    new = flow.sample(100, random_state=0, given={"x": (1000, 3000)})["x"]
+    assert new.between(1000, 3000).all()
+    assert new.isin(frame["x"]).mean() < 0.3
+
+
 def test_frequent_values_are_not_moved(rng):
     x, noise = rng.normal(size=(2, 2000))
     y = np.where(rng.random(2000) < 0.5, 0, 100 + 30 * x + noise)
@@ -245,7 +287,7 @@ def test_ranges_and_lists_hold_for_sums_times_missing_cells_and_rows_that_are_mo
     frame = pd.DataFrame(
         {"a": a, "b": b, "t": (a + b).round(2), "day": days, "text": days.astype(str)}
     )
-    frame["hole"] = pd.Series(rng.integers(0, 9, 400), dtype="Int64").mask(
+    frame["gap"] = pd.Series(rng.integers(0, 9, 400), dtype="Int64").mask(
         rng.random(400) < 0.3
     )
     flow = fit(frame, constraints=["t = a + b"])
@@ -256,7 +298,7 @@ def test_ranges_and_lists_hold_for_sums_times_missing_cells_and_rows_that_are_mo
         {"a": values},
         {"a": values, "t": 30.0},
         {"day": (days[180], days[280])},  # the clock is set back between them
-        {"text": (str(days[50]), str(days[100])), "hole": (2, 4)},
+        {"text": (str(days[50]), str(days[100])), "gap": (2, 4)},
     ):
         with warnings.catch_warnings(action="ignore"):
             new = flow.sample(100, random_state=0, given=given)

@@ -33,9 +33,9 @@ def test_accuracy_and_coverage_of_a_gaussian(rng):
     y = x + 0.5 * w + 0.5 * e
     frame = pd.DataFrame({"x": x, "w": w, "y": y})
     gone = rng.random(3000) < 0.3
-    holes = frame.assign(y=frame["y"].mask(gone))
+    incomplete = frame.assign(y=frame["y"].mask(gone))
     draws = np.array(
-        [t["y"][gone] for t in fit(holes).impute(holes, n=39, random_state=0)]
+        [t["y"][gone] for t in fit(incomplete).impute(incomplete, n=39, random_state=0)]
     )
     assert (
         np.sqrt(np.mean((np.median(draws, 0) - y[gone]) ** 2)) < 0.58
@@ -46,7 +46,7 @@ def test_accuracy_and_coverage_of_a_gaussian(rng):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_rows_with_holes_teach_as_much_as_others(seed):
+def test_rows_with_missing_cells_teach_as_much_as_others(seed):
     """Of any table: once, leaves were chosen instead of regressions for one in six."""
     rng = np.random.default_rng(seed)
     frame = pd.DataFrame(
@@ -54,8 +54,10 @@ def test_rows_with_holes_teach_as_much_as_others(seed):
     )
     gone = rng.random((300, 3)) < 0.4
     gone[gone.all(1)] = False
-    holes = frame.mask(gone)
-    draws = [t.to_numpy() for t in fit(holes).impute(holes, n=9, random_state=0)]
+    incomplete = frame.mask(gone)
+    draws = [
+        t.to_numpy() for t in fit(incomplete).impute(incomplete, n=9, random_state=0)
+    ]
     wrong = (np.median(draws, 0) - frame.to_numpy())[gone]
     # 0.05 with the true model, 0.18 if they are not filled; 40 tables gave 0.061 ±
     # 0.003, at most 0.068
@@ -81,10 +83,10 @@ def test_cells_that_determine_each_other_do_not_stay_where_they_began(rng):
 def test_numbers_that_follow_from_others_are_filled_by_regressions(rng):
     a, b = rng.gamma(9, 1, (2, 800)).round(2)
     frame = pd.DataFrame({"a": a, "b": b, "area": (a * b).round(2)})
-    holes = frame.assign(area=frame["area"].mask(rng.random(800) < 0.3))
-    filled = fit(holes).impute(holes, random_state=0)["area"]
-    # New cells stay in the range of the known ones, so hidden extremes are nearer.
-    expected = frame["area"].clip(holes["area"].min(), holes["area"].max())
+    incomplete = frame.assign(area=frame["area"].mask(rng.random(800) < 0.3))
+    filled = fit(incomplete).impute(incomplete, random_state=0)["area"]
+    # New cells stay in the range of the known ones, so missing extremes are nearer.
+    expected = frame["area"].clip(incomplete["area"].min(), incomplete["area"].max())
     assert (filled - expected).std() < 0.02 * frame["area"].std()
 
 
@@ -92,14 +94,14 @@ def test_numbers_that_follow_from_others_are_filled_by_regressions(rng):
 def test_a_missing_part_is_not_drawn_given_its_missing_total(operator, rng):
     """With b and total = a + b missing, b may be any number; so with a product.
 
-    Once, each was drawn given the other, so both kept their first filling, which is
+    Once, each was drawn given the other, so both kept their initial draw, which is
     that of one of ten near rows: the range of 39 draws held 9/11 of the numbers.
     """
     a, b = rng.integers(1, 1000, (2, 1000))
     frame = pd.DataFrame({"a": a, "b": b, "total": operator(a, b)})
     test = frame[400:].reset_index(drop=True)
-    holes = test.assign(b=np.nan, total=np.nan)
-    draws = fit(frame[:400]).impute(holes, n=39, random_state=0)
+    incomplete = test.assign(b=np.nan, total=np.nan)
+    draws = fit(frame[:400]).impute(incomplete, n=39, random_state=0)
     for filled in draws:
         keeps_rule = filled["total"] == operator(filled["a"], filled["b"])
         assert keeps_rule.mean() > 0.98  # but for an a beyond those of the fitted rows
@@ -116,8 +118,8 @@ def test_a_dependency_that_known_cells_break_empties_no_row(rng):
         {"town": town.astype(str), "country": (town // 5).astype(str), "x": town + 0.5}
     )
     flow = fit(frame)  # finds out that a country follows from its town
-    holes = frame.mask(rng.random(frame.shape) < 0.3)
-    full = flow.impute(holes, random_state=0)
+    incomplete = frame.mask(rng.random(frame.shape) < 0.3)
+    full = flow.impute(incomplete, random_state=0)
     assert (full["town"].astype(int) // 5 == full["country"].astype(int)).all()
     moved = frame.assign(country=np.roll(frame["country"], 1), x=np.nan)
     assert flow.impute(moved, random_state=0).notna().all().all()
@@ -139,22 +141,24 @@ def test_filled_cells_keep_constraints(rng):
         {"a": a, "b": b, "total": a + b, "cap": a + b + rng.integers(0, 9, 400)}
     )
     flow = fit(frame, constraints=["total = a + b", "total <= cap"])
-    holes = frame.mask(rng.random(frame.shape) < 0.25)
-    full = flow.impute(holes, random_state=0)
+    incomplete = frame.mask(rng.random(frame.shape) < 0.25)
+    full = flow.impute(incomplete, random_state=0)
     assert full.notna().all().all()
     assert (full["total"] == full["a"] + full["b"]).all()
     assert (full["total"] <= full["cap"]).all()
-    assert (full.where(holes.notna()).fillna(-1) == holes.fillna(-1)).all().all()
+    assert (
+        (full.where(incomplete.notna()).fillna(-1) == incomplete.fillna(-1)).all().all()
+    )
 
 
 def test_identifiers_stay_empty_with_a_warning(rng):
     frame = pd.DataFrame(
         {"mail": [f"u{k}@x.org" for k in range(50)], "x": rng.normal(size=50)}
     )
-    holes = frame.copy()
-    holes.loc[3, ["mail", "x"]] = None
+    incomplete = frame.copy()
+    incomplete.loc[3, ["mail", "x"]] = None
     with pytest.warns(UserWarning, match="left cells of mail empty"):
-        filled = fit(frame).impute(holes, random_state=0)
+        filled = fit(frame).impute(incomplete, random_state=0)
     assert filled["mail"].isna().sum() == 1
     assert filled["x"].notna().all()
 
@@ -179,10 +183,10 @@ def test_columns_without_values_and_with_other_categories_take_new_cells(rng):
         filled = flow.impute(frame.iloc[:5].assign(**{name: empty}), random_state=0)
         assert (filled.dtypes == frame.dtypes).all()
         assert filled[name].notna().all()
-    holes = frame.iloc[:5].assign(
+    incomplete = frame.iloc[:5].assign(
         **{"class": pd.Categorical(["q", None, None, None, None], ["q", "x"])}
     )
-    filled = flow.impute(holes, random_state=0)["class"]
+    filled = flow.impute(incomplete, random_state=0)["class"]
     assert set(filled) == {"p", "q"}
     assert list(filled.cat.categories) == ["q", "x", "p"]
     with pytest.raises(
@@ -195,10 +199,10 @@ def test_a_row_whose_known_cells_break_a_constraint_stays_as_it_is(rng):
     a, x = rng.normal(size=(2, 100))
     a = np.sort(a)  # b of the first row is in the range of a
     frame = pd.DataFrame({"a": a, "b": a + 1, "x": x})
-    holes = frame.assign(a=[9.0, *a[1:]], x=[None, None, *x[2:]])
+    incomplete = frame.assign(a=[9.0, *a[1:]], x=[None, None, *x[2:]])
     flow = fit(frame, constraints=["a <= b"])
     with pytest.warns(UserWarning, match="cells of x empty: .* in 1 of 100 rows"):
-        filled = flow.impute(holes, n=3, random_state=0)
+        filled = flow.impute(incomplete, n=3, random_state=0)
     assert all(full["x"].isna().tolist() == [True, *[False] * 99] for full in filled)
 
 

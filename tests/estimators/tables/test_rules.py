@@ -219,7 +219,7 @@ def test_rules_stay_in_files(rng, tmp_path):
     pd.testing.assert_frame_equal(drawn, flow.sample(20, random_state=0))
 
 
-def test_hidden_cells_that_follow_are_computed(rng):
+def test_missing_cells_that_follow_are_computed(rng):
     """Each row lacks one cell of its total, which the others say.
 
     A model has no values beyond those of its table, which 1 row of 100 may need.
@@ -227,11 +227,11 @@ def test_hidden_cells_that_follow_are_computed(rng):
     frame = orders(rng, 900)
     train = frame[:600]
     held_out = frame[600:].reset_index(drop=True)
-    holes = held_out.astype({"quantity": float})
+    incomplete = held_out.astype({"quantity": float})
     names = np.array(["total", "tax", "net"])[np.arange(300) % 3]
     for name in ("total", "tax", "net"):
-        holes[name] = holes[name].mask(names == name)
-    full = TableFlow(random_state=0).fit(train).impute(holes, random_state=0)
+        incomplete[name] = incomplete[name].mask(names == name)
+    full = TableFlow(random_state=0).fit(train).impute(incomplete, random_state=0)
     computed = ["net", "tax", "total"]
     is_right = np.isclose(full[computed], held_out[computed], atol=1e-9).all(axis=1)
     assert is_right.mean() > 0.97
@@ -240,9 +240,9 @@ def test_hidden_cells_that_follow_are_computed(rng):
 def test_rows_with_new_levels_are_filled(rng):
     frame = pd.DataFrame({"g": rng.choice([*"abc"], 200), "x": rng.normal(size=200)})
     flow = TableFlow(random_state=0).fit(frame)
-    holes = pd.DataFrame({"g": ["q", None, "a"], "x": [None, 1.0, None]})
+    incomplete = pd.DataFrame({"g": ["q", None, "a"], "x": [None, 1.0, None]})
     with pytest.warns(UserWarning, match="1 rows have values .* such as g=q"):
-        full = flow.impute(holes, random_state=0)
+        full = flow.impute(incomplete, random_state=0)
     assert full.notna().all(axis=None)
     assert full["g"][0] == "q"
 

@@ -74,15 +74,11 @@ def plain_draws_are_better(
     seed = CHOICE_SEED.child("given")
     gains = []
     for split in iter_splits(table.cell_positions, seed, n_matches):
-        rows, plain, refitted = _draw_both_ways(
+        drawn = _draw_both_ways(
             table, given_rows, share, split, settings, strategies, drawn_indices
         )
-        if min(len(rows), len(plain), len(refitted)) < N_FOLDS:
-            continue  # too few for a detector, whose score would be no number
-        rows = rows[:, compared_indices]
-        auc_of_plain = detector_auc(rows, plain[:, compared_indices])
-        auc_of_refitted = detector_auc(rows, refitted[:, compared_indices])
-        gains.append(auc_of_plain - auc_of_refitted)
+        if drawn.can_be_compared:
+            gains.append(drawn.gain_of_refit(compared_indices))
     if not gains:
         return True
     return float(np.mean(gains)) < MIN_GAIN_OF_REFIT
@@ -94,6 +90,18 @@ class _RowsAndDraws(NamedTuple):
     rows: LevelPositions  # (m, d)
     plain: LevelPositions  # (about m, d), of a chain of all fitted rows
     refitted: LevelPositions  # (at most m, d), of a chain of those that have it
+
+    @property
+    def can_be_compared(self) -> bool:
+        """Whether they are enough for a detector; else its score would be no number."""
+        return min(len(self.rows), len(self.plain), len(self.refitted)) >= N_FOLDS
+
+    def gain_of_refit(self, column_indices: Sequence[int]) -> float:
+        """By how much the AUC of refitted draws is lower than that of plain ones."""
+        rows = self.rows[:, column_indices]
+        auc_of_plain = detector_auc(rows, self.plain[:, column_indices])
+        auc_of_refitted = detector_auc(rows, self.refitted[:, column_indices])
+        return auc_of_plain - auc_of_refitted
 
 
 def _draw_both_ways(

@@ -175,17 +175,26 @@ def choose_strategy(data: ColumnData, *, seed: Seed, margin: float = 1.0) -> Str
         _Trial(data.with_rows(first), held_out_positions=second),
         _Trial(data.with_rows(second), held_out_positions=first),
     ]
-    errors = dict[RidgeStrategy, float]()
-    for strategy in SCALE_OF_STRATEGY:
-        errors[strategy] = sum(trial.cdf_error(strategy) for trial in trials) / 2
-    best = min(errors, key=lambda strategy: errors[strategy])
-    if errors[best] > MAX_CDF_ERROR:
+    regression = _best_regression(trials)
+    if regression is None:
         return "tree"
-    ridge_crps = sum(trial.crps(best, seed, rng) for trial in trials)
+    ridge_crps = sum(trial.crps(regression, seed, rng) for trial in trials)
     tree_crps = sum(trial.crps("tree", seed, rng) for trial in trials)
     if ridge_crps < margin * tree_crps:
-        return best
+        return regression
     return "tree"
+
+
+def _best_regression(trials: Sequence[_Trial]) -> RidgeStrategy | None:
+    """The regression with the smallest error in trials; None if it is too large."""
+    errors = dict[RidgeStrategy, float]()
+    for strategy in SCALE_OF_STRATEGY:
+        error = sum(trial.cdf_error(strategy) for trial in trials) / len(trials)
+        if error <= MAX_CDF_ERROR:
+            errors[strategy] = error
+    if not errors:
+        return None
+    return min(errors, key=lambda strategy: errors[strategy])
 
 
 @dataclass(frozen=True, eq=False)

@@ -300,13 +300,13 @@ class Column:
         import pandas as pd
 
         is_observed = has_value(positions)
-        which = np.arange(int(is_observed.sum()))
+        identifier_index = np.arange(int(is_observed.sum()))  # one for each cell
         if self.has_pseudonyms:
-            which = np.unique(positions[is_observed], return_inverse=True)[1]
-        n = int(which.max(initial=-1)) + 1
-        new = new_identifiers(self.encoded, n, rng)
+            identifier_index = np.unique(positions[is_observed], return_inverse=True)[1]
+        n = int(identifier_index.max(initial=-1)) + 1
+        identifiers = new_identifiers(self.encoded, n, rng)
         values = np.full(len(positions), None, dtype=object)
-        values[is_observed] = np.array(new, dtype=object)[which]
+        values[is_observed] = np.array(identifiers, dtype=object)[identifier_index]
         series = pd.Series(values, dtype=object).astype(self.encoded.levels.dtype)
         if self.encoded.categorical:
             return series.astype("category")

@@ -18,7 +18,7 @@ import csv
 import io
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
@@ -281,25 +281,29 @@ def _find_layout(path: Path, text: str, separator: str) -> _Layout:
     if not first_rows:
         raise DataError(f"{path} is empty", "pass a table with a row of column names")
     n_cells = len(first_rows[0])
-    for number, row in enumerate(chain(first_rows, rows), 1):
+    _check_row_lengths(path, chain(first_rows, rows), n_cells)
+    has_header = _is_header(first_rows[0], first_rows[1:])
+    if has_header and len(first_rows) == 1:
+        raise DataError(f"{path} has column names but no rows", "add rows")
+    names = [""] * n_cells
+    if has_header:
+        names = first_rows[0]
+    names = [name or f"column {number}" for number, name in enumerate(names, 1)]
+    repeated = duplicates(names)
+    if repeated:
+        raise DataError(f"{path} has two columns named {repeated[0]!r}", "rename one")
+    return _Layout(names, has_header)
+
+
+def _check_row_lengths(path: Path, rows: Iterable[list[str]], n_cells: int) -> None:
+    """Raise a `DataError` for the first row that has more or fewer cells."""
+    for number, row in enumerate(rows, 1):
         if len(row) != n_cells:  # pandas would fill up short ones
             raise DataError(
                 f"{path}: row {number} has {len(row)} cells, "
                 f"but the first row has {n_cells}",
                 "fix that row, or quote cells with separators",
             )
-    has_header = _is_header(first_rows[0], first_rows[1:])
-    if has_header and len(first_rows) == 1:
-        raise DataError(f"{path} has column names but no rows", "add rows")
-    names = [f"column {number}" for number in range(1, n_cells + 1)]
-    if has_header:
-        for i, cell in enumerate(first_rows[0]):
-            if cell:
-                names[i] = cell
-    repeated = duplicates(names)
-    if repeated:
-        raise DataError(f"{path} has two columns named {repeated[0]!r}", "rename one")
-    return _Layout(names, has_header)
 
 
 def _find_separator(text: str) -> str:

@@ -59,6 +59,13 @@ class IntegerRelation(NamedTuple):
     column_indices: tuple[int, ...]  # k columns
     coefficients: tuple[int, ...]  # k whole numbers
 
+    def coefficients_with_positive(self, c: int) -> dict[int, int]:
+        """The coefficients by column, with signs so that the one of c is positive."""
+        coefficient_of = dict(zip(self.column_indices, self.coefficients, strict=True))
+        if coefficient_of[c] > 0:
+            return coefficient_of
+        return {other: -value for other, value in coefficient_of.items()}
+
 
 class _CandidateSum(NamedTuple):
     """A sum that is a rule."""
@@ -290,27 +297,37 @@ def _linear_rule(
     The same relation computes any of its columns: `total` says which. The bound is what
     Σ coefficient·column is in most rows.
     """
-    pairs = dict(zip(relation.column_indices, relation.coefficients, strict=True))
-    sign = int(np.sign(pairs[total]))
-    pairs = {c: sign * coefficient for c, coefficient in pairs.items()}
+    coefficient_of = relation.coefficients_with_positive(total)
     indices = (total, *(c for c in relation.column_indices if c != total))
-    units = [columns[c].unit for c in indices]
-    column_units = [unit for unit in units if unit is not None]
-    unit = None
-    weights: list[float] = [pairs[c] * float(columns[c].unit or 1) for c in indices]
-    if len(column_units) == len(units):
-        unit = min(column_units)
-        weights = [
-            pairs[c] * int(column_unit / unit)
-            for c, column_unit in zip(indices, column_units, strict=True)
-        ]
-    rule = LinearRule("", indices, tuple(weights), "=", 0, unit, is_discovered=True)
+    coefficients = [coefficient_of[c] for c in indices]
+    weights, unit = _weights_and_unit(coefficients, [columns[c].unit for c in indices])
+    rule = LinearRule("", indices, weights, "=", 0, unit, is_discovered=True)
     complete_positions = cell_positions[has_all_values(cell_positions, indices)]
     bound = _mode_or_median(
         rule.difference(columns, complete_positions), unit is not None
     )
-    text = _sum_text(columns, indices, pairs, bound * float(unit or 1))
+    text = _sum_text(columns, indices, coefficient_of, bound * float(unit or 1))
     return replace(rule, bound=bound, text=text)
+
+
+def _weights_and_unit(
+    coefficients: Sequence[int], units: Sequence[Fraction | None]
+) -> tuple[tuple[float, ...], Fraction | None]:
+    """The weights (k,) of columns in a sum, and the unit that all of them count.
+
+    The unit is the finest of all columns, so that weights are whole numbers. It is None
+    if some column has none, and then weights are in ones.
+    """
+    known_units = [unit for unit in units if unit is not None]
+    weights = list[float]()
+    if len(known_units) < len(units):
+        for coefficient, unit in zip(coefficients, units, strict=True):
+            weights.append(coefficient * float(unit or 1))
+        return tuple(weights), None
+    finest = min(known_units)
+    for coefficient, unit in zip(coefficients, known_units, strict=True):
+        weights.append(coefficient * int(unit / finest))
+    return tuple(weights), finest
 
 
 def _mode_or_median(values: NDArray[Any], is_exact: bool) -> int | float:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sliceflow.base.estimator import FitResult
+from sliceflow.base.protocols import HistoryColumns
 from sliceflow.devices import require_memory
 from sliceflow.engine import events
 from sliceflow.engine.random import Seed
@@ -191,7 +192,30 @@ class TunedTableFit:
         warning = _warning_of_real_values(table)
         if warning is None and self.planned_fit.warns_of_rare_levels:
             warning = _warning_of_rare_levels(table)
-        return FitResult(fitted, progress.history, warning)
+        return FitResult(fitted, progress.history.columns(), warning)
+
+
+@dataclass
+class RunningHistory:
+    """The history of a running fit, one entry for each step of the chain."""
+
+    column: list[str] = field(default_factory=list)
+    unexplained: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+    def append(self, event: ColumnEvent) -> None:
+        """Add the step of an event."""
+        self.column.append(event.column)
+        self.unexplained.append(event.unexplained)
+        self.seconds.append(event.seconds)
+
+    def columns(self) -> HistoryColumns:
+        """The history as `TableFlow.history_` shows it."""
+        return {
+            "column": self.column,
+            "unexplained": self.unexplained,
+            "seconds": self.seconds,
+        }
 
 
 class TableProgress:
@@ -208,11 +232,7 @@ class TableProgress:
         plan: TablePlan,
         listeners: Sequence[events.EventListener[TableEvent]] = (),
     ) -> None:
-        self.history: dict[str, list[Any]] = {
-            "column": [],
-            "unexplained": [],
-            "seconds": [],
-        }
+        self.history = RunningHistory()
         self._plan = plan
         self._listeners = listeners
         self._started_at = events.now()
@@ -243,9 +263,7 @@ class TableProgress:
             seconds=events.now() - self._started_at,
             trials_done=self._trials_done,
         )
-        self.history["column"].append(event.column)
-        self.history["unexplained"].append(event.unexplained)
-        self.history["seconds"].append(event.seconds)
+        self.history.append(event)
         events.notify(self._listeners, event)
 
 
@@ -291,6 +309,6 @@ class TableHistory:
         if len(self.column) != len(self.unexplained):
             raise ValueError("the columns of a history have different lengths")
 
-    def as_columns(self) -> dict[str, list[Any]]:
+    def as_columns(self) -> HistoryColumns:
         """The history as `TableFlow.history_` shows it."""
         return {"column": list(self.column), "unexplained": list(self.unexplained)}

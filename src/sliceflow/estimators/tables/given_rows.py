@@ -29,6 +29,7 @@ from sliceflow.estimators.tables.level_positions import (
 )
 from sliceflow.estimators.tables.moved_rows import move_to_values
 from sliceflow.estimators.tables.read_values import locate_values
+from sliceflow.estimators.tables.rule_set import RuleSet
 from sliceflow.estimators.tables.rules import LinearRule, MembershipRule, Rule
 from sliceflow.estimators.tables.table import Table
 from sliceflow.estimators.tables.table_rows import format_names
@@ -75,6 +76,13 @@ class FoundValue(NamedTuple):
     grid_value: float  # NaN for a missing cell
     cell: pd.Series  # of length 1, in the dtype of the column
 
+    def is_at_position(self, column: Column) -> bool:
+        """Whether this is the value at its position, and not only near it."""
+        if self.position == MISSING:
+            return True
+        position = LevelPositions(np.array([self.position]))
+        return bool(column.grid_values_at(position)[0] == self.grid_value)
+
 
 @dataclass(frozen=True, eq=False)
 class GivenRows:
@@ -118,7 +126,10 @@ class _Request:
     """What a user asks for, read column by column; `c` is the index of a column."""
 
     table: Table
-    matches: Mask  # (n,), which rows have all that is given, except rare values
+    # (n,), which rows samples may come from: those that have all that is given, but for
+    # numbers that few rows have. Of a number outside the table, the nearest one counts.
+    matches: Mask
+    has_given: Mask  # (n,), which rows have exactly what is given
     rules: list[Rule] = field(default_factory=list)  # of ranges and lists
     fixed_positions: dict[int, float] = field(default_factory=dict)  # as in `GivenRows`
     fixed_values: dict[int, pd.Series] = field(default_factory=dict)  # likewise
@@ -129,7 +140,7 @@ class _Request:
     def add_range(self, c: int, given: tuple[Any, ...] | ValueRange) -> None:
         """Ask for cells of column c in a range."""
         self.rules.extend(_range_rules(self.table.columns[c], c, given))
-        self.matches &= has_value(self.table.cell_positions[:, c])
+        self._keep_rows(has_value(self.table.cell_positions[:, c]))
 
     def add_list(self, c: int, values: Iterable[Any]) -> None:
         """Ask for cells of column c that have one of the values."""
@@ -137,11 +148,7 @@ class _Request:
         positions = set[float]()
         for value in values:
             found = find_value(column, value)
-            is_missing = found.position == MISSING
-            grid_value = column.grid_values_at(
-                LevelPositions(np.array([found.position]))
-            )[0]
-            if is_missing or grid_value == found.grid_value:
+            if found.is_at_position(column):
                 positions.add(found.position)
             else:
                 self.notes.append(f"no row has {column.name}={value}")
@@ -153,18 +160,44 @@ class _Request:
         column = self.table.columns[c]
         found = find_value(column, value)
         self.fixed_positions[c] = found.position
-        has_same_value = self.table.cell_positions[:, c] == found.position
-        if column.is_quantitative and found.position != MISSING:
-            self.fixed_values[c] = found.cell
-            lowest = column.level_grid_values[0]
-            highest = column.level_grid_values[-1]
-            if not lowest <= found.grid_value <= highest:
-                text = f"{column.name}={value} is outside the table's values"
-                self.notes.append(text)
-            if int((has_same_value & self.matches).sum()) < MIN_ROWS_WITH_VALUE:
-                self.rare_grid_values[c] = found.grid_value
-                return
-        self.matches &= has_same_value
+        is_nearest = self.table.cell_positions[:, c] == found.position
+        if not column.is_quantitative or found.position == MISSING:
+            self._keep_rows(is_nearest)
+            return
+        self.fixed_values[c] = found.cell
+        lowest = column.level_grid_values[0]
+        highest = column.level_grid_values[-1]
+        if not lowest <= found.grid_value <= highest:
+            self.notes.append(f"{column.name}={value} is outside the table's values")
+        self.has_given &= is_nearest & found.is_at_position(column)
+        if int((is_nearest & self.matches).sum()) < MIN_ROWS_WITH_VALUE:
+            self.rare_grid_values[c] = found.grid_value
+        else:
+            self.matches &= is_nearest
+
+    def apply_rules(self, rule_set: RuleSet) -> None:
+        """Leave out rows that break a rule of the ranges and lists."""
+        for rule in self.rules:
+            self._keep_rows(~rule_set.broken(rule, self.table.cell_positions))
+
+    def _keep_rows(self, is_kept: Mask) -> None:
+        """Leave out the rows (n,) that are not kept."""
+        self.matches &= is_kept
+        self.has_given &= is_kept
+
+    def note_few_rows(self, n_rows: int) -> None:
+        """Note that samples come from few rows, and how many have what is given."""
+        n_with_given = int(self.has_given.sum())
+        if self.rare_grid_values:
+            source = f"the {n_rows} rows that are moved to it"
+        elif n_with_given < n_rows:
+            source = f"the {n_rows} rows nearest to it"
+        elif n_with_given == 1:
+            source = "it"
+        else:
+            source = "them"
+        fact = _few_rows(n_with_given, "has this", "have this")
+        self.notes.append(f"{fact}, and samples are close to {source}")
 
 
 def rows_with_given(table: Table, given: Mapping[Any, Any]) -> GivenRows:
@@ -177,25 +210,21 @@ def rows_with_given(table: Table, given: Mapping[Any, Any]) -> GivenRows:
     request = _read_request(table, given)
     if request.rules:
         table = table.with_rules(request.rules)
-        for rule in request.rules:
-            request.matches &= ~table.rule_set.broken(rule, table.cell_positions)
-    n_matches = int(request.matches.sum())
-    if n_matches == 0:
+        request.apply_rules(table.rule_set)
+    if not request.matches.any():
         fact = f"no row of the table has given={dict(given)}"
         raise DataError(fact, "leave out what never occurs together")
     cell_positions = table.cell_positions[request.matches]
-    notes = request.notes
     if request.rare_grid_values:
         cell_positions, n_near = move_to_values(
             table, cell_positions, request.rare_grid_values, request.fixed_positions
         )
         if n_near < MIN_ROWS_WITH_VALUE:
-            notes.append(f"only {n_near} rows of the table are near it")
-    if n_matches < MIN_ROWS_TO_SHARE:
-        text = f"only {n_matches} rows of the table have this"
-        notes.append(f"{text}, and samples are close to them")
-    if notes:
-        warn_user(f"given={dict(given)}: {'; '.join(notes)}")
+            request.notes.append(_few_rows(n_near, "is near it", "are near it"))
+    if len(cell_positions) < MIN_ROWS_TO_SHARE:
+        request.note_few_rows(len(cell_positions))
+    if request.notes:
+        warn_user(f"given={dict(given)}: {'; '.join(request.notes)}")
     return GivenRows(
         table,
         cell_positions,
@@ -206,12 +235,22 @@ def rows_with_given(table: Table, given: Mapping[Any, Any]) -> GivenRows:
     )
 
 
+def _few_rows(n: int, singular: str, plural: str) -> str:
+    """That only n rows do something, in words."""
+    if n == 0:
+        return f"no row of the table {singular}"
+    if n == 1:
+        return f"only 1 row of the table {singular}"
+    return f"only {n} rows of the table {plural}"
+
+
 def _read_request(table: Table, given: Mapping[Any, Any]) -> _Request:
     """What a user asks for, with each given value looked up in its column."""
     if not isinstance(given, Mapping):
         fact = "must be a dict such as {'plan': 'gold', 'age': (30, 40)}"
         raise ParameterError("given", given, fact)
-    request = _Request(table, np.ones(len(table.cell_positions), dtype=bool))
+    n = len(table.cell_positions)
+    request = _Request(table, matches=np.full(n, True), has_given=np.full(n, True))
     for name, value in given.items():
         c = _column_index(table, name)
         if isinstance(value, tuple | ValueRange):
@@ -249,9 +288,28 @@ def find_value(column: Column, value: Any) -> FoundValue:
     Numbers outside the range of the column have the position of its nearest end. An
     error if the column cannot have the value.
     """
+    cell = _checked_cell(column, value)
+    if cell.isna().all():
+        return FoundValue(MISSING, np.nan, cell.astype(column.encoded.levels.dtype))
+    located = locate_values(column, cell)
+    position = float(located.positions[0])
+    is_level = len(located.unseen_values) == 0
+    if is_level:
+        found = column.levels.iloc[[int(position)]].reset_index(drop=True)
+    else:
+        found = located.unseen_values
+    if column.observed_only:
+        position = float(np.rint(position))
+    return FoundValue(position, float(located.grid_values[0]), found)
+
+
+def _checked_cell(column: Column, value: Any) -> pd.Series:
+    """A value as a Series of one cell; an error if no cell of a table can have it.
+
+    The cell may be missing if cells of the column are.
+    """
     import pandas as pd
 
-    encoded = column.encoded
     if hasattr(value, "__array__") and np.ndim(value) == 0:
         value = np.asarray(value)[()]  # a number of numpy, from an array without axes
     if not isinstance(value, Hashable):
@@ -260,25 +318,18 @@ def find_value(column: Column, value: Any) -> FoundValue:
         raise DataError(fact, hint, column=column.name)
     if isinstance(value, float) and math.isinf(value):
         fact = f"given {value} is no value of a table"
-        raise DataError(
-            fact, "a range may have no end: (low, None)", column=column.name
-        )
-    series = pd.Series([value], dtype=object)
-    if series.isna().all():
-        if not encoded.missing.any():
+        hint = "a range may have no end: (low, None)"
+        raise DataError(fact, hint, column=column.name)
+    cell = pd.Series([value], dtype=object)
+    if cell.isna().all():
+        if not column.encoded.missing.any():
             fact = "it is given as missing, but no cell of this column is"
             raise DataError(fact, column=column.name)
-        return FoundValue(MISSING, np.nan, series.astype(encoded.levels.dtype))
-    if encoded.value_type == "datetime" and getattr(value, "tzinfo", None) is None:
-        series = series.astype(str)  # a time without zone is on the column's clock
-    located = locate_values(column, series)
-    position = float(located.positions[0])
-    found = located.unseen_values
-    if not len(found):  # a level of the column
-        found = column.levels.iloc[[int(position)]].reset_index(drop=True)
-    if column.observed_only:
-        position = float(np.rint(position))
-    return FoundValue(position, float(located.grid_values[0]), found)
+        return cell
+    is_datetime = column.encoded.value_type == "datetime"
+    if is_datetime and getattr(value, "tzinfo", None) is None:
+        return cell.astype(str)  # a time without zone is on the column's clock
+    return cell
 
 
 def _range_rules(

@@ -94,14 +94,15 @@ class Grid:
 
         Grid values outside the range of the levels become `IMPOSSIBLE`.
         """
-        levels = np.arange(len(self.grid_values))
-        positions = np.interp(grid_values, self.grid_values, levels)
+        highest_level = len(self.grid_values) - 1
+        levels = np.arange(highest_level + 1)
+        between = np.interp(grid_values, self.grid_values, levels)
         # np.interp may miss a level by a rounding error, and only levels are exact.
         # Between levels near 1e-308 its slopes overflow.
-        next_level = np.searchsorted(self.grid_values, grid_values)
-        next_level = np.minimum(next_level, len(self.grid_values) - 1)
-        is_level = self.grid_values[next_level] == grid_values
-        positions = np.where(is_level | ~np.isfinite(positions), next_level, positions)
+        level = np.searchsorted(self.grid_values, grid_values)  # at or above each value
+        level = np.minimum(level, highest_level)
+        is_level = self.grid_values[level] == grid_values
+        positions = np.where(is_level | ~np.isfinite(between), level, between)
         is_outside = grid_values < self.grid_values[0]
         is_outside |= grid_values > self.grid_values[-1]
         positions = np.where(is_outside, IMPOSSIBLE, positions)

@@ -22,16 +22,16 @@ from sliceflow.estimators.tables.personal import is_personal_number, personal_ki
 # all its texts are numbers or dates.
 NEARLY_UNIQUE = "is nearly unique"
 # Texts that are longer on average are free text: neither identifiers nor categories.
-# By judgement: addresses and UUIDs are shorter, most sentences are longer.
+# By judgment: addresses and UUIDs are shorter, most sentences are longer.
 LONG_TEXT_LENGTH = 40
 # With fewer rows, different values in all of them may be chance. With more, identifiers
 # of a small table would come out in samples.
 MIN_ROWS_TO_JUDGE = 20
 # A column is nearly unique if at least this share of its cells are different. By
-# judgement.
+# judgment.
 _MIN_DISTINCT_SHARE = 0.8
 # Texts with fewer spaces on average are identifiers of any form. With more, they are
-# sentences, unless they have few forms. By judgement: a name has one or two spaces.
+# sentences, unless they have few forms. By judgment: a name has one or two spaces.
 _MAX_SPACES_OF_IDENTIFIER = 1.5
 # Different forms, such as AB-12 and ABC-12, that texts with spaces may have.
 _MAX_FORMS = 3
@@ -60,6 +60,9 @@ class IdentifierJudgment(NamedTuple):
     repeats: bool = False  # whether a new value shall stand for each known one
 
 
+_NO_IDENTIFIER = IdentifierJudgment("")
+
+
 def judge_identifier(
     column: EncodedColumn, distinct_row_indices: Ints
 ) -> IdentifierJudgment:
@@ -68,34 +71,30 @@ def judge_identifier(
     `distinct_row_indices` are of rows that repeat no earlier row as a whole, because a
     table that holds each row twice should get the same answer.
     """
-    no_identifier = IdentifierJudgment("")
     if column.value_type not in ("str", "int"):
-        return no_identifier
+        return _NO_IDENTIFIER
     codes = column.codes[distinct_row_indices]
-    counts = np.bincount(codes[codes >= 0])
+    counts = np.bincount(codes[codes >= 0])  # of cells, by their code
     distinct_codes = np.flatnonzero(counts)
     n_cells = int(counts.sum())
     n_distinct = len(distinct_codes)
     if n_distinct < 2:
-        return no_identifier
+        return _NO_IDENTIFIER
 
     values = column.levels.iloc[distinct_codes[:MAX_VALUES_READ]]
     texts = values.astype(str).tolist()
     rows_per_value = float(np.median(counts[distinct_codes]))
     repeats = n_distinct < _MIN_DISTINCT_SHARE * n_cells
     reason = _personal_reason(column, texts, rows_per_value, n_cells)
-    if reason:
-        return IdentifierJudgment(reason, repeats)
-    if n_cells < MIN_ROWS_TO_JUDGE or column.categorical:
-        return no_identifier
-    name = str(column.name)
-    is_text = column.value_type == "str"
-    if not repeats:
-        return IdentifierJudgment(_reason_of_unique(name, texts, is_text))
-    most_differ = 2 * n_distinct > n_cells
-    if is_text and most_differ and _NAME_COLUMN.search(name):
-        return IdentifierJudgment("looks like a name", repeats)
-    return no_identifier
+    may_be_chance = n_cells < MIN_ROWS_TO_JUDGE or column.categorical
+    if not reason and not may_be_chance:
+        if repeats:
+            reason = _reason_of_repeating(column, most_differ=2 * n_distinct > n_cells)
+        else:
+            reason = _reason_of_unique(column, texts)
+    if not reason:
+        return _NO_IDENTIFIER
+    return IdentifierJudgment(reason, repeats)
 
 
 def _personal_reason(
@@ -112,13 +111,21 @@ def _personal_reason(
     return ""
 
 
-def _reason_of_unique(column_name: str, texts: list[str], is_text: bool) -> str:
+def _reason_of_unique(column: EncodedColumn, texts: list[str]) -> str:
     """Why nearly unique values, as texts, are identifiers; empty if they are none."""
-    if _IDENTIFIER_COLUMN.search(column_name):
+    if _IDENTIFIER_COLUMN.search(str(column.name)):
         return "is nearly unique and named like an identifier"
     # Nearly all integers of a measurement differ, too, so this is only for texts.
-    if is_text and _have_forms_of_identifiers(texts):
+    if column.value_type == "str" and _have_forms_of_identifiers(texts):
         return NEARLY_UNIQUE
+    return ""
+
+
+def _reason_of_repeating(column: EncodedColumn, most_differ: bool) -> str:
+    """Why values that repeat are identifiers; empty if they are none."""
+    is_named_name = _NAME_COLUMN.search(str(column.name)) is not None
+    if column.value_type == "str" and most_differ and is_named_name:
+        return "looks like a name"
     return ""
 
 

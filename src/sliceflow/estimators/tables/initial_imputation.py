@@ -62,23 +62,37 @@ def impute_from_near_rows(
     points = _points(columns, LevelPositions(distinct_positions), fillable)
     nearest = rng.permuted(_find_donors(donor_points, points)[index], axis=1)
     expected = _expected_points(donor_points, nearest[:, 0], points[index])
-    axis = 0  # the first axis of each column among those of points
+    axis_of_column = _first_axes(columns, fillable)
     for c in fillable:
         to_fill = is_missing(cell_positions[:, c])
-        positions_of_levels = LevelPositions(
-            np.arange(columns[c].n_levels, dtype=np.float64)
-        )
-        level_axes = columns[c].features(positions_of_levels)
-        # Columns beyond MAX_COLUMNS_OF_DONORS have no axis.
-        if columns[c].is_quantitative and axis < expected.shape[1]:
-            scores = expected[to_fill, axis]
-            between = np.interp(scores, level_axes[:, 0], positions_of_levels)
-            cell_positions[to_fill, c] = np.rint(between)
+        if columns[c].is_quantitative and c in axis_of_column:
+            scores = expected[to_fill, axis_of_column[c]]
+            cell_positions[to_fill, c] = _nearest_levels(columns[c], scores)
         else:
-            cell_positions[to_fill, c] = _first_observed(
-                donor_positions[nearest[to_fill], c]
-            )
-        axis += level_axes.shape[1]
+            donor_cells = donor_positions[nearest[to_fill], c]
+            cell_positions[to_fill, c] = _first_observed(donor_cells)
+
+
+def _first_axes(columns: Sequence[Column], fillable: Sequence[int]) -> dict[int, int]:
+    """The first axis of each column among those of `_points`, by the column's index."""
+    axis_of_column = {}
+    axis = 0
+    for c in fillable[:MAX_COLUMNS_OF_DONORS]:
+        axis_of_column[c] = axis
+        axis += columns[c].features(_level_positions(columns[c])).shape[1]
+    return axis_of_column
+
+
+def _nearest_levels(column: Column, scores: Floats) -> LevelPositions:
+    """The levels, as positions (m,), whose normal scores are nearest to scores (m,)."""
+    levels = _level_positions(column)
+    level_scores = column.features(levels)[:, 0]
+    return LevelPositions(np.rint(np.interp(scores, level_scores, levels)))
+
+
+def _level_positions(column: Column) -> LevelPositions:
+    """The positions (k,) of all levels of a column: 0, 1, …"""
+    return LevelPositions(np.arange(column.n_levels, dtype=np.float64))
 
 
 def _find_donors(donor_points: Floats, points: Floats) -> Ints:

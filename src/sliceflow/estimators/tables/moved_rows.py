@@ -105,9 +105,9 @@ def _balanced_rows(differences: Floats) -> Ints:
     is right, even if no regression finds how it depends on the given one.
     """
     mean = differences.mean(axis=0)
-    towards_mean = differences @ mean
-    order = np.argsort(towards_mean, kind="stable")
-    n_balanced = int((np.cumsum(towards_mean[order]) <= 0).sum())
+    along_mean = differences @ mean
+    order = np.argsort(along_mean, kind="stable")
+    n_balanced = int((np.cumsum(along_mean[order]) <= 0).sum())
     return order[: max(n_balanced, MIN_NEAREST_ROWS)]
 
 

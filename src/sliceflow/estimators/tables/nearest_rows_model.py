@@ -101,10 +101,10 @@ class NearestRowsModel:
     ) -> LevelPositions:
         """Positions (m, p) of the drawn columns, for m partly drawn rows.
 
-        This is the first step of a chain, so it reads no cell, and does not ask
-        what is allowed: whole rows are checked once they are drawn. Numbers are
-        moved by their order among the draws. So at least as many rows are drawn as the
-        table has, and those beyond m are left out.
+        This is the first step of a chain, so it reads no cell. Only where rare numbers
+        move, it asks what is allowed: whole rows are checked once they are drawn.
+        Numbers are moved by their order among the draws. So at least as many rows are
+        drawn as the table has, and those beyond m are left out.
         """
         n_draws = len(partly_drawn)
         n_rows = len(self.drawn_positions)
@@ -117,8 +117,11 @@ class NearestRowsModel:
         score_index = 0
         for i, c in enumerate(self.drawn_indices):
             if self.columns[c].is_smooth:
-                new_positions[:, i] = self._move_to_distribution(
+                drawn = self._move_to_distribution(
                     i, new_positions[:, i], scores[:, score_index], rng
+                )
+                new_positions[:, i] = self._move_rare_numbers(
+                    c, drawn, partly_drawn, rng
                 )
                 score_index += 1
         return new_positions[:n_draws]
@@ -132,11 +135,11 @@ class NearestRowsModel:
         h = math.sqrt(k / (k + ROW_WEIGHT))
         drawn = []
         for block in np.array_split(row_indices, n_blocks):
-            around = self.scores[self.neighbors[block]]
+            neighbor_scores = self.scores[self.neighbors[block]]
             w = torch.from_numpy(rng.standard_normal((len(block), 1, k)))
-            mean = around.mean(1)
+            mean = neighbor_scores.mean(1)
             towards_row = row_share * (self.scores[block] - mean)
-            noise = h * local_noise(around, w)[:, 0]
+            noise = h * local_noise(neighbor_scores, w)[:, 0]
             drawn.append((mean + towards_row + noise).numpy())
         return np.concatenate(drawn)
 
@@ -163,9 +166,33 @@ class NearestRowsModel:
         moved[is_observed] = column.new_value_policy.quantile_positions(
             sorted_positions, probabilities * len(sorted_positions)
         )
-        rare = np.flatnonzero(rare_numbers.is_rare(column, moved))
-        whole_column = rare_numbers.LevelRange.of_column(column, len(rare))
-        moved[rare] = rare_numbers.move(column, moved[rare], whole_column, rng)
+        return moved
+
+    def _move_rare_numbers(
+        self,
+        c: int,
+        positions: LevelPositions,
+        partly_drawn: PartlyDrawnRows,
+        rng: np.random.Generator,
+    ) -> LevelPositions:
+        """Positions (m,) of column c with others for rare numbers.
+
+        A rare number stays if no move is allowed. Rows beyond those that are partly
+        drawn will be left out, so nothing is asked for them.
+        """
+        column = self.columns[c]
+        moved = positions.copy()
+        to_move = np.flatnonzero(rare_numbers.is_rare(column, positions))
+        for _ in range(rare_numbers.MAX_MOVES):
+            whole_column = rare_numbers.LevelRange.of_column(column, len(to_move))
+            proposed = rare_numbers.move(column, positions[to_move], whole_column, rng)
+            accepted = np.full(len(to_move), True)
+            counts = to_move < len(partly_drawn)
+            accepted[counts] = partly_drawn.allows(c, to_move[counts], proposed[counts])
+            moved[to_move[accepted]] = proposed[accepted]
+            to_move = to_move[~accepted]
+            if not len(to_move):
+                break
         return moved
 
 

@@ -25,11 +25,6 @@ from sliceflow.estimators.tables.partly_drawn_rows import PartlyDrawnRows
 MAX_DRAWS = 24
 DRAWS_PER_NODE = 4
 
-# How often a rare number is moved until the constraints allow its new place. After that
-# it keeps its first place, which was allowed. More moves would take longer, and fewer
-# would leave more rare numbers in samples of tables with constraints.
-MAX_MOVES = 8
-
 
 @dataclass(frozen=True, eq=False)
 class _OpenCells:
@@ -44,6 +39,39 @@ class _OpenCells:
     def take(self, is_taken: Mask) -> _OpenCells:
         """Those of the k cells for which a mask (k,) is True."""
         return _OpenCells(self.row_indices[is_taken], self.node[is_taken])
+
+
+@dataclass(frozen=True, eq=False)
+class _Proposals:
+    """A draw for each of k cells."""
+
+    cells: _OpenCells
+    positions: LevelPositions  # (k,)
+    is_from_row: Mask  # (k,), which of them are cells of a row of the table
+
+    @classmethod
+    def draw(
+        cls,
+        sampler: NodeSampler,
+        cells: _OpenCells,
+        value_prediction: Floats | None,
+        rng: np.random.Generator,
+        clip: bool,
+    ) -> _Proposals:
+        """Draw each cell from its node; `value_prediction` (m,) is of all rows."""
+        prediction = None
+        if value_prediction is not None:
+            prediction = value_prediction[cells.row_indices]
+        drawn = sampler.draw(cells.node, prediction, rng, clip)
+        return cls(cells, drawn.positions, drawn.is_from_row)
+
+    def take(self, is_taken: Mask) -> _Proposals:
+        """Those of the k proposals for which a mask (k,) is True."""
+        return _Proposals(
+            self.cells.take(is_taken),
+            self.positions[is_taken],
+            self.is_from_row[is_taken],
+        )
 
 
 class NewCells:
@@ -120,24 +148,20 @@ class NewCells:
         Predictions beyond the ends of the column are not among these: draws from other
         nodes would be no better.
         """
-        prediction = None
-        if self._value_prediction is not None:
-            prediction = self._value_prediction[cells.row_indices]
-        drawn = self._sampler.draw(cells.node, prediction, self._rng, self._clip)
-        is_inside = ~is_impossible(drawn.positions)
-        cells = cells.take(is_inside)
-        positions = drawn.positions[is_inside]
-        accepted = self.propose(cells.row_indices, positions)
-        is_rare = rare_numbers.is_rare(self._sampler.column, positions)
-        self._move_rare_numbers(
-            cells.take(accepted & is_rare & drawn.is_from_row[is_inside])
+        drawn = _Proposals.draw(
+            self._sampler, cells, self._value_prediction, self._rng, self._clip
         )
-        return cells.take(~accepted)
+        proposals = drawn.take(~is_impossible(drawn.positions))
+        accepted = self.propose(proposals.cells.row_indices, proposals.positions)
+        is_rare = rare_numbers.is_rare(self._sampler.column, proposals.positions)
+        discloses_row = accepted & is_rare & proposals.is_from_row
+        self._move_rare_numbers(proposals.cells.take(discloses_row))
+        return proposals.cells.take(~accepted)
 
     def _move_rare_numbers(self, cells: _OpenCells) -> None:
         """Move accepted cells with rare numbers. One stays if no move is allowed."""
         column = self._sampler.column
-        for _ in range(MAX_MOVES):
+        for _ in range(rare_numbers.MAX_MOVES):
             if not len(cells):
                 break
             leaf_range = self._sampler.level_range(cells.node)

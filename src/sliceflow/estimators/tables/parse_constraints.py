@@ -78,35 +78,38 @@ def _parse_comparison(
     text: str, name: str, operator: str, right_side: str, columns: Sequence[Column]
 ) -> LinearRule:
     """The rule of "name operator right_side", as Σ sign·column ≤, < or = bound."""
-    sign = 1
-    if ">" in operator:  # a > b is −a < −b
-        sign = -1
     relation = _RELATIONS[operator]
-    terms = _move_to_left(name, sign, right_side)
+    sign_of_left = 1
+    if ">" in operator:  # a > b is −a < −b
+        sign_of_left = -1
+    terms = _move_to_left(name, sign_of_left, right_side)
     indices = _find_columns(text, terms.names, columns, must_be_quantitative=True)
     is_difference = len(terms.signs) == 2 and sum(terms.signs) == 0
     compares_two = relation != "=" and is_difference
     _check_quantities(text, [columns[c] for c in indices], terms.bound, compares_two)
 
     units = [columns[c].unit for c in indices]
-    column_units = [unit for unit in units if unit is not None]
-    if len(column_units) < len(units):  # some are floats
+    known_units = [unit for unit in units if unit is not None]
+    if len(known_units) < len(units):  # some are floats
         weights = [
             sign * float(unit or 1)
             for sign, unit in zip(terms.signs, units, strict=True)
         ]
         bound = float(terms.bound)
         return LinearRule(text, indices, tuple(weights), relation, bound)
-    # The finest unit of which all columns and the bound are integers.
-    finest = min(column_units)
-    finest /= (terms.bound / finest).denominator
+    finest = _common_unit(known_units, terms.bound)
     integers = [
         sign * int(unit / finest)
-        for sign, unit in zip(terms.signs, column_units, strict=True)
+        for sign, unit in zip(terms.signs, known_units, strict=True)
     ]
-    return LinearRule(
-        text, indices, tuple(integers), relation, int(terms.bound / finest), finest
-    )
+    whole_bound = int(terms.bound / finest)
+    return LinearRule(text, indices, tuple(integers), relation, whole_bound, finest)
+
+
+def _common_unit(units: Sequence[Fraction], bound: Fraction) -> Fraction:
+    """The unit of which the units of all columns and the bound are multiples."""
+    finest = min(units)
+    return finest / (bound / finest).denominator
 
 
 def _move_to_left(name: str, sign: int, right_side: str) -> _Terms:

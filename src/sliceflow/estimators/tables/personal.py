@@ -16,10 +16,10 @@ import re
 from collections.abc import Sequence
 
 # A column is personal if at least this share of its different values have a personal
-# form. By judgement: a few cells of a column are often written in another way.
+# form. By judgment: a few cells of a column are often written in another way.
 MIN_PERSONAL_SHARE = 0.8
 
-# The least share of different values that begin with a common first name. By judgement:
+# The least share of different values that begin with a common first name. By judgment:
 # some names of cities and products do so, too (Charlotte, Austin, Victoria), and the
 # list below lacks many first names.
 _MIN_SHARE_OF_FIRST_NAMES = 0.3

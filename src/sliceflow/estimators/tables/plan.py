@@ -169,22 +169,37 @@ class TablePlan(FitPlan):
     def seconds(self) -> float:
         """About how long the fit takes, on one thread, with its trials."""
         n_drawn = len(self.order)
-        seconds = SECONDS_PER_CELL * self.n_rows * n_drawn
         if n_drawn == 0:
-            return seconds
-        # Each column sees those before it.
-        n_predictors = n_drawn + sum(min(k, MAX_PREDICTORS) for k in range(n_drawn))
-        n_fitted = min(self.n_rows, MAX_ROWS_PER_TREE)
-        seconds += SECONDS_PER_ROW_AND_PREDICTOR * n_fitted * n_predictors
-        n_tried = self.n_regression_trials + self.n_label_trials
-        n_trial_rows = min(self.n_rows, 2 * MAX_ROWS_PER_TRIAL)
-        n_trial_predictors = n_predictors * n_tried / n_drawn
-        seconds += (
-            SECONDS_PER_TRIAL_ROW_AND_PREDICTOR * n_trial_rows * n_trial_predictors
+            return 0.0
+        seconds_of_reading = SECONDS_PER_CELL * self.n_rows * n_drawn
+        return (
+            seconds_of_reading
+            + self._seconds_of_trees()
+            + self._seconds_of_strategy_trials()
+            + self._seconds_of_neighbor_trials()
         )
+
+    @property
+    def _n_predictors(self) -> int:
+        """How many columns all trees see together, with one for each tree itself."""
+        n_drawn = len(self.order)
+        # Each column sees those before it.
+        return n_drawn + sum(min(k, MAX_PREDICTORS) for k in range(n_drawn))
+
+    def _seconds_of_trees(self) -> float:
+        n_fitted = min(self.n_rows, MAX_ROWS_PER_TREE)
+        return SECONDS_PER_ROW_AND_PREDICTOR * n_fitted * self._n_predictors
+
+    def _seconds_of_strategy_trials(self) -> float:
+        n_trials = self.n_regression_trials + self.n_label_trials
+        n_rows = min(self.n_rows, 2 * MAX_ROWS_PER_TRIAL)
+        n_predictors = self._n_predictors * n_trials / len(self.order)
+        return SECONDS_PER_TRIAL_ROW_AND_PREDICTOR * n_rows * n_predictors
+
+    def _seconds_of_neighbor_trials(self) -> float:
         seconds_per_trial = SECONDS_PER_NEIGHBOR_TRIAL
-        seconds_per_trial += SECONDS_PER_NEIGHBOR_TRIAL_AND_COLUMN * n_drawn
-        return seconds + seconds_per_trial * self.n_neighbor_trials
+        seconds_per_trial += SECONDS_PER_NEIGHBOR_TRIAL_AND_COLUMN * len(self.order)
+        return seconds_per_trial * self.n_neighbor_trials
 
     def is_compatible_with(self, table: Table) -> bool:
         """Whether a fit to a table, of the rows of a file, could have had this plan."""

@@ -42,17 +42,24 @@ def merge_rare_levels(column: Column) -> Column:
     else:
         nearest = np.abs(frequent[None, :] - rare[:, None]).argmin(axis=1)
         targets = frequent[nearest]
-    new_code = np.arange(len(encoded.levels) + 1)
-    new_code[-1] = -1  # the code −1 of a missing cell is this last one
-    new_code[rare] = targets
-    merged = replace(encoded, codes=new_code[encoded.codes])
+    merged = _recode(encoded, rare, targets)
     counts = np.bincount(merged.observed_codes, minlength=len(merged.levels))
-    values = encoded.levels.tolist()
-    merged_into = dict[Any, Any]()
-    for code, target in zip(rare.tolist(), targets.tolist(), strict=True):
-        merged_into[values[code]] = values[target]
     merged_column = category_column(merged, counts, column.kind)
-    return replace(merged_column, min_count=column.min_count, merged_levels=merged_into)
+    values = encoded.levels.tolist()
+    merged_levels = dict[Any, Any]()
+    for code, target in zip(rare.tolist(), targets.tolist(), strict=True):
+        merged_levels[values[code]] = values[target]
+    return replace(
+        merged_column, min_count=column.min_count, merged_levels=merged_levels
+    )
+
+
+def _recode(encoded: EncodedColumn, codes: Ints, new_codes: Ints) -> EncodedColumn:
+    """The column with new codes (k,) in place of some codes (k,)."""
+    new_code_of = np.arange(len(encoded.levels) + 1)
+    new_code_of[-1] = -1  # the code −1 of a missing cell is this last one
+    new_code_of[codes] = new_codes
+    return replace(encoded, codes=new_code_of[encoded.codes])
 
 
 def _other_level(column: Column, rare: Ints) -> tuple[EncodedColumn, Ints]:

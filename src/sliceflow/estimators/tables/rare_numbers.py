@@ -37,6 +37,11 @@ from sliceflow.estimators.tables.level_positions import (
 # What an attacker finds with 3 is in benchmarks/RESULTS.md; no other was measured.
 MAX_PLACES_MOVED = 3
 
+# How often a rare number is moved until the constraints allow its new place. After that
+# it keeps its first place, which was allowed. More moves would take longer, and fewer
+# would leave more rare numbers in samples of tables with constraints.
+MAX_MOVES = 8
+
 
 class LevelRange(NamedTuple):
     """Ranges of levels in which m numbers may move, with both ends included."""
@@ -85,9 +90,9 @@ def move(
     level = positions.astype(np.int64)
     if not column.new_value_policy.may_fill_gaps:
         return _next_frequent_level(column, level, rng)
-    run = _runs(column).take(level)
-    moved = _move_places(column, level, run.within(leaf), rng)
-    is_alone = run.first == run.last
+    reachable = _reachable_levels(column).take(level)
+    moved = _move_places(column, level, reachable.within(leaf), rng)
+    is_alone = reachable.first == reachable.last
     moved[is_alone] = _next_frequent_level(column, level[is_alone], rng)
     return moved
 
@@ -100,38 +105,49 @@ def _move_places(
     place_of_level = np.cumsum(counts) - counts / 2
     low = place_of_level[limits.first]
     high = place_of_level[limits.last]
-    most = np.minimum(MAX_PLACES_MOVED, high - low)
-    place = place_of_level[level] + rng.uniform(-1, 1, len(level)) * most
+    max_move = np.minimum(MAX_PLACES_MOVED, high - low)
+    place = place_of_level[level] + rng.uniform(-1, 1, len(level)) * max_move
     # Places are reflected at the ends: so all of them stay as likely as they were.
     place = np.where(place < low, 2 * low - place, place)
     place = np.where(place > high, 2 * high - place, place)
     between = np.interp(place, place_of_level, np.arange(column.n_levels))
+    return _round_away_from(column, level, LevelPositions(between), limits)
+
+
+def _round_away_from(
+    column: Column, level: Ints, positions: LevelPositions, limits: LevelRange
+) -> LevelPositions:
+    """Positions (m,), rounded to the grid, but not to the levels (m,) they left.
+
+    What rounding would move back goes one step of the grid, up or down, inside the
+    limits.
+    """
     grid = column.grid
     before = grid.grid_values[level]
-    after = grid.round(grid.grid_values_at(LevelPositions(between)))
-    # What rounding moves back goes one step, up or down, inside the limits.
-    direction = np.where(between < level, -1.0, 1.0)
+    after = grid.round(grid.grid_values_at(positions))
+    direction = np.where(positions < level, -1.0, 1.0)
     direction = np.where(level >= limits.last, -1.0, direction)
     direction = np.where(level <= limits.first, 1.0, direction)
     after = GridValues(np.where(after == before, before + direction, after))
     return grid.positions_of(after)
 
 
-def _runs(column: Column) -> LevelRange:
+def _reachable_levels(column: Column) -> LevelRange:
     """Where each level may move: anywhere on a full grid, else between frequent ones.
 
-    A frequent level is a run of its own.
+    Rare levels in a row may move among each other. A frequent level stays.
     """
     k = column.n_levels
     if column.new_value_policy.has_full_grid:
         return LevelRange.of_column(column, k)
     index = np.arange(k)
     is_frequent = ~column.new_value_policy.is_rare_number
-    starts_run = np.ones(k, dtype=bool)
-    starts_run[1:] = is_frequent[1:] | is_frequent[:-1]
-    first = np.maximum.accumulate(np.where(starts_run, index, 0))
-    ends_run = np.append(starts_run[1:], True)
-    last = np.minimum.accumulate(np.where(ends_run, index, k)[::-1])[::-1]
+    is_first = np.ones(k, dtype=bool)
+    is_first[1:] = is_frequent[1:] | is_frequent[:-1]
+    is_last = np.append(is_first[1:], True)
+    # The nearest first level at or below each level, and the nearest last one above.
+    first = np.maximum.accumulate(np.where(is_first, index, 0))
+    last = np.minimum.accumulate(np.where(is_last, index, k)[::-1])[::-1]
     return LevelRange(first, last)
 
 

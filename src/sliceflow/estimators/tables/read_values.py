@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from sliceflow.arrays import Mask
 from sliceflow.errors import DataError
 from sliceflow.estimators.tables.cells import EncodedColumn
 from sliceflow.estimators.tables.columns import Column
@@ -36,26 +37,35 @@ def locate_values(column: Column, values: pd.Series) -> LocatedValues:
 
     A `DataError` names a value that the column cannot have.
     """
-    value_type = column.encoded.value_type
-    as_texts = value_type != "str" and all(isinstance(v, str) for v in values)
-    position_of = _positions_of_levels(column)
-    if as_texts:
-        position_of = {str(level): p for level, p in position_of.items()}
-    found = [position_of.get(value, MISSING) for value in values.tolist()]
-    positions = LevelPositions(np.array(found, dtype=np.float64))
+    are_texts = all(isinstance(value, str) for value in values)
+    as_texts = are_texts and column.encoded.value_type != "str"
+    positions = _positions_of_seen_values(column, values, as_texts)
     grid_values = column.grid.grid_values_at(positions)
-    unseen_indices = np.flatnonzero(is_missing(positions))
-    unseen_values = values.iloc[unseen_indices]
-    if not len(unseen_indices):
-        return LocatedValues(positions, grid_values, unseen_values)
+    is_unseen = is_missing(positions)
+    if not is_unseen.any():
+        return LocatedValues(positions, grid_values, unseen_values=values[:0])
     unseen_values, unseen_grid_values = _read_unseen_values(
-        column, unseen_values, as_texts
+        column, values[is_unseen], as_texts
     )
-    grid_values[unseen_indices] = unseen_grid_values
-    positions[unseen_indices] = np.interp(
+    grid_values[is_unseen] = unseen_grid_values
+    positions[is_unseen] = np.interp(
         unseen_grid_values, column.grid.grid_values, np.arange(column.n_levels)
     )
     return LocatedValues(positions, grid_values, unseen_values)
+
+
+def _positions_of_seen_values(
+    column: Column, values: pd.Series, as_texts: bool
+) -> LevelPositions:
+    """The positions (m,) of values (m,) that are levels; others are `MISSING`.
+
+    With `as_texts`, values are compared with the texts of levels.
+    """
+    position_of = _positions_of_levels(column)
+    if as_texts:
+        position_of = {str(level): p for level, p in position_of.items()}
+    positions = [position_of.get(value, MISSING) for value in values.tolist()]
+    return LevelPositions(np.array(positions, dtype=np.float64))
 
 
 def encode_cells(
@@ -76,23 +86,30 @@ def encode_cells(
         column.is_category or column.is_quantitative
     ):
         return LevelPositions(np.where(cells.missing, MISSING, 0.0))
-    is_observed = ~cells.missing
+    to_read = ~cells.missing
     if new_as_missing and column.is_category:
-        own_levels = {str(level) for level in column.levels.tolist()}
-        is_own = np.array([str(level) in own_levels for level in cells.levels])
-        is_observed[is_observed] = is_own[cells.codes[is_observed]]
+        to_read &= ~_has_new_level(column, cells)
     positions = LevelPositions(np.full(len(cells.codes), MISSING))
-    if not is_observed.any():
+    if not to_read.any():
         return positions
-    used_codes, which = np.unique(cells.codes[is_observed], return_inverse=True)
-    located = locate_values(column, cells.levels.iloc[used_codes])
-    used_positions = located.positions
+    # Each level is looked up once.
+    codes, code_index = np.unique(cells.codes[to_read], return_inverse=True)
+    located = locate_values(column, cells.levels.iloc[codes])
+    level_positions = located.positions
     if outside_as_missing and column.is_quantitative:
         is_outside = located.grid_values < column.grid.grid_values[0]
         is_outside |= located.grid_values > column.grid.grid_values[-1]
-        used_positions = LevelPositions(np.where(is_outside, MISSING, used_positions))
-    positions[is_observed] = used_positions[which]
+        level_positions[is_outside] = MISSING
+    positions[to_read] = level_positions[code_index]
     return positions
+
+
+def _has_new_level(column: Column, cells: EncodedColumn) -> Mask:
+    """Which cells (m,) have a level that a column does not have, compared as texts."""
+    own_levels = {str(level) for level in column.levels.tolist()}
+    is_new_level = [str(level) not in own_levels for level in cells.levels]
+    of_code = np.array([*is_new_level, False])  # the code −1 of a missing cell is last
+    return np.asarray(of_code[cells.codes], dtype=bool)
 
 
 def _read_unseen_values(

@@ -233,8 +233,8 @@ class ProductRule:
             cell_positions[:, product_index]
         )
         with np.errstate(divide="ignore", invalid="ignore"):
-            rest = product / self._float_product(columns, cell_positions, without=c)
-            values = rest**exponent
+            others = self._float_product(columns, cell_positions, without=c)
+            values = (product / others) ** exponent
         column = columns[c]
         safe_values = np.where(np.isfinite(values), values, 0.0)
         grid_values = column.grid.grid_values_of(safe_values, None)
@@ -390,8 +390,8 @@ def lookup_keys(
     """
     if part is None:
         return positions
-    levels, which = np.unique(positions, return_inverse=True)
-    return _date_parts(column, LevelPositions(levels), part)[which]
+    distinct, index = np.unique(positions, return_inverse=True)
+    return _date_parts(column, LevelPositions(distinct), part)[index]
 
 
 def _date_parts(column: Column, positions: LevelPositions, part: DatePart) -> Floats:

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sliceflow.dataframes import column_kind
 from sliceflow.saved_types import ArraySpec, Label
@@ -70,7 +71,7 @@ PANDAS_ERRORS = (
 class StoredLevels(NamedTuple):
     """Levels as a file holds them, as `values` or `labels`; the other is empty."""
 
-    values: np.ndarray  # (k,), of int64, uint64 or float64
+    values: NDArray[Any]  # (k,), of int64, uint64 or float64
     labels: tuple[Label, ...]
 
 
