@@ -27,7 +27,7 @@ from sliceflow.errors import DataError
 from sliceflow.estimators.density.conditional import ConditionalDensity
 from sliceflow.estimators.density.gaussianization import Gaussianization
 from sliceflow.estimators.density.invertible_maps import log_prob
-from sliceflow.estimators.density.mixture import MAX_VALUES
+from sliceflow.estimators.density.mixture import MAX_VALUES_PER_CHUNK
 from sliceflow.estimators.density.plan import ARRAYS_PER_STEP, DensityPlan
 from sliceflow.estimators.density.regression import AffineMapGivenY
 from sliceflow.estimators.density.support import SupportTransform
@@ -126,7 +126,7 @@ class BaseFittedDensity(ABC, Generic[Y]):
     def sample_bytes(self, n: int = 1) -> int:
         """Memory to draw n samples."""
         n_values = n * self.plan.n_columns
-        n_of_mixture = min(n_values * self._max_components, MAX_VALUES)
+        n_of_mixture = min(n_values * self._max_components, MAX_VALUES_PER_CHUNK)
         return 8 * (n_values * ARRAYS_PER_STEP + n_of_mixture)
 
     @property
@@ -299,7 +299,7 @@ class FittedConditionalDensity(BaseFittedDensity[ContinuousY]):
 
     def _log_prob(self, X: NDArray[Any], y: ContinuousY | None) -> Tensor:
         """log p(x | y) (n,) of rows X (n, d) given encoded y (n, l)."""
-        y = _required(y)
+        y = _require_y(y)
         x = self._as_tensor(X)
         inside = self.support_transform.contains(x)
         result = x.new_full((len(x),), -torch.inf)
@@ -317,14 +317,14 @@ class FittedConditionalDensity(BaseFittedDensity[ContinuousY]):
 
     def _to_noise(self, X: NDArray[Any], y: ContinuousY | None) -> Tensor:
         """Rows X (n, d) given encoded y (n, l) as noise (n, d) of N(0, I)."""
-        map_given_y = self._map_given(_required(y))
+        map_given_y = self._map_given(_require_y(y))
         unbounded = self._without_bounds(X)
         noise = self.conditional.to_noise(unbounded.cpu().numpy(), map_given_y)
         return torch.from_numpy(noise).to(self.device)
 
     def _from_noise(self, noise: Tensor, y: ContinuousY | None) -> Tensor:
         """Noise (n, d) of N(0, I) as rows (n, d) given encoded y (n, l)."""
-        map_given_y = self._map_given(_required(y))
+        map_given_y = self._map_given(_require_y(y))
         noise = noise.to("cpu", torch.float64)
         unbounded = self.conditional.from_noise(noise.numpy(), map_given_y)
         return self.support_transform.inverse(
@@ -343,7 +343,7 @@ class FittedConditionalDensity(BaseFittedDensity[ContinuousY]):
 FittedDensity = FittedClassDensities | FittedConditionalDensity
 
 
-def _required(y: ContinuousY | None) -> ContinuousY:
+def _require_y(y: ContinuousY | None) -> ContinuousY:
     """y itself, or a `DataError` if it is None."""
     if y is None:
         raise _missing_y()

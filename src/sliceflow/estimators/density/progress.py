@@ -79,7 +79,7 @@ class FitProgress:
     history: History = field(default_factory=History)  # of the flows, without trials
     steps_done: int = 0
     _estimates: dict[tuple[str, str], _PhaseEstimate] = field(default_factory=dict)
-    _running: _PhaseEstimate = field(default_factory=lambda: _PhaseEstimate(0, 0))
+    _running_phase: _PhaseEstimate = field(default_factory=lambda: _PhaseEstimate(0, 0))
     _steps_of_phase: int = 0  # that are done
     _steps_left_of_phase: int = 0
     _last_event: DensityEvent | None = None
@@ -98,14 +98,14 @@ class FitProgress:
     def begin_phase(self, kind: str) -> None:
         """Begin a phase, which ends the one before."""
         key = (self.class_name, kind)
-        self._running = self._estimates.setdefault(key, _PhaseEstimate(1, 1))
-        self._running.n_left = max(0, self._running.n_left - 1)
+        self._running_phase = self._estimates.setdefault(key, _PhaseEstimate(1, 1))
+        self._running_phase.n_left = max(0, self._running_phase.n_left - 1)
         self._steps_of_phase = 0
-        self._steps_left_of_phase = round(self._running.expected_steps)
+        self._steps_left_of_phase = round(self._running_phase.expected_steps)
 
     def end_phase(self) -> None:
         """End the phase. Others of its kind are expected to be as long on average."""
-        estimate = self._running
+        estimate = self._running_phase
         n_steps = self._steps_of_phase
         if estimate.n_ended > 0:
             n_steps += round(estimate.n_ended * estimate.expected_steps)

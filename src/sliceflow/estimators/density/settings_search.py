@@ -195,8 +195,7 @@ def _choose_ungrown_map(
     progress: FitProgress,
 ) -> InitialMapSettings:
     """The initial map that is likeliest on held-out rows, with one of these sizes."""
-    best_score = -math.inf
-    best = InitialMapSettings(sizes[0])
+    searches = []
     for columns_first in (False, True):
         column_maps: list[ColumnwiseMap | None] = [None] * len(splits)
         if columns_first:
@@ -205,12 +204,10 @@ def _choose_ungrown_map(
             trials = []
             for split, column_map in zip(splits, column_maps, strict=True):
                 trials.append(_MixtureTrial.from_split(split, column_map, reg_covar))
-            kind = InitialMapSettings(reg_covar=reg_covar, columns_first=columns_first)
-            search = _choose_mixture_size(trials, kind, sizes, seed, progress)
-            if search.best_score > best_score:
-                best_score = search.best_score
-                best = search.best
-    return best
+            first = InitialMapSettings(sizes[0], reg_covar, columns_first)
+            searches.append(_choose_mixture_size(trials, first, sizes, seed, progress))
+    likeliest = max(searches, key=lambda search: search.best_score)
+    return likeliest.best
 
 
 class _MixtureTrial(NamedTuple):

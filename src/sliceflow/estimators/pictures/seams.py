@@ -28,8 +28,8 @@ SEAM_CORRELATION = 3.0
 class Seam:
     """Where known and hidden pixels meet.
 
-    Pair k of pixels side by side has the known pixel outside[k], an index among all
-    pixels, and the hidden one hidden[k], an index among hidden pixels.
+    Pair k of pixels side by side has the known pixel known_of_pair[k], an index among
+    all pixels, and the hidden one hidden_of_pair[k], an index among hidden pixels.
     """
 
     def __init__(
@@ -40,24 +40,24 @@ class Seam:
         smooth: bool,
     ) -> None:
         first, second = _neighboring_pixels(shape)
-        meets = known[first] != known[second]
-        outside = np.where(known[first], first, second)[meets]
-        inside = np.where(known[first], second, first)[meets]
+        is_at_seam = known[first] != known[second]
+        known_side = np.where(known[first], first, second)[is_at_seam]
+        hidden_side = np.where(known[first], second, first)[is_at_seam]
         hidden_index = (~known).cumsum() - 1
-        self.outside = outside
-        self.hidden = hidden_index[inside]
+        self.known_of_pair = known_side
+        self.hidden_of_pair = hidden_index[hidden_side]
 
         # σ² of the differences, in real pictures; a little more, never zero.
-        differences = rows[:, outside] - rows[:, inside]
+        differences = rows[:, known_side] - rows[:, hidden_side]
         self.mean_square = float(np.square(differences).mean()) + 1e-12
 
         self.solver: SuperLU | None = None  # of photographs
         if smooth:
-            is_inner = ~known[first] & ~known[second]
+            are_both_hidden = ~known[first] & ~known[second]
             self.solver = _laplace_solver(
-                hidden_index[first[is_inner]],
-                hidden_index[second[is_inner]],
-                self.hidden,
+                hidden_index[first[are_both_hidden]],
+                hidden_index[second[are_both_hidden]],
+                self.hidden_of_pair,
                 int((~known).sum()),
             )
 
@@ -67,7 +67,7 @@ class Seam:
         One in eight is drawn in proportion to exp(−Σe²/(2tσ²)), for differences e at
         the seam. `at_seam` (m, 8n, pairs) has the hidden pixels of draws there.
         """
-        squares = np.square(at_seam - rows[:, None, self.outside]).sum(2)
+        squares = np.square(at_seam - rows[:, None, self.known_of_pair]).sum(2)
         log_weight = -squares / (2 * SEAM_CORRELATION * self.mean_square)
         # With Gumbel's noise the largest is a draw in proportion to the weights.
         uniform = seed.uniform(*log_weight.shape).numpy()
@@ -85,10 +85,11 @@ class Seam:
         """
         if self.solver is None:
             return pixels
-        differences = rows[:, None, self.outside] - pixels[..., self.hidden]
+        known = rows[:, None, self.known_of_pair]
+        differences = known - pixels[..., self.hidden_of_pair]
         m, n, n_pairs = differences.shape
         right_side = np.zeros((pixels.shape[2], m * n))
-        np.add.at(right_side, self.hidden, differences.reshape(-1, n_pairs).T)
+        np.add.at(right_side, self.hidden_of_pair, differences.reshape(-1, n_pairs).T)
         correction = self.solver.solve(right_side).T.reshape(pixels.shape)
         return np.asarray(pixels + correction)
 
@@ -101,15 +102,15 @@ def _neighboring_pixels(shape: tuple[int, int, int]) -> tuple[Ints, Ints]:
     return first, second
 
 
-def _laplace_solver(i: Ints, j: Ints, at_seam: Ints, n: int) -> SuperLU:
+def _laplace_solver(first: Ints, second: Ints, at_seam: Ints, n: int) -> SuperLU:
     """Solves the discrete Laplace equation on n hidden pixels.
 
-    Pixels i and j are side by side. Those `at_seam`, as often as they are listed, have
-    a known neighbor, where the solution is given.
+    Pixels `first` and `second` are side by side. Those `at_seam`, as often as they are
+    listed, have a known neighbor, where the solution is given.
     """
-    degree = np.bincount(np.concatenate((i, j, at_seam)), minlength=n)
+    degree = np.bincount(np.concatenate((first, second, at_seam)), minlength=n)
     diagonal = np.arange(n)
-    values = np.concatenate((degree, -np.ones(2 * len(i))))
-    rows = np.concatenate((diagonal, i, j))
-    columns = np.concatenate((diagonal, j, i))
+    values = np.concatenate((degree, -np.ones(2 * len(first))))
+    rows = np.concatenate((diagonal, first, second))
+    columns = np.concatenate((diagonal, second, first))
     return splu(coo_matrix((values, (rows, columns)), (n, n)).tocsc())
