@@ -153,7 +153,7 @@ class _Completer:
 
     def __init__(
         self,
-        rows: NDArray[Any],
+        rows: NDArray[np.float32],
         known: Mask,
         shape: tuple[int, int, int],
         seed: Seed,
@@ -173,13 +173,13 @@ class _Completer:
         self.slopes = _condition_slopes(self.features, known_scores, self.x)
         self.y = projected_features(self.features, known_scores, self.slopes)
 
-        self.detail: NDArray[Any] | None = None  # pixels minus their components
+        self.detail: Floats | None = None  # pixels minus their components
         if not are_drawings:
             self.detail = hidden - self.hidden_pca.inverse_transform(self.x.numpy())
         self.tone_curve = self._fit_tone_curve(hidden, seed)
 
     def draw_by_class(
-        self, rows: NDArray[Any], n: int, classes: PictureClasses, seed: Seed
+        self, rows: NDArray[np.float32], n: int, classes: PictureClasses, seed: Seed
     ) -> Floats:
         """Hidden pixels (m, n, hidden) of pictures (m, d), by those of their class."""
         hidden = np.empty((len(rows), n, int((~self.known).sum())))
@@ -189,7 +189,9 @@ class _Completer:
             hidden[given] = self.draw(rows[given], n, training, seed.child("class", i))
         return hidden
 
-    def draw(self, rows: NDArray[Any], n: int, training: Ints, seed: Seed) -> Floats:
+    def draw(
+        self, rows: NDArray[np.float32], n: int, training: Ints, seed: Seed
+    ) -> Floats:
         """Hidden pixels (m, n, hidden) of pictures (m, d).
 
         `training` are the indices of the training pictures to learn from.
@@ -240,7 +242,7 @@ class _Completer:
             pixels += self.detail[:, selection][neighbors]
         return np.asarray(pixels)
 
-    def _fit_tone_curve(self, hidden: NDArray[Any], seed: Seed) -> _ToneCurve:
+    def _fit_tone_curve(self, hidden: NDArray[np.float32], seed: Seed) -> _ToneCurve:
         """The tone curve of hidden pixels.
 
         Some training pictures are completed from all others.
@@ -271,11 +273,11 @@ def _condition_slopes(view: FeatureMap, known_scores: Tensor, x: Tensor) -> Tens
     return slopes @ torch.from_numpy(main.T).double()
 
 
-def _fit_pca(rows: NDArray[Any], max_components: int) -> PCA:
+def _fit_pca(rows: NDArray[np.floating], max_components: int) -> PCA:
     n_components = min(max_components, len(rows) - 1, rows.shape[1])
     with np.errstate(invalid="ignore"):  # rows that are all alike
         return PCA(n_components, random_state=0).fit(rows)
 
 
-def _scores(pca: PCA, rows: NDArray[Any]) -> Tensor:
+def _scores(pca: PCA, rows: NDArray[np.float32]) -> Tensor:
     return torch.from_numpy(pca.transform(rows)).double()

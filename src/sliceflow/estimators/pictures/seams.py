@@ -6,8 +6,6 @@ remaining step at the seam is spread over the hidden pixels.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_matrix
@@ -34,7 +32,7 @@ class Seam:
 
     def __init__(
         self,
-        rows: NDArray[Any],
+        rows: NDArray[np.float32],
         known: Mask,
         shape: tuple[int, int, int],
         smooth: bool,
@@ -61,7 +59,7 @@ class Seam:
                 int((~known).sum()),
             )
 
-    def choose(self, rows: NDArray[Any], at_seam: Floats, seed: Seed) -> Ints:
+    def choose(self, rows: NDArray[np.float32], at_seam: Floats, seed: Seed) -> Ints:
         """The indices (m, n) of draws that continue the known pixels of rows (m, d).
 
         One in eight is drawn in proportion to exp(−Σe²/(2tσ²)), for differences e at
@@ -77,7 +75,7 @@ class Seam:
         group_starts = np.arange(0, n_draws, DRAWS_PER_COMPLETION)
         return np.asarray(group_starts + groups.argmax(2))
 
-    def blend(self, rows: NDArray[Any], pixels: Floats) -> Floats:
+    def blend(self, rows: NDArray[np.float32], pixels: Floats) -> Floats:
         """Hidden pixels (m, n, hidden) of photographs, joined to rows (m, d).
 
         Laplace's equation spreads the differences at the seam, as in Pérez, Gangnet and
