@@ -119,7 +119,7 @@ def test_what_is_outside_is_drawn_again_not_moved(line, monkeypatch, low, high):
     def draw_normal(self, encoded_x, n, rng):
         return rng.normal(0.5, 1, (len(encoded_x), n, 1))
 
-    monkeypatch.setattr(NeighborSampler, "_sample_anywhere", draw_normal)
+    monkeypatch.setattr(NeighborSampler, "_sample_unbounded", draw_normal)
     bounded = replace(line._sampler, low=np.array([low]), high=np.array([high]))
     monkeypatch.setattr(line, "_sampler", bounded)
     samples = line.sample((20_000,), x=0.0, random_state=0).numpy()

@@ -118,10 +118,10 @@ def _read_idx_file(file: Path, n_axes: int) -> NDArray[np.uint8]:
         is_gzipped = raw.read(2) == _GZIP_MAGIC
         raw.seek(0)
         max_size = file.stat().st_size
-        stream: IO[bytes] = raw
+        stream: io.BufferedReader | gzip.GzipFile = raw
         if is_gzipped:
             max_size *= _MAX_INFLATION
-            stream = gzip.GzipFile(fileobj=raw)  # type: ignore[assignment]
+            stream = gzip.GzipFile(fileobj=raw)
         header = stream.read(4 + 4 * n_axes)
         if header[:4] != bytes((0, 0, 8, n_axes)):
             raise DatasetError(

@@ -84,8 +84,7 @@ def _decode_all(
     files: Sequence[Path], fit: Callable[[Image], Image], skip_broken: bool
 ) -> tuple[NDArray[np.uint8], list[Path]]:
     """The pictures that can be read, gray if all are, and their files."""
-    images = np.empty(0, np.uint8)
-    decoded: list[Path] = []
+    stack = _PictureStack(max_pictures=len(files))
     problems: list[str] = []
     for file in files:
         try:
@@ -94,23 +93,45 @@ def _decode_all(
             if not skip_broken:
                 raise
             problems.append(error.where + error.fact)
-            continue
-        if not decoded:
-            images = np.empty((len(files), *pixels.shape), np.uint8)
-        elif pixels.shape[:2] != images.shape[1:3]:
-            _raise_mixed_sizes(decoded[0], images.shape[1:], file, pixels.shape)
-        if pixels.ndim == images.ndim:  # the first picture in color, after gray ones
-            images = np.repeat(images[..., None], 3, axis=-1)
-        if pixels.ndim < images.ndim - 1:  # a gray one among those in color
-            pixels = pixels[..., None]
-        images[len(decoded)] = pixels
-        decoded.append(file)
-    if not decoded:
+        else:
+            stack.add(pixels, file)
+    if not stack.files:
         fact = f"none of {len(files)} pictures can be read; the first: {problems[0]}"
         raise BrokenPictureError(fact)
     if problems:
         _warn_of_skipped(problems, len(files))
-    return images[: len(decoded)], decoded
+    return stack.images[: len(stack.files)], stack.files
+
+
+class _PictureStack:
+    """Pictures of one size in one array, which is in color as soon as one of them is.
+
+    Attributes
+    ----------
+    images : (max_pictures, h, w[, 3]), of which the first are filled
+    files : those of the pictures that were added
+    """
+
+    def __init__(self, max_pictures: int) -> None:
+        self.max_pictures = max_pictures
+        self.images = np.empty(0, np.uint8)
+        self.files: list[Path] = []
+
+    def add(self, pixels: NDArray[np.uint8], file: Path) -> None:
+        """Add the pixels (h, w[, 3]) of a file; an error for those of another size."""
+        if not self.files:
+            self.images = np.empty((self.max_pictures, *pixels.shape), np.uint8)
+        elif pixels.shape[:2] != self.images.shape[1:3]:
+            first_shape = self.images.shape[1:]
+            _raise_mixed_sizes(self.files[0], first_shape, file, pixels.shape)
+        is_in_color = pixels.ndim == 3
+        are_in_color = self.images.ndim == 4
+        if is_in_color and not are_in_color:
+            self.images = np.repeat(self.images[..., None], 3, axis=-1)
+        if are_in_color and not is_in_color:
+            pixels = pixels[..., None]
+        self.images[len(self.files)] = pixels
+        self.files.append(file)
 
 
 def _decode(file: Path, fit: Callable[[Image], Image]) -> NDArray[np.uint8]:

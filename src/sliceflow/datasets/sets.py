@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -79,15 +79,7 @@ def find(name: str, root: Path, wanted: tuple[str, ...]) -> list[Path]:
     folders = [root / folder for folder in named_set.folders]
     fewest_missing = list(wanted)
     for folder in folders:
-        found = []
-        missing = []
-        for pattern in wanted:
-            paths = sorted(folder.glob(pattern))
-            if not paths:
-                paths = sorted(folder.glob(pattern + named_set.ending))
-            if not paths:
-                missing.append(pattern)
-            found += paths
+        found, missing = _find_in_folder(folder, wanted, named_set.ending)
         if not missing:
             return found
         if len(missing) < len(fewest_missing):
@@ -104,6 +96,22 @@ def find(name: str, root: Path, wanted: tuple[str, ...]) -> list[Path]:
         f"or download the set: {download}"
     )
     raise MissingSetError(f"no {file} in {places}", hint, name)
+
+
+def _find_in_folder(
+    folder: Path, patterns: Sequence[str], ending: str
+) -> tuple[list[Path], list[str]]:
+    """The files that match patterns, perhaps with an ending, and patterns without."""
+    found = []
+    missing = []
+    for pattern in patterns:
+        files = sorted(folder.glob(pattern))
+        if not files:
+            files = sorted(folder.glob(pattern + ending))
+        if not files:
+            missing.append(pattern)
+        found += files
+    return found, missing
 
 
 def is_complete(name: str, root: Path) -> bool:

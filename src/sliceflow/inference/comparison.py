@@ -54,7 +54,7 @@ class Comparison:
         )
 
 
-def compare(neighbors: Floats, likelihood: Floats, truth: Floats) -> Comparison:
+def compare(neighbors: Floats, likelihood: Floats, true_theta: Floats) -> Comparison:
     """Compare samples (n, m, d) of both methods at n true parameters (n, d).
 
     The log-density at a true parameter is −d·log r up to a constant, where r is the
@@ -63,24 +63,24 @@ def compare(neighbors: Floats, likelihood: Floats, truth: Floats) -> Comparison:
     """
     spread = np.concatenate((neighbors, likelihood), axis=1).std(axis=1)
     spread = np.maximum(spread, SMALLEST_POSITIVE)
-    by_neighbors = _log_probs(neighbors, truth, spread)
-    by_likelihood = _log_probs(likelihood, truth, spread)
+    by_neighbors = _log_probs(neighbors, true_theta, spread)
+    by_likelihood = _log_probs(likelihood, true_theta, spread)
     difference = by_likelihood - by_neighbors
     return Comparison(
         neighbors=float(by_neighbors.mean()),
         likelihood=float(by_likelihood.mean()),
-        error=float(difference.std() / len(truth) ** 0.5),
-        n=len(truth),
+        error=float(difference.std() / len(true_theta) ** 0.5),
+        n=len(true_theta),
     )
 
 
-def _log_probs(samples: Floats, truth: Floats, spread: Floats) -> Floats:
+def _log_probs(samples: Floats, true_theta: Floats, spread: Floats) -> Floats:
     """The log-densities −d·log r (n,) of samples (n, m, d) at true parameters (n, d).
 
     Distances r are in units of `spread` (n, d).
     """
-    d = truth.shape[1]
-    deviation = (samples - truth[:, None]) / spread[:, None]
+    d = true_theta.shape[1]
+    deviation = (samples - true_theta[:, None]) / spread[:, None]
     squares = np.sort(np.square(deviation).sum(axis=2), axis=1)
     log_probs = -0.5 * d * np.log(squares[:, NEIGHBOR - 1] + SMALLEST_POSITIVE)
     least = np.median(log_probs) - MAX_SURPRISE

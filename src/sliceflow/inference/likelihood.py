@@ -48,7 +48,7 @@ class LikelihoodSampler:
     used_columns : indices of the values of x (l',) that vary; the others say nothing
     density : the density of these values given θ
     prior : the prior of θ
-    max_noise_norm2 : the largest |noise|² of a simulation given its own θ, where the
+    max_squared_noise : the largest |noise|² of a simulation given its own θ, where the
     density maps x to noise, which is N(0, I) if the likelihood is right
     chain_starts : simulated θ (s, d) at which chains may start
     """
@@ -56,7 +56,7 @@ class LikelihoodSampler:
     used_columns: Annotated[np.ndarray, ArraySpec("l", "int64", ge=0)]
     density: ConditionalDensity
     prior: Prior
-    max_noise_norm2: float
+    max_squared_noise: float
     chain_starts: Annotated[np.ndarray, ArraySpec("s d", "float64")]
 
     def check_width(self, d: int, n_values: int) -> None:
@@ -121,10 +121,10 @@ class LikelihoodSampler:
         for i, row in enumerate(x[:, self.used_columns]):
             map_given_y = self.density.map_given(samples[i])
             noise = self.density.to_noise(row[None], map_given_y)
-            min_norm2 = float(np.square(noise).sum(axis=1).min())
-            if min_norm2 > self.max_noise_norm2:
-                distance = f"{min_norm2**0.5:.3g}"
-                known = f"{self.max_noise_norm2**0.5:.3g}"
+            min_squared_noise = float(np.square(noise).sum(axis=1).min())
+            if min_squared_noise > self.max_squared_noise:
+                distance = f"{min_squared_noise**0.5:.3g}"
+                known = f"{self.max_squared_noise**0.5:.3g}"
                 warn_user(
                     f"x[{start + i}] is {distance} standard deviations from what its "
                     f"samples would give, where simulations are at most {known}: its "
@@ -158,6 +158,6 @@ def fit_likelihood(
         used_columns=used_columns,
         density=density,
         prior=Prior.from_data(theta, low, high),
-        max_noise_norm2=float(np.square(noise).sum(axis=1).max()),
+        max_squared_noise=float(np.square(noise).sum(axis=1).max()),
         chain_starts=chain_starts,
     )

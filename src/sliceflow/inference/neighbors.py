@@ -50,9 +50,9 @@ class NeighborSampler:
         encoded_x = self.x_encoder.encode(x).values
         self.local_sampler.warn_if_far(encoded_x, "x")
         for batch in chunks(len(x), batch_size):
-            yield self._sample_inside(encoded_x[batch], n, rng)
+            yield self._sample_within_bounds(encoded_x[batch], n, rng)
 
-    def _sample_inside(
+    def _sample_within_bounds(
         self, encoded_x: Tensor, n: int, rng: np.random.Generator
     ) -> Floats:
         """Draw n samples (q, n, d) at observations (q, l), between the bounds.
@@ -60,16 +60,16 @@ class NeighborSampler:
         Samples outside are replaced by fresh ones that are inside. If these do not
         suffice, the others are mirrored at the bound.
         """
-        samples = self._sample_anywhere(encoded_x, n, rng)
+        samples = self._sample_unbounded(encoded_x, n, rng)
         for i in np.flatnonzero(self._is_outside(samples).any(1)):
             outside = np.flatnonzero(self._is_outside(samples[i]))
             one_x = encoded_x[i : i + 1]
-            fresh = self._sample_anywhere(one_x, REDRAWN_PER_SAMPLE * n, rng)[0]
+            fresh = self._sample_unbounded(one_x, REDRAWN_PER_SAMPLE * n, rng)[0]
             inside = fresh[~self._is_outside(fresh)][: len(outside)]
             samples[i, outside[: len(inside)]] = inside
         return self._reflect(samples)
 
-    def _sample_anywhere(
+    def _sample_unbounded(
         self, encoded_x: Tensor, n: int, rng: np.random.Generator
     ) -> Floats:
         """Draw n samples (q, n, d) at observations (q, l), whatever the bounds."""

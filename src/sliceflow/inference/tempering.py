@@ -38,7 +38,7 @@ MAX_CHAINS = 2_000
 EFFECTIVE_SHARE = 0.7
 # The first power is chosen so that this share of the starts stays effective: a few that
 # are near a mode by chance must not be the ancestors of all chains.
-START_SHARE = 0.5
+EFFECTIVE_START_SHARE = 0.5
 # The numbers of moves at every power, before samples are taken, and between samples of
 # one chain. The four modes of SLCP have equal shares by symmetry. With 4 moves, and a
 # first power that leaves few starts, shares were off by .13 to .58 in total variation
@@ -272,10 +272,11 @@ def sample_tempered(
     seed : the seed of all moves
     """
     q = len(initial_log_likelihood)
+    n_starts, d = initial_theta.shape
     n_chains = min(max(MIN_CHAINS, n), MAX_CHAINS)
-    n_chains += n_chains % 2
+    n_chains += n_chains % 2  # two halves of one size
     power = _next_power(
-        initial_log_likelihood, np.zeros(q), START_SHARE * len(initial_theta)
+        initial_log_likelihood, np.zeros(q), EFFECTIVE_START_SHARE * n_starts
     )
     chosen = _resample(initial_log_likelihood, power, n_chains, seed.child("start"))
     chains = Chains(
@@ -283,9 +284,20 @@ def sample_tempered(
         np.take_along_axis(initial_log_likelihood, chosen, axis=1),
         log_prior(initial_theta)[chosen],
     )
-    d = initial_theta.shape[1]
     mover = ChainMover(log_likelihood, log_prior, q, d, seed.child("moves"))
     mover.move(chains, power, MOVES_PER_POWER, adapt=True)
+    chains = _raise_power(chains, power, mover, seed)
+    return _draw_samples(chains, n, mover, seed)
+
+
+def _raise_power(
+    chains: Chains, power: Floats, mover: ChainMover, seed: Seed
+) -> Chains:
+    """The chains after the power of the likelihood has grown from `power` (q,) to 1.
+
+    At each power, chains are drawn again by their new weights, and then move.
+    """
+    _, n_chains = chains.log_likelihood.shape
     n_powers = 0
     while (power < 1).any():
         min_effective = EFFECTIVE_SHARE * n_chains
@@ -297,6 +309,13 @@ def sample_tempered(
         power = next_power
         mover.move(chains, power, MOVES_PER_POWER, adapt=True)
         n_powers += 1
+    return chains
+
+
+def _draw_samples(chains: Chains, n: int, mover: ChainMover, seed: Seed) -> Floats:
+    """n samples (q, n, d) of chains whose power is 1, which move on in place."""
+    q, n_chains = chains.log_likelihood.shape
+    power = np.ones(q)
     mover.move(chains, power, BURN_IN_MOVES, adapt=True)
     samples = [chains.theta.copy()]
     while len(samples) * n_chains < n:

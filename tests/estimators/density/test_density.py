@@ -456,6 +456,24 @@ def test_progress_ends_at_all_steps_also_of_a_flow_without_steps(n_steps, n_comp
     assert heard[-1].steps_total == heard[-1].steps_done
 
 
+@pytest.mark.parametrize("has_y", [False, True])
+def test_progress_ends_if_a_listener_ends_trials_and_no_flow_follows(has_y):
+    """Held-out rows are best without steps: nothing follows the trials."""
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=(60, 1)) if has_y else None
+    heard = []
+
+    def stop_first_flow(event):
+        heard.append(event)
+        return "penalty" in event.trial
+
+    density = SlicedDensity(random_state=0, device="cpu")
+    density.fit(rng.normal(size=(60, 2)), y, listeners=stop_first_flow)
+    assert density.n_iter_ == 0
+    assert heard[-1].steps_total == heard[-1].steps_done
+    assert len([event for event in heard if "penalty" in event.trial]) == 2
+
+
 def test_progress_ends_at_all_steps_if_residuals_are_normal():
     rng = np.random.default_rng(0)
     y = rng.normal(size=(300, 1))

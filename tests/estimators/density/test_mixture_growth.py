@@ -54,7 +54,7 @@ def test_the_heaviest_components_are_split(rng):
 
 @pytest.mark.filterwarnings("ignore", category=ConvergenceWarning)
 def test_a_pass_is_that_of_scikit_learn(rng, monkeypatch):
-    monkeypatch.setattr(mixture_growth, "_MAX_VALUES", 1_000)  # in several blocks
+    monkeypatch.setattr(mixture_growth, "_MAX_VALUES_PER_CHUNK", 1_000)
     before = random_mixture(3, 2, rng)
     x = torch.from_numpy(rng.normal(size=(500, 2)))
     sums = mixture_growth._e_step(before, x)
@@ -89,7 +89,7 @@ def test_chunks_of_points_change_nothing(rng, monkeypatch):
     many = random_mixture(40, 3, rng)
     noise = torch.from_numpy(rng.normal(size=(50, 3)))
     whole = (many.inverse(noise), many.log_prob(noise))
-    monkeypatch.setattr(mixture, "MAX_VALUES", 40 * 3 * 7)
+    monkeypatch.setattr(mixture, "MAX_VALUES_PER_CHUNK", 40 * 3 * 7)
     assert torch.allclose(many.inverse(noise), whole[0], atol=1e-12)
     assert torch.allclose(many.log_prob(noise), whole[1], atol=1e-12)
     back, _ = many.call_and_ladj(whole[0])

@@ -124,8 +124,8 @@ def seam_of(rows, smooth):
 def test_a_constant_difference_at_the_seam_is_spread_over_all_hidden_pixels():
     """Laplace's equation has one solution then: that difference everywhere."""
     seam = seam_of(np.zeros((1, 12)), smooth=True)
-    assert seam.outside.tolist() == [3, 4, 5]
-    assert seam.hidden.tolist() == [0, 1, 2]
+    assert seam.known_of_pair.tolist() == [3, 4, 5]
+    assert seam.hidden_of_pair.tolist() == [0, 1, 2]
     pixels = np.random.default_rng(0).random((2, 3, 6))
     given = np.zeros((2, 12))
     given[:, 3:6] = 0.5

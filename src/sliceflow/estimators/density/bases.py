@@ -28,7 +28,7 @@ from sliceflow.arrays import Floats, Ints, Mask, chunks
 from sliceflow.engine.random import Seed
 from sliceflow.saved_types import ArraySpec
 
-__all__ = ["N_STAGES", "SmoothBasis", "varying_columns"]
+__all__ = ["N_STAGES", "SmoothBasis", "features_of_groups", "varying_columns"]
 
 # The stages in which groups are tried, as listed above.
 STRAIGHT_LINES, SPLINES, PRODUCTS, COSINES = range(4)
@@ -64,6 +64,16 @@ def varying_columns(values: Floats) -> Ints:
     """The indices of the columns of values (n, l) that are not constant."""
     smallest_spread = CONSTANT_SHARE * np.abs(values).max(axis=0)
     return np.flatnonzero(values.std(axis=0) > smallest_spread)
+
+
+def features_of_groups(is_chosen: Mask, groups: Ints) -> Mask:
+    """Which features (p,) are in the chosen ones of all groups, `is_chosen` (g,).
+
+    `groups` (p,) has the group of each feature. The constant, of group −1, is always
+    among them.
+    """
+    with_constant = np.append(is_chosen, True)  # the last item has the index −1, too
+    return np.asarray(with_constant[groups])
 
 
 class FeatureGroup(NamedTuple):
@@ -253,7 +263,7 @@ class SmoothBasis:
         """The columns of conditions y that vary, in standard deviations, (n, c)."""
         return np.asarray((y[:, self.used_columns] - self.shift) / self.scale)
 
-    def keep(self, groups: Mask) -> SmoothBasis:
+    def with_groups(self, groups: Mask) -> SmoothBasis:
         """The basis with some of the groups it has, (g,)."""
         kept_groups = self.kept_groups.copy()
         kept_groups[kept_groups] = groups
@@ -289,21 +299,24 @@ class SmoothBasis:
         t = self.standardize(y)
         for column in t.T:
             yield FeatureGroup(STRAIGHT_LINES, column[:, None])
-        inside = np.empty_like(t)
         spline_values = []
-        for i, spline in enumerate(self.splines):
-            inside[:, i] = np.clip(t[:, i], spline.knots[0], spline.knots[-1])
-            values = spline(t[:, i])
+        for spline, column in zip(self.splines, t.T, strict=True):
+            values = spline(column)
             spline_values.append(values)
-            ends = (*BAND_ENDS, max(values.shape[1], BAND_ENDS[-1]))
-            for start, end in zip((0, *BAND_ENDS), ends, strict=True):
-                band = values[:, start:end]
-                if band.shape[1]:
-                    yield FeatureGroup(SPLINES, band)
+            for band in _bands(values):
+                yield FeatureGroup(SPLINES, band)
+        inside = self._within_splines(t)
         if self.product_order:
             yield from self._iter_products(inside, spline_values)
         for group in chunks(len(self.phases), COSINES_PER_GROUP):
             yield FeatureGroup(COSINES, self.cosines.take(group)(inside))
+
+    def _within_splines(self, t: Floats) -> Floats:
+        """Conditions t (n, c), each column moved into the range of its spline."""
+        inside = np.empty_like(t)
+        for i, spline in enumerate(self.splines):
+            inside[:, i] = np.clip(t[:, i], spline.knots[0], spline.knots[-1])
+        return inside
 
     def _iter_products(
         self, inside: Floats, spline_values: list[Floats]
@@ -323,6 +336,13 @@ class SmoothBasis:
             products = first[:, :, None] * second[:, None, :]
             n_products = first.shape[1] * second.shape[1]
             yield FeatureGroup(PRODUCTS, products.reshape(len(inside), n_products))
+
+
+def _bands(functions: Floats) -> Iterator[Floats]:
+    """The functions (n, p) of a spline in bands, from smooth to rough."""
+    for band in np.split(functions, BAND_ENDS, axis=1):
+        if band.shape[1] > 0:
+            yield band
 
 
 def _product_order(n_columns: int) -> int:

@@ -142,6 +142,10 @@ class _LinearTerm(NamedTuple):
     expansion: BasisExpansion
     factor: Floats
 
+    def matrix(self, features: Floats) -> Floats:
+        """What residuals are, for coefficients of 1: (n, active) of features (n, p)."""
+        return np.asarray(features[:, self.expansion.active] * self.factor[:, None])
+
 
 @dataclass
 class ColumnRegression:
@@ -248,16 +252,15 @@ class ColumnRegression:
         for slope, earlier in zip(self.slopes, design.earlier_residuals.T, strict=True):
             if not slope.is_zero:
                 terms.append(_LinearTerm(slope, weight * earlier))
+        n_groups = len(self.mean.penalties)
         blocks = []
         groups = []
-        n_groups = len(self.mean.penalties)
         for i, term in enumerate(terms):
-            active = term.expansion.active
-            blocks.append(design.features[:, active] * term.factor[:, None])
-            groups_of_term = self.groups[active]
-            # The constants of slopes have no penalty either.
-            groups_of_term[groups_of_term >= 0] += i * n_groups
-            groups.append(groups_of_term)
+            blocks.append(term.matrix(design.features))
+            groups_of_term = self.groups[term.expansion.active]
+            # Each term has penalties of its own. Constants, of group −1, have none.
+            is_penalized = groups_of_term >= 0
+            groups.append(groups_of_term + i * n_groups * is_penalized)
         matrix = np.concatenate(blocks, axis=1)
         coefficients, penalties = evidence_ridge(
             matrix.T @ matrix,
@@ -265,13 +268,13 @@ class ColumnRegression:
             np.concatenate(groups),
             np.concatenate([term.expansion.penalties for term in terms]),
         )
-        start = 0
+        ends = np.cumsum([block.shape[1] for block in blocks])
+        coefficients_of_terms = np.split(coefficients, ends[:-1])
+        penalties_of_terms = np.split(penalties, len(terms))
         for i, term in enumerate(terms):
             expansion = term.expansion
-            end = start + int(expansion.active.sum())
-            expansion.coefficients[expansion.active] = coefficients[start:end]
-            expansion.penalties = penalties[i * n_groups : (i + 1) * n_groups]
-            start = end
+            expansion.coefficients[expansion.active] = coefficients_of_terms[i]
+            expansion.penalties = penalties_of_terms[i]
 
     def _fit_scale(self, name: ScaleName, design: Design) -> None:
         """Fit s or t by Fisher scoring, with steps halved until rows are as likely."""

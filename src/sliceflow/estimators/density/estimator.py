@@ -14,6 +14,7 @@ from sklearn.utils import TransformerTags
 from sklearn.utils.validation import check_array
 from torch import Tensor
 
+from sliceflow.arrays import Floats
 from sliceflow.base.estimator import Estimator
 from sliceflow.base.protocols import ParticleResult
 from sliceflow.base.saving import FitRecord
@@ -127,7 +128,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPl
     """
 
     _saved_types = (FittedDensity, VectorRows)
-    classes_: np.ndarray
+    classes_: NDArray[Any]
     n_features_in_: int
 
     def __init__(
@@ -171,7 +172,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPl
             parameters = replace(parameters, penalty=float(self.penalty))
         if self.n_components != "auto":
             parameters = replace(parameters, n_components=int(self.n_components))
-        validate: Callable[[Any], np.ndarray] = partial(
+        validate: Callable[[Any], NDArray[Any]] = partial(
             checked_by_sklearn, estimator=self
         )
         if like_fitted:
@@ -184,7 +185,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPl
             validate=validate,
         )
 
-    def _validate_like_fitted(self, X: Any) -> np.ndarray:
+    def _validate_like_fitted(self, X: Any) -> NDArray[Any]:
         """X after scikit-learn's checks, with the columns of the current rows."""
         return checked_like_fitted(X, self, ("float64", "float32"))
 
@@ -202,7 +203,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPl
 
     # Densities
 
-    def score_samples(self, X: Any, y: Any = None) -> np.ndarray:
+    def score_samples(self, X: Any, y: Any = None) -> Floats:
         """Log-density log p(x) of each row, in the units of X.
 
         With classes and without y, it is log p(x) = log Σ p(y)·p(x | y) over the
@@ -225,7 +226,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPl
         array = as_rows(X, self._validate_like_fitted)
         return np.asarray(model.score_samples(array, y).cpu().numpy())
 
-    def log_prob(self, X: Any, y: Any = None) -> np.ndarray:
+    def log_prob(self, X: Any, y: Any = None) -> Floats:
         """Log-densities of rows: `score_samples`, as PyTorch's flows call it.
 
         Parameters

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sliceflow.arrays import Floats
@@ -79,7 +80,7 @@ class DensityAdapter:
     parameters: GaussianizationParameters
     bounds: ColumnBounds | None  # the user's
     device: torch.device
-    validate: Callable[[Any], np.ndarray]  # scikit-learn's checks of X
+    validate: Callable[[Any], NDArray[Any]]  # scikit-learn's checks of X
 
     def read(self, X: Any, y: Any) -> VectorRows:
         """The user's rows, checked."""
@@ -279,7 +280,9 @@ class PlannedClassDensityFit:
     ) -> FitResult[FittedClassDensities]:
         """Choose the settings of every class by trials, then fit their densities."""
         progress = FitProgress(listeners)
-        return self.tune(progress).fit(progress)
+        result = self.tune(progress).fit(progress)
+        progress.notify_of_end()
+        return result
 
     def tune(self, progress: FitProgress) -> TunedClassDensityFit:
         """The same fit with the settings of every class, which trials choose."""
@@ -389,6 +392,7 @@ class PlannedConditionalDensityFit:
             self.seed.child("conditional"),
             progress,
         )
+        progress.notify_of_end()
         fitted = FittedConditionalDensity(
             plan=self.plan,
             support_transform=self.training.support_transform,

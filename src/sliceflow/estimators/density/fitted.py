@@ -27,7 +27,7 @@ from sliceflow.errors import DataError
 from sliceflow.estimators.density.conditional import ConditionalDensity
 from sliceflow.estimators.density.gaussianization import Gaussianization
 from sliceflow.estimators.density.invertible_maps import log_prob
-from sliceflow.estimators.density.mixture import MAX_VALUES
+from sliceflow.estimators.density.mixture import MAX_VALUES_PER_CHUNK
 from sliceflow.estimators.density.plan import ARRAYS_PER_STEP, DensityPlan
 from sliceflow.estimators.density.regression import AffineMapGivenY
 from sliceflow.estimators.density.support import SupportTransform
@@ -60,11 +60,11 @@ class BaseFittedDensity(ABC, Generic[Y]):
         if len(self.support_transform.low) != d:
             raise ValueError(f"there are no bounds for {d} columns")
 
-    def score_samples(self, X: np.ndarray, y: Any) -> Tensor:
+    def score_samples(self, X: NDArray[Any], y: Any) -> Tensor:
         """log p(x | y) (n,) of rows X (n, d); log p(x) without y."""
         return self._log_prob(X, self._encode_for_rows(y, len(X)))
 
-    def transform(self, X: np.ndarray, y: Any) -> Tensor:
+    def transform(self, X: NDArray[Any], y: Any) -> Tensor:
         """Rows X (n, d) as noise (n, d) of N(0, I)."""
         return self._to_noise(X, self._encode_for_rows(y, len(X)))
 
@@ -75,7 +75,7 @@ class BaseFittedDensity(ABC, Generic[Y]):
 
     def sample(
         self, n: int, y: Any, seed: Seed
-    ) -> tuple[VectorArray, np.ndarray | None]:
+    ) -> tuple[VectorArray, NDArray[Any] | None]:
         """Rows (n, d) in the user's form, and their y as the user writes it, if any."""
         require_sample_memory(self, n, self.device)  # before y is allocated
         if y is None:
@@ -112,11 +112,11 @@ class BaseFittedDensity(ABC, Generic[Y]):
         """
 
     @abstractmethod
-    def _log_prob(self, X: np.ndarray, y: Y | None) -> Tensor:
+    def _log_prob(self, X: NDArray[Any], y: Y | None) -> Tensor:
         """log p(x | y) (n,) of rows X (n, d); log p(x) without y."""
 
     @abstractmethod
-    def _to_noise(self, X: np.ndarray, y: Y | None) -> Tensor:
+    def _to_noise(self, X: NDArray[Any], y: Y | None) -> Tensor:
         """Rows X (n, d) as noise (n, d) of N(0, I)."""
 
     @abstractmethod
@@ -126,7 +126,7 @@ class BaseFittedDensity(ABC, Generic[Y]):
     def sample_bytes(self, n: int = 1) -> int:
         """Memory to draw n samples."""
         n_values = n * self.plan.n_columns
-        n_of_mixture = min(n_values * self._max_components, MAX_VALUES)
+        n_of_mixture = min(n_values * self._max_components, MAX_VALUES_PER_CHUNK)
         return 8 * (n_values * ARRAYS_PER_STEP + n_of_mixture)
 
     @property
@@ -140,11 +140,11 @@ class BaseFittedDensity(ABC, Generic[Y]):
         check_finite(rows, "fit float64, or rescale the rows")
         return in_users_form(rows, self.names, self.tensor_device, self.device)
 
-    def _as_tensor(self, X: np.ndarray) -> Tensor:
+    def _as_tensor(self, X: NDArray[Any]) -> Tensor:
         """Rows X (n, d) of the user in float64, on the device of the model."""
         return torch.from_numpy(X.astype(np.float64)).to(self.device)
 
-    def _without_bounds(self, X: np.ndarray) -> Tensor:
+    def _without_bounds(self, X: NDArray[Any]) -> Tensor:
         """Rows X (n, d) of the user in columns without bounds; all must be inside."""
         x = self._as_tensor(X)
         outside = ~self.support_transform.contains(x)
@@ -196,17 +196,17 @@ class FittedClassDensities(BaseFittedDensity[ClassIndices]):
         shares = torch.tensor(sizes, dtype=torch.float64, device=self.device)
         return (shares / shares.sum()).log()
 
-    def _log_prob(self, X: np.ndarray, y: ClassIndices | None) -> Tensor:
+    def _log_prob(self, X: NDArray[Any], y: ClassIndices | None) -> Tensor:
         """log p(x | y) (n,) of rows X (n, d) of classes y (n,); log p(x) without y."""
         if y is None:
             return self._log_joint(X).logsumexp(0)
         return self._log_probs(X).gather(0, y.values.to(self.device)[None])[0]
 
-    def _log_joint(self, X: np.ndarray) -> Tensor:
+    def _log_joint(self, X: NDArray[Any]) -> Tensor:
         """log p(x, class) of rows X (n, d) for each class: (C, n)."""
         return self._log_probs(X) + self.log_priors[:, None]
 
-    def _log_probs(self, X: np.ndarray) -> Tensor:
+    def _log_probs(self, X: NDArray[Any]) -> Tensor:
         """log p(x | class) of rows X (n, d) for each class: (C, n)."""
         x = self._as_tensor(X)
         inside = self.support_transform.contains(x)
@@ -221,7 +221,7 @@ class FittedClassDensities(BaseFittedDensity[ClassIndices]):
         """log p(x | class) of rows (n, d) in columns without bounds: (C, n)."""
         return torch.stack([flow.log_prob(unbounded) for flow in self.class_flows])
 
-    def _to_noise(self, X: np.ndarray, y: ClassIndices | None) -> Tensor:
+    def _to_noise(self, X: NDArray[Any], y: ClassIndices | None) -> Tensor:
         """Rows X (n, d) of classes y (n,) as noise (n, d) of N(0, I).
 
         Without y, each row takes its likeliest class.
@@ -297,9 +297,9 @@ class FittedConditionalDensity(BaseFittedDensity[ContinuousY]):
             return 1
         return flow.initial_map.mixture.n_components
 
-    def _log_prob(self, X: np.ndarray, y: ContinuousY | None) -> Tensor:
+    def _log_prob(self, X: NDArray[Any], y: ContinuousY | None) -> Tensor:
         """log p(x | y) (n,) of rows X (n, d) given encoded y (n, l)."""
-        y = _required(y)
+        y = _require_y(y)
         x = self._as_tensor(X)
         inside = self.support_transform.contains(x)
         result = x.new_full((len(x),), -torch.inf)
@@ -315,16 +315,16 @@ class FittedConditionalDensity(BaseFittedDensity[ContinuousY]):
             )
         return result
 
-    def _to_noise(self, X: np.ndarray, y: ContinuousY | None) -> Tensor:
+    def _to_noise(self, X: NDArray[Any], y: ContinuousY | None) -> Tensor:
         """Rows X (n, d) given encoded y (n, l) as noise (n, d) of N(0, I)."""
-        map_given_y = self._map_given(_required(y))
+        map_given_y = self._map_given(_require_y(y))
         unbounded = self._without_bounds(X)
         noise = self.conditional.to_noise(unbounded.cpu().numpy(), map_given_y)
         return torch.from_numpy(noise).to(self.device)
 
     def _from_noise(self, noise: Tensor, y: ContinuousY | None) -> Tensor:
         """Noise (n, d) of N(0, I) as rows (n, d) given encoded y (n, l)."""
-        map_given_y = self._map_given(_required(y))
+        map_given_y = self._map_given(_require_y(y))
         noise = noise.to("cpu", torch.float64)
         unbounded = self.conditional.from_noise(noise.numpy(), map_given_y)
         return self.support_transform.inverse(
@@ -343,7 +343,7 @@ class FittedConditionalDensity(BaseFittedDensity[ContinuousY]):
 FittedDensity = FittedClassDensities | FittedConditionalDensity
 
 
-def _required(y: ContinuousY | None) -> ContinuousY:
+def _require_y(y: ContinuousY | None) -> ContinuousY:
     """y itself, or a `DataError` if it is None."""
     if y is None:
         raise _missing_y()

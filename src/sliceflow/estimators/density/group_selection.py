@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sliceflow.arrays import SMALLEST_POSITIVE, Floats, Ints, Mask
-from sliceflow.estimators.density.bases import N_STAGES
+from sliceflow.estimators.density.bases import N_STAGES, features_of_groups
 from sliceflow.estimators.density.column_regression import (
     BasisExpansion,
     ColumnRegression,
@@ -156,9 +156,7 @@ class GroupSelection:
         for expansion, gradient in gradients:
             entering = is_candidate & (self.test(gradient) > MIN_SCORE)
             if entering.any():
-                # The constant, of group −1, takes the False at the end.
-                expansion.active |= np.append(entering, False)[groups]
-                expansion.active[0] = True
+                expansion.active |= features_of_groups(entering, groups)
         n_after = sum(int(each.expansion.active.sum()) for each in gradients)
         return n_after > n_before
 

@@ -13,6 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
+from sliceflow.arrays import Floats
 from sliceflow.engine.noise_transport import GaussianizingTransport
 from sliceflow.engine.random import Seed
 from sliceflow.engine.smooth_maps import SmoothMaps
@@ -225,7 +226,7 @@ def fit_mixture(
         mixture.fit(white.cpu().numpy())
     factors = np.linalg.cholesky(mixture.covariances_)
 
-    def as_tensor(values: np.ndarray) -> Tensor:
+    def as_tensor(values: Floats) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values)).to(white)
 
     return MixtureMap(

@@ -18,10 +18,11 @@ The means count in units of the noise around them, as in Fisher's information.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from sliceflow.arrays import Floats
+from sliceflow.arrays import SMALLEST_POSITIVE, Floats
 from sliceflow.engine.random import Seed
 from sliceflow.estimators.density.bases import FREQUENCIES, Cosines, SmoothBasis
 from sliceflow.estimators.density.progress import FitProgress
@@ -99,7 +100,7 @@ class _MeanRegression:
         squares = np.maximum(np.mean(errors**2, axis=0), MIN_NOISE_VARIANCE)
         return -0.5 * float(np.log(squares).mean())
 
-    def bending(self, t: Floats) -> Floats:
+    def gradient_covariance(self, t: Floats) -> Floats:
         """The covariance (c, c) of the gradients of the means at t (n, c)."""
         c = t.shape[1]
         slopes = self.cosines.slopes(t)
@@ -110,6 +111,17 @@ class _MeanRegression:
             gradients = (slopes * weights) @ self.cosines.frequencies.T
             total += gradients.T @ gradients / (len(t) * variance)
         return total
+
+
+class _JudgedCosines(NamedTuple):
+    """Cosines, the log-likelihood of held-out rows, and the root of their directions.
+
+    Random directions have no root.
+    """
+
+    cosines: Cosines
+    score: float
+    root: Floats | None
 
 
 def learn_directions(
@@ -134,37 +146,35 @@ def learn_directions(
     regression = _MeanRegression.from_data(x, t, basis.cosines)
     score = regression.log_likelihood(held_out_x, held_out_t)
     is_ended = progress.notify_of_trial("random directions of y", score)
-    best_score = score + MIN_GAIN
-    best_root = None
-    best_cosines = basis.cosines
+    best = _JudgedCosines(basis.cosines, score + MIN_GAIN, root=None)
     for i in range(N_ROUNDS):
         if is_ended:
             break
-        root = _root_of(regression.bending(t[:MAX_GRADIENT_ROWS]), t)
+        gradient_covariance = regression.gradient_covariance(t[:MAX_GRADIENT_ROWS])
+        root = _frequency_root(gradient_covariance, t)
         cosines = Cosines.draw(root, 1, seed.child("round", i))
         regression = _MeanRegression.from_data(x, t, cosines)
         score = regression.log_likelihood(held_out_x, held_out_t)
         is_ended = progress.notify_of_trial("learned directions of y", score)
-        if score <= best_score:
+        if score <= best.score:
             break
-        best_score = score
-        best_root = root
-        best_cosines = cosines
-    if best_root is not None and len(x) >= MIN_ROWS_OF_TWO_GROUPS:
-        best_cosines = Cosines.draw(best_root, 2, seed.child("last"))
-    return basis.with_cosines(best_cosines)
+        best = _JudgedCosines(cosines, score, root)
+    if best.root is None or len(x) < MIN_ROWS_OF_TWO_GROUPS:
+        return basis.with_cosines(best.cosines)
+    return basis.with_cosines(Cosines.draw(best.root, 2, seed.child("last")))
 
 
-def _root_of(bending: Floats, t: Floats) -> Floats:
+def _frequency_root(gradient_covariance: Floats, t: Floats) -> Floats:
     """R (c, c) with RRᵀ in proportion to a covariance (c, c) of frequencies.
 
     It is scaled so that the product of RRᵀ with the covariance of conditions t (n, c)
     has the trace c, as `Cosines.draw` needs it.
     """
-    variances, axes = np.linalg.eigh(bending)
+    variances, axes = np.linalg.eigh(gradient_covariance)
     root = axes * np.sqrt(np.maximum(variances, 0))
     phase_variance = np.square(t @ root).sum() / len(t)
-    return np.asarray(root * (t.shape[1] / max(phase_variance, 1e-300)) ** 0.5)
+    factor = t.shape[1] / max(phase_variance, SMALLEST_POSITIVE)
+    return np.asarray(root * factor**0.5)
 
 
 def _features(t: Floats, cosines: Cosines) -> Floats:

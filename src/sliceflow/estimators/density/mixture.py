@@ -28,7 +28,7 @@ _N_BISECTIONS = 60
 # Steps of Newton's method to the normal quantile of a very small probability.
 _N_QUANTILE_STEPS = 12
 # The most numbers of all components at once, 32 MiB; more points are mapped in chunks.
-MAX_VALUES = 2**22
+MAX_VALUES_PER_CHUNK = 2**22
 # Of smaller probabilities, and of those as close to 1, logarithms are taken: of 1e-6,
 # six digits are lost in 1 − p, and ten remain.
 _MIN_PROBABILITY = 1e-6
@@ -87,7 +87,8 @@ class MixtureMap:
 
     def _chunks(self, points: Tensor) -> Sequence[Tensor]:
         """Points (d, n) in chunks for which arrays of all components are small."""
-        return torch.split(points, max(1, MAX_VALUES // self.means.numel()), dim=1)
+        chunk_size = max(1, MAX_VALUES_PER_CHUNK // self.means.numel())
+        return torch.split(points, chunk_size, dim=1)
 
     def _residuals(self, x: Tensor) -> Tensor:
         """The e (k, d, n) of points x (d, n) if they were of each component."""

@@ -29,8 +29,8 @@ _SPLIT_DISTANCE = 0.8
 # components after 5 passes at each size come to −3.46 nats on held-out rows in 16
 # seconds, and after 20 to −3.45 in 112.
 _N_PASSES = 5
-# Numbers of a block of rows, with features and weights: 16 MiB, which was fastest.
-_MAX_VALUES = 2**21
+# Numbers of a chunk of rows, with features and weights: 16 MiB, which was fastest.
+_MAX_VALUES_PER_CHUNK = 2**21
 # Added to the summed weights of a component, which may be 0.
 _MIN_WEIGHT = 1e-10
 
@@ -56,8 +56,8 @@ def _split(mixture: MixtureMap, n_components: int) -> MixtureMap:
     widest = axes[:, :, -1] * variances[:, -1:].sqrt()
     means = mixture.means[split]
     # Without the variance between their means, the halves are as wide as a half is.
-    between = _SPLIT_DISTANCE**2 * widest[:, :, None] * widest[:, None, :]
-    halves = torch.linalg.cholesky(factors @ factors.mT - between)
+    variance_between = _SPLIT_DISTANCE**2 * widest[:, :, None] * widest[:, None, :]
+    halves = torch.linalg.cholesky(factors @ factors.mT - variance_between)
     log_weights = mixture.log_weights[split] - math.log(2)
     shift = _SPLIT_DISTANCE * widest
     return MixtureMap(
@@ -106,8 +106,9 @@ def _e_step(mixture: MixtureMap, x: Tensor) -> Tensor:
     coefficients = _coefficients(mixture)
     n_features, k = coefficients.shape
     sums = x.new_zeros(k, n_features)
-    for block in torch.split(x, max(1, _MAX_VALUES // (n_features + 2 * k))):
-        features = _features(block)
+    chunk_size = max(1, _MAX_VALUES_PER_CHUNK // (n_features + 2 * k))
+    for chunk in torch.split(x, chunk_size):
+        features = _features(chunk)
         log_joint = features @ coefficients
         highest = log_joint.amax(1, keepdim=True)
         weights = log_joint.sub_(highest).exp_()

@@ -147,17 +147,22 @@ class DensityPlan(FitPlan):
         d = self.n_columns
         n_numbers = 0.0
         if self.condition_dim:
-            n = min(self.n_rows, MAX_ROWS_TO_CHOOSE)
-            progress = FitProgress()
-            expect_trials(n, GaussianizationParameters(), progress)
-            n_numbers += progress.steps_total * _numbers_per_step(n, d)
-            per_row = _NUMBERS_PER_REGRESSED_VALUE * self.condition_dim**1.5
-            n_numbers += n * d * per_row
+            n_numbers += self._numbers_of_regression()
         for plan in self.classes:
             n_chosen = min(plan.n_rows, MAX_ROWS_TO_CHOOSE)
             n_numbers += plan.n_trial_steps * _numbers_per_step(n_chosen, d)
             n_numbers += plan.expected_steps * _numbers_per_step(plan.n_rows, d)
         return self.seconds_for(n_numbers, _NANOSECONDS)
+
+    def _numbers_of_regression(self) -> float:
+        """How many numbers take as long as a regression on y and trials of its flow."""
+        d = self.n_columns
+        n = min(self.n_rows, MAX_ROWS_TO_CHOOSE)
+        progress = FitProgress()
+        expect_trials(n, GaussianizationParameters(), progress)
+        n_numbers = progress.steps_total * _numbers_per_step(n, d)
+        per_row: float = _NUMBERS_PER_REGRESSED_VALUE * self.condition_dim**1.5
+        return n_numbers + n * d * per_row
 
 
 def _numbers_per_step(n: int, d: int) -> float:

@@ -79,9 +79,10 @@ class FitProgress:
     history: History = field(default_factory=History)  # of the flows, without trials
     steps_done: int = 0
     _estimates: dict[tuple[str, str], _PhaseEstimate] = field(default_factory=dict)
-    _running: _PhaseEstimate = field(default_factory=lambda: _PhaseEstimate(0, 0))
+    _running_phase: _PhaseEstimate = field(default_factory=lambda: _PhaseEstimate(0, 0))
     _steps_of_phase: int = 0  # that are done
     _steps_left_of_phase: int = 0
+    _last_event: DensityEvent | None = None
 
     def expect(self, kind: str, n_phases: int, n_steps: float) -> None:
         """Announce phases of a kind, for the class, of about `n_steps` each.
@@ -97,14 +98,14 @@ class FitProgress:
     def begin_phase(self, kind: str) -> None:
         """Begin a phase, which ends the one before."""
         key = (self.class_name, kind)
-        self._running = self._estimates.setdefault(key, _PhaseEstimate(1, 1))
-        self._running.n_left = max(0, self._running.n_left - 1)
+        self._running_phase = self._estimates.setdefault(key, _PhaseEstimate(1, 1))
+        self._running_phase.n_left = max(0, self._running_phase.n_left - 1)
         self._steps_of_phase = 0
-        self._steps_left_of_phase = round(self._running.expected_steps)
+        self._steps_left_of_phase = round(self._running_phase.expected_steps)
 
     def end_phase(self) -> None:
         """End the phase. Others of its kind are expected to be as long on average."""
-        estimate = self._running
+        estimate = self._running_phase
         n_steps = self._steps_of_phase
         if estimate.n_ended > 0:
             n_steps += round(estimate.n_ended * estimate.expected_steps)
@@ -146,6 +147,7 @@ class FitProgress:
             steps_total=self.steps_total,
             seconds=now() - self.started_at,
         )
+        self._last_event = event
         return notify(self.listeners, event)
 
     def notify_of_step(self, event: Event, stage_index: int = 0) -> bool:
@@ -166,5 +168,20 @@ class FitProgress:
             steps_total=self.steps_total,
             seconds=now() - self.started_at,
         )
+        self._last_event = counted
         self.history(counted)
         return notify(self.listeners, counted)
+
+    def notify_of_end(self) -> None:
+        """Tell listeners that all is done, if the last event expected more trials.
+
+        That is so if a listener has ended a search, and the flow has no steps: then no
+        event follows. So they get the last one again, with the steps that were done.
+        """
+        event = self._last_event
+        if not isinstance(event, DensityTrialEvent):
+            return
+        if event.steps_total > self.steps_done:
+            seconds = now() - self.started_at
+            last = replace(event, steps_total=self.steps_done, seconds=seconds)
+            notify(self.listeners, last)

@@ -22,7 +22,7 @@ import numpy as np
 
 from sliceflow.arrays import Floats, Ints, Mask
 from sliceflow.engine.random import Seed
-from sliceflow.estimators.density.bases import SmoothBasis
+from sliceflow.estimators.density.bases import SmoothBasis, features_of_groups
 from sliceflow.estimators.density.column_regression import (
     BasisExpansion,
     ColumnRegression,
@@ -258,10 +258,9 @@ def _refit(
     used_basis : the groups that any function of any column has
     """
     used_groups = _used_groups(columns, basis)
-    used_basis = basis.keep(used_groups)
+    used_basis = basis.with_groups(used_groups)
     all_groups, _ = basis.groups()
-    # The constant, of group −1, takes the True at the end.
-    is_kept = np.append(used_groups, True)[all_groups]
+    is_kept = features_of_groups(used_groups, all_groups)
     groups, _ = used_basis.groups()
     features = used_basis.features(rows.y)
     residuals = np.empty(rows.x.shape)

@@ -195,8 +195,7 @@ def _choose_ungrown_map(
     progress: FitProgress,
 ) -> InitialMapSettings:
     """The initial map that is likeliest on held-out rows, with one of these sizes."""
-    best_score = -math.inf
-    best = InitialMapSettings(sizes[0])
+    searches = []
     for columns_first in (False, True):
         column_maps: list[ColumnwiseMap | None] = [None] * len(splits)
         if columns_first:
@@ -205,12 +204,10 @@ def _choose_ungrown_map(
             trials = []
             for split, column_map in zip(splits, column_maps, strict=True):
                 trials.append(_MixtureTrial.from_split(split, column_map, reg_covar))
-            kind = InitialMapSettings(reg_covar=reg_covar, columns_first=columns_first)
-            search = _choose_mixture_size(trials, kind, sizes, seed, progress)
-            if search.best_score > best_score:
-                best_score = search.best_score
-                best = search.best
-    return best
+            first = InitialMapSettings(sizes[0], reg_covar, columns_first)
+            searches.append(_choose_mixture_size(trials, first, sizes, seed, progress))
+    likeliest = max(searches, key=lambda search: search.best_score)
+    return likeliest.best
 
 
 class _MixtureTrial(NamedTuple):
@@ -314,17 +311,34 @@ def _notify_of_size(
     answers = []
     n_folds = len(scores_of_folds)
     for fold, score in enumerate(scores_of_folds):
-        name = _size_in_words(tried) + fold_in_words(fold, n_folds)
+        name = _size_in_words(tried.n_components) + fold_in_words(fold, n_folds)
         ends_phase = is_last and fold == n_folds - 1
         answers.append(progress.notify_of_trial(name, score, ends_phase))
     return any(answers)
 
 
-def _size_in_words(settings: InitialMapSettings) -> str:
+def _size_in_words(n_components: int) -> str:
     """Such as "a mixture of 8 components"."""
-    if settings.n_components == 1:
+    if n_components == 1:
         return "a normal distribution"
-    return f"a mixture of {settings.n_components} components"
+    return f"a mixture of {n_components} components"
+
+
+class _JudgedMap(NamedTuple):
+    """A map whose mixture may grow, and the mean log-density of held-out rows."""
+
+    initial_map: InitialMap
+    score: float
+
+    @classmethod
+    def from_split(cls, initial_map: InitialMap, split: Split[Tensor]) -> _JudgedMap:
+        """The map with its score on the held-out rows of a split."""
+        return cls(initial_map, float(initial_map.log_prob(split.held_out).mean()))
+
+    @property
+    def n_components(self) -> int:
+        """The components of its mixture."""
+        return self.initial_map.mixture.n_components
 
 
 def _double_mixture(
@@ -333,28 +347,27 @@ def _double_mixture(
     """Double the mixture while it makes held-out ones of the rows x (n, d) likelier."""
     split = _split_to_grow(x, seed)
     max_components = len(split.train) // _min_rows_per_component(x.shape[1])
-    n_components = 2 * settings.n_components
-    if n_components > max_components:
+    if 2 * settings.n_components > max_components:
         return ChosenMap(settings, grown_trial=None)
-    grown = fit_map_to_grow(split.train, settings, seed)
-    score = float(grown.log_prob(split.held_out).mean())
-    best_map = None
-    while n_components <= max_components:
-        grown = grow_initial_map(grown, n_components, split.train, settings.reg_covar)
-        score_before = score
-        score = float(grown.log_prob(split.held_out).mean())
-        tried = replace(settings, n_components=n_components)
-        is_ended = progress.notify_of_trial(_size_in_words(tried), score)
-        if score < score_before + _MIN_GAIN_OF_DOUBLING:
+
+    map_to_grow = fit_map_to_grow(split.train, settings, seed)
+    best = _JudgedMap.from_split(map_to_grow, split)
+    is_ended = False
+    while 2 * best.n_components <= max_components and not is_ended:
+        grown_map = grow_initial_map(
+            best.initial_map, 2 * best.n_components, split.train, settings.reg_covar
+        )
+        grown = _JudgedMap.from_split(grown_map, split)
+        name = _size_in_words(grown.n_components)
+        is_ended = progress.notify_of_trial(name, grown.score)
+        if grown.score < best.score + _MIN_GAIN_OF_DOUBLING:
             break
-        settings = tried
-        best_map = grown
-        if is_ended:
-            break
-        n_components *= 2
-    if best_map is None:
+        best = grown
+
+    if best.initial_map is map_to_grow:
         return ChosenMap(settings, grown_trial=None)
-    return ChosenMap(settings, _trial_of_grown_map(split, best_map))
+    grown_settings = replace(settings, n_components=best.n_components)
+    return ChosenMap(grown_settings, _trial_of_grown_map(split, best.initial_map))
 
 
 def _split_to_grow(x: Tensor, seed: Seed) -> Split[Tensor]:

@@ -173,15 +173,10 @@ def held_out_curve(
     curves: list[Floats] = []
     for fold, trial in enumerate(trials):
         progress.begin_phase(TRIAL_FLOWS)
-        stopping = EarlyStopping(trial.held_out, trial.held_out_ladj)
         name = f"penalty {settings.penalty:g}{fold_in_words(fold, len(trials))}"
+        stopping = EarlyStopping(trial.held_out, trial.held_out_ladj)
         listener = _TrialListener(stopping, name, progress)
-        # No tensor of a trial leaves it; so torch need not keep track of them, which
-        # takes a fifth of the time.
-        with torch.inference_mode():
-            fit_steps(trial.train, settings, seed, [listener])
-        n_missing = settings.n_steps + 1 - len(stopping.curve)
-        curves.append(np.pad(stopping.curve, (0, n_missing), mode="edge"))
+        curves.append(_curve_of_trial(trial, settings, seed, listener))
         is_ended = listener.is_ended
         if listener.is_at_last_step:
             expect_rest(np.mean(curves, axis=0))
@@ -191,6 +186,22 @@ def held_out_curve(
             is_complete = fold == len(trials) - 1 and listener.is_at_last_step
             return HeldOutCurve(np.mean(curves, axis=0), is_ended, is_complete)
     return HeldOutCurve(np.mean(curves, axis=0), is_ended=False, is_complete=True)
+
+
+def _curve_of_trial(
+    trial: FlowTrial,
+    settings: GaussianizationSettings,
+    seed: Seed,
+    listener: _TrialListener,
+) -> Floats:
+    """Fit a flow in a trial: its curve (n_steps + 1,), level after its end."""
+    # No tensor of a trial leaves it; so torch need not keep track of them, which takes
+    # a fifth of the time.
+    with torch.inference_mode():
+        fit_steps(trial.train, settings, seed, [listener])
+    curve = listener.stopping.curve
+    n_missing = settings.n_steps + 1 - len(curve)
+    return np.pad(curve, (0, n_missing), mode="edge")
 
 
 @dataclass

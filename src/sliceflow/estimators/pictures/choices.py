@@ -126,15 +126,15 @@ def choose_n_directions(n_directions: Literal["auto"] | int, layout: Layout) -> 
 
 
 def choose_mosaic_size(
-    start: Start | int, layout: Layout, shared: bool, completes: bool
+    start: Start | int, layout: Layout, shares_maps: bool, has_known: bool
 ) -> int:
     """The number of pictures of the mosaics that particles start as; 0 is noise.
 
-    `shared` is whether classes share maps, `completes` whether some pixels are known.
+    `shares_maps` is whether classes share maps, `has_known` whether pixels are known.
     """
     if start == "noise":
         return 0
-    reason = _reason_against_mosaics(shared, completes)
+    reason = _reason_against_mosaics(shares_maps, has_known)
     if start == "auto":
         is_gray = layout.shape[0] == 1
         if reason or is_gray:  # mosaics of gray pictures are no better than noise
@@ -142,17 +142,17 @@ def choose_mosaic_size(
         return MOSAIC_SIZE
     if reason:
         hint = "use start='noise'"
-        if shared:
+        if shares_maps:
             hint += ", or amplifier=inf"
         raise ParameterError("start", start, reason, hint)
     return int(start)
 
 
-def _reason_against_mosaics(shared: bool, completes: bool) -> str:
+def _reason_against_mosaics(shares_maps: bool, has_known: bool) -> str:
     """Why particles cannot start as mosaics; empty if they can."""
-    if completes:
+    if has_known:
         return "does not work with known pixels"
-    if shared:
+    if shares_maps:
         # A map of all classes would not know from which of them a particle started.
         return "does not work if classes share maps"
     return ""
@@ -243,25 +243,12 @@ def choose_n_clusters(
     n : number of pictures, including mirror images
     shape : (c, h, w) of a picture
     """
-    requested = parameters.n_clusters
     histograms = _uses_histograms(parameters.transport, m + n)
-    if requested == "auto":
+    if parameters.n_clusters == "auto":
         if not histograms:
             return 1
-        n_different = n
-        if parameters.mirror:
-            n_different = n // 2
-        if shape[0] == 1:
-            n_steps = choose_steps_per_stage(
-                parameters, shared_from_noise=False, device=device
-            )
-            n_clusters = _max_gray_clusters(n_different, shape, n_steps)
-        else:
-            n_clusters = min(
-                MAX_COLOR_CLUSTERS, n_different // MIN_COLOR_PICTURES_PER_CLUSTER
-            )
-        return max(1, min(n_clusters, m))
-    k = int(requested)
+        return max(1, min(_auto_n_clusters(parameters, n, shape, device), m))
+    k = int(parameters.n_clusters)
     require(
         k <= min(m, n),
         "n_clusters",
@@ -271,6 +258,22 @@ def choose_n_clusters(
     if k > 1 and not histograms:
         raise _no_histograms_error("n_clusters", k, m, n, "n_clusters=1")
     return k
+
+
+def _auto_n_clusters(
+    parameters: PictureParameters,
+    n: int,
+    shape: tuple[int, int, int],
+    device: torch.device,
+) -> int:
+    """The most clusters of n pictures (c, h, w) that are not copied; may be 0."""
+    n_distinct = n
+    if parameters.mirror:
+        n_distinct = n // 2
+    if shape[0] > 1:
+        return min(MAX_COLOR_CLUSTERS, n_distinct // MIN_COLOR_PICTURES_PER_CLUSTER)
+    n_steps = choose_steps_per_stage(parameters, shared_from_noise=False, device=device)
+    return _max_gray_clusters(n_distinct, shape, n_steps)
 
 
 def _max_gray_clusters(n: int, shape: tuple[int, int, int], n_steps: int) -> int:
@@ -349,10 +352,7 @@ def choose_patch_basis(
         return patch_basis
     stride = max(1, data.n // MAX_PICTURES_FOR_BASIS)
     subset = data.pixel_points[:, data.indices % stride == 0].float()
-    brightest = 1
-    if data.layout.n_pixel_values is not None:
-        brightest = data.layout.n_pixel_values - 1
-    brightness = subset / brightest
+    brightness = subset / data.layout.max_pixel_value
     darkest_gray, lightest_gray = GRAY_RANGE
     is_gray = (brightness > darkest_gray) & (brightness < lightest_gray)
     counts = torch.tensor([int(is_gray.sum()), subset.numel()])

@@ -29,32 +29,50 @@ def fit_bytes(plan: PicturePlan, n_shard: int, m_shard: int) -> int:
 
     It counts clouds, the work of a step, the model, and stored pictures.
     """
-    layout = plan.layout
-    d = layout.dimension
-    n_classes = max(1, plan.n_separate_classes)
-    pixel_bytes = 4
-    if layout.n_pixel_values is not None:
-        pixel_bytes = 1
-    # Four copies of the particles and three of the pictures, in float32.
-    clouds = 4 * 4 * d * m_shard + (3 * 4 + pixel_bytes) * d * n_shard
+    clouds = _cloud_bytes(plan, n_shard, m_shard)
+    n_points = _points_of_step(plan, m_shard) + _points_of_step(plan, n_shard)
+    return clouds + _step_bytes(plan, n_points) + _model_bytes(plan)
 
-    n_bins = None
-    step_bins = 0
+
+def _cloud_bytes(plan: PicturePlan, n_shard: int, m_shard: int) -> int:
+    """Memory of the pictures and particles of a rank.
+
+    These are four copies of the particles and three of the pictures, in float32, and
+    the pixels.
+    """
+    d = plan.layout.dimension
+    return 4 * 4 * d * m_shard + (3 * 4 + _pixel_bytes(plan)) * d * n_shard
+
+
+def _step_bytes(plan: PicturePlan, n_points: int) -> int:
+    """Memory of the projections, the histograms and the frame of a step."""
+    n_bins = 0
     if isinstance(plan.transport, HistogramTransport):
         n_bins = plan.transport.n_bins
-        step_bins = n_bins
-        if layout.n_pixel_values is not None:
-            step_bins = max(n_bins, MAX_SINGLE_PIXEL_BINS)
-    n_points = _points_of_step(plan, m_shard) + _points_of_step(plan, n_shard)
-    direction_bytes = 4 * n_points + BYTES_PER_BIN * step_bins * n_classes
-    step = max(directions_per_stage(plan)) * direction_bytes + frame_bytes(plan)
+        if plan.layout.n_pixel_values is not None:
+            n_bins = max(n_bins, MAX_SINGLE_PIXEL_BINS)
+    n_classes = max(1, plan.n_separate_classes)
+    direction_bytes = 4 * n_points + BYTES_PER_BIN * n_bins * n_classes
+    return max(directions_per_stage(plan)) * direction_bytes + frame_bytes(plan)
 
-    are_shared = plan.map_sharing == "shared"
-    map_size = map_bytes(plan.n_knots, n_bins, are_shared)
-    model = _n_maps(plan) * map_size * n_classes
+
+def _model_bytes(plan: PicturePlan) -> int:
+    """Memory of the maps that the model keeps, and of its pictures."""
+    n_bins = None
+    if isinstance(plan.transport, HistogramTransport):
+        n_bins = plan.transport.n_bins
+    map_size = map_bytes(plan.n_knots, n_bins, plan.map_sharing == "shared")
+    nbytes = _n_maps(plan) * map_size * max(1, plan.n_separate_classes)
     if plan.mosaic_size:  # every rank has all pictures
-        model += pixel_bytes * d * plan.n_pictures
-    return clouds + step + model
+        nbytes += _pixel_bytes(plan) * plan.layout.dimension * plan.n_pictures
+    return nbytes
+
+
+def _pixel_bytes(plan: PicturePlan) -> int:
+    """Memory of one value of a picture as it is stored."""
+    if plan.layout.n_pixel_values is None:
+        return 4
+    return 1
 
 
 def fit_seconds(plan: PicturePlan) -> float:

@@ -7,8 +7,8 @@
    one of the training pictures with a similar y.
 4. In photographs, a draw gets the fine detail of this neighbor. In drawings, of whose
    pixels a fifth are black or white, detail would be specks.
-5. One monotone map gives hidden pixels the distribution that they have in training
-   pictures: sums of components are never quite black.
+5. A tone curve, one monotone map, gives hidden pixels the distribution that they have
+   in training pictures: sums of components are never quite black.
 6. Of several draws, one is taken that continues the known pixels. In photographs, the
    remaining step at the seam is spread over the hidden pixels.
 """
@@ -53,7 +53,7 @@ N_CONDITION_COMPONENTS = 20
 N_NEIGHBORS = 100
 BANDWIDTH = 0.4
 
-# Quantiles of the monotone map of pixels, and training pictures that it is fitted to:
+# Quantiles of the tone curve of pixels, and training pictures that it is fitted to:
 # each gives hundreds of pixels.
 N_TONE_QUANTILES = 2_001
 N_TONE_PICTURES = 200
@@ -100,9 +100,7 @@ def complete_pictures(
     """
     _check(known, len(training_pixels))
     c, h, w = layout.shape
-    brightest = 1
-    if layout.n_pixel_values is not None:
-        brightest = layout.n_pixel_values - 1
+    brightest = layout.max_pixel_value
     is_known = np.tile(known.ravel(), c)  # of the values of a picture
     pixel_rows = layout.read(X).reshape(len(X), -1)
     rows = pixel_rows.astype(np.float32) / np.float32(brightest)
@@ -136,6 +134,13 @@ def _check(known: Mask, n_training: int) -> None:
         )
 
 
+class _ToneCurve(NamedTuple):
+    """The monotone map of pixels: quantiles of drawn pixels, and of real ones."""
+
+    drawn: Floats
+    real: Floats
+
+
 class _Completer:
     """Training pictures, ready to complete others with the same known pixels.
 
@@ -148,7 +153,7 @@ class _Completer:
 
     def __init__(
         self,
-        rows: NDArray[Any],
+        rows: NDArray[np.float32],
         known: Mask,
         shape: tuple[int, int, int],
         seed: Seed,
@@ -164,17 +169,17 @@ class _Completer:
         self.hidden_pca = _fit_pca(hidden, N_HIDDEN_COMPONENTS)
         known_scores = _scores(self.known_pca, rows[:, known])
         self.x = _scores(self.hidden_pca, hidden)
-        self.view = FeatureMap.from_data(known_scores, N_RANDOM_FEATURES)
-        self.slopes = _condition_slopes(self.view, known_scores, self.x)
-        self.y = projected_features(self.view, known_scores, self.slopes)
+        self.features = FeatureMap.from_data(known_scores, N_RANDOM_FEATURES)
+        self.slopes = _condition_slopes(self.features, known_scores, self.x)
+        self.y = projected_features(self.features, known_scores, self.slopes)
 
-        self.detail: NDArray[Any] | None = None  # pixels minus their components
+        self.detail: Floats | None = None  # pixels minus their components
         if not are_drawings:
             self.detail = hidden - self.hidden_pca.inverse_transform(self.x.numpy())
-        self.tones = self._fit_tones(hidden, seed)
+        self.tone_curve = self._fit_tone_curve(hidden, seed)
 
     def draw_by_class(
-        self, rows: NDArray[Any], n: int, classes: PictureClasses, seed: Seed
+        self, rows: NDArray[np.float32], n: int, classes: PictureClasses, seed: Seed
     ) -> Floats:
         """Hidden pixels (m, n, hidden) of pictures (m, d), by those of their class."""
         hidden = np.empty((len(rows), n, int((~self.known).sum())))
@@ -184,25 +189,27 @@ class _Completer:
             hidden[given] = self.draw(rows[given], n, training, seed.child("class", i))
         return hidden
 
-    def draw(self, rows: NDArray[Any], n: int, training: Ints, seed: Seed) -> Floats:
+    def draw(
+        self, rows: NDArray[np.float32], n: int, training: Ints, seed: Seed
+    ) -> Floats:
         """Hidden pixels (m, n, hidden) of pictures (m, d).
 
         `training` are the indices of the training pictures to learn from.
         """
         known_scores = _scores(self.known_pca, rows[:, self.known])
-        y = projected_features(self.view, known_scores, self.slopes)
-        x, neighbor = self._local_rows(training).sample(
+        y = projected_features(self.features, known_scores, self.slopes)
+        x, neighbor = self._local_sampler(training).sample(
             y, n * DRAWS_PER_COMPLETION, seed, max_components=1
         )
         draws = x.numpy()  # (m, 8n, components)
         neighbors = training[neighbor.numpy()]  # (m, 8n)
-        at_seam = self._pixels(draws, neighbors, self.seam.hidden)
+        at_seam = self._pixels(draws, neighbors, self.seam.hidden_of_pair)
         best = self.seam.choose(rows, at_seam, seed.child("continuing"))
         draws = np.take_along_axis(draws, best[..., None], 1)
         neighbors = np.take_along_axis(neighbors, best, 1)
         return self.seam.blend(rows, self._pixels(draws, neighbors))
 
-    def _local_rows(self, training: Ints) -> LocalSampler:
+    def _local_sampler(self, training: Ints) -> LocalSampler:
         """A `LocalSampler` of components x given y, for some training pictures."""
         settings = LocalSettings(
             k=min(N_NEIGHBORS, len(training)),
@@ -221,38 +228,38 @@ class _Completer:
 
         `neighbors` (…) are the training pictures around which x are drawn.
         """
-        pixels = self._untoned_pixels(x, neighbors, selection)
-        drawn, real = self.tones
-        return np.asarray(np.interp(pixels, drawn, real))
+        pixels = self._pixels_before_tones(x, neighbors, selection)
+        tone_curve = self.tone_curve
+        return np.asarray(np.interp(pixels, tone_curve.drawn, tone_curve.real))
 
-    def _untoned_pixels(
+    def _pixels_before_tones(
         self, x: Floats, neighbors: Ints, selection: slice | Ints
     ) -> Floats:
-        """Hidden pixels as `_pixels` returns them, before the monotone map."""
+        """Hidden pixels as `_pixels` returns them, before the tone curve."""
         pca = self.hidden_pca
         pixels = x @ pca.components_[:, selection] + pca.mean_[selection]
         if self.detail is not None:
             pixels += self.detail[:, selection][neighbors]
         return np.asarray(pixels)
 
-    def _fit_tones(self, hidden: NDArray[Any], seed: Seed) -> tuple[Floats, Floats]:
-        """The monotone map of hidden pixels: quantiles of drawn and of real ones.
+    def _fit_tone_curve(self, hidden: NDArray[np.float32], seed: Seed) -> _ToneCurve:
+        """The tone curve of hidden pixels.
 
         Some training pictures are completed from all others.
         """
         chosen = seed.child("rows").permutation(len(hidden))[:N_TONE_PICTURES]
-        local_rows = self._local_rows(np.arange(len(hidden)))
-        adjusted = local_rows.neighborhoods(
+        local_sampler = self._local_sampler(np.arange(len(hidden)))
+        adjusted = local_sampler.neighborhoods(
             self.y[chosen], exclude=chosen, max_components=1
         )
         x, picked = sample_neighborhoods(adjusted, 1, BANDWIDTH, seed)
         neighbors = adjusted.row_indices.gather(1, picked)
-        drawn = self._untoned_pixels(x.numpy(), neighbors.numpy(), slice(None))
+        drawn = self._pixels_before_tones(x.numpy(), neighbors.numpy(), slice(None))
         probabilities = np.linspace(0, 1, N_TONE_QUANTILES)
         drawn_quantiles = np.quantile(drawn, probabilities)
         real_quantiles = np.quantile(hidden[chosen.numpy()], probabilities)
         increasing = drawn_quantiles + TONE_INCREMENT * np.arange(N_TONE_QUANTILES)
-        return increasing, real_quantiles
+        return _ToneCurve(increasing, real_quantiles)
 
 
 def _condition_slopes(view: FeatureMap, known_scores: Tensor, x: Tensor) -> Tensor:
@@ -266,11 +273,11 @@ def _condition_slopes(view: FeatureMap, known_scores: Tensor, x: Tensor) -> Tens
     return slopes @ torch.from_numpy(main.T).double()
 
 
-def _fit_pca(rows: NDArray[Any], max_components: int) -> PCA:
+def _fit_pca(rows: NDArray[np.floating], max_components: int) -> PCA:
     n_components = min(max_components, len(rows) - 1, rows.shape[1])
     with np.errstate(invalid="ignore"):  # rows that are all alike
         return PCA(n_components, random_state=0).fit(rows)
 
 
-def _scores(pca: PCA, rows: NDArray[Any]) -> Tensor:
+def _scores(pca: PCA, rows: NDArray[np.float32]) -> Tensor:
     return torch.from_numpy(pca.transform(rows)).double()

@@ -114,6 +114,13 @@ class Layout:
         """d = C·H·W, the number of values of a picture."""
         return math.prod(self.shape)
 
+    @property
+    def max_pixel_value(self) -> int:
+        """The value of the brightest pixel; 1 for floats."""
+        if self.n_pixel_values is None:
+            return 1
+        return self.n_pixel_values - 1
+
     def read(self, X: Any) -> NDArray[Any]:
         """The user's pictures, checked, as pixels (n, C, H, W).
 
@@ -142,10 +149,9 @@ class Layout:
             raise DataError("there are no pictures", "pass at least one")
         is_float = array.dtype.kind == "f"
         if is_float and self.n_pixel_values is not None:
-            last = self.n_pixel_values - 1
             raise DataError(
                 f"pictures are {array.dtype} but the model was fitted on integers "
-                f"0..{last}"
+                f"0..{self.max_pixel_value}"
             )
         if not is_float and self.n_pixel_values is None:
             raise DataError(
@@ -166,7 +172,7 @@ class Layout:
                 )
         elif low < 0 or high >= self.n_pixel_values:
             raise DataError(
-                f"integer pictures must be in 0..{self.n_pixel_values - 1} but range "
+                f"integer pictures must be in 0..{self.max_pixel_value} but range "
                 f"from {low} to {high}",
                 "set n_pixel_values= to one more than the largest possible value",
             )
@@ -207,25 +213,35 @@ class Layout:
         if seed is None:
             x += 0.5
             return x.mul_(2 / self.n_pixel_values).sub_(1)
-        d, n = pixel_points.shape
         if n_total is None:
-            n_total = n
+            n_total = x.shape[1]
         if index_slices is None:
             index_slices = [slice(0, n_total)]
-        # One row of random numbers per pixel, as the pictures are stored: so nothing
-        # has to be transposed.
-        fractions = [
-            seed.uniform_part(
-                d, n_total, part, dtype=torch.float32, device=pixel_points.device
-            )
-            for part in index_slices
-        ]
-        u = fractions[0]
-        if len(fractions) > 1:
-            u = torch.cat(fractions, 1)
+        u = self._fractions(seed, n_total, index_slices, x.device)
         # Without the limit, v + u could round up to v + 1.
         x += u.clamp_(max=1 - self.n_pixel_values * 2.0**-22)
         return x.mul_(2 / self.n_pixel_values).sub_(1)
+
+    def _fractions(
+        self,
+        seed: Seed,
+        n_total: int,
+        index_slices: Sequence[slice],
+        device: torch.device,
+    ) -> Tensor:
+        """The fractions u (d, n) of pictures with these indices among `n_total`."""
+        # One row of random numbers per pixel, as the pictures are stored: so nothing
+        # has to be transposed.
+        parts = []
+        for part in index_slices:
+            parts.append(
+                seed.uniform_part(
+                    self.dimension, n_total, part, dtype=torch.float32, device=device
+                )
+            )
+        if len(parts) == 1:
+            return parts[0]
+        return torch.cat(parts, 1)
 
     def write(self, x: Tensor) -> PictureArray:
         """Columns (d, n) of values to pictures in the user's type and shape."""

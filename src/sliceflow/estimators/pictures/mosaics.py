@@ -115,7 +115,7 @@ class Mosaics:
             part_noise = replace(
                 particle_noise, first=particle_noise.first + part.start
             )
-            x[:, part] += self._sum(pictures[part], classes[part], part_noise)
+            x[:, part] += self._weighted_sum(pictures[part], classes[part], part_noise)
         return x
 
     def decoded_pictures(self, layout: Layout) -> NDArray[Any]:
@@ -141,7 +141,7 @@ class Mosaics:
         index_in_class = (u * by_class.sizes[classes, None]).long()
         return by_class.indices[by_class.starts[classes, None] + index_in_class]
 
-    def _sum(
+    def _weighted_sum(
         self, pictures: Tensor, classes: Tensor, particle_noise: ParticleNoise
     ) -> Tensor:
         """x of the formula: (d, n), for the indices (n, s + 1) of x₁ … x_s and x₀."""

@@ -212,10 +212,10 @@ def plan_pictures(
     options = parameters.options
     layout = data.layout
     n_classes = data.n_classes
-    completes = parameters.known is not None
+    has_known = parameters.known is not None
     sharing = resolve_map_sharing(amplifier, n_classes)
     mosaic_size = choices.choose_mosaic_size(
-        options.start, layout, sharing == "shared", completes
+        options.start, layout, sharing == "shared", has_known
     )
     n_steps = choices.choose_steps_per_stage(
         parameters,
@@ -237,7 +237,7 @@ def plan_pictures(
         mirror=data.mirrored,
         n_particles=allocation.n_particles,
         n_flow_particles=allocation.n_flow_particles,
-        condition_kind=_condition_kind(data, completes),
+        condition_kind=_condition_kind(data, has_known),
         n_classes=n_classes,
         amplifier=amplifier,
         picture_stages=_picture_stages(parameters.schedule, layout, n_steps),
@@ -310,10 +310,10 @@ def _picture_stages(
 
 
 def _condition_kind(
-    data: PictureData, completes: bool
+    data: PictureData, has_known: bool
 ) -> Literal["none", "labels", "clusters", "known"]:
     """Which kind of y the flow is conditioned on."""
-    if completes:
+    if has_known:
         return "known"
     if data.conditions is None:
         return "none"

@@ -6,8 +6,6 @@ remaining step at the seam is spread over the hidden pixels.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_matrix
@@ -28,46 +26,46 @@ SEAM_CORRELATION = 3.0
 class Seam:
     """Where known and hidden pixels meet.
 
-    Pair k of pixels side by side has the known pixel outside[k], an index among all
-    pixels, and the hidden one hidden[k], an index among hidden pixels.
+    Pair k of pixels side by side has the known pixel known_of_pair[k], an index among
+    all pixels, and the hidden one hidden_of_pair[k], an index among hidden pixels.
     """
 
     def __init__(
         self,
-        rows: NDArray[Any],
+        rows: NDArray[np.float32],
         known: Mask,
         shape: tuple[int, int, int],
         smooth: bool,
     ) -> None:
         first, second = _neighboring_pixels(shape)
-        meets = known[first] != known[second]
-        outside = np.where(known[first], first, second)[meets]
-        inside = np.where(known[first], second, first)[meets]
+        is_at_seam = known[first] != known[second]
+        known_side = np.where(known[first], first, second)[is_at_seam]
+        hidden_side = np.where(known[first], second, first)[is_at_seam]
         hidden_index = (~known).cumsum() - 1
-        self.outside = outside
-        self.hidden = hidden_index[inside]
+        self.known_of_pair = known_side
+        self.hidden_of_pair = hidden_index[hidden_side]
 
         # σ² of the differences, in real pictures; a little more, never zero.
-        differences = rows[:, outside] - rows[:, inside]
+        differences = rows[:, known_side] - rows[:, hidden_side]
         self.mean_square = float(np.square(differences).mean()) + 1e-12
 
         self.solver: SuperLU | None = None  # of photographs
         if smooth:
-            is_inner = ~known[first] & ~known[second]
+            are_both_hidden = ~known[first] & ~known[second]
             self.solver = _laplace_solver(
-                hidden_index[first[is_inner]],
-                hidden_index[second[is_inner]],
-                self.hidden,
+                hidden_index[first[are_both_hidden]],
+                hidden_index[second[are_both_hidden]],
+                self.hidden_of_pair,
                 int((~known).sum()),
             )
 
-    def choose(self, rows: NDArray[Any], at_seam: Floats, seed: Seed) -> Ints:
+    def choose(self, rows: NDArray[np.float32], at_seam: Floats, seed: Seed) -> Ints:
         """The indices (m, n) of draws that continue the known pixels of rows (m, d).
 
         One in eight is drawn in proportion to exp(−Σe²/(2tσ²)), for differences e at
         the seam. `at_seam` (m, 8n, pairs) has the hidden pixels of draws there.
         """
-        squares = np.square(at_seam - rows[:, None, self.outside]).sum(2)
+        squares = np.square(at_seam - rows[:, None, self.known_of_pair]).sum(2)
         log_weight = -squares / (2 * SEAM_CORRELATION * self.mean_square)
         # With Gumbel's noise the largest is a draw in proportion to the weights.
         uniform = seed.uniform(*log_weight.shape).numpy()
@@ -77,7 +75,7 @@ class Seam:
         group_starts = np.arange(0, n_draws, DRAWS_PER_COMPLETION)
         return np.asarray(group_starts + groups.argmax(2))
 
-    def blend(self, rows: NDArray[Any], pixels: Floats) -> Floats:
+    def blend(self, rows: NDArray[np.float32], pixels: Floats) -> Floats:
         """Hidden pixels (m, n, hidden) of photographs, joined to rows (m, d).
 
         Laplace's equation spreads the differences at the seam, as in Pérez, Gangnet and
@@ -85,10 +83,11 @@ class Seam:
         """
         if self.solver is None:
             return pixels
-        differences = rows[:, None, self.outside] - pixels[..., self.hidden]
+        known = rows[:, None, self.known_of_pair]
+        differences = known - pixels[..., self.hidden_of_pair]
         m, n, n_pairs = differences.shape
         right_side = np.zeros((pixels.shape[2], m * n))
-        np.add.at(right_side, self.hidden, differences.reshape(-1, n_pairs).T)
+        np.add.at(right_side, self.hidden_of_pair, differences.reshape(-1, n_pairs).T)
         correction = self.solver.solve(right_side).T.reshape(pixels.shape)
         return np.asarray(pixels + correction)
 
@@ -101,15 +100,15 @@ def _neighboring_pixels(shape: tuple[int, int, int]) -> tuple[Ints, Ints]:
     return first, second
 
 
-def _laplace_solver(i: Ints, j: Ints, at_seam: Ints, n: int) -> SuperLU:
+def _laplace_solver(first: Ints, second: Ints, at_seam: Ints, n: int) -> SuperLU:
     """Solves the discrete Laplace equation on n hidden pixels.
 
-    Pixels i and j are side by side. Those `at_seam`, as often as they are listed, have
-    a known neighbor, where the solution is given.
+    Pixels `first` and `second` are side by side. Those `at_seam`, as often as they are
+    listed, have a known neighbor, where the solution is given.
     """
-    degree = np.bincount(np.concatenate((i, j, at_seam)), minlength=n)
+    degree = np.bincount(np.concatenate((first, second, at_seam)), minlength=n)
     diagonal = np.arange(n)
-    values = np.concatenate((degree, -np.ones(2 * len(i))))
-    rows = np.concatenate((diagonal, i, j))
-    columns = np.concatenate((diagonal, j, i))
+    values = np.concatenate((degree, -np.ones(2 * len(first))))
+    rows = np.concatenate((diagonal, first, second))
+    columns = np.concatenate((diagonal, second, first))
     return splu(coo_matrix((values, (rows, columns)), (n, n)).tocsc())
