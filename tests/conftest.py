@@ -5,6 +5,7 @@ Fitted models are made once for all tests of a process: read them, sample from t
 never fit them again. `models.py` says how they are made.
 """
 
+import itertools
 import os
 import signal
 
@@ -139,3 +140,17 @@ def table_run(people, tmp_path_factory):
         result = inside("fit", people, "--constraint", "start <= end", "--out", folder)
     assert result.returncode == 0, result.stderr
     return folder, result
+
+
+@pytest.fixture
+def one_comparison(monkeypatch):
+    """The ways to draw rows that have what is given are compared once, not on twelve
+    splits: for tests of what holds either way.
+    """
+    from sliceflow.estimators.tables import choose_given_draws
+    from sliceflow.estimators.tables.trial_draws import iter_splits
+
+    def first_splits(*args):
+        return itertools.islice(iter_splits(*args), 1)
+
+    monkeypatch.setattr(choose_given_draws, "iter_splits", first_splits)

@@ -24,7 +24,6 @@ import today
 import unet
 import verbatim
 from judge import Judge
-from paper import __main__ as paper
 from posterior_tasks import TASKS
 
 from sliceflow.metrics import calibration
@@ -335,6 +334,8 @@ def test_the_network_and_the_flow_are_compared(tmp_path):
 
 @pytest.mark.slow
 def test_the_papers_tables_and_figures_are_written(tmp_path):
+    from paper import __main__ as paper  # it imports pyplot, which takes a second
+
     names = ["figure1", "figure4", "figure5", "table2", "printed"]
     rows = paper.main([*names, "--scale", "tiny", "--out", str(tmp_path)])
     assert {round(row["longest direction"], 4) for row in rows["figure1"]} == {1}
@@ -350,5 +351,7 @@ def test_the_papers_tables_and_figures_are_written(tmp_path):
 
 @pytest.mark.slow
 def test_the_rest_of_the_paper_is_written(tmp_path):
+    from paper import __main__ as paper
+
     rows = paper.main(["--scale", "tiny", "--out", str(tmp_path)])
     assert list(rows) == list(paper.COMMANDS)

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 import sliceflow
+from running import few_trees
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -57,7 +58,8 @@ def test_the_examples_compile():
     ],
     ids=lambda p: str(p.relative_to(ROOT)),
 )
-def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
+def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch, one_comparison):
+    """Their trials and measures are short: the results of examples do not need them."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -65,8 +67,9 @@ def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
     for data in page.parent.glob("*.csv"):
         shutil.copy(data, tmp_path)
     namespace = {"__name__": "example"}
-    for block in blocks(page):
-        exec(compile(block, str(page), "exec"), namespace)
+    with few_trees():
+        for block in blocks(page):
+            exec(compile(block, str(page), "exec"), namespace)
 
 
 def test_pages_name_no_folder_of_the_machine_they_were_made_on():

@@ -506,20 +506,31 @@ CSV = "age,city,visits,note\n" + "".join(
 )
 
 
-class TestTables:
-    def until(self, here, state):
-        for _ in range(1200):
-            shown = here.said("table")
-            if shown["state"] not in ("reading", "fitting"):
-                break
-            time.sleep(0.1)
-        assert shown["state"] == state, shown
-        return shown
+def until(here, state):
+    """What the tab of a table shows when it has nothing to do: it is in this state."""
+    for _ in range(1200):
+        shown = here.said("table")
+        if shown["state"] not in ("reading", "fitting"):
+            break
+        time.sleep(0.1)
+    assert shown["state"] == state, shown
+    return shown
 
+
+@pytest.fixture(scope="module")
+def with_table():
+    """A server that has read its first table, which `first` shows."""
+    asked = Asked()
+    asked.first = until(asked, "columns")
+    yield asked
+    asked.close()
+
+
+class TestTables:
     @pytest.mark.slow
-    def test_a_table_from_file_to_new_rows(self, here):
-        here.said("table/upload", CSV.encode(), words="name=people.csv")
-        shown = self.until(here, "columns")
+    def test_a_table_from_file_to_new_rows(self, with_table):
+        with_table.said("table/upload", CSV.encode(), words="name=people.csv")
+        shown = until(with_table, "columns")
         kinds = {row["column"]: row["kind"] for row in shown["columns"]}
         assert kinds == {
             "age": "integer",
@@ -533,9 +544,9 @@ class TestTables:
             "columns": {"note": "drop", "visits": "category"},
             "constraints": ["age >= 20"],
         }
-        here.said("table/fit", asked)
-        self.until(here, "fitted")
-        status, headers, page = here.get("api/table/report")
+        with_table.said("table/fit", asked)
+        until(with_table, "fitted")
+        status, headers, page = with_table.get("api/table/report")
         assert status == 200
         assert "script" not in headers["Content-Security-Policy"]
         for word in (
@@ -545,21 +556,21 @@ class TestTables:
             "age &gt;= 20",
         ):
             assert word in page.decode()
-        _, headers, rows = here.post("table/samples", {"n": 25, "seed": 3})
+        _, headers, rows = with_table.post("table/samples", {"n": 25, "seed": 3})
         lines = rows.decode().splitlines()
         assert lines[0] == "age,city,visits"
         assert len(lines) == 26
-        assert here.post("table/samples", {"n": 25, "seed": 3})[2] == rows
-        given = here.post(
+        assert with_table.post("table/samples", {"n": 25, "seed": 3})[2] == rows
+        given = with_table.post(
             "table/samples", {"n": 5, "seed": 3, "given": {"city": "Rome"}}
         )[2]
         assert {line.split(",")[1] for line in given.decode().splitlines()[1:]} == {
             "Rome"
         }
-        assert "Paris" in here.error(
+        assert "Paris" in with_table.error(
             "table/samples", {"n": 5, "seed": 3, "given": {"city": "Paris"}}
         )
-        assert here.post("table/imputed", {"seed": 0})[0] == 200
+        assert with_table.post("table/imputed", {"seed": 0})[0] == 200
         for wrong in (
             {"n": 0},
             {"n": 10**9},
@@ -567,28 +578,28 @@ class TestTables:
             {"n": 1, "seed": -1},
             {"n": 1, "given": 3},
         ):
-            assert here.error("table/samples", {"seed": 0} | wrong)
-        here.said(
+            assert with_table.error("table/samples", {"seed": 0} | wrong)
+        with_table.said(
             "table/fit", {"columns": {"note": "integer"}}
         )  # the library's own words
-        assert "is text such as" in self.until(here, "columns")["error"]
+        assert "is text such as" in until(with_table, "columns")["error"]
 
     @pytest.mark.slow
-    def test_a_fit_is_cancelled_or_dies_and_is_done_again(self, here):
-        here.said("table/upload", CSV.encode(), words="name=people.csv")
-        self.until(here, "columns")
-        here.said("table/fit", {"columns": {"note": "drop"}})
-        shown = here.said("table/cancel")
+    def test_a_fit_is_cancelled_or_dies_and_is_done_again(self, with_table):
+        with_table.said("table/upload", CSV.encode(), words="name=people.csv")
+        until(with_table, "columns")
+        with_table.said("table/fit", {"columns": {"note": "drop"}})
+        shown = with_table.said("table/cancel")
         assert shown["state"] == "columns"
         assert shown["note"] == "Cancelled."
         assert shown["kinds"] == {"note": "drop"}
         none = "there is no fitted table; fit one first"
-        assert here.error("table/samples", {"n": 1, "seed": 0}) == none
-        here.said("table/fit", {"columns": {"note": "drop"}})
-        here.table._process.kill()
-        assert "ended by itself" in self.until(here, "columns")["error"]
-        here.said("table/fit", {"columns": {"note": "drop"}})
-        self.until(here, "fitted")
+        assert with_table.error("table/samples", {"n": 1, "seed": 0}) == none
+        with_table.said("table/fit", {"columns": {"note": "drop"}})
+        with_table.table._process.kill()
+        assert "ended by itself" in until(with_table, "columns")["error"]
+        with_table.said("table/fit", {"columns": {"note": "drop"}})
+        until(with_table, "fitted")
 
     def test_a_second_file_waits_its_turn(self, tab):
         tab.upload(serving.Request({"name": "a.csv"}, b"a\n1\n"))
@@ -615,14 +626,12 @@ class TestTables:
             tab.samples(serving.Request({}, b'{"n": 1, "seed": 0}')).body == b"a\n1\n"
         )
 
-    def test_there_is_a_table_at_first(self):
-        asked = Asked()
-        shown = self.until(asked, "columns")
+    def test_there_is_a_table_at_first(self, with_table):
+        shown = with_table.first
         assert (shown["name"], shown["rows"]) == ("wine.csv", 178)
         assert {row["column"]: row["kind"] for row in shown["columns"]}[
             "kind"
         ] == "category"
-        asked.close()
 
     @pytest.mark.parametrize(
         ("body", "words"),
@@ -632,21 +641,23 @@ class TestTables:
             (b"a,b\n1,2,3,4\n", "row 2 has 4 cells"),
         ],
     )
-    def test_a_broken_table_gets_the_librarys_own_message(self, here, body, words):
-        here.said("table/upload", body, words="name=broken.csv")
-        shown = self.until(here, "empty")
+    def test_a_broken_table_gets_the_librarys_own_message(
+        self, with_table, body, words
+    ):
+        with_table.said("table/upload", body, words="name=broken.csv")
+        shown = until(with_table, "empty")
         assert words in shown["error"]
         assert "/tmp" not in shown["error"]
 
-    def test_a_bad_cell_is_named_by_its_row_in_the_file(self, here):
+    def test_a_bad_cell_is_named_by_its_row_in_the_file(self, with_table):
         lines = ["a,b", *(f"{i},{i % 7}" for i in range(150))]
         lines[9] = "oops,3"
-        here.said("table/upload", "\n".join(lines).encode(), words="name=t.csv")
-        column, _ = self.until(here, "columns")["columns"]
+        with_table.said("table/upload", "\n".join(lines).encode(), words="name=t.csv")
+        column, _ = until(with_table, "columns")["columns"]
         assert (column["kind"], column["refused"]) == ("drop", True)
         assert "row 10 of the file, column 'a': the cell holds 'oops'" in column["note"]
-        here.said("table/fit", {"columns": {"a": "continuous"}})
-        error = self.until(here, "columns")["error"]
+        with_table.said("table/fit", {"columns": {"a": "continuous"}})
+        error = until(with_table, "columns")["error"]
         assert "row 10 of the file, column 'a': the cell holds 'oops'" in error
         assert error.endswith("; fix the cells, or choose category for a")
 

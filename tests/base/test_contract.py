@@ -93,9 +93,21 @@ def has_none(value):
     return value is None or (isinstance(value, tuple) and None in value)
 
 
-@pytest.fixture(params=CASES)
-def case(request):
-    return CASES[request.param]()
+@pytest.fixture(params=CASES, scope="module")
+def name(request):
+    return request.param
+
+
+@pytest.fixture
+def case(name):
+    return CASES[name]()
+
+
+@pytest.fixture(scope="module")
+def fitted_flow(name):
+    """The estimator of a case, fitted to its first rows. Tests change nothing of it."""
+    case = CASES[name]()
+    return case.estimator.fit(case.first)
 
 
 def as_array(rows):
@@ -107,22 +119,20 @@ def assert_same_samples(one, other):
     np.testing.assert_array_equal(samples, as_array(other.sample(7, random_state=1)))
 
 
-def test_a_clone_has_the_same_parameters_and_is_not_fitted(case):
-    copy = clone(case.estimator.fit(case.first))
-    assert copy.get_params() == case.estimator.get_params()
+def test_a_clone_has_the_same_parameters_and_is_not_fitted(fitted_flow):
+    copy = clone(fitted_flow)
+    assert copy.get_params() == fitted_flow.get_params()
     with pytest.raises(NotFittedError):
         copy.sample(1)
 
 
-def test_the_same_seed_gives_the_same_model(case):
-    assert_same_samples(
-        clone(case.estimator).fit(case.first), case.estimator.fit(case.first)
-    )
+def test_the_same_seed_gives_the_same_model(case, fitted_flow):
+    assert_same_samples(case.estimator.fit(case.first), fitted_flow)
 
 
-def test_the_plan_is_what_the_fit_does(case):
+def test_the_plan_is_what_the_fit_does(case, fitted_flow):
     plan = case.estimator.plan(case.first)
-    fitted_plan = case.estimator.fit(case.first).plan_
+    fitted_plan = fitted_flow.plan_
     if isinstance(
         case.estimator, SlicedDensity
     ):  # trials choose how mixtures are fitted
@@ -137,11 +147,10 @@ def test_the_plan_is_what_the_fit_does(case):
     assert "<table" in plan._repr_html_()
 
 
-def test_a_loaded_model_and_a_pickled_one_give_the_same_samples(case, tmp_path):
-    flow = case.estimator.fit(case.first)
-    flow.save(tmp_path / "model")
-    assert_same_samples(flow, sliceflow.load(tmp_path / "model"))
-    assert_same_samples(flow, pickle.loads(pickle.dumps(flow)))
+def test_a_loaded_model_and_a_pickled_one_give_the_same_samples(fitted_flow, tmp_path):
+    fitted_flow.save(tmp_path / "model")
+    assert_same_samples(fitted_flow, sliceflow.load(tmp_path / "model"))
+    assert_same_samples(fitted_flow, pickle.loads(pickle.dumps(fitted_flow)))
 
 
 def test_rows_that_are_added_are_as_if_fitted_together(case):
@@ -149,15 +158,15 @@ def test_rows_that_are_added_are_as_if_fitted_together(case):
     assert_same_samples(grown, case.estimator.fit(case.all_rows))
 
 
-def test_rows_that_are_forgotten_are_as_if_never_seen(case):
-    shrunk = clone(case.estimator).fit(case.all_rows).forget(case.second)
-    assert_same_samples(shrunk, case.estimator.fit(case.first))
+def test_rows_that_are_forgotten_are_as_if_never_seen(case, fitted_flow):
+    shrunk = case.estimator.fit(case.all_rows).forget(case.second)
+    assert_same_samples(shrunk, fitted_flow)
 
 
-def test_a_single_row_is_added_and_forgotten(case):
-    flow = clone(case.estimator).fit(case.first)
+def test_a_single_row_is_added_and_forgotten(case, fitted_flow):
+    flow = case.estimator.fit(case.first)
     flow.partial_fit(case.second[:1]).forget(case.second[:1])
-    assert_same_samples(flow, case.estimator.fit(case.first))
+    assert_same_samples(flow, fitted_flow)
 
 
 def test_a_fit_that_fails_leaves_the_old_model(case):
@@ -179,6 +188,6 @@ def test_listeners_hear_of_every_step_and_the_history_has_them(case):
 
 
 @pytest.mark.parametrize("n", [0, -1, 1.5, "three"])
-def test_a_number_of_samples_that_is_none_is_refused(case, n):
+def test_a_number_of_samples_that_is_none_is_refused(fitted_flow, n):
     with pytest.raises(ValueError, match="n="):
-        case.estimator.fit(case.first).sample(n)
+        fitted_flow.sample(n)

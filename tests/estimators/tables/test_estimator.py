@@ -556,7 +556,7 @@ def check_imputed(flow, frame, is_chosen):
 
 
 # A smaller table takes minutes to find, and each example is three fits.
-@settings(phases=[Phase.generate], max_examples=6)
+@settings(phases=[Phase.generate], max_examples=4)
 @given(frame=tables(), data=st.data())
 # Of few rows, and of cells that stay empty:
 @pytest.mark.filterwarnings("ignore::UserWarning")

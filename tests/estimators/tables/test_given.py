@@ -493,7 +493,7 @@ def test_several_values_may_be_of_any_library(people_flow, several):
 
 
 @pytest.mark.parametrize("value", [np.array(30), np.int64(30), torch.tensor(30)])
-def test_a_value_may_be_an_array_without_axes(people_flow, value):
+def test_a_value_may_be_an_array_without_axes(people_flow, value, one_comparison):
     for given, same in ((value, 30), ([value], [30]), ((value, None), (30, None))):
         pd.testing.assert_frame_equal(
             people_flow.sample(5, given={"age": given}, random_state=0),
@@ -501,7 +501,7 @@ def test_a_value_may_be_an_array_without_axes(people_flow, value):
         )
 
 
-def test_the_ends_of_a_range_of_dates_are_compared_as_dates(rng):
+def test_the_ends_of_a_range_of_dates_are_compared_as_dates(rng, one_comparison):
     days = pd.to_timedelta(rng.integers(0, 1000, 200), "D")
     texts = (pd.Timestamp("2020-01-01") + days).strftime("%d.%m.%Y")
     flow = fit(pd.DataFrame({"since": texts}), kinds={"since": "datetime:%d.%m.%Y"})
