@@ -129,13 +129,13 @@ def test_a_summary_is_used_where_rows_left_out_are_more_likely_with_it():
     assert plain.settings.n_features == 0, "columns are kept where they are better"
 
 
-SAME = np.full((300, 1), 3.0)
-NORMAL = np.random.default_rng(0).normal(size=(300, 1))
+SAME = np.full((150, 1), 3.0)
+NORMAL = np.random.default_rng(0).normal(size=(150, 1))
 COLUMNS = {
     "constant": SAME,
     "constant beside another": np.hstack((NORMAL, SAME)),
     "duplicated": np.hstack((NORMAL, NORMAL)),
-    "discrete": np.random.default_rng(1).integers(0, 3, (300, 2)).astype(float),
+    "discrete": np.random.default_rng(1).integers(0, 3, (150, 2)).astype(float),
 }
 
 
