@@ -129,13 +129,13 @@ def test_a_summary_is_used_where_rows_left_out_are_more_likely_with_it():
     assert plain.settings.n_features == 0, "columns are kept where they are better"
 
 
-SAME = np.full((300, 1), 3.0)
-NORMAL = np.random.default_rng(0).normal(size=(300, 1))
+SAME = np.full((150, 1), 3.0)
+NORMAL = np.random.default_rng(0).normal(size=(150, 1))
 COLUMNS = {
     "constant": SAME,
     "constant beside another": np.hstack((NORMAL, SAME)),
     "duplicated": np.hstack((NORMAL, NORMAL)),
-    "discrete": np.random.default_rng(1).integers(0, 3, (300, 2)).astype(float),
+    "discrete": np.random.default_rng(1).integers(0, 3, (150, 2)).astype(float),
 }
 
 
@@ -201,13 +201,16 @@ def test_a_condition_beyond_the_reach_of_the_rows_warns_and_one_within_does_not(
     assert found[0].filename == __file__
 
 
-SOUND = fit_local_sampler(Seed(0).normal(60, 2), Seed(1).normal(60, 3))
+@pytest.fixture(scope="module")
+def sound():
+    """A sampler of sixty rows."""
+    return fit_local_sampler(Seed(0).normal(60, 2), Seed(1).normal(60, 3))
 
 
-def test_another_k_or_bandwidth_samples_as_if_the_index_was_built_anew():
+def test_another_k_or_bandwidth_samples_as_if_the_index_was_built_anew(sound):
     (y0,) = tensors([[0.0, 0.0, 0.0]])
-    other = SOUND.with_k(20).with_bandwidth(0.5)
-    anew = LocalSampler(SOUND.x, SOUND.y, other.settings)
+    other = sound.with_k(20).with_bandwidth(0.5)
+    anew = LocalSampler(sound.x, sound.y, other.settings)
     assert (other.settings.k, other.settings.bandwidth) == (20, 0.5)
     samples, _ = other.sample(y0, 5, Seed(0))
     assert torch.equal(samples, anew.sample(y0, 5, Seed(0))[0])
@@ -225,10 +228,10 @@ def test_another_k_or_bandwidth_samples_as_if_the_index_was_built_anew():
     ],
     ids=str,
 )
-def test_damaged_settings_are_refused(changes):
-    SOUND.check_saved()
+def test_damaged_settings_are_refused(changes, sound):
+    sound.check_saved()
     with pytest.raises(ValueError, match="local"):
-        replace(SOUND, settings=replace(SOUND.settings, **changes)).check_saved()
+        replace(sound, settings=replace(sound.settings, **changes)).check_saved()
 
 
 def test_few_rows_of_many_columns_have_no_summary(monkeypatch, rng):

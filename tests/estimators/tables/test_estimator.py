@@ -556,15 +556,17 @@ def check_imputed(flow, frame, is_chosen):
 
 
 # A smaller table takes minutes to find, and each example is three fits.
-@settings(phases=[Phase.generate], max_examples=4)
+@settings(phases=[Phase.generate], max_examples=3)
 @given(frame=tables(), data=st.data())
+@pytest.mark.parametrize(
+    ("rules", "tree_settings"),
+    [(RULES, None), ((), (3, 2.0, 5))],
+    ids=["with rules", "from near rows"],
+)
 # Of few rows, and of cells that stay empty:
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_any_table_comes_back(frame, data, tmp_path_factory):
+def test_any_table_comes_back(rules, tree_settings, frame, data, tmp_path_factory):
     file = tmp_path_factory.mktemp("any") / "m"
-    with_rules = (RULES, None)
-    from_near_rows = ((), (3, 2.0, 5))
-    rules, tree_settings = data.draw(st.sampled_from([with_rules, from_near_rows]))
     texts = [name for name in frame if name.startswith(("text", "code"))]
 
     def fitted(rows):
