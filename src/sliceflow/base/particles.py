@@ -96,9 +96,9 @@ class ParticleAllocation:
             kept_user_y = conditions.y[indices.numpy()]
         row_y = conditions.flow_y(sharing)
         if row_y is None:
-            n_flow_particles = (
-                max(n_particles, MIN_PARTICLES) if stores_maps else n_particles
-            )
+            n_flow_particles = n_particles
+            if stores_maps:
+                n_flow_particles = max(n_particles, MIN_PARTICLES)
             return cls(n_particles, n_flow_particles, kept_user_y=kept_user_y)
 
         y = row_y.take(indices)
@@ -106,14 +106,9 @@ class ParticleAllocation:
             y = y.concatenate(
                 y_of_added_particles(y_p=y, y_q=row_y, seed=seed.child("further"))
             )
-        order = None
-        if len(y) > n_particles:
-            order = Permutation(mixing_seed.permutation(len(y)))
-            y = y.take(order.forward)
-        if isinstance(y, SeparateClassIndices):
-            by_class = Permutation.sorting_classes(y)
-            order = by_class if order is None else order.then(by_class)
-            y = by_class.reorder(y)
+        order = _flow_order(y, n_particles, mixing_seed)
+        if order is not None:
+            y = order.reorder(y)
         return cls(n_particles, len(y), sharing, kept_user_y, row_y, y, order)
 
     @property
@@ -155,3 +150,19 @@ class ParticleAllocation:
             point_indices = self.order.back
         own_indices = point_indices[own_kept.slice].to(x.device)
         return Cloud(ranks.gather_points(x, own_indices), y)
+
+
+def _flow_order(y: FlowY, n_kept: int, mixing_seed: Seed) -> Permutation | None:
+    """From the user's order of particles with this y to the flow's.
+
+    The first `n_kept` are kept, and mixed with the others; without others they are in
+    random order. None if both orders are the same.
+    """
+    mixed = None
+    if len(y) > n_kept:
+        mixed = Permutation(mixing_seed.permutation(len(y)))
+        y = mixed.reorder(y)
+    if not isinstance(y, SeparateClassIndices):
+        return mixed
+    by_class = Permutation.sorting_classes(y)
+    return by_class if mixed is None else mixed.then(by_class)

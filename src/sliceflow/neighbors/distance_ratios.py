@@ -86,7 +86,7 @@ def choose_bandwidth(
 
     Returns
     -------
-    bandwidth : h, in units that `draw` decides; the largest that is tried if no draws
+    bandwidth : in units that `draw` decides; the largest that is tried if no draws
     are far enough, 0 if no rows differ
     """
     measured = _measure_rows(row_sets)

@@ -84,7 +84,7 @@ class LocalSettings:
     """The settings that a fit chooses for rows, and that a file keeps beside them."""
 
     k: Count  # neighbors of a condition
-    # h, how far samples go along their neighbors
+    # How far samples go along their neighbors
     bandwidth: Annotated[float, Between(0, 100)]
     # (l + n_features, m): distances are those of features of y, times this
     projection: Annotated[Tensor, ArraySpec("f m", "float64")] = field(repr=False)

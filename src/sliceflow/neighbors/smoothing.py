@@ -65,7 +65,7 @@ class ClassNeighbors:
     def _along_neighbors(
         self, bandwidth: float, times: int, seed: Seed, stride: int
     ) -> Tensor:
-        """Rows plus a Gaussian of their neighbors, times h: (n, times, d)."""
+        """Rows plus a Gaussian of their neighbors times `bandwidth`: (n, times, d)."""
         x = self.x[::stride]
         neighbors = self.neighbors[::stride]
         n, d = x.shape
@@ -103,7 +103,7 @@ def find_class_neighbors(x: Tensor, y: FlowY | None, k: int) -> list[ClassNeighb
 
 
 def choose_smoothing_bandwidth(classes: Sequence[ClassNeighbors]) -> float:
-    """The least h whose draws are no nearer to rows than rows are to each other."""
+    """The least bandwidth whose draws are no nearer to rows than rows are to each other."""
     n = sum(len(group.x) for group in classes)
     times = math.ceil(_N_TRIED_DRAWS / n)
     stride = max(1, n // _N_TRIED_DRAWS)
