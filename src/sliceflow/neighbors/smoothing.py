@@ -103,7 +103,7 @@ def find_class_neighbors(x: Tensor, y: FlowY | None, k: int) -> list[ClassNeighb
 
 
 def choose_smoothing_bandwidth(classes: Sequence[ClassNeighbors]) -> float:
-    """The least bandwidth whose draws are no nearer to rows than rows are to each other."""
+    """The least bandwidth whose draws are as far from rows as rows are apart."""
     n = sum(len(group.x) for group in classes)
     times = math.ceil(_N_TRIED_DRAWS / n)
     stride = max(1, n // _N_TRIED_DRAWS)
