@@ -238,8 +238,8 @@ def test_a_column_that_is_constant_in_a_class_is_spread_there(
     from a tenth of that; here there are ten steps. With 40 seeds, the median distance
     was 0.01 at most: fewer than one run in 1,000 fails.
     """
-    X = rng.normal(size=(600, 3))
-    y = np.where(np.arange(600) < 40, "few", "many")
+    X = rng.normal(size=(410, 2))
+    y = np.where(np.arange(410) < 40, "few", "many")
     X[:n_equal, 1] = 7.0  # less than a tenth of all rows
     message = "column 1: many rows of class 'few' have the same value.*the class"
     with pytest.warns(DataWarning, match=message):
