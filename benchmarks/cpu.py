@@ -36,7 +36,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from sliceflow.engine import frames, transports
-from sliceflow.engine.batches import Target, make_batches
+from sliceflow.engine.batches import DataTarget, make_batches
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.flow import FlowSpec, ParticleNoise, simulate
 from sliceflow.engine.random import Seed
@@ -157,7 +157,7 @@ def engine_steps(
     batches = make_batches(
         x.shape[1], rows.shape[1], transport.batch_size, seed.child("batches")
     )
-    target = Target.from_cloud(Cloud(rows), batches)
+    target = DataTarget.from_cloud(Cloud(rows), batches)
     simulate(flow, cloud, target, ParticleNoise(seed))
 
 

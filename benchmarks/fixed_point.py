@@ -41,7 +41,7 @@ from sklearn.datasets import make_moons
 
 from sliceflow.datasets import PictureSet
 from sliceflow.devices import resolve_device
-from sliceflow.engine.batches import Target, make_batches
+from sliceflow.engine.batches import DataTarget, make_batches
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.flow import FlowSpec, ParticleNoise, simulate
 from sliceflow.engine.frames import FrameKind, Orthogonal
@@ -119,7 +119,7 @@ def run_flow(
         flow.seed.child("batches"),
         device,
     )
-    fitted = Target.from_cloud(Cloud(target), batches)
+    fitted = DataTarget.from_cloud(Cloud(target), batches)
     simulate(flow, cloud, fitted, ParticleNoise(Seed(0)), listeners=(count_step,))
     return cloud.x.T.cpu().numpy(), n_steps_done
 

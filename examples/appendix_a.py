@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from matplotlib.patches import Patch
 
-from sliceflow.engine.batches import Target, make_batches
+from sliceflow.engine.batches import DataTarget, make_batches
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import ContinuousY
 from sliceflow.engine.events import Event
@@ -103,7 +103,7 @@ def run(
         y_p=particles.y,
         y_q=data.y,
     )
-    target = Target.from_cloud(data, batches)
+    target = DataTarget.from_cloud(data, batches)
     simulate(flow, particles, target, ParticleNoise(Seed(2)), listeners=[keep])
     return moments
 

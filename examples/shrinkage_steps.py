@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 
-from sliceflow.engine.batches import Target
+from sliceflow.engine.batches import DataTarget
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.events import Event
 from sliceflow.engine.flow import FlowSpec, ParticleNoise, simulate
@@ -54,7 +54,7 @@ def trajectory(
     flow = FlowSpec([stage], seed.child("flow"))
     if kappa > 0:
         flow = shrunk_flow(flow, kappa, inverse_sample_sizes(x.shape[1], data.shape[1]))
-    target = Target.from_cloud(Cloud(data))
+    target = DataTarget.from_cloud(Cloud(data))
     simulate(
         flow, particles, target, ParticleNoise(seed.child("noise")), listeners=(keep,)
     )

@@ -56,7 +56,7 @@ def pictures(n_knots: int = 16, **changes: Any) -> ImageFlow:
 def picture_plan(**changes: Any) -> PicturePlan:
     """A plan of gray pictures of 6×6 pixels, as a fit of 40 particles could have it."""
     plan: Any = dict(
-        device="cpu", n_pictures=30, mirror=False, n_particles=40, n_flow_particles=40
+        device="cpu", n_pictures=30, mirror=False, n_particles=40, n_moved_particles=40
     )
     plan |= dict(
         condition_kind="none",

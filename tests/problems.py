@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from sliceflow.engine.batches import Batch, Target, make_batches
+from sliceflow.engine.batches import Batch, DataTarget, make_batches
 from sliceflow.engine.clouds import Cloud, PointSelection
 from sliceflow.engine.encoded_y import ClassSlices, SeparateClassIndices
 from sliceflow.engine.flow import FlowSpec
@@ -80,7 +80,7 @@ def sorted_classes(slices: ClassSlices) -> SeparateClassIndices:
     return SeparateClassIndices(classes, len(slices), slices)
 
 
-def target_for(flow: FlowSpec, particles: Cloud, data: Cloud) -> Target:
+def target_for(flow: FlowSpec, particles: Cloud, data: Cloud) -> DataTarget:
     """The data as a target, weighted and in batches as the first stage needs them."""
     y_p = None
     y_q = None
@@ -96,4 +96,4 @@ def target_for(flow: FlowSpec, particles: Cloud, data: Cloud) -> Target:
         y_p=y_p,
         y_q=y_q,
     )
-    return Target.from_cloud(data, batches)
+    return DataTarget.from_cloud(data, batches)

@@ -13,7 +13,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
-from sliceflow.engine.batches import Target
+from sliceflow.engine.batches import DataTarget
 from sliceflow.engine.flow import FlowState, Step
 from sliceflow.engine.frames import Frame
 
@@ -202,7 +202,7 @@ def test_the_page_shows_these_floors_and_files_that_exist():
 # What the names in the page's loop stand for.
 TYPES_IN_LOOP = {
     "step": Step,
-    "target": Target,
+    "target": DataTarget,
     "frame": Frame,
     "state": FlowState,
 }

@@ -198,7 +198,7 @@ def test_a_fit_does_what_its_plan_says(kind, fitted):
     flow = fitted(kind)
     assert plan == as_planned(flow.plan_)
     if plan.method != "local":  # nothing flows
-        assert plan.n_flow_particles >= plan.n_particles
+        assert plan.n_moved_particles >= plan.n_particles
     assert plan.nbytes > 0
     for field in dataclasses.fields(plan):
         value = getattr(plan, field.name)

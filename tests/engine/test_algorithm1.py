@@ -15,7 +15,7 @@ import torch
 from models import picture_plan
 from problems import target_for
 from sliceflow import ImageOptions
-from sliceflow.engine.batches import Target
+from sliceflow.engine.batches import DataTarget
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import ClassIndices, ContinuousY
 from sliceflow.engine.flow import FlowSpec, ParticleNoise, replay, simulate
@@ -255,7 +255,7 @@ def test_a_picture_stage_follows_algorithm_1_with_patches(
     seen = []
     particles = Cloud(as_points(x), ClassIndices(classes_p) if labels else None)
     y = ClassIndices(classes_q) if labels else None
-    target = Target(
+    target = DataTarget(
         lambda step: Cloud(as_points(noisy[step.step_index]), y),
         reloads_every_step=True,
     )

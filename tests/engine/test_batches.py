@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sliceflow.engine.batches import (
     WHOLE_BATCH,
     Batches,
-    Target,
+    DataTarget,
     make_batches,
     point_weights,
 )
@@ -207,7 +207,7 @@ def moved(particles, data):
     particles = replace(particles, x=particles.x.clone())
     flow = engine(len(particles.class_slices))
     return particles, simulate(
-        flow, particles, Target.from_cloud(data), ParticleNoise(Seed(0))
+        flow, particles, DataTarget.from_cloud(data), ParticleNoise(Seed(0))
     )
 
 
@@ -221,7 +221,7 @@ def test_classes_apart_are_one_flow_for_each_class():
         alone = Cloud(particles.x[:, own].clone())
         flow = replace(engine(3), condition_dim=0)
         steps = simulate(
-            flow, alone, Target.from_cloud(data.part(other)), ParticleNoise(Seed(0))
+            flow, alone, DataTarget.from_cloud(data.take(other)), ParticleNoise(Seed(0))
         )
         assert torch.allclose(together.x[:, own], alone.x, atol=1e-6)
         for step, single in zip(model, steps, strict=True):
@@ -249,7 +249,7 @@ def test_data_are_loaded_once_a_stage_or_anew_for_every_step():
         simulate(
             flow,
             cloud(60),
-            Target(load_data, reloads_every_step=every_step),
+            DataTarget(load_data, reloads_every_step=every_step),
             ParticleNoise(Seed(0)),
         )
         assert loaded == wanted
@@ -270,7 +270,7 @@ def test_separate_classes_are_counted_once_however_often_data_are_loaded(monkeyp
 
     monkeypatch.setattr(ClassSlices, "from_class_indices", count)
     batches = make_batches(100, 50, None, Seed(0), y_p=particles.y, y_q=shuffled.y)
-    target = Target(lambda step: shuffled, lambda: batches, reloads_every_step=True)
+    target = DataTarget(lambda step: shuffled, lambda: batches, reloads_every_step=True)
     flow = replace(engine(2), max_projection_bytes=1)
     assert sum(stage.n_steps for stage in flow.stages) > 2
     simulate(flow, particles, target, ParticleNoise(Seed(0)))
@@ -292,7 +292,9 @@ def test_batches_take_turns_over_all_stages():
     simulate(
         flow,
         cloud(60),
-        Target.from_cloud(cloud(50), Batches([PointSelection(part) for part in parts])),
+        DataTarget.from_cloud(
+            cloud(50), Batches([PointSelection(part) for part in parts])
+        ),
         ParticleNoise(Seed(0)),
     )
     assert seen == [(parts[turn % 3], 20) for turn in range(4)]

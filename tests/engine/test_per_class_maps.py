@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from problems import batch_of_classes, sorted_classes
-from sliceflow.engine.batches import Target
+from sliceflow.engine.batches import DataTarget
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.compression import compress_maps
 from sliceflow.engine.encoded_y import ClassIndices, ClassSlices
@@ -190,7 +190,7 @@ def test_a_flow_with_maps_per_class_is_the_flow_of_each_class_alone(rng):
     ]
     flow = FlowSpec(stages, Seed(0), condition_dim=3, amplifier=np.inf)
     particles = Cloud(x.clone(), sorted_classes(slices_p))
-    target = Target.from_cloud(Cloud(data, sorted_classes(slices_q)))
+    target = DataTarget.from_cloud(Cloud(data, sorted_classes(slices_q)))
     model = simulate(flow, particles, target, ParticleNoise(Seed(1)))
     samples = Cloud(fresh.clone(), sorted_classes(fresh_slices))
     replay(flow, model, samples, ParticleNoise(Seed(2)))
@@ -202,7 +202,7 @@ def test_a_flow_with_maps_per_class_is_the_flow_of_each_class_alone(rng):
             assert torch.allclose(samples.x[:, points], fresh[:, points])
             continue
         alone = Cloud(x[:, points_p].clone())
-        own_target = Target.from_cloud(Cloud(data[:, points_q]))
+        own_target = DataTarget.from_cloud(Cloud(data[:, points_q]))
         own_model = simulate(unconditional, alone, own_target, ParticleNoise(Seed(1)))
         assert torch.allclose(particles.x[:, points_p], alone.x)
         own_samples = Cloud(fresh[:, points].clone())
@@ -222,7 +222,7 @@ def test_particles_in_any_order_are_replayed_as_if_they_were_sorted_by_class(rng
     model = simulate(
         flow,
         Cloud(x[:, by_class], sorted_classes(slices)),
-        Target.from_cloud(Cloud(data, sorted_classes(slices))),
+        DataTarget.from_cloud(Cloud(data, sorted_classes(slices))),
         ParticleNoise(Seed(1)),
     )
     in_order = Cloud(x[:, by_class], sorted_classes(slices))
@@ -246,7 +246,7 @@ def test_the_noise_of_a_particle_does_not_depend_on_the_classes_of_others(rng):
     stages = [Stage("flow", Orthogonal(), 4, SortedTransport(), max_knots=32)]
     flow = FlowSpec(stages, Seed(0), condition_dim=3, amplifier=np.inf, entropy=0.01)
     fitted = Cloud(torch.from_numpy(rng.normal(size=(3, 90))), by_class)
-    target = Target.from_cloud(data)
+    target = DataTarget.from_cloud(data)
     model = simulate(flow, fitted, target, ParticleNoise(Seed(1)))
 
     x = torch.from_numpy(rng.normal(size=(3, 90)))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from problems import batch_of_classes
-from sliceflow.engine.batches import Batch, Target
+from sliceflow.engine.batches import Batch, DataTarget
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import ClassIndices, ClassSlices, SeparateClassIndices
 from sliceflow.engine.flow import FlowSpec, FlowState, ParticleNoise, simulate
@@ -163,7 +163,7 @@ def test_a_flow_between_equal_distributions_ends_early():
         simulate(
             flow,
             particles,
-            Target.from_cloud(Cloud(y)),
+            DataTarget.from_cloud(Cloud(y)),
             ParticleNoise(Seed(1)),
             state=state,
         )

@@ -53,7 +53,7 @@ from sliceflow.base.protocols import (
 from sliceflow.base.ranks import ONE_PROCESS, Communicator
 from sliceflow.base.rows import Conditions
 from sliceflow.base.saving import FitRecord, save
-from sliceflow.engine.allocation import stratified_indices
+from sliceflow.engine.allocation import proportional_indices
 from sliceflow.engine.clouds import sliced_distance
 from sliceflow.engine.encoded_y import EncodedY
 from sliceflow.engine.events import Event, FlowListener, History, Listeners
@@ -544,7 +544,7 @@ class RequestedSamples:
             if model.conditions is None:
                 return cls(n, None)
             row_y = model.conditions.encoded_y
-            indices = stratified_indices(row_y, n, seed.child("conditions"))
+            indices = proportional_indices(row_y, n, seed.child("conditions"))
             return cls(n, model.conditions.take(indices))
         conditions = Conditions.of_samples(model.y_encoder, y, n)
         require_sample_memory(model, len(conditions), model.device)

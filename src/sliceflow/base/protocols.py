@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
     from sliceflow.base.checkpoints import Checkpoints
     from sliceflow.base.rows import Conditions
-    from sliceflow.engine.batches import StepTarget
+    from sliceflow.engine.batches import Target
     from sliceflow.engine.clouds import Cloud
     from sliceflow.engine.encoded_y import EncodedY
     from sliceflow.engine.events import FlowListener, History
@@ -261,11 +261,16 @@ class RunningFit(Protocol):
         index of the first of them among those of all ranks
     """
 
-    spec: FlowSpec
-    particles: Cloud
-    particle_noise: ParticleNoise
+    @property
+    def spec(self) -> FlowSpec: ...
 
-    def target(self) -> StepTarget:
+    @property
+    def particles(self) -> Cloud: ...
+
+    @property
+    def particle_noise(self) -> ParticleNoise: ...
+
+    def target(self) -> Target:
         """What the particles move onto. Its data are freed with it."""
 
 

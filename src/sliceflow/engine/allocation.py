@@ -32,7 +32,7 @@ _MIN_OF_SEPARATE_CLASS = 1_000
 _ENOUGH_FOR_ALL_CLASSES = 10_000
 
 
-def stratified_indices(y: EncodedY, m: int, seed: Seed, minimum: int = 0) -> Tensor:
+def proportional_indices(y: EncodedY, m: int, seed: Seed, minimum: int = 0) -> Tensor:
     """The indices (M,) of the data whose conditions M particles take, in random order.
 
     Classes have the data's proportions: class c gets M·N_c/N particles, rounded by

@@ -123,7 +123,7 @@ def _in_turn(
     return selections[steps_before % len(selections)]
 
 
-class StepTarget(Protocol):
+class Target(Protocol):
     """What a flow moves particles onto."""
 
     def data_and_batch(self, step: Step) -> tuple[Cloud, Batch]:
@@ -131,7 +131,7 @@ class StepTarget(Protocol):
 
 
 @dataclass
-class Target:
+class DataTarget:
     """A target of data: those of each step, and the batches."""
 
     # The data of a step, in the order that `Batches.data_order` begins with.
@@ -144,7 +144,7 @@ class Target:
     _loaded: tuple[tuple[int, int], Cloud] | None = field(default=None, repr=False)
 
     @classmethod
-    def from_cloud(cls, data: Cloud, batches: Batches | None = None) -> Target:
+    def from_cloud(cls, data: Cloud, batches: Batches | None = None) -> DataTarget:
         """The same data for all steps; without `batches`, all of them each time."""
         if batches is None:
             batches = Batches()
@@ -170,7 +170,7 @@ class Target:
             self._loaded = None  # frees the memory first
             data = self.load_data(step)
             if self.batches.data_order is not None:
-                data = data.permuted(self.batches.data_order)
+                data = data.reordered(self.batches.data_order)
             restricted = replace(data, x=step.stage.subspace.restrict(data.x))
             self._loaded = (key, restricted)
         return self._loaded[1]

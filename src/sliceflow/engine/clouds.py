@@ -2,18 +2,29 @@
 
 n points in d dimensions are the columns of a tensor x (d, n), so point i is x[:, i].
 
+Maps that classes share
+-----------------------
 With a finite ξ a class shifts the projections, and a direction has one map for all
-classes. With ξ = ∞ each class has its own maps along the same h directions. Then the
-points are sorted by class, so that each class is a slice of them, and the maps of all
-classes are stacked: row c·h + j is the map of class c along direction j.
+classes. The points may be in any order.
 
-Who brings points into which order, always by a `Permutation`, from which their y learns
-where the classes are:
+Separate maps of classes
+------------------------
+With ξ = ∞ each class has its own maps along the same h directions. `simulate` does not
+show this: it is in the clouds.
 
-particles of a fit    in the flow's order from the start; `base.particles` sorts them
-data                  in the `data_order` of the `Batches`; `Target` sorts what it loads
-other particles       in any order: `replay` and axis steps sort copies by class, with
-                      `Cloud.in_class_order`, and move the points as far as the copies
+1. `flow.flow_y` gives rows and particles a y of `SeparateClassIndices`.
+2. The points are sorted by class. A `Permutation` does that, and tells their y where
+   each class is: `Cloud.class_slices`.
+3. A batch hands the slices of its particles and data to the transport, which fits each
+   class alone. It stacks the maps: row c·h + j is the map of class c along direction j.
+4. `TransportMaps.displace` moves each slice of a cloud by the maps of its class.
+
+Who sorts points by class, or brings them into another order:
+
+particles of a fit    `base.flow_conditions`, from the start: that is the flow's order
+data                  `DataTarget`, when it loads them: the `data_order` of `Batches`
+other particles       `replay` and axis steps, which take any order: they sort a copy by
+                      `Cloud.in_class_order`, and move the points as far as the copy
 """
 
 from __future__ import annotations
@@ -130,18 +141,14 @@ class Cloud:
         """All points, as a selection."""
         return PointSelection(class_slices=self.class_slices)
 
-    def select(self, points: PointSelection) -> Cloud:
-        """Some of the points: a view of a slice, a copy of other indices."""
-        if points.indices is None:
+    def take(self, indices: PointIndices | None) -> Cloud:
+        """Some of the points, or all: a view of a slice, a copy of other indices."""
+        if indices is None:
             return self
-        y = None if self.y is None else self.y.take(points.indices)
-        return Cloud(self.x[:, points.indices], y)
+        y = None if self.y is None else self.y.take(indices)
+        return Cloud(self.x[:, indices], y)
 
-    def part(self, points: slice) -> Cloud:
-        """A view of the points of a slice."""
-        return self.select(PointSelection(points))
-
-    def permuted(self, order: Permutation) -> Cloud:
+    def reordered(self, order: Permutation) -> Cloud:
         """A copy with the points in another order."""
         y = None if self.y is None else order.reorder(self.y)
         return Cloud(self.x[:, order.forward], y)
@@ -155,7 +162,7 @@ class Cloud:
         """
         assert isinstance(self.y, SeparateClassIndices), "classes have separate maps"
         order = Permutation.sorting_classes(self.y)
-        by_class = self.permuted(order)
+        by_class = self.reordered(order)
         yield by_class, order
         self.x.copy_(order.undo(by_class.x))
 

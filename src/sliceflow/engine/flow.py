@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.arrays import chunks
-from sliceflow.engine.batches import Batch, StepTarget
+from sliceflow.engine.batches import Batch, Target
 from sliceflow.engine.clouds import Cloud, Permutation, PointIndices
 from sliceflow.engine.compression import compress_maps
 from sliceflow.engine.encoded_y import (
@@ -81,7 +81,7 @@ def do_nothing() -> None:
 def simulate(
     spec: FlowSpec,
     particles: Cloud,
-    target: StepTarget,
+    target: Target,
     particle_noise: ParticleNoise | None = None,
     *,
     listeners: Sequence[EventListener[Event]] = (),
@@ -90,9 +90,10 @@ def simulate(
 ) -> list[ModelStep]:
     """Move the particles onto the target, in place, and return the model's steps.
 
-    `replay` applies these steps to other particles. Only
-    ``particles.x`` is written to: conditions never move. A stage ends early if a
-    listener returns True, or if nearly all of its maps are the identity.
+    `replay` applies these steps to other particles. Only ``particles.x`` is written to:
+    conditions never move. A stage ends early if a listener returns True, or if nearly
+    all of its maps are the identity. How each class gets maps of its own is told by
+    the first lines of the module `clouds`.
 
     Parameters
     ----------
@@ -120,7 +121,7 @@ def simulate(
                         step_index=state.step_index,
                         steps_before=state.steps_done,
                         particles=moving,
-                        particles_before_stage=particles,
+                        particles_in_whole_space=particles,
                     )
                     data, batch = target.data_and_batch(step)
                     frame = step.make_frame(data)
@@ -186,7 +187,7 @@ def _replay_in_order(
                     step_index=model_step.step_index,
                     steps_before=steps_done,
                     particles=moving,
-                    particles_before_stage=particles,
+                    particles_in_whole_space=particles,
                 )
                 frame = step.make_frame(theta=model_step.theta)
                 step.move(frame, model_step.expanded_maps(), particle_noise)
@@ -202,13 +203,7 @@ def resolve_map_sharing(amplifier: float, condition_dim: int) -> MapSharing:
     Without a condition, l = 0, or with ξ = 0, it is the unconditional flow, bit for
     bit. With ξ = ∞ each class has its own maps.
 
-    `simulate` does not show separate maps, for they are in the type of y. `flow_y`
-    makes it `SeparateClassIndices`. Particles and data are sorted by class before they
-    meet a step, as the module `clouds` says, and their y then knows the slice of each
-    class: that is `Cloud.class_slices`. A batch hands the slices of its particles and
-    data to the transport, as `Batch.class_slices`, and the transport fits C·h maps,
-    stacked class by class. `TransportMaps.displace` moves each slice of a cloud by the
-    maps of its class.
+    The first lines of the module `clouds` follow separate maps through a step.
     """
     if condition_dim == 0 or amplifier == 0:
         return "unconditional"
@@ -299,7 +294,8 @@ class Step:
     step_index: int  # in its stage
     steps_before: int  # steps done before, in all stages
     particles: Cloud  # in the subspace of the stage
-    particles_before_stage: Cloud  # in the whole space, as they were before the stage
+    # In the whole space. If that is not the stage's, they follow when the stage ends.
+    particles_in_whole_space: Cloud
 
     @property
     def stage(self) -> Stage:
@@ -378,7 +374,7 @@ class Step:
             _MIN_CHUNK, self.spec.max_projection_bytes // bytes_per_particle
         )
         for part in chunks(n, chunk_size):
-            frame.move(self.particles.part(part), maps, step_size)
+            frame.move(self.particles.take(part), maps, step_size)
 
     def _add_noise(self, particle_noise: ParticleNoise, step_size: float) -> None:
         """Add the noise √(2λη)·ε of the entropy term, with η = step_size·d."""
@@ -408,7 +404,7 @@ class Step:
 
     def current_points(self) -> Tensor:
         """A copy of the particles (d, n) in the whole space, as they are now."""
-        x = self.particles_before_stage.x
+        x = self.particles_in_whole_space.x
         subspace = self.stage.subspace
         if subspace.is_whole:
             return x.clone()
@@ -432,6 +428,17 @@ class FlowState:
     # Where they were when an earlier simulation ended in the stage, until it goes on.
     resumed_coordinates: Tensor | None = None
     started_at: float = 0.0  # the time `now()` would have been at 0 seconds
+
+    def counted_on(self) -> FlowState:
+        """A state for further steps, which are counted on; without the model's steps.
+
+        They belong to another flow, which begins at its own first stage.
+        """
+        return FlowState(
+            steps_done=self.steps_done,
+            steps_skipped=self.steps_skipped,
+            seconds=self.seconds,
+        )
 
     def enter_stage(self, stage_index: int, stage: Stage, moving: Cloud) -> None:
         """Begin a stage, or resume it: then set the particles to where they were.

@@ -93,7 +93,7 @@ class DenseFrame:
 
     def project(self, cloud: Cloud, points: PointSelection = ALL_POINTS) -> Tensor:
         """z = Θx + θ_yᵀy of some or all points: (h, n)."""
-        cloud = cloud.select(points)
+        cloud = cloud.take(points.indices)
         z = cloud.x if self.theta is None else torch.mm(self.theta, cloud.x)
         return add_condition_shift(z, self.theta_y, cloud.y)
 

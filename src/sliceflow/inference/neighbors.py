@@ -75,8 +75,8 @@ class NeighborSampler:
         """Draw n samples (q, n, d) at observations (q, l), whatever the bounds."""
         seed = Seed(int(rng.integers(2**31))).child(0, n)
         samples, _ = self.local_sampler.sample(encoded_x, n, seed)
-        points = samples.flatten(0, 1).T
-        return self.scaler.rows_from_scaled_points(points).view(samples.shape).numpy()
+        theta = self.scaler.inverse_transform(samples.flatten(0, 1))
+        return theta.view(samples.shape).numpy()
 
     def _is_outside(self, theta: Floats) -> Mask:
         """Whether any parameter of each sample (…, d) is beyond its bounds: (…)."""
@@ -104,6 +104,6 @@ def fit_neighbor_sampler(
     scaler = ColumnScaler.from_data(theta, standardize=True)
     x_encoder = ContinuousEncoder.from_data(x)
     local_sampler = fit_local_sampler(
-        scaler.scaled_rows(theta), x_encoder.encode(x).values
+        scaler.transform(theta), x_encoder.encode(x).values
     )
     return NeighborSampler(low, high, scaler, x_encoder, local_sampler)

@@ -8,7 +8,7 @@ import torch
 
 from models import picture_plan
 from sliceflow import ImageOptions
-from sliceflow.engine.batches import Target
+from sliceflow.engine.batches import DataTarget
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.flow import FlowState, ParticleNoise, Step, simulate
 from sliceflow.engine.random import Seed
@@ -84,7 +84,7 @@ def test_a_coarse_stage_leaves_finer_detail_alone_and_the_last_one_clips():
     simulate(
         dataclasses.replace(flow, stage_range=range(1)),
         particles,
-        Target.from_cloud(data),
+        DataTarget.from_cloud(data),
         ParticleNoise(Seed(0)),
     )
     change = particles.x - start
@@ -94,7 +94,7 @@ def test_a_coarse_stage_leaves_finer_detail_alone_and_the_last_one_clips():
     simulate(
         flow,
         particles,
-        Target.from_cloud(data),
+        DataTarget.from_cloud(data),
         ParticleNoise(Seed(0)),
         state=FlowState(stage_index=1),
     )

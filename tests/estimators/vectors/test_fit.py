@@ -15,8 +15,8 @@ from sklearn.datasets import load_digits
 from models import LABELS, X, vectors
 from problems import clouds, gaussian
 from sliceflow import SlicedWassersteinFlow, VectorOptions, frames, metrics, transports
-from sliceflow.base.particles import ParticleAllocation
-from sliceflow.base.ranks import ONE_PROCESS, Communicator, Shard
+from sliceflow.base.flow_conditions import FlowConditions
+from sliceflow.base.ranks import Communicator, Shard
 from sliceflow.engine.random import Seed
 from sliceflow.estimators.vectors.fit import RunningVectorFit
 
@@ -194,44 +194,40 @@ def test_a_rare_class_is_sampled_as_itself(n_rare, changes):
 def test_particle_conditions_have_the_datas_proportions(labels, m, sharing, seed):
     labels = np.array([0, 1, 2, 3, *labels])
     rows = vectors()._adapter().read(np.zeros((len(labels), 1)), labels)
-    particles = ParticleAllocation.in_proportion(
+    particles = FlowConditions.in_proportion(
         rows.conditions, m, sharing, Seed(seed), Seed(seed)
     )
     counts = np.bincount(particles.kept_user_y, minlength=4)
     assert counts.sum() == m
     assert counts.min() >= 1
     assert np.abs(counts - m * np.bincount(labels) / len(labels)).max() <= 4
-    kept_y = particles.kept_particle_y
+    kept_y = particles.kept_y
     assert np.array_equal(rows.y_encoder.decode(kept_y), particles.kept_user_y)
-    particle_y = particles.particle_y
-    assert len(particle_y) >= 1990  # enough for a model, but for rounding
-    assert len(particle_y) == particles.n_flow_particles
-    class_slices = particles.cloud(
-        torch.zeros(1, len(particle_y)), ONE_PROCESS
-    ).class_slices
-    assert (class_slices is not None) == (sharing == "separate")
-    if class_slices is not None:
-        for c, points in enumerate(class_slices.slices):
-            assert (particle_y.values[points] == c).all()
+    moved_y = particles.moved_y
+    assert len(moved_y) >= 1990  # enough for a model, but for rounding
+    assert len(moved_y) == particles.n_moved
+    if sharing == "separate":
+        for c, points in enumerate(moved_y.class_slices.slices):
+            assert (moved_y.values[points] == c).all()
 
 
 def test_a_flow_that_ignores_y_does_not_see_it():
     """Users still get the conditions of their particles."""
     labels = np.arange(12) % 3
     rows = vectors()._adapter().read(np.zeros((12, 1)), labels)
-    ignored = ParticleAllocation.in_proportion(
+    ignored = FlowConditions.in_proportion(
         rows.conditions, 24, "unconditional", Seed(0), Seed(0)
     )
     assert np.bincount(ignored.kept_user_y).tolist() == [8, 8, 8]
-    assert ignored.particle_y is None
+    assert ignored.moved_y is None
     assert ignored.row_y is None
     planned_fit = (
         vectors(amplifier=0).prepare(np.arange(24.0).reshape(12, 2), labels).planned_fit
     )
     tuned = planned_fit.tune()
-    assert tuned.row_y is None
+    assert tuned.flow_conditions.row_y is None
     assert tuned.data_y is None
-    assert planned_fit.allocation.particle_y is None
+    assert planned_fit.flow_conditions.moved_y is None
 
 
 # Classes of their own
@@ -376,9 +372,9 @@ def test_ranks_use_all_points_whatever_the_limit_of_a_step():
     limited, whole = planned_fits
     assert limited.plan.nbytes == whole.plan.nbytes
     assert limited.plan.seconds == whole.plan.seconds
-    (stage,) = RunningVectorFit(limited.tune()).spec.stages[:1]
+    (stage,) = RunningVectorFit.start(limited.tune()).spec.stages[:1]
     assert stage.transport.inverse_sizes == (
-        1 / limited.plan.n_flow_particles + 1 / 500,
+        1 / limited.plan.n_moved_particles + 1 / 500,
     )
 
 

@@ -26,7 +26,7 @@ def test_a_plan_has_what_was_asked_for(n, d, m, single):
     )
     plan = vectors(n_particles=m).plan(x)
     assert (plan.n_rows, plan.n_columns, plan.n_particles) == (n, d, m)
-    assert plan.n_flow_particles == max(m, 2000)
+    assert plan.n_moved_particles == max(m, 2000)
     assert (plan.smoothing is None) == (n >= 10)
     assert plan.dtype == str(x.dtype)
     assert vectors(n_particles=m + 2000).plan(x).nbytes >= plan.nbytes
@@ -80,7 +80,7 @@ def test_classes_of_their_own_are_planned_together():
         "labels",
         3,
     )
-    assert (plan.n_rows, plan.n_particles, plan.n_flow_particles) == (60, 80, 3000)
+    assert (plan.n_rows, plan.n_particles, plan.n_moved_particles) == (60, 80, 3000)
     many = vectors(amplifier=math.inf, n_steps=5000)
     of_one_class = many.plan(X, LABELS % 1).nbytes
     of_three_classes = many.plan(X, LABELS).nbytes

@@ -19,7 +19,7 @@ from torch import Tensor
 from sliceflow.base.estimator import require_sample_memory
 from sliceflow.base.rows import Conditions
 from sliceflow.base.vector_rows import VectorArray, in_users_form
-from sliceflow.engine.allocation import stratified_indices
+from sliceflow.engine.allocation import proportional_indices
 from sliceflow.engine.encoded_y import ClassIndices, ContinuousY
 from sliceflow.engine.random import Seed
 from sliceflow.engine.y_encoders import ClassEncoder, ContinuousEncoder
@@ -263,7 +263,7 @@ class FittedClassDensities(BaseFittedDensity[ClassIndices]):
             return ClassIndices(torch.zeros(n, dtype=torch.int64)), None
         sizes = torch.tensor([plan.n_rows for plan in self.plan.classes])
         y_of_rows = ClassIndices(torch.arange(len(sizes)).repeat_interleave(sizes))
-        drawn = y_of_rows.take(stratified_indices(y_of_rows, n, seed))
+        drawn = y_of_rows.take(proportional_indices(y_of_rows, n, seed))
         return drawn, self.y_encoder.decode(drawn)
 
 

@@ -70,8 +70,8 @@ def choose_batch_size(plan: PicturePlan, device: torch.device) -> int | None:
         affordable = memory // divisor // bytes_per_point
         batch_size = min(batch_size, max(MIN_BATCH, affordable))
     if on_cpu and plan.options.dequantize_every == "stage":
-        batch_size = min(batch_size, max(plan.n_flow_particles, MIN_CPU_BATCH))
-    if batch_size >= max(plan.n_flow_particles, plan.n_pictures):
+        batch_size = min(batch_size, max(plan.n_moved_particles, MIN_CPU_BATCH))
+    if batch_size >= max(plan.n_moved_particles, plan.n_pictures):
         return None
     return batch_size
 
@@ -83,7 +83,11 @@ def divide_pictures(plan: PicturePlan, data: PictureData, seed: Seed) -> list[Te
     divided so: their particles need as many pictures of each class.
     """
     batch_size = plan.batch_size
-    if batch_size is None or plan.n_flow_particles > batch_size or data.n <= batch_size:
+    if (
+        batch_size is None
+        or plan.n_moved_particles > batch_size
+        or data.n <= batch_size
+    ):
         return []
     if data.device.type != "cpu" or plan.map_sharing == "shared":
         return []
@@ -114,7 +118,7 @@ def batches_of_steps(
         ignores them. If they have separate maps, the particles are sorted by class
     """
     return make_batches(
-        plan.n_flow_particles,
+        plan.n_moved_particles,
         data.n,
         plan.batch_size,
         seed,

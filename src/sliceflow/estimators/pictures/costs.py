@@ -79,8 +79,8 @@ def fit_seconds(plan: PicturePlan) -> float:
     """About how long a fit takes on its device."""
     # All particles are moved; those of the batch are also projected before.
     n_points = (
-        plan.n_flow_particles
-        + _points_of_step(plan, plan.n_flow_particles)
+        plan.n_moved_particles
+        + _points_of_step(plan, plan.n_moved_particles)
         + _points_of_step(plan, plan.n_pictures)
     )
     n_values = _n_maps(plan) * n_points

@@ -57,7 +57,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PicturePlan, PictureA
         Number of particles to keep: the pictures of `particles_`. None takes twice the
         number of pictures (without mirror images), or the smallest multiple of this
         that is at least 10,000. The fit may move more, so that the maps of the model
-        are better. The plan has both numbers, `n_particles` and `n_flow_particles`.
+        are better. The plan has both numbers, `n_particles` and `n_moved_particles`.
     quality : "draft", "standard" or "best", default "standard"
         3, 8 or 25 steps in each stage, or 18, 48 or 150 if all pictures share maps and
         particles start as noise. On a CPU "draft" is 2 steps, or 12.

@@ -64,7 +64,7 @@ class MaskedFrame:
 
     def project(self, cloud: Cloud, points: PointSelection = ALL_POINTS) -> Tensor:
         """z (h, n) of some or all columns of pictures (d, n)."""
-        cloud = cloud.select(points)
+        cloud = cloud.take(points.indices)
         coefficients = self.subspace.restrict(cloud.x)
         return self.frame.project(replace(cloud, x=coefficients))
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import torch
 
 from sliceflow.base.fit_plan import FitPlan
-from sliceflow.base.particles import ParticleAllocation
+from sliceflow.base.flow_conditions import FlowConditions
 from sliceflow.base.ranks import Communicator
 from sliceflow.engine.flow import MapSharing, resolve_map_sharing
 from sliceflow.engine.transports import SavedTransport
@@ -39,7 +39,7 @@ class PicturePlan(FitPlan):
     mirror: bool
     n_particles: Count  # that the estimator keeps
     # Particles that the fit moves: more than it keeps may improve the model.
-    n_flow_particles: Count
+    n_moved_particles: Count
     condition_kind: Literal["none", "labels", "clusters", "known"]
     n_classes: Count  # number of classes or clusters
     amplifier: Annotated[float, Between(0, math.inf)]  # ξ; 0 without conditions
@@ -148,8 +148,8 @@ class PicturePlan(FitPlan):
         return ""
 
     def _particles_in_words(self) -> str:
-        if self.n_flow_particles > self.n_particles:
-            return f"{self.n_particles}, {self.n_flow_particles} moved for the model"
+        if self.n_moved_particles > self.n_particles:
+            return f"{self.n_particles}, {self.n_moved_particles} moved for the model"
         return f"{self.n_particles}"
 
     def _stages_in_words(self) -> str:
@@ -182,7 +182,7 @@ class PicturePlan(FitPlan):
         return costs.fit_bytes(
             self,
             n_shard=math.ceil(self.n_pictures / self.n_ranks),
-            m_shard=math.ceil(self.n_flow_particles / self.n_ranks),
+            m_shard=math.ceil(self.n_moved_particles / self.n_ranks),
         )
 
     @property
@@ -194,7 +194,7 @@ class PicturePlan(FitPlan):
 def plan_pictures(
     data: PictureData,
     parameters: PictureParameters,
-    allocation: ParticleAllocation,
+    flow_conditions: FlowConditions,
     amplifier: float,
     device: torch.device,
     ranks: Communicator,
@@ -205,7 +205,7 @@ def plan_pictures(
     ----------
     data : the pictures, with clusters if they get some
     parameters : those of the estimator
-    allocation : how many particles the flow moves, and their y
+    flow_conditions : how many particles the flow moves, and their y
     amplifier : ξ; 0 without classes
     device, ranks : where the fit runs
     """
@@ -223,11 +223,11 @@ def plan_pictures(
         device=device,
     )
 
-    n_points = data.n + allocation.n_flow_particles
+    n_points = data.n + flow_conditions.n_moved
     if sharing == "separate":
         # Without particles that are added for the maps: `choose_amplifier` has decided
         # for separate maps by the same number.
-        n_points = data.n + allocation.n_particles
+        n_points = data.n + flow_conditions.n_kept
     n_distinct_per_map = _n_distinct_per_map(data.n, data.mirrored, sharing, n_classes)
     return PicturePlan(
         device=str(device),
@@ -235,8 +235,8 @@ def plan_pictures(
         n_pictures=data.n,
         layout=layout,
         mirror=data.mirrored,
-        n_particles=allocation.n_particles,
-        n_flow_particles=allocation.n_flow_particles,
+        n_particles=flow_conditions.n_kept,
+        n_moved_particles=flow_conditions.n_moved,
         condition_kind=_condition_kind(data, has_known),
         n_classes=n_classes,
         amplifier=amplifier,
@@ -247,7 +247,7 @@ def plan_pictures(
             parameters.transport, sharing, n_points, ranks.size
         ),
         n_knots=choices.choose_n_picture_knots(
-            options.n_knots, allocation.n_particles, sharing, n_classes
+            options.n_knots, flow_conditions.n_kept, sharing, n_classes
         ),
         mosaic_size=mosaic_size,
         shrinkage=choices.choose_shrinkage(

@@ -12,7 +12,7 @@ from sliceflow.base.distributed import across_ranks
 from sliceflow.base.protocols import FinishedFlow, FitResult, ParticleResult
 from sliceflow.base.ranks import Shard
 from sliceflow.engine.allocation import even_indices
-from sliceflow.engine.batches import Batches, Target
+from sliceflow.engine.batches import Batches, DataTarget
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import ClassIndices, SeparateClassIndices
 from sliceflow.engine.flow import ParticleNoise, Step, flow_y
@@ -44,10 +44,10 @@ class RunningPictureFit:
         self.data = fit.data
         self.seed = fit.seed
         self.ranks = fit.ranks
-        self.allocation = fit.allocation
+        self.flow_conditions = fit.flow_conditions
 
         # This rank's particles among those of all ranks.
-        self.shard = self.ranks.own_shard(self.plan.n_flow_particles)
+        self.shard = self.ranks.own_shard(self.plan.n_moved_particles)
         self.particle_noise = ParticleNoise(
             self.seed.child("particles"), self.shard.first
         )
@@ -73,7 +73,7 @@ class RunningPictureFit:
     def _initial_particles(self, is_known: Tensor | None) -> Cloud:
         """This rank's particles at their start, with the known pixels of pictures."""
         device = self.data.device
-        y = self.allocation.own_y(self.ranks, device)
+        y = self.flow_conditions.own_y(self.ranks, device)
         assert y is None or isinstance(y, ClassIndices), "pictures have labels"
         mosaics = build_mosaics(
             self.plan, self.mosaic_pixels, self.data.label_y, device
@@ -84,7 +84,7 @@ class RunningPictureFit:
         if is_known is not None:
             encoded = _encode_to_complete(self.fit, self.shard)
             x = torch.where(is_known, encoded, x)
-        return self.allocation.cloud(x, self.ranks)
+        return self.flow_conditions.cloud(x, self.ranks)
 
     def _inverse_sample_sizes(self) -> tuple[float, ...]:
         """Numbers, one for each class, to which the noise of maps is proportional."""
@@ -93,23 +93,23 @@ class RunningPictureFit:
         if plan.mirror:
             distinct = 0.5
         return inverse_sample_sizes(
-            plan.n_flow_particles,
+            plan.n_moved_particles,
             self.data.n,
-            y_p=self.allocation.particle_y,
-            y_q=self.allocation.row_y,
+            y_p=self.flow_conditions.moved_y,
+            y_q=self.flow_conditions.row_y,
             batch_size=plan.batch_size,
             distinct_share=distinct,
         )
 
-    def target(self) -> Target:
+    def target(self) -> DataTarget:
         """The pictures, dequantized anew for every stage or every step.
 
         The module `batching` explains how they are divided among stages or steps.
         """
         every_step = self.plan.options.dequantize_every == "step"
         if self.picture_parts:
-            return Target(self._load_part, reloads_every_step=every_step)
-        return Target(self._load_all, self._load_batches, every_step)
+            return DataTarget(self._load_part, reloads_every_step=every_step)
+        return DataTarget(self._load_all, self._load_batches, every_step)
 
     def _dequantizing_seed(self, step: Step) -> Seed:
         """The seed of the fractions that a step adds to pixel values."""
@@ -141,8 +141,8 @@ class RunningPictureFit:
 
     def _load_batches(self) -> Batches:
         """The particles and pictures that each step uses, of all that there are."""
-        y_p = self.allocation.particle_y
-        y_q = self.allocation.row_y
+        y_p = self.flow_conditions.moved_y
+        y_q = self.flow_conditions.row_y
         if self.ranks.size > 1:
             return batches_of_all_points(self.data, y_p=y_p, y_q=y_q)
         seed = self.seed.child("batches")
@@ -150,7 +150,7 @@ class RunningPictureFit:
 
     def result(self, finished_flow: FinishedFlow) -> FitResult[FittedPictures]:
         """What the fit gives, once the particles have arrived."""
-        x = self.allocation.kept_cloud(self.particles.x, self.ranks).x
+        x = self.flow_conditions.kept_cloud(self.particles.x, self.ranks).x
         steps = finished_flow.state.model_steps
         fitted = FittedPictures(
             plan=self.plan,
@@ -161,9 +161,9 @@ class RunningPictureFit:
             mosaic_pixels=self.mosaic_pixels,
             device=self.data.device,
         )
-        y = self.allocation.kept_user_y
+        y = self.flow_conditions.kept_user_y
         if y is not None:
-            y = y[self.ranks.own_shard(self.allocation.n_particles).slice]
+            y = y[self.ranks.own_shard(self.flow_conditions.n_kept).slice]
         return FitResult(
             fitted,
             finished_flow.history.as_columns(),

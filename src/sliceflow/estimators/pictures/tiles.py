@@ -60,7 +60,7 @@ class TileFrame:
         """z = Θx + θ_yᵀy: (C·h·w, n) -> (tiles·C·S², n)."""
         indices = points.indices
         if isinstance(indices, slice):
-            cloud = cloud.select(points)
+            cloud = cloud.take(points.indices)
             indices = None
         kernel = kernels.for_tensor(cloud.x)
         return kernel.project_tiles(

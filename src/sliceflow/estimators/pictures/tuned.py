@@ -13,7 +13,7 @@ from typing import Self
 import torch
 
 from sliceflow.arrays import Mask
-from sliceflow.base.particles import ParticleAllocation
+from sliceflow.base.flow_conditions import FlowConditions
 from sliceflow.base.ranks import Communicator
 from sliceflow.devices import require_memory
 from sliceflow.engine.allocation import MIN_PARTICLES
@@ -38,7 +38,7 @@ class TunedPictureFit:
     plan: PicturePlan
     seed: Seed
     data: PictureData  # the rows on the device, with mirror images and clusters
-    allocation: ParticleAllocation
+    flow_conditions: FlowConditions
     known: Mask | None  # (h, w), True where a pixel is known
     ranks: Communicator
 
@@ -70,13 +70,15 @@ class TunedPictureFit:
         )
 
         stores_maps = parameters.options.n_knots != 0
-        allocation = _allocate_particles(data, m, amplifier, seed, stores_maps)
+        flow_conditions = _flow_conditions(data, m, amplifier, seed, stores_maps)
         known = None
         if parameters.known is not None:
             known = as_known(parameters.known, data.layout).copy()
-        plan = plan_pictures(data, parameters, allocation, amplifier, device, ranks)
+        plan = plan_pictures(
+            data, parameters, flow_conditions, amplifier, device, ranks
+        )
         plan = replace(plan, batch_size=choose_batch_size(plan, device))
-        fit = cls(plan, seed, data, allocation, known, ranks)
+        fit = cls(plan, seed, data, flow_conditions, known, ranks)
         fit.require_memory()
         return fit
 
@@ -93,7 +95,7 @@ class TunedPictureFit:
         """Raise a `NotEnoughMemoryError` if the device cannot hold the fit."""
         plan = self.plan
         n_shard = self.data.pixel_points.shape[1]
-        m_shard = self.ranks.own_shard(plan.n_flow_particles).count
+        m_shard = self.ranks.own_shard(plan.n_moved_particles).count
         what = (
             f"{m_shard} moving particles, for n_particles={plan.n_particles}, "
             f"{n_shard} pictures of {plan.layout.dimension} values and a model of "
@@ -116,18 +118,18 @@ def _choose_n_clusters(data: PictureData, parameters: PictureParameters, m: int)
     )
 
 
-def _allocate_particles(
+def _flow_conditions(
     data: PictureData, m: int, amplifier: float, seed: Seed, stores_maps: bool
-) -> ParticleAllocation:
+) -> FlowConditions:
     """The particles, with classes or clusters in the data's proportions.
 
     `stores_maps` is whether the fit keeps its maps, to draw samples later.
     """
     if data.conditions is None:
-        n_flow_particles = max(m, MIN_PARTICLES) if stores_maps else m
-        return ParticleAllocation(m, n_flow_particles)
+        n_moved_particles = max(m, MIN_PARTICLES) if stores_maps else m
+        return FlowConditions(m, n_moved_particles)
     conditions_seed = seed.child("conditions")
-    return ParticleAllocation.in_proportion(
+    return FlowConditions.in_proportion(
         data.conditions,
         m,
         resolve_map_sharing(amplifier, data.n_classes),

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from sliceflow.base.distributed import across_ranks
 from sliceflow.base.protocols import FinishedFlow
-from sliceflow.engine.allocation import stratified_indices, y_of_added_particles
-from sliceflow.engine.batches import Target
+from sliceflow.engine.allocation import proportional_indices, y_of_added_particles
+from sliceflow.engine.batches import DataTarget
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
 from sliceflow.engine.events import FlowListener
@@ -35,22 +35,19 @@ from sliceflow.estimators.vectors.units import as_cloud
 
 @dataclass(frozen=True)
 class AxisSteps:
-    """The axis steps of a fit: their stage, and this rank's data as they see them."""
+    """The axis steps of a fit, and this rank's data as they see them."""
 
-    spec: FlowSpec
     tuned: TunedVectorFit
+    spec: FlowSpec  # the axis steps alone
     data_cloud: Cloud
 
     @classmethod
     def for_fit(cls, tuned: TunedVectorFit) -> AxisSteps:
-        """The axis steps of a fit, on all ranks."""
-        planned_fit = tuned.planned_fit
-        spec = planned_fit.plan.flow_spec(
-            planned_fit.seed, planned_fit.device, stage_name="axis"
-        )
-        return cls(across_ranks(spec, planned_fit.ranks), tuned, tuned.axis_cloud())
+        """The axis steps of a fit, on all ranks. Their data are drawn here."""
+        spec = tuned.plan.axis_stage_spec(tuned.seed, tuned.device)
+        return cls(tuned, across_ranks(spec, tuned.ranks), tuned.axis_cloud())
 
-    def fit_to_kept(self, kept: Cloud, finished_flow: FinishedFlow) -> None:
+    def move_kept_particles(self, kept: Cloud, finished_flow: FinishedFlow) -> None:
         """Move the kept particles, in place, by axis steps that are fitted to them.
 
         Parameters
@@ -62,18 +59,17 @@ class AxisSteps:
         # No model stores these maps.
         stages = [replace(stage, stores_maps=False) for stage in self.spec.stages]
         spec = replace(self.spec, stages=stages)
-        state = FlowState(
-            steps_done=finished_flow.state.steps_done,
-            steps_skipped=finished_flow.state.steps_skipped,
-            seconds=finished_flow.state.seconds,
-        )
-        all_y = self.tuned.planned_fit.allocation.kept_particle_y
-        self._simulate(spec, kept, all_y, state, finished_flow.listeners)
+        state = finished_flow.state.counted_on()
+        kept_y = self.tuned.flow_conditions.kept_y
+        self._simulate(spec, kept, kept_y, state, finished_flow.listeners)
 
-    def fit_for_model(self, steps: Sequence[ModelStep]) -> list[ModelStep]:
-        """The flow's steps, and then axis steps that are fitted to fresh particles."""
-        fresh, fresh_y = _fresh_particles(self.tuned, steps)
-        state = FlowState(model_steps=list(steps))
+    def extend_model(self, flow_steps: Sequence[ModelStep]) -> list[ModelStep]:
+        """Fit axis steps to fresh particles, which the model's steps have moved.
+
+        Returns these steps, and then the axis steps.
+        """
+        fresh, fresh_y = _fresh_particles(self.tuned, flow_steps)
+        state = FlowState(model_steps=list(flow_steps))
         self._simulate(self.spec, fresh, fresh_y, state, listeners=())
         return state.model_steps
 
@@ -81,19 +77,19 @@ class AxisSteps:
         self,
         spec: FlowSpec,
         particles: Cloud,
-        all_y: FlowY | None,
+        y_p: FlowY | None,
         state: FlowState,
         listeners: Sequence[FlowListener],
     ) -> None:
         """Make the columns of this rank's particles exact, in place.
 
-        `all_y` is the y of the particles of all ranks. If each class has its own maps,
+        `y_p` is the y of the particles of all ranks. If each class has its own maps,
         the particles are sorted by class for the steps, and put back after the last.
         """
         n_particles = particles.x.shape[1]
-        batches = self.tuned.batches(n_particles, all_y, AXIS_TRANSPORT.batch_size)
-        target = Target.from_cloud(self.data_cloud, batches)
-        if isinstance(all_y, SeparateClassIndices):
+        batches = self.tuned.batches(n_particles, y_p, AXIS_TRANSPORT.batch_size)
+        target = DataTarget.from_cloud(self.data_cloud, batches)
+        if isinstance(y_p, SeparateClassIndices):
             # One process has all particles: several have no maps of every class.
             with particles.in_class_order() as (by_class, _):
                 simulate(spec, by_class, target, listeners=listeners, state=state)
@@ -102,38 +98,35 @@ class AxisSteps:
 
 
 def _fresh_particles(
-    tuned: TunedVectorFit, steps: Sequence[ModelStep]
+    tuned: TunedVectorFit, flow_steps: Sequence[ModelStep]
 ) -> tuple[Cloud, FlowY | None]:
-    """Fresh particles of this rank, moved by a model; also the y of those of all."""
-    planned_fit = tuned.planned_fit
-    plan = planned_fit.plan
-    seed = planned_fit.seed.child("fresh")
+    """Draw fresh particles of this rank, and move them by the steps of a model.
+
+    The second result is the y of those of all ranks.
+    """
+    plan = tuned.plan
+    seed = tuned.seed.child("fresh")
     n_fresh_particles = plan.n_fresh_particles
     y = None
-    row_y = tuned.row_y
-    if row_y is not None:
-        y = _fresh_y(plan, row_y, seed)
+    if tuned.flow_conditions.row_y is not None:
+        y = _fresh_y(plan, tuned.flow_conditions.row_y, seed)
         n_fresh_particles = len(y)
-    shard = planned_fit.ranks.own_shard(n_fresh_particles)
+    shard = tuned.ranks.own_shard(n_fresh_particles)
     own_y = None
     if y is not None:
         own_y = y.take(shard.slice)
     starts = seed.child("start")
     rows = sobol_normal(shard.first, shard.count, plan.n_columns, starts)
-    fresh = as_cloud(rows.to(plan.torch_dtype), own_y, planned_fit.device)
+    fresh = as_cloud(rows.to(plan.torch_dtype), own_y, tuned.device)
     particle_noise = ParticleNoise(seed.child("particles"), shard.first)
-    replay(
-        plan.flow_spec(planned_fit.seed, planned_fit.device, stage_name="flow"),
-        steps,
-        fresh,
-        particle_noise,
-    )
+    spec = plan.flow_stage_spec(tuned.seed, tuned.device)
+    replay(spec, flow_steps, fresh, particle_noise)
     return fresh, y
 
 
 def _fresh_y(plan: VectorPlan, row_y: FlowY, seed: Seed) -> FlowY:
     """Conditions of fresh particles, in proportion, with enough of each class."""
-    indices = stratified_indices(
+    indices = proportional_indices(
         row_y, plan.n_fresh_particles, seed.child("conditions")
     )
     y = row_y.take(indices)

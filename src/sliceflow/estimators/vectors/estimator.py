@@ -74,7 +74,7 @@ class SlicedWassersteinFlow(
         Number of particles to keep: the rows of `particles_`. None takes the smallest
         multiple of the number of rows that is at least 10,000. The fit may move more,
         so that the maps of the model are better: at least 2,000, and 200 per class.
-        The plan has both numbers, `n_particles` and `n_flow_particles`.
+        The plan has both numbers, `n_particles` and `n_moved_particles`.
     n_steps : int, default 200
         Steps of the flow, before the axis steps. More steps fit the data more closely.
     frame : str or frame kind, default "orthogonal"

@@ -12,19 +12,19 @@ from torch import Tensor
 
 from sliceflow.base.checkpoints import Checkpoints
 from sliceflow.base.distributed import across_ranks
+from sliceflow.base.flow_conditions import FlowConditions
 from sliceflow.base.flow_estimator import choose_n_particles, run_flow
-from sliceflow.base.particles import ParticleAllocation
 from sliceflow.base.protocols import FitResult, ParticleResult
 from sliceflow.base.ranks import ONE_PROCESS, Communicator
 from sliceflow.base.rows import Conditions
 from sliceflow.base.vector_rows import VectorRows, read_rows
 from sliceflow.devices import require_memory
 from sliceflow.engine.allocation import MIN_PARTICLES
-from sliceflow.engine.batches import Batches, Target
+from sliceflow.engine.batches import Batches, DataTarget
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import SeparateClassIndices, separate_classes_or_none
 from sliceflow.engine.events import FlowListener, History
-from sliceflow.engine.flow import ParticleNoise, Step, resolve_map_sharing
+from sliceflow.engine.flow import FlowSpec, ParticleNoise, Step, resolve_map_sharing
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
@@ -44,7 +44,7 @@ from sliceflow.estimators.vectors.plan import (
 )
 from sliceflow.estimators.vectors.smoother import Smoother
 from sliceflow.estimators.vectors.tuned import TunedVectorFit, scalers_of_classes
-from sliceflow.estimators.vectors.units import ColumnScaler, scaled_rows_by_class
+from sliceflow.estimators.vectors.units import ColumnScaler, transform_by_class
 from sliceflow.metrics.copying import evidence_of_copying
 
 
@@ -98,19 +98,21 @@ class VectorAdapter:
             parameters.n_particles, rows.n_all_rows, n_classes, n_ranks
         )
         # Maps of few particles would be poor for fresh ones.
-        n_flow_particles = max(n_particles, MIN_PARTICLES)
-        allocation = ParticleAllocation(n_particles, n_flow_particles)
+        n_moved_particles = max(n_particles, MIN_PARTICLES)
+        flow_conditions = FlowConditions(n_particles, n_moved_particles)
         if rows.conditions is not None:
-            allocation = self._allocate_particles(
+            flow_conditions = self._flow_conditions(
                 rows.conditions, n_particles, seed.child("conditions")
             )
-        plan = plan_vectors(rows, parameters, allocation, self.device, n_ranks)
+        plan = plan_vectors(rows, parameters, flow_conditions, self.device, n_ranks)
         self._require_memory(plan, len(rows.X))
-        return PlannedVectorFit(plan, rows, seed, self.ranks, self.device, allocation)
+        return PlannedVectorFit(
+            plan, rows, seed, self.ranks, self.device, flow_conditions
+        )
 
-    def _allocate_particles(
+    def _flow_conditions(
         self, conditions: Conditions, n_particles: int, seed: Seed
-    ) -> ParticleAllocation:
+    ) -> FlowConditions:
         """The particles of a flow, with y in the proportions of the rows.
 
         Raises a `ParameterError` if every class must have its own maps but cannot.
@@ -127,7 +129,7 @@ class VectorAdapter:
             raise ParameterError("amplifier", xi, fact, hint)
         # The seed of the conditions also draws the order in which particles move, as
         # `in_proportion` explains.
-        return ParticleAllocation.in_proportion(
+        return FlowConditions.in_proportion(
             conditions, n_particles, sharing, seed, mixing_seed=seed
         )
 
@@ -136,7 +138,7 @@ class VectorAdapter:
 
         This rank has `n_shard` rows.
         """
-        m_shard = self.ranks.own_shard(plan.n_flow_particles).count
+        m_shard = self.ranks.own_shard(plan.n_moved_particles).count
         n_directions = max_directions(plan.frame_kind, plan.n_columns)
         what = (
             f"{m_shard} moving particles, for n_particles={plan.n_particles}, "
@@ -168,7 +170,7 @@ class PlannedVectorFit:
     seed: Seed
     ranks: Communicator
     device: torch.device
-    allocation: ParticleAllocation
+    flow_conditions: FlowConditions
     checkpoints: Checkpoints | None = None
 
     def with_checkpoints(self, checkpoints: Checkpoints) -> PlannedVectorFit:
@@ -182,28 +184,28 @@ class PlannedVectorFit:
         particles along all directions, and axis steps then along each column.
         """
         tuned = self.tune()
-        running = RunningVectorFit(tuned)
+        running = RunningVectorFit.start(tuned)
         with run_flow(running, listeners, self.ranks, self.checkpoints) as finished:
-            kept = self.allocation.kept_cloud(running.particles.x, self.ranks)
+            kept = self.flow_conditions.kept_cloud(running.particles.x, self.ranks)
             model_steps = finished.state.model_steps
             if self.plan.options.n_axis_steps:
                 axis_steps = AxisSteps.for_fit(tuned)
-                axis_steps.fit_to_kept(kept, finished)
-                model_steps = axis_steps.fit_for_model(model_steps)
+                axis_steps.move_kept_particles(kept, finished)
+                model_steps = axis_steps.extend_model(model_steps)
             return _fit_result(tuned, kept, model_steps, finished.history)
 
     def tune(self) -> TunedVectorFit:
-        """This fit with the bandwidth that "auto" chooses, and the units of its rows.
+        """Choose the bandwidth if it is "auto", and the units of the rows.
 
         Only the bandwidth takes a trial: `plan_vectors` has resolved all other
         settings. This is the first thing that a fit does.
         """
         plan = self.plan
-        row_y = self.allocation.row_y
+        row_y = self.flow_conditions.row_y
         scalers_by_class = scalers_of_classes(
             self.rows, row_y, plan.standardize, self.ranks
         )
-        scaled_rows = scaled_rows_by_class(
+        scaled_rows = transform_by_class(
             scalers_by_class, self.rows.X, separate_classes_or_none(row_y)
         )
         smoother = None
@@ -217,58 +219,45 @@ class PlannedVectorFit:
             )
             plan = replace(plan, smoothing=smoother.bandwidth)
         return TunedVectorFit(
-            replace(self, plan=plan), scalers_by_class, scaled_rows, smoother
+            plan=plan,
+            rows=self.rows,
+            seed=self.seed,
+            ranks=self.ranks,
+            device=self.device,
+            flow_conditions=self.flow_conditions,
+            scalers_by_class=scalers_by_class,
+            scaled_rows=scaled_rows,
+            smoother=smoother,
         )
 
 
+@dataclass(frozen=True)
 class RunningVectorFit:
     """The flow of vectors while it runs: the particles, and all that moves them."""
 
-    def __init__(self, tuned: TunedVectorFit) -> None:
-        planned_fit = tuned.planned_fit
-        device = planned_fit.device
-        self.tuned = tuned
-        self.plan = planned_fit.plan
-        self.ranks = planned_fit.ranks
-        self.allocation = planned_fit.allocation
+    tuned: TunedVectorFit
+    spec: FlowSpec  # the flow without its axis steps
+    particles: Cloud  # of this rank
+    particle_noise: ParticleNoise
 
-        # This rank's particles among those of all ranks, at random places.
-        shard = self.ranks.own_shard(self.plan.n_flow_particles)
-        self.particle_noise = ParticleNoise(
-            planned_fit.seed.child("particles"), shard.first
-        )
+    @classmethod
+    def start(cls, tuned: TunedVectorFit) -> RunningVectorFit:
+        """Put this rank's particles at random places, where the flow begins."""
+        plan = tuned.plan
+        shard = tuned.ranks.own_shard(plan.n_moved_particles)
+        particle_noise = ParticleNoise(tuned.seed.child("particles"), shard.first)
         x = torch.empty(
-            self.plan.n_columns, shard.count, dtype=self.plan.torch_dtype, device=device
+            plan.n_columns, shard.count, dtype=plan.torch_dtype, device=tuned.device
         )
-        self.particle_noise.fill(x, "start")
-        self.particles = Cloud(x)
-        if self.allocation.particle_y is not None:
-            self.particles = self.allocation.cloud(x, self.ranks)
+        particle_noise.fill(x, "start")
+        y = None
+        if tuned.flow_conditions.moved_y is not None:
+            y = tuned.flow_conditions.own_y(tuned.ranks, tuned.device)
+        return cls(tuned, _flow_spec(tuned), Cloud(x, y), particle_noise)
 
-        # Maps are shrunk, and fitted to the clouds of all ranks.
-        spec = self.plan.flow_spec(planned_fit.seed, device, stage_name="flow")
-        if self.plan.options.shrinkage:
-            inverse_sizes = self._inverse_sample_sizes()
-            spec = shrunk_flow(spec, self.plan.options.shrinkage, inverse_sizes)
-        if self.ranks.size > 1:
-            spec = across_ranks(spec, self.ranks)
-        self.spec = spec
-
-    def _inverse_sample_sizes(self) -> tuple[float, ...]:
-        """Numbers, one for each class, to which the noise of maps is proportional."""
-        plan = self.plan
-        return inverse_sample_sizes(
-            plan.n_flow_particles,
-            plan.n_rows * plan.draws_per_row,
-            y_p=self.allocation.particle_y,
-            y_q=self.tuned.data_y,
-            batch_size=plan.batch_size,
-            distinct_share=1 / plan.draws_per_row,
-        )
-
-    def target(self) -> Target:
+    def target(self) -> DataTarget:
         """The data of the flow, which are loaded when the first step needs them."""
-        return Target(self._load_data, self._load_batches)
+        return DataTarget(self._load_data, self._load_batches)
 
     def _load_data(self, step: Step) -> Cloud:
         """What the particles move onto before the axis steps: the same in each step."""
@@ -276,9 +265,29 @@ class RunningVectorFit:
 
     def _load_batches(self) -> Batches:
         """Which particles and data each step is fitted to."""
+        moved_y = self.tuned.flow_conditions.moved_y
         n_particles = self.particles.x.shape[1]
-        particle_y = self.allocation.particle_y
-        return self.tuned.batches(n_particles, particle_y, self.plan.batch_size)
+        return self.tuned.batches(n_particles, moved_y, self.tuned.plan.batch_size)
+
+
+def _flow_spec(tuned: TunedVectorFit) -> FlowSpec:
+    """The flow without its axis steps. Its maps are shrunk, and fitted on all ranks."""
+    plan = tuned.plan
+    spec = plan.flow_stage_spec(tuned.seed, tuned.device)
+    if plan.options.shrinkage:
+        # One for each class: the noise of its maps is proportional to it.
+        inverse_sizes = inverse_sample_sizes(
+            plan.n_moved_particles,
+            plan.n_rows * plan.draws_per_row,
+            y_p=tuned.flow_conditions.moved_y,
+            y_q=tuned.data_y,
+            batch_size=plan.batch_size,
+            distinct_share=1 / plan.draws_per_row,
+        )
+        spec = shrunk_flow(spec, plan.options.shrinkage, inverse_sizes)
+    if tuned.ranks.size > 1:
+        spec = across_ranks(spec, tuned.ranks)
+    return spec
 
 
 def _fit_result(
@@ -287,16 +296,15 @@ def _fit_result(
     model_steps: Sequence[ModelStep],
     history: History,
 ) -> FitResult[FittedVectors]:
-    """What the fit gives: its model, and this rank's part of the kept particles."""
-    planned_fit = tuned.planned_fit
-    allocation = planned_fit.allocation
-    own_slice = planned_fit.ranks.own_shard(allocation.n_particles).slice
+    """Assemble the model, and this rank's part of the kept particles."""
+    flow_conditions = tuned.flow_conditions
+    own_slice = tuned.ranks.own_shard(flow_conditions.n_kept).slice
     own_y = None
-    if allocation.kept_particle_y is not None:
-        own_y = allocation.kept_particle_y.take(own_slice)
+    if flow_conditions.kept_y is not None:
+        own_y = flow_conditions.kept_y.take(own_slice)
     model = _fitted_vectors(tuned, model_steps)
-    X = model.in_users_form(model.rows_from_scaled_points(kept.x, own_y))
-    y = allocation.kept_user_y
+    X = model.in_users_form(model.rows_in_users_units(kept.x, own_y))
+    y = flow_conditions.kept_user_y
     if y is not None:
         y = y[own_slice]
     return FitResult(
@@ -307,47 +315,44 @@ def _fit_result(
 def _fitted_vectors(
     tuned: TunedVectorFit, model_steps: Sequence[ModelStep]
 ) -> FittedVectors:
-    """The fitted model, given the steps of the model."""
-    planned_fit = tuned.planned_fit
-    plan = planned_fit.plan
-    rows = planned_fit.rows
+    """Make the fitted model of its steps."""
     scaler = tuned.scalers_by_class[0]
     class_scalers: tuple[ColumnScaler, ...] = ()
-    if plan.n_separate_classes:
-        scaler = ColumnScaler.from_data(rows.X, plan.standardize)
+    if tuned.plan.n_separate_classes:
+        scaler = ColumnScaler.from_data(tuned.rows.X, tuned.plan.standardize)
         class_scalers = tuned.scalers_by_class
     return FittedVectors(
-        plan=plan,
-        seed=planned_fit.seed,
+        plan=tuned.plan,
+        seed=tuned.seed,
         scaler=scaler,
         class_scalers=class_scalers,
         steps=tuple(model_steps),
-        conditions=rows.conditions,
-        names=rows.names,
-        tensor_device=rows.tensor_device,
-        device=planned_fit.device,
+        conditions=tuned.rows.conditions,
+        names=tuned.rows.names,
+        tensor_device=tuned.rows.tensor_device,
+        device=tuned.device,
     )
 
 
 def _copy_warning(tuned: TunedVectorFit, x: Tensor) -> CopyWarning | None:
-    """A warning if the kept particles x (d, n) copy rows; None if they do not.
+    """Make a warning if the kept particles x (d, n) copy rows, else None.
 
     On several ranks, none has all rows: they are not compared.
     """
-    if tuned.planned_fit.ranks.size > 1:
+    if tuned.ranks.size > 1:
         return None
     pairs = [(tuned.scaled_rows, x.T)]
-    row_y = tuned.row_y
-    particle_y = tuned.planned_fit.allocation.kept_particle_y
-    if isinstance(row_y, SeparateClassIndices) and particle_y is not None:
+    row_y = tuned.flow_conditions.row_y
+    kept_y = tuned.flow_conditions.kept_y
+    if isinstance(row_y, SeparateClassIndices) and kept_y is not None:
         pairs = []
         for c in range(row_y.n_classes):
             rows_of_class = tuned.scaled_rows[row_y.values == c]
-            is_of_class = (particle_y.values == c).to(x.device)
+            is_of_class = (kept_y.values == c).to(x.device)
             pairs.append((rows_of_class, x[:, is_of_class].T))
     evidence = evidence_of_copying(pairs)
     if not evidence:
         return None
-    more = f"more smoothing than {tuned.bandwidth:.2g} (VectorOptions)"
+    more = f"more smoothing than {tuned.plan.smoothing:.2g} (VectorOptions)"
     hint = f"{more}, or fewer n_steps, help"
     return CopyWarning(f"the particles copy rows of X ({evidence}); {hint}")

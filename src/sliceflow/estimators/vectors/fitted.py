@@ -32,7 +32,7 @@ from sliceflow.estimators.vectors.plan import BaseVectorPlan, VectorPlan
 from sliceflow.estimators.vectors.units import (
     ColumnScaler,
     as_cloud,
-    rows_from_scaled_points_by_class,
+    inverse_transform_by_class,
 )
 from sliceflow.saved_types import Label
 from sliceflow.validation import check_finite
@@ -85,20 +85,20 @@ class BaseFittedVectors(ConditionsMixin):
     def comparable_points(self, X: Any) -> Tensor:
         """The user's rows as points (d, n), in units that make columns comparable."""
         rows = np.asarray(X.detach().cpu() if isinstance(X, Tensor) else X)
-        return self.scaler.scaled_rows(rows.astype(self.plan.dtype)).T
+        return self.scaler.transform(rows.astype(self.plan.dtype)).T
 
     @property
     def scalers_by_class(self) -> tuple[ColumnScaler, ...]:
         """The units of samples: one `ColumnScaler` for each class, or one for all."""
         return (self.scaler,)
 
-    def rows_from_scaled_points(self, x: Tensor, y: FlowY | None = None) -> Tensor:
+    def rows_in_users_units(self, x: Tensor, y: FlowY | None = None) -> Tensor:
         """Points (d, n) in the model's units -> rows (n, d) in the user's units.
 
         `y` is what the flow saw: classes with maps of their own have such units, too.
         """
-        rows = rows_from_scaled_points_by_class(
-            self.scalers_by_class, x, separate_classes_or_none(y)
+        rows = inverse_transform_by_class(
+            self.scalers_by_class, x.T, separate_classes_or_none(y)
         )
         check_finite(rows, "rescale X, drop outliers, or pass float64")
         return rows
@@ -160,9 +160,7 @@ class FittedVectors(BaseFittedVectors):
                     f"step {step.step_index} does not have directions in {d} columns"
                 )
         for scaler in self.scalers_by_class:
-            linear = (
-                ~scaler.heavy_tailed
-            )  # `rows_from_scaled_points` clamps heavy-tailed columns
+            linear = ~scaler.heavy_tailed  # `inverse_transform` clamps the others
             farthest = largest * float(scaler.scale[linear].max(initial=0.0))
             farthest += float(np.abs(scaler.shift[linear]).max(initial=0.0))
             if not farthest < torch.finfo(plan.torch_dtype).max:
@@ -223,7 +221,7 @@ class FittedVectors(BaseFittedVectors):
         cloud = as_cloud(x, y, self.device)
         particle_noise.fill(cloud.x, "start")
         replay(spec, self.steps, cloud, particle_noise)
-        return self.rows_from_scaled_points(cloud.x, y)
+        return self.rows_in_users_units(cloud.x, y)
 
 
 def _warn_if_one_condition(y: EncodedY) -> None:

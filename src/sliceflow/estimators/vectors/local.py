@@ -141,7 +141,7 @@ class FittedLocalVectors(BaseFittedVectors):
             sampler = self.samplers[c]
             sampler.warn_if_far(continuous, "y", indices)
             x = sampler.sample_each(continuous, seed.child(c))  # float64: small spreads
-            out[indices] = self.rows_from_scaled_points(x.T).to(out)
+            out[indices] = self.rows_in_users_units(x.T).to(out)
         return self.in_users_form(out)
 
 
@@ -162,7 +162,7 @@ def _iter_labels(
 def _parts(rows: VectorRows, scaler: ColumnScaler) -> list[tuple[Tensor, Tensor]]:
     """x and the continuous y of all rows; with labels in y, of each combination."""
     assert isinstance(rows.encoded_y, LocalY), "local conditions have a continuous y"
-    encoded = scaler.scaled_rows(rows.X).double()
+    encoded = scaler.transform(rows.X).double()
     parts = _iter_labels(rows.encoded_y)
     return [(encoded[indices], y) for _, indices, y in parts]
 

@@ -7,7 +7,7 @@ fit begins: that takes a search for neighbors. What a fit costs stands at the en
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from sliceflow.base.fit_plan import FitPlan
-from sliceflow.base.particles import ParticleAllocation
+from sliceflow.base.flow_conditions import FlowConditions
 from sliceflow.base.presets import N_DIRECTIONS
 from sliceflow.base.vector_rows import VectorRows
 from sliceflow.devices import max_projection_bytes
@@ -83,8 +83,8 @@ KNOTS_OF_RAREST_CLASS = 32
 MAX_SHARED_MAP_KNOTS = 4096
 
 # The transports that the names "histogram" and "auto" stand for.
-HISTOGRAM = HistogramTransport()
-AUTO = AutoTransport()
+DEFAULT_HISTOGRAM = HistogramTransport()
+DEFAULT_AUTO = AutoTransport()
 # Axis steps sort, because bins would blur the values of discrete columns.
 AXIS_TRANSPORT = SortedTransport()
 
@@ -130,7 +130,7 @@ class VectorPlan(BaseVectorPlan):
     """The plan of a flow of vectors. It prints as a table."""
 
     # Particles that the flow moves: those that the user gets, and more for better maps.
-    n_flow_particles: Count
+    n_moved_particles: Count
     n_fresh_particles: Count  # new particles to which the model's axis steps are fitted
     amplifier: Annotated[float, Between(0, math.inf)]  # ξ; 0 without conditions
     frame_kind: SavedFrameKind
@@ -207,31 +207,28 @@ class VectorPlan(BaseVectorPlan):
             )
         return stages
 
-    def flow_spec(
-        self,
-        seed: Seed,
-        device: torch.device,
-        stage_name: Literal["flow", "axis"] | None = None,
-    ) -> FlowSpec:
-        """The flow with all stages, as samples replay it, or with one of them.
-
-        There is no stage "flow" without steps of the flow, and no stage "axis" without
-        axis steps: no step then runs.
-        """
-        stages = self.engine_stages()
-        stage_range = None
-        if stage_name is not None:
-            indices = [i for i, stage in enumerate(stages) if stage.name == stage_name]
-            stage_range = range(indices[0], indices[0] + 1) if indices else range(0)
+    def flow_spec(self, seed: Seed, device: torch.device) -> FlowSpec:
+        """The whole flow with all its stages, as samples replay it."""
         return FlowSpec(
-            stages,
+            self.engine_stages(),
             seed.child("flow"),
             self.condition_dim,
             self.amplifier,
             self.entropy,
             max_projection_bytes(device),
-            stage_range=stage_range,
         )
+
+    def flow_stage_spec(self, seed: Seed, device: torch.device) -> FlowSpec:
+        """The flow without its axis steps."""
+        n_flow_stages = 1 if self.n_steps else 0
+        flow_stages = range(n_flow_stages)
+        return replace(self.flow_spec(seed, device), stage_range=flow_stages)
+
+    def axis_stage_spec(self, seed: Seed, device: torch.device) -> FlowSpec:
+        """The axis steps alone, of a flow that has some."""
+        n_flow_stages = 1 if self.n_steps else 0
+        axis_stage = range(n_flow_stages, n_flow_stages + 1)
+        return replace(self.flow_spec(seed, device), stage_range=axis_stage)
 
     def summary(self) -> list[tuple[str, object]]:
         """Names and values to print; those with the value "" are left out."""
@@ -249,8 +246,8 @@ class VectorPlan(BaseVectorPlan):
         ]
 
     def _particles_in_words(self) -> str:
-        if self.n_flow_particles > self.n_particles:
-            return f"{self.n_particles}, {self.n_flow_particles} moved for the model"
+        if self.n_moved_particles > self.n_particles:
+            return f"{self.n_particles}, {self.n_moved_particles} moved for the model"
         return f"{self.n_particles}"
 
     def _steps_in_words(self) -> str:
@@ -286,7 +283,9 @@ class VectorPlan(BaseVectorPlan):
     def nbytes(self) -> int:
         """Memory of the fit on each device, without the input data."""
         n_shard = math.ceil(self.n_rows / self.n_ranks)
-        return fit_bytes(self, n_shard, math.ceil(self.n_flow_particles / self.n_ranks))
+        return fit_bytes(
+            self, n_shard, math.ceil(self.n_moved_particles / self.n_ranks)
+        )
 
     @property
     def seconds(self) -> float:
@@ -300,7 +299,7 @@ class VectorPlan(BaseVectorPlan):
 def plan_vectors(
     rows: VectorRows,
     parameters: VectorParameters,
-    allocation: ParticleAllocation,
+    flow_conditions: FlowConditions,
     device: torch.device,
     n_ranks: int,
 ) -> VectorPlan:
@@ -310,7 +309,7 @@ def plan_vectors(
     ----------
     rows : see `VectorRows` for what is of this rank and what of all
     parameters : those of the estimator
-    allocation : how many particles the flow moves, and their y
+    flow_conditions : how many particles the flow moves, and their y
     device, n_ranks : where the fit runs
     """
     mode = parameters.condition_mode
@@ -320,30 +319,28 @@ def plan_vectors(
     options = parameters.options
     n_columns = rows.X.shape[1]
 
-    condition_kind: ConditionKind = "none"
-    condition_dim = 0
-    amplifier = 0.0
-    if rows.conditions is not None:
-        condition_kind = rows.conditions.encoder.kind
-        condition_dim = rows.conditions.encoder.condition_dim
-        amplifier = parameters.amplifier
-    if options.shrinkage and isinstance(allocation.particle_y, ContinuousY):
+    if options.shrinkage and isinstance(flow_conditions.moved_y, ContinuousY):
         fact = "does not work with a continuous y"
         raise ParameterError("shrinkage", options.shrinkage, fact, "set it to 0")
+    condition = PlannedCondition("none", dim=0, amplifier=0.0)
+    if rows.conditions is not None:
+        encoder = rows.conditions.encoder
+        condition = PlannedCondition(
+            encoder.kind, encoder.condition_dim, parameters.amplifier
+        )
 
     frame_kind = choose_frame_kind(parameters.frame, n_columns, n_ranks)
-    if allocation.sharing == "shared":
-        require_steps_that_see_y(frame_kind, parameters, rows)
     n_knots = int(options.n_knots)
-    if allocation.particle_y is not None:
-        n_knots = choose_n_knots(n_knots, allocation.particle_y)
-    smoothing = plan_smoothing(options.smoothing, rows, allocation)
+    if flow_conditions.sharing == "shared":
+        require_steps_that_see_y(frame_kind, parameters, rows)
+        n_knots = choose_n_knots(n_knots, flow_conditions.moved_y)
+    smoothing = plan_smoothing(options.smoothing, rows, flow_conditions)
     transport = resolve_transport(
         parameters.transport,
-        points_per_map(allocation, rows.n_all_rows, smoothing.n_data),
+        points_per_map(flow_conditions, rows.n_all_rows, smoothing.n_data),
         n_ranks,
-        HISTOGRAM,
-        AUTO,
+        DEFAULT_HISTOGRAM,
+        DEFAULT_AUTO,
     )
     return VectorPlan(
         device=str(device),
@@ -351,14 +348,14 @@ def plan_vectors(
         n_rows=rows.n_all_rows,
         n_columns=n_columns,
         dtype=rows.dtype,
-        n_particles=allocation.n_particles,
-        n_flow_particles=allocation.n_flow_particles,
+        n_particles=flow_conditions.n_kept,
+        n_moved_particles=flow_conditions.n_moved,
         n_fresh_particles=choose_n_fresh_particles(
-            allocation.n_flow_particles, frame_kind, n_columns, options.n_axis_steps
+            flow_conditions.n_moved, frame_kind, n_columns, options.n_axis_steps
         ),
-        condition_kind=condition_kind,
-        condition_dim=condition_dim,
-        amplifier=amplifier,
+        condition_kind=condition.kind,
+        condition_dim=condition.dim,
+        amplifier=condition.amplifier,
         frame_kind=frame_kind,
         transport=transport,
         n_steps=parameters.n_steps,
@@ -400,37 +397,35 @@ def uses_local_conditions(
     return is_local
 
 
-def points_per_map(allocation: ParticleAllocation, n_rows: int, n_data: int) -> int:
+def points_per_map(flow_conditions: FlowConditions, n_rows: int, n_data: int) -> int:
     """The particles and the data to which a map is fitted.
 
     If classes have separate maps, these are the points of the largest class. `n_data`
     are the draws of all `n_rows` rows, or the rows themselves.
     """
-    row_y = allocation.row_y
-    particle_y = allocation.particle_y
+    row_y = flow_conditions.row_y
+    moved_y = flow_conditions.moved_y
     if not (
         isinstance(row_y, SeparateClassIndices)
-        and isinstance(particle_y, SeparateClassIndices)
+        and isinstance(moved_y, SeparateClassIndices)
     ):
-        return allocation.n_flow_particles + n_data
-    sizes_p = particle_y.sizes(row_y.n_classes)
+        return flow_conditions.n_moved + n_data
+    sizes_p = moved_y.sizes(row_y.n_classes)
     sizes_q = row_y.sizes(row_y.n_classes)
     return int((sizes_p + n_data / n_rows * sizes_q).max())
 
 
-def choose_n_knots(n_knots: int, particle_y: FlowY) -> int:
-    """Knots to keep per map, for particles with this y.
+def choose_n_knots(n_knots: int, moved_y: FlowY | None) -> int:
+    """Choose how many knots to keep of a map that all particles share, given their y.
 
     More than `n_knots` if a rare class, which shares the maps with others, would
     otherwise get too few.
     """
-    if not isinstance(particle_y, ClassIndices):
+    if not isinstance(moved_y, ClassIndices):
         return n_knots
-    if isinstance(particle_y, SeparateClassIndices):
-        return n_knots
-    sizes = particle_y.sizes()
+    sizes = moved_y.sizes()
     rarest = int(sizes[sizes > 0].min())
-    wanted = KNOTS_OF_RAREST_CLASS * len(particle_y) // rarest
+    wanted = KNOTS_OF_RAREST_CLASS * len(moved_y) // rarest
     return max(n_knots, min(wanted, MAX_SHARED_MAP_KNOTS))
 
 
@@ -474,6 +469,14 @@ def require_steps_that_see_y(
         raise ParameterError("frame", parameters.frame, fact, hint)
 
 
+class PlannedCondition(NamedTuple):
+    """The y of a flow, and how much it counts."""
+
+    kind: ConditionKind
+    dim: int  # the number of classes, or of continuous columns; 0 without y
+    amplifier: float  # ξ; 0 without y
+
+
 class SmoothingPlan(NamedTuple):
     """How far rows are spread, and how often each is drawn."""
 
@@ -484,7 +487,7 @@ class SmoothingPlan(NamedTuple):
 
 
 def plan_smoothing(
-    option: float | Literal["auto"], rows: VectorRows, allocation: ParticleAllocation
+    option: float | Literal["auto"], rows: VectorRows, flow_conditions: FlowConditions
 ) -> SmoothingPlan:
     """What the option `smoothing` means for these rows."""
     n_rows = rows.n_all_rows
@@ -493,13 +496,13 @@ def plan_smoothing(
     if option != "auto":
         bandwidth = float(option)
         reason = ""
-    elif reason_against := _reason_against_smoothing(rows, allocation.row_y):
+    elif reason_against := _reason_against_smoothing(rows, flow_conditions.row_y):
         bandwidth = 0.0
         reason = reason_against
     if bandwidth == 0:
         return SmoothingPlan(bandwidth, reason, draws_per_row=1, n_data=n_rows)
     # In all there are as many draws as particles.
-    n_particles = allocation.n_flow_particles
+    n_particles = flow_conditions.n_moved
     draws_per_row = max(1, round(n_particles / n_rows))
     return SmoothingPlan(bandwidth, reason, draws_per_row, max(n_rows, n_particles))
 
@@ -535,13 +538,13 @@ def _rows_differ(X: NDArray[Any], y: ClassIndices | None) -> bool:
 
 
 def choose_n_fresh_particles(
-    n_flow_particles: int, frame_kind: FrameKind, d: int, n_axis_steps: int
+    n_moved_particles: int, frame_kind: FrameKind, d: int, n_axis_steps: int
 ) -> int:
     """Fresh particles to which the model's axis steps in d columns are fitted."""
     if n_axis_steps == 0:
         return 0
     affordable = MAX_FRESH_PROJECTIONS // max_directions(frame_kind, d)
-    return max(n_flow_particles, min(MAX_FRESH_PARTICLES, affordable))
+    return max(n_moved_particles, min(MAX_FRESH_PARTICLES, affordable))
 
 
 def max_directions(kind: FrameKind, d: int) -> int:
@@ -638,9 +641,9 @@ def n_projected_values(plan: VectorPlan) -> int:
     particles each have axis steps.
     """
     n_data = plan.n_rows * plan.draws_per_row
-    n_projected = plan.n_flow_particles + n_data
+    n_projected = plan.n_moved_particles + n_data
     if plan.batch_size is not None:
-        n_projected = min(plan.n_flow_particles, plan.batch_size)
+        n_projected = min(plan.n_moved_particles, plan.batch_size)
         n_projected += min(n_data, plan.batch_size)
     n_directions = max_directions(plan.frame_kind, plan.n_columns)
     n_values = n_directions * plan.n_steps * n_projected

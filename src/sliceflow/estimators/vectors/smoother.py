@@ -87,7 +87,7 @@ class Smoother:
             group_atoms = atoms[group.indices]
             draws = group.draw(self.bandwidth, draws_per_row, seed.child(i))
             draws = _in_range_of_rows(draws, group.x, group_atoms)
-            is_spread = spread_columns | _differs(group.x, draws.flatten(0, 1))
+            is_spread = spread_columns | _rejected_columns(group.x, draws.flatten(0, 1))
             spread = spread_evenly(group.x, group_atoms, draws_per_row)
             draws = torch.where(is_spread, spread, draws)
             draws_of_all[group.indices] = draws.to(draws_of_all.dtype)
@@ -107,7 +107,7 @@ def _in_range_of_rows(draws: Tensor, x: Tensor, atoms: Tensor) -> Tensor:
     return torch.where(atoms[:, None] | is_end | is_outside, rows, draws)
 
 
-def _differs(x: Tensor, draws: Tensor) -> Tensor:
+def _rejected_columns(x: Tensor, draws: Tensor) -> Tensor:
     """Columns (d,) in which the rows x (n, d) refute the draws: Kolmogorov's test."""
     values = x.T.contiguous().sort(1).values
     drawn = draws.T.contiguous().sort(1).values

@@ -11,70 +11,57 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from sliceflow.base.flow_conditions import FlowConditions
 from sliceflow.base.ranks import Communicator, Shard
 from sliceflow.base.vector_rows import VectorRows
 from sliceflow.engine.batches import Batches, make_batches, make_weighted_batches
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
 from sliceflow.engine.random import Seed
+from sliceflow.estimators.vectors.plan import VectorPlan
 from sliceflow.estimators.vectors.smoother import Smoother
 from sliceflow.estimators.vectors.units import ColumnScaler, as_cloud
 
-if TYPE_CHECKING:
-    from sliceflow.estimators.vectors.fit import PlannedVectorFit
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TunedVectorFit:
     """A fit of vectors with all settings chosen. No particle has moved yet."""
 
-    planned_fit: PlannedVectorFit  # with the bandwidth that was chosen
+    plan: VectorPlan  # with the bandwidth that was chosen
+    rows: VectorRows
+    seed: Seed
+    ranks: Communicator
+    device: torch.device
+    flow_conditions: FlowConditions
     scalers_by_class: tuple[ColumnScaler, ...]  # see `scalers_of_classes`
     scaled_rows: Tensor  # (n, d), this rank's rows in the flow's units
     # Draws around the rows of all ranks. None if the flow fits the rows themselves.
     smoother: Smoother | None
 
-    @property
-    def bandwidth(self) -> float:
-        """How far rows are spread; 0 if the flow fits the rows themselves."""
-        if self.smoother is None:
-            return 0.0
-        return self.smoother.bandwidth
-
-    @property
-    def row_y(self) -> FlowY | None:
-        """What the flow sees of y of the rows of all ranks; None if it ignores y."""
-        return self.planned_fit.allocation.row_y
-
-    # Clouds
-
     @cached_property
     def data_y(self) -> FlowY | None:
-        """The y of the data of all ranks: `row_y` once for each draw of a row."""
-        row_y = self.row_y
+        """The y of the data of all ranks: that of each row, once for each draw."""
+        row_y = self.flow_conditions.row_y
         if row_y is None:
             return None
-        return row_y.repeat_each(self.planned_fit.plan.draws_per_row)
+        return row_y.repeat_each(self.plan.draws_per_row)
 
     @property
-    def shard(self) -> Shard:
+    def data_shard(self) -> Shard:
         """Which of the data of all ranks this rank has."""
-        return self.planned_fit.rows.shard.repeated(self.planned_fit.plan.draws_per_row)
+        return self.rows.shard.repeated(self.plan.draws_per_row)
 
     def flow_cloud(self) -> Cloud:
         """This rank's data for the steps of the flow."""
         if self.smoother is None:
             return self._cloud(self.scaled_rows)
-        draws = self.smoother.draw_for_flow(
-            self.planned_fit.plan.draws_per_row, self._drawing_seed
-        )
-        return self._cloud(draws[self.shard.slice])
+        draws = self.smoother.draw_for_flow(self.plan.draws_per_row, self._drawing_seed)
+        return self._cloud(draws[self.data_shard.slice])
 
     def axis_cloud(self) -> Cloud:
         """This rank's data for the axis steps; see `Smoother.draw_for_axes`."""
@@ -83,45 +70,42 @@ class TunedVectorFit:
         heavy_tails = [scaler.heavy_tailed for scaler in self.scalers_by_class]
         spread_columns = torch.from_numpy(np.any(heavy_tails, axis=0))
         draws = self.smoother.draw_for_axes(
-            self.planned_fit.plan.draws_per_row, self._drawing_seed, spread_columns
+            self.plan.draws_per_row, self._drawing_seed, spread_columns
         )
-        return self._cloud(draws[self.shard.slice])
+        return self._cloud(draws[self.data_shard.slice])
 
     @property
     def _drawing_seed(self) -> Seed:
-        return self.planned_fit.seed.child("smoothing")
+        return self.seed.child("smoothing")
 
     def _cloud(self, rows: Tensor) -> Cloud:
         """This rank's data (n, d), in the flow's units, with their y."""
         y = None
         if self.data_y is not None:
-            y = self.data_y.take(self.shard.slice)
-        return as_cloud(rows, y, self.planned_fit.device)
+            y = self.data_y.take(self.data_shard.slice)
+        return as_cloud(rows, y, self.device)
 
-    def batches(
-        self, m: int, particle_y: FlowY | None, batch_size: int | None
-    ) -> Batches:
-        """Which of m particles and of these data each step of a stage is fitted to.
+    def batches(self, m: int, y_p: FlowY | None, batch_size: int | None) -> Batches:
+        """Divide m particles and these data into batches for the steps of a stage.
 
-        `particle_y` is the y of the particles of all ranks, in the order in which they
-        move; if every class has maps of its own, in any order. A step takes at most
+        `y_p` is the y of the particles of all ranks, in the order in which they move;
+        if every class has maps of its own, in any order. A step takes at most
         `batch_size`.
         """
-        planned_fit = self.planned_fit
-        if planned_fit.ranks.size > 1:
-            if particle_y is None or self.data_y is None:
+        y_q = self.data_y
+        if self.ranks.size > 1:
+            if y_p is None or y_q is None:
                 return Batches()
-            return make_weighted_batches(
-                self.shard.slice, planned_fit.device, y_p=particle_y, y_q=self.data_y
-            )
+            own_data = self.data_shard.slice
+            return make_weighted_batches(own_data, self.device, y_p=y_p, y_q=y_q)
         return make_batches(
             m,
-            planned_fit.plan.n_rows * planned_fit.plan.draws_per_row,
+            self.plan.n_rows * self.plan.draws_per_row,
             batch_size,
-            planned_fit.seed.child("flow", "batches"),
-            planned_fit.device,
-            y_p=particle_y,
-            y_q=self.data_y,
+            self.seed.child("flow", "batches"),
+            self.device,
+            y_p=y_p,
+            y_q=y_q,
         )
 
 

@@ -87,29 +87,30 @@ class ColumnScaler:
         """g(x) for rows (n, d)."""
         return _compress_tails(X, self.tail_center, self.tail_scale)
 
-    def scaled_rows(self, X: NDArray[Any]) -> Tensor:
+    def transform(self, X: NDArray[Any]) -> Tensor:
         """Rows (n, d) in the user's units -> in the flow's units, of the same dtype."""
         standardized = (self.compress_tails(X) - self.shift) / self.scale
         return torch.from_numpy(standardized.astype(X.dtype))
 
-    def rows_from_scaled_points(self, x: Tensor) -> Tensor:
-        """Points (d, n) in the flow's units -> rows (n, d) in the user's units."""
-        shift = torch.from_numpy(self.shift).to(x.device)
-        scale = torch.from_numpy(self.scale).to(x.device)
-        rows = x.T.double() * scale + shift
+    def inverse_transform(self, scaled_rows: Tensor) -> Tensor:
+        """Rows (n, d) in the flow's units -> in the user's units, of the same dtype."""
+        device = scaled_rows.device
+        shift = torch.from_numpy(self.shift).to(device)
+        scale = torch.from_numpy(self.scale).to(device)
+        rows = scaled_rows.double() * scale + shift
         if self.heavy_tailed.any():
-            center = torch.from_numpy(self.tail_center).to(x.device)
-            tail_scale = torch.from_numpy(self.tail_scale).to(x.device)
+            center = torch.from_numpy(self.tail_center).to(device)
+            tail_scale = torch.from_numpy(self.tail_scale).to(device)
             heavy = tail_scale > 0
             compressed = rows[:, heavy].clamp(-_MAX_SINH, _MAX_SINH)
             wide = torch.sinh(compressed) * tail_scale[heavy] + center[heavy]
             # Keeps every number finite, whatever the maps do.
-            limit = torch.finfo(x.dtype).max / 4
+            limit = torch.finfo(scaled_rows.dtype).max / 4
             rows[:, heavy] = wide.clamp(-limit, limit)
-        return rows.to(x.dtype)
+        return rows.to(scaled_rows.dtype)
 
 
-def scaled_rows_by_class(
+def transform_by_class(
     scalers_by_class: Sequence[ColumnScaler], X: NDArray[Any], y: ClassIndices | None
 ) -> Tensor:
     """Rows (n, d) in the flow's units, which may differ by class.
@@ -118,27 +119,26 @@ def scaled_rows_by_class(
     ignored.
     """
     if len(scalers_by_class) == 1 or y is None:
-        return scalers_by_class[0].scaled_rows(X)
-    scaled = torch.from_numpy(np.empty_like(X))
+        return scalers_by_class[0].transform(X)
+    scaled_rows = torch.from_numpy(np.empty_like(X))
     for c, scaler_of_class in enumerate(scalers_by_class):
-        of_class = y.values == c
-        scaled[of_class] = scaler_of_class.scaled_rows(X[of_class.numpy()])
-    return scaled
+        is_of_class = y.values == c
+        scaled_rows[is_of_class] = scaler_of_class.transform(X[is_of_class.numpy()])
+    return scaled_rows
 
 
-def rows_from_scaled_points_by_class(
-    scalers_by_class: Sequence[ColumnScaler], x: Tensor, y: ClassIndices | None
+def inverse_transform_by_class(
+    scalers_by_class: Sequence[ColumnScaler],
+    scaled_rows: Tensor,
+    y: ClassIndices | None,
 ) -> Tensor:
-    """Points (d, n) in the flow's units -> rows (n, d) in the user's units.
-
-    This is the inverse of `scaled_rows_by_class`.
-    """
+    """Rows (n, d) in the user's units: the inverse of `transform_by_class`."""
     if len(scalers_by_class) == 1 or y is None:
-        return scalers_by_class[0].rows_from_scaled_points(x)
-    rows = x.new_empty(x.shape[1], len(x))
+        return scalers_by_class[0].inverse_transform(scaled_rows)
+    rows = torch.empty_like(scaled_rows, memory_format=torch.contiguous_format)
     for c, scaler_of_class in enumerate(scalers_by_class):
-        of_class = (y.values == c).to(x.device)
-        rows[of_class] = scaler_of_class.rows_from_scaled_points(x[:, of_class])
+        is_of_class = (y.values == c).to(scaled_rows.device)
+        rows[is_of_class] = scaler_of_class.inverse_transform(scaled_rows[is_of_class])
     return rows
 
 

@@ -1,4 +1,4 @@
-"""The particles of a fit: how many there are, their y, and in which order they move.
+"""What a flow sees of y: of the rows and of the particles, which are counted here, too.
 
 The same particles stand in two orders:
 
@@ -8,8 +8,8 @@ flow's order   As the flow moves them. It mixes the added particles among the ot
                because batches and ranks take contiguous parts. If every class has maps
                of its own, the mixed particles are then stably sorted by class.
 
-`ParticleAllocation.order` leads from the first to the second and back. `cloud` gives
-the particles to a flow that sees y, and `kept_cloud` takes the kept ones out of it.
+`FlowConditions.order` leads from the first to the second and back. `cloud` gives the
+particles to a flow, and `kept_cloud` takes the kept ones out of it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sliceflow.base.rows import Conditions
 from sliceflow.devices import require_memory
 from sliceflow.engine.allocation import (
     MIN_PARTICLES,
-    stratified_indices,
+    proportional_indices,
     y_of_added_particles,
 )
 from sliceflow.engine.clouds import Cloud, Permutation
@@ -40,42 +40,42 @@ _BYTES_PER_CONDITION = 24
 
 
 @dataclass(frozen=True)
-class ParticleAllocation:
-    """The particles of all ranks, without where they are: their number and their y.
+class FlowConditions:
+    """The particles of all ranks, how many and with which y, and the y of the rows.
 
-    Without y there are only the two numbers, `n_particles` and `n_flow_particles`.
+    Every y here is what the flow sees (`FlowY`), but for `kept_user_y`. Without y there
+    are only the two numbers.
 
     Attributes
     ----------
-    n_particles : how many the user gets
-    n_flow_particles : how many the flow moves: the kept ones, and more for better maps
+    n_kept : how many particles the user gets
+    n_moved : how many the flow moves: the kept ones, and more for better maps
     sharing : who shares the maps of the flow
     kept_user_y : y of the kept particles in the user's order, as the user writes
         it; None if the user does not know any, as with clusters
-    row_y : what the flow sees of the y of all rows; None if it ignores y
-    particle_y : what it sees of the y of all moved particles, in the flow's order; None
-        if it ignores y
+    row_y : of all rows; None if the flow ignores y
+    moved_y : of all moved particles, in the flow's order; None if the flow ignores y
     order : from the user's order to the flow's; None if both are the same
     """
 
-    n_particles: int
-    n_flow_particles: int
+    n_kept: int
+    n_moved: int
     sharing: MapSharing = "unconditional"
     kept_user_y: NDArray[Any] | None = None
     row_y: FlowY | None = None
-    particle_y: FlowY | None = None
+    moved_y: FlowY | None = None
     order: Permutation | None = None
 
     @classmethod
     def in_proportion(
         cls,
         conditions: Conditions,
-        n_particles: int,
+        n_kept: int,
         sharing: MapSharing,
         seed: Seed,
         mixing_seed: Seed,
         stores_maps: bool = True,
-    ) -> ParticleAllocation:
+    ) -> FlowConditions:
         """Particles with y in the data's proportions, at least one of every class.
 
         `sharing` says which maps the flow has. If the model `stores_maps` and the flow
@@ -85,40 +85,40 @@ class ParticleAllocation:
         """
         # The plan counts all memory, but only after conditions are known.
         require_memory(
-            _BYTES_PER_CONDITION * n_particles,
+            _BYTES_PER_CONDITION * n_kept,
             torch.device("cpu"),
-            f"the conditions of n_particles={n_particles} need",
+            f"the conditions of n_particles={n_kept} need",
             "lower n_particles",
         )
-        indices = stratified_indices(conditions.encoded_y, n_particles, seed, minimum=1)
+        indices = proportional_indices(conditions.encoded_y, n_kept, seed, minimum=1)
         kept_user_y = None
         if not conditions.encoder.are_clusters:
             kept_user_y = conditions.y[indices.numpy()]
         row_y = conditions.flow_y(sharing)
         if row_y is None:
-            n_flow_particles = n_particles
+            n_moved = n_kept
             if stores_maps:
-                n_flow_particles = max(n_particles, MIN_PARTICLES)
-            return cls(n_particles, n_flow_particles, kept_user_y=kept_user_y)
+                n_moved = max(n_kept, MIN_PARTICLES)
+            return cls(n_kept, n_moved, kept_user_y=kept_user_y)
 
         y = row_y.take(indices)
         if stores_maps:
             y = y.concatenate(
                 y_of_added_particles(y_p=y, y_q=row_y, seed=seed.child("further"))
             )
-        order = _flow_order(y, n_particles, mixing_seed)
+        order = _flow_order(y, n_kept, mixing_seed)
         if order is not None:
             y = order.reorder(y)
-        return cls(n_particles, len(y), sharing, kept_user_y, row_y, y, order)
+        return cls(n_kept, len(y), sharing, kept_user_y, row_y, y, order)
 
     @property
-    def kept_particle_y(self) -> FlowY | None:
+    def kept_y(self) -> FlowY | None:
         """What the flow sees of the kept particles, in the user's order."""
-        if self.particle_y is None:
+        if self.moved_y is None:
             return None
         if self.order is None:
-            return self.particle_y.take(slice(self.n_particles))
-        return self.particle_y.take(self.order.back[: self.n_particles])
+            return self.moved_y.take(slice(self.n_kept))
+        return self.moved_y.take(self.order.back[: self.n_kept])
 
     def cloud(self, x: Tensor, ranks: Communicator) -> Cloud:
         """This rank's particles, at x (d, n) in the flow's order, with their y.
@@ -129,23 +129,23 @@ class ParticleAllocation:
 
     def own_y(self, ranks: Communicator, device: torch.device) -> FlowY | None:
         """The y of this rank's particles in the flow's order; None if it ignores y."""
-        if self.particle_y is None:
+        if self.moved_y is None:
             return None
-        own_slice = ranks.own_shard(self.n_flow_particles).slice
-        return self.particle_y.take(own_slice).to(device)
+        own_slice = ranks.own_shard(self.n_moved).slice
+        return self.moved_y.take(own_slice).to(device)
 
     def kept_cloud(self, x: Tensor, ranks: Communicator) -> Cloud:
         """This rank's part of the kept particles, in the user's order, with their y.
 
         x (d, n) is where the flow has moved this rank's particles, in its own order.
         """
-        own_kept = ranks.own_shard(self.n_particles)
-        y = self.kept_particle_y
+        own_kept = ranks.own_shard(self.n_kept)
+        y = self.kept_y
         if y is not None:
             y = y.take(own_kept.slice).to(x.device)
-        if self.order is None and own_kept == ranks.own_shard(self.n_flow_particles):
+        if self.order is None and own_kept == ranks.own_shard(self.n_moved):
             return Cloud(x, y)
-        point_indices = torch.arange(self.n_flow_particles)
+        point_indices = torch.arange(self.n_moved)
         if self.order is not None:
             point_indices = self.order.back
         own_indices = point_indices[own_kept.slice].to(x.device)
