@@ -306,7 +306,8 @@ def _knot_probabilities(
     T bends only at the probabilities of the particles, (1, M), and of the data, (1, N),
     or (h, N) if the data have weights. Those above the last particle's, which F_p does
     not attain, are replaced by it. With `distinct`, which needs one row, each
-    probability is returned once.
+    probability is returned once: two particles, at 0 and ½, and four data, at 0, ¼, ½
+    and ¾, give 0, ¼ and ½.
     """
     clamped_q = probabilities_q.clamp(max=float(probabilities_p[0, -1]))
     all_p = probabilities_p.expand(len(clamped_q), -1)
@@ -351,7 +352,11 @@ def _interpolate_rows(at: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _last_of_ties(z: Tensor, values: Tensor) -> Tensor:
-    """Give all values (h, n) of a tie in z (h, n) its last value, in place."""
+    """Give all values (h, n) of a tie in z (h, n) its last value, in place.
+
+    With z = 1 1 1 2 3 3, the values 4 5 6 7 8 9 become 6 6 6 7 9 9. No tie goes on from
+    one row to the next.
+    """
     pad = torch.nn.functional.pad
     equals_next = pad(z[:, 1:] == z[:, :-1], (0, 1))
     tied = equals_next.view(-1).nonzero()[:, 0]  # all values of a tie but the last
