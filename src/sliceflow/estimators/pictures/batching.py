@@ -83,12 +83,16 @@ def divide_pictures(plan: PicturePlan, data: PictureData, seed: Seed) -> list[Te
     divided so: their particles need as many pictures of each class.
     """
     batch_size = plan.batch_size
-    if batch_size is None or plan.n_flow_particles > batch_size or data.n <= batch_size:
+    if (
+        batch_size is None
+        or plan.n_flow_particles > batch_size
+        or data.n_all <= batch_size
+    ):
         return []
     if data.device.type != "cpu" or plan.map_sharing == "shared":
         return []
-    order = seed.child("order").permutation(data.n)
-    class_slices = ClassSlices((0, data.n))
+    order = seed.child("order").permutation(data.n_all)
+    class_slices = ClassSlices((0, data.n_all))
     n_classes = plan.n_separate_classes
     if n_classes and data.own_y is not None:
         # Class by class, at random within each.
@@ -115,7 +119,7 @@ def batches_of_steps(
     """
     return make_batches(
         plan.n_flow_particles,
-        data.n,
+        data.n_all,
         plan.batch_size,
         seed,
         data.device,

@@ -100,7 +100,7 @@ class PictureAdapter:
         parameters = self.parameters
         data = PictureData.from_rows(rows, self.device, parameters.mirror)
         m = choices.choose_n_picture_particles(
-            parameters, data.n, data.n_classes, self.ranks.size, self.device
+            parameters, data.n_all, data.n_classes, self.ranks.size, self.device
         )
         amplifier = parameters.amplifier
         n_clusters = _choose_n_clusters(data, parameters, m)
@@ -108,7 +108,7 @@ class PictureAdapter:
             data = data.with_clusters(n_clusters, seed.child("data"), self.ranks)
             amplifier = math.inf  # clusters have separate maps
         amplifier = choices.choose_amplifier(
-            amplifier, parameters.transport, m, data.n, data.n_classes
+            amplifier, parameters.transport, m, data.n_all, data.n_classes
         )
 
         stores_maps = parameters.options.n_knots != 0
@@ -213,7 +213,7 @@ def _choose_n_clusters(data: PictureData, parameters: PictureParameters, m: int)
     if data.conditions is not None or parameters.known is not None:
         return 1
     return choices.choose_n_clusters(
-        parameters, m, data.n, data.layout.shape, data.device
+        parameters, m, data.n_all, data.layout.shape, data.device
     )
 
 

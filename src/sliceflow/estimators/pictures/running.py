@@ -165,9 +165,9 @@ def _encode_to_complete(tuned: TunedPictureFit, shard: Shard) -> Tensor:
     data = planned_fit.data
     n_kept = tuned.plan.n_particles
     seed = planned_fit.seed.child("conditions")
-    pictures_of_kept = even_indices(data.n, n_kept, seed)
+    pictures_of_kept = even_indices(data.n_all, n_kept, seed)
     pictures_of_others = even_indices(
-        data.n, shard.total - n_kept, seed.child("further")
+        data.n_all, shard.total - n_kept, seed.child("further")
     )
     indices = torch.cat((pictures_of_kept, pictures_of_others))[shard.slice]
     pixel_points = data.gather_pictures(indices.to(data.device), planned_fit.ranks)
