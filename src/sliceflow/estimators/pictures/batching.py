@@ -83,11 +83,9 @@ def divide_pictures(plan: PicturePlan, data: PictureData, seed: Seed) -> list[Te
     divided so: their particles need as many pictures of each class.
     """
     batch_size = plan.batch_size
-    if (
-        batch_size is None
-        or plan.n_flow_particles > batch_size
-        or data.n_all <= batch_size
-    ):
+    if batch_size is None:
+        return []
+    if plan.n_flow_particles > batch_size or data.n_all <= batch_size:
         return []
     if data.device.type != "cpu" or plan.map_sharing == "shared":
         return []

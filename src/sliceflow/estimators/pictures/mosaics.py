@@ -122,7 +122,7 @@ class Mosaics:
         """The pictures, without mirror images, in another layout of the same shape."""
         indices = torch.arange(len(self.pixels), device=self._points.device)
         parts = [
-            np.asarray(layout.write(self._encoded(part)))
+            np.asarray(layout.decode(self._encoded(part)))
             for part in torch.split(indices, self._chunk_size)
         ]
         return np.concatenate(parts)

@@ -90,7 +90,7 @@ class RunningPictureFit:
             fitted,
             finished_flow.history.as_columns(),
             _copy_warning(self.tuned, x),
-            ParticleResult(data.layout.write(x), y),
+            ParticleResult(data.layout.decode(x), y),
         )
 
 
@@ -190,7 +190,7 @@ def _copy_warning(tuned: TunedPictureFit, x: Tensor) -> CopyWarning | None:
         return None
     pixel_points = planned_fit.data.pixel_points
     layout = replace(planned_fit.data.layout, tensor=False)
-    particles = np.asarray(layout.write(x)).reshape(x.shape[1], -1)
+    particles = np.asarray(layout.decode(x)).reshape(x.shape[1], -1)
     n = pixel_points.shape[1]
     pixels = pixel_points.view(*layout.shape, n)
     rows = pixels.permute(3, 1, 2, 0).reshape(n, -1)
