@@ -87,7 +87,7 @@ class BasisExpansion:
         all_coefficients[self.active] = coefficients
         return BasisExpansion(self.active, all_coefficients, penalties)
 
-    def keep_features(
+    def take_features(
         self, is_kept: Mask, old_groups: Ints, groups: Ints
     ) -> BasisExpansion:
         """The function of some features, `is_kept` (p,), which lie in other groups.
@@ -235,7 +235,7 @@ class ColumnRegression:
             log_residual_scale=self.log_residual_scale.with_features(is_constant),
         )
 
-    def keep_features(self, is_kept: Mask, groups: Ints) -> ColumnRegression:
+    def take_features(self, is_kept: Mask, groups: Ints) -> ColumnRegression:
         """The regression on some of the features, of the p that it has so far.
 
         Parameters
@@ -245,13 +245,13 @@ class ColumnRegression:
         """
         return ColumnRegression(
             groups=groups,
-            mean=self.mean.keep_features(is_kept, self.groups, groups),
-            log_scale=self.log_scale.keep_features(is_kept, self.groups, groups),
+            mean=self.mean.take_features(is_kept, self.groups, groups),
+            log_scale=self.log_scale.take_features(is_kept, self.groups, groups),
             slopes=tuple(
-                slope.keep_features(is_kept, self.groups, groups)
+                slope.take_features(is_kept, self.groups, groups)
                 for slope in self.slopes
             ),
-            log_residual_scale=self.log_residual_scale.keep_features(
+            log_residual_scale=self.log_residual_scale.take_features(
                 is_kept, self.groups, groups
             ),
         )

@@ -211,7 +211,7 @@ def _split_rows(rows: RowsGivenY, seed: Seed) -> Split[RowsGivenY]:
 def _select_columns(
     basis: SmoothBasis, split: Split[RowsGivenY], progress: FitProgress
 ) -> list[ColumnRegression]:
-    """Regressions of all d columns, with the groups that held-out rows gain by.
+    """Fit the regressions of all d columns with the groups that held-out rows gain by.
 
     Parameters
     ----------
@@ -271,7 +271,7 @@ def _refit(
         if j > 0:
             scales = ["log_residual_scale", "log_scale"]
         design = Design(features, residuals[:, :j], rows.x[:, j])
-        fitted = column.keep_features(is_kept, groups).fitted_to(design, scales)
+        fitted = column.take_features(is_kept, groups).fitted_to(design, scales)
         residuals[:, j] = fitted.residualize(design).residual
         refitted.append(fitted)
     return refitted, used_basis

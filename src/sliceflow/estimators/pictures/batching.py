@@ -52,7 +52,7 @@ BYTES_PER_DIRECTION = 8
 
 
 def choose_batch_size(plan: PicturePlan, device: torch.device) -> int | None:
-    """The most particles, and the most pictures, of a step; None is all of them.
+    """Choose the most particles, and the most pictures, of a step; None is all.
 
     They fit into a share of the total memory: not of the free memory, because the batch
     size changes the result of a fit.
@@ -77,7 +77,7 @@ def choose_batch_size(plan: PicturePlan, device: torch.device) -> int | None:
 
 
 def divide_pictures(plan: PicturePlan, data: PictureData, seed: Seed) -> list[Tensor]:
-    """The indices of the pictures that each stage uses, in turn.
+    """Divide the pictures into parts, by their indices, that stages use in turn.
 
     The list is empty if every stage uses all pictures. Classes that share maps are not
     divided so: their particles need as many pictures of each class.

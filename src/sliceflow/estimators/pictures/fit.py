@@ -102,13 +102,13 @@ class PictureAdapter:
         m = choices.choose_n_picture_particles(
             parameters, data.n_all, data.n_classes, self.ranks.size, self.device
         )
-        amplifier = parameters.amplifier
+        wanted_amplifier = parameters.amplifier
         n_clusters = _choose_n_clusters(data, parameters, m)
         if n_clusters > 1:
             data = data.with_clusters(n_clusters, seed.child("data"), self.ranks)
-            amplifier = math.inf  # clusters have separate maps
+            wanted_amplifier = math.inf  # clusters have separate maps
         amplifier = choices.choose_amplifier(
-            amplifier, parameters.transport, m, data.n_all, data.n_classes
+            wanted_amplifier, parameters.transport, m, data.n_all, data.n_classes
         )
 
         stores_maps = parameters.options.n_knots != 0
@@ -122,7 +122,14 @@ class PictureAdapter:
         plan = replace(plan, batch_size=choose_batch_size(plan, self.device))
         _require_memory(plan, data, self.ranks)
         return PlannedPictureFit(
-            plan, rows, parameters, seed, self.ranks, data, allocation, known
+            plan=plan,
+            rows=rows,
+            parameters=parameters,
+            seed=seed,
+            ranks=self.ranks,
+            data=data,
+            allocation=allocation,
+            known=known,
         )
 
 
@@ -154,10 +161,10 @@ class PlannedPictureFit:
             return running.result(finished)
 
     def tune(self) -> TunedPictureFit:
-        """Choose where particles start, if the plan leaves it open: the rest is chosen.
+        """Choose by trials where particles start, if the plan leaves that open.
 
-        They start as noise if trials find that much better than the mosaics of the
-        plan. This is the first thing that a fit does.
+        They start as noise if that is much better than the mosaics of the plan. All
+        other settings are those of the plan. This is the first thing that a fit does.
         """
         plan = self.plan
         if needs_trial(plan) and noise_is_better(self, self._fit_on_trial):
@@ -168,7 +175,7 @@ class PlannedPictureFit:
     def _fit_on_trial(
         self, train: PictureRows, parameters: PictureParameters, seed: Seed
     ) -> NDArray[Any]:
-        """Fit pictures on trial; the pixels (m, c, h, w) of the particles at the end.
+        """Fit pictures on trial, and return the pixels (m, c, h, w) of its particles.
 
         Their start is in the parameters, so that this fit needs no trial itself.
         """
@@ -191,7 +198,7 @@ def _warn_if_dark(pixels: NDArray[Any], n_pixel_values: int) -> None:
 
 
 def _as_labels(y: Any, n: int) -> NDArray[Any]:
-    """The labels of n pictures as an array (n,)."""
+    """The labels of n pictures as an array (n,); a `DataError` if they are not n."""
     labels = np.atleast_1d(as_array(y, "labels"))
     if len(labels) != n:
         raise DataError(
@@ -206,7 +213,7 @@ def _as_labels(y: Any, n: int) -> NDArray[Any]:
 
 
 def _choose_n_clusters(data: PictureData, parameters: PictureParameters, m: int) -> int:
-    """How many clusters the pictures are divided into; 1 does not divide them.
+    """Choose how many clusters the pictures are divided into; 1 does not divide them.
 
     Pictures with labels or with known pixels have no clusters.
     """
@@ -220,7 +227,7 @@ def _choose_n_clusters(data: PictureData, parameters: PictureParameters, m: int)
 def _allocate_particles(
     data: PictureData, m: int, amplifier: float, seed: Seed, stores_maps: bool
 ) -> ParticleAllocation:
-    """The particles, with classes or clusters in the data's proportions.
+    """Allocate m particles, with classes or clusters in the data's proportions.
 
     `stores_maps` is whether the fit keeps its maps, to draw samples later.
     """

@@ -63,7 +63,7 @@ def stored_layout(layout: Layout) -> Layout:
 
 
 def stored_pictures(data: PictureData, ranks: Communicator) -> Tensor:
-    """The pictures of all ranks as a model stores them: bytes (n, c, h, w).
+    """Gather the pictures of all ranks as a model stores them: bytes (n, c, h, w).
 
     Mirror images are made again when they are needed.
     """

@@ -164,7 +164,7 @@ class PictureData(ConditionsMixin):
         return self.label_y.take(self.indices.cpu()).to(self.device)
 
     def with_clusters(self, k: int, seed: Seed, ranks: Communicator) -> Self:
-        """The pictures with k clusters as hidden labels, by k-means on all ranks."""
+        """Divide the pictures into k clusters, their hidden labels, by k-means."""
         stride = max(1, self.n_all // MAX_KMEANS_PICTURES)
         subset = torch.arange(0, self.n_all, stride, device=self.device)
         features = self._cluster_features(self.gather_pictures(subset, ranks))
@@ -214,7 +214,7 @@ class PictureData(ConditionsMixin):
         return gradient_histograms(x, self.layout.shape)
 
     def gather_pictures(self, indices: Tensor, ranks: Communicator) -> Tensor:
-        """The pictures (d, m) with these indices among all N, from their ranks."""
+        """Gather the pictures (d, m) with these indices, of all N, from their ranks."""
         if not self.mirrored or ranks.size == 1:
             return ranks.gather_points(self.pixel_points, indices)
         n = self.shard.total

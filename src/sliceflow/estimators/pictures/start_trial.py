@@ -61,17 +61,18 @@ def needs_trial(plan: PicturePlan) -> bool:
 
 
 def noise_is_better(planned_fit: PlannedPictureFit, fit_on_trial: TrialFit) -> bool:
-    """Whether samples are much more like held-out pictures if particles start as noise.
+    """Try both starts: whether samples from noise are more like held-out pictures.
 
-    The other start is the mosaics of the plan. Two small fits of some of the pictures
-    decide, or only the first. They are made by `fit_on_trial`.
+    They must be much more like them. The other start is the mosaics of the plan. Two
+    small fits of some of the pictures decide, or only the first. `fit_on_trial` makes
+    them.
     """
     plan = planned_fit.plan
     seed = planned_fit.seed.child("start")
     split = _split(planned_fit.rows, seed)
 
     def detection_of(start: int | Literal["noise"]) -> float:
-        """The AUC with which samples of this start are told from held-out pictures."""
+        """Fit with this start: the AUC of telling samples from held-out pictures."""
         parameters = _trial_parameters(planned_fit.parameters, start, plan.amplifier)
         samples = fit_on_trial(split.train, parameters, seed)
         return _detection(samples, split.held_out, split.train.pixels)
@@ -90,7 +91,7 @@ class _Split(NamedTuple):
 
 
 def _split(rows: PictureRows, seed: Seed) -> _Split:
-    """The pictures of a trial, drawn at random."""
+    """Draw the pictures of a trial at random."""
     shuffled = np.argsort(seed.normal(len(rows), 1).numpy().ravel())
     n_held_out = int(HELD_OUT_SHARE * len(shuffled))
     train = rows.take(shuffled[n_held_out:][:MAX_FITTED_PICTURES])
