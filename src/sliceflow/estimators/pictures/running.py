@@ -120,7 +120,7 @@ def _initial_cloud(
     )
     if is_known is not None:
         x = torch.where(is_known, _encode_to_complete(tuned, shard), x)
-    return planned_fit.allocation.cloud(x, ranks)
+    return Cloud(x, y)
 
 
 def _flow_spec(tuned: TunedPictureFit, is_known: Tensor | None) -> FlowSpec:

@@ -69,7 +69,7 @@ def noise_is_better(planned_fit: PlannedPictureFit, fit_on_trial: TrialFit) -> b
     """
     plan = planned_fit.plan
     seed = planned_fit.seed.child("start")
-    split = _split(planned_fit.rows, seed)
+    split = _draw_split(planned_fit.rows, seed)
 
     def detection_of(start: int | Literal["noise"]) -> float:
         """Fit with this start: the AUC of telling samples from held-out pictures."""
@@ -90,7 +90,7 @@ class _Split(NamedTuple):
     held_out: NDArray[Any]
 
 
-def _split(rows: PictureRows, seed: Seed) -> _Split:
+def _draw_split(rows: PictureRows, seed: Seed) -> _Split:
     """Draw the pictures of a trial at random."""
     shuffled = np.argsort(seed.normal(len(rows), 1).numpy().ravel())
     n_held_out = int(HELD_OUT_SHARE * len(shuffled))
