@@ -8,8 +8,8 @@ flow's order   As the flow moves them. It mixes the added particles among the ot
                because batches and ranks take contiguous parts. If every class has maps
                of its own, the mixed particles are then stably sorted by class.
 
-`FlowConditions.order` leads from the first to the second and back. `cloud` gives the
-particles to a flow, and `kept_cloud` takes the kept ones out of it.
+`FlowConditions.order` leads from the first to the second and back. `kept_cloud` takes
+the kept particles out of a flow.
 """
 
 from __future__ import annotations
@@ -119,13 +119,6 @@ class FlowConditions:
         if self.order is None:
             return self.moved_y.take(slice(self.n_kept))
         return self.moved_y.take(self.order.back[: self.n_kept])
-
-    def cloud(self, x: Tensor, ranks: Communicator) -> Cloud:
-        """This rank's particles, at x (d, n) in the flow's order, with their y.
-
-        They have no y if the flow ignores it.
-        """
-        return Cloud(x, self.own_y(ranks, x.device))
 
     def own_y(self, ranks: Communicator, device: torch.device) -> FlowY | None:
         """The y of this rank's particles in the flow's order; None if it ignores y."""

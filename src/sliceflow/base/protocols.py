@@ -252,23 +252,22 @@ class RunningFit(Protocol):
     """The fit of a flow whose particles stand at their start, or are on their way.
 
     `base.flow_estimator.run_flow` moves them.
-
-    Attributes
-    ----------
-    spec : the stages that can be interrupted and resumed
-    particles : this rank's particles, which move
-    particle_noise : the random numbers of this rank's particles; its `first` is the
-        index of the first of them among those of all ranks
     """
 
     @property
-    def spec(self) -> FlowSpec: ...
+    def spec(self) -> FlowSpec:
+        """The stages that can be interrupted and resumed."""
 
     @property
-    def particles(self) -> Cloud: ...
+    def particles(self) -> Cloud:
+        """This rank's particles, which move."""
 
     @property
-    def particle_noise(self) -> ParticleNoise: ...
+    def particle_noise(self) -> ParticleNoise:
+        """The random numbers of this rank's particles.
+
+        Its `first` is the index of the first of them among those of all ranks.
+        """
 
     def target(self) -> Target:
         """What the particles move onto. Its data are freed with it."""

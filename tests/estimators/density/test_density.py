@@ -26,7 +26,7 @@ from sliceflow.estimators.density import fit, settings_search
 from sliceflow.estimators.density.mixture import MixtureMap
 from sliceflow.estimators.density.progress import DensityTrialEvent, FitProgress
 from sliceflow.estimators.density.settings import GaussianizationSettings
-from sliceflow.estimators.density.trials import TRIAL_FLOWS, FlowTrial, held_out_curve
+from sliceflow.estimators.density.trials import TRIAL_FLOWS, FlowTrial, fit_trial_flows
 
 
 def quick(**changes):
@@ -492,7 +492,7 @@ def test_progress_expects_other_trials_to_be_as_long_as_those_that_ended(rng):
     ladj = rows.new_zeros(20)
     trial = FlowTrial(train=rows[:20], held_out=rows[20:], held_out_ladj=ladj)
     settings = GaussianizationSettings(n_steps=5, penalty=100.0)
-    held_out_curve([trial, trial], settings, Seed(0), progress, lambda curve: None)
+    fit_trial_flows([trial, trial], settings, Seed(0), progress, lambda curve: None)
     totals = [event.steps_total for event in heard]
     assert totals == [100] * 4 + [10] * 6
 

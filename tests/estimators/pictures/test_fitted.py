@@ -294,17 +294,17 @@ def test_completions_and_evolutions_stream_in_chunks(top, monkeypatch):
     def frames():
         return top.evolution(5, X=IMAGES[:9], random_state=0).astype(int)
 
-    write = Layout.write
+    decode = Layout.decode
     widths = []
 
-    def recording_write(layout, x):
+    def recording_decode(layout, x):
         widths.append(x.shape[1])
-        return write(layout, x)
+        return decode(layout, x)
 
     all_completions = completions()
     all_frames = frames()
     monkeypatch.setattr("sliceflow.estimators.pictures.fitted.SAMPLES_PER_PASS", 7)
-    monkeypatch.setattr(Layout, "write", recording_write)
+    monkeypatch.setattr(Layout, "decode", recording_decode)
     # Other widths round products otherwise.
     assert np.abs(completions() - all_completions).max() <= 1
     assert np.abs(frames() - all_frames).max() <= 1

@@ -20,7 +20,7 @@ def there_and_back(images, n_pixel_values=256, dequantize=True):
     assert x.shape == (layout.dimension, len(images))
     assert x.dtype == torch.float32
     assert -1 <= float(x.min()) <= float(x.max()) <= 1
-    return layout.write(x)
+    return layout.decode(x)
 
 
 @pytest.mark.parametrize("dequantize", [True, False])
@@ -38,8 +38,8 @@ def test_every_value_survives_the_way_there_and_back(values, dtype, dequantize):
 @pytest.mark.parametrize(("dtype", "top"), [("bool", 1), ("int8", 127), ("uint8", 255)])
 def test_there_are_no_more_values_than_the_type_holds(dtype, top):
     layout = Layout.infer(np.zeros((1, 1, 1), dtype), 1000)
-    written = layout.write(torch.tensor([[-9.0, 0.999, 9.0]]))
-    assert written.ravel().tolist() == [0, top, top]
+    decoded = layout.decode(torch.tensor([[-9.0, 0.999, 9.0]]))
+    assert decoded.ravel().tolist() == [0, top, top]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "longdouble"])
@@ -103,14 +103,14 @@ def test_the_brightest_pixels_never_round_up_to_the_next_value():
     assert bool((x < 1).all())
 
 
-def test_values_beyond_the_range_are_written_as_its_ends_and_nan_is_refused():
+def test_values_beyond_the_range_are_decoded_as_its_ends_and_nan_is_refused():
     beyond = torch.tensor([[-1.5, -1.0, 1.0, 1.5]])
     integers = Layout(1, 1, None, "uint8", 17)
     floats = Layout(1, 1, None, "float32", None)
-    assert integers.write(beyond).ravel().tolist() == [0, 0, 16, 16]
-    assert floats.write(beyond).ravel().tolist() == [0, 0, 1, 1]
+    assert integers.decode(beyond).ravel().tolist() == [0, 0, 16, 16]
+    assert floats.decode(beyond).ravel().tolist() == [0, 0, 1, 1]
     with pytest.raises(ValueError, match="start_noise closer to the defaults"):
-        integers.write(beyond * torch.nan)
+        integers.decode(beyond * torch.nan)
 
 
 @pytest.mark.parametrize("shape", [(4, 3, 5), (4, 3, 5, 3)])
@@ -118,8 +118,8 @@ def test_mirror_images_follow_the_pictures(shape):
     images = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
     layout = Layout.infer(images, 256)
     doubled = layout.with_mirror_images(columns(layout, images))
-    written = layout.write(layout.encode(doubled))
-    assert np.array_equal(written, np.concatenate((images, images[:, :, ::-1])))
+    decoded = layout.decode(layout.encode(doubled))
+    assert np.array_equal(decoded, np.concatenate((images, images[:, :, ::-1])))
 
 
 @pytest.mark.parametrize("name", KNOWN_PARTS)

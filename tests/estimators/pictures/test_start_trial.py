@@ -5,6 +5,7 @@ import pytest
 
 from sliceflow import ImageFlow, ImageOptions
 from sliceflow.estimators.pictures import start_trial
+from sliceflow.estimators.pictures.plan import plan_noise_start
 
 SIDE = 16
 
@@ -81,8 +82,8 @@ def test_noise_of_a_trial_is_planned_as_noise_of_the_user(rng, labeled):
 
     planned_fit = flow("auto").prepare(pictures, labels).planned_fit
     assert planned_fit.plan.mosaic_size > 0
-    from_noise = planned_fit.as_planned.starting_as_noise(planned_fit.parameters)
-    assert from_noise.plan == flow("noise").plan(pictures, labels)
+    from_noise = plan_noise_start(planned_fit.plan, planned_fit.parameters)
+    assert from_noise == flow("noise").plan(pictures, labels)
 
 
 def test_a_start_of_the_user_is_not_tried(monkeypatch):

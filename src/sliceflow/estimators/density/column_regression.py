@@ -13,8 +13,8 @@ In this form they hardly interact, so that some sweeps suffice.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, Self
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -43,7 +43,7 @@ MAX_LOG_SCALE = 30.0
 ScaleName = Literal["log_scale", "log_residual_scale"]
 
 
-@dataclass
+@dataclass(frozen=True)
 class BasisExpansion:
     """A function of y: a linear combination of some of the p features of a basis.
 
@@ -61,10 +61,9 @@ class BasisExpansion:
     @classmethod
     def constant(cls, value: float, groups: Ints) -> BasisExpansion:
         """A constant function, which has only the first feature; groups are (p,)."""
-        expansion = cls.zero(groups)
-        expansion.active[0] = True
-        expansion.coefficients[0] = value
-        return expansion
+        is_constant = groups < 0
+        coefficients = np.where(is_constant, value, 0.0)
+        return replace(cls.zero(groups), active=is_constant, coefficients=coefficients)
 
     @classmethod
     def zero(cls, groups: Ints) -> BasisExpansion:
@@ -77,6 +76,32 @@ class BasisExpansion:
     def is_zero(self) -> bool:
         """Whether the function has no features."""
         return not self.active.any()
+
+    def with_features(self, is_added: Mask) -> BasisExpansion:
+        """The same function, which also has the features `is_added` (p,)."""
+        return replace(self, active=self.active | is_added)
+
+    def with_fit(self, coefficients: Floats, penalties: Floats) -> BasisExpansion:
+        """The function with other coefficients, of its own features, and penalties."""
+        all_coefficients = np.zeros(len(self.active))
+        all_coefficients[self.active] = coefficients
+        return BasisExpansion(self.active, all_coefficients, penalties)
+
+    def take_features(
+        self, is_kept: Mask, old_groups: Ints, groups: Ints
+    ) -> BasisExpansion:
+        """The function of some features, `is_kept` (p,), which lie in other groups.
+
+        `old_groups` (p,) are those of all features so far, `groups` those of the kept
+        ones.
+        """
+        is_grouped = groups >= 0
+        penalties = np.ones(int(groups.max()) + 1)
+        old_groups_of_kept = old_groups[is_kept]
+        penalties[groups[is_grouped]] = self.penalties[old_groups_of_kept[is_grouped]]
+        return BasisExpansion(
+            self.active[is_kept], self.coefficients[is_kept], penalties
+        )
 
 
 @dataclass(frozen=True)
@@ -147,7 +172,22 @@ class _LinearTerm(NamedTuple):
         return np.asarray(features[:, self.expansion.active] * self.factor[:, None])
 
 
-@dataclass
+class _StackedTerms(NamedTuple):
+    """Linear terms side by side, as one regression with c coefficients.
+
+    Parameters
+    ----------
+    matrix : (n, c)
+    groups : of every coefficient (c,); each term has groups of its own
+    penalties : of the groups of all terms
+    """
+
+    matrix: Floats
+    groups: Ints
+    penalties: Floats
+
+
+@dataclass(frozen=True)
 class ColumnRegression:
     """The regression of one column: its mean, its scale, its slopes, and their scale.
 
@@ -161,7 +201,7 @@ class ColumnRegression:
     groups: Ints
     mean: BasisExpansion
     log_scale: BasisExpansion
-    slopes: list[BasisExpansion]
+    slopes: tuple[BasisExpansion, ...]
     log_residual_scale: BasisExpansion
 
     @classmethod
@@ -172,7 +212,7 @@ class ColumnRegression:
             groups=groups,
             mean=BasisExpansion.constant(float(design.x.mean()), groups),
             log_scale=BasisExpansion.constant(float(np.log(design.x.std())), groups),
-            slopes=[BasisExpansion.zero(groups) for _ in range(n_earlier)],
+            slopes=(BasisExpansion.zero(groups),) * n_earlier,
             log_residual_scale=BasisExpansion.zero(groups),
         )
 
@@ -181,29 +221,52 @@ class ColumnRegression:
         """All functions: mean, log_scale, log_residual_scale, and then the slopes."""
         return (self.mean, self.log_scale, self.log_residual_scale, *self.slopes)
 
-    def keep_features(self, is_kept: Mask, groups: Ints) -> None:
-        """Keep some of the features, of the p that the regression has so far.
+    def has_same_features(self, other: ColumnRegression) -> bool:
+        """Whether each function has the features that it has in another regression."""
+        pairs = zip(self.expansions, other.expansions, strict=True)
+        return all(np.array_equal(own.active, its.active) for own, its in pairs)
+
+    def with_constant_slopes(self) -> ColumnRegression:
+        """The same regression, in which slopes and their scale have a constant."""
+        is_constant = self.groups < 0
+        return replace(
+            self,
+            slopes=tuple(slope.with_features(is_constant) for slope in self.slopes),
+            log_residual_scale=self.log_residual_scale.with_features(is_constant),
+        )
+
+    def take_features(self, is_kept: Mask, groups: Ints) -> ColumnRegression:
+        """The regression on some of the features, of the p that it has so far.
 
         Parameters
         ----------
         is_kept : which features are kept, (p,)
         groups : the groups of those that are, counted anew
         """
-        old_groups = self.groups[is_kept]
-        self.groups = groups
-        n_groups = int(groups.max()) + 1
-        for expansion in self.expansions:
-            expansion.active = expansion.active[is_kept]
-            expansion.coefficients = expansion.coefficients[is_kept]
-            penalties = np.ones(n_groups)
-            penalties[groups[1:]] = expansion.penalties[old_groups[1:]]
-            expansion.penalties = penalties
+        return ColumnRegression(
+            groups=groups,
+            mean=self.mean.take_features(is_kept, self.groups, groups),
+            log_scale=self.log_scale.take_features(is_kept, self.groups, groups),
+            slopes=tuple(
+                slope.take_features(is_kept, self.groups, groups)
+                for slope in self.slopes
+            ),
+            log_residual_scale=self.log_residual_scale.take_features(
+                is_kept, self.groups, groups
+            ),
+        )
 
     def scale_expansion(self, name: ScaleName) -> BasisExpansion:
         """The function s or t that has this name."""
         if name == "log_scale":
             return self.log_scale
         return self.log_residual_scale
+
+    def with_scale(self, name: ScaleName, scale: BasisExpansion) -> ColumnRegression:
+        """The same regression with another function s or t, which has this name."""
+        if name == "log_scale":
+            return replace(self, log_scale=scale)
+        return replace(self, log_residual_scale=scale)
 
     def residualize(self, design: Design) -> Residualization:
         """The residuals (n,) of a column, and how they come about."""
@@ -230,96 +293,138 @@ class ColumnRegression:
         log_prob -= residualized.log_residual_scale
         return float(log_prob.mean()) - 0.5 * LOG_TWO_PI
 
-    def fit(self, design: Design, scales: Sequence[ScaleName]) -> Self:
-        """Fit mean and slopes, and these `scales`, in turn."""
-        before = self.log_likelihood(design)
+    def fitted_to(
+        self, design: Design, scales: Sequence[ScaleName]
+    ) -> ColumnRegression:
+        """Fit mean and slopes, and these `scales`, in turn, from where they are."""
+        fitted = self
+        before = fitted.log_likelihood(design)
         for _ in range(MAX_SWEEPS):
-            self._fit_mean_and_slopes(design)
+            fitted = fitted._with_fitted_mean_and_slopes(design)
             for name in scales:
-                self._fit_scale(name, design)
-            after = self.log_likelihood(design)
+                fitted = fitted._with_fitted_scale(name, design)
+            after = fitted.log_likelihood(design)
             if abs(after - before) < LIKELIHOOD_TOL:
                 break
             before = after
-        return self
+        return fitted
 
-    def _fit_mean_and_slopes(self, design: Design) -> None:
+    def _with_fitted_mean_and_slopes(self, design: Design) -> ColumnRegression:
         """Fit m and a by least squares: residuals are linear in both."""
         residualized = self.residualize(design)
         weight = np.exp(-residualized.log_residual_scale)
         mean_factor = weight * np.exp(-residualized.log_scale)
         terms = [_LinearTerm(self.mean, mean_factor)]
-        for slope, earlier in zip(self.slopes, design.earlier_residuals.T, strict=True):
-            if not slope.is_zero:
-                terms.append(_LinearTerm(slope, weight * earlier))
-        n_groups = len(self.mean.penalties)
-        blocks = []
-        groups = []
-        for i, term in enumerate(terms):
-            blocks.append(term.matrix(design.features))
-            groups_of_term = self.groups[term.expansion.active]
-            # Each term has penalties of its own. Constants, of group −1, have none.
-            is_penalized = groups_of_term >= 0
-            groups.append(groups_of_term + i * n_groups * is_penalized)
-        matrix = np.concatenate(blocks, axis=1)
+        fitted_slopes = [k for k, slope in enumerate(self.slopes) if not slope.is_zero]
+        for k in fitted_slopes:
+            factor = weight * design.earlier_residuals[:, k]
+            terms.append(_LinearTerm(self.slopes[k], factor))
+        stacked = _stack_terms(terms, design.features, self.groups)
         coefficients, penalties = evidence_ridge(
-            matrix.T @ matrix,
-            matrix.T @ (design.x * mean_factor),
-            np.concatenate(groups),
-            np.concatenate([term.expansion.penalties for term in terms]),
+            stacked.matrix.T @ stacked.matrix,
+            stacked.matrix.T @ (design.x * mean_factor),
+            stacked.groups,
+            stacked.penalties,
         )
-        ends = np.cumsum([block.shape[1] for block in blocks])
-        coefficients_of_terms = np.split(coefficients, ends[:-1])
-        penalties_of_terms = np.split(penalties, len(terms))
-        for i, term in enumerate(terms):
-            expansion = term.expansion
-            expansion.coefficients[expansion.active] = coefficients_of_terms[i]
-            expansion.penalties = penalties_of_terms[i]
+        mean, *expansions = _distribute(coefficients, penalties, terms)
+        slopes = list(self.slopes)
+        for k, expansion in zip(fitted_slopes, expansions, strict=True):
+            slopes[k] = expansion
+        return replace(self, mean=mean, slopes=tuple(slopes))
 
-    def _fit_scale(self, name: ScaleName, design: Design) -> None:
+    def _with_fitted_scale(self, name: ScaleName, design: Design) -> ColumnRegression:
         """Fit s or t by Fisher scoring, with steps halved until rows are as likely."""
-        expansion = self.scale_expansion(name)
-        if expansion.is_zero:
-            return
-        features = design.features[:, expansion.active]
+        scale = self.scale_expansion(name)
+        if scale.is_zero:
+            return self
+        features = design.features[:, scale.active]
+        groups = self.groups[scale.active]
+        fitted = self
         before = self.log_likelihood(design)
         for _ in range(SCORING_STEPS):
-            residualized = self.residualize(design)
+            residualized = fitted.residualize(design)
             gradient, information = residualized.scale_gradient(name)
             working = information * residualized.values_of(name) + gradient
-            proposed, expansion.penalties = evidence_ridge(
+            coefficients, penalties = evidence_ridge(
                 (features * information[:, None]).T @ features,
                 features.T @ working,
-                self.groups[expansion.active],
-                expansion.penalties,
+                groups,
+                fitted.scale_expansion(name).penalties,
             )
-            after = self._line_search(expansion, proposed, design, before)
+            proposed = scale.with_fit(coefficients, penalties)
+            fitted, after = fitted._line_search(name, proposed, design, before)
             if abs(after - before) < LIKELIHOOD_TOL:
-                return
+                break
             before = after
+        return fitted
 
     def _line_search(
         self,
-        expansion: BasisExpansion,
-        proposed: Floats,
+        name: ScaleName,
+        proposed: BasisExpansion,
         design: Design,
         before: float,
-    ) -> float:
-        """Move coefficients towards the proposed ones, and return the log-likelihood.
+    ) -> tuple[ColumnRegression, float]:
+        """Move s or t towards a proposed function; also returns the log-likelihood.
 
-        Steps are halved until little is lost of `before`, the log-likelihood of the
-        coefficients that it starts from.
+        Steps are halved until little is lost of `before`, the log-likelihood of this
+        regression. If even short steps lose more, coefficients stay, and only the
+        penalties are those that were proposed.
         """
-        start = expansion.coefficients[expansion.active]
+        start = self.scale_expansion(name).coefficients
         step = 1.0
         while step > MIN_STEP:
-            expansion.coefficients[expansion.active] = start + step * (proposed - start)
-            after = self.log_likelihood(design)
+            coefficients = start + step * (proposed.coefficients - start)
+            moved = self.with_scale(name, replace(proposed, coefficients=coefficients))
+            after = moved.log_likelihood(design)
             if after > before - ACCEPTED_LOSS * LIKELIHOOD_TOL:
-                return after
+                return moved, after
             step /= 2
-        expansion.coefficients[expansion.active] = start
-        return before
+        return self.with_scale(name, replace(proposed, coefficients=start)), before
+
+
+def _stack_terms(
+    terms: Sequence[_LinearTerm], features: Floats, groups: Ints
+) -> _StackedTerms:
+    """Join terms into one regression, in which each has penalties of its own.
+
+    `groups` (p,) are those of the features (n, p). Constants, of group −1, stay there.
+    """
+    blocks = []
+    groups_of_blocks = []
+    n_groups = 0  # of the terms before
+    for term in terms:
+        groups_of_term = groups[term.expansion.active]
+        blocks.append(term.matrix(features))
+        groups_of_blocks.append(
+            np.where(groups_of_term >= 0, groups_of_term + n_groups, groups_of_term)
+        )
+        n_groups += len(term.expansion.penalties)
+    return _StackedTerms(
+        np.concatenate(blocks, axis=1),
+        np.concatenate(groups_of_blocks),
+        np.concatenate([term.expansion.penalties for term in terms]),
+    )
+
+
+def _distribute(
+    coefficients: Floats, penalties: Floats, terms: Sequence[_LinearTerm]
+) -> list[BasisExpansion]:
+    """Give the function of each term its part of what a stacked regression has found.
+
+    `coefficients` and `penalties` are those of all terms, in their order.
+    """
+    expansions = []
+    for term in terms:
+        n_coefficients = int(term.expansion.active.sum())
+        n_groups = len(term.expansion.penalties)
+        expansion = term.expansion.with_fit(
+            coefficients[:n_coefficients], penalties[:n_groups]
+        )
+        expansions.append(expansion)
+        coefficients = coefficients[n_coefficients:]
+        penalties = penalties[n_groups:]
+    return expansions
 
 
 def limit_log_scale(log_scale: Floats) -> Floats:

@@ -32,7 +32,7 @@ from sliceflow.estimators.density.settings import (
     GaussianizationSettings,
 )
 from sliceflow.estimators.density.settings_search import choose_settings, expect_trials
-from sliceflow.estimators.density.trials import FlowTrial, Split, held_out_curve
+from sliceflow.estimators.density.trials import FlowTrial, Split, fit_trial_flows
 
 __all__ = ["ConditionalDensity", "fit_conditional_density"]
 
@@ -109,7 +109,7 @@ class ConditionalDensity:
 def fit_conditional_density(
     x: Floats, y: Floats, seed: Seed, progress: FitProgress
 ) -> ConditionalDensity:
-    """The density that is fitted to rows x (n, d) given y (n, l).
+    """Fit the density of rows x (n, d) given y (n, l).
 
     Trials choose the functions of y, and whether residuals get a flow, with which
     settings. No column of x may be constant.
@@ -133,7 +133,7 @@ def _expect_residual_flow(n: int, progress: FitProgress) -> None:
 def _fit_residual_flow(
     residuals: Tensor, seed: Seed, progress: FitProgress
 ) -> Gaussianization | None:
-    """The flow of residuals (n, d); None if N(0, I) is as good."""
+    """Fit a flow to residuals (n, d); None if a trial finds N(0, I) as good."""
     if not _gains_by_flow(residuals, seed, progress):
         return None
     _expect_residual_flow(len(residuals), progress)
@@ -144,7 +144,7 @@ def _fit_residual_flow(
 
 
 def _gains_by_flow(residuals: Tensor, seed: Seed, progress: FitProgress) -> bool:
-    """Whether a trial flow of residuals (n, d) makes held-out ones more likely."""
+    """Fit a flow on trial: whether it makes held-out residuals (n, d) likelier."""
     n_held_out = int(HELD_OUT_SHARE * len(residuals))
     split = Split(train=residuals[n_held_out:], held_out=residuals[:n_held_out])
     without_flow = float(_log_prob(None, split.held_out.numpy()).mean())
@@ -160,7 +160,7 @@ def _gains_by_flow(residuals: Tensor, seed: Seed, progress: FitProgress) -> bool
         if not gains(curve):
             progress.expect_no_more()
 
-    curve = held_out_curve([trial], TRIAL_SETTINGS, seed, progress, expect_rest)
+    curve = fit_trial_flows([trial], TRIAL_SETTINGS, seed, progress, expect_rest)
     return gains(curve.log_probs)
 
 

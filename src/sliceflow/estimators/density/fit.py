@@ -111,7 +111,7 @@ class DensityAdapter:
     def _plan_classes(
         self, training: _TrainingRows, encoder: ClassEncoder | None, seed: Seed
     ) -> PlannedClassDensityFit:
-        """A density of each class, or one of all rows."""
+        """Plan a density of each class, or one of all rows."""
         rows_by_class = training.rows_by_class()
         has_classes = len(rows_by_class) > 1
         n, d = training.x.shape
@@ -127,7 +127,7 @@ class DensityAdapter:
         return PlannedClassDensityFit(plan, training, encoder, self.device, seed)
 
     def _plan_class(self, n: int, d: int, is_class: bool) -> ClassPlan:
-        """The plan for n rows of d columns, which are those of a class or all rows."""
+        """Plan for n rows of d columns, which are those of a class or all rows."""
         if n < MIN_ROWS_TO_CHOOSE or (is_class and _is_small_class(n, d)):
             return ClassPlan(n, settings=None)
         require_enough_rows(n, self.parameters)
@@ -138,7 +138,7 @@ class DensityAdapter:
     def _plan_conditional(
         self, training: _TrainingRows, encoder: ContinuousEncoder, seed: Seed
     ) -> PlannedConditionalDensityFit:
-        """A regression on y, and the density of what is left over."""
+        """Plan a regression on y, and the density of what is left over."""
         n, d = training.x.shape
         if n < MIN_CONDITIONAL_ROWS:
             fact = f"there are {n} rows with a continuous y"
@@ -285,7 +285,7 @@ class PlannedClassDensityFit:
         return result
 
     def tune(self, progress: FitProgress) -> TunedClassDensityFit:
-        """The same fit with the settings of every class, which trials choose."""
+        """Choose the settings of every class by trials."""
         for c, plan in enumerate(self.plan.classes):
             if isinstance(plan.settings, GaussianizationParameters):
                 progress.class_name = self.class_name(c)
@@ -298,7 +298,7 @@ class PlannedClassDensityFit:
         return TunedClassDensityFit(self, replace(self.plan, classes=tuple(classes)))
 
     def _tune_class(self, c: int, x: Tensor, progress: FitProgress) -> ClassPlan:
-        """The plan of class c, of rows x (n, d), with all settings."""
+        """Choose the settings of class c, of rows x (n, d), for its plan."""
         plan = self.plan.classes[c]
         if not isinstance(plan.settings, GaussianizationParameters):
             return plan
@@ -346,7 +346,7 @@ class TunedClassDensityFit:
     def _fit_class(
         self, c: int, rows_by_class: Sequence[Tensor], progress: FitProgress
     ) -> Gaussianization:
-        """The density of class c, of rows (n, d) of each class."""
+        """Fit the density of class c, given the rows (n, d) of each class."""
         x = rows_by_class[c]
         settings = self.plan.classes[c].settings
         if settings is None:

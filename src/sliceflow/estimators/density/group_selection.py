@@ -8,9 +8,7 @@ become more likely.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -73,13 +71,6 @@ class ScoreTest:
         return scores
 
 
-class _Gradient(NamedTuple):
-    """A function of y, and the derivatives (n,) of log-likelihoods with its values."""
-
-    expansion: BasisExpansion
-    values: Floats
-
-
 @dataclass(frozen=True)
 class GroupSelection:
     """Selects the groups of one column's regression.
@@ -97,7 +88,7 @@ class GroupSelection:
     stages: Ints
 
     def select(self) -> ColumnRegression:
-        """The regression with the groups that held-out rows gain by.
+        """Fit the regression with the groups that held-out rows gain by.
 
         Groups are selected for mean and scale first, and then for slopes and their
         scale. Last, all functions are fitted together.
@@ -106,20 +97,17 @@ class GroupSelection:
         model = self._grow(model, "log_scale")
         if not model.slopes:
             return model
-        related = deepcopy(model)
-        for expansion in (*related.slopes, related.log_residual_scale):
-            expansion.active[0] = True
-        related.fit(self.train, ["log_residual_scale"])
-        model = self._better(model, related)
+        related = model.with_constant_slopes()
+        related = related.fitted_to(self.train, ["log_residual_scale"])
+        model = self._likelier(model, related)
         model = self._grow(model, "log_residual_scale")
-        scales: list[ScaleName] = ["log_residual_scale", "log_scale"]
-        joint = deepcopy(model).fit(self.train, scales)
-        return self._better(model, joint)
+        joint = model.fitted_to(self.train, ["log_residual_scale", "log_scale"])
+        return self._likelier(model, joint)
 
-    def _better(
+    def _likelier(
         self, model: ColumnRegression, candidate: ColumnRegression
     ) -> ColumnRegression:
-        """The model that makes held-out rows more likely."""
+        """The one of two models that makes held-out rows more likely."""
         model_score = model.log_likelihood(self.held_out)
         candidate_score = candidate.log_likelihood(self.held_out)
         if candidate_score - model_score > 0:
@@ -134,45 +122,56 @@ class GroupSelection:
         for stage in range(N_STAGES):
             is_candidate = self.stages <= stage
             for _ in range(TESTS_PER_STAGE):
-                candidate = deepcopy(model)
-                if not self._add_groups(candidate, scale, is_candidate):
+                larger = self._add_groups(model, scale, is_candidate)
+                if larger is None:
                     break
-                candidate.fit(self.train, [scale])
-                model = self._better(model, candidate)
+                candidate = larger.fitted_to(self.train, [scale])
+                model = self._likelier(model, candidate)
                 if model is not candidate:
                     break
         return model
 
     def _add_groups(
         self, model: ColumnRegression, scale: ScaleName, is_candidate: Mask
-    ) -> bool:
-        """Add candidate groups (g,) with high scores to a scale, and its partner's too.
+    ) -> ColumnRegression | None:
+        """Add candidate groups (g,) with high scores, as `_grow` says.
 
-        Returns whether any group was added.
+        None if the model has all of them already. Coefficients of new features are 0.
         """
-        gradients = self._gradients(model, scale)
-        groups = self.test.groups
-        n_before = sum(int(each.expansion.active.sum()) for each in gradients)
-        for expansion, gradient in gradients:
-            entering = is_candidate & (self.test(gradient) > MIN_SCORE)
-            if entering.any():
-                expansion.active |= features_of_groups(entering, groups)
-        n_after = sum(int(each.expansion.active.sum()) for each in gradients)
-        return n_after > n_before
-
-    def _gradients(self, model: ColumnRegression, scale: ScaleName) -> list[_Gradient]:
-        """The gradients of the functions to which `_grow` adds groups."""
         residualized = model.residualize(self.train)
-        weight = np.exp(-residualized.log_residual_scale)
-        gradients = []
+        weighted_residual = residualized.residual * np.exp(
+            -residualized.log_residual_scale
+        )
+        scale_gradient, _ = residualized.scale_gradient(scale)
+        new_scale = self._extend(
+            model.scale_expansion(scale), scale_gradient, is_candidate
+        )
+        larger = model.with_scale(scale, new_scale)
         if scale == "log_scale":
-            values = residualized.residual * weight * np.exp(-residualized.log_scale)
-            gradients.append(_Gradient(model.mean, values))
+            mean_gradient = weighted_residual * np.exp(-residualized.log_scale)
+            mean = self._extend(model.mean, mean_gradient, is_candidate)
+            larger = replace(larger, mean=mean)
         else:
+            slopes = []
             earlier_residuals = self.train.earlier_residuals.T
             for slope, earlier in zip(model.slopes, earlier_residuals, strict=True):
-                values = residualized.residual * weight * earlier
-                gradients.append(_Gradient(slope, values))
-        scale_gradient, _ = residualized.scale_gradient(scale)
-        gradients.append(_Gradient(model.scale_expansion(scale), scale_gradient))
-        return gradients
+                slope_gradient = weighted_residual * earlier
+                slopes.append(self._extend(slope, slope_gradient, is_candidate))
+            larger = replace(larger, slopes=tuple(slopes))
+        if larger.has_same_features(model):
+            return None
+        return larger
+
+    def _extend(
+        self, expansion: BasisExpansion, gradient: Floats, is_candidate: Mask
+    ) -> BasisExpansion:
+        """Add the candidate groups (g,) on which a gradient depends to a function.
+
+        `gradient` has the derivatives (n,) of log-likelihoods with the function's
+        values.
+        """
+        is_entering = is_candidate & (self.test(gradient) > MIN_SCORE)
+        if not is_entering.any():
+            return expansion
+        is_added = features_of_groups(is_entering, self.test.groups)
+        return expansion.with_features(is_added)

@@ -124,7 +124,7 @@ def fit_initial_map(
 
 
 def fit_whitening(x: Tensor, reg_covar: float) -> tuple[Whitening, Tensor]:
-    """The whitening of rows x (n, d), and the white rows (n, d)."""
+    """Whiten rows x (n, d): the map, and the white rows (n, d)."""
     shift = x.mean(0)
     scale = x.std(0)
     standardized = (x - shift) / scale
@@ -137,7 +137,7 @@ def fit_whitening(x: Tensor, reg_covar: float) -> tuple[Whitening, Tensor]:
 
 
 def fit_map_to_grow(x: Tensor, settings: InitialMapSettings, seed: Seed) -> InitialMap:
-    """An initial map that is to grow, fitted to some of the rows x (n, d)."""
+    """Fit an initial map that is to grow to some of the rows x (n, d)."""
     order = seed.child("before growth").permutation(len(x)).to(x.device)
     sample = x[order[:_MAX_ROWS_BEFORE_GROWTH]]
     ungrown = replace(settings, n_components=MAX_UNGROWN_COMPONENTS)
@@ -147,7 +147,7 @@ def fit_map_to_grow(x: Tensor, settings: InitialMapSettings, seed: Seed) -> Init
 def grow_initial_map(
     initial_map: InitialMap, n_components: int, x: Tensor, reg_covar: float
 ) -> InitialMap:
-    """The map with a larger mixture, at most twice, that is fitted to rows x (n, d)."""
+    """Grow the mixture of a map, at most to twice its size, by rows x (n, d)."""
     white, _ = initial_map.before_mixture.call_and_ladj(x)
     mixture = grow_mixture(
         initial_map.mixture, n_components, white.contiguous(), reg_covar
@@ -156,7 +156,7 @@ def grow_initial_map(
 
 
 def _fit_grown(x: Tensor, settings: InitialMapSettings, seed: Seed) -> InitialMap:
-    """A map whose mixture doubles until it has as many components as it should."""
+    """Fit a map whose mixture doubles until it has as many components as it should."""
     initial_map = fit_map_to_grow(x, settings, seed)
     n_components = MAX_UNGROWN_COMPONENTS
     while n_components < settings.n_components:
@@ -166,7 +166,7 @@ def _fit_grown(x: Tensor, settings: InitialMapSettings, seed: Seed) -> InitialMa
 
 
 def fit_normal_initial_map(x: Tensor, rows_by_class: Sequence[Tensor]) -> InitialMap:
-    """A normal distribution around rows x (n, d), for a class of few rows.
+    """Fit a normal distribution around rows x (n, d), for a class of few rows.
 
     Its covariance is that within all classes, whose rows are `rows_by_class`; if these
     have one row each, that of all rows.
@@ -195,7 +195,7 @@ def _correlation_factor(standardized: Tensor, shrinkage: float) -> Tensor:
 
 
 def fit_columns(x: Tensor) -> ColumnwiseMap:
-    """The maps of each column of rows x (n, d) to N(0, 1)."""
+    """Fit the map of each column of rows x (n, d) to N(0, 1)."""
     transport = GaussianizingTransport(
         _COLUMN_PENALTY, choose_n_knots(len(x)), n_iterations=_COLUMN_ITERATIONS
     )
@@ -209,7 +209,7 @@ def fit_columns(x: Tensor) -> ColumnwiseMap:
 def fit_mixture(
     white: Tensor, settings: InitialMapSettings, seed: Seed, n_starts: int
 ) -> MixtureMap:
-    """The mixture of white rows (n, d), the likeliest of `n_starts` fits."""
+    """Fit a mixture to white rows (n, d) `n_starts` times; return the likeliest."""
     if settings.n_components == 1:
         n_starts = 1  # all fits are equal
     key = seed.child("mixture").key[0]

@@ -69,7 +69,7 @@ class _MeanRegression:
 
     @classmethod
     def from_data(cls, x: Floats, t: Floats, cosines: Cosines) -> _MeanRegression:
-        """The regression of standardized rows x (n, d) on conditions t (n, c)."""
+        """Fit the regression of standardized rows x (n, d) on conditions t (n, c)."""
         features = _features(t, cosines)
         gram = features.T @ features
         n_per_band = len(cosines.phases) // len(FREQUENCIES)
@@ -127,7 +127,7 @@ class _JudgedCosines(NamedTuple):
 def learn_directions(
     basis: SmoothBasis, split: Split[RowsGivenY], seed: Seed, progress: FitProgress
 ) -> SmoothBasis:
-    """The basis with cosines of learned directions, if held-out rows gain by them.
+    """Learn directions of cosines, for a basis; keep them if held-out rows gain.
 
     Parameters
     ----------

@@ -38,15 +38,16 @@ _MIN_WEIGHT = 1e-10
 def grow_mixture(
     mixture: MixtureMap, n_components: int, x: Tensor, reg_covar: float
 ) -> MixtureMap:
-    """A mixture with more components, at most twice as many, fitted to rows x (n, d).
+    """Split components of a mixture, and fit all to rows x (n, d).
 
-    Those with the largest weights are split. `reg_covar` is added to all variances.
+    Then there are `n_components`, at most twice as many. The heaviest are split.
+    `reg_covar` is added to all variances.
     """
     return _maximize_likelihood(_split(mixture, n_components), x, reg_covar)
 
 
 def _split(mixture: MixtureMap, n_components: int) -> MixtureMap:
-    """The mixture with its heaviest components in two halves each."""
+    """Split the heaviest components into two halves each."""
     n_split = n_components - len(mixture.means)
     order = mixture.log_weights.argsort(descending=True, stable=True)
     split = order[:n_split]
@@ -70,7 +71,7 @@ def _split(mixture: MixtureMap, n_components: int) -> MixtureMap:
 def _maximize_likelihood(
     mixture: MixtureMap, x: Tensor, reg_covar: float
 ) -> MixtureMap:
-    """The mixture after passes of expectation-maximization over rows x (n, d)."""
+    """Fit a mixture by passes of expectation-maximization over rows x (n, d)."""
     for _ in range(_N_PASSES):
         sums = _e_step(mixture, x)
         mixture = _m_step(sums, x.shape[1], reg_covar)

@@ -159,7 +159,7 @@ class TriangularRegression:
 def fit_triangular_regression(
     x: Floats, y: Floats, seed: Seed, progress: FitProgress
 ) -> TriangularRegression:
-    """The regression that is fitted to rows x (n, d) and their conditions y (n, l).
+    """Fit the regression to rows x (n, d) and their conditions y (n, l).
 
     Trials choose the features of each function; then all rows are fitted. No column of
     x may be constant.
@@ -176,8 +176,8 @@ def fit_triangular_regression(
         progress,
     )
     columns = _select_columns(basis, split, progress)
-    used_basis = _refit(columns, basis, rows)
-    return _join_columns(columns, used_basis, units)
+    refitted, used_basis = _refit(columns, basis, rows)
+    return _join_columns(refitted, used_basis, units)
 
 
 class _ColumnUnits(NamedTuple):
@@ -211,7 +211,7 @@ def _split_rows(rows: RowsGivenY, seed: Seed) -> Split[RowsGivenY]:
 def _select_columns(
     basis: SmoothBasis, split: Split[RowsGivenY], progress: FitProgress
 ) -> list[ColumnRegression]:
-    """Regressions of all d columns, with the groups that held-out rows gain by.
+    """Fit the regressions of all d columns with the groups that held-out rows gain by.
 
     Parameters
     ----------
@@ -244,17 +244,18 @@ def _select_columns(
 
 def _refit(
     columns: Sequence[ColumnRegression], basis: SmoothBasis, rows: RowsGivenY
-) -> SmoothBasis:
+) -> tuple[list[ColumnRegression], SmoothBasis]:
     """Fit the regressions again, to all rows, with the features that any of them has.
 
     Parameters
     ----------
-    columns : the regressions, which change
+    columns : the regressions, fitted to some of the rows
     basis : the features that they have so far
     rows : standardized rows (n, d) and their conditions (n, l)
 
     Returns
     -------
+    refitted : the regressions, fitted to all rows
     used_basis : the groups that any function of any column has
     """
     used_groups = _used_groups(columns, basis)
@@ -264,15 +265,16 @@ def _refit(
     groups, _ = used_basis.groups()
     features = used_basis.features(rows.y)
     residuals = np.empty(rows.x.shape)
+    refitted = []
     for j, column in enumerate(columns):
-        column.keep_features(is_kept, groups)
         scales: list[ScaleName] = ["log_scale"]
         if j > 0:
             scales = ["log_residual_scale", "log_scale"]
         design = Design(features, residuals[:, :j], rows.x[:, j])
-        column.fit(design, scales)
-        residuals[:, j] = column.residualize(design).residual
-    return used_basis
+        fitted = column.take_features(is_kept, groups).fitted_to(design, scales)
+        residuals[:, j] = fitted.residualize(design).residual
+        refitted.append(fitted)
+    return refitted, used_basis
 
 
 def _used_groups(columns: Sequence[ColumnRegression], basis: SmoothBasis) -> Mask:

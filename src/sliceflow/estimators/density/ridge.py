@@ -34,7 +34,7 @@ MIN_DETERMINED = 1e-3
 def evidence_ridge(
     gram: Floats, products: Floats, groups: Ints, penalties: Floats
 ) -> tuple[Floats, Floats]:
-    """Coefficients (p,) and penalties (g,) of a regression with noise of variance 1.
+    """Fit coefficients (p,) and penalties (g,) of a regression, by unit noise.
 
     Parameters
     ----------

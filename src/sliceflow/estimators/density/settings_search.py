@@ -47,8 +47,8 @@ from sliceflow.estimators.density.trials import (
     Split,
     count_splits,
     count_train_rows,
+    fit_trial_flows,
     fold_in_words,
-    held_out_curve,
     iter_splits,
 )
 from sliceflow.validation import require
@@ -162,7 +162,7 @@ def choose_settings(
     seed: Seed,
     progress: FitProgress,
 ) -> GaussianizationSettings:
-    """The settings for rows x (n, d): what is "auto" in the parameters is chosen."""
+    """Choose by trials on rows x (n, d) what is "auto" in the parameters."""
     splits = list(iter_splits(x, seed.child("splits")))
     chosen_map = _choose_initial_map(x, splits, parameters, seed, progress)
     return _choose_steps(splits, chosen_map, parameters, seed, progress)
@@ -178,7 +178,7 @@ def _choose_initial_map(
     seed: Seed,
     progress: FitProgress,
 ) -> ChosenMap:
-    """The initial map of rows x (n, d) that is likeliest on held-out ones."""
+    """Choose the initial map of rows x (n, d) that is likeliest on held-out ones."""
     mixture_splits = splits[: _count_mixture_splits(len(x))]
     sizes = _mixture_sizes(len(x), parameters)
     settings = _choose_ungrown_map(mixture_splits, sizes, seed, progress)
@@ -194,7 +194,7 @@ def _choose_ungrown_map(
     seed: Seed,
     progress: FitProgress,
 ) -> InitialMapSettings:
-    """The initial map that is likeliest on held-out rows, with one of these sizes."""
+    """Try mixtures of these sizes; choose the map likeliest on held-out rows."""
     searches = []
     for columns_first in (False, True):
         column_maps: list[ColumnwiseMap | None] = [None] * len(splits)
@@ -234,7 +234,7 @@ class _MixtureTrial(NamedTuple):
         return cls(split, white, white_held_out, ladj)
 
     def score(self, settings: InitialMapSettings, seed: Seed) -> float:
-        """The mean log-density of held-out rows under a mixture of the others."""
+        """Fit a mixture, and return the mean log-density of the held-out rows."""
         if settings.n_components > MAX_UNGROWN_COMPONENTS:
             initial_map = fit_initial_map(self.split.train, settings, seed)
             return float(initial_map.log_prob(self.split.held_out).mean())
@@ -282,7 +282,7 @@ def _choose_mixture_size(
     seed: Seed,
     progress: FitProgress,
 ) -> _SizeSearch:
-    """The search among mixtures with these settings, after it is over."""
+    """Try mixtures of these sizes until it is clear which is best."""
     search = _SizeSearch(settings, len(sizes))
     progress.begin_phase(TRIAL_MIXTURES)
     for n_components in sizes:
@@ -405,7 +405,7 @@ def _choose_steps(
     seed: Seed,
     progress: FitProgress,
 ) -> GaussianizationSettings:
-    """All settings, with the penalty and the steps that are likeliest in trials."""
+    """Choose the penalty and the steps that are likeliest in trials."""
     n_steps = MAX_STEPS
     if parameters.n_steps != "auto":
         n_steps = parameters.n_steps
@@ -426,7 +426,7 @@ def _choose_steps(
 def _flow_trials(
     splits: Sequence[Split[Tensor]], chosen_map: ChosenMap, seed: Seed
 ) -> list[FlowTrial]:
-    """The rows of all splits after the initial map, on which flows are tried."""
+    """Fit the initial map of each split, after which flows are tried."""
     if chosen_map.grown_trial is not None:
         return [chosen_map.grown_trial]
     trials = []
@@ -461,12 +461,12 @@ class _StepsSearch:
         Settings that not all trials have judged count only if they are the first.
         """
         expect_flow = partial(self._expect_flow, tried)
-        curve = held_out_curve(trials, tried, seed, self.progress, expect_flow)
+        curve = fit_trial_flows(trials, tried, seed, self.progress, expect_flow)
         if curve.is_complete or self.best_score == -math.inf:
-            self.best, self.best_score = self._better(tried, curve.log_probs)
+            self.best, self.best_score = self._best_after(tried, curve.log_probs)
         return curve.is_ended
 
-    def _better(
+    def _best_after(
         self, tried: GaussianizationSettings, curve: Floats
     ) -> tuple[GaussianizationSettings, float]:
         """The best settings and their score, if those that are tried have this curve.
@@ -482,5 +482,5 @@ class _StepsSearch:
 
     def _expect_flow(self, tried: GaussianizationSettings, curve: Floats) -> None:
         """Expect as many steps of the flow of all rows as are best so far."""
-        best, _ = self._better(tried, curve)
+        best, _ = self._best_after(tried, curve)
         self.progress.expect(FLOW, 1, best.n_steps)

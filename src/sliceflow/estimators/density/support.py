@@ -236,7 +236,7 @@ class Tie(NamedTuple):
 def spread_ties(
     X: Floats, low: Floats, high: Floats, seed: Seed, groups: Sequence[RowGroup]
 ) -> tuple[Floats, list[Tie]]:
-    """Rows X (n, d) without ties, and the columns in which there were many.
+    """Spread tied values of rows X (n, d); also returns the columns with many of them.
 
     A column in which one value fills more than `MAX_SHARE_OF_ONE_VALUE` of the rows, or
     more than `MAX_SHARE_IN_CLASS` of those of a class, has no density. Its values are

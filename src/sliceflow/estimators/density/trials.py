@@ -149,14 +149,14 @@ class HeldOutCurve(NamedTuple):
     is_complete: bool  # whether all trials came to their end before that
 
 
-def held_out_curve(
+def fit_trial_flows(
     trials: Sequence[FlowTrial],
     settings: GaussianizationSettings,
     seed: Seed,
     progress: FitProgress,
     expect_rest: Callable[[Floats], None],
 ) -> HeldOutCurve:
-    """The curve of flows that are fitted to the rows of all trials.
+    """Fit a flow in each trial, and return how likely held-out rows are at each step.
 
     Flows that end early keep the value that they ended with. If a listener ends the
     search, no other trial begins.
@@ -176,7 +176,7 @@ def held_out_curve(
         name = f"penalty {settings.penalty:g}{fold_in_words(fold, len(trials))}"
         stopping = EarlyStopping(trial.held_out, trial.held_out_ladj)
         listener = _TrialListener(stopping, name, progress)
-        curves.append(_curve_of_trial(trial, settings, seed, listener))
+        curves.append(_fit_trial_flow(trial, settings, seed, listener))
         is_ended = listener.is_ended
         if listener.is_at_last_step:
             expect_rest(np.mean(curves, axis=0))
@@ -188,13 +188,13 @@ def held_out_curve(
     return HeldOutCurve(np.mean(curves, axis=0), is_ended=False, is_complete=True)
 
 
-def _curve_of_trial(
+def _fit_trial_flow(
     trial: FlowTrial,
     settings: GaussianizationSettings,
     seed: Seed,
     listener: _TrialListener,
 ) -> Floats:
-    """Fit a flow in a trial: its curve (n_steps + 1,), level after its end."""
+    """Fit a flow in a trial, and return its curve (n_steps + 1,), level at the end."""
     # No tensor of a trial leaves it; so torch need not keep track of them, which takes
     # a fifth of the time.
     with torch.inference_mode():

@@ -52,7 +52,7 @@ BYTES_PER_DIRECTION = 8
 
 
 def choose_batch_size(plan: PicturePlan, device: torch.device) -> int | None:
-    """The most particles, and the most pictures, of a step; None is all of them.
+    """Choose the most particles, and the most pictures, of a step; None is all.
 
     They fit into a share of the total memory: not of the free memory, because the batch
     size changes the result of a fit.
@@ -77,22 +77,20 @@ def choose_batch_size(plan: PicturePlan, device: torch.device) -> int | None:
 
 
 def divide_pictures(plan: PicturePlan, data: PictureData, seed: Seed) -> list[Tensor]:
-    """The indices of the pictures that each stage uses, in turn.
+    """Divide the pictures into parts, by their indices, that stages use in turn.
 
     The list is empty if every stage uses all pictures. Classes that share maps are not
     divided so: their particles need as many pictures of each class.
     """
     batch_size = plan.batch_size
-    if (
-        batch_size is None
-        or plan.n_moved_particles > batch_size
-        or data.n <= batch_size
-    ):
+    if batch_size is None:
+        return []
+    if plan.n_moved_particles > batch_size or data.n_all <= batch_size:
         return []
     if data.device.type != "cpu" or plan.map_sharing == "shared":
         return []
-    order = seed.child("order").permutation(data.n)
-    class_slices = ClassSlices((0, data.n))
+    order = seed.child("order").permutation(data.n_all)
+    class_slices = ClassSlices((0, data.n_all))
     n_classes = plan.n_separate_classes
     if n_classes and data.own_y is not None:
         # Class by class, at random within each.
@@ -119,7 +117,7 @@ def batches_of_steps(
     """
     return make_batches(
         plan.n_moved_particles,
-        data.n,
+        data.n_all,
         plan.batch_size,
         seed,
         data.device,

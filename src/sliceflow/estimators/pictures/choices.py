@@ -105,7 +105,7 @@ def choose_shrinkage(
     n_steps: int,
     mosaics: bool = False,
 ) -> float:
-    """κ for maps that are fitted to `n_per_map` different pictures.
+    """Choose κ for maps that are fitted to `n_per_map` different pictures.
 
     `n_steps` is the number of steps per stage, and `mosaics` says whether particles
     start as mosaics.
@@ -119,7 +119,7 @@ def choose_shrinkage(
 
 
 def choose_n_directions(n_directions: Literal["auto"] | int, layout: Layout) -> int:
-    """The number of directions of a step of random patches."""
+    """Choose the number of directions of a step of random patches."""
     if n_directions != "auto":
         return int(n_directions)
     return min(N_DIRECTIONS, RANDOM_DIRECTIONS_PER_VALUE * layout.dimension)
@@ -128,9 +128,10 @@ def choose_n_directions(n_directions: Literal["auto"] | int, layout: Layout) -> 
 def choose_mosaic_size(
     start: Start | int, layout: Layout, shares_maps: bool, has_known: bool
 ) -> int:
-    """The number of pictures of the mosaics that particles start as; 0 is noise.
+    """Choose the number of pictures of the mosaics that particles start as.
 
-    `shares_maps` is whether classes share maps, `has_known` whether pixels are known.
+    0 is noise. `shares_maps` is whether classes share maps, `has_known` whether pixels
+    are known. Raises a `ParameterError` for mosaics that are impossible.
     """
     if start == "noise":
         return 0
@@ -161,7 +162,7 @@ def _reason_against_mosaics(shares_maps: bool, has_known: bool) -> str:
 def choose_steps_per_stage(
     parameters: PictureParameters, shared_from_noise: bool, device: torch.device
 ) -> int:
-    """The number of steps of each stage.
+    """Choose the number of steps of each stage.
 
     `shared_from_noise` is whether all pictures share maps and particles start as noise.
     """
@@ -182,7 +183,7 @@ def choose_n_picture_particles(
     n_ranks: int,
     device: torch.device,
 ) -> int:
-    """M for n pictures (and mirror images) and the parameters of an estimator.
+    """Choose M for n pictures (and mirror images).
 
     By default there are fewer on a CPU, where particles take long.
     """
@@ -208,9 +209,9 @@ def choose_amplifier(
     n: int,
     n_classes: int,
 ) -> float:
-    """ξ for m particles and n pictures of `n_classes` classes; 0 without classes.
+    """Choose ξ for m particles and n pictures of `n_classes` classes; 0 without any.
 
-    ∞ needs histograms.
+    Raises a `ParameterError` for ∞ without histograms, which it needs.
     """
     if n_classes == 0:
         return 0.0
@@ -234,7 +235,9 @@ def choose_n_clusters(
     shape: tuple[int, int, int],
     device: torch.device,
 ) -> int:
-    """The number of clusters of unlabeled pictures; 1 means no clustering.
+    """Choose the number of clusters of unlabeled pictures; 1 means no clustering.
+
+    Raises a `ParameterError` for more clusters than are possible.
 
     Parameters
     ----------
@@ -303,7 +306,7 @@ def choose_picture_transport(
     n_points: int,
     n_ranks: int = 1,
 ) -> Transport:
-    """The transport of a fit of `n_points` particles and pictures together.
+    """Choose the transport of a fit of `n_points` particles and pictures together.
 
     It is what the user gives, or `engine.transports.resolve_transport` with the bins of
     pictures. `sharing` says which classes share maps.
@@ -329,7 +332,7 @@ def _uses_histograms(transport: TransportName | Transport, n_points: int) -> boo
 def choose_n_picture_knots(
     n_knots: Literal["auto"] | int, m: int, sharing: MapSharing, n_classes: int
 ) -> int:
-    """Knots to keep per map for m particles of `n_classes` classes."""
+    """Choose the knots to keep per map for m particles of `n_classes` classes."""
     if n_knots != "auto":
         return int(n_knots)
     if sharing == "shared":
@@ -344,13 +347,13 @@ def choose_n_picture_knots(
 def choose_patch_basis(
     patch_basis: Literal["auto"] | PatchBasis, data: PictureData, ranks: Communicator
 ) -> PatchBasis:
-    """The basis of the directions of tiles.
+    """Choose the basis of the directions of tiles.
 
     "auto" takes pixels for drawings, which have few gray pixels, else cosines.
     """
     if patch_basis != "auto":
         return patch_basis
-    stride = max(1, data.n // MAX_PICTURES_FOR_BASIS)
+    stride = max(1, data.n_all // MAX_PICTURES_FOR_BASIS)
     subset = data.pixel_points[:, data.indices % stride == 0].float()
     brightness = subset / data.layout.max_pixel_value
     darkest_gray, lightest_gray = GRAY_RANGE

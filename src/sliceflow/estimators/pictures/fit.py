@@ -1,13 +1,14 @@
 """The fit of pictures: read them, plan their fit, choose its start, and run it.
 
 `PictureAdapter` reads the user's pictures and plans their fit: a `PlannedPictureFit`.
-Its `tune` chooses where particles start, and gives a `TunedPictureFit` (`tuned.py`).
-That runs as `RunningPictureFit` (`running.py`), which holds the particles, the flow and
-the pictures that they move onto, for `engine.flow.simulate`.
+Its `tune` chooses where particles start, and gives a `TunedPictureFit` (`tuned.py`),
+which loads the pictures that particles move onto. That runs as `RunningPictureFit`
+(`running.py`), which holds the particles and the flow, for `engine.flow.simulate`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,20 +17,32 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from sliceflow.arrays import Mask
 from sliceflow.base.checkpoints import Checkpoints
+from sliceflow.base.flow_conditions import FlowConditions
 from sliceflow.base.flow_estimator import run_flow
 from sliceflow.base.protocols import FitResult
 from sliceflow.base.ranks import ONE_PROCESS, Communicator
 from sliceflow.base.rows import Conditions
+from sliceflow.devices import require_memory
+from sliceflow.engine.allocation import MIN_PARTICLES
 from sliceflow.engine.events import FlowListener
+from sliceflow.engine.flow import resolve_map_sharing
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, DataWarning, warn_user
+from sliceflow.estimators.pictures import choices, costs
+from sliceflow.estimators.pictures.batching import choose_batch_size
 from sliceflow.estimators.pictures.fitted import FittedPictures
+from sliceflow.estimators.pictures.known_parts import as_known
 from sliceflow.estimators.pictures.layout import Layout
 from sliceflow.estimators.pictures.parameters import PictureParameters
-from sliceflow.estimators.pictures.plan import PicturePlan
-from sliceflow.estimators.pictures.rows import PictureRows
+from sliceflow.estimators.pictures.plan import (
+    PicturePlan,
+    plan_noise_start,
+    plan_pictures,
+)
+from sliceflow.estimators.pictures.rows import PictureData, PictureRows
 from sliceflow.estimators.pictures.running import RunningPictureFit
 from sliceflow.estimators.pictures.start_trial import needs_trial, noise_is_better
 from sliceflow.estimators.pictures.tuned import TunedPictureFit
@@ -79,36 +92,60 @@ class PictureAdapter:
         return PictureRows(layout, pixels, conditions, shard)
 
     def plan_fit(self, rows: PictureRows, seed: Seed) -> PlannedPictureFit:
-        """What a fit of these pictures will do; an error if that is impossible."""
-        as_planned = TunedPictureFit.from_rows(
-            rows, self.parameters, seed, self.device, self.ranks
+        """Plan a fit of these pictures; an error if that is impossible.
+
+        No trial is run: a start that is "auto" is mosaics wherever these are possible
+        and no worse than noise for most pictures.
+        """
+        parameters = self.parameters
+        data = PictureData.from_rows(rows, self.device, parameters.mirror)
+        m = choices.choose_n_picture_particles(
+            parameters, data.n_all, data.n_classes, self.ranks.size, self.device
         )
-        return PlannedPictureFit(rows, self.parameters, as_planned)
+        wanted_amplifier = parameters.amplifier
+        n_clusters = _choose_n_clusters(data, parameters, m)
+        if n_clusters > 1:
+            data = data.with_clusters(n_clusters, seed.child("data"), self.ranks)
+            wanted_amplifier = math.inf  # clusters have separate maps
+        amplifier = choices.choose_amplifier(
+            wanted_amplifier, parameters.transport, m, data.n_all, data.n_classes
+        )
+
+        stores_maps = parameters.options.n_knots != 0
+        flow_conditions = _flow_conditions(data, m, amplifier, seed, stores_maps)
+        known = None
+        if parameters.known is not None:
+            known = as_known(parameters.known, data.layout).copy()
+        plan = plan_pictures(
+            data, parameters, flow_conditions, amplifier, self.device, self.ranks
+        )
+        plan = replace(plan, batch_size=choose_batch_size(plan, self.device))
+        _require_memory(plan, data, self.ranks)
+        return PlannedPictureFit(
+            plan=plan,
+            rows=rows,
+            parameters=parameters,
+            seed=seed,
+            ranks=self.ranks,
+            data=data,
+            flow_conditions=flow_conditions,
+            known=known,
+        )
 
 
 @dataclass(frozen=True)
 class PlannedPictureFit:
-    """A planned fit of pictures. No particle has moved yet."""
+    """A planned fit of pictures. No particle has moved yet, and no trial was run."""
 
+    plan: PicturePlan
     rows: PictureRows  # the user's, checked
     parameters: PictureParameters
-    as_planned: TunedPictureFit  # the fit, unless a trial chooses another start
+    seed: Seed
+    ranks: Communicator
+    data: PictureData  # the rows on the device, with mirror images and clusters
+    flow_conditions: FlowConditions
+    known: Mask | None  # (h, w), True where a pixel is known
     checkpoints: Checkpoints | None = None
-
-    @property
-    def plan(self) -> PicturePlan:
-        """What the fit will do, unless a trial chooses another start."""
-        return self.as_planned.plan
-
-    @property
-    def seed(self) -> Seed:
-        """The seed of the fit."""
-        return self.as_planned.seed
-
-    @property
-    def ranks(self) -> Communicator:
-        """Those that take part."""
-        return self.as_planned.ranks
 
     def with_checkpoints(self, checkpoints: Checkpoints) -> PlannedPictureFit:
         """The same fit, which writes checkpoints and resumes from the last one."""
@@ -119,17 +156,33 @@ class PlannedPictureFit:
 
         The flow goes on where a checkpoint ended, if there is one.
         """
-        running = RunningPictureFit(self.tune())
+        running = RunningPictureFit.start(self.tune())
         with run_flow(running, listeners, self.ranks, self.checkpoints) as finished:
             return running.result(finished)
 
     def tune(self) -> TunedPictureFit:
-        """The fit as planned, or from noise if trials find that much better."""
-        if not needs_trial(self.plan):
-            return self.as_planned
-        if not noise_is_better(self.plan, self.rows, self.parameters, self.seed):
-            return self.as_planned
-        return self.as_planned.starting_as_noise(self.parameters)
+        """Choose by trials where particles start, if the plan leaves that open.
+
+        They start as noise if that is much better than the mosaics of the plan. All
+        other settings are those of the plan. This is the first thing that a fit does.
+        """
+        plan = self.plan
+        if needs_trial(plan) and noise_is_better(self, self._fit_on_trial):
+            plan = plan_noise_start(plan, self.parameters)
+            _require_memory(plan, self.data, self.ranks)
+        return TunedPictureFit(self, plan)
+
+    def _fit_on_trial(
+        self, train: PictureRows, parameters: PictureParameters, seed: Seed
+    ) -> NDArray[Any]:
+        """Fit pictures on trial, and return the pixels (m, c, h, w) of its particles.
+
+        Their start is in the parameters, so that this fit needs no trial itself.
+        """
+        adapter = PictureAdapter(parameters, self.data.device, train.layout)
+        result = adapter.plan_fit(train, seed).run(())
+        assert result.particles is not None, "the fit of a flow gives its particles"
+        return train.layout.read(result.particles.X)
 
 
 def _warn_if_dark(pixels: NDArray[Any], n_pixel_values: int) -> None:
@@ -145,7 +198,7 @@ def _warn_if_dark(pixels: NDArray[Any], n_pixel_values: int) -> None:
 
 
 def _as_labels(y: Any, n: int) -> NDArray[Any]:
-    """The labels of n pictures as an array (n,)."""
+    """The labels of n pictures as an array (n,); a `DataError` if they are not n."""
     labels = np.atleast_1d(as_array(y, "labels"))
     if len(labels) != n:
         raise DataError(
@@ -157,3 +210,49 @@ def _as_labels(y: Any, n: int) -> NDArray[Any]:
             f"labels have shape {labels.shape}", "pass one class label per picture"
         )
     return labels
+
+
+def _choose_n_clusters(data: PictureData, parameters: PictureParameters, m: int) -> int:
+    """Choose how many clusters the pictures are divided into; 1 does not divide them.
+
+    Pictures with labels or with known pixels have no clusters.
+    """
+    if data.conditions is not None or parameters.known is not None:
+        return 1
+    return choices.choose_n_clusters(
+        parameters, m, data.n_all, data.layout.shape, data.device
+    )
+
+
+def _flow_conditions(
+    data: PictureData, m: int, amplifier: float, seed: Seed, stores_maps: bool
+) -> FlowConditions:
+    """Allocate m particles, with classes or clusters in the data's proportions.
+
+    `stores_maps` is whether the fit keeps its maps, to draw samples later.
+    """
+    if data.conditions is None:
+        n_moved_particles = max(m, MIN_PARTICLES) if stores_maps else m
+        return FlowConditions(m, n_moved_particles)
+    conditions_seed = seed.child("conditions")
+    return FlowConditions.in_proportion(
+        data.conditions,
+        m,
+        resolve_map_sharing(amplifier, data.n_classes),
+        conditions_seed,
+        conditions_seed.child("mixed"),
+        stores_maps,
+    )
+
+
+def _require_memory(plan: PicturePlan, data: PictureData, ranks: Communicator) -> None:
+    """Raise a `NotEnoughMemoryError` if the device cannot hold the fit."""
+    n_shard = data.pixel_points.shape[1]
+    m_shard = ranks.own_shard(plan.n_moved_particles).count
+    what = (
+        f"{m_shard} moving particles, for n_particles={plan.n_particles}, "
+        f"{n_shard} pictures of {plan.layout.dimension} values and a model of "
+        f"{plan.n_steps} steps need"
+    )
+    hint = "lower n_particles, steps_per_stage or n_knots (0 keeps no model)"
+    require_memory(costs.fit_bytes(plan, n_shard, m_shard), data.device, what, hint)

@@ -218,7 +218,7 @@ class FittedPictures(ConditionsMixin):
             snapshots = replay_with_snapshots(
                 flow, self.steps, particles, particle_noise, n_snapshots
             )
-            passes.append([self.layout.write(x) for x in snapshots])
+            passes.append([self.layout.decode(x) for x in snapshots])
         return [self._joined(parts) for parts in zip(*passes, strict=True)]
 
     def _check_can_sample(self, to_complete: Tensor | None) -> None:

@@ -47,7 +47,7 @@ KNOWN_PARTS: dict[str, Callable[[int, int], Mask]] = {
 def as_known(known: Any, layout: Layout) -> Mask:
     """The parameter `known`, a name or an array, as booleans (h, w).
 
-    They are True where a pixel is known.
+    They are True where a pixel is known. Raises an error for a wrong name or array.
     """
     h = layout.height
     w = layout.width

@@ -57,7 +57,7 @@ MAX_USUAL_CHANNELS = 4
 
 @dataclass(frozen=True)
 class Layout:
-    """Shape and type of the user's pictures, to read others and to write samples."""
+    """Shape and type of the user's pictures, to read others and to decode samples."""
 
     height: Annotated[int, Between(1, MAX_SIDE)]
     width: Annotated[int, Between(1, MAX_SIDE)]
@@ -243,8 +243,12 @@ class Layout:
             return parts[0]
         return torch.cat(parts, 1)
 
-    def write(self, x: Tensor) -> PictureArray:
-        """Columns (d, n) of values to pictures in the user's type and shape."""
+    def decode(self, x: Tensor) -> PictureArray:
+        """Decode columns (d, n) as pictures in the user's type and shape.
+
+        This is the inverse of `encode`. Values beyond [-1, 1] become its ends. Raises a
+        `DataError` for values that are infinite or NaN.
+        """
         check_finite(x, "use an amplifier and start_noise closer to the defaults")
         values = self.n_pixel_values
         if values is None:

@@ -63,7 +63,7 @@ def stored_layout(layout: Layout) -> Layout:
 
 
 def stored_pictures(data: PictureData, ranks: Communicator) -> Tensor:
-    """The pictures of all ranks as a model stores them: bytes (n, c, h, w).
+    """Gather the pictures of all ranks as a model stores them: bytes (n, c, h, w).
 
     Mirror images are made again when they are needed.
     """
@@ -122,7 +122,7 @@ class Mosaics:
         """The pictures, without mirror images, in another layout of the same shape."""
         indices = torch.arange(len(self.pixels), device=self._points.device)
         parts = [
-            np.asarray(layout.write(self._encoded(part)))
+            np.asarray(layout.decode(self._encoded(part)))
             for part in torch.split(indices, self._chunk_size)
         ]
         return np.concatenate(parts)

@@ -199,7 +199,7 @@ def plan_pictures(
     device: torch.device,
     ranks: Communicator,
 ) -> PicturePlan:
-    """The plan of a flow onto these pictures, still without its batch size.
+    """Choose all settings of a flow onto these pictures but the batch size.
 
     Parameters
     ----------
@@ -211,9 +211,11 @@ def plan_pictures(
     """
     options = parameters.options
     layout = data.layout
+    n = data.n_all
     n_classes = data.n_classes
     has_known = parameters.known is not None
     sharing = resolve_map_sharing(amplifier, n_classes)
+
     mosaic_size = choices.choose_mosaic_size(
         options.start, layout, sharing == "shared", has_known
     )
@@ -222,17 +224,27 @@ def plan_pictures(
         shared_from_noise=sharing != "separate" and mosaic_size == 0,
         device=device,
     )
+    picture_stages = _picture_stages(parameters.schedule, layout, n_steps)
+    patch_basis = choices.choose_patch_basis(parameters.patch_basis, data, ranks)
+    n_directions = choices.choose_n_directions(options.n_directions, layout)
+    transport = choices.choose_picture_transport(
+        parameters.transport,
+        sharing,
+        _n_points(n, flow_conditions, sharing),
+        ranks.size,
+    )
+    n_knots = choices.choose_n_picture_knots(
+        options.n_knots, flow_conditions.n_kept, sharing, n_classes
+    )
+    n_distinct_per_map = _n_distinct_per_map(n, data.mirrored, sharing, n_classes)
+    shrinkage = choices.choose_shrinkage(
+        options.shrinkage, n_distinct_per_map, n_steps, mosaic_size > 0
+    )
 
-    n_points = data.n + flow_conditions.n_moved
-    if sharing == "separate":
-        # Without particles that are added for the maps: `choose_amplifier` has decided
-        # for separate maps by the same number.
-        n_points = data.n + flow_conditions.n_kept
-    n_distinct_per_map = _n_distinct_per_map(data.n, data.mirrored, sharing, n_classes)
     return PicturePlan(
         device=str(device),
         n_ranks=ranks.size,
-        n_pictures=data.n,
+        n_pictures=n,
         layout=layout,
         mirror=data.mirrored,
         n_particles=flow_conditions.n_kept,
@@ -240,19 +252,13 @@ def plan_pictures(
         condition_kind=_condition_kind(data, has_known),
         n_classes=n_classes,
         amplifier=amplifier,
-        picture_stages=_picture_stages(parameters.schedule, layout, n_steps),
-        patch_basis=choices.choose_patch_basis(parameters.patch_basis, data, ranks),
-        n_directions=choices.choose_n_directions(options.n_directions, layout),
-        transport=choices.choose_picture_transport(
-            parameters.transport, sharing, n_points, ranks.size
-        ),
-        n_knots=choices.choose_n_picture_knots(
-            options.n_knots, flow_conditions.n_kept, sharing, n_classes
-        ),
+        picture_stages=picture_stages,
+        patch_basis=patch_basis,
+        n_directions=n_directions,
+        transport=transport,
+        n_knots=n_knots,
         mosaic_size=mosaic_size,
-        shrinkage=choices.choose_shrinkage(
-            options.shrinkage, n_distinct_per_map, n_steps, mosaic_size > 0
-        ),
+        shrinkage=shrinkage,
         options=options,
     )
 
@@ -279,6 +285,15 @@ def plan_noise_start(plan: PicturePlan, parameters: PictureParameters) -> Pictur
         ),
         options=replace(plan.options, start="noise"),
     )
+
+
+def _n_points(n: int, flow_conditions: FlowConditions, sharing: MapSharing) -> int:
+    """The number of particles and of the n pictures, by which a transport is chosen."""
+    if sharing == "separate":
+        # Without particles that are added for the maps: `choose_amplifier` has decided
+        # for separate maps by the same number.
+        return n + flow_conditions.n_kept
+    return n + flow_conditions.n_moved
 
 
 def _n_distinct_per_map(

@@ -130,7 +130,7 @@ class PictureData(ConditionsMixin):
         return self.pixel_points.device
 
     @property
-    def n(self) -> int:
+    def n_all(self) -> int:
         """N, the number of pictures of all ranks, including mirror images."""
         if self.mirrored:
             return 2 * self.shard.total
@@ -143,7 +143,7 @@ class PictureData(ConditionsMixin):
         if not self.mirrored:
             return [pictures]
         if self.shard.count == self.shard.total:
-            return [slice(0, self.n)]
+            return [slice(0, self.n_all)]
         n = self.shard.total
         return [pictures, slice(n + pictures.start, n + pictures.stop)]
 
@@ -164,9 +164,9 @@ class PictureData(ConditionsMixin):
         return self.label_y.take(self.indices.cpu()).to(self.device)
 
     def with_clusters(self, k: int, seed: Seed, ranks: Communicator) -> Self:
-        """The pictures with k clusters as hidden labels, by k-means on all ranks."""
-        stride = max(1, self.n // MAX_KMEANS_PICTURES)
-        subset = torch.arange(0, self.n, stride, device=self.device)
+        """Divide the pictures into k clusters, their hidden labels, by k-means."""
+        stride = max(1, self.n_all // MAX_KMEANS_PICTURES)
+        subset = torch.arange(0, self.n_all, stride, device=self.device)
         features = self._cluster_features(self.gather_pictures(subset, ranks))
         centers = kmeans_centers(features, k, seed.child("clusters"))
         shard_features = self._cluster_features(self.pixel_points)
@@ -214,7 +214,7 @@ class PictureData(ConditionsMixin):
         return gradient_histograms(x, self.layout.shape)
 
     def gather_pictures(self, indices: Tensor, ranks: Communicator) -> Tensor:
-        """The pictures (d, m) with these indices among all N, from their ranks."""
+        """Gather the pictures (d, m) with these indices, of all N, from their ranks."""
         if not self.mirrored or ranks.size == 1:
             return ranks.gather_points(self.pixel_points, indices)
         n = self.shard.total
@@ -231,7 +231,10 @@ class PictureData(ConditionsMixin):
         """
         if indices is None:
             x = self.layout.encode(
-                self.pixel_points, seed, n_total=self.n, index_slices=self.index_slices
+                self.pixel_points,
+                seed,
+                n_total=self.n_all,
+                index_slices=self.index_slices,
             )
             return Cloud(x, self.own_y)
         y = None

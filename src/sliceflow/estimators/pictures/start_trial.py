@@ -10,23 +10,25 @@ only if it is much better.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from sliceflow.base.flow_estimator import run_flow
-from sliceflow.base.ranks import ONE_PROCESS
 from sliceflow.engine.random import Seed
 from sliceflow.estimators.pictures.parameters import PictureParameters
 from sliceflow.estimators.pictures.plan import PicturePlan
 from sliceflow.estimators.pictures.rows import PictureRows
-from sliceflow.estimators.pictures.running import RunningPictureFit
-from sliceflow.estimators.pictures.tuned import TunedPictureFit
 from sliceflow.metrics.distances import principal_axes, two_sample_score
 from sliceflow.metrics.rows import as_flat_rows
+
+if TYPE_CHECKING:
+    from sliceflow.estimators.pictures.fit import PlannedPictureFit
+
+# Fits pictures on trial, and gives the pixels (m, c, h, w) of the particles.
+TrialFit: TypeAlias = Callable[[PictureRows, PictureParameters, Seed], NDArray[Any]]
 
 # With more pictures there is no trial, which would take longer than a fit on a GPU.
 MAX_PICTURES_OF_TRIAL = 3_000
@@ -58,30 +60,21 @@ def needs_trial(plan: PicturePlan) -> bool:
     )
 
 
-def noise_is_better(
-    plan: PicturePlan, rows: PictureRows, parameters: PictureParameters, seed: Seed
-) -> bool:
-    """Whether samples are much more like held-out pictures if particles start as noise.
+def noise_is_better(planned_fit: PlannedPictureFit, fit_on_trial: TrialFit) -> bool:
+    """Try both starts: whether samples from noise are more like held-out pictures.
 
-    The other start is the mosaics of the plan. Two small fits of some of the pictures
-    decide, or only the first.
-
-    Parameters
-    ----------
-    plan : of the fit of all pictures
-    rows : all pictures
-    parameters : those from which the fit was planned
-    seed : of the fit
+    They must be much more like them. The other start is the mosaics of the plan. Two
+    small fits of some of the pictures decide, or only the first. `fit_on_trial` makes
+    them.
     """
-    trial_seed = seed.child("start")
-    split = _split(rows, trial_seed)
+    plan = planned_fit.plan
+    seed = planned_fit.seed.child("start")
+    split = _draw_split(planned_fit.rows, seed)
 
     def detection_of(start: int | Literal["noise"]) -> float:
-        """The AUC with which samples of this start are told from held-out pictures."""
-        trial_parameters = _trial_parameters(parameters, start, plan.amplifier)
-        samples = _particles_of_fit(
-            split.train, trial_parameters, trial_seed, torch.device(plan.device)
-        )
+        """Fit with this start: the AUC of telling samples from held-out pictures."""
+        parameters = _trial_parameters(planned_fit.parameters, start, plan.amplifier)
+        samples = fit_on_trial(split.train, parameters, seed)
         return _detection(samples, split.held_out, split.train.pixels)
 
     auc_of_mosaics = detection_of(plan.mosaic_size)
@@ -97,24 +90,12 @@ class _Split(NamedTuple):
     held_out: NDArray[Any]
 
 
-def _split(rows: PictureRows, seed: Seed) -> _Split:
-    """The pictures of a trial, drawn at random."""
+def _draw_split(rows: PictureRows, seed: Seed) -> _Split:
+    """Draw the pictures of a trial at random."""
     shuffled = np.argsort(seed.normal(len(rows), 1).numpy().ravel())
     n_held_out = int(HELD_OUT_SHARE * len(shuffled))
     train = rows.take(shuffled[n_held_out:][:MAX_FITTED_PICTURES])
     return _Split(train, held_out=rows.pixels[shuffled[:n_held_out]])
-
-
-def _particles_of_fit(
-    rows: PictureRows, parameters: PictureParameters, seed: Seed, device: torch.device
-) -> NDArray[Any]:
-    """The pixels (m, c, h, w) of the particles at the end of a fit of pictures."""
-    fit = TunedPictureFit.from_rows(rows, parameters, seed, device, ONE_PROCESS)
-    running = RunningPictureFit(fit)
-    with run_flow(running, (), ONE_PROCESS, checkpoints=None) as finished:
-        result = running.result(finished)
-    assert result.particles is not None, "the fit of a flow gives its particles"
-    return rows.layout.read(result.particles.X)
 
 
 def _trial_parameters(

@@ -1,139 +1,93 @@
-"""A fit of pictures with all its settings: what it takes to put particles on their way.
+"""A tuned fit of pictures: all settings are chosen, also where particles start.
 
-The plan says what the fit does. Beside it are the pictures on the device, the particles
-and their classes, and the known pixels.
+`PlannedPictureFit.tune` makes `TunedPictureFit` of a planned fit. It loads the pictures
+onto which the particles move, dequantized anew for every stage or every step. The
+module `batching` explains how they are divided among stages or steps.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
-from typing import Self
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-import torch
+from torch import Tensor
 
-from sliceflow.arrays import Mask
-from sliceflow.base.flow_conditions import FlowConditions
-from sliceflow.base.ranks import Communicator
-from sliceflow.devices import require_memory
-from sliceflow.engine.allocation import MIN_PARTICLES
-from sliceflow.engine.flow import resolve_map_sharing
+from sliceflow.engine.batches import Batches
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.encoded_y import SeparateClassIndices
+from sliceflow.engine.flow import Step, flow_y
 from sliceflow.engine.random import Seed
-from sliceflow.estimators.pictures import choices, costs
-from sliceflow.estimators.pictures.batching import choose_batch_size
-from sliceflow.estimators.pictures.known_parts import as_known
-from sliceflow.estimators.pictures.parameters import PictureParameters
-from sliceflow.estimators.pictures.plan import (
-    PicturePlan,
-    plan_noise_start,
-    plan_pictures,
+from sliceflow.estimators.pictures.batching import (
+    batches_of_all_points,
+    batches_of_steps,
+    divide_pictures,
 )
-from sliceflow.estimators.pictures.rows import PictureData, PictureRows
+from sliceflow.estimators.pictures.plan import PicturePlan
+
+if TYPE_CHECKING:
+    from sliceflow.estimators.pictures.fit import PlannedPictureFit
 
 
 @dataclass(frozen=True)
 class TunedPictureFit:
     """A fit of pictures with all settings chosen. No particle has moved yet."""
 
-    plan: PicturePlan
-    seed: Seed
-    data: PictureData  # the rows on the device, with mirror images and clusters
-    flow_conditions: FlowConditions
-    known: Mask | None  # (h, w), True where a pixel is known
-    ranks: Communicator
+    planned_fit: PlannedPictureFit
+    plan: PicturePlan  # with the start that was chosen
 
-    @classmethod
-    def from_rows(
-        cls,
-        rows: PictureRows,
-        parameters: PictureParameters,
-        seed: Seed,
-        device: torch.device,
-        ranks: Communicator,
-    ) -> Self:
-        """The fit of these pictures; an error if that is impossible.
+    @property
+    def dequantizes_every_step(self) -> bool:
+        """Whether every step, not every stage, draws new fractions of pixel values."""
+        return self.plan.options.dequantize_every == "step"
 
-        No trial is run: a start that is "auto" is mosaics wherever these are possible
-        and no worse than noise for most pictures.
+    @cached_property
+    def picture_parts(self) -> list[Tensor]:
+        """The indices of the parts of the pictures that stages use in turn.
+
+        The list is empty if every stage uses all pictures.
         """
-        data = PictureData.from_rows(rows, device, parameters.mirror)
-        m = choices.choose_n_picture_particles(
-            parameters, data.n, data.n_classes, ranks.size, device
-        )
-        amplifier = parameters.amplifier
-        n_clusters = _choose_n_clusters(data, parameters, m)
-        if n_clusters > 1:
-            data = data.with_clusters(n_clusters, seed.child("data"), ranks)
-            amplifier = math.inf  # clusters have separate maps
-        amplifier = choices.choose_amplifier(
-            amplifier, parameters.transport, m, data.n, data.n_classes
-        )
+        return divide_pictures(self.plan, self.planned_fit.data, self._batch_seed)
 
-        stores_maps = parameters.options.n_knots != 0
-        flow_conditions = _flow_conditions(data, m, amplifier, seed, stores_maps)
-        known = None
-        if parameters.known is not None:
-            known = as_known(parameters.known, data.layout).copy()
-        plan = plan_pictures(
-            data, parameters, flow_conditions, amplifier, device, ranks
-        )
-        plan = replace(plan, batch_size=choose_batch_size(plan, device))
-        fit = cls(plan, seed, data, flow_conditions, known, ranks)
-        fit.require_memory()
-        return fit
+    def load_all(self, step: Step) -> Cloud:
+        """Encode all pictures of this rank for a step."""
+        pictures = self.planned_fit.data.cloud(self._dequantizing_seed(step))
+        return self._with_flow_y(pictures)
 
-    def starting_as_noise(self, parameters: PictureParameters) -> Self:
-        """The same fit, but its particles start as noise; an error as of `from_rows`.
+    def load_part(self, step: Step) -> Cloud:
+        """Encode the part of the pictures whose turn it is in the stage of a step.
 
-        `parameters` are those from which it was planned.
+        They are sorted by class if classes have separate maps.
         """
-        fit = replace(self, plan=plan_noise_start(self.plan, parameters))
-        fit.require_memory()
-        return fit
+        indices = self.picture_parts[step.stage_index % len(self.picture_parts)]
+        pictures = self.planned_fit.data.cloud(self._dequantizing_seed(step), indices)
+        pictures = self._with_flow_y(pictures)
+        if isinstance(pictures.y, SeparateClassIndices):
+            return replace(pictures, y=pictures.y.of_sorted_points())
+        return pictures
 
-    def require_memory(self) -> None:
-        """Raise a `NotEnoughMemoryError` if the device cannot hold the fit."""
-        plan = self.plan
-        n_shard = self.data.pixel_points.shape[1]
-        m_shard = self.ranks.own_shard(plan.n_moved_particles).count
-        what = (
-            f"{m_shard} moving particles, for n_particles={plan.n_particles}, "
-            f"{n_shard} pictures of {plan.layout.dimension} values and a model of "
-            f"{plan.n_steps} steps need"
-        )
-        hint = "lower n_particles, steps_per_stage or n_knots (0 keeps no model)"
-        nbytes = costs.fit_bytes(plan, n_shard, m_shard)
-        require_memory(nbytes, self.data.device, what, hint)
+    def load_batches(self) -> Batches:
+        """Choose the particles and pictures that each step uses, of all there are."""
+        data = self.planned_fit.data
+        y_p = self.planned_fit.flow_conditions.moved_y
+        y_q = self.planned_fit.flow_conditions.row_y
+        if self.plan.n_ranks > 1:
+            return batches_of_all_points(data, y_p=y_p, y_q=y_q)
+        return batches_of_steps(self.plan, data, self._batch_seed, y_p=y_p, y_q=y_q)
 
+    @property
+    def _batch_seed(self) -> Seed:
+        return self.planned_fit.seed.child("batches")
 
-def _choose_n_clusters(data: PictureData, parameters: PictureParameters, m: int) -> int:
-    """How many clusters the pictures are divided into; 1 does not divide them.
+    def _dequantizing_seed(self, step: Step) -> Seed:
+        """The seed of the fractions that a step adds to pixel values."""
+        seed = self.planned_fit.seed.child("data", step.stage_index)
+        if self.dequantizes_every_step:
+            return seed.child(step.step_index)
+        return seed
 
-    Pictures with labels or with known pixels have no clusters.
-    """
-    if data.conditions is not None or parameters.known is not None:
-        return 1
-    return choices.choose_n_clusters(
-        parameters, m, data.n, data.layout.shape, data.device
-    )
-
-
-def _flow_conditions(
-    data: PictureData, m: int, amplifier: float, seed: Seed, stores_maps: bool
-) -> FlowConditions:
-    """The particles, with classes or clusters in the data's proportions.
-
-    `stores_maps` is whether the fit keeps its maps, to draw samples later.
-    """
-    if data.conditions is None:
-        n_moved_particles = max(m, MIN_PARTICLES) if stores_maps else m
-        return FlowConditions(m, n_moved_particles)
-    conditions_seed = seed.child("conditions")
-    return FlowConditions.in_proportion(
-        data.conditions,
-        m,
-        resolve_map_sharing(amplifier, data.n_classes),
-        conditions_seed,
-        conditions_seed.child("mixed"),
-        stores_maps,
-    )
+    def _with_flow_y(self, pictures: Cloud) -> Cloud:
+        """The pictures with what the flow sees of their classes."""
+        condition_dim = self.planned_fit.data.condition_dim
+        y = flow_y(pictures.y, self.plan.map_sharing, condition_dim)
+        return replace(pictures, y=y)
