@@ -224,7 +224,8 @@ class FlowEstimator(
             planned_fit = self._open_checkpoints(
                 planned_fit, folder, checkpoint_every, keep_checkpoint
             )
-        return self._run_fit(planned_fit, listeners, ranks=ranks)
+        is_prepared = isinstance(X, PreparedFit)
+        return self._run_fit(planned_fit, listeners, ranks=ranks, owns_rows=is_prepared)
 
     def _open_checkpoints(
         self,
@@ -268,13 +269,19 @@ class FlowEstimator(
         -------
         prepared : PreparedFit
             Its `plan` says what the fit will do. It is for the parameters that the
-            estimator has now.
+            estimator has now, and has a copy of the rows: if X is large, it takes that
+            much more memory.
         """
-        planned_fit = self._plan_fit(X, y, ranks)
+        planned_fit = self._plan_fit(X, y, ranks, copies_rows=True)
         return PreparedFit(self, copied_parameters(self), planned_fit)
 
     def _plan_fit(
-        self, X: Any, y: Any, ranks: Communicator | None = None
+        self,
+        X: Any,
+        y: Any,
+        ranks: Communicator | None = None,
+        *,
+        copies_rows: bool = False,
     ) -> PlannedFlowFit[FlowRowsT, FittedFlowT, PlanT]:
         """The planned fit of the user's X and y, which `prepare` may have planned."""
         is_ranks = ranks is None or isinstance(ranks, Communicator)
@@ -294,6 +301,8 @@ class FlowEstimator(
                 hint = "fit without it, or in one process"
                 raise ParameterError("save_rows", True, fact, hint)
         rows = adapter.read(X, y)
+        if copies_rows:
+            rows = rows.copy()
         seed = Seed.from_random_state(self.random_state)
         if ranks.size > 1:
             seed = ranks.broadcast(seed)
