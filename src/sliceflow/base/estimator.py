@@ -35,7 +35,7 @@ from sliceflow.base.protocols import (
 )
 from sliceflow.base.ranks import ONE_PROCESS, Communicator
 from sliceflow.base.removal import remove_rows
-from sliceflow.base.saving import FitRecord, HistoryInFile, SavedHistory, save
+from sliceflow.base.saving import FitRecord, SavableHistory, SavedHistory, save
 from sliceflow.devices import require_memory
 from sliceflow.engine.events import ClosableListener, EventT, Listeners, Progress
 from sliceflow.engine.random import RandomStateLike, Seed
@@ -114,7 +114,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
     """
 
     _saved_types: tuple[type[SavedModel] | UnionType, type[RowsT]]
-    _history_type: type[HistoryInFile] = SavedHistory
+    _history_type: type[SavableHistory] = SavedHistory
     _options_type: type[Options] | None = None  # of the parameter `options`
     # Parameters that every subclass has; its constructor sets them.
     random_state: RandomStateLike

@@ -75,8 +75,8 @@ class FitRecord(Generic[RowsT, FittedModelT]):
     rows: RowsT | None = None  # the training rows, if the model has them
 
 
-class HistoryInFile(Protocol):
-    """The history of a fit, as a file holds it: a dataclass."""
+class SavableHistory(Protocol):
+    """What a file holds of the history of a fit: a dataclass."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -86,7 +86,7 @@ class HistoryInFile(Protocol):
 
 @dataclass(frozen=True)
 class SavedHistory:
-    """The history of a fit, by columns; see `events.History`."""
+    """The history of a flow, by columns; see `events.History`."""
 
     stage: Sequence[str]
     step: Sequence[Count]
@@ -117,7 +117,7 @@ class _SavedEstimator(Generic[RowsT]):
     parameters: object  # those of the constructor, in a dataclass
     seed: Seed
     model: SavedModel
-    history: HistoryInFile
+    history: SavableHistory
     rows: RowsT | None
     particles: FlowRows | None  # of a flow, if they were saved
 

@@ -171,7 +171,7 @@ def checked_like_fitted(
         dtype = fitted.plan.dtype
     # A new one, because it takes the attributes with which scikit-learn compares X.
     same_kind = type(estimator)()
-    set_columns(same_kind, n_columns, names)
+    set_feature_names(same_kind, n_columns, names)
     array = validate_data(
         same_kind,
         X,
@@ -182,8 +182,8 @@ def checked_like_fitted(
     return np.asarray(array)
 
 
-def set_columns(estimator: object, n: int, names: tuple[Any, ...] | None) -> None:
-    """Set the attributes in which scikit-learn looks for columns."""
+def set_feature_names(estimator: object, n: int, names: tuple[Any, ...] | None) -> None:
+    """Set the number and the names of columns, where scikit-learn looks for them."""
     attributes = vars(estimator)
     attributes["n_features_in_"] = n
     attributes.pop("feature_names_in_", None)

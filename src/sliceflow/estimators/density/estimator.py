@@ -24,7 +24,7 @@ from sliceflow.base.vector_rows import (
     as_rows,
     checked_by_sklearn,
     checked_like_fitted,
-    set_columns,
+    set_feature_names,
 )
 from sliceflow.devices import resolve_device
 from sliceflow.engine.labels import as_array
@@ -199,7 +199,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPl
         self.__dict__.pop("classes_", None)
         if isinstance(model.y_encoder, ClassEncoder):
             self.classes_ = model.y_encoder.classes
-        set_columns(self, model.plan.n_columns, model.names)
+        set_feature_names(self, model.plan.n_columns, model.names)
 
     # Densities
 

@@ -298,7 +298,7 @@ def find_value(column: Column, value: Any) -> FoundValue:
         found = column.levels.iloc[[int(position)]].reset_index(drop=True)
     else:
         found = located.unseen_values
-    if column.observed_only:
+    if column.only_known_levels:
         position = float(np.rint(position))
     return FoundValue(position, float(located.grid_values[0]), found)
 

@@ -20,7 +20,7 @@ from sliceflow.base.vector_rows import (
     as_rows,
     checked_by_sklearn,
     checked_like_fitted,
-    set_columns,
+    set_feature_names,
 )
 from sliceflow.devices import resolve_device
 from sliceflow.engine import frames, transports
@@ -253,4 +253,4 @@ class SlicedWassersteinFlow(
         particles: ParticleResult[VectorArray] | None = None,
     ) -> None:
         super()._store(record, particles)
-        set_columns(self, record.model.plan.n_columns, record.model.names)
+        set_feature_names(self, record.model.plan.n_columns, record.model.names)
