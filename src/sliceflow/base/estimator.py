@@ -140,6 +140,10 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
 
     # Parameters
 
+    def _require_valid_parameters(self) -> None:
+        """Raise a `ParameterError` for an invalid parameter: every adapter does."""
+        self._adapter()
+
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The parameters; if `deep`, also the fields of `options`, as options__NAME."""
         parameters: dict[str, Any] = super().get_params(deep=deep)

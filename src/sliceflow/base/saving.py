@@ -221,11 +221,9 @@ def load_estimator(
     saved = file.load_by_class_name(path, find_saved_type, device, max_memory)
     estimator_type = find_estimator_type(type(saved).__name__)
     estimator = estimator_type(**vars(saved.parameters))
-    saved_model = saved.model
-    if "device" in {field.name for field in fields(saved_model)}:
-        saved_model = replace(saved_model, device=resolve_device(device))
+    saved_model = _on_device(saved.model, device)
     with file.as_model_file_errors(path):
-        estimator._adapter()  # checks the parameters
+        estimator._require_valid_parameters()
         model = estimator._with_rows(saved_model, saved.rows)
         record = FitRecord(saved.seed, model, saved.history.as_columns(), saved.rows)
         particles = None
@@ -234,3 +232,10 @@ def load_estimator(
             particles = ParticleResult(*users_particles)
         estimator._store(record, particles)
     return estimator
+
+
+def _on_device(saved_model: SavedModel, device: torch.device | str) -> SavedModel:
+    """A saved model that draws on this device; tables, which have none, stay."""
+    if all(field.name != "device" for field in fields(saved_model)):
+        return saved_model
+    return replace(saved_model, device=resolve_device(device))
