@@ -64,9 +64,7 @@ from sliceflow.engine.transports import Transport, TransportName
 from sliceflow.engine.y_encoders import ClassEncoder, require_encoder
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.validation import (
-    is_object_of,
     require,
-    require_arguments,
     require_bool,
     require_choice,
     require_int,
@@ -149,16 +147,13 @@ class FlowEstimator(
         if options is not None:
             options.require_valid()
 
-        transport = self.transport
-        names = get_args(TransportName)
-        if isinstance(transport, str):
-            is_transport = transport in names
-        else:
-            is_transport = is_object_of(transport, Transport)
-        requirement = f"one of {list(names)} or a transport from sliceflow.transports"
-        require(is_transport, "transport", transport, requirement)
-        if not isinstance(transport, str):
-            require_arguments("transport", transport, Transport)
+        require_choice(
+            "transport",
+            self.transport,
+            get_args(TransportName),
+            protocol=Transport,
+            objects="a transport from sliceflow.transports",
+        )
         require_choice("preset", self.preset, (None, "paper"))
 
     # Fitting

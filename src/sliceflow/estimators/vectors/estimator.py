@@ -38,9 +38,6 @@ from sliceflow.estimators.vectors.parameters import (
 )
 from sliceflow.estimators.vectors.plan import MAX_STEPS, VectorPlan
 from sliceflow.validation import (
-    is_object_of,
-    require,
-    require_arguments,
     require_choice,
     require_int,
     require_real,
@@ -206,17 +203,13 @@ class SlicedWassersteinFlow(
         self._require_shared_parameters(("standardize", "save_rows"))
         require_int("n_steps", self.n_steps, 0, maximum=MAX_STEPS)
 
-        frame = self.frame
-        if isinstance(frame, str):
-            is_frame = frame in FRAME_KINDS
-        else:
-            is_frame = is_object_of(frame, frames.FrameKind)
-        names = f"one of {sorted(FRAME_KINDS)}"
-        requirement = f"{names} or a frame kind from sliceflow.frames"
-        require(is_frame, "frame", frame, requirement)
-        if not isinstance(frame, str):
-            require_arguments("frame", frame, frames.FrameKind)
-
+        require_choice(
+            "frame",
+            self.frame,
+            sorted(FRAME_KINDS),
+            protocol=frames.FrameKind,
+            objects="a frame kind from sliceflow.frames",
+        )
         require_real("amplifier", self.amplifier, 0, may_be_infinite=True)
         require_choice("condition_mode", self.condition_mode, get_args(ConditionMode))
         require_real("entropy", self.entropy, 0)
@@ -224,7 +217,7 @@ class SlicedWassersteinFlow(
         parameters = VectorParameters(
             n_particles=self.n_particles,
             n_steps=int(self.n_steps),
-            frame=frame,
+            frame=self.frame,
             transport=self.transport,
             amplifier=float(self.amplifier),
             entropy=float(self.entropy),
