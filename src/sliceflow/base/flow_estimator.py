@@ -29,6 +29,7 @@ from typing import (
 
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from sliceflow.base.checkpoints import Checkpoints
 from sliceflow.base.estimator import (
@@ -435,7 +436,7 @@ class FlowEstimator(
         """
         model = self._fitted_model()
         seed = self._seed_copy().child("score")
-        points = model.comparable_points(self._as_rows_like_fitted(X))
+        points = self._comparable_points(X)
         n = points.shape[1]
         held_out_y = _encode_y_of_rows(model, y, n)
         times = draws_per_scored_row(n)
@@ -447,9 +448,9 @@ class FlowEstimator(
         drawn = model.comparable_points(model.sample(times * n, sample_y, seed))
         return -sliced_distance(drawn, points, Seed(0), y_p=sample_y, y_q=held_out_y)
 
-    def _as_rows_like_fitted(self, X: Any) -> Any:
-        """X, checked to be like the fitted rows."""
-        return X
+    def _comparable_points(self, X: Any) -> Tensor:
+        """X, checked to be like the fitted rows, as points (d, n) in common units."""
+        return self._fitted_model().comparable_points(X)
 
     # Files
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from sliceflow.base.flow_estimator import FlowEstimator
 from sliceflow.base.presets import with_preset
@@ -15,6 +16,7 @@ from sliceflow.base.protocols import ParticleResult, SavedModel
 from sliceflow.base.ranks import ONE_PROCESS, Communicator
 from sliceflow.base.saving import FitRecord
 from sliceflow.base.vector_rows import (
+    KnownColumns,
     VectorArray,
     VectorRows,
     as_rows,
@@ -193,7 +195,7 @@ class SlicedWassersteinFlow(
             checked_by_sklearn, estimator=self
         )
         if like_fitted:
-            validate = partial(checked_like_fitted, estimator=self)
+            validate = self._validate_like_fitted
         return VectorAdapter(
             self._validated_parameters(), resolve_device(self.device), validate, ranks
         )
@@ -230,8 +232,17 @@ class SlicedWassersteinFlow(
             return parameters
         return with_preset(parameters, VectorParameters(), PAPER)
 
-    def _as_rows_like_fitted(self, X: Any) -> NDArray[Any]:
-        return as_rows(X, partial(checked_like_fitted, estimator=self))
+    def _validate_like_fitted(self, X: Any) -> NDArray[Any]:
+        """X after scikit-learn's checks, with the columns of the current rows."""
+        if self._pending_rows is not None:
+            columns = KnownColumns.of_rows(self._pending_rows)
+        else:
+            columns = KnownColumns.of_model(self._fitted_model())
+        return checked_like_fitted(X, type(self), columns)
+
+    def _comparable_points(self, X: Any) -> Tensor:
+        rows = as_rows(X, self._validate_like_fitted)
+        return self._fitted_model().comparable_points(rows)
 
     def _with_rows(
         self, saved: SavedModel, rows: VectorRows | None
