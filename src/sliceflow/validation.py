@@ -53,12 +53,28 @@ def _parameter_error(
 
 
 def require_choice(
-    name: str, value: object, choices: Sequence[str | None], hint: str = ""
+    name: str,
+    value: object,
+    choices: Sequence[str | None],
+    hint: str = "",
+    *,
+    protocol: type | None = None,
+    objects: str = "",
 ) -> None:
-    """Raise a `ParameterError` unless a parameter is one of some words, or None."""
+    """Raise a `ParameterError` unless a parameter is one of some words, or None.
+
+    With a `protocol`, it may also be an object that has its methods; `objects` says for
+    errors what these are, such as "a transport from sliceflow.transports".
+    """
     if isinstance(value, str | None) and value in choices:
         return
-    raise _parameter_error(name, value, _either(map(repr, choices)), hint)
+    allowed = [*map(repr, choices)]
+    if protocol is not None:
+        if is_object_of(value, protocol):
+            require_arguments(name, value, protocol)
+            return
+        allowed.append(objects)
+    raise _parameter_error(name, value, _either(allowed), hint)
 
 
 def require_bool(name: str, value: object) -> None:

@@ -225,6 +225,26 @@ def test_what_is_prepared_is_fitted_as_planned(kind, fitted):
 
 
 @pytest.mark.parametrize("kind", ["labels", "local", "gray"])
+def test_rows_that_change_after_they_were_prepared_are_fitted_as_they_were(
+    kind, fitted
+):
+    make, data = PARTS[kind]
+    data = [np.array(part) for part in data]
+    flow = make()
+    prepared = flow.prepare(*data)
+    for part in data:
+        part[:] = part[0]
+    assert np.array_equal(flow.fit(prepared).particles_, fitted(kind).particles_)
+
+
+def test_prepared_rows_have_the_bits_of_the_users_in_any_layout():
+    columns_first = np.asfortranarray(X)
+    flow = vectors()
+    direct = flow.fit(columns_first).particles_
+    assert np.array_equal(flow.fit(flow.prepare(columns_first)).particles_, direct)
+
+
+@pytest.mark.parametrize("kind", ["labels", "local", "gray"])
 @pytest.mark.parametrize("changes", [dict(n_particles=31), dict(random_state=8)])
 def test_what_was_prepared_with_other_parameters_is_refused(kind, changes):
     make, data = PARTS[kind]

@@ -73,7 +73,7 @@ def test_a_run_of_pictures_holds_all_that_is_promised(digits_run):
     with Image.open(folder / "evolution.gif") as film:
         assert film.n_frames > 5
     found = json.loads((folder / "evaluation.json").read_text())
-    assert {"copies", "NN ratio"} <= {row["name"] for row in found["metrics"]}
+    assert {"copy rate", "NN ratio"} <= {row["name"] for row in found["metrics"]}
     assert found["verdict"]["use"]["question"] == "May I use it?"
     assert found["verdict"]["sharing"]["grade"] in ("green", "amber", "red")
     assert config["start"] == "noise"
@@ -226,7 +226,7 @@ def test_info_shows_a_run_or_the_system(digits_run, table_run):
     assert found["pictures"] == "8×8"
     assert found["start"] == "noise"
     assert found["classes"] == [str(i) for i in range(10)]
-    assert "copies" in found["measures"]
+    assert "copy rate" in found["measures"]
     said = done("info", table_run[0])
     assert "plan: category" in said
     assert "all: the model keeps its rows" in said

@@ -13,6 +13,7 @@ from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.frames import Axis, MaxSliced, Orthogonal, Random
 from sliceflow.engine.random import Seed
 from sliceflow.engine.rotations import rotation
+from sliceflow.errors import ParameterError
 
 
 def particles(d):
@@ -58,6 +59,11 @@ def test_directions_change_with_the_step_unless_they_are_fixed():
             a = kind.make_frame(Seed(0), 0, particles(d), 0).theta
             b = kind.make_frame(Seed(0), 1, particles(d), 0).theta
             assert torch.equal(a, b) == same
+
+
+def test_fixed_is_true_or_false():
+    with pytest.raises(ParameterError, match=r"fixed='no' must be True or False"):
+        Random(5, fixed="no")
 
 
 def test_orthogonal_frames_are_uniform():

@@ -105,6 +105,16 @@ def test_columns_are_standardized_and_constant_ones_survive():
     assert columns.encode(y).values.tolist() == [[-1.0, 0.0], [1.0, 0.0]]
 
 
+def test_a_constant_column_is_not_divided_by_its_rounding_error():
+    y = np.full((300, 1), 0.1)
+    assert y.std() > 0
+    columns = infer_encoder(y, 300)
+    assert columns.mean.tolist() == [0.1]
+    assert columns.scale.tolist() == [1.0]
+    in_float32 = columns.encode(np.array([[0.1]], np.float32)).values
+    assert float(in_float32.abs().max()) < 1e-8
+
+
 def test_the_offset_of_a_label_is_that_of_its_one_hot_row():
     theta_y = torch.randn(6, 4)
     classes = torch.tensor([2, 0, 3])

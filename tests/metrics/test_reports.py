@@ -51,7 +51,7 @@ def fresh():
 def test_fresh_vectors_score_as_real_rows_and_each_fault_moves_its_number(fresh):
     assert fresh.kind == "vectors"
     for metric in fresh.metrics:
-        if metric.name == "copies":
+        if metric.name == "copy rate":
             assert metric.value < 0.03
             assert metric.reference == 0.01
         else:
@@ -64,12 +64,12 @@ def test_fresh_vectors_score_as_real_rows_and_each_fault_moves_its_number(fresh)
     narrow = report(0.2 * FRESH, TRAIN, TEST, device="cpu")
     assert narrow["coverage"].value < 0.7 * narrow["coverage"].reference
     copied = report(TRAIN, TRAIN, TEST, device="cpu")
-    assert (copied["copies"].value, copied["NN ratio"].value) == (1, 0)
+    assert (copied["copy rate"].value, copied["NN ratio"].value) == (1, 0)
     assert copied["sliced distance"].value == pytest.approx(
         fresh["sliced distance"].reference, rel=0.2
     )
     assert copied.verdict.sharing.grade == "red"
-    assert "samples copy training rows (copies 1, NN ratio 0)" in str(
+    assert "samples copy training rows (copy rate 1, NN ratio 0)" in str(
         copied.verdict.sharing
     )
     assert wide.verdict.use.grade == "red"
@@ -134,16 +134,16 @@ def test_pictures_have_numbers_of_their_own(rng):
     assert "samples cover" in str(good.verdict.use)
     noisy = train + rng.integers(-20, 21, train.shape)  # copies under noise
     bad = report(noisy, train, test, device="cpu")
-    assert bad["copies, thumbnails"].value > 0.9
+    assert bad["copy rate, thumbnails"].value > 0.9
     assert str(bad.verdict.sharing).startswith(
-        "May I share it? Red: samples copy training rows (copies"
+        "May I share it? Red: samples copy training rows (copy rate"
     )
     pasted = new.copy()
     pasted[:, :8, :8] = train[:, :8, :8]  # one of nine patches
     memorized = report(pasted, train, test, device="cpu")["memorized, halves"]
     assert memorized.value == pytest.approx(1 / 9 + 0.01, abs=0.02)
     turned = report(train[:, :, ::-1], train, test, device="cpu")
-    assert turned["copies"].value == 1, "mirror images are copies, too"
+    assert turned["copy rate"].value == 1, "mirror images are copies, too"
     assert (
         report(0.5 * new, train, test, device="cpu")["FD-PCA32"].value
         > 3 * good["FD-PCA32"].reference
@@ -161,7 +161,7 @@ def test_fresh_tables_score_as_real_rows():
     )
     assert found["utility"].value == pytest.approx(found["utility"].reference, abs=0.1)
     assert found["rules kept"].value == found["rules kept"].reference == 1
-    assert found["copies"].value < 0.05
+    assert found["copy rate"].value < 0.05
     assert found["exact copies"].value == 0
     assert 0.8 < found["NN ratio"].value < 1.2
     assert found.details["target"] == "kind"
@@ -199,7 +199,7 @@ def test_bad_tables_are_found_out(rng):
     assert "1 of 1 rules is lost: land follows from town" in str(found.verdict.use)
     assert "REAL VALUES of id" in str(found.verdict.sharing)
     copied = report(train, train, test)
-    assert copied["copies"].value == copied["exact copies"].value == 1
+    assert copied["copy rate"].value == copied["exact copies"].value == 1
     assert copied.verdict.sharing.grade == "red"
     sample, row, ratio = copied.details["riskiest"][0]
     assert sample == row
@@ -217,7 +217,7 @@ def test_copies_are_searched_among_all_rows_of_a_table():
     new.iloc[:250] = train.iloc[-250:]  # one in ten
     found = report(new, train, test)
     assert found["exact copies"].value == pytest.approx(0.1, abs=0.02)
-    assert found["copies"].value == pytest.approx(0.11, abs=0.02)
+    assert found["copy rate"].value == pytest.approx(0.11, abs=0.02)
     assert found.counts == {"samples": 2500, "train": 6000, "held_out": 500}
     assert found.note.endswith("500 held-out rows, of each at most 2000")
 

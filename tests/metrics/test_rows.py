@@ -32,7 +32,7 @@ def test_neighbors_are_those_of_all_pairs(n, m, d, seed, whole):
     if not whole:  # ties of whole numbers may be more than the candidates
         assert np.array_equal(index, order)
     k = min(k, m - 1)
-    distances, index = nearest(b, b, k, device="cpu", leave_out_itself=True)
+    distances, index = nearest(b, b, k, device="cpu", exclude_self=True)
     full = cdist(b.astype(float), b.astype(float))
     np.fill_diagonal(full, np.inf)
     assert np.allclose(distances, np.sort(full, axis=1)[:, :k], atol=1e-12)
@@ -54,9 +54,9 @@ def test_wrong_arguments_are_named(rng):
     rows = rng.normal(size=(5, 2))
     for data, keywords, said in (
         (rows, {"k": 0}, "k=0"),
-        (rows, {"k": 5, "leave_out_itself": True}, "from 1 to 4"),
+        (rows, {"k": 5, "exclude_self": True}, "from 1 to 4"),
         (rows, {"device": "no such"}, "no such"),
-        (rows[:3], {"leave_out_itself": True}, "rows that are the data: 3, 5"),
+        (rows[:3], {"exclude_self": True}, "rows that are the data: 3, 5"),
     ):
         with pytest.raises(ValueError, match=said):
             nearest(data, rows, **keywords)

@@ -20,7 +20,7 @@ GOOD = {
     "rare values": (0.1, 0.1),
     "exact copies": (0.0, 0.0),
     "NN ratio": (1.0, 1.0),
-    "copies": (0.01, 0.01),
+    "copy rate": (0.01, 0.01),
 }
 PAIR = ("a", "b", 0.5, 0.45)
 RULE = ("a <= b", 1.0, 1.0, 2000)
@@ -95,7 +95,7 @@ def test_mosaics_that_a_classifier_knows_are_called_collages():
 @pytest.mark.parametrize(
     ("change", "attack", "grade", "said"),
     [
-        ({"copies": (0.2, 0.01)}, {}, "red", "samples copy training rows"),
+        ({"copy rate": (0.2, 0.01)}, {}, "red", "samples copy training rows"),
         ({"exact_copies": (0.02, 0.0)}, {}, "amber", "2.0% of samples equal"),
         ({"rare_values": (0.6, 0.1)}, {}, "amber", "60% of the samples' numbers"),
         ({"n": 300}, {}, "amber", "fewer than 500"),

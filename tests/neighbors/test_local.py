@@ -90,7 +90,7 @@ def test_samples_are_new(d):
     y = rng.normal(size=(1_500, 2))
     x = y[:, :1] + np.exp(0.5 * y[:, 1:]) * rng.normal(size=(1_500, d))
     x, y = tensors(x, y)
-    local = fit_local_sampler(x, y, k=300)
+    local = fit_local_sampler(x, y, n_neighbors=300)
     rows = local.neighborhoods(y[:20]).x
     samples = local.sample(y[:20], 200, Seed(0))[0]
     between_rows = torch.cdist(rows, rows).topk(2, dim=2, largest=False).values[..., 1]
@@ -116,7 +116,7 @@ def test_a_summary_is_used_where_rows_left_out_are_more_likely_with_it():
     assert local.settings.n_features == 100
     _, y0 = norms(60, seed=7)
     length = y0.square().sum(1).sqrt()
-    columns = fit_local_sampler(x, y, k=local.settings.k)
+    columns = fit_local_sampler(x, y, n_neighbors=local.settings.n_neighbors)
     assert columns.settings.n_features == 0
 
     def error(sampler):
@@ -173,7 +173,9 @@ def test_the_same_seed_gives_the_same_bits_and_conditions_do_not_disturb_each_ot
 
 
 def test_parts_in_memory_change_no_bit_and_repeat_no_draw(monkeypatch):
-    found = fit_local_sampler(Seed(0).normal(300, 2), Seed(1).normal(300, 1), k=60)
+    found = fit_local_sampler(
+        Seed(0).normal(300, 2), Seed(1).normal(300, 1), n_neighbors=60
+    )
     (y0,) = tensors([[0.0], [0.0], [1.0]])
     whole = found.sample(y0, 40, Seed(7))[0]
     # A condition at a time,
@@ -187,7 +189,7 @@ def test_parts_in_memory_change_no_bit_and_repeat_no_draw(monkeypatch):
 def test_a_condition_beyond_the_reach_of_the_rows_warns_and_one_within_does_not():
     """Rows 0, 1, …, 99: the tenth neighbor is at most nine rows away, the reach."""
     y = torch.arange(100.0).double()[:, None]
-    local = fit_local_sampler(y + 0.1 * Seed(0).normal(100, 1), y, k=50)
+    local = fit_local_sampler(y + 0.1 * Seed(0).normal(100, 1), y, n_neighbors=50)
     unit = float(y.std(correction=0))
     with warnings.catch_warnings(action="error"):
         local.warn_if_far(*tensors([[99 + 8.9], [50.5]]), "y")
@@ -209,9 +211,9 @@ def sound():
 
 def test_another_k_or_bandwidth_samples_as_if_the_index_was_built_anew(sound):
     (y0,) = tensors([[0.0, 0.0, 0.0]])
-    other = sound.with_k(20).with_bandwidth(0.5)
+    other = sound.with_n_neighbors(20).with_bandwidth(0.5)
     anew = LocalSampler(sound.x, sound.y, other.settings)
-    assert (other.settings.k, other.settings.bandwidth) == (20, 0.5)
+    assert (other.settings.n_neighbors, other.settings.bandwidth) == (20, 0.5)
     samples, _ = other.sample(y0, 5, Seed(0))
     assert torch.equal(samples, anew.sample(y0, 5, Seed(0))[0])
 
@@ -219,8 +221,8 @@ def test_another_k_or_bandwidth_samples_as_if_the_index_was_built_anew(sound):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"k": 0},
-        {"k": 61},
+        {"n_neighbors": 0},
+        {"n_neighbors": 61},
         {"n_features": 10**9},
         {"projection": torch.ones(2, 3).double()},
         {"projection": torch.full((3, 3), torch.nan).double()},
@@ -239,4 +241,4 @@ def test_few_rows_of_many_columns_have_no_summary(monkeypatch, rng):
     monkeypatch.setattr(local, "_N_HELD_OUT", 20)
     monkeypatch.setattr(local, "_MIN_SUMMARY_ROWS", 100)
     x, y = tensors(rng.normal(size=(110, 20)), rng.normal(size=(110, 5)))
-    assert fit_local_sampler(x, y).settings.k > 0
+    assert fit_local_sampler(x, y).settings.n_neighbors > 0

@@ -38,7 +38,9 @@ def test_the_map_takes_one_covariance_to_the_other_and_is_symmetric(d, seed):
 
 @pytest.mark.parametrize("h", [0.3, 3.0])
 def test_draws_keep_mean_and_covariance_within_components(h):
-    sampler = fit_local_sampler(Seed(0).normal(400, 3), Seed(1).normal(400, 1), k=400)
+    sampler = fit_local_sampler(
+        Seed(0).normal(400, 3), Seed(1).normal(400, 1), n_neighbors=400
+    )
     near = sampler.neighborhoods(torch.zeros(1, 1).double())
     assert near.components.max() == 0
     weights = near.weights[0]

@@ -40,6 +40,7 @@ from typing import (
     ClassVar,
     Literal,
     NamedTuple,
+    TypeAlias,
     TypeVar,
     Union,
     get_args,
@@ -161,6 +162,10 @@ class _ObjectNode(_Node):
 
 # From annotations to types of msgspec
 
+# What msgspec takes as the type of a node: a class, or what typing makes of several.
+# Python has no type for these, nor for annotations, from which they are made.
+_Schema: TypeAlias = Any
+
 
 @cache
 def _saved_fields(cls: type) -> dict[str, Any]:
@@ -193,7 +198,7 @@ def _struct(cls: type) -> type[_ObjectNode]:
     return _STRUCTS[cls]
 
 
-_SCHEMAS: dict[Any, Any] = {
+_SCHEMAS: dict[Any, _Schema] = {
     str: str,
     int: int | _LargeIntNode,
     float: float,
@@ -204,7 +209,7 @@ _SCHEMAS: dict[Any, Any] = {
 }
 
 
-def _schema(annotation: Any) -> Any:
+def _schema(annotation: Any) -> _Schema:
     """The type by which msgspec checks the nodes of an annotation."""
     if annotation in _SCHEMAS:
         return _SCHEMAS[annotation]
@@ -235,7 +240,7 @@ def _is_torch_dtype_class(kind: object) -> bool:
     return torch is not None and kind is torch.dtype
 
 
-def _annotated_schema(annotation: Any, kind: Any, about: Any) -> Any:
+def _annotated_schema(annotation: Any, kind: Any, about: object) -> _Schema:
     """The type for ``Annotated[kind, about]``."""
     if isinstance(about, ArraySpec):
         return _ArrayNode
@@ -246,7 +251,7 @@ def _annotated_schema(annotation: Any, kind: Any, about: Any) -> Any:
     return _schema(about)  # `about` has the dataclasses that the field may hold
 
 
-def _union_schema(options: Sequence[Any]) -> Any:
+def _union_schema(options: Sequence[Any]) -> _Schema:
     """The type of a union.
 
     msgspec allows one type of tuples in it. Several become tuples of any length with

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -56,6 +57,45 @@ def _transport_across_ranks(
     return DistributedHistogramTransport(transport, ranks)
 
 
+class _Range(NamedTuple):
+    """The least and largest values of each row, of the classes one after the other.
+
+    Of rows without values they are ∞ and −∞.
+    """
+
+    lo: Tensor  # (C·h,)
+    hi: Tensor  # (C·h,)
+
+    @classmethod
+    def of(cls, parts: Sequence[Tensor]) -> _Range:
+        """The range of the rows of the parts (h, n): one part, or one of each class."""
+        kernel = kernels.for_tensor(parts[0])
+        least = []
+        largest = []
+        for z in parts:
+            if z.shape[1]:
+                lo, hi = kernel.value_range(z)
+            else:
+                # Ranges have the type that the kernel `value_range` returns.
+                like, _ = kernel.value_range(z.new_zeros(len(z), 1))
+                lo = torch.full_like(like, torch.inf)
+                hi = torch.full_like(like, -torch.inf)
+            least.append(lo)
+            largest.append(hi)
+        return cls(torch.cat(least), torch.cat(largest))
+
+    @property
+    def has_values(self) -> Tensor:
+        """Which rows (C·h,) have values."""
+        return ~(self.lo.isinf() | self.hi.isinf())
+
+    def with_zeros_where_empty(self) -> _Range:
+        """The range, but from 0 to 0 for rows without values."""
+        lo = torch.where(self.has_values, self.lo, 0.0)
+        hi = torch.where(self.has_values, self.hi, 0.0)
+        return _Range(lo, hi)
+
+
 @dataclass(frozen=True)
 class DistributedHistogramTransport:
     """Histograms of clouds of which every rank has a part.
@@ -85,79 +125,50 @@ class DistributedHistogramTransport:
             slices_p, slices_q = batch.class_slices
             parts_p = [z_p[:, columns] for columns in slices_p.slices]
             parts_q = [z_q[:, columns] for columns in slices_q.slices]
-        lo, hi, identity_classes = self._ranges(
-            parts_p, parts_q, per_class=batch.class_slices is not None
-        )
-        lo, hi = self.histogram.bin_range(lo, hi)
-        counts_p = self._count(parts_p, lo[0], hi[0], None)
-        counts_q = self._count(parts_q, lo[1], hi[1], weights)
-
-        dtype = counts_p.dtype
+        range_p, range_q = self._over_ranks(_Range.of(parts_p), _Range.of(parts_q))
+        identity_classes = []
+        if batch.class_slices is not None:
+            has_values = range_p.has_values & range_q.has_values
+            in_class = has_values.view(len(parts_p), -1)[:, 0]
+            identity_classes = torch.nonzero(~in_class)[:, 0].tolist()
+            range_p = range_p.with_zeros_where_empty()
+            range_q = range_q.with_zeros_where_empty()
+        range_p = _Range(*self.histogram.bin_range(*range_p))
+        range_q = _Range(*self.histogram.bin_range(*range_q))
+        counts_p = self._count(parts_p, range_p, None)
+        counts_q = self._count(parts_q, range_q, weights)
+        # One message has both, in float64, in which sums of counts are exact.
         sums = self.ranks.sum_(torch.cat((counts_p, counts_q)).double())
-        sums_p = sums[: len(counts_p)].to(dtype)
+        sums_p = sums[: len(counts_p)].to(counts_p.dtype)
         sums_q = sums[len(counts_p) :]
         if weights is None:
-            sums_q = sums_q.to(dtype)
+            sums_q = sums_q.to(counts_q.dtype)
         return self.histogram.solve_counts(
-            Histograms(sums_p, lo[0], hi[0]),
-            Histograms(sums_q, lo[1], hi[1]),
+            Histograms(sums_p, *range_p),
+            Histograms(sums_q, *range_q),
             z_p.dtype,
             identity_classes,
             len(parts_p),
         )
 
-    def _ranges(
-        self, parts_p: Sequence[Tensor], parts_q: Sequence[Tensor], per_class: bool
-    ) -> tuple[Tensor, Tensor, list[int]]:
-        """The least and largest values of p and of q on all ranks, both (2, C·h).
-
-        Also returns the classes that have no particles or no data on any rank.
-        """
-        h = len(parts_p[0])
-        lo_p, hi_p = _value_ranges(parts_p)
-        lo_q, hi_q = _value_ranges(parts_q)
-        lo = torch.stack((lo_p, lo_q))
-        hi = torch.stack((hi_p, hi_q))
-        ends = self.ranks.minimum_(torch.stack((lo, -hi)))
-        identity_classes = []
-        if per_class:
-            is_missing = torch.isinf(ends)  # no rank has a value
-            stays = is_missing.any(0).any(0).view(-1, h)[:, 0]
-            identity_classes = torch.nonzero(stays)[:, 0].tolist()
-            ends = torch.where(is_missing, 0.0, ends)
-        return ends[0], -ends[1], identity_classes
+    def _over_ranks(self, p: _Range, q: _Range) -> tuple[_Range, _Range]:
+        """The ranges of the values of all ranks, from those of this rank's values."""
+        # The largest value is minus the least of all values times −1: so one message
+        # has all ends.
+        ends = torch.stack((p.lo, -p.hi, q.lo, -q.hi))
+        lo_p, minus_hi_p, lo_q, minus_hi_q = self.ranks.minimum_(ends)
+        return _Range(lo_p, -minus_hi_p), _Range(lo_q, -minus_hi_q)
 
     def _count(
-        self, parts: Sequence[Tensor], lo: Tensor, hi: Tensor, weights: Tensor | None
+        self, parts: Sequence[Tensor], range_: _Range, weights: Tensor | None
     ) -> Tensor:
-        """The counts (C·h, B) of this rank's values, in bins of [lo, hi] (C·h,)."""
+        """The counts (C·h, B) of this rank's values, in bins of a range."""
         kernel = kernels.for_tensor(parts[0])
         h = len(parts[0])
         counts = [
             kernel.bin_counts(z, part_lo, part_hi, self.histogram.n_bins, weights)
             for z, part_lo, part_hi in zip(
-                parts, lo.view(-1, h), hi.view(-1, h), strict=True
+                parts, range_.lo.view(-1, h), range_.hi.view(-1, h), strict=True
             )
         ]
         return torch.cat(counts)
-
-
-def _value_ranges(parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """The least and largest values (C·h,) of each row of the parts (h, n).
-
-    For a part without columns they are ∞ and −∞.
-    """
-    kernel = kernels.for_tensor(parts[0])
-    least = []
-    largest = []
-    for z in parts:
-        if z.shape[1]:
-            lo, hi = kernel.value_range(z)
-        else:
-            # Ranges have the type that the kernel `value_range` returns.
-            like, _ = kernel.value_range(z.new_zeros(len(z), 1))
-            lo = torch.full_like(like, torch.inf)
-            hi = torch.full_like(like, -torch.inf)
-        least.append(lo)
-        largest.append(hi)
-    return torch.cat(least), torch.cat(largest)

@@ -17,7 +17,6 @@ from dataclasses import fields, is_dataclass, replace
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
-import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from sliceflow.base.prepared_fit import PreparedFit, copied_parameters
@@ -36,7 +35,7 @@ from sliceflow.base.protocols import (
 )
 from sliceflow.base.ranks import ONE_PROCESS, Communicator
 from sliceflow.base.removal import remove_rows
-from sliceflow.base.saving import FitRecord, HistoryInFile, SavedHistory, save
+from sliceflow.base.saving import FitRecord, SavableHistory, SavedHistory, save
 from sliceflow.devices import require_memory
 from sliceflow.engine.events import ClosableListener, EventT, Listeners, Progress
 from sliceflow.engine.random import RandomStateLike, Seed
@@ -115,7 +114,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
     """
 
     _saved_types: tuple[type[SavedModel] | UnionType, type[RowsT]]
-    _history_type: type[HistoryInFile] = SavedHistory
+    _history_type: type[SavableHistory] = SavedHistory
     _options_type: type[Options] | None = None  # of the parameter `options`
     # Parameters that every subclass has; its constructor sets them.
     random_state: RandomStateLike
@@ -140,6 +139,10 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         """
 
     # Parameters
+
+    def _require_valid_parameters(self) -> None:
+        """Raise a `ParameterError` for an invalid parameter: every adapter does."""
+        self._adapter()
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The parameters; if `deep`, also the fields of `options`, as options__NAME."""
@@ -199,16 +202,20 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         -------
         self : the fitted estimator
         """
-        return self._run_fit(self._plan_fit(X, y), listeners)
+        planned_fit = self._plan_fit(X, y)
+        is_prepared = isinstance(X, PreparedFit)
+        return self._run_fit(planned_fit, listeners, owns_rows=is_prepared)
 
     def _plan_fit(
-        self, X: Any, y: Any
+        self, X: Any, y: Any, *, copies_rows: bool = False
     ) -> PlannedFit[RowsT, FittedModelT, EventT, PlanT]:
         """The planned fit of the user's X and y, which `prepare` may have planned."""
         if isinstance(X, PreparedFit):
             return X.planned_fit_for(self, y)
         adapter = self._adapter()
         rows = adapter.read(X, y)
+        if copies_rows:
+            rows = rows.copy()
         return adapter.plan_fit(rows, Seed.from_random_state(self.random_state))
 
     def _run_fit(
@@ -239,7 +246,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         # With several ranks, no process has all rows, so none can refit them.
         rows = None
         if ranks.size == 1:
-            rows = planned_fit.rows if owns_rows else _copied(planned_fit.rows)
+            rows = planned_fit.rows if owns_rows else planned_fit.rows.copy()
         # Attributes are set last, so that a fit that fails leaves the old model
         # unchanged.
         record = FitRecord(planned_fit.seed, result.model, result.history, rows)
@@ -264,9 +271,10 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         -------
         prepared : PreparedFit
             Its `plan` says what the fit will do. It is for the parameters that the
-            estimator has now.
+            estimator has now, and has a copy of the rows: if X is large, it takes that
+            much more memory.
         """
-        planned_fit = self._plan_fit(X, y)
+        planned_fit = self._plan_fit(X, y, copies_rows=True)
         return PreparedFit(self, copied_parameters(self), planned_fit)
 
     def plan(self, X: Any, y: Any = None) -> PlanT:
@@ -353,7 +361,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         adapter = self._adapter(like_fitted=current_rows is not None)
         new_rows = adapter.read(X, y)
         if current_rows is None:
-            rows = _copied(new_rows)
+            rows = new_rows.copy()
         else:
             rows = current_rows.concatenate(new_rows)
         return self._replace_rows(adapter, rows, refit, listeners)
@@ -578,8 +586,3 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         if not self._files_have_rows:
             state.pop("_pending_rows", None)
         return state
-
-
-def _copied(rows: RowsT) -> RowsT:
-    """The rows without a connection to the user's arrays, which may change."""
-    return rows.take(np.arange(len(rows)))

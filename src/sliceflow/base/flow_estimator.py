@@ -29,6 +29,7 @@ from typing import (
 
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from sliceflow.base.checkpoints import Checkpoints
 from sliceflow.base.estimator import (
@@ -64,9 +65,7 @@ from sliceflow.engine.transports import Transport, TransportName
 from sliceflow.engine.y_encoders import ClassEncoder, require_encoder
 from sliceflow.errors import DataError, ParameterError
 from sliceflow.validation import (
-    is_object_of,
     require,
-    require_arguments,
     require_bool,
     require_choice,
     require_int,
@@ -149,16 +148,13 @@ class FlowEstimator(
         if options is not None:
             options.require_valid()
 
-        transport = self.transport
-        names = get_args(TransportName)
-        if isinstance(transport, str):
-            is_transport = transport in names
-        else:
-            is_transport = is_object_of(transport, Transport)
-        requirement = f"one of {list(names)} or a transport from sliceflow.transports"
-        require(is_transport, "transport", transport, requirement)
-        if not isinstance(transport, str):
-            require_arguments("transport", transport, Transport)
+        require_choice(
+            "transport",
+            self.transport,
+            get_args(TransportName),
+            protocol=Transport,
+            objects="a transport from sliceflow.transports",
+        )
         require_choice("preset", self.preset, (None, "paper"))
 
     # Fitting
@@ -224,7 +220,8 @@ class FlowEstimator(
             planned_fit = self._open_checkpoints(
                 planned_fit, folder, checkpoint_every, keep_checkpoint
             )
-        return self._run_fit(planned_fit, listeners, ranks=ranks)
+        is_prepared = isinstance(X, PreparedFit)
+        return self._run_fit(planned_fit, listeners, ranks=ranks, owns_rows=is_prepared)
 
     def _open_checkpoints(
         self,
@@ -268,13 +265,19 @@ class FlowEstimator(
         -------
         prepared : PreparedFit
             Its `plan` says what the fit will do. It is for the parameters that the
-            estimator has now.
+            estimator has now, and has a copy of the rows: if X is large, it takes that
+            much more memory.
         """
-        planned_fit = self._plan_fit(X, y, ranks)
+        planned_fit = self._plan_fit(X, y, ranks, copies_rows=True)
         return PreparedFit(self, copied_parameters(self), planned_fit)
 
     def _plan_fit(
-        self, X: Any, y: Any, ranks: Communicator | None = None
+        self,
+        X: Any,
+        y: Any,
+        ranks: Communicator | None = None,
+        *,
+        copies_rows: bool = False,
     ) -> PlannedFlowFit[FlowRowsT, FittedFlowT, PlanT]:
         """The planned fit of the user's X and y, which `prepare` may have planned."""
         is_ranks = ranks is None or isinstance(ranks, Communicator)
@@ -294,6 +297,8 @@ class FlowEstimator(
                 hint = "fit without it, or in one process"
                 raise ParameterError("save_rows", True, fact, hint)
         rows = adapter.read(X, y)
+        if copies_rows:
+            rows = rows.copy()
         seed = Seed.from_random_state(self.random_state)
         if ranks.size > 1:
             seed = ranks.broadcast(seed)
@@ -431,7 +436,7 @@ class FlowEstimator(
         """
         model = self._fitted_model()
         seed = self._seed_copy().child("score")
-        points = model.comparable_points(self._as_rows_like_fitted(X))
+        points = self._comparable_points(X)
         n = points.shape[1]
         held_out_y = _encode_y_of_rows(model, y, n)
         times = draws_per_scored_row(n)
@@ -443,9 +448,9 @@ class FlowEstimator(
         drawn = model.comparable_points(model.sample(times * n, sample_y, seed))
         return -sliced_distance(drawn, points, Seed(0), y_p=sample_y, y_q=held_out_y)
 
-    def _as_rows_like_fitted(self, X: Any) -> Any:
-        """X, checked to be like the fitted rows."""
-        return X
+    def _comparable_points(self, X: Any) -> Tensor:
+        """X, checked to be like the fitted rows, as points (d, n) in common units."""
+        return self._fitted_model().comparable_points(X)
 
     # Files
 

@@ -18,12 +18,12 @@ compares their methods):
 `Adapter`     VectorAdapter      VectorAdapter            PictureAdapter
 `PlannedFit`  PlannedVectorFit   PlannedLocalVectorFit    PlannedPictureFit
 `RunningFit`  RunningVectorFit                            RunningPictureFit
-`FittedModel`      FittedVectors      FittedLocalVectors       FittedPictures
+`FittedModel` FittedVectors      FittedLocalVectors       FittedPictures
 
               tables             densities by class       densities given y
 `Adapter`     TableAdapter       DensityAdapter           DensityAdapter
 `PlannedFit`  PlannedTableFit    PlannedClassDensityFit   PlannedConditionalDensityFit
-`FittedModel`      FittedTable        FittedClassDensities     FittedConditionalDensity
+`FittedModel` FittedTable        FittedClassDensities     FittedConditionalDensity
 """
 
 from __future__ import annotations
@@ -87,6 +87,9 @@ class Rows(Protocol):
 
     def concatenate(self, others: Self) -> Self:
         """These rows and then the others."""
+
+    def copy(self) -> Self:
+        """The same rows, with no array of the user's."""
 
     def take(self, indices: Ints) -> Self:
         """A copy of the rows with these indices, in this order."""

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +55,7 @@ class Sliceable(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, rows: slice, /) -> Any: ...
+    def __getitem__(self, rows: slice, /) -> Self: ...
 
 
 SliceableT = TypeVar("SliceableT", bound=Sliceable)
@@ -150,8 +150,7 @@ class Communicator:
 
     def own_rows(self, rows: SliceableT) -> SliceableT:
         """This rank's equal part of `rows`, of which every rank has all."""
-        part: SliceableT = rows[self.own_shard(len(rows)).slice]
-        return part
+        return rows[self.own_shard(len(rows)).slice]
 
     def shard_by_counts(self, count: int, data_kind: str = "rows") -> Shard:
         """The shard of this rank, which has `count` rows, by the counts of all ranks.

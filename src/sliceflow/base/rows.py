@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -304,6 +305,13 @@ class ArrayRows(ConditionsMixin, ABC):
         """These rows and then the others."""
         values = np.concatenate((self.values, others.values))
         return self._with_values_and_y(values, concatenate_y(self.y, others.y))
+
+    def copy(self) -> Self:
+        """The same rows, with no array of the user's."""
+        conditions = self.conditions
+        if conditions is not None:
+            conditions = conditions.take(torch.arange(len(conditions)))
+        return self.with_values(np.array(self.values), conditions)
 
     def take(self, indices: Ints) -> Self:
         """A copy of the rows with these indices, in this order."""

@@ -75,8 +75,8 @@ class FitRecord(Generic[RowsT, FittedModelT]):
     rows: RowsT | None = None  # the training rows, if the model has them
 
 
-class HistoryInFile(Protocol):
-    """The history of a fit, as a file holds it: a dataclass."""
+class SavableHistory(Protocol):
+    """What a file holds of the history of a fit: a dataclass."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -86,7 +86,7 @@ class HistoryInFile(Protocol):
 
 @dataclass(frozen=True)
 class SavedHistory:
-    """The history of a fit, by columns; see `events.History`."""
+    """The history of a flow, by columns; see `events.History`."""
 
     stage: Sequence[str]
     step: Sequence[Count]
@@ -117,7 +117,7 @@ class _SavedEstimator(Generic[RowsT]):
     parameters: object  # those of the constructor, in a dataclass
     seed: Seed
     model: SavedModel
-    history: HistoryInFile
+    history: SavableHistory
     rows: RowsT | None
     particles: FlowRows | None  # of a flow, if they were saved
 
@@ -221,11 +221,9 @@ def load_estimator(
     saved = file.load_by_class_name(path, find_saved_type, device, max_memory)
     estimator_type = find_estimator_type(type(saved).__name__)
     estimator = estimator_type(**vars(saved.parameters))
-    saved_model = saved.model
-    if "device" in {field.name for field in fields(saved_model)}:
-        saved_model = replace(saved_model, device=resolve_device(device))
+    saved_model = _on_device(saved.model, device)
     with file.as_model_file_errors(path):
-        estimator._adapter()  # checks the parameters
+        estimator._require_valid_parameters()
         model = estimator._with_rows(saved_model, saved.rows)
         record = FitRecord(saved.seed, model, saved.history.as_columns(), saved.rows)
         particles = None
@@ -234,3 +232,10 @@ def load_estimator(
             particles = ParticleResult(*users_particles)
         estimator._store(record, particles)
     return estimator
+
+
+def _on_device(saved_model: SavedModel, device: torch.device | str) -> SavedModel:
+    """A saved model that draws on this device; tables, which have none, stay."""
+    if all(field.name != "device" for field in fields(saved_model)):
+        return saved_model
+    return replace(saved_model, device=resolve_device(device))

@@ -9,6 +9,7 @@ from typing import (
     Annotated,
     Any,
     Literal,
+    NamedTuple,
     Protocol,
     Self,
     TypeAlias,
@@ -141,49 +142,49 @@ class FittedToVectors(Protocol):
         """Those of the columns, if X was a DataFrame."""
 
 
-class EstimatorOfVectors(Protocol):
-    """What `checked_like_fitted` asks of an `Estimator`."""
+class KnownColumns(NamedTuple):
+    """The columns that new rows must have."""
 
-    _pending_rows: VectorRows | None
+    n: int
+    names: tuple[Label, ...] | None
+    dtype: Literal["float32", "float64"]
 
-    def _fitted_model(self) -> FittedToVectors: ...
+    @classmethod
+    def of_rows(cls, rows: VectorRows) -> KnownColumns:
+        """Those of rows that were added since the fit."""
+        return cls(rows.X.shape[1], rows.names, rows.dtype)
+
+    @classmethod
+    def of_model(cls, model: FittedToVectors) -> KnownColumns:
+        """Those of the rows of a model."""
+        return cls(model.plan.n_columns, model.names, model.plan.dtype)
 
 
 def checked_like_fitted(
     X: Any,
-    estimator: EstimatorOfVectors,
+    estimator_type: type,
+    columns: KnownColumns,
     dtypes: Sequence[str] | None = None,
 ) -> NDArray[Any]:
-    """X after scikit-learn's checks, with the columns of the model's current rows.
+    """X after scikit-learn's checks, with known columns; errors name the estimator.
 
-    Rows that were added since the fit count. The result has one of the `dtypes`, or
-    that of these rows.
+    The result has one of the `dtypes`, or that of the columns.
     """
-    pending = estimator._pending_rows
-    if pending is not None:
-        n_columns = pending.X.shape[1]
-        names = pending.names
-        dtype = pending.dtype
-    else:
-        fitted = estimator._fitted_model()
-        n_columns = fitted.plan.n_columns
-        names = fitted.names
-        dtype = fitted.plan.dtype
     # A new one, because it takes the attributes with which scikit-learn compares X.
-    same_kind = type(estimator)()
-    set_columns(same_kind, n_columns, names)
+    estimator = estimator_type()
+    set_feature_names(estimator, columns.n, columns.names)
     array = validate_data(
-        same_kind,
+        estimator,
         X,
-        dtype=dtype if dtypes is None else list(dtypes),
+        dtype=columns.dtype if dtypes is None else list(dtypes),
         ensure_all_finite=False,
         reset=False,
     )
     return np.asarray(array)
 
 
-def set_columns(estimator: object, n: int, names: tuple[Any, ...] | None) -> None:
-    """Set the attributes in which scikit-learn looks for columns."""
+def set_feature_names(estimator: object, n: int, names: tuple[Any, ...] | None) -> None:
+    """Set the number and the names of columns, where scikit-learn looks for them."""
     attributes = vars(estimator)
     attributes["n_features_in_"] = n
     attributes.pop("feature_names_in_", None)

@@ -57,10 +57,6 @@ class _CommandRun:
     ranks: Communicator
     started_at: float
 
-    @property
-    def is_first_rank(self) -> bool:
-        return self.ranks.is_main
-
 
 def fit(
     output: Output,
@@ -85,7 +81,7 @@ def fit(
             output = Output(silent=True, progress=False)
         if dry_run:
             command_run = _prepare(settings, ranks, output)
-            return _estimate_cost(command_run) if command_run.is_first_rank else None
+            return _estimate_cost(command_run) if command_run.ranks.is_main else None
         lock: AbstractContextManager[None] = nullcontext()
         if ranks.is_main:
             lock = folder.locked(force=force, resume=resume)
@@ -131,7 +127,7 @@ def _start(
     try:
         _fit_and_save(command_run, folder, output, replace=replace)
     except BaseException as error:
-        if command_run.is_first_rank:
+        if command_run.ranks.is_main:
             folder.remove_failed()
         elif isinstance(error, KeyboardInterrupt):
             sys.exit(1)  # the first rank prints the message
@@ -139,7 +135,7 @@ def _start(
         if explained is None:
             raise
         raise explained from error
-    if not command_run.is_first_rank:
+    if not command_run.ranks.is_main:
         return None
     fitted_run = FittedRun(
         settings, command_run.estimator, command_run.train, command_run.held_out, output
@@ -243,13 +239,13 @@ def _fit_and_save(
 ) -> None:
     """Fit, and write the model. Of several ranks only the first one writes."""
     config = _describe_run(command_run)
-    if command_run.is_first_rank:
+    if command_run.ranks.is_main:
         folder.begin(config, replace=replace)
         for line in _describe_time(command_run):
             output.say(line)
     command_run.ranks.broadcast("the folder is ready")  # other ranks wait for it
     _fit_estimator(command_run, folder, output)
-    if not command_run.is_first_rank:
+    if not command_run.ranks.is_main:
         return
     model = command_run.estimator
     model.save(folder / "model.sliceflow")

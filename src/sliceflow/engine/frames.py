@@ -29,7 +29,7 @@ from sliceflow.engine.rotations import (
     rotation,
     rotations_per_draw,
 )
-from sliceflow.validation import require_int
+from sliceflow.validation import require_bool, require_int
 
 if TYPE_CHECKING:
     from sliceflow.engine.maps import TransportMaps
@@ -235,6 +235,7 @@ class Random:
 
     def __post_init__(self) -> None:
         _require_positive_int("n_directions", self.n_directions)
+        require_bool("fixed", self.fixed)
 
     def max_directions(self, d: int) -> int:
         """H, whatever d is."""

@@ -158,14 +158,17 @@ class ContinuousEncoder:
         """The mean and the standard deviation of the columns of y (n, l)."""
         with np.errstate(over="ignore", invalid="ignore"):
             scale = y.std(axis=0)
-        is_constant = y.min(axis=0) == y.max(axis=0)
+        low = y.min(axis=0)
+        is_constant = low == y.max(axis=0)
         is_wrong = ~is_constant & ~(np.isfinite(scale) & (scale > 0))
         if is_wrong.any():
             column = int(np.argmax(is_wrong))
             deviation = f"its standard deviation is {scale[column]}"
             fact = f"y cannot be standardized: {deviation}"
             raise DataError(fact, "rescale it", column=column)
-        return cls(y.mean(axis=0), np.where(scale > 0, scale, 1.0))
+        # The computed mean and deviation of a constant have rounding errors.
+        mean = np.where(is_constant, low, y.mean(axis=0))
+        return cls(mean, np.where(is_constant, 1.0, scale))
 
     @property
     def n_columns(self) -> int:

@@ -112,7 +112,7 @@ def copy_scores(
     settings: ComparisonSettings,
     mirror: bool = False,
 ) -> Scores:
-    """Exact copies, NN ratio and copies, among the training rows of all blocks.
+    """Exact copies, NN ratio and copy rate, among the training rows of all blocks.
 
     If most held-out rows are equal to a training row, the result has exact copies only.
     """
@@ -140,16 +140,16 @@ def copy_scores(
         median_distance_ratio(sample_distances, held_out_distances),
         float(np.median(held_out_distances[::2]) / other_half),
     )
-    scores["copies"] = Score(
-        copying.share_of_copies(sample_distances, held_out_distances),
-        copies_reference(len(held_out_distances)),
+    scores["copy rate"] = Score(
+        copying.copy_rate_of_distances(sample_distances, held_out_distances),
+        reference_copy_rate(len(held_out_distances)),
     )
     return scores
 
 
-def copies_reference(n: int) -> float:
-    """The share of copies that new real rows have on average, for n held-out rows."""
-    return max(copying.IDEAL_COPIES, 1 / (n + 1))
+def reference_copy_rate(n: int) -> float:
+    """The copy rate that new real rows have on average, for n held-out rows."""
+    return max(copying.IDEAL_COPY_RATE, 1 / (n + 1))
 
 
 def recognized_score(

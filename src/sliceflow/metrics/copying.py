@@ -26,21 +26,21 @@ if TYPE_CHECKING:
     RowsAndParticles: TypeAlias = tuple[NDArray[Any] | Tensor, NDArray[Any] | Tensor]
 
 # By definition, the share of new real rows that count as copies.
-IDEAL_COPIES = 0.01
+IDEAL_COPY_RATE = 0.01
 # Distances to the nearest train row are compared with those to the tenth: a copy is far
 # nearer to the first.
 N_COMPARED_NEIGHBORS = 10
 # A fit looks for copies only among fewer rows than this: so many rows are hardly ever
 # copied, and the search would take long.
 _MAX_WARNED_ROWS = 20_000
-# With fewer particles, a share of copies says nothing.
+# With fewer particles, a copy rate says nothing.
 _MIN_WARNED_PARTICLES = 100
 # Particles, and also rows, whose distances are measured: enough of each that a share
 # of 2 % is still 20 of them.
 _N_WARNED_PARTICLES = 1_000
-# Samples copy rows if their share of copies is more than this many times that of new
+# Samples copy rows if their copy rate is more than this many times that of new
 # real rows. Of 99 new real rows and fewer, one set in 150 has as many by chance.
-_MAX_COPIES_RATIO = 5
+_MAX_RELATIVE_COPY_RATE = 5
 # Samples also copy rows if their NN ratio is below this: a clear distance from 1, which
 # new real rows score on average.
 _MIN_NN_RATIO = 0.7
@@ -130,7 +130,7 @@ def copy_rate(
     sample_distances, real_distances = _train_distances(
         samples, train, held_out, mirror, device
     )
-    return share_of_copies(sample_distances, real_distances)
+    return copy_rate_of_distances(sample_distances, real_distances)
 
 
 def outlier_rate(
@@ -234,7 +234,7 @@ def memorized_rate(
         distances, _ = nearest(compared, fitted, N_COMPARED_NEIGHBORS, device=device)
         tenth = np.maximum(distances[:, -1], np.finfo(float).tiny)
         ratios = distances[:, 0] / tenth
-        return share_of_copies(ratios[:n_samples], ratios[n_samples:])
+        return copy_rate_of_distances(ratios[:n_samples], ratios[n_samples:])
 
     if patch is None:
         return rate(rows, train)
@@ -306,7 +306,7 @@ def nearest_pictures(
 
 
 def evidence_of_copying(pairs: Sequence[RowsAndParticles], device: str = "cpu") -> str:
-    """Evidence that particles copy rows, such as "copies 0.20, NN ratio 0.61".
+    """Evidence that particles copy rows, such as "copy rate 0.20, NN ratio 0.61".
 
     The text is empty if there is no evidence, if there are too few particles or rows to
     tell, or too many rows to search. `pairs` are rows (n, d) and particles (m, d), such
@@ -314,7 +314,8 @@ def evidence_of_copying(pairs: Sequence[RowsAndParticles], device: str = "cpu") 
     """
     n = sum(len(rows) for rows, _ in pairs)
     m = sum(len(particles) for _, particles in pairs)
-    if not 2 * _MAX_COPIES_RATIO <= n <= _MAX_WARNED_ROWS or m < _MIN_WARNED_PARTICLES:
+    is_measurable = 2 * _MAX_RELATIVE_COPY_RATE <= n <= _MAX_WARNED_ROWS
+    if not is_measurable or m < _MIN_WARNED_PARTICLES:
         return ""
     # A single row has no other row to compare with.
     compared = [pair for pair in pairs if len(pair[0]) >= 2]
@@ -326,12 +327,12 @@ def evidence_of_copying(pairs: Sequence[RowsAndParticles], device: str = "cpu") 
     particle_distances = np.concatenate([of_particles for _, of_particles in distances])
     if np.median(row_distances) == 0:
         return ""
-    share = share_of_copies(particle_distances, row_distances)
+    share = copy_rate_of_distances(particle_distances, row_distances)
     ratio = median_distance_ratio(particle_distances, row_distances)
-    reference = max(IDEAL_COPIES, 2 / (n + 1))
+    reference = max(IDEAL_COPY_RATE, 2 / (n + 1))
     if not shows_copying(share, ratio, reference):
         return ""
-    return f"copies {share:.2f}, NN ratio {ratio:.2f}"
+    return f"copy rate {share:.2f}, NN ratio {ratio:.2f}"
 
 
 def _distances_to_rows(
@@ -348,24 +349,26 @@ def _distances_to_rows(
     return row_distances[:, 1], particle_distances[:, 0]
 
 
-def shows_copying(share: float, ratio: float, reference: float = IDEAL_COPIES) -> bool:
-    """Whether a share of copies or an NN ratio shows copying.
+def shows_copying(
+    share: float, ratio: float, reference: float = IDEAL_COPY_RATE
+) -> bool:
+    """Whether a copy rate or an NN ratio shows copying.
 
-    `reference` is the share of copies among new real rows.
+    `reference` is the copy rate among new real rows.
     """
-    return share > _MAX_COPIES_RATIO * reference or ratio < _MIN_NN_RATIO
+    return share > _MAX_RELATIVE_COPY_RATE * reference or ratio < _MIN_NN_RATIO
 
 
-def share_of_copies(sample_distances: Floats, real_distances: Floats) -> float:
+def copy_rate_of_distances(sample_distances: Floats, real_distances: Floats) -> float:
     """`copy_rate`, from distances of samples and real rows to nearest rows."""
-    limit = np.quantile(real_distances, IDEAL_COPIES, method="weibull")
+    limit = np.quantile(real_distances, IDEAL_COPY_RATE, method="weibull")
     share = float(np.mean(sample_distances < limit))
     tied = float(np.mean(real_distances == limit))
     if tied:
         # Of real rows exactly 1 % are to count, so rows at the limit count in part.
         below = float(np.mean(real_distances < limit))
         tied_samples = float(np.mean(sample_distances == limit))
-        share += tied_samples * ((IDEAL_COPIES - below) / tied)
+        share += tied_samples * ((IDEAL_COPY_RATE - below) / tied)
     return share
 
 
@@ -375,16 +378,16 @@ def nearest_distances(
     *,
     mirror: bool = False,
     device: str = "auto",
-    leave_out_itself: bool = False,
+    exclude_self: bool = False,
 ) -> Floats:
     """Distances (n,) of rows to their nearest train row.
 
     With `mirror`, mirror images of train rows count as train rows.
     """
     versions = _with_mirror_images(rows, mirror)
-    if leave_out_itself:
+    if exclude_self:
         distances = [
-            nearest(version, train, device=device, leave_out_itself=True)[0]
+            nearest(version, train, device=device, exclude_self=True)[0]
             for version in versions
         ]
     else:  # in one search, which reads the train rows once
@@ -403,7 +406,7 @@ def _train_distances(
     """Distances to the nearest train row, of samples (n,) and of real rows (m,)."""
     if held_out is None:
         real_distances = nearest_distances(
-            train, train, mirror=mirror, device=device, leave_out_itself=True
+            train, train, mirror=mirror, device=device, exclude_self=True
         )
         real_name = "train"
         duplicates = "in train"

@@ -206,7 +206,7 @@ def coverage(
     0.97
     """
     held_out_distances, _ = nearest(
-        held_out, held_out, k, device=device, leave_out_itself=True
+        held_out, held_out, k, device=device, exclude_self=True
     )
     sample_distances, _ = nearest(held_out, samples, device=device)
     return float(np.mean(sample_distances[:, 0] <= held_out_distances[:, -1]))

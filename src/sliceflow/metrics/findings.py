@@ -233,9 +233,9 @@ def _judge_utility(report: Report) -> list[Finding]:
 
 
 def _judge_copies(report: Report) -> list[Finding]:
-    """Whether samples are copies, by the worst of the shares of copies."""
+    """Whether samples are copies, by the worst of the copy rates."""
     findings = []
-    shares = [m for m in report.metrics if m.name.startswith("copies")]
+    shares = [m for m in report.metrics if m.name.startswith("copy rate")]
     ratio = _metric(report, "NN ratio")
     if shares and ratio is not None:
         worst = max(shares, key=lambda metric: metric.value)

@@ -17,9 +17,9 @@ from sliceflow.metrics.comparisons import (
     ComparisonSettings,
     Score,
     Scores,
-    copies_reference,
     copy_scores,
     recognized_score,
+    reference_copy_rate,
     with_references,
 )
 from sliceflow.metrics.rows import as_flat_rows, subsample
@@ -31,7 +31,7 @@ _ROWS_PER_BLOCK = 4096
 # The side of a thumbnail, about.
 _THUMBNAIL_SIDE = 8
 # On a CPU, copies are searched among all training pictures for this many samples and
-# held-out pictures each. The share of copies of new pictures, .01, then has an error
+# held-out pictures each. The copy rate of new pictures, .01, then has an error
 # of .003. With more, measuring MNIST would take longer than fitting it.
 MAX_PICTURES_SEARCHED_ON_CPU = 1_000
 # The same for half-size patches: nine of each picture, so fewer pictures will do.
@@ -128,9 +128,9 @@ def _thumbnail_scores(
         settings,
         mirror=True,
     )
-    if "copies" not in scores:
+    if "copy rate" not in scores:
         return {}
-    return {"copies, thumbnails": scores["copies"]}
+    return {"copy rate, thumbnails": scores["copy rate"]}
 
 
 def _memorized_halves(
@@ -151,7 +151,7 @@ def _memorized_halves(
         patch=max(1, side // 2),
         device=settings.device,
     )
-    return Score(memorized, copies_reference(len(held_out)))
+    return Score(memorized, reference_copy_rate(len(held_out)))
 
 
 def _thumbnails(images: NDArray[Any], factor: int) -> NDArray[Any]:

@@ -96,10 +96,10 @@ _METRICS = {
         "1",
         "distance to the nearest training row, over a held-out row's; near 0: copies",
     ),
-    "copies": _MetricInfo(
+    "copy rate": _MetricInfo(
         "0.01", "share nearer to a training row than the nearest 1 % of held-out rows"
     ),
-    "copies, thumbnails": _MetricInfo(
+    "copy rate, thumbnails": _MetricInfo(
         "0.01", "the same, of pictures reduced to about 8×8"
     ),
     "memorized, halves": _MetricInfo(

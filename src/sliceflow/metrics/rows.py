@@ -60,7 +60,7 @@ def nearest(
     k: int = 1,
     *,
     device: str = "auto",
-    leave_out_itself: bool = False,
+    exclude_self: bool = False,
 ) -> tuple[Floats, Ints]:
     """Find the k nearest rows of `data` for each row.
 
@@ -76,7 +76,7 @@ def nearest(
         How many rows to find.
     device : "cpu", "cuda" or "auto", default "auto"
         Where they are searched.
-    leave_out_itself : bool, default False
+    exclude_self : bool, default False
         Whether `rows` are `data`, and row i is not a neighbor of itself. Its copies
         still are.
 
@@ -99,12 +99,10 @@ def nearest(
     require_same_width(rows, data, "rows and data")
     n_others = len(data)
     exclude = None
-    if leave_out_itself:
+    if exclude_self:
         if len(rows) != len(data):
             counts = f"{len(rows)}, {len(data)}"
-            raise DataError(
-                f"leave_out_itself=True needs rows that are the data: {counts}"
-            )
+            raise DataError(f"exclude_self=True needs rows that are the data: {counts}")
         n_others -= 1
         exclude = np.arange(len(rows))
     wanted = f"a whole number from 1 to {n_others}, the rows there are"

@@ -107,7 +107,7 @@ class ShadowAttack:
             points,
             _N_OUTLIER_NEIGHBORS,
             device=self.device,
-            leave_out_itself=True,
+            exclude_self=True,
         )
         return np.argsort(-distances.mean(axis=1), kind="stable")[: self.n_outliers]
 

@@ -83,7 +83,7 @@ _MAX_VALUES = 1 << 21
 class LocalSettings:
     """The settings that a fit chooses for rows, and that a file keeps beside them."""
 
-    k: Count  # neighbors of a condition
+    n_neighbors: Count  # k, of a condition
     # How far samples go along their neighbors
     bandwidth: Annotated[float, Between(0, 100)]
     # (l + n_features, m): distances are those of features of y, times this
@@ -102,8 +102,8 @@ class _FarThreshold(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class _Conditions:
-    """The conditions of the rows, and an index by which they are searched.
+class _ConditionIndex:
+    """An index by which the conditions of the rows are searched.
 
     Everything is computed when it is first needed, and kept.
     """
@@ -123,7 +123,7 @@ class _Conditions:
         return self.project(self.y)
 
     @cached_property
-    def index(self) -> RowIndex:
+    def row_index(self) -> RowIndex:
         """The index of the features of the rows."""
         return build_index(self.features)
 
@@ -142,24 +142,23 @@ class LocalSampler:
     ----------
     x, y : the rows (n, d), and their conditions (n, l)
     settings : how neighbors are found, and how far samples go along them
-    shared_conditions : of a sampler of the same rows with another k or bandwidth, so
-    that they are not computed again
+    shared_index : that of a sampler of the same rows with another k or bandwidth
     """
 
     x: Tensor
     y: Tensor
     settings: LocalSettings
-    shared_conditions: _Conditions | None = field(default=None, repr=False)
+    shared_index: _ConditionIndex | None = field(default=None, repr=False)
 
-    def with_k(self, k: int) -> LocalSampler:
+    def with_n_neighbors(self, n_neighbors: int) -> LocalSampler:
         """A sampler of the same rows and index with another number of neighbors."""
-        settings = replace(self.settings, k=k)
-        return replace(self, settings=settings, shared_conditions=self._conditions)
+        settings = replace(self.settings, n_neighbors=n_neighbors)
+        return replace(self, settings=settings, shared_index=self._condition_index)
 
     def with_bandwidth(self, bandwidth: float) -> LocalSampler:
         """A sampler of the same rows and index with another bandwidth."""
         settings = replace(self.settings, bandwidth=bandwidth)
-        return replace(self, settings=settings, shared_conditions=self._conditions)
+        return replace(self, settings=settings, shared_index=self._condition_index)
 
     def check_saved(self) -> None:
         """Raise a ValueError if samples might fail: damaged rows or settings."""
@@ -167,7 +166,7 @@ class LocalSampler:
         settings = self.settings
         width, n_projected = settings.projection.shape
         fits = (
-            1 <= settings.k <= n
+            1 <= settings.n_neighbors <= n
             and 0 <= settings.n_features <= _MAX_FEATURES
             and n_projected > 0
             and width == n_columns + settings.n_features
@@ -177,7 +176,7 @@ class LocalSampler:
                 f"local settings do not fit {n} rows with {n_columns} columns of y: "
                 f"{settings}"
             )
-        for values in (self.x, self.y, self._conditions.features):
+        for values in (self.x, self.y, self._condition_index.features):
             if not bool((values.abs() < _MAX_MAGNITUDE).all()):
                 raise ValueError(
                     f"local has numbers beyond {_MAX_MAGNITUDE:.0e}, or that are none"
@@ -187,7 +186,7 @@ class LocalSampler:
     def description(self) -> str:
         """The features of y between which distances are measured, in words."""
         n_columns = self.y.shape[1]
-        n_scores = len(self._conditions.feature_map.normal_scores)
+        n_scores = len(self._condition_index.feature_map.normal_scores)
         n_features = self.settings.n_features
         tails = ""
         if n_scores > 0:
@@ -201,13 +200,13 @@ class LocalSampler:
         return f"of {n_used} of {n_columns} columns, weighted by relevance{tails}"
 
     @cached_property
-    def _conditions(self) -> _Conditions:
-        """The conditions of the rows: the shared ones, if they are those of here."""
+    def _condition_index(self) -> _ConditionIndex:
+        """The index of the conditions: the shared one, if it has the same features."""
         settings = self.settings
-        shared = self.shared_conditions
+        shared = self.shared_index
         if shared is not None and shared.projection is settings.projection:
             return shared
-        return _Conditions(self.y, settings.projection, settings.n_features)
+        return _ConditionIndex(self.y, settings.projection, settings.n_features)
 
     @cached_property
     def _far_threshold(self) -> _FarThreshold:
@@ -259,15 +258,17 @@ class LocalSampler:
         max_components : the most regressions along which neighbors move
         density_at : points (q, d) whose log densities given y0 are computed, too
         """
-        conditions = self._conditions
-        features = conditions.project(y0)
+        condition_index = self._condition_index
+        features = condition_index.project(y0)
         n_others = len(self.x)
         if exclude is not None:
             n_others -= 1
-        k = min(self.settings.k, n_others)
-        distances, row_indices = query_index(conditions.index, features, k, exclude)
+        k = min(self.settings.n_neighbors, n_others)
+        distances, row_indices = query_index(
+            condition_index.row_index, features, k, exclude
+        )
         weights, radius = kernel_weights(distances)
-        differences = conditions.features[row_indices] - features[:, None]
+        differences = condition_index.features[row_indices] - features[:, None]
         offsets = differences / radius[..., None]
         return adjust_by_regression(
             self.x[row_indices],
@@ -332,7 +333,7 @@ class LocalSampler:
 
     def _chunk_sizes(self, n: int) -> tuple[int, int]:
         """How many conditions, and how many of their n samples, fit into memory."""
-        k = self.settings.k
+        k = self.settings.n_neighbors
         d = self.x.shape[1]
         samples_per_chunk = min(n, max(1, _MAX_VALUES // (N_NOISE_ROWS * d)))
         # Values of a condition: to fit its mixture, to compare its neighbors with its
@@ -346,7 +347,9 @@ class LocalSampler:
         return conditions_per_chunk, samples_per_chunk
 
 
-def fit_local_sampler(x: Tensor, y: Tensor, k: int | None = None) -> LocalSampler:
+def fit_local_sampler(
+    x: Tensor, y: Tensor, n_neighbors: int | None = None
+) -> LocalSampler:
     """The sampler of rows x (n, d) given y (n, l) whose settings suit them.
 
     Distances are those between summaries of y, or between its columns, weighted by
@@ -356,17 +359,17 @@ def fit_local_sampler(x: Tensor, y: Tensor, k: int | None = None) -> LocalSample
     Parameters
     ----------
     x, y : finite and in float64
-    k : the number of neighbors, if it is given; then a summary is not tried
+    n_neighbors : k, if it is given; then a summary is not tried
     """
     n, n_columns = y.shape
     if n_columns > _MAX_RELEVANCE_COLUMNS:
         sampler = _with_summary(x, y)
     else:
         sampler = _with_relevance(x, y)
-    if k is None:
+    if n_neighbors is None:
         sampler = _choose_distances_and_k(sampler)
     else:
-        sampler = sampler.with_k(min(k, n))
+        sampler = sampler.with_n_neighbors(min(n_neighbors, n))
     return sampler.with_bandwidth(_choose_bandwidth(sampler))
 
 
@@ -382,8 +385,8 @@ def _choose_distances_and_k(sampler: LocalSampler) -> LocalSampler:
         trial = _with_summary(sampler.x, sampler.y, held_out=_held_out(n))
         of_summary = _choose_k(trial)
         if _is_clearly_better(of_summary.log_likelihood, chosen.log_likelihood):
-            return _with_summary(sampler.x, sampler.y).with_k(of_summary.k)
-    return sampler.with_k(chosen.k)
+            return _with_summary(sampler.x, sampler.y).with_n_neighbors(of_summary.k)
+    return sampler.with_n_neighbors(chosen.k)
 
 
 def _held_out(n: int) -> Tensor:
@@ -465,7 +468,7 @@ def _try_ks(sampler: LocalSampler, min_k: int, max_k: int) -> dict[int, Tensor]:
     k = min_k
     while True:
         k = min(k, max_k)
-        log_likelihoods[k] = _log_likelihood(sampler.with_k(k), held_out)
+        log_likelihoods[k] = _log_likelihood(sampler.with_n_neighbors(k), held_out)
         fell_twice = _likeliest(log_likelihoods) not in list(log_likelihoods)[-2:]
         if k == max_k or fell_twice:
             return log_likelihoods
@@ -483,7 +486,7 @@ def _log_likelihood(sampler: LocalSampler, held_out: Tensor) -> Tensor:
     Each is given its y, and is no neighbor of itself. Surprises are limited.
     """
     n_columns = sampler.settings.projection.shape[1] + sampler.x.shape[1]
-    values_per_row = sampler.settings.k * MAX_COMPONENTS * (n_columns + 1)
+    values_per_row = sampler.settings.n_neighbors * MAX_COMPONENTS * (n_columns + 1)
     chunk_size = max(1, _MAX_VALUES // values_per_row)
     parts = []
     for row_indices in torch.split(held_out, chunk_size):
@@ -499,7 +502,7 @@ def _log_likelihood(sampler: LocalSampler, held_out: Tensor) -> Tensor:
 
 def _choose_bandwidth(sampler: LocalSampler) -> float:
     """The bandwidth by `choose_bandwidth`, from the neighborhoods of some rows."""
-    if sampler.settings.k < 3:
+    if sampler.settings.n_neighbors < 3:
         return sampler.settings.bandwidth
     chosen = Seed(0).child("spread").permutation(len(sampler.x))[:_N_BANDWIDTH_ROWS]
     neighborhoods = sampler.neighborhoods(sampler.y[chosen])

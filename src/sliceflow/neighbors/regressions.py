@@ -82,31 +82,48 @@ def adjust_by_regression(
     density_at : (q, d), points at y₀ whose log density is asked for
     """
     best = _BestMixtures.without_any(x, density_at is not None)
-    # The conditions whose BIC got better with each component so far.
-    remaining = torch.arange(len(x))
+    # The conditions (q,) whose BIC got better with each component so far.
+    improved = torch.ones(len(x), dtype=torch.bool)
     for n in range(1, max_components + 1):
-        fitted = _fit_mixture(x[remaining], offsets[remaining], weights[remaining], n)
-        is_better = fitted.bic < best.bic[remaining]
+        points = None
+        if density_at is not None:
+            points = density_at[improved]
+        adjusted = _adjust_by_mixture(
+            x[improved], offsets[improved], weights[improved], n, points
+        )
+        is_better = adjusted.bic < best.bic[improved]
         if not bool(is_better.any()):
             break
-        log_p = None
-        if density_at is not None:
-            log_p = fitted.mixture.log_density_at_condition(density_at[remaining])
-            log_p = log_p[is_better]
-        remaining = remaining[is_better]
-        labels = fitted.labels[is_better]
-        slopes = fitted.mixture.slopes[is_better]
-        explained = _explained_by_offsets(slopes, offsets[remaining], labels)
-        best.replace(
-            remaining, x[remaining] - explained, labels, fitted.bic[is_better], log_p
-        )
+        improved = improved.masked_scatter(improved, is_better)
+        best.update(improved, adjusted.take(is_better))
     inflation = _inflation(weights, best.components, n_slopes=offsets.shape[2])
     return Neighborhoods(
         best.x, weights, best.components, row_indices, inflation, best.log_density
     )
 
 
-@dataclass(frozen=True)
+class _AdjustedRows(NamedTuple):
+    """The rows of q conditions, adjusted by the regressions of a mixture."""
+
+    x: Tensor  # (q, k, d), the adjusted rows
+    components: Tensor  # (q, k), the regression to which each row belongs
+    bic: Tensor  # (q,), of the mixture
+    log_density: Tensor | None  # (q,), of the mixture at the points asked for
+
+    def take(self, conditions: Tensor) -> _AdjustedRows:
+        """Those of the conditions that a mask (q,) selects."""
+        log_density = self.log_density
+        if log_density is not None:
+            log_density = log_density[conditions]
+        return _AdjustedRows(
+            self.x[conditions],
+            self.components[conditions],
+            self.bic[conditions],
+            log_density,
+        )
+
+
+@dataclass
 class _BestMixtures:
     """What the mixture of the best BIC says of each of q conditions, so far."""
 
@@ -126,31 +143,39 @@ class _BestMixtures:
             log_density=torch.zeros(q if has_density else 0, dtype=x.dtype),
         )
 
-    def replace(
-        self,
-        conditions: Tensor,
-        x: Tensor,
-        components: Tensor,
-        bic: Tensor,
-        log_density: Tensor | None,
-    ) -> None:
-        """Put a better mixture of the conditions with these indices in its place."""
-        self.x[conditions] = x
-        self.components[conditions] = components
-        self.bic[conditions] = bic
-        if log_density is not None:
-            self.log_density[conditions] = log_density
+    def update(self, conditions: Tensor, adjusted: _AdjustedRows) -> None:
+        """Take a better mixture for the m conditions that a mask (q,) selects."""
+        self.x[conditions] = adjusted.x
+        self.components[conditions] = adjusted.components
+        self.bic[conditions] = adjusted.bic
+        if adjusted.log_density is not None:
+            self.log_density[conditions] = adjusted.log_density
 
 
-def _explained_by_offsets(slopes: Tensor, offsets: Tensor, labels: Tensor) -> Tensor:
-    """B(y − y₀) (q, k, d) of rows, each by the slopes of its component.
+def _adjust_by_mixture(
+    x: Tensor, offsets: Tensor, weights: Tensor, n: int, density_at: Tensor | None
+) -> _AdjustedRows:
+    """Move neighbors along a mixture of n regressions; see `adjust_by_regression`."""
+    fitted = _fit_mixture(x, offsets, weights, n)
+    mixture = fitted.mixture
+    log_density = None
+    if density_at is not None:
+        log_density = mixture.log_density_at_condition(density_at)
+    explained = _explained_by_offsets(mixture.slopes, offsets, fitted.components)
+    return _AdjustedRows(x - explained, fitted.components, fitted.bic, log_density)
 
-    `slopes` (q, n, 1 + l, d) have the intercept first; `labels` (q, k) are components.
+
+def _explained_by_offsets(
+    slopes: Tensor, offsets: Tensor, components: Tensor
+) -> Tensor:
+    """B(y − y₀) (q, k, d) of rows, each by the slopes of its component (q, k).
+
+    `slopes` (q, n, 1 + l, d) have the intercept first.
     """
     q, k, _ = offsets.shape
     explained = offsets.new_zeros(q, k, slopes.shape[3])
     for c in range(slopes.shape[1]):
-        in_component = (labels == c)[..., None]
+        in_component = (components == c)[..., None]
         explained += in_component * (offsets @ slopes[:, c, 1:])
     return explained
 
@@ -205,7 +230,7 @@ class _FittedMixture(NamedTuple):
 
     mixture: _Mixture
     bic: Tensor  # (q,), the less the better
-    labels: Tensor  # (q, k), the most likely component of each row
+    components: Tensor  # (q, k), the most likely of each row
 
 
 def _fit_mixture(x: Tensor, offsets: Tensor, weights: Tensor, n: int) -> _FittedMixture:
@@ -226,7 +251,7 @@ def _fit_mixture(x: Tensor, offsets: Tensor, weights: Tensor, n: int) -> _Fitted
     n_covariances = d * (d + 1) / 2
     n_parameters = n * (n_coefficients + n_covariances + 1) - 1
     bic = n_parameters * n_rows.log() - 2 * log_likelihood
-    return _FittedMixture(mixture, bic, labels=log_p.argmax(1))
+    return _FittedMixture(mixture, bic, components=log_p.argmax(1))
 
 
 def _fit_em(z: Tensor, x: Tensor, weights: Tensor, mean: Tensor, n: int) -> Tensor:

@@ -201,6 +201,13 @@ def test_what_is_left_over_has_a_flow(rng):
     assert at_peak - between > 2
 
 
+@pytest.mark.parametrize("dtype", [int, float, object])
+def test_a_column_of_numbers_is_continuous_whatever_its_type(rng, dtype):
+    y = np.arange(200)[:, None] % 3
+    plan = SlicedDensity().plan(y + rng.normal(size=(200, 1)), y.astype(dtype))
+    assert plan.condition_dim == 1
+
+
 def test_missing_and_few_conditions_are_named(density, rng):
     with pytest.raises(DataError, match="y is missing; pass the conditions"):
         density.score_samples(np.zeros((2, 2)))

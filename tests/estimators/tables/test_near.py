@@ -194,7 +194,7 @@ def test_near_rows_are_conditional_and_filled(rng, one_comparison):
         .between(1.5, 2.0)
         .all()
     )
-    for given in (["a", "b", "c"], ["a", "b", "c", "side"]):  # no smooth number is left
+    for given in (["a", "b", "c"], ["a", "b", "c", "side"]):  # no dense number is left
         assert flow.sample(
             3, random_state=0, given=frame.loc[0, given].to_dict()
         ).shape == (3, 4)

@@ -19,12 +19,13 @@ from sliceflow.base.estimator import Estimator
 from sliceflow.base.protocols import ParticleResult
 from sliceflow.base.saving import FitRecord
 from sliceflow.base.vector_rows import (
+    KnownColumns,
     VectorArray,
     VectorRows,
     as_rows,
     checked_by_sklearn,
     checked_like_fitted,
-    set_columns,
+    set_feature_names,
 )
 from sliceflow.devices import resolve_device
 from sliceflow.engine.labels import as_array
@@ -187,7 +188,11 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPl
 
     def _validate_like_fitted(self, X: Any) -> NDArray[Any]:
         """X after scikit-learn's checks, with the columns of the current rows."""
-        return checked_like_fitted(X, self, ("float64", "float32"))
+        if self._pending_rows is not None:
+            columns = KnownColumns.of_rows(self._pending_rows)
+        else:
+            columns = KnownColumns.of_model(self._fitted_model())
+        return checked_like_fitted(X, type(self), columns, ("float64", "float32"))
 
     def _store(
         self,
@@ -199,7 +204,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPl
         self.__dict__.pop("classes_", None)
         if isinstance(model.y_encoder, ClassEncoder):
             self.classes_ = model.y_encoder.classes
-        set_columns(self, model.plan.n_columns, model.names)
+        set_feature_names(self, model.plan.n_columns, model.names)
 
     # Densities
 

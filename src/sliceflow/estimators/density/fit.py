@@ -187,13 +187,7 @@ def _is_small_class(n: int, d: int) -> bool:
 
 def _read_conditions(y: Any, n: int) -> Conditions:
     """The user's y of n rows, checked: class labels or continuous, but not both."""
-    array = as_array(y)
-    is_column_of_labels = (
-        array.ndim == 2 and array.shape[1] == 1 and array.dtype.kind != "f"
-    )
-    if is_column_of_labels:
-        array = array[:, 0]
-    conditions = Conditions.infer(array, n)
+    conditions = Conditions.infer(as_array(y), n)
     if isinstance(conditions.encoder, MixedEncoder):
         fact = "y has both labels and numbers"
         raise DataError(fact, "pass class labels (n,), or numbers (n, l)")

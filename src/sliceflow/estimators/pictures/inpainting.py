@@ -212,7 +212,7 @@ class _Completer:
     def _local_sampler(self, training: Ints) -> LocalSampler:
         """A `LocalSampler` of components x given y, for some training pictures."""
         settings = LocalSettings(
-            k=min(N_NEIGHBORS, len(training)),
+            n_neighbors=min(N_NEIGHBORS, len(training)),
             bandwidth=BANDWIDTH,
             projection=torch.eye(self.y.shape[1], dtype=torch.float64),
         )

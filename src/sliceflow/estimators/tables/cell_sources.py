@@ -119,7 +119,7 @@ def needs_source_tree(sources: CellSources, rules: Sequence[SolvableRule]) -> bo
 
 
 def find_equal_columns(data: ColumnData) -> CellSources:
-    """The predictors that a smooth number equals in some rows.
+    """The predictors that a dense number equals in some rows.
 
     The sources of its cells are as in `CellSources`, but none is `missing`.
     """

@@ -1,4 +1,4 @@
-"""Whether nearest rows draw the smooth numbers of a small table, and how many.
+"""Whether nearest rows draw the dense numbers of a small table, and how many.
 
 The training rows choose the smallest number of nearest rows whose draws are hardly
 nearer to rows than rows are to each other. Trees draw instead if a detector tells the
@@ -56,7 +56,7 @@ def choose_n_neighbors(
     strategies: Sequence[Strategy],
     on_trial: Callable[[str], None],
 ) -> int:
-    """From how many nearest rows smooth numbers are drawn; 0 if trees draw them.
+    """From how many nearest rows dense numbers are drawn; 0 if trees draw them.
 
     Parameters
     ----------

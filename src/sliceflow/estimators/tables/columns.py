@@ -95,9 +95,9 @@ QUANTITATIVE_KINDS = ("continuous", "integer", "datetime")
 CATEGORY_KINDS = ("boolean", "category", "ordered")
 KINDS: tuple[str, ...] = get_args(UserKind)
 
-# A number is not smooth if one value, or missing cells, have more than this share of
+# A number is not dense if one value, or missing cells, have more than this share of
 # the rows.
-_MAX_SHARE_IN_SMOOTH_COLUMN = 0.1
+_MAX_SHARE_IN_DENSE_COLUMN = 0.1
 # The most frequent levels of a category have an axis each in `Column.features`, at most
 # this many; the others are all at the origin.
 _MAX_ONE_HOT = 12
@@ -129,7 +129,7 @@ class Column:
     grid: Grid  # of the levels; empty if the column is left out, or of identifiers
     quantity: Quantity = "number"
     text_format: TextFormat | None = None  # how numbers or times are written as text
-    observed_only: bool = False  # whether only values that occur may be drawn
+    only_known_levels: bool = False  # whether only its levels may be drawn
     identifier_reason: str = ""  # why the column is one of identifiers
     # Numbers that fewer rows have are rare: samples have others near by
     # (`rare_numbers`).
@@ -244,13 +244,13 @@ class Column:
     # Features, which are comparable between columns
 
     @cached_property
-    def is_smooth(self) -> bool:
+    def is_dense_number(self) -> bool:
         """Whether this has numbers, none of them frequent, and few missing cells."""
         counts = np.unique(self.positions, return_counts=True)[1]
         most_frequent = counts.max()
         n = counts.sum()
         return self.is_quantitative and bool(
-            most_frequent <= _MAX_SHARE_IN_SMOOTH_COLUMN * n
+            most_frequent <= _MAX_SHARE_IN_DENSE_COLUMN * n
         )
 
     @cached_property

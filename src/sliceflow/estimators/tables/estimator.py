@@ -76,7 +76,7 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
         table.)
     tree_settings : TreeSettings, tuple or None, default None
         How fine trees are, such as ``TreeSettings(min_samples_leaf=5, ccp_factor=2)``,
-        and from how many near rows smooth numbers are drawn. A tuple has the same
+        and from how many near rows dense numbers are drawn. A tuple has the same
         numbers: ``(5, 2)``. None has leaves of 7 rows or more, splits that gain 2.25
         times what one of noise would, and near rows if they are better; ``plan_`` shows
         what was taken.
@@ -187,7 +187,7 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
 
         The kinds of columns and the rules are found, and no model is fitted. What the
         fit chooses by trial is "auto": which columns regressions predict, whether a
-        label has separate trees, and whether near rows draw smooth numbers. `plan_` has
+        label has separate trees, and whether near rows draw dense numbers. `plan_` has
         what was chosen. ``fit(flow.prepare(X))``, whose argument has a `plan`, reads
         the table once.
 

@@ -192,7 +192,7 @@ class TunedTableFit:
         warning = _warning_of_real_values(table)
         if warning is None and self.planned_fit.warns_of_rare_levels:
             warning = _warning_of_rare_levels(table)
-        return FitResult(fitted, progress.history.columns(), warning)
+        return FitResult(fitted, progress.history.as_columns(), warning)
 
 
 @dataclass
@@ -209,7 +209,7 @@ class RunningHistory:
         self.unexplained.append(event.unexplained)
         self.seconds.append(event.seconds)
 
-    def columns(self) -> HistoryColumns:
+    def as_columns(self) -> HistoryColumns:
         """The history as `TableFlow.history_` shows it."""
         return {
             "column": self.column,

@@ -9,8 +9,8 @@ chooses. For a number that few rows have, the nearest rows are moved to it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil, floor
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -29,7 +29,6 @@ from sliceflow.estimators.tables.level_positions import (
 )
 from sliceflow.estimators.tables.moved_rows import move_to_values
 from sliceflow.estimators.tables.read_values import locate_values
-from sliceflow.estimators.tables.rule_set import RuleSet
 from sliceflow.estimators.tables.rules import LinearRule, MembershipRule, Rule
 from sliceflow.estimators.tables.table import Table
 from sliceflow.estimators.tables.table_rows import format_names
@@ -121,83 +120,45 @@ class GivenRows:
         return has_given
 
 
-@dataclass(eq=False)
-class _Request:
-    """What a user asks for, read column by column; `c` is the index of a column."""
+@dataclass(frozen=True, eq=False)
+class _GivenColumn:
+    """What is given of one column: a range or a list, which are rules, or a value."""
 
-    table: Table
-    # (n,), which rows samples may come from: those that have all that is given, but for
-    # numbers that few rows have. Of a number outside the table, the nearest one counts.
-    matches: Mask
-    has_given: Mask  # (n,), which rows have exactly what is given
-    rules: list[Rule] = field(default_factory=list)  # of ranges and lists
-    fixed_positions: dict[int, float] = field(default_factory=dict)  # as in `GivenRows`
-    fixed_values: dict[int, pd.Series] = field(default_factory=dict)  # likewise
-    # The grid values that few rows have: nearest rows are moved to them.
-    rare_grid_values: dict[int, float] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)  # for a warning
+    index: int  # of the column in the table
+    column: Column
+    rules: tuple[Rule, ...] = ()  # of a range or a list
+    value: FoundValue | None = None
+    notes: tuple[str, ...] = ()  # for a warning
 
-    def add_range(self, c: int, given: tuple[Any, ...] | ValueRange) -> None:
-        """Ask for cells of column c in a range."""
-        self.rules.extend(_range_rules(self.table.columns[c], c, given))
-        self._keep_rows(has_value(self.table.cell_positions[:, c]))
+    @property
+    def number(self) -> FoundValue | None:
+        """The value, if it is a number or a time; None if it is anything else."""
+        if self.value is None or self.value.position == MISSING:
+            return None
+        return self.value if self.column.is_quantitative else None
 
-    def add_list(self, c: int, values: Iterable[Any]) -> None:
-        """Ask for cells of column c that have one of the values."""
-        column = self.table.columns[c]
-        positions = set[float]()
-        for value in values:
-            found = find_value(column, value)
-            if found.is_at_position(column):
-                positions.add(found.position)
-            else:
-                self.notes.append(f"no row has {column.name}={value}")
-        text = f"given {column.name}"
-        self.rules.append(MembershipRule(text, (c,), tuple(sorted(positions))))
+    def may_have_given(self, positions: LevelPositions) -> Mask:
+        """Which cells (n,) have the value, or that nearest to a number.
 
-    def add_value(self, c: int, value: Any) -> None:
-        """Ask for one value in all cells of column c."""
-        column = self.table.columns[c]
-        found = find_value(column, value)
-        self.fixed_positions[c] = found.position
-        is_nearest = self.table.cell_positions[:, c] == found.position
-        if not column.is_quantitative or found.position == MISSING:
-            self._keep_rows(is_nearest)
-            return
-        self.fixed_values[c] = found.cell
-        lowest = column.level_grid_values[0]
-        highest = column.level_grid_values[-1]
-        if not lowest <= found.grid_value <= highest:
-            self.notes.append(f"{column.name}={value} is outside the table's values")
-        self.has_given &= is_nearest & found.is_at_position(column)
-        if int((is_nearest & self.matches).sum()) < MIN_ROWS_WITH_VALUE:
-            self.rare_grid_values[c] = found.grid_value
-        else:
-            self.matches &= is_nearest
+        Rules are not checked here, except that a range has no missing cells.
+        """
+        if self.value is not None:
+            return np.asarray(positions == self.value.position)
+        if any(isinstance(rule, LinearRule) for rule in self.rules):
+            return has_value(positions)
+        return np.full(len(positions), True)
 
-    def apply_rules(self, rule_set: RuleSet) -> None:
-        """Leave out rows that break a rule of the ranges and lists."""
-        for rule in self.rules:
-            self._keep_rows(~rule_set.broken(rule, self.table.cell_positions))
 
-    def _keep_rows(self, is_kept: Mask) -> None:
-        """Leave out the rows (n,) that are not kept."""
-        self.matches &= is_kept
-        self.has_given &= is_kept
+class _Sources(NamedTuple):
+    """The rows that samples may come from."""
 
-    def note_few_rows(self, n_rows: int) -> None:
-        """Note that samples come from few rows, and how many have what is given."""
-        n_with_given = int(self.has_given.sum())
-        if self.rare_grid_values:
-            source = f"the {n_rows} rows that are moved to it"
-        elif n_with_given < n_rows:
-            source = f"the {n_rows} rows nearest to it"
-        elif n_with_given == 1:
-            source = "it"
-        else:
-            source = "them"
-        fact = _few_rows(n_with_given, "has this", "have this")
-        self.notes.append(f"{fact}, and samples are close to {source}")
+    # (n,), those that have all that is given, but for numbers that few rows have. Of a
+    # number outside the table, the nearest one counts.
+    is_source: Mask
+    # The numbers that few rows have, by the indices of their columns, as grid values:
+    # the nearest sources are moved to them.
+    rare_grid_values: dict[int, float]
+    n_with_given: int  # how many rows have exactly what is given
 
 
 def rows_with_given(table: Table, given: Mapping[Any, Any]) -> GivenRows:
@@ -207,32 +168,81 @@ def rows_with_given(table: Table, given: Mapping[Any, Any]) -> GivenRows:
     what is doubtful, such as a value that few rows have. An error names what no row can
     have.
     """
-    request = _read_request(table, given)
-    if request.rules:
-        table = table.with_rules(request.rules)
-        request.apply_rules(table.rule_set)
-    if not request.matches.any():
+    given_columns = _read_given(table, given)
+    rules = [rule for of_column in given_columns for rule in of_column.rules]
+    notes = [note for of_column in given_columns for note in of_column.notes]
+    fixed_positions = {}
+    fixed_values = {}
+    for of_column in given_columns:
+        if of_column.value is not None:
+            fixed_positions[of_column.index] = of_column.value.position
+        if of_column.number is not None:
+            fixed_values[of_column.index] = of_column.number.cell
+    if rules:
+        table = table.with_rules(rules)
+    sources = _find_sources(table, given_columns, rules)
+    if not sources.is_source.any():
         fact = f"no row of the table has given={dict(given)}"
         raise DataError(fact, "leave out what never occurs together")
-    cell_positions = table.cell_positions[request.matches]
-    if request.rare_grid_values:
+    cell_positions = table.cell_positions[sources.is_source]
+    if sources.rare_grid_values:
         cell_positions, n_near = move_to_values(
-            table, cell_positions, request.rare_grid_values, request.fixed_positions
+            table, cell_positions, sources.rare_grid_values, fixed_positions
         )
         if n_near < MIN_ROWS_WITH_VALUE:
-            request.notes.append(_few_rows(n_near, "is near it", "are near it"))
+            notes.append(_few_rows(n_near, "is near it", "are near it"))
     if len(cell_positions) < MIN_ROWS_TO_SHARE:
-        request.note_few_rows(len(cell_positions))
-    if request.notes:
-        warn_user(f"given={dict(given)}: {'; '.join(request.notes)}")
+        notes.append(_note_of_few_rows(len(cell_positions), sources))
+    if notes:
+        warn_user(f"given={dict(given)}: {'; '.join(notes)}")
     return GivenRows(
         table,
         cell_positions,
-        request.fixed_positions,
-        request.fixed_values,
-        rules=tuple(request.rules),
-        is_moved=bool(request.rare_grid_values),
+        fixed_positions,
+        fixed_values,
+        rules=tuple(rules),
+        is_moved=bool(sources.rare_grid_values),
     )
+
+
+def _find_sources(
+    table: Table, given_columns: Sequence[_GivenColumn], rules: Sequence[Rule]
+) -> _Sources:
+    """The rows of a table, which has the rules, that samples may come from."""
+    n = len(table.cell_positions)
+    is_source = np.full(n, True)
+    has_given = np.full(n, True)
+    rare_grid_values = {}
+    for given in given_columns:
+        may_have_given = given.may_have_given(table.cell_positions[:, given.index])
+        has_given &= may_have_given
+        number = given.number
+        if number is not None:
+            has_given &= number.is_at_position(given.column)
+            if int((may_have_given & is_source).sum()) < MIN_ROWS_WITH_VALUE:
+                rare_grid_values[given.index] = number.grid_value
+                continue
+        is_source &= may_have_given
+    for rule in rules:
+        keeps_rule = ~table.rule_set.broken(rule, table.cell_positions)
+        is_source &= keeps_rule
+        has_given &= keeps_rule
+    return _Sources(is_source, rare_grid_values, int(has_given.sum()))
+
+
+def _note_of_few_rows(n_rows: int, sources: _Sources) -> str:
+    """That samples come from few rows, and how many have what is given."""
+    n_with_given = sources.n_with_given
+    if sources.rare_grid_values:
+        source = f"the {n_rows} rows that are moved to it"
+    elif n_with_given < n_rows:
+        source = f"the {n_rows} rows nearest to it"
+    elif n_with_given == 1:
+        source = "it"
+    else:
+        source = "them"
+    fact = _few_rows(n_with_given, "has this", "have this")
+    return f"{fact}, and samples are close to {source}"
 
 
 def _few_rows(n: int, singular: str, plural: str) -> str:
@@ -244,22 +254,50 @@ def _few_rows(n: int, singular: str, plural: str) -> str:
     return f"only {n} rows of the table {plural}"
 
 
-def _read_request(table: Table, given: Mapping[Any, Any]) -> _Request:
+def _read_given(table: Table, given: Mapping[Any, Any]) -> list[_GivenColumn]:
     """What a user asks for, with each given value looked up in its column."""
     if not isinstance(given, Mapping):
         fact = "must be a dict such as {'plan': 'gold', 'age': (30, 40)}"
         raise ParameterError("given", given, fact)
-    n = len(table.cell_positions)
-    request = _Request(table, matches=np.full(n, True), has_given=np.full(n, True))
+    given_columns = []
     for name, value in given.items():
         c = _column_index(table, name)
+        column = table.columns[c]
         if isinstance(value, tuple | ValueRange):
-            request.add_range(c, value)
+            rules = _range_rules(column, c, value)
+            given_columns.append(_GivenColumn(c, column, tuple(rules)))
         elif _is_list(value):
-            request.add_list(c, value)
+            given_columns.append(_read_list(column, c, value))
         else:
-            request.add_value(c, value)
-    return request
+            given_columns.append(_read_value(column, c, value))
+    return given_columns
+
+
+def _read_list(column: Column, c: int, values: Iterable[Any]) -> _GivenColumn:
+    """A list that is given for column c: its cells have one of the values."""
+    positions = set[float]()
+    notes = []
+    for value in values:
+        found = find_value(column, value)
+        if found.is_at_position(column):
+            positions.add(found.position)
+        else:
+            notes.append(f"no row has {column.name}={value}")
+    rule = MembershipRule(f"given {column.name}", (c,), tuple(sorted(positions)))
+    return _GivenColumn(c, column, rules=(rule,), notes=tuple(notes))
+
+
+def _read_value(column: Column, c: int, value: Any) -> _GivenColumn:
+    """One value that is given for column c."""
+    given = _GivenColumn(c, column, value=find_value(column, value))
+    if given.number is None:
+        return given
+    lowest = column.level_grid_values[0]
+    highest = column.level_grid_values[-1]
+    if lowest <= given.number.grid_value <= highest:
+        return given
+    note = f"{column.name}={value} is outside the table's values"
+    return replace(given, notes=(note,))
 
 
 def _is_list(value: Any) -> bool:
@@ -298,7 +336,7 @@ def find_value(column: Column, value: Any) -> FoundValue:
         found = column.levels.iloc[[int(position)]].reset_index(drop=True)
     else:
         found = located.unseen_values
-    if column.observed_only:
+    if column.only_known_levels:
         position = float(np.rint(position))
     return FoundValue(position, float(located.grid_values[0]), found)
 

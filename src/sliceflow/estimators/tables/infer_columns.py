@@ -228,7 +228,7 @@ def _quantitative_column(
         text_format=text_format,
     )
     if quantity == "time" and _is_on_calendar(column):
-        column = replace(column, observed_only=True)
+        column = replace(column, only_known_levels=True)
     return column
 
 

@@ -119,7 +119,7 @@ def _move_rows(
 ) -> LevelPositions:
     """Rows (k, d) with other positions in the `given` columns.
 
-    The other smooth numbers change one after the other, by as much as they depend on
+    The other dense numbers change one after the other, by as much as they depend on
     the given columns and on the numbers that changed before. So a total stays the sum
     of its parts.
     """

@@ -62,7 +62,7 @@ class NearestRowsModel:
     columns: Sequence[Column]  # all columns of the table
     drawn_indices: list[int]  # the indices of those that are drawn
     drawn_positions: LevelPositions  # (n, p), their positions
-    scores: Tensor  # (n, q), normal scores of the smooth numbers among them
+    scores: Tensor  # (n, q), normal scores of the dense numbers among them
     neighbors: Tensor  # (n, k), the rows nearest to each row, itself among them
     unexplained: float  # share of the variance of scores that is within neighborhoods
 
@@ -80,13 +80,13 @@ class NearestRowsModel:
         neighbors = query_index(
             build_index(points), points, min(k, len(cell_positions))
         )[1]
-        smooth_axes = []
+        dense_axes = []
         for c, axis in zip(drawn_indices, axes, strict=True):
-            if columns[c].is_smooth:
-                smooth_axes.append(
+            if columns[c].is_dense_number:
+                dense_axes.append(
                     np.where(is_missing(cell_positions[:, [c]]), np.nan, axis)
                 )
-        scores = _complete_scores(np.hstack(smooth_axes), neighbors)
+        scores = _complete_scores(np.hstack(dense_axes), neighbors)
         return cls(
             columns,
             list(drawn_indices),
@@ -116,7 +116,7 @@ class NearestRowsModel:
         scores = self._draw_scores(row_indices, rng)
         score_index = 0
         for i, c in enumerate(self.drawn_indices):
-            if self.columns[c].is_smooth:
+            if self.columns[c].is_dense_number:
                 drawn = self._move_to_distribution(
                     i, new_positions[:, i], scores[:, score_index], rng
                 )

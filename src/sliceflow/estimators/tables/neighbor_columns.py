@@ -1,6 +1,6 @@
 """Whether nearest rows may draw a table, and which of its columns.
 
-The table must be small. The columns are categories, and smooth numbers that do not
+The table must be small. The columns are categories, and dense numbers that do not
 follow from other columns. Rules exclude columns, because nearest rows would break them,
 and trees do not.
 """
@@ -38,7 +38,7 @@ _cache: WeakKeyDictionary[Table, dict[_CacheKey, list[int]]] = WeakKeyDictionary
 
 
 def may_use_neighbors(table: Table, strategies: Sequence[Strategy]) -> bool:
-    """Whether nearest rows may draw smooth numbers: in small, free tables.
+    """Whether nearest rows may draw dense numbers: in small, free tables.
 
     A constraint may compare any columns, and near rows would break it.
     """
@@ -58,7 +58,7 @@ def columns_for_neighbors(
     """Columns that can be drawn from nearest rows, except those of `fixed_indices`.
 
     No rule may derive them, or compare them with each other. The list is empty if there
-    is no smooth number.
+    is no dense number.
 
     Parameters
     ----------
@@ -84,11 +84,11 @@ def _find_columns(
             continue
         column = table.columns[c]
         is_usable = column.is_category
-        if column.is_smooth:
+        if column.is_dense_number:
             is_usable = not _follows_from_earlier(table, k, strategy, usable)
         if is_usable:
             usable.append(c)
-    if not any(table.columns[c].is_smooth for c in usable):
+    if not any(table.columns[c].is_dense_number for c in usable):
         return []
     return usable
 

@@ -58,7 +58,7 @@ class NewValuePolicy:
         Most levels must be written again as they were, else new ones would look odd.
         """
         column = self._column
-        if not column.is_quantitative or column.observed_only:
+        if not column.is_quantitative or column.only_known_levels:
             return False
         if np.abs(column.grid.grid_values).max(initial=0) >= MAX_EXACT_FLOAT:
             return False
@@ -96,7 +96,8 @@ class NewValuePolicy:
         values may be drawn.
         """
         column = self._column
-        if not column.is_quantitative or column.observed_only or column.n_levels < 2:
+        may_be_new = column.is_quantitative and not column.only_known_levels
+        if not may_be_new or column.n_levels < 2:
             return np.zeros(column.n_levels, dtype=bool)
         return column.level_counts < column.min_count
 

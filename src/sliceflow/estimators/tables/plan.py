@@ -124,9 +124,9 @@ class TablePlan(FitPlan):
         if self.n_neighbors == 0:
             return ""
         if self.n_neighbors is None:
-            return "auto: smooth numbers from near rows, or from trees"
+            return "auto: dense numbers from near rows, or from trees"
         k = self.n_neighbors
-        return f"smooth numbers from the {k} rows nearest to a random one"
+        return f"dense numbers from the {k} rows nearest to a random one"
 
     def _trees_in_words(self) -> str:
         return (

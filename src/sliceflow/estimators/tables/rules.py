@@ -67,7 +67,7 @@ class LinearRule:
     is_discovered: bool = False  # found in the table; False for a user's constraint
     share: float = 1.0  # the share of the table's rows that keep it
 
-    needs_observed_values: ClassVar[bool] = False
+    needs_known_levels: ClassVar[bool] = False
 
     @property
     def solvable_indices(self) -> tuple[int, ...]:
@@ -156,7 +156,7 @@ class ProductRule:
     share: float = 1.0
 
     is_discovered: ClassVar[bool] = True
-    needs_observed_values: ClassVar[bool] = False
+    needs_known_levels: ClassVar[bool] = False
 
     @property
     def solvable_indices(self) -> tuple[int, ...]:
@@ -312,8 +312,8 @@ class LookupRule:
     is_discovered: ClassVar[bool] = True
 
     @property
-    def needs_observed_values(self) -> bool:
-        """Whether only observed values have a key; all times have parts."""
+    def needs_known_levels(self) -> bool:
+        """Whether only levels have a key; but all times have parts."""
         return self.date_part is None
 
     @property
@@ -353,7 +353,7 @@ class CombinationRule:
 
     is_discovered: ClassVar[bool] = False
     share: ClassVar[float] = 1.0
-    needs_observed_values: ClassVar[bool] = True
+    needs_known_levels: ClassVar[bool] = True
     solvable_indices: ClassVar[tuple[int, ...]] = ()
 
 
@@ -367,11 +367,11 @@ class MembershipRule:
 
     is_discovered: ClassVar[bool] = False
     share: ClassVar[float] = 1.0
-    needs_observed_values: ClassVar[bool] = True
+    needs_known_levels: ClassVar[bool] = True
     solvable_indices: ClassVar[tuple[int, ...]] = ()
 
 
-# Columns of rules that need observed values have no new ones between them.
+# In columns of rules that need known levels, no values between these are drawn.
 SolvableRule = LinearRule | ProductRule | LookupRule
 Rule = SolvableRule | CombinationRule | MembershipRule
 

@@ -152,17 +152,17 @@ class Table:
     def with_rules(self, more: Sequence[Rule]) -> Table:
         """The table with more rules.
 
-        Some rules need values that occur in the table (`needs_observed_values`). No new
-        values are drawn in the columns of these.
+        Some rules only know the levels of columns (`needs_known_levels`). In these
+        columns, no other values are drawn.
         """
-        newly_observed_only = set[int]()
+        newly_restricted = set[int]()
         for rule in more:
-            if rule.needs_observed_values:
-                newly_observed_only.update(rule.column_indices)
+            if rule.needs_known_levels:
+                newly_restricted.update(rule.column_indices)
         columns = []
         for c, column in enumerate(self.columns):
-            observed_only = column.observed_only or c in newly_observed_only
-            columns.append(replace(column, observed_only=observed_only))
+            only_known_levels = column.only_known_levels or c in newly_restricted
+            columns.append(replace(column, only_known_levels=only_known_levels))
         rule_set = RuleSet((*self.rule_set.rules, *more), columns, self.cell_positions)
         return replace(self, columns=tuple(columns), rule_set=rule_set)
 

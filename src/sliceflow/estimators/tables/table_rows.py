@@ -6,6 +6,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from sliceflow.arrays import Ints
 from sliceflow.errors import DataError
 from sliceflow.estimators.tables.cells import (
@@ -80,6 +82,10 @@ class TableRows:
                 )
         columns = tuple(by_name[name] for name in names)
         return replace(self, columns=columns, header=like.header)
+
+    def copy(self) -> TableRows:
+        """The same rows, with no array of the user's."""
+        return self.take(np.arange(self.n))
 
     def take(self, row_indices: Ints) -> TableRows:
         """The rows with these indices (m,)."""

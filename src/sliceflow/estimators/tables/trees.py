@@ -87,8 +87,8 @@ class TreeSettings(NamedTuple):
     ccp_factor : float
         What a split must gain, relative to a split of pure noise.
     n_neighbors : int, default 0
-        From how many near rows smooth numbers of a small table without constraints are
-        drawn; 0 draws all from trees.
+        From how many near rows the dense numbers of a small table without constraints
+        are drawn: columns of which no value is frequent. 0 draws all from trees.
 
     Examples
     --------

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from sliceflow.base.flow_estimator import FlowEstimator
 from sliceflow.base.presets import with_preset
@@ -15,12 +16,13 @@ from sliceflow.base.protocols import ParticleResult, SavedModel
 from sliceflow.base.ranks import ONE_PROCESS, Communicator
 from sliceflow.base.saving import FitRecord
 from sliceflow.base.vector_rows import (
+    KnownColumns,
     VectorArray,
     VectorRows,
     as_rows,
     checked_by_sklearn,
     checked_like_fitted,
-    set_columns,
+    set_feature_names,
 )
 from sliceflow.devices import resolve_device
 from sliceflow.engine import frames, transports
@@ -38,9 +40,6 @@ from sliceflow.estimators.vectors.parameters import (
 )
 from sliceflow.estimators.vectors.plan import MAX_STEPS, VectorPlan
 from sliceflow.validation import (
-    is_object_of,
-    require,
-    require_arguments,
     require_choice,
     require_int,
     require_real,
@@ -196,7 +195,7 @@ class SlicedWassersteinFlow(
             checked_by_sklearn, estimator=self
         )
         if like_fitted:
-            validate = partial(checked_like_fitted, estimator=self)
+            validate = self._validate_like_fitted
         return VectorAdapter(
             self._validated_parameters(), resolve_device(self.device), validate, ranks
         )
@@ -206,17 +205,13 @@ class SlicedWassersteinFlow(
         self._require_shared_parameters(("standardize", "save_rows"))
         require_int("n_steps", self.n_steps, 0, maximum=MAX_STEPS)
 
-        frame = self.frame
-        if isinstance(frame, str):
-            is_frame = frame in FRAME_KINDS
-        else:
-            is_frame = is_object_of(frame, frames.FrameKind)
-        names = f"one of {sorted(FRAME_KINDS)}"
-        requirement = f"{names} or a frame kind from sliceflow.frames"
-        require(is_frame, "frame", frame, requirement)
-        if not isinstance(frame, str):
-            require_arguments("frame", frame, frames.FrameKind)
-
+        require_choice(
+            "frame",
+            self.frame,
+            sorted(FRAME_KINDS),
+            protocol=frames.FrameKind,
+            objects="a frame kind from sliceflow.frames",
+        )
         require_real("amplifier", self.amplifier, 0, may_be_infinite=True)
         require_choice("condition_mode", self.condition_mode, get_args(ConditionMode))
         require_real("entropy", self.entropy, 0)
@@ -224,7 +219,7 @@ class SlicedWassersteinFlow(
         parameters = VectorParameters(
             n_particles=self.n_particles,
             n_steps=int(self.n_steps),
-            frame=frame,
+            frame=self.frame,
             transport=self.transport,
             amplifier=float(self.amplifier),
             entropy=float(self.entropy),
@@ -237,8 +232,17 @@ class SlicedWassersteinFlow(
             return parameters
         return with_preset(parameters, VectorParameters(), PAPER)
 
-    def _as_rows_like_fitted(self, X: Any) -> NDArray[Any]:
-        return as_rows(X, partial(checked_like_fitted, estimator=self))
+    def _validate_like_fitted(self, X: Any) -> NDArray[Any]:
+        """X after scikit-learn's checks, with the columns of the current rows."""
+        if self._pending_rows is not None:
+            columns = KnownColumns.of_rows(self._pending_rows)
+        else:
+            columns = KnownColumns.of_model(self._fitted_model())
+        return checked_like_fitted(X, type(self), columns)
+
+    def _comparable_points(self, X: Any) -> Tensor:
+        rows = as_rows(X, self._validate_like_fitted)
+        return self._fitted_model().comparable_points(rows)
 
     def _with_rows(
         self, saved: SavedModel, rows: VectorRows | None
@@ -253,4 +257,4 @@ class SlicedWassersteinFlow(
         particles: ParticleResult[VectorArray] | None = None,
     ) -> None:
         super()._store(record, particles)
-        set_columns(self, record.model.plan.n_columns, record.model.names)
+        set_feature_names(self, record.model.plan.n_columns, record.model.names)

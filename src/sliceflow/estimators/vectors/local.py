@@ -254,7 +254,7 @@ class PlannedLocalVectorFit:
         return FittedLocalVectors(
             plan=replace(
                 self.plan,
-                n_local_neighbors=largest.settings.k,
+                n_local_neighbors=largest.settings.n_neighbors,
                 distance_description=largest.description,
             ),
             scaler=scaler,
