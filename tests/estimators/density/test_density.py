@@ -110,7 +110,15 @@ def test_a_uniform_box_with_bounds_has_log_prob_zero(rng):
     assert density.score_samples([[1.5, 0.5]])[0] == -np.inf
 
 
-def test_a_mixture_is_fitted_within_a_tenth_of_a_nat(rng):
+@pytest.mark.parametrize("data_seed", [None, 23, 37])
+def test_a_mixture_is_fitted_within_a_tenth_of_a_nat(data_seed, rng):
+    """With seeds 23 and 37 a trial that started once missed the two clusters.
+
+    With 43 other seeds the largest error was .016.
+    """
+    if data_seed is not None:
+        rng = np.random.default_rng(data_seed)
+
     def draw(n):
         return rng.normal(size=(n, 2)) * 0.5 + 3 * rng.integers(0, 2, (n, 1))
 

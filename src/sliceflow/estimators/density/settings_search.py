@@ -18,6 +18,7 @@ from torch import Tensor
 from sliceflow.arrays import Floats
 from sliceflow.engine.random import Seed
 from sliceflow.estimators.density.initial_map import (
+    MIXTURE_STARTS,
     InitialMap,
     fit_columns,
     fit_initial_map,
@@ -60,6 +61,10 @@ PENALTIES = (30.0, 100.0, 300.0)
 # are tried; the search ends when two in a row are no better.
 MIXTURE_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, MAX_UNGROWN_COMPONENTS)
 _MAX_WORSE_SIZES = 2
+# The trial of a mixture of so few components starts several times, which takes little
+# time. With one start, two clear clusters of 1,500 rows were sometimes missed: for 2 of
+# 30 seeds the choice then fell on a map that was .16 nats worse.
+MAX_COMPONENTS_OF_MANY_STARTS = 4
 # How many sizes are tried, for estimates before the search: three to nine were, on
 # seven sets of 178 to 10,000 rows.
 _EXPECTED_SIZES = 6
@@ -238,7 +243,10 @@ class _MixtureTrial(NamedTuple):
         if settings.n_components > MAX_UNGROWN_COMPONENTS:
             initial_map = fit_initial_map(self.split.train, settings, seed)
             return float(initial_map.log_prob(self.split.held_out).mean())
-        mixture = fit_mixture(self.white, settings, seed, n_starts=1)
+        n_starts = 1
+        if settings.n_components <= MAX_COMPONENTS_OF_MANY_STARTS:
+            n_starts = MIXTURE_STARTS
+        mixture = fit_mixture(self.white, settings, seed, n_starts)
         log_probs = mixture.log_prob(self.white_held_out) + self.held_out_ladj
         return float(log_probs.mean())
 
