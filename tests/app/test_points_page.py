@@ -19,7 +19,7 @@ from sliceflow.engine.flow import FlowSpec, ParticleNoise, Step, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.shrinkage import inverse_sample_sizes, shrunk_flow
+from sliceflow.engine.shrinkage import noise_factors, shrunk_flow
 from sliceflow.engine.transports import SortedTransport
 
 PLAY = Path(__file__).parents[2] / "docs" / "play"
@@ -48,7 +48,7 @@ def ours(particles, data, seed, kappa=0.0, **conditions):
     ]
     stages += [Stage("axis", Axis(), 2, SortedTransport(), exact_marginals=True)]
     flow = FlowSpec(stages, Seed(seed), **conditions)
-    inverse_sizes = inverse_sample_sizes(
+    inverse_sizes = noise_factors(
         particles.x.shape[1],
         data.x.shape[1],
         y_p=particles.y,

@@ -344,6 +344,16 @@ def test_more_samples_than_memory_are_refused_at_once(kind, fitted, monkeypatch)
 # Listeners
 
 
+def test_listeners_of_a_refit_may_be_an_iterator(rng):
+    """To check them once used them up."""
+    heard = []
+    flow = SlicedWassersteinFlow(n_particles=200, n_steps=3, device="cpu")
+    flow.fit(rng.normal(size=(50, 2)), listeners=iter([heard.append]))
+    n_events = len(heard)
+    flow.refit(listeners=iter([heard.append]))
+    assert len(heard) == 2 * n_events > 0
+
+
 @pytest.mark.parametrize("kind", ["labels", "per class", "gray labels", "color"])
 def test_listeners_hear_every_step_and_verbose_logs_them(kind, caplog):
     make, data = PARTS[kind]

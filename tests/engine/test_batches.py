@@ -158,7 +158,7 @@ def test_every_point_is_in_one_batch_of_each_round(labels_p, labels_q, batch_siz
         clouds = [
             Cloud(
                 torch.zeros(1, len(own)),
-                SeparateClassIndices(own, 5).of_sorted_points(),
+                SeparateClassIndices(own, 5).with_class_slices(),
             )
             for own in classes
         ]
@@ -199,7 +199,7 @@ def cloud(*sizes, seed=0, scale=1.0):
     """Some points of every class, (3, n), which is at its own place."""
     classes = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
     x = Seed(seed).normal(len(classes), 3, dtype=torch.float64).T * scale + classes
-    return Cloud(x, SeparateClassIndices(classes, len(sizes)).of_sorted_points())
+    return Cloud(x, SeparateClassIndices(classes, len(sizes)).with_class_slices())
 
 
 def moved(particles, data):
@@ -220,9 +220,8 @@ def test_classes_apart_are_one_flow_for_each_class():
         other = slice(*data.class_slices.starts[c : c + 2])
         alone = Cloud(particles.x[:, own].clone())
         flow = replace(engine(3), condition_dim=0)
-        steps = simulate(
-            flow, alone, DataTarget.from_cloud(data.take(other)), ParticleNoise(Seed(0))
-        )
+        target = DataTarget.from_cloud(Cloud(data.x[:, other]))
+        steps = simulate(flow, alone, target, ParticleNoise(Seed(0)))
         assert torch.allclose(together.x[:, own], alone.x, atol=1e-6)
         for step, single in zip(model, steps, strict=True):
             of_class = step.maps.values[3 * c : 3 * c + 3]
@@ -289,14 +288,9 @@ def test_batches_take_turns_over_all_stages():
     flow = FlowSpec(
         [Stage(name, Orthogonal(), 2, Recorded(8)) for name in "ab"], Seed(0)
     )
-    simulate(
-        flow,
-        cloud(60),
-        DataTarget.from_cloud(
-            cloud(50), Batches([PointSelection(part) for part in parts])
-        ),
-        ParticleNoise(Seed(0)),
-    )
+    batches = Batches([PointSelection(part) for part in parts])
+    target = DataTarget.from_cloud(Cloud(cloud(50).x), batches)
+    simulate(flow, Cloud(cloud(60).x), target, ParticleNoise(Seed(0)))
     assert seen == [(parts[turn % 3], 20) for turn in range(4)]
 
 

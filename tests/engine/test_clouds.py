@@ -28,7 +28,7 @@ def test_points_are_sorted_by_class_and_brought_back():
         assert by_class.y.values.tolist() == [0, 0, 2, 2, 3]
         assert by_class.x[0].tolist() == [1, 3, 0, 2, 4]  # in their order in each class
         assert by_class.class_slices.starts == (0, 2, 2, 4, 5, 5)
-        assert torch.equal(order.undo(by_class.x), x)
+        assert torch.equal(order.restore_x(by_class.x), x)
         by_class.x.mul_(10)
         assert torch.equal(cloud.x, x)
     assert torch.equal(cloud.x, 10 * x)

@@ -28,7 +28,7 @@ def test_points_are_taken_repeated_and_joined_in_order(y):
 
 
 def test_a_slice_of_sorted_classes_knows_where_they_are():
-    y = SeparateClassIndices(torch.tensor([0, 0, 1, 1, 1, 3]), 4).of_sorted_points()
+    y = SeparateClassIndices(torch.tensor([0, 0, 1, 1, 1, 3]), 4).with_class_slices()
     assert y.class_slices.starts == (0, 2, 5, 5, 6)
     assert y.to("cpu").class_slices == y.class_slices
     assert y.take(slice(1, 3)).class_slices.starts == (0, 1, 2, 2, 2)

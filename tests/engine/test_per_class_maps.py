@@ -1,5 +1,6 @@
 """SortedTransport maps of separate classes: each class moves as if it were alone."""
 
+import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -11,14 +12,14 @@ from hypothesis import strategies as st
 
 from problems import batch_of_classes, sorted_classes
 from sliceflow.engine.batches import DataTarget
-from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.clouds import Cloud, Permutation
 from sliceflow.engine.compression import compress_maps
 from sliceflow.engine.encoded_y import ClassIndices, ClassSlices
-from sliceflow.engine.flow import FlowSpec, ParticleNoise, replay, simulate
+from sliceflow.engine.flow import FlowSpec, ParticleNoise, flow_y, replay, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
-from sliceflow.engine.shrinkage import ShrunkTransport, inverse_sample_sizes
+from sliceflow.engine.shrinkage import ShrunkTransport, noise_factors
 from sliceflow.engine.transports import (
     HistogramTransport,
     PaperTransport,
@@ -150,7 +151,7 @@ def test_every_class_is_shrunk_by_its_own_noise(transport, problem, strength):
     h = len(z_p)
     y_p = sorted_classes(slices_p)
     y_q = sorted_classes(slices_q)
-    inverse_sizes = inverse_sample_sizes(
+    inverse_sizes = noise_factors(
         len(y_p),
         len(y_q),
         y_p=y_p,
@@ -166,7 +167,7 @@ def test_every_class_is_shrunk_by_its_own_noise(transport, problem, strength):
             continue
         own_p = z_p[:, points_p]
         own_q = z_q[:, points_q]
-        own_inverse_sizes = inverse_sample_sizes(own_p.shape[1], own_q.shape[1])
+        own_inverse_sizes = noise_factors(own_p.shape[1], own_q.shape[1])
         alone = ShrunkTransport(transport, strength, own_inverse_sizes).solve(
             own_p, own_q
         )
@@ -258,3 +259,17 @@ def test_the_noise_of_a_particle_does_not_depend_on_the_classes_of_others(rng):
     assert 30 < int(same.sum()) < 90
     assert torch.equal(particles.x[:, same], beside_others.x[:, same])
     assert not torch.equal(particles.x[:, ~same], beside_others.x[:, ~same])
+
+
+def test_points_that_are_not_sorted_by_class_are_refused():
+    """Their classes would share maps without a word."""
+    classes = torch.arange(40) % 2
+    y = flow_y(ClassIndices(classes), "separate", 2)
+    data = Cloud(torch.randn(2, 40), y)
+    stages = [Stage("flow", Orthogonal(), n_steps=1)]
+    spec = FlowSpec(stages, Seed(0), condition_dim=2, amplifier=math.inf)
+    with pytest.raises(ValueError, match="points are not sorted by class"):
+        simulate(spec, Cloud(torch.randn(2, 40), y), DataTarget.from_cloud(data))
+    order = Permutation.sorting_classes(y)
+    particles = Cloud(torch.randn(2, 40), y).reordered(order)
+    simulate(spec, particles, DataTarget.from_cloud(data.reordered(order)))

@@ -19,7 +19,7 @@ from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import (
     ShrunkTransport,
-    inverse_sample_sizes,
+    noise_factors,
     shrunk_flow,
     variance_within,
 )
@@ -40,7 +40,7 @@ def shrunk(transport, z_p, z_q, kappa, **inverse_sizes):
     m = z_p.shape[1]
     n = z_q.shape[1]
     return ShrunkTransport(
-        transport, kappa, inverse_sample_sizes(m, n, **inverse_sizes)
+        transport, kappa, noise_factors(m, n, **inverse_sizes)
     ).solve(z_p, z_q)
 
 
@@ -82,18 +82,13 @@ def test_the_factor_is_that_of_james_and_stein(transport, scale, shift, kappa):
 def test_weights_mini_batches_and_mirror_images_count_as_fewer_rows():
     labels = ClassIndices(torch.tensor([0] * 100 + [1] * 100))
     few = ClassIndices(torch.tensor([0] * 190 + [1] * 10))
-    assert inverse_sample_sizes(200, 200) == inverse_sample_sizes(
-        200, 200, y_p=labels, y_q=labels
-    )
-    assert (
-        inverse_sample_sizes(200, 200, y_p=labels, y_q=few)[0]
-        > inverse_sample_sizes(200, 200)[0]
-    )
-    assert inverse_sample_sizes(200, 400, batch_size=100) == (1 / 100 + 1 / 100,)
-    assert inverse_sample_sizes(200, 400, distinct_share=0.5) == (1 / 200 + 1 / 200,)
+    assert noise_factors(200, 200) == noise_factors(200, 200, y_p=labels, y_q=labels)
+    assert noise_factors(200, 200, y_p=labels, y_q=few)[0] > noise_factors(200, 200)[0]
+    assert noise_factors(200, 400, batch_size=100) == (1 / 100 + 1 / 100,)
+    assert noise_factors(200, 400, distinct_share=0.5) == (1 / 200 + 1 / 200,)
     separate = SeparateClassIndices(labels.values, 3)
     few_separate = SeparateClassIndices(few.values, 3)
-    by_class = inverse_sample_sizes(200, 200, y_p=separate, y_q=few_separate)
+    by_class = noise_factors(200, 200, y_p=separate, y_q=few_separate)
     assert by_class[1] == 1 / 100 + 1 / 10
 
 
@@ -104,7 +99,7 @@ def test_every_class_has_its_own_noise():
     class_slices = (ClassSlices((0, 30, 330)),) * 2
     y = SeparateClassIndices(torch.tensor([0] * 30 + [1] * 300), 2)
     bins = HistogramTransport(32, batch_size=None)
-    inverse_sizes = inverse_sample_sizes(330, 330, y_p=y, y_q=y)
+    inverse_sizes = noise_factors(330, 330, y_p=y, y_q=y)
     table = (
         ShrunkTransport(bins, 3.0, inverse_sizes)
         .solve(p, q, batch_of_classes(*class_slices))
@@ -132,7 +127,7 @@ def test_where_classes_share_maps_their_gaps_are_no_noise():
     )
     kappa = SortedTransport().solve(z_p, z_q).cost / (within * (2 / 4000))
     assert 2 < kappa.mean() < 4  # as for one class
-    inverse_sizes = inverse_sample_sizes(4000, 4000, y_p=y, y_q=y)
+    inverse_sizes = noise_factors(4000, 4000, y_p=y, y_q=y)
     solution = ShrunkTransport(
         SortedTransport(), 3.0, inverse_sizes, n_shared_classes=10
     ).solve(z_p, z_q, Batch(all_data_y=y))
@@ -158,7 +153,7 @@ def test_a_flow_between_equal_distributions_ends_early():
     plain = FlowSpec([Stage("flow", Orthogonal(), 200, SortedTransport())], Seed(0))
     for kappa, fewest, most in ((0.0, 200, 200), (6.0, 4, 60)):
         state = FlowState()
-        flow = shrunk_flow(plain, kappa, inverse_sample_sizes(3000, 3000))
+        flow = shrunk_flow(plain, kappa, noise_factors(3000, 3000))
         particles = Cloud(x.clone())
         simulate(
             flow,

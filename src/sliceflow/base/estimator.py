@@ -103,9 +103,9 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
       `PlannedFit`.
     - A `PlannedFit` has a `plan`, which users print, and `run(listeners)`, which does
       the work and returns a `FitResult`.
-    - `_store(record, particles)` may be extended to set further attributes.
-    - A file holds the fitted model itself. If it shall hold something
-      else, `_saved_model(model)` gives that, and `_with_rows(saved, rows)` makes the
+    - `_set_fitted(record, particles)` may be extended to set further attributes.
+    - A file holds the fitted model itself. If it shall hold something else,
+      `_saved_model(model)` gives that, and `_restore_model(saved, rows)` makes the
       fitted model of it.
 
     ``save_rows=True``, where there is this parameter, writes the rows to the file.
@@ -250,7 +250,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         # Attributes are set last, so that a fit that fails leaves the old model
         # unchanged.
         record = FitRecord(planned_fit.seed, result.model, result.history, rows)
-        self._store(record, result.particles)
+        self._set_fitted(record, result.particles)
         if result.warning is not None:
             warn_user(result.warning)
         return self
@@ -452,7 +452,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         listeners : the listeners of the fit
         """
         require(isinstance(refit, bool), "refit", refit, "True or False")
-        as_callables(listeners, "listeners")  # checks them
+        all_listeners = as_callables(listeners, "listeners")
         if not refit:
             self._pending_rows = rows
             return self
@@ -460,7 +460,8 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
             seed = self._record.seed
         else:
             seed = Seed.from_random_state(self.random_state)
-        return self._run_fit(adapter.plan_fit(rows, seed), listeners, owns_rows=True)
+        planned_fit = adapter.plan_fit(rows, seed)
+        return self._run_fit(planned_fit, all_listeners, owns_rows=True)
 
     # The model
 
@@ -473,7 +474,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         check_is_fitted(self, "history_")
         return self._record.model
 
-    def _store(
+    def _set_fitted(
         self,
         record: FitRecord[RowsT, FittedModelT],
         particles: ParticleResult[Any] | None = None,
@@ -494,7 +495,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         """What a file holds of a fitted model: the model itself, if it can."""
         return model
 
-    def _with_rows(self, saved: SavedModel, rows: RowsT | None) -> FittedModelT:
+    def _restore_model(self, saved: SavedModel, rows: RowsT | None) -> FittedModelT:
         """The fitted model of a file, made of its saved model and of its rows.
 
         A subclass overrides this if the saved model is not the complete fitted one: see

@@ -50,7 +50,7 @@ class FlowConditions:
     ----------
     n_kept : how many particles the user gets
     n_moved : how many the flow moves: the kept ones, and more for better maps
-    sharing : who shares the maps of the flow
+    map_sharing : who shares the maps of the flow
     kept_user_y : y of the kept particles in the user's order, as the user writes
         it; None if the user does not know any, as with clusters
     row_y : of all rows; None if the flow ignores y
@@ -60,7 +60,7 @@ class FlowConditions:
 
     n_kept: int
     n_moved: int
-    sharing: MapSharing = "unconditional"
+    map_sharing: MapSharing = "unconditional"
     kept_user_y: NDArray[Any] | None = None
     row_y: FlowY | None = None
     moved_y: FlowY | None = None
@@ -71,16 +71,16 @@ class FlowConditions:
         cls,
         conditions: Conditions,
         n_kept: int,
-        sharing: MapSharing,
+        map_sharing: MapSharing,
         seed: Seed,
         mixing_seed: Seed,
         stores_maps: bool = True,
     ) -> FlowConditions:
         """Particles with y in the data's proportions, at least one of every class.
 
-        `sharing` says which maps the flow has. If the model `stores_maps` and the flow
-        sees y, more particles are added where maps of few particles would be poor for
-        fresh ones. Those are mixed among the others, in an order that `mixing_seed`
+        `map_sharing` says which maps the flow has. If the model `stores_maps` and the
+        flow sees y, more particles are added where maps of few particles would be poor
+        for fresh ones. Those are mixed among the others, in an order that `mixing_seed`
         draws: a flow needs a random order.
         """
         # The plan counts all memory, but only after conditions are known.
@@ -94,7 +94,7 @@ class FlowConditions:
         kept_user_y = None
         if not conditions.encoder.are_clusters:
             kept_user_y = conditions.y[indices.numpy()]
-        row_y = conditions.flow_y(sharing)
+        row_y = conditions.flow_y(map_sharing)
         if row_y is None:
             n_moved = n_kept
             if stores_maps:
@@ -108,8 +108,8 @@ class FlowConditions:
             )
         order = _flow_order(y, n_kept, mixing_seed)
         if order is not None:
-            y = order.reorder(y)
-        return cls(n_kept, len(y), sharing, kept_user_y, row_y, y, order)
+            y = order.reorder_y(y)
+        return cls(n_kept, len(y), map_sharing, kept_user_y, row_y, y, order)
 
     @property
     def kept_y(self) -> FlowY | None:
@@ -154,7 +154,7 @@ def _flow_order(y: FlowY, n_kept: int, mixing_seed: Seed) -> Permutation | None:
     mixed = None
     if len(y) > n_kept:
         mixed = Permutation(mixing_seed.permutation(len(y)))
-        y = mixed.reorder(y)
+        y = mixed.reorder_y(y)
     if not isinstance(y, SeparateClassIndices):
         return mixed
     by_class = Permutation.sorting_classes(y)

@@ -11,7 +11,7 @@ import math
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -320,13 +320,13 @@ class FlowEstimator(
             **planned_fit.rows.digests(planned_fit.ranks),
         )
 
-    def _store(
+    def _set_fitted(
         self,
         record: FitRecord[FlowRowsT, FittedFlowT],
         particles: ParticleResult[UserRowsT] | None = None,
     ) -> None:
         """Replace the fitted attributes; a file may have no particles."""
-        super()._store(record)
+        super()._set_fitted(record)
         for name in ("classes_", *_PARTICLE_ATTRIBUTES):
             self.__dict__.pop(name, None)
         if particles is not None:
@@ -436,7 +436,7 @@ class FlowEstimator(
         """
         model = self._fitted_model()
         seed = self._seed_copy().child("score")
-        points = self._comparable_points(X)
+        points = self._standardized_points(X)
         n = points.shape[1]
         held_out_y = _encode_y_of_rows(model, y, n)
         times = draws_per_scored_row(n)
@@ -445,12 +445,12 @@ class FlowEstimator(
             sample_y = requested.encoded_y
         else:
             sample_y = held_out_y.repeat(times)
-        drawn = model.comparable_points(model.sample(times * n, sample_y, seed))
+        drawn = model.standardized_points(model.sample(times * n, sample_y, seed))
         return -sliced_distance(drawn, points, Seed(0), y_p=sample_y, y_q=held_out_y)
 
-    def _comparable_points(self, X: Any) -> Tensor:
+    def _standardized_points(self, X: Any) -> Tensor:
         """X, checked to be like the fitted rows, as points (d, n) in common units."""
-        return self._fitted_model().comparable_points(X)
+        return self._fitted_model().standardized_points(X)
 
     # Files
 
@@ -571,17 +571,30 @@ class RequestedSamples:
 
 
 @contextmanager
+def until_finished(checkpoints: Checkpoints | None) -> Iterator[None]:
+    """Run and finish a flow in a `with` block, then discard its last checkpoint.
+
+    Ctrl-C waits until the fit can be resumed. An error in the block leaves the
+    checkpoint where it is. Without checkpoints, this does nothing.
+    """
+    if checkpoints is None:
+        yield
+        return
+    with checkpoints.guard():
+        yield
+    checkpoints.discard()
+
+
 def run_flow(
     running: RunningFit,
     listeners: Sequence[FlowListener],
     ranks: Communicator,
     checkpoints: Checkpoints | None,
-) -> Iterator[FinishedFlow]:
-    """Move the particles to the end of the flow, then finish the fit in a `with` block.
+) -> FinishedFlow:
+    """Move the particles to the end of the flow.
 
-    With `checkpoints`, this goes on where the last one ended, and writes more. Ctrl-C
-    waits until the fit can be resumed. The last checkpoint is discarded when the block
-    is done; an error in it leaves it there.
+    With `checkpoints`, this goes on where the last one ended, and writes more. Call it
+    in a block of `until_finished`, which ends when the fit does.
     """
     if ranks.size > 1:
         listeners = ranks.synchronized(listeners)
@@ -589,21 +602,16 @@ def run_flow(
     history = History()
     all_listeners: list[FlowListener] = [history, *listeners]
     after_step: Callable[[], None] = do_nothing
-    guard: AbstractContextManager[None] = nullcontext()
     if checkpoints is not None:
         checkpoints.resume(state, running, history)
         after_step = partial(checkpoints.save_if_due, state, running, history)
-        guard = checkpoints.guard()
-    with guard:
-        simulate(
-            running.spec,
-            running.particles,
-            running.target(),
-            running.particle_noise,
-            listeners=all_listeners,
-            state=state,
-            after_step=after_step,
-        )
-        yield FinishedFlow(state, history, all_listeners)
-    if checkpoints is not None:
-        checkpoints.discard()
+    simulate(
+        running.spec,
+        running.particles,
+        running.target(),
+        running.particle_noise,
+        listeners=all_listeners,
+        state=state,
+        after_step=after_step,
+    )
+    return FinishedFlow(state, history, all_listeners)

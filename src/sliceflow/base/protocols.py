@@ -124,7 +124,7 @@ class FittedModel(SavedModel, Protocol):
     """A fitted model, which draws samples.
 
     If `needs_rows`, a file stores the rows once, outside the saved model, and
-    `Estimator._with_rows` makes the fitted model of both when they are read.
+    `Estimator._restore_model` makes the fitted model of both when they are read.
     """
 
     @property
@@ -156,7 +156,7 @@ class FittedFlow(FittedModel, Protocol[UserRowsT_co]):
     def sample(self, n: int, y: EncodedY | None, seed: Seed) -> UserRowsT_co:
         """n samples in the user's form, with these encoded conditions."""
 
-    def comparable_points(self, X: Any) -> Tensor:
+    def standardized_points(self, X: Any) -> Tensor:
         """The user's rows as points (d, n), in units that make columns comparable."""
 
 

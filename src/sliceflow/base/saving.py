@@ -224,13 +224,13 @@ def load_estimator(
     saved_model = _on_device(saved.model, device)
     with file.as_model_file_errors(path):
         estimator._require_valid_parameters()
-        model = estimator._with_rows(saved_model, saved.rows)
+        model = estimator._restore_model(saved_model, saved.rows)
         record = FitRecord(saved.seed, model, saved.history.as_columns(), saved.rows)
         particles = None
         if saved.particles is not None:
             users_particles = saved.particles.in_users_form(resolve_device(device))
             particles = ParticleResult(*users_particles)
-        estimator._store(record, particles)
+        estimator._set_fitted(record, particles)
     return estimator
 
 

@@ -44,7 +44,7 @@ def proportional_indices(y: EncodedY, m: int, seed: Seed, minimum: int = 0) -> T
         return even_indices(n, m, seed)
     class_sizes = y.sizes()
     counts = _proportional_counts(class_sizes, m)
-    _raise_to_minimum(counts, class_sizes > 0, minimum)
+    _increase_to_minimum(counts, class_sizes > 0, minimum)
     # All data of a class have the same condition: any index of the class will do.
     first_of_class = torch.zeros(len(class_sizes), dtype=torch.int64)
     first_of_class[y.values.flip(0)] = torch.arange(n - 1, -1, -1)
@@ -62,7 +62,7 @@ def _proportional_counts(class_sizes: Tensor, m: int) -> Tensor:
     return counts
 
 
-def _raise_to_minimum(counts: Tensor, is_present: Tensor, minimum: int) -> None:
+def _increase_to_minimum(counts: Tensor, is_present: Tensor, minimum: int) -> None:
     """Raise the counts (C,) of classes that are present to a minimum, in place.
 
     The largest class gives them particles, as long as it has more than the minimum.

@@ -75,9 +75,14 @@ class Batch:
         """
         slices_p = self.particles.class_slices
         slices_q = self.data.class_slices
-        if slices_p is None or slices_q is None:
-            return None
-        return slices_p, slices_q
+        if slices_p is not None and slices_q is not None:
+            return slices_p, slices_q
+        if isinstance(self.all_data_y, SeparateClassIndices):
+            raise ValueError(
+                "classes have separate maps, but points are not sorted by class; sort "
+                "particles and data by Cloud.reordered(Permutation.sorting_classes(y))"
+            )
+        return None
 
 
 WHOLE_BATCH = Batch()
@@ -101,26 +106,26 @@ class Batches:
     # The weights (n,) of the n data that are used, if all batches use the same ones.
     weights: Tensor | None = None
 
-    def at_step(self, steps_before: int, particles: Cloud, data: Cloud) -> Batch:
-        """The batch of the step after `steps_before` steps.
+    def at_step(self, steps_done: int, particles: Cloud, data: Cloud) -> Batch:
+        """The batch of the step after `steps_done` steps.
 
         `data` are all data, in their `data_order`.
         """
         return Batch(
-            _in_turn(self.particles, steps_before, particles),
-            _in_turn(self.data, steps_before, data),
+            _in_turn(self.particles, steps_done, particles),
+            _in_turn(self.data, steps_done, data),
             self.weights,
             data.y,
         )
 
 
 def _in_turn(
-    selections: Sequence[PointSelection] | None, steps_before: int, cloud: Cloud
+    selections: Sequence[PointSelection] | None, steps_done: int, cloud: Cloud
 ) -> PointSelection:
     """The selection whose turn it is, or all points of the cloud."""
     if selections is None:
         return cloud.all_points
-    return selections[steps_before % len(selections)]
+    return selections[steps_done % len(selections)]
 
 
 class Target(Protocol):
@@ -158,7 +163,7 @@ class DataTarget:
     def data_and_batch(self, step: Step) -> tuple[Cloud, Batch]:
         """The data of a step, in the subspace of its stage, and the batch to fit to."""
         data = self._ordered_data(step)
-        return data, self.batches.at_step(step.steps_before, step.particles, data)
+        return data, self.batches.at_step(step.steps_done, step.particles, data)
 
     def _ordered_data(self, step: Step) -> Cloud:
         """The data of a step in the subspace of its stage, in the order of the batches.

@@ -99,14 +99,14 @@ class Permutation:
         """This order, and then another one of its points."""
         return Permutation(self.forward[following.forward], following.class_slices)
 
-    def reorder(self, y: FlowY) -> FlowY:
+    def reorder_y(self, y: FlowY) -> FlowY:
         """The y of the points in this order; classes learn from it where they are."""
         y = y.take(self.forward)
         if isinstance(y, SeparateClassIndices):
             return replace(y, class_slices=self.class_slices)
         return y
 
-    def undo(self, x: Tensor) -> Tensor:
+    def restore_x(self, x: Tensor) -> Tensor:
         """Points x (d, n) that stand in the new order, in the old one."""
         return x[:, self.back]
 
@@ -150,7 +150,7 @@ class Cloud:
 
     def reordered(self, order: Permutation) -> Cloud:
         """A copy with the points in another order."""
-        y = None if self.y is None else order.reorder(self.y)
+        y = None if self.y is None else order.reorder_y(self.y)
         return Cloud(self.x[:, order.forward], y)
 
     @contextmanager
@@ -164,7 +164,7 @@ class Cloud:
         order = Permutation.sorting_classes(self.y)
         by_class = self.reordered(order)
         yield by_class, order
-        self.x.copy_(order.undo(by_class.x))
+        self.x.copy_(order.restore_x(by_class.x))
 
 
 def sliced_distance(

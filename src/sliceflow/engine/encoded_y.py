@@ -145,7 +145,7 @@ class SeparateClassIndices(ClassIndices):
             return taken
         return replace(taken, class_slices=self.class_slices.part(indices))
 
-    def of_sorted_points(self) -> Self:
+    def with_class_slices(self) -> Self:
         """The same y, of points that the caller has sorted by class."""
         class_slices = ClassSlices.from_class_indices(self, self.n_classes)
         return replace(self, class_slices=class_slices)

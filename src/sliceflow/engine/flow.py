@@ -119,7 +119,7 @@ def simulate(
                         spec=spec,
                         stage_index=stage_index,
                         step_index=state.step_index,
-                        steps_before=state.steps_done,
+                        steps_done=state.steps_done,
                         particles=moving,
                         particles_in_whole_space=particles,
                     )
@@ -162,7 +162,7 @@ def replay(
         snapshots = _replay_in_order(
             spec, steps, by_class, noise_by_class, snapshots_after
         )
-    return [order.undo(x) for x in snapshots]
+    return [order.restore_x(x) for x in snapshots]
 
 
 def _replay_in_order(
@@ -185,7 +185,7 @@ def _replay_in_order(
                     spec=spec,
                     stage_index=stage_index,
                     step_index=model_step.step_index,
-                    steps_before=steps_done,
+                    steps_done=steps_done,
                     particles=moving,
                     particles_in_whole_space=particles,
                 )
@@ -292,7 +292,7 @@ class Step:
     spec: FlowSpec
     stage_index: int
     step_index: int  # in its stage
-    steps_before: int  # steps done before, in all stages
+    steps_done: int  # steps done before, in all stages
     particles: Cloud  # in the subspace of the stage
     # In the whole space. If that is not the stage's, they follow when the stage ends.
     particles_in_whole_space: Cloud
@@ -429,7 +429,7 @@ class FlowState:
     resumed_coordinates: Tensor | None = None
     started_at: float = 0.0  # the time `now()` would have been at 0 seconds
 
-    def counted_on(self) -> FlowState:
+    def for_further_steps(self) -> FlowState:
         """A state for further steps, which are counted on; without the model's steps.
 
         They belong to another flow, which begins at its own first stage.

@@ -129,7 +129,7 @@ def shrunk_flow(
     return replace(spec, stages=stages)
 
 
-def inverse_sample_sizes(
+def noise_factors(
     m: int,
     n: int,
     *,

@@ -139,7 +139,7 @@ def test_a_file_whose_plan_is_not_complete_is_refused(flow):
         plan = replace(flow.plan_, **changes)
         saved = replace(model.model.saved, plan=plan)
         with pytest.raises(ValueError, match="do not fit the plan"):
-            TableFlow()._with_rows(saved, model.rows)
+            TableFlow()._restore_model(saved, model.rows)
 
 
 def test_a_loaded_table_fits_its_chain_when_it_first_draws(flow, tmp_path):
@@ -262,7 +262,7 @@ def test_a_file_says_of_each_column_how_it_is_drawn(flow, strategies):
     plan = replace(flow.plan_, strategies=strategies)
     saved = replace(model.model.saved, plan=plan)
     with pytest.raises(ValueError, match="do not fit the plan"):
-        TableFlow()._with_rows(saved, model.rows)
+        TableFlow()._restore_model(saved, model.rows)
 
 
 def test_other_orders_of_columns_and_units_of_time_are_the_same_rows(flow):

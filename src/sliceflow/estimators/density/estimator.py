@@ -194,12 +194,12 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPl
             columns = KnownColumns.of_model(self._fitted_model())
         return checked_like_fitted(X, type(self), columns, ("float64", "float32"))
 
-    def _store(
+    def _set_fitted(
         self,
         record: FitRecord[VectorRows, FittedDensity],
         particles: ParticleResult[Any] | None = None,
     ) -> None:
-        super()._store(record, particles)
+        super()._set_fitted(record, particles)
         model = record.model
         self.__dict__.pop("classes_", None)
         if isinstance(model.y_encoder, ClassEncoder):

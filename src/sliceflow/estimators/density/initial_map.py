@@ -46,7 +46,7 @@ _MIXTURE_TOL = 5e-3
 _MIXTURE_ITERATIONS = 40
 # Starts of the fit of a mixture, of which the likeliest counts: of 16 single ones, one
 # ended 1.2 nats too low (600 rows of six components in six dimensions). The search of
-# settings takes one for larger mixtures, and averages over splits.
+# sizes takes one, and averages over splits.
 MIXTURE_STARTS = 3
 # With more rows there is one start: three take longer than all else, and the more rows
 # there are, the less the starts differ.

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from sliceflow.arrays import Mask
 from sliceflow.base.checkpoints import Checkpoints
 from sliceflow.base.flow_conditions import FlowConditions
-from sliceflow.base.flow_estimator import run_flow
+from sliceflow.base.flow_estimator import run_flow, until_finished
 from sliceflow.base.protocols import FitResult
 from sliceflow.base.ranks import ONE_PROCESS, Communicator
 from sliceflow.base.rows import Conditions
@@ -157,7 +157,8 @@ class PlannedPictureFit:
         The flow goes on where a checkpoint ended, if there is one.
         """
         running = RunningPictureFit.start(self.tune())
-        with run_flow(running, listeners, self.ranks, self.checkpoints) as finished:
+        with until_finished(self.checkpoints):
+            finished = run_flow(running, listeners, self.ranks, self.checkpoints)
             return running.result(finished)
 
     def tune(self) -> TunedPictureFit:

@@ -162,7 +162,7 @@ class FittedPictures(ConditionsMixin):
         wanted = MAX_VALUES_PER_PASS // self.layout.dimension
         return max(SAMPLES_PER_PASS, min(MAX_SAMPLES_PER_PASS, wanted))
 
-    def comparable_points(self, X: Any) -> Tensor:
+    def standardized_points(self, X: Any) -> Tensor:
         """The user's pictures as columns (d, n) of values in [−1, 1]."""
         return self.layout.encode(self._pixel_points(X))
 

@@ -48,7 +48,7 @@ class PictureFlowBuilder:
     device: torch.device
     is_known: Tensor | None = None  # (d, 1), True where a pixel is known
 
-    def flow_spec(self, inverse_sample_sizes: tuple[float, ...] = ()) -> FlowSpec:
+    def flow_spec(self, noise_factors: tuple[float, ...] = ()) -> FlowSpec:
         """The engine's flow; a fit shrinks its maps by their noise."""
         plan = self.plan
         stage_indices = range(len(plan.picture_stages))
@@ -59,10 +59,10 @@ class PictureFlowBuilder:
             amplifier=plan.amplifier,
             max_projection_bytes=max_projection_bytes(self.device),
         )
-        if not inverse_sample_sizes or not plan.shrinkage:
+        if not noise_factors or not plan.shrinkage:
             return spec
         unshrunk_stages = [i for i in stage_indices if self._has_single_pixels(i)]
-        return shrunk_flow(spec, plan.shrinkage, inverse_sample_sizes, unshrunk_stages)
+        return shrunk_flow(spec, plan.shrinkage, noise_factors, unshrunk_stages)
 
     def frame_kind(self, i: int) -> Tiles | RandomPatches:
         """The kind of frames of stage i, on the coefficients of its resolution."""

@@ -16,7 +16,7 @@ from sliceflow.engine.batches import DataTarget
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.flow import FlowSpec, ParticleNoise
-from sliceflow.engine.shrinkage import inverse_sample_sizes
+from sliceflow.engine.shrinkage import noise_factors
 from sliceflow.errors import CopyWarning
 from sliceflow.estimators.pictures.fitted import FittedPictures
 from sliceflow.estimators.pictures.flow_builder import PictureFlowBuilder
@@ -145,7 +145,7 @@ def _inverse_sample_sizes(tuned: TunedPictureFit) -> tuple[float, ...]:
     distinct_share = 1.0
     if plan.mirror:
         distinct_share = 0.5
-    return inverse_sample_sizes(
+    return noise_factors(
         plan.n_moved_particles,
         plan.n_pictures,
         y_p=flow_conditions.moved_y,

@@ -63,7 +63,7 @@ class TunedPictureFit:
         pictures = self.planned_fit.data.cloud(self._dequantizing_seed(step), indices)
         pictures = self._with_flow_y(pictures)
         if isinstance(pictures.y, SeparateClassIndices):
-            return replace(pictures, y=pictures.y.of_sorted_points())
+            return replace(pictures, y=pictures.y.with_class_slices())
         return pictures
 
     def load_batches(self) -> Batches:

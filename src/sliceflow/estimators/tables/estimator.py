@@ -219,18 +219,18 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
     def _saved_model(self, model: FittedTable) -> SavedTable:
         return model.saved
 
-    def _with_rows(self, saved: SavedModel, rows: TableRows | None) -> FittedTable:
+    def _restore_model(self, saved: SavedModel, rows: TableRows | None) -> FittedTable:
         assert isinstance(saved, SavedTable), "files of tables hold this"
         if rows is None:
             raise ValueError("the table has no rows")
         return saved.with_table(self._adapter().infer_table(rows))
 
-    def _store(
+    def _set_fitted(
         self,
         record: FitRecord[TableRows, FittedTable],
         particles: ParticleResult[Any] | None = None,
     ) -> None:
-        super()._store(record)
+        super()._set_fitted(record)
         names = record.model.table.names
         self.n_features_in_ = len(names)
         # Names may be tuples, of which numpy would make an array of two dimensions.

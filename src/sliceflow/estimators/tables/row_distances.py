@@ -62,14 +62,14 @@ def nearest_distances(
         else:
             max_distances.append(LEVEL_DISTANCE)
     return for_device("cpu").nearest_distance(
-        _comparable_points(table, column_indices, cell_positions),
-        _comparable_points(table, column_indices, other_positions),
+        _standardized_points(table, column_indices, cell_positions),
+        _standardized_points(table, column_indices, other_positions),
         torch.tensor(max_distances),
         exclude_self,
     )
 
 
-def _comparable_points(
+def _standardized_points(
     table: Table, column_indices: Sequence[int], cell_positions: LevelPositions
 ) -> Tensor:
     """Points (m, p) of p columns of rows (m, d), for `nearest_distances`.

@@ -59,7 +59,7 @@ class AxisSteps:
         # No model stores these maps.
         stages = [replace(stage, stores_maps=False) for stage in self.spec.stages]
         spec = replace(self.spec, stages=stages)
-        state = finished_flow.state.counted_on()
+        state = finished_flow.state.for_further_steps()
         kept_y = self.tuned.flow_conditions.kept_y
         self._simulate(spec, kept, kept_y, state, finished_flow.listeners)
 

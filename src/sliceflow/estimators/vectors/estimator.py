@@ -240,21 +240,21 @@ class SlicedWassersteinFlow(
             columns = KnownColumns.of_model(self._fitted_model())
         return checked_like_fitted(X, type(self), columns)
 
-    def _comparable_points(self, X: Any) -> Tensor:
+    def _standardized_points(self, X: Any) -> Tensor:
         rows = as_rows(X, self._validate_like_fitted)
-        return self._fitted_model().comparable_points(rows)
+        return self._fitted_model().standardized_points(rows)
 
-    def _with_rows(
+    def _restore_model(
         self, saved: SavedModel, rows: VectorRows | None
     ) -> FittedVectors | FittedLocalVectors:
         if isinstance(saved, FittedLocalVectors):
             return saved.with_rows(rows)
-        return super()._with_rows(saved, rows)
+        return super()._restore_model(saved, rows)
 
-    def _store(
+    def _set_fitted(
         self,
         record: FitRecord[VectorRows, FittedVectors | FittedLocalVectors],
         particles: ParticleResult[VectorArray] | None = None,
     ) -> None:
-        super()._store(record, particles)
+        super()._set_fitted(record, particles)
         set_feature_names(self, record.model.plan.n_columns, record.model.names)

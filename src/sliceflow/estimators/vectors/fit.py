@@ -13,7 +13,11 @@ from torch import Tensor
 from sliceflow.base.checkpoints import Checkpoints
 from sliceflow.base.distributed import across_ranks
 from sliceflow.base.flow_conditions import FlowConditions
-from sliceflow.base.flow_estimator import choose_n_particles, run_flow
+from sliceflow.base.flow_estimator import (
+    choose_n_particles,
+    run_flow,
+    until_finished,
+)
 from sliceflow.base.protocols import FitResult, ParticleResult
 from sliceflow.base.ranks import ONE_PROCESS, Communicator
 from sliceflow.base.rows import Conditions
@@ -28,7 +32,7 @@ from sliceflow.engine.flow import FlowSpec, ParticleNoise, Step, resolve_map_sha
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
-from sliceflow.engine.shrinkage import inverse_sample_sizes, shrunk_flow
+from sliceflow.engine.shrinkage import noise_factors, shrunk_flow
 from sliceflow.engine.y_encoders import ClassEncoder
 from sliceflow.errors import CopyWarning, ParameterError
 from sliceflow.estimators.vectors.axis_steps import AxisSteps
@@ -185,7 +189,8 @@ class PlannedVectorFit:
         """
         tuned = self.tune()
         running = RunningVectorFit.start(tuned)
-        with run_flow(running, listeners, self.ranks, self.checkpoints) as finished:
+        with until_finished(self.checkpoints):
+            finished = run_flow(running, listeners, self.ranks, self.checkpoints)
             kept = self.flow_conditions.kept_cloud(running.particles.x, self.ranks)
             model_steps = finished.state.model_steps
             if self.plan.options.n_axis_steps:
@@ -253,7 +258,7 @@ class RunningVectorFit:
         y = None
         if tuned.flow_conditions.moved_y is not None:
             y = tuned.flow_conditions.own_y(tuned.ranks, tuned.device)
-        return cls(tuned, _flow_spec(tuned), Cloud(x, y), particle_noise)
+        return cls(tuned, _spec_of_fit(tuned), Cloud(x, y), particle_noise)
 
     def target(self) -> DataTarget:
         """The data of the flow, which are loaded when the first step needs them."""
@@ -270,13 +275,13 @@ class RunningVectorFit:
         return self.tuned.batches(n_particles, moved_y, self.tuned.plan.batch_size)
 
 
-def _flow_spec(tuned: TunedVectorFit) -> FlowSpec:
+def _spec_of_fit(tuned: TunedVectorFit) -> FlowSpec:
     """The flow without its axis steps. Its maps are shrunk, and fitted on all ranks."""
     plan = tuned.plan
     spec = plan.flow_stage_spec(tuned.seed, tuned.device)
     if plan.options.shrinkage:
         # One for each class: the noise of its maps is proportional to it.
-        inverse_sizes = inverse_sample_sizes(
+        inverse_sizes = noise_factors(
             plan.n_moved_particles,
             plan.n_rows * plan.draws_per_row,
             y_p=tuned.flow_conditions.moved_y,

@@ -82,7 +82,7 @@ class BaseFittedVectors(ConditionsMixin):
         bytes_of_pass = 4 * min(SAMPLES_PER_PASS, n) * d * itemsize
         return n * (2 * d * itemsize + bytes_of_condition) + bytes_of_pass
 
-    def comparable_points(self, X: Any) -> Tensor:
+    def standardized_points(self, X: Any) -> Tensor:
         """The user's rows as points (d, n), in units that make columns comparable."""
         rows = np.asarray(X.detach().cpu() if isinstance(X, Tensor) else X)
         return self.scaler.transform(rows.astype(self.plan.dtype)).T

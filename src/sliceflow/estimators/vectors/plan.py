@@ -83,8 +83,8 @@ KNOTS_OF_RAREST_CLASS = 32
 MAX_SHARED_MAP_KNOTS = 4096
 
 # The transports that the names "histogram" and "auto" stand for.
-DEFAULT_HISTOGRAM = HistogramTransport()
-DEFAULT_AUTO = AutoTransport()
+DEFAULT_HISTOGRAM_TRANSPORT = HistogramTransport()
+DEFAULT_AUTO_TRANSPORT = AutoTransport()
 # Axis steps sort, because bins would blur the values of discrete columns.
 AXIS_TRANSPORT = SortedTransport()
 
@@ -331,7 +331,7 @@ def plan_vectors(
 
     frame_kind = choose_frame_kind(parameters.frame, n_columns, n_ranks)
     n_knots = int(options.n_knots)
-    if flow_conditions.sharing == "shared":
+    if flow_conditions.map_sharing == "shared":
         require_steps_that_see_y(frame_kind, parameters, rows)
         n_knots = choose_n_knots(n_knots, flow_conditions.moved_y)
     smoothing = plan_smoothing(options.smoothing, rows, flow_conditions)
@@ -339,8 +339,8 @@ def plan_vectors(
         parameters.transport,
         points_per_map(flow_conditions, rows.n_all_rows, smoothing.n_data),
         n_ranks,
-        DEFAULT_HISTOGRAM,
-        DEFAULT_AUTO,
+        DEFAULT_HISTOGRAM_TRANSPORT,
+        DEFAULT_AUTO_TRANSPORT,
     )
     return VectorPlan(
         device=str(device),
