@@ -28,6 +28,26 @@ def squares_and_crosses(n, rng):
     return pictures
 
 
+def circles_squares_and_crosses(n, rng):
+    """Pictures of one large object each, of any color and place."""
+    y, x = np.mgrid[:SIDE, :SIDE]
+    pictures = np.empty((n, SIDE, SIDE, 3), dtype=np.uint8)
+    for i in range(n):
+        pictures[i] = rng.integers(150, 256, 3)
+        radius = rng.integers(3, 5)
+        center = rng.integers(radius, SIDE - radius, 2)
+        down = np.abs(y - center[0])
+        across = np.abs(x - center[1])
+        in_box = (down <= radius) & (across <= radius)
+        is_object = [
+            down**2 + across**2 <= radius**2,
+            in_box,
+            in_box & ((down <= 1) | (across <= 1)),
+        ]
+        pictures[i][is_object[i % 3]] = rng.integers(0, 120, 3)
+    return pictures
+
+
 def plan_of_fit(monkeypatch, detections, **options):
     """The plan after a fit whose trials have these detections, and how many ran."""
     rng = np.random.default_rng(0)
@@ -93,7 +113,13 @@ def test_a_start_of_the_user_is_not_tried(monkeypatch):
 
 
 @pytest.mark.slow
-def test_pictures_of_one_object_start_as_noise(rng):
+def test_pictures_of_one_object_start_as_noise(rng, monkeypatch):
+    """A detector tells mosaics of circles, squares and crosses, but not noise.
+
+    The AUC of mosaics was .74 and .70 with two seeds, that of noise .52. So the limit
+    above which there is a second trial would decide with some seeds: here there is one.
+    """
+    monkeypatch.setattr(start_trial, "GOOD_DETECTION", 0.5)
     flow = ImageFlow(quality="draft", n_particles=200, random_state=0, device="cpu")
-    flow.fit(squares_and_crosses(400, rng))
+    flow.fit(circles_squares_and_crosses(400, rng))
     assert flow.plan_.start == "noise"
