@@ -113,12 +113,12 @@ class Page:
     def __init__(self, chromium, address, width, height, scheme):
         self._chromium = chromium
         self.address = address
-        context = chromium.send("DataTarget.createBrowserContext")["browserContextId"]
+        context = chromium.send("Target.createBrowserContext")["browserContextId"]
         target = chromium.send(
-            "DataTarget.createTarget", url="about:blank", browserContextId=context
+            "Target.createTarget", url="about:blank", browserContextId=context
         )
         attached = chromium.send(
-            "DataTarget.attachToTarget", targetId=target["targetId"], flatten=True
+            "Target.attachToTarget", targetId=target["targetId"], flatten=True
         )
         self._session = attached["sessionId"]
         self._target = target["targetId"]
@@ -282,4 +282,4 @@ class Page:
         return thrown + [entry["text"] for entry in logged if entry["level"] == "error"]
 
     def close(self):
-        self._chromium.send("DataTarget.closeTarget", targetId=self._target)
+        self._chromium.send("Target.closeTarget", targetId=self._target)
