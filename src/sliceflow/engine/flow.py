@@ -482,11 +482,25 @@ class FlowState:
 
         steps_left = step.stage.n_steps - self.step_index
         converged = self._has_converged(solution)
-        steps_planned = sum(stage.n_steps for stage in step.spec.stages)
-        steps_total = steps_planned - self.steps_skipped
+        steps_total = sum(stage.n_steps for stage in step.spec.stages)
+        steps_total -= self.steps_skipped
         if converged:
             steps_total -= steps_left
-        event = Event(
+        event = self._event(step, solution, model_step, steps_total)
+        ends_early = notify(listeners, event) or converged
+        if ends_early:
+            self.steps_skipped += steps_left
+        self.stage_is_over = ends_early or steps_left == 0
+
+    def _event(
+        self,
+        step: Step,
+        solution: TransportSolution,
+        model_step: ModelStep | None,
+        steps_total: int,
+    ) -> Event:
+        """What listeners hear of a step that was counted."""
+        return Event(
             stage_name=step.stage.name,
             stage_index=step.stage_index,
             step_index=step.step_index,
@@ -499,10 +513,6 @@ class FlowState:
             stage_steps=step.stage.n_steps,
             model_step=model_step,
         )
-        ends_early = notify(listeners, event) or converged
-        if ends_early:
-            self.steps_skipped += steps_left
-        self.stage_is_over = ends_early or steps_left == 0
 
     def _has_converged(self, solution: TransportSolution) -> bool:
         """Whether nearly all maps are the identity; False in steps without a check."""

@@ -281,7 +281,7 @@ def _spec_of_fit(tuned: TunedVectorFit) -> FlowSpec:
     spec = plan.flow_stage_spec(tuned.seed, tuned.device)
     if plan.options.shrinkage:
         # One for each class: the noise of its maps is proportional to it.
-        inverse_sizes = noise_factors(
+        factors = noise_factors(
             plan.n_moved_particles,
             plan.n_rows * plan.draws_per_row,
             y_p=tuned.flow_conditions.moved_y,
@@ -289,7 +289,7 @@ def _spec_of_fit(tuned: TunedVectorFit) -> FlowSpec:
             batch_size=plan.batch_size,
             distinct_share=1 / plan.draws_per_row,
         )
-        spec = shrunk_flow(spec, plan.options.shrinkage, inverse_sizes)
+        spec = shrunk_flow(spec, plan.options.shrinkage, factors)
     if tuned.ranks.size > 1:
         spec = across_ranks(spec, tuned.ranks)
     return spec
