@@ -48,7 +48,7 @@ def ours(particles, data, seed, kappa=0.0, **conditions):
     ]
     stages += [Stage("axis", Axis(), 2, SortedTransport(), exact_marginals=True)]
     flow = FlowSpec(stages, Seed(seed), **conditions)
-    inverse_sizes = noise_factors(
+    factors = noise_factors(
         particles.x.shape[1],
         data.x.shape[1],
         y_p=particles.y,
@@ -79,7 +79,7 @@ def ours(particles, data, seed, kappa=0.0, **conditions):
             step["offsets"] = frame.theta_y.tolist()
         case["steps"].append(step)
 
-    fitted = shrunk_flow(flow, kappa, inverse_sizes) if kappa else flow
+    fitted = shrunk_flow(flow, kappa, factors) if kappa else flow
     simulate(
         fitted,
         particles,

@@ -151,26 +151,22 @@ def test_every_class_is_shrunk_by_its_own_noise(transport, problem, strength):
     h = len(z_p)
     y_p = sorted_classes(slices_p)
     y_q = sorted_classes(slices_q)
-    inverse_sizes = noise_factors(
+    factors = noise_factors(
         len(y_p),
         len(y_q),
         y_p=y_p,
         y_q=y_q,
     )
     batch = batch_of_classes(slices_p, slices_q)
-    solution = ShrunkTransport(transport, strength, inverse_sizes).solve(
-        z_p, z_q, batch
-    )
+    solution = ShrunkTransport(transport, strength, factors).solve(z_p, z_q, batch)
     for c, points_p, points_q in each_class(slices_p, slices_q):
         if is_empty(points_p) or is_empty(points_q):
             assert not solution.dz[:, points_p].any()
             continue
         own_p = z_p[:, points_p]
         own_q = z_q[:, points_q]
-        own_inverse_sizes = noise_factors(own_p.shape[1], own_q.shape[1])
-        alone = ShrunkTransport(transport, strength, own_inverse_sizes).solve(
-            own_p, own_q
-        )
+        own_factors = noise_factors(own_p.shape[1], own_q.shape[1])
+        alone = ShrunkTransport(transport, strength, own_factors).solve(own_p, own_q)
         n_knots = alone.maps.knots.shape[1]
         rows = slice(c * h, (c + 1) * h)
         assert torch.equal(solution.maps.values[rows, :n_knots], alone.maps.values)

@@ -36,12 +36,12 @@ def normal(*shape, seed=0):
     return torch.from_numpy(np.random.default_rng(seed).normal(size=shape))
 
 
-def shrunk(transport, z_p, z_q, kappa, **inverse_sizes):
+def shrunk(transport, z_p, z_q, kappa, **factors):
     m = z_p.shape[1]
     n = z_q.shape[1]
-    return ShrunkTransport(
-        transport, kappa, noise_factors(m, n, **inverse_sizes)
-    ).solve(z_p, z_q)
+    return ShrunkTransport(transport, kappa, noise_factors(m, n, **factors)).solve(
+        z_p, z_q
+    )
 
 
 @BOTH
@@ -99,9 +99,9 @@ def test_every_class_has_its_own_noise():
     class_slices = (ClassSlices((0, 30, 330)),) * 2
     y = SeparateClassIndices(torch.tensor([0] * 30 + [1] * 300), 2)
     bins = HistogramTransport(32, batch_size=None)
-    inverse_sizes = noise_factors(330, 330, y_p=y, y_q=y)
+    factors = noise_factors(330, 330, y_p=y, y_q=y)
     table = (
-        ShrunkTransport(bins, 3.0, inverse_sizes)
+        ShrunkTransport(bins, 3.0, factors)
         .solve(p, q, batch_of_classes(*class_slices))
         .maps
     )
@@ -127,9 +127,9 @@ def test_where_classes_share_maps_their_gaps_are_no_noise():
     )
     kappa = SortedTransport().solve(z_p, z_q).cost / (within * (2 / 4000))
     assert 2 < kappa.mean() < 4  # as for one class
-    inverse_sizes = noise_factors(4000, 4000, y_p=y, y_q=y)
+    factors = noise_factors(4000, 4000, y_p=y, y_q=y)
     solution = ShrunkTransport(
-        SortedTransport(), 3.0, inverse_sizes, n_shared_classes=10
+        SortedTransport(), 3.0, factors, n_shared_classes=10
     ).solve(z_p, z_q, Batch(all_data_y=y))
     assert 0.2 < solution.active_fraction < 0.8
 

@@ -67,6 +67,20 @@ class FlowConditions:
     order: Permutation | None = None
 
     @classmethod
+    def without_y(
+        cls, n_kept: int, stores_maps: bool, kept_user_y: NDArray[Any] | None = None
+    ) -> FlowConditions:
+        """Particles of a flow that sees no y.
+
+        If the model `stores_maps`, more are moved than few kept ones: maps of few
+        particles would be poor for fresh ones.
+        """
+        n_moved = n_kept
+        if stores_maps:
+            n_moved = max(n_kept, MIN_PARTICLES)
+        return cls(n_kept, n_moved, kept_user_y=kept_user_y)
+
+    @classmethod
     def in_proportion(
         cls,
         conditions: Conditions,
@@ -96,10 +110,7 @@ class FlowConditions:
             kept_user_y = conditions.y[indices.numpy()]
         row_y = conditions.flow_y(map_sharing)
         if row_y is None:
-            n_moved = n_kept
-            if stores_maps:
-                n_moved = max(n_kept, MIN_PARTICLES)
-            return cls(n_kept, n_moved, kept_user_y=kept_user_y)
+            return cls.without_y(n_kept, stores_maps, kept_user_y)
 
         y = row_y.take(indices)
         if stores_maps:

@@ -63,7 +63,7 @@ def _proportional_counts(class_sizes: Tensor, m: int) -> Tensor:
 
 
 def _increase_to_minimum(counts: Tensor, is_present: Tensor, minimum: int) -> None:
-    """Raise the counts (C,) of classes that are present to a minimum, in place.
+    """Increase the counts (C,) of classes that are present to a minimum, in place.
 
     The largest class gives them particles, as long as it has more than the minimum.
     """

@@ -60,7 +60,7 @@ class ShrunkTransport:
     transport: Transport
     strength: float  # κ
     # 1/m + 1/n: (C,) if each class has its own maps, otherwise (1,).
-    inverse_sizes: tuple[float, ...]
+    factors: tuple[float, ...]
     n_shared_classes: int = 0  # C if C classes share the maps; 0 if none do
     sum_over_ranks: Callable[[Tensor], Tensor] = _sum_in_one_process
 
@@ -77,7 +77,7 @@ class ShrunkTransport:
         variance = None
         if self.n_shared_classes:
             variance = self._variance_within_classes(z_q, batch)
-        thresholds = tuple(self.strength * inverse for inverse in self.inverse_sizes)
+        thresholds = tuple(self.strength * factor for factor in self.factors)
         threshold = _on_device(thresholds, solution.cost.device)
         if isinstance(solution.maps, GridMaps) and solution.maps.counts is not None:
             solution, factor = _shrink_grid(
@@ -110,7 +110,7 @@ class ShrunkTransport:
 def shrunk_flow(
     spec: FlowSpec,
     strength: float,
-    inverse_sizes: tuple[float, ...],
+    factors: tuple[float, ...],
     unshrunk_stages: Collection[int] = (),
 ) -> FlowSpec:
     """The flow with shrunk maps.
@@ -124,7 +124,7 @@ def shrunk_flow(
             stages.append(stage)
         else:
             n_shared = spec.shared_condition_dim
-            shrunk = ShrunkTransport(stage.transport, strength, inverse_sizes, n_shared)
+            shrunk = ShrunkTransport(stage.transport, strength, factors, n_shared)
             stages.append(replace(stage, transport=shrunk))
     return replace(spec, stages=stages)
 
@@ -150,7 +150,7 @@ def noise_factors(
 
     Returns
     -------
-    inverse_sizes : (1,), or (C,), one for each class, if they have separate maps
+    factors : (1,), or (C,), one for each class, if they have separate maps
     """
     share_p = _share_of_batch(m, batch_size)
     share_q = _share_of_batch(n, batch_size) * distinct_share
@@ -162,7 +162,7 @@ def noise_factors(
     elif y_p is not None and y_q is not None:
         sizes_q = [_effective_size(n, point_weights(y_p=y_p, y_q=y_q))]
     return tuple(
-        _inverse_size(share_p * size_p, share_q * size_q)
+        _noise_factor(share_p * size_p, share_q * size_q)
         for size_p, size_q in zip(sizes_p, sizes_q, strict=True)
     )
 
@@ -181,7 +181,7 @@ def _share_of_batch(size: int, batch_size: int | None) -> float:
     return min(1.0, batch_size / max(1, size))
 
 
-def _inverse_size(m: float, n: float) -> float:
+def _noise_factor(m: float, n: float) -> float:
     return 1 / max(1.0, m) + 1 / max(1.0, n)
 
 

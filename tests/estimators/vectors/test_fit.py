@@ -373,9 +373,7 @@ def test_ranks_use_all_points_whatever_the_limit_of_a_step():
     assert limited.plan.nbytes == whole.plan.nbytes
     assert limited.plan.seconds == whole.plan.seconds
     (stage,) = RunningVectorFit.start(limited.tune()).spec.stages[:1]
-    assert stage.transport.inverse_sizes == (
-        1 / limited.plan.n_moved_particles + 1 / 500,
-    )
+    assert stage.transport.factors == (1 / limited.plan.n_moved_particles + 1 / 500,)
 
 
 @pytest.mark.parametrize("n_directions", [2, 5, 8])

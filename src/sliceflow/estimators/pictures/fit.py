@@ -25,7 +25,6 @@ from sliceflow.base.protocols import FitResult
 from sliceflow.base.ranks import ONE_PROCESS, Communicator
 from sliceflow.base.rows import Conditions
 from sliceflow.devices import require_memory
-from sliceflow.engine.allocation import MIN_PARTICLES
 from sliceflow.engine.events import FlowListener
 from sliceflow.engine.flow import resolve_map_sharing
 from sliceflow.engine.labels import as_array
@@ -233,8 +232,7 @@ def _flow_conditions(
     `stores_maps` is whether the fit keeps its maps, to draw samples later.
     """
     if data.conditions is None:
-        n_moved_particles = max(m, MIN_PARTICLES) if stores_maps else m
-        return FlowConditions(m, n_moved_particles)
+        return FlowConditions.without_y(m, stores_maps)
     conditions_seed = seed.child("conditions")
     return FlowConditions.in_proportion(
         data.conditions,

@@ -132,13 +132,13 @@ def _flow_spec(tuned: TunedPictureFit, is_known: Tensor | None) -> FlowSpec:
     builder = PictureFlowBuilder(
         tuned.plan, planned_fit.seed, planned_fit.data.device, is_known
     )
-    spec = builder.flow_spec(_inverse_sample_sizes(tuned))
+    spec = builder.flow_spec(_noise_factors(tuned))
     if planned_fit.ranks.size > 1:
         spec = across_ranks(spec, planned_fit.ranks)
     return spec
 
 
-def _inverse_sample_sizes(tuned: TunedPictureFit) -> tuple[float, ...]:
+def _noise_factors(tuned: TunedPictureFit) -> tuple[float, ...]:
     """Numbers, one for each class, to which the noise of maps is proportional."""
     plan = tuned.plan
     flow_conditions = tuned.planned_fit.flow_conditions
