@@ -228,7 +228,7 @@ def test_a_stage_moves_particles_in_its_own_space():
     start = particles.x.clone()
     seen = []
     model = fit(
-        dataclasses.replace(flow, stage_range=range(1)),
+        dataclasses.replace(flow, stages=flow.stages[:1]),
         particles,
         data,
         listeners=[lambda e: seen.append(e.particles.shape)],

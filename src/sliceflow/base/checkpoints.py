@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sliceflow.base.file import ModelFileError, load, save
-from sliceflow.base.protocols import RunningFit
 from sliceflow.base.ranks import Communicator, LostRankError
 from sliceflow.base.saving import SavedHistory
 from sliceflow.engine import events
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.events import FlowListener, History
 from sliceflow.engine.flow import FlowState
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
@@ -74,6 +75,26 @@ class _SavedCheckpoint:
     steps_done: Count
     steps_skipped: Count
     seconds: Annotated[float, Between()]
+
+
+@dataclass(frozen=True)
+class FlowRun:
+    """A flow of particles on this rank, while it runs and when it has ended.
+
+    Attributes
+    ----------
+    particles : those of this rank, which move
+    first_particle : the index of the first of them among those of all ranks
+    state : after the last step
+    history : of all steps, and of those that may follow
+    listeners : the history, and those of the fit
+    """
+
+    particles: Cloud
+    first_particle: int
+    state: FlowState
+    history: History
+    listeners: Sequence[FlowListener]
 
 
 class Checkpoints:
@@ -141,17 +162,12 @@ class Checkpoints:
         if ranks.max_int(int(ctrl_c.is_set())):
             raise self._interrupted_error()
 
-    def resume(
-        self,
-        state: FlowState,
-        running: RunningFit,
-        history: events.History,
-    ) -> None:
+    def resume(self, run: FlowRun) -> None:
         """Put a flow where the last checkpoint ended, if there is one."""
         if self._last is not None:
-            _restore(self._last, state, running, history)
+            _restore(self._last, run)
             self._last = None
-        self._state = state
+        self._state = run.state
         self._written_at = events.now()
 
     def discard(self) -> None:
@@ -159,12 +175,7 @@ class Checkpoints:
         if self._ranks.is_main and not self._keep:
             self._path.unlink(missing_ok=True)
 
-    def save_if_due(
-        self,
-        state: FlowState,
-        running: RunningFit,
-        history: events.History,
-    ) -> None:
+    def save_if_due(self, run: FlowRun) -> None:
         """Write a checkpoint if it is time, or if Ctrl-C was pressed: then raise.
 
         A flow calls this after every step.
@@ -176,10 +187,10 @@ class Checkpoints:
             wanted = _STOP
         action = self._ranks.max_int(wanted)  # the clocks of ranks differ
         if action == _STOP:
-            self._write(state, running, history)
+            self._write(run)
             raise self._interrupted_error()
         if action == _WRITE:
-            self._write_or_warn(state, running, history)
+            self._write_or_warn(run)
             self._written_at = events.now()
 
     def _interrupted_error(self) -> FitInterrupted:
@@ -218,28 +229,19 @@ class Checkpoints:
             raise CheckpointMismatchError(fact, hint)
         return saved
 
-    def _write_or_warn(
-        self,
-        state: FlowState,
-        running: RunningFit,
-        history: events.History,
-    ) -> None:
+    def _write_or_warn(self, run: FlowRun) -> None:
         try:
-            self._write(state, running, history)
+            self._write(run)
         except OSError as error:  # a full disk is no reason to lose the fit
             fact = f"no checkpoint could be written to {self._path} ({error})"
             message = f"{fact}; the fit continues with the last one"
             warn_user(message, RuntimeWarning)
 
-    def _write(
-        self,
-        state: FlowState,
-        running: RunningFit,
-        history: events.History,
-    ) -> None:
+    def _write(self, run: FlowRun) -> None:
         """Write a checkpoint. If the main rank cannot, all ranks raise its OSError."""
         failure = ""
-        x = self._gather(running.particles.x)
+        state = run.state
+        x = self._gather(run.particles.x)
         coordinates = None
         if state.coordinates is not None:
             coordinates = self._gather(state.coordinates)
@@ -248,7 +250,7 @@ class Checkpoints:
                 fingerprint=self._fingerprint,
                 seed=self.seed,
                 steps=tuple(state.model_steps),
-                history=SavedHistory(**history.as_columns()),
+                history=SavedHistory(**run.history.as_columns()),
                 x=x,
                 coordinates=coordinates,
                 stage_index=state.stage_index,
@@ -277,16 +279,12 @@ class Checkpoints:
         return torch.cat(parts, 1).numpy()
 
 
-def _restore(
-    saved: _SavedCheckpoint,
-    state: FlowState,
-    running: RunningFit,
-    history: events.History,
-) -> None:
+def _restore(saved: _SavedCheckpoint, run: FlowRun) -> None:
     """Take the particles, the state and the history from a checkpoint."""
-    x = running.particles.x
-    first = running.particle_noise.first
-    own = slice(first, first + x.shape[1])  # where this rank's particles are
+    x = run.particles.x
+    state = run.state
+    # Where this rank's particles are among those of all ranks.
+    own = slice(run.first_particle, run.first_particle + x.shape[1])
     x.copy_(torch.from_numpy(saved.x)[:, own])
     if saved.coordinates is not None:
         coordinates = torch.from_numpy(saved.coordinates)[:, own]
@@ -298,7 +296,7 @@ def _restore(
     state.steps_skipped = saved.steps_skipped
     state.seconds = saved.seconds
     state.model_steps = list(saved.steps)
-    history.before = saved.history.as_columns()
+    run.history.before = saved.history.as_columns()
 
 
 @contextmanager

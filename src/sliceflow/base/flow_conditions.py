@@ -48,8 +48,8 @@ class FlowConditions:
 
     Attributes
     ----------
-    n_kept : how many particles the user gets
-    n_moved : how many the flow moves: the kept ones, and more for better maps
+    n_particles : how many particles the user gets
+    n_moved_particles : how many the flow moves: the kept ones, and more for better maps
     map_sharing : who shares the maps of the flow
     kept_user_y : y of the kept particles in the user's order, as the user writes
         it; None if the user does not know any, as with clusters
@@ -58,8 +58,8 @@ class FlowConditions:
     order : from the user's order to the flow's; None if both are the same
     """
 
-    n_kept: int
-    n_moved: int
+    n_particles: int
+    n_moved_particles: int
     map_sharing: MapSharing = "unconditional"
     kept_user_y: NDArray[Any] | None = None
     row_y: FlowY | None = None
@@ -68,23 +68,26 @@ class FlowConditions:
 
     @classmethod
     def without_y(
-        cls, n_kept: int, stores_maps: bool, kept_user_y: NDArray[Any] | None = None
+        cls,
+        n_particles: int,
+        stores_maps: bool,
+        kept_user_y: NDArray[Any] | None = None,
     ) -> FlowConditions:
         """Particles of a flow that sees no y.
 
         If the model `stores_maps`, more are moved than few kept ones: maps of few
         particles would be poor for fresh ones.
         """
-        n_moved = n_kept
+        n_moved_particles = n_particles
         if stores_maps:
-            n_moved = max(n_kept, MIN_PARTICLES)
-        return cls(n_kept, n_moved, kept_user_y=kept_user_y)
+            n_moved_particles = max(n_particles, MIN_PARTICLES)
+        return cls(n_particles, n_moved_particles, kept_user_y=kept_user_y)
 
     @classmethod
     def in_proportion(
         cls,
         conditions: Conditions,
-        n_kept: int,
+        n_particles: int,
         map_sharing: MapSharing,
         seed: Seed,
         mixing_seed: Seed,
@@ -99,28 +102,30 @@ class FlowConditions:
         """
         # The plan counts all memory, but only after conditions are known.
         require_memory(
-            _BYTES_PER_CONDITION * n_kept,
+            _BYTES_PER_CONDITION * n_particles,
             torch.device("cpu"),
-            f"the conditions of n_particles={n_kept} need",
+            f"the conditions of n_particles={n_particles} need",
             "lower n_particles",
         )
-        indices = proportional_indices(conditions.encoded_y, n_kept, seed, minimum=1)
+        indices = proportional_indices(
+            conditions.encoded_y, n_particles, seed, minimum=1
+        )
         kept_user_y = None
         if not conditions.encoder.are_clusters:
             kept_user_y = conditions.y[indices.numpy()]
         row_y = conditions.flow_y(map_sharing)
         if row_y is None:
-            return cls.without_y(n_kept, stores_maps, kept_user_y)
+            return cls.without_y(n_particles, stores_maps, kept_user_y)
 
         y = row_y.take(indices)
         if stores_maps:
             y = y.concatenate(
                 y_of_added_particles(y_p=y, y_q=row_y, seed=seed.child("further"))
             )
-        order = _flow_order(y, n_kept, mixing_seed)
+        order = _flow_order(y, n_particles, mixing_seed)
         if order is not None:
             y = order.reorder_y(y)
-        return cls(n_kept, len(y), map_sharing, kept_user_y, row_y, y, order)
+        return cls(n_particles, len(y), map_sharing, kept_user_y, row_y, y, order)
 
     @property
     def kept_y(self) -> FlowY | None:
@@ -128,14 +133,14 @@ class FlowConditions:
         if self.moved_y is None:
             return None
         if self.order is None:
-            return self.moved_y.take(slice(self.n_kept))
-        return self.moved_y.take(self.order.back[: self.n_kept])
+            return self.moved_y.take(slice(self.n_particles))
+        return self.moved_y.take(self.order.back[: self.n_particles])
 
     def own_y(self, ranks: Communicator, device: torch.device) -> FlowY | None:
         """The y of this rank's particles in the flow's order; None if it ignores y."""
         if self.moved_y is None:
             return None
-        own_slice = ranks.own_shard(self.n_moved).slice
+        own_slice = ranks.own_shard(self.n_moved_particles).slice
         return self.moved_y.take(own_slice).to(device)
 
     def kept_cloud(self, x: Tensor, ranks: Communicator) -> Cloud:
@@ -143,27 +148,27 @@ class FlowConditions:
 
         x (d, n) is where the flow has moved this rank's particles, in its own order.
         """
-        own_kept = ranks.own_shard(self.n_kept)
+        own_kept = ranks.own_shard(self.n_particles)
         y = self.kept_y
         if y is not None:
             y = y.take(own_kept.slice).to(x.device)
-        if self.order is None and own_kept == ranks.own_shard(self.n_moved):
+        if self.order is None and own_kept == ranks.own_shard(self.n_moved_particles):
             return Cloud(x, y)
-        point_indices = torch.arange(self.n_moved)
+        point_indices = torch.arange(self.n_moved_particles)
         if self.order is not None:
             point_indices = self.order.back
         own_indices = point_indices[own_kept.slice].to(x.device)
         return Cloud(ranks.gather_points(x, own_indices), y)
 
 
-def _flow_order(y: FlowY, n_kept: int, mixing_seed: Seed) -> Permutation | None:
+def _flow_order(y: FlowY, n_particles: int, mixing_seed: Seed) -> Permutation | None:
     """From the user's order of particles with this y to the flow's.
 
-    The first `n_kept` are kept, and mixed with the others; without others they are in
-    random order. None if both orders are the same.
+    The first `n_particles` are kept, and mixed with the others; without others they are
+    in random order. None if both orders are the same.
     """
     mixed = None
-    if len(y) > n_kept:
+    if len(y) > n_particles:
         mixed = Permutation(mixing_seed.permutation(len(y)))
         y = mixed.reorder_y(y)
     if not isinstance(y, SeparateClassIndices):

@@ -1,8 +1,8 @@
 """`FlowEstimator`: what all flows of particles share.
 
 To follow a fit: `FlowEstimator.fit` → the adapter's `read` and `plan_fit` →
-`Estimator._run_fit` → the planned fit's `run`, which makes a `RunningFit` → `run_flow`,
-at the end of this module → `engine.flow.simulate` → the rest of `run`.
+`Estimator._run_fit` → the planned fit's `run` → `run_flow`, at the end of this module →
+`engine.flow.simulate` → the rest of `run`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sliceflow.base.checkpoints import Checkpoints
+from sliceflow.base.checkpoints import Checkpoints, FlowRun
 from sliceflow.base.estimator import (
     Estimator,
     draws_per_scored_row,
@@ -40,7 +40,6 @@ from sliceflow.base.estimator import (
 from sliceflow.base.fingerprint import fingerprint, require_same_parameters
 from sliceflow.base.prepared_fit import PreparedFit, copied_parameters
 from sliceflow.base.protocols import (
-    FinishedFlow,
     FittedFlow,
     FittedFlowT,
     FlowAdapter,
@@ -49,16 +48,22 @@ from sliceflow.base.protocols import (
     ParticleResult,
     PlannedFlowFit,
     PlanT,
-    RunningFit,
 )
 from sliceflow.base.ranks import ONE_PROCESS, Communicator
 from sliceflow.base.rows import Conditions
 from sliceflow.base.saving import FitRecord, save
 from sliceflow.engine.allocation import proportional_indices
-from sliceflow.engine.clouds import sliced_distance
+from sliceflow.engine.batches import Target
+from sliceflow.engine.clouds import Cloud, sliced_distance
 from sliceflow.engine.encoded_y import EncodedY
 from sliceflow.engine.events import Event, FlowListener, History, Listeners
-from sliceflow.engine.flow import FlowState, do_nothing, simulate
+from sliceflow.engine.flow import (
+    FlowSpec,
+    FlowState,
+    ParticleNoise,
+    do_nothing,
+    simulate,
+)
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import RandomStateLike, Seed
 from sliceflow.engine.transports import Transport, TransportName
@@ -586,32 +591,35 @@ def until_finished(checkpoints: Checkpoints | None) -> Iterator[None]:
 
 
 def run_flow(
-    running: RunningFit,
+    spec: FlowSpec,
+    particles: Cloud,
+    target: Target,
+    particle_noise: ParticleNoise,
+    *,
     listeners: Sequence[FlowListener],
     ranks: Communicator,
     checkpoints: Checkpoints | None,
-) -> FinishedFlow:
-    """Move the particles to the end of the flow.
+) -> FlowRun:
+    """Move this rank's particles to the end of the flow, in place: `simulate` in a fit.
 
     With `checkpoints`, this goes on where the last one ended, and writes more. Call it
     in a block of `until_finished`, which ends when the fit does.
     """
-    if ranks.size > 1:
-        listeners = ranks.synchronized(listeners)
     state = FlowState()
     history = History()
-    all_listeners: list[FlowListener] = [history, *listeners]
+    all_listeners = [history, *ranks.synchronized(listeners)]
+    run = FlowRun(particles, particle_noise.first, state, history, all_listeners)
     after_step: Callable[[], None] = do_nothing
     if checkpoints is not None:
-        checkpoints.resume(state, running, history)
-        after_step = partial(checkpoints.save_if_due, state, running, history)
+        checkpoints.resume(run)
+        after_step = partial(checkpoints.save_if_due, run)
     simulate(
-        running.spec,
-        running.particles,
-        running.target(),
-        running.particle_noise,
+        spec,
+        particles,
+        target,
+        particle_noise,
         listeners=all_listeners,
         state=state,
         after_step=after_step,
     )
-    return FinishedFlow(state, history, all_listeners)
+    return run

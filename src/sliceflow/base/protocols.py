@@ -8,8 +8,8 @@ choosing them, each kind of data in its own way (docs/architecture.md, "Follow a
 But to plan a fit of pictures copies them to the device, and may divide them into
 clusters.
 
-A planned fit that moves particles puts them where its flow begins: that is a
-`RunningFit`, whose particles `base.flow_estimator.run_flow` moves.
+A planned fit that moves particles has `base.flow_estimator.run_flow` move them, which
+gives a `FlowRun`.
 
 Who does what, for each kind of data (classes need not derive from a protocol: mypy
 compares their methods):
@@ -17,7 +17,6 @@ compares their methods):
               vectors            vectors, local y         pictures
 `Adapter`     VectorAdapter      VectorAdapter            PictureAdapter
 `PlannedFit`  PlannedVectorFit   PlannedLocalVectorFit    PlannedPictureFit
-`RunningFit`  RunningVectorFit                            RunningPictureFit
 `FittedModel` FittedVectors      FittedLocalVectors       FittedPictures
 
               tables             densities by class       densities given y
@@ -59,11 +58,7 @@ if TYPE_CHECKING:
 
     from sliceflow.base.checkpoints import Checkpoints
     from sliceflow.base.rows import Conditions
-    from sliceflow.engine.batches import Target
-    from sliceflow.engine.clouds import Cloud
     from sliceflow.engine.encoded_y import EncodedY
-    from sliceflow.engine.events import FlowListener, History
-    from sliceflow.engine.flow import FlowSpec, FlowState, ParticleNoise
     from sliceflow.engine.y_encoders import ConditionEncoder
 
 
@@ -233,47 +228,6 @@ class PlannedFlowFit(
 
     def with_checkpoints(self, checkpoints: Checkpoints) -> Self:
         """The same fit, which writes checkpoints and resumes from the last one."""
-
-
-@dataclass(frozen=True)
-class FinishedFlow:
-    """Where a flow has ended, and who hears of steps that may follow.
-
-    Attributes
-    ----------
-    state : after the last step
-    history : of all steps, and of those that follow
-    listeners : the history, and those of the fit
-    """
-
-    state: FlowState
-    history: History
-    listeners: Sequence[FlowListener]
-
-
-class RunningFit(Protocol):
-    """The fit of a flow whose particles stand at their start, or are on their way.
-
-    `base.flow_estimator.run_flow` moves them.
-    """
-
-    @property
-    def spec(self) -> FlowSpec:
-        """The stages that can be interrupted and resumed."""
-
-    @property
-    def particles(self) -> Cloud:
-        """This rank's particles, which move."""
-
-    @property
-    def particle_noise(self) -> ParticleNoise:
-        """The random numbers of this rank's particles.
-
-        Its `first` is the index of the first of them among those of all ranks.
-        """
-
-    def target(self) -> Target:
-        """What the particles move onto. Its data are freed with it."""
 
 
 class Adapter(Protocol[RowsT, FittedModelT_co, EventT_co, PlanT_co]):

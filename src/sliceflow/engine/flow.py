@@ -111,7 +111,7 @@ def simulate(
         state = FlowState()
     state.started_at = now() - state.seconds
     with freeing_rotation_pools():
-        for stage_index in spec.stage_indices(state.stage_index):
+        for stage_index in range(state.stage_index, len(spec.stages)):
             with spec.in_subspace(stage_index, particles) as moving:
                 state.enter_stage(stage_index, spec.stages[stage_index], moving)
                 while not state.stage_is_over:
@@ -178,7 +178,7 @@ def _replay_in_order(
         steps_of_stage.setdefault(model_step.stage_index, []).append(model_step)
     snapshots = []
     steps_done = 0
-    for stage_index in spec.stage_indices():
+    for stage_index in range(len(spec.stages)):
         with spec.in_subspace(stage_index, particles) as moving:
             for model_step in steps_of_stage.get(stage_index, []):
                 step = Step(
@@ -242,9 +242,8 @@ class FlowSpec:
     entropy: float = 0.0
     # Bytes for projections; particles that need more are moved in chunks.
     max_projection_bytes: int = PROJECTION_BYTES
-    # The stages that run; None is all. The others belong to the same fit, so that
-    # events count their steps.
-    stage_range: range | None = None
+    # Steps of the same fit that another flow does afterwards: events count them, too.
+    n_later_steps: int = 0
 
     @property
     def map_sharing(self) -> MapSharing:
@@ -257,13 +256,6 @@ class FlowSpec:
         if self.map_sharing == "shared":
             return self.condition_dim
         return 0
-
-    def stage_indices(self, first: int = 0) -> range:
-        """The stages that run; those before `first` have run already."""
-        stage_range = self.stage_range
-        if stage_range is None:
-            stage_range = range(len(self.stages))
-        return range(max(first, stage_range.start), stage_range.stop)
 
     @contextmanager
     def in_subspace(self, stage_index: int, particles: Cloud) -> Iterator[Cloud]:
@@ -429,17 +421,6 @@ class FlowState:
     resumed_coordinates: Tensor | None = None
     started_at: float = 0.0  # the time `now()` would have been at 0 seconds
 
-    def for_further_steps(self) -> FlowState:
-        """A state for further steps, which are counted on; without the model's steps.
-
-        They belong to another flow, which begins at its own first stage.
-        """
-        return FlowState(
-            steps_done=self.steps_done,
-            steps_skipped=self.steps_skipped,
-            seconds=self.seconds,
-        )
-
     def enter_stage(self, stage_index: int, stage: Stage, moving: Cloud) -> None:
         """Begin a stage, or resume it: then set the particles to where they were.
 
@@ -482,8 +463,8 @@ class FlowState:
 
         steps_left = step.stage.n_steps - self.step_index
         converged = self._has_converged(solution)
-        steps_total = sum(stage.n_steps for stage in step.spec.stages)
-        steps_total -= self.steps_skipped
+        steps_of_stages = sum(stage.n_steps for stage in step.spec.stages)
+        steps_total = steps_of_stages + step.spec.n_later_steps - self.steps_skipped
         if converged:
             steps_total -= steps_left
         event = self._event(step, solution, model_step, steps_total)

@@ -82,7 +82,7 @@ def test_a_coarse_stage_leaves_finer_detail_alone_and_the_last_one_clips():
     start = particles.x.clone()
     subspace = PyramidSubspace(1, 6, 6, 2, 2)
     simulate(
-        dataclasses.replace(flow, stage_range=range(1)),
+        dataclasses.replace(flow, stages=flow.stages[:1]),
         particles,
         DataTarget.from_cloud(data),
         ParticleNoise(Seed(0)),

@@ -18,7 +18,6 @@ from sliceflow import SlicedWassersteinFlow, VectorOptions, frames, metrics, tra
 from sliceflow.base.flow_conditions import FlowConditions
 from sliceflow.base.ranks import Communicator, Shard
 from sliceflow.engine.random import Seed
-from sliceflow.estimators.vectors.fit import RunningVectorFit
 
 ROWS = VectorOptions(smoothing=0)
 QUICK = dict(n_particles=64, n_steps=5, random_state=0, device="cpu")
@@ -205,7 +204,7 @@ def test_particle_conditions_have_the_datas_proportions(labels, m, sharing, seed
     assert np.array_equal(rows.y_encoder.decode(kept_y), particles.kept_user_y)
     moved_y = particles.moved_y
     assert len(moved_y) >= 1990  # enough for a model, but for rounding
-    assert len(moved_y) == particles.n_moved
+    assert len(moved_y) == particles.n_moved_particles
     if sharing == "separate":
         for c, points in enumerate(moved_y.class_slices.slices):
             assert (moved_y.values[points] == c).all()
@@ -224,9 +223,9 @@ def test_a_flow_that_ignores_y_does_not_see_it():
     planned_fit = (
         vectors(amplifier=0).prepare(np.arange(24.0).reshape(12, 2), labels).planned_fit
     )
-    tuned = planned_fit.tune()
-    assert tuned.flow_conditions.row_y is None
-    assert tuned.data_y is None
+    _, data = planned_fit.tune()
+    assert planned_fit.flow_conditions.row_y is None
+    assert data.y is None
     assert planned_fit.flow_conditions.moved_y is None
 
 
@@ -372,7 +371,8 @@ def test_ranks_use_all_points_whatever_the_limit_of_a_step():
     limited, whole = planned_fits
     assert limited.plan.nbytes == whole.plan.nbytes
     assert limited.plan.seconds == whole.plan.seconds
-    (stage,) = RunningVectorFit.start(limited.tune()).spec.stages[:1]
+    fit, _ = limited.tune()
+    (stage,) = fit.flow_spec().stages
     assert stage.transport.factors == (1 / limited.plan.n_moved_particles + 1 / 500,)
 
 

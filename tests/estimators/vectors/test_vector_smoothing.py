@@ -201,15 +201,16 @@ def test_ranks_share_the_draws_of_all_rows():
     """Each rank has the draws of its rows, with neighbors and scale of all rows."""
     x, y = moons(100)
     flow = smoothed(m=300, n_steps=2)
-    whole = flow.prepare(x, y).planned_fit.tune()
-    rows = whole.rows
+    fit, whole = flow.prepare(x, y).planned_fit.tune()
+    rows = fit.rows
     clouds = []
     for shard in (Shard(0, 30, 100), Shard(30, 70, 100)):
         in_shard = dataclasses.replace(rows, X=rows.X[shard.slice], rank_shard=shard)
-        part = dataclasses.replace(whole, rows=in_shard)
+        of_shard = dataclasses.replace(fit, rows=in_shard)
+        part = dataclasses.replace(whole, shard=of_shard.data_shard)
         clouds.append(part.flow_cloud())
     of_all = whole.flow_cloud()
-    draws_per_row = whole.plan.draws_per_row
+    draws_per_row = fit.plan.draws_per_row
     assert [cloud.x.shape[1] for cloud in clouds] == [
         30 * draws_per_row,
         70 * draws_per_row,

@@ -1,9 +1,8 @@
 """The fit of pictures: read them, plan their fit, choose its start, and run it.
 
 `PictureAdapter` reads the user's pictures and plans their fit: a `PlannedPictureFit`.
-Its `tune` chooses where particles start, and gives a `TunedPictureFit` (`tuned.py`),
-which loads the pictures that particles move onto. That runs as `RunningPictureFit`
-(`running.py`), which holds the particles and the flow, for `engine.flow.simulate`.
+Its `tune` chooses where particles start, and its `run` moves them onto the pictures
+that `TrainingPictures` loads for every stage.
 """
 
 from __future__ import annotations
@@ -16,25 +15,37 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from sliceflow.arrays import Mask
-from sliceflow.base.checkpoints import Checkpoints
+from sliceflow.base.checkpoints import Checkpoints, FlowRun
+from sliceflow.base.distributed import across_ranks
 from sliceflow.base.flow_conditions import FlowConditions
 from sliceflow.base.flow_estimator import run_flow, until_finished
-from sliceflow.base.protocols import FitResult
-from sliceflow.base.ranks import ONE_PROCESS, Communicator
+from sliceflow.base.protocols import FitResult, ParticleResult
+from sliceflow.base.ranks import ONE_PROCESS, Communicator, Shard
 from sliceflow.base.rows import Conditions
 from sliceflow.devices import require_memory
+from sliceflow.engine.allocation import even_indices
+from sliceflow.engine.clouds import Cloud
+from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.events import FlowListener
-from sliceflow.engine.flow import resolve_map_sharing
+from sliceflow.engine.flow import FlowSpec, ParticleNoise, resolve_map_sharing
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import Seed
-from sliceflow.errors import DataError, DataWarning, warn_user
+from sliceflow.engine.shrinkage import noise_factors
+from sliceflow.errors import CopyWarning, DataError, DataWarning, warn_user
 from sliceflow.estimators.pictures import choices, costs
 from sliceflow.estimators.pictures.batching import choose_batch_size
 from sliceflow.estimators.pictures.fitted import FittedPictures
+from sliceflow.estimators.pictures.flow_builder import PictureFlowBuilder
 from sliceflow.estimators.pictures.known_parts import as_known
 from sliceflow.estimators.pictures.layout import Layout
+from sliceflow.estimators.pictures.mosaics import (
+    build_mosaics,
+    initial_points,
+    stored_pictures,
+)
 from sliceflow.estimators.pictures.parameters import PictureParameters
 from sliceflow.estimators.pictures.plan import (
     PicturePlan,
@@ -42,9 +53,9 @@ from sliceflow.estimators.pictures.plan import (
     plan_pictures,
 )
 from sliceflow.estimators.pictures.rows import PictureData, PictureRows
-from sliceflow.estimators.pictures.running import RunningPictureFit
 from sliceflow.estimators.pictures.start_trial import needs_trial, noise_is_better
-from sliceflow.estimators.pictures.tuned import TunedPictureFit
+from sliceflow.estimators.pictures.training_pictures import TrainingPictures
+from sliceflow.metrics.copying import evidence_of_copying
 
 # If all integer pixels are in the lowest quarter of the possible values, the user has
 # probably forgotten `n_pixel_values`.
@@ -155,13 +166,26 @@ class PlannedPictureFit:
 
         The flow goes on where a checkpoint ended, if there is one.
         """
-        running = RunningPictureFit.start(self.tune())
-        with until_finished(self.checkpoints):
-            finished = run_flow(running, listeners, self.ranks, self.checkpoints)
-            return running.result(finished)
+        fit = self.tune()
+        mosaic_pixels = None
+        if fit.plan.mosaic_size:
+            mosaic_pixels = stored_pictures(fit.data, fit.ranks)
+        particle_noise = fit.particle_noise()
+        particles = fit.initial_particles(mosaic_pixels, particle_noise)
+        with until_finished(fit.checkpoints):
+            flow = run_flow(
+                fit.flow_spec(),
+                particles,
+                TrainingPictures(fit).target(),
+                particle_noise,
+                listeners=listeners,
+                ranks=fit.ranks,
+                checkpoints=fit.checkpoints,
+            )
+            return _fit_result(fit, mosaic_pixels, flow)
 
-    def tune(self) -> TunedPictureFit:
-        """Choose by trials where particles start, if the plan leaves that open.
+    def tune(self) -> PlannedPictureFit:
+        """This fit, with the choice by trials of where particles start.
 
         They start as noise if that is much better than the mosaics of the plan. All
         other settings are those of the plan. This is the first thing that a fit does.
@@ -170,7 +194,77 @@ class PlannedPictureFit:
         if needs_trial(plan) and noise_is_better(self, self._fit_on_trial):
             plan = plan_noise_start(plan, self.parameters)
             _require_memory(plan, self.data, self.ranks)
-        return TunedPictureFit(self, plan)
+        return replace(self, plan=plan)
+
+    def particle_noise(self) -> ParticleNoise:
+        """The random numbers of this rank's particles."""
+        shard = self.ranks.own_shard(self.plan.n_moved_particles)
+        return ParticleNoise(self.seed.child("particles"), shard.first)
+
+    def initial_particles(
+        self, mosaic_pixels: Tensor | None, particle_noise: ParticleNoise
+    ) -> Cloud:
+        """This rank's particles where the flow begins, with the pixels that are known.
+
+        `mosaic_pixels` (n, c, h, w) are the pictures of which mosaics are made. Without
+        them, particles start as noise.
+        """
+        data = self.data
+        shard = self.ranks.own_shard(self.plan.n_moved_particles)
+        y = self.flow_conditions.own_y(self.ranks, data.device)
+        assert y is None or isinstance(y, ClassIndices), "pictures have labels"
+        mosaics = build_mosaics(self.plan, mosaic_pixels, data.label_y, data.device)
+        x = initial_points(
+            self.plan, mosaics, shard.count, y, particle_noise, data.device
+        )
+        is_known = self._is_known()
+        if is_known is not None:
+            x = torch.where(is_known, self._encode_to_complete(shard), x)
+        return Cloud(x, y)
+
+    def flow_spec(self) -> FlowSpec:
+        """The flow of the fit: its maps are shrunk, and fitted on all ranks."""
+        plan = self.plan
+        # Mirror images are no new pictures.
+        distinct_share = 0.5 if plan.mirror else 1.0
+        # One for each class: the noise of its maps is proportional to it.
+        factors = noise_factors(
+            plan.n_moved_particles,
+            plan.n_pictures,
+            y_p=self.flow_conditions.moved_y,
+            y_q=self.flow_conditions.row_y,
+            batch_size=plan.batch_size,
+            distinct_share=distinct_share,
+        )
+        device = self.data.device
+        builder = PictureFlowBuilder(plan, self.seed, device, self._is_known())
+        return across_ranks(builder.flow_spec(factors), self.ranks)
+
+    def _is_known(self) -> Tensor | None:
+        """Which values (d, 1) of a picture are known; None if none is."""
+        return self.data.layout.repeat_for_channels(self.known, self.data.device)
+
+    def _encode_to_complete(self, shard: Shard) -> Tensor:
+        """The values (d, n) of the pictures that this rank's particles complete.
+
+        Their known pixels do not move. Kept particles use each picture equally often,
+        and so do the others.
+        """
+        data = self.data
+        n_particles = self.plan.n_particles
+        seed = self.seed.child("conditions")
+        pictures_of_kept = even_indices(data.n_all, n_particles, seed)
+        pictures_of_others = even_indices(
+            data.n_all, shard.total - n_particles, seed.child("further")
+        )
+        indices = torch.cat((pictures_of_kept, pictures_of_others))[shard.slice]
+        pixel_points = data.gather_pictures(indices.to(data.device), self.ranks)
+        return data.layout.encode(
+            pixel_points,
+            self.seed.child("observed"),
+            n_total=shard.total,
+            index_slices=[shard.slice],
+        )
 
     def _fit_on_trial(
         self, train: PictureRows, parameters: PictureParameters, seed: Seed
@@ -183,6 +277,56 @@ class PlannedPictureFit:
         result = adapter.plan_fit(train, seed).run(())
         assert result.particles is not None, "the fit of a flow gives its particles"
         return train.layout.read(result.particles.X)
+
+
+def _fit_result(
+    fit: PlannedPictureFit, mosaic_pixels: Tensor | None, flow: FlowRun
+) -> FitResult[FittedPictures]:
+    """Assemble the model, and this rank's part of the kept particles."""
+    flow_conditions = fit.flow_conditions
+    steps = flow.state.model_steps
+    model = FittedPictures(
+        plan=fit.plan,
+        seed=fit.seed,
+        steps=tuple(step.without_identity_maps() for step in steps),
+        conditions=fit.data.conditions,
+        known=fit.known,
+        mosaic_pixels=mosaic_pixels,
+        device=fit.data.device,
+    )
+    x = flow_conditions.kept_cloud(flow.particles.x, fit.ranks).x
+    y = flow_conditions.kept_user_y
+    if y is not None:
+        y = y[fit.ranks.own_shard(flow_conditions.n_particles).slice]
+    return FitResult(
+        model,
+        flow.history.as_columns(),
+        _copy_warning(fit, x),
+        ParticleResult(fit.data.layout.decode(x), y),
+    )
+
+
+def _copy_warning(fit: PlannedPictureFit, x: Tensor) -> CopyWarning | None:
+    """A warning if the particles x (d, n) copy pictures, else None.
+
+    Two kinds of fits are not checked. On several ranks, none has all pictures. And
+    particles with known pixels copy these.
+    """
+    if fit.ranks.size > 1 or fit.known is not None:
+        return None
+    pixel_points = fit.data.pixel_points
+    layout = replace(fit.data.layout, tensor=False)
+    particles = np.asarray(layout.decode(x)).reshape(x.shape[1], -1)
+    n = pixel_points.shape[1]
+    pixels = pixel_points.view(*layout.shape, n)
+    rows = pixels.permute(3, 1, 2, 0).reshape(n, -1)
+    evidence = evidence_of_copying([(rows, particles)], fit.plan.device)
+    if not evidence:
+        return None
+    return CopyWarning(
+        f"the particles copy rows of X ({evidence}); more shrinkage than "
+        f"{fit.plan.shrinkage:.2g} (ImageOptions), or a lower quality, help"
+    )
 
 
 def _warn_if_dark(pixels: NDArray[Any], n_pixel_values: int) -> None:

@@ -35,7 +35,7 @@ from sliceflow.estimators.pictures.layout import Layout, PictureArray
 from sliceflow.estimators.pictures.mosaics import (
     Mosaics,
     build_mosaics,
-    initial_particles,
+    initial_points,
     stored_layout,
 )
 from sliceflow.estimators.pictures.plan import PicturePlan
@@ -241,7 +241,7 @@ class FittedPictures(ConditionsMixin):
         if y is not None:
             assert isinstance(y, ClassIndices), "pictures have labels"
             part_y = y.take(part).to(self.device)
-        x = initial_particles(
+        x = initial_points(
             self.plan, self.mosaics, count, part_y, particle_noise, self.device
         )
         return Cloud(x, part_y)

@@ -272,7 +272,7 @@ def build_mosaics(
     )
 
 
-def initial_particles(
+def initial_points(
     plan: PicturePlan,
     mosaics: Mosaics | None,
     count: int,

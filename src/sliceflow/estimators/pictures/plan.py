@@ -234,7 +234,7 @@ def plan_pictures(
         ranks.size,
     )
     n_knots = choices.choose_n_picture_knots(
-        options.n_knots, flow_conditions.n_kept, sharing, n_classes
+        options.n_knots, flow_conditions.n_particles, sharing, n_classes
     )
     n_distinct_per_map = _n_distinct_per_map(n, data.mirrored, sharing, n_classes)
     shrinkage = choices.choose_shrinkage(
@@ -247,8 +247,8 @@ def plan_pictures(
         n_pictures=n,
         layout=layout,
         mirror=data.mirrored,
-        n_particles=flow_conditions.n_kept,
-        n_moved_particles=flow_conditions.n_moved,
+        n_particles=flow_conditions.n_particles,
+        n_moved_particles=flow_conditions.n_moved_particles,
         condition_kind=_condition_kind(data, has_known),
         n_classes=n_classes,
         amplifier=amplifier,
@@ -292,8 +292,8 @@ def _n_points(n: int, flow_conditions: FlowConditions, sharing: MapSharing) -> i
     if sharing == "separate":
         # Without particles that are added for the maps: `choose_amplifier` has decided
         # for separate maps by the same number.
-        return n + flow_conditions.n_kept
-    return n + flow_conditions.n_moved
+        return n + flow_conditions.n_particles
+    return n + flow_conditions.n_moved_particles
 
 
 def _n_distinct_per_map(

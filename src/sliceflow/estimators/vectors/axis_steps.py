@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from sliceflow.base.checkpoints import FlowRun
 from sliceflow.base.distributed import across_ranks
-from sliceflow.base.protocols import FinishedFlow
 from sliceflow.engine.allocation import proportional_indices, y_of_added_particles
 from sliceflow.engine.batches import DataTarget
 from sliceflow.engine.clouds import Cloud
@@ -29,49 +29,53 @@ from sliceflow.engine.flow import FlowSpec, FlowState, ParticleNoise, replay, si
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.estimators.vectors.plan import AXIS_TRANSPORT, VectorPlan
-from sliceflow.estimators.vectors.tuned import TunedVectorFit
 from sliceflow.estimators.vectors.units import as_cloud
+
+if TYPE_CHECKING:
+    from sliceflow.estimators.vectors.fit import PlannedVectorFit
 
 
 @dataclass(frozen=True)
 class AxisSteps:
-    """The axis steps of a fit, and this rank's data as they see them."""
+    """The axis steps of a fit, which are the last stage of its flow."""
 
-    tuned: TunedVectorFit
-    spec: FlowSpec  # the axis steps alone
-    data_cloud: Cloud
+    fit: PlannedVectorFit
+    data_cloud: Cloud  # this rank's data, as `TrainingVectors.axis_cloud` gives them
 
-    @classmethod
-    def for_fit(cls, tuned: TunedVectorFit) -> AxisSteps:
-        """The axis steps of a fit, on all ranks. Their data are drawn here."""
-        spec = tuned.plan.axis_stage_spec(tuned.seed, tuned.device)
-        return cls(tuned, across_ranks(spec, tuned.ranks), tuned.axis_cloud())
-
-    def move_kept_particles(self, kept: Cloud, finished_flow: FinishedFlow) -> None:
+    def move_kept_particles(self, kept: Cloud, flow: FlowRun) -> None:
         """Move the kept particles, in place, by axis steps that are fitted to them.
 
         Parameters
         ----------
         kept : the kept particles of this rank, in the user's order
-        finished_flow : where the flow ended: steps and seconds are counted on, and its
+        flow : what has moved them so far: steps and seconds are counted on, and its
             listeners are called after each of these steps
         """
+        spec = self._spec()
         # No model stores these maps.
-        stages = [replace(stage, stores_maps=False) for stage in self.spec.stages]
-        spec = replace(self.spec, stages=stages)
-        state = finished_flow.state.for_further_steps()
-        kept_y = self.tuned.flow_conditions.kept_y
-        self._simulate(spec, kept, kept_y, state, finished_flow.listeners)
+        stages = [replace(stage, stores_maps=False) for stage in spec.stages]
+        spec = replace(spec, stages=stages)
+        state = replace(flow.state, model_steps=[])
+        kept_y = self.fit.flow_conditions.kept_y
+        self._simulate(spec, kept, kept_y, state, flow.listeners)
 
-    def extend_model(self, flow_steps: Sequence[ModelStep]) -> list[ModelStep]:
-        """Fit axis steps to fresh particles, which the model's steps have moved.
+    def extend_model(self, flow: FlowRun) -> list[ModelStep]:
+        """Fit axis steps to fresh particles, which the flow's model has moved.
 
-        Returns these steps, and then the axis steps.
+        Returns the steps of that model, and then the axis steps.
         """
-        fresh, fresh_y = _fresh_particles(self.tuned, flow_steps)
-        state = FlowState(model_steps=list(flow_steps))
-        self._simulate(self.spec, fresh, fresh_y, state, listeners=())
+        fresh, fresh_y = _fresh_particles(self.fit, flow.state.model_steps)
+        state = FlowState(
+            stage_index=flow.state.stage_index,
+            model_steps=list(flow.state.model_steps),
+        )
+        self._simulate(self._spec(), fresh, fresh_y, state, listeners=())
         return state.model_steps
+
+    def _spec(self) -> FlowSpec:
+        """The whole flow, on all ranks: a state says that only axis steps are left."""
+        spec = self.fit.plan.flow_spec(self.fit.seed, self.fit.device)
+        return across_ranks(spec, self.fit.ranks)
 
     def _simulate(
         self,
@@ -87,7 +91,7 @@ class AxisSteps:
         the particles are sorted by class for the steps, and put back after the last.
         """
         n_particles = particles.x.shape[1]
-        batches = self.tuned.batches(n_particles, y_p, AXIS_TRANSPORT.batch_size)
+        batches = self.fit.batches(n_particles, y_p, AXIS_TRANSPORT.batch_size)
         target = DataTarget.from_cloud(self.data_cloud, batches)
         if isinstance(y_p, SeparateClassIndices):
             # One process has all particles: several have no maps of every class.
@@ -98,28 +102,28 @@ class AxisSteps:
 
 
 def _fresh_particles(
-    tuned: TunedVectorFit, flow_steps: Sequence[ModelStep]
+    fit: PlannedVectorFit, flow_steps: Sequence[ModelStep]
 ) -> tuple[Cloud, FlowY | None]:
     """Draw fresh particles of this rank, and move them by the steps of a model.
 
     The second result is the y of those of all ranks.
     """
-    plan = tuned.plan
-    seed = tuned.seed.child("fresh")
+    plan = fit.plan
+    seed = fit.seed.child("fresh")
     n_fresh_particles = plan.n_fresh_particles
     y = None
-    if tuned.flow_conditions.row_y is not None:
-        y = _fresh_y(plan, tuned.flow_conditions.row_y, seed)
+    if fit.flow_conditions.row_y is not None:
+        y = _fresh_y(plan, fit.flow_conditions.row_y, seed)
         n_fresh_particles = len(y)
-    shard = tuned.ranks.own_shard(n_fresh_particles)
+    shard = fit.ranks.own_shard(n_fresh_particles)
     own_y = None
     if y is not None:
         own_y = y.take(shard.slice)
     starts = seed.child("start")
     rows = sobol_normal(shard.first, shard.count, plan.n_columns, starts)
-    fresh = as_cloud(rows.to(plan.torch_dtype), own_y, tuned.device)
+    fresh = as_cloud(rows.to(plan.torch_dtype), own_y, fit.device)
     particle_noise = ParticleNoise(seed.child("particles"), shard.first)
-    spec = plan.flow_stage_spec(tuned.seed, tuned.device)
+    spec = plan.spec_before_axis_steps(fit.seed, fit.device)
     replay(spec, flow_steps, fresh, particle_noise)
     return fresh, y
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -19,16 +20,25 @@ from sliceflow.base.flow_estimator import (
     until_finished,
 )
 from sliceflow.base.protocols import FitResult, ParticleResult
-from sliceflow.base.ranks import ONE_PROCESS, Communicator
+from sliceflow.base.ranks import ONE_PROCESS, Communicator, Shard
 from sliceflow.base.rows import Conditions
 from sliceflow.base.vector_rows import VectorRows, read_rows
 from sliceflow.devices import require_memory
 from sliceflow.engine.allocation import MIN_PARTICLES
-from sliceflow.engine.batches import Batches, DataTarget
+from sliceflow.engine.batches import (
+    Batches,
+    DataTarget,
+    make_batches,
+    make_weighted_batches,
+)
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.encoded_y import SeparateClassIndices, separate_classes_or_none
+from sliceflow.engine.encoded_y import (
+    FlowY,
+    SeparateClassIndices,
+    separate_classes_or_none,
+)
 from sliceflow.engine.events import FlowListener, History
-from sliceflow.engine.flow import FlowSpec, ParticleNoise, Step, resolve_map_sharing
+from sliceflow.engine.flow import FlowSpec, ParticleNoise, resolve_map_sharing
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
@@ -47,7 +57,10 @@ from sliceflow.estimators.vectors.plan import (
     uses_local_conditions,
 )
 from sliceflow.estimators.vectors.smoother import Smoother
-from sliceflow.estimators.vectors.tuned import TunedVectorFit, scalers_of_classes
+from sliceflow.estimators.vectors.training_vectors import (
+    TrainingVectors,
+    scalers_of_classes,
+)
 from sliceflow.estimators.vectors.units import ColumnScaler, transform_by_class
 from sliceflow.metrics.copying import evidence_of_copying
 
@@ -187,20 +200,29 @@ class PlannedVectorFit:
         The flow goes on where a checkpoint ended, if there is one. Its steps move
         particles along all directions, and axis steps then along each column.
         """
-        tuned = self.tune()
-        running = RunningVectorFit.start(tuned)
-        with until_finished(self.checkpoints):
-            finished = run_flow(running, listeners, self.ranks, self.checkpoints)
-            kept = self.flow_conditions.kept_cloud(running.particles.x, self.ranks)
-            model_steps = finished.state.model_steps
-            if self.plan.options.n_axis_steps:
-                axis_steps = AxisSteps.for_fit(tuned)
-                axis_steps.move_kept_particles(kept, finished)
-                model_steps = axis_steps.extend_model(model_steps)
-            return _fit_result(tuned, kept, model_steps, finished.history)
+        fit, data = self.tune()
+        particle_noise = fit.particle_noise()
+        particles = fit.initial_particles(particle_noise)
+        with until_finished(fit.checkpoints):
+            flow = run_flow(
+                fit.flow_spec(),
+                particles,
+                fit.target(data),
+                particle_noise,
+                listeners=listeners,
+                ranks=fit.ranks,
+                checkpoints=fit.checkpoints,
+            )
+            kept = fit.flow_conditions.kept_cloud(particles.x, fit.ranks)
+            model_steps = flow.state.model_steps
+            if fit.plan.options.n_axis_steps:
+                axis_steps = AxisSteps(fit, data.axis_cloud())
+                axis_steps.move_kept_particles(kept, flow)
+                model_steps = axis_steps.extend_model(flow)
+            return _fit_result(fit, data, kept, model_steps, flow.history)
 
-    def tune(self) -> TunedVectorFit:
-        """Choose the bandwidth if it is "auto", and the units of the rows.
+    def tune(self) -> tuple[PlannedVectorFit, TrainingVectors]:
+        """This fit with the bandwidth chosen if it is "auto", and its data.
 
         Only the bandwidth takes a trial: `plan_vectors` has resolved all other
         settings. This is the first thing that a fit does.
@@ -223,141 +245,166 @@ class PlannedVectorFit:
                 self.ranks,
             )
             plan = replace(plan, smoothing=smoother.bandwidth)
-        return TunedVectorFit(
-            plan=plan,
-            rows=self.rows,
-            seed=self.seed,
-            ranks=self.ranks,
-            device=self.device,
-            flow_conditions=self.flow_conditions,
+        data = TrainingVectors(
             scalers_by_class=scalers_by_class,
             scaled_rows=scaled_rows,
             smoother=smoother,
+            draws_per_row=plan.draws_per_row,
+            y=self.data_y,
+            shard=self.data_shard,
+            seed=self.seed.child("smoothing"),
+            device=self.device,
         )
+        return replace(self, plan=plan), data
 
+    @cached_property
+    def data_y(self) -> FlowY | None:
+        """The y of the data of all ranks: that of each row, once for each draw."""
+        row_y = self.flow_conditions.row_y
+        if row_y is None:
+            return None
+        return row_y.repeat_each(self.plan.draws_per_row)
 
-@dataclass(frozen=True)
-class RunningVectorFit:
-    """The flow of vectors while it runs: the particles, and all that moves them."""
+    @property
+    def data_shard(self) -> Shard:
+        """Which of the data of all ranks this rank has."""
+        return self.rows.shard.repeated(self.plan.draws_per_row)
 
-    tuned: TunedVectorFit
-    spec: FlowSpec  # the flow without its axis steps
-    particles: Cloud  # of this rank
-    particle_noise: ParticleNoise
+    def particle_noise(self) -> ParticleNoise:
+        """The random numbers of this rank's particles."""
+        shard = self.ranks.own_shard(self.plan.n_moved_particles)
+        return ParticleNoise(self.seed.child("particles"), shard.first)
 
-    @classmethod
-    def start(cls, tuned: TunedVectorFit) -> RunningVectorFit:
-        """Put this rank's particles at random places, where the flow begins."""
-        plan = tuned.plan
-        shard = tuned.ranks.own_shard(plan.n_moved_particles)
-        particle_noise = ParticleNoise(tuned.seed.child("particles"), shard.first)
-        x = torch.empty(
-            plan.n_columns, shard.count, dtype=plan.torch_dtype, device=tuned.device
-        )
+    def initial_particles(self, particle_noise: ParticleNoise) -> Cloud:
+        """This rank's particles at random places, where the flow begins."""
+        plan = self.plan
+        n = self.ranks.own_shard(plan.n_moved_particles).count
+        x = torch.empty(plan.n_columns, n, dtype=plan.torch_dtype, device=self.device)
         particle_noise.fill(x, "start")
         y = None
-        if tuned.flow_conditions.moved_y is not None:
-            y = tuned.flow_conditions.own_y(tuned.ranks, tuned.device)
-        return cls(tuned, _spec_of_fit(tuned), Cloud(x, y), particle_noise)
+        if self.flow_conditions.moved_y is not None:
+            y = self.flow_conditions.own_y(self.ranks, self.device)
+        return Cloud(x, y)
 
-    def target(self) -> DataTarget:
-        """The data of the flow, which are loaded when the first step needs them."""
-        return DataTarget(self._load_data, self._load_batches)
+    def flow_spec(self) -> FlowSpec:
+        """The flow before the axis steps: maps are shrunk, and fitted on all ranks."""
+        plan = self.plan
+        spec = plan.spec_before_axis_steps(self.seed, self.device)
+        if plan.options.shrinkage:
+            # One for each class: the noise of its maps is proportional to it.
+            factors = noise_factors(
+                plan.n_moved_particles,
+                plan.n_rows * plan.draws_per_row,
+                y_p=self.flow_conditions.moved_y,
+                y_q=self.data_y,
+                batch_size=plan.batch_size,
+                distinct_share=1 / plan.draws_per_row,
+            )
+            spec = shrunk_flow(spec, plan.options.shrinkage, factors)
+        if self.ranks.size > 1:
+            spec = across_ranks(spec, self.ranks)
+        return spec
 
-    def _load_data(self, step: Step) -> Cloud:
-        """What the particles move onto before the axis steps: the same in each step."""
-        return self.tuned.flow_cloud()
-
-    def _load_batches(self) -> Batches:
-        """Which particles and data each step is fitted to."""
-        moved_y = self.tuned.flow_conditions.moved_y
-        n_particles = self.particles.x.shape[1]
-        return self.tuned.batches(n_particles, moved_y, self.tuned.plan.batch_size)
-
-
-def _spec_of_fit(tuned: TunedVectorFit) -> FlowSpec:
-    """The flow without its axis steps. Its maps are shrunk, and fitted on all ranks."""
-    plan = tuned.plan
-    spec = plan.flow_stage_spec(tuned.seed, tuned.device)
-    if plan.options.shrinkage:
-        # One for each class: the noise of its maps is proportional to it.
-        factors = noise_factors(
-            plan.n_moved_particles,
-            plan.n_rows * plan.draws_per_row,
-            y_p=tuned.flow_conditions.moved_y,
-            y_q=tuned.data_y,
-            batch_size=plan.batch_size,
-            distinct_share=1 / plan.draws_per_row,
+    def target(self, data: TrainingVectors) -> DataTarget:
+        """What the particles move onto: rows are drawn when the first step begins."""
+        shard = self.ranks.own_shard(self.plan.n_moved_particles)
+        moved_y = self.flow_conditions.moved_y
+        return DataTarget(
+            lambda step: data.flow_cloud(),
+            lambda: self.batches(shard.count, moved_y, self.plan.batch_size),
         )
-        spec = shrunk_flow(spec, plan.options.shrinkage, factors)
-    if tuned.ranks.size > 1:
-        spec = across_ranks(spec, tuned.ranks)
-    return spec
+
+    def batches(self, m: int, y_p: FlowY | None, batch_size: int | None) -> Batches:
+        """Divide m particles and the data into batches for the steps of a stage.
+
+        `y_p` is the y of the particles of all ranks, in the order in which they move;
+        if every class has maps of its own, in any order. A step takes at most
+        `batch_size`.
+        """
+        y_q = self.data_y
+        if self.ranks.size > 1:
+            if y_p is None or y_q is None:
+                return Batches()
+            own_data = self.data_shard.slice
+            return make_weighted_batches(own_data, self.device, y_p=y_p, y_q=y_q)
+        return make_batches(
+            m,
+            self.plan.n_rows * self.plan.draws_per_row,
+            batch_size,
+            self.seed.child("flow", "batches"),
+            self.device,
+            y_p=y_p,
+            y_q=y_q,
+        )
 
 
 def _fit_result(
-    tuned: TunedVectorFit,
+    fit: PlannedVectorFit,
+    data: TrainingVectors,
     kept: Cloud,
     model_steps: Sequence[ModelStep],
     history: History,
 ) -> FitResult[FittedVectors]:
     """Assemble the model, and this rank's part of the kept particles."""
-    flow_conditions = tuned.flow_conditions
-    own_slice = tuned.ranks.own_shard(flow_conditions.n_kept).slice
+    flow_conditions = fit.flow_conditions
+    own_slice = fit.ranks.own_shard(flow_conditions.n_particles).slice
     own_y = None
     if flow_conditions.kept_y is not None:
         own_y = flow_conditions.kept_y.take(own_slice)
-    model = _fitted_vectors(tuned, model_steps)
+    model = _fitted_vectors(fit, data.scalers_by_class, model_steps)
     X = model.in_users_form(model.rows_in_users_units(kept.x, own_y))
     y = flow_conditions.kept_user_y
     if y is not None:
         y = y[own_slice]
-    return FitResult(
-        model, history.as_columns(), _copy_warning(tuned, kept.x), ParticleResult(X, y)
-    )
+    warning = _copy_warning(fit, data.scaled_rows, kept.x)
+    return FitResult(model, history.as_columns(), warning, ParticleResult(X, y))
 
 
 def _fitted_vectors(
-    tuned: TunedVectorFit, model_steps: Sequence[ModelStep]
+    fit: PlannedVectorFit,
+    scalers_by_class: tuple[ColumnScaler, ...],
+    model_steps: Sequence[ModelStep],
 ) -> FittedVectors:
     """Make the fitted model of its steps."""
-    scaler = tuned.scalers_by_class[0]
+    scaler = scalers_by_class[0]
     class_scalers: tuple[ColumnScaler, ...] = ()
-    if tuned.plan.n_separate_classes:
-        scaler = ColumnScaler.from_data(tuned.rows.X, tuned.plan.standardize)
-        class_scalers = tuned.scalers_by_class
+    if fit.plan.n_separate_classes:
+        scaler = ColumnScaler.from_data(fit.rows.X, fit.plan.standardize)
+        class_scalers = scalers_by_class
     return FittedVectors(
-        plan=tuned.plan,
-        seed=tuned.seed,
+        plan=fit.plan,
+        seed=fit.seed,
         scaler=scaler,
         class_scalers=class_scalers,
         steps=tuple(model_steps),
-        conditions=tuned.rows.conditions,
-        names=tuned.rows.names,
-        tensor_device=tuned.rows.tensor_device,
-        device=tuned.device,
+        conditions=fit.rows.conditions,
+        names=fit.rows.names,
+        tensor_device=fit.rows.tensor_device,
+        device=fit.device,
     )
 
 
-def _copy_warning(tuned: TunedVectorFit, x: Tensor) -> CopyWarning | None:
-    """Make a warning if the kept particles x (d, n) copy rows, else None.
+def _copy_warning(
+    fit: PlannedVectorFit, scaled_rows: Tensor, x: Tensor
+) -> CopyWarning | None:
+    """A warning if the kept particles x (d, n) copy rows (k, d), else None.
 
     On several ranks, none has all rows: they are not compared.
     """
-    if tuned.ranks.size > 1:
+    if fit.ranks.size > 1:
         return None
-    pairs = [(tuned.scaled_rows, x.T)]
-    row_y = tuned.flow_conditions.row_y
-    kept_y = tuned.flow_conditions.kept_y
+    pairs = [(scaled_rows, x.T)]
+    row_y = fit.flow_conditions.row_y
+    kept_y = fit.flow_conditions.kept_y
     if isinstance(row_y, SeparateClassIndices) and kept_y is not None:
         pairs = []
         for c in range(row_y.n_classes):
-            rows_of_class = tuned.scaled_rows[row_y.values == c]
+            rows_of_class = scaled_rows[row_y.values == c]
             is_of_class = (kept_y.values == c).to(x.device)
             pairs.append((rows_of_class, x[:, is_of_class].T))
     evidence = evidence_of_copying(pairs)
     if not evidence:
         return None
-    more = f"more smoothing than {tuned.plan.smoothing:.2g} (VectorOptions)"
+    more = f"more smoothing than {fit.plan.smoothing:.2g} (VectorOptions)"
     hint = f"{more}, or fewer n_steps, help"
     return CopyWarning(f"the particles copy rows of X ({evidence}); {hint}")

@@ -208,7 +208,7 @@ class VectorPlan(BaseVectorPlan):
         return stages
 
     def flow_spec(self, seed: Seed, device: torch.device) -> FlowSpec:
-        """The whole flow with all its stages, as samples replay it."""
+        """The whole flow, with the axis steps, as samples replay it."""
         return FlowSpec(
             self.engine_stages(),
             seed.child("flow"),
@@ -218,17 +218,13 @@ class VectorPlan(BaseVectorPlan):
             max_projection_bytes(device),
         )
 
-    def flow_stage_spec(self, seed: Seed, device: torch.device) -> FlowSpec:
-        """The flow without its axis steps."""
-        n_flow_stages = 1 if self.n_steps else 0
-        flow_stages = range(n_flow_stages)
-        return replace(self.flow_spec(seed, device), stage_range=flow_stages)
-
-    def axis_stage_spec(self, seed: Seed, device: torch.device) -> FlowSpec:
-        """The axis steps alone, of a flow that has some."""
-        n_flow_stages = 1 if self.n_steps else 0
-        axis_stage = range(n_flow_stages, n_flow_stages + 1)
-        return replace(self.flow_spec(seed, device), stage_range=axis_stage)
+    def spec_before_axis_steps(self, seed: Seed, device: torch.device) -> FlowSpec:
+        """The flow without its last stage, if that is the axis steps."""
+        spec = self.flow_spec(seed, device)
+        n_axis_steps = self.options.n_axis_steps
+        if n_axis_steps == 0:
+            return spec
+        return replace(spec, stages=spec.stages[:-1], n_later_steps=n_axis_steps)
 
     def summary(self) -> list[tuple[str, object]]:
         """Names and values to print; those with the value "" are left out."""
@@ -348,10 +344,13 @@ def plan_vectors(
         n_rows=rows.n_all_rows,
         n_columns=n_columns,
         dtype=rows.dtype,
-        n_particles=flow_conditions.n_kept,
-        n_moved_particles=flow_conditions.n_moved,
+        n_particles=flow_conditions.n_particles,
+        n_moved_particles=flow_conditions.n_moved_particles,
         n_fresh_particles=choose_n_fresh_particles(
-            flow_conditions.n_moved, frame_kind, n_columns, options.n_axis_steps
+            flow_conditions.n_moved_particles,
+            frame_kind,
+            n_columns,
+            options.n_axis_steps,
         ),
         condition_kind=condition.kind,
         condition_dim=condition.dim,
@@ -409,7 +408,7 @@ def points_per_map(flow_conditions: FlowConditions, n_rows: int, n_data: int) ->
         isinstance(row_y, SeparateClassIndices)
         and isinstance(moved_y, SeparateClassIndices)
     ):
-        return flow_conditions.n_moved + n_data
+        return flow_conditions.n_moved_particles + n_data
     sizes_p = moved_y.sizes(row_y.n_classes)
     sizes_q = row_y.sizes(row_y.n_classes)
     return int((sizes_p + n_data / n_rows * sizes_q).max())
@@ -502,7 +501,7 @@ def plan_smoothing(
     if bandwidth == 0:
         return SmoothingPlan(bandwidth, reason, draws_per_row=1, n_data=n_rows)
     # In all there are as many draws as particles.
-    n_particles = flow_conditions.n_moved
+    n_particles = flow_conditions.n_moved_particles
     draws_per_row = max(1, round(n_particles / n_rows))
     return SmoothingPlan(bandwidth, reason, draws_per_row, max(n_rows, n_particles))
 

@@ -1,8 +1,7 @@
-"""A tuned fit of pictures: all settings are chosen, also where particles start.
+"""The pictures onto which the particles of a fit move.
 
-`PlannedPictureFit.tune` makes `TunedPictureFit` of a planned fit. It loads the pictures
-onto which the particles move, dequantized anew for every stage or every step. The
-module `batching` explains how they are divided among stages or steps.
+They are dequantized anew for every stage or every step. The module `batching` explains
+how they are divided among stages or steps.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from sliceflow.engine.batches import Batches
+from sliceflow.engine.batches import Batches, DataTarget
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import SeparateClassIndices
 from sliceflow.engine.flow import Step, flow_y
@@ -23,35 +22,40 @@ from sliceflow.estimators.pictures.batching import (
     batches_of_steps,
     divide_pictures,
 )
-from sliceflow.estimators.pictures.plan import PicturePlan
 
 if TYPE_CHECKING:
     from sliceflow.estimators.pictures.fit import PlannedPictureFit
 
 
 @dataclass(frozen=True)
-class TunedPictureFit:
-    """A fit of pictures with all settings chosen. No particle has moved yet."""
+class TrainingPictures:
+    """Loads the pictures of a fit for its steps, all of them or in parts."""
 
-    planned_fit: PlannedPictureFit
-    plan: PicturePlan  # with the start that was chosen
+    fit: PlannedPictureFit  # with all settings chosen
+
+    def target(self) -> DataTarget:
+        """What the particles move onto: all pictures, or a part for each stage."""
+        every_step = self.dequantizes_every_step
+        if self.parts:
+            return DataTarget(self.load_part, reloads_every_step=every_step)
+        return DataTarget(self.load_all, self.load_batches, every_step)
 
     @property
     def dequantizes_every_step(self) -> bool:
         """Whether every step, not every stage, draws new fractions of pixel values."""
-        return self.plan.options.dequantize_every == "step"
+        return self.fit.plan.options.dequantize_every == "step"
 
     @cached_property
-    def picture_parts(self) -> list[Tensor]:
+    def parts(self) -> list[Tensor]:
         """The indices of the parts of the pictures that stages use in turn.
 
         The list is empty if every stage uses all pictures.
         """
-        return divide_pictures(self.plan, self.planned_fit.data, self._batch_seed)
+        return divide_pictures(self.fit.plan, self.fit.data, self._batch_seed)
 
     def load_all(self, step: Step) -> Cloud:
         """Encode all pictures of this rank for a step."""
-        pictures = self.planned_fit.data.cloud(self._dequantizing_seed(step))
+        pictures = self.fit.data.cloud(self._dequantizing_seed(step))
         return self._with_flow_y(pictures)
 
     def load_part(self, step: Step) -> Cloud:
@@ -59,8 +63,8 @@ class TunedPictureFit:
 
         They are sorted by class if classes have separate maps.
         """
-        indices = self.picture_parts[step.stage_index % len(self.picture_parts)]
-        pictures = self.planned_fit.data.cloud(self._dequantizing_seed(step), indices)
+        indices = self.parts[step.stage_index % len(self.parts)]
+        pictures = self.fit.data.cloud(self._dequantizing_seed(step), indices)
         pictures = self._with_flow_y(pictures)
         if isinstance(pictures.y, SeparateClassIndices):
             return replace(pictures, y=pictures.y.with_class_slices())
@@ -68,26 +72,26 @@ class TunedPictureFit:
 
     def load_batches(self) -> Batches:
         """Choose the particles and pictures that each step uses, of all there are."""
-        data = self.planned_fit.data
-        y_p = self.planned_fit.flow_conditions.moved_y
-        y_q = self.planned_fit.flow_conditions.row_y
-        if self.plan.n_ranks > 1:
+        data = self.fit.data
+        y_p = self.fit.flow_conditions.moved_y
+        y_q = self.fit.flow_conditions.row_y
+        if self.fit.plan.n_ranks > 1:
             return batches_of_all_points(data, y_p=y_p, y_q=y_q)
-        return batches_of_steps(self.plan, data, self._batch_seed, y_p=y_p, y_q=y_q)
+        return batches_of_steps(self.fit.plan, data, self._batch_seed, y_p=y_p, y_q=y_q)
 
     @property
     def _batch_seed(self) -> Seed:
-        return self.planned_fit.seed.child("batches")
+        return self.fit.seed.child("batches")
 
     def _dequantizing_seed(self, step: Step) -> Seed:
         """The seed of the fractions that a step adds to pixel values."""
-        seed = self.planned_fit.seed.child("data", step.stage_index)
+        seed = self.fit.seed.child("data", step.stage_index)
         if self.dequantizes_every_step:
             return seed.child(step.step_index)
         return seed
 
     def _with_flow_y(self, pictures: Cloud) -> Cloud:
         """The pictures with what the flow sees of their classes."""
-        condition_dim = self.planned_fit.data.condition_dim
-        y = flow_y(pictures.y, self.plan.map_sharing, condition_dim)
+        condition_dim = self.fit.data.condition_dim
+        y = flow_y(pictures.y, self.fit.plan.map_sharing, condition_dim)
         return replace(pictures, y=y)
