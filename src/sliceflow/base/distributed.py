@@ -69,15 +69,15 @@ class _Range(NamedTuple):
     @classmethod
     def of(cls, parts: Sequence[Tensor]) -> _Range:
         """The range of the rows of the parts (h, n): one part, or one of each class."""
-        kernel = kernels.for_tensor(parts[0])
+        backend = kernels.for_tensor(parts[0])
         least = []
         largest = []
         for z in parts:
             if z.shape[1]:
-                lo, hi = kernel.value_range(z)
+                lo, hi = backend.value_range(z)
             else:
                 # Ranges have the type that the kernel `value_range` returns.
-                like, _ = kernel.value_range(z.new_zeros(len(z), 1))
+                like, _ = backend.value_range(z.new_zeros(len(z), 1))
                 lo = torch.full_like(like, torch.inf)
                 hi = torch.full_like(like, -torch.inf)
             least.append(lo)
@@ -163,10 +163,10 @@ class DistributedHistogramTransport:
         self, parts: Sequence[Tensor], range_: _Range, weights: Tensor | None
     ) -> Tensor:
         """The counts (C·h, B) of this rank's values, in bins of a range."""
-        kernel = kernels.for_tensor(parts[0])
+        backend = kernels.for_tensor(parts[0])
         h = len(parts[0])
         counts = [
-            kernel.bin_counts(z, part_lo, part_hi, self.histogram.n_bins, weights)
+            backend.bin_counts(z, part_lo, part_hi, self.histogram.n_bins, weights)
             for z, part_lo, part_hi in zip(
                 parts, range_.lo.view(-1, h), range_.hi.view(-1, h), strict=True
             )

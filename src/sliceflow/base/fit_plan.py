@@ -71,31 +71,31 @@ class FitPlan(ABC):
         return 1e-9 * cost * n_values / (n_threads * self.n_ranks)
 
     def __str__(self) -> str:
-        rows = self._rows()
-        width = max(len(name) for name, _ in rows)
-        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+        lines = self._lines()
+        width = max(len(name) for name, _ in lines)
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in lines)
 
     def _repr_html_(self) -> str:
         """The table as HTML, for notebooks."""
         cells = [
             f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>"
-            for name, value in self._rows()
+            for name, value in self._lines()
         ]
         return f"<table>{''.join(cells)}</table>"
 
-    def _rows(self) -> list[tuple[str, str]]:
-        """The names and the values of the table, without those that are empty."""
+    def _lines(self) -> list[tuple[str, str]]:
+        """The lines of the table: names and values, without those that are empty."""
         device = self.device
         if self.n_ranks > 1:
             device = f"{self.n_ranks} × {self.device}"
         time = ""
         if self.seconds:
             time = f"about {format_duration(self.seconds)}"
-        rows = [
+        lines = [
             ("method", self.method),
             *self.summary(),
             ("device", device),
             ("memory", f"about {format_bytes(self.nbytes)}"),
             ("time", time),
         ]
-        return [(name, str(value)) for name, value in rows if value != ""]
+        return [(name, str(value)) for name, value in lines if value != ""]

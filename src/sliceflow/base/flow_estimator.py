@@ -218,7 +218,7 @@ class FlowEstimator(
         require_bool("keep_checkpoint", keep_checkpoint)
         planned_fit = self._plan_fit(X, y, ranks)
         ranks = planned_fit.ranks
-        if ranks.size > 1:
+        if ranks.size > 1:  # all write checkpoints, or none
             folder_given = "None" if folder is None else "a folder"
             ranks.require_equal({"checkpoint_dir": folder_given})
         if folder is not None:
@@ -293,21 +293,24 @@ class FlowEstimator(
             ranks = ONE_PROCESS
         adapter = self._adapter(ranks=ranks)
         if ranks.size > 1:
-            parameters = self.get_params(deep=False)
-            require_same_parameters(
-                ranks, type(self).__name__, parameters, adapter.device
-            )
-            if parameters["save_rows"]:
-                fact = "needs all rows in one process"
-                hint = "fit without it, or in one process"
-                raise ParameterError("save_rows", True, fact, hint)
+            self._require_same_on_all(ranks, adapter.device)
         rows = adapter.read(X, y)
         if copies_rows:
             rows = rows.copy()
-        seed = Seed.from_random_state(self.random_state)
-        if ranks.size > 1:
-            seed = ranks.broadcast(seed)
+        seed = ranks.broadcast(Seed.from_random_state(self.random_state))
         return adapter.plan_fit(rows, seed)
+
+    def _require_same_on_all(self, ranks: Communicator, device: torch.device) -> None:
+        """Raise an error unless several ranks can fit together.
+
+        They must have the same parameters, and none may have to save all rows.
+        """
+        parameters = self.get_params(deep=False)
+        require_same_parameters(ranks, type(self).__name__, parameters, device)
+        if self.save_rows:
+            fact = "needs all rows in one process"
+            hint = "fit without it, or in one process"
+            raise ParameterError("save_rows", True, fact, hint)
 
     def _fingerprint(
         self, planned_fit: PlannedFlowFit[FlowRowsT, FittedFlowT, PlanT]

@@ -243,6 +243,8 @@ class Communicator:
 
     def broadcast(self, value: ValueT) -> ValueT:
         """Send the value of rank 0 to all ranks, and return it."""
+        if self.size == 1:
+            return value
         sent = [value] if self.is_main else []
         (of_rank_0,) = self.all_gather_objects(sent)[0]
         return of_rank_0

@@ -72,10 +72,10 @@ class KnotMaps:
         T is linear between knots and a rigid shift beyond the ends. If the cloud has
         class slices, the points of each class move by the maps of that class.
         """
-        kernel = kernels.for_tensor(z)
+        backend = kernels.for_tensor(z)
 
         def displace(z_class: Tensor, rows: slice) -> Tensor:
-            return kernel.displace_knots(z_class, self.knots[rows], self.values[rows])
+            return backend.displace_knots(z_class, self.knots[rows], self.values[rows])
 
         return kernels.displace_by_class(z, _class_starts(cloud), displace)
 

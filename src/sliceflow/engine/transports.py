@@ -211,15 +211,15 @@ class SortedTransport:
         self, z_p: Tensor, z_q: Tensor, weights: Tensor | None = None
     ) -> tuple[KnotMaps, Tensor, Tensor]:
         """The maps that all points share, their cost (h,), and displacements (h, M)."""
-        kernel = kernels.for_tensor(z_p)
+        backend = kernels.for_tensor(z_p)
         sorted_weights = None
         if weights is None:
-            sorted_q = kernel.sort_rows(z_q)
+            sorted_q = backend.sort_rows(z_q)
         else:
-            sorted_q, order_q = kernel.argsort_rows(z_q)
+            sorted_q, order_q = backend.argsort_rows(z_q)
             sorted_weights = weights[order_q]
-        knots, order_p = kernel.argsort_rows(z_p)
-        values = kernel.match_sorted(knots, sorted_q, sorted_weights)
+        knots, order_p = backend.argsort_rows(z_p)
+        values = backend.match_sorted(knots, sorted_q, sorted_weights)
         displacement = values - knots
         dz = torch.empty_like(z_p).scatter_(1, order_p, displacement)
         return KnotMaps(knots, values), displacement.square().mean(1), dz
@@ -274,15 +274,15 @@ class PaperTransport(SortedTransport):
         self, z_p: Tensor, z_q: Tensor, weights: Tensor | None
     ) -> tuple[KnotMaps, Tensor, Tensor]:
         """Solve for the maps of some directions; see `_solve_one_set`."""
-        kernel = kernels.for_tensor(z_p)
-        sorted_p, order_p = kernel.argsort_rows(z_p)
+        backend = kernels.for_tensor(z_p)
+        sorted_p, order_p = backend.argsort_rows(z_p)
         # F_p of each sorted value: (1, M), the same for all directions.
         probabilities_p = _sample_indices(sorted_p) / sorted_p.shape[1]
         if weights is None:
-            sorted_q = kernel.sort_rows(z_q)
+            sorted_q = backend.sort_rows(z_q)
             probabilities_q = _sample_indices(z_q) / z_q.shape[1]
         else:
-            sorted_q, order_q = kernel.argsort_rows(z_q)
+            sorted_q, order_q = backend.argsort_rows(z_q)
             weights_q = weights.double()[order_q]
             weight_before = weights_q.cumsum(1) - weights_q
             probabilities_q = weight_before / weights_q.sum(1, keepdim=True)
@@ -524,7 +524,7 @@ class AlignedHistogramTransport(HistogramTransport):
         weights: Tensor | None = None,
         class_slices: ClassSlices | None = None,
     ) -> Histograms:
-        kernel = kernels.for_tensor(z)
+        backend = kernels.for_tensor(z)
         if class_slices is None:
             class_slices = ClassSlices((0, z.shape[1]))
         parts = []
@@ -533,8 +533,8 @@ class AlignedHistogramTransport(HistogramTransport):
             # An empty class has no range: it takes that of the first point, and all of
             # its counts are 0.
             values = z[:, :1] if is_empty else z[:, points]
-            lo, hi = self.bin_range(*kernel.value_range(values))
-            counts = kernel.bin_counts(values, lo, hi, self.n_bins, weights)
+            lo, hi = self.bin_range(*backend.value_range(values))
+            counts = backend.bin_counts(values, lo, hi, self.n_bins, weights)
             if is_empty:
                 counts = torch.zeros_like(counts)
             parts.append(Histograms(counts, lo, hi))

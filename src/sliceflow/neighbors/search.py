@@ -174,8 +174,8 @@ def _candidates(
         if exclude is not None:
             inside = np.flatnonzero((exclude >= block.start) & (exclude < block.stop))
             scores[inside, exclude[inside] - block.start] = torch.inf
-        kernel = kernels.for_tensor(scores)
-        kernel.keep_smallest(scores, block.start, best_scores, best_rows)
+        backend = kernels.for_tensor(scores)
+        backend.keep_smallest(scores, block.start, best_scores, best_rows)
     return np.sort(best_rows.cpu().numpy(), axis=1)
 
 

@@ -177,9 +177,9 @@ def test_stored_pictures_that_do_not_fit_the_model_are_refused():
     fitted.check_saved()
     for pixels in (
         None,
-        fitted.mosaic_pixels[:-1],
-        fitted.mosaic_pixels[..., :3],
-        fitted.mosaic_pixels + 60,
+        fitted.mosaic_sources[:-1],
+        fitted.mosaic_sources[..., :3],
+        fitted.mosaic_sources + 60,
     ):
         with pytest.raises(ValueError, match="kept pictures"):
-            replace(fitted, mosaic_pixels=pixels).check_saved()
+            replace(fitted, mosaic_sources=pixels).check_saved()

@@ -167,11 +167,11 @@ class PlannedPictureFit:
         The flow goes on where a checkpoint ended, if there is one.
         """
         fit = self.tune()
-        mosaic_pixels = None
+        mosaic_sources = None
         if fit.plan.mosaic_size:
-            mosaic_pixels = stored_pictures(fit.data, fit.ranks)
+            mosaic_sources = stored_pictures(fit.data, fit.ranks)
         particle_noise = fit.particle_noise()
-        particles = fit.initial_particles(mosaic_pixels, particle_noise)
+        particles = fit.initial_particles(mosaic_sources, particle_noise)
         with until_finished(fit.checkpoints):
             flow = run_flow(
                 fit.flow_spec(),
@@ -182,7 +182,7 @@ class PlannedPictureFit:
                 ranks=fit.ranks,
                 checkpoints=fit.checkpoints,
             )
-            return _fit_result(fit, mosaic_pixels, flow)
+            return _fit_result(fit, mosaic_sources, flow)
 
     def tune(self) -> PlannedPictureFit:
         """This fit, with the choice by trials of where particles start.
@@ -202,18 +202,18 @@ class PlannedPictureFit:
         return ParticleNoise(self.seed.child("particles"), shard.first)
 
     def initial_particles(
-        self, mosaic_pixels: Tensor | None, particle_noise: ParticleNoise
+        self, mosaic_sources: Tensor | None, particle_noise: ParticleNoise
     ) -> Cloud:
         """This rank's particles where the flow begins, with the pixels that are known.
 
-        `mosaic_pixels` (n, c, h, w) are the pictures of which mosaics are made. Without
-        them, particles start as noise.
+        `mosaic_sources` (n, c, h, w) are the pictures of which mosaics are made.
+        Without them, particles start as noise.
         """
         data = self.data
         shard = self.ranks.own_shard(self.plan.n_moved_particles)
         y = self.flow_conditions.own_y(self.ranks, data.device)
         assert y is None or isinstance(y, ClassIndices), "pictures have labels"
-        mosaics = build_mosaics(self.plan, mosaic_pixels, data.label_y, data.device)
+        mosaics = build_mosaics(self.plan, mosaic_sources, data.label_y, data.device)
         x = initial_points(
             self.plan, mosaics, shard.count, y, particle_noise, data.device
         )
@@ -280,7 +280,7 @@ class PlannedPictureFit:
 
 
 def _fit_result(
-    fit: PlannedPictureFit, mosaic_pixels: Tensor | None, flow: FlowRun
+    fit: PlannedPictureFit, mosaic_sources: Tensor | None, flow: FlowRun
 ) -> FitResult[FittedPictures]:
     """Assemble the model, and this rank's part of the kept particles."""
     flow_conditions = fit.flow_conditions
@@ -291,7 +291,7 @@ def _fit_result(
         steps=tuple(step.without_identity_maps() for step in steps),
         conditions=fit.data.conditions,
         known=fit.known,
-        mosaic_pixels=mosaic_pixels,
+        mosaic_sources=mosaic_sources,
         device=fit.data.device,
     )
     x = flow_conditions.kept_cloud(flow.particles.x, fit.ranks).x

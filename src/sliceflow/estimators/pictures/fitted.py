@@ -62,7 +62,7 @@ class FittedPictures(ConditionsMixin):
     # (h, w), True where a pixel is known
     known: Annotated[np.ndarray, ArraySpec("h w", "bool")] | None = None
     # The pictures of which mosaics are made; None if particles start as noise
-    mosaic_pixels: (
+    mosaic_sources: (
         Annotated[Tensor, ArraySpec("n c h w", "uint8", n_difference_axes=3)] | None
     ) = None
     device: torch.device = field(default=torch.device("cpu"), metadata={"saved": False})
@@ -91,16 +91,16 @@ class FittedPictures(ConditionsMixin):
 
     def _check_stored_pictures(self) -> None:
         plan = self.plan
-        if (self.mosaic_pixels is not None) != (plan.mosaic_size > 0):
+        if (self.mosaic_sources is not None) != (plan.mosaic_size > 0):
             raise ValueError("the kept pictures and the start of the plan do not fit")
-        if self.mosaic_pixels is None:
+        if self.mosaic_sources is None:
             return
-        n = len(self.mosaic_pixels)
+        n = len(self.mosaic_sources)
         shape = plan.layout.shape
-        has_pictures = n > 0 and self.mosaic_pixels.shape[1:] == shape
+        has_pictures = n > 0 and self.mosaic_sources.shape[1:] == shape
         n_values = stored_layout(plan.layout).n_pixel_values
         assert n_values is not None  # stored pictures are bytes
-        if not has_pictures or int(self.mosaic_pixels.max()) >= n_values:
+        if not has_pictures or int(self.mosaic_sources.max()) >= n_values:
             raise ValueError(f"the kept pictures are not at least one of {shape}")
         if plan.n_separate_classes:
             n_labels = n
@@ -136,7 +136,7 @@ class FittedPictures(ConditionsMixin):
     @cached_property
     def mosaics(self) -> Mosaics | None:
         """The mosaics as which particles start; None if they start as noise."""
-        return build_mosaics(self.plan, self.mosaic_pixels, self.label_y, self.device)
+        return build_mosaics(self.plan, self.mosaic_sources, self.label_y, self.device)
 
     def sample_bytes(self, n: int = 1) -> int:
         """Memory to draw n samples.

@@ -245,7 +245,7 @@ def _scaled_cosines(n: int) -> Tensor:
 
 def build_mosaics(
     plan: PicturePlan,
-    mosaic_pixels: Tensor | None,
+    mosaic_sources: Tensor | None,
     y: ClassIndices | None,
     device: torch.device,
 ) -> Mosaics | None:
@@ -253,10 +253,10 @@ def build_mosaics(
 
     Parameters
     ----------
-    mosaic_pixels : the stored pictures (n, c, h, w), or None
+    mosaic_sources : the stored pictures (n, c, h, w), or None
     y : the classes of all N pictures, used if they have separate maps
     """
-    if mosaic_pixels is None:
+    if mosaic_sources is None:
         return None
     if plan.n_separate_classes == 0:
         y = None
@@ -264,7 +264,7 @@ def build_mosaics(
         mosaic_size=plan.mosaic_size,
         locality=plan.options.locality,
         layout=stored_layout(plan.layout),
-        pixels=mosaic_pixels,
+        pixels=mosaic_sources,
         mirrored=plan.mirror,
         y=y,
         n_classes=max(1, plan.n_separate_classes),

@@ -240,6 +240,6 @@ class PictureData(ConditionsMixin):
         y = None
         if self.own_y is not None:
             y = self.own_y.take(indices)
-        kernel = kernels.for_tensor(self.pixel_points)
-        taken = kernel.take_points(self.pixel_points, indices)
+        backend = kernels.for_tensor(self.pixel_points)
+        taken = backend.take_points(self.pixel_points, indices)
         return Cloud(self.layout.encode(taken, seed), y)

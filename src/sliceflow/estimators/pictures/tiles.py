@@ -62,8 +62,8 @@ class TileFrame:
         if isinstance(indices, slice):
             cloud = cloud.take(points.indices)
             indices = None
-        kernel = kernels.for_tensor(cloud.x)
-        return kernel.project_tiles(
+        backend = kernels.for_tensor(cloud.x)
+        return backend.project_tiles(
             cloud.x,
             self.tile_rotation,
             self.geometry,

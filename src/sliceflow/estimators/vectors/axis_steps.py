@@ -74,7 +74,7 @@ class AxisSteps:
 
     def _spec(self) -> FlowSpec:
         """The whole flow, on all ranks: a state says that only axis steps are left."""
-        spec = self.fit.plan.flow_spec(self.fit.seed, self.fit.device)
+        spec = self.fit.plan.replay_spec(self.fit.seed, self.fit.device)
         return across_ranks(spec, self.fit.ranks)
 
     def _simulate(
@@ -123,7 +123,7 @@ def _fresh_particles(
     rows = sobol_normal(shard.first, shard.count, plan.n_columns, starts)
     fresh = as_cloud(rows.to(plan.torch_dtype), own_y, fit.device)
     particle_noise = ParticleNoise(seed.child("particles"), shard.first)
-    spec = plan.spec_before_axis_steps(fit.seed, fit.device)
+    spec = plan.replay_spec(fit.seed, fit.device)
     replay(spec, flow_steps, fresh, particle_noise)
     return fresh, y
 

@@ -289,7 +289,10 @@ class PlannedVectorFit:
     def flow_spec(self) -> FlowSpec:
         """The flow before the axis steps: maps are shrunk, and fitted on all ranks."""
         plan = self.plan
-        spec = plan.spec_before_axis_steps(self.seed, self.device)
+        spec = plan.replay_spec(self.seed, self.device)
+        n_axis_steps = plan.options.n_axis_steps
+        if n_axis_steps:  # the last stage, which follows when this flow has ended
+            spec = replace(spec, stages=spec.stages[:-1], n_later_steps=n_axis_steps)
         if plan.options.shrinkage:
             # One for each class: the noise of its maps is proportional to it.
             factors = noise_factors(

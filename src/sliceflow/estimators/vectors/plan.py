@@ -7,7 +7,7 @@ fit begins: that takes a search for neighbors. What a fit costs stands at the en
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -207,7 +207,7 @@ class VectorPlan(BaseVectorPlan):
             )
         return stages
 
-    def flow_spec(self, seed: Seed, device: torch.device) -> FlowSpec:
+    def replay_spec(self, seed: Seed, device: torch.device) -> FlowSpec:
         """The whole flow, with the axis steps, as samples replay it."""
         return FlowSpec(
             self.engine_stages(),
@@ -217,14 +217,6 @@ class VectorPlan(BaseVectorPlan):
             self.entropy,
             max_projection_bytes(device),
         )
-
-    def spec_before_axis_steps(self, seed: Seed, device: torch.device) -> FlowSpec:
-        """The flow without its last stage, if that is the axis steps."""
-        spec = self.flow_spec(seed, device)
-        n_axis_steps = self.options.n_axis_steps
-        if n_axis_steps == 0:
-            return spec
-        return replace(spec, stages=spec.stages[:-1], n_later_steps=n_axis_steps)
 
     def summary(self) -> list[tuple[str, object]]:
         """Names and values to print; those with the value "" are left out."""
@@ -318,19 +310,20 @@ def plan_vectors(
     if options.shrinkage and isinstance(flow_conditions.moved_y, ContinuousY):
         fact = "does not work with a continuous y"
         raise ParameterError("shrinkage", options.shrinkage, fact, "set it to 0")
-    condition = PlannedCondition("none", dim=0, amplifier=0.0)
+    condition_kind: ConditionKind = "none"
+    condition_dim = 0
+    amplifier = 0.0
     if rows.conditions is not None:
-        encoder = rows.conditions.encoder
-        condition = PlannedCondition(
-            encoder.kind, encoder.condition_dim, parameters.amplifier
-        )
+        condition_kind = rows.conditions.encoder.kind
+        condition_dim = rows.conditions.encoder.condition_dim
+        amplifier = parameters.amplifier
 
     frame_kind = choose_frame_kind(parameters.frame, n_columns, n_ranks)
     n_knots = int(options.n_knots)
     if flow_conditions.map_sharing == "shared":
         require_steps_that_see_y(frame_kind, parameters, rows)
         n_knots = choose_n_knots(n_knots, flow_conditions.moved_y)
-    smoothing = plan_smoothing(options.smoothing, rows, flow_conditions)
+    smoothing = choose_smoothing(options.smoothing, rows, flow_conditions)
     transport = resolve_transport(
         parameters.transport,
         points_per_map(flow_conditions, rows.n_all_rows, smoothing.n_data),
@@ -352,9 +345,9 @@ def plan_vectors(
             n_columns,
             options.n_axis_steps,
         ),
-        condition_kind=condition.kind,
-        condition_dim=condition.dim,
-        amplifier=condition.amplifier,
+        condition_kind=condition_kind,
+        condition_dim=condition_dim,
+        amplifier=amplifier,
         frame_kind=frame_kind,
         transport=transport,
         n_steps=parameters.n_steps,
@@ -468,15 +461,7 @@ def require_steps_that_see_y(
         raise ParameterError("frame", parameters.frame, fact, hint)
 
 
-class PlannedCondition(NamedTuple):
-    """The y of a flow, and how much it counts."""
-
-    kind: ConditionKind
-    dim: int  # the number of classes, or of continuous columns; 0 without y
-    amplifier: float  # ξ; 0 without y
-
-
-class SmoothingPlan(NamedTuple):
+class SmoothingChoice(NamedTuple):
     """How far rows are spread, and how often each is drawn."""
 
     bandwidth: float | None  # 0 fits the rows themselves; None if a trial chooses it
@@ -485,9 +470,9 @@ class SmoothingPlan(NamedTuple):
     n_data: int  # about: rows are drawn a whole number of times each
 
 
-def plan_smoothing(
+def choose_smoothing(
     option: float | Literal["auto"], rows: VectorRows, flow_conditions: FlowConditions
-) -> SmoothingPlan:
+) -> SmoothingChoice:
     """What the option `smoothing` means for these rows."""
     n_rows = rows.n_all_rows
     bandwidth: float | None = None
@@ -499,11 +484,11 @@ def plan_smoothing(
         bandwidth = 0.0
         reason = reason_against
     if bandwidth == 0:
-        return SmoothingPlan(bandwidth, reason, draws_per_row=1, n_data=n_rows)
+        return SmoothingChoice(bandwidth, reason, draws_per_row=1, n_data=n_rows)
     # In all there are as many draws as particles.
     n_particles = flow_conditions.n_moved_particles
     draws_per_row = max(1, round(n_particles / n_rows))
-    return SmoothingPlan(bandwidth, reason, draws_per_row, max(n_rows, n_particles))
+    return SmoothingChoice(bandwidth, reason, draws_per_row, max(n_rows, n_particles))
 
 
 def _reason_against_smoothing(rows: VectorRows, y: FlowY | None) -> str:

@@ -2,8 +2,8 @@
 
 `sliceflow.neighbors.smoothing` makes the draws and chooses how far they spread. This
 module decides what the axis steps see of them. A plan says whether rows are smoothed at
-all (`plan.plan_smoothing`). The search for neighbors, which takes longer, is the first
-thing that the fit does (`Smoother.from_data`).
+all (`plan.choose_smoothing`). The search for neighbors, which takes longer, is the
+first thing that the fit does (`Smoother.from_data`).
 """
 
 from __future__ import annotations
@@ -57,9 +57,7 @@ class Smoother:
         """
         groups = find_class_neighbors(rows, y, n_neighbors)
         if bandwidth is None:
-            bandwidth = choose_smoothing_bandwidth(groups)
-            if ranks.size > 1:
-                bandwidth = ranks.broadcast(bandwidth)
+            bandwidth = ranks.broadcast(choose_smoothing_bandwidth(groups))
         return cls(float(bandwidth), rows, groups)
 
     def draw_for_flow(self, draws_per_row: int, seed: Seed) -> Tensor:
