@@ -32,7 +32,7 @@ from matplotlib.patches import Patch
 from sliceflow.engine.batches import DataTarget, make_batches
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import ContinuousY
-from sliceflow.engine.events import Event
+from sliceflow.engine.events import FlowEvent
 from sliceflow.engine.flow import FlowSpec, ParticleNoise, simulate
 from sliceflow.engine.frames import FrameKind, Orthogonal, Random
 from sliceflow.engine.random import Seed
@@ -88,7 +88,7 @@ def run(
     shown_steps = [round(time / DT) for time in TIMES]
     moments = [particles.x.numpy().copy()]
 
-    def keep(event: Event) -> None:
+    def keep(event: FlowEvent) -> None:
         if event.steps_done in shown_steps:
             moments.append(event.particles.numpy().copy())
 

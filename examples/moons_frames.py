@@ -19,7 +19,7 @@ from sklearn.datasets import make_moons
 from sklearn.preprocessing import StandardScaler
 
 from sliceflow import SlicedWassersteinFlow, VectorOptions
-from sliceflow.engine.events import Event
+from sliceflow.engine.events import FlowEvent
 
 COLORS = ("#0072B2", "#E69F00")  # of the classes
 SETTINGS = {"n_particles": 2000, "random_state": 0}
@@ -33,7 +33,7 @@ def fit_and_watch(
     scaler = StandardScaler().fit(X)
     frames = {}
 
-    def keep(event: Event) -> None:
+    def keep(event: FlowEvent) -> None:
         if event.steps_done in SHOWN_STEPS:
             particles = event.particles.T.cpu().numpy()
             frames[event.steps_done] = scaler.inverse_transform(particles)

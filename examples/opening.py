@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits, make_moons
 from sklearn.preprocessing import StandardScaler
 
 from sliceflow import ImageFlow, SlicedWassersteinFlow
-from sliceflow.engine.events import Event
+from sliceflow.engine.events import FlowEvent
 
 SIDE = 300  # of each of the two pictures, in pixels
 GAP = 20  # between them
@@ -72,7 +72,7 @@ def moons_frames() -> list[Image.Image]:
     X, y = make_moons(600, noise=0.06, random_state=0)
     positions = [np.random.default_rng(0).normal(size=(N_PARTICLES, 2))]
 
-    def keep(event: Event) -> None:
+    def keep(event: FlowEvent) -> None:
         positions.append(event.particles.T.cpu().numpy().copy())
 
     flow = SlicedWassersteinFlow(n_particles=N_PARTICLES, random_state=0)

@@ -22,7 +22,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from sliceflow import SlicedWassersteinFlow, VectorOptions
-from sliceflow.engine.events import Event
+from sliceflow.engine.events import FlowEvent
 from sliceflow.engine.frames import FrameKind, Orthogonal, Random
 from sliceflow.metrics import sliced_wasserstein
 
@@ -64,7 +64,7 @@ class Watch:
         self.step_seconds = []
         self.step_began = time.perf_counter()
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: FlowEvent) -> None:
         """Called by `fit` after every step."""
         self.step_seconds.append(time.perf_counter() - self.step_began)
         if event.steps_done in MEASURED_STEPS:

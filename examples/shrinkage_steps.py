@@ -22,7 +22,7 @@ from sklearn.datasets import load_digits
 
 from sliceflow.engine.batches import DataTarget
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.events import Event
+from sliceflow.engine.events import FlowEvent
 from sliceflow.engine.flow import FlowSpec, ParticleNoise, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -45,7 +45,7 @@ def trajectory(
     positions = [x.clone()]
     particles = Cloud(x.clone())
 
-    def keep(event: Event) -> None:
+    def keep(event: FlowEvent) -> None:
         positions.append(event.particles.clone())
 
     stage = Stage(

@@ -1,8 +1,8 @@
 """Events: how to watch and stop a running fit."""
 
 from sliceflow.engine.events import (
-    Event,
     EventListener,
+    FlowEvent,
     History,
     Listeners,
     Progress,
@@ -10,8 +10,8 @@ from sliceflow.engine.events import (
 )
 
 __all__ = [
-    "Event",
     "EventListener",
+    "FlowEvent",
     "History",
     "Listeners",
     "Progress",

@@ -56,7 +56,7 @@ from sliceflow.engine.allocation import proportional_indices
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud, sliced_distance
 from sliceflow.engine.encoded_y import EncodedY
-from sliceflow.engine.events import Event, FlowListener, History, Listeners
+from sliceflow.engine.events import FlowEvent, FlowListener, History, Listeners
 from sliceflow.engine.flow import (
     FlowSpec,
     FlowState,
@@ -106,7 +106,7 @@ UserRowsT = TypeVar("UserRowsT")
 
 
 class FlowEstimator(
-    Estimator[FlowRowsT, FittedFlowT, Event, PlanT],
+    Estimator[FlowRowsT, FittedFlowT, FlowEvent, PlanT],
     Generic[FlowRowsT, FittedFlowT, PlanT, UserRowsT],
 ):
     """An estimator that moves particles onto the rows, step by step.
@@ -169,7 +169,7 @@ class FlowEstimator(
         X: Any,
         y: Any = None,
         *,
-        listeners: Listeners[Event] = (),
+        listeners: Listeners[FlowEvent] = (),
         checkpoint_dir: str | os.PathLike[str] | None = None,
         checkpoint_every: float = 60.0,
         keep_checkpoint: bool = False,
@@ -184,8 +184,8 @@ class FlowEstimator(
         y : conditions of the rows or None, default None
             Of the kinds that the class lists.
         listeners : callable or tuple of callables, default ()
-            Each takes a `sliceflow.events.Event` after every step. If one returns True,
-            the stage ends.
+            Each takes a `sliceflow.events.FlowEvent` after every step. If one returns
+            True, the stage ends.
         checkpoint_dir : str, path or None, default None
             A folder for the state of the fit. To resume an interrupted fit, call it
             again with the same data, parameters and folder. The result has the same

@@ -46,8 +46,8 @@ from sliceflow.arrays import Ints
 from sliceflow.base.fit_plan import FitPlan
 from sliceflow.base.ranks import Communicator
 from sliceflow.engine.events import (
-    Event,
     EventListener,
+    FlowEvent,
     ProgressEvent,
 )
 from sliceflow.engine.random import Seed
@@ -217,7 +217,7 @@ AnyPlannedFit: TypeAlias = PlannedFit[Rows, FittedModel, ProgressEvent, FitPlan]
 
 
 class PlannedFlowFit(
-    PlannedFit[FlowRowsT_co, FittedFlowT_co, Event, PlanT_co],
+    PlannedFit[FlowRowsT_co, FittedFlowT_co, FlowEvent, PlanT_co],
     Protocol[FlowRowsT_co, FittedFlowT_co, PlanT_co],
 ):
     """A fit of a `FlowEstimator`, which may resume from a checkpoint."""
@@ -243,7 +243,7 @@ class Adapter(Protocol[RowsT, FittedModelT_co, EventT_co, PlanT_co]):
 
 
 class FlowAdapter(
-    Adapter[FlowRowsT, FittedFlowT_co, Event, PlanT_co],
+    Adapter[FlowRowsT, FittedFlowT_co, FlowEvent, PlanT_co],
     Protocol[FlowRowsT, FittedFlowT_co, PlanT_co],
 ):
     """An adapter of a flow, which may run on several ranks."""

@@ -5,7 +5,7 @@ the parameters from the annotations of its constructor, the rest from `_saved_ty
 the dataclasses of its saved model, which most often is the fitted one, and of its rows.
 For an estimator such as
 
-    class Flow(Estimator[FlowRows, FittedFlow, Event, FlowPlan]):
+    class Flow(Estimator[FlowRows, FittedFlow, FlowEvent, FlowPlan]):
         _saved_types = (FittedFlow, FlowRows)
 
         def __init__(self, n_steps: int = 100, random_state: Any = None) -> None: ...

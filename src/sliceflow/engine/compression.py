@@ -171,8 +171,9 @@ def _compress_sorted(
 ) -> KnotMaps:
     """Sorted maps with fewer knots; if each class has its own maps, class by class."""
     if knot_maps.knots_per_class is None:
-        compressed = compress_knots(knot_maps, n_knots, resolve_tails)
-        return _with_flat_ends(compressed) if resolve_tails else compressed
+        if resolve_tails:
+            return _with_flat_ends(compress_knots_with_tails(knot_maps, n_knots))
+        return compress_knots(knot_maps, n_knots)
     maps: list[KnotMaps | None] = []
     for class_maps in knot_maps.split_classes():
         if class_maps is None:
@@ -183,33 +184,48 @@ def _compress_sorted(
     return concatenate_classes(maps, h, knot_maps.knots)
 
 
-def compress_knots(
-    knot_maps: KnotMaps, n_knots: int, resolve_tails: bool = False
-) -> KnotMaps:
+def compress_knots(knot_maps: KnotMaps, n_knots: int) -> KnotMaps:
     """Average over `n_knots` cells with equal numbers of particles.
 
     A map through every particle would follow the sampling noise of single ones.
+    """
+    if knot_maps.knots.shape[1] <= n_knots:
+        return knot_maps
+    return _average_over_cells(knot_maps, _equal_cells(knot_maps, n_knots))
 
-    With `resolve_tails` the outer cells are split into cells of 1, 1, 2, 4, 8, …
-    particles from the ends, to resolve heavy tails. Where the values jump between
-    atoms, such as 0 and 1, the two particles beside the jump are cells of their own:
-    hardly any fresh particle ends up between the atoms.
+
+def compress_knots_with_tails(knot_maps: KnotMaps, n_knots: int) -> KnotMaps:
+    """Average over `n_knots` cells, and over smaller ones in the tails and at jumps.
+
+    The outer cells are split into cells of 1, 1, 2, 4, 8, … particles from the ends, to
+    resolve heavy tails. Where the values jump between atoms, such as 0 and 1, the two
+    particles beside the jump are cells of their own: hardly any fresh particle ends up
+    between the atoms.
     """
     size = knot_maps.knots.shape[1]
     if size <= n_knots:
         return knot_maps
-    bounds = torch.arange(n_knots + 1, device=knot_maps.knots.device) * size // n_knots
-    if resolve_tails:
-        bounds = _with_tail_cells(bounds)
-        jumps = _jumps(knot_maps.values)
-        if jumps is not None:
-            beside = torch.cat((jumps - 1, jumps, jumps + 1), 1).clamp(0, size)
-            row_bounds = torch.cat((bounds.expand(len(beside), -1), beside), 1)
-            row_bounds = row_bounds.sort(1).values
-            return KnotMaps(
-                _means_of_row_cells(knot_maps.knots, row_bounds),
-                _means_of_row_cells(knot_maps.values, row_bounds),
-            )
+    bounds = _with_tail_cells(_equal_cells(knot_maps, n_knots))
+    jumps = _jumps(knot_maps.values)
+    if jumps is None:
+        return _average_over_cells(knot_maps, bounds)
+    beside = torch.cat((jumps - 1, jumps, jumps + 1), 1).clamp(0, size)
+    row_bounds = torch.cat((bounds.expand(len(beside), -1), beside), 1)
+    row_bounds = row_bounds.sort(1).values
+    return KnotMaps(
+        _means_of_row_cells(knot_maps.knots, row_bounds),
+        _means_of_row_cells(knot_maps.values, row_bounds),
+    )
+
+
+def _equal_cells(knot_maps: KnotMaps, n_cells: int) -> Tensor:
+    """The bounds (E + 1,) of cells with equal numbers of particles."""
+    knots = knot_maps.knots
+    return torch.arange(n_cells + 1, device=knots.device) * knots.shape[1] // n_cells
+
+
+def _average_over_cells(knot_maps: KnotMaps, bounds: Tensor) -> KnotMaps:
+    """The averages of knots and values over cells that all maps share."""
     return KnotMaps(
         _cell_means(knot_maps.knots, bounds), _cell_means(knot_maps.values, bounds)
     )

@@ -1,9 +1,9 @@
 """Events and their listeners: how to watch and stop a running flow.
 
-A listener is any callable that takes an `Event`. If it returns True, the current stage
-ends. If a listener has a method ``close``, it is called when the run ends, even with an
-error. Fits that are no flow, such as those of tables, send events of their own classes,
-which have at least the members of `ProgressEvent`.
+A listener is any callable that takes a `FlowEvent`. If it returns True, the current
+stage ends. If a listener has a method ``close``, it is called when the run ends, even
+with an error. Fits that are no flow, such as those of tables, send events of their own
+classes, which have at least the members of `ProgressEvent`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ClosableListener",
-    "Event",
     "EventListener",
+    "FlowEvent",
     "History",
     "Listeners",
     "Progress",
@@ -53,7 +53,7 @@ class ClosableListener(Protocol):
 
 
 @dataclass(frozen=True)
-class Event:
+class FlowEvent:
     """The state of a flow after a step, as listeners get it.
 
     Attributes
@@ -154,9 +154,9 @@ class EventListener(Protocol[EventT_contra]):
     def __call__(self, event: EventT_contra, /) -> bool | None: ...
 
 
-# What users pass as `listeners`: ``Listeners[Event]`` to the fit of a flow.
+# What users pass as `listeners`: ``Listeners[FlowEvent]`` to the fit of a flow.
 Listeners = EventListener[EventT] | Iterable[EventListener[EventT]] | None
-FlowListener = EventListener[Event]
+FlowListener = EventListener[FlowEvent]
 
 
 class _RecordedStep(NamedTuple):
@@ -194,7 +194,7 @@ class History:
     recorded: list[_RecordedStep] = field(default_factory=list)
     before: dict[str, list[Any]] = field(default_factory=dict)
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: FlowEvent) -> None:
         step = _RecordedStep(
             stage=event.stage_name,
             step=event.step_index,
@@ -274,5 +274,5 @@ def notify(listeners: Sequence[EventListener[EventT]], event: EventT) -> bool:
 
 
 def now() -> float:
-    """The clock of `Event.seconds`."""
+    """The clock of `FlowEvent.seconds`."""
     return time.perf_counter()

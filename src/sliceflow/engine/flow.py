@@ -43,7 +43,7 @@ from sliceflow.engine.encoded_y import (
     MixedY,
     SeparateClassIndices,
 )
-from sliceflow.engine.events import Event, EventListener, notify, now
+from sliceflow.engine.events import EventListener, FlowEvent, notify, now
 from sliceflow.engine.frames import DenseFrame, Frame
 from sliceflow.engine.maps import TransportMaps
 from sliceflow.engine.model_steps import CompressedMaps, ModelStep
@@ -84,7 +84,7 @@ def simulate(
     target: Target,
     particle_noise: ParticleNoise | None = None,
     *,
-    listeners: Sequence[EventListener[Event]] = (),
+    listeners: Sequence[EventListener[FlowEvent]] = (),
     state: FlowState | None = None,
     after_step: Callable[[], None] = do_nothing,
 ) -> list[ModelStep]:
@@ -448,7 +448,7 @@ class FlowState:
         step: Step,
         solution: TransportSolution,
         model_step: ModelStep | None,
-        listeners: Sequence[EventListener[Event]],
+        listeners: Sequence[EventListener[FlowEvent]],
     ) -> None:
         """Count a step, store it if a model has it, and notify the listeners.
 
@@ -479,9 +479,9 @@ class FlowState:
         solution: TransportSolution,
         model_step: ModelStep | None,
         steps_total: int,
-    ) -> Event:
+    ) -> FlowEvent:
         """What listeners hear of a step that was counted."""
-        return Event(
+        return FlowEvent(
             stage_name=step.stage.name,
             stage_index=step.stage_index,
             step_index=step.step_index,

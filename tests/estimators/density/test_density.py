@@ -19,7 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import sliceflow
 from sliceflow import SlicedDensity
-from sliceflow.engine.events import Event
+from sliceflow.engine.events import FlowEvent
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataError, DataWarning, ParameterError
 from sliceflow.estimators.density import fit, settings_search
@@ -415,7 +415,7 @@ def test_listeners_hear_how_a_density_given_a_continuous_y_is_fitted(rng, few_st
     density.fit(y + rng.exponential(size=(100, 2)), y, listeners=heard.append)
     assert heard[0].trial == "functions of y for column 1 of 2"
     assert heard[-1].steps_total == heard[-1].steps_done
-    assert density.n_iter_ == sum(isinstance(event, Event) for event in heard) > 0
+    assert density.n_iter_ == sum(isinstance(event, FlowEvent) for event in heard) > 0
 
 
 def test_a_listener_ends_trials(moons):

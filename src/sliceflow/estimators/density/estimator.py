@@ -62,7 +62,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPl
     all rows are fitted. The trials take most of the time of a fit, so `plan` leaves
     them out, and says "auto" for what they will choose. Listeners hear of every trial:
     first come events with a `trial` in words and its `held_out_log_prob`, and then the
-    `sliceflow.events.Event` of every step.
+    `sliceflow.events.FlowEvent` of every step.
 
     X is an (n, d) array, tensor or DataFrame of finite numbers. A density is of
     continuous columns. If one value fills more than a tenth of a column, or more than

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from sliceflow.engine.events import Event, EventListener, History, notify, now
+from sliceflow.engine.events import EventListener, FlowEvent, History, notify, now
 
 # What the progress of a fit calls the phase in which a flow is fitted to all rows.
 FLOW = "flow"
@@ -52,7 +52,7 @@ class DensityTrialEvent:
 
 
 # What the listeners of a density get: trials first, then the steps of its flows.
-DensityEvent: TypeAlias = Event | DensityTrialEvent
+DensityEvent: TypeAlias = FlowEvent | DensityTrialEvent
 
 
 @dataclass
@@ -150,7 +150,7 @@ class FitProgress:
         self._last_event = event
         return notify(self.listeners, event)
 
-    def notify_of_step(self, event: Event, stage_index: int = 0) -> bool:
+    def notify_of_step(self, event: FlowEvent, stage_index: int = 0) -> bool:
         """Count a step of a flow that is fitted; return whether a listener ends it.
 
         Every class has a flow of its own, of one stage. For the listeners, these are

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sliceflow.arrays import Floats, Ints
-from sliceflow.engine.events import Event
+from sliceflow.engine.events import FlowEvent
 from sliceflow.engine.random import Seed
 from sliceflow.estimators.density.gaussianization import fit_steps
 from sliceflow.estimators.density.initial_map import InitialMap
@@ -217,7 +217,7 @@ class _TrialListener:
     is_ended: bool = False  # by a listener of the user
     is_at_last_step: bool = False
 
-    def __call__(self, event: Event) -> bool:
+    def __call__(self, event: FlowEvent) -> bool:
         self.stopping.move(SlicedMap.from_step(event.model_step))
         n_steps_of_trial = event.step_index + 1
         if self.stopping.is_over or n_steps_of_trial == event.stage_steps:

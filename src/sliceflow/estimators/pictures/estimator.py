@@ -122,7 +122,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PicturePlan, PictureA
         Columns of equal length, with an entry for each step: `stage`, `step`,
         `distance`, the sliced distance before the step, `active_fraction`, the fraction
         of maps that move, and `seconds` since the first step began (see
-        `sliceflow.events.Event`).
+        `sliceflow.events.FlowEvent`).
     n_iter_ : int
         Steps done, of all stages.
 

@@ -130,7 +130,7 @@ class SlicedWassersteinFlow(
         Columns of equal length, with an entry for each step: `stage`, `step`,
         `distance`, the sliced distance before the step, `active_fraction`, the fraction
         of maps that move, and `seconds` since the first step began (see
-        `sliceflow.events.Event`).
+        `sliceflow.events.FlowEvent`).
     n_iter_ : int
         Steps done, axis steps included.
     n_features_in_ : int
