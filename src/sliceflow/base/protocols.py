@@ -224,7 +224,7 @@ class PlannedFlowFit(
 
     @property
     def ranks(self) -> Communicator:
-        """Those that take part."""
+        """The ranks that run this fit."""
 
     def with_checkpoints(self, checkpoints: Checkpoints) -> Self:
         """The same fit, which writes checkpoints and resumes from the last one."""

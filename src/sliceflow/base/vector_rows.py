@@ -139,7 +139,7 @@ class FittedToVectors(Protocol):
 
     @property
     def names(self) -> tuple[Label, ...] | None:
-        """Those of the columns, if X was a DataFrame."""
+        """The names of the columns if X was a DataFrame, else None."""
 
 
 class KnownColumns(NamedTuple):
@@ -151,12 +151,12 @@ class KnownColumns(NamedTuple):
 
     @classmethod
     def of_rows(cls, rows: VectorRows) -> KnownColumns:
-        """Those of rows that were added since the fit."""
+        """The columns of rows that a user has added and that are not fitted yet."""
         return cls(rows.X.shape[1], rows.names, rows.dtype)
 
     @classmethod
     def of_model(cls, model: FittedToVectors) -> KnownColumns:
-        """Those of the rows of a model."""
+        """The columns of the rows that a model was fitted to."""
         return cls(model.plan.n_columns, model.names, model.plan.dtype)
 
 

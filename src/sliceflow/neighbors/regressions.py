@@ -111,7 +111,7 @@ class _AdjustedRows(NamedTuple):
     log_density: Tensor | None  # (q,), of the mixture at the points asked for
 
     def take(self, conditions: Tensor) -> _AdjustedRows:
-        """Those of the conditions that a mask (q,) selects."""
+        """The adjusted rows of the conditions that a mask (q,) selects."""
         log_density = self.log_density
         if log_density is not None:
             log_density = log_density[conditions]

@@ -103,7 +103,7 @@ class VectorParameters:
     options: VectorOptions = VectorOptions()
 
     def changed(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Those of the named parameters that differ from their defaults."""
+        """Which of these parameters differ from their defaults."""
         defaults = VectorParameters()
         return tuple(
             name for name in names if getattr(self, name) != getattr(defaults, name)
