@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from sliceflow import ImageFlow, ImageOptions
-from sliceflow.estimators.pictures import start_trial
-from sliceflow.estimators.pictures.plan import plan_noise_start
+from sliceflow.estimators.pictures import fit, start_trial
 
 SIDE = 16
 
@@ -87,7 +86,7 @@ def test_noise_must_be_clearly_better(monkeypatch):
 
 
 @pytest.mark.parametrize("labeled", [False, True])
-def test_noise_of_a_trial_is_planned_as_noise_of_the_user(rng, labeled):
+def test_noise_of_a_trial_is_planned_as_noise_of_the_user(rng, monkeypatch, labeled):
     pictures = squares_and_crosses(start_trial.MIN_PICTURES_OF_TRIAL, rng)
     labels = np.arange(len(pictures)) % 2 if labeled else None
 
@@ -102,8 +101,8 @@ def test_noise_of_a_trial_is_planned_as_noise_of_the_user(rng, labeled):
 
     planned_fit = flow("auto").prepare(pictures, labels).planned_fit
     assert planned_fit.plan.mosaic_size > 0
-    from_noise = plan_noise_start(planned_fit.plan, planned_fit.parameters)
-    assert from_noise == flow("noise").plan(pictures, labels)
+    monkeypatch.setattr(fit, "noise_is_better", lambda *_: True)
+    assert planned_fit.tune().plan == flow("noise").plan(pictures, labels)
 
 
 def test_a_start_of_the_user_is_not_tried(monkeypatch):

@@ -49,7 +49,6 @@ from sliceflow.estimators.pictures.mosaics import (
 from sliceflow.estimators.pictures.parameters import PictureParameters
 from sliceflow.estimators.pictures.plan import (
     PicturePlan,
-    plan_noise_start,
     plan_pictures,
 )
 from sliceflow.estimators.pictures.rows import PictureData, PictureRows
@@ -126,13 +125,8 @@ class PictureAdapter:
         known = None
         if parameters.known is not None:
             known = as_known(parameters.known, data.layout).copy()
-        plan = plan_pictures(
-            data, parameters, flow_conditions, amplifier, self.device, self.ranks
-        )
-        plan = replace(plan, batch_size=choose_batch_size(plan, self.device))
-        _require_memory(plan, data, self.ranks)
         return PlannedPictureFit(
-            plan=plan,
+            plan=_plan_flow(data, parameters, flow_conditions, amplifier, self.ranks),
             rows=rows,
             parameters=parameters,
             seed=seed,
@@ -190,10 +184,16 @@ class PlannedPictureFit:
         They start as noise if that is much better than the mosaics of the plan. All
         other settings are those of the plan. This is the first thing that a fit does.
         """
-        plan = self.plan
-        if needs_trial(plan) and noise_is_better(self, self._fit_on_trial):
-            plan = plan_noise_start(plan, self.parameters)
-            _require_memory(plan, self.data, self.ranks)
+        if not needs_trial(self.plan) or not noise_is_better(self, self._fit_on_trial):
+            return self
+        options = replace(self.parameters.options, start="noise")
+        plan = _plan_flow(
+            self.data,
+            replace(self.parameters, options=options),
+            self.flow_conditions,
+            self.plan.amplifier,
+            self.ranks,
+        )
         return replace(self, plan=plan)
 
     def particle_noise(self) -> ParticleNoise:
@@ -386,6 +386,22 @@ def _flow_conditions(
         conditions_seed.child("mixed"),
         stores_maps,
     )
+
+
+def _plan_flow(
+    data: PictureData,
+    parameters: PictureParameters,
+    flow_conditions: FlowConditions,
+    amplifier: float,
+    ranks: Communicator,
+) -> PicturePlan:
+    """Plan a flow onto these pictures; an error if the device cannot hold it."""
+    plan = plan_pictures(
+        data, parameters, flow_conditions, amplifier, data.device, ranks
+    )
+    plan = replace(plan, batch_size=choose_batch_size(plan, data.device))
+    _require_memory(plan, data, ranks)
+    return plan
 
 
 def _require_memory(plan: PicturePlan, data: PictureData, ranks: Communicator) -> None:

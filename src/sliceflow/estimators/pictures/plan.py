@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
@@ -260,30 +260,6 @@ def plan_pictures(
         mosaic_size=mosaic_size,
         shrinkage=shrinkage,
         options=options,
-    )
-
-
-def plan_noise_start(plan: PicturePlan, parameters: PictureParameters) -> PicturePlan:
-    """The plan of the same fit, but from noise: with other steps and shrinkage.
-
-    `parameters` are those from which the fit was planned.
-    """
-    n_steps = choices.choose_steps_per_stage(
-        parameters,
-        shared_from_noise=plan.map_sharing != "separate",
-        device=torch.device(plan.device),
-    )
-    n_distinct_per_map = _n_distinct_per_map(
-        plan.n_pictures, plan.mirror, plan.map_sharing, plan.n_classes
-    )
-    return replace(
-        plan,
-        mosaic_size=0,
-        picture_stages=_picture_stages(parameters.schedule, plan.layout, n_steps),
-        shrinkage=choices.choose_shrinkage(
-            plan.options.shrinkage, n_distinct_per_map, n_steps
-        ),
-        options=replace(plan.options, start="noise"),
     )
 
 
