@@ -274,29 +274,29 @@ class PlannedClassDensityFit:
     ) -> FitResult[FittedClassDensities]:
         """Choose the settings of every class by trials, then fit their densities."""
         progress = FitProgress(listeners)
-        result = self.tune(progress).fit(progress)
+        result = self.tune(progress)._fit_classes(progress)
         progress.notify_of_end()
         return result
 
-    def tune(self, progress: FitProgress) -> TunedClassDensityFit:
-        """Choose the settings of every class by trials."""
+    def tune(self, progress: FitProgress) -> PlannedClassDensityFit:
+        """This fit, with the settings of every class chosen."""
         for c, plan in enumerate(self.plan.classes):
             if isinstance(plan.settings, GaussianizationParameters):
-                progress.class_name = self.class_name(c)
+                progress.class_name = self._class_name(c)
                 expect_trials(plan.n_rows, plan.settings, progress)
                 progress.expect(FLOW, 1, plan.settings.expected_steps)
         classes = [
             self._tune_class(c, x, progress)
             for c, x in enumerate(self.training.rows_by_class())
         ]
-        return TunedClassDensityFit(self, replace(self.plan, classes=tuple(classes)))
+        return replace(self, plan=replace(self.plan, classes=tuple(classes)))
 
     def _tune_class(self, c: int, x: Tensor, progress: FitProgress) -> ClassPlan:
         """Choose the settings of class c, of rows x (n, d), for its plan."""
         plan = self.plan.classes[c]
         if not isinstance(plan.settings, GaussianizationParameters):
             return plan
-        progress.class_name = self.class_name(c)
+        progress.class_name = self._class_name(c)
         steps_before = progress.steps_done
         seed = self.seed.child("class", c)
         settings = choose_settings(x, plan.settings, seed, progress)
@@ -304,38 +304,22 @@ class PlannedClassDensityFit:
         n_trial_steps = progress.steps_done - steps_before
         return ClassPlan(plan.n_rows, settings, n_trial_steps)
 
-    def class_name(self, c: int) -> str:
-        """What users call class c; "" without classes."""
-        if self.encoder is None:
-            return ""
-        return str(self.encoder.classes[c])
-
-
-@dataclass(frozen=True)
-class TunedClassDensityFit:
-    """A fit of a density of each class, with all settings chosen."""
-
-    planned_fit: PlannedClassDensityFit
-    plan: DensityPlan  # with the settings that were chosen
-
-    def fit(self, progress: FitProgress) -> FitResult[FittedClassDensities]:
-        """Fit the density of each class, and tell the listeners of every step."""
-        planned_fit = self.planned_fit
-        training = planned_fit.training
-        rows_by_class = training.rows_by_class()
+    def _fit_classes(self, progress: FitProgress) -> FitResult[FittedClassDensities]:
+        """Fit the density of each class; the settings of all must be chosen."""
+        rows_by_class = self.training.rows_by_class()
         class_flows = []
         for c in range(len(rows_by_class)):
             class_flows.append(self._fit_class(c, rows_by_class, progress))
         fitted = FittedClassDensities(
             plan=self.plan,
-            support_transform=training.support_transform,
+            support_transform=self.training.support_transform,
             class_flows=tuple(class_flows),
-            y_encoder=planned_fit.encoder,
-            names=training.user_rows.names,
-            tensor_device=training.user_rows.tensor_device,
-            device=planned_fit.device,
+            y_encoder=self.encoder,
+            names=self.training.user_rows.names,
+            tensor_device=self.training.user_rows.tensor_device,
+            device=self.device,
         )
-        return FitResult(fitted, progress.history.as_columns(), training.warning)
+        return FitResult(fitted, progress.history.as_columns(), self.training.warning)
 
     def _fit_class(
         self, c: int, rows_by_class: Sequence[Tensor], progress: FitProgress
@@ -346,11 +330,17 @@ class TunedClassDensityFit:
         if settings is None:
             return fit_normal(x, rows_by_class)
         assert isinstance(settings, GaussianizationSettings), "they are chosen"
-        progress.class_name = self.planned_fit.class_name(c)
+        progress.class_name = self._class_name(c)
         progress.begin_phase(FLOW)
         notify_of_step = partial(progress.notify_of_step, stage_index=c)
-        seed = self.planned_fit.seed.child("class", c)
+        seed = self.seed.child("class", c)
         return fit_gaussianization(x, settings, seed, [notify_of_step])
+
+    def _class_name(self, c: int) -> str:
+        """What users call class c; "" without classes."""
+        if self.encoder is None:
+            return ""
+        return str(self.encoder.classes[c])
 
 
 @dataclass(frozen=True)

@@ -142,10 +142,10 @@ class PlannedTableFit:
     ) -> FitResult[FittedTable]:
         """Choose by trial how columns are drawn, and fit the chain that draws them."""
         progress = TableProgress(self.plan, listeners)
-        return self.tune(progress.end_trial).fit(progress)
+        return self.tune(progress.end_trial)._fit_chain(progress)
 
-    def tune(self, on_trial: Callable[[str], None]) -> TunedTableFit:
-        """This fit with all settings that take a trial: the first thing that it does.
+    def tune(self, on_trial: Callable[[str], None]) -> PlannedTableFit:
+        """This fit, with every setting chosen.
 
         `on_trial` is called after each trial, with what was tried.
         """
@@ -160,38 +160,28 @@ class PlannedTableFit:
             plan = replace(plan, n_neighbors=k)
         elif plan.n_neighbors and not may_use_neighbors(self.table, strategies):
             plan = replace(plan, n_neighbors=0)
-        return TunedTableFit(self, plan)
+        return replace(self, plan=plan)
 
-
-@dataclass(frozen=True)
-class TunedTableFit:
-    """A fit of a table with all settings chosen. Its chain is not fitted yet."""
-
-    planned_fit: PlannedTableFit
-    plan: TablePlan  # with the settings that were chosen
-
-    def fit(self, progress: TableProgress) -> FitResult[FittedTable]:
-        """Fit one step of the chain after the other."""
-        table = self.planned_fit.table
-        seed = self.planned_fit.seed
+    def _fit_chain(self, progress: TableProgress) -> FitResult[FittedTable]:
+        """Fit one step of the chain after the other; every setting must be chosen."""
         settings = self.plan.tree_settings
         strategies = self.plan.chosen_strategies
         chain = list[ChainStep]()
         for step in fit_chain(
-            table,
-            table.cell_positions,
+            self.table,
+            self.table.cell_positions,
             fixed_indices=(),
-            seed=seed,
+            seed=self.seed,
             settings=settings,
             strategies=strategies,
         ):
             chain.append(step)
-            progress.end_step(step, table)
-        chains = LazyChains(table, seed, strategies, {settings: tuple(chain)})
-        fitted = FittedTable(self.plan, table, chains)
-        warning = _warning_of_real_values(table)
-        if warning is None and self.planned_fit.warns_of_rare_levels:
-            warning = _warning_of_rare_levels(table)
+            progress.end_step(step, self.table)
+        chains = LazyChains(self.table, self.seed, strategies, {settings: tuple(chain)})
+        fitted = FittedTable(self.plan, self.table, chains)
+        warning = _warning_of_real_values(self.table)
+        if warning is None and self.warns_of_rare_levels:
+            warning = _warning_of_rare_levels(self.table)
         return FitResult(fitted, progress.history.as_columns(), warning)
 
 
