@@ -121,9 +121,9 @@ class ColumnModel:
         In this order, a cell is copied from an equal column or left missing, if such a
         source is drawn for it; computed by a rule; or drawn from the tree.
         """
-        cell_positions = partly_drawn.cell_positions
+        level_positions = partly_drawn.level_positions
         x, value_prediction = _make_tree_input(
-            cell_positions,
+            level_positions,
             self.predictors,
             self.score_regression,
             self.sampler.value_regression,
@@ -137,12 +137,12 @@ class ColumnModel:
             clip=clip,
         )
         computed = solve_column(
-            self.rules, self.columns, cell_positions, self.column_index
+            self.rules, self.columns, level_positions, self.column_index
         )
         is_computed = ~is_undrawn(computed)
         if self.source_tree is not None:
             sources = self._draw_sources(self.source_tree, x, rng)
-            self._propose_equal(sources, cell_positions, cells)
+            self._propose_equal(sources, level_positions, cells)
             _propose_missing(sources, cells)
             if not all_rows_keep(self.rules):
                 is_computed &= sources.computed
@@ -161,13 +161,13 @@ class ColumnModel:
         return CellSources(self.sources.equal_indices, source_ids)
 
     def _propose_equal(
-        self, sources: CellSources, cell_positions: LevelPositions, cells: NewCells
+        self, sources: CellSources, level_positions: LevelPositions, cells: NewCells
     ) -> None:
         """Propose cells of earlier columns, where these are the source."""
         for c in sources.equal_indices:
             row_indices = np.flatnonzero(sources.equals(c))
             grid_values = convert_grid_values(
-                cell_positions[row_indices, c],
+                level_positions[row_indices, c],
                 from_grid=self.columns[c].grid,
                 to_grid=self.column.grid,
             )
@@ -215,7 +215,7 @@ def fit_column_model(
         # A missing cell has no residual that the tree could draw.
         sources = sources.with_missing(is_missing(data.positions))
     tree_input = _make_tree_input(
-        data.cell_positions, data.predictors, score_regression, value_regression
+        data.level_positions, data.predictors, score_regression, value_regression
     )
     source_tree = None
     if needs_source_tree(sources, rules):
@@ -277,21 +277,21 @@ def _fit_to_sample(
 
 
 def _make_tree_input(
-    cell_positions: LevelPositions,
+    level_positions: LevelPositions,
     predictors: Ints,
     score_regression: RidgeRegression | None,
     value_regression: RidgeRegression | None,
 ) -> _TreeInput:
     """What trees see of rows (m, d): the predictors' positions, and predictions."""
-    x: Floats = cell_positions[:, predictors]
+    x: Floats = level_positions[:, predictors]
     if len(predictors) == 0:
-        x = np.zeros((len(cell_positions), 1))  # a tree of one leaf
+        x = np.zeros((len(level_positions), 1))  # a tree of one leaf
     features = [x]
     if score_regression is not None:
-        features.append(score_regression.predict(cell_positions)[:, None])
+        features.append(score_regression.predict(level_positions)[:, None])
     value_prediction = None
     if value_regression is not None:
-        value_prediction = value_regression.predict(cell_positions)
+        value_prediction = value_regression.predict(level_positions)
         features.append(value_prediction[:, None])
     return _TreeInput(np.hstack(features).astype(np.float32), value_prediction)
 

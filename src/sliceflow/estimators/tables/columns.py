@@ -12,11 +12,12 @@ Each cell has several forms. Take a column of five prices:
 | feature      | .52, −.25, −1.28, 1.28, −.25     | distances; scales are alike     |
 
 The *levels* of a column are its different values: here $2.50, $5.00 and $10.00. The
-**position** of a cell is its place among them, from 0. Levels of numbers and times
-ascend, those of categories descend by frequency. A missing cell is at −1. A position
-between two levels is a new value between them: 0.5 has the grid value 125, which is
-$3.75. New values are drawn only where they are plausible (`new_values`).
-`level_positions` names the positions of cells that have no value.
+**position** of a cell is its place among the levels of its column, from 0: it does not
+say where the cell is in the table. Levels of numbers and times ascend, those of
+categories descend by frequency. A missing cell is at −1. A position between two levels
+is a new value between them: 0.5 has the grid value 125, which is $3.75. New values are
+drawn only where they are plausible (`new_values`). `level_positions` names the
+positions of cells that have no value.
 
 **Exact values** are integers that count a `unit`, here 1/100. A **grid value** counts
 `spacing` units from the smallest value, `origin`. The spacing is more than one unit if
@@ -36,7 +37,7 @@ Names mean the same in all modules of tables:
 | `column`, `columns`                    | a `Column`, all columns of the table        |
 | `c`, `…_index`, `…_indices`            | indices of columns, or of rows if they      |
 | `predictors`, `order`                  | are called `row_indices`                    |
-| `cell_positions`                       | (n, d), positions of rows, all columns      |
+| `level_positions`                      | (n, d), positions of rows, all columns      |
 | `positions`                            | (n,), positions of one column               |
 | `codes`, `exact_values`, `grid_values`| (n,), as above, of one column               |
 | `x`                                    | (n, p), what trees see of rows              |

@@ -71,7 +71,7 @@ class DependentMissingCells:
     def from_rows(
         cls,
         rules: Sequence[SolvableRule],
-        cell_positions: LevelPositions,
+        level_positions: LevelPositions,
         missing: Mask,
     ) -> DependentMissingCells:
         """The `missing` cells (m, d) of filled rows (m, d) that rules compute.
@@ -83,11 +83,11 @@ class DependentMissingCells:
         rules = [rule for rule in rules if not isinstance(rule, LookupRule)]
         in_both_orders = [*rules, *reversed(rules)]
         computed = [
-            *_assign_until_stable(in_both_orders, cell_positions, unassigned),
+            *_assign_until_stable(in_both_orders, level_positions, unassigned),
             *_assign_all(
-                in_both_orders, cell_positions, unassigned, only_determined=False
+                in_both_orders, level_positions, unassigned, only_determined=False
             ),
-            *_assign_until_stable(in_both_orders, cell_positions, unassigned),
+            *_assign_until_stable(in_both_orders, level_positions, unassigned),
         ]
         return cls(missing, computed)
 
@@ -134,7 +134,7 @@ class DependentMissingCells:
     def recompute_excluded(
         self,
         columns: Sequence[Column],
-        cell_positions: LevelPositions,
+        level_positions: LevelPositions,
         group: MissingCellGroup,
     ) -> None:
         """Compute the cells of excluded columns of rows (m, d), in place.
@@ -142,21 +142,21 @@ class DependentMissingCells:
         They follow from the cells of a group, which was drawn. A cell stays as it is
         where its column cannot have the value that follows.
         """
-        in_group = np.zeros(len(cell_positions), dtype=bool)
+        in_group = np.zeros(len(level_positions), dtype=bool)
         in_group[group.row_indices] = True
         for computed in self.computed:
             c = computed.column_index
             if c not in group.excluded_indices:
                 continue
             row_indices = np.flatnonzero(computed.in_rows & in_group)
-            rows = cell_positions[row_indices]
+            rows = level_positions[row_indices]
             solved = solve_column([computed.rule], columns, rows, c)
             is_possible = has_value(solved)
-            cell_positions[row_indices[is_possible], c] = solved[is_possible]
+            level_positions[row_indices[is_possible], c] = solved[is_possible]
 
 
 def _assign_until_stable(
-    rules: Sequence[SolvableRule], cell_positions: LevelPositions, unassigned: Mask
+    rules: Sequence[SolvableRule], level_positions: LevelPositions, unassigned: Mask
 ) -> list[ComputedCells]:
     """The cells that are determined, and those that are once others are computed.
 
@@ -164,7 +164,7 @@ def _assign_until_stable(
     """
     computed = list[ComputedCells]()
     while True:
-        found = _assign_all(rules, cell_positions, unassigned, only_determined=True)
+        found = _assign_all(rules, level_positions, unassigned, only_determined=True)
         if not found:
             return computed
         computed.extend(found)
@@ -172,7 +172,7 @@ def _assign_until_stable(
 
 def _assign_all(
     rules: Sequence[SolvableRule],
-    cell_positions: LevelPositions,
+    level_positions: LevelPositions,
     unassigned: Mask,
     *,
     only_determined: bool,
@@ -180,7 +180,7 @@ def _assign_all(
     """The cells that rules compute, one rule after the other; see `_assign`."""
     computed = list[ComputedCells]()
     for rule in rules:
-        applies = has_all_values(cell_positions, rule.column_indices)
+        applies = has_all_values(level_positions, rule.column_indices)
         computed.extend(_assign(rule, applies, unassigned, only_determined))
     return computed
 

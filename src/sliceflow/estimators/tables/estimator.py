@@ -281,12 +281,12 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
         require_dataframe(df)
         dropped = [column.name for column in table.columns if column.kind == "drop"]
         missing = {name: None for name in dropped if name not in df}
-        cell_positions = table.positions_of(
+        level_positions = table.positions_of(
             read_dataframe(df.assign(**missing)),
             new_as_missing=True,
             outside_as_missing=True,
         )
-        return table.shares_kept(cell_positions)
+        return table.shares_kept(level_positions)
 
     @property
     def kinds_(self) -> dict[Any, str]:

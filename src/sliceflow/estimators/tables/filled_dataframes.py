@@ -38,17 +38,17 @@ def fill_dataframe(
     Warnings say which cells stay empty, and which others the model does not know.
     """
     rows = read_dataframe(df).align_columns(table.rows)
-    cell_positions = table.positions_of(rows, new_as_missing=True)
+    level_positions = table.positions_of(rows, new_as_missing=True)
     missing = np.column_stack([encoded.missing for encoded in rows.columns])
-    _warn_of_new_levels(rows, is_missing(cell_positions) & ~missing)
-    filled_positions, unfilled = fill_missing(table, cell_positions, n, seed)
+    _warn_of_new_levels(rows, is_missing(level_positions) & ~missing)
+    filled_positions, unfilled = fill_missing(table, level_positions, n, seed)
     filled_dfs = []
     for part_positions in np.split(filled_positions, n):
         filled_df = _with_filled_cells(
             df, table, missing, LevelPositions(part_positions)
         )
         filled_dfs.append(filled_df)
-    _warn_of_empty_cells(table, filled_dfs, np.unique(unfilled % len(cell_positions)))
+    _warn_of_empty_cells(table, filled_dfs, np.unique(unfilled % len(level_positions)))
     return filled_dfs
 
 

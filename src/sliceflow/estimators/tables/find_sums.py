@@ -81,7 +81,7 @@ class _CandidateSum(NamedTuple):
 
 
 def find_sums(
-    columns: Sequence[Column], cell_positions: LevelPositions, numbers: NumberColumns
+    columns: Sequence[Column], level_positions: LevelPositions, numbers: NumberColumns
 ) -> list[list[LinearRule]]:
     """Sums that are rules, each in all its orientations, the most natural first.
 
@@ -90,7 +90,7 @@ def find_sums(
     """
     candidates = list[_CandidateSum]()
     for relation in _find_candidate_relations(numbers):
-        candidate = _judge_relation(columns, cell_positions, relation)
+        candidate = _judge_relation(columns, level_positions, relation)
         if candidate is not None:
             candidates.append(candidate)
 
@@ -105,16 +105,18 @@ def find_sums(
 
 
 def _judge_relation(
-    columns: Sequence[Column], cell_positions: LevelPositions, relation: IntegerRelation
+    columns: Sequence[Column],
+    level_positions: LevelPositions,
+    relation: IntegerRelation,
 ) -> _CandidateSum | None:
     """The sum of a relation, if enough rows keep it; else None."""
     totals = _possible_totals(columns, relation)
     if columns[totals[0]].n_levels < MIN_LEVELS_OF_SUM:
         return None
     orientations = [
-        _linear_rule(columns, cell_positions, relation, total) for total in totals
+        _linear_rule(columns, level_positions, relation, total) for total in totals
     ]
-    evidence = evidence_of(orientations[0], columns, cell_positions)
+    evidence = evidence_of(orientations[0], columns, level_positions)
     if not evidence.suffices:
         return None
     coefficients = np.zeros(len(columns))
@@ -288,7 +290,7 @@ def _possible_totals(columns: Sequence[Column], relation: IntegerRelation) -> li
 
 def _linear_rule(
     columns: Sequence[Column],
-    cell_positions: LevelPositions,
+    level_positions: LevelPositions,
     relation: IntegerRelation,
     total: int,
 ) -> LinearRule:
@@ -302,7 +304,7 @@ def _linear_rule(
     coefficients = [coefficient_of[c] for c in indices]
     weights, unit = _weights_and_unit(coefficients, [columns[c].unit for c in indices])
     rule = LinearRule("", indices, weights, "=", 0, unit, is_discovered=True)
-    complete_positions = cell_positions[has_all_values(cell_positions, indices)]
+    complete_positions = level_positions[has_all_values(level_positions, indices)]
     bound = _mode_or_median(
         rule.difference(columns, complete_positions), unit is not None
     )

@@ -169,7 +169,7 @@ class PlannedTableFit:
         chain = list[ChainStep]()
         for step in fit_chain(
             self.table,
-            self.table.cell_positions,
+            self.table.level_positions,
             fixed_indices=(),
             seed=self.seed,
             settings=settings,

@@ -86,15 +86,15 @@ class FittedTable:
         is fitted to the rows that have it (`plain_draws_are_better`).
         """
         given_rows = rows_with_given(self.table, given)
-        cell_positions = LevelPositions(np.empty((0, len(self.table.columns))))
+        level_positions = LevelPositions(np.empty((0, len(self.table.columns))))
         if self._prefers_plain_draws(given_rows, allow_missing):
-            cell_positions = self._filter_draws(n, seed, given_rows, allow_missing)
-        n_left = n - len(cell_positions)
+            level_positions = self._filter_draws(n, seed, given_rows, allow_missing)
+        n_left = n - len(level_positions)
         if n_left:
             others = self._draw_refitted(n_left, seed, given_rows, allow_missing)
-            cell_positions = LevelPositions(np.concatenate((cell_positions, others)))
+            level_positions = LevelPositions(np.concatenate((level_positions, others)))
         return given_rows.table.to_dataframe(
-            cell_positions, seed, given_rows.fixed_values
+            level_positions, seed, given_rows.fixed_values
         )
 
     def _draw(self, n: int, seed: Seed, allow_missing: bool) -> LevelPositions:
@@ -150,7 +150,7 @@ class FittedTable:
         """Positions (n, d) drawn by a chain of the rows that have what is given."""
         chain = fit_chain(
             given_rows.table,
-            given_rows.cell_positions,
+            given_rows.level_positions,
             fixed_indices=list(given_rows.fixed_positions),
             seed=seed.child("given"),
             settings=self.plan.tree_settings_for(allow_missing),
@@ -167,10 +167,10 @@ class FittedTable:
 
     def features(self, X: Any) -> Floats:
         """The features (a, n) of the n rows of a DataFrame."""
-        cell_positions = self.table.positions_of(read_dataframe(X))
+        level_positions = self.table.positions_of(read_dataframe(X))
         axes = []
         for c in self.table.drawing_order:
-            axes.append(self.table.columns[c].features(cell_positions[:, c]).T)
+            axes.append(self.table.columns[c].features(level_positions[:, c]).T)
         if not axes:
-            axes.append(np.zeros((1, len(cell_positions))))
+            axes.append(np.zeros((1, len(level_positions))))
         return np.vstack(axes)

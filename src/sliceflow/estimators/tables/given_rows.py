@@ -88,7 +88,7 @@ class GivenRows:
     """What a user gave, such as {"plan": "gold"}, and the rows that have it."""
 
     table: Table  # with a rule for each range and list that is given
-    cell_positions: LevelPositions  # (n, d); some are moved to given numbers
+    level_positions: LevelPositions  # (n, d); some are moved to given numbers
     # Of columns with one given value, by their indices: its position, and of numbers
     # also the value as the user wrote it, in a Series of one cell.
     fixed_positions: dict[int, float]
@@ -106,17 +106,17 @@ class GivenRows:
 
     def share_of(self, table: Table) -> float:
         """The share of the rows of a table that these are."""
-        return len(self.cell_positions) / len(table.cell_positions)
+        return len(self.level_positions) / len(table.level_positions)
 
-    def matches(self, cell_positions: LevelPositions) -> Mask:
+    def matches(self, level_positions: LevelPositions) -> Mask:
         """Which rows (m,) of positions (m, d) have what is given."""
-        has_given = np.full(len(cell_positions), True)
+        has_given = np.full(len(level_positions), True)
         for c, position in self.fixed_positions.items():
-            has_given &= cell_positions[:, c] == position
+            has_given &= level_positions[:, c] == position
         for rule in self.rules:
-            has_given &= ~self.table.rule_set.broken(rule, cell_positions)
+            has_given &= ~self.table.rule_set.broken(rule, level_positions)
             if isinstance(rule, LinearRule):  # a range has no missing cell
-                has_given &= has_all_values(cell_positions, rule.column_indices)
+                has_given &= has_all_values(level_positions, rule.column_indices)
         return has_given
 
 
@@ -149,14 +149,14 @@ class _GivenColumn:
         return np.full(len(positions), True)
 
 
-class _Sources(NamedTuple):
+class _MatchingRows(NamedTuple):
     """The rows that samples may come from."""
 
     # (n,), those that have all that is given, but for numbers that few rows have. Of a
     # number outside the table, the nearest one counts.
-    is_source: Mask
+    matches: Mask
     # The numbers that few rows have, by the indices of their columns, as grid values:
-    # the nearest sources are moved to them.
+    # the nearest of the matching rows are moved to them.
     rare_grid_values: dict[int, float]
     n_with_given: int  # how many rows have exactly what is given
 
@@ -180,60 +180,60 @@ def rows_with_given(table: Table, given: Mapping[Any, Any]) -> GivenRows:
             fixed_values[of_column.index] = of_column.number.cell
     if rules:
         table = table.with_rules(rules)
-    sources = _find_sources(table, given_columns, rules)
-    if not sources.is_source.any():
+    matching = _find_matching_rows(table, given_columns, rules)
+    if not matching.matches.any():
         fact = f"no row of the table has given={dict(given)}"
         raise DataError(fact, "leave out what never occurs together")
-    cell_positions = table.cell_positions[sources.is_source]
-    if sources.rare_grid_values:
-        cell_positions, n_near = move_to_values(
-            table, cell_positions, sources.rare_grid_values, fixed_positions
+    level_positions = table.level_positions[matching.matches]
+    if matching.rare_grid_values:
+        level_positions, n_near = move_to_values(
+            table, level_positions, matching.rare_grid_values, fixed_positions
         )
         if n_near < MIN_ROWS_WITH_VALUE:
             notes.append(_few_rows(n_near, "is near it", "are near it"))
-    if len(cell_positions) < MIN_ROWS_TO_SHARE:
-        notes.append(_note_of_few_rows(len(cell_positions), sources))
+    if len(level_positions) < MIN_ROWS_TO_SHARE:
+        notes.append(_note_of_few_rows(len(level_positions), matching))
     if notes:
         warn_user(f"given={dict(given)}: {'; '.join(notes)}")
     return GivenRows(
         table,
-        cell_positions,
+        level_positions,
         fixed_positions,
         fixed_values,
         rules=tuple(rules),
-        is_moved=bool(sources.rare_grid_values),
+        is_moved=bool(matching.rare_grid_values),
     )
 
 
-def _find_sources(
+def _find_matching_rows(
     table: Table, given_columns: Sequence[_GivenColumn], rules: Sequence[Rule]
-) -> _Sources:
+) -> _MatchingRows:
     """The rows of a table, which has the rules, that samples may come from."""
-    n = len(table.cell_positions)
-    is_source = np.full(n, True)
+    n = len(table.level_positions)
+    matches = np.full(n, True)
     has_given = np.full(n, True)
     rare_grid_values = {}
     for given in given_columns:
-        may_have_given = given.may_have_given(table.cell_positions[:, given.index])
+        may_have_given = given.may_have_given(table.level_positions[:, given.index])
         has_given &= may_have_given
         number = given.number
         if number is not None:
             has_given &= number.is_at_position(given.column)
-            if int((may_have_given & is_source).sum()) < MIN_ROWS_WITH_VALUE:
+            if int((may_have_given & matches).sum()) < MIN_ROWS_WITH_VALUE:
                 rare_grid_values[given.index] = number.grid_value
                 continue
-        is_source &= may_have_given
+        matches &= may_have_given
     for rule in rules:
-        keeps_rule = ~table.rule_set.broken(rule, table.cell_positions)
-        is_source &= keeps_rule
+        keeps_rule = ~table.rule_set.broken(rule, table.level_positions)
+        matches &= keeps_rule
         has_given &= keeps_rule
-    return _Sources(is_source, rare_grid_values, int(has_given.sum()))
+    return _MatchingRows(matches, rare_grid_values, int(has_given.sum()))
 
 
-def _note_of_few_rows(n_rows: int, sources: _Sources) -> str:
+def _note_of_few_rows(n_rows: int, matching: _MatchingRows) -> str:
     """That samples come from few rows, and how many have what is given."""
-    n_with_given = sources.n_with_given
-    if sources.rare_grid_values:
+    n_with_given = matching.n_with_given
+    if matching.rare_grid_values:
         source = f"the {n_rows} rows that are moved to it"
     elif n_with_given < n_rows:
         source = f"the {n_rows} rows nearest to it"

@@ -70,27 +70,27 @@ class NearestRowsModel:
     def from_data(
         cls,
         columns: Sequence[Column],
-        cell_positions: LevelPositions,
+        level_positions: LevelPositions,
         drawn_indices: list[int],
         k: int,
     ) -> NearestRowsModel:
         """Find the k rows nearest to each row of (n, d), by the drawn columns."""
-        axes = [columns[c].features(cell_positions[:, c]) for c in drawn_indices]
+        axes = [columns[c].features(level_positions[:, c]) for c in drawn_indices]
         points = torch.from_numpy(_weighted_by_explained(np.hstack(axes)))
         neighbors = query_index(
-            build_index(points), points, min(k, len(cell_positions))
+            build_index(points), points, min(k, len(level_positions))
         )[1]
         dense_axes = []
         for c, axis in zip(drawn_indices, axes, strict=True):
             if columns[c].is_dense_number:
                 dense_axes.append(
-                    np.where(is_missing(cell_positions[:, [c]]), np.nan, axis)
+                    np.where(is_missing(level_positions[:, [c]]), np.nan, axis)
                 )
         scores = _complete_scores(np.hstack(dense_axes), neighbors)
         return cls(
             columns,
             list(drawn_indices),
-            cell_positions[:, drawn_indices],
+            level_positions[:, drawn_indices],
             scores,
             neighbors,
             _share_within(scores, neighbors),

@@ -95,12 +95,12 @@ def encode_cells(
     # Each level is looked up once.
     codes, code_index = np.unique(cells.codes[to_read], return_inverse=True)
     located = locate_values(column, cells.levels.iloc[codes])
-    level_positions = located.positions
+    positions_of_codes = located.positions
     if outside_as_missing and column.is_quantitative:
         is_outside = located.grid_values < column.grid.grid_values[0]
         is_outside |= located.grid_values > column.grid.grid_values[-1]
-        level_positions[is_outside] = MISSING
-    positions[to_read] = level_positions[code_index]
+        positions_of_codes[is_outside] = MISSING
+    positions[to_read] = positions_of_codes[code_index]
     return positions
 
 
