@@ -162,7 +162,8 @@ def test_wrong_constraints_are_named():
         ("t <= a", "not numbers"),
         ("a ~ b", "cannot be read"),
         (7, "cannot be read"),
-        ("a = a + b", "twice"),
+        ("a = a + b", "names 'a' twice"),
+        ("a = b + b", "names 'b' twice"),
         ("combinations(a, a)", "twice"),
     ):
         with pytest.raises(ParameterError, match=message) as caught:

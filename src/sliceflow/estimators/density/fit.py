@@ -282,16 +282,20 @@ class PlannedClassDensityFit:
 
     def tune(self, progress: FitProgress) -> PlannedClassDensityFit:
         """This fit, with the settings of every class chosen."""
-        for c, planned in enumerate(self.plan.classes):
-            if isinstance(planned.flow, GaussianizationParameters):
-                progress.class_name = self._class_name(c)
-                expect_trials(planned.n_rows, planned.flow, progress)
-                progress.expect(FLOW, 1, planned.flow.expected_steps)
+        self._announce_phases(progress)
         classes = [
             self._tune_class(c, x, progress)
             for c, x in enumerate(self.training.rows_by_class())
         ]
         return replace(self, plan=replace(self.plan, classes=tuple(classes)))
+
+    def _announce_phases(self, progress: FitProgress) -> None:
+        """Announce the trials and flows of all classes, for estimates of the time."""
+        for c, planned in enumerate(self.plan.classes):
+            if isinstance(planned.flow, GaussianizationParameters):
+                progress.class_name = self._class_name(c)
+                expect_trials(planned.n_rows, planned.flow, progress)
+                progress.expect(FLOW, 1, planned.flow.expected_steps)
 
     def _tune_class(self, c: int, x: Tensor, progress: FitProgress) -> ClassSettings:
         """Choose the settings of class c by trials on its rows x (n, d)."""

@@ -106,9 +106,9 @@ class BaseFittedDensity(ABC, Generic[Y]):
 
     @abstractmethod
     def _draw_y(self, n: int, seed: Seed) -> tuple[Y, NDArray[Any] | None]:
-        """The y of n samples, in the proportions of the fitted rows, encoded.
+        """Draw the y of n samples, in the proportions of the fitted rows.
 
-        And as the user writes it; None if the model has no y.
+        Returns it encoded, and as the user writes it: None if the model has no y.
         """
 
     @abstractmethod

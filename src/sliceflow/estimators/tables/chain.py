@@ -10,8 +10,8 @@ How one cell of a new row gets its value:
 
 1. `draw_rows` begins with blank rows, whose cells are `UNDRAWN`, as `PartlyDrawnRows`.
    `draw_chain` lets each step draw its column. The columns before are drawn by then.
-2. `ColumnModel.draw` draws where the cell comes from (`CellSources`): it equals an
-   earlier column, is missing, follows from a rule, or comes from the tree.
+2. `ColumnModel.draw` tries where the cell may come from (`CellSources`), in this order:
+   it equals an earlier column, is missing, follows from a rule, or comes from the tree.
 3. From the tree, it takes the value of a random row in the leaf of the new row, or one
    between two rows (`NodeSampler.draw`). A rare number is moved (`rare_numbers`).
 4. Each such value is only a proposal. `NewCells` asks `PartlyDrawnRows.allows`, which

@@ -98,27 +98,28 @@ class DependentMissingCells:
         columns are among them.
         """
         row_indices = np.flatnonzero(self.missing[:, c])
-        excluded = self._computed_from(c)[row_indices]
+        excluded = self._cells_that_follow(c)[row_indices]
         distinct_sets, set_index, counts = np.unique(
             excluded, axis=0, return_inverse=True, return_counts=True
         )
         set_index = set_index.reshape(-1)
-        by_frequency = np.argsort(-counts, kind="stable").tolist()
-        not_empty = [i for i in by_frequency if distinct_sets[i].any()]
-        frequent_sets = not_empty[:MAX_EXCLUDED_SETS]
+        own_models = _most_frequent_sets(distinct_sets, counts)
 
         groups = []
-        sees_all = ~np.isin(set_index, frequent_sets)
+        sees_all = ~np.isin(set_index, own_models)
         if sees_all.any():
             groups.append(MissingCellGroup(row_indices[sees_all], ()))
-        for i in frequent_sets:
+        for i in own_models:
             excluded_indices = tuple(np.flatnonzero(distinct_sets[i]).tolist())
             in_group = row_indices[set_index == i]
             groups.append(MissingCellGroup(in_group, excluded_indices))
         return groups
 
-    def _computed_from(self, c: int) -> Mask:
-        """Which cells (m, d) follow from the cell of column c, if it is drawn."""
+    def _cells_that_follow(self, c: int) -> Mask:
+        """Which cells (m, d) follow, directly or not, from a drawn cell of column c.
+
+        Cells of column c that a rule computes are not drawn.
+        """
         is_drawn = self.missing[:, c].copy()
         for computed in self.computed:
             if computed.column_index == c:
@@ -155,12 +156,23 @@ class DependentMissingCells:
             level_positions[row_indices[is_possible], c] = solved[is_possible]
 
 
+def _most_frequent_sets(distinct_sets: Mask, counts: Ints) -> list[int]:
+    """The indices of the sets of excluded columns that get models of their own.
+
+    `distinct_sets` (s, d) has all sets, and `counts` (s,) how many rows have each. The
+    empty set needs no other models.
+    """
+    by_frequency = np.argsort(-counts, kind="stable").tolist()
+    not_empty = [i for i in by_frequency if distinct_sets[i].any()]
+    return not_empty[:MAX_EXCLUDED_SETS]
+
+
 def _assign_until_stable(
     rules: Sequence[SolvableRule], level_positions: LevelPositions, unassigned: Mask
 ) -> list[ComputedCells]:
-    """The cells that are determined, and those that are once others are computed.
+    """The cells that rules compute without a choice, some of them after others.
 
-    They are taken from `unassigned` (m, d), in place.
+    In `unassigned` (m, d), they are set to False, in place.
     """
     computed = list[ComputedCells]()
     while True:
@@ -190,8 +202,9 @@ def _assign(
 ) -> list[ComputedCells]:
     """The cells that a rule computes in rows (m,) where it applies, by their column.
 
-    With `only_determined`, not in rows where several of its cells are unassigned. Where
-    it computes one, all its cells are taken from `unassigned` (m, d), in place.
+    With `only_determined`, it computes none in rows where several of its cells are
+    unassigned. Where it computes one, no other rule may compute a cell of this rule: so
+    all its cells are set to False in `unassigned` (m, d), in place.
     """
     column_indices = sorted(set(rule.column_indices))
     n_unassigned = unassigned[:, column_indices].sum(axis=1)

@@ -11,6 +11,7 @@ import numpy as np
 
 from sliceflow.arrays import Floats
 from sliceflow.engine.random import Seed
+from sliceflow.errors import warn_user
 from sliceflow.estimators.tables.chain import draw_rows, fit_chain
 from sliceflow.estimators.tables.given_rows import GivenRows, rows_with_given
 from sliceflow.estimators.tables.lazy_chains import LazyChains
@@ -83,9 +84,12 @@ class FittedTable:
         """A DataFrame of n new rows that have what is given, by column.
 
         They are plain draws that have it, or those of a chain of the other columns that
-        is fitted to the rows that have it (`plain_draws_are_better`).
+        is fitted to the rows that have it (`plain_draws_are_better`). A warning says
+        what is doubtful about what is given.
         """
         given_rows = rows_with_given(self.table, given)
+        if given_rows.notes:
+            warn_user(f"given={dict(given)}: {'; '.join(given_rows.notes)}")
         level_positions = LevelPositions(np.empty((0, len(self.table.columns))))
         if self._prefers_plain_draws(given_rows, allow_missing):
             level_positions = self._filter_draws(n, seed, given_rows, allow_missing)

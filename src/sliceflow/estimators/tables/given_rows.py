@@ -9,16 +9,17 @@ chooses. For a number that few rows have, the nearest rows are moved to it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import chain
 from math import ceil, floor
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from sliceflow.arrays import Mask
-from sliceflow.errors import DataError, ParameterError, warn_user
+from sliceflow.errors import DataError, ParameterError
 from sliceflow.estimators.tables.columns import Column
 from sliceflow.estimators.tables.formats import to_exact_values
 from sliceflow.estimators.tables.level_positions import (
@@ -29,7 +30,12 @@ from sliceflow.estimators.tables.level_positions import (
 )
 from sliceflow.estimators.tables.moved_rows import move_to_values
 from sliceflow.estimators.tables.read_values import locate_values
-from sliceflow.estimators.tables.rules import LinearRule, MembershipRule, Rule
+from sliceflow.estimators.tables.rules import (
+    LinearRule,
+    MembershipRule,
+    Relation,
+    Rule,
+)
 from sliceflow.estimators.tables.table import Table
 from sliceflow.estimators.tables.table_rows import format_names
 
@@ -95,6 +101,8 @@ class GivenRows:
     fixed_values: dict[int, pd.Series]
     rules: tuple[Rule, ...] = ()  # of ranges and lists
     is_moved: bool = False  # whether rows were moved
+    # What is doubtful, for a warning, such as that few rows have a value.
+    notes: tuple[str, ...] = ()
 
     @property
     def column_indices(self) -> set[int]:
@@ -149,12 +157,47 @@ class _GivenColumn:
         return np.full(len(positions), True)
 
 
+@dataclass(frozen=True, eq=False)
+class _Given:
+    """All that is given, column by column."""
+
+    columns: tuple[_GivenColumn, ...]
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules of all ranges and lists."""
+        return tuple(chain.from_iterable(column.rules for column in self.columns))
+
+    @property
+    def notes(self) -> list[str]:
+        """What is doubtful about single columns, for a warning."""
+        return list(chain.from_iterable(column.notes for column in self.columns))
+
+    @property
+    def fixed_positions(self) -> dict[int, float]:
+        """The positions of given values, by the indices of their columns."""
+        return {
+            given.index: given.value.position
+            for given in self.columns
+            if given.value is not None
+        }
+
+    @property
+    def fixed_values(self) -> dict[int, pd.Series]:
+        """The given numbers and times as the user wrote them, by column index."""
+        return {
+            given.index: given.number.cell
+            for given in self.columns
+            if given.number is not None
+        }
+
+
 class _MatchingRows(NamedTuple):
     """The rows that samples may come from."""
 
     # (n,), those that have all that is given, but for numbers that few rows have. Of a
     # number outside the table, the nearest one counts.
-    matches: Mask
+    is_match: Mask
     # The numbers that few rows have, by the indices of their columns, as grid values:
     # the nearest of the matching rows are moved to them.
     rare_grid_values: dict[int, float]
@@ -164,74 +207,65 @@ class _MatchingRows(NamedTuple):
 def rows_with_given(table: Table, given: Mapping[Any, Any]) -> GivenRows:
     """The rows of a table that have what is given.
 
-    `given` has a value, a list or a range by the name of the column. A warning says
-    what is doubtful, such as a value that few rows have. An error names what no row can
-    have.
+    `given` has a value, a list or a range by the name of the column. An error names
+    what no row can have.
     """
-    given_columns = _read_given(table, given)
-    rules = [rule for of_column in given_columns for rule in of_column.rules]
-    notes = [note for of_column in given_columns for note in of_column.notes]
-    fixed_positions = {}
-    fixed_values = {}
-    for of_column in given_columns:
-        if of_column.value is not None:
-            fixed_positions[of_column.index] = of_column.value.position
-        if of_column.number is not None:
-            fixed_values[of_column.index] = of_column.number.cell
-    if rules:
-        table = table.with_rules(rules)
-    matching = _find_matching_rows(table, given_columns, rules)
-    if not matching.matches.any():
+    all_given = _read_given(table, given)
+    if all_given.rules:
+        table = table.with_rules(all_given.rules)
+    matching = _find_matching_rows(table, all_given)
+    if not matching.is_match.any():
         fact = f"no row of the table has given={dict(given)}"
         raise DataError(fact, "leave out what never occurs together")
-    level_positions = table.level_positions[matching.matches]
+    level_positions = table.level_positions[matching.is_match]
+    notes = all_given.notes
     if matching.rare_grid_values:
         level_positions, n_near = move_to_values(
-            table, level_positions, matching.rare_grid_values, fixed_positions
+            table,
+            level_positions,
+            matching.rare_grid_values,
+            all_given.fixed_positions,
         )
         if n_near < MIN_ROWS_WITH_VALUE:
             notes.append(_few_rows(n_near, "is near it", "are near it"))
     if len(level_positions) < MIN_ROWS_TO_SHARE:
         notes.append(_note_of_few_rows(len(level_positions), matching))
-    if notes:
-        warn_user(f"given={dict(given)}: {'; '.join(notes)}")
     return GivenRows(
         table,
         level_positions,
-        fixed_positions,
-        fixed_values,
-        rules=tuple(rules),
+        all_given.fixed_positions,
+        all_given.fixed_values,
+        rules=all_given.rules,
         is_moved=bool(matching.rare_grid_values),
+        notes=tuple(notes),
     )
 
 
-def _find_matching_rows(
-    table: Table, given_columns: Sequence[_GivenColumn], rules: Sequence[Rule]
-) -> _MatchingRows:
-    """The rows of a table, which has the rules, that samples may come from."""
+def _find_matching_rows(table: Table, all_given: _Given) -> _MatchingRows:
+    """The rows of a table, which has the given rules, that samples may come from."""
     n = len(table.level_positions)
-    matches = np.full(n, True)
+    is_match = np.full(n, True)
     has_given = np.full(n, True)
     rare_grid_values = {}
-    for given in given_columns:
+    for given in all_given.columns:
         may_have_given = given.may_have_given(table.level_positions[:, given.index])
         has_given &= may_have_given
         number = given.number
         if number is not None:
             has_given &= number.is_at_position(given.column)
-            if int((may_have_given & matches).sum()) < MIN_ROWS_WITH_VALUE:
+            if int((may_have_given & is_match).sum()) < MIN_ROWS_WITH_VALUE:
                 rare_grid_values[given.index] = number.grid_value
                 continue
-        matches &= may_have_given
-    for rule in rules:
+        is_match &= may_have_given
+    for rule in all_given.rules:
         keeps_rule = ~table.rule_set.broken(rule, table.level_positions)
-        matches &= keeps_rule
+        is_match &= keeps_rule
         has_given &= keeps_rule
-    return _MatchingRows(matches, rare_grid_values, int(has_given.sum()))
+    return _MatchingRows(is_match, rare_grid_values, int(has_given.sum()))
 
 
 def _note_of_few_rows(n_rows: int, matching: _MatchingRows) -> str:
-    """That samples come from few rows, and how many have what is given."""
+    """Words for a warning that samples come from few rows, `n_rows` of them."""
     n_with_given = matching.n_with_given
     if matching.rare_grid_values:
         source = f"the {n_rows} rows that are moved to it"
@@ -246,7 +280,7 @@ def _note_of_few_rows(n_rows: int, matching: _MatchingRows) -> str:
 
 
 def _few_rows(n: int, singular: str, plural: str) -> str:
-    """That only n rows do something, in words."""
+    """Such as "only 3 rows of the table have this", with the verb for one or more."""
     if n == 0:
         return f"no row of the table {singular}"
     if n == 1:
@@ -254,7 +288,7 @@ def _few_rows(n: int, singular: str, plural: str) -> str:
     return f"only {n} rows of the table {plural}"
 
 
-def _read_given(table: Table, given: Mapping[Any, Any]) -> list[_GivenColumn]:
+def _read_given(table: Table, given: Mapping[Any, Any]) -> _Given:
     """What a user asks for, with each given value looked up in its column."""
     if not isinstance(given, Mapping):
         fact = "must be a dict such as {'plan': 'gold', 'age': (30, 40)}"
@@ -270,7 +304,7 @@ def _read_given(table: Table, given: Mapping[Any, Any]) -> list[_GivenColumn]:
             given_columns.append(_read_list(column, c, value))
         else:
             given_columns.append(_read_value(column, c, value))
-    return given_columns
+    return _Given(tuple(given_columns))
 
 
 def _read_list(column: Column, c: int, values: Iterable[Any]) -> _GivenColumn:
@@ -381,16 +415,45 @@ def _range_rules(
         fact = f"given {given} is an empty range: {bounds.low} is above {bounds.high}"
         raise DataError(fact, "pass the lower end first", column=column.name)
     text = f"given {column.name}={given}"
-    rules: list[Rule] = []
+    rules = list[Rule]()
     if low is not None:
-        relation, rounding = _relation(bounds.with_low, ceil, floor)
-        bound = -_bound_in_units(column, low, rounding)
-        rules.append(LinearRule(text, (c,), (-1,), relation, bound, column.unit))
+        rules.append(_lower_bound_rule(text, column, c, low, bounds.with_low))
     if high is not None:
-        relation, rounding = _relation(bounds.with_high, floor, ceil)
-        bound = _bound_in_units(column, high, rounding)
-        rules.append(LinearRule(text, (c,), (1,), relation, bound, column.unit))
+        rules.append(_upper_bound_rule(text, column, c, high, bounds.with_high))
     return rules
+
+
+def _lower_bound_rule(
+    text: str, column: Column, c: int, low: Fraction, is_included: bool
+) -> LinearRule:
+    """The rule low ≤ column, or low < column if the bound is not included.
+
+    A bound between two units is rounded so that the rule holds for the same numbers.
+    """
+    bound: int | float
+    if column.unit is None:
+        bound = float(low)
+    elif is_included:
+        bound = ceil(low / column.unit)
+    else:
+        bound = floor(low / column.unit)
+    relation: Relation = "<=" if is_included else "<"
+    return LinearRule(text, (c,), (-1,), relation, -bound, column.unit)
+
+
+def _upper_bound_rule(
+    text: str, column: Column, c: int, high: Fraction, is_included: bool
+) -> LinearRule:
+    """The rule column ≤ high, or column < high if the bound is not included."""
+    bound: int | float
+    if column.unit is None:
+        bound = float(high)
+    elif is_included:
+        bound = floor(high / column.unit)
+    else:
+        bound = ceil(high / column.unit)
+    relation: Relation = "<=" if is_included else "<"
+    return LinearRule(text, (c,), (1,), relation, bound, column.unit)
 
 
 def _as_range(column: Column, given: tuple[Any, ...] | ValueRange) -> ValueRange:
@@ -411,22 +474,6 @@ def _as_range(column: Column, given: tuple[Any, ...] | ValueRange) -> ValueRange
     return ValueRange(*ends)
 
 
-_Rounding = Callable[[Fraction], int]
-
-
-def _relation(
-    included: bool, into: _Rounding, out_of: _Rounding
-) -> tuple[Literal["<=", "<"], _Rounding]:
-    """The relation of a bound, and how a bound between two units is rounded.
-
-    A bound that is included is rounded `into` the range, so that ≤ holds for the same
-    units; else `out_of` it, so that < does.
-    """
-    if included:
-        return "<=", into
-    return "<", out_of
-
-
 def _exact_bound(column: Column, value: Any) -> Fraction | None:
     """A bound of a range as an exact number; None if it is open."""
     if value is None:
@@ -436,15 +483,3 @@ def _exact_bound(column: Column, value: Any) -> Fraction | None:
         cell, column.encoded.value_type, column.text_format
     )
     return Fraction(exact_values[0]) * (unit or 1)
-
-
-def _bound_in_units(
-    column: Column, bound: Fraction, to_integer: _Rounding
-) -> int | float:
-    """A bound of a range as a number of the column's units.
-
-    It is an int, rounded by `to_integer`; a float if the column has no unit.
-    """
-    if column.unit is None:
-        return float(bound)
-    return to_integer(bound / column.unit)

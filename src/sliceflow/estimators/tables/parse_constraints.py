@@ -26,6 +26,7 @@ from sliceflow.estimators.tables.rules import (
     Relation,
     Rule,
 )
+from sliceflow.validation import duplicates
 
 _NAME = r"(`[^`]+`|[^\W\d]\w*)"
 _NUMBER = r"((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
@@ -172,6 +173,7 @@ def _find_columns(
             if must_be_quantitative:
                 fact += ", not numbers"
             raise ParameterError("constraints", text, fact)
-    if len(set(names)) < len(names):
-        raise ParameterError("constraints", text, f"names {names[0]!r} twice")
+    repeated = duplicates(names)
+    if repeated:
+        raise ParameterError("constraints", text, f"names {repeated[0]!r} twice")
     return tuple(column_names.index(name) for name in names)

@@ -206,21 +206,26 @@ class ProductRule:
     def _solve_product(
         self, columns: Sequence[Column], level_positions: LevelPositions
     ) -> LevelPositions:
+        """The product, rounded to the decimals of its column: (m,)."""
+        if self._is_exact(columns):
+            return self._solve_exact_product(columns, level_positions)
         column = columns[self.column_indices[0]]
-        if not self._is_exact(columns):
-            values = self._float_product(columns, level_positions)
-            if column.unit is not None:
-                values = np.rint(values / float(column.unit)) * float(column.unit)
-            positions = column.grid.positions_of_exact(values, None)
-            return LevelPositions(np.where(np.isfinite(values), positions, UNDRAWN))
+        values = self._float_product(columns, level_positions)
+        if column.unit is not None:
+            values = np.rint(values / float(column.unit)) * float(column.unit)
+        positions = column.grid.positions_of_exact(values, None)
+        return LevelPositions(np.where(np.isfinite(values), positions, UNDRAWN))
+
+    def _solve_exact_product(
+        self, columns: Sequence[Column], level_positions: LevelPositions
+    ) -> LevelPositions:
+        """The product (m,) of columns that all count a unit."""
+        column = columns[self.column_indices[0]]
         numerator, denominator = self._fractions(columns, level_positions)
         is_defined = denominator != 0
         safe_denominator = np.where(is_defined, denominator, 1)
-        # np.divmod of Python's integers rounds down; ties go to the even number.
-        quotient = (2 * numerator + safe_denominator) // (2 * safe_denominator)
-        is_tie = (2 * numerator + safe_denominator) % (2 * safe_denominator) == 0
-        quotient = quotient - (is_tie & (quotient % 2 == 1))
-        positions = column.grid.positions_of_exact(quotient, column.unit)
+        units = _round_half_to_even(numerator, safe_denominator)
+        positions = column.grid.positions_of_exact(units, column.unit)
         return LevelPositions(np.where(is_defined, positions, UNDRAWN))
 
     def _solve_factor(
@@ -291,6 +296,28 @@ class ProductRule:
     def _factors(self) -> list[tuple[int, int]]:
         """The columns on the right side, with their exponents."""
         return list(zip(self.column_indices[1:], self.exponents, strict=True))
+
+
+def _round_half_to_even(
+    numerator: NDArray[Any], denominator: NDArray[Any]
+) -> NDArray[Any]:
+    """The whole numbers (m,) nearest to fractions of Python's integers (m,).
+
+    Denominators are positive. Of two whole numbers that are equally near, the even one
+    is taken.
+
+    Examples
+    --------
+    >>> halves = np.array([1, 2, 3, 4, 5], dtype=object)
+    >>> _round_half_to_even(halves, np.full(5, 2, dtype=object))
+    array([0, 1, 2, 2, 2], dtype=object)
+    """
+    # Add one half, and round down.
+    doubled = 2 * numerator + denominator
+    rounded = doubled // (2 * denominator)
+    is_tie = doubled % (2 * denominator) == 0
+    is_odd = rounded % 2 == 1
+    return np.asarray(rounded - (is_tie & is_odd))
 
 
 @dataclass(frozen=True, eq=False)
