@@ -48,7 +48,7 @@ Names mean the same in all modules of tables:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
@@ -75,6 +75,7 @@ from sliceflow.estimators.tables.level_positions import (
 )
 from sliceflow.estimators.tables.new_identifiers import new_identifiers
 from sliceflow.estimators.tables.new_values import NewValuePolicy
+from sliceflow.estimators.tables.stored_levels import ColumnName
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -136,10 +137,10 @@ class Column:
     # (`rare_numbers`).
     min_count: int = 1
     # What levels became that are merged into others (`rare_levels`).
-    merged_levels: Mapping[Any, Any] = field(default_factory=dict)
+    merged_levels: Mapping[Hashable, Hashable] = field(default_factory=dict)
 
     @property
-    def name(self) -> Any:
+    def name(self) -> ColumnName:
         """The name of the column in the DataFrame."""
         return self.encoded.name
 

@@ -22,7 +22,7 @@ from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
 
 from sliceflow.base.atomic import write_atomically
 from sliceflow.errors import DataError, DataWarning, warn_user
@@ -70,7 +70,7 @@ class _Layout(NamedTuple):
     has_header: bool  # whether the first row has these names
 
 
-def read_if_path(X: Any) -> Any:
+def read_if_path(X: object) -> object:
     """A table, read from its file if X is a path; anything else is unchanged."""
     if isinstance(X, str | os.PathLike):
         return read_table(X)

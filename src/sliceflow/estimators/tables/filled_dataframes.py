@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,7 +60,7 @@ def _with_filled_cells(
     `filled_positions` (m, d) are the positions of the filled rows.
     """
     filled_df = df.copy()
-    names = df.columns.tolist()
+    names = list[Hashable](df.columns.tolist())
     for c in np.flatnonzero(missing.any(axis=0)).tolist():
         is_filled = missing[:, c] & has_value(filled_positions[:, c])
         row_indices = np.flatnonzero(is_filled)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from sliceflow.base.estimator import FitResult
 from sliceflow.base.protocols import HistoryColumns
@@ -35,7 +34,7 @@ from sliceflow.estimators.tables.table_rows import (
 from sliceflow.estimators.tables.trees import DEFAULT_TREE_SETTINGS, TreeSettings
 
 
-def check_no_y(y: Any) -> None:
+def check_no_y(y: object) -> None:
     """Raise a `DataError` if a user passes y with a table."""
     if y is not None:
         fact = "a table has no y"
@@ -54,7 +53,7 @@ class TableAdapter:
     min_count: int  # numbers of fewer rows are not drawn
     rare_levels: RareLevels  # what becomes of levels of fewer rows
 
-    def read(self, X: Any, y: Any) -> TableRows:
+    def read(self, X: object, y: object) -> TableRows:
         """The rows of a DataFrame, or of the file that a path names; y must be None."""
         check_no_y(y)
         rows = read_dataframe(read_if_path(X))
@@ -88,13 +87,17 @@ class TableAdapter:
             device="cpu",
             n_rows=rows.n,
             n_columns=len(table.columns),
-            order=tuple(table.names[c] for c in table.drawing_order),
+            order=tuple(table.columns[c].encoded.name for c in table.drawing_order),
             strategies=strategies,
             min_samples_leaf=settings.for_n_rows(rows.n).min_samples_leaf,
             ccp_factor=settings.ccp_factor,
             n_neighbors=settings.n_neighbors,
             rules=tuple(rule.text for rule in table.all_rules),
-            identifiers=tuple(c.name for c in table.columns if c.kind == "identifier"),
+            identifiers=tuple(
+                column.encoded.name
+                for column in table.columns
+                if column.kind == "identifier"
+            ),
             n_regression_trials=len(tried) - n_label_trials,
             n_label_trials=n_label_trials,
         )

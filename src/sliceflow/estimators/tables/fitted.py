@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from sliceflow.estimators.tables.given_rows import GivenRows, rows_with_given
 from sliceflow.estimators.tables.lazy_chains import LazyChains
 from sliceflow.estimators.tables.level_positions import LevelPositions
 from sliceflow.estimators.tables.plan import TablePlan
+from sliceflow.estimators.tables.stored_levels import ColumnName
 from sliceflow.estimators.tables.table import Table
 from sliceflow.estimators.tables.table_rows import read_dataframe
 
@@ -79,7 +80,11 @@ class FittedTable:
         return self.table.to_dataframe(self._draw(n, seed, allow_missing), seed)
 
     def sample_given(
-        self, n: int, seed: Seed, given: Mapping[Any, Any], allow_missing: bool = True
+        self,
+        n: int,
+        seed: Seed,
+        given: Mapping[ColumnName, object],
+        allow_missing: bool = True,
     ) -> pd.DataFrame:
         """A DataFrame of n new rows that have what is given, by column.
 
@@ -169,7 +174,7 @@ class FittedTable:
             allow_missing=allow_missing,
         )
 
-    def features(self, X: Any) -> Floats:
+    def features(self, X: object) -> Floats:
         """The features (a, n) of the n rows of a DataFrame."""
         level_positions = self.table.positions_of(read_dataframe(X))
         axes = []

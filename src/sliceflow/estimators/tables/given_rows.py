@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain
 from math import ceil, floor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -36,6 +36,7 @@ from sliceflow.estimators.tables.rules import (
     Relation,
     Rule,
 )
+from sliceflow.estimators.tables.stored_levels import ColumnName
 from sliceflow.estimators.tables.table import Table
 from sliceflow.estimators.tables.table_rows import format_names
 
@@ -59,8 +60,8 @@ class ValueRange:
     In `given`, a tuple (low, high) is short for a range that contains its bounds.
     """
 
-    low: Any = None
-    high: Any = None
+    low: object = None
+    high: object = None
     with_low: bool = True  # whether the bound itself belongs to the range
     with_high: bool = True
 
@@ -204,7 +205,7 @@ class _MatchingRows(NamedTuple):
     n_with_given: int  # how many rows have exactly what is given
 
 
-def rows_with_given(table: Table, given: Mapping[Any, Any]) -> GivenRows:
+def rows_with_given(table: Table, given: Mapping[ColumnName, object]) -> GivenRows:
     """The rows of a table that have what is given.
 
     `given` has a value, a list or a range by the name of the column. An error names
@@ -288,7 +289,7 @@ def _few_rows(n: int, singular: str, plural: str) -> str:
     return f"only {n} rows of the table {plural}"
 
 
-def _read_given(table: Table, given: Mapping[Any, Any]) -> _Given:
+def _read_given(table: Table, given: Mapping[ColumnName, object]) -> _Given:
     """What a user asks for, with each given value looked up in its column."""
     if not isinstance(given, Mapping):
         fact = "must be a dict such as {'plan': 'gold', 'age': (30, 40)}"
@@ -307,7 +308,7 @@ def _read_given(table: Table, given: Mapping[Any, Any]) -> _Given:
     return _Given(tuple(given_columns))
 
 
-def _read_list(column: Column, c: int, values: Iterable[Any]) -> _GivenColumn:
+def _read_list(column: Column, c: int, values: Iterable[object]) -> _GivenColumn:
     """A list that is given for column c: its cells have one of the values."""
     positions = set[float]()
     notes = []
@@ -321,7 +322,7 @@ def _read_list(column: Column, c: int, values: Iterable[Any]) -> _GivenColumn:
     return _GivenColumn(c, column, rules=(rule,), notes=tuple(notes))
 
 
-def _read_value(column: Column, c: int, value: Any) -> _GivenColumn:
+def _read_value(column: Column, c: int, value: object) -> _GivenColumn:
     """One value that is given for column c."""
     given = _GivenColumn(c, column, value=find_value(column, value))
     if given.number is None:
@@ -334,14 +335,14 @@ def _read_value(column: Column, c: int, value: Any) -> _GivenColumn:
     return replace(given, notes=(note,))
 
 
-def _is_list(value: Any) -> bool:
+def _is_list(value: object) -> TypeGuard[Iterable[object]]:
     """Whether a given value is several values, of any library."""
     if isinstance(value, list | set | frozenset | range):
         return True
     return hasattr(value, "__array__") and np.ndim(value) > 0
 
 
-def _column_index(table: Table, name: Any) -> int:
+def _column_index(table: Table, name: ColumnName) -> int:
     """The index of the column of this name, which must be one that can be given."""
     if name not in table.names:
         fact = f"given {name!r} is not a column"
@@ -354,7 +355,7 @@ def _column_index(table: Table, name: Any) -> int:
     return c
 
 
-def find_value(column: Column, value: Any) -> FoundValue:
+def find_value(column: Column, value: object) -> FoundValue:
     """Find a value, or a text for a value, in a column.
 
     Numbers outside the range of the column have the position of its nearest end. An
@@ -375,7 +376,7 @@ def find_value(column: Column, value: Any) -> FoundValue:
     return FoundValue(position, float(located.grid_values[0]), found)
 
 
-def _checked_cell(column: Column, value: Any) -> pd.Series:
+def _checked_cell(column: Column, value: object) -> pd.Series:
     """A value as a Series of one cell; an error if no cell of a table can have it.
 
     The cell may be missing if cells of the column are.
@@ -405,7 +406,7 @@ def _checked_cell(column: Column, value: Any) -> pd.Series:
 
 
 def _range_rules(
-    column: Column, c: int, given: tuple[Any, ...] | ValueRange
+    column: Column, c: int, given: tuple[object, ...] | ValueRange
 ) -> list[Rule]:
     """The rules low ≤ column and column ≤ high, or with < for what is not included."""
     bounds = _as_range(column, given)
@@ -456,12 +457,12 @@ def _upper_bound_rule(
     return LinearRule(text, (c,), (1,), relation, bound, column.unit)
 
 
-def _as_range(column: Column, given: tuple[Any, ...] | ValueRange) -> ValueRange:
+def _as_range(column: Column, given: tuple[object, ...] | ValueRange) -> ValueRange:
     """The range that is given; an error if it is not a range of numbers or times."""
     import pandas as pd
 
     if isinstance(given, ValueRange):
-        ends: tuple[Any, ...] = (given.low, given.high)
+        ends: tuple[object, ...] = (given.low, given.high)
     else:
         ends = given
     bounds = [end for end in ends if end is not None]
@@ -471,10 +472,11 @@ def _as_range(column: Column, given: tuple[Any, ...] | ValueRange) -> ValueRange
         raise DataError(fact, "pass a list", column=column.name)
     if isinstance(given, ValueRange):
         return given
-    return ValueRange(*ends)
+    low, high = ends
+    return ValueRange(low, high)
 
 
-def _exact_bound(column: Column, value: Any) -> Fraction | None:
+def _exact_bound(column: Column, value: object) -> Fraction | None:
     """A bound of a range as an exact number; None if it is open."""
     if value is None:
         return None

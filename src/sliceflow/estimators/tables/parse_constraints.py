@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sliceflow.errors import ParameterError
 from sliceflow.estimators.tables.columns import Column
@@ -47,7 +47,7 @@ _RELATIONS: dict[str, Relation] = {
 }
 
 
-def parse_constraint(text: Any, columns: Sequence[Column]) -> Rule:
+def parse_constraint(text: object, columns: Sequence[Column]) -> Rule:
     """The rule of a user's expression. A `ParameterError` says what is wrong."""
     if isinstance(text, str):
         combinations = _COMBINATIONS.fullmatch(text)

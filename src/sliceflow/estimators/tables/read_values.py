@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -154,10 +155,12 @@ def _convert_unseen_values(
     return pd.Series(objects, dtype=object)
 
 
-def _positions_of_levels(column: Column) -> dict[Any, int]:
+def _positions_of_levels(column: Column) -> dict[Hashable, int]:
     """The position of each level, and of levels that are merged into another."""
     levels = column.levels.tolist()
-    position_of = {level: position for position, level in enumerate(levels)}
+    position_of: dict[Hashable, int] = {
+        level: position for position, level in enumerate(levels)
+    }
     for level, merged_into in column.merged_levels.items():
         position_of[level] = position_of[merged_into]
     return position_of

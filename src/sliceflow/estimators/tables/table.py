@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from sliceflow.estimators.tables.rules import (
     is_solvable,
 )
 from sliceflow.estimators.tables.solve_rules import solve_column
+from sliceflow.estimators.tables.stored_levels import ColumnName
 from sliceflow.estimators.tables.table_rows import (
     TableRows,
     format_names,
@@ -66,7 +67,7 @@ class FoundRule:
 
     text: str
     share: float
-    columns: tuple[Any, ...]
+    columns: tuple[ColumnName, ...]
 
     def __repr__(self) -> str:
         """Such as "total = net + tax (all rows)"."""
@@ -104,7 +105,7 @@ class Table:
     def from_rows(
         cls,
         rows: TableRows,
-        kinds: Mapping[Any, str],
+        kinds: Mapping[str, str],
         constraints: Sequence[str],
         *,
         search_rules: bool = True,
@@ -167,7 +168,7 @@ class Table:
         return replace(self, columns=tuple(columns), rule_set=rule_set)
 
     @cached_property
-    def names(self) -> list[Any]:
+    def names(self) -> list[ColumnName]:
         """The names of all columns."""
         return [column.name for column in self.columns]
 
@@ -333,7 +334,7 @@ def _decode(column: Column, positions: LevelPositions, seed: Seed) -> pd.Series:
     return column.decode(positions)
 
 
-def _check_names(rows: TableRows, kinds: Mapping[Any, str]) -> None:
+def _check_names(rows: TableRows, kinds: Mapping[str, str]) -> None:
     """Raise a `ParameterError` for a kind of a column that is not there."""
     names = [encoded.name for encoded in rows.columns]
     texts = [str(name) for name in names]
