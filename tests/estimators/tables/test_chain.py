@@ -211,7 +211,7 @@ def test_what_leaves_do_not_allow_is_drawn_from_the_nodes_above_and_not_between_
         def allows(self, c, row_indices, positions):
             return np.abs(grid_values_at(positions) - 10 * (x[row_indices] % 2)) > 2
 
-    blank = np.column_stack((table.cell_positions[:, 0], np.full(800, np.nan)))
+    blank = np.column_stack((table.level_positions[:, 0], np.full(800, np.nan)))
     in_leaf = model.draw(KnownCells(blank), rng)[:, 0]
     assert (np.abs(grid_values_at(in_leaf) - 10 * (x % 2)) < 1).all()
     above = model.draw(FarCells(blank), rng)[:, 0]
@@ -233,12 +233,12 @@ def test_rows_are_compared_by_the_range_of_numbers_and_by_levels(rng):
     low = np.flatnonzero(frame["few"] == 1)
     high = np.flatnonzero(frame["few"] == 9)
     distances = nearest_distances(
-        table, table.cell_positions[low], table.cell_positions[high]
+        table, table.level_positions[low], table.level_positions[high]
     )
     assert np.allclose(distances, away[np.ix_(low, high)].min(1), atol=1e-5)
     np.fill_diagonal(away, np.inf)
     others = nearest_distances(
-        table, table.cell_positions, table.cell_positions, exclude_self=True
+        table, table.level_positions, table.level_positions, exclude_self=True
     )
     assert np.allclose(others, away.min(1), atol=1e-5)
 
@@ -271,7 +271,7 @@ def test_levels_of_a_label_among_numbers_have_trees_of_their_own(rng, tmp_path):
     assert re.search(r"separate trees +for each level of kind\b", printed)
     (chain,) = flow._fitted_model().chains.fitted.values()
     _, *others = chain
-    z = flow._fitted_model().table.cell_positions
+    z = flow._fitted_model().table.level_positions
     for step in others:
         assert 0 <= step.unexplained <= 1
         for level, model in step.models.items():
@@ -285,10 +285,10 @@ def test_levels_of_a_label_among_numbers_have_trees_of_their_own(rng, tmp_path):
     partly_drawn.set_columns([last], np.full((len(z), 1), np.nan))
     partly_drawn.set_columns([last], others[-1].draw(partly_drawn, rng))
     has_cell = has_value(
-        partly_drawn.cell_positions[:, last]
+        partly_drawn.level_positions[:, last]
     )  # others are to be drawn again
     assert has_cell.mean() > 0.9
-    kept = partly_drawn.cell_positions[has_cell]
+    kept = partly_drawn.level_positions[has_cell]
     drawn = flow._fitted_model().table.to_dataframe(kept, Seed(0))
     assert (drawn["low"] < drawn["high"]).all()
     new = flow.sample(3000, random_state=1)

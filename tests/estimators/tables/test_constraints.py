@@ -162,7 +162,8 @@ def test_wrong_constraints_are_named():
         ("t <= a", "not numbers"),
         ("a ~ b", "cannot be read"),
         (7, "cannot be read"),
-        ("a = a + b", "twice"),
+        ("a = a + b", "names 'a' twice"),
+        ("a = b + b", "names 'b' twice"),
         ("combinations(a, a)", "twice"),
     ):
         with pytest.raises(ParameterError, match=message) as caught:
@@ -301,7 +302,7 @@ def test_combinations_of_three_and_dependencies_are_exact(rng):
     table = Table.from_rows(read_dataframe(frame), {}, ["combinations(a, b, c)"])
     every = np.array(list(product((0.0, 1.0), repeat=3)))
     occurs = every[~table.rule_set.broken(table.rule_set.rules[0], every)]
-    assert set(map(tuple, occurs)) == set(map(tuple, table.cell_positions))
+    assert set(map(tuple, occurs)) == set(map(tuple, table.level_positions))
     frame = pd.DataFrame(rng.integers(0, 3, (60, 6)), columns=[*"abcdef"])
     assert (
         Table.from_rows(read_dataframe(frame), {}, ()).rule_set.rules == ()
@@ -333,12 +334,12 @@ def test_cells_that_sums_determine_one_after_the_other_are_computed(rng):
         frame[f"{first}{second}"] = parts[first] + parts[second]
         constraints.append(f"{first}{second} = {first} + {second}")
     table = Table.from_rows(read_dataframe(frame), {}, constraints)
-    z = table.cell_positions.copy()
+    z = table.level_positions.copy()
     z[:, 1:6] = z[::-1, 1:6]  # drawn before the totals were known
-    is_free = np.isin(np.arange(table.cell_positions.shape[1]), range(1, 6))
+    is_free = np.isin(np.arange(table.level_positions.shape[1]), range(1, 6))
     assert table.rule_set.solve_rows(z, is_free).all()
     assert np.array_equal(
-        z, table.cell_positions
+        z, table.level_positions
     )  # v follows from u, w from v, and so on
 
 

@@ -61,7 +61,7 @@ def test_the_nearest_rows_are_those_of_a_plain_search(rng):
     table = flow._fitted_model().table
     x = np.hstack(
         [
-            table.columns[c].features(table.cell_positions[:, c])
+            table.columns[c].features(table.level_positions[:, c])
             for c in model.drawn_indices
         ]
     )

@@ -31,7 +31,7 @@ def test_a_draft_allows_what_keeps_the_rules_and_changes_no_row(table):
     allowed = partly_drawn.allows(0, row_indices, a)
     # 1 + 1 = 2; 3 + 1 is not 2; 3 + 3 = 6; 2 + 4 = 6, but no b is 4; b may be anything.
     assert allowed.tolist() == [True, False, True, False, True]
-    assert np.array_equal(partly_drawn.cell_positions, rows, equal_nan=True)
+    assert np.array_equal(partly_drawn.level_positions, rows, equal_nan=True)
 
 
 def test_a_draft_without_missing_cells_refuses_these_and_no_others(table):

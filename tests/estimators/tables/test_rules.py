@@ -165,7 +165,7 @@ def test_products_are_rounded_as_decimals_are(rng):
     table = Table.from_rows(read_dataframe(frame), {}, ())
     (rule,) = table.rule_set.rules
     assert rule.column_indices == (2, 0, 1)
-    z = table.cell_positions
+    z = table.level_positions
     assert np.array_equal(rule.solve(table.columns, z, 2), z[:, 2])
     assert not rule.is_broken(table.columns, z).any()
     moved = z.copy()

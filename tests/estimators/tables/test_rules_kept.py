@@ -41,3 +41,11 @@ def test_numbers_outside_the_range_do_not_count_as_the_end_of_it(rng):
     rows.loc[0, ["net", "total"]] = [70.0, 75.99]
     rows.loc[1, "total"] += 0.01
     assert flow.rules_kept(rows)["total = net + shipping"] == 0
+
+
+def test_a_dropped_column_need_not_be_there_whatever_its_name_is(rng):
+    table = orders(rng, 400).rename(columns={"notes": 7})
+    flow = TableFlow(kinds={"7": "drop"}, random_state=0).fit(table)
+    rows = table.drop(columns=7)
+    assert flow.rules_kept(rows)["total = net + shipping"] == 1
+    assert 7 not in rows

@@ -39,7 +39,7 @@ from sliceflow.estimators.density.gaussianization import (
     fit_gaussianization,
     fit_normal,
 )
-from sliceflow.estimators.density.plan import ClassPlan, DensityPlan, fit_bytes
+from sliceflow.estimators.density.plan import ClassSettings, DensityPlan, fit_bytes
 from sliceflow.estimators.density.progress import FLOW, DensityEvent, FitProgress
 from sliceflow.estimators.density.settings import (
     GaussianizationParameters,
@@ -54,13 +54,13 @@ from sliceflow.estimators.density.support import (
     Names,
     RowGroup,
     SupportTransform,
-    Tie,
+    TiedColumn,
     check_enough_rows,
     check_not_constant,
     check_scales,
     check_within_bounds,
     column_label,
-    spread_ties,
+    jitter_ties,
 )
 from sliceflow.validation import ColumnBounds, as_column_bounds
 
@@ -126,14 +126,14 @@ class DensityAdapter:
         )
         return PlannedClassDensityFit(plan, training, encoder, self.device, seed)
 
-    def _plan_class(self, n: int, d: int, is_class: bool) -> ClassPlan:
+    def _plan_class(self, n: int, d: int, is_class: bool) -> ClassSettings:
         """Plan for n rows of d columns, which are those of a class or all rows."""
         if n < MIN_ROWS_TO_CHOOSE or (is_class and _is_small_class(n, d)):
-            return ClassPlan(n, settings=None)
+            return ClassSettings(n, flow=None)
         require_enough_rows(n, self.parameters)
         progress = FitProgress()
         expect_trials(n, self.parameters, progress)
-        return ClassPlan(n, self.parameters, n_trial_steps=progress.steps_total)
+        return ClassSettings(n, self.parameters, n_trial_steps=progress.steps_total)
 
     def _plan_conditional(
         self, training: _TrainingRows, encoder: ContinuousEncoder, seed: Seed
@@ -194,19 +194,21 @@ def _read_conditions(y: Any, n: int) -> Conditions:
     return conditions
 
 
-def _tie_warning(ties: Sequence[Tie], names: Names) -> DataWarning | None:
-    """A warning of columns whose values were spread; None if there are none."""
-    if not ties:
+def _tie_warning(
+    tied_columns: Sequence[TiedColumn], names: Names
+) -> DataWarning | None:
+    """A warning of columns whose values were jittered; None if there are none."""
+    if not tied_columns:
         return None
-    first = ties[0]
+    first = tied_columns[0]
     fact = f"many {first.group.name} have the same value, so values were "
     fact += "spread over the step between them"
-    if len(ties) > 1:
-        fact += f" (also in {len(ties) - 1} more columns)"
+    if len(tied_columns) > 1:
+        fact += f" (also in {len(tied_columns) - 1} more columns)"
     hint = "drop it, or pass it as y"
     if first.group.is_class:
         hint = "drop the column, or the class"
-    return DataWarning(fact, hint, column=column_label(first.column, names))
+    return DataWarning(fact, hint, column=column_label(first.column_index, names))
 
 
 @dataclass(frozen=True)
@@ -237,13 +239,13 @@ class _TrainingRows:
         check_enough_rows(len(X))
         groups = _row_groups(rows)
         check_not_constant(X, groups[0], rows.names)
-        X, ties = spread_ties(X, low, high, seed, groups)
+        X, tied_columns = jitter_ties(X, low, high, seed, groups)
         for group in groups:
             check_not_constant(X, group, rows.names)
         transform = SupportTransform.from_data(X, low, high, device)
         unbounded, _ = transform.call_and_ladj(torch.from_numpy(X).to(device))
         check_scales(unbounded, rows.names)
-        warning = _tie_warning(ties, rows.names)
+        warning = _tie_warning(tied_columns, rows.names)
         return cls(rows, transform, unbounded, warning)
 
     def rows_by_class(self) -> list[Tensor]:
@@ -274,83 +276,77 @@ class PlannedClassDensityFit:
     ) -> FitResult[FittedClassDensities]:
         """Choose the settings of every class by trials, then fit their densities."""
         progress = FitProgress(listeners)
-        result = self.tune(progress).fit(progress)
+        result = self.tune(progress)._fit_classes(progress)
         progress.notify_of_end()
         return result
 
-    def tune(self, progress: FitProgress) -> TunedClassDensityFit:
-        """Choose the settings of every class by trials."""
-        for c, plan in enumerate(self.plan.classes):
-            if isinstance(plan.settings, GaussianizationParameters):
-                progress.class_name = self.class_name(c)
-                expect_trials(plan.n_rows, plan.settings, progress)
-                progress.expect(FLOW, 1, plan.settings.expected_steps)
+    def tune(self, progress: FitProgress) -> PlannedClassDensityFit:
+        """This fit, with the settings of every class chosen."""
+        self._announce_phases(progress)
         classes = [
             self._tune_class(c, x, progress)
             for c, x in enumerate(self.training.rows_by_class())
         ]
-        return TunedClassDensityFit(self, replace(self.plan, classes=tuple(classes)))
+        return replace(self, plan=replace(self.plan, classes=tuple(classes)))
 
-    def _tune_class(self, c: int, x: Tensor, progress: FitProgress) -> ClassPlan:
-        """Choose the settings of class c, of rows x (n, d), for its plan."""
-        plan = self.plan.classes[c]
-        if not isinstance(plan.settings, GaussianizationParameters):
-            return plan
-        progress.class_name = self.class_name(c)
+    def _announce_phases(self, progress: FitProgress) -> None:
+        """Announce the trials and flows of all classes, for estimates of the time."""
+        for c, planned in enumerate(self.plan.classes):
+            if isinstance(planned.flow, GaussianizationParameters):
+                progress.class_name = self._class_name(c)
+                expect_trials(planned.n_rows, planned.flow, progress)
+                progress.expect(FLOW, 1, planned.flow.expected_steps)
+
+    def _tune_class(self, c: int, x: Tensor, progress: FitProgress) -> ClassSettings:
+        """Choose the settings of class c by trials on its rows x (n, d)."""
+        planned = self.plan.classes[c]
+        if not isinstance(planned.flow, GaussianizationParameters):
+            return planned
+        progress.class_name = self._class_name(c)
         steps_before = progress.steps_done
         seed = self.seed.child("class", c)
-        settings = choose_settings(x, plan.settings, seed, progress)
+        settings = choose_settings(x, planned.flow, seed, progress)
         progress.expect(FLOW, 1, settings.n_steps)
         n_trial_steps = progress.steps_done - steps_before
-        return ClassPlan(plan.n_rows, settings, n_trial_steps)
+        return ClassSettings(planned.n_rows, settings, n_trial_steps)
 
-    def class_name(self, c: int) -> str:
-        """What users call class c; "" without classes."""
-        if self.encoder is None:
-            return ""
-        return str(self.encoder.classes[c])
-
-
-@dataclass(frozen=True)
-class TunedClassDensityFit:
-    """A fit of a density of each class, with all settings chosen."""
-
-    planned_fit: PlannedClassDensityFit
-    plan: DensityPlan  # with the settings that were chosen
-
-    def fit(self, progress: FitProgress) -> FitResult[FittedClassDensities]:
-        """Fit the density of each class, and tell the listeners of every step."""
-        planned_fit = self.planned_fit
-        training = planned_fit.training
-        rows_by_class = training.rows_by_class()
+    def _fit_classes(self, progress: FitProgress) -> FitResult[FittedClassDensities]:
+        """Fit the density of each class; the settings of all must be chosen."""
+        rows_by_class = self.training.rows_by_class()
         class_flows = []
         for c in range(len(rows_by_class)):
             class_flows.append(self._fit_class(c, rows_by_class, progress))
         fitted = FittedClassDensities(
             plan=self.plan,
-            support_transform=training.support_transform,
+            support_transform=self.training.support_transform,
             class_flows=tuple(class_flows),
-            y_encoder=planned_fit.encoder,
-            names=training.user_rows.names,
-            tensor_device=training.user_rows.tensor_device,
-            device=planned_fit.device,
+            y_encoder=self.encoder,
+            names=self.training.user_rows.names,
+            tensor_device=self.training.user_rows.tensor_device,
+            device=self.device,
         )
-        return FitResult(fitted, progress.history.as_columns(), training.warning)
+        return FitResult(fitted, progress.history.as_columns(), self.training.warning)
 
     def _fit_class(
         self, c: int, rows_by_class: Sequence[Tensor], progress: FitProgress
     ) -> Gaussianization:
         """Fit the density of class c, given the rows (n, d) of each class."""
         x = rows_by_class[c]
-        settings = self.plan.classes[c].settings
+        settings = self.plan.classes[c].flow
         if settings is None:
             return fit_normal(x, rows_by_class)
         assert isinstance(settings, GaussianizationSettings), "they are chosen"
-        progress.class_name = self.planned_fit.class_name(c)
+        progress.class_name = self._class_name(c)
         progress.begin_phase(FLOW)
         notify_of_step = partial(progress.notify_of_step, stage_index=c)
-        seed = self.planned_fit.seed.child("class", c)
+        seed = self.seed.child("class", c)
         return fit_gaussianization(x, settings, seed, [notify_of_step])
+
+    def _class_name(self, c: int) -> str:
+        """What users call class c; "" without classes."""
+        if self.encoder is None:
+            return ""
+        return str(self.encoder.classes[c])
 
 
 @dataclass(frozen=True)

@@ -106,9 +106,9 @@ class BaseFittedDensity(ABC, Generic[Y]):
 
     @abstractmethod
     def _draw_y(self, n: int, seed: Seed) -> tuple[Y, NDArray[Any] | None]:
-        """The y of n samples, in the proportions of the fitted rows, encoded.
+        """Draw the y of n samples, in the proportions of the fitted rows.
 
-        And as the user writes it; None if the model has no y.
+        Returns it encoded, and as the user writes it: None if the model has no y.
         """
 
     @abstractmethod
@@ -192,7 +192,7 @@ class FittedClassDensities(BaseFittedDensity[ClassIndices]):
     @property
     def log_priors(self) -> Tensor:
         """The logarithms of the shares of the classes, (C,)."""
-        sizes = [plan.n_rows for plan in self.plan.classes]
+        sizes = [each.n_rows for each in self.plan.classes]
         shares = torch.tensor(sizes, dtype=torch.float64, device=self.device)
         return (shares / shares.sum()).log()
 
@@ -261,7 +261,7 @@ class FittedClassDensities(BaseFittedDensity[ClassIndices]):
         """n class indices in the proportions of the data, and their labels."""
         if self.y_encoder is None:
             return ClassIndices(torch.zeros(n, dtype=torch.int64)), None
-        sizes = torch.tensor([plan.n_rows for plan in self.plan.classes])
+        sizes = torch.tensor([each.n_rows for each in self.plan.classes])
         y_of_rows = ClassIndices(torch.arange(len(sizes)).repeat_interleave(sizes))
         drawn = y_of_rows.take(proportional_indices(y_of_rows, n, seed))
         return drawn, self.y_encoder.decode(drawn)

@@ -37,53 +37,53 @@ _ARRAYS_PER_MAP = 8
 
 
 @dataclass(frozen=True)
-class ClassPlan:
-    """How the density of one class is fitted, or the density of all rows."""
+class ClassSettings:
+    """The settings of the density of one class, or of all rows, and what it costs."""
 
     n_rows: Count
-    # Of the flow: what the user says of it, until the fit has chosen the settings. None
-    # if there are too few rows for one: then the class is normal, with a covariance
-    # that all classes share.
-    settings: GaussianizationParameters | GaussianizationSettings | None
+    # What the user says of the flow, until the fit has chosen its settings. None if
+    # there are too few rows for one: then the class is normal, with a covariance that
+    # all classes share.
+    flow: GaussianizationParameters | GaussianizationSettings | None
     # Steps of the trials that choose the settings: about how many, until they are done.
     n_trial_steps: Count = 0
 
     @property
     def is_tuned(self) -> bool:
         """Whether all settings are chosen."""
-        return not isinstance(self.settings, GaussianizationParameters)
+        return not isinstance(self.flow, GaussianizationParameters)
 
     @property
     def expected_steps(self) -> int:
         """The most steps of the flow, or about how many if this is "auto"."""
-        if self.settings is None:
+        if self.flow is None:
             return 0
-        if isinstance(self.settings, GaussianizationParameters):
-            return self.settings.expected_steps
-        return self.settings.n_steps
+        if isinstance(self.flow, GaussianizationParameters):
+            return self.flow.expected_steps
+        return self.flow.n_steps
 
     @property
     def n_steps(self) -> int | Auto:
         """The most steps of the flow."""
-        if self.settings is None:
+        if self.flow is None:
             return 0
-        return self.settings.n_steps
+        return self.flow.n_steps
 
     @property
     def penalty(self) -> float | Auto:
         """The penalty of rough maps of the flow."""
-        if self.settings is None:
+        if self.flow is None:
             return 0.0
-        return self.settings.penalty
+        return self.flow.penalty
 
     @property
     def n_components(self) -> int | Auto:
         """The components of the mixture before the flow; 1 is a normal distribution."""
-        if self.settings is None:
+        if self.flow is None:
             return 1
-        if isinstance(self.settings, GaussianizationParameters):
-            return self.settings.n_components
-        return self.settings.initial_map.n_components
+        if isinstance(self.flow, GaussianizationParameters):
+            return self.flow.n_components
+        return self.flow.initial_map.n_components
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,7 @@ class DensityPlan(FitPlan):
     n_rows: Count
     n_columns: Count
     # One for each class, or one for all rows; none if y is continuous.
-    classes: tuple[ClassPlan, ...]
+    classes: tuple[ClassSettings, ...]
     dtype: Literal["float32", "float64"] = "float64"  # of samples, as of X
     condition_dim: Count = 0  # columns of a continuous y
 
@@ -109,7 +109,7 @@ class DensityPlan(FitPlan):
         n_classes = ""
         if len(self.classes) > 1:
             n_classes = str(len(self.classes))
-        n_trial_steps = sum(plan.n_trial_steps for plan in self.classes)
+        n_trial_steps = sum(each.n_trial_steps for each in self.classes)
         trials = ""
         if n_trial_steps > 0:
             trials = f"{n_trial_steps} steps"
@@ -120,16 +120,16 @@ class DensityPlan(FitPlan):
             ("columns of y", self.condition_dim or ""),
             ("classes", n_classes),
             ("trials", trials),
-            ("mixture", _join([plan.n_components for plan in self.classes])),
-            ("steps", _join([plan.n_steps for plan in self.classes])),
-            ("penalty", _join([plan.penalty for plan in self.classes])),
-            ("knots", _join([choose_n_knots(plan.n_rows) for plan in self.classes])),
+            ("mixture", _join([each.n_components for each in self.classes])),
+            ("steps", _join([each.n_steps for each in self.classes])),
+            ("penalty", _join([each.penalty for each in self.classes])),
+            ("knots", _join([choose_n_knots(each.n_rows) for each in self.classes])),
         ]
 
     @property
     def is_tuned(self) -> bool:
         """Whether all settings are chosen."""
-        return all(plan.is_tuned for plan in self.classes)
+        return all(each.is_tuned for each in self.classes)
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -148,10 +148,10 @@ class DensityPlan(FitPlan):
         n_numbers = 0.0
         if self.condition_dim:
             n_numbers += self._numbers_of_regression()
-        for plan in self.classes:
-            n_chosen = min(plan.n_rows, MAX_ROWS_TO_CHOOSE)
-            n_numbers += plan.n_trial_steps * _numbers_per_step(n_chosen, d)
-            n_numbers += plan.expected_steps * _numbers_per_step(plan.n_rows, d)
+        for each in self.classes:
+            n_chosen = min(each.n_rows, MAX_ROWS_TO_CHOOSE)
+            n_numbers += each.n_trial_steps * _numbers_per_step(n_chosen, d)
+            n_numbers += each.expected_steps * _numbers_per_step(each.n_rows, d)
         return self.seconds_for(n_numbers, _NANOSECONDS)
 
     def _numbers_of_regression(self) -> float:

@@ -297,11 +297,10 @@ def _choose_mixture_size(
         scores_of_folds = [trial.score(tried, seed, n_starts) for trial in trials]
         search.record(tried, sum(scores_of_folds))
         is_ended = _notify_of_size(tried, scores_of_folds, search.is_over, progress)
-        if search.is_over:
-            return search
-        if is_ended:
+        if is_ended and not search.is_over:
             progress.end_phase()
-            return search
+        if is_ended or search.is_over:
+            break
     return search
 
 

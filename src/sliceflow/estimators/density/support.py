@@ -226,38 +226,39 @@ def column_label(j: int, names: Names) -> Label:
     return names[j]
 
 
-class Tie(NamedTuple):
+class TiedColumn(NamedTuple):
     """A column in which one value fills too many rows of a group."""
 
-    column: int
+    column_index: int
     group: RowGroup  # the first such group
 
 
-def spread_ties(
+def jitter_ties(
     X: Floats, low: Floats, high: Floats, seed: Seed, groups: Sequence[RowGroup]
-) -> tuple[Floats, list[Tie]]:
-    """Spread tied values of rows X (n, d); also returns the columns with many of them.
+) -> tuple[Floats, list[TiedColumn]]:
+    """Rows X (n, d) without many ties, and the columns that had them.
 
     A column in which one value fills more than `MAX_SHARE_OF_ONE_VALUE` of the rows, or
     more than `MAX_SHARE_IN_CLASS` of those of a class, has no density. Its values are
-    spread: each gets uniform noise as wide as the smallest step between two values.
+    jittered: each gets uniform noise as wide as the smallest step between two values.
     Then the density at a value, times that step, is about its probability.
 
     Every group of rows may get a density of its own, so none may have ties.
     """
-    spread = X.copy()
-    ties = []
+    jittered = X.copy()
+    tied_columns = []
     for j in range(X.shape[1]):
         column = X[:, j]
         tied_groups = [group for group in groups if _has_ties(column, group)]
         if not tied_groups:
             continue
+        # "spread" stays, because another path would change the noise.
         noise = seed.child("spread", j).uniform(1, len(X))[0].numpy() - 0.5
         moved = column + float(np.diff(np.unique(column)).min()) * noise
         inside = (moved > low[j]) & (moved < high[j])
-        spread[:, j] = np.where(inside, moved, column)
-        ties.append(Tie(j, tied_groups[0]))
-    return spread, ties
+        jittered[:, j] = np.where(inside, moved, column)
+        tied_columns.append(TiedColumn(j, tied_groups[0]))
+    return jittered, tied_columns
 
 
 def _has_ties(column: Floats, group: RowGroup) -> bool:

@@ -94,7 +94,9 @@ def find_sources(data: ColumnData, rules: Sequence[SolvableRule]) -> CellSources
     if not rules:
         return find_equal_columns(data)
     sources = CellSources((), np.zeros(len(data), dtype=np.int64))
-    computed = solve_column(rules, data.columns, data.cell_positions, data.column_index)
+    computed = solve_column(
+        rules, data.columns, data.level_positions, data.column_index
+    )
     follows = ~is_undrawn(computed)
     if not all_rows_keep(rules):
         follows &= computed == data.positions
@@ -135,7 +137,7 @@ def find_equal_columns(data: ColumnData) -> CellSources:
         same_units = (other.unit is None) == (column.unit is None)
         if other.kind == column.kind and same_units:
             other_values = convert_grid_values(
-                data.cell_positions[:, c], from_grid=other.grid, to_grid=column.grid
+                data.level_positions[:, c], from_grid=other.grid, to_grid=column.grid
             )
             is_equal[c] = is_interpolable & (grid_values == other_values)
 

@@ -9,11 +9,11 @@ column comes back exactly as it was.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
@@ -160,7 +160,7 @@ def _has_cells(codes: Ints, n_levels: int) -> Mask:
     return np.bincount(codes[codes >= 0], minlength=n_levels) > 0
 
 
-def encode_column(column: pd.Series, name: Any) -> EncodedColumn:
+def encode_column(column: pd.Series, name: Label) -> EncodedColumn:
     """The levels and codes of a column of a DataFrame."""
     import pandas as pd
 
@@ -187,7 +187,7 @@ def encode_column(column: pd.Series, name: Any) -> EncodedColumn:
         ) from error
 
 
-def _encode_categories(column: pd.Series, name: Any) -> EncodedColumn:
+def _encode_categories(column: pd.Series, name: Label) -> EncodedColumn:
     """The column of pandas' categories, which are its levels, in their order."""
     import pandas as pd
 
@@ -199,7 +199,7 @@ def _encode_categories(column: pd.Series, name: Any) -> EncodedColumn:
     return _encode_levels(name, codes, levels, categorical)
 
 
-def _check_finite(column: pd.Series, name: Any) -> None:
+def _check_finite(column: pd.Series, name: Label) -> None:
     """Raise a `DataError` for the first infinite number."""
     infinite = np.isinf(column.to_numpy(np.float64, na_value=np.nan))
     if infinite.any():
@@ -213,7 +213,7 @@ def _check_finite(column: pd.Series, name: Any) -> None:
 
 
 def _encode_levels(
-    name: Any, codes: Ints, levels: pd.Series, categorical: Categorical = ""
+    name: Label, codes: Ints, levels: pd.Series, categorical: Categorical = ""
 ) -> EncodedColumn:
     """The column with these levels; an error of pandas if a file cannot hold them."""
     check_levels(levels, categorical)
@@ -223,7 +223,7 @@ def _encode_levels(
     )
 
 
-def _factorize_objects(column: pd.Series, name: Any) -> tuple[Ints, pd.Series]:
+def _factorize_objects(column: pd.Series, name: Label) -> tuple[Ints, pd.Series]:
     """Codes (n,) and levels (k,) of Python objects, which must be of one type."""
     import pandas as pd
 
@@ -250,7 +250,7 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _check_objects(values: list[Any], row_indices: Ints, name: Any) -> None:
+def _check_objects(values: Sequence[object], row_indices: Ints, name: Label) -> None:
     """Raise a `DataError` for the first value that does not have the column's type.
 
     The type is that of most values; integers and floats may stand together.

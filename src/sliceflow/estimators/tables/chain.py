@@ -10,8 +10,8 @@ How one cell of a new row gets its value:
 
 1. `draw_rows` begins with blank rows, whose cells are `UNDRAWN`, as `PartlyDrawnRows`.
    `draw_chain` lets each step draw its column. The columns before are drawn by then.
-2. `ColumnModel.draw` draws where the cell comes from (`CellSources`): it equals an
-   earlier column, is missing, follows from a rule, or comes from the tree.
+2. `ColumnModel.draw` tries where the cell may come from (`CellSources`), in this order:
+   it equals an earlier column, is missing, follows from a rule, or comes from the tree.
 3. From the tree, it takes the value of a random row in the leaf of the new row, or one
    between two rows (`NodeSampler.draw`). A rare number is moved (`rare_numbers`).
 4. Each such value is only a proposal. `NewCells` asks `PartlyDrawnRows.allows`, which
@@ -33,7 +33,7 @@ seats, 1, 3 and 5 have 0, 1 and 2:
 >>> from sliceflow.estimators.tables.table_rows import read_dataframe
 >>> df = pd.DataFrame({"plan": ["gold", "basic", "gold"], "seats": [5, 1, 3]})
 >>> table = Table.from_rows(read_dataframe(df), kinds={}, constraints=[])
->>> table.cell_positions
+>>> table.level_positions
 array([[0., 2.],
        [1., 0.],
        [0., 1.]])
@@ -43,7 +43,7 @@ The tree of the seats splits the rows by their plan. Its leaves hold positions: 
 
 >>> plan_model, seats_model = fit_chain(
 ...     table,
-...     table.cell_positions,
+...     table.level_positions,
 ...     fixed_indices=[],
 ...     seed=Seed(0),
 ...     settings=TreeSettings(min_samples_leaf=1, ccp_factor=0),
@@ -137,7 +137,7 @@ class ChainStep(Protocol):
 
 def fit_chain(
     table: Table,
-    cell_positions: LevelPositions,
+    level_positions: LevelPositions,
     fixed_indices: Sequence[int],
     *,
     seed: Seed,
@@ -151,33 +151,33 @@ def fit_chain(
     seen. `strategies` has one entry for each column of `table.drawing_order`, also for
     the fixed ones.
     """
-    settings = settings.for_n_rows(len(cell_positions))
-    drawn_indices = list[int]()  # the columns of the steps so far
+    settings = settings.for_n_rows(len(level_positions))
+    indices_before = list[int]()  # the columns of the steps so far
     if settings.n_neighbors:
-        drawn_indices = columns_for_neighbors(table, strategies, fixed_indices)
-    if drawn_indices:
+        indices_before = columns_for_neighbors(table, strategies, fixed_indices)
+    if indices_before:
         # This imports torch, which takes seconds, and trees do without.
         from sliceflow.estimators.tables.nearest_rows_model import NearestRowsModel
 
         yield NearestRowsModel.from_data(
-            table.columns, cell_positions, drawn_indices, settings.n_neighbors
+            table.columns, level_positions, indices_before, settings.n_neighbors
         )
 
-    label = _splitting_label(table, strategies, fixed_indices, cell_positions)
-    not_in_trees = {*fixed_indices, *drawn_indices}
+    label = _splitting_label(table, strategies, fixed_indices, level_positions)
+    not_in_trees = {*fixed_indices, *indices_before}
     for c, strategy in zip(table.drawing_order, strategies, strict=True):
         if c in not_in_trees:
             continue
-        data = table.column_data(c, predictors=drawn_indices)
+        data = table.column_data(c, predictors=indices_before)
         yield _fit_step(
-            data.with_rows(cell_positions),
+            data.with_rows(level_positions),
             label,
-            seed=seed.child("tree", len(drawn_indices)),
+            seed=seed.child("tree", len(indices_before)),
             settings=settings,
             strategy=strategy,
-            rules=table.rules_that_compute(c, (*fixed_indices, *drawn_indices)),
+            rules=table.rules_that_compute(c, (*fixed_indices, *indices_before)),
         )
-        drawn_indices.append(c)
+        indices_before.append(c)
 
 
 class _SplittingLabel(NamedTuple):
@@ -191,15 +191,15 @@ def _splitting_label(
     table: Table,
     strategies: Sequence[Strategy],
     fixed_indices: Sequence[int],
-    cell_positions: LevelPositions,
+    level_positions: LevelPositions,
 ) -> _SplittingLabel | None:
     """The label that splits the rows, with the rows of each of its levels."""
     for c, strategy in zip(table.drawing_order, strategies, strict=True):
         if strategy == "splitting_label" and c not in fixed_indices:
             rows_of_level = {}
-            labels = cell_positions[:, c]
+            labels = level_positions[:, c]
             for level in np.unique(labels).tolist():
-                rows_of_level[level] = cell_positions[labels == level]
+                rows_of_level[level] = level_positions[labels == level]
             return _SplittingLabel(c, rows_of_level)
     return None
 
@@ -258,7 +258,7 @@ def draw_rows(
     rng = numpy_rng(seed.child("rows"))
     blank_row = make_blank_row(table.columns, fixed_positions)
     is_free = np.isin(np.arange(len(table.columns)), list(fixed_positions), invert=True)
-    cell_positions = LevelPositions(np.empty((n, len(table.columns))))
+    level_positions = LevelPositions(np.empty((n, len(table.columns))))
     unfinished = np.arange(n)  # indices of the rows that are drawn in the next round
     for attempt in range(MAX_DRAW_ROUNDS):
         drawn = LevelPositions(np.tile(blank_row, (len(unfinished), 1)))
@@ -266,11 +266,11 @@ def draw_rows(
         partly_drawn = PartlyDrawnRows(drawn, table.rule_set, allow_missing)
         draw_chain(chain, partly_drawn, rng, clip=not is_strict)
         is_refused = _solve_and_refuse(table, drawn, is_free, is_strict)
-        cell_positions[unfinished] = drawn
+        level_positions[unfinished] = drawn
         unfinished = unfinished[is_refused]
         if not len(unfinished):
-            return cell_positions
-    raise _no_rows_error(table.rule_set, cell_positions[unfinished], n)
+            return level_positions
+    raise _no_rows_error(table.rule_set, level_positions[unfinished], n)
 
 
 def _solve_and_refuse(
@@ -313,15 +313,15 @@ def make_blank_row(
 
 
 def _no_rows_error(
-    rule_set: RuleSet, cell_positions: LevelPositions, n: int
+    rule_set: RuleSet, level_positions: LevelPositions, n: int
 ) -> DataError:
     """The error for rows (m, d) of n that break a rule each time."""
-    drawn = np.where(is_impossible(cell_positions), UNDRAWN, cell_positions)
+    drawn = np.where(is_impossible(level_positions), UNDRAWN, level_positions)
     broken = "all constraints"
     for rule in rule_set.rules:
         if rule_set.broken(rule, LevelPositions(drawn)).any():
             broken = f"the constraint {rule.text!r}"
             break
-    fact = f"{len(cell_positions)} of {n} rows could not keep {broken}"
+    fact = f"{len(level_positions)} of {n} rows could not keep {broken}"
     hint = "it may contradict given or another constraint: leave one out"
     return DataError(fact, hint)

@@ -61,7 +61,7 @@ def plain_draws_are_better(
     table, settings, strategies : of all rows
     given_rows : what is given
     """
-    n_matches = int(given_rows.matches(table.cell_positions).sum())
+    n_matches = int(given_rows.matches(table.level_positions).sum())
     if n_matches < MIN_ROWS_TO_COMPARE:
         return True
     settings = settings._replace(n_neighbors=settings.n_neighbors // 2)
@@ -70,10 +70,10 @@ def plain_draws_are_better(
     compared_indices = [c for c in drawn_indices if c not in given_rows.fixed_positions]
     if not compared_indices:
         return False  # all columns are given, and no chain draws anything
-    share = n_matches / len(table.cell_positions)
+    share = n_matches / len(table.level_positions)
     seed = CHOICE_SEED.child("given")
     gains = []
-    for split in iter_splits(table.cell_positions, seed, n_matches):
+    for split in iter_splits(table.level_positions, seed, n_matches):
         drawn = _draw_both_ways(
             table, given_rows, share, split, settings, strategies, drawn_indices
         )

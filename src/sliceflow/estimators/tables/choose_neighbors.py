@@ -65,7 +65,7 @@ def choose_n_neighbors(
     strategies : one for each column of `table.drawing_order`
     on_trial : called after each trial, with what was tried
     """
-    is_large_enough = len(table.cell_positions) >= MIN_ROWS_TO_CHOOSE
+    is_large_enough = len(table.level_positions) >= MIN_ROWS_TO_CHOOSE
     if not is_large_enough or not may_use_neighbors(table, strategies):
         return 0
     k = _smallest_neighborhood(table, settings, strategies, on_trial)
@@ -90,9 +90,9 @@ def _smallest_neighborhood(
     Found by bisection: more nearest rows give draws that are farther away.
     """
     row_distances = nearest_distances(
-        table, table.cell_positions, table.cell_positions, exclude_self=True
+        table, table.level_positions, table.level_positions, exclude_self=True
     )
-    candidates = _candidates(len(table.cell_positions))
+    candidates = _candidates(len(table.level_positions))
 
     def is_far_enough(k: int) -> bool:
         with_neighbors = settings._replace(n_neighbors=k)
@@ -122,8 +122,8 @@ def _neighbors_are_better(
     with_neighbors = settings._replace(n_neighbors=k // 2)
     gain = 0.0
     seed = CHOICE_SEED.child("near")
-    n = len(table.cell_positions)
-    for train, held_out in iter_splits(table.cell_positions, seed, n_compared=n):
+    n = len(table.level_positions)
+    for train, held_out in iter_splits(table.level_positions, seed, n_compared=n):
         auc_of_trees = trial_auc(table, train, held_out, only_trees, strategies)
         auc_of_neighbors = trial_auc(table, train, held_out, with_neighbors, strategies)
         gain += auc_of_trees - auc_of_neighbors
@@ -142,9 +142,9 @@ def _nearness_excess(
     It is the logarithm of the least allowed ratio of distances minus that of the actual
     ratio, of draws to rows over `row_distances` (n,), which are between rows.
     """
-    n_draws = TRIAL_DRAWS_PER_ROW * len(table.cell_positions)
-    draws = trial_draws(table, table.cell_positions, n_draws, settings, strategies)
-    draw_distances = nearest_distances(table, draws, table.cell_positions)
+    n_draws = TRIAL_DRAWS_PER_ROW * len(table.level_positions)
+    draws = trial_draws(table, table.level_positions, n_draws, settings, strategies)
+    draw_distances = nearest_distances(table, draws, table.level_positions)
     log_ratio = log_distance_ratio(
         draw_distances, row_distances, offset=DISTANCE_OF_EQUAL_ROWS
     )

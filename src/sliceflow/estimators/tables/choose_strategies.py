@@ -137,7 +137,7 @@ def _may_have_regression(table: Table, k: int) -> bool:
         return False
     if table.rows_not_computed(c, before).sum() < MIN_ROWS_BESIDE_RULES:
         return False
-    return _largest_share(table.cell_positions[:, c]) <= MAX_SHARE_OF_ONE_VALUE
+    return _largest_share(table.level_positions[:, c]) <= MAX_SHARE_OF_ONE_VALUE
 
 
 def _may_be_predicted(data: ColumnData) -> bool:
@@ -170,7 +170,7 @@ def choose_strategy(data: ColumnData, *, seed: Seed, margin: float = 1.0) -> Str
     rng = numpy_rng(seed)
     observed = np.flatnonzero(has_value(data.positions))
     sample = observed[rng.permutation(len(observed))[: 2 * MAX_ROWS_PER_TRIAL]]
-    first, second = split_in_halves(data.cell_positions[sample])
+    first, second = split_in_halves(data.level_positions[sample])
     trials = [
         _Trial(data.with_rows(first), held_out_positions=second),
         _Trial(data.with_rows(second), held_out_positions=first),
@@ -265,10 +265,10 @@ def _find_label(table: Table) -> int | None:
     label = others[0]
     if (
         not table.columns[label].is_binary
-        or len(table.cell_positions) > 2 * MAX_ROWS_PER_TREE
+        or len(table.level_positions) > 2 * MAX_ROWS_PER_TREE
     ):
         return None
-    counts = np.unique(table.cell_positions[:, label], return_counts=True)[1]
+    counts = np.unique(table.level_positions[:, label], return_counts=True)[1]
     if len(counts) != 2 or counts.min() < MIN_ROWS_PER_LEVEL:
         return None
     return label
@@ -277,8 +277,8 @@ def _find_label(table: Table) -> int | None:
 def _label_auc(table: Table, label: int) -> float:
     """The area under the ROC curve of a tree that predicts a label from the numbers."""
     quantitative = [c for c in table.drawing_order if c != label]
-    sample = table.cell_positions[
-        :: max(1, len(table.cell_positions) // N_ROWS_FOR_LABEL)
+    sample = table.level_positions[
+        :: max(1, len(table.level_positions) // N_ROWS_FOR_LABEL)
     ]
     # These take long to import, and new rows of a fitted table do not need them.
     from sklearn.model_selection import StratifiedKFold, cross_val_score

@@ -18,12 +18,12 @@ class ColumnData:
     """
 
     columns: Sequence[Column]  # all columns of the table
-    cell_positions: LevelPositions  # (n, d), the rows
+    level_positions: LevelPositions  # (n, d), the rows
     column_index: int  # the column to model
     predictors: Ints  # (p,), the indices of the columns that it is drawn from
 
     def __len__(self) -> int:
-        return len(self.cell_positions)
+        return len(self.level_positions)
 
     @property
     def column(self) -> Column:
@@ -33,12 +33,12 @@ class ColumnData:
     @property
     def positions(self) -> LevelPositions:
         """The cells (n,) of the column to model."""
-        return self.cell_positions[:, self.column_index]
+        return self.level_positions[:, self.column_index]
 
     def take(self, rows: Ints | Mask) -> ColumnData:
         """The same columns, with the rows of these indices, or of a mask (n,)."""
-        return replace(self, cell_positions=self.cell_positions[rows])
+        return replace(self, level_positions=self.level_positions[rows])
 
-    def with_rows(self, cell_positions: LevelPositions) -> ColumnData:
+    def with_rows(self, level_positions: LevelPositions) -> ColumnData:
         """The same columns, with these rows (m, d) in place of its own."""
-        return replace(self, cell_positions=cell_positions)
+        return replace(self, level_positions=level_positions)

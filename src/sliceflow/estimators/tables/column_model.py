@@ -33,6 +33,7 @@ from sliceflow.estimators.tables.column_data import ColumnData
 from sliceflow.estimators.tables.columns import Column
 from sliceflow.estimators.tables.level_positions import (
     MISSING,
+    UNDRAWN,
     LevelPositions,
     has_value,
     is_impossible,
@@ -118,12 +119,14 @@ class ColumnModel:
     ) -> LevelPositions:
         """Positions (m, 1) of new cells for m partly drawn rows, as a `ChainStep`.
 
-        In this order, a cell is copied from an equal column or left missing, if such a
-        source is drawn for it; computed by a rule; or drawn from the tree.
+        A cell may come from four origins, tried in this order: it equals an earlier
+        column, or is missing, if such a source is drawn for it; a rule computes it; or
+        it is drawn from the tree. The first of these settles the cell whose position
+        the row allows.
         """
-        cell_positions = partly_drawn.cell_positions
+        level_positions = partly_drawn.level_positions
         x, value_prediction = _make_tree_input(
-            cell_positions,
+            level_positions,
             self.predictors,
             self.score_regression,
             self.sampler.value_regression,
@@ -136,18 +139,15 @@ class ColumnModel:
             rng=rng,
             clip=clip,
         )
-        computed = solve_column(
-            self.rules, self.columns, cell_positions, self.column_index
-        )
-        is_computed = ~is_undrawn(computed)
+        is_settled = np.full(len(partly_drawn), False)
+        sources = None
         if self.source_tree is not None:
             sources = self._draw_sources(self.source_tree, x, rng)
-            self._propose_equal(sources, cell_positions, cells)
-            _propose_missing(sources, cells)
-            if not all_rows_keep(self.rules):
-                is_computed &= sources.computed
-        _propose_computed(is_computed, computed, cells)
-        from_tree = np.flatnonzero(cells.are_undrawn & ~is_computed)
+            is_settled |= self._settle_equal(cells, sources, level_positions)
+            is_settled |= _settle_missing(cells, sources)
+        computed = self._computed_positions(level_positions, sources)
+        is_settled |= _settle_computed(cells, computed, is_settled)
+        from_tree = np.flatnonzero(~is_settled)
         leaf = self.sampler.tree.find_leaves(x[from_tree])
         cells.draw_from_leaves(from_tree, leaf)
         return cells.positions[:, None]
@@ -160,38 +160,68 @@ class ColumnModel:
         source_ids = source_tree.draw(leaf, rng).values.astype(np.int64)
         return CellSources(self.sources.equal_indices, source_ids)
 
-    def _propose_equal(
-        self, sources: CellSources, cell_positions: LevelPositions, cells: NewCells
-    ) -> None:
-        """Propose cells of earlier columns, where these are the source."""
+    def _settle_equal(
+        self, cells: NewCells, sources: CellSources, level_positions: LevelPositions
+    ) -> Mask:
+        """Copy cells of earlier columns of rows (m, d), where these are the source.
+
+        Returns which cells (m,) are settled: the others are not allowed in their rows.
+        """
+        is_settled = np.full(len(level_positions), False)
         for c in sources.equal_indices:
             row_indices = np.flatnonzero(sources.equals(c))
             grid_values = convert_grid_values(
-                cell_positions[row_indices, c],
+                level_positions[row_indices, c],
                 from_grid=self.columns[c].grid,
                 to_grid=self.column.grid,
             )
             copied = self.column.grid.positions_of(grid_values)
             is_observed = has_value(copied)
-            cells.propose(row_indices[is_observed], copied[is_observed])
+            row_indices = row_indices[is_observed]
+            accepted = cells.propose(row_indices, copied[is_observed])
+            is_settled[row_indices[accepted]] = True
+        return is_settled
+
+    def _computed_positions(
+        self, level_positions: LevelPositions, sources: CellSources | None
+    ) -> LevelPositions:
+        """The positions (m,) that rules compute for rows (m, d); `UNDRAWN` for others.
+
+        Rules that all rows of the table keep compute whatever follows from them. Other
+        rules compute only cells that have a rule as their source, if sources are drawn.
+        """
+        computed = solve_column(
+            self.rules, self.columns, level_positions, self.column_index
+        )
+        if sources is None or all_rows_keep(self.rules):
+            return computed
+        return LevelPositions(np.where(sources.computed, computed, UNDRAWN))
 
 
-def _propose_missing(sources: CellSources, cells: NewCells) -> None:
-    """Propose missing cells, where that is the source."""
+def _settle_missing(cells: NewCells, sources: CellSources) -> Mask:
+    """Leave cells missing, where that is their source; which cells (m,) are settled."""
     row_indices = np.flatnonzero(sources.missing)
-    cells.propose(row_indices, LevelPositions(np.full(len(row_indices), MISSING)))
+    missing = LevelPositions(np.full(len(row_indices), MISSING))
+    accepted = cells.propose(row_indices, missing)
+    is_settled = np.full(len(sources.source_ids), False)
+    is_settled[row_indices[accepted]] = True
+    return is_settled
 
 
-def _propose_computed(
-    is_computed: Mask, computed: LevelPositions, cells: NewCells
-) -> None:
-    """Propose the `computed` positions (m,), in rows in which rules compute them.
+def _settle_computed(
+    cells: NewCells, computed: LevelPositions, is_settled: Mask
+) -> Mask:
+    """Set cells (m,) to what rules compute, unless they are settled already.
 
-    A computed cell that is not allowed stays undrawn: any other would break a rule.
+    Returns which cells follow from a rule. This settles them even where they stay
+    undrawn, because the column or the row does not allow what follows: any other value
+    would break the rule.
     """
-    is_possible = ~is_impossible(computed) & cells.are_undrawn
-    row_indices = np.flatnonzero(is_computed & is_possible)
+    follows = ~is_undrawn(computed)
+    to_propose = follows & ~is_impossible(computed) & ~is_settled
+    row_indices = np.flatnonzero(to_propose)
     cells.propose(row_indices, computed[row_indices])
+    return follows
 
 
 def fit_column_model(
@@ -215,7 +245,7 @@ def fit_column_model(
         # A missing cell has no residual that the tree could draw.
         sources = sources.with_missing(is_missing(data.positions))
     tree_input = _make_tree_input(
-        data.cell_positions, data.predictors, score_regression, value_regression
+        data.level_positions, data.predictors, score_regression, value_regression
     )
     source_tree = None
     if needs_source_tree(sources, rules):
@@ -277,21 +307,21 @@ def _fit_to_sample(
 
 
 def _make_tree_input(
-    cell_positions: LevelPositions,
+    level_positions: LevelPositions,
     predictors: Ints,
     score_regression: RidgeRegression | None,
     value_regression: RidgeRegression | None,
 ) -> _TreeInput:
     """What trees see of rows (m, d): the predictors' positions, and predictions."""
-    x: Floats = cell_positions[:, predictors]
+    x: Floats = level_positions[:, predictors]
     if len(predictors) == 0:
-        x = np.zeros((len(cell_positions), 1))  # a tree of one leaf
+        x = np.zeros((len(level_positions), 1))  # a tree of one leaf
     features = [x]
     if score_regression is not None:
-        features.append(score_regression.predict(cell_positions)[:, None])
+        features.append(score_regression.predict(level_positions)[:, None])
     value_prediction = None
     if value_regression is not None:
-        value_prediction = value_regression.predict(cell_positions)
+        value_prediction = value_regression.predict(level_positions)
         features.append(value_prediction[:, None])
     return _TreeInput(np.hstack(features).astype(np.float32), value_prediction)
 

@@ -12,11 +12,12 @@ Each cell has several forms. Take a column of five prices:
 | feature      | .52, −.25, −1.28, 1.28, −.25     | distances; scales are alike     |
 
 The *levels* of a column are its different values: here $2.50, $5.00 and $10.00. The
-**position** of a cell is its place among them, from 0. Levels of numbers and times
-ascend, those of categories descend by frequency. A missing cell is at −1. A position
-between two levels is a new value between them: 0.5 has the grid value 125, which is
-$3.75. New values are drawn only where they are plausible (`new_values`).
-`level_positions` names the positions of cells that have no value.
+**position** of a cell is its place among the levels of its column, from 0: it does not
+say where the cell is in the table. Levels of numbers and times ascend, those of
+categories descend by frequency. A missing cell is at −1. A position between two levels
+is a new value between them: 0.5 has the grid value 125, which is $3.75. New values are
+drawn only where they are plausible (`new_values`). `level_positions` names the
+positions of cells that have no value.
 
 **Exact values** are integers that count a `unit`, here 1/100. A **grid value** counts
 `spacing` units from the smallest value, `origin`. The spacing is more than one unit if
@@ -36,7 +37,7 @@ Names mean the same in all modules of tables:
 | `column`, `columns`                    | a `Column`, all columns of the table        |
 | `c`, `…_index`, `…_indices`            | indices of columns, or of rows if they      |
 | `predictors`, `order`                  | are called `row_indices`                    |
-| `cell_positions`                       | (n, d), positions of rows, all columns      |
+| `level_positions`                      | (n, d), positions of rows, all columns      |
 | `positions`                            | (n,), positions of one column               |
 | `codes`, `exact_values`, `grid_values`| (n,), as above, of one column               |
 | `x`                                    | (n, p), what trees see of rows              |
@@ -47,7 +48,7 @@ Names mean the same in all modules of tables:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
@@ -74,6 +75,7 @@ from sliceflow.estimators.tables.level_positions import (
 )
 from sliceflow.estimators.tables.new_identifiers import new_identifiers
 from sliceflow.estimators.tables.new_values import NewValuePolicy
+from sliceflow.estimators.tables.stored_levels import ColumnName
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -135,10 +137,10 @@ class Column:
     # (`rare_numbers`).
     min_count: int = 1
     # What levels became that are merged into others (`rare_levels`).
-    merged_levels: Mapping[Any, Any] = field(default_factory=dict)
+    merged_levels: Mapping[Hashable, Hashable] = field(default_factory=dict)
 
     @property
-    def name(self) -> Any:
+    def name(self) -> ColumnName:
         """The name of the column in the DataFrame."""
         return self.encoded.name
 

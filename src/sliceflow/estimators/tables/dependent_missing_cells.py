@@ -71,7 +71,7 @@ class DependentMissingCells:
     def from_rows(
         cls,
         rules: Sequence[SolvableRule],
-        cell_positions: LevelPositions,
+        level_positions: LevelPositions,
         missing: Mask,
     ) -> DependentMissingCells:
         """The `missing` cells (m, d) of filled rows (m, d) that rules compute.
@@ -83,11 +83,11 @@ class DependentMissingCells:
         rules = [rule for rule in rules if not isinstance(rule, LookupRule)]
         in_both_orders = [*rules, *reversed(rules)]
         computed = [
-            *_assign_until_stable(in_both_orders, cell_positions, unassigned),
+            *_assign_until_stable(in_both_orders, level_positions, unassigned),
             *_assign_all(
-                in_both_orders, cell_positions, unassigned, only_determined=False
+                in_both_orders, level_positions, unassigned, only_determined=False
             ),
-            *_assign_until_stable(in_both_orders, cell_positions, unassigned),
+            *_assign_until_stable(in_both_orders, level_positions, unassigned),
         ]
         return cls(missing, computed)
 
@@ -98,27 +98,28 @@ class DependentMissingCells:
         columns are among them.
         """
         row_indices = np.flatnonzero(self.missing[:, c])
-        excluded = self._computed_from(c)[row_indices]
+        excluded = self._cells_that_follow(c)[row_indices]
         distinct_sets, set_index, counts = np.unique(
             excluded, axis=0, return_inverse=True, return_counts=True
         )
         set_index = set_index.reshape(-1)
-        by_frequency = np.argsort(-counts, kind="stable").tolist()
-        not_empty = [i for i in by_frequency if distinct_sets[i].any()]
-        frequent_sets = not_empty[:MAX_EXCLUDED_SETS]
+        own_models = _most_frequent_sets(distinct_sets, counts)
 
         groups = []
-        sees_all = ~np.isin(set_index, frequent_sets)
+        sees_all = ~np.isin(set_index, own_models)
         if sees_all.any():
             groups.append(MissingCellGroup(row_indices[sees_all], ()))
-        for i in frequent_sets:
+        for i in own_models:
             excluded_indices = tuple(np.flatnonzero(distinct_sets[i]).tolist())
             in_group = row_indices[set_index == i]
             groups.append(MissingCellGroup(in_group, excluded_indices))
         return groups
 
-    def _computed_from(self, c: int) -> Mask:
-        """Which cells (m, d) follow from the cell of column c, if it is drawn."""
+    def _cells_that_follow(self, c: int) -> Mask:
+        """Which cells (m, d) follow, directly or not, from a drawn cell of column c.
+
+        Cells of column c that a rule computes are not drawn.
+        """
         is_drawn = self.missing[:, c].copy()
         for computed in self.computed:
             if computed.column_index == c:
@@ -134,7 +135,7 @@ class DependentMissingCells:
     def recompute_excluded(
         self,
         columns: Sequence[Column],
-        cell_positions: LevelPositions,
+        level_positions: LevelPositions,
         group: MissingCellGroup,
     ) -> None:
         """Compute the cells of excluded columns of rows (m, d), in place.
@@ -142,29 +143,40 @@ class DependentMissingCells:
         They follow from the cells of a group, which was drawn. A cell stays as it is
         where its column cannot have the value that follows.
         """
-        in_group = np.zeros(len(cell_positions), dtype=bool)
+        in_group = np.zeros(len(level_positions), dtype=bool)
         in_group[group.row_indices] = True
         for computed in self.computed:
             c = computed.column_index
             if c not in group.excluded_indices:
                 continue
             row_indices = np.flatnonzero(computed.in_rows & in_group)
-            rows = cell_positions[row_indices]
+            rows = level_positions[row_indices]
             solved = solve_column([computed.rule], columns, rows, c)
             is_possible = has_value(solved)
-            cell_positions[row_indices[is_possible], c] = solved[is_possible]
+            level_positions[row_indices[is_possible], c] = solved[is_possible]
+
+
+def _most_frequent_sets(distinct_sets: Mask, counts: Ints) -> list[int]:
+    """The indices of the sets of excluded columns that get models of their own.
+
+    `distinct_sets` (s, d) has all sets, and `counts` (s,) how many rows have each. The
+    empty set needs no other models.
+    """
+    by_frequency = np.argsort(-counts, kind="stable").tolist()
+    not_empty = [i for i in by_frequency if distinct_sets[i].any()]
+    return not_empty[:MAX_EXCLUDED_SETS]
 
 
 def _assign_until_stable(
-    rules: Sequence[SolvableRule], cell_positions: LevelPositions, unassigned: Mask
+    rules: Sequence[SolvableRule], level_positions: LevelPositions, unassigned: Mask
 ) -> list[ComputedCells]:
-    """The cells that are determined, and those that are once others are computed.
+    """The cells that rules compute without a choice, some of them after others.
 
-    They are taken from `unassigned` (m, d), in place.
+    In `unassigned` (m, d), they are set to False, in place.
     """
     computed = list[ComputedCells]()
     while True:
-        found = _assign_all(rules, cell_positions, unassigned, only_determined=True)
+        found = _assign_all(rules, level_positions, unassigned, only_determined=True)
         if not found:
             return computed
         computed.extend(found)
@@ -172,7 +184,7 @@ def _assign_until_stable(
 
 def _assign_all(
     rules: Sequence[SolvableRule],
-    cell_positions: LevelPositions,
+    level_positions: LevelPositions,
     unassigned: Mask,
     *,
     only_determined: bool,
@@ -180,7 +192,7 @@ def _assign_all(
     """The cells that rules compute, one rule after the other; see `_assign`."""
     computed = list[ComputedCells]()
     for rule in rules:
-        applies = has_all_values(cell_positions, rule.column_indices)
+        applies = has_all_values(level_positions, rule.column_indices)
         computed.extend(_assign(rule, applies, unassigned, only_determined))
     return computed
 
@@ -190,8 +202,9 @@ def _assign(
 ) -> list[ComputedCells]:
     """The cells that a rule computes in rows (m,) where it applies, by their column.
 
-    With `only_determined`, not in rows where several of its cells are unassigned. Where
-    it computes one, all its cells are taken from `unassigned` (m, d), in place.
+    With `only_determined`, it computes none in rows where several of its cells are
+    unassigned. Where it computes one, no other rule may compute a cell of this rule: so
+    all its cells are set to False in `unassigned` (m, d), in place.
     """
     column_indices = sorted(set(rule.column_indices))
     n_unassigned = unassigned[:, column_indices].sum(axis=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -41,7 +41,7 @@ def describe_columns(table: Table) -> pd.DataFrame:
     return df
 
 
-def describe_column(column: Column) -> dict[str, Any]:
+def describe_column(column: Column) -> dict[str, str | int | float]:
     """The row of the table `columns_` for a column."""
     missing = column.encoded.missing
     return {

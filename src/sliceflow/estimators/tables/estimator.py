@@ -27,11 +27,12 @@ from sliceflow.estimators.tables.parameters import (
     require_valid_parameters,
 )
 from sliceflow.estimators.tables.plan import TablePlan
+from sliceflow.estimators.tables.stored_levels import ColumnName
 from sliceflow.estimators.tables.table import FoundRule, Table
 from sliceflow.estimators.tables.table_rows import (
     TableRows,
+    as_dataframe,
     read_dataframe,
-    require_dataframe,
 )
 from sliceflow.estimators.tables.trees import TreeSettings
 from sliceflow.validation import require_int, with_plain_numbers
@@ -277,19 +278,17 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
         True
         """
         table: Table = self._fitted_model().table
-        df = read_if_path(X)
-        require_dataframe(df)
-        dropped = [column.name for column in table.columns if column.kind == "drop"]
-        missing = {name: None for name in dropped if name not in df}
-        cell_positions = table.positions_of(
-            read_dataframe(df.assign(**missing)),
-            new_as_missing=True,
-            outside_as_missing=True,
+        df = as_dataframe(read_if_path(X)).copy(deep=False)
+        for column in table.columns:
+            if column.kind == "drop" and column.name not in df:
+                df[column.name] = None
+        level_positions = table.positions_of(
+            read_dataframe(df), new_as_missing=True, outside_as_missing=True
         )
-        return table.shares_kept(cell_positions)
+        return table.shares_kept(level_positions)
 
     @property
-    def kinds_(self) -> dict[Any, str]:
+    def kinds_(self) -> dict[ColumnName, str]:
         """The kind of every column, by name."""
         table: Table = self._fitted_model().table
         return {column.name: column.kind for column in table.columns}
@@ -452,8 +451,8 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
         n = int(n)
         table: Table = self._fitted_model().table
         seed = Seed.from_random_state(random_state)
-        df = read_if_path(X)
-        nbytes = 8 * n * np.size(df)  # of the cells that are filled, at most
+        df = as_dataframe(read_if_path(X))
+        nbytes = 8 * n * df.size  # of the cells that are filled, at most
         what = f"n={n} filled tables need"
         require_memory(nbytes, "cpu", what, "fill fewer at a time")
         filled_dfs = fill_dataframe(table, df, n, seed)

@@ -18,11 +18,11 @@ import csv
 import io
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
 
 from sliceflow.base.atomic import write_atomically
 from sliceflow.errors import DataError, DataWarning, warn_user
@@ -70,7 +70,7 @@ class _Layout(NamedTuple):
     has_header: bool  # whether the first row has these names
 
 
-def read_if_path(X: Any) -> Any:
+def read_if_path(X: object) -> object:
     """A table, read from its file if X is a path; anything else is unchanged."""
     if isinstance(X, str | os.PathLike):
         return read_table(X)
@@ -129,7 +129,10 @@ def _read_text_file(path: Path, words: Collection[str]) -> TableFile:
     for name in layout.names:
         cells = texts.pop(name).str.strip()
         cells = cells.mask(cells.str.lower().isin(words))
-        columns[name] = _infer_type(_without_unknown(cells, name, notes))
+        is_unknown = _are_unknown_values(cells)
+        if is_unknown.any():
+            notes.append(_unknown_words_note(name, cells[is_unknown]))
+        columns[name] = _infer_type(cells.mask(is_unknown))
     line_end = "\n"
     if "\r\n" in text:
         line_end = "\r\n"
@@ -147,14 +150,13 @@ def _with_missing_words(df: pd.DataFrame, words: Collection[str]) -> TableFile:
         cells = df.iloc[:, column_index]
         if cells.dtype != object:
             continue
-        texts = cells.where(cells.map(lambda cell: isinstance(cell, str)))
-        lower = texts.str.strip().str.lower()
-        is_missing = lower.isin(words)
-        without_texts = texts.mask(is_missing | lower.isin(UNKNOWN_WORDS)).isna().all()
-        if without_texts and cells[texts.isna()].notna().any():
-            unknown = texts[lower.isin(UNKNOWN_WORDS) & ~is_missing]
-            _add_note(notes, name, unknown)
-            is_missing |= lower.isin(UNKNOWN_WORDS)
+        lower_texts = _texts_among(cells).str.strip().str.lower()
+        is_missing = lower_texts.isin(words)
+        is_unknown = lower_texts.isin(UNKNOWN_WORDS) & ~is_missing
+        if _has_only_values(cells.mask(is_missing | is_unknown)):
+            if is_unknown.any():
+                notes.append(_unknown_words_note(name, cells[is_unknown]))
+            is_missing |= is_unknown
             # The new types can have missing cells, so that whole numbers stay whole.
             cells = cells.mask(is_missing).convert_dtypes()
         if is_missing.any():
@@ -162,16 +164,25 @@ def _with_missing_words(df: pd.DataFrame, words: Collection[str]) -> TableFile:
     return TableFile(df, Dialect(), notes)
 
 
-def _without_unknown(
-    texts: pd.Series, name: str, notes: list[DataWarning]
-) -> pd.Series:
-    """A column of texts, without words such as "unknown" if all else are numbers."""
+def _texts_among(cells: pd.Series) -> pd.Series:
+    """The cells of a column of Python objects that are texts; others are missing."""
+    return cells.where(cells.map(lambda cell: isinstance(cell, str)))
+
+
+def _has_only_values(cells: pd.Series) -> bool:
+    """Whether a column of Python objects has values, and none of them is a text."""
+    return bool(cells.notna().any() and _texts_among(cells).isna().all())
+
+
+def _are_unknown_values(texts: pd.Series) -> pd.Series:
+    """Which cells are words such as "unknown", if all others are numbers, or dates."""
+    import pandas as pd
+
     is_unknown = texts.str.lower().isin(UNKNOWN_WORDS)
     others = texts[~is_unknown].dropna()
-    if not is_unknown.any() or not len(others) or not _are_numbers_or_dates(others):
-        return texts
-    _add_note(notes, name, texts[is_unknown])
-    return texts.mask(is_unknown)
+    if is_unknown.any() and len(others) and _are_numbers_or_dates(others):
+        return is_unknown
+    return pd.Series(False, index=texts.index)
 
 
 def _are_numbers_or_dates(texts: pd.Series) -> bool:
@@ -181,12 +192,11 @@ def _are_numbers_or_dates(texts: pd.Series) -> bool:
     return bool(infer_date_formats(texts.tolist()))
 
 
-def _add_note(notes: list[DataWarning], name: Any, unknown: pd.Series) -> None:
-    """Note which words of a column were taken for missing cells, if any."""
-    if len(unknown):
-        words = ", ".join(repr(word) for word in unknown.unique())
-        fact = f"{words} is taken for a missing cell ({len(unknown)} of them)"
-        notes.append(DataWarning(fact, column=name))
+def _unknown_words_note(name: Hashable, unknown: pd.Series) -> DataWarning:
+    """The note that words of a column, `unknown`, were taken for missing cells."""
+    words = ", ".join(repr(word) for word in unknown.unique())
+    fact = f"{words} is taken for a missing cell ({len(unknown)} of them)"
+    return DataWarning(fact, column=name)
 
 
 def write_table(

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,17 +38,17 @@ def fill_dataframe(
     Warnings say which cells stay empty, and which others the model does not know.
     """
     rows = read_dataframe(df).align_columns(table.rows)
-    cell_positions = table.positions_of(rows, new_as_missing=True)
+    level_positions = table.positions_of(rows, new_as_missing=True)
     missing = np.column_stack([encoded.missing for encoded in rows.columns])
-    _warn_of_new_levels(rows, is_missing(cell_positions) & ~missing)
-    filled_positions, unfilled = fill_missing(table, cell_positions, n, seed)
+    _warn_of_new_levels(rows, is_missing(level_positions) & ~missing)
+    filled_positions, unfilled = fill_missing(table, level_positions, n, seed)
     filled_dfs = []
     for part_positions in np.split(filled_positions, n):
         filled_df = _with_filled_cells(
             df, table, missing, LevelPositions(part_positions)
         )
         filled_dfs.append(filled_df)
-    _warn_of_empty_cells(table, filled_dfs, np.unique(unfilled % len(cell_positions)))
+    _warn_of_empty_cells(table, filled_dfs, np.unique(unfilled % len(level_positions)))
     return filled_dfs
 
 
@@ -60,7 +60,7 @@ def _with_filled_cells(
     `filled_positions` (m, d) are the positions of the filled rows.
     """
     filled_df = df.copy()
-    names = df.columns.tolist()
+    names = list[Hashable](df.columns.tolist())
     for c in np.flatnonzero(missing.any(axis=0)).tolist():
         is_filled = missing[:, c] & has_value(filled_positions[:, c])
         row_indices = np.flatnonzero(is_filled)

@@ -30,7 +30,7 @@ MAX_RARE_SHARE = 0.1
 
 
 def find_lookups(
-    columns: Sequence[Column], cell_positions: LevelPositions, derived: set[int]
+    columns: Sequence[Column], level_positions: LevelPositions, derived: set[int]
 ) -> list[LookupRule]:
     """The rules of functional dependencies, but for columns that others derive."""
     usable = [
@@ -38,13 +38,13 @@ def find_lookups(
         for c, column in enumerate(columns)
         if column.is_category or column.is_quantitative
     ]
-    cells = np.where(is_missing(cell_positions), np.nan, cell_positions)[:, usable]
+    cells = np.where(is_missing(level_positions), np.nan, level_positions)[:, usable]
     rules = []
     for dependency in find_dependencies(cells):
         determinant = usable[dependency.determinant]
         dependent = usable[dependency.dependent]
         if dependent not in derived and not _would_disclose_rows(columns[determinant]):
-            rule = _lookup_rule(columns, cell_positions, dependent, determinant, None)
+            rule = _lookup_rule(columns, level_positions, dependent, determinant, None)
             rules.append(replace(rule, one_to_one=dependency.one_to_one))
     return rules
 
@@ -62,20 +62,20 @@ def _would_disclose_rows(column: Column) -> bool:
 
 
 def find_date_parts(
-    columns: Sequence[Column], cell_positions: LevelPositions, derived: set[int]
+    columns: Sequence[Column], level_positions: LevelPositions, derived: set[int]
 ) -> list[LookupRule]:
     """Columns that follow from a part of a time, as a month from a date."""
     rules = []
     times = [c for c, column in enumerate(columns) if column.is_time]
     for time in times:
-        keys = _date_part_keys(columns[time], cell_positions[:, time])
+        keys = _date_part_keys(columns[time], level_positions[:, time])
         for c, column in enumerate(columns):
             if c in times or c in derived:
                 continue
             if column.is_category or column.is_quantitative:
-                part = _best_date_part(cell_positions[:, c], keys)
+                part = _best_date_part(level_positions[:, c], keys)
                 if part is not None:
-                    rules.append(_lookup_rule(columns, cell_positions, c, time, part))
+                    rules.append(_lookup_rule(columns, level_positions, c, time, part))
     return rules
 
 
@@ -116,19 +116,19 @@ def _is_determined_by(dependent: Floats, determinant: Floats) -> bool:
 
 def _lookup_rule(
     columns: Sequence[Column],
-    cell_positions: LevelPositions,
+    level_positions: LevelPositions,
     dependent: int,
     determinant: int,
     part: DatePart | None,
 ) -> LookupRule:
     """The rule with the position of the dependent for each key."""
-    is_complete = has_all_values(cell_positions, [dependent, determinant])
+    is_complete = has_all_values(level_positions, [dependent, determinant])
     keys = lookup_keys(
-        columns[determinant], cell_positions[is_complete, determinant], part
+        columns[determinant], level_positions[is_complete, determinant], part
     )
     different, first = np.unique(keys, return_index=True)
     text = f"{columns[dependent].name} follows from {columns[determinant].name}"
     if part is not None:
         text = f"{columns[dependent].name} is the {part} of {columns[determinant].name}"
-    positions = cell_positions[is_complete, dependent][first]
+    positions = level_positions[is_complete, dependent][first]
     return LookupRule(text, (dependent, determinant), different, positions, part)

@@ -30,7 +30,7 @@ MIN_SHARE_NEAR_EQUAL = 0.2
 
 
 def find_orders(
-    columns: Sequence[Column], cell_positions: LevelPositions, numbers: NumberColumns
+    columns: Sequence[Column], level_positions: LevelPositions, numbers: NumberColumns
 ) -> list[LinearRule]:
     """Orders a ≤ b that all rows keep, without those that follow from others.
 
@@ -38,9 +38,9 @@ def find_orders(
     Numbers are compared with numbers, and times with times.
     """
     times = [c for c, column in enumerate(columns) if column.is_time]
-    time_columns = NumberColumns.read_columns(columns, cell_positions, times)
-    larger_columns = _find_larger_columns(columns, cell_positions, numbers)
-    larger_columns |= _find_larger_columns(columns, cell_positions, time_columns)
+    time_columns = NumberColumns.read_columns(columns, level_positions, times)
+    larger_columns = _find_larger_columns(columns, level_positions, numbers)
+    larger_columns |= _find_larger_columns(columns, level_positions, time_columns)
     rules = []
     for a, larger in larger_columns.items():
         for b in sorted(larger - _larger_than_any(larger, larger_columns)):
@@ -64,7 +64,7 @@ def _larger_than_any(
 
 
 def _find_larger_columns(
-    columns: Sequence[Column], cell_positions: LevelPositions, numbers: NumberColumns
+    columns: Sequence[Column], level_positions: LevelPositions, numbers: NumberColumns
 ) -> dict[int, set[int]]:
     """For each column, by index, the others that are at least as large, by a rule."""
     has_levels = [
@@ -80,7 +80,9 @@ def _find_larger_columns(
         for j in np.flatnonzero(is_never_less).tolist():
             b = int(indices[j])
             is_order = _is_order_intended(values[:, i], values[:, j])
-            complete_positions = cell_positions[has_all_values(cell_positions, [a, b])]
+            complete_positions = level_positions[
+                has_all_values(level_positions, [a, b])
+            ]
             rule = _order_rule(columns, a, b)
             if is_order and not rule.is_broken(columns, complete_positions).any():
                 larger_columns[a].add(b)

@@ -41,7 +41,7 @@ DENOMINATORS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 20, 25, 40, 50, 100, 1000, 10
 
 def find_products(
     columns: Sequence[Column],
-    cell_positions: LevelPositions,
+    level_positions: LevelPositions,
     numbers: NumberColumns,
     derived: set[int],
 ) -> list[ProductRule]:
@@ -56,7 +56,7 @@ def find_products(
         if c in derived or columns[c].n_levels < MIN_LEVELS_OF_PRODUCT:
             continue
         for rule in _find_candidates(columns, numbers, i):
-            evidence = evidence_of(rule, columns, cell_positions)
+            evidence = evidence_of(rule, columns, level_positions)
             if evidence.suffices:
                 rules.append(replace(rule, share=evidence.share))
 

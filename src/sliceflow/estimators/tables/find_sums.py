@@ -66,6 +66,38 @@ class IntegerRelation(NamedTuple):
             return coefficient_of
         return {other: -value for other, value in coefficient_of.items()}
 
+    def stands_alone(self, c: int) -> bool:
+        """Whether a column is alone on its side of an equation of three or more."""
+        coefficients = self.coefficients_with_positive(c).values()
+        n_on_its_side = sum(coefficient > 0 for coefficient in coefficients)
+        return n_on_its_side == 1 and len(self.coefficients) > 2
+
+
+class _TotalKey(NamedTuple):
+    """What the columns of a sum are sorted by, so that the likeliest total is first."""
+
+    has_factor: bool  # whether its coefficient is neither 1 nor −1
+    step: Fraction  # of its grid, in ones or seconds
+    has_company: bool  # whether other columns are on its side of the equation
+    n_observed: int  # its cells that are not missing
+    minus_n_levels: int
+    minus_index: int  # of columns that are alike so far, the last one is first
+
+    @classmethod
+    def from_column(
+        cls, columns: Sequence[Column], relation: IntegerRelation, c: int
+    ) -> _TotalKey:
+        """The key of column c of a relation."""
+        column = columns[c]
+        return cls(
+            has_factor=relation.coefficients_with_positive(c)[c] != 1,
+            step=column.grid.spacing * (column.unit or Fraction(0)),
+            has_company=not relation.stands_alone(c),
+            n_observed=len(column.encoded.observed_codes),
+            minus_n_levels=-column.n_levels,
+            minus_index=-c,
+        )
+
 
 class _CandidateSum(NamedTuple):
     """A sum that is a rule."""
@@ -81,7 +113,7 @@ class _CandidateSum(NamedTuple):
 
 
 def find_sums(
-    columns: Sequence[Column], cell_positions: LevelPositions, numbers: NumberColumns
+    columns: Sequence[Column], level_positions: LevelPositions, numbers: NumberColumns
 ) -> list[list[LinearRule]]:
     """Sums that are rules, each in all its orientations, the most natural first.
 
@@ -90,7 +122,7 @@ def find_sums(
     """
     candidates = list[_CandidateSum]()
     for relation in _find_candidate_relations(numbers):
-        candidate = _judge_relation(columns, cell_positions, relation)
+        candidate = _judge_relation(columns, level_positions, relation)
         if candidate is not None:
             candidates.append(candidate)
 
@@ -105,16 +137,18 @@ def find_sums(
 
 
 def _judge_relation(
-    columns: Sequence[Column], cell_positions: LevelPositions, relation: IntegerRelation
+    columns: Sequence[Column],
+    level_positions: LevelPositions,
+    relation: IntegerRelation,
 ) -> _CandidateSum | None:
     """The sum of a relation, if enough rows keep it; else None."""
     totals = _possible_totals(columns, relation)
     if columns[totals[0]].n_levels < MIN_LEVELS_OF_SUM:
         return None
     orientations = [
-        _linear_rule(columns, cell_positions, relation, total) for total in totals
+        _linear_rule(columns, level_positions, relation, total) for total in totals
     ]
-    evidence = evidence_of(orientations[0], columns, cell_positions)
+    evidence = evidence_of(orientations[0], columns, level_positions)
     if not evidence.suffices:
         return None
     coefficients = np.zeros(len(columns))
@@ -265,30 +299,15 @@ def _possible_totals(columns: Sequence[Column], relation: IntegerRelation) -> li
     because a computed column is needed least, and by how many values they have: a sum
     has more than its parts.
     """
-    signs = [np.sign(k) for k in relation.coefficients]
-    pairs = list(zip(relation.column_indices, relation.coefficients, strict=True))
-
-    def sort_key(pair: tuple[int, int]) -> tuple[bool, Fraction, bool, int, int, int]:
-        c, coefficient = pair
-        is_alone = signs.count(np.sign(coefficient)) == 1 and len(pairs) > 2
-        column = columns[c]
-        step = column.grid.spacing * (column.unit or Fraction(0))
-        n_missing = int(column.encoded.missing.sum())
-        return (
-            abs(coefficient) != 1,
-            step,
-            not is_alone,
-            -n_missing,
-            -column.n_levels,
-            -c,
-        )
-
-    return [c for c, _ in sorted(pairs, key=sort_key)]
+    return sorted(
+        relation.column_indices,
+        key=lambda c: _TotalKey.from_column(columns, relation, c),
+    )
 
 
 def _linear_rule(
     columns: Sequence[Column],
-    cell_positions: LevelPositions,
+    level_positions: LevelPositions,
     relation: IntegerRelation,
     total: int,
 ) -> LinearRule:
@@ -302,7 +321,7 @@ def _linear_rule(
     coefficients = [coefficient_of[c] for c in indices]
     weights, unit = _weights_and_unit(coefficients, [columns[c].unit for c in indices])
     rule = LinearRule("", indices, weights, "=", 0, unit, is_discovered=True)
-    complete_positions = cell_positions[has_all_values(cell_positions, indices)]
+    complete_positions = level_positions[has_all_values(level_positions, indices)]
     bound = _mode_or_median(
         rule.difference(columns, complete_positions), unit is not None
     )
@@ -353,21 +372,23 @@ def _sum_text(
     """A sum in words, such as "total = net + 2·tax"."""
     total, *parts = indices
     parts.sort(key=lambda c: coefficients[c] > 0)  # terms that are added come first
-    terms = [(-coefficients[c], str(columns[c].name)) for c in parts]
     right = ""
-    for coefficient, name in terms:
-        right += _signed(coefficient, _multiple(abs(coefficient), name))
+    for c in parts:
+        coefficient = -coefficients[c]  # on the right side of the equation
+        term = _multiple(abs(coefficient), str(columns[c].name))
+        right = _append_term(right, coefficient, term)
     if bound:
-        right += _signed(bound, f"{abs(bound):g}")
-    right = right.removeprefix(" + ").replace(" − ", "−", int(terms[0][0] < 0))
+        right = _append_term(right, bound, f"{abs(bound):g}")
     return f"{_multiple(coefficients[total], str(columns[total].name))} = {right}"
 
 
-def _signed(value: float, text: str) -> str:
-    """A term of a sum with its sign before it."""
+def _append_term(terms: str, value: float, term: str) -> str:
+    """The terms of a sum with one more, which is added or, if negative, subtracted."""
+    if not terms:
+        return f"−{term}" if value < 0 else term
     if value < 0:
-        return f" − {text}"
-    return f" + {text}"
+        return f"{terms} − {term}"
+    return f"{terms} + {term}"
 
 
 def _multiple(factor: int, name: str) -> str:

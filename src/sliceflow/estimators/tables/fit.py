@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from sliceflow.base.estimator import FitResult
 from sliceflow.base.protocols import HistoryColumns
@@ -35,7 +34,7 @@ from sliceflow.estimators.tables.table_rows import (
 from sliceflow.estimators.tables.trees import DEFAULT_TREE_SETTINGS, TreeSettings
 
 
-def check_no_y(y: Any) -> None:
+def check_no_y(y: object) -> None:
     """Raise a `DataError` if a user passes y with a table."""
     if y is not None:
         fact = "a table has no y"
@@ -54,7 +53,7 @@ class TableAdapter:
     min_count: int  # numbers of fewer rows are not drawn
     rare_levels: RareLevels  # what becomes of levels of fewer rows
 
-    def read(self, X: Any, y: Any) -> TableRows:
+    def read(self, X: object, y: object) -> TableRows:
         """The rows of a DataFrame, or of the file that a path names; y must be None."""
         check_no_y(y)
         rows = read_dataframe(read_if_path(X))
@@ -88,13 +87,17 @@ class TableAdapter:
             device="cpu",
             n_rows=rows.n,
             n_columns=len(table.columns),
-            order=tuple(table.names[c] for c in table.drawing_order),
+            order=tuple(table.columns[c].encoded.name for c in table.drawing_order),
             strategies=strategies,
             min_samples_leaf=settings.for_n_rows(rows.n).min_samples_leaf,
             ccp_factor=settings.ccp_factor,
             n_neighbors=settings.n_neighbors,
             rules=tuple(rule.text for rule in table.all_rules),
-            identifiers=tuple(c.name for c in table.columns if c.kind == "identifier"),
+            identifiers=tuple(
+                column.encoded.name
+                for column in table.columns
+                if column.kind == "identifier"
+            ),
             n_regression_trials=len(tried) - n_label_trials,
             n_label_trials=n_label_trials,
         )
@@ -142,10 +145,10 @@ class PlannedTableFit:
     ) -> FitResult[FittedTable]:
         """Choose by trial how columns are drawn, and fit the chain that draws them."""
         progress = TableProgress(self.plan, listeners)
-        return self.tune(progress.end_trial).fit(progress)
+        return self.tune(progress.end_trial)._fit_chain(progress)
 
-    def tune(self, on_trial: Callable[[str], None]) -> TunedTableFit:
-        """This fit with all settings that take a trial: the first thing that it does.
+    def tune(self, on_trial: Callable[[str], None]) -> PlannedTableFit:
+        """This fit, with every setting chosen.
 
         `on_trial` is called after each trial, with what was tried.
         """
@@ -160,38 +163,28 @@ class PlannedTableFit:
             plan = replace(plan, n_neighbors=k)
         elif plan.n_neighbors and not may_use_neighbors(self.table, strategies):
             plan = replace(plan, n_neighbors=0)
-        return TunedTableFit(self, plan)
+        return replace(self, plan=plan)
 
-
-@dataclass(frozen=True)
-class TunedTableFit:
-    """A fit of a table with all settings chosen. Its chain is not fitted yet."""
-
-    planned_fit: PlannedTableFit
-    plan: TablePlan  # with the settings that were chosen
-
-    def fit(self, progress: TableProgress) -> FitResult[FittedTable]:
-        """Fit one step of the chain after the other."""
-        table = self.planned_fit.table
-        seed = self.planned_fit.seed
+    def _fit_chain(self, progress: TableProgress) -> FitResult[FittedTable]:
+        """Fit one step of the chain after the other; every setting must be chosen."""
         settings = self.plan.tree_settings
         strategies = self.plan.chosen_strategies
         chain = list[ChainStep]()
         for step in fit_chain(
-            table,
-            table.cell_positions,
+            self.table,
+            self.table.level_positions,
             fixed_indices=(),
-            seed=seed,
+            seed=self.seed,
             settings=settings,
             strategies=strategies,
         ):
             chain.append(step)
-            progress.end_step(step, table)
-        chains = LazyChains(table, seed, strategies, {settings: tuple(chain)})
-        fitted = FittedTable(self.plan, table, chains)
-        warning = _warning_of_real_values(table)
-        if warning is None and self.planned_fit.warns_of_rare_levels:
-            warning = _warning_of_rare_levels(table)
+            progress.end_step(step, self.table)
+        chains = LazyChains(self.table, self.seed, strategies, {settings: tuple(chain)})
+        fitted = FittedTable(self.plan, self.table, chains)
+        warning = _warning_of_real_values(self.table)
+        if warning is None and self.warns_of_rare_levels:
+            warning = _warning_of_rare_levels(self.table)
         return FitResult(fitted, progress.history.as_columns(), warning)
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sliceflow.arrays import Floats
 from sliceflow.engine.random import Seed
+from sliceflow.errors import warn_user
 from sliceflow.estimators.tables.chain import draw_rows, fit_chain
 from sliceflow.estimators.tables.given_rows import GivenRows, rows_with_given
 from sliceflow.estimators.tables.lazy_chains import LazyChains
 from sliceflow.estimators.tables.level_positions import LevelPositions
 from sliceflow.estimators.tables.plan import TablePlan
+from sliceflow.estimators.tables.stored_levels import ColumnName
 from sliceflow.estimators.tables.table import Table
 from sliceflow.estimators.tables.table_rows import read_dataframe
 
@@ -78,23 +80,30 @@ class FittedTable:
         return self.table.to_dataframe(self._draw(n, seed, allow_missing), seed)
 
     def sample_given(
-        self, n: int, seed: Seed, given: Mapping[Any, Any], allow_missing: bool = True
+        self,
+        n: int,
+        seed: Seed,
+        given: Mapping[ColumnName, object],
+        allow_missing: bool = True,
     ) -> pd.DataFrame:
         """A DataFrame of n new rows that have what is given, by column.
 
         They are plain draws that have it, or those of a chain of the other columns that
-        is fitted to the rows that have it (`plain_draws_are_better`).
+        is fitted to the rows that have it (`plain_draws_are_better`). A warning says
+        what is doubtful about what is given.
         """
         given_rows = rows_with_given(self.table, given)
-        cell_positions = LevelPositions(np.empty((0, len(self.table.columns))))
+        if given_rows.notes:
+            warn_user(f"given={dict(given)}: {'; '.join(given_rows.notes)}")
+        level_positions = LevelPositions(np.empty((0, len(self.table.columns))))
         if self._prefers_plain_draws(given_rows, allow_missing):
-            cell_positions = self._filter_draws(n, seed, given_rows, allow_missing)
-        n_left = n - len(cell_positions)
+            level_positions = self._filter_draws(n, seed, given_rows, allow_missing)
+        n_left = n - len(level_positions)
         if n_left:
             others = self._draw_refitted(n_left, seed, given_rows, allow_missing)
-            cell_positions = LevelPositions(np.concatenate((cell_positions, others)))
+            level_positions = LevelPositions(np.concatenate((level_positions, others)))
         return given_rows.table.to_dataframe(
-            cell_positions, seed, given_rows.fixed_values
+            level_positions, seed, given_rows.fixed_values
         )
 
     def _draw(self, n: int, seed: Seed, allow_missing: bool) -> LevelPositions:
@@ -150,7 +159,7 @@ class FittedTable:
         """Positions (n, d) drawn by a chain of the rows that have what is given."""
         chain = fit_chain(
             given_rows.table,
-            given_rows.cell_positions,
+            given_rows.level_positions,
             fixed_indices=list(given_rows.fixed_positions),
             seed=seed.child("given"),
             settings=self.plan.tree_settings_for(allow_missing),
@@ -165,12 +174,12 @@ class FittedTable:
             allow_missing=allow_missing,
         )
 
-    def features(self, X: Any) -> Floats:
+    def features(self, X: object) -> Floats:
         """The features (a, n) of the n rows of a DataFrame."""
-        cell_positions = self.table.positions_of(read_dataframe(X))
+        level_positions = self.table.positions_of(read_dataframe(X))
         axes = []
         for c in self.table.drawing_order:
-            axes.append(self.table.columns[c].features(cell_positions[:, c]).T)
+            axes.append(self.table.columns[c].features(level_positions[:, c]).T)
         if not axes:
-            axes.append(np.zeros((1, len(cell_positions))))
+            axes.append(np.zeros((1, len(level_positions))))
         return np.vstack(axes)

@@ -9,16 +9,17 @@ chooses. For a number that few rows have, the nearest rows are moved to it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import chain
 from math import ceil, floor
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 import numpy as np
 
 from sliceflow.arrays import Mask
-from sliceflow.errors import DataError, ParameterError, warn_user
+from sliceflow.errors import DataError, ParameterError
 from sliceflow.estimators.tables.columns import Column
 from sliceflow.estimators.tables.formats import to_exact_values
 from sliceflow.estimators.tables.level_positions import (
@@ -29,7 +30,13 @@ from sliceflow.estimators.tables.level_positions import (
 )
 from sliceflow.estimators.tables.moved_rows import move_to_values
 from sliceflow.estimators.tables.read_values import locate_values
-from sliceflow.estimators.tables.rules import LinearRule, MembershipRule, Rule
+from sliceflow.estimators.tables.rules import (
+    LinearRule,
+    MembershipRule,
+    Relation,
+    Rule,
+)
+from sliceflow.estimators.tables.stored_levels import ColumnName
 from sliceflow.estimators.tables.table import Table
 from sliceflow.estimators.tables.table_rows import format_names
 
@@ -53,8 +60,8 @@ class ValueRange:
     In `given`, a tuple (low, high) is short for a range that contains its bounds.
     """
 
-    low: Any = None
-    high: Any = None
+    low: object = None
+    high: object = None
     with_low: bool = True  # whether the bound itself belongs to the range
     with_high: bool = True
 
@@ -88,13 +95,15 @@ class GivenRows:
     """What a user gave, such as {"plan": "gold"}, and the rows that have it."""
 
     table: Table  # with a rule for each range and list that is given
-    cell_positions: LevelPositions  # (n, d); some are moved to given numbers
+    level_positions: LevelPositions  # (n, d); some are moved to given numbers
     # Of columns with one given value, by their indices: its position, and of numbers
     # also the value as the user wrote it, in a Series of one cell.
     fixed_positions: dict[int, float]
     fixed_values: dict[int, pd.Series]
     rules: tuple[Rule, ...] = ()  # of ranges and lists
     is_moved: bool = False  # whether rows were moved
+    # What is doubtful, for a warning, such as that few rows have a value.
+    notes: tuple[str, ...] = ()
 
     @property
     def column_indices(self) -> set[int]:
@@ -106,17 +115,17 @@ class GivenRows:
 
     def share_of(self, table: Table) -> float:
         """The share of the rows of a table that these are."""
-        return len(self.cell_positions) / len(table.cell_positions)
+        return len(self.level_positions) / len(table.level_positions)
 
-    def matches(self, cell_positions: LevelPositions) -> Mask:
+    def matches(self, level_positions: LevelPositions) -> Mask:
         """Which rows (m,) of positions (m, d) have what is given."""
-        has_given = np.full(len(cell_positions), True)
+        has_given = np.full(len(level_positions), True)
         for c, position in self.fixed_positions.items():
-            has_given &= cell_positions[:, c] == position
+            has_given &= level_positions[:, c] == position
         for rule in self.rules:
-            has_given &= ~self.table.rule_set.broken(rule, cell_positions)
+            has_given &= ~self.table.rule_set.broken(rule, level_positions)
             if isinstance(rule, LinearRule):  # a range has no missing cell
-                has_given &= has_all_values(cell_positions, rule.column_indices)
+                has_given &= has_all_values(level_positions, rule.column_indices)
         return has_given
 
 
@@ -149,91 +158,117 @@ class _GivenColumn:
         return np.full(len(positions), True)
 
 
-class _Sources(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _Given:
+    """All that is given, column by column."""
+
+    columns: tuple[_GivenColumn, ...]
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules of all ranges and lists."""
+        return tuple(chain.from_iterable(column.rules for column in self.columns))
+
+    @property
+    def notes(self) -> list[str]:
+        """What is doubtful about single columns, for a warning."""
+        return list(chain.from_iterable(column.notes for column in self.columns))
+
+    @property
+    def fixed_positions(self) -> dict[int, float]:
+        """The positions of given values, by the indices of their columns."""
+        return {
+            given.index: given.value.position
+            for given in self.columns
+            if given.value is not None
+        }
+
+    @property
+    def fixed_values(self) -> dict[int, pd.Series]:
+        """The given numbers and times as the user wrote them, by column index."""
+        return {
+            given.index: given.number.cell
+            for given in self.columns
+            if given.number is not None
+        }
+
+
+class _MatchingRows(NamedTuple):
     """The rows that samples may come from."""
 
     # (n,), those that have all that is given, but for numbers that few rows have. Of a
     # number outside the table, the nearest one counts.
-    is_source: Mask
+    is_match: Mask
     # The numbers that few rows have, by the indices of their columns, as grid values:
-    # the nearest sources are moved to them.
+    # the nearest of the matching rows are moved to them.
     rare_grid_values: dict[int, float]
     n_with_given: int  # how many rows have exactly what is given
 
 
-def rows_with_given(table: Table, given: Mapping[Any, Any]) -> GivenRows:
+def rows_with_given(table: Table, given: Mapping[ColumnName, object]) -> GivenRows:
     """The rows of a table that have what is given.
 
-    `given` has a value, a list or a range by the name of the column. A warning says
-    what is doubtful, such as a value that few rows have. An error names what no row can
-    have.
+    `given` has a value, a list or a range by the name of the column. An error names
+    what no row can have.
     """
-    given_columns = _read_given(table, given)
-    rules = [rule for of_column in given_columns for rule in of_column.rules]
-    notes = [note for of_column in given_columns for note in of_column.notes]
-    fixed_positions = {}
-    fixed_values = {}
-    for of_column in given_columns:
-        if of_column.value is not None:
-            fixed_positions[of_column.index] = of_column.value.position
-        if of_column.number is not None:
-            fixed_values[of_column.index] = of_column.number.cell
-    if rules:
-        table = table.with_rules(rules)
-    sources = _find_sources(table, given_columns, rules)
-    if not sources.is_source.any():
+    all_given = _read_given(table, given)
+    if all_given.rules:
+        table = table.with_rules(all_given.rules)
+    matching = _find_matching_rows(table, all_given)
+    if not matching.is_match.any():
         fact = f"no row of the table has given={dict(given)}"
         raise DataError(fact, "leave out what never occurs together")
-    cell_positions = table.cell_positions[sources.is_source]
-    if sources.rare_grid_values:
-        cell_positions, n_near = move_to_values(
-            table, cell_positions, sources.rare_grid_values, fixed_positions
+    level_positions = table.level_positions[matching.is_match]
+    notes = all_given.notes
+    if matching.rare_grid_values:
+        level_positions, n_near = move_to_values(
+            table,
+            level_positions,
+            matching.rare_grid_values,
+            all_given.fixed_positions,
         )
         if n_near < MIN_ROWS_WITH_VALUE:
             notes.append(_few_rows(n_near, "is near it", "are near it"))
-    if len(cell_positions) < MIN_ROWS_TO_SHARE:
-        notes.append(_note_of_few_rows(len(cell_positions), sources))
-    if notes:
-        warn_user(f"given={dict(given)}: {'; '.join(notes)}")
+    if len(level_positions) < MIN_ROWS_TO_SHARE:
+        notes.append(_note_of_few_rows(len(level_positions), matching))
     return GivenRows(
         table,
-        cell_positions,
-        fixed_positions,
-        fixed_values,
-        rules=tuple(rules),
-        is_moved=bool(sources.rare_grid_values),
+        level_positions,
+        all_given.fixed_positions,
+        all_given.fixed_values,
+        rules=all_given.rules,
+        is_moved=bool(matching.rare_grid_values),
+        notes=tuple(notes),
     )
 
 
-def _find_sources(
-    table: Table, given_columns: Sequence[_GivenColumn], rules: Sequence[Rule]
-) -> _Sources:
-    """The rows of a table, which has the rules, that samples may come from."""
-    n = len(table.cell_positions)
-    is_source = np.full(n, True)
+def _find_matching_rows(table: Table, all_given: _Given) -> _MatchingRows:
+    """The rows of a table, which has the given rules, that samples may come from."""
+    n = len(table.level_positions)
+    is_match = np.full(n, True)
     has_given = np.full(n, True)
     rare_grid_values = {}
-    for given in given_columns:
-        may_have_given = given.may_have_given(table.cell_positions[:, given.index])
+    for given in all_given.columns:
+        may_have_given = given.may_have_given(table.level_positions[:, given.index])
         has_given &= may_have_given
         number = given.number
         if number is not None:
             has_given &= number.is_at_position(given.column)
-            if int((may_have_given & is_source).sum()) < MIN_ROWS_WITH_VALUE:
+            if int((may_have_given & is_match).sum()) < MIN_ROWS_WITH_VALUE:
                 rare_grid_values[given.index] = number.grid_value
                 continue
-        is_source &= may_have_given
-    for rule in rules:
-        keeps_rule = ~table.rule_set.broken(rule, table.cell_positions)
-        is_source &= keeps_rule
+        is_match &= may_have_given
+    for rule in all_given.rules:
+        keeps_rule = ~table.rule_set.broken(rule, table.level_positions)
+        is_match &= keeps_rule
         has_given &= keeps_rule
-    return _Sources(is_source, rare_grid_values, int(has_given.sum()))
+    return _MatchingRows(is_match, rare_grid_values, int(has_given.sum()))
 
 
-def _note_of_few_rows(n_rows: int, sources: _Sources) -> str:
-    """That samples come from few rows, and how many have what is given."""
-    n_with_given = sources.n_with_given
-    if sources.rare_grid_values:
+def _note_of_few_rows(n_rows: int, matching: _MatchingRows) -> str:
+    """Words for a warning that samples come from few rows, `n_rows` of them."""
+    n_with_given = matching.n_with_given
+    if matching.rare_grid_values:
         source = f"the {n_rows} rows that are moved to it"
     elif n_with_given < n_rows:
         source = f"the {n_rows} rows nearest to it"
@@ -246,7 +281,7 @@ def _note_of_few_rows(n_rows: int, sources: _Sources) -> str:
 
 
 def _few_rows(n: int, singular: str, plural: str) -> str:
-    """That only n rows do something, in words."""
+    """Such as "only 3 rows of the table have this", with the verb for one or more."""
     if n == 0:
         return f"no row of the table {singular}"
     if n == 1:
@@ -254,7 +289,7 @@ def _few_rows(n: int, singular: str, plural: str) -> str:
     return f"only {n} rows of the table {plural}"
 
 
-def _read_given(table: Table, given: Mapping[Any, Any]) -> list[_GivenColumn]:
+def _read_given(table: Table, given: Mapping[ColumnName, object]) -> _Given:
     """What a user asks for, with each given value looked up in its column."""
     if not isinstance(given, Mapping):
         fact = "must be a dict such as {'plan': 'gold', 'age': (30, 40)}"
@@ -270,10 +305,10 @@ def _read_given(table: Table, given: Mapping[Any, Any]) -> list[_GivenColumn]:
             given_columns.append(_read_list(column, c, value))
         else:
             given_columns.append(_read_value(column, c, value))
-    return given_columns
+    return _Given(tuple(given_columns))
 
 
-def _read_list(column: Column, c: int, values: Iterable[Any]) -> _GivenColumn:
+def _read_list(column: Column, c: int, values: Iterable[object]) -> _GivenColumn:
     """A list that is given for column c: its cells have one of the values."""
     positions = set[float]()
     notes = []
@@ -287,7 +322,7 @@ def _read_list(column: Column, c: int, values: Iterable[Any]) -> _GivenColumn:
     return _GivenColumn(c, column, rules=(rule,), notes=tuple(notes))
 
 
-def _read_value(column: Column, c: int, value: Any) -> _GivenColumn:
+def _read_value(column: Column, c: int, value: object) -> _GivenColumn:
     """One value that is given for column c."""
     given = _GivenColumn(c, column, value=find_value(column, value))
     if given.number is None:
@@ -300,14 +335,14 @@ def _read_value(column: Column, c: int, value: Any) -> _GivenColumn:
     return replace(given, notes=(note,))
 
 
-def _is_list(value: Any) -> bool:
+def _is_list(value: object) -> TypeGuard[Iterable[object]]:
     """Whether a given value is several values, of any library."""
     if isinstance(value, list | set | frozenset | range):
         return True
     return hasattr(value, "__array__") and np.ndim(value) > 0
 
 
-def _column_index(table: Table, name: Any) -> int:
+def _column_index(table: Table, name: ColumnName) -> int:
     """The index of the column of this name, which must be one that can be given."""
     if name not in table.names:
         fact = f"given {name!r} is not a column"
@@ -320,7 +355,7 @@ def _column_index(table: Table, name: Any) -> int:
     return c
 
 
-def find_value(column: Column, value: Any) -> FoundValue:
+def find_value(column: Column, value: object) -> FoundValue:
     """Find a value, or a text for a value, in a column.
 
     Numbers outside the range of the column have the position of its nearest end. An
@@ -341,7 +376,7 @@ def find_value(column: Column, value: Any) -> FoundValue:
     return FoundValue(position, float(located.grid_values[0]), found)
 
 
-def _checked_cell(column: Column, value: Any) -> pd.Series:
+def _checked_cell(column: Column, value: object) -> pd.Series:
     """A value as a Series of one cell; an error if no cell of a table can have it.
 
     The cell may be missing if cells of the column are.
@@ -371,7 +406,7 @@ def _checked_cell(column: Column, value: Any) -> pd.Series:
 
 
 def _range_rules(
-    column: Column, c: int, given: tuple[Any, ...] | ValueRange
+    column: Column, c: int, given: tuple[object, ...] | ValueRange
 ) -> list[Rule]:
     """The rules low ≤ column and column ≤ high, or with < for what is not included."""
     bounds = _as_range(column, given)
@@ -381,24 +416,53 @@ def _range_rules(
         fact = f"given {given} is an empty range: {bounds.low} is above {bounds.high}"
         raise DataError(fact, "pass the lower end first", column=column.name)
     text = f"given {column.name}={given}"
-    rules: list[Rule] = []
+    rules = list[Rule]()
     if low is not None:
-        relation, rounding = _relation(bounds.with_low, ceil, floor)
-        bound = -_bound_in_units(column, low, rounding)
-        rules.append(LinearRule(text, (c,), (-1,), relation, bound, column.unit))
+        rules.append(_lower_bound_rule(text, column, c, low, bounds.with_low))
     if high is not None:
-        relation, rounding = _relation(bounds.with_high, floor, ceil)
-        bound = _bound_in_units(column, high, rounding)
-        rules.append(LinearRule(text, (c,), (1,), relation, bound, column.unit))
+        rules.append(_upper_bound_rule(text, column, c, high, bounds.with_high))
     return rules
 
 
-def _as_range(column: Column, given: tuple[Any, ...] | ValueRange) -> ValueRange:
+def _lower_bound_rule(
+    text: str, column: Column, c: int, low: Fraction, is_included: bool
+) -> LinearRule:
+    """The rule low ≤ column, or low < column if the bound is not included.
+
+    A bound between two units is rounded so that the rule holds for the same numbers.
+    """
+    bound: int | float
+    if column.unit is None:
+        bound = float(low)
+    elif is_included:
+        bound = ceil(low / column.unit)
+    else:
+        bound = floor(low / column.unit)
+    relation: Relation = "<=" if is_included else "<"
+    return LinearRule(text, (c,), (-1,), relation, -bound, column.unit)
+
+
+def _upper_bound_rule(
+    text: str, column: Column, c: int, high: Fraction, is_included: bool
+) -> LinearRule:
+    """The rule column ≤ high, or column < high if the bound is not included."""
+    bound: int | float
+    if column.unit is None:
+        bound = float(high)
+    elif is_included:
+        bound = floor(high / column.unit)
+    else:
+        bound = ceil(high / column.unit)
+    relation: Relation = "<=" if is_included else "<"
+    return LinearRule(text, (c,), (1,), relation, bound, column.unit)
+
+
+def _as_range(column: Column, given: tuple[object, ...] | ValueRange) -> ValueRange:
     """The range that is given; an error if it is not a range of numbers or times."""
     import pandas as pd
 
     if isinstance(given, ValueRange):
-        ends: tuple[Any, ...] = (given.low, given.high)
+        ends: tuple[object, ...] = (given.low, given.high)
     else:
         ends = given
     bounds = [end for end in ends if end is not None]
@@ -408,26 +472,11 @@ def _as_range(column: Column, given: tuple[Any, ...] | ValueRange) -> ValueRange
         raise DataError(fact, "pass a list", column=column.name)
     if isinstance(given, ValueRange):
         return given
-    return ValueRange(*ends)
+    low, high = ends
+    return ValueRange(low, high)
 
 
-_Rounding = Callable[[Fraction], int]
-
-
-def _relation(
-    included: bool, into: _Rounding, out_of: _Rounding
-) -> tuple[Literal["<=", "<"], _Rounding]:
-    """The relation of a bound, and how a bound between two units is rounded.
-
-    A bound that is included is rounded `into` the range, so that ≤ holds for the same
-    units; else `out_of` it, so that < does.
-    """
-    if included:
-        return "<=", into
-    return "<", out_of
-
-
-def _exact_bound(column: Column, value: Any) -> Fraction | None:
+def _exact_bound(column: Column, value: object) -> Fraction | None:
     """A bound of a range as an exact number; None if it is open."""
     if value is None:
         return None
@@ -436,15 +485,3 @@ def _exact_bound(column: Column, value: Any) -> Fraction | None:
         cell, column.encoded.value_type, column.text_format
     )
     return Fraction(exact_values[0]) * (unit or 1)
-
-
-def _bound_in_units(
-    column: Column, bound: Fraction, to_integer: _Rounding
-) -> int | float:
-    """A bound of a range as a number of the column's units.
-
-    It is an int, rounded by `to_integer`; a float if the column has no unit.
-    """
-    if column.unit is None:
-        return float(bound)
-    return to_integer(bound / column.unit)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,7 @@ _BOUND = re.compile(r"(?P<relation><=|>=|<|>)\s*(?P<value>.+)")
 _ISO_DATES = DateFormat("%Y-%m-%dT%H:%M:%S")
 
 
-def parse_given(column: Column, text: str) -> Any:
+def parse_given(column: Column, text: str) -> object:
     """What a text stands for in `given`: a value, a list, a range, or None.
 
     A text that is a value of the column stands for it, even if it looks like a range.
@@ -39,7 +38,7 @@ def parse_given(column: Column, text: str) -> Any:
     return _value(column, text)
 
 
-def _range(relation: str, value: Any) -> ValueRange:
+def _range(relation: str, value: object) -> ValueRange:
     """The range of all that has this relation to a value."""
     is_included = relation.endswith("=")
     if relation.startswith(">"):
@@ -47,7 +46,7 @@ def _range(relation: str, value: Any) -> ValueRange:
     return ValueRange(high=value, with_high=is_included)
 
 
-def _value(column: Column, text: str) -> Any:
+def _value(column: Column, text: str) -> object:
     """What a text stands for in a column, as an object of Python or pandas."""
     written = _written_like(column, text.strip())
     return find_value(column, written).cell.tolist()[0]

@@ -84,7 +84,7 @@ ROUNDS_WITH_DISCOVERED_RULES = 2
 
 
 def fill_missing(
-    table: Table, cell_positions: LevelPositions, n: int, seed: Seed
+    table: Table, level_positions: LevelPositions, n: int, seed: Seed
 ) -> tuple[LevelPositions, Ints]:
     """Fill the missing cells of rows with positions (m, d), n times.
 
@@ -93,7 +93,7 @@ def fill_missing(
 
     Returns
     -------
-    cell_positions : (n·m, d), one imputation below the other
+    level_positions : (n·m, d), one imputation below the other
     unfilled : the indices of rows among these that stay as they were, because each
         imputation broke a constraint
     """
@@ -101,12 +101,12 @@ def fill_missing(
     training = _TrainingRows(
         columns=table.columns,
         fillable=_fillable_columns(table, training_positions),
-        cell_positions=training_positions,
+        level_positions=training_positions,
         n_copies=int(np.clip(n, MIN_TREES, MAX_TREES)),
         seed=seed,
     )
     rng = numpy_rng(seed.child("fill"))
-    with_constants = _with_constants(table.columns, cell_positions)
+    with_constants = _with_constants(table.columns, level_positions)
     filled_positions = LevelPositions(np.tile(with_constants, (n, 1)))
     unfinished = np.flatnonzero(training.missing_cells(filled_positions).any(axis=1))
     if not len(unfinished):
@@ -130,8 +130,8 @@ def _sample_training_rows(table: Table, seed: Seed) -> LevelPositions:
     """Positions (r, d) of the training rows to learn from, in random order."""
     n_rows = min(MAX_TRAINING_ROWS, MAX_TRAINING_CELLS // len(table.columns))
     # "some" stays, because another path would change what is filled in.
-    order = numpy_rng(seed.child("some")).permutation(len(table.cell_positions))
-    return table.cell_positions[order[:n_rows]]
+    order = numpy_rng(seed.child("some")).permutation(len(table.level_positions))
+    return table.level_positions[order[:n_rows]]
 
 
 def _fillable_columns(table: Table, training_positions: LevelPositions) -> list[int]:
@@ -145,13 +145,13 @@ def _fillable_columns(table: Table, training_positions: LevelPositions) -> list[
 
 
 def _with_constants(
-    columns: Sequence[Column], cell_positions: LevelPositions
+    columns: Sequence[Column], level_positions: LevelPositions
 ) -> LevelPositions:
     """Positions (m, d) in which constant columns have their value in all cells."""
     is_constant = [
         column.kind == "constant" and column.n_levels > 0 for column in columns
     ]
-    return LevelPositions(np.where(is_constant, 0.0, cell_positions))
+    return LevelPositions(np.where(is_constant, 0.0, level_positions))
 
 
 def _only_constraints(rule_set: RuleSet) -> RuleSet:
@@ -163,7 +163,7 @@ def _only_constraints(rule_set: RuleSet) -> RuleSet:
 class _Imputation(NamedTuple):
     """Rows of which all missing cells are filled."""
 
-    cell_positions: LevelPositions  # (m, d)
+    level_positions: LevelPositions  # (m, d)
     keeps_rules: Mask  # (m,), which of them keep all rules
 
     def write(self, filled_positions: LevelPositions, row_indices: Ints) -> Ints:
@@ -171,7 +171,7 @@ class _Imputation(NamedTuple):
 
         They belong to `row_indices` (m,). Returns the indices of the others.
         """
-        filled_positions[row_indices[self.keeps_rules]] = self.cell_positions[
+        filled_positions[row_indices[self.keeps_rules]] = self.level_positions[
             self.keeps_rules
         ]
         return row_indices[~self.keeps_rules]
@@ -191,21 +191,21 @@ class _TrainingRows:
 
     columns: Sequence[Column]  # all columns of the table
     fillable: Sequence[int]  # indices of the columns that models see and draw
-    cell_positions: LevelPositions  # (r, d)
+    level_positions: LevelPositions  # (r, d)
     n_copies: int  # and so the number of models of each column
     seed: Seed
 
-    def missing_cells(self, cell_positions: LevelPositions) -> Mask:
+    def missing_cells(self, level_positions: LevelPositions) -> Mask:
         """Which cells of rows with positions (m, d) are missing and can be filled."""
         is_fillable = np.isin(np.arange(len(self.columns)), self.fillable)
-        return is_missing(cell_positions) & is_fillable
+        return is_missing(level_positions) & is_fillable
 
     def fill_initially(
-        self, cell_positions: LevelPositions, rng: np.random.Generator
+        self, level_positions: LevelPositions, rng: np.random.Generator
     ) -> None:
         """Fill the missing cells of rows (m, d), in place, from near training rows."""
         impute_from_near_rows(
-            self.columns, self.cell_positions, cell_positions, self.fillable, rng
+            self.columns, self.level_positions, level_positions, self.fillable, rng
         )
 
     def fit_models(
@@ -220,7 +220,7 @@ class _TrainingRows:
         Some see all other columns, and more do not see those of each excluded set. Rows
         whose cell of the column was missing are left out.
         """
-        is_observed = has_value(self.cell_positions[:, column_index])
+        is_observed = has_value(self.level_positions[:, column_index])
         observed_copies = [
             LevelPositions(copy_positions[is_observed])
             for copy_positions in np.split(copies, self.n_copies)
@@ -274,12 +274,12 @@ class _SweptRows:
     ----------
     training : says which cells are missing, and fills them at first
     rule_set : the rules that the filled rows must keep
-    cell_positions : (m, d), the rows with missing cells; they stay as they are
+    level_positions : (m, d), the rows with missing cells; they stay as they are
     rng : the random numbers of all draws
 
     Attributes
     ----------
-    cell_positions : (m, d), the filled rows
+    level_positions : (m, d), the filled rows
     column_indices : the columns that have missing cells
     """
 
@@ -287,20 +287,20 @@ class _SweptRows:
         self,
         training: _TrainingRows,
         rule_set: RuleSet,
-        cell_positions: LevelPositions,
+        level_positions: LevelPositions,
         rng: np.random.Generator,
     ) -> None:
-        self.cell_positions = cell_positions.copy()
+        self.level_positions = level_positions.copy()
         self._columns = training.columns
         self._rule_set = rule_set
         self._rng = rng
-        self._missing = training.missing_cells(cell_positions)
+        self._missing = training.missing_cells(level_positions)
         self.column_indices = [
             c for c in training.fillable if self._missing[:, c].any()
         ]
-        training.fill_initially(self.cell_positions, rng)
+        training.fill_initially(self.level_positions, rng)
         self._dependent = DependentMissingCells.from_rows(
-            rule_set.rules_in_solving_order, self.cell_positions, self._missing
+            rule_set.rules_in_solving_order, self.level_positions, self._missing
         )
 
     def excluded_sets(self, c: int) -> list[tuple[int, ...]]:
@@ -318,7 +318,7 @@ class _SweptRows:
             models = models_by_excluded.get(group.excluded_indices, sees_all)
             self._redraw_group(c, models, group)
             self._dependent.recompute_excluded(
-                self._columns, self.cell_positions, group
+                self._columns, self.level_positions, group
             )
 
     def _redraw_group(
@@ -331,9 +331,9 @@ class _SweptRows:
         row_indices = self._rng.permutation(group.row_indices)
         parts = np.array_split(row_indices, len(models))
         for model, part in zip(models, parts, strict=True):
-            before = self.cell_positions[part]
+            before = self.level_positions[part]
             drawn = self._draw(model, part, undrawn=[c, *group.excluded_indices])
-            self.cell_positions[part, c] = np.where(
+            self.level_positions[part, c] = np.where(
                 is_undrawn(drawn), before[:, c], drawn
             )
 
@@ -345,11 +345,11 @@ class _SweptRows:
         Rules wait for the `undrawn` columns: the one that is drawn, and those that
         follow from it.
         """
-        cell_positions = self.cell_positions[row_indices]
-        rule_positions = _with_undrawn(cell_positions, self._missing[row_indices])
+        level_positions = self.level_positions[row_indices]
+        rule_positions = _with_undrawn(level_positions, self._missing[row_indices])
         rule_positions[:, undrawn] = UNDRAWN
         partly_drawn = PartlyDrawnRows(
-            cell_positions,
+            level_positions,
             self._rule_set,
             allow_missing=False,
             rule_positions=rule_positions,
@@ -362,11 +362,11 @@ class _SweptRows:
         Cells without a solution stay as they were. Returns which rows (m,) keep all
         rules.
         """
-        solved = _with_undrawn(self.cell_positions, self._missing)
+        solved = _with_undrawn(self.level_positions, self._missing)
         keeps_rules = self._rule_set.solve_rows(solved, self._missing)
         stays = is_undrawn(solved) | is_impossible(solved)
-        self.cell_positions = LevelPositions(
-            np.where(stays, self.cell_positions, solved)
+        self.level_positions = LevelPositions(
+            np.where(stays, self.level_positions, solved)
         )
         return keeps_rules
 
@@ -381,22 +381,22 @@ class _ImputationModels:
     def fill(
         self,
         rule_set: RuleSet,
-        cell_positions: LevelPositions,
+        level_positions: LevelPositions,
         rng: np.random.Generator,
     ) -> _Imputation:
         """Fill rows with positions (m, d), which stay as they are."""
-        rows = _SweptRows(self.training, rule_set, cell_positions, rng)
+        rows = _SweptRows(self.training, rule_set, level_positions, rng)
         for _ in range(N_SWEEPS):
             for c, models in self.by_column.items():
                 rows.redraw(c, models)
             keeps_rules = rows.solve_rules()
-        return _Imputation(rows.cell_positions, keeps_rules)
+        return _Imputation(rows.level_positions, keeps_rules)
 
 
 def _fit_and_fill(
     training: _TrainingRows,
     rule_set: RuleSet,
-    cell_positions: LevelPositions,
+    level_positions: LevelPositions,
     rng: np.random.Generator,
 ) -> tuple[_ImputationModels, _Imputation]:
     """Fit the models, and fill rows with positions (m, d) in the same sweeps.
@@ -404,10 +404,10 @@ def _fit_and_fill(
     Before a column is drawn again, its models are fitted to the copies of training rows
     as these are filled by then. The copies are swept together with the rows.
     """
-    copies = LevelPositions(np.tile(training.cell_positions, (training.n_copies, 1)))
+    copies = LevelPositions(np.tile(training.level_positions, (training.n_copies, 1)))
     incomplete = np.flatnonzero(training.missing_cells(copies).any(axis=1))
     n_swept_copies = len(incomplete)
-    to_sweep = LevelPositions(np.concatenate((copies[incomplete], cell_positions)))
+    to_sweep = LevelPositions(np.concatenate((copies[incomplete], level_positions)))
     rows = _SweptRows(training, rule_set, to_sweep, rng)
     by_column = dict[int, _ModelsByExcluded]()
     for sweep in range(N_SWEEPS):
@@ -415,7 +415,7 @@ def _fit_and_fill(
         needs_fit = sweep == 0 or n_swept_copies > 0
         for c in rows.column_indices:
             if needs_fit:
-                copies[incomplete] = rows.cell_positions[:n_swept_copies]
+                copies[incomplete] = rows.level_positions[:n_swept_copies]
                 seed = training.seed.child("column", c, sweep)
                 by_column[c] = training.fit_models(
                     c, rows.excluded_sets(c), copies, seed
@@ -423,15 +423,15 @@ def _fit_and_fill(
             rows.redraw(c, by_column[c])
         keeps_rules = rows.solve_rules()
     imputation = _Imputation(
-        rows.cell_positions[n_swept_copies:], keeps_rules[n_swept_copies:]
+        rows.level_positions[n_swept_copies:], keeps_rules[n_swept_copies:]
     )
     return _ImputationModels(training, by_column), imputation
 
 
-def _with_undrawn(cell_positions: LevelPositions, to_fill: Mask) -> LevelPositions:
+def _with_undrawn(level_positions: LevelPositions, to_fill: Mask) -> LevelPositions:
     """Positions (m, d) with `UNDRAWN` for cells `to_fill` that are still missing.
 
     Rules wait for a cell that is not drawn yet, but take a missing one as it is.
     """
-    is_unfilled = to_fill & is_missing(cell_positions)
-    return LevelPositions(np.where(is_unfilled, UNDRAWN, cell_positions))
+    is_unfilled = to_fill & is_missing(level_positions)
+    return LevelPositions(np.where(is_unfilled, UNDRAWN, level_positions))

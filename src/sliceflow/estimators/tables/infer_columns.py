@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from sliceflow.estimators.tables.formats import (
 )
 from sliceflow.estimators.tables.grid import Grid
 from sliceflow.estimators.tables.new_values import MIN_LEVELS_FOR_NEW_VALUES
+from sliceflow.estimators.tables.stored_levels import ColumnName
 from sliceflow.number_formats import NumberFormat, infer_number_format
 
 # At most this many cells are looked at to see how a column is written; more would only
@@ -88,7 +89,7 @@ def _is_user_kind(kind: str) -> TypeGuard[UserKind]:
 
 
 def _parse_wanted_kind(
-    name: Any, wanted_kind: str | None
+    name: ColumnName, wanted_kind: str | None
 ) -> tuple[UserKind | None, str]:
     """The kind that a user gave, and the format of dates, empty if there is none."""
     if wanted_kind is None:

@@ -36,7 +36,7 @@ N_EM_ITERATIONS = 4
 def impute_from_near_rows(
     columns: Sequence[Column],
     training_positions: LevelPositions,
-    cell_positions: LevelPositions,
+    level_positions: LevelPositions,
     fillable: Sequence[int],
     rng: np.random.Generator,
 ) -> None:
@@ -50,27 +50,27 @@ def impute_from_near_rows(
     ----------
     columns : all columns of the table
     training_positions : (r, d), of which the first are the donors
-    cell_positions : (m, d), the rows to fill
+    level_positions : (m, d), the rows to fill
     fillable : indices of the columns to fill
     rng : chooses the donors of each row
     """
     donor_positions = training_positions[:MAX_DONORS]
     donor_points = _points(columns, donor_positions, fillable)
     # Equal rows, of which there are many copies, are looked up once.
-    distinct_positions, index = np.unique(cell_positions, axis=0, return_inverse=True)
+    distinct_positions, index = np.unique(level_positions, axis=0, return_inverse=True)
     index = index.reshape(-1)
     points = _points(columns, LevelPositions(distinct_positions), fillable)
     nearest = rng.permuted(_find_donors(donor_points, points)[index], axis=1)
     expected = _expected_points(donor_points, nearest[:, 0], points[index])
     axis_of_column = _first_axes(columns, fillable)
     for c in fillable:
-        to_fill = is_missing(cell_positions[:, c])
+        to_fill = is_missing(level_positions[:, c])
         if columns[c].is_quantitative and c in axis_of_column:
             scores = expected[to_fill, axis_of_column[c]]
-            cell_positions[to_fill, c] = _nearest_levels(columns[c], scores)
+            level_positions[to_fill, c] = _nearest_levels(columns[c], scores)
         else:
             donor_cells = donor_positions[nearest[to_fill], c]
-            cell_positions[to_fill, c] = _first_observed(donor_cells)
+            level_positions[to_fill, c] = _first_observed(donor_cells)
 
 
 def _first_axes(columns: Sequence[Column], fillable: Sequence[int]) -> dict[int, int]:
@@ -79,18 +79,18 @@ def _first_axes(columns: Sequence[Column], fillable: Sequence[int]) -> dict[int,
     axis = 0
     for c in fillable[:MAX_COLUMNS_OF_DONORS]:
         axis_of_column[c] = axis
-        axis += columns[c].features(_level_positions(columns[c])).shape[1]
+        axis += columns[c].features(_all_levels(columns[c])).shape[1]
     return axis_of_column
 
 
 def _nearest_levels(column: Column, scores: Floats) -> LevelPositions:
     """The levels, as positions (m,), whose normal scores are nearest to scores (m,)."""
-    levels = _level_positions(column)
+    levels = _all_levels(column)
     level_scores = column.features(levels)[:, 0]
     return LevelPositions(np.rint(np.interp(scores, level_scores, levels)))
 
 
-def _level_positions(column: Column) -> LevelPositions:
+def _all_levels(column: Column) -> LevelPositions:
     """The positions (k,) of all levels of a column: 0, 1, …"""
     return LevelPositions(np.arange(column.n_levels, dtype=np.float64))
 
@@ -125,13 +125,13 @@ def _first_observed(positions: LevelPositions) -> LevelPositions:
 
 
 def _points(
-    columns: Sequence[Column], cell_positions: LevelPositions, fillable: Sequence[int]
+    columns: Sequence[Column], level_positions: LevelPositions, fillable: Sequence[int]
 ) -> Floats:
     """The features (m, a) of the first columns; those of missing cells are NaN."""
     axes = []
     for c in fillable[:MAX_COLUMNS_OF_DONORS]:
-        features = columns[c].features(cell_positions[:, c])
-        axes.append(np.where(is_missing(cell_positions[:, [c]]), np.nan, features))
+        features = columns[c].features(level_positions[:, c])
+        axes.append(np.where(is_missing(level_positions[:, [c]]), np.nan, features))
     return np.hstack(axes)
 
 

@@ -30,7 +30,7 @@ class LazyChains:
         if settings not in self.fitted:
             steps = fit_chain(
                 self.table,
-                self.table.cell_positions,
+                self.table.level_positions,
                 fixed_indices=(),
                 seed=self.seed,
                 settings=settings,

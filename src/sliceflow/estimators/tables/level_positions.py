@@ -53,10 +53,10 @@ IMPOSSIBLE = np.inf
 
 
 def split_in_halves(
-    cell_positions: LevelPositions,
+    level_positions: LevelPositions,
 ) -> tuple[LevelPositions, LevelPositions]:
     """The first and the second half of rows (n, d); an odd row is in the first."""
-    first, second = np.array_split(cell_positions, 2)
+    first, second = np.array_split(level_positions, 2)
     return LevelPositions(first), LevelPositions(second)
 
 
@@ -66,10 +66,10 @@ def has_value(positions: LevelPositions) -> Mask:
 
 
 def has_all_values(
-    cell_positions: LevelPositions, column_indices: Sequence[int]
+    level_positions: LevelPositions, column_indices: Sequence[int]
 ) -> Mask:
     """Which rows (m,) of (m, d) have a value in all of some columns."""
-    return np.asarray(has_value(cell_positions[:, list(column_indices)]).all(axis=1))
+    return np.asarray(has_value(level_positions[:, list(column_indices)]).all(axis=1))
 
 
 def is_missing(positions: LevelPositions) -> Mask:

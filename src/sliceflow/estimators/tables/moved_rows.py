@@ -56,7 +56,7 @@ EQUAL_TOLERANCE = 1e-12
 
 def move_to_values(
     table: Table,
-    cell_positions: LevelPositions,
+    level_positions: LevelPositions,
     grid_values: Mapping[int, float],
     fixed_positions: Mapping[int, float],
 ) -> tuple[LevelPositions, int]:
@@ -65,7 +65,7 @@ def move_to_values(
     Parameters
     ----------
     table : the table of the rows
-    cell_positions : (n, d), the rows that may be moved
+    level_positions : (n, d), the rows that may be moved
     grid_values : the given numbers, by the indices of their columns
     fixed_positions : the positions of the same numbers, or the nearest in the table
 
@@ -77,17 +77,17 @@ def move_to_values(
     for c, grid_value in grid_values.items():
         _check_exact(table, c, grid_value, fixed_positions[c])
     given = list(grid_values)
-    cell_positions = cell_positions[has_all_values(cell_positions, given)]
-    if not len(cell_positions):
+    level_positions = level_positions[has_all_values(level_positions, given)]
+    if not len(level_positions):
         raise DataError("no row has a value of all given columns at once")
-    differences = _differences_to(table, cell_positions, grid_values)
+    differences = _differences_to(table, level_positions, grid_values)
     distance = np.sqrt((differences**2).sum(axis=1))
     nearest = np.argsort(distance, kind="stable")[
-        : _n_rows_to_move(len(cell_positions))
+        : _n_rows_to_move(len(level_positions))
     ]
     nearest = nearest[_balanced_rows(differences[nearest])]
     given_positions = [fixed_positions[c] for c in given]
-    moved = _move_rows(table, cell_positions[nearest], given, given_positions)
+    moved = _move_rows(table, level_positions[nearest], given, given_positions)
     return moved, int((distance < NEAR_DISTANCE).sum())
 
 
@@ -113,7 +113,7 @@ def _balanced_rows(differences: Floats) -> Ints:
 
 def _move_rows(
     table: Table,
-    cell_positions: LevelPositions,
+    level_positions: LevelPositions,
     given: Sequence[int],
     given_positions: Sequence[float],
 ) -> LevelPositions:
@@ -123,21 +123,21 @@ def _move_rows(
     the given columns and on the numbers that changed before. So a total stays the sum
     of its parts.
     """
-    moved = cell_positions.copy()
+    moved = level_positions.copy()
     moved[:, given] = given_positions
     changed_columns = list[int]()
     for c in table.drawing_order:
         column = table.columns[c]
-        is_moved = column.new_value_policy.is_interpolable(cell_positions[:, c])
+        is_moved = column.new_value_policy.is_interpolable(level_positions[:, c])
         if c in given or not is_moved.any():
             continue
         given_numbers = _MovedNumbers.from_columns(
-            table, given, cell_positions[is_moved], moved[is_moved]
+            table, given, level_positions[is_moved], moved[is_moved]
         )
         changed = _MovedNumbers.from_columns(
-            table, changed_columns, cell_positions[is_moved], moved[is_moved]
+            table, changed_columns, level_positions[is_moved], moved[is_moved]
         )
-        before = column.grid_values_at(cell_positions[is_moved, c])
+        before = column.grid_values_at(level_positions[is_moved, c])
         after = before + _predicted_change(before, changed, given_numbers)
         moved[is_moved, c] = column.nearest_positions(GridValues(after))
         changed_columns.append(c)
@@ -155,18 +155,18 @@ class _MovedNumbers(NamedTuple):
         cls,
         table: Table,
         column_indices: Sequence[int],
-        cell_positions: LevelPositions,
+        level_positions: LevelPositions,
         moved: LevelPositions,
     ) -> _MovedNumbers:
-        """The numbers of p columns in rows at `cell_positions` (k, d), and at `moved`.
+        """The numbers of p columns in rows at `level_positions` (k, d), and at `moved`.
 
         A missing number is 0, the mean of its column.
         """
-        before = np.zeros((len(cell_positions), len(column_indices)))
-        after = np.zeros((len(cell_positions), len(column_indices)))
+        before = np.zeros((len(level_positions), len(column_indices)))
+        after = np.zeros((len(level_positions), len(column_indices)))
         for i, c in enumerate(column_indices):
-            is_observed = has_value(cell_positions[:, c])
-            values = table.columns[c].grid_values_at(cell_positions[is_observed, c])
+            is_observed = has_value(level_positions[:, c])
+            values = table.columns[c].grid_values_at(level_positions[is_observed, c])
             new_values = table.columns[c].grid_values_at(moved[is_observed, c])
             scale = values.std() or 1.0
             before[is_observed, i] = (values - values.mean()) / scale
@@ -265,11 +265,11 @@ def _check_exact(table: Table, c: int, grid_value: float, position: float) -> No
 
 
 def _differences_to(
-    table: Table, cell_positions: LevelPositions, grid_values: Mapping[int, float]
+    table: Table, level_positions: LevelPositions, grid_values: Mapping[int, float]
 ) -> Floats:
     """Rows (n, d) minus given values of g columns (n, g), in standard deviations."""
     of_rows = np.column_stack(
-        [table.columns[c].grid_values_at(cell_positions[:, c]) for c in grid_values]
+        [table.columns[c].grid_values_at(level_positions[:, c]) for c in grid_values]
     )
     deviations = of_rows.std(axis=0)
     deviations = np.where(deviations > 0, deviations, 1.0)

@@ -70,27 +70,27 @@ class NearestRowsModel:
     def from_data(
         cls,
         columns: Sequence[Column],
-        cell_positions: LevelPositions,
+        level_positions: LevelPositions,
         drawn_indices: list[int],
         k: int,
     ) -> NearestRowsModel:
         """Find the k rows nearest to each row of (n, d), by the drawn columns."""
-        axes = [columns[c].features(cell_positions[:, c]) for c in drawn_indices]
+        axes = [columns[c].features(level_positions[:, c]) for c in drawn_indices]
         points = torch.from_numpy(_weighted_by_explained(np.hstack(axes)))
         neighbors = query_index(
-            build_index(points), points, min(k, len(cell_positions))
+            build_index(points), points, min(k, len(level_positions))
         )[1]
         dense_axes = []
         for c, axis in zip(drawn_indices, axes, strict=True):
             if columns[c].is_dense_number:
                 dense_axes.append(
-                    np.where(is_missing(cell_positions[:, [c]]), np.nan, axis)
+                    np.where(is_missing(level_positions[:, [c]]), np.nan, axis)
                 )
         scores = _complete_scores(np.hstack(dense_axes), neighbors)
         return cls(
             columns,
             list(drawn_indices),
-            cell_positions[:, drawn_indices],
+            level_positions[:, drawn_indices],
             scores,
             neighbors,
             _share_within(scores, neighbors),
@@ -107,24 +107,32 @@ class NearestRowsModel:
         drawn as the table has, and those beyond m are left out.
         """
         n_draws = len(partly_drawn)
-        n_rows = len(self.drawn_positions)
-        m = max(n_draws, n_rows)
-        n_rounds = math.ceil(m / n_rows)
-        orders = [rng.permutation(n_rows) for _ in range(n_rounds)]
-        row_indices = np.concatenate(orders)[:m]
+        row_indices = self._random_rows(max(n_draws, len(self.drawn_positions)), rng)
         new_positions = self.drawn_positions[row_indices]
         scores = self._draw_scores(row_indices, rng)
-        score_index = 0
-        for i, c in enumerate(self.drawn_indices):
-            if self.columns[c].is_dense_number:
-                drawn = self._move_to_distribution(
-                    i, new_positions[:, i], scores[:, score_index], rng
-                )
-                new_positions[:, i] = self._move_rare_numbers(
-                    c, drawn, partly_drawn, rng
-                )
-                score_index += 1
+        for i, number_scores in zip(self._dense_places, scores.T, strict=True):
+            drawn = self._move_to_distribution(
+                i, new_positions[:, i], number_scores, rng
+            )
+            c = self.drawn_indices[i]
+            new_positions[:, i] = self._move_rare_numbers(c, drawn, partly_drawn, rng)
         return new_positions[:n_draws]
+
+    @property
+    def _dense_places(self) -> list[int]:
+        """The places of the dense numbers among the p drawn columns."""
+        return [
+            i
+            for i, c in enumerate(self.drawn_indices)
+            if self.columns[c].is_dense_number
+        ]
+
+    def _random_rows(self, m: int, rng: np.random.Generator) -> Ints:
+        """Indices of m random rows; all rows come up once before one does again."""
+        n_rows = len(self.drawn_positions)
+        n_rounds = math.ceil(m / n_rows)
+        orders = [rng.permutation(n_rows) for _ in range(n_rounds)]
+        return np.concatenate(orders)[:m]
 
     def _draw_scores(self, row_indices: Ints, rng: np.random.Generator) -> Floats:
         """Normal scores (m, q), drawn from the Gaussians around rows (m,)."""

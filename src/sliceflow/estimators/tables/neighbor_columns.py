@@ -43,7 +43,7 @@ def may_use_neighbors(table: Table, strategies: Sequence[Strategy]) -> bool:
     A constraint may compare any columns, and near rows would break it.
     """
     is_small = (
-        len(table.cell_positions) < MAX_ROWS_FOR_NEIGHBORS
+        len(table.level_positions) < MAX_ROWS_FOR_NEIGHBORS
         and len(table.drawing_order) <= MAX_COLUMNS_COMPARED
     )
     has_constraints = any(not rule.is_discovered for rule in table.rule_set.rules)

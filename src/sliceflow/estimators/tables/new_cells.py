@@ -37,7 +37,7 @@ class _OpenCells:
         return len(self.row_indices)
 
     def take(self, is_taken: Mask) -> _OpenCells:
-        """Those of the k cells for which a mask (k,) is True."""
+        """The cells for which a mask (k,) is True."""
         return _OpenCells(self.row_indices[is_taken], self.node[is_taken])
 
 
@@ -66,7 +66,7 @@ class _Proposals:
         return cls(cells, drawn.positions, drawn.is_from_row)
 
     def take(self, is_taken: Mask) -> _Proposals:
-        """Those of the k proposals for which a mask (k,) is True."""
+        """The proposals for which a mask (k,) is True."""
         return _Proposals(
             self.cells.take(is_taken),
             self.positions[is_taken],

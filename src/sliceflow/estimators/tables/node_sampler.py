@@ -55,10 +55,8 @@ class NodeSampler:
         is_leaf = self.tree.is_leaf(node)
         if self.value_regression is not None:
             assert prediction is not None, "the tree has residuals of a regression"
-            between = drawn.below + drawn.fraction * (drawn.above - drawn.below)
-            residual = np.where(is_leaf, between, drawn.values)
-            positions = self.value_regression.to_positions(
-                self.column, prediction + residual, clip
+            positions = self._add_residual(
+                self.value_regression, prediction, drawn, is_leaf, clip
             )
             return DrawnCells(positions, is_from_row=np.full(len(node), False))
         if not self.column.new_value_policy.interpolable_levels.any():
@@ -68,6 +66,22 @@ class NodeSampler:
         is_from_row = positions == drawn.values
         is_from_row |= (positions == drawn.below) | (positions == drawn.above)
         return DrawnCells(positions, is_from_row)
+
+    def _add_residual(
+        self,
+        regression: RidgeRegression,
+        prediction: Floats,
+        drawn: DrawnValues,
+        is_leaf: Mask,
+        clip: bool,
+    ) -> LevelPositions:
+        """Positions (m,) of predictions (m,) plus drawn residuals.
+
+        In leaves, the residual is between those of two rows.
+        """
+        between = drawn.below + drawn.fraction * (drawn.above - drawn.below)
+        residual = np.where(is_leaf, between, drawn.values)
+        return regression.to_positions(self.column, prediction + residual, clip)
 
     def _interpolate(self, drawn: DrawnValues, is_leaf: Mask) -> LevelPositions:
         """Positions (m,) between two rows of leaves, where new values may be."""

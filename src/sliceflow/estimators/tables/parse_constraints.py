@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sliceflow.errors import ParameterError
 from sliceflow.estimators.tables.columns import Column
@@ -26,6 +26,7 @@ from sliceflow.estimators.tables.rules import (
     Relation,
     Rule,
 )
+from sliceflow.validation import duplicates
 
 _NAME = r"(`[^`]+`|[^\W\d]\w*)"
 _NUMBER = r"((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
@@ -46,7 +47,7 @@ _RELATIONS: dict[str, Relation] = {
 }
 
 
-def parse_constraint(text: Any, columns: Sequence[Column]) -> Rule:
+def parse_constraint(text: object, columns: Sequence[Column]) -> Rule:
     """The rule of a user's expression. A `ParameterError` says what is wrong."""
     if isinstance(text, str):
         combinations = _COMBINATIONS.fullmatch(text)
@@ -172,6 +173,7 @@ def _find_columns(
             if must_be_quantitative:
                 fact += ", not numbers"
             raise ParameterError("constraints", text, fact)
-    if len(set(names)) < len(names):
-        raise ParameterError("constraints", text, f"names {names[0]!r} twice")
+    repeated = duplicates(names)
+    if repeated:
+        raise ParameterError("constraints", text, f"names {repeated[0]!r} twice")
     return tuple(column_names.index(name) for name in names)

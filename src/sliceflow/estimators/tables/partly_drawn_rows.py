@@ -16,30 +16,30 @@ class PartlyDrawnRows:
 
     Parameters
     ----------
-    cell_positions : (m, d), the cells that models read; `set_columns` writes into it
+    level_positions : (m, d), the cells that models read; `set_columns` writes into it
     rule_set : the rules that the rows must keep; None if there are none
     allow_missing : whether cells may be missing
-    rule_positions : (m, d), the cells that rules read. None for `cell_positions`
+    rule_positions : (m, d), the cells that rules read. None for `level_positions`
         itself. Both differ while missing cells are filled: models read the last draw
         of such a cell, and rules wait for the next one
     """
 
     def __init__(
         self,
-        cell_positions: LevelPositions,
+        level_positions: LevelPositions,
         rule_set: RuleSet | None = None,
         allow_missing: bool = True,
         rule_positions: LevelPositions | None = None,
     ) -> None:
         if rule_positions is None:
-            rule_positions = cell_positions
-        self.cell_positions = cell_positions
+            rule_positions = level_positions
+        self.level_positions = level_positions
         self._rule_set = rule_set
         self._allow_missing = allow_missing
         self._rule_positions = rule_positions
 
     def __len__(self) -> int:
-        return len(self.cell_positions)
+        return len(self.level_positions)
 
     def allows(self, c: int, row_indices: Ints, positions: LevelPositions) -> Mask:
         """Which positions (k,) column c may have in these rows (k,).
@@ -60,12 +60,12 @@ class PartlyDrawnRows:
         self, column_indices: Sequence[int], positions: LevelPositions
     ) -> None:
         """Give k columns their positions (m, k), in all rows."""
-        self.cell_positions[:, column_indices] = positions
+        self.level_positions[:, column_indices] = positions
 
     def take(self, row_indices: Ints) -> PartlyDrawnRows:
         """A copy of the rows with these indices (k,), with the same rules."""
         return PartlyDrawnRows(
-            self.cell_positions[row_indices],
+            self.level_positions[row_indices],
             self._rule_set,
             self._allow_missing,
             self._rule_positions[row_indices],

@@ -38,7 +38,7 @@ class PerLevelModel:
         Rows with another label than any of the levels stay `UNDRAWN`.
         """
         positions = LevelPositions(np.full((len(partly_drawn), 1), UNDRAWN))
-        labels = partly_drawn.cell_positions[:, self.label_index]
+        labels = partly_drawn.level_positions[:, self.label_index]
         for level, model in self.models.items():
             row_indices = np.flatnonzero(labels == level)
             positions[row_indices] = model.draw(

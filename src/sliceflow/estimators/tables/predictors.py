@@ -31,10 +31,10 @@ def limit_predictors(data: ColumnData) -> ColumnData:
     if len(data.predictors) <= MAX_PREDICTORS:
         return data
     stride = max(1, len(data) // N_ROWS_FOR_RATIOS)
-    sample = data.with_rows(data.cell_positions[::stride])
+    sample = data.with_rows(data.level_positions[::stride])
     axes = data.column.features(sample.positions)
     ratios = [
-        correlation_ratio(_groups(sample.cell_positions[:, c]), axes)
+        correlation_ratio(_groups(sample.level_positions[:, c]), axes)
         for c in data.predictors
     ]
     largest = np.argsort(-np.array(ratios), kind="stable")[:MAX_PREDICTORS]

@@ -8,8 +8,8 @@ order. Texts that have too few rows even together become the most frequent level
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -46,7 +46,7 @@ def merge_rare_levels(column: Column) -> Column:
     counts = np.bincount(merged.observed_codes, minlength=len(merged.levels))
     merged_column = category_column(merged, counts, column.kind)
     values = encoded.levels.tolist()
-    merged_levels = dict[Any, Any]()
+    merged_levels = dict[Hashable, Hashable]()
     for code, target in zip(rare.tolist(), targets.tolist(), strict=True):
         merged_levels[values[code]] = values[target]
     return replace(

@@ -133,17 +133,29 @@ def _round_away_from(
 
 
 def _reachable_levels(column: Column) -> LevelRange:
-    """Where each level may move: anywhere on a full grid, else between frequent ones.
-
-    Rare levels in a row may move among each other. A frequent level stays.
-    """
-    k = column.n_levels
+    """Where each level may move: anywhere on a full grid, else within its run."""
     if column.new_value_policy.has_full_grid:
-        return LevelRange.of_column(column, k)
+        return LevelRange.of_column(column, column.n_levels)
+    return _runs_of_rare_levels(column.new_value_policy.is_rare_number)
+
+
+def _runs_of_rare_levels(is_rare_level: Mask) -> LevelRange:
+    """The run (k,) in which each of k levels is: rare levels next to each other.
+
+    A frequent level is a run by itself.
+
+    Examples
+    --------
+    >>> runs = _runs_of_rare_levels(np.array([False, True, True, True, False]))
+    >>> runs.first
+    array([0, 1, 1, 1, 4])
+    >>> runs.last
+    array([0, 3, 3, 3, 4])
+    """
+    k = len(is_rare_level)
     index = np.arange(k)
-    is_frequent = ~column.new_value_policy.is_rare_number
-    is_first = np.ones(k, dtype=bool)
-    is_first[1:] = is_frequent[1:] | is_frequent[:-1]
+    is_first = np.ones(k, dtype=bool)  # whether a run begins with this level
+    is_first[1:] = ~is_rare_level[1:] | ~is_rare_level[:-1]
     is_last = np.append(is_first[1:], True)
     # The nearest first level at or below each level, and the nearest last one above.
     first = np.maximum.accumulate(np.where(is_first, index, 0))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -95,12 +96,12 @@ def encode_cells(
     # Each level is looked up once.
     codes, code_index = np.unique(cells.codes[to_read], return_inverse=True)
     located = locate_values(column, cells.levels.iloc[codes])
-    level_positions = located.positions
+    positions_of_codes = located.positions
     if outside_as_missing and column.is_quantitative:
         is_outside = located.grid_values < column.grid.grid_values[0]
         is_outside |= located.grid_values > column.grid.grid_values[-1]
-        level_positions[is_outside] = MISSING
-    positions[to_read] = level_positions[code_index]
+        positions_of_codes[is_outside] = MISSING
+    positions[to_read] = positions_of_codes[code_index]
     return positions
 
 
@@ -154,10 +155,12 @@ def _convert_unseen_values(
     return pd.Series(objects, dtype=object)
 
 
-def _positions_of_levels(column: Column) -> dict[Any, int]:
+def _positions_of_levels(column: Column) -> dict[Hashable, int]:
     """The position of each level, and of levels that are merged into another."""
     levels = column.levels.tolist()
-    position_of = {level: position for position, level in enumerate(levels)}
+    position_of: dict[Hashable, int] = {
+        level: position for position, level in enumerate(levels)
+    }
     for level, merged_into in column.merged_levels.items():
         position_of[level] = position_of[merged_into]
     return position_of

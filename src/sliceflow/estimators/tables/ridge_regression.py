@@ -71,13 +71,13 @@ class RidgeRegression:
         None if there are too few rows.
         """
         columns = data.columns
-        cell_positions = data.cell_positions
+        level_positions = data.level_positions
         predictors = data.predictors
-        values = values_on_scale(scale, columns, cell_positions, predictors)
+        values = values_on_scale(scale, columns, level_positions, predictors)
         means, deviations = _means_and_deviations(values)
         standardized = (values - means) / deviations
         regressors = _regressors(
-            scale, columns, cell_positions, predictors, standardized
+            scale, columns, level_positions, predictors, standardized
         )
         n_rows, n_regressors = regressors.shape
         if scale != "score" and n_rows < MIN_ROWS_PER_REGRESSOR * n_regressors:
@@ -101,11 +101,11 @@ class RidgeRegression:
             intercept,
         )
 
-    def predict(self, cell_positions: LevelPositions) -> Floats:
+    def predict(self, level_positions: LevelPositions) -> Floats:
         """Predictions (m,), on the scale of the regression, for positions (m, d)."""
-        n_blocks = len(cell_positions) // ROWS_PER_BLOCK + 1
+        n_blocks = len(level_positions) // ROWS_PER_BLOCK + 1
         predictions = []
-        for part in np.array_split(cell_positions, n_blocks):
+        for part in np.array_split(level_positions, n_blocks):
             block = LevelPositions(part)
             values = values_on_scale(self.scale, self.columns, block, self.predictors)
             standardized = (values - self.means) / self.deviations
@@ -135,7 +135,7 @@ class RidgeRegression:
         """Whether errors are tiny, as those of a total that is computed from parts."""
         column = data.column
         predicted = column.grid_values_at(
-            self.to_positions(column, self.predict(data.cell_positions))
+            self.to_positions(column, self.predict(data.level_positions))
         )
         errors = np.abs(predicted - column.grid_values_at(data.positions))
         return bool(np.median(errors) <= EXACT_ERROR * column.level_grid_values.std())
@@ -162,14 +162,14 @@ def _solve_ridge(x: Floats, y: Floats, penalty: float) -> Floats:
 def target_on_scale(scale: Scale, data: ColumnData) -> Floats:
     """The cells (n,) of the column that is regressed, on the regression's scale."""
     return values_on_scale(
-        scale, data.columns, data.cell_positions, [data.column_index]
+        scale, data.columns, data.level_positions, [data.column_index]
     )[:, 0]
 
 
 def values_on_scale(
     scale: Scale,
     columns: Sequence[Column],
-    cell_positions: LevelPositions,
+    level_positions: LevelPositions,
     column_indices: Iterable[int],
 ) -> Floats:
     """The cells (m, p) of the p columns that are quantitative; missing ones are NaN.
@@ -181,7 +181,7 @@ def values_on_scale(
         column = columns[c]
         if not column.is_quantitative:
             continue
-        positions = cell_positions[:, c]
+        positions = level_positions[:, c]
         if scale == "score":
             values.append(column.features(positions)[:, 0])
         elif scale == "log":
@@ -190,7 +190,7 @@ def values_on_scale(
         else:
             values.append(column.grid_values_at(positions))
     if not values:
-        return np.empty((len(cell_positions), 0))
+        return np.empty((len(level_positions), 0))
     return np.column_stack(values)
 
 
@@ -210,7 +210,7 @@ def _log_offset(column: Column) -> float:
 def _regressors(
     scale: Scale,
     columns: Sequence[Column],
-    cell_positions: LevelPositions,
+    level_positions: LevelPositions,
     predictors: Ints,
     standardized: Floats,
 ) -> Floats:
@@ -225,7 +225,7 @@ def _regressors(
     parts = [numbers]
     for c in predictors:
         if not columns[c].is_quantitative:
-            parts.append(columns[c].features(cell_positions[:, c]))
+            parts.append(columns[c].features(level_positions[:, c]))
     n_numbers = numbers.shape[1]
     if scale != "score" and n_numbers <= MAX_COLUMNS_WITH_PRODUCTS:
         first, second = np.triu_indices(n_numbers)

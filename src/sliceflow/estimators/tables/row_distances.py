@@ -41,7 +41,7 @@ def compared_columns(table: Table) -> list[int]:
 
 def nearest_distances(
     table: Table,
-    cell_positions: LevelPositions,
+    level_positions: LevelPositions,
     other_positions: LevelPositions,
     exclude_self: bool = False,
 ) -> Tensor:
@@ -62,7 +62,7 @@ def nearest_distances(
         else:
             max_distances.append(LEVEL_DISTANCE)
     return for_device("cpu").nearest_distance(
-        _standardized_points(table, column_indices, cell_positions),
+        _standardized_points(table, column_indices, level_positions),
         _standardized_points(table, column_indices, other_positions),
         torch.tensor(max_distances),
         exclude_self,
@@ -70,7 +70,7 @@ def nearest_distances(
 
 
 def _standardized_points(
-    table: Table, column_indices: Sequence[int], cell_positions: LevelPositions
+    table: Table, column_indices: Sequence[int], level_positions: LevelPositions
 ) -> Tensor:
     """Points (m, p) of p columns of rows (m, d), for `nearest_distances`.
 
@@ -78,17 +78,17 @@ def _standardized_points(
     """
     import torch
 
-    points = LEVEL_DISTANCE * cell_positions[:, column_indices].astype(np.float32)
+    points = LEVEL_DISTANCE * level_positions[:, column_indices].astype(np.float32)
     for i, c in enumerate(column_indices):
         if _is_compared_by_range(table, c):
             column = table.columns[c]
             from_lowest = (
-                column.grid_values_at(cell_positions[:, c])
+                column.grid_values_at(level_positions[:, c])
                 - column.level_grid_values[0]
             )
             share = from_lowest / np.ptp(column.level_grid_values)
             points[:, i] = np.where(
-                has_value(cell_positions[:, c]), share, MISSING_SHARE
+                has_value(level_positions[:, c]), share, MISSING_SHARE
             )
     return torch.from_numpy(points)
 

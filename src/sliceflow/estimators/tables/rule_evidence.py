@@ -42,7 +42,7 @@ class NumberColumns:
 
     @classmethod
     def read(
-        cls, columns: Sequence[Column], cell_positions: LevelPositions
+        cls, columns: Sequence[Column], level_positions: LevelPositions
     ) -> NumberColumns:
         """The columns of plain numbers: neither times nor durations."""
         indices = [
@@ -50,13 +50,13 @@ class NumberColumns:
             for c, column in enumerate(columns)
             if column.is_quantitative and column.quantity == "number"
         ]
-        return cls.read_columns(columns, cell_positions, indices)
+        return cls.read_columns(columns, level_positions, indices)
 
     @classmethod
     def read_columns(
         cls,
         columns: Sequence[Column],
-        cell_positions: LevelPositions,
+        level_positions: LevelPositions,
         indices: Sequence[int],
     ) -> NumberColumns:
         """The given columns, except those whose integers are too large for floats."""
@@ -65,11 +65,11 @@ class NumberColumns:
             for c in indices
             if np.abs(columns[c].level_grid_values).max(initial=0) < MAX_EXACT_FLOAT
         ]
-        values = np.full((len(cell_positions), len(usable)), np.nan)
+        values = np.full((len(level_positions), len(usable)), np.nan)
         for i, c in enumerate(usable):
-            is_observed = has_value(cell_positions[:, c])
+            is_observed = has_value(level_positions[:, c])
             values[is_observed, i] = columns[c].grid.floats_at(
-                cell_positions[is_observed, c]
+                level_positions[is_observed, c]
             )
         return cls(np.array(usable, dtype=np.int64), values)
 
@@ -118,11 +118,11 @@ def _share_of_equal_pairs(a: NDArray[Any], b: NDArray[Any]) -> float:
 def evidence_of(
     rule: LinearRule | ProductRule,
     columns: Sequence[Column],
-    cell_positions: LevelPositions,
+    level_positions: LevelPositions,
 ) -> RuleEvidence:
     """How many rows keep a rule that computes its first column."""
-    complete_positions = cell_positions[
-        has_all_values(cell_positions, rule.column_indices)
+    complete_positions = level_positions[
+        has_all_values(level_positions, rule.column_indices)
     ]
     if not len(complete_positions):
         return RuleEvidence(0, 0.0, 1.0)

@@ -44,7 +44,7 @@ MAX_COLUMNS_SEARCHED = 300
 
 def find_rules(
     columns: Sequence[Column],
-    cell_positions: LevelPositions,
+    level_positions: LevelPositions,
     constraints: Sequence[Rule] = (),
 ) -> list[Rule]:
     """The rules in rows with positions (n, d), beside the constraints of the user.
@@ -52,22 +52,22 @@ def find_rules(
     A rule about the same columns as a constraint is left out.
     """
     columns = columns[:MAX_COLUMNS_SEARCHED]
-    numbers = NumberColumns.read(columns, cell_positions)
+    numbers = NumberColumns.read(columns, level_positions)
     selection = _RuleSelection(list(constraints))
-    sums = find_sums(columns, cell_positions, numbers)
+    sums = find_sums(columns, level_positions, numbers)
     exact_sums = [rules for rules in sums if rules[0].share == 1]
     approximate_sums = [rules[0] for rules in sums if rules[0].share < 1]
     selection.add_sums(exact_sums)
-    products = find_products(columns, cell_positions, numbers, selection.derived)
+    products = find_products(columns, level_positions, numbers, selection.derived)
     exact_products = [rule for rule in products if rule.share == 1]
     approximate_products = [rule for rule in products if rule.share < 1]
     selection.add_all(exact_products)
-    selection.add_all(find_date_parts(columns, cell_positions, selection.derived))
-    selection.add_all(find_lookups(columns, cell_positions, selection.derived))
+    selection.add_all(find_date_parts(columns, level_positions, selection.derived))
+    selection.add_all(find_lookups(columns, level_positions, selection.derived))
     # Sums that some rows break come last: a part of such a sum may be an exact rule.
     selection.add_all(approximate_sums)
     selection.add_all(approximate_products)
-    selection.add_all(find_orders(columns, cell_positions, numbers))
+    selection.add_all(find_orders(columns, level_positions, numbers))
     return selection.found
 
 

@@ -59,7 +59,7 @@ class RuleSet:
 
     rules: tuple[Rule, ...]
     columns: Sequence[Column]
-    cell_positions: LevelPositions  # (n, d), the table's own rows, which keep them
+    level_positions: LevelPositions  # (n, d), the table's own rows, which keep them
     # The combinations that occur, by the indices of their columns: they are looked up
     # many times.
     _combinations: dict[tuple[int, ...], LevelPositions] = field(
@@ -74,7 +74,7 @@ class RuleSet:
             if is_solvable(rule) and not rule.is_discovered:
                 self._check_range_of_total(rule)
         for rule in self.rules:
-            broken = self.broken(rule, self.cell_positions)
+            broken = self.broken(rule, self.level_positions)
             if broken.any():
                 row = int(np.flatnonzero(broken)[0])
                 raise DataError(
@@ -101,7 +101,7 @@ class RuleSet:
         cells = []
         for c in rule.column_indices:
             column = self.columns[c]
-            value = column.levels.iloc[int(self.cell_positions[row, c])]
+            value = column.levels.iloc[int(self.level_positions[row, c])]
             cells.append(f"{column.name}={value}")
         return ", ".join(cells)
 
@@ -135,12 +135,12 @@ class RuleSet:
                     order.remove(derived)
         return order
 
-    def rules_that_compute(self, c: int, drawn_indices: set[int]) -> list[SolvableRule]:
-        """The rules that give column c from the columns that are drawn."""
+    def rules_that_compute(self, c: int, known_indices: set[int]) -> list[SolvableRule]:
+        """The rules that give column c from known columns."""
         rules = []
         for rule in self.rules_in_solving_order:
             others = {other for other in rule.column_indices if other != c}
-            if c in rule.solvable_indices and others <= drawn_indices:
+            if c in rule.solvable_indices and others <= known_indices:
                 rules.append(rule)
         return rules
 
@@ -148,7 +148,7 @@ class RuleSet:
 
     def allows(
         self,
-        cell_positions: LevelPositions,
+        level_positions: LevelPositions,
         c: int,
         row_indices: Ints,
         positions: LevelPositions,
@@ -159,8 +159,8 @@ class RuleSet:
 
         Parameters
         ----------
-        cell_positions : (m, d), all rows that are being drawn; cells that are not drawn
-            yet are `UNDRAWN`
+        level_positions : (m, d), all rows that are being drawn; cells that are not
+            drawn yet are `UNDRAWN`
         c : the index of the column
         row_indices : (k,), the rows in question
         positions : (k,), what the column would have in these rows
@@ -168,22 +168,22 @@ class RuleSet:
         rules = self._rules_affected_by(c)
         if not rules:
             return np.full(len(row_indices), True)
-        rows = cell_positions[row_indices]  # a copy
+        rows = level_positions[row_indices]  # a copy
         rows[:, c] = positions
         may_change = is_undrawn(rows)
         derived = [rule.column_indices[0] for rule in self.rules_in_solving_order]
         may_change[:, c] = c in derived
         return self._solve_and_check(rules, rows, may_change)
 
-    def solve_rows(self, cell_positions: LevelPositions, may_change: Mask) -> Mask:
+    def solve_rows(self, level_positions: LevelPositions, may_change: Mask) -> Mask:
         """Solve rules for cells of rows (m, d), in place, and check all rules.
 
         Only the cells in `may_change` change: (m, d) for each cell, or (d,) for whole
         columns. Returns which rows (m,) keep all rules. A row with a cell that is still
         not drawn, or has no solution, does not count as one that does.
         """
-        keeps_rules = self._solve_and_check(self.rules, cell_positions, may_change)
-        return keeps_rules & ~is_undrawn(cell_positions).any(axis=1)
+        keeps_rules = self._solve_and_check(self.rules, level_positions, may_change)
+        return keeps_rules & ~is_undrawn(level_positions).any(axis=1)
 
     def _rules_affected_by(self, c: int) -> list[Rule]:
         """The rules about column c, or about columns that may follow from it."""
@@ -194,7 +194,7 @@ class RuleSet:
         return [rule for rule in self.rules if changing & set(rule.column_indices)]
 
     def _solve_and_check(
-        self, rules: Sequence[Rule], cell_positions: LevelPositions, may_change: Mask
+        self, rules: Sequence[Rule], level_positions: LevelPositions, may_change: Mask
     ) -> Mask:
         """Solve rules for cells of rows (m, d), in place, and check these rules.
 
@@ -202,40 +202,40 @@ class RuleSet:
         row with a cell that is `IMPOSSIBLE` cannot.
         """
         to_solve = [rule for rule in self.rules_in_solving_order if rule in rules]
-        solve_rows(to_solve, self.columns, cell_positions, may_change)
-        keeps_rules = np.asarray(~is_impossible(cell_positions).any(axis=1))
+        solve_rows(to_solve, self.columns, level_positions, may_change)
+        keeps_rules = np.asarray(~is_impossible(level_positions).any(axis=1))
         for rule in rules:
-            keeps_rules[keeps_rules] = ~self.broken(rule, cell_positions[keeps_rules])
+            keeps_rules[keeps_rules] = ~self.broken(rule, level_positions[keeps_rules])
         return keeps_rules
 
-    def broken(self, rule: Rule, cell_positions: LevelPositions) -> Mask:
+    def broken(self, rule: Rule, level_positions: LevelPositions) -> Mask:
         """Which rows (m,) of (m, d) break a rule, as far as they are drawn."""
         if isinstance(rule, MembershipRule):
-            positions = cell_positions[:, rule.column_indices[0]]
+            positions = level_positions[:, rule.column_indices[0]]
             is_listed = np.isin(positions, rule.positions)
             return ~is_undrawn(positions) & ~is_listed
         if isinstance(rule, CombinationRule):
-            return self._broken_combinations(rule, cell_positions)
+            return self._broken_combinations(rule, level_positions)
         # A rule with a missing cell holds.
         row_indices = np.flatnonzero(
-            has_all_values(cell_positions, rule.column_indices)
+            has_all_values(level_positions, rule.column_indices)
         )
-        broken = np.zeros(len(cell_positions), dtype=bool)
-        broken[row_indices] = rule.is_broken(self.columns, cell_positions[row_indices])
+        broken = np.zeros(len(level_positions), dtype=bool)
+        broken[row_indices] = rule.is_broken(self.columns, level_positions[row_indices])
         return broken
 
     def _broken_combinations(
-        self, rule: CombinationRule, cell_positions: LevelPositions
+        self, rule: CombinationRule, level_positions: LevelPositions
     ) -> Mask:
         """Which rows (m,) have a combination of drawn cells that does not occur."""
-        combinations = cell_positions[:, rule.column_indices]
+        combinations = level_positions[:, rule.column_indices]
         is_drawn = ~is_undrawn(combinations)
-        broken = np.zeros(len(cell_positions), dtype=bool)
+        broken = np.zeros(len(level_positions), dtype=bool)
         for pattern in np.unique(is_drawn[is_drawn.any(axis=1)], axis=0):
             has_pattern = np.asarray((is_drawn == pattern).all(axis=1))
-            drawn_indices = tuple(compress(rule.column_indices, pattern))
+            pattern_indices = tuple(compress(rule.column_indices, pattern))
             drawn = combinations[has_pattern][:, pattern]
-            broken[has_pattern] = ~self._occurs(drawn, drawn_indices)
+            broken[has_pattern] = ~self._occurs(drawn, pattern_indices)
         return broken
 
     def _occurs(
@@ -245,7 +245,7 @@ class RuleSet:
         import pandas as pd
 
         if column_indices not in self._combinations:
-            in_table = pd.DataFrame(self.cell_positions[:, column_indices])
+            in_table = pd.DataFrame(self.level_positions[:, column_indices])
             distinct = in_table.drop_duplicates().to_numpy()
             self._combinations[column_indices] = LevelPositions(distinct)
         occurring = self._combinations[column_indices]

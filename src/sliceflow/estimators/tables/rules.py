@@ -78,10 +78,10 @@ class LinearRule:
         return (total, *reversed(parts))
 
     def is_broken(
-        self, columns: Sequence[Column], cell_positions: LevelPositions
+        self, columns: Sequence[Column], level_positions: LevelPositions
     ) -> Mask:
         """Which rows (m,) of (m, d), without missing cells, break the rule."""
-        difference = self.difference(columns, cell_positions)
+        difference = self.difference(columns, level_positions)
         if self.relation == "<":
             return np.asarray(difference >= 0, dtype=bool)
         if self.relation == "<=":
@@ -89,12 +89,12 @@ class LinearRule:
         if self.unit is not None:
             return np.asarray(difference != 0, dtype=bool)
         sizes = [
-            np.abs(self._term(columns, c, cell_positions)) for c in self.column_indices
+            np.abs(self._term(columns, c, level_positions)) for c in self.column_indices
         ]
         return np.asarray(np.abs(difference) > FLOAT_TOLERANCE * np.max(sizes, axis=0))
 
     def solve(
-        self, columns: Sequence[Column], cell_positions: LevelPositions, c: int
+        self, columns: Sequence[Column], level_positions: LevelPositions, c: int
     ) -> LevelPositions:
         """The positions (m,) of a column that follow from the others.
 
@@ -102,7 +102,7 @@ class LinearRule:
         """
         column = columns[c]
         weight = self.weights[self.column_indices.index(c)]
-        difference = -self.difference(columns, cell_positions, without=c)
+        difference = -self.difference(columns, level_positions, without=c)
         if self.unit is None:
             values = difference * float(column.unit or 1) / weight
             return column.grid.positions_of_exact(values, None)
@@ -111,12 +111,12 @@ class LinearRule:
         return column.grid.positions_of_exact(int(np.sign(weight)) * difference, unit)
 
     def _term(
-        self, columns: Sequence[Column], c: int, cell_positions: LevelPositions
+        self, columns: Sequence[Column], c: int, level_positions: LevelPositions
     ) -> ExactValues:
         """weight·column, in units of the rule, for rows (m, d): (m,)."""
         column = columns[c]
         weight = self.weights[self.column_indices.index(c)]
-        exact_values = column.grid.exact_values_at(cell_positions[:, c])
+        exact_values = column.grid.exact_values_at(level_positions[:, c])
         if self.unit is None:
             exact_values = exact_values.astype(np.float64)
         else:
@@ -129,14 +129,14 @@ class LinearRule:
     def difference(
         self,
         columns: Sequence[Column],
-        cell_positions: LevelPositions,
+        level_positions: LevelPositions,
         without: int | None = None,
     ) -> ExactValues:
         """Σ weight·column − bound (m,) for rows (m, d), `without` one column."""
-        difference = np.full(len(cell_positions), -self.bound)
+        difference = np.full(len(level_positions), -self.bound)
         for c in self.column_indices:
             if c != without:
-                difference = difference + self._term(columns, c, cell_positions)
+                difference = difference + self._term(columns, c, level_positions)
         return difference
 
 
@@ -169,7 +169,7 @@ class ProductRule:
         return (product, *once)
 
     def is_broken(
-        self, columns: Sequence[Column], cell_positions: LevelPositions
+        self, columns: Sequence[Column], level_positions: LevelPositions
     ) -> Mask:
         """Which rows (m,) of (m, d), without missing cells, break the rule.
 
@@ -177,22 +177,22 @@ class ProductRule:
         """
         column = columns[self.column_indices[0]]
         if not self._is_exact(columns):
-            values = column.grid.floats_at(cell_positions[:, self.column_indices[0]])
-            expected = self._float_product(columns, cell_positions)
+            values = column.grid.floats_at(level_positions[:, self.column_indices[0]])
+            expected = self._float_product(columns, level_positions)
             tolerance = FLOAT_TOLERANCE * np.abs(values)
             if column.unit is not None:
                 tolerance = tolerance + float(column.unit) / 2
             return np.asarray(np.abs(values - expected) > tolerance)
         exact_values = column.grid.exact_values_at(
-            cell_positions[:, self.column_indices[0]]
+            level_positions[:, self.column_indices[0]]
         )
-        numerator, denominator = self._fractions(columns, cell_positions)
+        numerator, denominator = self._fractions(columns, level_positions)
         error = 2 * np.abs(exact_values.astype(object) * denominator - numerator)
         is_off = np.asarray(error > denominator, dtype=bool)
         return np.asarray(is_off & (denominator != 0), dtype=bool)
 
     def solve(
-        self, columns: Sequence[Column], cell_positions: LevelPositions, c: int
+        self, columns: Sequence[Column], level_positions: LevelPositions, c: int
     ) -> LevelPositions:
         """The positions (m,) of a column that follow from the others.
 
@@ -200,45 +200,50 @@ class ProductRule:
         where it does not follow, as after a division by 0.
         """
         if c == self.column_indices[0]:
-            return self._solve_product(columns, cell_positions)
-        return self._solve_factor(columns, cell_positions, c)
+            return self._solve_product(columns, level_positions)
+        return self._solve_factor(columns, level_positions, c)
 
     def _solve_product(
-        self, columns: Sequence[Column], cell_positions: LevelPositions
+        self, columns: Sequence[Column], level_positions: LevelPositions
     ) -> LevelPositions:
+        """The product, rounded to the decimals of its column: (m,)."""
+        if self._is_exact(columns):
+            return self._solve_exact_product(columns, level_positions)
         column = columns[self.column_indices[0]]
-        if not self._is_exact(columns):
-            values = self._float_product(columns, cell_positions)
-            if column.unit is not None:
-                values = np.rint(values / float(column.unit)) * float(column.unit)
-            positions = column.grid.positions_of_exact(values, None)
-            return LevelPositions(np.where(np.isfinite(values), positions, UNDRAWN))
-        numerator, denominator = self._fractions(columns, cell_positions)
+        values = self._float_product(columns, level_positions)
+        if column.unit is not None:
+            values = np.rint(values / float(column.unit)) * float(column.unit)
+        positions = column.grid.positions_of_exact(values, None)
+        return LevelPositions(np.where(np.isfinite(values), positions, UNDRAWN))
+
+    def _solve_exact_product(
+        self, columns: Sequence[Column], level_positions: LevelPositions
+    ) -> LevelPositions:
+        """The product (m,) of columns that all count a unit."""
+        column = columns[self.column_indices[0]]
+        numerator, denominator = self._fractions(columns, level_positions)
         is_defined = denominator != 0
         safe_denominator = np.where(is_defined, denominator, 1)
-        # np.divmod of Python's integers rounds down; ties go to the even number.
-        quotient = (2 * numerator + safe_denominator) // (2 * safe_denominator)
-        is_tie = (2 * numerator + safe_denominator) % (2 * safe_denominator) == 0
-        quotient = quotient - (is_tie & (quotient % 2 == 1))
-        positions = column.grid.positions_of_exact(quotient, column.unit)
+        units = _round_half_to_even(numerator, safe_denominator)
+        positions = column.grid.positions_of_exact(units, column.unit)
         return LevelPositions(np.where(is_defined, positions, UNDRAWN))
 
     def _solve_factor(
-        self, columns: Sequence[Column], cell_positions: LevelPositions, c: int
+        self, columns: Sequence[Column], level_positions: LevelPositions, c: int
     ) -> LevelPositions:
         """A factor from the product; the nearest value that the column can have."""
         exponent = self.exponents[self.column_indices[1:].index(c)]
         product_index = self.column_indices[0]
         product = columns[product_index].grid.floats_at(
-            cell_positions[:, product_index]
+            level_positions[:, product_index]
         )
         with np.errstate(divide="ignore", invalid="ignore"):
-            others = self._float_product(columns, cell_positions, without=c)
+            others = self._float_product(columns, level_positions, without=c)
             values = (product / others) ** exponent
         column = columns[c]
         safe_values = np.where(np.isfinite(values), values, 0.0)
         grid_values = column.grid.grid_values_of(safe_values, None)
-        solved = cell_positions.copy()
+        solved = level_positions.copy()
         solved[:, c] = column.grid.rounded_positions(grid_values)
         positions = solved[:, c]
         inside = has_value(positions)
@@ -254,32 +259,32 @@ class ProductRule:
     def _float_product(
         self,
         columns: Sequence[Column],
-        cell_positions: LevelPositions,
+        level_positions: LevelPositions,
         without: int | None = None,
     ) -> Floats:
         """The product (m,), as floats, of all columns but one; NaN or ∞ after 1/0."""
-        product = np.full(len(cell_positions), float(self.factor))
+        product = np.full(len(level_positions), float(self.factor))
         with np.errstate(divide="ignore", invalid="ignore"):
             for c, exponent in self._factors():
                 if c != without:
-                    values = columns[c].grid.floats_at(cell_positions[:, c])
+                    values = columns[c].grid.floats_at(level_positions[:, c])
                     product = product * values**exponent
         return product
 
     def _fractions(
-        self, columns: Sequence[Column], cell_positions: LevelPositions
+        self, columns: Sequence[Column], level_positions: LevelPositions
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """Numerators and denominators ≥ 0 (m,) of the product, in units of column₀."""
         unit_of_product = columns[self.column_indices[0]].unit
         assert unit_of_product is not None, "the product counts a unit"
         ratio = self.factor / unit_of_product
-        numerator = np.full(len(cell_positions), 1, dtype=object)
-        denominator = np.full(len(cell_positions), 1, dtype=object)
+        numerator = np.full(len(level_positions), 1, dtype=object)
+        denominator = np.full(len(level_positions), 1, dtype=object)
         for c, exponent in self._factors():
             column = columns[c]
             assert column.unit is not None, "all factors count a unit"
             ratio = ratio * column.unit**exponent
-            exact_values = column.grid.exact_values_at(cell_positions[:, c])
+            exact_values = column.grid.exact_values_at(level_positions[:, c])
             if exponent > 0:
                 numerator = numerator * exact_values.astype(object)
             else:
@@ -291,6 +296,28 @@ class ProductRule:
     def _factors(self) -> list[tuple[int, int]]:
         """The columns on the right side, with their exponents."""
         return list(zip(self.column_indices[1:], self.exponents, strict=True))
+
+
+def _round_half_to_even(
+    numerator: NDArray[Any], denominator: NDArray[Any]
+) -> NDArray[Any]:
+    """The whole numbers (m,) nearest to fractions of Python's integers (m,).
+
+    Denominators are positive. Of two whole numbers that are equally near, the even one
+    is taken.
+
+    Examples
+    --------
+    >>> halves = np.array([1, 2, 3, 4, 5], dtype=object)
+    >>> _round_half_to_even(halves, np.full(5, 2, dtype=object))
+    array([0, 1, 2, 2, 2], dtype=object)
+    """
+    # Add one half, and round down.
+    doubled = 2 * numerator + denominator
+    rounded = doubled // (2 * denominator)
+    is_tie = doubled % (2 * denominator) == 0
+    is_odd = rounded % 2 == 1
+    return np.asarray(rounded - (is_tie & is_odd))
 
 
 @dataclass(frozen=True, eq=False)
@@ -322,21 +349,21 @@ class LookupRule:
         return self.column_indices[:1]
 
     def is_broken(
-        self, columns: Sequence[Column], cell_positions: LevelPositions
+        self, columns: Sequence[Column], level_positions: LevelPositions
     ) -> Mask:
         """Which rows (m,) of (m, d) have another value than the one of their key."""
         dependent = self.column_indices[0]
-        expected = self.solve(columns, cell_positions, dependent)
-        differs = expected != cell_positions[:, dependent]
+        expected = self.solve(columns, level_positions, dependent)
+        differs = expected != level_positions[:, dependent]
         return np.asarray(~is_undrawn(expected) & differs)
 
     def solve(
-        self, columns: Sequence[Column], cell_positions: LevelPositions, c: int
+        self, columns: Sequence[Column], level_positions: LevelPositions, c: int
     ) -> LevelPositions:
         """The positions (m,) of the dependent; `UNDRAWN` for an unknown key."""
         determinant = self.column_indices[1]
         keys = lookup_keys(
-            columns[determinant], cell_positions[:, determinant], self.date_part
+            columns[determinant], level_positions[:, determinant], self.date_part
         )
         index = np.searchsorted(self.keys, keys)
         index = np.minimum(index, len(self.keys) - 1)

@@ -38,7 +38,7 @@ from sliceflow.estimators.tables.rules import SolvableRule
 def solve_column(
     rules: Sequence[SolvableRule],
     columns: Sequence[Column],
-    cell_positions: LevelPositions,
+    level_positions: LevelPositions,
     c: int,
 ) -> LevelPositions:
     """The positions (m,) of column c that follow from the other cells of rows (m, d).
@@ -46,17 +46,17 @@ def solve_column(
     The first rule counts of which all other cells have a value. `UNDRAWN` if there is
     none, `IMPOSSIBLE` if the column cannot have the value.
     """
-    positions = LevelPositions(np.full(len(cell_positions), UNDRAWN))
+    positions = LevelPositions(np.full(len(level_positions), UNDRAWN))
     for rule in rules:
-        follows = is_undrawn(positions) & _knows_all_but(rule, cell_positions, c)
-        positions[follows] = rule.solve(columns, cell_positions[follows], c)
+        follows = is_undrawn(positions) & _knows_all_but(rule, level_positions, c)
+        positions[follows] = rule.solve(columns, level_positions[follows], c)
     return positions
 
 
 def solve_rows(
     rules: Sequence[SolvableRule],
     columns: Sequence[Column],
-    cell_positions: LevelPositions,
+    level_positions: LevelPositions,
     may_change: Mask,
 ) -> None:
     """Solve rules for the cells of rows (m, d) that may change, in place.
@@ -71,18 +71,18 @@ def solve_rows(
     in ab = a + b. It is b that does, and is 5.
     """
     # A cell that was drawn as missing stays missing. This also makes a copy (m, d).
-    may_change = may_change & ~is_missing(cell_positions)
+    may_change = may_change & ~is_missing(level_positions)
     in_both_orders = [*rules, *reversed(rules)]
-    _solve_determined_cells(in_both_orders, columns, cell_positions, may_change)
+    _solve_determined_cells(in_both_orders, columns, level_positions, may_change)
     for rule in in_both_orders:
-        _solve_rule(rule, columns, cell_positions, may_change)
-    _solve_determined_cells(in_both_orders, columns, cell_positions, may_change)
+        _solve_rule(rule, columns, level_positions, may_change)
+    _solve_determined_cells(in_both_orders, columns, level_positions, may_change)
 
 
 def _solve_determined_cells(
     rules: Sequence[SolvableRule],
     columns: Sequence[Column],
-    cell_positions: LevelPositions,
+    level_positions: LevelPositions,
     may_change: Mask,
 ) -> None:
     """Solve rules for a cell if no other cell of the rule may change, in place.
@@ -95,7 +95,7 @@ def _solve_determined_cells(
         is_changed = False
         for rule in rules:
             if _solve_rule(
-                rule, columns, cell_positions, may_change, only_determined=True
+                rule, columns, level_positions, may_change, only_determined=True
             ):
                 is_changed = True
 
@@ -103,7 +103,7 @@ def _solve_determined_cells(
 def _solve_rule(
     rule: SolvableRule,
     columns: Sequence[Column],
-    cell_positions: LevelPositions,
+    level_positions: LevelPositions,
     may_change: Mask,
     only_determined: bool = False,
 ) -> bool:
@@ -119,23 +119,23 @@ def _solve_rule(
     """
     is_changed = False
     for c in rule.solvable_indices:
-        is_solved = may_change[:, c] & _knows_all_but(rule, cell_positions, c)
+        is_solved = may_change[:, c] & _knows_all_but(rule, level_positions, c)
         if only_determined:
             others = _other_indices(rule, c)
             is_solved &= ~may_change[:, others].any(axis=1)
         if is_solved.any():
-            positions = rule.solve(columns, cell_positions[is_solved], c)
-            before = cell_positions[is_solved, c]
+            positions = rule.solve(columns, level_positions[is_solved], c)
+            before = level_positions[is_solved, c]
             after = np.where(is_undrawn(positions), before, positions)
-            cell_positions[is_solved, c] = after
+            level_positions[is_solved, c] = after
             may_change[np.ix_(is_solved, np.array(rule.column_indices))] = False
             is_changed = True
     return is_changed
 
 
-def _knows_all_but(rule: SolvableRule, cell_positions: LevelPositions, c: int) -> Mask:
+def _knows_all_but(rule: SolvableRule, level_positions: LevelPositions, c: int) -> Mask:
     """Which rows (m,) have a value in all columns of a rule, column c aside."""
-    return has_all_values(cell_positions, _other_indices(rule, c))
+    return has_all_values(level_positions, _other_indices(rule, c))
 
 
 def _other_indices(rule: SolvableRule, c: int) -> list[int]:

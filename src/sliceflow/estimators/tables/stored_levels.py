@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from datetime import date
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,10 @@ from sliceflow.saved_types import ArraySpec, Label
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# The name of a column in the DataFrame: mostly a text, or a tuple of a longer header.
+# Those of a saved column are labels.
+ColumnName: TypeAlias = Hashable
 
 LevelValues = Annotated[np.ndarray, ArraySpec("k", ("int64", "uint64", "float64"))]
 # The kinds of pandas' categories; empty for other columns.
@@ -35,12 +39,12 @@ VALUE_TYPES: dict[str, ValueType] = {
 
 # Types of Python objects that a file stores as texts, and functions that read these
 # again.
-_STORED_AS_TEXT: dict[str, Callable[[str], Any]] = {
+_STORED_AS_TEXT: dict[str, Callable[[str], Decimal | date]] = {
     "Decimal": Decimal,
     "date": date.fromisoformat,
 }
 # Functions that turn a user's text into a number or date, by the name of its type.
-OBJECT_OF_TEXT: dict[str, Callable[[str], Any]] = {
+OBJECT_OF_TEXT: dict[str, Callable[[str], Decimal | date | int | float]] = {
     **_STORED_AS_TEXT,
     "int": int,
     "float": float,
@@ -82,7 +86,7 @@ def store_levels(levels: pd.Series) -> StoredLevels:
         objects = [to_python_type(level) for level in levels.tolist()]
         labels = tuple(label_of_value(value) for value in objects)
         return StoredLevels(np.empty(0), labels)
-    storage: Any = np.int64
+    storage: type[np.int64 | np.uint64 | np.float64] = np.int64
     if kind == "float":
         storage = np.float64
     elif levels.dtype.kind == "u":
@@ -91,7 +95,7 @@ def store_levels(levels: pd.Series) -> StoredLevels:
     return StoredLevels(values, ())
 
 
-def value_of_label(label: Any) -> Any:
+def value_of_label(label: Label) -> object:
     """The value that a label of a file stands for."""
     if isinstance(label, tuple):
         type_name, text = label

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from sliceflow.estimators.tables.rules import (
     is_solvable,
 )
 from sliceflow.estimators.tables.solve_rules import solve_column
+from sliceflow.estimators.tables.stored_levels import ColumnName
 from sliceflow.estimators.tables.table_rows import (
     TableRows,
     format_names,
@@ -66,7 +67,7 @@ class FoundRule:
 
     text: str
     share: float
-    columns: tuple[Any, ...]
+    columns: tuple[ColumnName, ...]
 
     def __repr__(self) -> str:
         """Such as "total = net + tax (all rows)"."""
@@ -97,14 +98,14 @@ class Table:
     rows: TableRows  # as the user passed them
     columns: tuple[Column, ...]  # their kinds, levels and grids
     rule_set: RuleSet  # the rules that hold in every row
-    cell_positions: LevelPositions  # (n, d), the positions of all cells
+    level_positions: LevelPositions  # (n, d), of all cells among their levels
     approximate_rules: tuple[SolvableRule, ...] = ()  # these hold in nearly every row
 
     @classmethod
     def from_rows(
         cls,
         rows: TableRows,
-        kinds: Mapping[Any, str],
+        kinds: Mapping[str, str],
         constraints: Sequence[str],
         *,
         search_rules: bool = True,
@@ -133,16 +134,16 @@ class Table:
             if merges_rare_levels:
                 column = merge_rare_levels(column)
             columns.append(column)
-        cell_positions = LevelPositions(
+        level_positions = LevelPositions(
             np.column_stack([column.positions for column in columns])
         )
         rules = [parse_constraint(text, columns) for text in constraints]
-        no_rules = RuleSet((), columns, cell_positions)
-        table = cls(rows, tuple(columns), no_rules, cell_positions).with_rules(rules)
+        no_rules = RuleSet((), columns, level_positions)
+        table = cls(rows, tuple(columns), no_rules, level_positions).with_rules(rules)
         table.rule_set.check_rows()
         if not search_rules:
             return table
-        found = find_rules(columns, cell_positions, rules)
+        found = find_rules(columns, level_positions, rules)
         approximate_rules = [
             rule for rule in found if rule.share < 1 and is_solvable(rule)
         ]
@@ -163,11 +164,11 @@ class Table:
         for c, column in enumerate(self.columns):
             only_known_levels = column.only_known_levels or c in newly_restricted
             columns.append(replace(column, only_known_levels=only_known_levels))
-        rule_set = RuleSet((*self.rule_set.rules, *more), columns, self.cell_positions)
+        rule_set = RuleSet((*self.rule_set.rules, *more), columns, self.level_positions)
         return replace(self, columns=tuple(columns), rule_set=rule_set)
 
     @cached_property
-    def names(self) -> list[Any]:
+    def names(self) -> list[ColumnName]:
         """The names of all columns."""
         return [column.name for column in self.columns]
 
@@ -202,7 +203,7 @@ class Table:
                 found.append(FoundRule(rule.text, rule.share, names))
         return found
 
-    def shares_kept(self, cell_positions: LevelPositions) -> dict[str, float]:
+    def shares_kept(self, level_positions: LevelPositions) -> dict[str, float]:
         """The share of rows (m, d) that keep each of `found_rules`, by its text.
 
         Rows with a missing cell in the columns of a rule do not count for it. If no
@@ -215,25 +216,25 @@ class Table:
                 continue
             if not isinstance(rule, LinearRule | LookupRule | ProductRule):
                 continue
-            is_complete = has_all_values(cell_positions, rule.column_indices)
+            is_complete = has_all_values(level_positions, rule.column_indices)
             shares[rule.text] = 1.0
             if is_complete.any():
-                broken = rule.is_broken(self.columns, cell_positions[is_complete])
+                broken = rule.is_broken(self.columns, level_positions[is_complete])
                 shares[rule.text] = 1 - float(broken.mean())
         return shares
 
     def rules_that_compute(
-        self, c: int, drawn_indices: Iterable[int]
+        self, c: int, indices_before: Iterable[int]
     ) -> list[SolvableRule]:
-        """The rules that compute column c from drawn columns and constants.
+        """The rules that compute column c from columns drawn before it, and constants.
 
         An approximate rule counts only if no exact one computes the column.
         """
-        usable = {*drawn_indices, *self._constant_indices}
-        rules = self.rule_set.rules_that_compute(c, usable)
+        known = {*indices_before, *self._constant_indices}
+        rules = self.rule_set.rules_that_compute(c, known)
         for rule in self.approximate_rules:
             derived, *others = rule.column_indices
-            if not rules and c == derived and usable.issuperset(others):
+            if not rules and c == derived and known.issuperset(others):
                 rules.append(rule)
         return rules
 
@@ -246,16 +247,19 @@ class Table:
             if column.n_levels and not column.is_modeled
         ]
 
-    def rows_not_computed(self, c: int, drawn_indices: Iterable[int]) -> Mask:
-        """Which rows (n,) have a cell of column c that no exact rule computes."""
-        usable = {*drawn_indices, *self._constant_indices}
-        rules = self.rule_set.rules_that_compute(c, usable)
-        return is_undrawn(solve_column(rules, self.columns, self.cell_positions, c))
+    def rows_not_computed(self, c: int, indices_before: Iterable[int]) -> Mask:
+        """Which rows (n,) have a cell of column c that no exact rule computes.
+
+        Rules compute it from columns drawn before it, and constants.
+        """
+        known = {*indices_before, *self._constant_indices}
+        rules = self.rule_set.rules_that_compute(c, known)
+        return is_undrawn(solve_column(rules, self.columns, self.level_positions, c))
 
     def column_data(self, c: int, predictors: Sequence[int]) -> ColumnData:
         """What a model of column c, drawn from `predictors`, is fitted to."""
         predictor_indices = np.array(predictors, dtype=np.int64)
-        return ColumnData(self.columns, self.cell_positions, c, predictor_indices)
+        return ColumnData(self.columns, self.level_positions, c, predictor_indices)
 
     @cached_property
     def unique_rows(self) -> set[bytes]:
@@ -264,16 +268,16 @@ class Table:
         A new row that equals one of them is a copy. Empty if most rows occur more than
         once: then equal rows are usual, and no copies.
         """
-        counts = Counter(row.tobytes() for row in self.cell_positions)
+        counts = Counter(row.tobytes() for row in self.level_positions)
         unique = {row for row, count in counts.items() if count == 1}
-        if 2 * len(unique) <= len(self.cell_positions):
+        if 2 * len(unique) <= len(self.level_positions):
             return set()
         return unique
 
-    def copies_unique_row(self, cell_positions: LevelPositions) -> Mask:
+    def copies_unique_row(self, level_positions: LevelPositions) -> Mask:
         """Which rows of positions (m, d) copy a row that occurs once."""
         return np.array(
-            [row.tobytes() in self.unique_rows for row in cell_positions], dtype=bool
+            [row.tobytes() in self.unique_rows for row in level_positions], dtype=bool
         )
 
     def positions_of(
@@ -289,20 +293,20 @@ class Table:
         `outside_as_missing`, numbers outside the range of their column.
         """
         others = rows.align_columns(self.rows).columns
-        positions = []
+        by_column = []
         for column, encoded in zip(self.columns, others, strict=True):
-            column_positions = encode_cells(
+            positions = encode_cells(
                 column,
                 encoded,
                 new_as_missing=new_as_missing,
                 outside_as_missing=outside_as_missing,
             )
-            positions.append(column_positions)
-        return LevelPositions(np.column_stack(positions))
+            by_column.append(positions)
+        return LevelPositions(np.column_stack(by_column))
 
     def to_dataframe(
         self,
-        cell_positions: LevelPositions,
+        level_positions: LevelPositions,
         seed: Seed,
         given: Mapping[int, pd.Series] | None = None,
     ) -> pd.DataFrame:
@@ -313,11 +317,11 @@ class Table:
         named_columns = []
         for c, column in enumerate(self.columns):
             if given and c in given:
-                series = given[c].repeat(len(cell_positions)).reset_index(drop=True)
+                series = given[c].repeat(len(level_positions)).reset_index(drop=True)
                 named_columns.append((column.name, series))
             elif column.kind != "drop":
                 series = _decode(
-                    column, cell_positions[:, c], seed.child("identifiers", c)
+                    column, level_positions[:, c], seed.child("identifiers", c)
                 )
                 named_columns.append((column.name, series))
         return make_dataframe(self.rows, named_columns)
@@ -330,7 +334,7 @@ def _decode(column: Column, positions: LevelPositions, seed: Seed) -> pd.Series:
     return column.decode(positions)
 
 
-def _check_names(rows: TableRows, kinds: Mapping[Any, str]) -> None:
+def _check_names(rows: TableRows, kinds: Mapping[str, str]) -> None:
     """Raise a `ParameterError` for a kind of a column that is not there."""
     names = [encoded.name for encoded in rows.columns]
     texts = [str(name) for name in names]

@@ -15,7 +15,11 @@ from sliceflow.estimators.tables.cells import (
     encode_column,
     require_pandas,
 )
-from sliceflow.estimators.tables.stored_levels import PANDAS_ERRORS, to_python_type
+from sliceflow.estimators.tables.stored_levels import (
+    PANDAS_ERRORS,
+    ColumnName,
+    to_python_type,
+)
 from sliceflow.saved_types import Label
 from sliceflow.validation import duplicates
 
@@ -98,7 +102,7 @@ class TableRows:
 
 
 def make_dataframe(
-    rows: TableRows, columns: Sequence[tuple[Any, pd.Series]]
+    rows: TableRows, columns: Sequence[tuple[ColumnName, pd.Series]]
 ) -> pd.DataFrame:
     """A DataFrame of (name, Series) pairs, with a header like that of `rows`."""
     import pandas as pd
@@ -106,29 +110,30 @@ def make_dataframe(
     df = pd.DataFrame({i: series for i, (_, series) in enumerate(columns)})
     names = [name for name, _ in columns]
     if len(rows.header) > 1:
-        df.columns = pd.MultiIndex.from_tuples(names, names=rows.header)
+        tuples = [name for name in names if isinstance(name, tuple)]  # all of them
+        df.columns = pd.MultiIndex.from_tuples(tuples, names=rows.header)
     else:
         df.columns = pd.Index(names, name=rows.header[0], tupleize_cols=False)
     return df
 
 
-def require_dataframe(df: Any) -> None:
-    """Raise a TypeError unless a table is a DataFrame of pandas."""
+def as_dataframe(table: object) -> pd.DataFrame:
+    """A table that is a DataFrame of pandas already; a TypeError for others."""
     require_pandas()
     import pandas as pd
 
-    if isinstance(df, pd.DataFrame):
-        return
+    if isinstance(table, pd.DataFrame):
+        return table
     hint = "pass pandas.DataFrame(array)"
-    if hasattr(df, "to_pandas"):
+    if hasattr(table, "to_pandas"):
         hint = "pass frame.to_pandas()"
-    kind = type(df).__name__
+    kind = type(table).__name__
     raise TypeError(f"a table is a pandas DataFrame or a path, not {kind}; {hint}")
 
 
-def read_dataframe(df: Any) -> TableRows:
+def read_dataframe(table: object) -> TableRows:
     """The rows of a DataFrame. An error names what cannot be used, and what to do."""
-    require_dataframe(df)
+    df = as_dataframe(table)
     names = [to_python_type(name) for name in df.columns.tolist()]
     if not names:
         raise DataError("the table has no columns")
@@ -198,7 +203,7 @@ def _with_new_categories(
     return pd.CategoricalDtype(categories, column.categorical == "ordered")
 
 
-def format_names(names: Sequence[Any]) -> str:
+def format_names(names: Sequence[object]) -> str:
     """The first names or values as text, and how many there are if not all fit."""
     text = ", ".join(str(name) for name in names[:_MAX_NAMES_LISTED])
     if len(names) <= _MAX_NAMES_LISTED:

@@ -52,7 +52,7 @@ def count_splits(n_compared: int) -> int:
 
 
 def iter_splits(
-    cell_positions: LevelPositions, seed: Seed, n_compared: int
+    level_positions: LevelPositions, seed: Seed, n_compared: int
 ) -> Iterator[Split]:
     """Split rows (n, d) in halves, often enough to compare two ways to draw them.
 
@@ -60,20 +60,22 @@ def iter_splits(
 
     Parameters
     ----------
-    cell_positions : positions of all rows
+    level_positions : positions of all rows
     seed : of the splits
     n_compared : how many of the rows are compared with draws
     """
     for i in range(count_splits(n_compared) // 2):
         rng = numpy_rng(seed.child(i))
-        first, second = split_in_halves(LevelPositions(rng.permutation(cell_positions)))
+        first, second = split_in_halves(
+            LevelPositions(rng.permutation(level_positions))
+        )
         yield Split(first, second)
         yield Split(second, first)
 
 
 def trial_draws(
     table: Table,
-    cell_positions: LevelPositions,
+    level_positions: LevelPositions,
     n_draws: int,
     settings: TreeSettings,
     strategies: Sequence[Strategy],
@@ -88,7 +90,7 @@ def trial_draws(
     Parameters
     ----------
     table, settings, strategies : of all rows
-    cell_positions : the rows that the chain is fitted to
+    level_positions : the rows that the chain is fitted to
     n_draws : how many rows are drawn
     drawn_indices : the columns to draw; by default those that are compared
     fixed_positions : positions of columns that are not drawn, by their indices
@@ -102,7 +104,7 @@ def trial_draws(
     rng = numpy_rng(CHOICE_SEED.child("draws"))
     chain = fit_chain(
         table,
-        cell_positions,
+        level_positions,
         [*not_drawn, *fixed_positions],
         seed=CHOICE_SEED,
         settings=settings,
@@ -127,14 +129,14 @@ def trial_auc(
     return detector_auc(held_out_positions[:, compared], draws[:, compared])
 
 
-def detector_auc(cell_positions: LevelPositions, draws: Floats) -> float:
+def detector_auc(level_positions: LevelPositions, draws: Floats) -> float:
     """The area under the ROC curve of boosted trees that tell draws from rows.
 
     ½ if they cannot. Rows are positions (n, p), and draws (m, p), at least `N_FOLDS`
     of each.
     """
-    x = np.concatenate((cell_positions, draws))
-    y = np.repeat((0, 1), (len(cell_positions), len(draws)))
+    x = np.concatenate((level_positions, draws))
+    y = np.repeat((0, 1), (len(level_positions), len(draws)))
     no_categories = [False] * x.shape[1]
     detector = boosted_trees(no_categories, DETECTOR_SETTINGS)
     folds = StratifiedKFold(N_FOLDS, shuffle=True, random_state=0)
