@@ -84,6 +84,7 @@ def simulate(
     target: Target,
     particle_noise: ParticleNoise | None = None,
     *,
+    stages: range | None = None,
     listeners: Sequence[EventListener[FlowEvent]] = (),
     state: FlowState | None = None,
     after_step: Callable[[], None] = do_nothing,
@@ -102,16 +103,20 @@ def simulate(
     target : the data, and which particles and data each step is fitted to
     particle_noise : the random numbers of the particles, for the entropy term; None
         if no step adds noise
+    stages : the indices of the stages to run now; None runs all
     listeners : called after every step
     state : the progress of an earlier simulation to resume, with the `particles` as
-        they were then. `FlowState.advance` updates it after every step
+        they were then: its stages are not run again. `FlowState.advance` updates it
+        after every step
     after_step : called when the state tells all of a step: it can be saved now
     """
+    if stages is None:
+        stages = range(len(spec.stages))
     if state is None:
         state = FlowState()
     state.started_at = now() - state.seconds
     with freeing_rotation_pools():
-        for stage_index in range(state.stage_index, len(spec.stages)):
+        for stage_index in range(max(stages.start, state.stage_index), stages.stop):
             with spec.in_subspace(stage_index, particles) as moving:
                 state.enter_stage(stage_index, spec.stages[stage_index], moving)
                 while not state.stage_is_over:
@@ -242,8 +247,6 @@ class FlowSpec:
     entropy: float = 0.0
     # Bytes for projections; particles that need more are moved in chunks.
     max_projection_bytes: int = PROJECTION_BYTES
-    # Steps of the same fit that another flow does afterwards: events count them, too.
-    n_later_steps: int = 0
 
     @property
     def map_sharing(self) -> MapSharing:
@@ -463,8 +466,8 @@ class FlowState:
 
         steps_left = step.stage.n_steps - self.step_index
         converged = self._has_converged(solution)
-        steps_of_stages = sum(stage.n_steps for stage in step.spec.stages)
-        steps_total = steps_of_stages + step.spec.n_later_steps - self.steps_skipped
+        steps_total = sum(stage.n_steps for stage in step.spec.stages)
+        steps_total -= self.steps_skipped
         if converged:
             steps_total -= steps_left
         event = self._event(step, solution, model_step, steps_total)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -55,26 +56,25 @@ class AxisSteps:
         # No model stores these maps.
         stages = [replace(stage, stores_maps=False) for stage in spec.stages]
         spec = replace(spec, stages=stages)
-        state = replace(flow.state, model_steps=[])
         kept_y = self.fit.flow_conditions.kept_y
+        state = replace(flow.state, model_steps=[])
         self._simulate(spec, kept, kept_y, state, flow.listeners)
 
-    def extend_model(self, flow: FlowRun) -> list[ModelStep]:
-        """Fit axis steps to fresh particles, which the flow's model has moved.
+    def fit_to_fresh_particles(
+        self, flow_steps: Sequence[ModelStep]
+    ) -> list[ModelStep]:
+        """Fit axis steps to fresh particles that the flow's model has moved.
 
         Returns the steps of that model, and then the axis steps.
         """
-        fresh, fresh_y = _fresh_particles(self.fit, flow.state.model_steps)
-        state = FlowState(
-            stage_index=flow.state.stage_index,
-            model_steps=list(flow.state.model_steps),
-        )
+        fresh, fresh_y = _fresh_particles(self.fit, flow_steps)
+        state = FlowState(model_steps=list(flow_steps))
         self._simulate(self._spec(), fresh, fresh_y, state, listeners=())
         return state.model_steps
 
     def _spec(self) -> FlowSpec:
-        """The whole flow, on all ranks: a state says that only axis steps are left."""
-        spec = self.fit.plan.replay_spec(self.fit.seed, self.fit.device)
+        """The flow of the plan, on all ranks: only its axis steps will run."""
+        spec = self.fit.plan.flow_spec(self.fit.seed, self.fit.device)
         return across_ranks(spec, self.fit.ranks)
 
     def _simulate(
@@ -92,13 +92,20 @@ class AxisSteps:
         """
         n_particles = particles.x.shape[1]
         batches = self.fit.batches(n_particles, y_p, AXIS_TRANSPORT.batch_size)
-        target = DataTarget.from_cloud(self.data_cloud, batches)
+        run_axis_steps = partial(
+            simulate,
+            spec,
+            target=DataTarget.from_cloud(self.data_cloud, batches),
+            stages=self.fit.plan.axis_stages,
+            listeners=listeners,
+            state=state,
+        )
         if isinstance(y_p, SeparateClassIndices):
             # One process has all particles: several have no maps of every class.
-            with particles.in_class_order() as (by_class, _):
-                simulate(spec, by_class, target, listeners=listeners, state=state)
+            with particles.in_class_order() as (sorted_particles, _):
+                run_axis_steps(sorted_particles)
         else:
-            simulate(spec, particles, target, listeners=listeners, state=state)
+            run_axis_steps(particles)
 
 
 def _fresh_particles(
@@ -123,7 +130,7 @@ def _fresh_particles(
     rows = sobol_normal(shard.first, shard.count, plan.n_columns, starts)
     fresh = as_cloud(rows.to(plan.torch_dtype), own_y, fit.device)
     particle_noise = ParticleNoise(seed.child("particles"), shard.first)
-    spec = plan.replay_spec(fit.seed, fit.device)
+    spec = plan.flow_spec(fit.seed, fit.device)
     replay(spec, flow_steps, fresh, particle_noise)
     return fresh, y
 

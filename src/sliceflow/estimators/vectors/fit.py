@@ -209,16 +209,17 @@ class PlannedVectorFit:
                 particles,
                 fit.target(data),
                 particle_noise,
+                stages=fit.plan.flow_stages,
                 listeners=listeners,
                 ranks=fit.ranks,
                 checkpoints=fit.checkpoints,
             )
             kept = fit.flow_conditions.kept_cloud(particles.x, fit.ranks)
             model_steps = flow.state.model_steps
-            if fit.plan.options.n_axis_steps:
+            if fit.plan.axis_stages:
                 axis_steps = AxisSteps(fit, data.axis_cloud())
                 axis_steps.move_kept_particles(kept, flow)
-                model_steps = axis_steps.extend_model(flow)
+                model_steps = axis_steps.fit_to_fresh_particles(model_steps)
             return _fit_result(fit, data, kept, model_steps, flow.history)
 
     def tune(self) -> tuple[PlannedVectorFit, TrainingVectors]:
@@ -287,12 +288,9 @@ class PlannedVectorFit:
         return Cloud(x, y)
 
     def flow_spec(self) -> FlowSpec:
-        """The flow before the axis steps: maps are shrunk, and fitted on all ranks."""
+        """The flow as it is fitted: maps are shrunk, and solved for on all ranks."""
         plan = self.plan
-        spec = plan.replay_spec(self.seed, self.device)
-        n_axis_steps = plan.options.n_axis_steps
-        if n_axis_steps:  # the last stage, which follows when this flow has ended
-            spec = replace(spec, stages=spec.stages[:-1], n_later_steps=n_axis_steps)
+        spec = plan.flow_spec(self.seed, self.device)
         if plan.options.shrinkage:
             # One for each class: the noise of its maps is proportional to it.
             factors = noise_factors(

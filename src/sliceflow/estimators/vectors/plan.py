@@ -207,7 +207,19 @@ class VectorPlan(BaseVectorPlan):
             )
         return stages
 
-    def replay_spec(self, seed: Seed, device: torch.device) -> FlowSpec:
+    @property
+    def flow_stages(self) -> range:
+        """The indices of the stages before the axis steps."""
+        return range(1 if self.n_steps else 0)
+
+    @property
+    def axis_stages(self) -> range:
+        """The indices of the stages of axis steps, which come last."""
+        n_flow_stages = self.flow_stages.stop
+        n_axis_stages = 1 if self.options.n_axis_steps else 0
+        return range(n_flow_stages, n_flow_stages + n_axis_stages)
+
+    def flow_spec(self, seed: Seed, device: torch.device) -> FlowSpec:
         """The whole flow, with the axis steps, as samples replay it."""
         return FlowSpec(
             self.engine_stages(),
