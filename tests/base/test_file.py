@@ -43,8 +43,8 @@ class Small:
     """Like a saved estimator."""
 
     seed: Seed
-    frame: frames.SavedFrameKind
-    transport: transports.SavedTransport
+    frame: frames.StorableFrameKind
+    transport: transports.StorableTransport
     model: tuple[ModelStep, ...]
     condition: y_encoders.ConditionEncoder | None
     history: SavedHistory

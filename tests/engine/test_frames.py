@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.frames import Axis, MaxSliced, Orthogonal, Random
+from sliceflow.engine.frames import Axis, DenseFrame, MaxSliced, Orthogonal, Random
 from sliceflow.engine.random import Seed
 from sliceflow.engine.rotations import rotation
 from sliceflow.errors import ParameterError
@@ -129,6 +129,17 @@ def test_fitted_directions_are_kept_and_others_drawn_again():
     x = Seed(1).normal(6, 50)
     assert MaxSliced().make_frame(Seed(0), 0, x, data=x).theta_to_store is not None
     assert Orthogonal().make_frame(Seed(0), 0, x).theta_to_store is None
+
+
+def test_stored_directions_that_a_model_would_replay_otherwise_are_refused():
+    """A model replays stored directions without y, and as an orthonormal frame."""
+    theta = torch.eye(2)
+    stored = DenseFrame(theta, None, theta_to_store=theta)
+    assert stored.amplified(10.0) == stored
+    with pytest.raises(ValueError, match="theta_y is a tensor"):
+        DenseFrame(theta, torch.ones(2, 1), theta_to_store=theta)
+    with pytest.raises(ValueError, match="frame_bound=30"):
+        DenseFrame(theta, None, frame_bound=30, theta_to_store=theta)
 
 
 @pytest.mark.parametrize(

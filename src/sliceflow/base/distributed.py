@@ -36,19 +36,19 @@ def across_ranks(spec: FlowSpec, ranks: Communicator) -> FlowSpec:
     stages = []
     for stage in spec.stages:
         transport = _transport_across_ranks(
-            stage.transport, ranks, stage.exact_marginals
+            stage.transport, ranks, stage.corrects_marginals
         )
         stages.append(replace(stage, transport=transport))
     return replace(spec, stages=stages)
 
 
 def _transport_across_ranks(
-    transport: Transport, ranks: Communicator, exact_marginals: bool
+    transport: Transport, ranks: Communicator, corrects_marginals: bool
 ) -> Transport:
     if isinstance(transport, ShrunkTransport):
-        summed = _transport_across_ranks(transport.transport, ranks, exact_marginals)
+        summed = _transport_across_ranks(transport.transport, ranks, corrects_marginals)
         return replace(transport, transport=summed, sum_over_ranks=ranks.sum_)
-    if exact_marginals and not isinstance(transport, HistogramTransport):
+    if corrects_marginals and not isinstance(transport, HistogramTransport):
         transport = HistogramTransport(_MARGINAL_BINS)
     if not isinstance(transport, HistogramTransport):
         fact = f"sorts, which {ranks.size} ranks cannot do together"
@@ -110,21 +110,21 @@ class DistributedHistogramTransport:
     def solve(
         self, z_p: Tensor, z_q: Tensor, batch: Batch = WHOLE_BATCH
     ) -> TransportSolution:
-        """Solve for maps to the columns of all ranks, or to those of every class.
+        """Solve for maps to the points of all ranks, or to those of every class.
 
         A rank may have no data, or none of a class.
         """
         weights = batch.weights
         if weights is not None and len(weights) == 1 and float(weights[0]) == 0:
-            # A rank without data has one column of weight 0: `make_weighted_batches`.
+            # A rank without data has one point of weight 0: `make_weighted_batches`.
             z_q = z_q[:, :0]
             weights = weights[:0]
         parts_p = [z_p]
         parts_q = [z_q]
         if batch.class_slices is not None:
             slices_p, slices_q = batch.class_slices
-            parts_p = [z_p[:, columns] for columns in slices_p.slices]
-            parts_q = [z_q[:, columns] for columns in slices_q.slices]
+            parts_p = [z_p[:, class_slice] for class_slice in slices_p.slices]
+            parts_q = [z_q[:, class_slice] for class_slice in slices_q.slices]
         range_p, range_q = self._over_ranks(_Range.of(parts_p), _Range.of(parts_q))
         identity_classes = []
         if batch.class_slices is not None:

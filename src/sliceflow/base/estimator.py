@@ -31,7 +31,7 @@ from sliceflow.base.protocols import (
     PlannedFit,
     PlanT,
     RowsT,
-    SavedModel,
+    StorableModel,
 )
 from sliceflow.base.ranks import ONE_PROCESS, Communicator
 from sliceflow.base.removal import remove_rows
@@ -105,7 +105,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
       the work and returns a `FitResult`.
     - `_set_fitted(record, particles)` may be extended to set further attributes.
     - A file holds the fitted model itself. If it shall hold something else,
-      `_saved_model(model)` gives that, and `_restore_model(saved, rows)` makes the
+      `_storable_model(model)` gives that, and `_restore_model(saved, rows)` makes the
       fitted model of it.
 
     ``save_rows=True``, where there is this parameter, writes the rows to the file.
@@ -113,7 +113,7 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
     file has them; a copy, also a deep one, always has them.
     """
 
-    _saved_types: tuple[type[SavedModel] | UnionType, type[RowsT]]
+    _saved_types: tuple[type[StorableModel] | UnionType, type[RowsT]]
     _history_type: type[SavableHistory] = SavedHistory
     _options_type: type[Options] | None = None  # of the parameter `options`
     # Parameters that every subclass has; its constructor sets them.
@@ -491,11 +491,11 @@ class Estimator(BaseEstimator, ABC, Generic[RowsT, FittedModelT, EventT, PlanT])
         self.history_ = record.history
         self.n_iter_ = max(map(len, record.history.values()), default=0)
 
-    def _saved_model(self, model: FittedModelT) -> SavedModel:
+    def _storable_model(self, model: FittedModelT) -> StorableModel:
         """What a file holds of a fitted model: the model itself, if it can."""
         return model
 
-    def _restore_model(self, saved: SavedModel, rows: RowsT | None) -> FittedModelT:
+    def _restore_model(self, saved: StorableModel, rows: RowsT | None) -> FittedModelT:
         """The fitted model of a file, made of its saved model and of its rows.
 
         A subclass overrides this if the saved model is not the complete fitted one: see

@@ -103,7 +103,7 @@ class FlowRows(Rows, Protocol):
         """X and y as the user would pass them."""
 
 
-class SavedModel(Protocol):
+class StorableModel(Protocol):
     """What a file holds of a fitted model: a dataclass.
 
     Most fitted models are this themselves.
@@ -115,7 +115,7 @@ class SavedModel(Protocol):
         """Memory to draw n samples."""
 
 
-class FittedModel(SavedModel, Protocol):
+class FittedModel(StorableModel, Protocol):
     """A fitted model, which draws samples.
 
     If `needs_rows`, a file stores the rows once, outside the saved model, and

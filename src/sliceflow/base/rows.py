@@ -65,7 +65,7 @@ class Conditions:
         return cls._of_kind(infer_encoder(y, n, name), y)
 
     @classmethod
-    def like_fitted(
+    def for_model(
         cls, encoder: ConditionEncoder | None, y: Any, n: int | None, noun: str
     ) -> Conditions:
         """The conditions of other rows, from the user's y for a fitted model.
@@ -99,7 +99,7 @@ class Conditions:
         For n = 1, the default of `sample`, there is one sample for each condition in y.
         For any other n, y has one condition for all samples, or n of them.
         """
-        return cls.like_fitted(encoder, y, n if n > 1 else None, "samples")
+        return cls.for_model(encoder, y, n if n > 1 else None, "samples")
 
     @classmethod
     def _of_kind(cls, encoder: ConditionEncoder, y: Any) -> Conditions:

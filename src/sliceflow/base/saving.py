@@ -47,7 +47,7 @@ from sliceflow.base.protocols import (
     ParticleResult,
     PlanT,
     RowsT,
-    SavedModel,
+    StorableModel,
 )
 from sliceflow.devices import resolve_device
 from sliceflow.engine.events import EventT
@@ -116,7 +116,7 @@ class _SavedEstimator(Generic[RowsT]):
 
     parameters: object  # those of the constructor, in a dataclass
     seed: Seed
-    model: SavedModel
+    model: StorableModel
     history: SavableHistory
     rows: RowsT | None
     particles: FlowRows | None  # of a flow, if they were saved
@@ -194,7 +194,7 @@ def save(
     saved = file_types.estimator(
         parameters=file_types.parameters(**parameters),
         seed=record.seed,
-        model=estimator._saved_model(record.model),
+        model=estimator._storable_model(record.model),
         history=history_type(**history),
         rows=estimator._rows_for_file(),
         particles=particles,
@@ -234,7 +234,7 @@ def load_estimator(
     return estimator
 
 
-def _on_device(saved_model: SavedModel, device: torch.device | str) -> SavedModel:
+def _on_device(saved_model: StorableModel, device: torch.device | str) -> StorableModel:
     """A saved model that draws on this device; tables, which have none, stay."""
     if all(field.name != "device" for field in fields(saved_model)):
         return saved_model

@@ -294,14 +294,14 @@ def _batches_of_separate_classes(
     device = y_q.values.device
     shuffled = Permutation(seed.child("order").permutation(len(y_q)).to(device))
     # Class by class, at random within each.
-    by_class = Permutation.sorting_classes(y_q.take(shuffled.forward))
+    class_order = Permutation.sorting_classes(y_q.take(shuffled.forward))
     slices_p = ClassSlices.from_class_indices(y_p, y_p.n_classes)
-    slices_q = by_class.class_slices
+    slices_q = class_order.class_slices
     assert slices_q is not None, "the order sorts separate classes"
     return Batches(
         stratified_parts(slices_p, batch_size, device),
         stratified_parts(slices_q, batch_size, device),
-        shuffled.then(by_class),
+        shuffled.then(class_order),
     )
 
 
@@ -317,10 +317,10 @@ def stratified_parts(
     parts = []
     for b in range(n_parts):
         indices_of_classes = []
-        for points in class_slices.slices:
-            size = points.stop - points.start
-            first = points.start + size * b // n_parts
-            end = points.start + size * (b + 1) // n_parts
+        for class_slice in class_slices.slices:
+            size = class_slice.stop - class_slice.start
+            first = class_slice.start + size * b // n_parts
+            end = class_slice.start + size * (b + 1) // n_parts
             indices_of_classes.append(torch.arange(first, end, device=device))
         sizes = [len(indices) for indices in indices_of_classes]
         slices_of_part = ClassSlices(tuple(accumulate(sizes, initial=0)))

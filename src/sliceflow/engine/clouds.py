@@ -21,7 +21,7 @@ show this: it is in the clouds.
 
 Who sorts points by class, or brings them into another order:
 
-particles of a fit    `base.flow_conditions`, from the start: that is the flow's order
+particles of a fit    `base.particle_allocation`, from the start: the flow's order
 data                  `DataTarget`, when it loads them: the `data_order` of `Batches`
 other particles       `replay` and axis steps, which take any order: they sort a copy by
                       `Cloud.in_class_order`, and move the points as far as the copy
@@ -162,9 +162,9 @@ class Cloud:
         """
         assert isinstance(self.y, SeparateClassIndices), "classes have separate maps"
         order = Permutation.sorting_classes(self.y)
-        by_class = self.reordered(order)
-        yield by_class, order
-        self.x.copy_(order.restore_x(by_class.x))
+        sorted_cloud = self.reordered(order)
+        yield sorted_cloud, order
+        self.x.copy_(order.restore_x(sorted_cloud.x))
 
 
 def sliced_distance(

@@ -11,7 +11,7 @@ y, user_y    as users write it: labels (n,) or columns (n, l)
 encoded_y    the same as an `EncodedY`
 flow_y       what a flow sees of it: a `FlowY`, or None if the flow ignores y
 
-These are kinds of flow_y; `base.flow_conditions` has them for a fit:
+These are kinds of flow_y; `base.particle_allocation` has them for a fit:
 
 row_y        of all rows, in their order
 data_y       of all data: `row_y`, once for each draw of a row

@@ -171,7 +171,10 @@ class _RecordedStep(NamedTuple):
 
 @dataclass
 class History:
-    """A listener that records the events of a run.
+    """A listener that records the events of a fit.
+
+    Pass a new one to every fit: the events of a second fit are added to those of the
+    first.
 
     Attributes
     ----------

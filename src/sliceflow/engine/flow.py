@@ -162,10 +162,10 @@ def replay(
     if spec.map_sharing != "separate":
         return _replay_in_order(spec, steps, particles, particle_noise, snapshots_after)
     y = flow_y(particles.y, spec.map_sharing, spec.condition_dim)
-    with Cloud(particles.x, y).in_class_order() as (by_class, order):
-        noise_by_class = replace(particle_noise, order=order)
+    with Cloud(particles.x, y).in_class_order() as (sorted_particles, order):
+        sorted_noise = replace(particle_noise, order=order)
         snapshots = _replay_in_order(
-            spec, steps, by_class, noise_by_class, snapshots_after
+            spec, steps, sorted_particles, sorted_noise, snapshots_after
         )
     return [order.restore_x(x) for x in snapshots]
 
@@ -354,7 +354,7 @@ class Step:
             self.particles.x.add_(frame.lift(dz), alpha=step_size)
         else:
             self._move_in_chunks(frame, maps, step_size)
-        if self.spec.entropy > 0 and not self.stage.exact_marginals:
+        if self.spec.entropy > 0 and not self.stage.corrects_marginals:
             assert particle_noise is not None, "noise takes random numbers"
             self._add_noise(particle_noise, step_size)
 
@@ -391,7 +391,7 @@ class Step:
                 stage.max_knots,
                 max_displacement=stage.max_displacement,
                 shared=self.spec.shared_condition_dim > 0,
-                resolve_tails=stage.exact_marginals,
+                resolve_tails=stage.corrects_marginals,
             )
         return ModelStep(
             self.stage_index, self.step_index, model_maps, frame.theta_to_store

@@ -24,7 +24,7 @@ from sliceflow.engine.clouds import ALL_POINTS, Cloud, PointSelection
 from sliceflow.engine.encoded_y import add_condition_shift
 from sliceflow.engine.random import Seed
 from sliceflow.engine.rotations import (
-    MAX_FRESH_DIMENSION,
+    MAX_UNPOOLED_DIMENSION,
     POOL_SIZE,
     rotation,
     rotations_per_draw,
@@ -65,7 +65,8 @@ class DenseFrame:
     frame_bound : float, default 1
         c, where ΘᵀΘ = c·I, exactly or on average.
     theta_to_store : tensor (h, d) or None, default None
-        Directions that a model must store, because they cannot be drawn again.
+        Directions that a model must store, because they cannot be drawn again. They
+        must be orthonormal, and see no condition.
 
     Examples
     --------
@@ -80,6 +81,16 @@ class DenseFrame:
     theta_y: Tensor | None
     frame_bound: float = 1.0
     theta_to_store: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        is_replayed = self.theta_y is None and self.frame_bound == 1
+        if self.theta_to_store is not None and not is_replayed:
+            raise ValueError(
+                "a frame that a model stores has theta_y=None and frame_bound=1, but "
+                f"this one has frame_bound={self.frame_bound:g}, and theta_y is "
+                f"{'None' if self.theta_y is None else 'a tensor'}; draw it from its "
+                "seed instead, without theta_to_store"
+            )
 
     def count_directions(self, d: int) -> int:
         """h, the number of directions; d of them for the coordinate axes."""
@@ -184,7 +195,7 @@ def frame_bytes(kind: FrameKind, d: int, condition_dim: int, itemsize: int) -> i
         return 0
     if isinstance(kind, Orthogonal):
         shift_bytes = 40 * d * condition_dim
-        if d <= MAX_FRESH_DIMENSION:
+        if d <= MAX_UNPOOLED_DIMENSION:
             return shift_bytes
         pool = POOL_SIZE * 8
         making_the_pool = 4 * 8  # normal numbers, Q, R, and Q with signs, of a rotation
@@ -425,7 +436,7 @@ class Axis:
 BuiltinFrameKind = Random | Orthogonal | Axis | MaxSliced
 # The type of fields in saved dataclasses. A user's own kind of frame runs as well, but
 # cannot be written to a file.
-SavedFrameKind = Annotated[FrameKind, BuiltinFrameKind]
+StorableFrameKind = Annotated[FrameKind, BuiltinFrameKind]
 
 
 def _require_positive_int(name: str, value: int) -> None:

@@ -14,7 +14,7 @@ from sliceflow.engine.random import Seed
 
 # Up to this dimension each step draws its own rotation. For larger ones a QR
 # decomposition costs as much as the step, and a rotation is a product of pooled ones.
-MAX_FRESH_DIMENSION = 16
+MAX_UNPOOLED_DIMENSION = 16
 # Rotations in a pool. Pairs of them with random signs make 64·2^d rotations; a larger
 # pool takes more memory and QR decompositions, and makes rotations more independent.
 POOL_SIZE = 8
@@ -62,7 +62,7 @@ def _rotation_block(
     """The rotations of some steps of a stage: (number of steps, side, side)."""
     first = steps.start
     n_steps = len(steps)
-    if d <= MAX_FRESH_DIMENSION:
+    if d <= MAX_UNPOOLED_DIMENSION:
         normal = seed.child("x").normal(n_steps * d, d, first_row=first * d)
         rotations = uniform_rotations(normal.view(n_steps, d, d))
         return zero_padded(rotations.to(device, dtype), side)

@@ -55,7 +55,7 @@ class Stage:
     max_displacement: float | None = None
     # Whether the steps give every coordinate exactly the distribution of the data. Then
     # no noise is added, maps are not shrunk, and compressed maps keep their tails.
-    exact_marginals: bool = False
+    corrects_marginals: bool = False
     subspace: Subspace = WHOLE_SPACE
     # The path from the seed of the flow to the seed of this stage's frames. An empty
     # path stands for ("frame", index of the stage).

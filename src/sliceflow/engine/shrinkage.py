@@ -58,9 +58,9 @@ class ShrunkTransport:
     """
 
     transport: Transport
-    strength: float  # κ
+    kappa: float
     # 1/m + 1/n: (C,) if each class has its own maps, otherwise (1,).
-    factors: tuple[float, ...]
+    noise_factors: tuple[float, ...]
     n_shared_classes: int = 0  # C if C classes share the maps; 0 if none do
     sum_over_ranks: Callable[[Tensor], Tensor] = _sum_in_one_process
 
@@ -77,8 +77,8 @@ class ShrunkTransport:
         variance = None
         if self.n_shared_classes:
             variance = self._variance_within_classes(z_q, batch)
-        thresholds = tuple(self.strength * factor for factor in self.factors)
-        threshold = _on_device(thresholds, solution.cost.device)
+        thresholds = tuple(self.kappa * factor for factor in self.noise_factors)
+        threshold = _as_tensor(thresholds, solution.cost.device)
         if isinstance(solution.maps, GridMaps) and solution.maps.counts is not None:
             solution, factor = _shrink_grid(
                 solution, solution.maps, solution.maps.counts, threshold, variance
@@ -109,8 +109,8 @@ class ShrunkTransport:
 
 def shrunk_flow(
     spec: FlowSpec,
-    strength: float,
-    factors: tuple[float, ...],
+    kappa: float,
+    noise_factors: tuple[float, ...],
     unshrunk_stages: Collection[int] = (),
 ) -> FlowSpec:
     """The flow with shrunk maps.
@@ -120,11 +120,11 @@ def shrunk_flow(
     """
     stages: list[Stage] = []
     for i, stage in enumerate(spec.stages):
-        if stage.exact_marginals or i in unshrunk_stages:
+        if stage.corrects_marginals or i in unshrunk_stages:
             stages.append(stage)
         else:
             n_shared = spec.shared_condition_dim
-            shrunk = ShrunkTransport(stage.transport, strength, factors, n_shared)
+            shrunk = ShrunkTransport(stage.transport, kappa, noise_factors, n_shared)
             stages.append(replace(stage, transport=shrunk))
     return replace(spec, stages=stages)
 
@@ -283,11 +283,11 @@ def _scale(dz: Tensor, factor: Tensor, slices_p: ClassSlices | None) -> Tensor:
         return dz * factor[:, None]
     scaled = torch.empty_like(dz)
     factors = factor.view(len(slices_p), -1, 1)  # (C, h, 1)
-    for points, class_factor in zip(slices_p.slices, factors, strict=True):
-        scaled[:, points] = dz[:, points] * class_factor
+    for class_slice, class_factor in zip(slices_p.slices, factors, strict=True):
+        scaled[:, class_slice] = dz[:, class_slice] * class_factor
     return scaled
 
 
 @lru_cache(64)
-def _on_device(values: tuple[float, ...], device: torch.device) -> Tensor:
+def _as_tensor(values: tuple[float, ...], device: torch.device) -> Tensor:
     return torch.tensor(values, dtype=torch.float64, device=device)

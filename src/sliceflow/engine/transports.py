@@ -34,8 +34,8 @@ __all__ = [
     "HistogramTransport",
     "Histograms",
     "PaperTransport",
-    "SavedTransport",
     "SortedTransport",
+    "StorableTransport",
     "Transport",
     "TransportName",
     "TransportSolution",
@@ -116,6 +116,8 @@ class Transport(Protocol):
     ) -> TransportSolution:
         """Solve for the maps of one step.
 
+        It must not write to `z_p` or `z_q`, which may be the points themselves.
+
         Parameters
         ----------
         z_p : tensor (h, M)
@@ -187,9 +189,9 @@ class SortedTransport:
         costs = []
         n_data = []
         dz = torch.zeros_like(z_p)
-        for points_p, points_q in zip(slices_p.slices, slices_q.slices, strict=True):
-            class_p = z_p[:, points_p]
-            class_q = z_q[:, points_q]
+        for slice_p, slice_q in zip(slices_p.slices, slices_q.slices, strict=True):
+            class_p = z_p[:, slice_p]
+            class_q = z_q[:, slice_q]
             if class_p.shape[1] == 0 or class_q.shape[1] == 0:
                 maps.append(None)
                 costs.append(z_p.new_zeros(h))
@@ -199,7 +201,7 @@ class SortedTransport:
             maps.append(knot_maps)
             costs.append(cost)
             n_data.append(class_q.shape[1])
-            dz[:, points_p] = class_dz
+            dz[:, slice_p] = class_dz
         return TransportSolution(
             concatenate_classes(maps, h, z_p),
             torch.cat(costs),
@@ -528,11 +530,11 @@ class AlignedHistogramTransport(HistogramTransport):
         if class_slices is None:
             class_slices = ClassSlices((0, z.shape[1]))
         parts = []
-        for points in class_slices.slices:
-            is_empty = points.start == points.stop
+        for class_slice in class_slices.slices:
+            is_empty = class_slice.start == class_slice.stop
             # An empty class has no range: it takes that of the first point, and all of
             # its counts are 0.
-            values = z[:, :1] if is_empty else z[:, points]
+            values = z[:, :1] if is_empty else z[:, class_slice]
             lo, hi = self.bin_range(*backend.value_range(values))
             counts = backend.bin_counts(values, lo, hi, self.n_bins, weights)
             if is_empty:
@@ -637,4 +639,4 @@ def resolve_transport(
 BuiltinTransport = SortedTransport | PaperTransport | HistogramTransport | AutoTransport
 # The type of fields in saved dataclasses. A user's own transport runs as well, but
 # cannot be written to a file.
-SavedTransport = Annotated[Transport, BuiltinTransport]
+StorableTransport = Annotated[Transport, BuiltinTransport]

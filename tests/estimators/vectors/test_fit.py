@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 from models import LABELS, X, vectors
 from problems import clouds, gaussian
 from sliceflow import SlicedWassersteinFlow, VectorOptions, frames, metrics, transports
-from sliceflow.base.flow_conditions import FlowConditions
+from sliceflow.base.particle_allocation import ParticleAllocation
 from sliceflow.base.ranks import Communicator, Shard
 from sliceflow.engine.random import Seed
 
@@ -193,8 +193,8 @@ def test_a_rare_class_is_sampled_as_itself(n_rare, changes):
 def test_particle_conditions_have_the_datas_proportions(labels, m, sharing, seed):
     labels = np.array([0, 1, 2, 3, *labels])
     rows = vectors()._adapter().read(np.zeros((len(labels), 1)), labels)
-    particles = FlowConditions.in_proportion(
-        rows.conditions, m, sharing, Seed(seed), Seed(seed)
+    particles = ParticleAllocation.in_proportion(
+        rows.conditions, m, sharing, Seed(seed)
     )
     counts = np.bincount(particles.kept_user_y, minlength=4)
     assert counts.sum() == m
@@ -214,8 +214,8 @@ def test_a_flow_that_ignores_y_does_not_see_it():
     """Users still get the conditions of their particles."""
     labels = np.arange(12) % 3
     rows = vectors()._adapter().read(np.zeros((12, 1)), labels)
-    ignored = FlowConditions.in_proportion(
-        rows.conditions, 24, "unconditional", Seed(0), Seed(0)
+    ignored = ParticleAllocation.in_proportion(
+        rows.conditions, 24, "unconditional", Seed(0)
     )
     assert np.bincount(ignored.kept_user_y).tolist() == [8, 8, 8]
     assert ignored.moved_y is None
@@ -224,9 +224,9 @@ def test_a_flow_that_ignores_y_does_not_see_it():
         vectors(amplifier=0).prepare(np.arange(24.0).reshape(12, 2), labels).planned_fit
     )
     _, data = planned_fit.tune()
-    assert planned_fit.flow_conditions.row_y is None
+    assert planned_fit.allocation.row_y is None
     assert data.y is None
-    assert planned_fit.flow_conditions.moved_y is None
+    assert planned_fit.allocation.moved_y is None
 
 
 # Classes of their own
@@ -372,8 +372,10 @@ def test_ranks_use_all_points_whatever_the_limit_of_a_step():
     assert limited.plan.nbytes == whole.plan.nbytes
     assert limited.plan.seconds == whole.plan.seconds
     fit, _ = limited.tune()
-    (stage,) = fit.flow_spec().stages
-    assert stage.transport.factors == (1 / limited.plan.n_moved_particles + 1 / 500,)
+    stage = fit.flow_spec().stages[0]
+    assert stage.transport.noise_factors == (
+        1 / limited.plan.n_moved_particles + 1 / 500,
+    )
 
 
 @pytest.mark.parametrize("n_directions", [2, 5, 8])

@@ -12,7 +12,11 @@ from sklearn.datasets import make_moons
 from sliceflow import SlicedWassersteinFlow, VectorOptions, metrics
 from sliceflow.base.ranks import ONE_PROCESS, Shard
 from sliceflow.engine.random import Seed
-from sliceflow.estimators.vectors.smoother import Smoother, are_atoms, spread_evenly
+from sliceflow.estimators.vectors.smoother import (
+    are_atoms,
+    fit_smoother,
+    spread_evenly,
+)
 
 RNG = np.random.default_rng(0)
 
@@ -24,7 +28,7 @@ def moons(n, noise=0.1, seed=0):
 def smooth_rows(x, y=None, h=0.8, times=50, spread_columns=()):
     """The draws of rows for the flow, and for its axis steps."""
     is_spread = torch.isin(torch.arange(x.shape[1]), torch.tensor(spread_columns))
-    smoother = Smoother.from_data(h, x, y, 20, ONE_PROCESS)
+    smoother = fit_smoother(h, x, y, 20, ONE_PROCESS)
     for_flow = smoother.draw_for_flow(times, Seed(0))
     return for_flow, smoother.draw_for_axes(times, Seed(0), is_spread)
 
@@ -160,7 +164,7 @@ def test_a_plan_leaves_the_bandwidth_to_the_fit():
 def test_rows_that_do_not_differ_are_drawn_as_they_are(n_steps):
     """A rank cannot see before the fit that the rows of all ranks are the same."""
     x = torch.full((50, 2), 3.0, dtype=torch.float64)
-    smoother = Smoother.from_data(None, x, None, 20, ONE_PROCESS)
+    smoother = fit_smoother(None, x, None, 20, ONE_PROCESS)
     assert smoother.bandwidth == 0
     no_column = torch.zeros(2, dtype=torch.bool)
     for draws in (

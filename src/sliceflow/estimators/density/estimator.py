@@ -365,7 +365,7 @@ class SlicedDensity(Estimator[VectorRows, FittedDensity, DensityEvent, DensityPl
         y : one condition, several, or None, default None
             One condition is for all samples. With several, n must be 1 (one sample of
             each) or their number. None takes classes in the data's proportions.
-            An empty y gives no samples.
+            With n=1, an empty y gives no samples.
         random_state : int, RandomState, Generator or None, default None
             With None, every call gives new samples.
         return_y : bool, default False

@@ -101,7 +101,7 @@ class BaseFittedDensity(ABC, Generic[Y]):
     def _encode_y(self, y: Any, n: int | None, noun: str) -> tuple[Y, NDArray[Any]]:
         """The user's y of n rows, encoded, and as the user writes it for each row.
 
-        The parameters are those of `Conditions.like_fitted`.
+        The parameters are those of `Conditions.for_model`.
         """
 
     @abstractmethod
@@ -180,7 +180,7 @@ class FittedClassDensities(BaseFittedDensity[ClassIndices]):
     def _encode_y(
         self, y: Any, n: int | None, noun: str
     ) -> tuple[ClassIndices, NDArray[Any]]:
-        conditions = Conditions.like_fitted(self.y_encoder, y, n, noun)
+        conditions = Conditions.for_model(self.y_encoder, y, n, noun)
         encoded_y = conditions.encoded_y
         assert isinstance(encoded_y, ClassIndices), "as its encoder makes it"
         return encoded_y, conditions.y
@@ -285,7 +285,7 @@ class FittedConditionalDensity(BaseFittedDensity[ContinuousY]):
     def _encode_y(
         self, y: Any, n: int | None, noun: str
     ) -> tuple[ContinuousY, NDArray[Any]]:
-        conditions = Conditions.like_fitted(self.y_encoder, y, n, noun)
+        conditions = Conditions.for_model(self.y_encoder, y, n, noun)
         encoded_y = conditions.encoded_y
         assert isinstance(encoded_y, ContinuousY), "as its encoder makes it"
         return encoded_y, conditions.y

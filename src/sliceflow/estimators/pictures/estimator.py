@@ -162,7 +162,7 @@ class ImageFlow(FlowEstimator[PictureRows, FittedPictures, PicturePlan, PictureA
         known: (
             KnownPart | Annotated[np.ndarray, ArraySpec("h w", "bool")] | None
         ) = None,
-        transport: transports.TransportName | transports.SavedTransport = "auto",
+        transport: transports.TransportName | transports.StorableTransport = "auto",
         patch_basis: Literal["auto"] | PatchBasis = "auto",
         n_clusters: Literal["auto"] | int = "auto",
         save_rows: bool = False,
@@ -431,7 +431,7 @@ def _picture_classes(
 
     y has one label for each picture, or one label for all.
     """
-    given = Conditions.like_fitted(model.y_encoder, y, n_pictures, "pictures")
+    given = Conditions.for_model(model.y_encoder, y, n_pictures, "pictures")
     assert model.encoded_y is not None, "a model with an encoder of y has y"
     # Mirror images, whose classes come last, are no training pictures of completions.
     training = model.encoded_y.take(slice(n_training))

@@ -20,8 +20,8 @@ from torch import Tensor
 from sliceflow.arrays import Mask
 from sliceflow.base.checkpoints import Checkpoints, FlowRun
 from sliceflow.base.distributed import across_ranks
-from sliceflow.base.flow_conditions import FlowConditions
 from sliceflow.base.flow_estimator import run_flow, until_finished
+from sliceflow.base.particle_allocation import ParticleAllocation
 from sliceflow.base.protocols import FitResult, ParticleResult
 from sliceflow.base.ranks import ONE_PROCESS, Communicator, Shard
 from sliceflow.base.rows import Conditions
@@ -121,18 +121,18 @@ class PictureAdapter:
         )
 
         stores_maps = parameters.options.n_knots != 0
-        flow_conditions = _flow_conditions(data, m, amplifier, seed, stores_maps)
+        allocation = _allocate_particles(data, m, amplifier, seed, stores_maps)
         known = None
         if parameters.known is not None:
             known = as_known(parameters.known, data.layout).copy()
         return PlannedPictureFit(
-            plan=_plan_flow(data, parameters, flow_conditions, amplifier, self.ranks),
+            plan=_plan_flow(data, parameters, allocation, amplifier, self.ranks),
             rows=rows,
             parameters=parameters,
             seed=seed,
             ranks=self.ranks,
             data=data,
-            flow_conditions=flow_conditions,
+            allocation=allocation,
             known=known,
         )
 
@@ -147,7 +147,7 @@ class PlannedPictureFit:
     seed: Seed
     ranks: Communicator
     data: PictureData  # the rows on the device, with mirror images and clusters
-    flow_conditions: FlowConditions
+    allocation: ParticleAllocation
     known: Mask | None  # (h, w), True where a pixel is known
     checkpoints: Checkpoints | None = None
 
@@ -160,23 +160,23 @@ class PlannedPictureFit:
 
         The flow goes on where a checkpoint ended, if there is one.
         """
-        fit = self.tune()
+        tuned = self.tune()
         mosaic_sources = None
-        if fit.plan.mosaic_size:
-            mosaic_sources = stored_pictures(fit.data, fit.ranks)
-        particle_noise = fit.particle_noise()
-        particles = fit.initial_particles(mosaic_sources, particle_noise)
-        with until_finished(fit.checkpoints):
+        if tuned.plan.mosaic_size:
+            mosaic_sources = stored_pictures(tuned.data, tuned.ranks)
+        particle_noise = tuned.particle_noise()
+        particles = tuned.initial_particles(mosaic_sources, particle_noise)
+        with until_finished(tuned.checkpoints):
             flow = run_flow(
-                fit.flow_spec(),
+                tuned.flow_spec(),
                 particles,
-                TrainingPictures(fit).target(),
+                TrainingPictures(tuned).target(),
                 particle_noise,
                 listeners=listeners,
-                ranks=fit.ranks,
-                checkpoints=fit.checkpoints,
+                ranks=tuned.ranks,
+                checkpoints=tuned.checkpoints,
             )
-            return _fit_result(fit, mosaic_sources, flow)
+            return _fit_result(tuned, mosaic_sources, flow)
 
     def tune(self) -> PlannedPictureFit:
         """This fit, with the choice by trials of where particles start.
@@ -190,7 +190,7 @@ class PlannedPictureFit:
         plan = _plan_flow(
             self.data,
             replace(self.parameters, options=options),
-            self.flow_conditions,
+            self.allocation,
             self.plan.amplifier,
             self.ranks,
         )
@@ -211,7 +211,7 @@ class PlannedPictureFit:
         """
         data = self.data
         shard = self.ranks.own_shard(self.plan.n_moved_particles)
-        y = self.flow_conditions.own_y(self.ranks, data.device)
+        y = self.allocation.own_y(self.ranks, data.device)
         assert y is None or isinstance(y, ClassIndices), "pictures have labels"
         mosaics = build_mosaics(self.plan, mosaic_sources, data.label_y, data.device)
         x = initial_points(
@@ -231,8 +231,8 @@ class PlannedPictureFit:
         factors = noise_factors(
             plan.n_moved_particles,
             plan.n_pictures,
-            y_p=self.flow_conditions.moved_y,
-            y_q=self.flow_conditions.row_y,
+            y_p=self.allocation.moved_y,
+            y_q=self.allocation.row_y,
             batch_size=plan.batch_size,
             distinct_share=distinct_share,
         )
@@ -280,52 +280,52 @@ class PlannedPictureFit:
 
 
 def _fit_result(
-    fit: PlannedPictureFit, mosaic_sources: Tensor | None, flow: FlowRun
+    tuned: PlannedPictureFit, mosaic_sources: Tensor | None, flow: FlowRun
 ) -> FitResult[FittedPictures]:
     """Assemble the model, and this rank's part of the kept particles."""
-    flow_conditions = fit.flow_conditions
+    allocation = tuned.allocation
     steps = flow.state.model_steps
     model = FittedPictures(
-        plan=fit.plan,
-        seed=fit.seed,
+        plan=tuned.plan,
+        seed=tuned.seed,
         steps=tuple(step.without_identity_maps() for step in steps),
-        conditions=fit.data.conditions,
-        known=fit.known,
+        conditions=tuned.data.conditions,
+        known=tuned.known,
         mosaic_sources=mosaic_sources,
-        device=fit.data.device,
+        device=tuned.data.device,
     )
-    x = flow_conditions.kept_cloud(flow.particles.x, fit.ranks).x
-    y = flow_conditions.kept_user_y
+    x = allocation.kept_cloud(flow.particles.x, tuned.ranks).x
+    y = allocation.kept_user_y
     if y is not None:
-        y = y[fit.ranks.own_shard(flow_conditions.n_particles).slice]
+        y = y[tuned.ranks.own_shard(allocation.n_particles).slice]
     return FitResult(
         model,
         flow.history.as_columns(),
-        _copy_warning(fit, x),
-        ParticleResult(fit.data.layout.decode(x), y),
+        _copy_warning(tuned, x),
+        ParticleResult(tuned.data.layout.decode(x), y),
     )
 
 
-def _copy_warning(fit: PlannedPictureFit, x: Tensor) -> CopyWarning | None:
+def _copy_warning(tuned: PlannedPictureFit, x: Tensor) -> CopyWarning | None:
     """A warning if the particles x (d, n) copy pictures, else None.
 
     Two kinds of fits are not checked. On several ranks, none has all pictures. And
     particles with known pixels copy these.
     """
-    if fit.ranks.size > 1 or fit.known is not None:
+    if tuned.ranks.size > 1 or tuned.known is not None:
         return None
-    pixel_points = fit.data.pixel_points
-    layout = replace(fit.data.layout, tensor=False)
+    pixel_points = tuned.data.pixel_points
+    layout = replace(tuned.data.layout, tensor=False)
     particles = np.asarray(layout.decode(x)).reshape(x.shape[1], -1)
     n = pixel_points.shape[1]
     pixels = pixel_points.view(*layout.shape, n)
     rows = pixels.permute(3, 1, 2, 0).reshape(n, -1)
-    evidence = evidence_of_copying([(rows, particles)], fit.plan.device)
+    evidence = evidence_of_copying([(rows, particles)], tuned.plan.device)
     if not evidence:
         return None
     return CopyWarning(
         f"the particles copy rows of X ({evidence}); more shrinkage than "
-        f"{fit.plan.shrinkage:.2g} (ImageOptions), or a lower quality, help"
+        f"{tuned.plan.shrinkage:.2g} (ImageOptions), or a lower quality, help"
     )
 
 
@@ -368,22 +368,20 @@ def _choose_n_clusters(data: PictureData, parameters: PictureParameters, m: int)
     )
 
 
-def _flow_conditions(
+def _allocate_particles(
     data: PictureData, m: int, amplifier: float, seed: Seed, stores_maps: bool
-) -> FlowConditions:
+) -> ParticleAllocation:
     """Allocate m particles, with classes or clusters in the data's proportions.
 
     `stores_maps` is whether the fit keeps its maps, to draw samples later.
     """
     if data.conditions is None:
-        return FlowConditions.without_y(m, stores_maps)
-    conditions_seed = seed.child("conditions")
-    return FlowConditions.in_proportion(
+        return ParticleAllocation.without_y(m, stores_maps)
+    return ParticleAllocation.in_proportion(
         data.conditions,
         m,
         resolve_map_sharing(amplifier, data.n_classes),
-        conditions_seed,
-        conditions_seed.child("mixed"),
+        seed.child("conditions"),
         stores_maps,
     )
 
@@ -391,14 +389,12 @@ def _flow_conditions(
 def _plan_flow(
     data: PictureData,
     parameters: PictureParameters,
-    flow_conditions: FlowConditions,
+    allocation: ParticleAllocation,
     amplifier: float,
     ranks: Communicator,
 ) -> PicturePlan:
     """Plan a flow onto these pictures; an error if the device cannot hold it."""
-    plan = plan_pictures(
-        data, parameters, flow_conditions, amplifier, data.device, ranks
-    )
+    plan = plan_pictures(data, parameters, allocation, amplifier, data.device, ranks)
     plan = replace(plan, batch_size=choose_batch_size(plan, data.device))
     _require_memory(plan, data, ranks)
     return plan

@@ -39,7 +39,7 @@ from sliceflow.estimators.pictures.mosaics import (
     stored_layout,
 )
 from sliceflow.estimators.pictures.plan import PicturePlan
-from sliceflow.estimators.pictures.rows import check_labels
+from sliceflow.estimators.pictures.rows import check_saved_labels
 from sliceflow.saved_types import ArraySpec
 
 # On a CPU, a pass over the steps of a model draws this many samples.
@@ -76,7 +76,7 @@ class FittedPictures(ConditionsMixin):
 
     def _check_conditions(self) -> None:
         plan = self.plan
-        check_labels(self.conditions)
+        check_saved_labels(self.conditions)
         if self.n_classes != plan.n_classes:
             raise ValueError(
                 f"the pictures have {self.n_classes} classes, the plan {plan.n_classes}"

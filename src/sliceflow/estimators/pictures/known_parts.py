@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sliceflow.arrays import Mask
 from sliceflow.errors import DataError, ParameterError
-from sliceflow.estimators.pictures.layout import Layout, as_array
+from sliceflow.estimators.pictures.layout import Layout, as_picture_array
 from sliceflow.validation import from_tensor, require, unmasked
 
 KnownPart = Literal["top", "bottom", "left", "right", "border", "center"]
@@ -85,7 +85,7 @@ def with_hidden_as_zero(X: Any, known: Mask) -> NDArray[Any]:
         known_is_masked = np.ma.getmaskarray(X)[:, known].any()
         if not known_is_masked:
             X = X.filled(0)
-    pictures: NDArray[Any] = np.array(as_array(X))
+    pictures: NDArray[Any] = np.array(as_picture_array(X))
     if fits:
         pictures[:, ~known] = 0
     return pictures

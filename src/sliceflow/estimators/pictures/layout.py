@@ -82,7 +82,7 @@ class Layout:
     @classmethod
     def infer(cls, X: Any, n_pixel_values: int) -> Layout:
         """The layout of the user's pictures; a `DataError` if they are no pictures."""
-        array = as_array(X)
+        array = as_picture_array(X)
         _check_shape(array)
         if array.dtype.kind not in "fiub":
             raise DataError(
@@ -127,7 +127,7 @@ class Layout:
         Integers become bytes or int32. Floats stay as they are, but float16 becomes
         float32.
         """
-        array = as_array(X)
+        array = as_picture_array(X)
         self._check_kind(array)
         self._check_range(array)
         channels_last = array.reshape(len(array), self.height, self.width, -1)
@@ -291,7 +291,7 @@ class Layout:
         return known_pixels.repeat(self.shape[0], 1).view(-1, 1)
 
 
-def as_array(X: Any) -> NDArray[Any]:
+def as_picture_array(X: Any) -> NDArray[Any]:
     """The user's pictures of any type as an array, in native byte order."""
     X = unmasked(from_tensor(X), "the pictures")
     try:

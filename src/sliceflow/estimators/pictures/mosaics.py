@@ -131,7 +131,7 @@ class Mosaics:
         self, classes: Tensor, particle_noise: ParticleNoise
     ) -> Tensor:
         """Indices (n, s + 1) of random pictures of each particle's class (n,)."""
-        by_class = self._by_class
+        by_class = self._pictures_by_class
         u = particle_noise.seed.child("summed").uniform(
             rows=len(classes),
             columns=self.mosaic_size + 1,
@@ -190,22 +190,22 @@ class Mosaics:
         return max(1, MAX_VALUES_PER_CHUNK // len(self._points))
 
     @cached_property
-    def _by_class(self) -> PicturesByClass:
+    def _pictures_by_class(self) -> PicturesByClass:
         device = self._points.device
         y = self.y
         if y is None:
             n = self._points.shape[1]
             y = ClassIndices(torch.zeros(n, dtype=torch.int64))
         y = y.to(device)
-        by_class = Permutation.sorting_classes(y)
+        class_order = Permutation.sorting_classes(y)
         class_slices = ClassSlices.from_class_indices(y, self.n_classes)
         starts = torch.tensor(class_slices.starts, device=device)
-        return PicturesByClass(by_class.forward, starts[:-1], starts.diff())
+        return PicturesByClass(class_order.forward, starts[:-1], starts.diff())
 
     @cached_property
     def _class_means(self) -> Tensor:
         """μ of each class: (d, C)."""
-        by_class = self._by_class
+        by_class = self._pictures_by_class
         d = len(self._points)
         sums = torch.zeros(
             d, self.n_classes, dtype=torch.float64, device=self._points.device

@@ -10,10 +10,10 @@ from typing import Annotated, Literal
 import torch
 
 from sliceflow.base.fit_plan import FitPlan
-from sliceflow.base.flow_conditions import FlowConditions
+from sliceflow.base.particle_allocation import ParticleAllocation
 from sliceflow.base.ranks import Communicator
 from sliceflow.engine.flow import MapSharing, resolve_map_sharing
-from sliceflow.engine.transports import SavedTransport
+from sliceflow.engine.transports import StorableTransport
 from sliceflow.estimators.pictures import choices, costs, schedules
 from sliceflow.estimators.pictures.layout import Layout
 from sliceflow.estimators.pictures.options import (
@@ -46,7 +46,7 @@ class PicturePlan(FitPlan):
     picture_stages: tuple[PictureStage, ...]
     patch_basis: PatchBasis
     n_directions: Count  # of a step, if they are random patches
-    transport: SavedTransport
+    transport: StorableTransport
     # The most particles of a step, and the most pictures; None uses all.
     batch_size: int | None = None
     n_knots: Annotated[int, Between(0, MAX_KNOTS)]  # kept per map; 0 keeps no model
@@ -194,7 +194,7 @@ class PicturePlan(FitPlan):
 def plan_pictures(
     data: PictureData,
     parameters: PictureParameters,
-    flow_conditions: FlowConditions,
+    allocation: ParticleAllocation,
     amplifier: float,
     device: torch.device,
     ranks: Communicator,
@@ -205,7 +205,7 @@ def plan_pictures(
     ----------
     data : the pictures, with clusters if they get some
     parameters : those of the estimator
-    flow_conditions : how many particles the flow moves, and their y
+    allocation : how many particles the flow moves, and their y
     amplifier : ξ; 0 without classes
     device, ranks : where the fit runs
     """
@@ -230,11 +230,11 @@ def plan_pictures(
     transport = choices.choose_picture_transport(
         parameters.transport,
         sharing,
-        _n_points(n, flow_conditions, sharing),
+        _n_points(n, allocation, sharing),
         ranks.size,
     )
     n_knots = choices.choose_n_picture_knots(
-        options.n_knots, flow_conditions.n_particles, sharing, n_classes
+        options.n_knots, allocation.n_particles, sharing, n_classes
     )
     n_distinct_per_map = _n_distinct_per_map(n, data.mirrored, sharing, n_classes)
     shrinkage = choices.choose_shrinkage(
@@ -247,8 +247,8 @@ def plan_pictures(
         n_pictures=n,
         layout=layout,
         mirror=data.mirrored,
-        n_particles=flow_conditions.n_particles,
-        n_moved_particles=flow_conditions.n_moved_particles,
+        n_particles=allocation.n_particles,
+        n_moved_particles=allocation.n_moved_particles,
         condition_kind=_condition_kind(data, has_known),
         n_classes=n_classes,
         amplifier=amplifier,
@@ -263,13 +263,13 @@ def plan_pictures(
     )
 
 
-def _n_points(n: int, flow_conditions: FlowConditions, sharing: MapSharing) -> int:
+def _n_points(n: int, allocation: ParticleAllocation, sharing: MapSharing) -> int:
     """The number of particles and of the n pictures, by which a transport is chosen."""
     if sharing == "separate":
         # Without particles that are added for the maps: `choose_amplifier` has decided
         # for separate maps by the same number.
-        return n + flow_conditions.n_particles
-    return n + flow_conditions.n_moved_particles
+        return n + allocation.n_particles
+    return n + allocation.n_moved_particles
 
 
 def _n_distinct_per_map(

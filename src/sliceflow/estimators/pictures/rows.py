@@ -63,7 +63,7 @@ class PictureRows(ArrayRows):
             raise ValueError(
                 f"pictures are {self.pixels.shape[1:]}, not {self.layout.shape}"
             )
-        check_labels(self.conditions)
+        check_saved_labels(self.conditions)
         self.check_lengths()
         self.layout.read(self.pictures)
 
@@ -89,7 +89,7 @@ class PictureRows(ArrayRows):
         return self.pictures, self.y
 
 
-def check_labels(labels: Conditions | None) -> None:
+def check_saved_labels(labels: Conditions | None) -> None:
     """Raise a ValueError for conditions that are no labels."""
     if labels is None:
         return

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class TrainingPictures:
     """Loads the pictures of a fit for its steps, all of them or in parts."""
 
-    fit: PlannedPictureFit  # with all settings chosen
+    tuned: PlannedPictureFit  # with all settings chosen
 
     def target(self) -> DataTarget:
         """What the particles move onto: all pictures, or a part for each stage."""
@@ -43,7 +43,7 @@ class TrainingPictures:
     @property
     def dequantizes_every_step(self) -> bool:
         """Whether every step, not every stage, draws new fractions of pixel values."""
-        return self.fit.plan.options.dequantize_every == "step"
+        return self.tuned.plan.options.dequantize_every == "step"
 
     @cached_property
     def parts(self) -> list[Tensor]:
@@ -51,11 +51,11 @@ class TrainingPictures:
 
         The list is empty if every stage uses all pictures.
         """
-        return divide_pictures(self.fit.plan, self.fit.data, self._batch_seed)
+        return divide_pictures(self.tuned.plan, self.tuned.data, self._batch_seed)
 
     def load_all(self, step: Step) -> Cloud:
         """Encode all pictures of this rank for a step."""
-        pictures = self.fit.data.cloud(self._dequantizing_seed(step))
+        pictures = self.tuned.data.cloud(self._dequantizing_seed(step))
         return self._with_flow_y(pictures)
 
     def load_part(self, step: Step) -> Cloud:
@@ -64,7 +64,7 @@ class TrainingPictures:
         They are sorted by class if classes have separate maps.
         """
         indices = self.parts[step.stage_index % len(self.parts)]
-        pictures = self.fit.data.cloud(self._dequantizing_seed(step), indices)
+        pictures = self.tuned.data.cloud(self._dequantizing_seed(step), indices)
         pictures = self._with_flow_y(pictures)
         if isinstance(pictures.y, SeparateClassIndices):
             return replace(pictures, y=pictures.y.with_class_slices())
@@ -72,26 +72,28 @@ class TrainingPictures:
 
     def load_batches(self) -> Batches:
         """Choose the particles and pictures that each step uses, of all there are."""
-        data = self.fit.data
-        y_p = self.fit.flow_conditions.moved_y
-        y_q = self.fit.flow_conditions.row_y
-        if self.fit.plan.n_ranks > 1:
+        data = self.tuned.data
+        y_p = self.tuned.allocation.moved_y
+        y_q = self.tuned.allocation.row_y
+        if self.tuned.plan.n_ranks > 1:
             return batches_of_all_points(data, y_p=y_p, y_q=y_q)
-        return batches_of_steps(self.fit.plan, data, self._batch_seed, y_p=y_p, y_q=y_q)
+        return batches_of_steps(
+            self.tuned.plan, data, self._batch_seed, y_p=y_p, y_q=y_q
+        )
 
     @property
     def _batch_seed(self) -> Seed:
-        return self.fit.seed.child("batches")
+        return self.tuned.seed.child("batches")
 
     def _dequantizing_seed(self, step: Step) -> Seed:
         """The seed of the fractions that a step adds to pixel values."""
-        seed = self.fit.seed.child("data", step.stage_index)
+        seed = self.tuned.seed.child("data", step.stage_index)
         if self.dequantizes_every_step:
             return seed.child(step.step_index)
         return seed
 
     def _with_flow_y(self, pictures: Cloud) -> Cloud:
         """The pictures with what the flow sees of their classes."""
-        condition_dim = self.fit.data.condition_dim
-        y = flow_y(pictures.y, self.fit.plan.map_sharing, condition_dim)
+        condition_dim = self.tuned.data.condition_dim
+        y = flow_y(pictures.y, self.tuned.plan.map_sharing, condition_dim)
         return replace(pictures, y=y)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from sliceflow.base.estimator import Estimator, draws_per_scored_row
-from sliceflow.base.protocols import ParticleResult, SavedModel
+from sliceflow.base.protocols import ParticleResult, StorableModel
 from sliceflow.base.saving import FitRecord
 from sliceflow.devices import require_memory
 from sliceflow.engine.random import RandomStateLike, Seed
@@ -217,10 +217,12 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
         require_missing_cells(self.missing)
         return self.missing == "model"
 
-    def _saved_model(self, model: FittedTable) -> SavedTable:
+    def _storable_model(self, model: FittedTable) -> SavedTable:
         return model.saved
 
-    def _restore_model(self, saved: SavedModel, rows: TableRows | None) -> FittedTable:
+    def _restore_model(
+        self, saved: StorableModel, rows: TableRows | None
+    ) -> FittedTable:
         assert isinstance(saved, SavedTable), "files of tables hold this"
         if rows is None:
             raise ValueError("the table has no rows")

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 class AxisSteps:
     """The axis steps of a fit, which are the last stage of its flow."""
 
-    fit: PlannedVectorFit
+    tuned: PlannedVectorFit
     data_cloud: Cloud  # this rank's data, as `TrainingVectors.axis_cloud` gives them
 
     def move_kept_particles(self, kept: Cloud, flow: FlowRun) -> None:
@@ -56,7 +56,7 @@ class AxisSteps:
         # No model stores these maps.
         stages = [replace(stage, stores_maps=False) for stage in spec.stages]
         spec = replace(spec, stages=stages)
-        kept_y = self.fit.flow_conditions.kept_y
+        kept_y = self.tuned.allocation.kept_y
         state = replace(flow.state, model_steps=[])
         self._simulate(spec, kept, kept_y, state, flow.listeners)
 
@@ -67,15 +67,15 @@ class AxisSteps:
 
         Returns the steps of that model, and then the axis steps.
         """
-        fresh, fresh_y = _fresh_particles(self.fit, flow_steps)
+        fresh, fresh_y = _fresh_particles(self.tuned, flow_steps)
         state = FlowState(model_steps=list(flow_steps))
         self._simulate(self._spec(), fresh, fresh_y, state, listeners=())
         return state.model_steps
 
     def _spec(self) -> FlowSpec:
         """The flow of the plan, on all ranks: only its axis steps will run."""
-        spec = self.fit.plan.flow_spec(self.fit.seed, self.fit.device)
-        return across_ranks(spec, self.fit.ranks)
+        spec = self.tuned.plan.flow_spec(self.tuned.seed, self.tuned.device)
+        return across_ranks(spec, self.tuned.ranks)
 
     def _simulate(
         self,
@@ -91,12 +91,12 @@ class AxisSteps:
         the particles are sorted by class for the steps, and put back after the last.
         """
         n_particles = particles.x.shape[1]
-        batches = self.fit.batches(n_particles, y_p, AXIS_TRANSPORT.batch_size)
+        batches = self.tuned.batches(n_particles, y_p, AXIS_TRANSPORT.batch_size)
         run_axis_steps = partial(
             simulate,
             spec,
             target=DataTarget.from_cloud(self.data_cloud, batches),
-            stages=self.fit.plan.axis_stages,
+            stages=self.tuned.plan.axis_stages,
             listeners=listeners,
             state=state,
         )
@@ -109,28 +109,28 @@ class AxisSteps:
 
 
 def _fresh_particles(
-    fit: PlannedVectorFit, flow_steps: Sequence[ModelStep]
+    tuned: PlannedVectorFit, flow_steps: Sequence[ModelStep]
 ) -> tuple[Cloud, FlowY | None]:
     """Draw fresh particles of this rank, and move them by the steps of a model.
 
     The second result is the y of those of all ranks.
     """
-    plan = fit.plan
-    seed = fit.seed.child("fresh")
+    plan = tuned.plan
+    seed = tuned.seed.child("fresh")
     n_fresh_particles = plan.n_fresh_particles
     y = None
-    if fit.flow_conditions.row_y is not None:
-        y = _fresh_y(plan, fit.flow_conditions.row_y, seed)
+    if tuned.allocation.row_y is not None:
+        y = _fresh_y(plan, tuned.allocation.row_y, seed)
         n_fresh_particles = len(y)
-    shard = fit.ranks.own_shard(n_fresh_particles)
+    shard = tuned.ranks.own_shard(n_fresh_particles)
     own_y = None
     if y is not None:
         own_y = y.take(shard.slice)
     starts = seed.child("start")
     rows = sobol_normal(shard.first, shard.count, plan.n_columns, starts)
-    fresh = as_cloud(rows.to(plan.torch_dtype), own_y, fit.device)
+    fresh = as_cloud(rows.to(plan.torch_dtype), own_y, tuned.device)
     particle_noise = ParticleNoise(seed.child("particles"), shard.first)
-    spec = plan.flow_spec(fit.seed, fit.device)
+    spec = plan.flow_spec(tuned.seed, tuned.device)
     replay(spec, flow_steps, fresh, particle_noise)
     return fresh, y
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sliceflow.base.flow_estimator import FlowEstimator
 from sliceflow.base.presets import with_preset
-from sliceflow.base.protocols import ParticleResult, SavedModel
+from sliceflow.base.protocols import ParticleResult, StorableModel
 from sliceflow.base.ranks import ONE_PROCESS, Communicator
 from sliceflow.base.saving import FitRecord
 from sliceflow.base.vector_rows import (
@@ -160,8 +160,8 @@ class SlicedWassersteinFlow(
         *,
         n_particles: int | None = None,
         n_steps: int = 200,
-        frame: FrameName | frames.SavedFrameKind = "orthogonal",
-        transport: transports.TransportName | transports.SavedTransport = "auto",
+        frame: FrameName | frames.StorableFrameKind = "orthogonal",
+        transport: transports.TransportName | transports.StorableTransport = "auto",
         amplifier: float = 10.0,
         entropy: float = 0.0,
         device: str | torch.device = "auto",
@@ -245,7 +245,7 @@ class SlicedWassersteinFlow(
         return self._fitted_model().standardized_points(rows)
 
     def _restore_model(
-        self, saved: SavedModel, rows: VectorRows | None
+        self, saved: StorableModel, rows: VectorRows | None
     ) -> FittedVectors | FittedLocalVectors:
         if isinstance(saved, FittedLocalVectors):
             return saved.with_rows(rows)

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from sliceflow.base.checkpoints import Checkpoints
 from sliceflow.base.distributed import across_ranks
-from sliceflow.base.flow_conditions import FlowConditions
 from sliceflow.base.flow_estimator import (
     choose_n_particles,
     run_flow,
     until_finished,
 )
+from sliceflow.base.particle_allocation import ParticleAllocation
 from sliceflow.base.protocols import FitResult, ParticleResult
 from sliceflow.base.ranks import ONE_PROCESS, Communicator, Shard
 from sliceflow.base.rows import Conditions
@@ -56,7 +56,7 @@ from sliceflow.estimators.vectors.plan import (
     plan_vectors,
     uses_local_conditions,
 )
-from sliceflow.estimators.vectors.smoother import Smoother
+from sliceflow.estimators.vectors.smoother import fit_smoother
 from sliceflow.estimators.vectors.training_vectors import (
     TrainingVectors,
     scalers_of_classes,
@@ -116,20 +116,18 @@ class VectorAdapter:
         )
         # Maps of few particles would be poor for fresh ones.
         n_moved_particles = max(n_particles, MIN_PARTICLES)
-        flow_conditions = FlowConditions(n_particles, n_moved_particles)
+        allocation = ParticleAllocation(n_particles, n_moved_particles)
         if rows.conditions is not None:
-            flow_conditions = self._flow_conditions(
+            allocation = self._allocate_particles(
                 rows.conditions, n_particles, seed.child("conditions")
             )
-        plan = plan_vectors(rows, parameters, flow_conditions, self.device, n_ranks)
+        plan = plan_vectors(rows, parameters, allocation, self.device, n_ranks)
         self._require_memory(plan, len(rows.X))
-        return PlannedVectorFit(
-            plan, rows, seed, self.ranks, self.device, flow_conditions
-        )
+        return PlannedVectorFit(plan, rows, seed, self.ranks, self.device, allocation)
 
-    def _flow_conditions(
+    def _allocate_particles(
         self, conditions: Conditions, n_particles: int, seed: Seed
-    ) -> FlowConditions:
+    ) -> ParticleAllocation:
         """The particles of a flow, with y in the proportions of the rows.
 
         Raises a `ParameterError` if every class must have its own maps but cannot.
@@ -144,11 +142,7 @@ class VectorAdapter:
             fact = "fits each class separately, which several ranks cannot do"
             hint = "use a finite amplifier, or one process"
             raise ParameterError("amplifier", xi, fact, hint)
-        # The seed of the conditions also draws the order in which particles move, as
-        # `in_proportion` explains.
-        return FlowConditions.in_proportion(
-            conditions, n_particles, sharing, seed, mixing_seed=seed
-        )
+        return ParticleAllocation.in_proportion(conditions, n_particles, sharing, seed)
 
     def _require_memory(self, plan: VectorPlan, n_shard: int) -> None:
         """Raise a `NotEnoughMemoryError` if the device cannot hold the fit.
@@ -187,7 +181,7 @@ class PlannedVectorFit:
     seed: Seed
     ranks: Communicator
     device: torch.device
-    flow_conditions: FlowConditions
+    allocation: ParticleAllocation
     checkpoints: Checkpoints | None = None
 
     def with_checkpoints(self, checkpoints: Checkpoints) -> PlannedVectorFit:
@@ -200,27 +194,27 @@ class PlannedVectorFit:
         The flow goes on where a checkpoint ended, if there is one. Its steps move
         particles along all directions, and axis steps then along each column.
         """
-        fit, data = self.tune()
-        particle_noise = fit.particle_noise()
-        particles = fit.initial_particles(particle_noise)
-        with until_finished(fit.checkpoints):
+        tuned, data = self.tune()
+        particle_noise = tuned.particle_noise()
+        particles = tuned.initial_particles(particle_noise)
+        with until_finished(tuned.checkpoints):
             flow = run_flow(
-                fit.flow_spec(),
+                tuned.flow_spec(),
                 particles,
-                fit.target(data),
+                tuned.target(data),
                 particle_noise,
-                stages=fit.plan.flow_stages,
+                stages=tuned.plan.flow_stages,
                 listeners=listeners,
-                ranks=fit.ranks,
-                checkpoints=fit.checkpoints,
+                ranks=tuned.ranks,
+                checkpoints=tuned.checkpoints,
             )
-            kept = fit.flow_conditions.kept_cloud(particles.x, fit.ranks)
+            kept = tuned.allocation.kept_cloud(particles.x, tuned.ranks)
             model_steps = flow.state.model_steps
-            if fit.plan.axis_stages:
-                axis_steps = AxisSteps(fit, data.axis_cloud())
+            if tuned.plan.axis_stages:
+                axis_steps = AxisSteps(tuned, data.axis_cloud())
                 axis_steps.move_kept_particles(kept, flow)
                 model_steps = axis_steps.fit_to_fresh_particles(model_steps)
-            return _fit_result(fit, data, kept, model_steps, flow.history)
+            return _fit_result(tuned, data, kept, model_steps, flow.history)
 
     def tune(self) -> tuple[PlannedVectorFit, TrainingVectors]:
         """This fit with the bandwidth chosen if it is "auto", and its data.
@@ -229,7 +223,7 @@ class PlannedVectorFit:
         settings. This is the first thing that a fit does.
         """
         plan = self.plan
-        row_y = self.flow_conditions.row_y
+        row_y = self.allocation.row_y
         scalers_by_class = scalers_of_classes(
             self.rows, row_y, plan.standardize, self.ranks
         )
@@ -238,7 +232,7 @@ class PlannedVectorFit:
         )
         smoother = None
         if plan.smoothing != 0:
-            smoother = Smoother.from_data(
+            smoother = fit_smoother(
                 plan.smoothing,
                 self.ranks.all_gather_rows(scaled_rows),
                 row_y,
@@ -261,7 +255,7 @@ class PlannedVectorFit:
     @cached_property
     def data_y(self) -> FlowY | None:
         """The y of the data of all ranks: that of each row, once for each draw."""
-        row_y = self.flow_conditions.row_y
+        row_y = self.allocation.row_y
         if row_y is None:
             return None
         return row_y.repeat_each(self.plan.draws_per_row)
@@ -283,8 +277,8 @@ class PlannedVectorFit:
         x = torch.empty(plan.n_columns, n, dtype=plan.torch_dtype, device=self.device)
         particle_noise.fill(x, "start")
         y = None
-        if self.flow_conditions.moved_y is not None:
-            y = self.flow_conditions.own_y(self.ranks, self.device)
+        if self.allocation.moved_y is not None:
+            y = self.allocation.own_y(self.ranks, self.device)
         return Cloud(x, y)
 
     def flow_spec(self) -> FlowSpec:
@@ -296,7 +290,7 @@ class PlannedVectorFit:
             factors = noise_factors(
                 plan.n_moved_particles,
                 plan.n_rows * plan.draws_per_row,
-                y_p=self.flow_conditions.moved_y,
+                y_p=self.allocation.moved_y,
                 y_q=self.data_y,
                 batch_size=plan.batch_size,
                 distinct_share=1 / plan.draws_per_row,
@@ -309,7 +303,7 @@ class PlannedVectorFit:
     def target(self, data: TrainingVectors) -> DataTarget:
         """What the particles move onto: rows are drawn when the first step begins."""
         shard = self.ranks.own_shard(self.plan.n_moved_particles)
-        moved_y = self.flow_conditions.moved_y
+        moved_y = self.allocation.moved_y
         return DataTarget(
             lambda step: data.flow_cloud(),
             lambda: self.batches(shard.count, moved_y, self.plan.batch_size),
@@ -340,63 +334,63 @@ class PlannedVectorFit:
 
 
 def _fit_result(
-    fit: PlannedVectorFit,
+    tuned: PlannedVectorFit,
     data: TrainingVectors,
     kept: Cloud,
     model_steps: Sequence[ModelStep],
     history: History,
 ) -> FitResult[FittedVectors]:
     """Assemble the model, and this rank's part of the kept particles."""
-    flow_conditions = fit.flow_conditions
-    own_slice = fit.ranks.own_shard(flow_conditions.n_particles).slice
+    allocation = tuned.allocation
+    own_slice = tuned.ranks.own_shard(allocation.n_particles).slice
     own_y = None
-    if flow_conditions.kept_y is not None:
-        own_y = flow_conditions.kept_y.take(own_slice)
-    model = _fitted_vectors(fit, data.scalers_by_class, model_steps)
+    if allocation.kept_y is not None:
+        own_y = allocation.kept_y.take(own_slice)
+    model = _fitted_vectors(tuned, data.scalers_by_class, model_steps)
     X = model.in_users_form(model.rows_in_users_units(kept.x, own_y))
-    y = flow_conditions.kept_user_y
+    y = allocation.kept_user_y
     if y is not None:
         y = y[own_slice]
-    warning = _copy_warning(fit, data.scaled_rows, kept.x)
+    warning = _copy_warning(tuned, data.scaled_rows, kept.x)
     return FitResult(model, history.as_columns(), warning, ParticleResult(X, y))
 
 
 def _fitted_vectors(
-    fit: PlannedVectorFit,
+    tuned: PlannedVectorFit,
     scalers_by_class: tuple[ColumnScaler, ...],
     model_steps: Sequence[ModelStep],
 ) -> FittedVectors:
     """Make the fitted model of its steps."""
     scaler = scalers_by_class[0]
     class_scalers: tuple[ColumnScaler, ...] = ()
-    if fit.plan.n_separate_classes:
-        scaler = ColumnScaler.from_data(fit.rows.X, fit.plan.standardize)
+    if tuned.plan.n_separate_classes:
+        scaler = ColumnScaler.from_data(tuned.rows.X, tuned.plan.standardize)
         class_scalers = scalers_by_class
     return FittedVectors(
-        plan=fit.plan,
-        seed=fit.seed,
+        plan=tuned.plan,
+        seed=tuned.seed,
         scaler=scaler,
         class_scalers=class_scalers,
         steps=tuple(model_steps),
-        conditions=fit.rows.conditions,
-        names=fit.rows.names,
-        tensor_device=fit.rows.tensor_device,
-        device=fit.device,
+        conditions=tuned.rows.conditions,
+        names=tuned.rows.names,
+        tensor_device=tuned.rows.tensor_device,
+        device=tuned.device,
     )
 
 
 def _copy_warning(
-    fit: PlannedVectorFit, scaled_rows: Tensor, x: Tensor
+    tuned: PlannedVectorFit, scaled_rows: Tensor, x: Tensor
 ) -> CopyWarning | None:
     """A warning if the kept particles x (d, n) copy rows (k, d), else None.
 
     On several ranks, none has all rows: they are not compared.
     """
-    if fit.ranks.size > 1:
+    if tuned.ranks.size > 1:
         return None
     pairs = [(scaled_rows, x.T)]
-    row_y = fit.flow_conditions.row_y
-    kept_y = fit.flow_conditions.kept_y
+    row_y = tuned.allocation.row_y
+    kept_y = tuned.allocation.kept_y
     if isinstance(row_y, SeparateClassIndices) and kept_y is not None:
         pairs = []
         for c in range(row_y.n_classes):
@@ -406,6 +400,6 @@ def _copy_warning(
     evidence = evidence_of_copying(pairs)
     if not evidence:
         return None
-    more = f"more smoothing than {fit.plan.smoothing:.2g} (VectorOptions)"
+    more = f"more smoothing than {tuned.plan.smoothing:.2g} (VectorOptions)"
     hint = f"{more}, or fewer n_steps, help"
     return CopyWarning(f"the particles copy rows of X ({evidence}); {hint}")

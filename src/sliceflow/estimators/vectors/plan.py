@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from sliceflow.base.fit_plan import FitPlan
-from sliceflow.base.flow_conditions import FlowConditions
+from sliceflow.base.particle_allocation import ParticleAllocation
 from sliceflow.base.presets import N_DIRECTIONS
 from sliceflow.base.vector_rows import VectorRows
 from sliceflow.devices import max_projection_bytes
@@ -28,15 +28,15 @@ from sliceflow.engine.encoded_y import (
     SeparateClassIndices,
 )
 from sliceflow.engine.flow import FlowSpec, MapSharing, resolve_map_sharing
-from sliceflow.engine.frames import FrameKind, SavedFrameKind, frame_bytes
+from sliceflow.engine.frames import FrameKind, StorableFrameKind, frame_bytes
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.transports import (
     AutoTransport,
     HistogramTransport,
     PaperTransport,
-    SavedTransport,
     SortedTransport,
+    StorableTransport,
     resolve_transport,
 )
 from sliceflow.engine.y_encoders import (
@@ -133,8 +133,8 @@ class VectorPlan(BaseVectorPlan):
     n_moved_particles: Count
     n_fresh_particles: Count  # new particles to which the model's axis steps are fitted
     amplifier: Annotated[float, Between(0, math.inf)]  # ξ; 0 without conditions
-    frame_kind: SavedFrameKind
-    transport: SavedTransport
+    frame_kind: StorableFrameKind
+    transport: StorableTransport
     n_steps: Annotated[int, Between(0, MAX_STEPS)]
     entropy: NonNegative
     options: VectorOptions
@@ -202,7 +202,7 @@ class VectorPlan(BaseVectorPlan):
                     options.n_axis_steps,
                     AXIS_TRANSPORT,
                     max_knots=options.n_knots,
-                    exact_marginals=True,
+                    corrects_marginals=True,
                 )
             )
         return stages
@@ -299,7 +299,7 @@ class VectorPlan(BaseVectorPlan):
 def plan_vectors(
     rows: VectorRows,
     parameters: VectorParameters,
-    flow_conditions: FlowConditions,
+    allocation: ParticleAllocation,
     device: torch.device,
     n_ranks: int,
 ) -> VectorPlan:
@@ -309,7 +309,7 @@ def plan_vectors(
     ----------
     rows : see `VectorRows` for what is of this rank and what of all
     parameters : those of the estimator
-    flow_conditions : how many particles the flow moves, and their y
+    allocation : how many particles the flow moves, and their y
     device, n_ranks : where the fit runs
     """
     mode = parameters.condition_mode
@@ -319,7 +319,7 @@ def plan_vectors(
     options = parameters.options
     n_columns = rows.X.shape[1]
 
-    if options.shrinkage and isinstance(flow_conditions.moved_y, ContinuousY):
+    if options.shrinkage and isinstance(allocation.moved_y, ContinuousY):
         fact = "does not work with a continuous y"
         raise ParameterError("shrinkage", options.shrinkage, fact, "set it to 0")
     condition_kind: ConditionKind = "none"
@@ -332,13 +332,13 @@ def plan_vectors(
 
     frame_kind = choose_frame_kind(parameters.frame, n_columns, n_ranks)
     n_knots = int(options.n_knots)
-    if flow_conditions.map_sharing == "shared":
+    if allocation.map_sharing == "shared":
         require_steps_that_see_y(frame_kind, parameters, rows)
-        n_knots = choose_n_knots(n_knots, flow_conditions.moved_y)
-    smoothing = choose_smoothing(options.smoothing, rows, flow_conditions)
+        n_knots = choose_n_knots(n_knots, allocation.moved_y)
+    smoothing = choose_smoothing(options.smoothing, rows, allocation)
     transport = resolve_transport(
         parameters.transport,
-        points_per_map(flow_conditions, rows.n_all_rows, smoothing.n_data),
+        points_per_map(allocation, rows.n_all_rows, smoothing.n_data),
         n_ranks,
         DEFAULT_HISTOGRAM_TRANSPORT,
         DEFAULT_AUTO_TRANSPORT,
@@ -349,10 +349,10 @@ def plan_vectors(
         n_rows=rows.n_all_rows,
         n_columns=n_columns,
         dtype=rows.dtype,
-        n_particles=flow_conditions.n_particles,
-        n_moved_particles=flow_conditions.n_moved_particles,
+        n_particles=allocation.n_particles,
+        n_moved_particles=allocation.n_moved_particles,
         n_fresh_particles=choose_n_fresh_particles(
-            flow_conditions.n_moved_particles,
+            allocation.n_moved_particles,
             frame_kind,
             n_columns,
             options.n_axis_steps,
@@ -401,19 +401,19 @@ def uses_local_conditions(
     return is_local
 
 
-def points_per_map(flow_conditions: FlowConditions, n_rows: int, n_data: int) -> int:
+def points_per_map(allocation: ParticleAllocation, n_rows: int, n_data: int) -> int:
     """The particles and the data to which a map is fitted.
 
     If classes have separate maps, these are the points of the largest class. `n_data`
     are the draws of all `n_rows` rows, or the rows themselves.
     """
-    row_y = flow_conditions.row_y
-    moved_y = flow_conditions.moved_y
+    row_y = allocation.row_y
+    moved_y = allocation.moved_y
     if not (
         isinstance(row_y, SeparateClassIndices)
         and isinstance(moved_y, SeparateClassIndices)
     ):
-        return flow_conditions.n_moved_particles + n_data
+        return allocation.n_moved_particles + n_data
     sizes_p = moved_y.sizes(row_y.n_classes)
     sizes_q = row_y.sizes(row_y.n_classes)
     return int((sizes_p + n_data / n_rows * sizes_q).max())
@@ -483,7 +483,7 @@ class SmoothingChoice(NamedTuple):
 
 
 def choose_smoothing(
-    option: float | Literal["auto"], rows: VectorRows, flow_conditions: FlowConditions
+    option: float | Literal["auto"], rows: VectorRows, allocation: ParticleAllocation
 ) -> SmoothingChoice:
     """What the option `smoothing` means for these rows."""
     n_rows = rows.n_all_rows
@@ -492,13 +492,13 @@ def choose_smoothing(
     if option != "auto":
         bandwidth = float(option)
         reason = ""
-    elif reason_against := _reason_against_smoothing(rows, flow_conditions.row_y):
+    elif reason_against := _reason_against_smoothing(rows, allocation.row_y):
         bandwidth = 0.0
         reason = reason_against
     if bandwidth == 0:
         return SmoothingChoice(bandwidth, reason, draws_per_row=1, n_data=n_rows)
     # In all there are as many draws as particles.
-    n_particles = flow_conditions.n_moved_particles
+    n_particles = allocation.n_moved_particles
     draws_per_row = max(1, round(n_particles / n_rows))
     return SmoothingChoice(bandwidth, reason, draws_per_row, max(n_rows, n_particles))
 

@@ -3,7 +3,7 @@
 `sliceflow.neighbors.smoothing` makes the draws and chooses how far they spread. This
 module decides what the axis steps see of them. A plan says whether rows are smoothed at
 all (`plan.choose_smoothing`). The search for neighbors, which takes longer, is the
-first thing that the fit does (`Smoother.from_data`).
+first thing that the fit does (`fit_smoother`).
 """
 
 from __future__ import annotations
@@ -41,25 +41,6 @@ class Smoother:
     rows: Tensor  # (n, d), the rows of all ranks, in the flow's units
     groups: Sequence[ClassNeighbors]  # the rows of each class with their neighbors
 
-    @classmethod
-    def from_data(
-        cls,
-        bandwidth: float | None,
-        rows: Tensor,
-        y: FlowY | None,
-        n_neighbors: int,
-        ranks: Communicator,
-    ) -> Smoother:
-        """Find the neighbors of rows (n, d), and the bandwidth if it is None.
-
-        The rows and `y` are those of all ranks. The bandwidth is 0 if no rows of a
-        class differ: draws then equal the rows.
-        """
-        groups = find_class_neighbors(rows, y, n_neighbors)
-        if bandwidth is None:
-            bandwidth = ranks.broadcast(choose_smoothing_bandwidth(groups))
-        return cls(float(bandwidth), rows, groups)
-
     def draw_for_flow(self, draws_per_row: int, seed: Seed) -> Tensor:
         """Draws of each row, in the order of the rows: (n·draws_per_row, d)."""
         n, d = self.rows.shape
@@ -90,6 +71,24 @@ class Smoother:
             draws = torch.where(is_spread, spread, draws)
             draws_of_all[group.indices] = draws.to(draws_of_all.dtype)
         return draws_of_all.flatten(0, 1)
+
+
+def fit_smoother(
+    bandwidth: float | None,
+    rows: Tensor,
+    y: FlowY | None,
+    n_neighbors: int,
+    ranks: Communicator,
+) -> Smoother:
+    """Find the neighbors of rows (n, d), and choose the bandwidth if it is None.
+
+    The rows and `y` are those of all ranks. The bandwidth is 0 if no rows of a class
+    differ: draws then equal the rows.
+    """
+    groups = find_class_neighbors(rows, y, n_neighbors)
+    if bandwidth is None:
+        bandwidth = ranks.broadcast(choose_smoothing_bandwidth(groups))
+    return Smoother(float(bandwidth), rows, groups)
 
 
 def _in_range_of_rows(draws: Tensor, x: Tensor, atoms: Tensor) -> Tensor:

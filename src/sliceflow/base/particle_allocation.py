@@ -1,4 +1,4 @@
-"""What a flow sees of y: of the rows and of the particles, which are counted here, too.
+"""Which particles a flow moves: how many, with which y, and in which order.
 
 The same particles stand in two orders:
 
@@ -8,8 +8,8 @@ flow's order   As the flow moves them. It mixes the added particles among the ot
                because batches and ranks take contiguous parts. If every class has maps
                of its own, the mixed particles are then stably sorted by class.
 
-`FlowConditions.order` leads from the first to the second and back. `kept_cloud` takes
-the kept particles out of a flow.
+`ParticleAllocation.order` leads from the first to the second and back. `kept_cloud`
+takes the kept particles out of a flow.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _BYTES_PER_CONDITION = 24
 
 
 @dataclass(frozen=True)
-class FlowConditions:
+class ParticleAllocation:
     """The particles of all ranks, how many and with which y, and the y of the rows.
 
     Every y here is what the flow sees (`FlowY`), but for `kept_user_y`. Without y there
@@ -72,7 +72,7 @@ class FlowConditions:
         n_particles: int,
         stores_maps: bool,
         kept_user_y: NDArray[Any] | None = None,
-    ) -> FlowConditions:
+    ) -> ParticleAllocation:
         """Particles of a flow that sees no y.
 
         If the model `stores_maps`, more are moved than few kept ones: maps of few
@@ -90,15 +90,13 @@ class FlowConditions:
         n_particles: int,
         map_sharing: MapSharing,
         seed: Seed,
-        mixing_seed: Seed,
         stores_maps: bool = True,
-    ) -> FlowConditions:
+    ) -> ParticleAllocation:
         """Particles with y in the data's proportions, at least one of every class.
 
         `map_sharing` says which maps the flow has. If the model `stores_maps` and the
         flow sees y, more particles are added where maps of few particles would be poor
-        for fresh ones. Those are mixed among the others, in an order that `mixing_seed`
-        draws: a flow needs a random order.
+        for fresh ones. Those are mixed among the others: a flow needs a random order.
         """
         # The plan counts all memory, but only after conditions are known.
         require_memory(
@@ -122,7 +120,7 @@ class FlowConditions:
             y = y.concatenate(
                 y_of_added_particles(y_p=y, y_q=row_y, seed=seed.child("further"))
             )
-        order = _flow_order(y, n_particles, mixing_seed)
+        order = _flow_order(y, n_particles, seed.child("mixed"))
         if order is not None:
             y = order.reorder_y(y)
         return cls(n_particles, len(y), map_sharing, kept_user_y, row_y, y, order)
@@ -161,7 +159,7 @@ class FlowConditions:
         return Cloud(ranks.gather_points(x, own_indices), y)
 
 
-def _flow_order(y: FlowY, n_particles: int, mixing_seed: Seed) -> Permutation | None:
+def _flow_order(y: FlowY, n_particles: int, seed: Seed) -> Permutation | None:
     """From the user's order of particles with this y to the flow's.
 
     The first `n_particles` are kept, and mixed with the others; without others they are
@@ -169,7 +167,7 @@ def _flow_order(y: FlowY, n_particles: int, mixing_seed: Seed) -> Permutation | 
     """
     mixed = None
     if len(y) > n_particles:
-        mixed = Permutation(mixing_seed.permutation(len(y)))
+        mixed = Permutation(seed.permutation(len(y)))
         y = mixed.reorder_y(y)
     if not isinstance(y, SeparateClassIndices):
         return mixed
