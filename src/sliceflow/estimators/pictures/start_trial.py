@@ -73,7 +73,7 @@ def noise_is_better(planned_fit: PlannedPictureFit, fit_on_trial: TrialFit) -> b
 
     def detection_of(start: int | Literal["noise"]) -> float:
         """Fit with this start: the AUC of telling samples from held-out pictures."""
-        parameters = _trial_parameters(planned_fit.parameters, start, plan.amplifier)
+        parameters = _trial_parameters(planned_fit.parameters, start, plan)
         samples = fit_on_trial(split.train, parameters, seed)
         return _detection(samples, split.held_out, split.train.pixels)
 
@@ -99,13 +99,18 @@ def _draw_split(rows: PictureRows, seed: Seed) -> _Split:
 
 
 def _trial_parameters(
-    parameters: PictureParameters, start: int | Literal["noise"], amplifier: float
+    parameters: PictureParameters, start: int | Literal["noise"], plan: PicturePlan
 ) -> PictureParameters:
     """The parameters of a quick fit with this start, which stores no model."""
+    transport = parameters.transport
+    if plan.n_separate_classes:
+        # Separate maps need histograms; "auto" would sort the few points of a trial.
+        transport = plan.transport
     return replace(
         parameters,
         options=replace(parameters.options, start=start, n_knots=0),
-        amplifier=amplifier,
+        amplifier=plan.amplifier,
+        transport=transport,
         n_clusters=1,
         n_particles=N_TRIAL_PARTICLES,
         quality="draft",
