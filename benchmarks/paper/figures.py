@@ -54,10 +54,10 @@ def directions(resolution: int, patch: int) -> np.ndarray:
     # The tiles in the middle, not those that hang over the border.
     inside = torch.argsort(lifted.norm(dim=0), descending=True, stable=True)
     chosen = inside[torch.linspace(0, len(inside) // 2, N_COLUMNS).long()]
-    extended = PyramidSubspace(1, SIDE, SIDE, resolution, resolution).extend(
+    pictures = PyramidSubspace(1, SIDE, SIDE, resolution, resolution).embed(
         lifted[:, chosen]
     )
-    return extended.T.reshape(N_COLUMNS, SIDE, SIDE).numpy()
+    return pictures.T.reshape(N_COLUMNS, SIDE, SIDE).numpy()
 
 
 def figure1(run: PaperRun) -> list[Row]:

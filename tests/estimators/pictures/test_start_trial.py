@@ -105,6 +105,30 @@ def test_noise_of_a_trial_is_planned_as_noise_of_the_user(rng, monkeypatch, labe
     assert planned_fit.tune().plan == flow("noise").plan(pictures, labels)
 
 
+@pytest.mark.parametrize("rows_of_last_class", [100, 3])
+def test_pictures_with_labels_are_tried_class_by_class(
+    rng, monkeypatch, rows_of_last_class
+):
+    """So few would be sorted, but separate maps need histograms."""
+    found = iter([0.9, 0.6])
+    monkeypatch.setattr(start_trial, "_detection", lambda *_: next(found))
+    pictures = squares_and_crosses(start_trial.MIN_PICTURES_OF_TRIAL, rng)
+    labels = np.arange(len(pictures)) < rows_of_last_class
+    flow = ImageFlow(
+        schedule="4[4]",
+        steps_per_stage=1,
+        n_particles=5_000,
+        random_state=0,
+        device="cpu",
+    )
+    planned_fit = flow.prepare(pictures, labels).planned_fit
+    assert planned_fit.plan.method == "per class"
+    assert start_trial.needs_trial(planned_fit.plan)
+    plan = planned_fit.tune().plan
+    assert plan.method == "per class"
+    assert plan.start == "noise"
+
+
 def test_a_start_of_the_user_is_not_tried(monkeypatch):
     plan, n_trials = plan_of_fit(monkeypatch, [], start=2)
     assert plan.mosaic_size == 2
