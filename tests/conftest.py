@@ -26,8 +26,8 @@ settings.load_profile("ci")
 
 
 def pytest_configure(config):
-    # The modules that tests import stay to the end. To search their objects for garbage
-    # while they are collected, and later again and again, takes a tenth of the time.
+    # Modules that tests import stay to the end. Python would search their objects for
+    # garbage while tests are collected, and again and again later: a tenth of the time.
     gc.disable()
     chosen = config.option.markexpr
     if "slow" in chosen and "not slow" not in chosen:
