@@ -267,15 +267,23 @@ def test_a_model_of_another_kind_is_refused(
 
 
 SAMPLE_WITHOUT_TORCH = """
+import gc
 import sys
 from sliceflow.cli import main
 main()
-assert "torch" not in sys.modules
+unneeded = {"torch", "numba", "PIL", "jinja2", "matplotlib", "sliceflow.metrics"}
+assert not unneeded & set(sys.modules), unneeded & set(sys.modules)
+assert "sklearn.tree" in sys.modules
+assert gc.isenabled()
+assert len(gc.get_objects()) < gc.get_freeze_count()
 """
 
 
 def test_rows_of_a_table_are_drawn_without_torch(tmp_path):
-    """It takes seconds to import, and five rows should be there in two."""
+    """It takes seconds to import, and five rows should be there in two.
+
+    Nor is what is imported searched for garbage, again and again.
+    """
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(
         {
