@@ -279,7 +279,8 @@ assert len(gc.get_objects()) < gc.get_freeze_count()
 """
 
 
-def test_rows_of_a_table_are_drawn_without_torch(tmp_path):
+@pytest.mark.parametrize("tree_settings", [(5, 2), (5, 2, 8)], ids=["trees", "near"])
+def test_rows_of_a_table_are_drawn_without_torch(tmp_path, tree_settings):
     """It takes seconds to import, and five rows should be there in two.
 
     Nor is what is imported searched for garbage, again and again.
@@ -294,7 +295,7 @@ def test_rows_of_a_table_are_drawn_without_torch(tmp_path):
         }
     )
     frame.loc[3, "fee"] = np.nan
-    flow = sliceflow.TableFlow(tree_settings=(5, 2), random_state=0).fit(frame)
+    flow = sliceflow.TableFlow(tree_settings=tree_settings, random_state=0).fit(frame)
     model = tmp_path / "table.sliceflow"
     flow.save(model)
     words = ["sample", str(model), "-n", "5", "--seed", "3", "--out", "-"]

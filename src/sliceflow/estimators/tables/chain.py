@@ -90,6 +90,7 @@ from sliceflow.estimators.tables.level_positions import (
     LevelPositions,
     is_impossible,
 )
+from sliceflow.estimators.tables.nearest_rows_model import NearestRowsModel
 from sliceflow.estimators.tables.neighbor_columns import columns_for_neighbors
 from sliceflow.estimators.tables.partly_drawn_rows import PartlyDrawnRows
 from sliceflow.estimators.tables.per_level_model import PerLevelModel
@@ -156,9 +157,6 @@ def fit_chain(
     if settings.n_neighbors:
         indices_before = columns_for_neighbors(table, strategies, fixed_indices)
     if indices_before:
-        # This imports torch, which takes seconds, and trees do without.
-        from sliceflow.estimators.tables.nearest_rows_model import NearestRowsModel
-
         yield NearestRowsModel.from_data(
             table.columns, level_positions, indices_before, settings.n_neighbors
         )

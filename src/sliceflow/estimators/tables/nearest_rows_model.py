@@ -18,9 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from scipy.stats import rankdata
-from torch import Tensor
+from sklearn.neighbors import NearestNeighbors
 
 from sliceflow.arrays import Floats, Ints
 from sliceflow.estimators.tables import rare_numbers
@@ -31,8 +30,6 @@ from sliceflow.estimators.tables.level_positions import (
     is_missing,
 )
 from sliceflow.estimators.tables.partly_drawn_rows import PartlyDrawnRows
-from sliceflow.neighbors.sampling import local_noise
-from sliceflow.neighbors.search import build_index, query_index
 
 # The weight of the random row itself, in neighbors: the 4 in h² = k/(k + 4). With a
 # larger weight, draws are nearer to rows; with a smaller one, they blur details that
@@ -62,8 +59,8 @@ class NearestRowsModel:
     columns: Sequence[Column]  # all columns of the table
     drawn_indices: list[int]  # the indices of those that are drawn
     drawn_positions: LevelPositions  # (n, p), their positions
-    scores: Tensor  # (n, q), normal scores of the dense numbers among them
-    neighbors: Tensor  # (n, k), the rows nearest to each row, itself among them
+    scores: Floats  # (n, q), normal scores of the dense numbers among them
+    neighbors: Ints  # (n, k), the rows nearest to each row, itself among them
     unexplained: float  # share of the variance of scores that is within neighborhoods
 
     @classmethod
@@ -76,10 +73,9 @@ class NearestRowsModel:
     ) -> NearestRowsModel:
         """Find the k rows nearest to each row of (n, d), by the drawn columns."""
         axes = [columns[c].features(level_positions[:, c]) for c in drawn_indices]
-        points = torch.from_numpy(_weighted_by_explained(np.hstack(axes)))
-        neighbors = query_index(
-            build_index(points), points, min(k, len(level_positions))
-        )[1]
+        points = _weighted_by_explained(np.hstack(axes))
+        search = NearestNeighbors(n_neighbors=min(k, len(points))).fit(points)
+        neighbors = search.kneighbors(points, return_distance=False)
         dense_axes = []
         for c, axis in zip(drawn_indices, axes, strict=True):
             if columns[c].is_dense_number:
@@ -143,12 +139,12 @@ class NearestRowsModel:
         h = math.sqrt(k / (k + ROW_WEIGHT))
         drawn = []
         for block in np.array_split(row_indices, n_blocks):
-            neighbor_scores = self.scores[self.neighbors[block]]
-            w = torch.from_numpy(rng.standard_normal((len(block), 1, k)))
+            neighbor_scores = self.scores[self.neighbors[block]]  # (b, k, q)
             mean = neighbor_scores.mean(1)
             towards_row = row_share * (self.scores[block] - mean)
-            noise = h * local_noise(neighbor_scores, w)[:, 0]
-            drawn.append((mean + towards_row + noise).numpy())
+            w = rng.standard_normal((len(block), 1, k)) / math.sqrt(max(1, k - 1))
+            noise = (w @ (neighbor_scores - mean[:, None]))[:, 0]
+            drawn.append(mean + towards_row + h * noise)
         return np.concatenate(drawn)
 
     def _move_to_distribution(
@@ -204,21 +200,21 @@ class NearestRowsModel:
         return moved
 
 
-def _complete_scores(scores: Floats, neighbors: Tensor) -> Tensor:
+def _complete_scores(scores: Floats, neighbors: Ints) -> Floats:
     """Scores (n, q) in which a missing one (NaN) is the mean of those of the neighbors.
 
     It is 0, the mean of all, if all neighbors are missing.
     """
-    incomplete = torch.from_numpy(scores)
-    neighbor_means = incomplete[neighbors].nanmean(1)
-    completed = torch.where(incomplete.isnan(), neighbor_means, incomplete)
-    return completed.nan_to_num()
+    of_neighbors = scores[neighbors]
+    n_observed = (~np.isnan(of_neighbors)).sum(1)
+    neighbor_means = np.nansum(of_neighbors, 1) / np.maximum(1, n_observed)
+    return np.where(np.isnan(scores), neighbor_means, scores)
 
 
-def _share_within(scores: Tensor, neighbors: Tensor) -> float:
+def _share_within(scores: Floats, neighbors: Ints) -> float:
     """The share of the variance of scores (n, q) that is within neighborhoods."""
-    within = scores[neighbors].var(1, correction=0).mean(0)
-    overall = scores.var(0, correction=0)
+    within = scores[neighbors].var(1).mean(0)
+    overall = scores.var(0)
     return float(within.sum() / (overall.sum() + MIN_VARIANCE))
 
 
