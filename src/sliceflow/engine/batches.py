@@ -59,7 +59,9 @@ class Batch:
 
     particles: PointSelection = ALL_POINTS
     data: PointSelection = ALL_POINTS
-    weights: Tensor | None = None  # (n,) of these n data; None if all count alike
+    # (n,) of these n data; None if all count alike. A single weight of 0 stands for no
+    # data: a rank may have none with the conditions of particles.
+    weights: Tensor | None = None
     all_data_y: FlowY | None = None  # of all data, also of those that are not selected
 
     @property
@@ -386,7 +388,9 @@ def _next_in_groups(groups: Tensor, group_size: Tensor, turn: int) -> Tensor:
     """The datum of each particle (k,), as an index among the data of its group.
 
     `groups` (k,) are those of the particles, ascending. In every turn, a group takes
-    the data after those of the turn before; after its last datum it begins again.
+    the data after those of the turn before; after its last datum it begins again. If
+    three particles are of group 0, which has five data, and two of group 1, which has
+    one, the first turn gives 0 1 2 and 0 0, and the second 3 4 0 and 0 0.
     """
     first_of_group = torch.searchsorted(groups, groups)
     index_in_group = torch.arange(len(groups)) - first_of_group

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -111,7 +111,24 @@ class GaussianizingTransport:
         return SmoothMaps(mean + deviation * problem.knots, slopes / deviation, first)
 
 
-@dataclass(frozen=True)
+class _Evaluation(NamedTuple):
+    """The loss of h maps, and the maps at their nodes."""
+
+    loss: Tensor  # (h,), minus the penalized mean log-likelihood
+    values: Tensor  # (h, G), T at the nodes
+    slopes: Tensor  # (h, G), T′ at the nodes
+
+    def where(self, better: Tensor, other: _Evaluation) -> _Evaluation:
+        """The other evaluation of the maps (h,) for which it is better."""
+        better_row = better[:, None]
+        return _Evaluation(
+            torch.where(better, other.loss, self.loss),
+            torch.where(better_row, other.values, self.values),
+            torch.where(better_row, other.slopes, self.slopes),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Likelihood:
     """The penalized likelihood of h maps, for values that are counted at nodes.
 
@@ -138,51 +155,49 @@ class _Likelihood:
         start = pieces.new_zeros(len(z), 1, n_knots)
         per_step = (n_knots - 1) / (2 * max_normal) * penalty / n
         return cls(
-            knots,
-            nodes,
-            _linear_counts(z, nodes) / n,
-            hats,
-            torch.cat((start, pieces.cumsum(1)), 1),
-            per_step * _squared_differences(n_knots, z.dtype, z.device),
+            knots=knots,
+            nodes=nodes,
+            shares=_linear_counts(z, nodes) / n,
+            hats=hats,
+            integrals=torch.cat((start, pieces.cumsum(1)), 1),
+            penalty_matrix=per_step * _squared_differences(n_knots, z.dtype, z.device),
         )
 
     def maximize(self, n_iterations: int) -> tuple[Tensor, Tensor]:
         """T at the first knots (h,), and the slopes (h, K), by damped Newton steps."""
-        h = len(self.knots)
         parameters = torch.cat((self.knots[:, :1], torch.zeros_like(self.knots)), 1)
-        loss, values, slopes = self._loss(parameters)
-        damping = torch.full_like(loss, _FIRST_DAMPING)
+        current = self._evaluate(parameters)
+        damping = torch.full_like(current.loss, _FIRST_DAMPING)
         for _ in range(n_iterations):
-            gradient, curvature = self._derivatives(parameters, values, slopes)
+            gradient, curvature = self._derivatives(parameters, current)
             diagonal = torch.diagonal(curvature, dim1=1, dim2=2)
-            ridge = damping[:, None] * diagonal + torch.finfo(loss.dtype).eps
+            ridge = damping[:, None] * diagonal + torch.finfo(damping.dtype).eps
             newton_step = torch.linalg.solve(
                 curvature + torch.diag_embed(ridge), gradient
             )
-            tried = parameters - newton_step.clamp(-_MAX_NEWTON_STEP, _MAX_NEWTON_STEP)
-            tried_loss, tried_values, tried_slopes = self._loss(tried)
-            better = tried_loss < loss
-            better_row = better.view(h, 1)
-            parameters = torch.where(better_row, tried, parameters)
-            values = torch.where(better_row, tried_values, values)
-            slopes = torch.where(better_row, tried_slopes, slopes)
-            loss = torch.where(better, tried_loss, loss)
+            new_parameters = parameters - newton_step.clamp(
+                -_MAX_NEWTON_STEP, _MAX_NEWTON_STEP
+            )
+            new = self._evaluate(new_parameters)
+            better = new.loss < current.loss
+            parameters = torch.where(better[:, None], new_parameters, parameters)
+            current = current.where(better, new)
             raised = (damping * _DAMPING_UP).clamp(min=_LEAST_DAMPING)
             damping = torch.where(better, damping * _DAMPING_DOWN, raised)
         return parameters[:, 0], parameters[:, 1:].exp()
 
-    def _loss(self, parameters: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Minus the penalized mean log-likelihood (h,), and T and T′ at the nodes."""
+    def _evaluate(self, parameters: Tensor) -> _Evaluation:
+        """The loss of maps with these parameters (h, K + 1)."""
         knot_slopes = parameters[:, 1:].exp()
         rises = torch.bmm(self.integrals, knot_slopes[:, :, None])[:, :, 0]
         values = parameters[:, :1] + rises
         slopes = knot_slopes @ self.hats.T
         costs = (self.shares * (values.square() / 2 - slopes.log())).sum(1)
         penalties = ((parameters @ self.penalty_matrix) * parameters).sum(1) / 2
-        return costs + penalties, values, slopes
+        return _Evaluation(costs + penalties, values, slopes)
 
     def _derivatives(
-        self, parameters: Tensor, values: Tensor, slopes: Tensor
+        self, parameters: Tensor, at: _Evaluation
     ) -> tuple[Tensor, Tensor]:
         """The gradient (h, K + 1) of the loss, and a positive part of its curvature."""
         knot_slopes = parameters[:, None, 1:].exp()
@@ -192,8 +207,9 @@ class _Likelihood:
         torch.mul(self.integrals, knot_slopes, out=d_values[:, :, 1:])
         d_log_slopes = parameters.new_zeros(h, n_nodes, n_knots + 1)
         numerators = self.hats * knot_slopes
-        torch.div(numerators, slopes[:, :, None], out=d_log_slopes[:, :, 1:])
-        cost_gradient = (shares * (d_values * values[:, :, None] - d_log_slopes)).sum(1)
+        torch.div(numerators, at.slopes[:, :, None], out=d_log_slopes[:, :, 1:])
+        residuals = d_values * at.values[:, :, None] - d_log_slopes
+        cost_gradient = (shares * residuals).sum(1)
         curvature = torch.bmm((shares * d_values).mT, d_values)
         curvature += torch.bmm((shares * d_log_slopes).mT, d_log_slopes)
         # Slopes are exponentials: their second derivatives have the gradient's sign.

@@ -192,22 +192,29 @@ class PictureFlowBuilder:
         """
         transport = self.plan.transport
         n_values = self.plan.layout.n_pixel_values
-        unchanged = transport, self.plan.n_knots
-        if not self._has_single_pixels(i) or n_values is None:
-            return unchanged
-        if not isinstance(transport, HistogramTransport):
-            return unchanged
-        wanted = min(1 << int(n_values).bit_length(), MAX_SINGLE_PIXEL_BINS)
-        n_bins = max(transport.n_bins, wanted)
-        bins_per_value = n_bins // n_values
-        if bins_per_value == 0:
-            return unchanged
-        # The bins that are used cover [−1, 1], the range of pixels. Those left over lie
-        # beyond it.
-        high = 2 * n_bins / (bins_per_value * n_values) - 1
-        span = (-1.0, high)
-        aligned = AlignedHistogramTransport(n_bins, transport.batch_size, span)
-        return aligned, MAX_SINGLE_PIXEL_BINS
+        if (
+            self._has_single_pixels(i)
+            and isinstance(transport, HistogramTransport)
+            and n_values is not None
+            and n_values <= max(transport.n_bins, MAX_SINGLE_PIXEL_BINS)
+        ):
+            return _aligned_with_values(transport, n_values), MAX_SINGLE_PIXEL_BINS
+        return transport, self.plan.n_knots
+
+
+def _aligned_with_values(
+    transport: HistogramTransport, n_values: int
+) -> AlignedHistogramTransport:
+    """A transport whose bins begin and end where pixel values in [−1, 1] do.
+
+    With 17 values and 1,024 bins, each value has 60 bins. These 1,020 bins cover
+    [−1, 1], and the 4 that are left over lie beyond 1: all bins cover [−1, 1.008].
+    """
+    wanted = min(1 << int(n_values).bit_length(), MAX_SINGLE_PIXEL_BINS)
+    n_bins = max(transport.n_bins, wanted)
+    n_used = n_bins // n_values * n_values
+    span = (-1.0, 2 * n_bins / n_used - 1)
+    return AlignedHistogramTransport(n_bins, transport.batch_size, span)
 
 
 def _frame_seed_path(i: int) -> tuple[str | int, ...]:
