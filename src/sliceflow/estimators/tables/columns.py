@@ -281,16 +281,25 @@ class Column:
     def decode(self, positions: LevelPositions) -> pd.Series:
         """The values (m,) at positions (m,), with the dtype of the column.
 
-        The values of identifiers are real ones: `draw_identifiers` makes up others.
+        Floats of few decimals have no rounding errors, also where levels have some. The
+        values of identifiers are real ones: `draw_identifiers` makes up others.
         """
         level = np.floor(positions).astype(np.int64)
         code_of_level = np.append(self.level_codes, -1)  # −1 stays −1
         values = self.encoded.to_series(code_of_level[level])
-        is_new = positions != level
-        if is_new.any():
-            new_values = self.write_values(positions[is_new])
-            values.iloc[np.flatnonzero(is_new)] = new_values.array
+        is_written = positions != level
+        if self._levels_may_have_rounding_errors:
+            is_written = has_value(positions)
+        if is_written.any():
+            new_values = self.write_values(positions[is_written])
+            values.iloc[np.flatnonzero(is_written)] = new_values.array
         return values
+
+    @property
+    def _levels_may_have_rounding_errors(self) -> bool:
+        """Whether levels are floats of few decimals: .1 + .2 is .30000000000000004."""
+        is_float = self.is_quantitative and self.encoded.value_type == "float"
+        return is_float and self.unit is not None
 
     def draw_identifiers(
         self, positions: LevelPositions, rng: np.random.Generator
