@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from string import ascii_lowercase, ascii_uppercase, digits, hexdigits
+from typing import NamedTuple
 
 import numpy as np
 
@@ -245,51 +246,84 @@ def _new_integers(column: EncodedColumn, n: int, rng: np.random.Generator) -> li
     Where nearly all numbers of a length are known, new ones are longer.
     """
     known = set(column.levels.tolist())
-    known_lengths = [len(str(abs(value))) for value in known]
-    n_known_of = Counter(known_lengths)
+    known_lengths = [_n_digits(value) for value in known]
     indices = rng.integers(0, len(known_lengths), n).tolist()
-    wanted = Counter(known_lengths[i] for i in indices)
+    wanted_lengths = Counter(known_lengths[i] for i in indices)
     sign = 1
     if max(known) < 0:
         sign = -1
     new_values = list[int]()
+    for integers in _choose_ranges(column, Counter(known_lengths), wanted_lengths):
+        new_values += _integers_in_range(integers, sign, known, rng)
+    return [new_values[i] for i in rng.permutation(n)]
+
+
+class _WantedIntegers(NamedTuple):
+    """How many integers are wanted from `low` to below `high`, without their signs."""
+
+    low: int
+    high: int
+    n: int
+
+
+def _choose_ranges(
+    column: EncodedColumn, n_known_of: Counter[int], n_wanted_of: Counter[int]
+) -> list[_WantedIntegers]:
+    """From which ranges new integers are drawn, of one number of digits each.
+
+    The counters have the known and the wanted integers by their number of digits. A
+    range without room for those that are wanted leaves them to the next one.
+    """
+    n_wanted = n_wanted_of.total()
+    largest = _largest_integer(column)
+    ranges = list[_WantedIntegers]()
+    n_chosen = 0
+    n_waiting = 0  # of this length, and of shorter ones without room
     length = min(n_known_of)
-    n_wanted = 0  # integers of this length, and of shorter ones without room
-    while len(new_values) < n:
-        n_wanted += wanted[length]
+    while n_chosen < n_wanted:
+        n_waiting += n_wanted_of[length]
         low = 0 if length == 1 else 10 ** (length - 1)
-        high = min(10**length, _largest(column))
+        high = min(10**length, largest)
         if high <= low:
             raise DataError(
                 f"the dtype {column.levels.dtype} has too few other numbers for "
-                f"{n} new identifiers",
+                f"{n_wanted} new identifiers",
                 "convert it to int64, or drop it",
                 column=column.name,
             )
         n_free = high - low - n_known_of[length]
-        if n_free >= _SPARE_ROOM_OF_INTEGERS * n_wanted:
-            new_values += _integers_between(low, high, n_wanted, sign, known, rng)
-            n_wanted = 0
+        if n_free >= _SPARE_ROOM_OF_INTEGERS * n_waiting:
+            ranges.append(_WantedIntegers(low, high, n_waiting))
+            n_chosen += n_waiting
+            n_waiting = 0
         length += 1
-    return [new_values[i] for i in rng.permutation(n)]
+    return ranges
 
 
-def _largest(column: EncodedColumn) -> int:
-    """The largest integer of the column's dtype."""
+def _n_digits(value: int) -> int:
+    return len(str(abs(value)))
+
+
+def _largest_integer(column: EncodedColumn) -> int:
+    """The largest integer of the column's dtype.
+
+    Python's integers have none: new ones have at most one digit more than known ones.
+    """
     dtype = column.levels.dtype
     if dtype.kind not in "iu":
-        longest = max(len(str(abs(value))) for value in column.levels.tolist())
+        longest = max(_n_digits(value) for value in column.levels.tolist())
         return int(10 ** (longest + 1))
     return int(np.iinfo(getattr(dtype, "numpy_dtype", dtype)).max)
 
 
-def _integers_between(
-    low: int, high: int, n: int, sign: int, known: set[int], rng: np.random.Generator
+def _integers_in_range(
+    wanted: _WantedIntegers, sign: int, known: set[int], rng: np.random.Generator
 ) -> list[int]:
-    """n different integers from low to below high, with a sign, and not known."""
+    """Different integers of a range, with a sign, and not known."""
     new_values = dict[int, None]()  # a set that keeps its order
-    while len(new_values) < n:
-        offsets = rng.integers(0, min(high - low, 2**62), n).tolist()
-        values = [sign * (low + offset) for offset in offsets]
+    n_possible = min(wanted.high - wanted.low, 2**62)
+    while len(new_values) < wanted.n:
+        offsets = rng.integers(0, n_possible, wanted.n).tolist()
+        values = [sign * (wanted.low + offset) for offset in offsets]
         new_values |= dict.fromkeys(value for value in values if value not in known)
-    return list(new_values)[:n]
+    return list(new_values)[: wanted.n]
