@@ -35,7 +35,7 @@ def test_a_column_becomes_numbers_or_codes():
         "big",
         "7",
     ]
-    kinds = dict(zip(read.names, read.categories, strict=True))
+    kinds = dict(zip(read.names, read.is_categorical, strict=True))
     assert {name for name, category in kinds.items() if category} == {
         "zip",
         "flag",

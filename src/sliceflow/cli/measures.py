@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from sliceflow.cli.run_folder import Model
     from sliceflow.metrics import Attacks, Report
     from sliceflow.metrics.rules import KeptRule
+    from sliceflow.metrics.table_comparison import ColumnPair
 
 # The most samples of pictures that are drawn and measured: more cost time, and say
 # little more.
@@ -47,7 +48,7 @@ _MAX_PICTURES = 2000
 # compared picture, the searches for copies, per value of each training picture and
 # searched picture, and principal components, per picture and pair of values. Users are
 # told an order of magnitude.
-_SECONDS_OF_PICTURES = 0.5  # of any
+_SECONDS_OF_PICTURES = 0.5  # for any number of them
 _SECONDS_PER_COMPARED_PICTURE = 1.4e-3
 _SECONDS_PER_SEARCHED_VALUE = 1.1e-10
 _SECONDS_OF_COMPONENTS = 8.5e-10
@@ -444,11 +445,11 @@ def _no_measures(note: str) -> Result:
     return Result({"metrics": [], "details": {}, "verdict": None, "note": note}, note)
 
 
-def _pairs_to_report(pairs: list[report.Pair], train: Input) -> list[report.Pair]:
+def _pairs_to_report(pairs: list[ColumnPair], train: Input) -> list[ColumnPair]:
     """The worst pairs of columns, which come first, and those of the heat maps."""
     in_heat_maps = set(train.columns[: report.MAX_HEAT_MAP_COLUMNS])
     kept = []
     for i, pair in enumerate(pairs):
-        if i < _MAX_WORST_PAIRS or {pair[0], pair[1]} <= in_heat_maps:
+        if i < _MAX_WORST_PAIRS or {pair.first, pair.second} <= in_heat_maps:
             kept.append(pair)
     return kept

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,6 +15,9 @@ from sliceflow.engine.wasserstein import squared_wasserstein
 from sliceflow.errors import DataError
 from sliceflow.metrics.rows import RowsLike, as_flat_rows, nearest, require_same_width
 from sliceflow.validation import from_tensor
+
+if TYPE_CHECKING:
+    from torch.utils.data import ConcatDataset
 
 # Directions whose projections are in memory at a time. More take more memory; fewer
 # are slower.
@@ -350,7 +353,9 @@ def fid(
     return float(metrics["frechet_inception_distance"])
 
 
-def _as_dataset(pictures: Any, n_pixel_values: int) -> Any:
+def _as_dataset(
+    pictures: NDArray[Any], n_pixel_values: int
+) -> ConcatDataset[torch.Tensor]:
     """Pictures as a dataset of bytes (3, h, w); gray ones get three equal channels."""
     from torch.utils.data import ConcatDataset
 

@@ -23,9 +23,9 @@ from sliceflow.metrics.copying import N_COMPARED_NEIGHBORS
 from sliceflow.metrics.rows import nearest, subsample
 from sliceflow.metrics.rules import (
     KeptRule,
+    find_rules,
     measure_rules,
-    rules_kept,
-    rules_to_check,
+    share_keeping_all,
 )
 from sliceflow.metrics.table_encoding import (
     EncodedTables,
@@ -59,7 +59,7 @@ class RiskySample(NamedTuple):
     """A sample that resembles one training row far more than all others."""
 
     sample: dict[str, str]  # cells as texts, by column
-    nearest: dict[str, str]  # of the training row
+    nearest: dict[str, str]  # cells of the training row
     ratio: float  # its distance to that row, over that to the tenth
 
 
@@ -67,14 +67,15 @@ class Details(TypedDict, total=False):
     """What a report on a table says beside its metrics; empty for other data."""
 
     target: str  # the column that `utility` predicts
-    columns: dict[str, float]  # the shape of each
-    pairs: list[ColumnPair]  # those whose associations differ most come first
-    # Pairs whose association falls most from training rows to samples; these are more
-    # than held-out rows, so that less of it is chance
+    columns: dict[str, float]  # the shape of each column
+    # All pairs, in held-out rows and in samples, the most different ones first
+    pairs: list[ColumnPair]
+    # The pairs whose association falls most from training rows to samples: there are
+    # more training rows than held-out ones, so less of the fall is chance
     lost_pairs: list[ColumnPair]
-    rules: list[KeptRule]  # that all training rows keep; the least kept come first
+    rules: list[KeptRule]  # what all training rows keep, the least kept rules first
     riskiest: list[RiskySample]
-    # of columns that identify a row, the share of real values among the samples
+    # The share of real values among the samples, by columns that identify a row
     revealed: dict[str, float]
 
 
@@ -83,7 +84,7 @@ class _HeldOutTable:
     """The held-out rows of a table, with which other rows are compared."""
 
     rows: Floats  # (n, c)
-    categories: list[bool]  # which columns hold codes
+    is_categorical: list[bool]  # which columns hold codes
     target: int  # the column that `utility` predicts
     # Few rows of many categories look more associated, so this many are compared.
     n_associated: int
@@ -103,7 +104,7 @@ def compare_tables(
     """
     encoded = encode_tables(samples, train, held_out)
     names = encoded.names
-    categories = encoded.categories
+    is_categorical = encoded.is_categorical
     all_train = encoded.rows[1]
     sample_rows, train_rows, held_out_rows = [
         subsample(rows, settings.max_rows) for rows in encoded.rows
@@ -112,32 +113,35 @@ def compare_tables(
     n_associated = min(len(sample_rows), len(train_rows), len(held_out_rows))
     held_out_table = _HeldOutTable(
         rows=held_out_rows,
-        categories=categories,
+        is_categorical=is_categorical,
         target=names.index(target_name),
         n_associated=n_associated,
-        associations=_associations(held_out_rows, categories, n_associated),
+        associations=_associations(held_out_rows, is_categorical, n_associated),
     )
 
     def measure(rows: Floats) -> dict[str, float]:
         return _measure_table(rows, held_out_table)
 
     scores = with_references(measure, sample_rows, train_rows, settings)
+    settings.notify("searching for copies")
     scores |= _table_copy_scores(
-        sample_rows, all_train, held_out_rows, categories, settings
+        sample_rows, all_train, held_out_rows, is_categorical, settings
     )
-    rules = rules_to_check(train_rows, names, categories)
+    rules = find_rules(train_rows, names, is_categorical)
     scores["rules kept"] = Score(
-        rules_kept(rules, sample_rows), rules_kept(rules, held_out_rows)
+        share_keeping_all(rules, sample_rows), share_keeping_all(rules, held_out_rows)
     )
-    rare_values = _rare_value_score(sample_rows, all_train, held_out_rows, categories)
+    rare_values = _rare_value_score(
+        sample_rows, all_train, held_out_rows, is_categorical
+    )
     if rare_values is not None:
         scores["rare values"] = rare_values
-    sample_associations = _associations(sample_rows, categories, n_associated)
+    sample_associations = _associations(sample_rows, is_categorical, n_associated)
     details = Details(
         target=target_name,
         columns=dict(zip(names, _shapes(sample_rows, held_out_table), strict=True)),
         pairs=_compare_pairs(names, held_out_table.associations, sample_associations),
-        lost_pairs=_lost_pairs(names, train_rows, sample_rows, categories),
+        lost_pairs=_lost_pairs(names, train_rows, sample_rows, is_categorical),
         rules=measure_rules(rules, len(train_rows), held_out_rows, sample_rows),
         revealed=encoded.revealed,
         riskiest=_riskiest_samples(samples, train, encoded, settings),
@@ -146,25 +150,25 @@ def compare_tables(
 
 
 def _rare_value_score(
-    samples: Floats, train: Floats, held_out: Floats, categories: Sequence[bool]
+    samples: Floats, train: Floats, held_out: Floats, is_categorical: Sequence[bool]
 ) -> Score | None:
     """The share of rare values in samples; None if no column holds numbers.
 
     Its reference is that of held-out rows.
     """
-    share = tables.rare_value_share(samples, train, categories)
+    share = tables.rare_value_share(samples, train, is_categorical)
     if math.isnan(share):
         return None
-    return Score(share, tables.rare_value_share(held_out, train, categories))
+    return Score(share, tables.rare_value_share(held_out, train, is_categorical))
 
 
 def _lost_pairs(
-    names: Sequence[str], train: Floats, samples: Floats, categories: Sequence[bool]
+    names: Sequence[str], train: Floats, samples: Floats, is_categorical: Sequence[bool]
 ) -> list[ColumnPair]:
     """The pairs whose association falls most from training rows to samples."""
     n = min(len(train), len(samples))
-    in_train = np.abs(_associations(train, categories, n))
-    in_samples = np.abs(_associations(samples, categories, n))
+    in_train = np.abs(_associations(train, is_categorical, n))
+    in_samples = np.abs(_associations(samples, is_categorical, n))
     pairs = _compare_pairs(names, in_train, in_samples)
     pairs.sort(key=lambda pair: pair.sample_association - pair.real_association)
     return pairs[:_N_LOST_PAIRS]
@@ -187,8 +191,8 @@ def _riskiest_samples(
     known = all_train[train_indices]
     k = min(N_COMPARED_NEIGHBORS, len(known))
     distances, indices = nearest(
-        as_points(all_samples[sample_indices], encoded.categories, known),
-        as_points(known, encoded.categories, known),
+        as_points(all_samples[sample_indices], encoded.is_categorical, known),
+        as_points(known, encoded.is_categorical, known),
         k,
         device=settings.device,
     )
@@ -217,14 +221,14 @@ def _texts(row: pd.Series) -> dict[str, str]:
 
 def _measure_table(rows: Floats, held_out: _HeldOutTable) -> dict[str, float]:
     """The metrics of rows (n, c) of a table that depend on how many rows there are."""
-    categories = held_out.categories
+    is_categorical = held_out.is_categorical
     detection = distances.two_sample_score(
         rows,
         held_out.rows,
-        classifier=tables.detector(len(rows), categories),
+        classifier=tables.detector(len(rows), is_categorical),
         scoring="roc_auc",
     )
-    associations = _associations(rows, categories, held_out.n_associated)
+    associations = _associations(rows, is_categorical, held_out.n_associated)
     trend_error = 0.0
     if len(associations) > 0:
         trend_error = float(np.abs(held_out.associations - associations).mean())
@@ -232,7 +236,7 @@ def _measure_table(rows: Floats, held_out: _HeldOutTable) -> dict[str, float]:
         "detection": detection,
         "shape": float(np.mean(_shapes(rows, held_out))),
         "trend error": trend_error,
-        "utility": tables.utility(rows, held_out.rows, categories, held_out.target),
+        "utility": tables.utility(rows, held_out.rows, is_categorical, held_out.target),
     }
 
 
@@ -240,27 +244,27 @@ def _shapes(rows: Floats, held_out: _HeldOutTable) -> list[float]:
     """How well the distribution of each column agrees with that of held-out rows."""
     return [
         tables.column_shape(held_out.rows[:, c], rows[:, c], is_category)
-        for c, is_category in enumerate(held_out.categories)
+        for c, is_category in enumerate(held_out.is_categorical)
     ]
 
 
-def _associations(rows: Floats, categories: Sequence[bool], n: int) -> Floats:
+def _associations(rows: Floats, is_categorical: Sequence[bool], n: int) -> Floats:
     """The associations of all c(c − 1)/2 pairs of columns, in n of the rows."""
-    matrix = tables.association_matrix(subsample(rows, n), categories)
-    return matrix[np.triu_indices(len(categories), 1)]
+    matrix = tables.association_matrix(subsample(rows, n), is_categorical)
+    return matrix[np.triu_indices(len(is_categorical), 1)]
 
 
 def _table_copy_scores(
     samples: Floats,
     train: Floats,
     held_out: Floats,
-    categories: Sequence[bool],
+    is_categorical: Sequence[bool],
     settings: ComparisonSettings,
 ) -> Scores:
     """Copies among all training rows of a table, by distances of `as_points`."""
 
     def points(rows: Floats) -> Floats:
-        return as_points(rows, categories, train)
+        return as_points(rows, is_categorical, train)
 
     n_blocks = math.ceil(len(train) / _MAX_POINT_ROWS)
     train_blocks = (points(block) for block in np.array_split(train, n_blocks))
