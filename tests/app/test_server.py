@@ -27,7 +27,7 @@ from running import command, environment
 from sliceflow import ImageFlow
 from sliceflow.app import server as serving
 from sliceflow.app.pictures import Gallery, Run
-from sliceflow.app.tables import TableTab
+from sliceflow.app.tables import Message, TableTab
 from sliceflow.cli.play import (
     TableWork,
     example_table,
@@ -609,11 +609,11 @@ class TestTables:
             "b.csv",
             "reading",
         )
-        tab._pipe.said.append(("read", {"columns": [], "rows": 1}))
+        tab._pipe.said.append(Message("read", {"columns": [], "rows": 1}))
         shown = tab.status()
         assert (shown["name"], shown["state"]) == ("b.csv", "reading")
         assert "next" not in shown
-        assert [job for job, _ in tab._pipe.sent] == ["read", "read"]
+        assert [job.method for job in tab._pipe.sent] == ["read", "read"]
 
     def test_whoever_waits_for_rows_is_told_that_none_will_come(self, tab):
         fitted = {"state": "fitted", "name": "a.csv", "columns": [], "rows": 3}
@@ -621,7 +621,7 @@ class TestTables:
         with pytest.raises(ValueError, match="ended by itself"):
             tab.samples(serving.Request({}, b'{"n": 1, "seed": 0}'))
         tab._state = fitted
-        tab._pipe.send = lambda job: tab._pipe.said.append(("sample", b"a\n1\n"))
+        tab._pipe.send = lambda job: tab._pipe.said.append(Message("sample", b"a\n1\n"))
         assert (
             tab.samples(serving.Request({}, b'{"n": 1, "seed": 0}')).body == b"a\n1\n"
         )

@@ -74,7 +74,7 @@ class Request:
     def integer(self, name: str, maximum: int, minimum: int = 0) -> int:
         """A whole number of the query, or of the body; text such as "3" is one."""
         if name in self.query:
-            value: Any = self.query[name]
+            value: object = self.query[name]
         else:
             value = self.json.get(name)
         number = _as_integer(value)
@@ -89,14 +89,14 @@ class Request:
         return self.integer("seed", MAX_SEED)
 
 
-def _as_integer(value: Any) -> int | None:
+def _as_integer(value: object) -> int | None:
     """A whole number, or a text for one; None for anything else."""
-    if isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
         number = int(value)
         is_whole = number == float(value)
-    except (TypeError, ValueError, OverflowError):
+    except (ValueError, OverflowError):
         return None
     if not is_whole:
         return None
