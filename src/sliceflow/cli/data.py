@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from sliceflow import ImageFlow, TableFlow
+    from sliceflow.app.server import JsonObject
     from sliceflow.estimators.pictures.known_parts import KnownPart
 
 # With fewer rows, none is held out: a tenth of them would be too few to measure with.
@@ -93,7 +94,7 @@ class BaseInput(ABC):
     def description(self) -> str:
         """The data in words, such as "1297 pictures of 8×8 in 10 classes"."""
 
-    def summary(self, held_out: BaseInput | None) -> dict[str, Any]:
+    def summary(self, held_out: BaseInput | None) -> JsonObject:
         """The data as config.json and the report describe them."""
         return {
             "name": self.name,
@@ -192,7 +193,7 @@ class TableInput(BaseInput):
     def description(self) -> str:
         return f"{len(self.fitted_rows)} rows of {len(self.columns)} columns"
 
-    def summary(self, held_out: BaseInput | None) -> dict[str, Any]:
+    def summary(self, held_out: BaseInput | None) -> JsonObject:
         dialect = None if self.dialect is None else asdict(self.dialect)
         return super().summary(held_out) | {"dialect": dialect}
 

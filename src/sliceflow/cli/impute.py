@@ -100,7 +100,7 @@ def _check_table_and_run(table: Path, run: Path | None, flags: list[str]) -> Non
     """Refuse what is no table, and a run that is none of a table or has `flags`."""
     if not table.exists():
         raise UsageError(f"{table} does not exist", "name a table with missing cells")
-    check_ending(table, TABLE_ENDINGS, "the table")
+    check_ending(table, TABLE_ENDINGS, name="the table")
     if run is None:
         return
     if flags:
@@ -113,7 +113,7 @@ def _check_table_and_run(table: Path, run: Path | None, flags: list[str]) -> Non
 
 def _paths_of_tables(out: Path, n: int) -> list[Path]:
     """Where n filled tables are written to."""
-    check_ending(out, TABLE_ENDINGS)
+    check_ending(out, TABLE_ENDINGS, allows_stdout=True)
     if n == 1:
         return [out]
     if is_stdout(out):

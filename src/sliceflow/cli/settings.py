@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from sliceflow.cli.failures import CommandError, UsageError
 from sliceflow.cli.run_folder import RunFolder
@@ -114,9 +114,9 @@ class Settings:
                 words += [_flag(name), str(item)]
         return shlex.join(words)
 
-    def changed(self) -> dict[str, Any]:
+    def changed(self) -> dict[str, object]:
         """The flags that differ from their defaults, by name."""
-        values = {}
+        values: dict[str, object] = {}
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name != "source" and value != field.default:
