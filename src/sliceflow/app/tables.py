@@ -210,7 +210,7 @@ class TableTab:
         return Response(answer.value, "text/csv")
 
     def _begin(self, state: JsonObject, job: Job) -> None:
-        """Have the process begin a job, which `_receive` hears of later."""
+        """Have the process begin a job, whose messages `_receive` takes later."""
         self._state = state
         self._started_at = time.monotonic()
         self._connect().send(job)

@@ -166,7 +166,7 @@ def estimate_seconds(
 ) -> float | None:
     """About how long the measures take on a CPU; None if that is not known.
 
-    Those of a table begin with a second fit, which takes about `fit_seconds` as well.
+    Measures of a table begin with a second fit, which takes about `fit_seconds` again.
     """
     from sliceflow.devices import resolve_device
 

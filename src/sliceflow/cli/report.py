@@ -171,7 +171,7 @@ def _describe_columns(
 def _heat_maps(pairs: list[ColumnPair], columns: list[str]) -> list[JsonObject]:
     """Associations of pairs of columns: in held-out rows, in samples, their difference.
 
-    Those of a column with itself are not shown.
+    The association of a column with itself is not shown.
     """
     compared = {pair.first for pair in pairs} | {pair.second for pair in pairs}
     names = [name for name in columns if name in compared][:MAX_HEAT_MAP_COLUMNS]

@@ -250,13 +250,13 @@ def _attack_samples(
     settings : the settings of all attacks
     """
     encoded = encode_tables(sample_dfs[0], train, held_out, *sample_dfs[1:])
-    samples, train_rows, held_out_rows, *more_samples = encoded.rows
+    held_out_rows, *more_samples = encoded.others
     rng = np.random.default_rng(settings.seed)
-    members = rng.permutation(train_rows)[:_MAX_ROWS]
+    members = rng.permutation(encoded.train)[:_MAX_ROWS]
     others = rng.permutation(held_out_rows)[:_MAX_ROWS]
     hidden = choose_target(settings.hidden, encoded.names, members)
     knowledge = AttackerKnowledge(
-        samples=samples,
+        samples=encoded.samples,
         reference=others,
         is_categorical=encoded.is_categorical,
         hidden=encoded.names.index(hidden),
@@ -334,17 +334,16 @@ def _attack_outliers(
     def statistics(samples: Any, pool: pd.DataFrame, outliers: Ints) -> Floats:
         samples = _as_dataframe(samples, "samples")
         encoded = encode_tables(samples, pool)
-        sample_rows, pool_rows = encoded.rows
         known = AttackerKnowledge(
-            samples=sample_rows,
+            samples=encoded.samples,
             # A row is no reference for itself: its distance would be 0.
-            reference=np.delete(pool_rows, outliers, axis=0),
+            reference=np.delete(encoded.train, outliers, axis=0),
             is_categorical=encoded.is_categorical,
             hidden=0,
             seed=shadows.seed,
             device=shadows.device,
         )
-        rows = pool_rows[outliers]
+        rows = encoded.train[outliers]
         scores = (distance_difference, density_ratio, verbatim_values)
         return np.column_stack([score(known, rows) for score in scores])
 

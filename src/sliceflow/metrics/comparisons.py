@@ -47,7 +47,7 @@ class ClassLabels(NamedTuple):
 
 @dataclass(frozen=True)
 class ComparisonSettings:
-    """How many rows are compared, on which device, and who is told about it."""
+    """How many rows are compared, on which device, and what shows the progress."""
 
     max_rows: int  # of samples, training rows and held-out rows each
     device: str

@@ -107,8 +107,7 @@ class ShadowAttack:
     def _find_outliers(self, pool: pd.DataFrame) -> Ints:
         """The indices of the rows that are farthest from their nearest others."""
         encoded = encode_tables(pool, pool)
-        rows = encoded.rows[0]
-        points = as_points(rows, encoded.is_categorical, rows)
+        points = as_points(encoded.train, encoded.is_categorical, encoded.train)
         distances, _ = nearest(
             points,
             points,

@@ -33,7 +33,9 @@ class EncodedTables(NamedTuple):
 
     names: list[str]
     is_categorical: list[bool]  # which columns hold codes
-    rows: list[Floats]  # (n, c) of each table
+    samples: Floats  # (n, c)
+    train: Floats  # (N, c)
+    others: list[Floats]  # (m, c) of each other table
     # Of the columns left out: the share of the first table's texts that are real.
     revealed: dict[str, float]
 
@@ -65,8 +67,15 @@ def encode_tables(
     if not columns:
         raise DataError("every column identifies its row; there is nothing to compare")
     ends = np.cumsum([len(df) for df in dfs])[:-1]
-    rows = np.split(np.column_stack(columns), ends)
-    return EncodedTables(names, is_categorical, rows, revealed)
+    sample_rows, train_rows, *other_rows = np.split(np.column_stack(columns), ends)
+    return EncodedTables(
+        names=names,
+        is_categorical=is_categorical,
+        samples=sample_rows,
+        train=train_rows,
+        others=other_rows,
+        revealed=revealed,
+    )
 
 
 def _require_same_columns(dfs: Sequence[pd.DataFrame]) -> None:

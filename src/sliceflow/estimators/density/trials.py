@@ -166,7 +166,7 @@ def fit_trial_flows(
     trials : the splits on which flows are tried
     settings : of the flows
     seed : of the flows
-    progress : hears of every step
+    progress : is notified of every step
     expect_rest : tells `progress` what follows the trials, as far as the curve of those
     that are over says; it is called before listeners hear of the last step of a trial
     """
@@ -191,15 +191,15 @@ def fit_trial_flows(
 class _TrialFlow:
     """A flow that is fitted in a trial, until held-out rows get no likelier.
 
-    Listeners of the user hear of all its steps but the last: of that one they hear when
-    it is known what follows.
+    Listeners of the user are notified of all its steps but the last: of that one by
+    `fit_trial_flows`, when it is known what follows.
 
     Parameters
     ----------
     name : what is tried, in words
     trial : the rows to fit, and those that are held out
     settings : of the flow
-    progress : hears of the steps
+    progress : is notified of the steps
 
     Attributes
     ----------

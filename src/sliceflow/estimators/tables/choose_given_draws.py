@@ -107,7 +107,7 @@ class _TrialDrawer:
     drawn_indices: Sequence[int]
 
     def plain_draws(self, train: LevelPositions, n: int) -> LevelPositions:
-        """Those of n draws of a chain of all train rows that have what is given."""
+        """Of n draws of a chain of all train rows, the ones that have what is given."""
         draws = trial_draws(
             self.table,
             train,
