@@ -319,7 +319,7 @@ class TestManyConnections:
             line.sendall(b"G")
             lines.append(line)
         assert asked.get()[0] == 200  # in spite of them
-        assert len(asked.server._is_busy) <= 10
+        assert len(asked.server._connections) <= 10
         # Threads of strangers who were sent away end soon, but not at once.
         deadline = time.monotonic() + 30
         while threading.active_count() > before + 15 and time.monotonic() < deadline:
@@ -333,13 +333,13 @@ class TestManyConnections:
         monkeypatch.setattr(serving, "MAX_CONNECTIONS", 1)
         asked = Asked()
         with asked.sent("runs", ["Content-Length: 2"]) as line:
-            while True not in asked.server._is_busy.values():
+            while True not in asked.server._connections.values():
                 time.sleep(0.01)
             with socket.create_connection(line.getpeername(), timeout=10) as stranger:
                 assert stranger.recv(1) == b""
             line.sendall(b"{}")
             assert b" 200 " in line.recv(1 << 16).splitlines()[0]
-            while True in asked.server._is_busy.values():
+            while True in asked.server._connections.values():
                 time.sleep(0.01)
             assert asked.get()[0] == 200  # the first one is idle now, and makes room
         asked.close()

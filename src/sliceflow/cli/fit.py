@@ -27,7 +27,7 @@ from sliceflow.cli.failures import (
     Output,
     UsageError,
     as_command_error,
-    rows_of_a_file,
+    errors_with_file_rows,
 )
 from sliceflow.cli.info import CORE_PACKAGES, installed_versions
 from sliceflow.cli.measures import FittedRun, estimate_seconds, measure_and_report
@@ -167,7 +167,10 @@ def _prepare(settings: Settings, ranks: Communicator, output: Output) -> _Planne
     else:
         assert isinstance(train, TableInput), "other data are fitted by a flow"
         table = train.fitted_rows
-        with rows_of_a_file(), report_on_all_columns(table, estimator.kinds or {}):
+        with (
+            errors_with_file_rows(),
+            report_on_all_columns(table, estimator.kinds or {}),
+        ):
             prepared = estimator.prepare(table)
     return _PlannedRun(
         settings, train, held_out, estimator, prepared, ranks, started_at

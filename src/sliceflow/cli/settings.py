@@ -13,8 +13,9 @@ from sliceflow.datasets.sets import SETS
 from sliceflow.table_files import TABLE_ENDINGS
 
 DATASET_NAMES = ("digits", *SETS)
-PICTURES = "pictures"
-TABLE = "table"
+DataKind = Literal["pictures", "table"]
+PICTURES: DataKind = "pictures"
+TABLE: DataKind = "table"
 # As in `estimators.pictures.parameters`, which would import torch.
 Quality = Literal["draft", "standard", "best"]
 
@@ -86,7 +87,7 @@ class Settings:
             raise CommandError(fact, "fit the run again") from error
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> DataKind:
         """What is fitted: "pictures" or a "table"."""
         if Path(self.source).suffix.lower() in TABLE_ENDINGS:
             return TABLE

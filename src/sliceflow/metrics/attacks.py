@@ -330,22 +330,9 @@ def _attack_outliers(
     def as_input(df: pd.DataFrame) -> Any:
         return df.to_numpy() if takes_arrays else df
 
-    # What `ShadowAttack` calls statistics: three scores of each outlier.
     def statistics(samples: Any, pool: pd.DataFrame, outliers: Ints) -> Floats:
         samples = _as_dataframe(samples, "samples")
-        encoded = encode_tables(samples, pool)
-        known = AttackerKnowledge(
-            samples=encoded.samples,
-            # A row is no reference for itself: its distance would be 0.
-            reference=np.delete(encoded.train, outliers, axis=0),
-            is_categorical=encoded.is_categorical,
-            hidden=0,
-            seed=shadows.seed,
-            device=shadows.device,
-        )
-        rows = encoded.train[outliers]
-        scores = (distance_difference, density_ratio, verbatim_values)
-        return np.column_stack([score(known, rows) for score in scores])
+        return _score_outliers(samples, pool, outliers, shadows)
 
     shadows.notify(f"fitting {shadows.n_shadows} shadow models")
     pool = pd.concat([train, held_out], ignore_index=True)
@@ -357,3 +344,22 @@ def _attack_outliers(
         null_score=scores.null_score,
         auc_by_n_samples={},
     )
+
+
+def _score_outliers(
+    samples: pd.DataFrame, pool: pd.DataFrame, outliers: Ints, shadows: ShadowAttack
+) -> Floats:
+    """Three scores (t, 3) of the rows of the pool that have the indices `outliers`."""
+    encoded = encode_tables(samples, pool)
+    known = AttackerKnowledge(
+        samples=encoded.samples,
+        # A row is no reference for itself: its distance would be 0.
+        reference=np.delete(encoded.train, outliers, axis=0),
+        is_categorical=encoded.is_categorical,
+        hidden=0,
+        seed=shadows.seed,
+        device=shadows.device,
+    )
+    rows = encoded.train[outliers]
+    scores = (distance_difference, density_ratio, verbatim_values)
+    return np.column_stack([score(known, rows) for score in scores])

@@ -9,6 +9,7 @@ others here, as in both papers.)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from sliceflow.arrays import Floats, Ints
 from sliceflow.errors import DataError
 from sliceflow.metrics.rows import RowsLike
 from sliceflow.validation import from_tensor, require, require_choice
+
+# What the first axis of samples counts.
+FirstAxis = Literal["conditions", "samples"]
 
 # Samples whose p-value is below this do not pass, as is usual.
 _MIN_P_VALUE = 0.01
@@ -135,7 +139,7 @@ def calibration(
     samples: RowsLike,
     truth: RowsLike,
     *,
-    first_axis: str | None = None,
+    first_axis: FirstAxis | None = None,
     random_state: int = 0,
 ) -> Calibration:
     """Test whether conditional samples cover the truth as often as they should.
@@ -188,14 +192,14 @@ def calibration(
 
 
 def _resolve_first_axis(
-    samples: Floats, truth: Floats, first_axis: str | None, given_shapes: str
-) -> str:
+    samples: Floats, truth: Floats, first_axis: FirstAxis | None, given_shapes: str
+) -> FirstAxis:
     """What the first axis of samples counts: "conditions" or "samples".
 
     The user's `first_axis` decides, or the shape of truth (q, d). A `DataError` if no
     axis fits, or if both do and the user does not say.
     """
-    possible = []
+    possible: list[FirstAxis] = []
     same_columns = samples.ndim == 3 and samples.shape[2:] == truth.shape[1:]
     if same_columns and samples.size > 0:
         if samples.shape[0] == len(truth):
