@@ -27,7 +27,7 @@ from running import command, environment
 from sliceflow import ImageFlow
 from sliceflow.app import server as serving
 from sliceflow.app.pictures import Gallery, Run
-from sliceflow.app.tables import TableTab
+from sliceflow.app.tables import Message, TableTab
 from sliceflow.cli.play import (
     TableWork,
     example_table,
@@ -319,7 +319,7 @@ class TestManyConnections:
             line.sendall(b"G")
             lines.append(line)
         assert asked.get()[0] == 200  # in spite of them
-        assert len(asked.server._is_busy) <= 10
+        assert len(asked.server._connections) <= 10
         # Threads of strangers who were sent away end soon, but not at once.
         deadline = time.monotonic() + 30
         while threading.active_count() > before + 15 and time.monotonic() < deadline:
@@ -333,13 +333,13 @@ class TestManyConnections:
         monkeypatch.setattr(serving, "MAX_CONNECTIONS", 1)
         asked = Asked()
         with asked.sent("runs", ["Content-Length: 2"]) as line:
-            while True not in asked.server._is_busy.values():
+            while True not in asked.server._connections.values():
                 time.sleep(0.01)
             with socket.create_connection(line.getpeername(), timeout=10) as stranger:
                 assert stranger.recv(1) == b""
             line.sendall(b"{}")
             assert b" 200 " in line.recv(1 << 16).splitlines()[0]
-            while True in asked.server._is_busy.values():
+            while True in asked.server._connections.values():
                 time.sleep(0.01)
             assert asked.get()[0] == 200  # the first one is idle now, and makes room
         asked.close()
@@ -609,11 +609,11 @@ class TestTables:
             "b.csv",
             "reading",
         )
-        tab._pipe.said.append(("read", {"columns": [], "rows": 1}))
+        tab._pipe.said.append(Message("read", {"columns": [], "rows": 1}))
         shown = tab.status()
         assert (shown["name"], shown["state"]) == ("b.csv", "reading")
         assert "next" not in shown
-        assert [job for job, _ in tab._pipe.sent] == ["read", "read"]
+        assert [job.method for job in tab._pipe.sent] == ["read", "read"]
 
     def test_whoever_waits_for_rows_is_told_that_none_will_come(self, tab):
         fitted = {"state": "fitted", "name": "a.csv", "columns": [], "rows": 3}
@@ -621,7 +621,7 @@ class TestTables:
         with pytest.raises(ValueError, match="ended by itself"):
             tab.samples(serving.Request({}, b'{"n": 1, "seed": 0}'))
         tab._state = fitted
-        tab._pipe.send = lambda job: tab._pipe.said.append(("sample", b"a\n1\n"))
+        tab._pipe.send = lambda job: tab._pipe.said.append(Message("sample", b"a\n1\n"))
         assert (
             tab.samples(serving.Request({}, b'{"n": 1, "seed": 0}')).body == b"a\n1\n"
         )

@@ -18,8 +18,8 @@ from running import FEW, done, environment, inside, refused, unknown_flags
 from sliceflow.cli.failures import (
     CommandError,
     as_command_error,
+    errors_with_file_rows,
     exit_on_error,
-    rows_of_a_file,
 )
 from sliceflow.errors import (
     DataError,
@@ -294,11 +294,11 @@ def test_errors_of_the_library_are_translated(error, flags, words):
 
 
 def test_rows_of_a_table_are_counted_as_in_its_file():
-    with pytest.raises(CommandError) as caught, rows_of_a_file():
+    with pytest.raises(CommandError) as caught, errors_with_file_rows():
         raise DataError("is odd", "fix it", row=7, column="a")
     assert caught.value.fact == "row 9 of the file, column 'a': is odd"
     assert caught.value.hint == "fix it"
-    with pytest.raises(DataError), rows_of_a_file():
+    with pytest.raises(DataError), errors_with_file_rows():
         raise DataError("no row is named")
 
 

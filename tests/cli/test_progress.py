@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("rich")
 
 from sliceflow.cli import progress
-from sliceflow.cli.progress import Clock, ProgressBar, describe_progress
+from sliceflow.cli.progress import Forecast, ProgressBar, describe_progress
 from sliceflow.estimators.tables.events import ColumnEvent, TableTrialEvent
 
 
@@ -64,11 +64,11 @@ def test_remaining_time_is_right_within_a_factor_of_two_or_not_shown(
     monkeypatch, stages
 ):
     walk = Walk(monkeypatch, stages)
-    clock = Clock(stages)
+    forecast = Forecast(stages)
     forecasts = []
     for event in walk.events():
-        clock.update(event)
-        forecasts.append((walk.now, clock.share, clock.seconds_left()))
+        forecast.update(event)
+        forecasts.append((walk.now, forecast.share, forecast.seconds_left()))
     shown = [(now, left) for now, share, left in forecasts[:-1] if left is not None]
     assert all(left is None for _, share, left in forecasts if share < 0.1)
     for now, left in shown:
@@ -92,20 +92,20 @@ def test_lines_come_at_the_first_step_and_every_tenth(monkeypatch, capsys):
 
 def test_stages_that_were_not_planned_are_counted_by_steps(monkeypatch):
     walk = Walk(monkeypatch, STEADY)
-    clock = Clock()
+    forecast = Forecast()
     shares = []
     for event in walk.events():
-        clock.update(event)
-        shares.append(clock.share)
+        forecast.update(event)
+        shares.append(forecast.share)
     assert shares == [step / 100 for step in range(1, 101)]
 
 
 def test_an_event_without_stages_is_counted_by_steps(monkeypatch):
     """Those of a table have columns instead."""
-    clock = Clock()
+    forecast = Forecast()
     for done in (1, 2):
-        clock.update(SimpleNamespace(steps_done=done, steps_total=4))
-    assert clock.share == 0.5
+        forecast.update(SimpleNamespace(steps_done=done, steps_total=4))
+    assert forecast.share == 0.5
 
 
 def test_trials_of_a_table_are_counted_apart_from_its_columns():
@@ -113,8 +113,8 @@ def test_trials_of_a_table_are_counted_apart_from_its_columns():
     assert describe_progress(trial) == "trial 3 of 8 (how to draw age)"
     column = ColumnEvent("age", 5, 12, unexplained=0.5, seconds=2.0, trials_done=6)
     assert describe_progress(column) == "column 5 of 12 (age)"
-    clock = Clock()
-    clock.update(trial)
-    assert clock.share == 3 / 20
-    clock.update(column)
-    assert clock.share == 11 / 18
+    forecast = Forecast()
+    forecast.update(trial)
+    assert forecast.share == 3 / 20
+    forecast.update(column)
+    assert forecast.share == 11 / 18

@@ -356,3 +356,12 @@ def test_ctrl_c_before_the_first_step_leaves_nothing(tmp_path, monkeypatch):
     words = ("fit", "digits", *FEW, "--quiet", "--out", tmp_path / "run")
     refused(inside(*words), 1, "stopped before its first checkpoint", "again")
     assert not (tmp_path / "run").exists()
+
+
+def test_force_replaces_a_run_whose_settings_are_damaged(tmp_path):
+    folder = RunFolder(tmp_path)
+    (folder / "model.sliceflow").touch()
+    (folder / "config.json").write_text("{")
+    with folder.locked(force=True, resume=False):
+        folder.begin({"settings": {}}, replace=True)
+    assert folder.files == ["config.json"]

@@ -485,6 +485,16 @@ def test_arrays_keep_their_type(dtype, shape, tmp_path):
         assert (None if read.labels is None else read.labels.tolist()) == labels
 
 
+@pytest.mark.parametrize("name", ["A.NPY", "A.Npz"])
+def test_endings_of_arrays_may_be_capitals(name, tmp_path):
+    with (tmp_path / name).open("wb") as file:
+        if name == "A.NPY":
+            np.save(file, GRAY)
+        else:
+            np.savez(file, images=GRAY)
+    assert np.array_equal(load(tmp_path / name).images, GRAY)
+
+
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [

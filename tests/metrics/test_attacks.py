@@ -15,7 +15,7 @@ from sliceflow.metrics.membership import (
     score_attack,
     true_positive_rate,
 )
-from sliceflow.metrics.shadows import _score_statistics
+from sliceflow.metrics.shadows import ShadowScores, _score_statistics
 
 N = 300
 
@@ -195,7 +195,7 @@ def test_an_outlier_is_no_reference_for_itself(rng, monkeypatch):
     def run(self, generator, pool, statistics, as_input):
         samples = table(rng)
         seen.append(statistics(samples, pool, np.arange(20)))
-        return guess, guess
+        return ShadowScores(guess, guess)
 
     guess = score_attack(np.arange(20.0), np.arange(20.0))
     monkeypatch.setattr("sliceflow.metrics.shadows.ShadowAttack.run", run)

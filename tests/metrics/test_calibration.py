@@ -57,12 +57,12 @@ def test_axes_are_told_from_their_lengths_and_refused_if_they_could_be_either(rn
         + 0.2 * rng.normal(size=(60, 1, 2))
     )
     with pytest.raises(
-        ValueError, match=r"\(60, 60, 2\).*pass first='conditions', or first='samples'"
+        ValueError, match=r"\(60, 60, 2\).*pass first_axis='conditions', or 'samples'"
     ):
         calibration(posterior, truth)
-    right = calibration(posterior, truth, first="conditions")
+    right = calibration(posterior, truth, first_axis="conditions")
     assert "overconfident" in right.verdict
-    swapped = calibration(posterior.transpose(1, 0, 2), truth, first="samples")
+    swapped = calibration(posterior.transpose(1, 0, 2), truth, first_axis="samples")
     assert np.array_equal(swapped.ranks, right.ranks)
     as_sample_batched = posterior[:, :50].transpose(1, 0, 2)
     found = calibration(as_sample_batched, truth)
@@ -76,7 +76,7 @@ def test_shapes_that_do_not_fit_are_named(shape):
     ):
         calibration(np.zeros(shape), TRUTH)
     with pytest.raises(ValueError, match=r"pass \(q, n, d\)"):
-        calibration(SAMPLES, TRUTH, first="samples")
+        calibration(SAMPLES, TRUTH, first_axis="samples")
     with pytest.raises(ValueError, match="share=2 must be from 0 to 1"):
         calibration(SAMPLES, TRUTH).coverage(2)
     with pytest.raises(ValueError, match="truth contain a NaN"):

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from sliceflow.metrics.rules import measure_rules, rules_kept, rules_to_check
+from sliceflow.metrics.rules import find_rules, measure_rules, share_keeping_all
 
 NAMES = ["town", "land", "low", "high", "x"]
 
 
-def kept(train, rows, categories):
+def kept(train, rows, is_categorical):
     names = [f"c{i}" for i in range(train.shape[1])]
-    return rules_kept(rules_to_check(train, names, categories), rows)
+    return share_keeping_all(find_rules(train, names, is_categorical), rows)
 
 
 def test_rules_that_training_rows_obey_are_found_and_those_by_chance_are_not(rng):
@@ -46,7 +46,7 @@ def test_rules_are_said_in_words_the_least_kept_first(rng):
     town = rng.integers(0, 8, 400).astype(float)
     low = 3 * rng.random(400)
     train = np.column_stack((town, town // 3, low, low + 1, rng.normal(size=400)))
-    rules = rules_to_check(train, NAMES, [True, True, False, False, False])
+    rules = find_rules(train, NAMES, [True, True, False, False, False])
     assert [rule.text for rule in rules] == ["land follows from town", "low <= high"]
     samples = train.copy()
     samples[:100, 3] = -1
@@ -64,7 +64,7 @@ def test_sums_of_prices_are_found_also_with_missing_cells(rng):
     columns = np.column_stack((net, shipping, rest, tax, total))
     columns[rng.random(columns.shape) < 0.03] = np.nan
     names = ["net", "shipping", "rest", "tax", "total"]
-    rules = rules_to_check(columns, names, [False] * 5)
+    rules = find_rules(columns, names, [False] * 5)
     sums = [rule for rule in rules if " = " in rule.text]
     assert [rule.text for rule in sums] == ["total = net + shipping + tax"]
     moved = columns.copy()
@@ -73,9 +73,7 @@ def test_sums_of_prices_are_found_also_with_missing_cells(rng):
         np.isnan(columns[:, [0, 1, 3, 4]]).any(axis=1).mean()
     )
     shuffled = rng.permuted(columns, axis=0)
-    assert not [
-        r for r in rules_to_check(shuffled, names, [False] * 5) if "=" in r.text
-    ]
+    assert not [r for r in find_rules(shuffled, names, [False] * 5) if "=" in r.text]
 
 
 def test_coefficients_of_sums_are_small_whole_numbers(rng):
@@ -84,6 +82,6 @@ def test_coefficients_of_sums_are_small_whole_numbers(rng):
     half = 0.5 * hit + double  # no rule of whole numbers
     columns = np.column_stack((hit, double, triple, home_run, bases, half))
     names = ["hit", "double", "triple", "home_run", "bases", "half"]
-    rules = rules_to_check(columns, names, [False] * 6)
+    rules = find_rules(columns, names, [False] * 6)
     sums = [rule.text for rule in rules if " = " in rule.text]
     assert sums == ["bases = hit + double + 2·triple + 3·home_run"]

@@ -35,21 +35,21 @@ def test_a_column_becomes_numbers_or_codes():
         "big",
         "7",
     ]
-    kinds = dict(zip(read.names, read.categories, strict=True))
+    kinds = dict(zip(read.names, read.is_categorical, strict=True))
     assert {name for name, category in kinds.items() if category} == {
         "zip",
         "flag",
         "kind",
         "7",
     }
-    rows = dict(zip(read.names, read.rows[0].T, strict=True))
+    rows = dict(zip(read.names, read.samples.T, strict=True))
     assert rows["money"][:2].tolist() == [1200.5, 3]
     assert np.isnan(rows["money"][2])
     assert np.diff(rows["day"])[0] == 2
     assert np.diff(rows["text day"]).tolist() == [1, 1]
     assert rows["kind"][:2].tolist() == [1, 0]
     assert np.isnan([rows["kind"][2], rows["day"][2], rows["big"][1]]).all()
-    assert np.array_equal(read.rows[2], read.rows[0][::-1], equal_nan=True)
+    assert np.array_equal(read.others[0], read.samples[::-1], equal_nan=True)
 
 
 def test_columns_that_identify_rows_are_left_out_and_real_values_counted():
@@ -68,7 +68,7 @@ def test_other_columns_are_named_and_other_frames_are_refused():
     frame = pd.DataFrame({"a": [1.0, 2.0], "b": ["x", "y"]})
     with pytest.raises(ValueError, match="'b' is not in all"):
         encode_tables(frame[["a"]], frame, frame)
-    assert np.array_equal(encode_tables(frame, frame, frame).rows[0], [[1, 0], [2, 1]])
+    assert np.array_equal(encode_tables(frame, frame, frame).samples, [[1, 0], [2, 1]])
     other = pytest.importorskip("polars").DataFrame({"a": [1.0, 2.0], "b": ["x", "y"]})
     with pytest.raises(TypeError, match="DataFrames of pandas, not of polars"):
         encode_tables(other, frame, other)

@@ -65,7 +65,7 @@ def test_intervals_cover_as_often_as_they_say(problem, cdf, fitted):
     _, local = fitted(problem)
     y = np.linspace(-0.95, 0.95, 40)
     (y0,) = tensors(y[:, None])
-    samples = local.sample(y0, 500, Seed(0))[0].numpy()[..., 0]
+    samples = local.sample(y0, 500, Seed(0)).x.numpy()[..., 0]
     for share in (0.5, 0.9):
         low, high = np.quantile(samples, [(1 - share) / 2, (1 + share) / 2], axis=1)
         assert abs(np.mean(cdf(high, y) - cdf(low, y)) - share) < 0.035, share
@@ -74,11 +74,11 @@ def test_intervals_cover_as_often_as_they_say(problem, cdf, fitted):
 def test_two_modes_stay_apart_and_draws_know_their_row(fitted):
     (x, y), local = fitted(bimodal)
     (y0,) = tensors([[0.8]])
-    samples = local.sample(y0, 2_000, Seed(0))[0][0, :, 0]
+    samples = local.sample(y0, 2_000, Seed(0)).x[0, :, 0]
     assert float((samples.abs() < 1.3).double().mean()) < 0.01
     assert abs(float((samples > 0).double().mean()) - 0.5) < 0.08
     draws, rows = local.sample(y[:5], 70, Seed(0))
-    assert torch.equal(draws, local.sample(y[:5], 70, Seed(0))[0])
+    assert torch.equal(draws, local.sample(y[:5], 70, Seed(0)).x)
     same_mode = (draws[..., 0] > 0) == (x[rows][..., 0] > 0)
     assert same_mode.double().mean() > 0.99
 
@@ -92,7 +92,7 @@ def test_samples_are_new(d):
     x, y = tensors(x, y)
     local = fit_local_sampler(x, y, n_neighbors=300)
     rows = local.neighborhoods(y[:20]).x
-    samples = local.sample(y[:20], 200, Seed(0))[0]
+    samples = local.sample(y[:20], 200, Seed(0)).x
     between_rows = torch.cdist(rows, rows).topk(2, dim=2, largest=False).values[..., 1]
     to_rows = torch.cdist(samples, rows).amin(2)
     ratio = torch.exp(to_rows.log().mean(1) - between_rows.log().mean(1))
@@ -104,7 +104,7 @@ def test_heavy_tails_do_not_hide_the_rest():
     z = Seed(0).normal(2_000, 1)
     local = fit_local_sampler(z + 0.1 * Seed(1).normal(2_000, 1), torch.exp(4 * z))
     y0 = torch.exp(torch.tensor([[-4.0], [0.0], [4.0]]).double())
-    samples = local.sample(y0, 1_000, Seed(0))[0][..., 0].numpy()
+    samples = local.sample(y0, 1_000, Seed(0)).x[..., 0].numpy()
     assert np.abs(samples.mean(1) - [-1, 0, 1]).max() < 0.05
     assert np.abs(samples.std(1) - 0.1).max() < 0.04
     assert "normal scores of 1 heavy-tailed" in local.description
@@ -113,20 +113,20 @@ def test_heavy_tails_do_not_hide_the_rest():
 def test_a_summary_is_used_where_rows_left_out_are_more_likely_with_it():
     x, y = norms(400)
     local = fit_local_sampler(x, y)
-    assert local.settings.n_features == 100
+    assert local.settings.n_random_features == 100
     _, y0 = norms(60, seed=7)
     length = y0.square().sum(1).sqrt()
     columns = fit_local_sampler(x, y, n_neighbors=local.settings.n_neighbors)
-    assert columns.settings.n_features == 0
+    assert columns.settings.n_random_features == 0
 
     def error(sampler):
-        samples, _ = sampler.sample(y0, 50, Seed(0))
+        samples = sampler.sample(y0, 50, Seed(0)).x
         return float((samples[..., 0].mean(1) - length).square().mean().sqrt())
 
     assert error(local) < 0.8 * error(columns)
     y = Seed(0).normal(500, 5)
     plain = fit_local_sampler(y[:, :2] + 0.3 * Seed(1).normal(500, 2), y)
-    assert plain.settings.n_features == 0, "columns are kept where they are better"
+    assert plain.settings.n_random_features == 0, "columns stay where they are better"
 
 
 SAME = np.full((150, 1), 3.0)
@@ -146,7 +146,7 @@ def test_columns_of_any_kind_work(y):
     x, y = tensors(x, y)
     local = fit_local_sampler(x, y)
     local.check_saved()
-    samples = local.sample(y[:3], 500, Seed(0))[0]
+    samples = local.sample(y[:3], 500, Seed(0)).x
     assert bool((samples[..., 1] == 7).all()), "a column of one value stays"
     assert np.abs(samples[..., 0].mean(1).numpy() - y[:3, 0].numpy()).max() < 0.1
 
@@ -155,7 +155,7 @@ def test_columns_of_any_kind_work(y):
 def test_few_rows_work(n):
     local = fit_local_sampler(Seed(0).normal(n, 2), Seed(1).normal(n, 1))
     (y0,) = tensors([[0.0], [5.0]])
-    assert bool(torch.isfinite(local.sample(y0, 10, Seed(0))[0]).all())
+    assert bool(torch.isfinite(local.sample(y0, 10, Seed(0)).x).all())
 
 
 def test_the_same_seed_gives_the_same_bits_and_conditions_do_not_disturb_each_other():
@@ -163,13 +163,13 @@ def test_the_same_seed_gives_the_same_bits_and_conditions_do_not_disturb_each_ot
     y = Seed(1).normal(200, 1)
     local = fit_local_sampler(x, y)
     (y0,) = tensors([[0.0], [1.0], [-1.0]])
-    first = local.sample(y0, 50, Seed(7))[0]
-    assert torch.equal(first, fit_local_sampler(x, y).sample(y0, 50, Seed(7))[0])
+    first = local.sample(y0, 50, Seed(7)).x
+    assert torch.equal(first, fit_local_sampler(x, y).sample(y0, 50, Seed(7)).x)
     assert torch.equal(
-        first, LocalSampler(local.x, local.y, local.settings).sample(y0, 50, Seed(7))[0]
+        first, LocalSampler(local.x, local.y, local.settings).sample(y0, 50, Seed(7)).x
     )
-    assert not torch.equal(first, local.sample(y0, 50, Seed(8))[0])
-    assert torch.allclose(first[:1], local.sample(y0[:1], 50, Seed(7))[0], atol=1e-8)
+    assert not torch.equal(first, local.sample(y0, 50, Seed(8)).x)
+    assert torch.allclose(first[:1], local.sample(y0[:1], 50, Seed(7)).x, atol=1e-8)
 
 
 def test_parts_in_memory_change_no_bit_and_repeat_no_draw(monkeypatch):
@@ -177,13 +177,13 @@ def test_parts_in_memory_change_no_bit_and_repeat_no_draw(monkeypatch):
         Seed(0).normal(300, 2), Seed(1).normal(300, 1), n_neighbors=60
     )
     (y0,) = tensors([[0.0], [0.0], [1.0]])
-    whole = found.sample(y0, 40, Seed(7))[0]
+    whole = found.sample(y0, 40, Seed(7)).x
     # A condition at a time,
     monkeypatch.setattr(local, "_MAX_VALUES", local.N_NOISE_ROWS * 2 * 40)
-    assert torch.allclose(found.sample(y0, 40, Seed(7))[0], whole, atol=1e-8)
+    assert torch.allclose(found.sample(y0, 40, Seed(7)).x, whole, atol=1e-8)
     # and eight of its draws.
     monkeypatch.setattr(local, "_MAX_VALUES", local.N_NOISE_ROWS * 2 * 8)
-    assert len(torch.unique(found.sample(y0[:1], 40, Seed(7))[0][0], dim=0)) == 40
+    assert len(torch.unique(found.sample(y0[:1], 40, Seed(7)).x[0], dim=0)) == 40
 
 
 def test_a_condition_beyond_the_reach_of_the_rows_warns_and_one_within_does_not():
@@ -215,7 +215,7 @@ def test_another_k_or_bandwidth_samples_as_if_the_index_was_built_anew(sound):
     anew = LocalSampler(sound.x, sound.y, other.settings)
     assert (other.settings.n_neighbors, other.settings.bandwidth) == (20, 0.5)
     samples, _ = other.sample(y0, 5, Seed(0))
-    assert torch.equal(samples, anew.sample(y0, 5, Seed(0))[0])
+    assert torch.equal(samples, anew.sample(y0, 5, Seed(0)).x)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_another_k_or_bandwidth_samples_as_if_the_index_was_built_anew(sound):
     [
         {"n_neighbors": 0},
         {"n_neighbors": 61},
-        {"n_features": 10**9},
+        {"n_random_features": 10**9},
         {"projection": torch.ones(2, 3).double()},
         {"projection": torch.full((3, 3), torch.nan).double()},
         {"projection": 1e300 * torch.ones(3, 3).double()},

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
     _Handler = Callable[["Gallery", Request, "OpenRun"], JsonObject]
 
-# How many pictures fit on the page.
+# How many pictures fit on the page: samples, snapshots of a sample on its way, its
+# nearest training pictures, examples to complete, and completions.
 _MAX_SAMPLES = 100
-_N_SNAPSHOTS = 32  # of a sample on its way
+_N_SNAPSHOTS = 32
 _N_NEIGHBORS = 5
 _N_EXAMPLES = 8
 _N_COMPLETIONS = 8
@@ -106,15 +107,15 @@ class OpenRun:
         layout: Layout = self.model.plan_.layout
         return layout
 
-    def as_addresses(self, pictures: Any) -> list[str]:
-        """Pictures (n, h, w[, c]) as addresses that contain the picture itself."""
-        addresses = []
+    def as_data_urls(self, pictures: Any) -> list[str]:
+        """Pictures (n, h, w[, c]) as data URLs, which contain the picture itself."""
+        urls = []
         for pixels in as_bytes(np.asarray(pictures), self.layout.n_pixel_values):
             stream = io.BytesIO()
             as_image(pixels).save(stream, "PNG")
             text = base64.b64encode(stream.getvalue()).decode()
-            addresses.append(f"data:image/png;base64,{text}")
-        return addresses
+            urls.append(f"data:image/png;base64,{text}")
+        return urls
 
 
 class _SampleRequest:
@@ -201,7 +202,7 @@ class Gallery:
         if shown is not None:
             n = min(len(shown.x), _N_EXAMPLES)
             evenly_spaced = np.linspace(0, len(shown.x) - 1, n).astype(int)
-            examples = run.as_addresses(shown.x[evenly_spaced])
+            examples = run.as_data_urls(shown.x[evenly_spaced])
         return {
             "width": run.layout.width,
             "height": run.layout.height,
@@ -221,7 +222,7 @@ class Gallery:
         names = None
         if labels is not None:
             names = [str(label) for label in labels]
-        return {"pictures": run.as_addresses(pictures), "labels": names}
+        return {"pictures": run.as_data_urls(pictures), "labels": names}
 
     @_with_open_run
     def chosen(self, request: Request, run: OpenRun) -> JsonObject:
@@ -240,9 +241,9 @@ class Gallery:
             neighbors, _ = metrics.nearest_pictures(
                 snapshots[-1:], run.train.x, k, mirror=run.model.mirror
             )
-            nearest = run.as_addresses(neighbors[0])
+            nearest = run.as_data_urls(neighbors[0])
         return {
-            "snapshots": run.as_addresses(snapshots),
+            "snapshots": run.as_data_urls(snapshots),
             "nearest": nearest,
             "data": run.why_no_data,
         }
@@ -251,7 +252,7 @@ class Gallery:
     def upload(self, request: Request, run: OpenRun) -> JsonObject:
         """An uploaded picture, in the size of the model's pictures."""
         picture = self._decode(request.body, run.layout)
-        return {"picture": run.as_addresses(picture)[0]}
+        return {"picture": run.as_data_urls(picture)[0]}
 
     @_with_open_run
     def completed(self, request: Request, run: OpenRun) -> JsonObject:
@@ -272,7 +273,7 @@ class Gallery:
                 raise
             hint = "fit it with --save-rows, or for one part with --known"
             raise DataError(f"{run.name} {error.fact}", hint) from error
-        return {"pictures": run.as_addresses(completions[0])}
+        return {"pictures": run.as_data_urls(completions[0])}
 
     def _decode(self, body: bytes, layout: Layout) -> NDArray[Any]:
         """A picture (1, h, w[, c]), read as the command line reads files."""

@@ -74,7 +74,7 @@ class Request:
     def integer(self, name: str, maximum: int, minimum: int = 0) -> int:
         """A whole number of the query, or of the body; text such as "3" is one."""
         if name in self.query:
-            value: Any = self.query[name]
+            value: object = self.query[name]
         else:
             value = self.json.get(name)
         number = _as_integer(value)
@@ -89,14 +89,14 @@ class Request:
         return self.integer("seed", MAX_SEED)
 
 
-def _as_integer(value: Any) -> int | None:
+def _as_integer(value: object) -> int | None:
     """A whole number, or a text for one; None for anything else."""
-    if isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
         number = int(value)
         is_whole = number == float(value)
-    except (TypeError, ValueError, OverflowError):
+    except (ValueError, OverflowError):
         return None
     if not is_whole:
         return None
@@ -156,8 +156,9 @@ class PlayServer(ThreadingHTTPServer):
         self.files = _read_files()
         self.token = secrets.token_urlsafe(24)
         self._lock = threading.Lock()
-        # The open connections, and whether a request with the token is answered now.
-        self._is_busy: dict[Any, bool] = {}
+        # The open connections, the oldest first, and whether a request with the token
+        # is answered now.
+        self._connections: dict[Any, bool] = {}
         super().__init__(("127.0.0.1", port), _Handler)
 
     def server_bind(self) -> None:
@@ -177,19 +178,19 @@ class PlayServer(ThreadingHTTPServer):
         wait, the new one is closed.
         """
         with self._lock:
-            if len(self._is_busy) >= MAX_CONNECTIONS:
+            if len(self._connections) >= MAX_CONNECTIONS:
                 self._close_oldest_idle()
-            if len(self._is_busy) < MAX_CONNECTIONS:
-                self._is_busy[request] = False
+            if len(self._connections) < MAX_CONNECTIONS:
+                self._connections[request] = False
                 super().process_request(request, client_address)
             else:
                 super().shutdown_request(request)
 
     def _close_oldest_idle(self) -> None:
         """Close the oldest connection that waits for no answer, if there is one."""
-        for connection, is_busy in self._is_busy.items():
+        for connection, is_busy in self._connections.items():
             if not is_busy:
-                del self._is_busy[connection]
+                del self._connections[connection]
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
                 return
@@ -197,15 +198,15 @@ class PlayServer(ThreadingHTTPServer):
     def shutdown_request(self, request: Any) -> None:
         """Forget a connection that ends."""
         with self._lock:
-            self._is_busy.pop(request, None)
+            self._connections.pop(request, None)
         super().shutdown_request(request)
 
     def mark(self, connection: Any, *, is_busy: bool) -> None:
         """Note whether a connection has shown the token and waits for its answer."""
         with self._lock:
-            if connection in self._is_busy:
-                del self._is_busy[connection]  # it becomes the youngest
-                self._is_busy[connection] = is_busy
+            if connection in self._connections:
+                del self._connections[connection]  # it becomes the youngest
+                self._connections[connection] = is_busy
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print an error, unless a browser went away."""

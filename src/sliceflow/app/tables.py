@@ -16,23 +16,26 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path, PurePath
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from sliceflow.app.server import JsonObject, Request, Response, describe_error
 from sliceflow.errors import DataError
 
 _ENDINGS = (".csv", ".tsv", ".txt", ".xlsx")
-_STAGES = (
-    "reading",
-    "fitting",
-    "drawing as many new rows",
-    "attacking a model of half the rows",
-    "measuring them",
-)
+Stage = Literal["fitting", "drawing", "attacking", "measuring"]
+# The stages of a fit in their order, in the words of the page.
+_STAGE_TEXTS: dict[Stage, str] = {
+    "fitting": "fitting",
+    "drawing": "drawing as many new rows",
+    "attacking": "attacking a model of half the rows",
+    "measuring": "measuring them",
+}
 # The parts of the state that stay true when a job ends or is cancelled.
 _ABOUT_THE_TABLE = ("name", "columns", "rows", "kinds", "constraints")
-_MAX_NAME_LENGTH = 100  # of a file, as it is shown
-_MAX_ROWS = 100_000  # of a download: some megabytes
+# The most characters of the name of a file that the page shows.
+_MAX_NAME_LENGTH = 100
+# The most new rows of one download: some megabytes.
+_MAX_ROWS = 100_000
 _REPORT_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
     "frame-ancestors 'self'"
@@ -55,7 +58,7 @@ class TableWork(Protocol):
         constraints: list[str],
         name: str,
         is_attacked: bool,
-        set_stage: Callable[[int], None],
+        set_stage: Callable[[Stage], None],
     ) -> JsonObject:
         """Fit the table, attack its samples if that is wanted, measure the model.
 
@@ -70,6 +73,21 @@ class TableWork(Protocol):
     def impute(self, seed: int) -> bytes:
         """The table with its missing cells filled, as CSV."""
         ...
+
+
+class Job(NamedTuple):
+    """A method of `TableWork` that the process is to call, and its arguments."""
+
+    method: Literal["read", "fit", "sample", "impute"]
+    arguments: tuple[object, ...]
+    is_answered: bool = True  # whether the process sends the result
+
+
+class Message(NamedTuple):
+    """What the process sends: its stage, the result of a job, or an error in words."""
+
+    kind: Literal["stage", "read", "fit", "sample", "impute", "error"]
+    value: Any
 
 
 class TableTab:
@@ -138,11 +156,12 @@ class TableTab:
                 raise DataError("there is no table to fit", "drop a file first")
             state = self._idle_state()
             state["state"] = "fitting"
-            state["stage"] = 1
+            state["stage"] = _stage_number("fitting")
             state["kinds"] = kinds
             state["constraints"] = constraints
             is_attacked = bool(request.json.get("attack"))
-            self._begin(state, "fit", kinds, constraints, state["name"], is_attacked)
+            arguments = (kinds, constraints, state["name"], is_attacked)
+            self._begin(state, Job("fit", arguments))
             return self.status()
 
     def cancel(self, request: Request) -> JsonObject:
@@ -158,11 +177,11 @@ class TableTab:
         n = request.integer("n", _MAX_ROWS, minimum=1)
         given = dict(request.json.get("given") or {})
         texts = {str(name): str(value) for name, value in given.items()}
-        return self._ask("sample", n, request.seed, texts)
+        return self._ask(Job("sample", (n, request.seed, texts)))
 
     def imputed(self, request: Request) -> Response:
         """The table with its missing cells filled, as CSV."""
-        return self._ask("impute", request.seed)
+        return self._ask(Job("impute", (request.seed,)))
 
     def report(self, request: Request) -> Response:
         """The report of the last fit."""
@@ -174,27 +193,27 @@ class TableTab:
             self._end()
             self._folder.cleanup()
 
-    def _ask(self, job: str, *arguments: object) -> Response:
+    def _ask(self, job: Job) -> Response:
         """Have the process do a job, and wait for its answer."""
         with self._lock:
             if self.status()["state"] != "fitted":
                 raise DataError("there is no fitted table", "fit one first")
             try:
                 pipe = self._connect()
-                pipe.send((job, *arguments))
-                kind, value = pipe.recv()
+                pipe.send(job)
+                answer: Message = pipe.recv()
             except (EOFError, OSError):
                 self._handle_lost_process()
                 raise ValueError(self._state["error"]) from None
-        if kind == "error":
-            raise ValueError(value)
-        return Response(value, "text/csv")
+        if answer.kind == "error":
+            raise ValueError(answer.value)
+        return Response(answer.value, "text/csv")
 
-    def _begin(self, state: JsonObject, job: str, *arguments: object) -> None:
-        """Have the process begin a job, which `_receive` hears of later."""
+    def _begin(self, state: JsonObject, job: Job) -> None:
+        """Have the process begin a job, whose messages `_receive` takes later."""
         self._state = state
         self._started_at = time.monotonic()
-        self._connect().send((job, *arguments))
+        self._connect().send(job)
 
     def _connect(self) -> Connection:
         """The pipe to the process, which is started if there is none."""
@@ -206,8 +225,11 @@ class TableTab:
             )
             self._process.start()
             other_end.close()
-            if "columns" in self._state:  # after a cancelled fit
-                self._pipe.send(("read again", str(self._path)))
+            if "columns" in self._state:
+                # A fit was cancelled: the new process needs the table, whose columns
+                # are known.
+                job = Job("read", (str(self._path),), is_answered=False)
+                self._pipe.send(job)
         return self._pipe
 
     def _end(self) -> None:
@@ -229,8 +251,7 @@ class TableTab:
         """Update the state by what the process has sent."""
         try:
             while self._pipe is not None and self._pipe.poll():
-                kind, value = self._pipe.recv()
-                self._take_message(kind, value)
+                self._take_message(self._pipe.recv())
         except (EOFError, OSError):
             self._handle_lost_process()
 
@@ -243,12 +264,15 @@ class TableTab:
         ending = PurePath(name).suffix.lower()
         self._path = Path(self._folder.name, f"table{ending}")
         self._path.write_bytes(body)
-        self._begin({"state": "reading", "name": name}, "read", str(self._path))
+        job = Job("read", (str(self._path),))
+        self._begin({"state": "reading", "name": name}, job)
 
-    def _take_message(self, kind: str, value: Any) -> None:
-        """Change the state by what the process sent: a stage, a result, an error."""
+    def _take_message(self, message: Message) -> None:
+        """Change the state by what the process sent."""
+        kind, value = message
         if kind == "stage":
-            self._state = self._state | {"stage": value, "text": _STAGES[value]}
+            text = _STAGE_TEXTS[value]
+            self._state = self._state | {"stage": _stage_number(value), "text": text}
         elif kind == "read":
             self._state = {"state": "columns", "name": self._state["name"], **value}
         elif kind == "fit":
@@ -272,33 +296,39 @@ class TableTab:
         return state
 
 
+def _stage_number(stage: Stage) -> int:
+    """The place of a stage of a fit, from 1, for the page's bar."""
+    return 1 + list(_STAGE_TEXTS).index(stage)
+
+
 def _is_list_of_texts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 def _run_jobs(pipe: Connection, make_work: Callable[[], TableWork]) -> None:
-    """Do one job after the other in the process, until the pipe is closed.
-
-    A job is the name of a method of `TableWork` and its arguments. The answer is the
-    name of the job and the result, or "error" and a text. "read again" restores the
-    table after a cancelled fit; nobody waits for its answer.
-    """
+    """Do one job after the other in the process, until the pipe is closed."""
     # Ctrl-C ends the server, which ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def set_stage(stage: Stage) -> None:
+        pipe.send(Message("stage", stage))
+
     work = make_work()
     path = os.devnull
     while True:
         try:
-            job, *arguments = pipe.recv()
+            job: Job = pipe.recv()
         except (EOFError, OSError):
             return
+        arguments = job.arguments
+        if job.method == "read":
+            path = str(arguments[0])
+        if job.method == "fit":
+            arguments = (*arguments, set_stage)
         try:
-            if job == "fit":
-                arguments.append(lambda stage: pipe.send(("stage", stage)))
-            if job in ("read", "read again"):
-                path = arguments[0]
-            method = getattr(work, job.removesuffix(" again"))
-            pipe.send((job, method(*arguments)))
+            result = getattr(work, job.method)(*arguments)
+            if job.is_answered:
+                pipe.send(Message(job.method, result))
         except Exception as error:
             described = describe_error(error)
             text = described["error"]
@@ -306,4 +336,4 @@ def _run_jobs(pipe: Connection, make_work: Callable[[], TableWork]) -> None:
                 text += f"; {described['hint']}"
             with suppress(OSError):
                 # The page does not show where on this computer the file is.
-                pipe.send(("error", text.replace(path, "the file")))
+                pipe.send(Message("error", text.replace(path, "the file")))

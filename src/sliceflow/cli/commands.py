@@ -105,7 +105,7 @@ _METAVARS = {
     "run_and_table": "[RUN] TABLE",
 }
 _MAX_HOLDOUT = 0.9  # something must be left to fit
-_MAX_PORT = 65_535  # of TCP
+_MAX_PORT = 65_535  # the largest port of TCP
 
 
 def _as_typer_parameter(
@@ -149,7 +149,7 @@ def _help_panel(command: str, name: str) -> str | None:
     return None
 
 
-def _value_options(name: str, annotation: Any) -> dict[str, Any]:
+def _value_options(name: str, annotation: object) -> dict[str, Any]:
     """What typer needs to know of the value of a flag: how it is shown, its bounds."""
     types = {annotation, *get_args(annotation)}
     if bool in types:

@@ -19,6 +19,7 @@ from sliceflow.cli.settings import (
     DATASET_NAMES,
     PICTURES,
     TABLE,
+    DataKind,
     Settings,
     parse_kinds,
 )
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from sliceflow import ImageFlow, TableFlow
+    from sliceflow.app.server import JsonObject
     from sliceflow.estimators.pictures.known_parts import KnownPart
 
 # With fewer rows, none is held out: a tenth of them would be too few to measure with.
@@ -70,7 +72,7 @@ class BaseInput(ABC):
 
     @property
     @abstractmethod
-    def kind(self) -> str:
+    def kind(self) -> DataKind:
         """What the data are: "pictures" or "table"."""
 
     @property
@@ -93,7 +95,7 @@ class BaseInput(ABC):
     def description(self) -> str:
         """The data in words, such as "1297 pictures of 8×8 in 10 classes"."""
 
-    def summary(self, held_out: BaseInput | None) -> dict[str, Any]:
+    def summary(self, held_out: BaseInput | None) -> JsonObject:
         """The data as config.json and the report describe them."""
         return {
             "name": self.name,
@@ -126,7 +128,7 @@ class PictureInput(BaseInput):
     n_pixel_values: int = 256
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> DataKind:
         return PICTURES
 
     @property
@@ -171,7 +173,7 @@ class TableInput(BaseInput):
     full_table: pd.DataFrame | None = None
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> DataKind:
         return TABLE
 
     @property
@@ -192,7 +194,7 @@ class TableInput(BaseInput):
     def description(self) -> str:
         return f"{len(self.fitted_rows)} rows of {len(self.columns)} columns"
 
-    def summary(self, held_out: BaseInput | None) -> dict[str, Any]:
+    def summary(self, held_out: BaseInput | None) -> JsonObject:
         dialect = None if self.dialect is None else asdict(self.dialect)
         return super().summary(held_out) | {"dialect": dialect}
 
@@ -304,6 +306,18 @@ def _read_pictures(settings: Settings, split: str, root: str | None) -> PictureI
     except (datasets.DatasetError, datasets.MissingSetError) as error:
         fact = error.where + error.fact
         raise CommandError(fact, _dataset_hint(error)) from error
+    _check_pictures(pictures, settings)
+    return PictureInput(
+        name=pictures.name,
+        x=pictures.images,
+        labels=pictures.labels,
+        n_pixel_values=pictures.n_pixel_values,
+        notes=tuple(str(warning.message) for warning in caught),
+    )
+
+
+def _check_pictures(pictures: datasets.PictureSet, settings: Settings) -> None:
+    """Refuse pictures that no file shows, and those without labels by class."""
     images = pictures.images
     if images.ndim == 4 and images.shape[3] > _MAX_CHANNELS:
         fact = (
@@ -317,13 +331,6 @@ def _read_pictures(settings: Settings, split: str, root: str | None) -> PictureI
             "put the pictures into one subfolder per class, or leave --conditional out"
         )
         raise UsageError(fact, hint)
-    return PictureInput(
-        name=pictures.name,
-        x=images,
-        labels=pictures.labels,
-        n_pixel_values=pictures.n_pixel_values,
-        notes=tuple(str(warning.message) for warning in caught),
-    )
 
 
 def _dataset_hint(error: Exception) -> str:

@@ -6,15 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sliceflow.cli.against import count_common_rows, read_against
 from sliceflow.cli.data import Input, TableInput, make_table_flow, read_data
 from sliceflow.cli.failures import CommandError, Output, UsageError
-from sliceflow.cli.held_out import count_common_rows, read_held_out
 from sliceflow.cli.measures import (
     MIN_HELD_OUT_ROWS,
     FittedRun,
     choose_target,
     draw_samples,
-    measure,
+    measure_and_judge,
     measure_and_report,
 )
 from sliceflow.cli.progress import progress_bars
@@ -82,7 +82,7 @@ def _measure_against(
     fitted = train
     if isinstance(train, TableInput):
         fitted = replace(train, x=train.fitted_rows, full_table=None)
-    held_out = read_held_out(fitted_run.settings, against, data_root, fitted)
+    held_out = read_against(fitted_run.settings, against, data_root, fitted)
     note = f"held-out rows are those of {against}"
     n_fitted = count_common_rows(held_out, fitted)
     if n_fitted:  # fitted rows say nothing about new ones
@@ -90,7 +90,7 @@ def _measure_against(
     # A model that completes pictures completes those that the run held out.
     samples = draw_samples(fitted_run)
     compared_run = fitted_run._replace(train=fitted, held_out=held_out)
-    return measure(compared_run, samples, note)
+    return measure_and_judge(compared_run, samples, note)
 
 
 def _check_attack(settings: Settings, against: str | None, shadows: int) -> None:

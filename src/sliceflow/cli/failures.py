@@ -220,8 +220,8 @@ def fact_in_file(error: DataError) -> str:
 
 
 @contextmanager
-def rows_of_a_file() -> Iterator[None]:
-    """Errors about data count rows as the file does from which the table was read."""
+def errors_with_file_rows() -> Iterator[None]:
+    """Turn errors about a table into those that count rows as its file does."""
     try:
         yield
     except DataError as error:

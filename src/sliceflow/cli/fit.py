@@ -27,7 +27,7 @@ from sliceflow.cli.failures import (
     Output,
     UsageError,
     as_command_error,
-    rows_of_a_file,
+    errors_with_file_rows,
 )
 from sliceflow.cli.info import CORE_PACKAGES, installed_versions
 from sliceflow.cli.measures import FittedRun, estimate_seconds, measure_and_report
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class _CommandRun:
-    """A fit that the command does: data, estimator and ranks."""
+class _PlannedRun:
+    """A run whose fit is planned: data, estimator and ranks."""
 
     settings: Settings
     train: Input
@@ -80,8 +80,8 @@ def fit(
         if not ranks.is_main:
             output = Output(silent=True, progress=False)
         if dry_run:
-            command_run = _prepare(settings, ranks, output)
-            return _estimate_cost(command_run) if command_run.ranks.is_main else None
+            planned_run = _prepare(settings, ranks, output)
+            return _estimate_cost(planned_run) if ranks.is_main else None
         lock: AbstractContextManager[None] = nullcontext()
         if ranks.is_main:
             lock = folder.locked(force=force, resume=resume)
@@ -123,11 +123,11 @@ def _start(
     replace: bool,
 ) -> Result | None:
     """Fit the data, from the last checkpoint if there is one, and measure the model."""
-    command_run = _prepare(settings, ranks, output)
+    planned_run = _prepare(settings, ranks, output)
     try:
-        _fit_and_save(command_run, folder, output, replace=replace)
+        _fit_and_save(planned_run, folder, output, replace=replace)
     except BaseException as error:
-        if command_run.ranks.is_main:
+        if ranks.is_main:
             folder.remove_failed()
         elif isinstance(error, KeyboardInterrupt):
             sys.exit(1)  # the first rank prints the message
@@ -135,19 +135,19 @@ def _start(
         if explained is None:
             raise
         raise explained from error
-    if not command_run.ranks.is_main:
+    if not ranks.is_main:
         return None
     fitted_run = FittedRun(
-        settings, command_run.estimator, command_run.train, command_run.held_out, output
+        settings, planned_run.estimator, planned_run.train, planned_run.held_out, output
     )
     return _measure_and_summarize(fitted_run, folder)
 
 
-def _prepare(settings: Settings, ranks: Communicator, output: Output) -> _CommandRun:
+def _prepare(settings: Settings, ranks: Communicator, output: Output) -> _PlannedRun:
     """Read the data, choose the estimator, and plan its fit."""
     output.say(f"reading {settings.source}")
     train, held_out = read_data(settings)
-    _say_what_was_read(train, held_out, output, ranks.is_main)
+    _say_what_was_read(train, held_out, output, says_notes=ranks.is_main)
     rows = train.fitted_rows
     labels = train.labels if isinstance(train, PictureInput) else None
     if ranks.size > 1:
@@ -167,65 +167,68 @@ def _prepare(settings: Settings, ranks: Communicator, output: Output) -> _Comman
     else:
         assert isinstance(train, TableInput), "other data are fitted by a flow"
         table = train.fitted_rows
-        with rows_of_a_file(), report_on_all_columns(table, estimator.kinds or {}):
+        with (
+            errors_with_file_rows(),
+            report_on_all_columns(table, estimator.kinds or {}),
+        ):
             prepared = estimator.prepare(table)
-    return _CommandRun(
+    return _PlannedRun(
         settings, train, held_out, estimator, prepared, ranks, started_at
     )
 
 
 def _say_what_was_read(
-    train: Input, held_out: Input | None, output: Output, is_first: bool
+    train: Input, held_out: Input | None, output: Output, *, says_notes: bool
 ) -> None:
-    """Print how many rows there are, and what was left out of the data."""
+    """Print how many rows there are, and in notes what was left out of the data."""
     n_held_out = "none" if held_out is None else held_out.n_rows
     text = f"{train.name}: {train.description} to fit, {n_held_out} to measure with"
     if isinstance(train, TableInput) and train.full_table is not None:
         text += ", by a second fit without them"
     output.say(text)
-    if is_first:
+    if says_notes:
         for note in train.notes:
             output.say_always(f"note: {note}")  # the fit goes on without these data
 
 
-def _estimate_cost(command_run: _CommandRun) -> Result:
+def _estimate_cost(planned_run: _PlannedRun) -> Result:
     """What the fit would do, and what it costs."""
     from sliceflow.devices import free_memory, resolve_device
 
-    plan = command_run.prepared.plan
+    plan = planned_run.prepared.plan
     free = free_memory(resolve_device(plan.device))
-    lines = [str(plan), *_describe_time(command_run)]
+    lines = [str(plan), *_describe_time(planned_run)]
     if free is not None:
         lines.append(f"{format_bytes(free)} of memory are free")
     lines.append("nothing was written")
     found = {
-        "kind": command_run.train.kind,
-        "data": command_run.train.description,
+        "kind": planned_run.train.kind,
+        "data": planned_run.train.description,
         "plan": str(plan),
         "bytes": plan.nbytes,
         "free_bytes": free,
         "seconds": plan.seconds,
-        "measure_seconds": _seconds_to_measure(command_run),
+        "measure_seconds": _seconds_to_measure(planned_run),
     }
     return Result(found, "\n".join(lines))
 
 
-def _seconds_to_measure(command_run: _CommandRun) -> float | None:
+def _seconds_to_measure(planned_run: _PlannedRun) -> float | None:
     """About how long the measures take; None if there are none, or nobody knows."""
-    if command_run.settings.no_measure:
+    if planned_run.settings.no_measure:
         return None
-    seconds = command_run.prepared.plan.seconds
-    device = command_run.prepared.plan.device
-    return estimate_seconds(command_run.train, command_run.held_out, seconds, device)
+    seconds = planned_run.prepared.plan.seconds
+    device = planned_run.prepared.plan.device
+    return estimate_seconds(planned_run.train, planned_run.held_out, seconds, device)
 
 
-def _describe_time(command_run: _CommandRun) -> list[str]:
+def _describe_time(planned_run: _PlannedRun) -> list[str]:
     """A line with the times of the fit and the measures, as far as they are known."""
     times = []
-    seconds = command_run.prepared.plan.seconds
+    seconds = planned_run.prepared.plan.seconds
     if seconds:
         times.append(f"about {format_duration(seconds)} to fit")
-    seconds_to_measure = _seconds_to_measure(command_run)
+    seconds_to_measure = _seconds_to_measure(planned_run)
     if seconds_to_measure is not None:
         measuring = f"about {format_duration(seconds_to_measure)} to measure"
         times.append(f"{measuring} (--no-measure leaves that out)")
@@ -235,69 +238,69 @@ def _describe_time(command_run: _CommandRun) -> list[str]:
 
 
 def _fit_and_save(
-    command_run: _CommandRun, folder: RunFolder, output: Output, *, replace: bool
+    planned_run: _PlannedRun, folder: RunFolder, output: Output, *, replace: bool
 ) -> None:
     """Fit, and write the model. Of several ranks only the first one writes."""
-    config = _describe_run(command_run)
-    if command_run.ranks.is_main:
+    config = _describe_run(planned_run)
+    if planned_run.ranks.is_main:
         folder.begin(config, replace=replace)
-        for line in _describe_time(command_run):
+        for line in _describe_time(planned_run):
             output.say(line)
-    command_run.ranks.broadcast("the folder is ready")  # other ranks wait for it
-    _fit_estimator(command_run, folder, output)
-    if not command_run.ranks.is_main:
+    planned_run.ranks.broadcast("the folder is ready")  # other ranks wait for it
+    _fit_estimator(planned_run, folder, output)
+    if not planned_run.ranks.is_main:
         return
-    model = command_run.estimator
+    model = planned_run.estimator
     model.save(folder / "model.sliceflow")
-    folder.write_json("config.json", config | _describe_fit(command_run))
+    folder.write_json("config.json", config | _describe_fit(planned_run))
     folder.remove_checkpoint()
 
 
-def _fit_estimator(command_run: _CommandRun, folder: RunFolder, output: Output) -> None:
+def _fit_estimator(planned_run: _PlannedRun, folder: RunFolder, output: Output) -> None:
     """Fit, with a progress bar. Flows write checkpoints; tables are fitted fast."""
     from sliceflow import TableFlow
     from sliceflow.estimators.pictures.plan import PicturePlan
 
-    model = command_run.estimator
+    model = planned_run.estimator
     if isinstance(model, TableFlow):
-        model.fit(command_run.prepared, listeners=progress_bars(output))
+        model.fit(planned_run.prepared, listeners=progress_bars(output))
         kinds = [f"{name} ({kind})" for name, kind in model.kinds_.items()]
         output.say(f"columns: {', '.join(kinds)}")
         return
-    plan = command_run.prepared.plan
+    plan = planned_run.prepared.plan
     stages = plan.picture_stages if isinstance(plan, PicturePlan) else ()
     model.fit(
-        command_run.prepared,
+        planned_run.prepared,
         listeners=progress_bars(output, stages),
         checkpoint_dir=folder.checkpoint,
-        checkpoint_every=command_run.settings.checkpoint_every,
+        checkpoint_every=planned_run.settings.checkpoint_every,
         keep_checkpoint=True,  # until the model is saved: a disk may be full
     )
 
 
-def _describe_run(command_run: _CommandRun) -> JsonObject:
+def _describe_run(planned_run: _PlannedRun) -> JsonObject:
     """What config.json says when the fit begins: everything needed to repeat it."""
     return {
-        "command": command_run.settings.command,
-        "settings": asdict(command_run.settings),
-        "data": command_run.train.summary(command_run.held_out),
+        "command": planned_run.settings.command,
+        "settings": asdict(planned_run.settings),
+        "data": planned_run.train.summary(planned_run.held_out),
         "versions": installed_versions(*CORE_PACKAGES, "Pillow", "pandas"),
         "machine": f"{platform.system()} {platform.machine()}",
         "started": _now(),
     }
 
 
-def _describe_fit(command_run: _CommandRun) -> JsonObject:
+def _describe_fit(planned_run: _PlannedRun) -> JsonObject:
     """What config.json also says when the fit has ended."""
     from sliceflow import TableFlow
     from sliceflow.devices import resolve_device
 
-    out = {"finished": _now(), "seconds": time.perf_counter() - command_run.started_at}
-    model = command_run.estimator
+    out = {"finished": _now(), "seconds": time.perf_counter() - planned_run.started_at}
+    model = planned_run.estimator
     if isinstance(model, TableFlow):
         return out | {"device": "cpu", "classes": []}
     return out | {
-        "device": str(resolve_device(command_run.settings.device)),
+        "device": str(resolve_device(planned_run.settings.device)),
         "steps": model.n_iter_,
         "start": model.plan_.start,
         "classes": [str(label) for label in getattr(model, "classes_", ())],

@@ -28,13 +28,13 @@ def parse_given(model: TableFlow, texts: Sequence[str]) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for text in texts:
         name, value_text = split_given(text, names)
-        value = _parse_given(model, text, name, value_text)
+        value = _parse_value(model, text, name, value_text)
         if name not in given:
             given[name] = value
             continue
         joined = None
         if isinstance(given[name], ValueRange) and isinstance(value, ValueRange):
-            joined = _join(given[name], value)
+            joined = _as_one_range(given[name], value)
         if joined is None:
             fact = f"--given {text}: {name} is given twice"
             raise UsageError(fact, f"pass one of them; {name}=a|b is a list")
@@ -64,7 +64,7 @@ def split_given(text: str, names: Sequence[str]) -> tuple[str, str]:
     raise UsageError(fact, did_you_mean(name, names))
 
 
-def _parse_given(model: TableFlow, text: str, name: str, value_text: str) -> Any:
+def _parse_value(model: TableFlow, text: str, name: str, value_text: str) -> Any:
     """The value, list or range of a column that a text stands for."""
     hint = "pass another value"
     try:
@@ -76,7 +76,7 @@ def _parse_given(model: TableFlow, text: str, name: str, value_text: str) -> Any
         raise UsageError(f"--given {text}: {error}", hint) from error
 
 
-def _join(one: ValueRange, other: ValueRange) -> ValueRange | None:
+def _as_one_range(one: ValueRange, other: ValueRange) -> ValueRange | None:
     """The range between a lower and an upper bound; None if there are not both."""
     from sliceflow.estimators.tables.given_rows import ValueRange
 

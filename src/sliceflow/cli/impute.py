@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sliceflow.cli.failures import UsageError, print_note, rows_of_a_file
+from sliceflow.cli.failures import UsageError, errors_with_file_rows, print_note
 from sliceflow.cli.messy_tables import (
     find_free_text,
     note_free_text,
@@ -60,7 +60,7 @@ def impute(
         model = _fit_table(file.df, kinds, seed)
     else:
         model = _load_table_model(run)
-    with rows_of_a_file():
+    with errors_with_file_rows():
         filled = model.impute(file.df, n=n, random_state=seed)
     tables = filled if isinstance(filled, list) else [filled]
     for path, filled_table in zip(paths, tables, strict=True):
@@ -100,7 +100,7 @@ def _check_table_and_run(table: Path, run: Path | None, flags: list[str]) -> Non
     """Refuse what is no table, and a run that is none of a table or has `flags`."""
     if not table.exists():
         raise UsageError(f"{table} does not exist", "name a table with missing cells")
-    check_ending(table, TABLE_ENDINGS, "the table")
+    check_ending(table, TABLE_ENDINGS, name="the table")
     if run is None:
         return
     if flags:
@@ -113,7 +113,7 @@ def _check_table_and_run(table: Path, run: Path | None, flags: list[str]) -> Non
 
 def _paths_of_tables(out: Path, n: int) -> list[Path]:
     """Where n filled tables are written to."""
-    check_ending(out, TABLE_ENDINGS)
+    check_ending(out, TABLE_ENDINGS, allows_stdout=True)
     if n == 1:
         return [out]
     if is_stdout(out):
@@ -131,7 +131,7 @@ def _fit_table(df: pd.DataFrame, kinds: dict[str, str], seed: int) -> TableFlow:
     for name in free_text:
         print_note(note_free_text(name))
     kinds = kinds | dict.fromkeys(free_text, "drop")
-    with rows_of_a_file(), report_on_all_columns(df, kinds):
+    with errors_with_file_rows(), report_on_all_columns(df, kinds):
         return TableFlow(kinds=kinds, random_state=seed).fit(df)
 
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from sliceflow.cli.run_folder import Model
     from sliceflow.metrics import Attacks, Report
     from sliceflow.metrics.rules import KeptRule
+    from sliceflow.metrics.table_comparison import ColumnPair
 
 # The most samples of pictures that are drawn and measured: more cost time, and say
 # little more.
@@ -47,7 +48,7 @@ _MAX_PICTURES = 2000
 # compared picture, the searches for copies, per value of each training picture and
 # searched picture, and principal components, per picture and pair of values. Users are
 # told an order of magnitude.
-_SECONDS_OF_PICTURES = 0.5  # of any
+_SECONDS_OF_PICTURES = 0.5  # for any number of them
 _SECONDS_PER_COMPARED_PICTURE = 1.4e-3
 _SECONDS_PER_SEARCHED_VALUE = 1.1e-10
 _SECONDS_OF_COMPONENTS = 8.5e-10
@@ -165,7 +166,7 @@ def estimate_seconds(
 ) -> float | None:
     """About how long the measures take on a CPU; None if that is not known.
 
-    Those of a table begin with a second fit, which takes about `fit_seconds` as well.
+    Measures of a table begin with a second fit, which takes about `fit_seconds` again.
     """
     from sliceflow.devices import resolve_device
 
@@ -210,7 +211,7 @@ def measure_fit(
     if isinstance(model, TableFlow):
         return _measure_table_fit(run, model, samples, attacks)
     from_mosaics = isinstance(model, ImageFlow) and model.plan_.mosaic_size > 0
-    return measure(run, samples, evidence=Evidence(from_mosaics=from_mosaics))
+    return measure_and_judge(run, samples, evidence=Evidence(from_mosaics=from_mosaics))
 
 
 def _measure_table_fit(
@@ -231,7 +232,7 @@ def _measure_table_fit(
     train = run.train
     assert isinstance(train, TableInput), "its model is one of a table"
     if train.full_table is None or run.held_out is None:
-        return measure(run, samples, evidence=evidence)
+        return measure_and_judge(run, samples, evidence=evidence)
     n_held_out = run.held_out.n_rows
     run.output.say(
         f"fitting again without the {n_held_out} held-out rows, to measure with them"
@@ -243,7 +244,9 @@ def _measure_table_fit(
     assert isinstance(second_samples, TableSamples), "the model is one of a table"
     rules = _model_rules(second_model, second_samples.x, train.n_rows)
     note = "measured by a second fit, without the held-out rows"
-    return measure(second_run, second_samples, note, evidence._replace(rules=rules))
+    return measure_and_judge(
+        second_run, second_samples, note, evidence._replace(rules=rules)
+    )
 
 
 def _fit_without_held_out_rows(
@@ -337,37 +340,40 @@ def _evenly_spaced(rows: NDArray[Any], n: int) -> NDArray[Any]:
     return np.asarray(rows[indices])
 
 
-def measure(
+def measure_and_judge(
     run: FittedRun,
     samples: Samples,
     note: str = "",
     evidence: Evidence = NO_EVIDENCE,
 ) -> Result:
-    """What `metrics.report` finds; `note` says which rows were measured."""
+    """Compare samples with held-out rows, and judge them by this and other evidence.
+
+    `note` says which rows were measured.
+    """
     from sliceflow import metrics
 
     n_held_out = 0 if run.held_out is None else run.held_out.n_rows
     if run.held_out is None or n_held_out < MIN_HELD_OUT_ROWS:
         return _not_measured(n_held_out)
-    found = _with_rules(_compare(run, run.held_out, samples), evidence.rules)
+    compared = _with_rules(_compare(run, run.held_out, samples), evidence.rules)
     verdict = metrics.judge(
-        found,
+        compared,
         evidence.attacks,
         evidence.notes,
         from_mosaics=evidence.from_mosaics,
     )
-    out = found.to_dict()
-    _limit_details(out["details"], run.train)
-    out["verdict"] = verdict.to_dict()
-    out["note"] = found.note
-    text = f"{verdict}\n{found.table}"
+    json = compared.to_dict()
+    _limit_details(json["details"], run.train)
+    json["verdict"] = verdict.to_dict()
+    json["note"] = compared.note
+    text = f"{verdict}\n{compared.table}"
     if evidence.attacks is not None:
-        out["attacks"] = evidence.attacks.to_dict()
+        json["attacks"] = evidence.attacks.to_dict()
         text += f"\n\n{evidence.attacks}"
     if note:
-        out["note"] += f"; {note}"
+        json["note"] += f"; {note}"
         text += f"\n{note}"
-    return Result(out, text)
+    return Result(json, text)
 
 
 def _compare(run: FittedRun, held_out: Input, samples: Samples) -> Report:
@@ -444,11 +450,11 @@ def _no_measures(note: str) -> Result:
     return Result({"metrics": [], "details": {}, "verdict": None, "note": note}, note)
 
 
-def _pairs_to_report(pairs: list[report.Pair], train: Input) -> list[report.Pair]:
+def _pairs_to_report(pairs: list[ColumnPair], train: Input) -> list[ColumnPair]:
     """The worst pairs of columns, which come first, and those of the heat maps."""
     in_heat_maps = set(train.columns[: report.MAX_HEAT_MAP_COLUMNS])
     kept = []
     for i, pair in enumerate(pairs):
-        if i < _MAX_WORST_PAIRS or {pair[0], pair[1]} <= in_heat_maps:
+        if i < _MAX_WORST_PAIRS or {pair.first, pair.second} <= in_heat_maps:
             kept.append(pair)
     return kept

@@ -10,7 +10,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -153,9 +153,11 @@ def _odd_texts(cells: pd.Series) -> list[str]:
 
 
 def _reads_all(cells: pd.Series, kind: str) -> bool:
-    """Whether all texts are dates of a format, such as that of "datetime:%d/%m/%Y"."""
+    """Whether a kind such as "datetime:%d/%m/%Y" has a format that reads all texts."""
     from sliceflow.estimators.tables.formats import DateFormat
 
     _, _, date_format = kind.partition(":")
-    times: Any = DateFormat(date_format).parse(cells.dropna().astype(str))
-    return bool(date_format) and not np.isnat(times).any()
+    if not date_format:
+        return False
+    times = DateFormat(date_format).parse(cells.dropna().astype(str))
+    return not bool(np.isnat(times).any())

@@ -9,7 +9,6 @@ from sliceflow.app.pictures import class_named
 from sliceflow.cli.failures import UsageError
 from sliceflow.cli.run_folder import is_stdout
 from sliceflow.errors import DataError
-from sliceflow.table_files import TABLE_ENDINGS
 
 if TYPE_CHECKING:
     from sliceflow import ImageFlow, SlicedWassersteinFlow
@@ -33,15 +32,25 @@ def find_class(
         raise UsageError(error.fact, error.hint) from error
 
 
-def check_ending(path: Path, endings: tuple[str, ...], what: str = "--out") -> None:
-    """Refuse an ending that does not say how to write, or read, a file."""
-    may_be_stdout = endings == TABLE_ENDINGS and what == "--out"
-    if path.suffix.lower() in endings and not is_stdout(path):
-        return
-    if is_stdout(path) and may_be_stdout:
-        return
-    names = ", ".join(ending or "a folder" for ending in endings)
-    fact = f"{what} {path} ends in {path.suffix or 'nothing'}"
+def check_ending(
+    path: Path,
+    endings: tuple[str, ...],
+    *,
+    name: str = "--out",
+    allows_stdout: bool = False,
+) -> None:
+    """Refuse a path whose ending does not say how to write, or read, it.
+
+    Parameters
+    ----------
+    path : of a file or folder, or the "-" that stands for stdout
+    endings : those that are allowed; "" is that of a folder
+    name : what the user calls the path
+    allows_stdout : whether it may be stdout
+    """
+    hint = "name one of " + ", ".join(ending or "a folder" for ending in endings)
     if is_stdout(path):
-        fact = f"{what} - is for tables"
-    raise UsageError(fact, f"name one of {names}")
+        if not allows_stdout:
+            raise UsageError(f"{name} - is for tables", hint)
+    elif path.suffix.lower() not in endings:
+        raise UsageError(f"{name} {path} ends in {path.suffix or 'nothing'}", hint)

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from sliceflow import ImageFlow, TableFlow
+    from sliceflow.app.tables import Stage
     from sliceflow.estimators.pictures.layout import Layout
 
 # Bytes of an upload. The page's own scripts have the same limits.
@@ -147,7 +148,7 @@ class TableWork:
         constraints: list[str],
         name: str,
         is_attacked: bool,
-        set_stage: Callable[[int], None],
+        set_stage: Callable[[Stage], None],
     ) -> JsonObject:
         """Fit all rows, and measure as ``sliceflow evaluate`` does."""
         from sliceflow.cli import evaluate, measures, report
@@ -158,13 +159,13 @@ class TableWork:
         )
         df = self._table()
         started_at = time.monotonic()
-        set_stage(1)
+        set_stage("fitting")
         try:
             model = make_table_flow(settings).fit(df)
         except DataError as error:
             raise _as_page_error(error) from error
         seconds = time.monotonic() - started_at
-        set_stage(2)
+        set_stage("drawing")
         whole = TableInput(PurePath(name).stem, df)
         train, held_out = hold_out(whole, settings.holdout)
         silent = Output(silent=True, progress=False)
@@ -172,9 +173,9 @@ class TableWork:
         samples = measures.draw_samples(run)
         attacks = None
         if is_attacked and held_out is not None:
-            set_stage(3)
+            set_stage("attacking")
             attacks = evaluate.attack_half(run, evaluate.N_SHADOWS)
-        set_stage(4)
+        set_stage("measuring")
         measured = measures.measure_fit(run, samples, attacks)
         self._model = model
         config = {

@@ -54,17 +54,19 @@ class PlannedStage(Protocol):
 
 
 class _Moment(NamedTuple):
-    time: float  # seconds, of a clock
-    share: float  # of the work that is done
+    """How much of the work was done at some time."""
+
+    time: float  # in seconds, of `time.monotonic`
+    share: float  # the work that was done, over all work
 
 
-class Clock:
+class Forecast:
     """How much of the work is done, and how long the rest takes.
 
     Later steps of pictures see more pixels, so work is not the number of steps. The
-    clock starts after the first step of this process, which compiles, and with the
-    first stage that costs half of what the dearest one does. It forecasts only after a
-    tenth of the work, and only while the pace is steady.
+    pace is measured after the first step of this process, which compiles, and from the
+    first stage on that costs half of what the dearest one does. There is a forecast
+    only after a tenth of the work, and only while the pace is steady.
 
     Parameters
     ----------
@@ -129,14 +131,14 @@ class ProgressBar:
 
     Parameters
     ----------
-    stages : as in `Clock`
+    stages : as in `Forecast`
     """
 
     def __init__(self, stages: Sequence[PlannedStage] = ()) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
-        self._clock = Clock(stages)
+        self._forecast = Forecast(stages)
         self._last_tick = -1.0
         self._bar: Progress | None = None
         console = Console(stderr=True)
@@ -149,25 +151,27 @@ class ProgressBar:
             self._bar.start()
 
     def __call__(self, event: ProgressEvent) -> None:
-        self._clock.update(event)
+        self._forecast.update(event)
         is_last = event.steps_done >= event.steps_total
         tick = self._tick()
         if tick < self._last_tick + 1 and not is_last:
             return
         self._last_tick = tick
         text = describe_progress(event)
-        seconds_left = self._clock.seconds_left()
+        seconds_left = self._forecast.seconds_left()
         if seconds_left is not None and not is_last:
             text += f", {format_duration(seconds_left)} left"
         if self._bar is None:
             print(text, file=sys.stderr, flush=True)
         else:
-            self._bar.update(self._task, completed=self._clock.share, description=text)
+            self._bar.update(
+                self._task, completed=self._forecast.share, description=text
+            )
 
     def _tick(self) -> float:
         """A number that grows by 1 when something is to be shown again."""
         if self._bar is None:
-            return int(10 * self._clock.share)
+            return int(10 * self._forecast.share)
         return _FRAMES_PER_SECOND * time.monotonic()
 
     def close(self) -> None:

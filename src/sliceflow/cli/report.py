@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
     from sliceflow import ImageFlow, TableFlow
     from sliceflow.app.server import JsonObject
-
-# Two columns, and their association in held-out rows and in samples.
-Pair = tuple[str, str, float, float]
+    from sliceflow.metrics.table_comparison import ColumnPair
 
 # What fits on a page that people look at.
 MAX_HEAT_MAP_COLUMNS = 30
@@ -170,29 +168,31 @@ def _describe_columns(
     return {"names": names, "rows": rows, "plots": plots, "identifiers": identifiers}
 
 
-def _heat_maps(pairs: list[Pair], columns: list[str]) -> list[JsonObject]:
-    """Associations of held-out rows, of samples, and their difference.
+def _heat_maps(pairs: list[ColumnPair], columns: list[str]) -> list[JsonObject]:
+    """Associations of pairs of columns: in held-out rows, in samples, their difference.
 
-    `pairs` are (one column, another, association in held-out rows, in samples).
+    The association of a column with itself is not shown.
     """
-    in_pairs = {name for pair in pairs for name in pair[:2]}
-    names = [name for name in columns if name in in_pairs][:MAX_HEAT_MAP_COLUMNS]
+    compared = {pair.first for pair in pairs} | {pair.second for pair in pairs}
+    names = [name for name in columns if name in compared][:MAX_HEAT_MAP_COLUMNS]
     if not names:
         return []
     shape = (len(names), len(names))
-    in_real = np.zeros(shape)
+    in_held_out = np.zeros(shape)
     in_samples = np.zeros(shape)
     difference = np.zeros(shape)
     index = {name: i for i, name in enumerate(names)}
-    for one, other, real, new in pairs:
-        if one in index and other in index:
-            i = index[one]
-            j = index[other]
-            in_real[i, j] = in_real[j, i] = abs(real)
-            in_samples[i, j] = in_samples[j, i] = abs(new)
-            difference[i, j] = difference[j, i] = abs(real - new)
+    for pair in pairs:
+        if pair.first in index and pair.second in index:
+            i = index[pair.first]
+            j = index[pair.second]
+            real = pair.real_association
+            sampled = pair.sample_association
+            in_held_out[i, j] = in_held_out[j, i] = abs(real)
+            in_samples[i, j] = in_samples[j, i] = abs(sampled)
+            difference[i, j] = difference[j, i] = abs(real - sampled)
     return [
-        _heat_map("held-out rows", names, in_real),
+        _heat_map("held-out rows", names, in_held_out),
         _heat_map("samples", names, in_samples),
         _heat_map("difference", names, difference),
     ]
@@ -217,12 +217,11 @@ def _plot_column(name: str, real: pd.Series, new: pd.Series) -> JsonObject:
     """Bars for the template: shares of real and of new cells, side by side."""
     from sliceflow.metrics.table_encoding import as_numbers
 
-    real_numbers, is_category = as_numbers(real)
-    if not is_category and real.nunique() > _MAX_LEVELS:
-        new_numbers, _ = as_numbers(new)
-        shares = _compare_numbers(real, real_numbers, new_numbers)
+    encoded = as_numbers(real)
+    if not encoded.is_category and real.nunique() > _MAX_LEVELS:
+        shares = _compare_numbers(real, encoded.numbers, as_numbers(new).numbers)
     else:
-        shares = _compare_levels(real, new, is_category)
+        shares = _compare_levels(real, new, encoded.is_category)
     highest = max(shares.real.max(), shares.new.max(), 1e-9)  # never 0
     scale = _PLOT_HEIGHT / float(highest)
     return {

@@ -86,7 +86,10 @@ class RunFolder:
         ]
         lock = self._acquire_lock()
         try:
-            self._check_usable(force, resume)
+            if resume:
+                self._check_resumable()
+            elif not force:
+                self._check_empty()
             yield
         finally:
             with suppress(OSError):  # Windows does not remove a file that is in use
@@ -116,24 +119,30 @@ class RunFolder:
             raise CommandError(fact, "pass another --out") from error
         return lock
 
-    def _check_usable(self, force: bool, resume: bool) -> None:
-        """Refuse a folder with files, unless its run may be replaced or resumed."""
-        is_unmeasured = self.is_fitted and "report.html" not in self.files
-        if resume:
-            if self.is_fitted and not is_unmeasured:
-                quoted = shlex.quote(str(self.path))
-                hint = f"sliceflow evaluate {quoted} measures it again"
-                fact = f"the run in {self.path} has ended"
-                raise UsageError(fact, f"{hint}; --force replaces it")
-            return
+    def _check_resumable(self) -> None:
+        """Refuse to resume a run that is finished."""
+        if self.is_fitted and self._has_report:
+            quoted = shlex.quote(str(self.path))
+            hint = f"sliceflow evaluate {quoted} measures it again"
+            fact = f"the run in {self.path} has ended"
+            raise UsageError(fact, f"{hint}; --force replaces it")
+
+    def _check_empty(self) -> None:
+        """Refuse a folder with files, and say how to resume its run if it can be."""
         names = sorted(path.name for path in self.path.iterdir() if path.name != LOCK)
-        if names and not force:
-            hint = "pass another --out, or --force to replace the run"
-            if is_unmeasured or self.has_checkpoint:
-                command = self.read_json("config.json").get("command")
-                hint = f"to continue the interrupted run: {command} --resume; or {hint}"
-            fact = f"{self.path} is not empty; it holds {names[0]}"
-            raise UsageError(fact, hint)
+        if not names:
+            return
+        hint = "pass another --out, or --force to replace the run"
+        is_unmeasured = self.is_fitted and not self._has_report
+        if is_unmeasured or self.has_checkpoint:
+            command = self.read_json("config.json").get("command")
+            hint = f"to continue the interrupted run: {command} --resume; or {hint}"
+        fact = f"{self.path} is not empty; it holds {names[0]}"
+        raise UsageError(fact, hint)
+
+    @property
+    def _has_report(self) -> bool:
+        return "report.html" in self.files
 
     def remove_checkpoint(self) -> None:
         shutil.rmtree(self.checkpoint, ignore_errors=True)
@@ -193,8 +202,8 @@ class Description(NamedTuple):
     """What a run folder says of its data, without a look at the model."""
 
     kind: str = ""  # "pictures" or "table"; empty if nothing is known
-    columns: tuple[str, ...] = ()  # of a table
-    dialect: Dialect | None = None  # of the text file of a table
+    columns: tuple[str, ...] = ()  # the names of a table's columns
+    dialect: Dialect | None = None  # how the text file of a table is written
 
 
 def read_description(run: Path) -> Description:

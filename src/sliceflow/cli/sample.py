@@ -113,7 +113,7 @@ def _check_request(
     if not kind:
         return
     if kind == TABLE:
-        check_ending(out, TABLE_ENDINGS)
+        check_ending(out, TABLE_ENDINGS, allows_stdout=True)
         if label is not None:
             fact = "--label is for classes; this is a table"
             raise UsageError(fact, "pass --given column=value")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from sliceflow.cli.failures import CommandError, UsageError
 from sliceflow.cli.run_folder import RunFolder
@@ -13,8 +13,9 @@ from sliceflow.datasets.sets import SETS
 from sliceflow.table_files import TABLE_ENDINGS
 
 DATASET_NAMES = ("digits", *SETS)
-PICTURES = "pictures"
-TABLE = "table"
+DataKind = Literal["pictures", "table"]
+PICTURES: DataKind = "pictures"
+TABLE: DataKind = "table"
 # As in `estimators.pictures.parameters`, which would import torch.
 Quality = Literal["draft", "standard", "best"]
 
@@ -86,7 +87,7 @@ class Settings:
             raise CommandError(fact, "fit the run again") from error
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> DataKind:
         """What is fitted: "pictures" or a "table"."""
         if Path(self.source).suffix.lower() in TABLE_ENDINGS:
             return TABLE
@@ -114,9 +115,9 @@ class Settings:
                 words += [_flag(name), str(item)]
         return shlex.join(words)
 
-    def changed(self) -> dict[str, Any]:
+    def changed(self) -> dict[str, object]:
         """The flags that differ from their defaults, by name."""
-        values = {}
+        values: dict[str, object] = {}
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name != "source" and value != field.default:

@@ -111,10 +111,10 @@ def load(
     path = Path(name_or_path).expanduser()
     is_named = name_or_path in _NAMES
     require_int("size", size, 1, others=(None,))
-    has_own_size = path.is_file()
+    takes_size = not path.is_file()
     if is_named:
-        has_own_size = name_or_path != "celeba"
-    if size is not None and has_own_size:
+        takes_size = name_or_path == "celeba"
+    if size is not None and not takes_size:
         fact = f"is for celeba and folders; {path} is read as it was stored"
         raise ParameterError("size", size, fact)
     if is_named:
@@ -163,7 +163,7 @@ def _load_path(
     if path.is_dir():
         images, labels = folders.read(path, size, skip_broken)
         return PictureSet(images, labels, 256, path.resolve().name)
-    if path.suffix not in (".npy", ".npz"):
+    if path.suffix.lower() not in (".npy", ".npz"):
         fact = "is not a folder of pictures, an .npy or an .npz file"
         raise DatasetError(fact, file=path)
     images, labels = arrays.read(path)

@@ -16,7 +16,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from sliceflow.arrays import Ints
-from sliceflow.datasets.errors import DatasetError, reading
+from sliceflow.datasets.errors import DatasetError, as_dataset_errors
 
 # No more than this many bytes come from one compressed byte: the limit of deflate, and
 # so of zip and gz. A header that promises more is not believed.
@@ -28,8 +28,8 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 def read(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
     """The pictures in an .npy or .npz file, and the labels if it has any."""
-    with reading(path):
-        if path.suffix == ".npy":
+    with as_dataset_errors(path):
+        if path.suffix.lower() == ".npy":
             arrays = _read_npy(path)
         else:
             arrays = _read_npz(path)
@@ -113,7 +113,7 @@ def _read_idx_file(file: Path, n_axes: int) -> NDArray[np.uint8]:
 
     It begins with 00 00 08 and the number of axes, the sizes as big-endian uint32.
     """
-    with reading(file), file.open("rb") as raw:
+    with as_dataset_errors(file), file.open("rb") as raw:
         # Not by its name: browsers may unpack .gz files.
         is_gzipped = raw.read(2) == _GZIP_MAGIC
         raw.seek(0)

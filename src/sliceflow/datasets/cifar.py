@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sliceflow.arrays import Ints
-from sliceflow.datasets.errors import DatasetError, reading
+from sliceflow.datasets.errors import DatasetError, as_dataset_errors
 
 # A picture is a red, a green and a blue plane of 32×32 bytes.
 _PICTURE_BYTES = 3 * 32 * 32
@@ -37,7 +37,7 @@ def read(files: Sequence[Path]) -> tuple[NDArray[np.uint8], Ints]:
     batches = []
     labels = []
     for file in files:
-        with reading(file):
+        with as_dataset_errors(file):
             if file.suffix == ".bin":
                 x, y = _read_binary(file)
             else:

@@ -66,7 +66,7 @@ class MissingSetError(HintedError, FileNotFoundError):
 
 
 @contextmanager
-def reading(file: Path) -> Iterator[None]:
+def as_dataset_errors(file: Path) -> Iterator[None]:
     """Turn the errors of decoders into a `DatasetError` that names the file."""
     try:
         yield

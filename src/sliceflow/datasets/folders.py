@@ -14,7 +14,7 @@ from sliceflow.datasets.errors import (
     BrokenPictureError,
     DatasetError,
     MixedSizesError,
-    reading,
+    as_dataset_errors,
 )
 from sliceflow.errors import warn_user
 
@@ -39,21 +39,21 @@ def read(
 
     With a `size`, the middle square of each, resized to this side.
     """
-    files, has_classes = _find_files(path)
+    files, has_class_folders = _find_files(path)
 
-    def fit(image: Image) -> Image:
+    def crop(image: Image) -> Image:
         if size is None:
             return image
         return _middle_square(image, min(image.size), size)
 
-    images, decoded = _decode_all(files, fit, skip_broken)
-    if not has_classes:
+    images, decoded = _decode_all(files, crop, skip_broken)
+    if not has_class_folders:
         return images, None
     return images, np.array([file.parent.name for file in decoded])
 
 
 def _find_files(path: Path) -> tuple[list[Path], bool]:
-    """The pictures in a folder or in its subfolders, and whether these are classes."""
+    """The files of pictures, and whether they are in a subfolder for each class."""
     files = _picture_files(path)
     class_files = []
     for folder in sorted(path.iterdir()):
@@ -81,14 +81,14 @@ def _picture_files(folder: Path) -> list[Path]:
 
 
 def _decode_all(
-    files: Sequence[Path], fit: Callable[[Image], Image], skip_broken: bool
+    files: Sequence[Path], crop: Callable[[Image], Image], skip_broken: bool
 ) -> tuple[NDArray[np.uint8], list[Path]]:
-    """The pictures that can be read, gray if all are, and their files."""
+    """The pictures that can be read, cropped, gray if all are; and their files."""
     stack = _PictureStack(max_pictures=len(files))
     problems: list[str] = []
     for file in files:
         try:
-            pixels = _decode(file, fit)
+            pixels = _decode(file, crop)
         except BrokenPictureError as error:
             if not skip_broken:
                 raise
@@ -134,12 +134,12 @@ class _PictureStack:
         self.files.append(file)
 
 
-def _decode(file: Path, fit: Callable[[Image], Image]) -> NDArray[np.uint8]:
-    """The pixels of one picture; a `BrokenPictureError` if it cannot be read."""
+def _decode(file: Path, crop: Callable[[Image], Image]) -> NDArray[np.uint8]:
+    """The pixels of one picture, cropped; an error if it cannot be read."""
     try:
         image = upright(file)
-        with reading(file):
-            return np.asarray(fit(image))
+        with as_dataset_errors(file):
+            return np.asarray(crop(image))
     except DatasetError as error:
         hint = "skip_broken=True skips such files"
         raise BrokenPictureError(error.fact, hint, error.file) from error
@@ -171,7 +171,7 @@ def _raise_mixed_sizes(
 
 
 def upright(file: Path) -> Image:
-    """One picture as its camera meant it, on white: gray if stored so, or in color."""
+    """One picture, turned as its camera was held, on white: gray if it is stored so."""
     try:
         import PIL.Image as pillow
         from PIL.ImageOps import exif_transpose
@@ -179,7 +179,7 @@ def upright(file: Path) -> Image:
         raise ModuleNotFoundError(
             'pictures need Pillow: pip install "sliceflow[images]"'
         ) from error
-    with reading(file), pillow.open(file, formats=_FORMATS) as stored:
+    with as_dataset_errors(file), pillow.open(file, formats=_FORMATS) as stored:
         image = exif_transpose(stored)
         if image.mode[0] in "IF":
             raise ValueError(
@@ -243,7 +243,7 @@ def _files_of_split(files: Sequence[Path], split: str) -> Sequence[Path]:
         raise DatasetError(
             f"celeba: without {partition} all pictures are 'train', none {split!r}"
         )
-    with reading(partition):
+    with as_dataset_errors(partition):
         lines = partition.read_text().splitlines()
         split_numbers = dict(line.split() for line in lines)
     number = str(("train", "valid", "test").index(split))

@@ -14,9 +14,9 @@ class NamedSet(NamedTuple):
     """A published set, and where its files are."""
 
     torchvision: str  # the class of torchvision that downloads it
-    folders: tuple[str, ...]  # in which the files may be, below the root
-    files: Mapping[str, tuple[str, ...]]  # by split
-    ending: str  # that file names may have in addition, such as ".gz"
+    folders: tuple[str, ...]  # below the root: one of them has the files
+    files: Mapping[str, tuple[str, ...]]  # the names, or patterns, of each split
+    ending: str  # file names may have it in addition, such as ".gz"
 
 
 _IDX = {
@@ -71,7 +71,7 @@ def root_folder(root: str | os.PathLike[str] | None) -> Path:
 
 
 def find(name: str, root: Path, wanted: tuple[str, ...]) -> list[Path]:
-    """The wanted files of a set, all from one folder, with or without the other ending.
+    """The wanted files of a set, all from one folder, with or without the set's ending.
 
     Raises a `MissingSetError` if no folder has all of them.
     """
@@ -101,7 +101,10 @@ def find(name: str, root: Path, wanted: tuple[str, ...]) -> list[Path]:
 def _find_in_folder(
     folder: Path, patterns: Sequence[str], ending: str
 ) -> tuple[list[Path], list[str]]:
-    """The files that match patterns, perhaps with an ending, and patterns without."""
+    """The files that match patterns, and the patterns that no file matches.
+
+    A file may also have the `ending` behind a pattern.
+    """
     found = []
     missing = []
     for pattern in patterns:

@@ -13,7 +13,7 @@ __all__ = ["Comparison", "compare"]
 
 # The density of samples at a parameter is judged by the distance to the fifth nearest
 # sample. That to the nearest one is noisy, and that to a far one sees no details.
-NEIGHBOR = 5
+KTH_NEIGHBOR = 5
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,6 @@ def _log_probs(samples: Floats, true_theta: Floats, spread: Floats) -> Floats:
     d = true_theta.shape[1]
     deviation = (samples - true_theta[:, None]) / spread[:, None]
     squares = np.sort(np.square(deviation).sum(axis=2), axis=1)
-    log_probs = -0.5 * d * np.log(squares[:, NEIGHBOR - 1] + SMALLEST_POSITIVE)
+    log_probs = -0.5 * d * np.log(squares[:, KTH_NEIGHBOR - 1] + SMALLEST_POSITIVE)
     least = np.median(log_probs) - MAX_SURPRISE
     return np.asarray(np.maximum(log_probs, least))

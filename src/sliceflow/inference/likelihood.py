@@ -59,7 +59,7 @@ class LikelihoodSampler:
     max_squared_noise: float
     chain_starts: Annotated[np.ndarray, ArraySpec("s d", "float64")]
 
-    def check_width(self, d: int, n_values: int) -> None:
+    def check_dimensions(self, d: int, n_values: int) -> None:
         """Raise a ValueError unless it takes d parameters and `n_values` values."""
         is_consistent = (
             self.chain_starts.shape[1] == d

@@ -74,7 +74,7 @@ class NeighborSampler:
     ) -> Floats:
         """Draw n samples (q, n, d) at observations (q, l), whatever the bounds."""
         seed = Seed(int(rng.integers(2**31))).child(0, n)
-        samples, _ = self.local_sampler.sample(encoded_x, n, seed)
+        samples = self.local_sampler.sample(encoded_x, n, seed).x
         theta = self.scaler.inverse_transform(samples.flatten(0, 1))
         return theta.view(samples.shape).numpy()
 

@@ -322,7 +322,7 @@ class Posterior:
             # all others now and then, and the test covers them.
             warnings.simplefilter("ignore")
             samples = self._sample_all(self._observations(x), n_samples, random_state)
-        return calibration(samples, theta, first="conditions")
+        return calibration(samples, theta, first_axis="conditions")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write simulations, bounds and likelihood to a file, which `load` opens.
@@ -413,7 +413,7 @@ class SavedPosterior:
         if not is_between(self.theta, self.low, self.high):
             raise ValueError("theta is not between its bounds")
         if self.likelihood is not None:
-            self.likelihood.check_width(self.theta.shape[1], self.x.shape[1])
+            self.likelihood.check_dimensions(self.theta.shape[1], self.x.shape[1])
 
 
 def posterior(

@@ -1,8 +1,8 @@
 """The prior of parameters, as a density, from the draws that were simulated.
 
 Each parameter is uniform between its bounds, normal or log-normal: whichever makes its
-draws most likely. Those that are not uniform may be correlated. Beyond the bounds the
-prior is 0, and its height there does not matter to samples of a posterior.
+draws most likely. Parameters that are not uniform may be correlated. Beyond the bounds
+the prior is 0, and its height there does not matter to samples of a posterior.
 """
 
 from __future__ import annotations

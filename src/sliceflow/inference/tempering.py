@@ -84,14 +84,17 @@ class Chains:
 
 
 class _MoveNumbers(NamedTuple):
-    """Uniform random numbers of moves (q, n), and of their coordinates (q, n, d)."""
+    """Uniform random numbers of moves (q, n), and of their coordinates (q, n, d).
 
-    first: Floats  # which two chains the difference is of
-    second: Floats
+    Each decides something of a move.
+    """
+
+    first: Floats  # from which chain the difference is taken
+    second: Floats  # the difference to which other chain it is
     leap: Floats  # whether the move is by the whole difference
-    accept: Floats
+    accept: Floats  # whether the move is accepted
     partial: Floats  # whether the move is in some of the coordinates only
-    coordinates: Floats  # in which
+    coordinates: Floats  # which coordinates these are
 
     @classmethod
     def draw(cls, q: int, n: int, d: int, seed: Seed) -> _MoveNumbers:
@@ -203,9 +206,9 @@ class ChainMover:
         length[numbers.leap < LEAP_SHARE] = 1
         move = length[:, :, None] * _differences(chains.theta, others, numbers)
         proposed = chains.theta[:, moving] + move
-        return self._accept(chains, moving, proposed, power, numbers.accept)
+        return self._move_accepted(chains, moving, proposed, power, numbers.accept)
 
-    def _accept(
+    def _move_accepted(
         self,
         chains: Chains,
         moving: Ints,
@@ -213,7 +216,9 @@ class ChainMover:
         power: Floats,
         uniform: Floats,
     ) -> Mask:
-        """Move some chains, in place, by the rule of Metropolis and Hastings.
+        """Accept or reject proposals, as Metropolis and Hastings do, and move chains.
+
+        Chains move in place.
 
         Parameters
         ----------

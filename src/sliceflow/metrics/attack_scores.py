@@ -31,7 +31,7 @@ class AttackerKnowledge(NamedTuple):
 
     samples: Floats  # (n, c) samples, or fresh rows in their place
     reference: Floats  # (r, c), real rows that were not fitted
-    categories: list[bool]  # which columns hold codes
+    is_categorical: list[bool]  # which columns hold codes
     hidden: int  # the index of the column that the attacker wants to know
     seed: int
     device: str
@@ -78,7 +78,7 @@ def _neighbor_distances(
 
 def _points(known: AttackerKnowledge, rows: Floats) -> Floats:
     """Rows as points, in units of the reference rows."""
-    return as_points(rows, known.categories, known.reference)
+    return as_points(rows, known.is_categorical, known.reference)
 
 
 def _forest_probability(known: AttackerKnowledge, rows: Floats) -> Floats:
@@ -132,7 +132,7 @@ def _attribute_disclosure(known: AttackerKnowledge, rows: Floats) -> Floats:
         return np.zeros(len(rows))
     sample_points = _points_without_hidden(known, samples)
     row_points = _points_without_hidden(known, rows)
-    if known.categories[known.hidden]:
+    if known.is_categorical[known.hidden]:
         classifier = RandomForestClassifier(_N_TREES, random_state=known.seed)
         classifier.fit(sample_points, samples[:, known.hidden])
         probabilities = classifier.predict_proba(row_points)
@@ -148,30 +148,38 @@ def _attribute_disclosure(known: AttackerKnowledge, rows: Floats) -> Floats:
 def _points_without_hidden(known: AttackerKnowledge, rows: Floats) -> Floats:
     """Rows as points, without the hidden column."""
     is_seen = np.arange(rows.shape[1]) != known.hidden
-    categories = [bool(c) for c in np.asarray(known.categories)[is_seen]]
-    return as_points(rows[:, is_seen], categories, known.reference[:, is_seen])
+    is_categorical = [bool(c) for c in np.asarray(known.is_categorical)[is_seen]]
+    return as_points(rows[:, is_seen], is_categorical, known.reference[:, is_seen])
 
 
-# By the name of an attack, its scores and what they mean; {hidden} stands for the name
-# of the hidden column.
-ATTACK_SCORES: dict[str, tuple[RowScore, str]] = {
-    "distance difference": (
+class ScoredAttack(NamedTuple):
+    """An attack by scores of rows, and when it takes a row for a fitted one.
+
+    In the text, {hidden} stands for the name of the hidden column.
+    """
+
+    score: RowScore
+    meaning: str
+
+
+SCORED_ATTACKS = {
+    "distance difference": ScoredAttack(
         distance_difference,
         "the nearest reference row is farther than the nearest sample",
     ),
-    "density ratio": (
+    "density ratio": ScoredAttack(
         density_ratio,
         "samples are denser around a row than reference rows are",
     ),
-    "forest": (
+    "forest": ScoredAttack(
         _forest_probability,
         "a forest of samples and reference rows takes it for a sample",
     ),
-    "verbatim values": (
+    "verbatim values": ScoredAttack(
         verbatim_values,
         "values of a row are more frequent in samples than in reference rows",
     ),
-    "attribute disclosure": (
+    "attribute disclosure": ScoredAttack(
         _attribute_disclosure,
         "a forest that learns from samples guesses {hidden} better",
     ),

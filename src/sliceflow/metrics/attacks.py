@@ -17,7 +17,7 @@ from sliceflow.devices import resolve_device
 from sliceflow.errors import DataError
 from sliceflow.metrics.attack_results import SHADOW_ATTACK, Attack, Attacks
 from sliceflow.metrics.attack_scores import (
-    ATTACK_SCORES,
+    SCORED_ATTACKS,
     AttackerKnowledge,
     RowScore,
     density_ratio,
@@ -144,14 +144,7 @@ def attack(
         sample_dfs = _draw_samples(model_or_samples, len(train_df), random_state)
     else:
         sample_dfs = [_as_dataframe(model_or_samples, "samples")]
-    sizes = {
-        "samples": len(sample_dfs[0]),
-        "train": len(train_df),
-        "held_out": len(held_out_df),
-    }
-    if min(sizes.values()) < _MIN_ROWS:
-        fact = f"there are too few rows, {sizes}"
-        raise DataError(fact, f"pass {_MIN_ROWS} or more of each")
+    _check_row_counts(sample_dfs[0], train_df, held_out_df)
     names = [name for name in train_df.columns if name in sample_dfs[0].columns]
     train_df = train_df[names]
     held_out_df = held_out_df[names]
@@ -182,10 +175,20 @@ def attack(
     )
 
 
+def _check_row_counts(
+    samples: pd.DataFrame, train: pd.DataFrame, held_out: pd.DataFrame
+) -> None:
+    """Raise a `DataError` if there are too few rows for an attack."""
+    counts = {"samples": len(samples), "train": len(train), "held_out": len(held_out)}
+    if min(counts.values()) < _MIN_ROWS:
+        fact = f"there are too few rows, {counts}"
+        raise DataError(fact, f"pass {_MIN_ROWS} or more of each")
+
+
 def _draw_samples(
     model: GenerativeModel, n_train: int, seed: int
 ) -> list[pd.DataFrame]:
-    """As many samples as fitted rows, and larger sets that show how attacks grow."""
+    """Samples, as many as fitted rows, and larger sets that show how attacks grow."""
     n = min(n_train, _MAX_SAMPLES)
     sample_dfs = []
     for factor in (1, *_GROWTH):
@@ -247,38 +250,34 @@ def _attack_samples(
     settings : the settings of all attacks
     """
     encoded = encode_tables(sample_dfs[0], train, held_out, *sample_dfs[1:])
-    samples, train_rows, held_out_rows, *more_samples = encoded.rows
+    held_out_rows, *more_samples = encoded.others
     rng = np.random.default_rng(settings.seed)
-    members = rng.permutation(train_rows)[:_MAX_ROWS]
+    members = rng.permutation(encoded.train)[:_MAX_ROWS]
     others = rng.permutation(held_out_rows)[:_MAX_ROWS]
     hidden = choose_target(settings.hidden, encoded.names, members)
     knowledge = AttackerKnowledge(
-        samples=samples,
+        samples=encoded.samples,
         reference=others,
-        categories=encoded.categories,
+        is_categorical=encoded.is_categorical,
         hidden=encoded.names.index(hidden),
         seed=settings.seed,
         device=settings.device,
     )
-    attacks = []
-    for name, (score, meaning) in ATTACK_SCORES.items():
+    results = []
+    for name, scored in SCORED_ATTACKS.items():
         settings.notify(f"attacking by {name}")
         auc_by_n_samples = {}
         for larger_set in more_samples:
             more_known = knowledge._replace(samples=larger_set)
-            result = _run_attack(score, more_known, members, others)
+            result = _run_attack(scored.score, more_known, members, others)
             auc_by_n_samples[len(larger_set)] = result.auc.value
-        attack_result = Attack(
-            name=name,
-            meaning=meaning.format(hidden=hidden),
-            score=_run_attack(score, knowledge, members, others),
-            null_score=_run_attack(
-                score, knowledge, members, others, with_fresh_rows=True
-            ),
-            auc_by_n_samples=auc_by_n_samples,
+        score = _run_attack(scored.score, knowledge, members, others)
+        null_score = _run_attack(
+            scored.score, knowledge, members, others, with_fresh_rows=True
         )
-        attacks.append(attack_result)
-    return attacks, hidden
+        meaning = scored.meaning.format(hidden=hidden)
+        results.append(Attack(name, meaning, score, null_score, auc_by_n_samples))
+    return results, hidden
 
 
 def _run_attack(
@@ -331,26 +330,36 @@ def _attack_outliers(
     def as_input(df: pd.DataFrame) -> Any:
         return df.to_numpy() if takes_arrays else df
 
-    # What `ShadowAttack` calls statistics: three scores of each outlier.
     def statistics(samples: Any, pool: pd.DataFrame, outliers: Ints) -> Floats:
         samples = _as_dataframe(samples, "samples")
-        encoded = encode_tables(samples, pool)
-        sample_rows, pool_rows = encoded.rows
-        known = AttackerKnowledge(
-            samples=sample_rows,
-            # A row is no reference for itself: its distance would be 0.
-            reference=np.delete(pool_rows, outliers, axis=0),
-            categories=encoded.categories,
-            hidden=0,
-            seed=shadows.seed,
-            device=shadows.device,
-        )
-        rows = pool_rows[outliers]
-        scores = (distance_difference, density_ratio, verbatim_values)
-        return np.column_stack([score(known, rows) for score in scores])
+        return _score_outliers(samples, pool, outliers, shadows)
 
     shadows.notify(f"fitting {shadows.n_shadows} shadow models")
     pool = pd.concat([train, held_out], ignore_index=True)
-    score, by_chance = shadows.run(model, pool, statistics, as_input)
-    meaning = "likelihood ratio of the rows farthest from others, by shadow models"
-    return Attack(SHADOW_ATTACK, meaning, score, by_chance, auc_by_n_samples={})
+    scores = shadows.run(model, pool, statistics, as_input)
+    return Attack(
+        name=SHADOW_ATTACK,
+        meaning="likelihood ratio of the rows farthest from others, by shadow models",
+        score=scores.score,
+        null_score=scores.null_score,
+        auc_by_n_samples={},
+    )
+
+
+def _score_outliers(
+    samples: pd.DataFrame, pool: pd.DataFrame, outliers: Ints, shadows: ShadowAttack
+) -> Floats:
+    """Three scores (t, 3) of the rows of the pool that have the indices `outliers`."""
+    encoded = encode_tables(samples, pool)
+    known = AttackerKnowledge(
+        samples=encoded.samples,
+        # A row is no reference for itself: its distance would be 0.
+        reference=np.delete(encoded.train, outliers, axis=0),
+        is_categorical=encoded.is_categorical,
+        hidden=0,
+        seed=shadows.seed,
+        device=shadows.device,
+    )
+    rows = encoded.train[outliers]
+    scores = (distance_difference, density_ratio, verbatim_values)
+    return np.column_stack([score(known, rows) for score in scores])

@@ -9,6 +9,7 @@ others here, as in both papers.)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from sliceflow.arrays import Floats, Ints
 from sliceflow.errors import DataError
 from sliceflow.metrics.rows import RowsLike
 from sliceflow.validation import from_tensor, require, require_choice
+
+# What the first axis of samples counts.
+FirstAxis = Literal["conditions", "samples"]
 
 # Samples whose p-value is below this do not pass, as is usual.
 _MIN_P_VALUE = 0.01
@@ -35,10 +39,9 @@ class Calibration:
         The number of samples of each of the q conditions.
     """
 
-    ranks: Ints  # (q, d), how many of the samples are smaller than the truth
-    # (q,), how many samples are nearer to a random point than the truth is
+    ranks: Ints
     tarp_ranks: Ints
-    n_samples: int  # of each of the q conditions
+    n_samples: int
 
     @property
     def probabilities(self) -> Floats:
@@ -136,7 +139,7 @@ def calibration(
     samples: RowsLike,
     truth: RowsLike,
     *,
-    first: str | None = None,
+    first_axis: FirstAxis | None = None,
     random_state: int = 0,
 ) -> Calibration:
     """Test whether conditional samples cover the truth as often as they should.
@@ -149,7 +152,7 @@ def calibration(
         Without the last axis if truth is (q,).
     truth : array or tensor (q, d) or (q,)
         Such as the parameters with which the conditions were simulated.
-    first : "conditions", "samples" or None, default None
+    first_axis : "conditions", "samples" or None, default None
         What the first axis of samples counts; needed only if n = q.
     random_state : int, default 0
         The seed of TARP's reference points.
@@ -161,7 +164,7 @@ def calibration(
     Raises
     ------
     DataError
-        If the shapes do not fit, or if `first` is needed.
+        If the shapes do not fit, or if `first_axis` is needed.
 
     Examples
     --------
@@ -173,12 +176,12 @@ def calibration(
     """
     samples = np.asarray(from_tensor(samples), np.float64)
     truth = np.asarray(from_tensor(truth), np.float64)
-    require_choice("first", first, (None, "conditions", "samples"))
+    require_choice("first_axis", first_axis, (None, "conditions", "samples"))
     given_shapes = f"samples have shape {samples.shape} and truth {truth.shape}"
     if truth.ndim == 1 and samples.ndim == 2:
         samples = samples[..., None]
         truth = truth[:, None]
-    if _first_axis(samples, truth, first, given_shapes) == "samples":
+    if _resolve_first_axis(samples, truth, first_axis, given_shapes) == "samples":
         samples = samples.transpose(1, 0, 2)
     for name, values in (("samples", samples), ("truth", truth)):
         if not np.isfinite(values).all():
@@ -188,31 +191,31 @@ def calibration(
     return Calibration(ranks, tarp_ranks, n_samples=samples.shape[1])
 
 
-def _first_axis(
-    samples: Floats, truth: Floats, first: str | None, given_shapes: str
-) -> str:
+def _resolve_first_axis(
+    samples: Floats, truth: Floats, first_axis: FirstAxis | None, given_shapes: str
+) -> FirstAxis:
     """What the first axis of samples counts: "conditions" or "samples".
 
-    The user's `first` decides, or the shape of truth (q, d). A `DataError` if no axis
-    fits, or if both do and the user does not say.
+    The user's `first_axis` decides, or the shape of truth (q, d). A `DataError` if no
+    axis fits, or if both do and the user does not say.
     """
-    possible = []
+    possible: list[FirstAxis] = []
     same_columns = samples.ndim == 3 and samples.shape[2:] == truth.shape[1:]
     if same_columns and samples.size > 0:
         if samples.shape[0] == len(truth):
             possible.append("conditions")
         if samples.shape[1] == len(truth):
             possible.append("samples")
-    if first is None and len(possible) == 2:
+    if first_axis is None and len(possible) == 2:
         raise DataError(
             f"{given_shapes}: either axis may count the conditions",
-            "pass first='conditions', or first='samples' as sample_batched puts them",
+            "pass first_axis='conditions', or 'samples' as sample_batched puts them",
         )
-    if first is None and possible:
+    if first_axis is None and possible:
         return possible[0]
-    if first is None or first not in possible:
+    if first_axis is None or first_axis not in possible:
         raise DataError(given_shapes, "pass (q, n, d) or (n, q, d), and (q, d)")
-    return first
+    return first_axis
 
 
 def _tarp_ranks(samples: Floats, truth: Floats, seed: int) -> Ints:

@@ -47,7 +47,7 @@ class ClassLabels(NamedTuple):
 
 @dataclass(frozen=True)
 class ComparisonSettings:
-    """How many rows are compared, on which device, and who is told about it."""
+    """How many rows are compared, on which device, and what shows the progress."""
 
     max_rows: int  # of samples, training rows and held-out rows each
     device: str
@@ -81,6 +81,7 @@ def compare_vectors(
         }
 
     scores = with_references(measure, samples, train, settings)
+    settings.notify("searching for copies")
     scores |= copy_scores(samples, [train], held_out, settings)
     if labels is not None:
         scores["recognized"] = recognized_score(
@@ -101,7 +102,6 @@ def with_references(
     values = measure(subsample(samples, n))
     settings.notify(f"measuring {n} training rows in their place, for comparison")
     references = measure(subsample(train, n, seed=1))
-    settings.notify("searching for copies")
     return {name: Score(values[name], references[name]) for name in values}
 
 

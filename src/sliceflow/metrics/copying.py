@@ -227,17 +227,9 @@ def memorized_rate(
             f"but there are {len(train)}"
         )
     samples = np.asarray(from_tensor(samples))
-    n_samples = len(samples)
-    rows = np.concatenate((samples, from_tensor(held_out)))
-
-    def rate(compared: NDArray[Any], fitted: NDArray[Any]) -> float:
-        distances, _ = nearest(compared, fitted, N_COMPARED_NEIGHBORS, device=device)
-        tenth = np.maximum(distances[:, -1], np.finfo(float).tiny)
-        ratios = distances[:, 0] / tenth
-        return copy_rate_of_distances(ratios[:n_samples], ratios[n_samples:])
-
+    held_out = np.asarray(from_tensor(held_out))
     if patch is None:
-        return rate(rows, train)
+        return _memorized_rate(samples, train, held_out, device)
     if train.ndim < 3:
         fact = "cuts pictures (n, h, w), but the rows are (n, d)"
         raise ParameterError("patch", patch, fact, "leave it out")
@@ -248,8 +240,23 @@ def memorized_rate(
     for top in (0, (height - patch) // 2, height - patch):
         for left in (0, (width - patch) // 2, width - patch):
             part = np.s_[:, top : top + patch, left : left + patch]
-            rates.append(rate(rows[part], train[part]))
+            rates.append(
+                _memorized_rate(samples[part], train[part], held_out[part], device)
+            )
     return float(np.mean(rates))
+
+
+def _memorized_rate(
+    samples: NDArray[Any], train: NDArray[Any], held_out: NDArray[Any], device: str
+) -> float:
+    """`memorized_rate` of whole rows, or of one patch of pictures."""
+    # One search, which reads the train rows once
+    rows = np.concatenate((samples, held_out))
+    distances, _ = nearest(rows, train, N_COMPARED_NEIGHBORS, device=device)
+    tenth = np.maximum(distances[:, -1], np.finfo(float).tiny)
+    ratios = distances[:, 0] / tenth
+    n_samples = len(samples)
+    return copy_rate_of_distances(ratios[:n_samples], ratios[n_samples:])
 
 
 def nearest_pictures(

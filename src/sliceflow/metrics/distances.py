@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,6 +15,10 @@ from sliceflow.engine.wasserstein import squared_wasserstein
 from sliceflow.errors import DataError
 from sliceflow.metrics.rows import RowsLike, as_flat_rows, nearest, require_same_width
 from sliceflow.validation import from_tensor
+
+if TYPE_CHECKING:
+    from sklearn.ensemble import RandomForestClassifier
+    from torch.utils.data import ConcatDataset
 
 # Directions whose projections are in memory at a time. More take more memory; fewer
 # are slower.
@@ -282,12 +286,20 @@ def two_sample_score(
     for fitted_rows, scored_rows in folds.split(X, y):
         fold_classifier = clone(classifier)
         if is_forest:
-            fold_classifier.set_params(n_jobs=torch.get_num_threads())
-        fold_classifier.fit(X[fitted_rows], y[fitted_rows])
-        if is_forest:  # threads would add up the votes in any order
-            fold_classifier.set_params(n_jobs=1)
+            _fit_by_all_threads(fold_classifier, X[fitted_rows], y[fitted_rows])
+        else:
+            fold_classifier.fit(X[fitted_rows], y[fitted_rows])
         scores.append(scorer(fold_classifier, X[scored_rows], y[scored_rows]))
     return float(np.mean(scores))
+
+
+def _fit_by_all_threads(
+    forest: RandomForestClassifier, X: NDArray[Any], y: NDArray[Any]
+) -> None:
+    """Fit a forest by all threads; it predicts by one: many add votes in any order."""
+    forest.set_params(n_jobs=torch.get_num_threads())
+    forest.fit(X, y)
+    forest.set_params(n_jobs=1)
 
 
 def fid(
@@ -350,7 +362,9 @@ def fid(
     return float(metrics["frechet_inception_distance"])
 
 
-def _as_dataset(pictures: Any, n_pixel_values: int) -> Any:
+def _as_dataset(
+    pictures: NDArray[Any], n_pixel_values: int
+) -> ConcatDataset[torch.Tensor]:
     """Pictures as a dataset of bytes (3, h, w); gray ones get three equal channels."""
     from torch.utils.data import ConcatDataset
 

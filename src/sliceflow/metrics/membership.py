@@ -51,17 +51,16 @@ def score_attack(members: Floats, others: Floats) -> AttackScore:
     """
     from scipy.stats import mannwhitneyu
 
-    n_found_at_1pct, j = _count_found(members, others, 0.01)
-    n_found_at_0_1pct, _ = _count_found(members, others, 0.001)
-    tests = (
-        _chance_of_finding(n_found_at_1pct, len(members), j, len(others)),
-        float(mannwhitneyu(members, others, alternative="greater").pvalue),
-    )
+    found_at_1pct = _find_members(members, others, 0.01)
+    found_at_0_1pct = _find_members(members, others, 0.001)
+    p_value_of_found = _chance_of_finding(found_at_1pct, len(members), len(others))
+    p_value_of_ranks = mannwhitneyu(members, others, alternative="greater").pvalue
+    least_p_value = min(p_value_of_found, float(p_value_of_ranks))
     return AttackScore(
         auc=_auc_with_interval(members, others),
-        tpr_at_fpr_1pct=share_with_interval(n_found_at_1pct, len(members)),
-        tpr_at_fpr_0_1pct=share_with_interval(n_found_at_0_1pct, len(members)),
-        p_value=min(1.0, 2 * min(tests)),
+        tpr_at_fpr_1pct=share_with_interval(found_at_1pct.n, len(members)),
+        tpr_at_fpr_0_1pct=share_with_interval(found_at_0_1pct.n, len(members)),
+        p_value=min(1.0, 2 * least_p_value),
     )
 
 
@@ -77,8 +76,7 @@ def area_under_curve(members: Floats, others: Floats) -> float:
 
 def true_positive_rate(members: Floats, others: Floats, max_fpr: float) -> float:
     """The share of members above the limit that at most `max_fpr` of others exceed."""
-    n_found, _ = _count_found(members, others, max_fpr)
-    return n_found / len(members)
+    return _find_members(members, others, max_fpr).n / len(members)
 
 
 def _auc_with_interval(members: Floats, others: Floats) -> Estimate:
@@ -97,28 +95,34 @@ def _auc_with_interval(members: Floats, others: Floats) -> Estimate:
     return Estimate(auc, max(0.0, auc - margin), min(1.0, auc + margin))
 
 
-def _count_found(members: Floats, others: Floats, max_fpr: float) -> tuple[int, int]:
-    """How many members are above a limit, and its place j among the others.
+class _FoundMembers(NamedTuple):
+    """The members whose score is above a limit, the j-th largest of the others."""
 
-    The limit is the j-th largest score of the n others. Of fresh rows a share of
-    j/(n + 1) is above it, which is at most `max_fpr`. Where n is too small for
-    that, the limit is the largest score.
+    n: int  # how many there are
+    j: int
+
+
+def _find_members(members: Floats, others: Floats, max_fpr: float) -> _FoundMembers:
+    """Find the members above a limit that at most a share `max_fpr` of others exceed.
+
+    Of fresh rows a share of j/(n + 1) is above the j-th largest score of n others. j is
+    the largest for which this is at most `max_fpr`, or 1 where n is too small for that.
     """
     j = max(1, math.floor(max_fpr * (len(others) + 1)))
     limit = np.partition(others, -j)[-j]
-    return int((members > limit).sum()), j
+    return _FoundMembers(int((members > limit).sum()), j)
 
 
-def _chance_of_finding(n_found: int, m: int, j: int, n: int) -> float:
-    """The probability that `n_found` of m members or more are found by chance.
+def _chance_of_finding(found: _FoundMembers, m: int, n: int) -> float:
+    """The probability that as many of m members, or more, are found by chance.
 
-    Members are found above the j-th largest score of n others. If the scores of members
-    and of others have one distribution, the share above that has a beta distribution,
-    and the number of members above it is beta-binomial.
+    If the scores of the m members and of the n others have one distribution, the share
+    above the limit has a beta distribution, and the number of members above it is
+    beta-binomial.
     """
     from scipy.stats import betabinom
 
-    return float(betabinom.sf(n_found - 1, m, j, n + 1 - j))
+    return float(betabinom.sf(found.n - 1, m, found.j, n + 1 - found.j))
 
 
 def share_with_interval(count: int, n: int) -> Estimate:

@@ -50,6 +50,7 @@ def compare_pictures(
     Mirror images of training pictures count as copies.
     """
     scores = _component_scores(samples, train, held_out, labels, settings)
+    settings.notify("searching for copies")
     search_settings = _limited_on_cpu(settings, MAX_PICTURES_SEARCHED_ON_CPU)
     scores |= copy_scores(samples, [train], held_out, search_settings, mirror=True)
     scores |= _thumbnail_scores(samples, train, held_out, search_settings)

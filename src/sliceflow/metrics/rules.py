@@ -55,26 +55,28 @@ class KeptRule(NamedTuple):
     n_rows: int  # how many real rows are evidence for the rule
 
 
-def rules_to_check(
-    train: Floats, names: Sequence[str], categories: Sequence[bool]
+def find_rules(
+    train: Floats, names: Sequence[str], is_categorical: Sequence[bool]
 ) -> list[Rule]:
     """The rules that all training rows (n, c) obey, by which samples are judged.
 
-    `categories` says which columns hold codes of categories. This is not the search by
-    which models of tables find the rules that they keep: a judge that shared it would
-    not see the rules that it misses. Only the dependencies of columns, whose definition
-    leaves no choice, are found by the same function.
+    `is_categorical` says which columns hold codes of categories. This is not the search
+    by which models of tables find the rules that they keep: a judge that shared it
+    would not see the rules that it misses. Only the dependencies of columns, whose
+    definition leaves no choice, are found by the same function.
     """
     columns = train[:, :_MAX_RULE_COLUMNS]
-    numbers = np.flatnonzero(~np.asarray(categories[:_MAX_RULE_COLUMNS], bool))
-    rules = list(_find_dependencies(columns, names))
-    rules.extend(_find_sums(columns, names, numbers.tolist()))
-    rules.extend(_find_orders(columns, names, numbers.tolist()))
-    rules.extend(_find_whole_numbers(columns, names, numbers.tolist()))
-    return rules
+    numerical = ~np.asarray(is_categorical[:_MAX_RULE_COLUMNS], bool)
+    number_columns: list[int] = np.flatnonzero(numerical).tolist()
+    return [
+        *_find_dependencies(columns, names),
+        *_find_sums(columns, names, number_columns),
+        *_find_orders(columns, names, number_columns),
+        *_find_whole_numbers(columns, names, number_columns),
+    ]
 
 
-def rules_kept(rules: Sequence[Rule], rows: Floats) -> float:
+def share_keeping_all(rules: Sequence[Rule], rows: Floats) -> float:
     """The share of rows that obey all rules; 1 if there are none."""
     keeps = np.ones(len(rows), bool)
     for rule in rules:
@@ -98,10 +100,10 @@ def measure_rules(
 
 
 def _find_whole_numbers(
-    train: Floats, names: Sequence[str], numbers: Sequence[int]
+    train: Floats, names: Sequence[str], number_columns: Sequence[int]
 ) -> Iterator[Rule]:
     """Columns of whole numbers."""
-    for c in numbers:
+    for c in number_columns:
         known = train[~np.isnan(train[:, c]), c]
         if len(known) > 0 and (known == np.rint(known)).all():
             yield Rule(f"{names[c]} is a whole number", _whole_number_check(c))
@@ -118,20 +120,20 @@ def _whole_number_check(c: int) -> Callable[[Floats], Mask]:
 
 
 def _find_orders(
-    train: Floats, names: Sequence[str], numbers: Sequence[int]
+    train: Floats, names: Sequence[str], number_columns: Sequence[int]
 ) -> Iterator[Rule]:
     """Pairs of columns of which one is never above the other, with overlapping ranges.
 
     Columns that are always equal do not count here: one follows from the other.
     """
-    for a in numbers:
+    for a in number_columns:
         x = train[:, [a]]
         never_above = ~(x > train).any(axis=0)
         sometimes_below = (x < train).any(axis=0)
         # Another row's number would often be above.
         n_above = (np.roll(x, len(x) // 2, axis=0) > train).sum(axis=0)
         is_order = never_above & sometimes_below & (n_above >= _MIN_BROKEN_BY_CHANCE)
-        for b in numbers:
+        for b in number_columns:
             if is_order[b]:
                 yield Rule(f"{names[a]} <= {names[b]}", _order_check(a, b))
 
@@ -146,7 +148,7 @@ def _order_check(a: int, b: int) -> Callable[[Floats], Mask]:
 
 
 def _find_sums(
-    train: Floats, names: Sequence[str], numbers: Sequence[int]
+    train: Floats, names: Sequence[str], number_columns: Sequence[int]
 ) -> Iterator[Rule]:
     """Columns that are sums of columns before them, with small whole coefficients.
 
@@ -154,7 +156,7 @@ def _find_sums(
     before is independent; another one has coefficients by least squares.
     """
     independent = list[int]()
-    for c in numbers:
+    for c in number_columns:
         chosen = [*independent, c]
         complete = train[~np.isnan(train[:, chosen]).any(axis=1)]
         if (
@@ -234,12 +236,12 @@ def _format_sum(names: Sequence[str], factors: Sequence[int]) -> str:
 def _find_dependencies(train: Floats, names: Sequence[str]) -> Iterator[Rule]:
     """Columns that follow from another one."""
     for determinant, dependent, one_to_one in find_dependencies(train):
-        yield _dependency(train, names, determinant, dependent)
+        yield _lookup_rule(train, names, determinant, dependent)
         if one_to_one:
-            yield _dependency(train, names, dependent, determinant)
+            yield _lookup_rule(train, names, dependent, determinant)
 
 
-def _dependency(
+def _lookup_rule(
     train: Floats, names: Sequence[str], determinant: int, dependent: int
 ) -> Rule:
     """The rule that a column follows from another, by what training rows have."""

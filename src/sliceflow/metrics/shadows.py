@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -57,6 +57,13 @@ class GenerativeModel(Protocol):
 Statistics = Callable[["pd.DataFrame", "pd.DataFrame", Ints], Floats]
 
 
+class ShadowScores(NamedTuple):
+    """How well an attack by shadow models does, and what it would do by chance."""
+
+    score: AttackScore
+    null_score: AttackScore
+
+
 @dataclass(frozen=True)
 class ShadowAttack:
     """An attack by shadow models on the rows that are farthest from others."""
@@ -73,7 +80,7 @@ class ShadowAttack:
         pool: pd.DataFrame,
         statistics: Statistics,
         as_input: Callable[[pd.DataFrame], Any],
-    ) -> tuple[AttackScore, AttackScore]:
+    ) -> ShadowScores:
         """How well the attack does, and what it would do by chance.
 
         Each shadow model is fitted to a random half of the pool. Each takes its turn as
@@ -100,8 +107,7 @@ class ShadowAttack:
     def _find_outliers(self, pool: pd.DataFrame) -> Ints:
         """The indices of the rows that are farthest from their nearest others."""
         encoded = encode_tables(pool, pool)
-        rows = encoded.rows[0]
-        points = as_points(rows, encoded.categories, rows)
+        points = as_points(encoded.train, encoded.is_categorical, encoded.train)
         distances, _ = nearest(
             points,
             points,
@@ -154,8 +160,8 @@ def _unfitted(model: GenerativeModel, seed: int) -> GenerativeModel:
 
 def _score_statistics(
     statistics: Floats, is_member: Mask, rng: np.random.Generator
-) -> tuple[AttackScore, AttackScore]:
-    """The score of statistics (s, t, q) of s shadow models and t rows, and by chance.
+) -> ShadowScores:
+    """The scores of statistics (s, t, q) of s shadow models and t rows.
 
     The score by chance is the mean over memberships (s, t) that are exchanged between
     models.
@@ -176,13 +182,14 @@ def _score_statistics(
     for i in range(_N_BOOTSTRAPS):
         drawn = rng.integers(0, n_outliers, n_outliers)
         bootstrap[i] = _measure_scores(scores[:, drawn], is_member[:, drawn])
-    return (
-        _as_attack_score(observed, bootstrap, min(1.0, p_value)),
-        _as_attack_score(by_chance.mean(axis=0), by_chance, 1.0),
+    return ShadowScores(
+        score=_as_attack_score(observed, bootstrap, min(1.0, p_value)),
+        null_score=_as_attack_score(by_chance.mean(axis=0), by_chance, 1.0),
     )
 
 
 def _as_attack_score(values: Floats, draws: Floats, p_value: float) -> AttackScore:
+    """The numbers of `_measure_scores` (3,), with intervals of draws (n, 3) of them."""
     estimates: list[Estimate] = []
     for value, column in zip(values.tolist(), draws.T, strict=True):
         estimates.append(central_interval(value, column))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
@@ -23,9 +24,9 @@ from sliceflow.metrics.copying import N_COMPARED_NEIGHBORS
 from sliceflow.metrics.rows import nearest, subsample
 from sliceflow.metrics.rules import (
     KeptRule,
+    find_rules,
     measure_rules,
-    rules_kept,
-    rules_to_check,
+    share_keeping_all,
 )
 from sliceflow.metrics.table_encoding import (
     EncodedTables,
@@ -59,7 +60,7 @@ class RiskySample(NamedTuple):
     """A sample that resembles one training row far more than all others."""
 
     sample: dict[str, str]  # cells as texts, by column
-    nearest: dict[str, str]  # of the training row
+    nearest: dict[str, str]  # cells of the training row
     ratio: float  # its distance to that row, over that to the tenth
 
 
@@ -67,27 +68,16 @@ class Details(TypedDict, total=False):
     """What a report on a table says beside its metrics; empty for other data."""
 
     target: str  # the column that `utility` predicts
-    columns: dict[str, float]  # the shape of each
-    pairs: list[ColumnPair]  # those whose associations differ most come first
-    # Pairs whose association falls most from training rows to samples; these are more
-    # than held-out rows, so that less of it is chance
+    columns: dict[str, float]  # the shape of each column
+    # All pairs, in held-out rows and in samples, the most different ones first
+    pairs: list[ColumnPair]
+    # The pairs whose association falls most from training rows to samples: there are
+    # more training rows than held-out ones, so less of the fall is chance
     lost_pairs: list[ColumnPair]
-    rules: list[KeptRule]  # that all training rows keep; the least kept come first
+    rules: list[KeptRule]  # what all training rows keep, the least kept rules first
     riskiest: list[RiskySample]
-    # of columns that identify a row, the share of real values among the samples
+    # The share of real values among the samples, by columns that identify a row
     revealed: dict[str, float]
-
-
-@dataclass(frozen=True)
-class _HeldOutTable:
-    """The held-out rows of a table, with which other rows are compared."""
-
-    rows: Floats  # (n, c)
-    categories: list[bool]  # which columns hold codes
-    target: int  # the column that `utility` predicts
-    # Few rows of many categories look more associated, so this many are compared.
-    n_associated: int
-    associations: Floats  # of all pairs of columns
 
 
 def compare_tables(
@@ -102,70 +92,129 @@ def compare_tables(
     `target` is the column that `utility` predicts; None takes the last one that varies.
     """
     encoded = encode_tables(samples, train, held_out)
-    names = encoded.names
-    categories = encoded.categories
-    all_train = encoded.rows[1]
-    sample_rows, train_rows, held_out_rows = [
-        subsample(rows, settings.max_rows) for rows in encoded.rows
-    ]
-    target_name = choose_target(target, names, train_rows)
-    n_associated = min(len(sample_rows), len(train_rows), len(held_out_rows))
-    held_out_table = _HeldOutTable(
-        rows=held_out_rows,
-        categories=categories,
-        target=names.index(target_name),
-        n_associated=n_associated,
-        associations=_associations(held_out_rows, categories, n_associated),
-    )
+    compared = _ComparedTables.from_encoded(encoded, target, settings.max_rows)
+    rules = find_rules(compared.train, compared.names, compared.is_categorical)
 
-    def measure(rows: Floats) -> dict[str, float]:
-        return _measure_table(rows, held_out_table)
-
-    scores = with_references(measure, sample_rows, train_rows, settings)
-    scores |= _table_copy_scores(
-        sample_rows, all_train, held_out_rows, categories, settings
+    scores = with_references(
+        compared.measure, compared.samples, compared.train, settings
     )
-    rules = rules_to_check(train_rows, names, categories)
+    settings.notify("searching for copies")
+    scores |= _table_copy_scores(compared, encoded.train, settings)
     scores["rules kept"] = Score(
-        rules_kept(rules, sample_rows), rules_kept(rules, held_out_rows)
+        share_keeping_all(rules, compared.samples),
+        share_keeping_all(rules, compared.held_out),
     )
-    rare_values = _rare_value_score(sample_rows, all_train, held_out_rows, categories)
+    rare_values = _rare_value_score(compared, encoded.train)
     if rare_values is not None:
         scores["rare values"] = rare_values
-    sample_associations = _associations(sample_rows, categories, n_associated)
+
+    shapes = compared.shapes(compared.samples)
     details = Details(
-        target=target_name,
-        columns=dict(zip(names, _shapes(sample_rows, held_out_table), strict=True)),
-        pairs=_compare_pairs(names, held_out_table.associations, sample_associations),
-        lost_pairs=_lost_pairs(names, train_rows, sample_rows, categories),
-        rules=measure_rules(rules, len(train_rows), held_out_rows, sample_rows),
+        target=compared.target,
+        columns=dict(zip(compared.names, shapes, strict=True)),
+        pairs=_compare_pairs(
+            compared.names,
+            compared.associations_of_held_out,
+            compared.associations(compared.samples),
+        ),
+        lost_pairs=_lost_pairs(compared),
+        rules=measure_rules(
+            rules, len(compared.train), compared.held_out, compared.samples
+        ),
         revealed=encoded.revealed,
         riskiest=_riskiest_samples(samples, train, encoded, settings),
     )
     return scores, details
 
 
-def _rare_value_score(
-    samples: Floats, train: Floats, held_out: Floats, categories: Sequence[bool]
-) -> Score | None:
+@dataclass(frozen=True, eq=False)
+class _ComparedTables:
+    """The rows of tables that are compared: all of small tables, some of large ones."""
+
+    names: list[str]  # of the c columns
+    is_categorical: list[bool]  # which columns hold codes
+    samples: Floats  # (n, c)
+    train: Floats  # (N, c)
+    held_out: Floats  # (m, c)
+    target: str  # the column that `utility` predicts
+
+    @classmethod
+    def from_encoded(
+        cls, encoded: EncodedTables, target: Hashable | None, max_rows: int
+    ) -> _ComparedTables:
+        """At most `max_rows` of the samples, the training and the held-out rows."""
+        train = subsample(encoded.train, max_rows)
+        return cls(
+            names=encoded.names,
+            is_categorical=encoded.is_categorical,
+            samples=subsample(encoded.samples, max_rows),
+            train=train,
+            held_out=subsample(encoded.others[0], max_rows),
+            target=choose_target(target, encoded.names, train),
+        )
+
+    def measure(self, rows: Floats) -> dict[str, float]:
+        """The metrics of rows (k, c) that depend on how many rows there are."""
+        detection = distances.two_sample_score(
+            rows,
+            self.held_out,
+            classifier=tables.detector(len(rows), self.is_categorical),
+            scoring="roc_auc",
+        )
+        trend_error = 0.0
+        if len(self.associations_of_held_out) > 0:
+            differences = self.associations_of_held_out - self.associations(rows)
+            trend_error = float(np.abs(differences).mean())
+        target_index = self.names.index(self.target)
+        return {
+            "detection": detection,
+            "shape": float(np.mean(self.shapes(rows))),
+            "trend error": trend_error,
+            "utility": tables.utility(
+                rows, self.held_out, self.is_categorical, target_index
+            ),
+        }
+
+    def shapes(self, rows: Floats) -> list[float]:
+        """How well the distribution of each column agrees with held-out rows."""
+        return [
+            tables.column_shape(self.held_out[:, c], rows[:, c], is_category)
+            for c, is_category in enumerate(self.is_categorical)
+        ]
+
+    def associations(self, rows: Floats) -> Floats:
+        """The associations of all pairs of columns, in as many rows of each table.
+
+        Few rows of many categories look more associated than many rows do.
+        """
+        n = min(len(self.samples), len(self.train), len(self.held_out))
+        return _associations(rows, self.is_categorical, n)
+
+    @cached_property
+    def associations_of_held_out(self) -> Floats:
+        """The associations of all pairs of columns in held-out rows."""
+        return self.associations(self.held_out)
+
+
+def _rare_value_score(compared: _ComparedTables, all_train: Floats) -> Score | None:
     """The share of rare values in samples; None if no column holds numbers.
 
-    Its reference is that of held-out rows.
+    Its reference is that of held-out rows. `all_train` are all training rows (N, c).
     """
-    share = tables.rare_value_share(samples, train, categories)
+    is_categorical = compared.is_categorical
+    share = tables.rare_value_share(compared.samples, all_train, is_categorical)
     if math.isnan(share):
         return None
-    return Score(share, tables.rare_value_share(held_out, train, categories))
+    reference = tables.rare_value_share(compared.held_out, all_train, is_categorical)
+    return Score(share, reference)
 
 
-def _lost_pairs(
-    names: Sequence[str], train: Floats, samples: Floats, categories: Sequence[bool]
-) -> list[ColumnPair]:
+def _lost_pairs(compared: _ComparedTables) -> list[ColumnPair]:
     """The pairs whose association falls most from training rows to samples."""
-    n = min(len(train), len(samples))
-    in_train = np.abs(_associations(train, categories, n))
-    in_samples = np.abs(_associations(samples, categories, n))
-    pairs = _compare_pairs(names, in_train, in_samples)
+    n = min(len(compared.train), len(compared.samples))
+    in_train = np.abs(_associations(compared.train, compared.is_categorical, n))
+    in_samples = np.abs(_associations(compared.samples, compared.is_categorical, n))
+    pairs = _compare_pairs(compared.names, in_train, in_samples)
     pairs.sort(key=lambda pair: pair.sample_association - pair.real_association)
     return pairs[:_N_LOST_PAIRS]
 
@@ -181,14 +230,13 @@ def _riskiest_samples(
     Samples come first whose nearest row is much nearer than the tenth; among copies,
     those that are farthest from others.
     """
-    all_samples, all_train = encoded.rows[:2]
-    sample_indices = subsample(np.arange(len(all_samples)), settings.max_rows)
-    train_indices = subsample(np.arange(len(all_train)), _MAX_POINT_ROWS)
-    known = all_train[train_indices]
+    sample_indices = subsample(np.arange(len(samples)), settings.max_rows)
+    train_indices = subsample(np.arange(len(train)), _MAX_POINT_ROWS)
+    known = encoded.train[train_indices]
     k = min(N_COMPARED_NEIGHBORS, len(known))
     distances, indices = nearest(
-        as_points(all_samples[sample_indices], encoded.categories, known),
-        as_points(known, encoded.categories, known),
+        as_points(encoded.samples[sample_indices], encoded.is_categorical, known),
+        as_points(known, encoded.is_categorical, known),
         k,
         device=settings.device,
     )
@@ -215,56 +263,25 @@ def _texts(row: pd.Series) -> dict[str, str]:
     return texts
 
 
-def _measure_table(rows: Floats, held_out: _HeldOutTable) -> dict[str, float]:
-    """The metrics of rows (n, c) of a table that depend on how many rows there are."""
-    categories = held_out.categories
-    detection = distances.two_sample_score(
-        rows,
-        held_out.rows,
-        classifier=tables.detector(len(rows), categories),
-        scoring="roc_auc",
-    )
-    associations = _associations(rows, categories, held_out.n_associated)
-    trend_error = 0.0
-    if len(associations) > 0:
-        trend_error = float(np.abs(held_out.associations - associations).mean())
-    return {
-        "detection": detection,
-        "shape": float(np.mean(_shapes(rows, held_out))),
-        "trend error": trend_error,
-        "utility": tables.utility(rows, held_out.rows, categories, held_out.target),
-    }
-
-
-def _shapes(rows: Floats, held_out: _HeldOutTable) -> list[float]:
-    """How well the distribution of each column agrees with that of held-out rows."""
-    return [
-        tables.column_shape(held_out.rows[:, c], rows[:, c], is_category)
-        for c, is_category in enumerate(held_out.categories)
-    ]
-
-
-def _associations(rows: Floats, categories: Sequence[bool], n: int) -> Floats:
+def _associations(rows: Floats, is_categorical: Sequence[bool], n: int) -> Floats:
     """The associations of all c(c − 1)/2 pairs of columns, in n of the rows."""
-    matrix = tables.association_matrix(subsample(rows, n), categories)
-    return matrix[np.triu_indices(len(categories), 1)]
+    matrix = tables.association_matrix(subsample(rows, n), is_categorical)
+    return matrix[np.triu_indices(len(is_categorical), 1)]
 
 
 def _table_copy_scores(
-    samples: Floats,
-    train: Floats,
-    held_out: Floats,
-    categories: Sequence[bool],
-    settings: ComparisonSettings,
+    compared: _ComparedTables, all_train: Floats, settings: ComparisonSettings
 ) -> Scores:
-    """Copies among all training rows of a table, by distances of `as_points`."""
+    """Copies among all training rows (N, c) of a table, by distances of `as_points`."""
 
     def points(rows: Floats) -> Floats:
-        return as_points(rows, categories, train)
+        return as_points(rows, compared.is_categorical, all_train)
 
-    n_blocks = math.ceil(len(train) / _MAX_POINT_ROWS)
-    train_blocks = (points(block) for block in np.array_split(train, n_blocks))
-    return copy_scores(points(samples), train_blocks, points(held_out), settings)
+    n_blocks = math.ceil(len(all_train) / _MAX_POINT_ROWS)
+    train_blocks = (points(block) for block in np.array_split(all_train, n_blocks))
+    return copy_scores(
+        points(compared.samples), train_blocks, points(compared.held_out), settings
+    )
 
 
 def _compare_pairs(

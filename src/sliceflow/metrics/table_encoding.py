@@ -32,39 +32,50 @@ class EncodedTables(NamedTuple):
     """Tables with the same c columns as numbers, without those that identify a row."""
 
     names: list[str]
-    categories: list[bool]  # which columns hold codes
-    rows: list[Floats]  # (n, c) of each table
+    is_categorical: list[bool]  # which columns hold codes
+    samples: Floats  # (n, c)
+    train: Floats  # (N, c)
+    others: list[Floats]  # (m, c) of each other table
     # Of the columns left out: the share of the first table's texts that are real.
     revealed: dict[str, float]
 
 
-def encode_tables(*dfs: pd.DataFrame) -> EncodedTables:
-    """Samples, training rows and others, all DataFrames, as numbers.
+def encode_tables(
+    samples: pd.DataFrame, train: pd.DataFrame, *others: pd.DataFrame
+) -> EncodedTables:
+    """Samples, training rows and other rows, all with the same columns, as numbers.
 
     Columns in which nearly every text is different are left out.
     """
     import pandas as pd
 
+    dfs = (samples, train, *others)
     _require_same_columns(dfs)
-    samples, train = dfs[:2]
     names = []
-    categories = []
+    is_categorical = []
     columns = []
     revealed = {}
     for name in train.columns:
         joined = pd.concat([df[name] for df in dfs], ignore_index=True)
-        numbers, is_category = as_numbers(joined)
-        if is_category and _identifies_rows(train[name]):
+        column = as_numbers(joined)
+        if column.is_category and _identifies_rows(train[name]):
             revealed[str(name)] = _share_of_real_values(samples[name], train[name])
         else:
             names.append(str(name))
-            categories.append(is_category)
-            columns.append(numbers)
+            is_categorical.append(column.is_category)
+            columns.append(column.numbers)
     if not columns:
         raise DataError("every column identifies its row; there is nothing to compare")
     ends = np.cumsum([len(df) for df in dfs])[:-1]
-    rows = np.split(np.column_stack(columns), ends)
-    return EncodedTables(names, categories, rows, revealed)
+    sample_rows, train_rows, *other_rows = np.split(np.column_stack(columns), ends)
+    return EncodedTables(
+        names=names,
+        is_categorical=is_categorical,
+        samples=sample_rows,
+        train=train_rows,
+        others=other_rows,
+        revealed=revealed,
+    )
 
 
 def _require_same_columns(dfs: Sequence[pd.DataFrame]) -> None:
@@ -100,32 +111,39 @@ def _share_of_real_values(samples: pd.Series, train: pd.Series) -> float:
     return float(samples.dropna().isin(real).mean())
 
 
-def as_numbers(column: pd.Series) -> tuple[Floats, bool]:
-    """A column as floats (n,), and whether these are codes of categories.
+class ColumnOfNumbers(NamedTuple):
+    """A column as numbers; NaN is a missing cell."""
 
-    NaN is a missing cell. Dates and durations are days. Texts are numbers or dates if
-    all of them are.
+    numbers: Floats  # (n,)
+    is_category: bool  # whether they are codes of categories
+
+
+def as_numbers(column: pd.Series) -> ColumnOfNumbers:
+    """A column as numbers, or as codes of categories.
+
+    Dates and durations are days. Texts are numbers or dates if all of them are.
     """
     import pandas as pd
 
     kind = column_kind(column)
     if kind in ("integer", "float"):
-        return column.to_numpy(np.float64, na_value=np.nan), False
+        numbers = column.to_numpy(np.float64, na_value=np.nan)
+        return ColumnOfNumbers(numbers, is_category=False)
     observed = column.notna().to_numpy()
     numbers = np.full(len(column), np.nan)
     if kind in ("datetime", "timedelta"):
         numbers[observed] = _days(column[observed])
-        return numbers, False
+        return ColumnOfNumbers(numbers, is_category=False)
     texts = column[observed].astype(str)
     parsed = None
     if len(texts) > 0 and kind != "boolean":
         parsed = _parse_texts(texts)
     if parsed is not None:
         numbers[observed] = parsed
-        return numbers, False
+        return ColumnOfNumbers(numbers, is_category=False)
     codes, _ = pd.factorize(texts, sort=True)
     numbers[observed] = codes
-    return numbers, True
+    return ColumnOfNumbers(numbers, is_category=True)
 
 
 def _parse_texts(texts: pd.Series) -> Floats | None:
@@ -173,18 +191,18 @@ def _days(times: pd.Series) -> Floats:
     return np.asarray(times.astype("int64") * unit)
 
 
-def as_points(rows: Floats, categories: Sequence[bool], train: Floats) -> Floats:
+def as_points(rows: Floats, is_categorical: Sequence[bool], train: Floats) -> Floats:
     """Rows (n, c) as points (n, a), between which distances are measured.
 
-    Units and axes are those of the training rows (N, c); `categories` says which of the
-    c columns hold codes.
+    Units and axes are those of the training rows (N, c); `is_categorical` says which of
+    the c columns hold codes.
 
     Another category and one standard deviation of a number both are a distance of 1. A
     missing cell has an axis of its own. All categories behind those of the training
     rows share an axis: they are as far from each of these.
     """
     axes = []
-    for c, is_category in enumerate(categories):
+    for c, is_category in enumerate(is_categorical):
         column = rows[:, c]
         missing = np.isnan(column)[:, None]
         known = train[~np.isnan(train[:, c]), c]

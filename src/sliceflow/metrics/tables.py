@@ -1,7 +1,7 @@
 """Metrics of tables: shapes, associations, utility, rare values.
 
 Rows are numbers or codes of categories, as `table_encoding.py` makes them; NaN is a
-missing cell. `categories` says which of the c columns hold codes.
+missing cell. `is_categorical` says which of the c columns hold codes.
 """
 
 from __future__ import annotations
@@ -67,19 +67,19 @@ def _total_variation(held_out: Floats, samples: Floats) -> float:
     return 0.5 * float(np.abs(differences).sum())
 
 
-def association_matrix(rows: Floats, categories: Sequence[bool]) -> Floats:
+def association_matrix(rows: Floats, is_categorical: Sequence[bool]) -> Floats:
     """How strongly two columns are associated, for all pairs: (c, c).
 
     The correlation of two numbers, the correlation ratio of a number and a category,
     and Cramér's V of two categories, in the rows without missing cells in both.
     """
-    n_columns = len(categories)
+    n_columns = len(is_categorical)
     matrix = np.eye(n_columns)
     for i, j in combinations(range(n_columns), 2):
         observed = ~np.isnan(rows[:, i]) & ~np.isnan(rows[:, j])
         a = rows[observed, i]
         b = rows[observed, j]
-        strength = _pair_association(a, b, categories[i], categories[j])
+        strength = _pair_association(a, b, is_categorical[i], is_categorical[j])
         matrix[i, j] = strength
         matrix[j, i] = strength
     return matrix
@@ -121,7 +121,7 @@ class BoostingSettings(NamedTuple):
     min_samples_leaf: int
 
 
-def _settings_for(n: int) -> BoostingSettings:
+def _boosting_settings(n: int) -> BoostingSettings:
     """The settings of boosted trees for n rows: small tables have small leaves."""
     return BoostingSettings(
         max_iter=_BOOSTING_ITERATIONS,
@@ -131,12 +131,12 @@ def _settings_for(n: int) -> BoostingSettings:
 
 
 def boosted_trees(
-    categories: Sequence[bool], settings: BoostingSettings, regress: bool = False
+    is_categorical: Sequence[bool], settings: BoostingSettings, regress: bool = False
 ) -> Pipeline:
     """Boosted trees: a classifier, or a regressor.
 
-    `categories` says which columns hold codes of categories. All categories beyond the
-    limit of the trees count as one.
+    `is_categorical` says which columns hold codes of categories. All categories beyond
+    the limit of the trees count as one.
     """
     from sklearn.ensemble import (
         HistGradientBoostingClassifier,
@@ -153,18 +153,18 @@ def boosted_trees(
         learning_rate=_LEARNING_RATE,
         max_leaf_nodes=settings.max_leaf_nodes,
         min_samples_leaf=settings.min_samples_leaf,
-        categorical_features=list(categories),
+        categorical_features=list(is_categorical),
         early_stopping=False,
         random_state=0,
     )
-    max_values = np.where(categories, MAX_CATEGORIES, np.inf)
+    max_values = np.where(is_categorical, MAX_CATEGORIES, np.inf)
     clip = FunctionTransformer(_binnable, kw_args={"max_values": max_values})
     return make_pipeline(clip, trees)
 
 
-def detector(n: int, categories: Sequence[bool]) -> Pipeline:
+def detector(n: int, is_categorical: Sequence[bool]) -> Pipeline:
     """The classifier that tells n samples from as many rows of a table."""
-    return boosted_trees(categories, _settings_for(n))
+    return boosted_trees(is_categorical, _boosting_settings(n))
 
 
 def _binnable(x: Floats, max_values: Floats) -> Floats:
@@ -174,53 +174,56 @@ def _binnable(x: Floats, max_values: Floats) -> Floats:
 
 
 def utility(
-    learn: Floats, held_out: Floats, categories: Sequence[bool], target: int
+    rows_to_learn: Floats, held_out: Floats, is_categorical: Sequence[bool], target: int
 ) -> float:
     """How well a column of held-out rows is predicted after learning from other rows.
 
-    R² of numbers, AUC of categories, both by boosted trees; NaN if it cannot be learnt.
+    It is the R² of numbers or the AUC of categories, both by boosted trees; NaN if the
+    column cannot be learnt.
 
     Parameters
     ----------
-    learn, held_out : rows to learn from (n, c), and rows to predict (m, c)
-    categories : which of the c columns hold codes
+    rows_to_learn, held_out : rows to learn from (n, c), and rows to predict (m, c)
+    is_categorical : which of the c columns hold codes
     target : the index of the column that is predicted
     """
     from sklearn.metrics import r2_score, roc_auc_score
 
-    learn = learn[~np.isnan(learn[:, target])]
+    rows_to_learn = rows_to_learn[~np.isnan(rows_to_learn[:, target])]
     held_out = held_out[~np.isnan(held_out[:, target])]
-    others = np.arange(len(categories)) != target
-    if not others.any() or min(len(learn), len(held_out)) < _MIN_UTILITY_ROWS:
+    others = np.arange(len(is_categorical)) != target
+    if not others.any() or min(len(rows_to_learn), len(held_out)) < _MIN_UTILITY_ROWS:
         return float("nan")
-    is_category = categories[target]
-    other_categories = [bool(c) for c in np.asarray(categories)[others]]
-    settings = _settings_for(len(learn))
-    trees = boosted_trees(other_categories, settings, regress=not is_category)
+    is_category = is_categorical[target]
+    others_are_categorical = [bool(c) for c in np.asarray(is_categorical)[others]]
+    settings = _boosting_settings(len(rows_to_learn))
+    trees = boosted_trees(others_are_categorical, settings, regress=not is_category)
     if not is_category:
-        trees.fit(learn[:, others], learn[:, target])
+        trees.fit(rows_to_learn[:, others], rows_to_learn[:, target])
         return float(r2_score(held_out[:, target], trees.predict(held_out[:, others])))
     # Classes of one row cannot be learnt, and those that are not tested have no AUC.
-    classes, counts = np.unique(learn[:, target], return_counts=True)
+    classes, counts = np.unique(rows_to_learn[:, target], return_counts=True)
     classes = np.intersect1d(classes[counts >= 2], held_out[:, target])
     if len(classes) < 2:
         return float("nan")
-    learn = learn[np.isin(learn[:, target], classes)]
+    rows_to_learn = rows_to_learn[np.isin(rows_to_learn[:, target], classes)]
     held_out = held_out[np.isin(held_out[:, target], classes)]
-    trees.fit(learn[:, others], learn[:, target])
+    trees.fit(rows_to_learn[:, others], rows_to_learn[:, target])
     probabilities = trees.predict_proba(held_out[:, others])
     if len(classes) == 2:
         probabilities = probabilities[:, 1]
     return float(roc_auc_score(held_out[:, target], probabilities, multi_class="ovr"))
 
 
-def rare_value_share(rows: Floats, train: Floats, categories: Sequence[bool]) -> float:
+def rare_value_share(
+    rows: Floats, train: Floats, is_categorical: Sequence[bool]
+) -> float:
     """The share of numbers in rows (n, c) that few training rows (N, c) have.
 
     Few are fewer than `MIN_COMMON_COUNT`. NaN if no column holds numbers.
     """
     is_rare = []
-    for c, is_category in enumerate(categories):
+    for c, is_category in enumerate(is_categorical):
         if is_category:
             continue
         values, counts = np.unique(train[:, c], return_counts=True)

@@ -54,19 +54,24 @@ _MIN_ROWS_PER_LEAF = 5
 _MAX_VALUES = 1 << 24
 
 
-def heavy_tail(column: Floats) -> tuple[float, float] | None:
-    """The median of a heavy-tailed column, and the median distance of values from it.
+class HeavyTail(NamedTuple):
+    """The center and the scale of a heavy-tailed column."""
 
-    Values that equal the median do not count. None if the column is not heavy-tailed.
-    """
+    median: float
+    # The median distance from the median, of the values that do not equal it
+    typical_distance: float
+
+
+def heavy_tail(column: Floats) -> HeavyTail | None:
+    """The center and the scale of a column (n,); None if it is not heavy-tailed."""
     median = float(np.median(column))
     distances = np.abs(column - median)
     if not distances.any():
         return None
-    typical = float(np.median(distances[distances > 0]))
-    ratio = distances.max() / typical
+    typical_distance = float(np.median(distances[distances > 0]))
+    ratio = distances.max() / typical_distance
     if _HEAVY_TAIL_RATIO < ratio < math.inf:
-        return median, typical
+        return HeavyTail(median, typical_distance)
     return None
 
 
@@ -104,7 +109,7 @@ class NormalScores:
 
 @dataclass(frozen=True)
 class FeatureMap:
-    """A function from y (n, l) to features (n, l + n_features).
+    """A function from y (n, l) to features (n, l + n_random_features).
 
     The features are the columns of y, with normal scores of heavy-tailed ones. If there
     are random features, these follow, and the columns before them are standardized.
@@ -113,28 +118,28 @@ class FeatureMap:
     normal_scores: dict[int, NormalScores]  # of the heavy-tailed columns
     mean: Tensor  # (l,)
     inverse_scale: Tensor  # (l,)
-    n_features: int = 0  # random features
+    n_random_features: int = 0
 
     @classmethod
-    def from_data(cls, y: Tensor, n_features: int = 0) -> FeatureMap:
+    def from_data(cls, y: Tensor, n_random_features: int = 0) -> FeatureMap:
         """The features of rows y (n, l)."""
         normal_scores = {}
         for j, column in enumerate(y.numpy().T):
             if heavy_tail(column) is not None:
                 normal_scores[j] = NormalScores.from_data(column)
         y = _with_scores(y, normal_scores)
-        return cls(normal_scores, y.mean(0), inverse_deviation(y), n_features)
+        return cls(normal_scores, y.mean(0), inverse_deviation(y), n_random_features)
 
     def __call__(self, y: Tensor) -> Tensor:
-        """The features (n, l + n_features) of y (n, l)."""
+        """The features (n, l + n_random_features) of y (n, l)."""
         y = _with_scores(y, self.normal_scores)
-        if not self.n_features:
+        if not self.n_random_features:
             return y
         z = (y - self.mean) * self.inverse_scale
         n_columns = z.shape[1]
         seed = Seed(0).child("features")
-        directions = seed.child("directions").normal(n_columns, self.n_features)
-        offsets = seed.child("offsets").normal(1, self.n_features)
+        directions = seed.child("directions").normal(n_columns, self.n_random_features)
+        offsets = seed.child("offsets").normal(1, self.n_random_features)
         random_features = (z @ (directions / math.sqrt(n_columns)) + offsets).relu()
         return torch.cat((z, random_features), 1)
 
@@ -245,19 +250,19 @@ def relevance(x: Tensor, y: Tensor) -> Tensor:
     varies = (y != y[0]).any(0)
     if not bool(varies.any()):
         return torch.ones_like(y[0])
-    unit = torch.where(varies, inverse_deviation(y), 0)
+    weights = torch.where(varies, inverse_deviation(y), 0)
     if len(y) < _MIN_TREE_ROWS or int(varies.sum()) < 2:
-        return unit
+        return weights
     chosen = Seed(0).child("some").permutation(len(y))[:_MAX_TREE_ROWS]
-    columns = (y * unit)[chosen][:, varies]
+    columns = (y * weights)[chosen][:, varies]
     shuffled = columns[Seed(0).child("shuffled").permutation(len(columns))]
     targets = standardized_moments(x[chosen])
     importances = _tree_importances(torch.cat((columns, shuffled), 1), targets)
-    real, chance = importances.view(2, -1)
-    excess = (real - chance.max()).clamp(min=0)
+    of_columns, of_shuffled = importances.view(2, -1)
+    excess = (of_columns - of_shuffled.max()).clamp(min=0)
     if excess.sum() > 0:
-        unit[varies] *= (len(excess) * excess / excess.sum()).sqrt()
-    return unit
+        weights[varies] *= (len(excess) * excess / excess.sum()).sqrt()
+    return weights
 
 
 def _tree_importances(predictors: Tensor, targets: Tensor) -> Tensor:

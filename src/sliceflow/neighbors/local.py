@@ -59,10 +59,9 @@ _MIN_SUMMARY_COLUMNS = 4
 _MAX_RELEVANCE_COLUMNS = 20
 # With fewer rows, no summary is tried: it would have at most 100 random features.
 _MIN_SUMMARY_ROWS = 400
-# The most random features of a summary, and how many rows there must be for each
-# feature.
-_MAX_FEATURES = 500
-_ROWS_PER_FEATURE = 4
+# The most random features of a summary, and how many rows there must be for each.
+_MAX_RANDOM_FEATURES = 500
+_ROWS_PER_RANDOM_FEATURE = 4
 # The neighborhoods of this many rows choose the bandwidth.
 _N_BANDWIDTH_ROWS = 20
 # The bandwidth before one is chosen, and that of neighborhoods without different rows.
@@ -86,9 +85,9 @@ class LocalSettings:
     n_neighbors: Count  # k, of a condition
     # How far samples go along their neighbors
     bandwidth: Annotated[float, Between(0, 100)]
-    # (l + n_features, m): distances are those of features of y, times this
+    # (l + n_random_features, m): distances are those of features of y, times this
     projection: Annotated[Tensor, ArraySpec("f m", "float64")] = field(repr=False)
-    n_features: Count = 0  # the number of random features of y beside its l columns
+    n_random_features: Count = 0  # features of y beside its l columns
 
 
 class _FarThreshold(NamedTuple):
@@ -101,6 +100,13 @@ class _FarThreshold(NamedTuple):
     distance: float
 
 
+class LocalDraws(NamedTuple):
+    """Samples given q conditions, and around which rows they are drawn."""
+
+    x: Tensor  # (q, n, d)
+    row_indices: Tensor  # (q, n)
+
+
 @dataclass(frozen=True, eq=False)
 class _ConditionIndex:
     """An index by which the conditions of the rows are searched.
@@ -109,13 +115,13 @@ class _ConditionIndex:
     """
 
     y: Tensor  # (n, l)
-    projection: Tensor  # (l + n_features, m)
-    n_features: int
+    projection: Tensor  # (l + n_random_features, m)
+    n_random_features: int
 
     @cached_property
     def feature_map(self) -> FeatureMap:
         """The function from conditions to features, before they are projected."""
-        return FeatureMap.from_data(self.y, self.n_features)
+        return FeatureMap.from_data(self.y, self.n_random_features)
 
     @cached_property
     def features(self) -> Tensor:
@@ -167,9 +173,9 @@ class LocalSampler:
         width, n_projected = settings.projection.shape
         fits = (
             1 <= settings.n_neighbors <= n
-            and 0 <= settings.n_features <= _MAX_FEATURES
+            and 0 <= settings.n_random_features <= _MAX_RANDOM_FEATURES
             and n_projected > 0
-            and width == n_columns + settings.n_features
+            and width == n_columns + settings.n_random_features
         )
         if not fits:
             raise ValueError(
@@ -187,13 +193,13 @@ class LocalSampler:
         """The features of y between which distances are measured, in words."""
         n_columns = self.y.shape[1]
         n_scores = len(self._condition_index.feature_map.normal_scores)
-        n_features = self.settings.n_features
+        n_random_features = self.settings.n_random_features
         tails = ""
         if n_scores > 0:
             tails = f"; normal scores of {n_scores} heavy-tailed"
-        if n_features:
+        if n_random_features:
             return (
-                f"of a summary of {n_columns} columns by {n_features} random "
+                f"of a summary of {n_columns} columns by {n_random_features} random "
                 f"features{tails}"
             )
         n_used = int((torch.diagonal(self.settings.projection) > 0).sum())
@@ -206,7 +212,7 @@ class LocalSampler:
         shared = self.shared_index
         if shared is not None and shared.projection is settings.projection:
             return shared
-        return _ConditionIndex(self.y, settings.projection, settings.n_features)
+        return _ConditionIndex(self.y, settings.projection, settings.n_random_features)
 
     @cached_property
     def _far_threshold(self) -> _FarThreshold:
@@ -292,18 +298,18 @@ class LocalSampler:
         first_of_group = torch.cumsum(counts, 0) - counts
         samples = torch.empty(len(y0), self.x.shape[1], dtype=torch.float64)
         for n in torch.unique(counts).tolist():
-            groups = torch.nonzero(counts == n)[:, 0]  # those of n equal conditions
+            groups = torch.nonzero(counts == n)[:, 0]  # of n equal conditions each
             in_groups = grouped[first_of_group[groups][:, None] + torch.arange(n)]
-            samples[in_groups], _ = self.sample(distinct[groups], n, seed.child(n))
+            samples[in_groups] = self.sample(distinct[groups], n, seed.child(n)).x
         return samples
 
     def sample(
         self, y0: Tensor, n: int, seed: Seed, max_components: int = MAX_COMPONENTS
-    ) -> tuple[Tensor, Tensor]:
-        """n samples (q, n, d) for each condition of y0 (q, l).
+    ) -> LocalDraws:
+        """n samples for each condition of y0 (q, l).
 
-        Also returns the index (q, n) of the row around which each is drawn. The samples
-        of a condition depend on its index and the seed, not on the other conditions.
+        The samples of a condition depend on its index and the seed, not on the other
+        conditions.
         """
         samples = torch.empty(len(y0), n, self.x.shape[1], dtype=torch.float64)
         row_indices = torch.empty(len(y0), n, dtype=torch.int64)
@@ -316,20 +322,20 @@ class LocalSampler:
                 seed_of_part = seed  # the first part has the seed itself
                 if part.start > 0:
                     seed_of_part = seed.child("from", part.start)
-                drawn, chosen = sample_neighborhoods(
+                draws = sample_neighborhoods(
                     neighborhoods,
                     part.stop - part.start,
                     self.settings.bandwidth,
                     seed_of_part,
                     conditions.start,
                 )
-                samples[conditions, part] = drawn
+                samples[conditions, part] = draws.x
                 row_indices[conditions, part] = neighborhoods.row_indices.gather(
-                    1, chosen
+                    1, draws.neighbors
                 )
         # A column of one value stays as it is, to the last bit.
         varies = (self.x != self.x[0]).any(0)
-        return torch.where(varies, samples, self.x[0]), row_indices
+        return LocalDraws(torch.where(varies, samples, self.x[0]), row_indices)
 
     def _chunk_sizes(self, n: int) -> tuple[int, int]:
         """How many conditions, and how many of their n samples, fit into memory."""
@@ -410,13 +416,13 @@ def _with_summary(x: Tensor, y: Tensor, held_out: Tensor | None = None) -> Local
     All rows x (n, d) and y (n, l) are neighbors, until k is chosen. `held_out` (m,) are
     indices of rows.
     """
-    n_features = min(_MAX_FEATURES, len(y) // _ROWS_PER_FEATURE)
-    feature_map = FeatureMap.from_data(y, n_features)
+    n_random_features = min(_MAX_RANDOM_FEATURES, len(y) // _ROWS_PER_RANDOM_FEATURE)
+    feature_map = FeatureMap.from_data(y, n_random_features)
     is_train = torch.ones(len(y), dtype=torch.bool)
     if held_out is not None:
         is_train[held_out] = False
     projection = fit_ridge(feature_map, y[is_train], standardized_moments(x[is_train]))
-    settings = LocalSettings(len(x), _DEFAULT_BANDWIDTH, projection, n_features)
+    settings = LocalSettings(len(x), _DEFAULT_BANDWIDTH, projection, n_random_features)
     return LocalSampler(x, y, settings)
 
 
@@ -510,8 +516,8 @@ def _choose_bandwidth(sampler: LocalSampler) -> float:
     n_draws = 2 * MIN_COVARIANCE_DRAWS
 
     def draw(bandwidth: float) -> list[Tensor]:
-        draws, _ = sample_neighborhoods(neighborhoods, n_draws, bandwidth, Seed(0))
-        return list(draws * inverse_scale)
+        draws = sample_neighborhoods(neighborhoods, n_draws, bandwidth, Seed(0))
+        return list(draws.x * inverse_scale)
 
     bandwidth = choose_bandwidth(list(neighborhoods.x * inverse_scale), draw)
     if bandwidth == 0:

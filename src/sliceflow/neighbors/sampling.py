@@ -57,10 +57,17 @@ def bures_wasserstein_map(source: Tensor, target: Tensor) -> Tensor:
     return transport + identity
 
 
+class NeighborhoodDraws(NamedTuple):
+    """New points at q conditions, and around which neighbors they are drawn."""
+
+    x: Tensor  # (q, n, d)
+    neighbors: Tensor  # (q, n), indices among the neighbors of the condition
+
+
 def sample_neighborhoods(
     neighborhoods: Neighborhoods, n: int, bandwidth: float, seed: Seed, first: int = 0
-) -> tuple[Tensor, Tensor]:
-    """n new points (q, n, d), and the neighbor (q, n) around which each is drawn.
+) -> NeighborhoodDraws:
+    """n new points at each condition.
 
     A point is an adjusted row, drawn by weight, plus the bandwidth times a Gaussian of
     the rows nearest to it. Points are scaled to the covariance that rows have within
@@ -72,7 +79,8 @@ def sample_neighborhoods(
     u = seed.child("row").uniform(q, n_measured, first_row=first)
     chosen = choose_by_weight(neighborhoods.weights, u)
     if k == 1:
-        return neighborhoods.x.expand(q, n, d).clone(), chosen[:, :n]
+        x = neighborhoods.x.expand(q, n, d).clone()
+        return NeighborhoodDraws(x, chosen[:, :n])
     centered = center_components(neighborhoods)
     scaled = centered.x * centered.inverse_scale
     nearest = _noise_rows(chosen, scaled, neighborhoods.components)
@@ -82,7 +90,7 @@ def sample_neighborhoods(
     scaling = _covariance_scaling(neighborhoods, centered.x, noise_rows, bandwidth)
     chosen = chosen[:, :n]
     deviation = (_take_rows(centered.x, chosen) + bandwidth * noise) @ scaling
-    return _take_rows(centered.means, chosen) + deviation, chosen
+    return NeighborhoodDraws(_take_rows(centered.means, chosen) + deviation, chosen)
 
 
 def _draw_noise(noise_rows: Tensor, seed: Seed, first: int) -> Tensor:

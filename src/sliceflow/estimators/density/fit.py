@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -293,16 +292,16 @@ class PlannedClassDensityFit:
         """Announce the trials and flows of all classes, for estimates of the time."""
         for c, planned in enumerate(self.plan.classes):
             if isinstance(planned.flow, GaussianizationParameters):
-                progress.class_name = self._class_name(c)
-                expect_trials(planned.n_rows, planned.flow, progress)
-                progress.expect(FLOW, 1, planned.flow.expected_steps)
+                class_progress = self._for_class(c, progress)
+                expect_trials(planned.n_rows, planned.flow, class_progress)
+                class_progress.expect(FLOW, 1, planned.flow.expected_steps)
 
     def _tune_class(self, c: int, x: Tensor, progress: FitProgress) -> ClassSettings:
         """Choose the settings of class c by trials on its rows x (n, d)."""
         planned = self.plan.classes[c]
         if not isinstance(planned.flow, GaussianizationParameters):
             return planned
-        progress.class_name = self._class_name(c)
+        progress = self._for_class(c, progress)
         steps_before = progress.steps_done
         seed = self.seed.child("class", c)
         settings = choose_settings(x, planned.flow, seed, progress)
@@ -336,17 +335,16 @@ class PlannedClassDensityFit:
         if settings is None:
             return fit_normal(x, rows_by_class)
         assert isinstance(settings, GaussianizationSettings), "they are chosen"
-        progress.class_name = self._class_name(c)
+        progress = self._for_class(c, progress)
         progress.begin_phase(FLOW)
-        notify_of_step = partial(progress.notify_of_step, stage_index=c)
         seed = self.seed.child("class", c)
-        return fit_gaussianization(x, settings, seed, [notify_of_step])
+        return fit_gaussianization(x, settings, seed, [progress.notify_of_step])
 
-    def _class_name(self, c: int) -> str:
-        """What users call class c; "" without classes."""
+    def _for_class(self, c: int, progress: FitProgress) -> FitProgress:
+        """The progress of the fit, for the phases of class c, or of all rows."""
         if self.encoder is None:
-            return ""
-        return str(self.encoder.classes[c])
+            return progress
+        return progress.for_class(str(self.encoder.classes[c]), c)
 
 
 @dataclass(frozen=True)

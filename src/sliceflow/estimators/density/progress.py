@@ -65,68 +65,99 @@ class _PhaseEstimate:
 
 
 @dataclass
+class _FitCounts:
+    """What was counted of a fit so far, in all its phases."""
+
+    steps_done: int = 0
+    # The phases that were announced, by their class and kind.
+    estimates: dict[tuple[str, str], _PhaseEstimate] = field(default_factory=dict)
+    running_phase: _PhaseEstimate = field(default_factory=lambda: _PhaseEstimate(0, 0))
+    steps_done_in_phase: int = 0
+    steps_left_in_phase: int = 0
+    last_event: DensityEvent | None = None
+
+
+@dataclass(frozen=True)
 class FitProgress:
     """Counts the trials and steps of one fit, and notifies its listeners of each.
 
     A fit has phases, one after the other, of several kinds: the trials of mixtures of
     one kind, one trial of a flow, a flow. `expect` announces those of a kind, and
-    `begin_phase` begins each.
+    `begin_phase` begins each. `for_class` gives what the phases of one class report to.
+
+    Parameters
+    ----------
+    listeners : of the fit
+    class_name : the class whose phases these are; "" without classes
+    class_index : its index among the classes, which is that of its flow
+    started_at : when the fit began
+    history : of the flows, without trials
     """
 
     listeners: Sequence[EventListener[DensityEvent]] = ()
-    class_name: str = ""  # of the class whose phases these are; "" without classes
+    class_name: str = ""
+    class_index: int = 0
     started_at: float = field(default_factory=now)
-    history: History = field(default_factory=History)  # of the flows, without trials
-    steps_done: int = 0
-    _estimates: dict[tuple[str, str], _PhaseEstimate] = field(default_factory=dict)
-    _running_phase: _PhaseEstimate = field(default_factory=lambda: _PhaseEstimate(0, 0))
-    _steps_of_phase: int = 0  # that are done
-    _steps_left_of_phase: int = 0
-    _last_event: DensityEvent | None = None
+    history: History = field(default_factory=History)
+    _counts: _FitCounts = field(default_factory=_FitCounts)
+
+    def for_class(self, name: str, index: int) -> FitProgress:
+        """The progress of the same fit, for the phases of one class."""
+        return replace(self, class_name=name, class_index=index)
 
     def expect(self, kind: str, n_phases: int, n_steps: float) -> None:
         """Announce phases of a kind, for the class, of about `n_steps` each.
 
         This replaces what was announced of the kind before.
         """
-        self._estimates[self.class_name, kind] = _PhaseEstimate(n_phases, n_steps)
+        estimate = _PhaseEstimate(n_phases, n_steps)
+        self._counts.estimates[self.class_name, kind] = estimate
 
     def expect_no_more(self) -> None:
         """Announce that the running phase is the last of the fit."""
-        self._estimates.clear()
+        self._counts.estimates.clear()
 
     def begin_phase(self, kind: str) -> None:
         """Begin a phase, which ends the one before."""
+        counts = self._counts
         key = (self.class_name, kind)
-        self._running_phase = self._estimates.setdefault(key, _PhaseEstimate(1, 1))
-        self._running_phase.n_left = max(0, self._running_phase.n_left - 1)
-        self._steps_of_phase = 0
-        self._steps_left_of_phase = round(self._running_phase.expected_steps)
+        estimate = counts.estimates.setdefault(key, _PhaseEstimate(1, 1))
+        estimate.n_left = max(0, estimate.n_left - 1)
+        counts.running_phase = estimate
+        counts.steps_done_in_phase = 0
+        counts.steps_left_in_phase = round(estimate.expected_steps)
 
     def end_phase(self) -> None:
         """End the phase. Others of its kind are expected to be as long on average."""
-        estimate = self._running_phase
-        n_steps = self._steps_of_phase
+        estimate = self._counts.running_phase
+        n_steps = self._counts.steps_done_in_phase
         if estimate.n_ended > 0:
             n_steps += round(estimate.n_ended * estimate.expected_steps)
         estimate.n_ended += 1
         estimate.expected_steps = n_steps / estimate.n_ended
-        self._steps_left_of_phase = 0
+        self._counts.steps_left_in_phase = 0
+
+    @property
+    def steps_done(self) -> int:
+        """Trials and steps that were done in all phases."""
+        return self._counts.steps_done
 
     @property
     def steps_total(self) -> int:
         """All steps, as far as they are known now."""
+        counts = self._counts
         steps_after = sum(
             estimate.n_left * estimate.expected_steps
-            for estimate in self._estimates.values()
+            for estimate in counts.estimates.values()
         )
-        return self.steps_done + self._steps_left_of_phase + round(steps_after)
+        return counts.steps_done + counts.steps_left_in_phase + round(steps_after)
 
     def _count_step(self) -> None:
         """Count a step of the running phase."""
-        self.steps_done += 1
-        self._steps_of_phase += 1
-        self._steps_left_of_phase = max(0, self._steps_left_of_phase - 1)
+        counts = self._counts
+        counts.steps_done += 1
+        counts.steps_done_in_phase += 1
+        counts.steps_left_in_phase = max(0, counts.steps_left_in_phase - 1)
 
     def notify_of_trial(
         self, trial: str, held_out_log_prob: float, is_last: bool = False
@@ -147,10 +178,10 @@ class FitProgress:
             steps_total=self.steps_total,
             seconds=now() - self.started_at,
         )
-        self._last_event = event
+        self._counts.last_event = event
         return notify(self.listeners, event)
 
-    def notify_of_step(self, event: FlowEvent, stage_index: int = 0) -> bool:
+    def notify_of_step(self, event: FlowEvent) -> bool:
         """Count a step of a flow that is fitted; return whether a listener ends it.
 
         Every class has a flow of its own, of one stage. For the listeners, these are
@@ -163,12 +194,12 @@ class FitProgress:
         counted = replace(
             event,
             stage_name=stage_name,
-            stage_index=stage_index,
+            stage_index=self.class_index,
             steps_done=self.steps_done,
             steps_total=self.steps_total,
             seconds=now() - self.started_at,
         )
-        self._last_event = counted
+        self._counts.last_event = counted
         self.history(counted)
         return notify(self.listeners, counted)
 
@@ -178,7 +209,7 @@ class FitProgress:
         That is so if a listener has ended a search, and the flow has no steps: then no
         event follows. So they get the last one again, with the steps that were done.
         """
-        event = self._last_event
+        event = self._counts.last_event
         if not isinstance(event, DensityTrialEvent):
             return
         if event.steps_total > self.steps_done:

@@ -166,7 +166,7 @@ def fit_trial_flows(
     trials : the splits on which flows are tried
     settings : of the flows
     seed : of the flows
-    progress : hears of every step
+    progress : is notified of every step
     expect_rest : tells `progress` what follows the trials, as far as the curve of those
     that are over says; it is called before listeners hear of the last step of a trial
     """
@@ -174,56 +174,77 @@ def fit_trial_flows(
     for fold, trial in enumerate(trials):
         progress.begin_phase(TRIAL_FLOWS)
         name = f"penalty {settings.penalty:g}{fold_in_words(fold, len(trials))}"
-        stopping = EarlyStopping(trial.held_out, trial.held_out_ladj)
-        listener = _TrialListener(stopping, name, progress)
-        curves.append(_fit_trial_flow(trial, settings, seed, listener))
-        is_ended = listener.is_ended
-        if listener.is_at_last_step:
+        flow = _TrialFlow(name, trial, settings, progress)
+        flow.fit(seed)
+        curves.append(flow.log_probs)
+        is_ended = flow.is_cut_short
+        if settings.n_steps > 0 and not flow.is_cut_short:
             expect_rest(np.mean(curves, axis=0))
-            is_ended = progress.notify_of_trial(name, stopping.curve[-1], is_last=True)
+            is_ended = progress.notify_of_trial(name, flow.score, is_last=True)
         if is_ended:
             progress.expect(TRIAL_FLOWS, 0, 0)
-            is_complete = fold == len(trials) - 1 and listener.is_at_last_step
+            is_complete = fold == len(trials) - 1 and not flow.is_cut_short
             return HeldOutCurve(np.mean(curves, axis=0), is_ended, is_complete)
     return HeldOutCurve(np.mean(curves, axis=0), is_ended=False, is_complete=True)
 
 
-def _fit_trial_flow(
-    trial: FlowTrial,
-    settings: GaussianizationSettings,
-    seed: Seed,
-    listener: _TrialListener,
-) -> Floats:
-    """Fit a flow in a trial, and return its curve (n_steps + 1,), level at the end."""
-    # No tensor of a trial leaves it; so torch need not keep track of them, which takes
-    # a fifth of the time.
-    with torch.inference_mode():
-        fit_steps(trial.train, settings, seed, [listener])
-    curve = listener.stopping.curve
-    n_missing = settings.n_steps + 1 - len(curve)
-    return np.pad(curve, (0, n_missing), mode="edge")
+class _TrialFlow:
+    """A flow that is fitted in a trial, until held-out rows get no likelier.
 
+    Listeners of the user are notified of all its steps but the last: of that one by
+    `fit_trial_flows`, when it is known what follows.
 
-@dataclass
-class _TrialListener:
-    """Tells the user's listeners of every step of a trial flow but the last.
+    Parameters
+    ----------
+    name : what is tried, in words
+    trial : the rows to fit, and those that are held out
+    settings : of the flow
+    progress : is notified of the steps
 
-    They hear of that one when it is known what follows.
+    Attributes
+    ----------
+    is_cut_short : whether a listener of the user ended the search before the last step
     """
 
-    stopping: EarlyStopping
-    trial: str  # what is tried, in words
-    progress: FitProgress
-    is_ended: bool = False  # by a listener of the user
-    is_at_last_step: bool = False
+    def __init__(
+        self,
+        name: str,
+        trial: FlowTrial,
+        settings: GaussianizationSettings,
+        progress: FitProgress,
+    ) -> None:
+        self.is_cut_short = False
+        self._name = name
+        self._train = trial.train
+        self._settings = settings
+        self._progress = progress
+        self._stopping = EarlyStopping(trial.held_out, trial.held_out_ladj)
 
-    def __call__(self, event: FlowEvent) -> bool:
-        self.stopping.move(SlicedMap.from_step(event.model_step))
-        n_steps_of_trial = event.step_index + 1
-        if self.stopping.is_over or n_steps_of_trial == event.stage_steps:
-            self.is_at_last_step = True
+    def fit(self, seed: Seed) -> None:
+        """Fit the flow, and judge each of its steps by the held-out rows."""
+        # No tensor of a trial leaves it; so torch need not keep track of them, which
+        # takes a fifth of the time.
+        with torch.inference_mode():
+            fit_steps(self._train, self._settings, seed, [self._judge_step])
+
+    def _judge_step(self, event: FlowEvent) -> bool:
+        """Judge a step, and return whether the flow ends with it."""
+        self._stopping.move(SlicedMap.from_step(event.model_step))
+        is_last = event.step_index + 1 == event.stage_steps
+        if is_last or self._stopping.is_over:
             return True
-        score = self.stopping.curve[-1]
         with torch.inference_mode(mode=False):  # listeners may use torch as they like
-            self.is_ended = self.progress.notify_of_trial(self.trial, score)
-        return self.is_ended
+            self.is_cut_short = self._progress.notify_of_trial(self._name, self.score)
+        return self.is_cut_short
+
+    @property
+    def score(self) -> float:
+        """The mean log-density of the held-out rows after the last step so far."""
+        return self._stopping.curve[-1]
+
+    @property
+    def log_probs(self) -> Floats:
+        """The same after 0, 1, … steps (n_steps + 1,), level after the last step."""
+        curve = self._stopping.curve
+        n_missing = self._settings.n_steps + 1 - len(curve)
+        return np.pad(curve, (0, n_missing), mode="edge")

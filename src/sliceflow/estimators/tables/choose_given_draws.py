@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +22,6 @@ from sliceflow.estimators.tables.trees import TreeSettings
 from sliceflow.estimators.tables.trial_draws import (
     CHOICE_SEED,
     N_FOLDS,
-    Split,
     detector_auc,
     iter_splits,
     trial_draws,
@@ -70,21 +70,69 @@ def plain_draws_are_better(
     compared_indices = [c for c in drawn_indices if c not in given_rows.fixed_positions]
     if not compared_indices:
         return False  # all columns are given, and no chain draws anything
+    drawer = _TrialDrawer(table, given_rows, settings, strategies, drawn_indices)
     share = n_matches / len(table.level_positions)
     seed = CHOICE_SEED.child("given")
     gains = []
     for split in iter_splits(table.level_positions, seed, n_matches):
-        drawn = _draw_both_ways(
-            table, given_rows, share, split, settings, strategies, drawn_indices
+        rows = split.held_out[given_rows.matches(split.held_out)]
+        n_plain = math.ceil(len(rows) / share)  # about as many have what is given
+        comparison = _Comparison(
+            rows=rows,
+            plain=drawer.plain_draws(split.train, n_plain),
+            refitted=drawer.refitted_draws(split.train, len(rows)),
         )
-        if drawn.can_be_compared:
-            gains.append(drawn.gain_of_refit(compared_indices))
+        if comparison.is_possible:
+            gains.append(comparison.gain_of_refit(compared_indices))
     if not gains:
         return True
     return float(np.mean(gains)) < MIN_GAIN_OF_REFIT
 
 
-class _RowsAndDraws(NamedTuple):
+@dataclass(frozen=True)
+class _TrialDrawer:
+    """Draws rows with what is given in both ways, by chains of some of the rows.
+
+    Parameters
+    ----------
+    table, settings, strategies : of all rows
+    given_rows : what is given
+    drawn_indices : the columns that are drawn
+    """
+
+    table: Table
+    given_rows: GivenRows
+    settings: TreeSettings
+    strategies: Sequence[Strategy]
+    drawn_indices: Sequence[int]
+
+    def plain_draws(self, train: LevelPositions, n: int) -> LevelPositions:
+        """Of n draws of a chain of all train rows, the ones that have what is given."""
+        draws = trial_draws(
+            self.table,
+            train,
+            n,
+            self.settings,
+            self.strategies,
+            drawn_indices=self.drawn_indices,
+        )
+        return draws[self.given_rows.matches(draws)]
+
+    def refitted_draws(self, train: LevelPositions, n: int) -> LevelPositions:
+        """At most n draws of a chain of only the train rows that have what is given."""
+        draws = trial_draws(
+            self.table,
+            train[self.given_rows.matches(train)],
+            n,
+            self.settings,
+            self.strategies,
+            drawn_indices=self.drawn_indices,
+            fixed_positions=self.given_rows.fixed_positions,
+        )
+        return draws[self.given_rows.matches(draws)]
+
+
+class _Comparison(NamedTuple):
     """Held-out rows that have what is given, and draws that have it."""
 
     rows: LevelPositions  # (m, d)
@@ -92,7 +140,7 @@ class _RowsAndDraws(NamedTuple):
     refitted: LevelPositions  # (at most m, d), of a chain of those that have it
 
     @property
-    def can_be_compared(self) -> bool:
+    def is_possible(self) -> bool:
         """Whether they are enough for a detector; else its score would be no number."""
         return min(len(self.rows), len(self.plain), len(self.refitted)) >= N_FOLDS
 
@@ -102,38 +150,3 @@ class _RowsAndDraws(NamedTuple):
         auc_of_plain = detector_auc(rows, self.plain[:, column_indices])
         auc_of_refitted = detector_auc(rows, self.refitted[:, column_indices])
         return auc_of_plain - auc_of_refitted
-
-
-def _draw_both_ways(
-    table: Table,
-    given_rows: GivenRows,
-    share: float,
-    split: Split,
-    settings: TreeSettings,
-    strategies: Sequence[Strategy],
-    drawn_indices: Sequence[int],
-) -> _RowsAndDraws:
-    """Draw about as many rows in both ways as held-out rows have what is given.
-
-    A `share` of all rows has it, and so about the same share of plain draws.
-    """
-    matches = given_rows.matches
-    rows = split.held_out[matches(split.held_out)]
-    plain = trial_draws(
-        table,
-        split.train,
-        math.ceil(len(rows) / share),
-        settings,
-        strategies,
-        drawn_indices=drawn_indices,
-    )
-    refitted = trial_draws(
-        table,
-        split.train[matches(split.train)],
-        len(rows),
-        settings,
-        strategies,
-        drawn_indices=drawn_indices,
-        fixed_positions=given_rows.fixed_positions,
-    )
-    return _RowsAndDraws(rows, plain[matches(plain)], refitted[matches(refitted)])

@@ -20,8 +20,8 @@ without values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -112,16 +112,15 @@ def fill_missing(
     if not len(unfinished):
         return filled_positions, unfinished
     rule_set = table.rule_set
-    models, imputation = _fit_and_fill(
-        training, rule_set, filled_positions[unfinished], rng
-    )
+    imputer = _Imputer(training)
+    imputation = imputer.fit_fill(rule_set, filled_positions[unfinished], rng)
     unfinished = imputation.write(filled_positions, unfinished)
     for attempt in range(1, MAX_FILL_ROUNDS):
         if not len(unfinished):
             break
         if attempt == ROUNDS_WITH_DISCOVERED_RULES:
             rule_set = _only_constraints(rule_set)
-        imputation = models.fill(rule_set, filled_positions[unfinished], rng)
+        imputation = imputer.fill(rule_set, filled_positions[unfinished], rng)
         unfinished = imputation.write(filled_positions, unfinished)
     return filled_positions, unfinished
 
@@ -200,6 +199,10 @@ class _TrainingRows:
         is_fillable = np.isin(np.arange(len(self.columns)), self.fillable)
         return is_missing(level_positions) & is_fillable
 
+    def copies(self) -> LevelPositions:
+        """All copies (n_copies · r, d), one below the other, with missing cells."""
+        return LevelPositions(np.tile(self.level_positions, (self.n_copies, 1)))
+
     def fill_initially(
         self, level_positions: LevelPositions, rng: np.random.Generator
     ) -> None:
@@ -213,13 +216,15 @@ class _TrainingRows:
         column_index: int,
         excluded_sets: Sequence[tuple[int, ...]],
         copies: LevelPositions,
-        seed: Seed,
+        sweep: int,
     ) -> _ModelsByExcluded:
         """Fit the models of a column to copies (n_copies · r, d) of training rows.
 
         Some see all other columns, and more do not see those of each excluded set. Rows
-        whose cell of the column was missing are left out.
+        whose cell of the column was missing are left out. Each `sweep` has other random
+        numbers.
         """
+        seed = self.seed.child("column", column_index, sweep)
         is_observed = has_value(self.level_positions[:, column_index])
         observed_copies = [
             LevelPositions(copy_positions[is_observed])
@@ -280,6 +285,7 @@ class _SweptRows:
     Attributes
     ----------
     level_positions : (m, d), the filled rows
+    keeps_rules : (m,), which rows kept all rules when these were solved last
     column_indices : the columns that have missing cells
     """
 
@@ -291,6 +297,7 @@ class _SweptRows:
         rng: np.random.Generator,
     ) -> None:
         self.level_positions = level_positions.copy()
+        self.keeps_rules: Mask = np.zeros(len(level_positions), bool)
         self._columns = training.columns
         self._rule_set = rule_set
         self._rng = rng
@@ -356,27 +363,62 @@ class _SweptRows:
         )
         return model.draw(partly_drawn, self._rng)[:, 0]
 
-    def solve_rules(self) -> Mask:
+    def solve_rules(self) -> None:
         """Solve rules for the missing cells that follow from other cells.
 
-        Cells without a solution stay as they were. Returns which rows (m,) keep all
-        rules.
+        Cells without a solution stay as they were.
         """
         solved = _with_undrawn(self.level_positions, self._missing)
-        keeps_rules = self._rule_set.solve_rows(solved, self._missing)
+        self.keeps_rules = self._rule_set.solve_rows(solved, self._missing)
         stays = is_undrawn(solved) | is_impossible(solved)
         self.level_positions = LevelPositions(
             np.where(stays, self.level_positions, solved)
         )
-        return keeps_rules
+
+    def imputation(self, first: int = 0) -> _Imputation:
+        """The filled rows, from the one with the index `first` on."""
+        return _Imputation(self.level_positions[first:], self.keeps_rules[first:])
 
 
 @dataclass(frozen=True, eq=False)
-class _ImputationModels:
-    """The fitted models of each column that has missing cells, given all others."""
+class _Imputer:
+    """Fills rows by models of each column that has missing cells, given all others.
+
+    `fit_fill` comes first, and fits the models while it fills. `fill` uses them again,
+    for other rows.
+    """
 
     training: _TrainingRows
-    by_column: Mapping[int, _ModelsByExcluded]
+    models: dict[int, _ModelsByExcluded] = field(default_factory=dict)  # by column
+
+    def fit_fill(
+        self,
+        rule_set: RuleSet,
+        level_positions: LevelPositions,
+        rng: np.random.Generator,
+    ) -> _Imputation:
+        """Fit the models, and fill rows with positions (m, d) in the same sweeps.
+
+        Before a column is drawn again, its models are fitted to the copies of training
+        rows as these are filled by then. Copies with missing cells are swept, too.
+        """
+        copies = self.training.copies()
+        incomplete = np.flatnonzero(self.training.missing_cells(copies).any(axis=1))
+        n_swept_copies = len(incomplete)
+        to_sweep = LevelPositions(np.concatenate((copies[incomplete], level_positions)))
+        rows = _SweptRows(self.training, rule_set, to_sweep, rng)
+        for sweep in range(N_SWEEPS):
+            # Complete copies never change, so models of the first sweep stay.
+            needs_fit = sweep == 0 or n_swept_copies > 0
+            for c in rows.column_indices:
+                if needs_fit:
+                    copies[incomplete] = rows.level_positions[:n_swept_copies]
+                    self.models[c] = self.training.fit_models(
+                        c, rows.excluded_sets(c), copies, sweep
+                    )
+                rows.redraw(c, self.models[c])
+            rows.solve_rules()
+        return rows.imputation(first=n_swept_copies)
 
     def fill(
         self,
@@ -384,48 +426,13 @@ class _ImputationModels:
         level_positions: LevelPositions,
         rng: np.random.Generator,
     ) -> _Imputation:
-        """Fill rows with positions (m, d), which stay as they are."""
+        """Fill rows with positions (m, d), by models that are fitted already."""
         rows = _SweptRows(self.training, rule_set, level_positions, rng)
         for _ in range(N_SWEEPS):
-            for c, models in self.by_column.items():
+            for c, models in self.models.items():
                 rows.redraw(c, models)
-            keeps_rules = rows.solve_rules()
-        return _Imputation(rows.level_positions, keeps_rules)
-
-
-def _fit_and_fill(
-    training: _TrainingRows,
-    rule_set: RuleSet,
-    level_positions: LevelPositions,
-    rng: np.random.Generator,
-) -> tuple[_ImputationModels, _Imputation]:
-    """Fit the models, and fill rows with positions (m, d) in the same sweeps.
-
-    Before a column is drawn again, its models are fitted to the copies of training rows
-    as these are filled by then. The copies are swept together with the rows.
-    """
-    copies = LevelPositions(np.tile(training.level_positions, (training.n_copies, 1)))
-    incomplete = np.flatnonzero(training.missing_cells(copies).any(axis=1))
-    n_swept_copies = len(incomplete)
-    to_sweep = LevelPositions(np.concatenate((copies[incomplete], level_positions)))
-    rows = _SweptRows(training, rule_set, to_sweep, rng)
-    by_column = dict[int, _ModelsByExcluded]()
-    for sweep in range(N_SWEEPS):
-        # Complete copies never change, so models of the first sweep stay.
-        needs_fit = sweep == 0 or n_swept_copies > 0
-        for c in rows.column_indices:
-            if needs_fit:
-                copies[incomplete] = rows.level_positions[:n_swept_copies]
-                seed = training.seed.child("column", c, sweep)
-                by_column[c] = training.fit_models(
-                    c, rows.excluded_sets(c), copies, seed
-                )
-            rows.redraw(c, by_column[c])
-        keeps_rules = rows.solve_rules()
-    imputation = _Imputation(
-        rows.level_positions[n_swept_copies:], keeps_rules[n_swept_copies:]
-    )
-    return _ImputationModels(training, by_column), imputation
+            rows.solve_rules()
+        return rows.imputation()
 
 
 def _with_undrawn(level_positions: LevelPositions, to_fill: Mask) -> LevelPositions:

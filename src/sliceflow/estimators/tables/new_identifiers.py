@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from string import ascii_lowercase, ascii_uppercase, digits, hexdigits
+from typing import NamedTuple
 
 import numpy as np
 
@@ -66,39 +67,28 @@ class _Words:
     """The words and numbers of known texts: which stay, and which may not come back."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        if _is_hexadecimal(texts):
-            self.is_hexadecimal = True
+        self.is_hexadecimal = _is_hexadecimal(texts)
+        self._word = re.compile(r"[^\W\d_]+|\d+")
+        if self.is_hexadecimal:
             self._word = re.compile(r"[0-9a-f]+")
-        else:
-            self.is_hexadecimal = False
-            self._word = re.compile(r"[^\W\d_]+|\d+")
+        words_of_texts = [self._word.findall(text) for text in texts]
         n_texts_with = Counter[str]()
-        words_at = dict[tuple[int, int], set[str]]()  # by their place and length
-        for text in texts:
-            words = self._word.findall(text)
+        for words in words_of_texts:
             n_texts_with.update({word.lower() for word in words})
-            for place, word in enumerate(words):
-                words_at.setdefault((place, len(word)), set()).add(word)
         # Two texts agree by chance.
         fixed_count = max(3, _MIN_SHARE_OF_FIXED_WORD * len(texts))
-        self._fixed = {w for w, count in n_texts_with.items() if count >= fixed_count}
-        self._known = {word for word in n_texts_with if not self._stays(word)}
-        self._fixed_characters = {
-            key: _fixed_characters(words)
-            for key, words in words_at.items()
-            if len(words) >= _MIN_WORDS_WITH_FIXED_CHARACTER
-        }
-
-    def _stays(self, word: str) -> bool:
-        """Whether a word, in lower case, may stand in new texts."""
-        return word in self._fixed or word in GENERIC_WORDS
+        frequent = {w for w, count in n_texts_with.items() if count >= fixed_count}
+        # Words, in lower case, that may stand in new texts, and those that may not
+        self._staying = frequent | GENERIC_WORDS
+        self._known = n_texts_with.keys() - self._staying
+        self._fixed_characters = _find_fixed_characters(words_of_texts)
 
     def form(self, text: str) -> Form:
         """The form of a text: a fixed character is the only one in its place."""
         form = list(text)
         for place, match in enumerate(self._word.finditer(text)):
             word = match.group()
-            if self._stays(word.lower()):
+            if word.lower() in self._staying:
                 continue
             fixed = self._fixed_characters.get((place, len(word)), {})
             for i, characters in enumerate(self._form_of_word(word)):
@@ -145,16 +135,34 @@ def _is_hexadecimal(texts: Sequence[str]) -> bool:
     return has_letter and has_digit and characters <= set(_LOWERCASE_HEX)
 
 
-def _fixed_characters(words: Iterable[str]) -> dict[int, str]:
+def _find_fixed_characters(
+    words_of_texts: Iterable[Sequence[str]],
+) -> dict[tuple[int, int], dict[int, str]]:
+    """The characters that stay in words, by the place and the length of these.
+
+    The place is that of the word in its text.
+    """
+    words_at = dict[tuple[int, int], set[str]]()
+    for words in words_of_texts:
+        for place, word in enumerate(words):
+            words_at.setdefault((place, len(word)), set()).add(word)
+    return {
+        place_and_length: _common_characters(words)
+        for place_and_length, words in words_at.items()
+        if len(words) >= _MIN_WORDS_WITH_FIXED_CHARACTER
+    }
+
+
+def _common_characters(words: Iterable[str]) -> dict[int, str]:
     """The characters that all words, of one length, have in the same place.
 
     Zeros do not count: leading ones are places for digits.
     """
-    fixed = {}
+    common = {}
     for i, characters in enumerate(zip(*words, strict=True)):
         if len(set(characters)) == 1 and characters[0] != "0":
-            fixed[i] = characters[0]
-    return fixed
+            common[i] = characters[0]
+    return common
 
 
 def _form_of_number(number: str) -> list[str]:
@@ -183,26 +191,31 @@ def _new_texts(known: Sequence[str], n: int, rng: np.random.Generator) -> list[s
     taken = set(known)
     new_texts = list[str]()
     for form, n_wanted in wanted.items():
-        room = _SPARE_ROOM * (n_wanted + n_known_of[form])
-        new_texts += _texts_of_form(form, n_wanted, room, words, taken, rng)
+        places = _with_room(form, _SPARE_ROOM * (n_wanted + n_known_of[form]))
+        new_texts += _fill_places(places, n_wanted, words, taken, rng)
     return [new_texts[i] for i in rng.permutation(n)]
 
 
-def _texts_of_form(
-    form: Form,
+def _with_room(form: Form, n: int) -> list[str]:
+    """The characters for each place of a form, or of a longer one, with n texts."""
+    places = list(form)
+    while math.prod(len(characters) for characters in places) < n:
+        _add_place(places)
+    return places
+
+
+def _fill_places(
+    places: list[str],
     n: int,
-    room: int,
     words: _Words,
     taken: set[str],
     rng: np.random.Generator,
 ) -> list[str]:
-    """Make n different texts of a form, or of a longer one with room for `room` texts.
+    """Make n different texts of characters for each place.
 
-    None of them is in `taken`, to which they are added.
+    None of them is in `taken`, to which they are added. Places are added if all texts
+    are taken.
     """
-    places = list(form)
-    while math.prod(len(characters) for characters in places) < room:
-        _add_place(places)
     texts = list[str]()
     while len(texts) < n:
         n_before = len(texts)
@@ -245,51 +258,84 @@ def _new_integers(column: EncodedColumn, n: int, rng: np.random.Generator) -> li
     Where nearly all numbers of a length are known, new ones are longer.
     """
     known = set(column.levels.tolist())
-    known_lengths = [len(str(abs(value))) for value in known]
-    n_known_of = Counter(known_lengths)
+    known_lengths = [_n_digits(value) for value in known]
     indices = rng.integers(0, len(known_lengths), n).tolist()
-    wanted = Counter(known_lengths[i] for i in indices)
+    wanted_lengths = Counter(known_lengths[i] for i in indices)
     sign = 1
     if max(known) < 0:
         sign = -1
     new_values = list[int]()
+    for integers in _choose_ranges(column, Counter(known_lengths), wanted_lengths):
+        new_values += _integers_in_range(integers, sign, known, rng)
+    return [new_values[i] for i in rng.permutation(n)]
+
+
+class _WantedIntegers(NamedTuple):
+    """How many integers are wanted from `low` to below `high`, without their signs."""
+
+    low: int
+    high: int
+    n: int
+
+
+def _choose_ranges(
+    column: EncodedColumn, n_known_of: Counter[int], n_wanted_of: Counter[int]
+) -> list[_WantedIntegers]:
+    """From which ranges new integers are drawn, of one number of digits each.
+
+    The counters have the known and the wanted integers by their number of digits. A
+    range without room for those that are wanted leaves them to the next one.
+    """
+    n_wanted = n_wanted_of.total()
+    largest = _largest_integer(column)
+    ranges = list[_WantedIntegers]()
+    n_chosen = 0
+    n_waiting = 0  # of this length, and of shorter ones without room
     length = min(n_known_of)
-    n_wanted = 0  # integers of this length, and of shorter ones without room
-    while len(new_values) < n:
-        n_wanted += wanted[length]
+    while n_chosen < n_wanted:
+        n_waiting += n_wanted_of[length]
         low = 0 if length == 1 else 10 ** (length - 1)
-        high = min(10**length, _largest(column))
+        high = min(10**length, largest)
         if high <= low:
             raise DataError(
                 f"the dtype {column.levels.dtype} has too few other numbers for "
-                f"{n} new identifiers",
+                f"{n_wanted} new identifiers",
                 "convert it to int64, or drop it",
                 column=column.name,
             )
         n_free = high - low - n_known_of[length]
-        if n_free >= _SPARE_ROOM_OF_INTEGERS * n_wanted:
-            new_values += _integers_between(low, high, n_wanted, sign, known, rng)
-            n_wanted = 0
+        if n_free >= _SPARE_ROOM_OF_INTEGERS * n_waiting:
+            ranges.append(_WantedIntegers(low, high, n_waiting))
+            n_chosen += n_waiting
+            n_waiting = 0
         length += 1
-    return [new_values[i] for i in rng.permutation(n)]
+    return ranges
 
 
-def _largest(column: EncodedColumn) -> int:
-    """The largest integer of the column's dtype."""
+def _n_digits(value: int) -> int:
+    return len(str(abs(value)))
+
+
+def _largest_integer(column: EncodedColumn) -> int:
+    """The largest integer of the column's dtype.
+
+    Python's integers have none: new ones have at most one digit more than known ones.
+    """
     dtype = column.levels.dtype
     if dtype.kind not in "iu":
-        longest = max(len(str(abs(value))) for value in column.levels.tolist())
+        longest = max(_n_digits(value) for value in column.levels.tolist())
         return int(10 ** (longest + 1))
     return int(np.iinfo(getattr(dtype, "numpy_dtype", dtype)).max)
 
 
-def _integers_between(
-    low: int, high: int, n: int, sign: int, known: set[int], rng: np.random.Generator
+def _integers_in_range(
+    wanted: _WantedIntegers, sign: int, known: set[int], rng: np.random.Generator
 ) -> list[int]:
-    """n different integers from low to below high, with a sign, and not known."""
+    """Different integers of a range, with a sign, and not known."""
     new_values = dict[int, None]()  # a set that keeps its order
-    while len(new_values) < n:
-        offsets = rng.integers(0, min(high - low, 2**62), n).tolist()
-        values = [sign * (low + offset) for offset in offsets]
+    n_possible = min(wanted.high - wanted.low, 2**62)
+    while len(new_values) < wanted.n:
+        offsets = rng.integers(0, n_possible, wanted.n).tolist()
+        values = [sign * (wanted.low + offset) for offset in offsets]
         new_values |= dict.fromkeys(value for value in values if value not in known)
-    return list(new_values)[:n]
+    return list(new_values)[: wanted.n]

@@ -1,4 +1,4 @@
-"""The held-out rows of --against: read like the rows of a run, compared with them."""
+"""The data of --against, which take the place of the held-out rows of a run."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from sliceflow.cli.failures import CommandError, UsageError
 from sliceflow.cli.settings import DATASET_NAMES, TABLE, Settings
 
 
-def read_held_out(
+def read_against(
     settings: Settings, against: str, root: str | None, train: Input
 ) -> Input:
     """Data to compare with: the test split of a set, all of anything else."""
     try:
-        whole, held_out = read_data(_settings_of_held_out(settings, against), root)
+        whole, held_out = read_data(_settings_to_read(settings, against), root)
     except CommandError as error:
         fact = f"--against {against}: {error.fact}"
         raise UsageError(fact, "pass data like the fitted ones") from error
@@ -39,7 +39,7 @@ def read_held_out(
     return replace(held_out, x=pictures, n_pixel_values=train.n_pixel_values)
 
 
-def _settings_of_held_out(settings: Settings, against: str) -> Settings:
+def _settings_to_read(settings: Settings, against: str) -> Settings:
     """The settings with which the data of --against are read."""
     if settings.kind == TABLE:
         return replace(settings, source=against, target=None, drop=None, holdout=0.0)
