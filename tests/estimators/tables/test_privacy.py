@@ -293,6 +293,15 @@ def test_what_all_values_share_stays(rng):
     assert new.str.fullmatch(r"DE-\d{6}/acme").all()
 
 
+def test_a_number_of_which_all_are_known_grows(rng):
+    """Only the last one grew: no text was ever new, and the search did not end."""
+    keys = [f"u{number}-{number % 9}" for number in range(10_000, 100_000)]
+    (column,) = read_dataframe(pd.DataFrame({"key": keys})).columns
+    new = pd.Series(new_identifiers(column, 50, rng))
+    assert new.is_unique
+    assert new.str.fullmatch(r"u\d{6,}-\d+").all()
+
+
 # --- conditions -----------------------------------------------------------------------
 
 

@@ -13,8 +13,9 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from string import ascii_lowercase, ascii_uppercase, digits, hexdigits
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -213,10 +214,11 @@ def _fill_places(
 ) -> list[str]:
     """Make n different texts of characters for each place.
 
-    None of them is in `taken`, to which they are added. Places are added if all texts
-    are taken.
+    None of them is in `taken`, to which they are added. Whenever all texts that are
+    drawn are taken or have a known word, a place is added, to each word in turn.
     """
     texts = list[str]()
+    n_added = 0
     while len(texts) < n:
         n_before = len(texts)
         drawn = [rng.choice([*characters], n) for characters in places]
@@ -227,26 +229,48 @@ def _fill_places(
                 taken.add(text)
                 texts.append(text)
         if len(texts) == n_before:
-            _add_place(places)
+            _add_place(places, n_added)
+            n_added += 1
     return texts
 
 
-def _add_place(places: list[str]) -> None:
-    """Insert a place like the last one that has a choice, behind it.
+def _add_place(places: list[str], word_from_end: int = 0) -> None:
+    """Insert a place behind a word or number that has a choice, like its last one.
 
-    An e-mail address grows before its @ if all have the same domain. A text without any
-    choice grows by a digit at its end.
+    It is the last word, or one before: `word_from_end` counts on from there, and begins
+    again. An e-mail address grows before its @ if all have the same domain. A text
+    without any choice grows by a digit at its end.
     """
-    for i in reversed(range(len(places))):
-        if len(places[i]) > 1:
-            characters = places[i]
-            if characters[0] in ascii_uppercase:
-                characters = characters.lower()
-            elif characters == digits[1:]:
-                characters = digits
-            places.insert(i + 1, characters)
-            return
-    places.append(digits)
+    ends = _ends_of_free_words(places)
+    if not ends:
+        places.append(digits)
+        return
+    end = ends[-1 - word_from_end % len(ends)]
+    characters = places[end]
+    if characters[0] in ascii_uppercase:
+        characters = characters.lower()
+    elif characters == digits[1:]:
+        characters = digits
+    places.insert(end + 1, characters)
+
+
+def _ends_of_free_words(places: Sequence[str]) -> list[int]:
+    """The last places of words and numbers that have a choice of characters."""
+    kinds = [_kind_of_place(characters) for characters in places]
+    ends = []
+    for i, (kind, next_kind) in enumerate(pairwise([*kinds, "fixed"])):
+        if kind not in ("fixed", next_kind):
+            ends.append(i)
+    return ends
+
+
+def _kind_of_place(characters: str) -> Literal["fixed", "digit", "letter"]:
+    """Whether a place has no choice, and if it has one, of what."""
+    if len(characters) == 1:
+        return "fixed"
+    if characters[0].isdecimal():
+        return "digit"
+    return "letter"
 
 
 # --- integers -------------------------------------------------------------------------
