@@ -288,7 +288,7 @@ def test_a_full_disk_at_the_very_save_keeps_the_checkpoint(
     [
         pytest.param("pictures", "save", marks=pytest.mark.slow),
         ("pictures", "draw_samples"),
-        ("table", "measure"),
+        ("table", "measure_and_judge"),
     ],
 )
 def test_a_run_that_was_killed_later_is_finished_by_resume(
