@@ -38,7 +38,7 @@ from torch import Tensor
 from sliceflow.engine import frames, transports
 from sliceflow.engine.batches import DataTarget, make_batches
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import FlowSpec, ParticleNoise, simulate
+from sliceflow.engine.flow import FlowSpec, ParticleRng, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 
@@ -158,7 +158,7 @@ def engine_steps(
         x.shape[1], rows.shape[1], transport.batch_size, seed.child("batches")
     )
     target = DataTarget.from_cloud(Cloud(rows), batches)
-    simulate(flow, cloud, target, ParticleNoise(seed))
+    simulate(flow, cloud, target, ParticleRng(seed))
 
 
 def compare_methods(m: int, orthogonal: bool, n_steps: int, repeats: int) -> list[Row]:

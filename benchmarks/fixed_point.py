@@ -43,7 +43,7 @@ from sliceflow.datasets import PictureSet
 from sliceflow.devices import resolve_device
 from sliceflow.engine.batches import DataTarget, make_batches
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import FlowSpec, ParticleNoise, simulate
+from sliceflow.engine.flow import FlowSpec, ParticleRng, simulate
 from sliceflow.engine.frames import FrameKind, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -120,7 +120,7 @@ def run_flow(
         device,
     )
     fitted = DataTarget.from_cloud(Cloud(target), batches)
-    simulate(flow, cloud, fitted, ParticleNoise(Seed(0)), listeners=(count_step,))
+    simulate(flow, cloud, fitted, ParticleRng(Seed(0)), listeners=(count_step,))
     return cloud.x.T.cpu().numpy(), n_steps_done
 
 

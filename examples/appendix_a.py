@@ -33,7 +33,7 @@ from sliceflow.engine.batches import DataTarget, make_batches
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import ContinuousY
 from sliceflow.engine.events import FlowEvent
-from sliceflow.engine.flow import FlowSpec, ParticleNoise, simulate
+from sliceflow.engine.flow import FlowSpec, ParticleRng, simulate
 from sliceflow.engine.frames import FrameKind, Orthogonal, Random
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -104,7 +104,7 @@ def run(
         y_q=data.y,
     )
     target = DataTarget.from_cloud(data, batches)
-    simulate(flow, particles, target, ParticleNoise(Seed(2)), listeners=[keep])
+    simulate(flow, particles, target, ParticleRng(Seed(2)), listeners=[keep])
     return moments
 
 

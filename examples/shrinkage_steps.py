@@ -23,7 +23,7 @@ from sklearn.datasets import load_digits
 from sliceflow.engine.batches import DataTarget
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.events import FlowEvent
-from sliceflow.engine.flow import FlowSpec, ParticleNoise, simulate
+from sliceflow.engine.flow import FlowSpec, ParticleRng, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
 from sliceflow.engine.shrinkage import noise_factors, shrunk_flow
@@ -56,7 +56,7 @@ def trajectory(
         flow = shrunk_flow(flow, kappa, noise_factors(x.shape[1], data.shape[1]))
     target = DataTarget.from_cloud(Cloud(data))
     simulate(
-        flow, particles, target, ParticleNoise(seed.child("noise")), listeners=(keep,)
+        flow, particles, target, ParticleRng(seed.child("noise")), listeners=(keep,)
     )
     # A stage may end early, because hardly any map moves.
     while len(positions) < N_STEPS + 1:

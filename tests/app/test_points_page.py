@@ -15,7 +15,7 @@ from problems import target_for
 from sliceflow import metrics
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import ClassIndices
-from sliceflow.engine.flow import FlowSpec, ParticleNoise, Step, simulate
+from sliceflow.engine.flow import FlowSpec, ParticleRng, Step, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -84,7 +84,7 @@ def ours(particles, data, seed, kappa=0.0, **conditions):
         fitted,
         particles,
         target_for(fitted, particles, data),
-        ParticleNoise(Seed(0)),
+        ParticleRng(Seed(0)),
         listeners=[keep],
     )
     return case

@@ -18,7 +18,7 @@ from sliceflow import ImageOptions
 from sliceflow.engine.batches import DataTarget
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import ClassIndices, ContinuousY
-from sliceflow.engine.flow import FlowSpec, ParticleNoise, replay, simulate
+from sliceflow.engine.flow import FlowSpec, ParticleRng, replay, simulate
 from sliceflow.engine.frames import Random
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -129,7 +129,7 @@ def test_vectors_follow_algorithm_1_step_by_step(condition, xi, eta_over_d):
         flow,
         clouds[0],
         target_for(flow, *clouds),
-        ParticleNoise(Seed(2)),
+        ParticleRng(Seed(2)),
         listeners=listeners,
     )
     for k in range(n_steps):
@@ -152,14 +152,14 @@ def test_offline_samples_skip_the_shaded_lines():
     particles = Cloud(as_points(x), encoded_p)
     theta = joint(flow, 0, particles)
     target = target_for(flow, particles, Cloud(as_points(data), encoded_q))
-    model = simulate(flow, particles, target, ParticleNoise(Seed(2)))
+    model = simulate(flow, particles, target, ParticleRng(Seed(2)))
     classes = encoded_p.values
     pairs = [(i, j) for i in range(12) for j in range(i) if classes[i] == classes[j]]
     fresh = np.array([0.7 * x[i] + 0.3 * x[j] for i, j in pairs])
     y = np.array([y_p[i] for i, _ in pairs])
     fresh_y = encoded_p.take(torch.tensor([i for i, _ in pairs]))
     cloud = Cloud(as_points(fresh), fresh_y)
-    replay(flow, model, cloud, ParticleNoise(Seed(3)))
+    replay(flow, model, cloud, ParticleRng(Seed(3)))
     maps = estimated(x, y_p, data, y_q, theta, 10.0)
     wanted = fresh + 4 * velocity(fresh, y, maps, theta, 10.0)[:, :4]
     assert np.allclose(cloud.x.T.numpy(), wanted, **SAME)
@@ -260,7 +260,7 @@ def test_a_picture_stage_follows_algorithm_1_with_patches(
         reloads_every_step=True,
     )
     listeners = [lambda event: seen.append(event.particles.clone())]
-    simulate(flow, particles, target, ParticleNoise(Seed(4)), listeners=listeners)
+    simulate(flow, particles, target, ParticleRng(Seed(4)), listeners=listeners)
 
     subspace = PyramidSubspace(channels, *full, *level)
     start = as_points(x)

@@ -27,7 +27,7 @@ from sliceflow.engine.encoded_y import (
     ContinuousY,
     SeparateClassIndices,
 )
-from sliceflow.engine.flow import FlowSpec, ParticleNoise, simulate
+from sliceflow.engine.flow import FlowSpec, ParticleRng, simulate
 from sliceflow.engine.frames import Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -207,7 +207,7 @@ def moved(particles, data):
     particles = replace(particles, x=particles.x.clone())
     flow = engine(len(particles.class_slices))
     return particles, simulate(
-        flow, particles, DataTarget.from_cloud(data), ParticleNoise(Seed(0))
+        flow, particles, DataTarget.from_cloud(data), ParticleRng(Seed(0))
     )
 
 
@@ -221,7 +221,7 @@ def test_classes_apart_are_one_flow_for_each_class():
         alone = Cloud(particles.x[:, own].clone())
         flow = replace(engine(3), condition_dim=0)
         target = DataTarget.from_cloud(Cloud(data.x[:, other]))
-        steps = simulate(flow, alone, target, ParticleNoise(Seed(0)))
+        steps = simulate(flow, alone, target, ParticleRng(Seed(0)))
         assert torch.allclose(together.x[:, own], alone.x, atol=1e-6)
         for step, single in zip(model, steps, strict=True):
             of_class = step.maps.values[3 * c : 3 * c + 3]
@@ -249,7 +249,7 @@ def test_data_are_loaded_once_a_stage_or_anew_for_every_step():
             flow,
             cloud(60),
             DataTarget(load_data, reloads_every_step=every_step),
-            ParticleNoise(Seed(0)),
+            ParticleRng(Seed(0)),
         )
         assert loaded == wanted
 
@@ -272,7 +272,7 @@ def test_separate_classes_are_counted_once_however_often_data_are_loaded(monkeyp
     target = DataTarget(lambda step: shuffled, lambda: batches, reloads_every_step=True)
     flow = replace(engine(2), max_projection_bytes=1)
     assert sum(stage.n_steps for stage in flow.stages) > 2
-    simulate(flow, particles, target, ParticleNoise(Seed(0)))
+    simulate(flow, particles, target, ParticleRng(Seed(0)))
     assert counted == [50]
 
 
@@ -290,7 +290,7 @@ def test_batches_take_turns_over_all_stages():
     )
     batches = Batches([PointSelection(part) for part in parts])
     target = DataTarget.from_cloud(Cloud(cloud(50).x), batches)
-    simulate(flow, Cloud(cloud(60).x), target, ParticleNoise(Seed(0)))
+    simulate(flow, Cloud(cloud(60).x), target, ParticleRng(Seed(0)))
     assert seen == [(parts[turn % 3], 20) for turn in range(4)]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from problems import target_for
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import ClassIndices, ContinuousY
-from sliceflow.engine.flow import FlowSpec, ParticleNoise, replay, simulate
+from sliceflow.engine.flow import FlowSpec, ParticleRng, replay, simulate
 from sliceflow.engine.frames import Axis, Orthogonal, Random
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -46,7 +46,7 @@ def clouds(condition="none", m=60, n=40, d=3, dtype=torch.float64):
     return Cloud(noise.T.contiguous(), y_p), Cloud(data.T.contiguous(), y_q)
 
 
-NOISE = ParticleNoise(Seed(0))
+NOISE = ParticleRng(Seed(0))
 
 
 def fit(flow, particles, data, noise=NOISE, **options):
@@ -77,7 +77,7 @@ def test_every_combination_keeps_the_invariants(frame, transport, condition):
         if data.y is not None:
             fixed += [particles.y.values, data.y.values]
         before = [tensor.clone() for tensor in fixed]
-        model = fit(flow, particles, data, ParticleNoise(Seed(5)))
+        model = fit(flow, particles, data, ParticleRng(Seed(5)))
         assert all(map(torch.equal, before, fixed))
         assert bool(torch.isfinite(particles.x).all())
         results.append(particles.x)
@@ -89,7 +89,7 @@ def test_every_combination_keeps_the_invariants(frame, transport, condition):
         return  # particles that share a datum are tied, and the paper's CDF jumps there
     # Kept as fitted, a model replayed on the particles' own noise is the simulation
     # again.
-    replay(flow, model, start, ParticleNoise(Seed(5)))
+    replay(flow, model, start, ParticleRng(Seed(5)))
     assert torch.allclose(start.x, results[0], atol=1e-9)
 
 
@@ -157,7 +157,7 @@ def test_entropy_reaches_the_closed_form_width():
     flow = FlowSpec(
         [Stage("flow", Orthogonal(), 150, SortedTransport(), 0.1)], Seed(2), entropy=lam
     )
-    fit(flow, particles, data, ParticleNoise(Seed(3)))
+    fit(flow, particles, data, ParticleRng(Seed(3)))
     wanted = (sigma + np.sqrt(sigma**2 + 4 * lam * d)) / 2
     assert float(particles.x.std()) == pytest.approx(wanted, rel=0.03)
 
@@ -181,7 +181,7 @@ def test_uneven_labels_are_right_because_the_data_are_weighted(rng):
 
 
 def test_noise_is_the_same_whether_it_is_drawn_at_once_or_in_chunks(monkeypatch):
-    noise = ParticleNoise(Seed(0), first=7)
+    noise = ParticleRng(Seed(0), first=7)
     at_once = noise.fill(torch.empty(3, 600))
     monkeypatch.setattr("sliceflow.engine.flow._NUMBERS_PER_DRAW", 1)
     assert torch.equal(noise.fill(torch.empty(3, 600)), at_once)
@@ -244,5 +244,5 @@ def test_a_stage_moves_particles_in_its_own_space():
     turned_back = torch.tensor([[0.6, -0.8], [0.8, 0.6]]).double() @ alone.x
     assert torch.allclose(particles.x[:2], turned_back, atol=1e-12)
     again = Cloud(start.clone())
-    replay(flow, model, again, ParticleNoise(Seed(0)))
+    replay(flow, model, again, ParticleRng(Seed(0)))
     assert torch.allclose(again.x, particles.x, atol=1e-12)

@@ -7,7 +7,7 @@ from scipy import stats
 from sliceflow.engine import normal
 from sliceflow.engine.batches import AnalyticTarget
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import FlowSpec, ParticleNoise, simulate
+from sliceflow.engine.flow import FlowSpec, ParticleRng, simulate
 from sliceflow.engine.noise_transport import (
     GaussianizingTransport,
     LeastGaussianRotation,
@@ -104,7 +104,7 @@ def test_particles_flow_onto_a_known_target_without_data(rng):
         "flow", LeastGaussianRotation(), 15, transport=transport, max_knots=None
     )
     flow = FlowSpec([stage], Seed(0).child("flow"))
-    steps = simulate(flow, particles, AnalyticTarget(), ParticleNoise(Seed(0)))
+    steps = simulate(flow, particles, AnalyticTarget(), ParticleRng(Seed(0)))
     assert len(steps) == 15
     for column in particles.x:
         assert stats.kstest(column.numpy(), "norm").statistic < 0.041

@@ -15,7 +15,7 @@ from sliceflow.engine.batches import DataTarget
 from sliceflow.engine.clouds import Cloud, Permutation
 from sliceflow.engine.compression import compress_maps
 from sliceflow.engine.encoded_y import ClassIndices, ClassSlices
-from sliceflow.engine.flow import FlowSpec, ParticleNoise, flow_y, replay, simulate
+from sliceflow.engine.flow import FlowSpec, ParticleRng, flow_y, replay, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -190,9 +190,9 @@ def test_a_flow_with_maps_per_class_is_the_flow_of_each_class_alone(rng):
     flow = FlowSpec(stages, Seed(0), condition_dim=3, amplifier=np.inf)
     particles = Cloud(x.clone(), sorted_classes(slices_p))
     target = DataTarget.from_cloud(Cloud(data, sorted_classes(slices_q)))
-    model = simulate(flow, particles, target, ParticleNoise(Seed(1)))
+    model = simulate(flow, particles, target, ParticleRng(Seed(1)))
     samples = Cloud(fresh.clone(), sorted_classes(fresh_slices))
-    replay(flow, model, samples, ParticleNoise(Seed(2)))
+    replay(flow, model, samples, ParticleRng(Seed(2)))
     unconditional = replace(flow, condition_dim=0)
     for c, points_p, points_q in each_class(slices_p, slices_q):
         points = slice(30 * c, 30 * (c + 1))
@@ -202,10 +202,10 @@ def test_a_flow_with_maps_per_class_is_the_flow_of_each_class_alone(rng):
             continue
         alone = Cloud(x[:, points_p].clone())
         own_target = DataTarget.from_cloud(Cloud(data[:, points_q]))
-        own_model = simulate(unconditional, alone, own_target, ParticleNoise(Seed(1)))
+        own_model = simulate(unconditional, alone, own_target, ParticleRng(Seed(1)))
         assert torch.allclose(particles.x[:, points_p], alone.x)
         own_samples = Cloud(fresh[:, points].clone())
-        replay(unconditional, own_model, own_samples, ParticleNoise(Seed(2)))
+        replay(unconditional, own_model, own_samples, ParticleRng(Seed(2)))
         assert torch.allclose(samples.x[:, points], own_samples.x)
 
 
@@ -222,12 +222,12 @@ def test_particles_in_any_order_are_replayed_as_if_they_were_sorted_by_class(rng
         flow,
         Cloud(x[:, by_class], sorted_classes(slices)),
         DataTarget.from_cloud(Cloud(data, sorted_classes(slices))),
-        ParticleNoise(Seed(1)),
+        ParticleRng(Seed(1)),
     )
     in_order = Cloud(x[:, by_class], sorted_classes(slices))
-    snapshots = replay(flow, model, in_order, ParticleNoise(Seed(2)), {1, 3})
+    snapshots = replay(flow, model, in_order, ParticleRng(Seed(2)), {1, 3})
     mixed = Cloud(x.clone(), y)
-    mixed_snapshots = replay(flow, model, mixed, ParticleNoise(Seed(2)), {1, 3})
+    mixed_snapshots = replay(flow, model, mixed, ParticleRng(Seed(2)), {1, 3})
     assert len(snapshots) == len(mixed_snapshots) == 2
     assert not torch.equal(snapshots[0], in_order.x)
     assert torch.equal(mixed.x[:, by_class], in_order.x)
@@ -246,13 +246,13 @@ def test_the_noise_of_a_particle_does_not_depend_on_the_classes_of_others(rng):
     flow = FlowSpec(stages, Seed(0), condition_dim=3, amplifier=np.inf, entropy=0.01)
     fitted = Cloud(torch.from_numpy(rng.normal(size=(3, 90))), by_class)
     target = DataTarget.from_cloud(data)
-    model = simulate(flow, fitted, target, ParticleNoise(Seed(1)))
+    model = simulate(flow, fitted, target, ParticleRng(Seed(1)))
 
     x = torch.from_numpy(rng.normal(size=(3, 90)))
     particles = Cloud(x.clone(), y)
-    replay(flow, model, particles, ParticleNoise(Seed(2)))
+    replay(flow, model, particles, ParticleRng(Seed(2)))
     beside_others = Cloud(x.clone(), other_y)
-    replay(flow, model, beside_others, ParticleNoise(Seed(2)))
+    replay(flow, model, beside_others, ParticleRng(Seed(2)))
     same = y.values == other_y.values
     assert 30 < int(same.sum()) < 90
     assert torch.equal(particles.x[:, same], beside_others.x[:, same])

@@ -13,7 +13,7 @@ from problems import batch_of_classes
 from sliceflow.engine.batches import Batch, DataTarget
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import ClassIndices, ClassSlices, SeparateClassIndices
-from sliceflow.engine.flow import FlowSpec, FlowState, ParticleNoise, simulate
+from sliceflow.engine.flow import FlowSpec, FlowState, ParticleRng, simulate
 from sliceflow.engine.frames import Axis, Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -159,7 +159,7 @@ def test_a_flow_between_equal_distributions_ends_early():
             flow,
             particles,
             DataTarget.from_cloud(Cloud(y)),
-            ParticleNoise(Seed(1)),
+            ParticleRng(Seed(1)),
             state=state,
         )
         assert fewest <= state.steps_done <= most

@@ -60,7 +60,7 @@ from sliceflow.engine.events import FlowEvent, FlowListener, History, Listeners
 from sliceflow.engine.flow import (
     FlowSpec,
     FlowState,
-    ParticleNoise,
+    ParticleRng,
     do_nothing,
     simulate,
 )
@@ -597,7 +597,7 @@ def run_flow(
     spec: FlowSpec,
     particles: Cloud,
     target: Target,
-    particle_noise: ParticleNoise,
+    particle_rng: ParticleRng,
     *,
     stages: range | None = None,
     listeners: Sequence[FlowListener],
@@ -612,7 +612,7 @@ def run_flow(
     state = FlowState()
     history = History()
     all_listeners = [history, *ranks.synchronized(listeners)]
-    run = FlowRun(particles, particle_noise.first, state, history, all_listeners)
+    run = FlowRun(particles, particle_rng.first, state, history, all_listeners)
     after_step: Callable[[], None] = do_nothing
     if checkpoints is not None:
         checkpoints.resume(run)
@@ -621,7 +621,7 @@ def run_flow(
         spec,
         particles,
         target,
-        particle_noise,
+        particle_rng,
         stages=stages,
         listeners=all_listeners,
         state=state,

@@ -40,31 +40,38 @@ _BYTES_PER_CONDITION = 24
 
 
 @dataclass(frozen=True)
-class ParticleAllocation:
-    """The particles of all ranks, how many and with which y, and the y of the rows.
+class ParticleGroup:
+    """Particles of all ranks: how many, and what the flow sees of their y.
 
-    Every y here is what the flow sees (`FlowY`), but for `kept_user_y`. Without y there
-    are only the two numbers.
+    The y is None if the flow ignores it.
+    """
+
+    n: int
+    y: FlowY | None = None
+
+
+@dataclass(frozen=True)
+class ParticleAllocation:
+    """How many particles a flow moves, with which y, and which of them the user gets.
 
     Attributes
     ----------
-    n_particles : how many particles the user gets
-    n_moved_particles : how many the flow moves: the kept ones, and more for better maps
-    map_sharing : who shares the maps of the flow
-    kept_user_y : y of the kept particles in the user's order, as the user writes
-        it; None if the user does not know any, as with clusters
-    row_y : of all rows; None if the flow ignores y
-    moved_y : of all moved particles, in the flow's order; None if the flow ignores y
+    kept : those that the user gets, in the user's order
+    moved : those that the flow moves, in its order: the kept ones, and more for better
+        maps
     order : from the user's order to the flow's; None if both are the same
+    map_sharing : who shares the maps of the flow
+    row_y : of all rows, as the flow sees it; None if the flow ignores y
+    kept_user_y : y of the kept particles as the user writes it; None if the user does
+        not know any, as with clusters
     """
 
-    n_particles: int
-    n_moved_particles: int
-    map_sharing: MapSharing = "unconditional"
-    kept_user_y: NDArray[Any] | None = None
-    row_y: FlowY | None = None
-    moved_y: FlowY | None = None
+    kept: ParticleGroup
+    moved: ParticleGroup
     order: Permutation | None = None
+    map_sharing: MapSharing = "unconditional"
+    row_y: FlowY | None = None
+    kept_user_y: NDArray[Any] | None = None
 
     @classmethod
     def without_y(
@@ -78,10 +85,11 @@ class ParticleAllocation:
         If the model `stores_maps`, more are moved than few kept ones: maps of few
         particles would be poor for fresh ones.
         """
-        n_moved_particles = n_particles
+        n_moved = n_particles
         if stores_maps:
-            n_moved_particles = max(n_particles, MIN_PARTICLES)
-        return cls(n_particles, n_moved_particles, kept_user_y=kept_user_y)
+            n_moved = max(n_particles, MIN_PARTICLES)
+        kept = ParticleGroup(n_particles)
+        return cls(kept, ParticleGroup(n_moved), kept_user_y=kept_user_y)
 
     @classmethod
     def in_proportion(
@@ -115,7 +123,8 @@ class ParticleAllocation:
         if row_y is None:
             return cls.without_y(n_particles, stores_maps, kept_user_y)
 
-        y = row_y.take(indices)
+        kept_y = row_y.take(indices)
+        y = kept_y
         if stores_maps:
             y = y.concatenate(
                 y_of_added_particles(y_p=y, y_q=row_y, seed=seed.child("further"))
@@ -123,36 +132,22 @@ class ParticleAllocation:
         order = _flow_order(y, n_particles, seed.child("mixed"))
         if order is not None:
             y = order.reorder_y(y)
-        return cls(n_particles, len(y), map_sharing, kept_user_y, row_y, y, order)
-
-    @property
-    def kept_y(self) -> FlowY | None:
-        """What the flow sees of the kept particles, in the user's order."""
-        if self.moved_y is None:
-            return None
-        if self.order is None:
-            return self.moved_y.take(slice(self.n_particles))
-        return self.moved_y.take(self.order.back[: self.n_particles])
-
-    def own_y(self, ranks: Communicator, device: torch.device) -> FlowY | None:
-        """The y of this rank's particles in the flow's order; None if it ignores y."""
-        if self.moved_y is None:
-            return None
-        own_slice = ranks.own_shard(self.n_moved_particles).slice
-        return self.moved_y.take(own_slice).to(device)
+        kept = ParticleGroup(n_particles, kept_y)
+        moved = ParticleGroup(len(y), y)
+        return cls(kept, moved, order, map_sharing, row_y, kept_user_y)
 
     def kept_cloud(self, x: Tensor, ranks: Communicator) -> Cloud:
         """This rank's part of the kept particles, in the user's order, with their y.
 
         x (d, n) is where the flow has moved this rank's particles, in its own order.
         """
-        own_kept = ranks.own_shard(self.n_particles)
-        y = self.kept_y
+        own_kept = ranks.own_shard(self.kept.n)
+        y = self.kept.y
         if y is not None:
             y = y.take(own_kept.slice).to(x.device)
-        if self.order is None and own_kept == ranks.own_shard(self.n_moved_particles):
+        if self.order is None and own_kept == ranks.own_shard(self.moved.n):
             return Cloud(x, y)
-        point_indices = torch.arange(self.n_moved_particles)
+        point_indices = torch.arange(self.moved.n)
         if self.order is not None:
             point_indices = self.order.back
         own_indices = point_indices[own_kept.slice].to(x.device)

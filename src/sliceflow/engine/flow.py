@@ -82,7 +82,7 @@ def simulate(
     spec: FlowSpec,
     particles: Cloud,
     target: Target,
-    particle_noise: ParticleNoise | None = None,
+    particle_rng: ParticleRng | None = None,
     *,
     stages: range | None = None,
     listeners: Sequence[EventListener[FlowEvent]] = (),
@@ -101,7 +101,7 @@ def simulate(
     spec : the stages, the seed of the frames, and the amplifier of the condition
     particles : the points to move, x (d, M)
     target : the data, and which particles and data each step is fitted to
-    particle_noise : the random numbers of the particles, for the entropy term; None
+    particle_rng : the random numbers of the particles, for the entropy term; None
         if no step adds noise
     stages : the indices of the stages to run now; None runs all
     listeners : called after every step
@@ -134,7 +134,7 @@ def simulate(
                     z_q = frame.project(data, batch.data)
                     solution = step.stage.transport.solve(z_p, z_q, batch)
                     dz = step.displacements_if_cheap(solution, z_p, batch)
-                    step.move(frame, solution.maps, particle_noise, dz)
+                    step.move(frame, solution.maps, particle_rng, dz)
                     model_step = step.to_model_step(frame, solution.maps)
                     state.advance(step, solution, model_step, listeners)
                     after_step()
@@ -146,7 +146,7 @@ def replay(
     spec: FlowSpec,
     steps: Sequence[ModelStep],
     particles: Cloud,
-    particle_noise: ParticleNoise,
+    particle_rng: ParticleRng,
     snapshots_after: Collection[int] = (),
 ) -> list[Tensor]:
     """Move other particles, in place, by the steps of a model.
@@ -160,12 +160,12 @@ def replay(
     in their own order
     """
     if spec.map_sharing != "separate":
-        return _replay_in_order(spec, steps, particles, particle_noise, snapshots_after)
+        return _replay_in_order(spec, steps, particles, particle_rng, snapshots_after)
     y = flow_y(particles.y, spec.map_sharing, spec.condition_dim)
     with Cloud(particles.x, y).in_class_order() as (sorted_particles, order):
-        sorted_noise = replace(particle_noise, order=order)
+        sorted_rng = replace(particle_rng, order=order)
         snapshots = _replay_in_order(
-            spec, steps, sorted_particles, sorted_noise, snapshots_after
+            spec, steps, sorted_particles, sorted_rng, snapshots_after
         )
     return [order.restore_x(x) for x in snapshots]
 
@@ -174,7 +174,7 @@ def _replay_in_order(
     spec: FlowSpec,
     steps: Sequence[ModelStep],
     particles: Cloud,
-    particle_noise: ParticleNoise,
+    particle_rng: ParticleRng,
     snapshots_after: Collection[int],
 ) -> list[Tensor]:
     """Move particles that are sorted by class if each class has its own maps."""
@@ -195,7 +195,7 @@ def _replay_in_order(
                     particles_in_whole_space=particles,
                 )
                 frame = step.make_frame(theta=model_step.theta)
-                step.move(frame, model_step.expanded_maps(), particle_noise)
+                step.move(frame, model_step.expanded_maps(), particle_rng)
                 steps_done += 1
                 if steps_done in snapshots_after:
                     snapshots.append(step.current_points())
@@ -341,7 +341,7 @@ class Step:
         self,
         frame: Frame,
         maps: TransportMaps,
-        particle_noise: ParticleNoise | None,
+        particle_rng: ParticleRng | None,
         dz: Tensor | None = None,
     ) -> None:
         """x += s·Θᵀ(T(z) − z)/c + √(2λη)·ε in place, with step size s and η = s·d.
@@ -355,8 +355,8 @@ class Step:
         else:
             self._move_in_chunks(frame, maps, step_size)
         if self.spec.entropy > 0 and not self.stage.corrects_marginals:
-            assert particle_noise is not None, "noise takes random numbers"
-            self._add_noise(particle_noise, step_size)
+            assert particle_rng is not None, "noise takes random numbers"
+            self._add_noise(particle_rng, step_size)
 
     def _move_in_chunks(
         self, frame: Frame, maps: TransportMaps, step_size: float
@@ -371,12 +371,12 @@ class Step:
         for part in chunks(n, chunk_size):
             frame.move(self.particles.take(part), maps, step_size)
 
-    def _add_noise(self, particle_noise: ParticleNoise, step_size: float) -> None:
+    def _add_noise(self, particle_rng: ParticleRng, step_size: float) -> None:
         """Add the noise √(2λη)·ε of the entropy term, with η = step_size·d."""
         x = self.particles.x
         eta = step_size * len(x)
         epsilon = torch.empty_like(x)
-        particle_noise.fill(epsilon, "entropy", self.stage_index, self.step_index)
+        particle_rng.fill(epsilon, "entropy", self.stage_index, self.step_index)
         x.add_(epsilon, alpha=math.sqrt(2 * self.spec.entropy * eta))
 
     def to_model_step(self, frame: Frame, maps: TransportMaps) -> ModelStep | None:
@@ -509,7 +509,7 @@ class FlowState:
 
 
 @dataclass(frozen=True)
-class ParticleNoise:
+class ParticleRng:
     """Random numbers for particles: where they start, and the noise of the steps.
 
     Particle j uses row ``first + j`` of the numbers below `seed`. So its numbers depend

@@ -9,7 +9,7 @@ from models import picture_plan
 from sliceflow import ImageOptions
 from sliceflow.engine.batches import DataTarget
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import FlowState, ParticleNoise, Step, simulate
+from sliceflow.engine.flow import FlowState, ParticleRng, Step, simulate
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import ShrunkTransport
 from sliceflow.engine.transports import (
@@ -84,7 +84,7 @@ def test_a_coarse_stage_leaves_finer_detail_alone_and_the_last_one_clips():
         flow,
         particles,
         DataTarget.from_cloud(data),
-        ParticleNoise(Seed(0)),
+        ParticleRng(Seed(0)),
         stages=range(1),
     )
     change = particles.x - start
@@ -95,7 +95,7 @@ def test_a_coarse_stage_leaves_finer_detail_alone_and_the_last_one_clips():
         flow,
         particles,
         DataTarget.from_cloud(data),
-        ParticleNoise(Seed(0)),
+        ParticleRng(Seed(0)),
         state=FlowState(stage_index=1),
     )
     assert float(particles.x.abs().max()) <= 1

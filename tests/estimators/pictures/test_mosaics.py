@@ -9,7 +9,7 @@ import torch
 
 from sliceflow import ImageFlow, ImageOptions
 from sliceflow.engine.encoded_y import ClassIndices
-from sliceflow.engine.flow import ParticleNoise
+from sliceflow.engine.flow import ParticleRng
 from sliceflow.engine.random import Seed
 from sliceflow.errors import ParameterError
 from sliceflow.estimators.pictures.layout import Layout
@@ -57,7 +57,7 @@ def shades(n=360, seed=0):
 def test_mosaics_have_about_the_mean_and_the_covariance_of_their_class(size, locality):
     mosaics = replace(MOSAICS, mosaic_size=size, locality=locality)
     y = torch.arange(15_000) % 3
-    x = mosaics.draw(len(y), ClassIndices(y), ParticleNoise(Seed(1))).double()
+    x = mosaics.draw(len(y), ClassIndices(y), ParticleRng(Seed(1))).double()
     for c in range(3):
         members = values(mosaics, c == CLASSES).double()
         drawn = x[:, y == c]
@@ -78,7 +78,7 @@ def test_a_mosaic_is_the_sum_of_the_formula():
         layout=Layout(1, 2, None, "uint8", 256),
         pixels=pixels.view(4, 1, 1, 2),
     )
-    x = mosaics.draw(500, None, ParticleNoise(Seed(0)))
+    x = mosaics.draw(500, None, ParticleRng(Seed(0)))
     mean = values(mosaics).mean(1, keepdim=True)
     deviations = values(mosaics) - mean
     contrasts = deviations.norm(dim=0)
@@ -96,14 +96,14 @@ def test_a_class_of_one_picture_starts_as_it():
     classes = torch.zeros(600, dtype=torch.int64)
     classes[7] = 1
     mosaics = replace(MOSAICS, y=ClassIndices(classes), n_classes=2)
-    x = mosaics.draw(3, ClassIndices(torch.ones(3).long()), ParticleNoise(Seed(0)))
+    x = mosaics.draw(3, ClassIndices(torch.ones(3).long()), ParticleRng(Seed(0)))
     assert (x - values(MOSAICS, slice(7, 8))).abs().max() < 0.02
 
 
 def test_a_particle_starts_alike_in_any_chunk():
     y = ClassIndices(torch.arange(50) % 3)
-    x = MOSAICS.draw(50, y, ParticleNoise(Seed(5)))
-    part = MOSAICS.draw(10, y.take(slice(20, 30)), ParticleNoise(Seed(5), 20))
+    x = MOSAICS.draw(50, y, ParticleRng(Seed(5)))
+    part = MOSAICS.draw(10, y.take(slice(20, 30)), ParticleRng(Seed(5), 20))
     assert torch.allclose(x[:, 20:30], part, atol=1e-6)
 
 
@@ -112,16 +112,14 @@ def test_weights_are_smooth_and_no_picture_prevails_everywhere(locality):
     layout = Layout(16, 12, 3, "uint8", 256)
     black = torch.zeros(1, *layout.shape, dtype=torch.uint8)
     mosaics = Mosaics(4, locality, layout, black)
-    weights = mosaics._weights(500, ParticleNoise(Seed(0)))
+    weights = mosaics._weights(500, ParticleRng(Seed(0)))
     assert torch.allclose(weights.square().sum(0), torch.ones(16 * 12, 500), atol=1e-5)
     field = weights.view(4, 16, 12, 500)
     assert max(field.diff(dim=k).abs().mean() for k in (1, 2)) < 0.5 * field.std()
     shares = field.square().mean((1, 2))  # of each picture in the whole
     assert shares.max(0).values.median() < 0.45
     assert torch.allclose(shares.mean(1), torch.full((4,), 0.25), atol=0.03)
-    softer = replace(mosaics, locality=locality / 2)._weights(
-        500, ParticleNoise(Seed(0))
-    )
+    softer = replace(mosaics, locality=locality / 2)._weights(500, ParticleRng(Seed(0)))
     assert n_effective(softer) > n_effective(weights) > 1
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from problems import target_for
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import ClassIndices
-from sliceflow.engine.flow import FlowSpec, ParticleNoise, simulate
+from sliceflow.engine.flow import FlowSpec, ParticleRng, simulate
 from sliceflow.engine.frames import Orthogonal
 from sliceflow.engine.random import Seed
 from sliceflow.engine.schedule import Stage
@@ -130,7 +130,7 @@ def test_one_tile_over_the_whole_picture_is_the_vector_engine(
             particles.y = ClassIndices(torch.arange(m) % 3)
             data.y = ClassIndices(torch.arange(n) % 3)
         simulate(
-            flow, particles, target_for(flow, particles, data), ParticleNoise(Seed(2))
+            flow, particles, target_for(flow, particles, data), ParticleRng(Seed(2))
         )
         moved.append(particles.x)
     assert torch.allclose(*moved, rtol=0, atol=1e-4)

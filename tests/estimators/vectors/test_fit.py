@@ -200,11 +200,11 @@ def test_particle_conditions_have_the_datas_proportions(labels, m, sharing, seed
     assert counts.sum() == m
     assert counts.min() >= 1
     assert np.abs(counts - m * np.bincount(labels) / len(labels)).max() <= 4
-    kept_y = particles.kept_y
+    kept_y = particles.kept.y
     assert np.array_equal(rows.y_encoder.decode(kept_y), particles.kept_user_y)
-    moved_y = particles.moved_y
+    moved_y = particles.moved.y
     assert len(moved_y) >= 1990  # enough for a model, but for rounding
-    assert len(moved_y) == particles.n_moved_particles
+    assert len(moved_y) == particles.moved.n
     if sharing == "separate":
         for c, points in enumerate(moved_y.class_slices.slices):
             assert (moved_y.values[points] == c).all()
@@ -218,7 +218,7 @@ def test_a_flow_that_ignores_y_does_not_see_it():
         rows.conditions, 24, "unconditional", Seed(0)
     )
     assert np.bincount(ignored.kept_user_y).tolist() == [8, 8, 8]
-    assert ignored.moved_y is None
+    assert ignored.moved.y is None
     assert ignored.row_y is None
     planned_fit = (
         vectors(amplifier=0).prepare(np.arange(24.0).reshape(12, 2), labels).planned_fit
@@ -226,7 +226,7 @@ def test_a_flow_that_ignores_y_does_not_see_it():
     _, data = planned_fit.tune()
     assert planned_fit.allocation.row_y is None
     assert data.y is None
-    assert planned_fit.allocation.moved_y is None
+    assert planned_fit.allocation.moved.y is None
 
 
 # Classes of their own

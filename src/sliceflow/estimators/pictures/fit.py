@@ -30,7 +30,7 @@ from sliceflow.engine.allocation import even_indices
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.events import FlowListener
-from sliceflow.engine.flow import FlowSpec, ParticleNoise, resolve_map_sharing
+from sliceflow.engine.flow import FlowSpec, ParticleRng, resolve_map_sharing
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_factors
@@ -160,23 +160,28 @@ class PlannedPictureFit:
 
         The flow goes on where a checkpoint ended, if there is one.
         """
-        tuned = self.tune()
+        return self.tune()._run_tuned(listeners)
+
+    def _run_tuned(
+        self, listeners: Sequence[FlowListener]
+    ) -> FitResult[FittedPictures]:
+        """Move the particles onto the pictures."""
         mosaic_sources = None
-        if tuned.plan.mosaic_size:
-            mosaic_sources = stored_pictures(tuned.data, tuned.ranks)
-        particle_noise = tuned.particle_noise()
-        particles = tuned.initial_particles(mosaic_sources, particle_noise)
-        with until_finished(tuned.checkpoints):
+        if self.plan.mosaic_size:
+            mosaic_sources = stored_pictures(self.data, self.ranks)
+        particle_rng = self.particle_rng()
+        particles = self.initial_particles(mosaic_sources, particle_rng)
+        with until_finished(self.checkpoints):
             flow = run_flow(
-                tuned.flow_spec(),
+                self.flow_spec(),
                 particles,
-                TrainingPictures(tuned).target(),
-                particle_noise,
+                self.training_pictures().target(),
+                particle_rng,
                 listeners=listeners,
-                ranks=tuned.ranks,
-                checkpoints=tuned.checkpoints,
+                ranks=self.ranks,
+                checkpoints=self.checkpoints,
             )
-            return _fit_result(tuned, mosaic_sources, flow)
+            return self._result(mosaic_sources, flow)
 
     def tune(self) -> PlannedPictureFit:
         """This fit, with the choice by trials of where particles start.
@@ -196,13 +201,13 @@ class PlannedPictureFit:
         )
         return replace(self, plan=plan)
 
-    def particle_noise(self) -> ParticleNoise:
+    def particle_rng(self) -> ParticleRng:
         """The random numbers of this rank's particles."""
         shard = self.ranks.own_shard(self.plan.n_moved_particles)
-        return ParticleNoise(self.seed.child("particles"), shard.first)
+        return ParticleRng(self.seed.child("particles"), shard.first)
 
     def initial_particles(
-        self, mosaic_sources: Tensor | None, particle_noise: ParticleNoise
+        self, mosaic_sources: Tensor | None, particle_rng: ParticleRng
     ) -> Cloud:
         """This rank's particles where the flow begins, with the pixels that are known.
 
@@ -211,11 +216,13 @@ class PlannedPictureFit:
         """
         data = self.data
         shard = self.ranks.own_shard(self.plan.n_moved_particles)
-        y = self.allocation.own_y(self.ranks, data.device)
+        y = self.allocation.moved.y
+        if y is not None:
+            y = y.take(shard.slice).to(data.device)
         assert y is None or isinstance(y, ClassIndices), "pictures have labels"
         mosaics = build_mosaics(self.plan, mosaic_sources, data.label_y, data.device)
         x = initial_points(
-            self.plan, mosaics, shard.count, y, particle_noise, data.device
+            self.plan, mosaics, shard.count, y, particle_rng, data.device
         )
         is_known = self._is_known()
         if is_known is not None:
@@ -231,7 +238,7 @@ class PlannedPictureFit:
         factors = noise_factors(
             plan.n_moved_particles,
             plan.n_pictures,
-            y_p=self.allocation.moved_y,
+            y_p=self.allocation.moved.y,
             y_q=self.allocation.row_y,
             batch_size=plan.batch_size,
             distinct_share=distinct_share,
@@ -266,6 +273,58 @@ class PlannedPictureFit:
             index_slices=[shard.slice],
         )
 
+    def training_pictures(self) -> TrainingPictures:
+        """The pictures onto which the particles move."""
+        return TrainingPictures(self.plan, self.data, self.seed, self.allocation)
+
+    def _result(
+        self, mosaic_sources: Tensor | None, flow: FlowRun
+    ) -> FitResult[FittedPictures]:
+        """Assemble the model, and this rank's part of the kept particles."""
+        allocation = self.allocation
+        steps = flow.state.model_steps
+        model = FittedPictures(
+            plan=self.plan,
+            seed=self.seed,
+            steps=tuple(step.without_identity_maps() for step in steps),
+            conditions=self.data.conditions,
+            known=self.known,
+            mosaic_sources=mosaic_sources,
+            device=self.data.device,
+        )
+        x = allocation.kept_cloud(flow.particles.x, self.ranks).x
+        y = allocation.kept_user_y
+        if y is not None:
+            y = y[self.ranks.own_shard(allocation.kept.n).slice]
+        return FitResult(
+            model,
+            flow.history.as_columns(),
+            self._copy_warning(x),
+            ParticleResult(self.data.layout.decode(x), y),
+        )
+
+    def _copy_warning(self, x: Tensor) -> CopyWarning | None:
+        """A warning if the particles x (d, n) copy pictures, else None.
+
+        Two kinds of fits are not checked. On several ranks, none has all pictures. And
+        particles with known pixels copy these.
+        """
+        if self.ranks.size > 1 or self.known is not None:
+            return None
+        pixel_points = self.data.pixel_points
+        layout = replace(self.data.layout, tensor=False)
+        particles = np.asarray(layout.decode(x)).reshape(x.shape[1], -1)
+        n = pixel_points.shape[1]
+        pixels = pixel_points.view(*layout.shape, n)
+        rows = pixels.permute(3, 1, 2, 0).reshape(n, -1)
+        evidence = evidence_of_copying([(rows, particles)], self.plan.device)
+        if not evidence:
+            return None
+        return CopyWarning(
+            f"the particles copy rows of X ({evidence}); more shrinkage than "
+            f"{self.plan.shrinkage:.2g} (ImageOptions), or a lower quality, help"
+        )
+
     def _fit_on_trial(
         self, train: PictureRows, parameters: PictureParameters, seed: Seed
     ) -> NDArray[Any]:
@@ -277,56 +336,6 @@ class PlannedPictureFit:
         result = adapter.plan_fit(train, seed).run(())
         assert result.particles is not None, "the fit of a flow gives its particles"
         return train.layout.read(result.particles.X)
-
-
-def _fit_result(
-    tuned: PlannedPictureFit, mosaic_sources: Tensor | None, flow: FlowRun
-) -> FitResult[FittedPictures]:
-    """Assemble the model, and this rank's part of the kept particles."""
-    allocation = tuned.allocation
-    steps = flow.state.model_steps
-    model = FittedPictures(
-        plan=tuned.plan,
-        seed=tuned.seed,
-        steps=tuple(step.without_identity_maps() for step in steps),
-        conditions=tuned.data.conditions,
-        known=tuned.known,
-        mosaic_sources=mosaic_sources,
-        device=tuned.data.device,
-    )
-    x = allocation.kept_cloud(flow.particles.x, tuned.ranks).x
-    y = allocation.kept_user_y
-    if y is not None:
-        y = y[tuned.ranks.own_shard(allocation.n_particles).slice]
-    return FitResult(
-        model,
-        flow.history.as_columns(),
-        _copy_warning(tuned, x),
-        ParticleResult(tuned.data.layout.decode(x), y),
-    )
-
-
-def _copy_warning(tuned: PlannedPictureFit, x: Tensor) -> CopyWarning | None:
-    """A warning if the particles x (d, n) copy pictures, else None.
-
-    Two kinds of fits are not checked. On several ranks, none has all pictures. And
-    particles with known pixels copy these.
-    """
-    if tuned.ranks.size > 1 or tuned.known is not None:
-        return None
-    pixel_points = tuned.data.pixel_points
-    layout = replace(tuned.data.layout, tensor=False)
-    particles = np.asarray(layout.decode(x)).reshape(x.shape[1], -1)
-    n = pixel_points.shape[1]
-    pixels = pixel_points.view(*layout.shape, n)
-    rows = pixels.permute(3, 1, 2, 0).reshape(n, -1)
-    evidence = evidence_of_copying([(rows, particles)], tuned.plan.device)
-    if not evidence:
-        return None
-    return CopyWarning(
-        f"the particles copy rows of X ({evidence}); more shrinkage than "
-        f"{tuned.plan.shrinkage:.2g} (ImageOptions), or a lower quality, help"
-    )
 
 
 def _warn_if_dark(pixels: NDArray[Any], n_pixel_values: int) -> None:

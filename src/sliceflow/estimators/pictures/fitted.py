@@ -20,7 +20,7 @@ from sliceflow.base.saved_steps import (
 )
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import ClassIndices, EncodedY
-from sliceflow.engine.flow import ParticleNoise
+from sliceflow.engine.flow import ParticleRng
 from sliceflow.engine.model_steps import CompressedMaps, ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.engine.rotations import freeing_rotation_pools
@@ -210,13 +210,13 @@ class FittedPictures(ConditionsMixin):
         passes = []
         samples_per_pass = self._samples_per_pass()
         for part in chunks(n, samples_per_pass):
-            particle_noise = ParticleNoise(seed.child("samples"), part.start)
-            particles = self._initial_cloud(part, y, particle_noise)
+            particle_rng = ParticleRng(seed.child("samples"), part.start)
+            particles = self._initial_cloud(part, y, particle_rng)
             if is_known is not None and to_complete is not None:
                 encoded = self._encode_to_complete(to_complete, part, n, seed)
                 particles.x = torch.where(is_known, encoded, particles.x)
             snapshots = replay_with_snapshots(
-                flow, self.steps, particles, particle_noise, n_snapshots
+                flow, self.steps, particles, particle_rng, n_snapshots
             )
             passes.append([self.layout.decode(x) for x in snapshots])
         return [self._joined(parts) for parts in zip(*passes, strict=True)]
@@ -233,7 +233,7 @@ class FittedPictures(ConditionsMixin):
             )
 
     def _initial_cloud(
-        self, part: slice, y: EncodedY | None, particle_noise: ParticleNoise
+        self, part: slice, y: EncodedY | None, particle_rng: ParticleRng
     ) -> Cloud:
         """The particles of some of the samples where they start."""
         count = part.stop - part.start
@@ -242,7 +242,7 @@ class FittedPictures(ConditionsMixin):
             assert isinstance(y, ClassIndices), "pictures have labels"
             part_y = y.take(part).to(self.device)
         x = initial_points(
-            self.plan, self.mosaics, count, part_y, particle_noise, self.device
+            self.plan, self.mosaics, count, part_y, particle_rng, self.device
         )
         return Cloud(x, part_y)
 

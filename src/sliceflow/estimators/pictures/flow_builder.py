@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sliceflow.devices import max_projection_bytes
 from sliceflow.engine.clouds import Cloud
-from sliceflow.engine.flow import FlowSpec, ParticleNoise, replay
+from sliceflow.engine.flow import FlowSpec, ParticleRng, replay
 from sliceflow.engine.frames import FrameKind, largest_step_size
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
@@ -227,7 +227,7 @@ def replay_with_snapshots(
     spec: FlowSpec,
     steps: Sequence[ModelStep],
     particles: Cloud,
-    particle_noise: ParticleNoise,
+    particle_rng: ParticleRng,
     n_snapshots: int,
 ) -> list[Tensor]:
     """Move particles by the steps of a model, as `replay`, and record where they are.
@@ -246,6 +246,6 @@ def replay_with_snapshots(
     for k in range(1, n_snapshots - 1):
         recorded_steps.add(round(n_steps * k / (n_snapshots - 1)))
     recorded_steps.discard(n_steps)  # the end is added below
-    snapshots += replay(spec, steps, particles, particle_noise, recorded_steps)
+    snapshots += replay(spec, steps, particles, particle_rng, recorded_steps)
     snapshots.append(particles.x)
     return snapshots

@@ -27,7 +27,7 @@ from sliceflow.arrays import chunks
 from sliceflow.base.ranks import Communicator
 from sliceflow.engine.clouds import Permutation
 from sliceflow.engine.encoded_y import ClassIndices, ClassSlices
-from sliceflow.engine.flow import ParticleNoise
+from sliceflow.engine.flow import ParticleRng
 from sliceflow.estimators.pictures.layout import Layout
 from sliceflow.estimators.pictures.plan import PicturePlan
 from sliceflow.estimators.pictures.rows import PictureData
@@ -100,21 +100,19 @@ class Mosaics:
     device: torch.device | str = "cpu"
 
     def draw(
-        self, count: int, y: ClassIndices | None, particle_noise: ParticleNoise
+        self, count: int, y: ClassIndices | None, particle_rng: ParticleRng
     ) -> Tensor:
         """Mosaics (d, count) of the classes `y` of `count` particles."""
         d = len(self._points)
         device = self._points.device
         x = torch.empty(d, count, dtype=torch.float32, device=device)
-        particle_noise.fill(x, "start").mul_(TIE_NOISE)
+        particle_rng.fill(x, "start").mul_(TIE_NOISE)
         classes = torch.zeros(count, dtype=torch.int64, device=device)
         if y is not None:
             classes = y.values
-        pictures = self._random_pictures(classes, particle_noise)
+        pictures = self._random_pictures(classes, particle_rng)
         for part in chunks(count, self._chunk_size):
-            part_noise = replace(
-                particle_noise, first=particle_noise.first + part.start
-            )
+            part_noise = replace(particle_rng, first=particle_rng.first + part.start)
             x[:, part] += self._weighted_sum(pictures[part], classes[part], part_noise)
         return x
 
@@ -127,28 +125,26 @@ class Mosaics:
         ]
         return np.concatenate(parts)
 
-    def _random_pictures(
-        self, classes: Tensor, particle_noise: ParticleNoise
-    ) -> Tensor:
+    def _random_pictures(self, classes: Tensor, particle_rng: ParticleRng) -> Tensor:
         """Indices (n, s + 1) of random pictures of each particle's class (n,)."""
         by_class = self._pictures_by_class
-        u = particle_noise.seed.child("summed").uniform(
+        u = particle_rng.seed.child("summed").uniform(
             rows=len(classes),
             columns=self.mosaic_size + 1,
-            first_row=particle_noise.first,
+            first_row=particle_rng.first,
             device=classes.device,
         )
         index_in_class = (u * by_class.sizes[classes, None]).long()
         return by_class.indices[by_class.starts[classes, None] + index_in_class]
 
     def _weighted_sum(
-        self, pictures: Tensor, classes: Tensor, particle_noise: ParticleNoise
+        self, pictures: Tensor, classes: Tensor, particle_rng: ParticleRng
     ) -> Tensor:
         """x of the formula: (d, n), for the indices (n, s + 1) of x₁ … x_s and x₀."""
         n = len(pictures)
         n_channels = self.layout.shape[0]
         means = self._class_means[:, classes]
-        weights = self._weights(n, particle_noise)
+        weights = self._weights(n, particle_rng)
         total = torch.zeros_like(means)
         for i in range(self.mosaic_size):
             deviation = self._encoded(pictures[:, i]) - means
@@ -159,7 +155,7 @@ class Mosaics:
         total *= contrast
         return means + total
 
-    def _weights(self, count: int, particle_noise: ParticleNoise) -> Tensor:
+    def _weights(self, count: int, particle_rng: ParticleRng) -> Tensor:
         """w of each picture of a mosaic: (s, h·w, count), or (s, 1, count) if β = 0."""
         cosines = self._field_cosines
         s = self.mosaic_size
@@ -167,7 +163,7 @@ class Mosaics:
         if self.locality == 0 or n_cosines == 0:
             return torch.full((s, 1, count), 1 / math.sqrt(s), device=cosines.device)
         normal = torch.empty(s * n_cosines, count, device=cosines.device)
-        particle_noise.fill(normal, "weights")
+        particle_rng.fill(normal, "weights")
         fields = cosines @ normal.view(s, -1, count)
         weights = fields.mul_(self.locality).softmax(0)
         return weights / weights.square().sum(0).sqrt()
@@ -277,13 +273,13 @@ def initial_points(
     mosaics: Mosaics | None,
     count: int,
     y: ClassIndices | None,
-    particle_noise: ParticleNoise,
+    particle_rng: ParticleRng,
     device: torch.device,
 ) -> Tensor:
     """Where particles of the classes `y` start: (d, count), mosaics or noise."""
     if mosaics is not None:
         if plan.n_separate_classes == 0:
             y = None
-        return mosaics.draw(count, y, particle_noise)
+        return mosaics.draw(count, y, particle_rng)
     x = torch.empty(plan.layout.dimension, count, dtype=torch.float32, device=device)
-    return particle_noise.fill(x, "start").mul_(plan.options.start_noise)
+    return particle_rng.fill(x, "start").mul_(plan.options.start_noise)

@@ -234,7 +234,7 @@ def plan_pictures(
         ranks.size,
     )
     n_knots = choices.choose_n_picture_knots(
-        options.n_knots, allocation.n_particles, sharing, n_classes
+        options.n_knots, allocation.kept.n, sharing, n_classes
     )
     n_distinct_per_map = _n_distinct_per_map(n, data.mirrored, sharing, n_classes)
     shrinkage = choices.choose_shrinkage(
@@ -247,8 +247,8 @@ def plan_pictures(
         n_pictures=n,
         layout=layout,
         mirror=data.mirrored,
-        n_particles=allocation.n_particles,
-        n_moved_particles=allocation.n_moved_particles,
+        n_particles=allocation.kept.n,
+        n_moved_particles=allocation.moved.n,
         condition_kind=_condition_kind(data, has_known),
         n_classes=n_classes,
         amplifier=amplifier,
@@ -268,8 +268,8 @@ def _n_points(n: int, allocation: ParticleAllocation, sharing: MapSharing) -> in
     if sharing == "separate":
         # Without particles that are added for the maps: `choose_amplifier` has decided
         # for separate maps by the same number.
-        return n + allocation.n_particles
-    return n + allocation.n_moved_particles
+        return n + allocation.kept.n
+    return n + allocation.moved.n
 
 
 def _n_distinct_per_map(

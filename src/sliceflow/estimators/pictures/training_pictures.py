@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from sliceflow.base.particle_allocation import ParticleAllocation
 from sliceflow.engine.batches import Batches, DataTarget
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import SeparateClassIndices
@@ -22,16 +22,18 @@ from sliceflow.estimators.pictures.batching import (
     batches_of_steps,
     divide_pictures,
 )
-
-if TYPE_CHECKING:
-    from sliceflow.estimators.pictures.fit import PlannedPictureFit
+from sliceflow.estimators.pictures.plan import PicturePlan
+from sliceflow.estimators.pictures.rows import PictureData
 
 
 @dataclass(frozen=True)
 class TrainingPictures:
     """Loads the pictures of a fit for its steps, all of them or in parts."""
 
-    tuned: PlannedPictureFit  # with all settings chosen
+    plan: PicturePlan
+    data: PictureData
+    seed: Seed  # of the fit
+    allocation: ParticleAllocation
 
     def target(self) -> DataTarget:
         """What the particles move onto: all pictures, or a part for each stage."""
@@ -43,7 +45,7 @@ class TrainingPictures:
     @property
     def dequantizes_every_step(self) -> bool:
         """Whether every step, not every stage, draws new fractions of pixel values."""
-        return self.tuned.plan.options.dequantize_every == "step"
+        return self.plan.options.dequantize_every == "step"
 
     @cached_property
     def parts(self) -> list[Tensor]:
@@ -51,11 +53,11 @@ class TrainingPictures:
 
         The list is empty if every stage uses all pictures.
         """
-        return divide_pictures(self.tuned.plan, self.tuned.data, self._batch_seed)
+        return divide_pictures(self.plan, self.data, self._batch_seed)
 
     def load_all(self, step: Step) -> Cloud:
         """Encode all pictures of this rank for a step."""
-        pictures = self.tuned.data.cloud(self._dequantizing_seed(step))
+        pictures = self.data.cloud(self._dequantizing_seed(step))
         return self._with_flow_y(pictures)
 
     def load_part(self, step: Step) -> Cloud:
@@ -64,7 +66,7 @@ class TrainingPictures:
         They are sorted by class if classes have separate maps.
         """
         indices = self.parts[step.stage_index % len(self.parts)]
-        pictures = self.tuned.data.cloud(self._dequantizing_seed(step), indices)
+        pictures = self.data.cloud(self._dequantizing_seed(step), indices)
         pictures = self._with_flow_y(pictures)
         if isinstance(pictures.y, SeparateClassIndices):
             return replace(pictures, y=pictures.y.with_class_slices())
@@ -72,28 +74,26 @@ class TrainingPictures:
 
     def load_batches(self) -> Batches:
         """Choose the particles and pictures that each step uses, of all there are."""
-        data = self.tuned.data
-        y_p = self.tuned.allocation.moved_y
-        y_q = self.tuned.allocation.row_y
-        if self.tuned.plan.n_ranks > 1:
+        data = self.data
+        y_p = self.allocation.moved.y
+        y_q = self.allocation.row_y
+        if self.plan.n_ranks > 1:
             return batches_of_all_points(data, y_p=y_p, y_q=y_q)
-        return batches_of_steps(
-            self.tuned.plan, data, self._batch_seed, y_p=y_p, y_q=y_q
-        )
+        return batches_of_steps(self.plan, data, self._batch_seed, y_p=y_p, y_q=y_q)
 
     @property
     def _batch_seed(self) -> Seed:
-        return self.tuned.seed.child("batches")
+        return self.seed.child("batches")
 
     def _dequantizing_seed(self, step: Step) -> Seed:
         """The seed of the fractions that a step adds to pixel values."""
-        seed = self.tuned.seed.child("data", step.stage_index)
+        seed = self.seed.child("data", step.stage_index)
         if self.dequantizes_every_step:
             return seed.child(step.step_index)
         return seed
 
     def _with_flow_y(self, pictures: Cloud) -> Cloud:
         """The pictures with what the flow sees of their classes."""
-        condition_dim = self.tuned.data.condition_dim
-        y = flow_y(pictures.y, self.tuned.plan.map_sharing, condition_dim)
+        condition_dim = self.data.condition_dim
+        y = flow_y(pictures.y, self.plan.map_sharing, condition_dim)
         return replace(pictures, y=y)

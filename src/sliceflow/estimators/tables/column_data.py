@@ -35,7 +35,7 @@ class ColumnData:
         """The cells (n,) of the column to model."""
         return self.level_positions[:, self.column_index]
 
-    def take(self, rows: Ints | Mask) -> ColumnData:
+    def select(self, rows: Ints | Mask) -> ColumnData:
         """The same columns, with the rows of these indices, or of a mask (n,)."""
         return replace(self, level_positions=self.level_positions[rows])
 

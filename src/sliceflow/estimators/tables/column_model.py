@@ -294,7 +294,7 @@ def _fit_value_regression(
     if not uses_ridge(strategy):
         return None
     may_regress = sources.from_tree | sources.computed
-    observed = data.take(may_regress & ~is_missing(data.positions))
+    observed = data.select(may_regress & ~is_missing(data.positions))
     return _fit_to_sample(SCALE_OF_STRATEGY[strategy], observed, rng)
 
 
@@ -303,7 +303,7 @@ def _fit_to_sample(
 ) -> RidgeRegression | None:
     """A regression of at most `MAX_ROWS_PER_TREE` random rows; None if too few."""
     sample = subsample_indices(np.arange(len(data)), rng)
-    return RidgeRegression.from_data(scale, data.take(sample))
+    return RidgeRegression.from_data(scale, data.select(sample))
 
 
 def _make_tree_input(
@@ -350,7 +350,7 @@ def _fit_value_tree(
     values: Floats = data.positions[is_in_tree]
     prediction = tree_input.value_prediction
     if value_regression is not None and prediction is not None:
-        actual = target_on_scale(value_regression.scale, data.take(is_in_tree))
+        actual = target_on_scale(value_regression.scale, data.select(is_in_tree))
         values = actual - prediction[is_in_tree]
     targets = tree_targets(data.column, values)
     return Tree.from_data(tree_input.x[is_in_tree], targets, values, settings, rng)

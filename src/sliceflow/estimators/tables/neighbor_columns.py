@@ -121,6 +121,6 @@ def _follows_from_earlier(
     if not uses_ridge(strategy):
         return False
     data = table.column_data(c, table.drawing_order[:k])
-    observed = data.take(has_value(data.positions))
+    observed = data.select(has_value(data.positions))
     regression = RidgeRegression.from_data(SCALE_OF_STRATEGY[strategy], observed)
     return regression is not None and regression.is_exact(observed)

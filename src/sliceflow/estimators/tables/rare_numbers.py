@@ -54,7 +54,7 @@ class LevelRange(NamedTuple):
         """The whole column, for n numbers."""
         return cls(np.zeros(n, dtype=np.int64), np.full(n, column.n_levels - 1))
 
-    def take(self, indices: Ints | Mask) -> LevelRange:
+    def select(self, indices: Ints | Mask) -> LevelRange:
         """The ranges of the numbers with these indices, or of a mask (m,)."""
         return LevelRange(self.first[indices], self.last[indices])
 
@@ -90,7 +90,7 @@ def move(
     level = positions.astype(np.int64)
     if not column.new_value_policy.may_fill_gaps:
         return _next_frequent_level(column, level, rng)
-    reachable = _reachable_levels(column).take(level)
+    reachable = _reachable_levels(column).select(level)
     moved = _move_places(column, level, reachable.within(leaf), rng)
     is_alone = reachable.first == reachable.last
     moved[is_alone] = _next_frequent_level(column, level[is_alone], rng)

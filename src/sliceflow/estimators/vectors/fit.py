@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from sliceflow.base.flow_estimator import (
     run_flow,
     until_finished,
 )
-from sliceflow.base.particle_allocation import ParticleAllocation
+from sliceflow.base.particle_allocation import ParticleAllocation, ParticleGroup
 from sliceflow.base.protocols import FitResult, ParticleResult
 from sliceflow.base.ranks import ONE_PROCESS, Communicator, Shard
 from sliceflow.base.rows import Conditions
@@ -38,18 +38,19 @@ from sliceflow.engine.encoded_y import (
     separate_classes_or_none,
 )
 from sliceflow.engine.events import FlowListener, History
-from sliceflow.engine.flow import FlowSpec, ParticleNoise, resolve_map_sharing
+from sliceflow.engine.flow import FlowSpec, ParticleRng, resolve_map_sharing
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_factors, shrunk_flow
 from sliceflow.engine.y_encoders import ClassEncoder
 from sliceflow.errors import CopyWarning, ParameterError
-from sliceflow.estimators.vectors.axis_steps import AxisSteps
+from sliceflow.estimators.vectors.axis_steps import AxisSteps, FreshParticles
 from sliceflow.estimators.vectors.fitted import FittedVectors
 from sliceflow.estimators.vectors.local import PlannedLocalVectorFit
 from sliceflow.estimators.vectors.parameters import VectorParameters
 from sliceflow.estimators.vectors.plan import (
+    AXIS_TRANSPORT,
     VectorPlan,
     fit_bytes,
     max_directions,
@@ -115,8 +116,10 @@ class VectorAdapter:
             parameters.n_particles, rows.n_all_rows, n_classes, n_ranks
         )
         # Maps of few particles would be poor for fresh ones.
-        n_moved_particles = max(n_particles, MIN_PARTICLES)
-        allocation = ParticleAllocation(n_particles, n_moved_particles)
+        n_moved = max(n_particles, MIN_PARTICLES)
+        allocation = ParticleAllocation(
+            kept=ParticleGroup(n_particles), moved=ParticleGroup(n_moved)
+        )
         if rows.conditions is not None:
             allocation = self._allocate_particles(
                 rows.conditions, n_particles, seed.child("conditions")
@@ -194,27 +197,37 @@ class PlannedVectorFit:
         The flow goes on where a checkpoint ended, if there is one. Its steps move
         particles along all directions, and axis steps then along each column.
         """
-        tuned, data = self.tune()
-        particle_noise = tuned.particle_noise()
-        particles = tuned.initial_particles(particle_noise)
-        with until_finished(tuned.checkpoints):
+        planned_fit, data = self.tune()
+        return planned_fit._run_tuned(data, listeners)
+
+    def _run_tuned(
+        self, data: TrainingVectors, listeners: Sequence[FlowListener]
+    ) -> FitResult[FittedVectors]:
+        """Move the particles onto the data, and make their columns exact."""
+        allocation = self.allocation
+        particle_rng = self.particle_rng()
+        particles = self.initial_particles(particle_rng)
+        with until_finished(self.checkpoints):
             flow = run_flow(
-                tuned.flow_spec(),
+                self.flow_spec(),
                 particles,
-                tuned.target(data),
-                particle_noise,
-                stages=tuned.plan.flow_stages,
+                self.target(data),
+                particle_rng,
+                stages=self.plan.flow_stages,
                 listeners=listeners,
-                ranks=tuned.ranks,
-                checkpoints=tuned.checkpoints,
+                ranks=self.ranks,
+                checkpoints=self.checkpoints,
             )
-            kept = tuned.allocation.kept_cloud(particles.x, tuned.ranks)
+            kept = allocation.kept_cloud(particles.x, self.ranks)
             model_steps = flow.state.model_steps
-            if tuned.plan.axis_stages:
-                axis_steps = AxisSteps(tuned, data.axis_cloud())
-                axis_steps.move_kept_particles(kept, flow)
-                model_steps = axis_steps.fit_to_fresh_particles(model_steps)
-            return _fit_result(tuned, data, kept, model_steps, flow.history)
+            if self.plan.axis_stages:
+                axis_steps = self.axis_steps(data)
+                axis_steps.move_kept_particles(kept, allocation.kept, flow)
+                fresh = FreshParticles.draw(
+                    self.plan, allocation.row_y, self.seed, self.ranks, self.device
+                )
+                model_steps = axis_steps.fit_to_fresh_particles(fresh, model_steps)
+            return self._result(data, kept, model_steps, flow.history)
 
     def tune(self) -> tuple[PlannedVectorFit, TrainingVectors]:
         """This fit with the bandwidth chosen if it is "auto", and its data.
@@ -265,20 +278,21 @@ class PlannedVectorFit:
         """Which of the data of all ranks this rank has."""
         return self.rows.shard.repeated(self.plan.draws_per_row)
 
-    def particle_noise(self) -> ParticleNoise:
+    def particle_rng(self) -> ParticleRng:
         """The random numbers of this rank's particles."""
         shard = self.ranks.own_shard(self.plan.n_moved_particles)
-        return ParticleNoise(self.seed.child("particles"), shard.first)
+        return ParticleRng(self.seed.child("particles"), shard.first)
 
-    def initial_particles(self, particle_noise: ParticleNoise) -> Cloud:
+    def initial_particles(self, particle_rng: ParticleRng) -> Cloud:
         """This rank's particles at random places, where the flow begins."""
         plan = self.plan
         n = self.ranks.own_shard(plan.n_moved_particles).count
         x = torch.empty(plan.n_columns, n, dtype=plan.torch_dtype, device=self.device)
-        particle_noise.fill(x, "start")
-        y = None
-        if self.allocation.moved_y is not None:
-            y = self.allocation.own_y(self.ranks, self.device)
+        particle_rng.fill(x, "start")
+        y = self.allocation.moved.y
+        if y is not None:
+            own_slice = self.ranks.own_shard(plan.n_moved_particles).slice
+            y = y.take(own_slice).to(self.device)
         return Cloud(x, y)
 
     def flow_spec(self) -> FlowSpec:
@@ -290,7 +304,7 @@ class PlannedVectorFit:
             factors = noise_factors(
                 plan.n_moved_particles,
                 plan.n_rows * plan.draws_per_row,
-                y_p=self.allocation.moved_y,
+                y_p=self.allocation.moved.y,
                 y_q=self.data_y,
                 batch_size=plan.batch_size,
                 distinct_share=1 / plan.draws_per_row,
@@ -302,104 +316,103 @@ class PlannedVectorFit:
 
     def target(self, data: TrainingVectors) -> DataTarget:
         """What the particles move onto: rows are drawn when the first step begins."""
-        shard = self.ranks.own_shard(self.plan.n_moved_particles)
-        moved_y = self.allocation.moved_y
         return DataTarget(
-            lambda step: data.flow_cloud(),
-            lambda: self.batches(shard.count, moved_y, self.plan.batch_size),
+            load_data=lambda step: data.flow_cloud(),
+            load_batches=lambda: self.batches(
+                self.allocation.moved, self.plan.batch_size
+            ),
         )
 
-    def batches(self, m: int, y_p: FlowY | None, batch_size: int | None) -> Batches:
-        """Divide m particles and the data into batches for the steps of a stage.
+    def axis_steps(self, data: TrainingVectors) -> AxisSteps:
+        """The axis steps of the flow, on all ranks. Their data are drawn here."""
+        spec = self.plan.flow_spec(self.seed, self.device)
+        return AxisSteps(
+            across_ranks(spec, self.ranks),
+            self.plan.axis_stages,
+            data.axis_cloud(),
+            make_batches=partial(self.batches, batch_size=AXIS_TRANSPORT.batch_size),
+        )
 
-        `y_p` is the y of the particles of all ranks, in the order in which they move;
-        if every class has maps of its own, in any order. A step takes at most
-        `batch_size`.
+    def batches(self, particles: ParticleGroup, batch_size: int | None) -> Batches:
+        """Divide particles and the data into batches for the steps of a stage.
+
+        A step takes at most `batch_size` of both.
         """
         y_q = self.data_y
         if self.ranks.size > 1:
-            if y_p is None or y_q is None:
+            if particles.y is None or y_q is None:
                 return Batches()
             own_data = self.data_shard.slice
-            return make_weighted_batches(own_data, self.device, y_p=y_p, y_q=y_q)
+            return make_weighted_batches(
+                own_data, self.device, y_p=particles.y, y_q=y_q
+            )
         return make_batches(
-            m,
+            particles.n,
             self.plan.n_rows * self.plan.draws_per_row,
             batch_size,
             self.seed.child("flow", "batches"),
             self.device,
-            y_p=y_p,
+            y_p=particles.y,
             y_q=y_q,
         )
 
+    def _result(
+        self,
+        data: TrainingVectors,
+        kept: Cloud,
+        model_steps: Sequence[ModelStep],
+        history: History,
+    ) -> FitResult[FittedVectors]:
+        """Assemble the model, and this rank's part of the kept particles."""
+        model = self._fitted_vectors(data.scalers_by_class, model_steps)
+        X = model.in_users_form(model.rows_in_users_units(kept.x, kept.y))
+        y = self.allocation.kept_user_y
+        if y is not None:
+            y = y[self.ranks.own_shard(self.allocation.kept.n).slice]
+        warning = self._copy_warning(data.scaled_rows, kept)
+        return FitResult(model, history.as_columns(), warning, ParticleResult(X, y))
 
-def _fit_result(
-    tuned: PlannedVectorFit,
-    data: TrainingVectors,
-    kept: Cloud,
-    model_steps: Sequence[ModelStep],
-    history: History,
-) -> FitResult[FittedVectors]:
-    """Assemble the model, and this rank's part of the kept particles."""
-    allocation = tuned.allocation
-    own_slice = tuned.ranks.own_shard(allocation.n_particles).slice
-    own_y = None
-    if allocation.kept_y is not None:
-        own_y = allocation.kept_y.take(own_slice)
-    model = _fitted_vectors(tuned, data.scalers_by_class, model_steps)
-    X = model.in_users_form(model.rows_in_users_units(kept.x, own_y))
-    y = allocation.kept_user_y
-    if y is not None:
-        y = y[own_slice]
-    warning = _copy_warning(tuned, data.scaled_rows, kept.x)
-    return FitResult(model, history.as_columns(), warning, ParticleResult(X, y))
+    def _fitted_vectors(
+        self,
+        scalers_by_class: tuple[ColumnScaler, ...],
+        model_steps: Sequence[ModelStep],
+    ) -> FittedVectors:
+        """Make the fitted model of its steps."""
+        scaler = scalers_by_class[0]
+        class_scalers: tuple[ColumnScaler, ...] = ()
+        if self.plan.n_separate_classes:
+            scaler = ColumnScaler.from_data(self.rows.X, self.plan.standardize)
+            class_scalers = scalers_by_class
+        return FittedVectors(
+            plan=self.plan,
+            seed=self.seed,
+            scaler=scaler,
+            class_scalers=class_scalers,
+            steps=tuple(model_steps),
+            conditions=self.rows.conditions,
+            names=self.rows.names,
+            tensor_device=self.rows.tensor_device,
+            device=self.device,
+        )
 
+    def _copy_warning(self, scaled_rows: Tensor, kept: Cloud) -> CopyWarning | None:
+        """A warning if the kept particles copy rows (n, d), else None.
 
-def _fitted_vectors(
-    tuned: PlannedVectorFit,
-    scalers_by_class: tuple[ColumnScaler, ...],
-    model_steps: Sequence[ModelStep],
-) -> FittedVectors:
-    """Make the fitted model of its steps."""
-    scaler = scalers_by_class[0]
-    class_scalers: tuple[ColumnScaler, ...] = ()
-    if tuned.plan.n_separate_classes:
-        scaler = ColumnScaler.from_data(tuned.rows.X, tuned.plan.standardize)
-        class_scalers = scalers_by_class
-    return FittedVectors(
-        plan=tuned.plan,
-        seed=tuned.seed,
-        scaler=scaler,
-        class_scalers=class_scalers,
-        steps=tuple(model_steps),
-        conditions=tuned.rows.conditions,
-        names=tuned.rows.names,
-        tensor_device=tuned.rows.tensor_device,
-        device=tuned.device,
-    )
-
-
-def _copy_warning(
-    tuned: PlannedVectorFit, scaled_rows: Tensor, x: Tensor
-) -> CopyWarning | None:
-    """A warning if the kept particles x (d, n) copy rows (k, d), else None.
-
-    On several ranks, none has all rows: they are not compared.
-    """
-    if tuned.ranks.size > 1:
-        return None
-    pairs = [(scaled_rows, x.T)]
-    row_y = tuned.allocation.row_y
-    kept_y = tuned.allocation.kept_y
-    if isinstance(row_y, SeparateClassIndices) and kept_y is not None:
-        pairs = []
-        for c in range(row_y.n_classes):
-            rows_of_class = scaled_rows[row_y.values == c]
-            is_of_class = (kept_y.values == c).to(x.device)
-            pairs.append((rows_of_class, x[:, is_of_class].T))
-    evidence = evidence_of_copying(pairs)
-    if not evidence:
-        return None
-    more = f"more smoothing than {tuned.plan.smoothing:.2g} (VectorOptions)"
-    hint = f"{more}, or fewer n_steps, help"
-    return CopyWarning(f"the particles copy rows of X ({evidence}); {hint}")
+        On several ranks, none has all rows: they are not compared.
+        """
+        if self.ranks.size > 1:
+            return None
+        pairs = [(scaled_rows, kept.x.T)]
+        row_y = self.allocation.row_y
+        if isinstance(row_y, SeparateClassIndices) and kept.y is not None:
+            pairs = []
+            for c in range(row_y.n_classes):
+                rows_of_class = scaled_rows[row_y.values == c]
+                kept_of_class = kept.x[:, kept.y.values == c]
+                pairs.append((rows_of_class, kept_of_class.T))
+        evidence = evidence_of_copying(pairs)
+        if not evidence:
+            return None
+        more = f"more smoothing than {self.plan.smoothing:.2g} (VectorOptions)"
+        hint = f"{more}, or fewer n_steps, help"
+        return CopyWarning(f"the particles copy rows of X ({evidence}); {hint}")

@@ -21,7 +21,7 @@ from sliceflow.base.saved_steps import (
 from sliceflow.base.vector_rows import VectorArray, in_users_form
 from sliceflow.engine import frames
 from sliceflow.engine.encoded_y import EncodedY, FlowY, separate_classes_or_none
-from sliceflow.engine.flow import FlowSpec, ParticleNoise, flow_y, replay
+from sliceflow.engine.flow import FlowSpec, ParticleRng, flow_y, replay
 from sliceflow.engine.frames import frame_bytes
 from sliceflow.engine.model_steps import ModelStep
 from sliceflow.engine.random import Seed
@@ -203,8 +203,8 @@ class FittedVectors(BaseFittedVectors):
                 part_y = None
                 if sample_y is not None:
                     part_y = sample_y.take(slice(first, first + count))
-                particle_noise = ParticleNoise(seed.child("samples"), first)
-                parts.append(self._draw_pass(spec, count, part_y, particle_noise))
+                particle_rng = ParticleRng(seed.child("samples"), first)
+                parts.append(self._draw_pass(spec, count, part_y, particle_rng))
         if not parts:  # an empty y asks for no samples
             parts.append(torch.empty((0, plan.n_columns), dtype=plan.torch_dtype))
         return self.in_users_form(parts[0] if len(parts) == 1 else torch.cat(parts))
@@ -214,13 +214,13 @@ class FittedVectors(BaseFittedVectors):
         spec: FlowSpec,
         n: int,
         y: FlowY | None,
-        particle_noise: ParticleNoise,
+        particle_rng: ParticleRng,
     ) -> Tensor:
         """n samples (n, d) of the flow, in the user's units."""
         x = torch.empty((n, self.plan.n_columns), dtype=self.plan.torch_dtype)
         cloud = as_cloud(x, y, self.device)
-        particle_noise.fill(cloud.x, "start")
-        replay(spec, self.steps, cloud, particle_noise)
+        particle_rng.fill(cloud.x, "start")
+        replay(spec, self.steps, cloud, particle_rng)
         return self.rows_in_users_units(cloud.x, y)
 
 

@@ -319,7 +319,7 @@ def plan_vectors(
     options = parameters.options
     n_columns = rows.X.shape[1]
 
-    if options.shrinkage and isinstance(allocation.moved_y, ContinuousY):
+    if options.shrinkage and isinstance(allocation.moved.y, ContinuousY):
         fact = "does not work with a continuous y"
         raise ParameterError("shrinkage", options.shrinkage, fact, "set it to 0")
     condition_kind: ConditionKind = "none"
@@ -334,7 +334,7 @@ def plan_vectors(
     n_knots = int(options.n_knots)
     if allocation.map_sharing == "shared":
         require_steps_that_see_y(frame_kind, parameters, rows)
-        n_knots = choose_n_knots(n_knots, allocation.moved_y)
+        n_knots = choose_n_knots(n_knots, allocation.moved.y)
     smoothing = choose_smoothing(options.smoothing, rows, allocation)
     transport = resolve_transport(
         parameters.transport,
@@ -349,10 +349,10 @@ def plan_vectors(
         n_rows=rows.n_all_rows,
         n_columns=n_columns,
         dtype=rows.dtype,
-        n_particles=allocation.n_particles,
-        n_moved_particles=allocation.n_moved_particles,
+        n_particles=allocation.kept.n,
+        n_moved_particles=allocation.moved.n,
         n_fresh_particles=choose_n_fresh_particles(
-            allocation.n_moved_particles,
+            allocation.moved.n,
             frame_kind,
             n_columns,
             options.n_axis_steps,
@@ -408,12 +408,12 @@ def points_per_map(allocation: ParticleAllocation, n_rows: int, n_data: int) -> 
     are the draws of all `n_rows` rows, or the rows themselves.
     """
     row_y = allocation.row_y
-    moved_y = allocation.moved_y
+    moved_y = allocation.moved.y
     if not (
         isinstance(row_y, SeparateClassIndices)
         and isinstance(moved_y, SeparateClassIndices)
     ):
-        return allocation.n_moved_particles + n_data
+        return allocation.moved.n + n_data
     sizes_p = moved_y.sizes(row_y.n_classes)
     sizes_q = row_y.sizes(row_y.n_classes)
     return int((sizes_p + n_data / n_rows * sizes_q).max())
@@ -498,7 +498,7 @@ def choose_smoothing(
     if bandwidth == 0:
         return SmoothingChoice(bandwidth, reason, draws_per_row=1, n_data=n_rows)
     # In all there are as many draws as particles.
-    n_particles = allocation.n_moved_particles
+    n_particles = allocation.moved.n
     draws_per_row = max(1, round(n_particles / n_rows))
     return SmoothingChoice(bandwidth, reason, draws_per_row, max(n_rows, n_particles))
 
