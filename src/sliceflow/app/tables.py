@@ -42,7 +42,7 @@ _REPORT_POLICY = (
 )
 
 
-class TableWork(Protocol):
+class TableBackend(Protocol):
     """The work that the process can do; `cli.play.TableWork` implements it.
 
     The process makes one of these objects, and calls the method that a job names.
@@ -76,7 +76,7 @@ class TableWork(Protocol):
 
 
 class Job(NamedTuple):
-    """A method of `TableWork` that the process is to call, and its arguments."""
+    """A method of `TableBackend` that the process is to call, and its arguments."""
 
     method: Literal["read", "fit", "sample", "impute"]
     arguments: tuple[object, ...]
@@ -100,7 +100,7 @@ class TableTab:
     """
 
     def __init__(
-        self, work: Callable[[], TableWork], example: tuple[str, bytes]
+        self, work: Callable[[], TableBackend], example: tuple[str, bytes]
     ) -> None:
         self._work = work
         self._lock = threading.RLock()
@@ -305,7 +305,7 @@ def _is_list_of_texts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
-def _run_jobs(pipe: Connection, make_work: Callable[[], TableWork]) -> None:
+def _run_jobs(pipe: Connection, make_work: Callable[[], TableBackend]) -> None:
     """Do one job after the other in the process, until the pipe is closed."""
     # Ctrl-C ends the server, which ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -143,10 +143,12 @@ class Checkpoints:
             self.seed = self._last.seed
         self._written_at = 0.0  # the time of the last checkpoint of this run
         self._state = FlowState()  # of the flow that runs
-        self._ctrl_c = threading.Event()  # set once Ctrl-C is pressed in `guard`
+        self._ctrl_c = (
+            threading.Event()
+        )  # set once Ctrl-C is pressed in `deferring_ctrl_c`
 
     @contextmanager
-    def guard(self) -> Iterator[None]:
+    def deferring_ctrl_c(self) -> Iterator[None]:
         """Let Ctrl-C wait, in a `with` block, until the fit can be resumed.
 
         During the flow it waits for the end of a step and a last checkpoint, and after

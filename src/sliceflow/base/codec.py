@@ -186,7 +186,10 @@ _STRUCTS: dict[type, type[_ObjectNode]] = {}
 def _struct(cls: type) -> type[_ObjectNode]:
     """The type of nodes of a dataclass: the same fields, all required."""
     if cls not in _STRUCTS:
-        schemas = [(name, _schema(kind)) for name, kind in _saved_fields(cls).items()]
+        schemas = [
+            (name, _schema(annotation))
+            for name, annotation in _saved_fields(cls).items()
+        ]
         struct: Any = msgspec.defstruct(
             cls.__name__,
             schemas,
@@ -234,21 +237,21 @@ def _schema(annotation: Any) -> _Schema:
     raise TypeError(f"{annotation!r} cannot be written to a file")
 
 
-def _is_torch_dtype_class(kind: object) -> bool:
-    """Whether `kind` is `torch.dtype`, found out without importing torch."""
+def _is_torch_dtype_class(type_: object) -> bool:
+    """Whether `type_` is `torch.dtype`, found out without importing torch."""
     torch = sys.modules.get("torch")  # without it, nothing is of its classes
-    return torch is not None and kind is torch.dtype
+    return torch is not None and type_ is torch.dtype
 
 
-def _annotated_schema(annotation: Any, kind: Any, about: object) -> _Schema:
-    """The type for ``Annotated[kind, about]``."""
-    if isinstance(about, ArraySpec):
+def _annotated_schema(annotation: Any, value_type: Any, metadata: object) -> _Schema:
+    """The type for ``Annotated[value_type, metadata]``."""
+    if isinstance(metadata, ArraySpec):
         return _ArrayNode
-    if about == Label:
+    if metadata == Label:
         return _LabelArrayNode
-    if isinstance(about, msgspec.Meta):
+    if isinstance(metadata, msgspec.Meta):
         return annotation
-    return _schema(about)  # `about` has the dataclasses that the field may hold
+    return _schema(metadata)  # `metadata` has the dataclasses that the field may hold
 
 
 def _union_schema(options: Sequence[Any]) -> _Schema:
@@ -277,7 +280,7 @@ class _ArrayKind(NamedTuple):
     """What the annotation of a field says about the arrays that it may hold."""
 
     container: type  # np.ndarray or Tensor
-    about: ArraySpec
+    spec: ArraySpec
 
 
 @cache
@@ -286,12 +289,12 @@ def _array_kinds(cls: type) -> dict[str, _ArrayKind]:
     kinds = {}
     for name, annotation in _saved_fields(cls).items():
         for option in _options(annotation):
-            about = getattr(option, "__metadata__", [None])[0]
-            if isinstance(about, ArraySpec):
+            spec = getattr(option, "__metadata__", [None])[0]
+            if isinstance(spec, ArraySpec):
                 container = get_args(option)[0]
                 if not isinstance(container, type):  # numpy's NDArray[...]
                     container = np.ndarray
-                kinds[name] = _ArrayKind(container, about)
+                kinds[name] = _ArrayKind(container, spec)
     return kinds
 
 
@@ -311,16 +314,16 @@ def _check_arrays(cls: type, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Raise a ValueError unless the arrays of an object, by field, fit `ArraySpec`."""
     sizes: dict[str, int] = {}
     for name, array in arrays.items():
-        about = _array_kinds(cls)[name].about
-        if array.dtype.name not in about.dtypes:
+        spec = _array_kinds(cls)[name].spec
+        if array.dtype.name not in spec.dtypes:
             raise ValueError(
-                f"{name} has dtype {array.dtype}; it must be one of {about.dtypes}"
+                f"{name} has dtype {array.dtype}; it must be one of {spec.dtypes}"
             )
-        _check_shape(name, array.shape, about.dims.split(), sizes)
-        if about.finite and array.dtype.kind == "f" and not np.isfinite(array).all():
+        _check_shape(name, array.shape, spec.dims.split(), sizes)
+        if spec.finite and array.dtype.kind == "f" and not np.isfinite(array).all():
             raise ValueError(f"{name} holds NaN or infinity")
-        if about.ge is not None and array.size and array.min() < about.ge:
-            raise ValueError(f"{name} holds values below {about.ge}")
+        if spec.ge is not None and array.size and array.min() < spec.ge:
+            raise ValueError(f"{name} holds values below {spec.ge}")
 
 
 def _check_shape(
@@ -354,8 +357,8 @@ def _object_to_node(
     _check_arrays(cls, own_arrays)
     _check_object(value)
     for name, array in own_arrays.items():
-        about = _array_kinds(cls)[name].about
-        arrays[_join(path, name)] = packing.pack(array, about.n_difference_axes)
+        spec = _array_kinds(cls)[name].spec
+        arrays[_join(path, name)] = packing.pack(array, spec.n_difference_axes)
 
     nodes: dict[str, object] = {}
     for name, annotation in _saved_fields(cls).items():
@@ -435,7 +438,7 @@ class _Reader:
         """The object of a dataclass, checked."""
         cls = node.saved_class
         arrays = {
-            name: self._array(_join(path, name), kind.about)
+            name: self._array(_join(path, name), kind.spec)
             for name, kind in _array_kinds(cls).items()
             if isinstance(getattr(node, name), _ArrayNode)
         }
@@ -474,10 +477,10 @@ class _Reader:
             return _label_array(node)
         return _label(node)
 
-    def _array(self, path: str, about: ArraySpec) -> NDArray[Any]:
+    def _array(self, path: str, spec: ArraySpec) -> NDArray[Any]:
         if path not in self.unread:
             raise ValueError(f"the array {path} is missing")
-        return packing.unpack(self.unread.pop(path), about.n_difference_axes)
+        return packing.unpack(self.unread.pop(path), spec.n_difference_axes)
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
         import torch  # files of tables have no tensors, and torch takes long to import

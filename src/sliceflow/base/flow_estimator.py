@@ -52,7 +52,6 @@ from sliceflow.base.protocols import (
 from sliceflow.base.ranks import ONE_PROCESS, Communicator
 from sliceflow.base.rows import Conditions
 from sliceflow.base.saving import FitRecord, save
-from sliceflow.engine.allocation import proportional_indices
 from sliceflow.engine.batches import Target
 from sliceflow.engine.clouds import Cloud, sliced_distance
 from sliceflow.engine.encoded_y import EncodedY
@@ -65,6 +64,7 @@ from sliceflow.engine.flow import (
     simulate,
 )
 from sliceflow.engine.labels import as_array
+from sliceflow.engine.proportions import proportional_indices
 from sliceflow.engine.random import RandomStateLike, Seed
 from sliceflow.engine.transports import Transport, TransportName
 from sliceflow.engine.y_encoders import ClassEncoder, require_encoder
@@ -579,7 +579,7 @@ class RequestedSamples:
 
 
 @contextmanager
-def until_finished(checkpoints: Checkpoints | None) -> Iterator[None]:
+def protected_by(checkpoints: Checkpoints | None) -> Iterator[None]:
     """Run and finish a flow in a `with` block, then discard its last checkpoint.
 
     Ctrl-C waits until the fit can be resumed. An error in the block leaves the
@@ -588,7 +588,7 @@ def until_finished(checkpoints: Checkpoints | None) -> Iterator[None]:
     if checkpoints is None:
         yield
         return
-    with checkpoints.guard():
+    with checkpoints.deferring_ctrl_c():
         yield
     checkpoints.discard()
 
@@ -607,7 +607,7 @@ def run_flow(
     """Move this rank's particles to the end of the flow, in place: `simulate` in a fit.
 
     With `checkpoints`, this goes on where the last one ended, and writes more. Call it
-    in a block of `until_finished`, which ends when the fit does.
+    in a block of `protected_by`, which ends when the fit does.
     """
     state = FlowState()
     history = History()

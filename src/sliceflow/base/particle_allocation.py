@@ -24,14 +24,14 @@ from torch import Tensor
 from sliceflow.base.ranks import Communicator
 from sliceflow.base.rows import Conditions
 from sliceflow.devices import require_memory
-from sliceflow.engine.allocation import (
+from sliceflow.engine.clouds import Cloud, Permutation
+from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
+from sliceflow.engine.flow import MapSharing
+from sliceflow.engine.proportions import (
     MIN_PARTICLES,
     proportional_indices,
     y_of_added_particles,
 )
-from sliceflow.engine.clouds import Cloud, Permutation
-from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
-from sliceflow.engine.flow import MapSharing
 from sliceflow.engine.random import Seed
 
 # Bytes of a particle's conditions: the index of a row, its shuffled copy and the class,

@@ -3,8 +3,10 @@
 `Adapter.read` turns the user's X and y into rows, `Adapter.plan_fit` plans a fit of
 them: a `PlannedFit`, whose `run` does it.
 
-A plan runs no trial: settings that take one stay "auto" in it, and `run` begins with
-choosing them, each kind of data in its own way (docs/architecture.md, "Follow a fit").
+A plan runs no trial: settings that take one stay "auto" in it. `run` begins with
+choosing them, mostly in a method `tune`: it returns the same fit with a plan in which
+all settings are chosen. What it takes and tries depends on the kind of data
+(docs/architecture.md, "Follow a fit").
 But to plan a fit of pictures copies them to the device, and may divide them into
 clusters.
 
@@ -99,7 +101,7 @@ class FlowRows(Rows, Protocol):
     def digests(self, ranks: Communicator) -> dict[str, str]:
         """Short texts that identify X and y, by which a checkpoint knows its rows."""
 
-    def in_users_form(self, device: torch.device) -> tuple[object, NDArray[Any] | None]:
+    def users_X_and_y(self, device: torch.device) -> tuple[object, NDArray[Any] | None]:
         """X and y as the user would pass them."""
 
 

@@ -13,7 +13,7 @@ import datetime
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, overload
@@ -318,31 +318,42 @@ class Communicator:
         `rows` (k, d) are those of this rank. The bits do not depend on how the rows are
         spread over ranks.
         """
-        return self._mean(rows, n, None)
+        return self._exact_mean(rows, n, _as_float64)
 
     def mean_square(self, rows: NDArray[Any], n: int, about: NDArray[Any]) -> Floats:
         """The mean (d,) of (rows − about)² over the n rows of all ranks.
 
         `rows` (k, d) are those of this rank, `about` is (d,). See `mean`.
         """
-        return self._mean(rows, n, about)
 
-    def _mean(self, rows: NDArray[Any], n: int, about: NDArray[Any] | None) -> Floats:
-        """The mean of the values or squares that `_squared_deviations` gives.
+        def squares_of(block: NDArray[Any]) -> Floats:
+            return np.asarray(np.square(_as_float64(block) - about))
+
+        return self._exact_mean(rows, n, squares_of)
+
+    def _exact_mean(
+        self,
+        rows: NDArray[Any],
+        n: int,
+        values_of: Callable[[NDArray[Any]], Floats],
+    ) -> Floats:
+        """The mean (d,) over n rows of all ranks of the values of each row.
+
+        `values_of` gives them for this rank's rows (k, d), block by block.
 
         A sum of floats depends on their order, and a flow amplifies such differences.
         So integers are added, which is exact however the rows are spread over ranks.
         If 2ᵉ is above all magnitudes in a column, a value is rounded to a·2ᵉ⁻³⁰ +
         b·2ᵉ⁻⁶² with integers a and b, whose sums fit into 64 bits.
         """
-        largest = self._largest_magnitudes(rows, about)
+        largest = self._largest_magnitudes(rows, values_of)
         is_finite = np.isfinite(largest)
         exponent = np.frexp(largest)[1]
         d = rows.shape[1]
         sums = np.zeros((2, d), np.int64)  # of all a and of all b
         chunk = max(1, VALUES_PER_CHUNK // max(1, d))
         for first in range(0, len(rows), chunk):
-            values = _squared_deviations(rows[first : first + chunk], about)
+            values = values_of(rows[first : first + chunk])
             scaled = np.ldexp(np.where(is_finite, values, 0.0), 30 - exponent)
             coarse = np.rint(scaled)
             fine = np.rint(np.ldexp(scaled - coarse, 32))
@@ -361,9 +372,9 @@ class Communicator:
         return np.asarray(np.where(is_finite, scaled_back, largest))
 
     def _largest_magnitudes(
-        self, rows: NDArray[Any], about: NDArray[Any] | None
+        self, rows: NDArray[Any], values_of: Callable[[NDArray[Any]], Floats]
     ) -> Floats:
-        """The largest magnitude (d,) of the values that `_mean` adds up."""
+        """The largest magnitude (d,) of the values: at the ends of each column."""
         low = rows.min(axis=0).astype(np.float64)
         high = rows.max(axis=0).astype(np.float64)
         if self.size > 1:
@@ -372,8 +383,8 @@ class Communicator:
             ends = torch.from_numpy(np.stack((low, -high)))
             low, negative_high = self.minimum_(ends).numpy()
             high = -negative_high
-        at_low = np.abs(_squared_deviations(low, about))
-        at_high = np.abs(_squared_deviations(high, about))
+        at_low = np.abs(values_of(low))
+        at_high = np.abs(values_of(high))
         return np.asarray(np.maximum(at_low, at_high))
 
     def synchronized(
@@ -408,13 +419,8 @@ class Communicator:
 ONE_PROCESS = Communicator()  # a fit in one process
 
 
-def _squared_deviations(rows: NDArray[Any], about: NDArray[Any] | None) -> Floats:
-    """(rows − about)² in float64; the rows themselves if `about` is None."""
-    values = np.asarray(rows, np.float64)
-    if about is None:
-        return values
-    squares: Floats = np.square(values - about)
-    return squares
+def _as_float64(rows: NDArray[Any]) -> Floats:
+    return np.asarray(rows, np.float64)
 
 
 # Connecting ranks

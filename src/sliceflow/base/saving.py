@@ -228,7 +228,7 @@ def load_estimator(
         record = FitRecord(saved.seed, model, saved.history.as_columns(), saved.rows)
         particles = None
         if saved.particles is not None:
-            users_particles = saved.particles.in_users_form(resolve_device(device))
+            users_particles = saved.particles.users_X_and_y(resolve_device(device))
             particles = ParticleResult(*users_particles)
         estimator._set_fitted(record, particles)
     return estimator

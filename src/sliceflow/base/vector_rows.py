@@ -79,7 +79,7 @@ class VectorRows(ArrayRows):
         """Rows of the same kind with other values and conditions."""
         return replace(self, X=values, conditions=conditions)
 
-    def in_users_form(
+    def users_X_and_y(
         self, device: torch.device
     ) -> tuple[VectorArray, NDArray[Any] | None]:
         """X and y as the user would pass them."""

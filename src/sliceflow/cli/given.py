@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _RELATIONS = ("<=", ">=", "=", "<", ">")
 
 
-def parse_given(model: TableFlow, texts: Sequence[str]) -> dict[str, Any]:
+def parse_given_flags(model: TableFlow, texts: Sequence[str]) -> dict[str, Any]:
     """What all rows must have, by column, from texts such as "net>100".
 
     Two bounds of a column become one range.

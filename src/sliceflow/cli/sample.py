@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sliceflow.cli.failures import UsageError
-from sliceflow.cli.given import parse_given, split_given
+from sliceflow.cli.given import parse_given_flags, split_given
 from sliceflow.cli.grids import write_arrays, write_pictures
 from sliceflow.cli.outputs import PICTURE_ENDINGS, check_ending, find_class
 from sliceflow.cli.results import Result
@@ -125,7 +125,7 @@ def _check_request(
 
 def _draw_rows(model: TableFlow, n: int, given: list[str], seed: int) -> pd.DataFrame:
     """A DataFrame of n new rows, all of which have what is given."""
-    conditions = parse_given(model, given)
+    conditions = parse_given_flags(model, given)
     return model.sample(n, given=conditions or None, random_state=seed)
 
 

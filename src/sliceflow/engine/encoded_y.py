@@ -11,14 +11,10 @@ y, user_y    as users write it: labels (n,) or columns (n, l)
 encoded_y    the same as an `EncodedY`
 flow_y       what a flow sees of it: a `FlowY`, or None if the flow ignores y
 
-These are kinds of flow_y; `base.particle_allocation` has them for a fit:
-
-row_y        of all rows, in their order
-data_y       of all data: `row_y`, once for each draw of a row
-moved_y      of all particles that a flow moves, in the order in which they move
-kept_y       of those that the user gets, in the user's order
-own_y        of the points of this rank, of whichever kind
-y_p, y_q     of particles, which have the distribution p, and of data, which have q
+A flow_y has the name of its points: `row_y` of all rows, `data_y` of all data, which
+are rows or draws of them, and `y_p` and `y_q` of particles, which have the distribution
+p, and of data, which have q. That of the particles of a fit is in their
+`ParticleGroup`.
 
 A frame's θ_y (h, l) shifts every projection by ``ξ·θ_yᵀy`` (`add_condition_shift`),
 where a class index stands for a one-hot y. So l, everywhere `condition_dim`, is the

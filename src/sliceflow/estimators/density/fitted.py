@@ -19,8 +19,8 @@ from torch import Tensor
 from sliceflow.base.estimator import require_sample_memory
 from sliceflow.base.rows import Conditions
 from sliceflow.base.vector_rows import VectorArray, in_users_form
-from sliceflow.engine.allocation import proportional_indices
 from sliceflow.engine.encoded_y import ClassIndices, ContinuousY
+from sliceflow.engine.proportions import proportional_indices
 from sliceflow.engine.random import Seed
 from sliceflow.engine.y_encoders import ClassEncoder, ContinuousEncoder
 from sliceflow.errors import DataError

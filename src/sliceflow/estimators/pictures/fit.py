@@ -20,18 +20,18 @@ from torch import Tensor
 from sliceflow.arrays import Mask
 from sliceflow.base.checkpoints import Checkpoints, FlowRun
 from sliceflow.base.distributed import across_ranks
-from sliceflow.base.flow_estimator import run_flow, until_finished
+from sliceflow.base.flow_estimator import protected_by, run_flow
 from sliceflow.base.particle_allocation import ParticleAllocation
 from sliceflow.base.protocols import FitResult, ParticleResult
 from sliceflow.base.ranks import ONE_PROCESS, Communicator, Shard
 from sliceflow.base.rows import Conditions
 from sliceflow.devices import require_memory
-from sliceflow.engine.allocation import even_indices
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import ClassIndices
 from sliceflow.engine.events import FlowListener
 from sliceflow.engine.flow import FlowSpec, ParticleRng, resolve_map_sharing
 from sliceflow.engine.labels import as_array
+from sliceflow.engine.proportions import even_indices
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_factors
 from sliceflow.errors import CopyWarning, DataError, DataWarning, warn_user
@@ -171,7 +171,7 @@ class PlannedPictureFit:
             mosaic_sources = stored_pictures(self.data, self.ranks)
         particle_rng = self.particle_rng()
         particles = self.initial_particles(mosaic_sources, particle_rng)
-        with until_finished(self.checkpoints):
+        with protected_by(self.checkpoints):
             flow = run_flow(
                 self.flow_spec(),
                 particles,

@@ -82,7 +82,7 @@ class PictureRows(ArrayRows):
         channels_last = self.pixels.transpose(0, 2, 3, 1)
         return self.layout.in_users_form(np.ascontiguousarray(channels_last))
 
-    def in_users_form(
+    def users_X_and_y(
         self, device: torch.device
     ) -> tuple[PictureArray, NDArray[Any] | None]:
         """X and y as the user passed them."""

@@ -19,7 +19,7 @@ from sliceflow.estimators.tables.files import read_if_path
 from sliceflow.estimators.tables.filled_dataframes import fill_dataframe
 from sliceflow.estimators.tables.fit import TableAdapter, TableHistory, check_no_y
 from sliceflow.estimators.tables.fitted import FittedTable, SavedTable
-from sliceflow.estimators.tables.given_texts import parse_given
+from sliceflow.estimators.tables.given_texts import parse_given_text
 from sliceflow.estimators.tables.parameters import (
     MissingCells,
     RareLevels,
@@ -400,7 +400,7 @@ class TableFlow(Estimator[TableRows, FittedTable, TableEvent, TablePlan]):
         if name not in texts:
             fact = f"given {name!r} is not a column"
             raise DataError(fact, f"there are {', '.join(texts)}")
-        return parse_given(table.columns[texts.index(name)], text)
+        return parse_given_text(table.columns[texts.index(name)], text)
 
     @overload
     def impute(

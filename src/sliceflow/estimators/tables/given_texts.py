@@ -16,7 +16,7 @@ _BOUND = re.compile(r"(?P<relation><=|>=|<|>)\s*(?P<value>.+)")
 _ISO_DATES = DateFormat("%Y-%m-%dT%H:%M:%S")
 
 
-def parse_given(column: Column, text: str) -> object:
+def parse_given_text(column: Column, text: str) -> object:
     """What a text stands for in `given`: a value, a list, a range, or None.
 
     A text that is a value of the column stands for it, even if it looks like a range.

@@ -22,13 +22,13 @@ from torch import Tensor
 from sliceflow.base.checkpoints import FlowRun
 from sliceflow.base.particle_allocation import ParticleGroup
 from sliceflow.base.ranks import Communicator
-from sliceflow.engine.allocation import proportional_indices, y_of_added_particles
 from sliceflow.engine.batches import Batches, DataTarget
 from sliceflow.engine.clouds import Cloud
 from sliceflow.engine.encoded_y import FlowY, SeparateClassIndices
 from sliceflow.engine.events import FlowListener
 from sliceflow.engine.flow import FlowSpec, FlowState, ParticleRng, replay, simulate
 from sliceflow.engine.model_steps import ModelStep
+from sliceflow.engine.proportions import proportional_indices, y_of_added_particles
 from sliceflow.engine.random import Seed
 from sliceflow.estimators.vectors.plan import VectorPlan
 from sliceflow.estimators.vectors.units import as_cloud

@@ -15,8 +15,8 @@ from sliceflow.base.checkpoints import Checkpoints
 from sliceflow.base.distributed import across_ranks
 from sliceflow.base.flow_estimator import (
     choose_n_particles,
+    protected_by,
     run_flow,
-    until_finished,
 )
 from sliceflow.base.particle_allocation import ParticleAllocation, ParticleGroup
 from sliceflow.base.protocols import FitResult, ParticleResult
@@ -24,7 +24,6 @@ from sliceflow.base.ranks import ONE_PROCESS, Communicator, Shard
 from sliceflow.base.rows import Conditions
 from sliceflow.base.vector_rows import VectorRows, read_rows
 from sliceflow.devices import require_memory
-from sliceflow.engine.allocation import MIN_PARTICLES
 from sliceflow.engine.batches import (
     Batches,
     DataTarget,
@@ -41,6 +40,7 @@ from sliceflow.engine.events import FlowListener, History
 from sliceflow.engine.flow import FlowSpec, ParticleRng, resolve_map_sharing
 from sliceflow.engine.labels import as_array
 from sliceflow.engine.model_steps import ModelStep
+from sliceflow.engine.proportions import MIN_PARTICLES
 from sliceflow.engine.random import Seed
 from sliceflow.engine.shrinkage import noise_factors, shrunk_flow
 from sliceflow.engine.y_encoders import ClassEncoder
@@ -207,7 +207,7 @@ class PlannedVectorFit:
         allocation = self.allocation
         particle_rng = self.particle_rng()
         particles = self.initial_particles(particle_rng)
-        with until_finished(self.checkpoints):
+        with protected_by(self.checkpoints):
             flow = run_flow(
                 self.flow_spec(),
                 particles,

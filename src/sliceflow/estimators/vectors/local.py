@@ -17,9 +17,9 @@ from sliceflow.base.protocols import FitResult, ParticleResult
 from sliceflow.base.ranks import ONE_PROCESS, Communicator
 from sliceflow.base.vector_rows import VectorArray, VectorRows
 from sliceflow.devices import require_memory
-from sliceflow.engine.allocation import even_indices
 from sliceflow.engine.encoded_y import EncodedY, LocalY, MixedY
 from sliceflow.engine.events import FlowListener, History
+from sliceflow.engine.proportions import even_indices
 from sliceflow.engine.random import Seed
 from sliceflow.errors import DataWarning
 from sliceflow.estimators.vectors.fitted import BaseFittedVectors

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceflow.engine.allocation import proportional_indices
 from sliceflow.engine.encoded_y import ClassIndices, ContinuousY
+from sliceflow.engine.proportions import proportional_indices
 from sliceflow.engine.random import Seed
 
 
